@@ -1,0 +1,25 @@
+/* The kinds of rows that a profile CSV holds. The names stand in the file; the numbers in the
+ * journal, so they never change. */
+#ifndef MU_EVENT_H
+#define MU_EVENT_H
+
+#include <stddef.h>
+
+enum mu_event_type {
+    MU_EVENT_START = 1,
+    MU_EVENT_END = 2,
+    MU_EVENT_INSTANT = 3,
+    MU_EVENT_COUNTER = 4,
+    MU_EVENT_ASYNC_START = 5,
+    MU_EVENT_ASYNC_END = 6,
+    MU_EVENT_FLOW_START = 7,
+    MU_EVENT_FLOW_END = 8,
+};
+
+/* NULL for a number that names no type. */
+const char *mu_event_name(int type);
+
+/* 0 when the bytes name no type. */
+int mu_event_from_name(const char *name, size_t length);
+
+#endif
