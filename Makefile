@@ -1,0 +1,92 @@
+# The commands of the project. Two do all the set-up by themselves:
+#   make demo    trains a small model on real text and leaves a trace for Perfetto
+#   make test    the tests: the engine's in C, then pytest
+# Others: bench, lint, format, fuzz, fuzz-long, leaks, ctest, ctest-asan, ctest-tsan, clean.
+#
+# Variables: PYTHON (the interpreter, python3), VENV (the environment, .venv), TORCH_INDEX (a package
+# index for torch, such as the one with wheels for the CPU only), PYTEST (more arguments for pytest).
+
+PYTHON ?= python3
+VENV ?= .venv
+TORCH_INDEX ?=
+PYTEST ?=
+FUZZ_SECONDS ?= 60
+
+BIN := $(VENV)/bin
+RUN := $(BIN)/python
+TORCH := $(shell sed -n 's/^torch==.*/&/p' constraints.txt)
+PIP_INSTALL := $(RUN) -m pip install --quiet --retries 5 -c constraints.txt
+C_SOURCES := $(wildcard csrc/*.py csrc/*/*.[ch])
+# What runs without .venv takes its interpreter where there is one: it knows the optional headers.
+ANY_PYTHON = $(if $(wildcard $(RUN)),$(RUN),$(PYTHON))
+CTEST = $(MAKE) --no-print-directory -f csrc/engine/tests/Makefile PYTHON=$(ANY_PYTHON)
+
+.PHONY: help demo test pytest bench bench-smoke lint format fuzz fuzz-long leaks \
+        ctest ctest-asan ctest-tsan build clean
+.DELETE_ON_ERROR:
+
+help:
+	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
+
+# --- set-up: each stamp stands for what is installed, and falls with what it was made from ---
+
+$(VENV)/stamp-venv: .ci/make-venv
+	@.ci/make-venv $(VENV) $(PYTHON)
+	@touch $@
+
+$(VENV)/stamp-torch: $(VENV)/stamp-venv constraints.txt
+	@echo "installing $(TORCH)"
+	@$(PIP_INSTALL) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) $(TORCH)
+	@touch $@
+
+$(VENV)/stamp-package: $(VENV)/stamp-torch pyproject.toml setup.py
+	@echo "installing my_utils"
+	@$(PIP_INSTALL) 'setuptools>=77' numpy 'nvidia-nvtx>=13' 'nvidia-cuda-runtime>=13'
+	@$(PIP_INSTALL) --no-build-isolation -e '.[profiling]'
+	@touch $@
+
+$(VENV)/stamp-build: $(VENV)/stamp-package $(C_SOURCES)
+	@$(RUN) setup.py -q build_ext --inplace
+	@touch $@
+
+$(VENV)/stamp-tests: $(VENV)/stamp-package tests/requirements.txt
+	@echo "installing what the tests need"
+	@$(PIP_INSTALL) -r tests/requirements.txt
+	@touch $@
+
+$(VENV)/stamp-bench: $(VENV)/stamp-tests benchmarks/requirements.txt
+	@echo "installing the peers of the benchmarks"
+	@$(PIP_INSTALL) -r benchmarks/requirements.txt
+	@touch $@
+
+build: $(VENV)/stamp-build
+
+# --- the commands ---
+
+demo: build
+	@$(RUN) -m my_utils.demo
+
+test: build $(VENV)/stamp-tests
+	@$(CTEST) FLAVOUR=plain run
+	@$(RUN) -m pytest $(PYTEST)
+
+leaks: build $(VENV)/stamp-tests
+	@$(RUN) -m pytest tests/leaks $(PYTEST)
+
+bench: build $(VENV)/stamp-bench
+	@$(RUN) -m benchmarks
+
+bench-smoke: build $(VENV)/stamp-bench
+	@$(RUN) -m benchmarks --smoke
+
+ctest:
+	@$(CTEST) FLAVOUR=plain run
+
+ctest-asan:
+	@$(CTEST) FLAVOUR=asan run
+
+ctest-tsan:
+	@$(CTEST) FLAVOUR=tsan run
+
+clean:
+	rm -rf build my_utils/*.so my_utils.egg-info

@@ -1,0 +1,46 @@
+/* The table of the module: its subsystems, in the order in which they are set up. */
+#include "state.h"
+
+static int traverse(PyObject *module, visitproc visit, void *arg) {
+    struct mu_state *state = mu_state_of(module);
+    Py_VISIT(state->format_error);
+    return 0;
+}
+
+static int clear(PyObject *module) {
+    struct mu_state *state = mu_state_of(module);
+    Py_CLEAR(state->format_error);
+    return 0;
+}
+
+static void release(void *module) {
+    clear((PyObject *)module);
+}
+
+static PyModuleDef_Slot slots[] = {
+    {Py_mod_exec, mu_py_errors_exec},
+#if PY_VERSION_HEX >= 0x030C0000
+    {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED},
+#endif
+    {0, NULL},
+};
+
+PyModuleDef mu_module = {
+    .m_base = PyModuleDef_HEAD_INIT,
+    .m_name = "my_utils._core",
+    .m_doc = "The C part of my_utils.",
+    .m_size = sizeof(struct mu_state),
+    .m_slots = slots,
+    .m_traverse = traverse,
+    .m_clear = clear,
+    .m_free = release,
+};
+
+struct mu_state *mu_state_of_object(PyObject *object) {
+    PyObject *module = PyType_GetModuleByDef(Py_TYPE(object), &mu_module);
+    return module == NULL ? NULL : mu_state_of(module);
+}
+
+PyMODINIT_FUNC PyInit__core(void) {
+    return PyModuleDef_Init(&mu_module);
+}

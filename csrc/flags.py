@@ -1,0 +1,104 @@
+"""The one list of compiler flags, for setup.py and for the Makefile.
+
+As a program it prints the flags for one C source (`python3 csrc/flags.py csrc/engine/event.c`), or
+with `--sources` the engine's sources that this machine can compile. It needs the standard library
+only, so that the C tests run where nothing else is installed.
+"""
+
+from __future__ import annotations
+
+import platform
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+CFLAGS = [
+    "-std=c11",
+    "-O3",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    "-fvisibility=hidden",
+    "-D_GNU_SOURCE",
+]
+
+LIBRARIES = ["pthread", "dl", "m"]
+
+# Files that run only behind a check of the processor: (end of the name, machine, flags).
+TARGETS = {
+    "_avx2": ("x86_64", ["-mavx2", "-mbmi2"]),
+    "_avx512": (
+        "x86_64",
+        ["-mavx2", "-mbmi2", "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"],
+    ),
+}
+
+# Header, the macro that says that it is there, the package that brings it.
+OPTIONAL_HEADERS = [
+    ("nvtx3/nvToolsExt.h", "MU_HAVE_NVTX", "nvidia-nvtx"),
+    ("cuda.h", "MU_HAVE_CUDA_HEADERS", "nvidia-cuda-runtime"),
+]
+
+
+def sources(*folders: str) -> list[str]:
+    """The C files of `folders`, relative to the project, without those for other machines."""
+    found = []
+    for folder in folders:
+        for path in sorted((ROOT / folder).glob("*.c")):
+            target = target_of(path.name)
+            if target is None or target[0] == platform.machine():
+                found.append(path.relative_to(ROOT).as_posix())
+    return found
+
+
+def target_of(name: str) -> tuple[str, list[str]] | None:
+    """The machine and the flags of a file for one kind of processor, None for any other file."""
+    stem = Path(name).stem
+    for suffix, target in TARGETS.items():
+        if stem.endswith(suffix):
+            return target
+    return None
+
+
+def header_folders(header: str) -> list[Path]:
+    """Include folders of the installed nvidia packages that hold `header`, newest CUDA first."""
+    found = []
+    for entry in sys.path:
+        for folder in sorted(Path(entry or ".").glob("nvidia/*/include"), reverse=True):
+            if (folder / header).is_file():
+                found.append(folder)
+    return found
+
+
+def optional_headers() -> tuple[list[str], list[str]]:
+    """Flags for the headers that are there, and a line for each that is not."""
+    flags: list[str] = []
+    left_out = []
+    for header, macro, package in OPTIONAL_HEADERS:
+        folders = header_folders(header)
+        if not folders:
+            left_out.append(f"{header} not found (package {package}): built without {macro}")
+            continue
+        flags.append(f"-D{macro}=1")
+        include = ["-isystem", str(folders[0])]
+        if include[1] not in flags:
+            flags += include
+    return flags, left_out
+
+
+def flags_for(source: str) -> list[str]:
+    """All flags that compile `source`."""
+    target = target_of(source)
+    return CFLAGS + optional_headers()[0] + (target[1] if target else [])
+
+
+def main(arguments: list[str]) -> None:
+    if arguments == ["--sources"]:
+        print(*sources("csrc/engine"))
+    else:
+        print(*flags_for(arguments[0]))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
