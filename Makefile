@@ -19,9 +19,11 @@ PIP_INSTALL := $(RUN) -m pip install --quiet --retries 5 -c constraints.txt
 C_SOURCES := $(wildcard csrc/*.py csrc/*/*.[ch])
 # What runs without .venv takes its interpreter where there is one: it knows the optional headers.
 ANY_PYTHON = $(if $(wildcard $(RUN)),$(RUN),$(PYTHON))
+C_FORMATTED := $(wildcard csrc/*/*.[ch] csrc/engine/*/*.[ch] tests/*/*.[ch])
 CTEST = $(MAKE) --no-print-directory -f csrc/engine/tests/Makefile PYTHON=$(ANY_PYTHON)
+FUZZ = $(MAKE) --no-print-directory -f csrc/engine/fuzz/Makefile PYTHON=$(ANY_PYTHON)
 
-.PHONY: help demo test pytest bench bench-smoke lint format fuzz fuzz-long leaks \
+.PHONY: help demo test bench bench-smoke lint format fuzz fuzz-long leaks \
         ctest ctest-asan ctest-tsan build clean
 .DELETE_ON_ERROR:
 
@@ -54,6 +56,11 @@ $(VENV)/stamp-tests: $(VENV)/stamp-package tests/requirements.txt
 	@$(PIP_INSTALL) -r tests/requirements.txt
 	@touch $@
 
+$(VENV)/stamp-lint: $(VENV)/stamp-tests .ci/requirements.txt
+	@echo "installing what checks the code"
+	@$(PIP_INSTALL) -r .ci/requirements.txt
+	@touch $@
+
 $(VENV)/stamp-bench: $(VENV)/stamp-tests benchmarks/requirements.txt
 	@echo "installing the peers of the benchmarks"
 	@$(PIP_INSTALL) -r benchmarks/requirements.txt
@@ -68,7 +75,7 @@ demo: build
 
 test: build $(VENV)/stamp-tests
 	@$(CTEST) FLAVOUR=plain run
-	@$(RUN) -m pytest $(PYTEST)
+	@$(RUN) -m pytest --ignore=tests/leaks $(PYTEST)
 
 leaks: build $(VENV)/stamp-tests
 	@$(RUN) -m pytest tests/leaks $(PYTEST)
@@ -87,6 +94,24 @@ ctest-asan:
 
 ctest-tsan:
 	@$(CTEST) FLAVOUR=tsan run
+
+fuzz:
+	@$(FUZZ) SECONDS_EACH=$(FUZZ_SECONDS) run
+
+fuzz-long:
+	@$(FUZZ) SECONDS_EACH=3600 run
+
+lint: build $(VENV)/stamp-lint
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+	$(RUN) -m mypy
+	$(BIN)/clang-format --dry-run -Werror $(C_FORMATTED)
+	.ci/tidy $(RUN) $(BIN)/clang-tidy
+
+format: $(VENV)/stamp-lint
+	$(RUN) -m ruff check --fix-only .
+	$(RUN) -m ruff format .
+	$(BIN)/clang-format -i $(C_FORMATTED)
 
 clean:
 	rm -rf build my_utils/*.so my_utils.egg-info

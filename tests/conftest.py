@@ -1,0 +1,77 @@
+"""What all tests share: a clean environment, and Python programs run as a user runs them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# A launcher or a shell may have set these; the tests say themselves what they need.
+LAUNCHER_VARIABLES = (
+    "ENABLE_TIMER",
+    "LOCAL_RANK",
+    "OMPI_COMM_WORLD_RANK",
+    "RANK",
+    "SLURM_PROCID",
+    "WORLD_SIZE",
+)
+
+RunPython = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def plain_environment() -> None:
+    for name in LAUNCHER_VARIABLES:
+        os.environ.pop(name, None)
+
+
+@pytest.fixture
+def run_python(tmp_path: Path) -> RunPython:
+    """Runs `python ARGUMENTS` in a folder of its own with this my_utils, whatever its status.
+
+    Keywords go to subprocess.run, `env` on top of the environment.
+    """
+
+    def run(
+        *arguments: str, env: dict[str, str] | None = None, **options: object
+    ) -> subprocess.CompletedProcess[str]:
+        settings: dict[str, object] = {"cwd": tmp_path, "timeout": 60, **options}
+        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+        return subprocess.run(  # type: ignore[call-overload, no-any-return]
+            [sys.executable, *arguments],
+            env={**os.environ, "PYTHONPATH": path, **(env or {})},
+            capture_output=True,
+            text=True,
+            check=False,
+            **settings,
+        )
+
+    return run
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    wanting = [item for item in items if item.get_closest_marker("gpu")]
+    if not wanting:
+        return
+    reason = why_no_gpu()
+    if reason is None:
+        return
+    for item in wanting:
+        item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def why_no_gpu() -> str | None:
+    """None where a CUDA device is at hand."""
+    try:
+        import torch
+    except ImportError:
+        return "torch is not installed"
+    if torch.version.cuda is None:
+        return "this torch was built without CUDA"
+    return None if torch.cuda.is_available() else "no CUDA device"

@@ -1,0 +1,155 @@
+"""What an installation brings: light imports, a typed C module, a library that needs libc only."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import my_utils
+from my_utils import _core
+
+from .conftest import ROOT, RunPython
+
+pytestmark = pytest.mark.no_torch
+
+HEAVY = ["torch", "numpy", "pandas", "matplotlib", "tqdm"]
+LIBC = {"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "ld-linux-x86-64.so.2"}
+LIBC |= {"ld-linux-aarch64.so.1", "linux-vdso.so.1"}
+
+
+def loaded_by(run_python: RunPython, statement: str) -> list[str]:
+    program = f"import json, sys\n{statement}\nprint(json.dumps(list(sys.modules)))"
+    done = run_python("-c", program)
+    assert done.returncode == 0, done.stderr
+    modules = json.loads(done.stdout.splitlines()[-1])
+    return [name for name in HEAVY if name in modules]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import my_utils",
+        "import my_utils._core",
+        "import my_utils.logger",
+        "import my_utils.csv2trace",
+        "from my_utils import GlobalLogger, MyTimer, csv_to_trace",
+        "from my_utils import *",
+    ],
+)
+def test_import_brings_nothing_heavy(run_python: RunPython, statement: str) -> None:
+    assert loaded_by(run_python, statement) == []
+
+
+def test_every_export_resolves() -> None:
+    for name in my_utils.__all__:
+        assert getattr(my_utils, name) is not None, name
+        assert name in dir(my_utils)
+
+
+def test_an_unknown_name_says_so() -> None:
+    with pytest.raises(AttributeError, match="module 'my_utils' has no attribute 'MyTimr'"):
+        my_utils.MyTimr  # noqa: B018
+
+
+def test_version_is_the_same_everywhere() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert my_utils.__version__ == project["version"]
+    assert f"## {project['version']}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def test_the_installed_extras() -> None:
+    try:
+        metadata = importlib.metadata.metadata("my_utils")
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("my_utils runs from its folder here, it is not installed")
+    extras = {"profiling", "tensordict", "etcd", "nvml", "nvtx", "system", "megatron", "all"}
+    assert set(metadata.get_all("Provides-Extra") or []) == extras
+    assert metadata["Requires-Python"] == ">=3.11"
+
+
+def test_the_stub_says_what_the_module_has() -> None:
+    pytest.importorskip("mypy", reason="mypy is not installed")
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy.stubtest", "my_utils._core"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_module_needs_libc_only() -> None:
+    if shutil.which("ldd") is None:
+        pytest.skip("ldd is not installed")
+    lines = subprocess.run(
+        ["ldd", str(_core.__file__)], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    needed = {Path(line.split()[0]).name for line in lines}
+    assert needed <= LIBC
+
+
+def test_the_module_exports_its_init_function_only() -> None:
+    if shutil.which("nm") is None:
+        pytest.skip("nm is not installed")
+    listing = subprocess.run(
+        ["nm", "-D", "--defined-only", str(_core.__file__)],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    names = [line.split()[-1] for line in listing.splitlines()]
+    assert [name for name in names if not name.startswith("_")] == ["PyInit__core"]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="CPython 3.11 has no way to refuse")
+def test_the_module_refuses_a_second_interpreter(run_python: RunPython) -> None:
+    program = (
+        "import my_utils._core\n"
+        "try:\n    import _interpreters as i\n"
+        "except ImportError:\n    import _xxsubinterpreters as i\n"
+        "print(i.run_string(i.create(), 'import my_utils._core'))"
+    )
+    done = run_python("-c", program)
+    assert "does not support loading in subinterpreters" in done.stdout + done.stderr
+
+
+def c_files(names: list[str]) -> set[str]:
+    return {name for name in names if re.search(r"csrc/.*\.([ch]|cu|py)$", name)}
+
+
+@pytest.mark.slow
+def test_the_source_distribution_builds(tmp_path: Path) -> None:
+    """What stands in the archive is enough for a build: no header and no script is left out."""
+    pytest.importorskip("setuptools", reason="setuptools is not installed")
+    tree = tmp_path / "tree"
+    unwanted = shutil.ignore_patterns(".git", ".venv", "build", "*.so", "__pycache__", ".*_cache")
+    shutil.copytree(ROOT, tree, ignore=unwanted)
+    run = {"check": True, "capture_output": True, "timeout": 100}
+    make = [sys.executable, "setup.py", "-q", "sdist", "--dist-dir", str(tmp_path)]
+    subprocess.run(make, cwd=tree, **run)  # type: ignore[call-overload]
+    (archive,) = tmp_path.glob("*.tar.gz")
+    shutil.unpack_archive(archive, tmp_path / "unpacked")
+    (source,) = (tmp_path / "unpacked").iterdir()
+    inside = [path.relative_to(source).as_posix() for path in source.rglob("*") if path.is_file()]
+    here = [path.relative_to(tree).as_posix() for path in tree.glob("csrc/**/*") if path.is_file()]
+    assert c_files(here) == c_files(inside)
+
+    built = tmp_path / "built"
+    build = [sys.executable, "setup.py", "-q", "build", "--build-lib", str(built)]
+    subprocess.run(build, cwd=source, **run)  # type: ignore[call-overload]
+    assert (built / "my_utils" / "py.typed").exists()
+    assert (built / "my_utils" / "_core.pyi").exists()
+    program = "import my_utils._core as c; print(c.__file__)"
+    found = subprocess.run(
+        [sys.executable, "-c", program], cwd=built, capture_output=True, text=True, check=True
+    )
+    assert found.stdout.startswith(str(built))
