@@ -1,0 +1,571 @@
+#include "cuda_timing.h"
+
+#include <stdlib.h>
+#include <time.h>
+
+#include "cuda_pool.h"
+
+static const int64_t ANCHOR_INTERVAL_NS = 1000000000;
+
+static int64_t monotonic_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+int mu_cuda_pool_create(struct mu_cuda_pool **out, const struct mu_cuda_pool_options *options,
+                        struct mu_error *err) {
+    *out = NULL;
+    uint32_t capacity = options->capacity == 0 ? MU_CUDA_SPANS_DEFAULT : options->capacity;
+    if (capacity > MU_CUDA_SPANS_MAX) {
+        return mu_error_set(err, MU_ERR_ARGUMENT, "the pool of CUDA spans holds 1 to %d, not %u",
+                            MU_CUDA_SPANS_MAX, capacity);
+    }
+    struct mu_cuda_pool *pool = calloc(1, sizeof(*pool));
+    struct mu_cuda_slot *slots = calloc(capacity, sizeof(*slots));
+    if (pool == NULL || slots == NULL || pthread_mutex_init(&pool->lock, NULL) != 0) {
+        free(pool);
+        free(slots);
+        return mu_error_no_memory(err, "the pool of CUDA events");
+    }
+    pool->driver = options->driver;
+    pool->current_stream = options->current_stream;
+    pool->now_ns = options->now_ns == NULL ? monotonic_ns : options->now_ns;
+    pool->capacity = (int32_t)capacity;
+    pool->slots = slots;
+    pool->first_unbound = MU_CUDA_NO_SLOT;
+    *out = pool;
+    return MU_OK;
+}
+
+static struct mu_cuda_slot *slot_of(const struct mu_cuda_pool *pool, uint32_t id) {
+    if (pool == NULL || id == 0 || id > (uint32_t)pool->capacity) {
+        return NULL;
+    }
+    return &pool->slots[id - 1];
+}
+
+static void count(struct mu_cuda_pool *pool, uint64_t *counter) {
+    pthread_mutex_lock(&pool->lock);
+    ++*counter;
+    pthread_mutex_unlock(&pool->lock);
+}
+
+/* --- contexts --- */
+
+void mu_cuda_lane_fail(struct mu_cuda_pool *pool, struct mu_cuda_lane *lane, const char *call,
+                       CUresult code) {
+    pthread_mutex_lock(&pool->lock);
+    if (!mu_cuda_lane_dead(lane)) {
+        atomic_store_explicit(&lane->dead, true, memory_order_release);
+        if (code != CUDA_ERROR_DEINITIALIZED) { /* the process ends: nothing went wrong */
+            pool->stats.errors++;
+            if (pool->stats.first_error == 0) {
+                pool->stats.first_error = (int)code;
+                pool->stats.first_call = call;
+            }
+        }
+    }
+    pthread_mutex_unlock(&pool->lock);
+}
+
+bool mu_cuda_lane_enter(struct mu_cuda_pool *pool, struct mu_cuda_lane *lane,
+                        struct mu_cuda_visit *visit) {
+    const struct mu_cuda_driver *driver = pool->driver;
+    unsigned long long id = 0;
+    CUresult code = driver->ctx_get_id(lane->context, &id);
+    if (code != CUDA_SUCCESS && code != CUDA_ERROR_NOT_SUPPORTED) {
+        mu_cuda_lane_fail(pool, lane, "cuCtxGetId", code);
+        return false;
+    }
+    if (id != lane->context_id) {
+        mu_cuda_lane_fail(pool, lane, "cuCtxGetId", CUDA_ERROR_INVALID_CONTEXT);
+        return false;
+    }
+    code = driver->ctx_push(lane->context);
+    if (code != CUDA_SUCCESS) {
+        mu_cuda_lane_fail(pool, lane, "cuCtxPushCurrent", code);
+        return false;
+    }
+    visit->mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    code = driver->thread_exchange_capture_mode(&visit->mode);
+    if (code != CUDA_SUCCESS) {
+        CUcontext popped;
+        driver->ctx_pop(&popped);
+        mu_cuda_lane_fail(pool, lane, "cuThreadExchangeStreamCaptureMode", code);
+        return false;
+    }
+    return true;
+}
+
+void mu_cuda_lane_leave(struct mu_cuda_pool *pool, const struct mu_cuda_visit *visit) {
+    CUstreamCaptureMode mode = visit->mode;
+    CUcontext popped;
+    pool->driver->thread_exchange_capture_mode(&mode);
+    pool->driver->ctx_pop(&popped);
+}
+
+/* What is free in contexts that are gone may serve the next one. */
+static void reclaim_dead_lock_held(struct mu_cuda_pool *pool) {
+    int32_t lane_count = atomic_load(&pool->lane_count);
+    for (int32_t i = 0; i < lane_count; i++) {
+        struct mu_cuda_lane *lane = &pool->lanes[i];
+        while (mu_cuda_lane_dead(lane) && lane->first_free != MU_CUDA_NO_SLOT) {
+            struct mu_cuda_slot *slot = &pool->slots[lane->first_free];
+            lane->first_free = slot->next_free;
+            slot->begin = NULL; /* gone with their context */
+            slot->end = NULL;
+            slot->next_free = pool->first_unbound;
+            pool->first_unbound = (int32_t)(slot - pool->slots);
+        }
+    }
+}
+
+static struct mu_cuda_lane *lane_add_lock_held(struct mu_cuda_pool *pool, CUcontext context,
+                                               unsigned long long id, int32_t device) {
+    int32_t index = atomic_load(&pool->lane_count);
+    if (index == MU_CUDA_CONTEXTS_MAX) {
+        return NULL;
+    }
+    reclaim_dead_lock_held(pool);
+    struct mu_cuda_lane *lane = &pool->lanes[index];
+    lane->context = context;
+    lane->context_id = id;
+    lane->device = device;
+    lane->index = index;
+    lane->first_free = MU_CUDA_NO_SLOT;
+    lane->last_closed = MU_CUDA_NO_SLOT;
+    lane->anchor = MU_CUDA_NO_ANCHOR;
+    lane->anchor_due = true;
+    atomic_store_explicit(&pool->lane_count, index + 1, memory_order_release);
+    return lane;
+}
+
+/* The calling thread's context, NULL when it has none or its lane is dead. */
+static struct mu_cuda_lane *current_lane(struct mu_cuda_pool *pool) {
+    const struct mu_cuda_driver *driver = pool->driver;
+    CUcontext context = NULL;
+    CUdevice device;
+    unsigned long long id = 0;
+    if (driver->ctx_get_current(&context) != CUDA_SUCCESS || context == NULL ||
+        driver->ctx_get_device(&device) != CUDA_SUCCESS) {
+        return NULL;
+    }
+    CUresult code = driver->ctx_get_id(context, &id);
+    if (code != CUDA_SUCCESS && code != CUDA_ERROR_NOT_SUPPORTED) {
+        return NULL;
+    }
+    pthread_mutex_lock(&pool->lock);
+    struct mu_cuda_lane *lane = NULL;
+    int32_t lane_count = atomic_load(&pool->lane_count);
+    for (int32_t i = 0; i < lane_count; i++) {
+        if (pool->lanes[i].context == context && pool->lanes[i].context_id == id) {
+            lane = &pool->lanes[i];
+        }
+    }
+    if (lane == NULL) {
+        lane = lane_add_lock_held(pool, context, id, (int32_t)device);
+    }
+    pthread_mutex_unlock(&pool->lock);
+    return lane == NULL || mu_cuda_lane_dead(lane) ? NULL : lane;
+}
+
+/* --- slots --- */
+
+static struct mu_cuda_slot *slot_take(struct mu_cuda_pool *pool, struct mu_cuda_lane *lane) {
+    pthread_mutex_lock(&pool->lock);
+    int32_t index = MU_CUDA_NO_SLOT;
+    if (lane->first_free != MU_CUDA_NO_SLOT) {
+        index = lane->first_free;
+        lane->first_free = pool->slots[index].next_free;
+    } else if (pool->first_unbound != MU_CUDA_NO_SLOT) {
+        index = pool->first_unbound;
+        pool->first_unbound = pool->slots[index].next_free;
+    } else if (pool->slot_count < pool->capacity) {
+        index = pool->slot_count++;
+    } else {
+        pool->stats.exhausted++;
+    }
+    if (index != MU_CUDA_NO_SLOT) {
+        pool->slots[index].lane = lane->index;
+        atomic_fetch_add(&pool->slots[index].serial, 1);
+    }
+    pthread_mutex_unlock(&pool->lock);
+    return index == MU_CUDA_NO_SLOT ? NULL : &pool->slots[index];
+}
+
+void mu_cuda_slot_free(struct mu_cuda_pool *pool, struct mu_cuda_slot *slot) {
+    struct mu_cuda_lane *lane = &pool->lanes[slot->lane];
+    int32_t *list = &lane->first_free;
+    if (mu_cuda_lane_dead(lane)) {
+        slot->begin = NULL; /* gone with their context */
+        slot->end = NULL;
+        list = &pool->first_unbound;
+    }
+    slot->measured = false;
+    atomic_store_explicit(&slot->state, MU_CUDA_SLOT_FREE, memory_order_release);
+    pthread_mutex_lock(&pool->lock);
+    slot->next_free = *list;
+    *list = (int32_t)(slot - pool->slots);
+    pthread_mutex_unlock(&pool->lock);
+}
+
+/* Making an event is one of the calls that a capture in another thread forbids. */
+static bool event_make(struct mu_cuda_pool *pool, struct mu_cuda_lane *lane, CUevent *event) {
+    if (*event != NULL) {
+        return true;
+    }
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    CUresult code = pool->driver->thread_exchange_capture_mode(&mode);
+    if (code != CUDA_SUCCESS) {
+        mu_cuda_lane_fail(pool, lane, "cuThreadExchangeStreamCaptureMode", code);
+        return false;
+    }
+    CUevent made = NULL;
+    code = pool->driver->event_create(&made, CU_EVENT_DEFAULT);
+    pool->driver->thread_exchange_capture_mode(&mode);
+    if (code != CUDA_SUCCESS) {
+        mu_cuda_lane_fail(pool, lane, "cuEventCreate", code);
+        return false;
+    }
+    *event = made;
+    return true;
+}
+
+static bool event_record(struct mu_cuda_pool *pool, struct mu_cuda_lane *lane, CUevent event,
+                         CUstream stream) {
+    CUresult code = pool->driver->event_record(event, stream);
+    if (code == CUDA_SUCCESS) {
+        return true;
+    }
+    if (mu_cuda_is_capture_error(code)) {
+        count(pool, &pool->stats.captured);
+    } else {
+        mu_cuda_lane_fail(pool, lane, "cuEventRecord", code);
+    }
+    return false;
+}
+
+static bool is_capturing(struct mu_cuda_pool *pool, struct mu_cuda_lane *lane, CUstream stream) {
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    CUresult code = pool->driver->stream_is_capturing(stream, &status);
+    if (code == CUDA_SUCCESS && status == CU_STREAM_CAPTURE_STATUS_NONE) {
+        return false;
+    }
+    if (code == CUDA_SUCCESS || mu_cuda_is_capture_error(code)) {
+        count(pool, &pool->stats.captured);
+    } else {
+        mu_cuda_lane_fail(pool, lane, "cuStreamIsCapturing", code);
+    }
+    return true;
+}
+
+/* --- anchors --- */
+
+static int anchor_claim(struct mu_cuda_pool *pool, struct mu_cuda_lane *lane, int64_t now) {
+    int claimed = MU_CUDA_NO_ANCHOR;
+    pthread_mutex_lock(&pool->lock);
+    bool due = lane->anchor_due || now - lane->anchor_called_ns > ANCHOR_INTERVAL_NS;
+    if (due && !lane->anchor_busy) {
+        for (int i = 0; i < MU_CUDA_ANCHORS && claimed == MU_CUDA_NO_ANCHOR; i++) {
+            if (!lane->anchors[i].used) {
+                lane->anchors[i].used = true;
+                lane->anchor_busy = true;
+                claimed = i;
+            }
+        }
+    }
+    pthread_mutex_unlock(&pool->lock);
+    return claimed;
+}
+
+/* Hands the anchor to the collector, or gives its place back. */
+static void anchor_settle(struct mu_cuda_pool *pool, struct mu_cuda_lane *lane, int index,
+                          bool recorded) {
+    pthread_mutex_lock(&pool->lock);
+    lane->anchor_busy = false;
+    if (recorded) {
+        lane->anchor_due = false;
+        lane->anchor_called_ns = lane->anchors[index].called_ns;
+        lane->pending[lane->pending_count++] = index;
+    } else {
+        lane->anchors[index].used = false;
+    }
+    pthread_mutex_unlock(&pool->lock);
+}
+
+/* With no place left the GPU lies steps behind: the next anchor will do. */
+static bool anchor_record_if_due(struct mu_cuda_pool *pool, struct mu_cuda_lane *lane,
+                                 CUstream stream) {
+    int index = anchor_claim(pool, lane, pool->now_ns());
+    if (index == MU_CUDA_NO_ANCHOR) {
+        return true;
+    }
+    struct mu_cuda_anchor *anchor = &lane->anchors[index];
+    bool recorded = event_make(pool, lane, &anchor->event);
+    if (recorded) {
+        anchor->called_ns = pool->now_ns();
+        recorded = event_record(pool, lane, anchor->event, stream);
+    }
+    anchor_settle(pool, lane, index, recorded);
+    return recorded;
+}
+
+void mu_cuda_pool_step(struct mu_cuda_pool *pool) {
+    if (pool == NULL) {
+        return;
+    }
+    pthread_mutex_lock(&pool->lock);
+    int32_t lane_count = atomic_load(&pool->lane_count);
+    for (int32_t i = 0; i < lane_count; i++) {
+        pool->lanes[i].anchor_due = true;
+    }
+    pthread_mutex_unlock(&pool->lock);
+}
+
+/* --- spans --- */
+
+static uint64_t stream_number(const struct mu_cuda_pool *pool, CUstream stream) {
+    unsigned long long id;
+    if (pool->driver->stream_get_id(stream, &id) == CUDA_SUCCESS) {
+        return id;
+    }
+    return (uint64_t)(uintptr_t)stream;
+}
+
+static bool slot_begin(struct mu_cuda_pool *pool, struct mu_cuda_lane *lane,
+                       struct mu_cuda_slot *slot, CUstream stream) {
+    if (!event_make(pool, lane, &slot->begin) || !event_make(pool, lane, &slot->end) ||
+        !anchor_record_if_due(pool, lane, stream)) {
+        return false;
+    }
+    slot->stream = stream;
+    slot->times =
+        (struct mu_cuda_times){.stream = stream_number(pool, stream), .device = lane->device};
+    slot->begin_called_ns = pool->now_ns();
+    return event_record(pool, lane, slot->begin, stream);
+}
+
+uint32_t mu_cuda_span_begin(struct mu_cuda_pool *pool) {
+    struct mu_cuda_lane *lane = pool == NULL ? NULL : current_lane(pool);
+    void *current = NULL;
+    if (lane == NULL || pool->current_stream(lane->device, &current) != 0) {
+        return 0;
+    }
+    CUstream stream = (CUstream)current;
+    if (is_capturing(pool, lane, stream)) {
+        return 0;
+    }
+    struct mu_cuda_slot *slot = slot_take(pool, lane);
+    if (slot == NULL) {
+        return 0;
+    }
+    if (!slot_begin(pool, lane, slot, stream)) {
+        mu_cuda_slot_free(pool, slot);
+        return 0;
+    }
+    count(pool, &pool->stats.spans);
+    atomic_store_explicit(&slot->state, MU_CUDA_SLOT_OPEN, memory_order_release);
+    return (uint32_t)(slot - pool->slots) + 1;
+}
+
+/* The thread may have moved to another device since the span began. */
+static bool record_end(struct mu_cuda_pool *pool, struct mu_cuda_lane *lane,
+                       struct mu_cuda_slot *slot) {
+    CUcontext current = NULL;
+    pool->driver->ctx_get_current(&current);
+    if (current == lane->context) {
+        return event_record(pool, lane, slot->end, slot->stream);
+    }
+    struct mu_cuda_visit visit;
+    if (!mu_cuda_lane_enter(pool, lane, &visit)) {
+        return false;
+    }
+    bool recorded = event_record(pool, lane, slot->end, slot->stream);
+    mu_cuda_lane_leave(pool, &visit);
+    return recorded;
+}
+
+static void note_last_closed(struct mu_cuda_pool *pool, struct mu_cuda_lane *lane,
+                             struct mu_cuda_slot *slot) {
+    pthread_mutex_lock(&pool->lock);
+    lane->last_closed = (int32_t)(slot - pool->slots);
+    lane->last_serial = atomic_load(&slot->serial);
+    pthread_mutex_unlock(&pool->lock);
+}
+
+void mu_cuda_span_end(struct mu_cuda_pool *pool, uint32_t id) {
+    struct mu_cuda_slot *slot = slot_of(pool, id);
+    if (slot == NULL || atomic_load(&slot->state) != MU_CUDA_SLOT_OPEN) {
+        return;
+    }
+    struct mu_cuda_lane *lane = &pool->lanes[slot->lane];
+    slot->end_called_ns = pool->now_ns();
+    bool ended = !mu_cuda_lane_dead(lane) && !is_capturing(pool, lane, slot->stream) &&
+                 record_end(pool, lane, slot);
+    slot->end_done_ns = pool->now_ns();
+    if (ended) {
+        note_last_closed(pool, lane, slot);
+    }
+    atomic_store_explicit(&slot->state, ended ? MU_CUDA_SLOT_CLOSED : MU_CUDA_SLOT_FAILED,
+                          memory_order_release);
+}
+
+void mu_cuda_span_cancel(struct mu_cuda_pool *pool, uint32_t id) {
+    struct mu_cuda_slot *slot = slot_of(pool, id);
+    if (slot == NULL) {
+        return;
+    }
+    int state = atomic_load(&slot->state);
+    if (state == MU_CUDA_SLOT_OPEN) {
+        mu_cuda_slot_free(pool, slot);
+        return;
+    }
+    while (state == MU_CUDA_SLOT_CLOSED || state == MU_CUDA_SLOT_READY ||
+           state == MU_CUDA_SLOT_FAILED) {
+        if (atomic_compare_exchange_weak(&slot->state, &state, MU_CUDA_SLOT_CANCELLED)) {
+            return;
+        }
+    }
+}
+
+enum mu_cuda_span_state mu_cuda_span_poll(const struct mu_cuda_pool *pool, uint32_t id,
+                                          struct mu_cuda_times *times) {
+    const struct mu_cuda_slot *slot = slot_of(pool, id);
+    if (slot == NULL) {
+        return MU_CUDA_SPAN_NONE;
+    }
+    switch (atomic_load_explicit(&slot->state, memory_order_acquire)) {
+    case MU_CUDA_SLOT_OPEN:
+    case MU_CUDA_SLOT_CLOSED:
+        return MU_CUDA_SPAN_PENDING;
+    case MU_CUDA_SLOT_READY:
+        *times = slot->times;
+        return MU_CUDA_SPAN_READY;
+    case MU_CUDA_SLOT_FAILED:
+        return MU_CUDA_SPAN_FAILED;
+    default:
+        return MU_CUDA_SPAN_NONE;
+    }
+}
+
+void mu_cuda_span_release(struct mu_cuda_pool *pool, uint32_t id) {
+    struct mu_cuda_slot *slot = slot_of(pool, id);
+    if (slot == NULL) {
+        return;
+    }
+    int state = atomic_load(&slot->state);
+    if (state == MU_CUDA_SLOT_FREE || state == MU_CUDA_SLOT_OPEN) {
+        return;
+    }
+    if (state == MU_CUDA_SLOT_CLOSED) {
+        count(pool, &pool->stats.late);
+    } else if (state == MU_CUDA_SLOT_FAILED) {
+        count(pool, &pool->stats.failed);
+    }
+    mu_cuda_slot_free(pool, slot);
+}
+
+/* --- waiting and the end --- */
+
+struct last_event {
+    CUevent event;
+    struct mu_cuda_slot *slot;
+    uint64_t serial;
+    struct mu_cuda_waited waited;
+};
+
+static bool last_event_of(struct mu_cuda_pool *pool, struct mu_cuda_lane *lane,
+                          struct last_event *last) {
+    pthread_mutex_lock(&pool->lock);
+    bool some = lane->last_closed != MU_CUDA_NO_SLOT;
+    if (some) {
+        last->slot = &pool->slots[lane->last_closed];
+        last->serial = lane->last_serial;
+        last->event = last->slot->end;
+        last->waited.stream = last->slot->stream;
+        last->waited.end_called_ns = last->slot->end_called_ns;
+        lane->last_closed = MU_CUDA_NO_SLOT;
+    }
+    pthread_mutex_unlock(&pool->lock);
+    return some;
+}
+
+static void lane_wait(struct mu_cuda_pool *pool, struct mu_cuda_lane *lane) {
+    struct last_event last;
+    struct mu_cuda_visit visit;
+    if (!last_event_of(pool, lane, &last) || !mu_cuda_lane_enter(pool, lane, &visit)) {
+        return;
+    }
+    CUresult code = pool->driver->event_synchronize(last.event);
+    last.waited.complete_ns = pool->now_ns();
+    mu_cuda_lane_leave(pool, &visit);
+    if (code != CUDA_SUCCESS) {
+        if (!mu_cuda_is_capture_error(code)) {
+            mu_cuda_lane_fail(pool, lane, "cuEventSynchronize", code);
+        }
+        return;
+    }
+    pthread_mutex_lock(&pool->lock);
+    if (atomic_load(&last.slot->serial) == last.serial) { /* else it was another span's event */
+        lane->waited = last.waited;
+    }
+    pthread_mutex_unlock(&pool->lock);
+}
+
+void mu_cuda_wait(struct mu_cuda_pool *pool) {
+    if (pool == NULL) {
+        return;
+    }
+    int32_t lane_count = atomic_load_explicit(&pool->lane_count, memory_order_acquire);
+    for (int32_t i = 0; i < lane_count; i++) {
+        if (!mu_cuda_lane_dead(&pool->lanes[i])) {
+            lane_wait(pool, &pool->lanes[i]);
+        }
+    }
+}
+
+void mu_cuda_pool_stats(struct mu_cuda_pool *pool, struct mu_cuda_stats *stats) {
+    if (pool == NULL) {
+        *stats = (struct mu_cuda_stats){0};
+        return;
+    }
+    pthread_mutex_lock(&pool->lock);
+    *stats = pool->stats;
+    pthread_mutex_unlock(&pool->lock);
+}
+
+static void lane_destroy_events(struct mu_cuda_pool *pool, struct mu_cuda_lane *lane) {
+    struct mu_cuda_visit visit;
+    if (mu_cuda_lane_dead(lane) || !mu_cuda_lane_enter(pool, lane, &visit)) {
+        return;
+    }
+    for (int32_t i = 0; i < pool->slot_count; i++) {
+        struct mu_cuda_slot *slot = &pool->slots[i];
+        if (slot->lane == lane->index && slot->begin != NULL) {
+            pool->driver->event_destroy(slot->begin);
+        }
+        if (slot->lane == lane->index && slot->end != NULL) {
+            pool->driver->event_destroy(slot->end);
+        }
+    }
+    for (int i = 0; i < MU_CUDA_ANCHORS; i++) {
+        if (lane->anchors[i].event != NULL) {
+            pool->driver->event_destroy(lane->anchors[i].event);
+        }
+    }
+    mu_cuda_lane_leave(pool, &visit);
+}
+
+void mu_cuda_pool_free(struct mu_cuda_pool *pool) {
+    if (pool == NULL) {
+        return;
+    }
+    int32_t lane_count = atomic_load(&pool->lane_count);
+    for (int32_t i = 0; i < lane_count; i++) {
+        lane_destroy_events(pool, &pool->lanes[i]);
+    }
+    pthread_mutex_destroy(&pool->lock);
+    free(pool->slots);
+    free(pool);
+}
