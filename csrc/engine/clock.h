@@ -1,0 +1,83 @@
+/* Time: raw counter ticks where the kernel itself keeps time with that counter, and the anchors
+ * that turn ticks into nanoseconds afterwards.
+ *
+ * A tick is a step of the TSC (x86-64) or of CNTVCT (aarch64) when the kernel's clock source is
+ * that counter, and a nanosecond of CLOCK_MONOTONIC elsewhere. Readers interpolate between
+ * anchors (ticks, monotonic, real). Unix times are monotonic times plus an offset, so that a step
+ * of the system's clock never changes a duration.
+ */
+#ifndef MU_CLOCK_H
+#define MU_CLOCK_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <time.h>
+
+#if defined(__x86_64__)
+#include <x86intrin.h>
+#endif
+
+struct mu_anchor {
+    uint64_t ticks;
+    int64_t mono_ns; /* CLOCK_MONOTONIC */
+    int64_t real_ns; /* CLOCK_REALTIME */
+};
+
+enum { MU_TIMELINE_ANCHORS = 64 };
+
+/* The first anchor and the newest ones, in order. Conversion after the last one extrapolates at
+ * the rate over the whole time. Not thread-safe. */
+struct mu_timeline {
+    struct mu_anchor anchors[MU_TIMELINE_ANCHORS];
+    uint64_t rate[MU_TIMELINE_ANCHORS]; /* from this anchor on: ns per tick, 24.40 fixed point */
+    int count;
+    int hit; /* the segment that answered last */
+};
+
+/* Whether the kernel's current clock source is the counter that user space can read. */
+bool mu_clock_counter_is_kernel_clock(void);
+
+static inline int64_t mu_clock_ns(clockid_t clock) {
+    struct timespec now;
+    clock_gettime(clock, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+static inline uint64_t mu_clock_ticks(bool counter) {
+#if defined(__x86_64__)
+    if (counter) {
+        return __rdtsc();
+    }
+#elif defined(__aarch64__)
+    if (counter) {
+        uint64_t ticks;
+        __asm__ volatile("mrs %0, cntvct_el0" : "=r"(ticks));
+        return ticks;
+    }
+#else
+    (void)counter;
+#endif
+    return (uint64_t)mu_clock_ns(CLOCK_MONOTONIC);
+}
+
+/* Reads the three clocks together; takes the tightest of a few tries. */
+struct mu_anchor mu_clock_anchor(bool counter);
+
+void mu_timeline_reset(struct mu_timeline *timeline);
+
+/* Appends an anchor; one that is not later than the last in ticks and in time is left out. */
+void mu_timeline_add(struct mu_timeline *timeline, struct mu_anchor anchor);
+
+/* CLOCK_MONOTONIC nanoseconds at `ticks`; the rate is 1 while fewer than two anchors are known. */
+int64_t mu_timeline_mono_ns(struct mu_timeline *timeline, uint64_t ticks);
+
+/* ns per tick over all that the timeline knows, as 24.40 fixed point. */
+uint64_t mu_timeline_rate(const struct mu_timeline *timeline);
+
+enum { MU_CLOCK_RATE_SHIFT = 40 };
+
+static inline uint64_t mu_clock_scale(uint64_t ticks, uint64_t rate) {
+    return (uint64_t)(((unsigned __int128)ticks * rate) >> MU_CLOCK_RATE_SHIFT);
+}
+
+#endif

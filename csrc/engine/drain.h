@@ -1,0 +1,56 @@
+/* The drain: complete records become rows, rows go to the output, and a commit says so.
+ *
+ * Order of a drain, so that a kill at any moment loses nothing and doubles nothing: the lanes'
+ * commits of the coming epoch, the rows in one write, the commit of the epoch, and only then the
+ * ring's slots are free again. Whoever drains holds recorder->drain_lock.
+ */
+#ifndef MU_DRAIN_H
+#define MU_DRAIN_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "csv_writer.h"
+#include "error.h"
+#include "rows.h"
+
+struct mu_recorder;
+
+struct mu_drain {
+    struct mu_rows rows;
+    struct mu_csv_writer writer;
+    struct mu_lane_view views[MU_CHUNKS_MAX]; /* by chunk; `from` and `started` live on */
+    char process_row[1024];                   /* metadata of the my_utils.process row */
+    uint32_t named_threads[MU_CHUNKS_MAX];    /* thread name (string) that the CSV has, by chunk */
+};
+
+int mu_drain_create(struct mu_drain **out, struct mu_error *err);
+void mu_drain_free(struct mu_drain *drain);
+
+/* Drains all that was recorded before the call. A failed write loses its rows; they are counted
+ * in recorder->troubles, and the drain goes on. */
+void mu_drain_run_lock_held(struct mu_recorder *recorder);
+
+/* Appends an anchor for readers and betters the rate. */
+void mu_drain_take_anchor_lock_held(struct mu_recorder *recorder);
+
+/* Publishes the output's state without rows, as after a change of files. */
+void mu_drain_commit_lock_held(struct mu_recorder *recorder);
+
+/* Writes a row of the tool's own, an INSTANT named `name`, at the time of now. */
+void mu_drain_write_fact(struct mu_recorder *recorder, const char *name, const char *metadata);
+
+/* Hands the rows that were formatted so far to the output. */
+void mu_drain_flush_lock_held(struct mu_recorder *recorder);
+
+/* Calls the drain thread, which is started when there is none. Never blocks. */
+void mu_drain_thread_call(struct mu_recorder *recorder);
+
+/* Starts the thread that drains, beats the heart and takes anchors between steps. */
+void mu_drain_thread_start(struct mu_recorder *recorder);
+
+/* Asks the thread to stop and waits for it for five seconds at most: a write to a dead mount must
+ * not keep a process from ending. Returns whether it has stopped. */
+bool mu_drain_thread_stop(struct mu_recorder *recorder);
+
+#endif

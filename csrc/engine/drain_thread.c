@@ -1,0 +1,119 @@
+/* The thread that works between steps: it drains when a ring fills, takes anchors, beats the heart
+ * and writes for outputs that may block. It never takes the GIL. */
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+#include <time.h>
+
+#include "drain.h"
+#include "heartbeat.h"
+#include "recorder.h"
+
+enum { STACK_BYTES = 256 * 1024 };
+
+static const int64_t beat_ns = 500000000;
+static const int64_t heartbeat_file_ns = 2000000000;
+static const int64_t stop_wait_ns = 5000000000;
+
+static struct timespec after(clockid_t clock, int64_t ns) {
+    int64_t at = mu_clock_ns(clock) + ns;
+    struct timespec when = {.tv_sec = at / 1000000000, .tv_nsec = at % 1000000000};
+    return when;
+}
+
+/* Waits for a call or the next beat. Returns false when the thread is to end. */
+static bool wait_for_work(struct mu_recorder *recorder, bool *called) {
+    struct timespec until = after(CLOCK_MONOTONIC, beat_ns);
+    pthread_mutex_lock(&recorder->thread_lock);
+    int rc = 0;
+    while (rc == 0 && !recorder->thread_stop && !atomic_load(&recorder->thread_called)) {
+        rc = pthread_cond_timedwait(&recorder->thread_wake, &recorder->thread_lock, &until);
+    }
+    *called = atomic_exchange(&recorder->thread_called, false);
+    bool go_on = !recorder->thread_stop;
+    pthread_mutex_unlock(&recorder->thread_lock);
+    return go_on;
+}
+
+static void beat(struct mu_recorder *recorder, int64_t *next_file_ns) {
+    struct mu_journal_header *header = mu_journal_header(&recorder->journal);
+    int64_t now = mu_clock_ns(CLOCK_MONOTONIC);
+    atomic_store_explicit(&header->heartbeat_real_ns, mu_clock_ns(CLOCK_REALTIME),
+                          memory_order_relaxed);
+    if (recorder->output.kind == MU_OUTPUT_FILE && now >= *next_file_ns) {
+        *next_file_ns = now + heartbeat_file_ns;
+        mu_heartbeat_write(recorder, false);
+        if (!mu_output_is_in_place(&recorder->output)) {
+            atomic_store(&recorder->troubles.missing_csv, 1);
+        }
+    }
+}
+
+static void *thread_main(void *argument) {
+    struct mu_recorder *recorder = argument;
+    int64_t next_file_ns = 0;
+    bool called;
+    while (wait_for_work(recorder, &called)) {
+        pthread_mutex_lock(&recorder->drain_lock);
+        if (called) {
+            mu_drain_run_lock_held(recorder);
+        } else {
+            mu_drain_take_anchor_lock_held(recorder);
+        }
+        beat(recorder, &next_file_ns);
+        pthread_mutex_unlock(&recorder->drain_lock);
+    }
+    pthread_mutex_lock(&recorder->thread_lock);
+    recorder->thread_runs = false;
+    pthread_cond_broadcast(&recorder->thread_wake);
+    pthread_mutex_unlock(&recorder->thread_lock);
+    return NULL;
+}
+
+static void start_lock_held(struct mu_recorder *recorder) {
+    if (recorder->thread_runs || recorder->thread_stop) {
+        return;
+    }
+    pthread_attr_t attributes;
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, STACK_BYTES);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int rc = pthread_create(&recorder->drain_thread, &attributes, thread_main, recorder);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attributes);
+    recorder->thread_runs = rc == 0;
+}
+
+void mu_drain_thread_start(struct mu_recorder *recorder) {
+    pthread_mutex_lock(&recorder->thread_lock);
+    start_lock_held(recorder);
+    pthread_mutex_unlock(&recorder->thread_lock);
+}
+
+void mu_drain_thread_call(struct mu_recorder *recorder) {
+    if (atomic_exchange(&recorder->thread_called, true)) {
+        return;
+    }
+    pthread_mutex_lock(&recorder->thread_lock);
+    start_lock_held(recorder);
+    pthread_cond_broadcast(&recorder->thread_wake);
+    pthread_mutex_unlock(&recorder->thread_lock);
+}
+
+bool mu_drain_thread_stop(struct mu_recorder *recorder) {
+    struct timespec until = after(CLOCK_MONOTONIC, stop_wait_ns);
+    pthread_mutex_lock(&recorder->thread_lock);
+    recorder->thread_stop = true;
+    pthread_cond_broadcast(&recorder->thread_wake);
+    int rc = 0;
+    while (recorder->thread_runs && rc == 0) {
+        rc = pthread_cond_timedwait(&recorder->thread_wake, &recorder->thread_lock, &until);
+    }
+    bool stopped = !recorder->thread_runs;
+    recorder->thread_stop = !stopped;
+    pthread_mutex_unlock(&recorder->thread_lock);
+    return stopped;
+}

@@ -1,0 +1,195 @@
+/* The recorder of a process: it owns the journal, the lanes of all threads, the names, and the
+ * output to which the drain writes.
+ *
+ * Threads reach their lane through one thread-local pointer. The memory behind it is wiped in a
+ * forked child (MADV_WIPEONFORK), which is how a child notices that it is one: it drops what it
+ * inherited and starts with a recorder of its own, in memory until it is told where to write.
+ *
+ * Functions are thread-safe unless they say "nobody may record meanwhile"; the binding sees to
+ * that by keeping the GIL.
+ */
+#ifndef MU_RECORDER_H
+#define MU_RECORDER_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "aggregate.h"
+#include "clock.h"
+#include "error.h"
+#include "journal.h"
+#include "lane.h"
+#include "names.h"
+#include "output.h"
+
+enum { MU_TIMERS_MAX = 480, MU_TAG_BYTES_MAX = 64 };
+
+struct mu_recorder;
+
+struct mu_timer {
+    struct mu_recorder *recorder; /* borrowed */
+    uint32_t index;               /* in mu_thread.lanes */
+    _Atomic int64_t step;
+    char tag[MU_TAG_BYTES_MAX];
+};
+
+/* What a thread has; one page, wiped in a forked child. */
+struct mu_thread {
+    struct mu_recorder *recorder; /* borrowed; NULL after a fork */
+    struct mu_thread *next;       /* in the recorder's list */
+    uint32_t tid;
+    struct mu_lane *lanes[MU_TIMERS_MAX];
+};
+
+extern _Thread_local struct mu_thread *mu_this_thread
+#if defined(__x86_64__)
+    __attribute__((tls_model("initial-exec")))
+#endif
+    ;
+
+/* Counts of what went wrong; each kind is reported once by the binding. */
+struct mu_troubles {
+    _Atomic uint64_t dropped_records;   /* a ring was full */
+    _Atomic uint64_t dropped_lanes;     /* starts on threads that got no lane */
+    _Atomic uint64_t failed_writes;
+    _Atomic uint64_t lost_rows;         /* rows of failed writes and of a full memory output */
+    _Atomic uint64_t full_names;        /* starts whose name found no room in the table */
+    _Atomic uint64_t too_deep;          /* starts below the deepest level */
+    _Atomic uint64_t cut_metadata;
+    _Atomic uint64_t removed_parts;     /* parts of the CSV removed to keep under keep_csv_bytes */
+    _Atomic uint64_t missing_csv;       /* 1: the CSV or its directory was deleted */
+    _Atomic int last_errno;             /* of the last failed write */
+};
+
+struct mu_output_config {
+    int kind; /* enum mu_output_kind */
+    int rank;
+    int world_size;
+    int io; /* enum mu_io */
+    uint64_t max_csv_bytes;  /* 0 never rotates */
+    uint64_t keep_csv_bytes; /* 0 keeps all parts */
+    char log_dir[1024];
+    char journal_dir[1024]; /* empty: beside the CSV where the file system is local */
+    char machine[256];      /* machine_id column */
+    char text_label[128];   /* the user's label for this process */
+};
+
+enum mu_io {
+    MU_IO_AUTO = 0, /* inline where the file system is known to be local */
+    MU_IO_INLINE = 1,
+    MU_IO_BACKGROUND = 2,
+};
+
+struct mu_open_report {
+    char csv_path[MU_PATH_BYTES];
+    char journal_path[MU_PATH_BYTES]; /* empty when there is none; journal_error says why */
+    char label[MU_LABEL_BYTES];       /* rank_<R>[.wK] */
+    int worker;                       /* K, 0 for none */
+    uint32_t attempt;                 /* from 1 */
+    uint64_t adopted_journals;
+    uint64_t adopted_rows;
+    struct mu_error journal_error;
+};
+
+struct mu_recorder {
+    struct mu_journal journal;
+    struct mu_names names;
+    struct mu_output output;
+    struct mu_timeline timeline;
+    struct mu_troubles troubles;
+    bool counter;
+    _Atomic uint64_t rate;     /* ns per tick, 24.40 fixed point */
+    _Atomic uint64_t node_next;
+    int64_t real_offset_ns;    /* real = monotonic + this; changes when the system's clock is set */
+    int64_t user_offset_ns;
+    uint64_t epoch;            /* of the last commit */
+    uint64_t reported_drops;   /* records whose loss stands in the output */
+    void *fork_guard;          /* a wiped page: 0 in a forked child */
+
+    pthread_mutex_t registry_lock; /* names, lanes, chunks, timers */
+    struct mu_thread *threads;
+    struct mu_lane *lanes;
+    struct mu_timer *timers[MU_TIMERS_MAX];
+    struct mu_aggregate *retired[MU_PATHS_MAX]; /* of lanes that are gone; owned */
+    pthread_key_t thread_key;
+
+    pthread_mutex_t drain_lock; /* timeline, output, commits; taken before registry_lock */
+    struct mu_drain *drain;     /* owned scratch memory */
+    struct mu_output_config config; /* of the last mu_recorder_open */
+    struct mu_open_report opened;   /* what that found */
+    bool reopen;                /* in a forked child: open files when the first lane is made */
+    bool in_background;         /* the output may block: only the drain thread writes */
+    bool broken;                /* a forked child that found no memory: nothing is recorded */
+
+    pthread_mutex_t thread_lock; /* the drain thread's own state */
+    pthread_cond_t thread_wake;
+    pthread_t drain_thread;
+    bool thread_runs;
+    bool thread_stop;
+    _Atomic bool thread_called;
+};
+
+int mu_recorder_create(struct mu_recorder **out, struct mu_error *err);
+
+/* Stops the drain thread and frees everything. Nobody may record meanwhile or later. */
+void mu_recorder_destroy(struct mu_recorder *recorder);
+
+/* Must be called before anything else is done with a recorder that may have come through a fork.
+ * Cheap when it has not. Returns true when this process is a child that starts afresh. */
+bool mu_recorder_check_fork(struct mu_recorder *recorder);
+
+/* Registers the timer; MU_ERR_LIMIT when MU_TIMERS_MAX live at once. */
+int mu_timer_init(struct mu_timer *timer, struct mu_recorder *recorder, const char *tag,
+                  struct mu_error *err);
+
+/* Lets go of the timer's lanes. Nobody may record on the timer meanwhile. */
+void mu_timer_release(struct mu_timer *timer);
+
+/* Slow path of mu_timer_lane: makes the lane. NULL when there is no room for one (counted). */
+struct mu_lane *mu_timer_new_lane(struct mu_timer *timer);
+
+/* The calling thread's lane of the timer. */
+static inline struct mu_lane *mu_timer_lane(struct mu_timer *timer) {
+    struct mu_thread *thread = mu_this_thread;
+    if (__builtin_expect(thread != NULL && thread->recorder == timer->recorder, 1)) {
+        struct mu_lane *lane = thread->lanes[timer->index];
+        if (__builtin_expect(lane != NULL, 1)) {
+            return lane;
+        }
+    }
+    return mu_timer_new_lane(timer);
+}
+
+/* Names the calling thread's track. */
+void mu_recorder_set_thread_name(struct mu_recorder *recorder, struct mu_lane *lane,
+                                 const char *name);
+
+/* Where rows go from now on; see output.h. What is recorded and not yet written moves along.
+ * Nobody may record meanwhile. On failure the recorder goes on as before. */
+int mu_recorder_open(struct mu_recorder *recorder, const struct mu_output_config *config,
+                     struct mu_open_report *report, struct mu_error *err);
+
+/* Writes everything out and goes back to memory. Nobody may record meanwhile. */
+int mu_recorder_close(struct mu_recorder *recorder, struct mu_error *err);
+
+/* Turns complete records into rows and writes them. `wait_ns` bounds the wait for a drain that is
+ * under way; when it is over, or when the output may block, the drain thread is called instead. */
+void mu_recorder_drain(struct mu_recorder *recorder, int64_t wait_ns);
+
+/* Drains, then shifts all later timestamps. */
+void mu_recorder_set_time_offset(struct mu_recorder *recorder, int64_t offset_ns);
+
+/* Sums the aggregates of all lanes for a path; `into` was initialised by the caller. */
+void mu_recorder_aggregate(struct mu_recorder *recorder, uint16_t path,
+                           struct mu_aggregate *into);
+
+/* For lane.c. */
+void mu_recorder_resolve(struct mu_lane *lane, uint16_t parent_path, const char *name,
+                         size_t length, uint64_t hash, struct mu_stage *stage);
+bool mu_recorder_make_room(struct mu_lane *lane, uint32_t slots);
+void mu_recorder_call_drain(struct mu_lane *lane);
+uint64_t mu_recorder_more_nodes(struct mu_lane *lane);
+
+#endif
