@@ -133,6 +133,9 @@ void mu_lane_start(struct mu_lane *lane, const char *name, size_t length, uint64
 /* Bytes at a position of the ring, which may run over its end. */
 static void ring_copy(struct mu_lane *lane, uint64_t slot, size_t offset, const char *bytes,
                       size_t length) {
+    if (length == 0) {
+        return;
+    }
     uint8_t *ring = (uint8_t *)lane->ring;
     size_t at = ((slot & ring_mask) * MU_SLOT_BYTES + offset) % (MU_RING_SLOTS * MU_SLOT_BYTES);
     size_t first = MU_RING_SLOTS * MU_SLOT_BYTES - at;

@@ -1,0 +1,395 @@
+/* The recorder end to end: stages into a journal, rows into a CSV, forks, moves, adoption. */
+#include <stdarg.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include "recorder_fixture.h"
+
+/* The n-th line that holds `part`, without its time columns; the caller frees it. */
+static char *row_after_machine(const char *csv, const char *part) {
+    const char *at = strstr(csv, part);
+    while (at != NULL && at > csv && at[-1] != '\n') {
+        at--;
+    }
+    const char *machine = at == NULL ? NULL : strstr(at, ",host-a,");
+    const char *end = machine == NULL ? NULL : strchr(machine, '\n');
+    return end == NULL ? strdup("") : strndup(machine + 1, (size_t)(end - machine - 1));
+}
+
+static void check_row(const char *csv, const char *part, const char *format, ...) {
+    char wanted[512];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(wanted, sizeof(wanted), format, args);
+    va_end(args);
+    char *row = row_after_machine(csv, part);
+    CHECK_STR(row, wanted);
+    free(row);
+}
+
+static void test_nested_stages_become_rows(void) {
+    struct fixture fixture;
+    struct mu_timer timer;
+    fixture_start(&fixture);
+    CHECK_INT(mu_timer_init(&timer, fixture.recorder, "train", NULL), MU_OK);
+    fixture_open(&fixture);
+    atomic_store(&timer.step, 7);
+    stage_start(&timer, "iter");
+    stage_start(&timer, "forward, \"x\"");
+    CHECK_INT(stage_stop(&timer, "forward, \"x\""), MU_STOP_OK);
+    CHECK_INT(stage_stop(&timer, "iter"), MU_STOP_OK);
+    mu_recorder_drain(fixture.recorder, 1000000000);
+    char *csv = fixture_csv(&fixture);
+    int tid = (int)gettid();
+    check_row(csv, "iter,START", "host-a,7,iter,START,,\"node_id=1,parent_id=0,tid=%d,tag=train\"",
+              tid);
+    check_row(csv, "x\"\"\",START",
+              "host-a,7,\"forward, \"\"x\"\"\",START,,\"node_id=2,parent_id=1,tid=%d,tag=train\"",
+              tid);
+    CHECK_INT(count_of(csv, ",END,"), 2);
+    const char *order[] = {"iter,START", "\"\",START", "\"\",END", "iter,END"};
+    const char *at = csv;
+    for (int i = 0; i < 4 && at != NULL; i++) {
+        at = strstr(at, order[i]);
+        CHECK(at != NULL);
+    }
+    free(csv);
+    mu_timer_release(&timer);
+    CHECK_INT(mu_recorder_close(fixture.recorder, NULL), MU_OK);
+    fixture_end(&fixture);
+}
+
+static void test_rows_before_open_are_replayed(void) {
+    struct fixture fixture;
+    struct mu_timer timer;
+    fixture_start(&fixture);
+    mu_timer_init(&timer, fixture.recorder, "", NULL);
+    stage_start(&timer, "early");
+    stage_start(&timer, "inner");
+    stage_stop(&timer, "inner");
+    mu_recorder_drain(fixture.recorder, 1000000000);
+    fixture_open(&fixture);
+    stage_stop(&timer, "early");
+    mu_recorder_drain(fixture.recorder, 1000000000);
+    char *csv = fixture_csv(&fixture);
+    CHECK_INT(count_of(csv, "early,START"), 1);
+    CHECK_INT(count_of(csv, "early,END"), 1);
+    CHECK_INT(count_of(csv, "inner,START"), 1);
+    CHECK_INT(count_of(csv, "inner,END"), 1);
+    free(csv);
+    mu_recorder_close(fixture.recorder, NULL);
+    fixture_end(&fixture);
+}
+
+static void test_open_stage_is_written_once(void) {
+    struct fixture fixture;
+    struct mu_timer timer;
+    fixture_start(&fixture);
+    mu_timer_init(&timer, fixture.recorder, "", NULL);
+    fixture_open(&fixture);
+    stage_start(&timer, "outer");
+    for (int i = 0; i < 3; i++) {
+        stage_start(&timer, "inner");
+        stage_stop(&timer, "inner");
+        mu_recorder_drain(fixture.recorder, 1000000000);
+    }
+    char *csv = fixture_csv(&fixture);
+    CHECK_INT(count_of(csv, "outer,START"), 1);
+    CHECK_INT(count_of(csv, "outer,END"), 0);
+    CHECK_INT(count_of(csv, "inner,END"), 3);
+    free(csv);
+    stage_stop(&timer, "outer");
+    mu_recorder_drain(fixture.recorder, 1000000000);
+    csv = fixture_csv(&fixture);
+    CHECK_INT(count_of(csv, "outer,START"), 1);
+    CHECK_INT(count_of(csv, "outer,END"), 1);
+    free(csv);
+    mu_recorder_close(fixture.recorder, NULL);
+    fixture_end(&fixture);
+}
+
+static void test_misuse(void) {
+    struct fixture fixture;
+    struct mu_timer timer;
+    fixture_start(&fixture);
+    mu_timer_init(&timer, fixture.recorder, "", NULL);
+    fixture_open(&fixture);
+    CHECK_INT(stage_stop(&timer, "never"), MU_STOP_NOT_OPEN);
+    stage_start(&timer, "a");
+    stage_start(&timer, "b");
+    CHECK_INT(stage_stop(&timer, "a"), MU_STOP_CLOSED_INNER);
+    CHECK_INT(mu_lane_set_step(mu_timer_lane(&timer)), 0);
+    stage_start(&timer, "left");
+    CHECK_INT(mu_lane_set_step(mu_timer_lane(&timer)), 1);
+    mu_recorder_drain(fixture.recorder, 1000000000);
+    char *csv = fixture_csv(&fixture);
+    CHECK_INT(count_of(csv, "closed=out_of_order"), 1);
+    CHECK_INT(count_of(csv, "closed=step"), 1);
+    free(csv);
+    mu_recorder_close(fixture.recorder, NULL);
+    fixture_end(&fixture);
+}
+
+static void test_deep_stages(void) {
+    enum { DEPTH = 300 };
+    struct fixture fixture;
+    struct mu_timer timer;
+    fixture_start(&fixture);
+    mu_timer_init(&timer, fixture.recorder, "", NULL);
+    fixture_open(&fixture);
+    for (int i = 0; i < DEPTH; i++) {
+        stage_start(&timer, "recursive");
+    }
+    mu_recorder_drain(fixture.recorder, 1000000000);
+    for (int i = 0; i < DEPTH; i++) {
+        stage_stop(&timer, "recursive");
+    }
+    mu_recorder_drain(fixture.recorder, 1000000000);
+    char *csv = fixture_csv(&fixture);
+    CHECK_INT(count_of(csv, "recursive,START"), DEPTH);
+    CHECK_INT(count_of(csv, "recursive,END"), DEPTH);
+    free(csv);
+    mu_recorder_close(fixture.recorder, NULL);
+    fixture_end(&fixture);
+}
+
+static void test_names_beyond_the_table(void) {
+    enum { NAMES = 6000 };
+    struct fixture fixture;
+    struct mu_timer timer;
+    char name[32];
+    fixture_start(&fixture);
+    mu_timer_init(&timer, fixture.recorder, "", NULL);
+    fixture_open(&fixture);
+    for (int i = 0; i < NAMES; i++) {
+        snprintf(name, sizeof(name), "name-%d", i);
+        stage_start(&timer, name);
+        CHECK_INT(stage_stop(&timer, name), MU_STOP_OK);
+        if (i % 500 == 0) {
+            mu_recorder_drain(fixture.recorder, 1000000000);
+        }
+    }
+    mu_recorder_drain(fixture.recorder, 1000000000);
+    char *csv = fixture_csv(&fixture);
+    CHECK_INT(count_of(csv, ",END,"), NAMES);
+    CHECK_INT(count_of(csv, "name-5999,END"), 1);
+    struct mu_aggregate other;
+    mu_aggregate_init(&other);
+    mu_recorder_aggregate(fixture.recorder, MU_PATH_OTHER, &other);
+    CHECK(atomic_load(&other.count) >= NAMES - MU_STRINGS_MAX);
+    free(csv);
+    mu_recorder_close(fixture.recorder, NULL);
+    fixture_end(&fixture);
+}
+
+static void test_events(void) {
+    struct fixture fixture;
+    struct mu_timer timer;
+    fixture_start(&fixture);
+    mu_timer_init(&timer, fixture.recorder, "", NULL);
+    fixture_open(&fixture);
+    struct mu_event event = {.type = 4,
+                             .name = "loss",
+                             .name_length = 4,
+                             .metadata = "value=0.5",
+                             .metadata_length = 9,
+                             .has_time = true,
+                             .real_ns = 1750000000123456789,
+                             .step = 3};
+    CHECK(mu_lane_event(mu_timer_lane(&timer), &event));
+    mu_recorder_drain(fixture.recorder, 1000000000);
+    char *csv = fixture_csv(&fixture);
+    check_row(csv, "loss", "host-a,3,loss,COUNTER,,\"tid=%d,value=0.5\"", (int)gettid());
+    CHECK_INT(count_of(csv, "1750000000.123456789,"), 1);
+    char *large = malloc(100000);
+    memset(large, 'x', 100000);
+    event.metadata = large;
+    event.metadata_length = 100000;
+    CHECK(!mu_lane_event(mu_timer_lane(&timer), &event));
+    mu_recorder_drain(fixture.recorder, 1000000000);
+    free(csv);
+    csv = fixture_csv(&fixture);
+    CHECK_INT(count_of(csv, "loss,COUNTER"), 2);
+    free(csv);
+    free(large);
+    mu_recorder_close(fixture.recorder, NULL);
+    fixture_end(&fixture);
+}
+
+static void test_full_ring_drops_and_counts(void) {
+    struct fixture fixture;
+    struct mu_timer timer;
+    fixture_start(&fixture);
+    mu_timer_init(&timer, fixture.recorder, "", NULL);
+    pthread_mutex_lock(&fixture.recorder->drain_lock);
+    for (int i = 0; i < MU_RING_SLOTS + 100; i++) {
+        stage_start(&timer, "s");
+        stage_stop(&timer, "s");
+    }
+    pthread_mutex_unlock(&fixture.recorder->drain_lock);
+    CHECK_INT(atomic_load(&fixture.recorder->troubles.dropped_records), 100);
+    fixture_open(&fixture);
+    char *csv = fixture_csv(&fixture);
+    CHECK_INT(count_of(csv, "s,END"), MU_RING_SLOTS);
+    CHECK_INT(count_of(csv, "count=100,reason=ring_full"), 1);
+    free(csv);
+    struct mu_aggregate all;
+    mu_aggregate_init(&all);
+    mu_recorder_aggregate(fixture.recorder, 2, &all);
+    CHECK_INT(atomic_load(&all.count), MU_RING_SLOTS + 100);
+    mu_recorder_close(fixture.recorder, NULL);
+    fixture_end(&fixture);
+}
+
+static void test_forked_child_has_files_of_its_own(void) {
+    struct fixture fixture;
+    struct mu_timer timer;
+    fixture_start(&fixture);
+    mu_timer_init(&timer, fixture.recorder, "", NULL);
+    fixture_open(&fixture);
+    stage_start(&timer, "parent");
+    pid_t child = fork();
+    if (child == 0) {
+        stage_start(&timer, "child");
+        stage_stop(&timer, "child");
+        mu_recorder_close(fixture.recorder, NULL);
+        _exit(strstr(fixture.recorder->opened.label, ".w1") == NULL);
+    }
+    int status = -1;
+    CHECK_INT(waitpid(child, &status, 0), child);
+    CHECK_INT(status, 0);
+    stage_stop(&timer, "parent");
+    mu_recorder_drain(fixture.recorder, 1000000000);
+    char *csv = fixture_csv(&fixture);
+    CHECK_INT(count_of(csv, "parent,END"), 1);
+    CHECK_INT(count_of(csv, "child"), 0);
+    free(csv);
+    char path[128];
+    snprintf(path, sizeof(path), "%s/profile_rank_0.w1.csv", fixture.directory);
+    csv = read_text(path);
+    CHECK_INT(count_of(csv, "child,END"), 1);
+    CHECK_INT(count_of(csv, "parent,"), 0);
+    free(csv);
+    mu_recorder_close(fixture.recorder, NULL);
+    fixture_end(&fixture);
+}
+
+static void test_dead_journal_is_adopted(void) {
+    struct fixture fixture;
+    fixture_directory(&fixture);
+    pid_t child = fork();
+    if (child == 0) {
+        struct mu_timer timer;
+        mu_recorder_create(&fixture.recorder, NULL);
+        mu_timer_init(&timer, fixture.recorder, "", NULL);
+        fixture_open(&fixture);
+        stage_start(&timer, "open");
+        stage_start(&timer, "drained");
+        stage_stop(&timer, "drained");
+        mu_recorder_drain(fixture.recorder, 1000000000);
+        stage_start(&timer, "lost?");
+        stage_stop(&timer, "lost?");
+        _exit(0);
+    }
+    int status = -1;
+    waitpid(child, &status, 0);
+    CHECK_INT(status, 0);
+    mu_recorder_create(&fixture.recorder, NULL);
+    fixture_open(&fixture);
+    CHECK_INT(fixture.report.adopted_journals, 1);
+    CHECK_INT(fixture.report.adopted_rows, 2);
+    CHECK_INT(fixture.report.attempt, 2);
+    char *csv = fixture_csv(&fixture);
+    CHECK_INT(count_of(csv, "lost?,START"), 1);
+    CHECK_INT(count_of(csv, "lost?,END"), 1);
+    CHECK_INT(count_of(csv, "drained,END"), 1);
+    CHECK_INT(count_of(csv, "open,START"), 1);
+    free(csv);
+    mu_recorder_close(fixture.recorder, NULL);
+    fixture_end(&fixture);
+}
+
+static void test_rotation_keeps_the_newest(void) {
+    struct fixture fixture;
+    struct mu_timer timer;
+    fixture_start(&fixture);
+    mu_timer_init(&timer, fixture.recorder, "", NULL);
+    struct mu_output_config config = fixture_config(&fixture);
+    config.max_csv_bytes = 4096;
+    config.keep_csv_bytes = 16384;
+    CHECK_INT(mu_recorder_open(fixture.recorder, &config, &fixture.report, NULL), MU_OK);
+    for (int i = 0; i < 1000; i++) {
+        stage_start(&timer, "s");
+        stage_stop(&timer, "s");
+        if (i % 10 == 0) {
+            mu_recorder_drain(fixture.recorder, 1000000000);
+        }
+    }
+    mu_recorder_close(fixture.recorder, NULL);
+    char path[128];
+    snprintf(path, sizeof(path), "%s/profile_rank_0.part0001.csv", fixture.directory);
+    struct stat status;
+    CHECK(stat(path, &status) != 0);
+    CHECK(atomic_load(&fixture.recorder->troubles.removed_parts) > 0);
+    char *csv = fixture_csv(&fixture);
+    CHECK_INT(count_of(csv, "my_utils.process"), 1);
+    free(csv);
+    fixture_end(&fixture);
+}
+
+enum { THREADS = 8, STAGES = 20000 };
+
+static void *record_many(void *argument) {
+    struct mu_timer *timer = argument;
+    for (int i = 0; i < STAGES; i++) {
+        stage_start(timer, "outer");
+        stage_start(timer, "inner");
+        stage_stop(timer, "inner");
+        stage_stop(timer, "outer");
+        if (i % 500 == 499) {
+            mu_recorder_drain(timer->recorder, 1000000000);
+        }
+    }
+    return NULL;
+}
+
+static void test_eight_threads_lose_nothing(void) {
+    struct fixture fixture;
+    struct mu_timer timer;
+    pthread_t threads[THREADS];
+    fixture_start(&fixture);
+    mu_timer_init(&timer, fixture.recorder, "", NULL);
+    fixture_open(&fixture);
+    for (int i = 0; i < THREADS; i++) {
+        CHECK_INT(pthread_create(&threads[i], NULL, record_many, &timer), 0);
+    }
+    for (int i = 0; i < THREADS; i++) {
+        pthread_join(threads[i], NULL);
+    }
+    mu_recorder_drain(fixture.recorder, 10000000000);
+    CHECK_INT(atomic_load(&fixture.recorder->troubles.dropped_records), 0);
+    char *csv = fixture_csv(&fixture);
+    CHECK_INT(count_of(csv, "inner,START"), THREADS * STAGES);
+    CHECK_INT(count_of(csv, "inner,END"), THREADS * STAGES);
+    CHECK_INT(count_of(csv, "outer,START"), THREADS * STAGES);
+    CHECK_INT(count_of(csv, "outer,END"), THREADS * STAGES);
+    free(csv);
+    mu_recorder_close(fixture.recorder, NULL);
+    fixture_end(&fixture);
+}
+
+int main(void) {
+    test_nested_stages_become_rows();
+    test_rows_before_open_are_replayed();
+    test_open_stage_is_written_once();
+    test_misuse();
+    test_deep_stages();
+    test_names_beyond_the_table();
+    test_events();
+    test_full_ring_drops_and_counts();
+    test_forked_child_has_files_of_its_own();
+    test_dead_journal_is_adopted();
+    test_rotation_keeps_the_newest();
+    test_eight_threads_lose_nothing();
+    return check_report();
+}
