@@ -24,7 +24,7 @@ struct mu_aggregate {
     _Atomic uint64_t sum;
     _Atomic uint64_t min;
     _Atomic uint64_t max;
-    _Atomic uint64_t shift;     /* the first duration; squares are taken around it, or they cancel */
+    _Atomic uint64_t shift; /* the first duration; squares are taken around it, or they cancel */
     _Atomic double sum_squares; /* of (duration - shift) */
     _Atomic uint32_t buckets[MU_HISTOGRAM_BUCKETS];
 };
@@ -35,7 +35,8 @@ static inline unsigned mu_histogram_bucket(uint64_t ns) {
         return (unsigned)ns;
     }
     unsigned octave = 63u - (unsigned)__builtin_clzll(ns);
-    unsigned bucket = ((octave - sub + 1) << sub) + (unsigned)((ns >> (octave - sub)) & ((1u << sub) - 1));
+    unsigned bucket =
+        ((octave - sub + 1) << sub) + (unsigned)((ns >> (octave - sub)) & ((1u << sub) - 1));
     return bucket < MU_HISTOGRAM_BUCKETS ? bucket : MU_HISTOGRAM_BUCKETS - 1;
 }
 

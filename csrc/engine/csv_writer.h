@@ -12,7 +12,7 @@
 
 #include "error.h"
 
-extern const char mu_csv_header[];     /* with its line end */
+extern const char mu_csv_header[]; /* with its line end */
 extern const size_t mu_csv_header_length;
 
 enum { MU_CSV_MACHINE_MAX = 520, MU_CSV_TRACK_MAX = 256 };
@@ -23,8 +23,8 @@ struct mu_csv_writer {
     size_t allocated;
     int failed; /* a code of error.h once memory ran out; rows are dropped from then on */
 
-    int64_t second;         /* Unix second that the two texts below stand for */
-    char second_text[16];   /* "1750000000." */
+    int64_t second;       /* Unix second that the two texts below stand for */
+    char second_text[16]; /* "1750000000." */
     uint8_t second_length;
     char readable_text[24]; /* "2025-06-15 15:06:40." */
     uint8_t readable_length;
@@ -74,7 +74,7 @@ void mu_csv_write_end(struct mu_csv_writer *writer, const struct mu_csv_stage_ro
 struct mu_csv_event_row {
     int64_t real_ns;
     int64_t step;
-    int type; /* enum mu_event_type */
+    int type;         /* enum mu_event_type */
     const char *name; /* as it is */
     size_t name_length;
     bool has_duration;

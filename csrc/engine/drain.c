@@ -37,10 +37,11 @@ void mu_drain_free(struct mu_drain *drain) {
 static struct mu_strings live_strings(const struct mu_recorder *recorder) {
     const struct mu_journal *journal = &recorder->journal;
     struct mu_strings strings = {
-        .entries = (const struct mu_string_entry *)(const void *)(journal->base + MU_STRINGS_OFFSET),
+        .entries =
+            (const struct mu_string_entry *)(const void *)(journal->base + MU_STRINGS_OFFSET),
         .blob = (const char *)(journal->base + MU_BLOB_OFFSET),
-        .count = atomic_load_explicit(&mu_journal_header(journal)->string_count,
-                                      memory_order_acquire),
+        .count =
+            atomic_load_explicit(&mu_journal_header(journal)->string_count, memory_order_acquire),
         .blob_bytes = MU_STRING_BLOB_BYTES,
     };
     return strings;
@@ -152,8 +153,7 @@ static void free_slots(struct mu_recorder *recorder, uint32_t index) {
     struct mu_lane_view *view = &recorder->drain->views[index];
     view->from = view->to;
     atomic_store_explicit(&chunk->tail, view->to, memory_order_release);
-    bool retired =
-        atomic_load_explicit(&chunk->state, memory_order_acquire) == MU_CHUNK_RETIRED;
+    bool retired = atomic_load_explicit(&chunk->state, memory_order_acquire) == MU_CHUNK_RETIRED;
     if (retired && atomic_load_explicit(&chunk->head, memory_order_acquire) == view->to) {
         memset(view->started, 0, sizeof(view->started));
         recorder->drain->named_threads[index] = 0;
@@ -243,8 +243,8 @@ static void rotate_if_full(struct mu_recorder *recorder) {
 
 /* Rows of records whose lanes could not keep up. */
 static void report_drops(struct mu_recorder *recorder) {
-    uint64_t dropped = atomic_load_explicit(&recorder->troubles.dropped_records,
-                                            memory_order_relaxed);
+    uint64_t dropped =
+        atomic_load_explicit(&recorder->troubles.dropped_records, memory_order_relaxed);
     if (dropped == recorder->reported_drops) {
         return;
     }

@@ -41,8 +41,8 @@ struct mu_string_entry {
 /* The state of the output after a drain. The epoch is stored last and says which one counts. */
 struct mu_commit {
     _Atomic uint64_t epoch;
-    uint64_t csv_bytes; /* of the current part of the CSV */
-    uint64_t csv_part;  /* parts rotated away before it */
+    uint64_t csv_bytes;     /* of the current part of the CSV */
+    uint64_t csv_part;      /* parts rotated away before it */
     int64_t real_offset_ns; /* real = monotonic + this */
     int64_t user_offset_ns; /* set_time_offset, added to every timestamp */
 };
@@ -66,8 +66,8 @@ struct mu_journal_header {
     uint32_t attempt;
     uint64_t process_start; /* clock ticks after boot, as in /proc/PID/stat */
     char boot_id[40];
-    char host[256]; /* the machine_id column, cut to fit */
-    char label[64]; /* rank_<R> or rank_<R>.w<K> */
+    char host[256];     /* the machine_id column, cut to fit */
+    char label[64];     /* rank_<R> or rank_<R>.w<K> */
     char csv_name[128]; /* file name of the current part, beside or in `log_dir` */
     char log_dir[1024];
 
@@ -139,10 +139,10 @@ enum mu_record_kind {
 };
 
 enum mu_record_flag {
-    MU_RECORD_INLINE_NAME = 1,  /* the name follows in the next slots; `name` is 0 */
-    MU_RECORD_CLOSED_ORDER = 2, /* closed by a stop of an outer stage */
-    MU_RECORD_CLOSED_STEP = 4,  /* closed by set_step */
-    MU_RECORD_REAL_TIME = 8,    /* an event whose timestamp the user gave: `end` is Unix ns */
+    MU_RECORD_INLINE_NAME = 1,   /* the name follows in the next slots; `name` is 0 */
+    MU_RECORD_CLOSED_ORDER = 2,  /* closed by a stop of an outer stage */
+    MU_RECORD_CLOSED_STEP = 4,   /* closed by set_step */
+    MU_RECORD_REAL_TIME = 8,     /* an event whose timestamp the user gave: `end` is Unix ns */
     MU_RECORD_HAS_DURATION = 16, /* an event with a duration: it stands in `parent`, ns */
 };
 

@@ -18,8 +18,7 @@ static const struct mu_chunk_header *chunk_at(const struct mu_journal_image *ima
 }
 
 static const struct mu_record *ring_of(const struct mu_chunk_header *chunk) {
-    return (const struct mu_record *)(const void *)((const uint8_t *)chunk +
-                                                    MU_CHUNK_HEADER_BYTES);
+    return (const struct mu_record *)(const void *)((const uint8_t *)chunk + MU_CHUNK_HEADER_BYTES);
 }
 
 static int check_header(const struct mu_journal_header *header, struct mu_error *err) {
@@ -264,8 +263,8 @@ static void view_chunk(const struct mu_journal_image *image, uint32_t index,
     }
     size_t length = 0;
     const char *tag = mu_strings_get(&image->strings, atomic_load(&chunk->tag), &length);
-    view->track_length = mu_csv_track_text(view->track, atomic_load(&chunk->tid), tag,
-                                           tag == NULL ? 0 : length);
+    view->track_length =
+        mu_csv_track_text(view->track, atomic_load(&chunk->tid), tag, tag == NULL ? 0 : length);
 }
 
 static uint64_t count_rows(const struct mu_csv_writer *writer) {
@@ -403,8 +402,8 @@ bool mu_journal_image_lane(struct mu_journal_image *image, uint32_t chunk_index,
     lane->tid = atomic_load(&chunk->tid);
     lane->step = atomic_load(&chunk->step);
     lane->tag = mu_strings_get(&image->strings, atomic_load(&chunk->tag), &lane->tag_length);
-    lane->thread_name =
-        mu_strings_get(&image->strings, atomic_load(&chunk->thread_name), &lane->thread_name_length);
+    lane->thread_name = mu_strings_get(&image->strings, atomic_load(&chunk->thread_name),
+                                       &lane->thread_name_length);
     see_open(image, chunk, lane);
     see_last(image, chunk, lane);
     return true;

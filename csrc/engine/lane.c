@@ -30,7 +30,7 @@ void mu_lane_free(struct mu_lane *lane) {
         free(lane->frames[i].owned_name);
     }
     free(lane->frames);
-    for (uint32_t path = 0; lane->aggregates != NULL && path < MU_PATHS_MAX; path++) {
+    for (int path = 0; lane->aggregates != NULL && path < MU_PATHS_MAX; path++) {
         free(lane->aggregates[path]);
     }
     free(lane->aggregates);
@@ -68,8 +68,8 @@ static bool grow_frames(struct mu_lane *lane) {
     return true;
 }
 
-static inline void publish_open(struct mu_lane *lane, uint32_t depth,
-                                const struct mu_frame *frame, uint64_t parent) {
+static inline void publish_open(struct mu_lane *lane, uint32_t depth, const struct mu_frame *frame,
+                                uint64_t parent) {
     struct mu_open_stage *open = &lane->chunk->open[depth];
     atomic_store_explicit(&open->node, 0, memory_order_relaxed);
     atomic_thread_fence(memory_order_release);

@@ -32,9 +32,9 @@ struct mu_stage {
     uint16_t name_id;
     uint16_t parent_path;
     uint16_t path;
-    bool gpu;                        /* take GPU times of it */
-    struct mu_aggregate *aggregate;  /* of this lane; NULL when memory ran out */
-    const void *range;               /* NVTX range, NULL for none */
+    bool gpu;                       /* take GPU times of it */
+    struct mu_aggregate *aggregate; /* of this lane; NULL when memory ran out */
+    const void *range;              /* NVTX range, NULL for none */
 };
 
 struct mu_frame {

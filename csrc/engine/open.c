@@ -93,9 +93,9 @@ static void write_process_row(struct mu_recorder *recorder, const struct mu_open
     const struct mu_output_config *config = &recorder->config;
     char *row = recorder->drain->process_row;
     size_t size = sizeof(recorder->drain->process_row);
-    size_t used = (size_t)snprintf(row, size, "pid=%d,rank=%d,world_size=%d,attempt=%u",
-                                   (int)getpid(), config->rank, config->world_size,
-                                   report->attempt);
+    size_t used =
+        (size_t)snprintf(row, size, "pid=%d,rank=%d,world_size=%d,attempt=%u", (int)getpid(),
+                         config->rank, config->world_size, report->attempt);
     used += put_pair(row + used, size - used, "host", config->machine);
     if (config->text_label[0] != '\0') {
         put_pair(row + used, size - used, "label", config->text_label);

@@ -28,14 +28,14 @@ enum mu_output_kind {
 
 struct mu_output {
     int kind;
-    int fd;                   /* of the CSV; owned, locked, -1 for none */
-    uint64_t csv_bytes;       /* committed */
-    uint64_t part;            /* parts rotated away before the current one */
-    uint64_t max_csv_bytes;   /* a part's size; 0 never rotates */
-    uint64_t keep_csv_bytes;  /* of all parts; 0 keeps all */
-    uint64_t removed_parts;   /* so far */
+    int fd;                  /* of the CSV; owned, locked, -1 for none */
+    uint64_t csv_bytes;      /* committed */
+    uint64_t part;           /* parts rotated away before the current one */
+    uint64_t max_csv_bytes;  /* a part's size; 0 never rotates */
+    uint64_t keep_csv_bytes; /* of all parts; 0 keeps all */
+    uint64_t removed_parts;  /* so far */
     char directory[1024];
-    char stem[128];           /* profile_rank_<R>[.wK] */
+    char stem[128]; /* profile_rank_<R>[.wK] */
     char csv_path[MU_PATH_BYTES];
 
     char *memory; /* owned: rows in text while no file is open */
@@ -57,8 +57,7 @@ int mu_output_take_csv(struct mu_output *output, const char *directory, int rank
                        struct mu_error *err);
 
 /* Writes whole rows at the committed end and moves that. On failure nothing is moved. */
-int mu_output_write(struct mu_output *output, const char *rows, size_t bytes,
-                    struct mu_error *err);
+int mu_output_write(struct mu_output *output, const char *rows, size_t bytes, struct mu_error *err);
 
 /* Whether the current part has grown beyond max_csv_bytes. */
 bool mu_output_is_full(const struct mu_output *output);

@@ -22,8 +22,7 @@ _Thread_local struct mu_thread *mu_this_thread = NULL;
 _Static_assert(sizeof(struct mu_thread) <= PAGE, "a thread's state is one page");
 
 static void *map_wiped_page(void) {
-    void *page =
-        mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void *page = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (page == MAP_FAILED) {
         return NULL;
     }
@@ -36,19 +35,34 @@ static void *map_wiped_page(void) {
 
 /* --- lanes ------------------------------------------------------------------------------- */
 
-static void merge_into_retired(struct mu_recorder *recorder, struct mu_lane *lane) {
+/* Figures of a thread that ended stay with its timer. */
+static void keep_aggregates(struct mu_lane *lane) {
+    struct mu_timer *timer = lane->timer;
+    if (timer->retired == NULL) {
+        timer->retired = lane->aggregates;
+        lane->aggregates = NULL;
+        return;
+    }
     for (int path = 0; path < MU_PATHS_MAX; path++) {
         struct mu_aggregate *from = lane->aggregates[path];
         if (from == NULL) {
             continue;
         }
-        if (recorder->retired[path] == NULL) {
-            recorder->retired[path] = from;
+        if (timer->retired[path] == NULL) {
+            timer->retired[path] = from;
             lane->aggregates[path] = NULL;
         } else {
-            mu_aggregate_merge(recorder->retired[path], from);
+            mu_aggregate_merge(timer->retired[path], from);
         }
     }
+}
+
+static void free_aggregates(struct mu_timer *timer) {
+    for (int path = 0; timer->retired != NULL && path < MU_PATHS_MAX; path++) {
+        free(timer->retired[path]);
+    }
+    free(timer->retired);
+    timer->retired = NULL;
 }
 
 static void unlink_lane(struct mu_recorder *recorder, struct mu_lane *lane) {
@@ -62,7 +76,7 @@ static void unlink_lane(struct mu_recorder *recorder, struct mu_lane *lane) {
 }
 
 static void retire_lane_locked(struct mu_recorder *recorder, struct mu_lane *lane) {
-    merge_into_retired(recorder, lane);
+    keep_aggregates(lane);
     unlink_lane(recorder, lane);
     atomic_store_explicit(&lane->chunk->state, MU_CHUNK_RETIRED, memory_order_release);
     mu_lane_free(lane);
@@ -316,22 +330,44 @@ void mu_timer_release(struct mu_timer *timer) {
         }
     }
     recorder->timers[timer->index] = NULL;
+    free_aggregates(timer);
     pthread_mutex_unlock(&recorder->registry_lock);
     timer->recorder = NULL;
 }
 
-void mu_recorder_aggregate(struct mu_recorder *recorder, uint16_t path,
-                           struct mu_aggregate *into) {
+void mu_timer_aggregate(struct mu_timer *timer, uint16_t path, struct mu_aggregate *into) {
+    struct mu_recorder *recorder = timer->recorder;
+    mu_recorder_check_fork(recorder);
+    if (path >= MU_PATHS_MAX) {
+        return;
+    }
     pthread_mutex_lock(&recorder->registry_lock);
-    if (path < MU_PATHS_MAX && recorder->retired[path] != NULL) {
-        mu_aggregate_merge(into, recorder->retired[path]);
+    if (timer->retired != NULL && timer->retired[path] != NULL) {
+        mu_aggregate_merge(into, timer->retired[path]);
     }
     for (struct mu_lane *lane = recorder->lanes; lane != NULL; lane = lane->next) {
-        if (path < MU_PATHS_MAX && lane->aggregates[path] != NULL) {
+        if (lane->timer == timer && lane->aggregates[path] != NULL) {
             mu_aggregate_merge(into, lane->aggregates[path]);
         }
     }
     pthread_mutex_unlock(&recorder->registry_lock);
+}
+
+bool mu_recorder_path(struct mu_recorder *recorder, uint16_t path, const char **name,
+                      size_t *length, uint16_t *parent) {
+    pthread_mutex_lock(&recorder->registry_lock);
+    bool known = path != MU_PATH_ROOT && path < recorder->names.path_count;
+    *name = NULL;
+    *length = 0;
+    if (known) {
+        const struct mu_path *node = &recorder->names.paths[path];
+        *parent = node->parent;
+        if (path != MU_PATH_OTHER) {
+            *name = mu_journal_string(&recorder->journal, node->name, length);
+        }
+    }
+    pthread_mutex_unlock(&recorder->registry_lock);
+    return known;
 }
 
 /* --- life --------------------------------------------------------------------------------- */
@@ -414,10 +450,6 @@ static void free_lanes(struct mu_recorder *recorder) {
         mu_lane_free(lane);
         free(lane);
     }
-    for (int path = 0; path < MU_PATHS_MAX; path++) {
-        free(recorder->retired[path]);
-        recorder->retired[path] = NULL;
-    }
 }
 
 void mu_recorder_destroy(struct mu_recorder *recorder) {
@@ -456,6 +488,11 @@ static void forget_parent(struct mu_recorder *recorder) {
     mu_journal_release(&recorder->journal);
     mu_output_drop_csv(&recorder->output);
     free_lanes(recorder);
+    for (int i = 0; i < MU_TIMERS_MAX; i++) {
+        if (recorder->timers[i] != NULL) {
+            free_aggregates(recorder->timers[i]);
+        }
+    }
     recorder->threads = NULL;
     recorder->drain = NULL;
     recorder->thread_runs = recorder->thread_stop = false;

@@ -33,6 +33,8 @@ struct mu_timer {
     uint32_t index;               /* in mu_thread.lanes */
     _Atomic int64_t step;
     char tag[MU_TAG_BYTES_MAX];
+    struct mu_aggregate *
+        *retired; /* owned, by path: of threads that ended; NULL before the first */
 };
 
 /* What a thread has; one page, wiped in a forked child. */
@@ -51,23 +53,23 @@ extern _Thread_local struct mu_thread *mu_this_thread
 
 /* Counts of what went wrong; each kind is reported once by the binding. */
 struct mu_troubles {
-    _Atomic uint64_t dropped_records;   /* a ring was full */
-    _Atomic uint64_t dropped_lanes;     /* starts on threads that got no lane */
+    _Atomic uint64_t dropped_records; /* a ring was full */
+    _Atomic uint64_t dropped_lanes;   /* starts on threads that got no lane */
     _Atomic uint64_t failed_writes;
-    _Atomic uint64_t lost_rows;         /* rows of failed writes and of a full memory output */
-    _Atomic uint64_t full_names;        /* starts whose name found no room in the table */
-    _Atomic uint64_t too_deep;          /* starts below the deepest level */
+    _Atomic uint64_t lost_rows;  /* rows of failed writes and of a full memory output */
+    _Atomic uint64_t full_names; /* starts whose name found no room in the table */
+    _Atomic uint64_t too_deep;   /* starts below the deepest level */
     _Atomic uint64_t cut_metadata;
-    _Atomic uint64_t removed_parts;     /* parts of the CSV removed to keep under keep_csv_bytes */
-    _Atomic uint64_t missing_csv;       /* 1: the CSV or its directory was deleted */
-    _Atomic int last_errno;             /* of the last failed write */
+    _Atomic uint64_t removed_parts; /* parts of the CSV removed to keep under keep_csv_bytes */
+    _Atomic uint64_t missing_csv;   /* 1: the CSV or its directory was deleted */
+    _Atomic int last_errno;         /* of the last failed write */
 };
 
 struct mu_output_config {
     int kind; /* enum mu_output_kind */
     int rank;
     int world_size;
-    int io; /* enum mu_io */
+    int io;                  /* enum mu_io */
     uint64_t max_csv_bytes;  /* 0 never rotates */
     uint64_t keep_csv_bytes; /* 0 keeps all parts */
     char log_dir[1024];
@@ -100,28 +102,27 @@ struct mu_recorder {
     struct mu_timeline timeline;
     struct mu_troubles troubles;
     bool counter;
-    _Atomic uint64_t rate;     /* ns per tick, 24.40 fixed point */
+    _Atomic uint64_t rate; /* ns per tick, 24.40 fixed point */
     _Atomic uint64_t node_next;
-    int64_t real_offset_ns;    /* real = monotonic + this; changes when the system's clock is set */
+    int64_t real_offset_ns; /* real = monotonic + this; changes when the system's clock is set */
     int64_t user_offset_ns;
-    uint64_t epoch;            /* of the last commit */
-    uint64_t reported_drops;   /* records whose loss stands in the output */
-    void *fork_guard;          /* a wiped page: 0 in a forked child */
+    uint64_t epoch;          /* of the last commit */
+    uint64_t reported_drops; /* records whose loss stands in the output */
+    void *fork_guard;        /* a wiped page: 0 in a forked child */
 
     pthread_mutex_t registry_lock; /* names, lanes, chunks, timers */
     struct mu_thread *threads;
     struct mu_lane *lanes;
     struct mu_timer *timers[MU_TIMERS_MAX];
-    struct mu_aggregate *retired[MU_PATHS_MAX]; /* of lanes that are gone; owned */
     pthread_key_t thread_key;
 
-    pthread_mutex_t drain_lock; /* timeline, output, commits; taken before registry_lock */
-    struct mu_drain *drain;     /* owned scratch memory */
+    pthread_mutex_t drain_lock;     /* timeline, output, commits; taken before registry_lock */
+    struct mu_drain *drain;         /* owned scratch memory */
     struct mu_output_config config; /* of the last mu_recorder_open */
     struct mu_open_report opened;   /* what that found */
-    bool reopen;                /* in a forked child: open files when the first lane is made */
-    bool in_background;         /* the output may block: only the drain thread writes */
-    bool broken;                /* a forked child that found no memory: nothing is recorded */
+    bool reopen;                    /* in a forked child: open files when the first lane is made */
+    bool in_background;             /* the output may block: only the drain thread writes */
+    bool broken;                    /* a forked child that found no memory: nothing is recorded */
 
     pthread_mutex_t thread_lock; /* the drain thread's own state */
     pthread_cond_t thread_wake;
@@ -181,9 +182,13 @@ void mu_recorder_drain(struct mu_recorder *recorder, int64_t wait_ns);
 /* Drains, then shifts all later timestamps. */
 void mu_recorder_set_time_offset(struct mu_recorder *recorder, int64_t offset_ns);
 
-/* Sums the aggregates of all lanes for a path; `into` was initialised by the caller. */
-void mu_recorder_aggregate(struct mu_recorder *recorder, uint16_t path,
-                           struct mu_aggregate *into);
+/* Adds up the aggregates of all threads for a path; `into` was initialised by the caller. */
+void mu_timer_aggregate(struct mu_timer *timer, uint16_t path, struct mu_aggregate *into);
+
+/* The path's name and its parent's number; false for a number that is not in use, and for the
+ * root. The name is NULL for MU_PATH_OTHER; its bytes never move. */
+bool mu_recorder_path(struct mu_recorder *recorder, uint16_t path, const char **name,
+                      size_t *length, uint16_t *parent);
 
 /* For lane.c. */
 void mu_recorder_resolve(struct mu_lane *lane, uint16_t parent_path, const char *name,

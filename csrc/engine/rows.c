@@ -99,8 +99,7 @@ static size_t count_open(const struct mu_lane_view *view) {
     size_t count = 0;
     for (int depth = 0; depth < MU_OPEN_MAX; depth++) {
         count += view->open[depth].node != 0 &&
-                 view->open[depth].node != view->started[depth].node &&
-                 view->open[depth].name != 0;
+                 view->open[depth].node != view->started[depth].node && view->open[depth].name != 0;
     }
     return count;
 }
@@ -167,13 +166,11 @@ static const char *read_payload(struct mu_rows *rows, const struct mu_lane_view 
                                 uint64_t position, struct mu_record_payload *payload) {
     size_t slots = record_at(view, position)->slots - 1u;
     size_t bytes = slots * MU_SLOT_BYTES;
-    if (slots == 0 ||
-        !reserve((void **)&rows->scratch, &rows->scratch_allocated, 3 * bytes, 1)) {
+    if (slots == 0 || !reserve((void **)&rows->scratch, &rows->scratch_allocated, 3 * bytes, 1)) {
         return NULL;
     }
     for (size_t i = 0; i < slots; i++) {
-        memcpy(rows->scratch + i * MU_SLOT_BYTES, record_at(view, position + 1 + i),
-               MU_SLOT_BYTES);
+        memcpy(rows->scratch + i * MU_SLOT_BYTES, record_at(view, position + 1 + i), MU_SLOT_BYTES);
     }
     memcpy(payload, rows->scratch, sizeof(*payload));
     size_t room = bytes - sizeof(*payload);
@@ -232,8 +229,7 @@ static void write_stage_row(struct mu_rows *rows, const struct mu_row_context *c
         mu_csv_write_start(writer, &row);
         return;
     }
-    struct mu_started *started =
-        record->depth < MU_OPEN_MAX ? &view->started[record->depth] : NULL;
+    struct mu_started *started = record->depth < MU_OPEN_MAX ? &view->started[record->depth] : NULL;
     int64_t began;
     if (started != NULL && started->node == record->node) {
         began = started->mono_ns;
@@ -253,15 +249,15 @@ static void write_open_row(struct mu_rows *rows, const struct mu_row_context *co
     const struct mu_open_view *open = &view->open[depth];
     const struct mu_quoted_name *name = quoted_name(rows, &context->strings, open->name);
     int64_t mono = mu_timeline_mono_ns(context->timeline, ref->ticks);
-    struct mu_csv_stage_row row = {
-        .real_ns = mono + context->real_offset_ns + context->user_offset_ns,
-        .step = open->step,
-        .name = name->text == NULL ? "" : name->text,
-        .name_length = name->length,
-        .node = open->node,
-        .parent = open->parent,
-        .track = view->track,
-        .track_length = view->track_length};
+    struct mu_csv_stage_row row = {.real_ns =
+                                       mono + context->real_offset_ns + context->user_offset_ns,
+                                   .step = open->step,
+                                   .name = name->text == NULL ? "" : name->text,
+                                   .name_length = name->length,
+                                   .node = open->node,
+                                   .parent = open->parent,
+                                   .track = view->track,
+                                   .track_length = view->track_length};
     mu_csv_write_start(writer, &row);
     view->started[depth].node = open->node;
     view->started[depth].mono_ns = mono;
@@ -272,17 +268,16 @@ static void write_event_row(struct mu_rows *rows, const struct mu_row_context *c
                             struct mu_csv_writer *writer) {
     const struct mu_record *record = record_at(view, ref->position);
     struct mu_record_payload payload;
-    const char *text = record->kind == MU_RECORD_EVENT
-                           ? read_payload(rows, view, ref->position, &payload)
-                           : NULL;
+    const char *text =
+        record->kind == MU_RECORD_EVENT ? read_payload(rows, view, ref->position, &payload) : NULL;
     if (text == NULL) {
         rows->bad_records++;
         return;
     }
     bool own_time = (record->flags & MU_RECORD_REAL_TIME) != 0;
-    int64_t real = own_time ? (int64_t)record->end
-                            : mu_timeline_mono_ns(context->timeline, ref->ticks) +
-                                  context->real_offset_ns;
+    int64_t real =
+        own_time ? (int64_t)record->end
+                 : mu_timeline_mono_ns(context->timeline, ref->ticks) + context->real_offset_ns;
     struct mu_csv_event_row row = {.real_ns = real + context->user_offset_ns,
                                    .step = record->step,
                                    .type = record->event,
@@ -329,8 +324,7 @@ static int order_view(struct mu_rows *rows, struct mu_lane_view *view, struct ru
     size_t count = find_records(rows, view);
     drop_ended_from_open(rows, view, count);
     size_t total = 2 * count + count_open(view);
-    if (!reserve((void **)&rows->refs, &rows->refs_allocated, *used + total,
-                 sizeof(*rows->refs))) {
+    if (!reserve((void **)&rows->refs, &rows->refs_allocated, *used + total, sizeof(*rows->refs))) {
         return mu_error_no_memory(err, "rows of a drain");
     }
     run->end = *used + total;

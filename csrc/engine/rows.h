@@ -38,7 +38,7 @@ struct mu_lane_view {
     const struct mu_record *ring; /* borrowed: MU_RING_SLOTS */
     uint64_t from;
     uint64_t to;
-    struct mu_open_view open[MU_OPEN_MAX]; /* by depth */
+    struct mu_open_view open[MU_OPEN_MAX];  /* by depth */
     struct mu_started started[MU_OPEN_MAX]; /* by depth; in and out */
     char track[MU_CSV_TRACK_MAX];
     size_t track_length;

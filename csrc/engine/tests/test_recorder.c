@@ -77,6 +77,7 @@ static void test_rows_before_open_are_replayed(void) {
     CHECK_INT(count_of(csv, "inner,START"), 1);
     CHECK_INT(count_of(csv, "inner,END"), 1);
     free(csv);
+    mu_timer_release(&timer);
     mu_recorder_close(fixture.recorder, NULL);
     fixture_end(&fixture);
 }
@@ -104,6 +105,7 @@ static void test_open_stage_is_written_once(void) {
     CHECK_INT(count_of(csv, "outer,START"), 1);
     CHECK_INT(count_of(csv, "outer,END"), 1);
     free(csv);
+    mu_timer_release(&timer);
     mu_recorder_close(fixture.recorder, NULL);
     fixture_end(&fixture);
 }
@@ -126,6 +128,7 @@ static void test_misuse(void) {
     CHECK_INT(count_of(csv, "closed=out_of_order"), 1);
     CHECK_INT(count_of(csv, "closed=step"), 1);
     free(csv);
+    mu_timer_release(&timer);
     mu_recorder_close(fixture.recorder, NULL);
     fixture_end(&fixture);
 }
@@ -149,6 +152,7 @@ static void test_deep_stages(void) {
     CHECK_INT(count_of(csv, "recursive,START"), DEPTH);
     CHECK_INT(count_of(csv, "recursive,END"), DEPTH);
     free(csv);
+    mu_timer_release(&timer);
     mu_recorder_close(fixture.recorder, NULL);
     fixture_end(&fixture);
 }
@@ -175,9 +179,10 @@ static void test_names_beyond_the_table(void) {
     CHECK_INT(count_of(csv, "name-5999,END"), 1);
     struct mu_aggregate other;
     mu_aggregate_init(&other);
-    mu_recorder_aggregate(fixture.recorder, MU_PATH_OTHER, &other);
+    mu_timer_aggregate(&timer, MU_PATH_OTHER, &other);
     CHECK(atomic_load(&other.count) >= NAMES - MU_STRINGS_MAX);
     free(csv);
+    mu_timer_release(&timer);
     mu_recorder_close(fixture.recorder, NULL);
     fixture_end(&fixture);
 }
@@ -212,6 +217,7 @@ static void test_events(void) {
     CHECK_INT(count_of(csv, "loss,COUNTER"), 2);
     free(csv);
     free(large);
+    mu_timer_release(&timer);
     mu_recorder_close(fixture.recorder, NULL);
     fixture_end(&fixture);
 }
@@ -235,8 +241,9 @@ static void test_full_ring_drops_and_counts(void) {
     free(csv);
     struct mu_aggregate all;
     mu_aggregate_init(&all);
-    mu_recorder_aggregate(fixture.recorder, 2, &all);
+    mu_timer_aggregate(&timer, 2, &all);
     CHECK_INT(atomic_load(&all.count), MU_RING_SLOTS + 100);
+    mu_timer_release(&timer);
     mu_recorder_close(fixture.recorder, NULL);
     fixture_end(&fixture);
 }
@@ -270,6 +277,7 @@ static void test_forked_child_has_files_of_its_own(void) {
     CHECK_INT(count_of(csv, "child,END"), 1);
     CHECK_INT(count_of(csv, "parent,"), 0);
     free(csv);
+    mu_timer_release(&timer);
     mu_recorder_close(fixture.recorder, NULL);
     fixture_end(&fixture);
 }
@@ -374,6 +382,7 @@ static void test_eight_threads_lose_nothing(void) {
     CHECK_INT(count_of(csv, "outer,START"), THREADS * STAGES);
     CHECK_INT(count_of(csv, "outer,END"), THREADS * STAGES);
     free(csv);
+    mu_timer_release(&timer);
     mu_recorder_close(fixture.recorder, NULL);
     fixture_end(&fixture);
 }
