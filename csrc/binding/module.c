@@ -4,21 +4,36 @@
 static int traverse(PyObject *module, visitproc visit, void *arg) {
     struct mu_state *state = mu_state_of(module);
     Py_VISIT(state->format_error);
+    Py_VISIT(state->warning_hook);
+    Py_VISIT(state->timer_type);
+    Py_VISIT(state->stage_type);
+    Py_VISIT(state->no_op_stage_type);
+    Py_VISIT(state->no_op_stage);
     return 0;
 }
 
 static int clear(PyObject *module) {
     struct mu_state *state = mu_state_of(module);
     Py_CLEAR(state->format_error);
+    Py_CLEAR(state->warning_hook);
+    Py_CLEAR(state->timer_type);
+    Py_CLEAR(state->stage_type);
+    Py_CLEAR(state->no_op_stage_type);
+    Py_CLEAR(state->no_op_stage);
     return 0;
 }
 
 static void release(void *module) {
     clear((PyObject *)module);
+    mu_py_recorder_release(mu_state_of(module));
 }
 
 static PyModuleDef_Slot slots[] = {
     {Py_mod_exec, mu_py_errors_exec},
+    {Py_mod_exec, mu_py_recorder_exec},
+    {Py_mod_exec, mu_py_timer_exec},
+    {Py_mod_exec, mu_py_stage_exec},
+    {Py_mod_exec, mu_py_no_op_exec},
 #if PY_VERSION_HEX >= 0x030C0000
     {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED},
 #endif

@@ -10,8 +10,19 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+struct mu_recorder;
+struct mu_timer;
+
 struct mu_state {
-    PyObject *format_error; /* owned: the exception type my_utils._core.FormatError */
+    PyObject *format_error;         /* owned: the exception type my_utils._core.FormatError */
+    PyObject *warning_hook;         /* owned: callable(kind, message), or NULL */
+    PyTypeObject *timer_type;       /* owned */
+    PyTypeObject *stage_type;       /* owned */
+    PyTypeObject *no_op_stage_type; /* owned */
+    PyObject *no_op_stage;          /* owned: the one stage of all NoOpTimers */
+    struct mu_recorder *recorder;   /* owned; NULL before the first use */
+    struct mu_timer *event_timer;   /* owned: its lanes carry the events of log_event */
+    uint32_t reported_troubles;     /* bits of the kinds that were warned of */
 };
 
 extern PyModuleDef mu_module;
@@ -26,5 +37,12 @@ struct mu_state *mu_state_of_object(PyObject *object);
 
 /* Each adds the types and functions of one subsystem to the module: 0, or -1 with an exception. */
 int mu_py_errors_exec(PyObject *module);
+int mu_py_recorder_exec(PyObject *module);
+int mu_py_timer_exec(PyObject *module);
+int mu_py_stage_exec(PyObject *module);
+int mu_py_no_op_exec(PyObject *module);
+
+/* Frees the recorder with all that it has open. */
+void mu_py_recorder_release(struct mu_state *state);
 
 #endif

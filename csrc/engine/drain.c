@@ -72,12 +72,11 @@ static void copy_open(struct mu_chunk_header *chunk, struct mu_lane_view *view) 
         struct mu_open_stage *stage = &chunk->open[i];
         uint64_t node = atomic_load_explicit(&stage->node, memory_order_acquire);
         struct mu_open_view open = {
-            .parent = atomic_load_explicit(&stage->parent, memory_order_relaxed),
-            .step = atomic_load_explicit(&stage->step, memory_order_relaxed),
-            .start = atomic_load_explicit(&stage->start, memory_order_relaxed),
-            .name = atomic_load_explicit(&stage->name, memory_order_relaxed),
+            .parent = atomic_load_explicit(&stage->parent, memory_order_acquire),
+            .step = atomic_load_explicit(&stage->step, memory_order_acquire),
+            .start = atomic_load_explicit(&stage->start, memory_order_acquire),
+            .name = atomic_load_explicit(&stage->name, memory_order_acquire),
         };
-        atomic_thread_fence(memory_order_acquire);
         if (node == 0 || atomic_load_explicit(&stage->node, memory_order_relaxed) != node) {
             return;
         }
@@ -128,8 +127,7 @@ static void commit_lane(struct mu_recorder *recorder, uint32_t index) {
     uint64_t first = atomic_load_explicit(&chunk->commits[0].epoch, memory_order_relaxed);
     uint64_t second = atomic_load_explicit(&chunk->commits[1].epoch, memory_order_relaxed);
     struct mu_chunk_commit *commit = &chunk->commits[first <= second ? 0 : 1];
-    atomic_store_explicit(&commit->epoch, 0, memory_order_relaxed);
-    atomic_thread_fence(memory_order_release);
+    atomic_exchange_explicit(&commit->epoch, 0, memory_order_acq_rel);
     commit->drained = view->to;
     memcpy(commit->started, view->started, sizeof(commit->started));
     atomic_store_explicit(&commit->epoch, recorder->epoch + 1, memory_order_release);
@@ -138,8 +136,7 @@ static void commit_lane(struct mu_recorder *recorder, uint32_t index) {
 void mu_drain_commit_lock_held(struct mu_recorder *recorder) {
     uint64_t epoch = recorder->epoch + 1;
     struct mu_commit *commit = &mu_journal_header(&recorder->journal)->commits[epoch & 1];
-    atomic_store_explicit(&commit->epoch, 0, memory_order_relaxed);
-    atomic_thread_fence(memory_order_release);
+    atomic_exchange_explicit(&commit->epoch, 0, memory_order_acq_rel);
     commit->csv_bytes = recorder->output.csv_bytes;
     commit->csv_part = recorder->output.part;
     commit->real_offset_ns = recorder->real_offset_ns;

@@ -71,12 +71,12 @@ static bool grow_frames(struct mu_lane *lane) {
 static inline void publish_open(struct mu_lane *lane, uint32_t depth, const struct mu_frame *frame,
                                 uint64_t parent) {
     struct mu_open_stage *open = &lane->chunk->open[depth];
+    /* Release on each field: a reader that sees one of them sees the 0 as well. */
     atomic_store_explicit(&open->node, 0, memory_order_relaxed);
-    atomic_thread_fence(memory_order_release);
-    atomic_store_explicit(&open->parent, parent, memory_order_relaxed);
-    atomic_store_explicit(&open->step, frame->step, memory_order_relaxed);
-    atomic_store_explicit(&open->start, frame->start, memory_order_relaxed);
-    atomic_store_explicit(&open->name, frame->name_id, memory_order_relaxed);
+    atomic_store_explicit(&open->parent, parent, memory_order_release);
+    atomic_store_explicit(&open->step, frame->step, memory_order_release);
+    atomic_store_explicit(&open->start, frame->start, memory_order_release);
+    atomic_store_explicit(&open->name, frame->name_id, memory_order_release);
     atomic_store_explicit(&open->node, frame->node, memory_order_release);
 }
 

@@ -1,0 +1,491 @@
+/* The Timer type: the C base of MyTimer. */
+#include "py_timer.h"
+
+#include <string.h>
+
+enum { STAGES_CACHED_MAX = 4096 };
+
+static const int64_t step_drain_wait_ns = 100000000;
+
+int mu_py_name_slow(PyObject *value, const char *argument, struct mu_py_name *out) {
+    struct mu_py_text text;
+    if (mu_py_utf8(value, argument, &text) < 0) {
+        return -1;
+    }
+    Py_hash_t hash = PyUnicode_Type.tp_hash(value);
+    if (hash == -1) {
+        return -1;
+    }
+    out->bytes = text.bytes;
+    out->length = text.length;
+    out->hash = (uint64_t)hash;
+    return 0;
+}
+
+int mu_py_own_descriptors(PyTypeObject *type, PyMethodDef *methods) {
+    for (PyMethodDef *method = methods; method->ml_name != NULL; method++) {
+        PyObject *name = PyUnicode_InternFromString(method->ml_name);
+        if (name == NULL) {
+            return -1;
+        }
+        int own = PyDict_Contains(type->tp_dict, name);
+        PyObject *descriptor = own == 0 ? PyDescr_NewMethod(type, method) : NULL;
+        int rc = own == 0 ? -1 : own > 0 ? 0 : own;
+        if (descriptor != NULL) {
+            rc = PyObject_SetAttr((PyObject *)type, name, descriptor);
+            Py_DECREF(descriptor);
+        }
+        Py_DECREF(name);
+        if (rc < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+/* --- misuse ------------------------------------------------------------------------------- */
+
+static int not_open(struct mu_py_timer *self, const struct mu_py_name *name) {
+    self->unmatched_stops++;
+    if (self->strict) {
+        PyErr_Format(PyExc_RuntimeError, "stop(%.*s): no stage of that name runs on this thread",
+                     (int)(name->length < 200 ? name->length : 200), name->bytes);
+        return -1;
+    }
+    char message[256];
+    PyOS_snprintf(message, sizeof(message),
+                  "stop('%.100s') without a start on this thread was ignored; further ones are "
+                  "only counted",
+                  name->bytes);
+    mu_py_warn(self->state, "unmatched_stop", message);
+    return 0;
+}
+
+static int closed_inner(struct mu_py_timer *self, const struct mu_py_name *name) {
+    self->closed_stages++;
+    if (self->strict) {
+        PyErr_Format(PyExc_RuntimeError,
+                     "stop(%.*s): stages inside it were still open and were closed",
+                     (int)(name->length < 200 ? name->length : 200), name->bytes);
+        return -1;
+    }
+    char message[256];
+    PyOS_snprintf(message, sizeof(message),
+                  "stop('%.100s') closed stages inside it that were still open, marked "
+                  "closed=out_of_order; further ones are only counted",
+                  name->bytes);
+    mu_py_warn(self->state, "closed_stage", message);
+    return 0;
+}
+
+static int not_initialised(void) {
+    PyErr_SetString(PyExc_RuntimeError, "the timer's __init__ was not called");
+    return -1;
+}
+
+/* --- the hot path ------------------------------------------------------------------------- */
+
+int mu_py_timer_start(struct mu_py_timer *self, const struct mu_py_name *name) {
+    if (__builtin_expect(self->timer.recorder == NULL, 0)) {
+        return not_initialised();
+    }
+    struct mu_lane *lane = mu_py_lane(&self->timer);
+    if (__builtin_expect(lane != NULL, 1)) {
+        mu_lane_start(lane, name->bytes, (size_t)name->length, name->hash);
+    }
+    return 0;
+}
+
+int mu_py_timer_stop(struct mu_py_timer *self, const struct mu_py_name *name) {
+    if (__builtin_expect(self->timer.recorder == NULL, 0)) {
+        return not_initialised();
+    }
+    struct mu_lane *lane = mu_py_lane(&self->timer);
+    if (__builtin_expect(lane == NULL, 0)) {
+        return 0;
+    }
+    enum mu_stop_result result = mu_lane_stop(lane, name->bytes, (size_t)name->length, name->hash);
+    if (__builtin_expect(result == MU_STOP_OK, 1)) {
+        return 0;
+    }
+    return result == MU_STOP_NOT_OPEN ? not_open(self, name) : closed_inner(self, name);
+}
+
+enum start_argument { START_STAGE, START_COLOR, START_DOMAIN, START_ARGUMENTS };
+
+static const char *const start_names[] = {"stage_name", "color", "domain_name", NULL};
+static const struct mu_py_signature start_signature = {"start", start_names, 1, START_ARGUMENTS};
+
+static PyObject *timer_start(PyObject *self, PyObject *const *args, Py_ssize_t count,
+                             PyObject *keywords) {
+    PyObject *values[START_ARGUMENTS];
+    struct mu_py_name name;
+    PyObject *stage = args[0];
+    if (__builtin_expect(count != 1 || keywords != NULL, 0)) {
+        if (mu_py_bind(&start_signature, args, count, keywords, values) < 0) {
+            return NULL;
+        }
+        stage = values[START_STAGE];
+    }
+    if (mu_py_name_of(stage, "stage_name", &name) < 0 ||
+        mu_py_timer_start((struct mu_py_timer *)self, &name) < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *timer_stop(PyObject *self, PyObject *const *args, Py_ssize_t count,
+                            PyObject *keywords) {
+    static const char *const names[] = {"stage_name", NULL};
+    static const struct mu_py_signature signature = {"stop", names, 1, 1};
+    struct mu_py_name name;
+    PyObject *stage = args[0];
+    if (__builtin_expect(count != 1 || keywords != NULL, 0)) {
+        if (mu_py_bind(&signature, args, count, keywords, &stage) < 0) {
+            return NULL;
+        }
+    }
+    if (mu_py_name_of(stage, "stage_name", &name) < 0 ||
+        mu_py_timer_stop((struct mu_py_timer *)self, &name) < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *timer_time_stage(PyObject *object, PyObject *const *args, Py_ssize_t count,
+                                  PyObject *keywords) {
+    struct mu_py_timer *self = (struct mu_py_timer *)object;
+    PyObject *values[START_ARGUMENTS];
+    struct mu_py_name name;
+    PyObject *stage_name = args[0];
+    if (count != 1 || keywords != NULL) {
+        static const struct mu_py_signature signature = {"time_stage", start_names, 1,
+                                                         START_ARGUMENTS};
+        if (mu_py_bind(&signature, args, count, keywords, values) < 0) {
+            return NULL;
+        }
+        stage_name = values[START_STAGE];
+    }
+    PyObject *known =
+        self->stages == NULL ? NULL : PyDict_GetItemWithError(self->stages, stage_name);
+    if (known != NULL) {
+        return Py_NewRef(known);
+    }
+    if (self->stages == NULL) {
+        not_initialised();
+        return NULL;
+    }
+    if (PyErr_Occurred() || mu_py_name_of(stage_name, "stage_name", &name) < 0) {
+        if (PyErr_ExceptionMatches(PyExc_TypeError)) {
+            PyErr_Clear(); /* an unhashable argument */
+            mu_py_name_of(stage_name, "stage_name", &name);
+        }
+        return NULL;
+    }
+    PyObject *stage = mu_py_stage_new(self, stage_name);
+    if (stage != NULL && PyDict_GET_SIZE(self->stages) < STAGES_CACHED_MAX &&
+        PyDict_SetItem(self->stages, stage_name, stage) < 0) {
+        Py_CLEAR(stage);
+    }
+    return stage;
+}
+
+/* --- steps -------------------------------------------------------------------------------- */
+
+static PyObject *timer_set_step(PyObject *object, PyObject *const *args, Py_ssize_t count,
+                                PyObject *keywords) {
+    static const char *const names[] = {"iteration", NULL};
+    static const struct mu_py_signature signature = {"set_step", names, 1, 1};
+    struct mu_py_timer *self = (struct mu_py_timer *)object;
+    PyObject *value;
+    int64_t step;
+    if (mu_py_bind(&signature, args, count, keywords, &value) < 0 ||
+        mu_py_int64(value, "iteration", &step) < 0 ||
+        (self->timer.recorder == NULL && not_initialised() < 0)) {
+        return NULL;
+    }
+    atomic_store_explicit(&self->timer.step, step, memory_order_relaxed);
+    struct mu_lane *lane = mu_py_lane(&self->timer);
+    uint32_t closed = lane == NULL ? 0 : mu_lane_set_step(lane);
+    if (closed > 0) {
+        self->closed_stages += closed;
+        mu_py_warn(self->state, "stage_left_open",
+                   "set_step() found stages that an earlier step left open (an exception?); they "
+                   "were closed, marked closed=step; further ones are only counted");
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *timer_step(PyObject *object, PyObject *const *args, Py_ssize_t count,
+                            PyObject *keywords) {
+    static const char *const names[] = {"wait", NULL};
+    static const struct mu_py_signature signature = {"step", names, 0, 1};
+    struct mu_py_timer *self = (struct mu_py_timer *)object;
+    PyObject *value;
+    int wait = 1;
+    if (mu_py_bind(&signature, args, count, keywords, &value) < 0 ||
+        (value != NULL && mu_py_bool(value, "wait", &wait) < 0) ||
+        (self->timer.recorder == NULL && not_initialised() < 0)) {
+        return NULL;
+    }
+    struct mu_recorder *recorder = self->timer.recorder;
+    Py_BEGIN_ALLOW_THREADS;
+    mu_recorder_drain(recorder, wait ? step_drain_wait_ns : 0);
+    Py_END_ALLOW_THREADS;
+    mu_py_report_troubles(self->state);
+    Py_RETURN_NONE;
+}
+
+/* --- figures ------------------------------------------------------------------------------ */
+
+static PyObject *path_names(struct mu_recorder *recorder, uint16_t path) {
+    PyObject *names = PyList_New(0);
+    const char *name;
+    size_t length;
+    uint16_t parent;
+    while (names != NULL && mu_recorder_path(recorder, path, &name, &length, &parent)) {
+        PyObject *text = name == NULL ? PyUnicode_FromString("(other)")
+                                      : PyUnicode_DecodeUTF8(name, (Py_ssize_t)length, "replace");
+        if (text == NULL || PyList_Append(names, text) < 0) {
+            Py_CLEAR(names);
+        }
+        Py_XDECREF(text);
+        path = parent;
+    }
+    if (names == NULL || PyList_Reverse(names) < 0) {
+        Py_XDECREF(names);
+        return NULL;
+    }
+    PyObject *tuple = PyList_AsTuple(names);
+    Py_DECREF(names);
+    return tuple;
+}
+
+static PyObject *figures(struct mu_recorder *recorder, uint16_t path,
+                         const struct mu_aggregate *aggregate) {
+    return Py_BuildValue("(NKKKKdddd)", path_names(recorder, path),
+                         (unsigned long long)atomic_load(&aggregate->count),
+                         (unsigned long long)atomic_load(&aggregate->sum),
+                         (unsigned long long)atomic_load(&aggregate->min),
+                         (unsigned long long)atomic_load(&aggregate->max),
+                         mu_aggregate_std(aggregate), mu_aggregate_quantile(aggregate, 0.5),
+                         mu_aggregate_quantile(aggregate, 0.9),
+                         mu_aggregate_quantile(aggregate, 0.99));
+}
+
+static int append_figures(struct mu_py_timer *self, uint16_t path, PyObject *list) {
+    struct mu_aggregate *sum = PyMem_Malloc(sizeof(*sum));
+    if (sum == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    mu_aggregate_init(sum);
+    mu_timer_aggregate(&self->timer, path, sum);
+    int rc = 0;
+    if (atomic_load(&sum->count) > 0) {
+        PyObject *row = figures(self->timer.recorder, path, sum);
+        rc = row == NULL ? -1 : PyList_Append(list, row);
+        Py_XDECREF(row);
+    }
+    PyMem_Free(sum);
+    return rc;
+}
+
+static PyObject *timer_aggregates(PyObject *object, PyObject *Py_UNUSED(ignored)) {
+    struct mu_py_timer *self = (struct mu_py_timer *)object;
+    if (self->timer.recorder == NULL) {
+        not_initialised();
+        return NULL;
+    }
+    PyObject *list = PyList_New(0);
+    for (uint32_t path = 1; list != NULL && path < self->timer.recorder->names.path_count; path++) {
+        if (append_figures(self, (uint16_t)path, list) < 0) {
+            Py_CLEAR(list);
+        }
+    }
+    return list;
+}
+
+/* --- the type ----------------------------------------------------------------------------- */
+
+static PyObject *timer_new(PyTypeObject *type, PyObject *Py_UNUSED(args),
+                           PyObject *Py_UNUSED(kwargs)) {
+    struct mu_py_timer *self = (struct mu_py_timer *)type->tp_alloc(type, 0);
+    if (self != NULL) {
+        self->state = mu_state_of_object((PyObject *)self);
+        if (self->state == NULL) {
+            Py_CLEAR(self);
+        }
+    }
+    return (PyObject *)self;
+}
+
+static int timer_init(PyObject *object, PyObject *args, PyObject *kwargs) {
+    static char *names[] = {"tag", "strict", NULL};
+    struct mu_py_timer *self = (struct mu_py_timer *)object;
+    const char *tag = "";
+    int strict = 0;
+    struct mu_error err = {0};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|s$p:Timer", names, &tag, &strict)) {
+        return -1;
+    }
+    if (self->timer.recorder != NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "__init__ was called twice");
+        return -1;
+    }
+    struct mu_recorder *recorder = mu_py_recorder(self->state);
+    Py_XSETREF(self->stages, PyDict_New());
+    if (recorder == NULL || self->stages == NULL) {
+        return -1;
+    }
+    if (mu_timer_init(&self->timer, recorder, tag, &err) != MU_OK) {
+        self->timer.recorder = NULL;
+        mu_py_raise(&err);
+        return -1;
+    }
+    self->strict = strict != 0;
+    return 0;
+}
+
+static int timer_traverse(PyObject *object, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE(object));
+    Py_VISIT(((struct mu_py_timer *)object)->stages);
+    return 0;
+}
+
+static int timer_clear(PyObject *object) {
+    Py_CLEAR(((struct mu_py_timer *)object)->stages);
+    return 0;
+}
+
+static void timer_dealloc(PyObject *object) {
+    PyTypeObject *type = Py_TYPE(object);
+    PyObject_GC_UnTrack(object);
+    timer_clear(object);
+    mu_timer_release(&((struct mu_py_timer *)object)->timer);
+    type->tp_free(object);
+    Py_DECREF(type);
+}
+
+static PyObject *get_tag(PyObject *object, void *Py_UNUSED(closure)) {
+    return PyUnicode_FromString(((struct mu_py_timer *)object)->timer.tag);
+}
+
+static PyObject *get_strict(PyObject *object, void *Py_UNUSED(closure)) {
+    return PyBool_FromLong(((struct mu_py_timer *)object)->strict);
+}
+
+static PyObject *get_current_step(PyObject *object, void *Py_UNUSED(closure)) {
+    return PyLong_FromLongLong(atomic_load(&((struct mu_py_timer *)object)->timer.step));
+}
+
+static PyObject *get_depth(PyObject *object, void *Py_UNUSED(closure)) {
+    struct mu_py_timer *self = (struct mu_py_timer *)object;
+    struct mu_lane *lane = self->timer.recorder == NULL ? NULL : mu_py_lane(&self->timer);
+    return PyLong_FromUnsignedLong(lane == NULL ? 0 : lane->depth);
+}
+
+static PyObject *get_unmatched_stops(PyObject *object, void *Py_UNUSED(closure)) {
+    return PyLong_FromUnsignedLongLong(((struct mu_py_timer *)object)->unmatched_stops);
+}
+
+static PyObject *get_closed_stages(PyObject *object, void *Py_UNUSED(closure)) {
+    return PyLong_FromUnsignedLongLong(((struct mu_py_timer *)object)->closed_stages);
+}
+
+static PyGetSetDef timer_getset[] = {
+    {"tag", get_tag, NULL, NULL, NULL},
+    {"strict", get_strict, NULL, NULL, NULL},
+    {"current_step", get_current_step, NULL, NULL, NULL},
+    {"depth", get_depth, NULL, NULL, NULL},
+    {"unmatched_stops", get_unmatched_stops, NULL, NULL, NULL},
+    {"closed_stages", get_closed_stages, NULL, NULL, NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+PyDoc_STRVAR(start_doc,
+             "start($self, stage_name, color='blue', domain_name=None)\n--\n\n"
+             "Begin a stage on the calling thread.\n\n"
+             "Stages nest; `stop` with the same name ends it. Costs about half of two\n"
+             "time.perf_counter() calls together with its stop. Thread-safe: every thread has a\n"
+             "stack of its own. TypeError when stage_name is no str.");
+PyDoc_STRVAR(stop_doc,
+             "stop($self, stage_name)\n--\n\n"
+             "End the innermost stage of that name on the calling thread.\n\n"
+             "Stages inside it that are still open are closed and marked closed=out_of_order.\n"
+             "Without such a stage nothing happens but one warning and a count; with strict=True\n"
+             "both raise RuntimeError.");
+PyDoc_STRVAR(time_stage_doc,
+             "time_stage($self, stage_name, color='blue', domain_name=None)\n--\n\n"
+             "The stage as a context manager and decorator.\n\n"
+             "The same object comes back for the same name. `async with` makes an asynchronous\n"
+             "event instead, which leaves the thread's stack alone.");
+PyDoc_STRVAR(set_step_doc,
+             "set_step($self, iteration)\n--\n\n"
+             "Name the step that stages started from now on belong to (an int).\n\n"
+             "Stages of the calling thread that the step before left open, by an exception for\n"
+             "instance, are closed and marked closed=step.");
+PyDoc_STRVAR(step_doc,
+             "step($self, wait=True)\n--\n\n"
+             "Write what was recorded to the profile CSV.\n\n"
+             "Releases the GIL. With wait=False nothing is waited for: neither GPU times nor a\n"
+             "drain that is under way.");
+PyDoc_STRVAR(
+    aggregates_doc,
+    "aggregates($self)\n--\n\n"
+    "Figures of the whole run, a tuple for each path of stages: (names from the outermost\n"
+    "on, count, sum, min, max, std, p50, p90, p99), times in ns. Percentiles are within\n"
+    "1 %.");
+
+#define FAST(function) ((PyCFunction)(void (*)(void))(function)), METH_FASTCALL | METH_KEYWORDS
+
+static PyMethodDef hot_methods[] = {
+    {"start", FAST(timer_start), start_doc},
+    {"stop", FAST(timer_stop), stop_doc},
+    {"time_stage", FAST(timer_time_stage), time_stage_doc},
+    {"set_step", FAST(timer_set_step), set_step_doc},
+    {"step", FAST(timer_step), step_doc},
+    {"synchronize_and_log", FAST(timer_step), step_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyObject *timer_init_subclass(PyObject *type, PyObject *Py_UNUSED(ignored)) {
+    if (mu_py_own_descriptors((PyTypeObject *)type, hot_methods) < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef timer_methods[] = {
+    {"start", FAST(timer_start), start_doc},
+    {"stop", FAST(timer_stop), stop_doc},
+    {"time_stage", FAST(timer_time_stage), time_stage_doc},
+    {"set_step", FAST(timer_set_step), set_step_doc},
+    {"step", FAST(timer_step), step_doc},
+    {"synchronize_and_log", FAST(timer_step), step_doc},
+    {"aggregates", timer_aggregates, METH_NOARGS, aggregates_doc},
+    {"__init_subclass__", timer_init_subclass, METH_NOARGS | METH_CLASS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+PyDoc_STRVAR(timer_doc, "Timer(tag='', *, strict=False)\n--\n\n"
+                        "Records the stages of a run; the base of my_utils.utils.MyTimer.");
+
+static PyType_Slot timer_slots[] = {
+    {Py_tp_doc, (void *)timer_doc}, {Py_tp_new, timer_new},           {Py_tp_init, timer_init},
+    {Py_tp_dealloc, timer_dealloc}, {Py_tp_traverse, timer_traverse}, {Py_tp_clear, timer_clear},
+    {Py_tp_methods, timer_methods}, {Py_tp_getset, timer_getset},     {0, NULL},
+};
+
+static PyType_Spec timer_spec = {
+    .name = "my_utils._core.Timer",
+    .basicsize = sizeof(struct mu_py_timer),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+    .slots = timer_slots,
+};
+
+int mu_py_timer_exec(PyObject *module) {
+    struct mu_state *state = mu_state_of(module);
+    state->timer_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &timer_spec, NULL);
+    return state->timer_type == NULL ? -1 : PyModule_AddType(module, state->timer_type);
+}

@@ -1,0 +1,29 @@
+/* The Timer type, as the other types of the binding see it. */
+#ifndef MU_PY_TIMER_H
+#define MU_PY_TIMER_H
+
+#include "recorder_state.h"
+#include "text.h"
+
+struct mu_py_timer {
+    PyObject_HEAD struct mu_timer timer; /* timer.recorder is NULL before __init__ */
+    struct mu_state *state;              /* borrowed from the module, which the type keeps alive */
+    PyObject *stages;                    /* owned: name -> Stage; bounded */
+    bool strict;
+    uint64_t unmatched_stops;
+    uint64_t closed_stages;
+};
+
+/* Begin and end a stage on the calling thread: 0, or -1 with an exception. */
+int mu_py_timer_start(struct mu_py_timer *self, const struct mu_py_name *name);
+int mu_py_timer_stop(struct mu_py_timer *self, const struct mu_py_name *name);
+
+/* A new Stage of the timer; `name` is a str. */
+PyObject *mu_py_stage_new(struct mu_py_timer *timer, PyObject *name);
+
+/* Gives a class method descriptors of its own for every method of the table that it does not
+ * define itself. CPython specialises a call only when the type of `self` is exactly the type of
+ * the descriptor, so a subclass that merely inherits pays for it. */
+int mu_py_own_descriptors(PyTypeObject *type, PyMethodDef *methods);
+
+#endif
