@@ -41,9 +41,9 @@ struct mu_cuda_driver {
 /* Finds the address of a function of the driver, or NULL: dlsym, or what a test puts there. */
 typedef void *(*mu_cuda_lookup)(void *library, const char *name);
 
-/* Opens `library` ("libcuda.so.1") and fills the table, with stubs where it is missing. The library
- * stays open for the life of the process. */
-void mu_cuda_driver_open(struct mu_cuda_driver *driver, const char *library);
+/* Opens the library at `path` ("libcuda.so.1") and fills the table, with stubs where it is missing.
+ * The library stays open for the life of the process. */
+void mu_cuda_driver_open(struct mu_cuda_driver *driver, const char *path);
 
 /* The same from functions that are there already. */
 void mu_cuda_driver_from(struct mu_cuda_driver *driver, mu_cuda_lookup lookup, void *library);

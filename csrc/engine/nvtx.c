@@ -63,8 +63,10 @@ static uint64_t hash_key(const struct mu_nvtx_key *key) {
 
 static bool same_text(const char *left, size_t left_length, const char *right,
                       size_t right_length) {
-    return left_length == right_length && (left == NULL) == (right == NULL) &&
-           (left_length == 0 || memcmp(left, right, left_length) == 0);
+    if (left == NULL || right == NULL) {
+        return left == right;
+    }
+    return left_length == right_length && memcmp(left, right, left_length) == 0;
 }
 
 static bool same_key(const struct mu_nvtx_key *left, const struct mu_nvtx_key *right) {
@@ -333,9 +335,10 @@ void mu_nvtx_free(struct mu_nvtx *nvtx) {
     (void)nvtx;
 }
 
-const struct mu_nvtx_range *mu_nvtx_range_get(struct mu_nvtx *nvtx, const struct mu_nvtx_key *key) {
+const struct mu_nvtx_range *mu_nvtx_range_get(struct mu_nvtx *nvtx,
+                                              const struct mu_nvtx_key *wanted) {
     (void)nvtx;
-    (void)key;
+    (void)wanted;
     return NULL;
 }
 

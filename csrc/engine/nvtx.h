@@ -57,7 +57,8 @@ static inline bool mu_nvtx_attached(const struct mu_nvtx *nvtx) {
 bool mu_nvtx_built(void);
 
 /* Never NULL when attached; NULL when not. */
-const struct mu_nvtx_range *mu_nvtx_range_get(struct mu_nvtx *nvtx, const struct mu_nvtx_key *key);
+const struct mu_nvtx_range *mu_nvtx_range_get(struct mu_nvtx *nvtx,
+                                              const struct mu_nvtx_key *wanted);
 
 void mu_nvtx_push(const struct mu_nvtx_range *range);
 void mu_nvtx_pop(const struct mu_nvtx_range *range);

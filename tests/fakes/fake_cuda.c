@@ -125,15 +125,25 @@ static long double gpu_time(int64_t host_ns) {
 
 /* --- configuration and failures, with the lock held --- */
 
+/* "name:nth:code,..."; ends at what it cannot read. */
 static void add_failures(const char *text) {
-    while (text != NULL && *text != '\0' && fake.failure_count < FAILURES_MAX) {
-        struct fake_failure *failure = &fake.failures[fake.failure_count];
-        if (sscanf(text, "%63[^:]:%d:%d", failure->name, &failure->nth, &failure->code) == 3) {
-            fake.failure_count++;
+    while (text != NULL && fake.failure_count < FAILURES_MAX) {
+        const char *colon = strchr(text, ':');
+        if (colon == NULL) {
+            return;
         }
-        text = strchr(text, ',');
-        text = text == NULL ? NULL : text + 1;
+        struct fake_failure *failure = &fake.failures[fake.failure_count++];
+        snprintf(failure->name, sizeof(failure->name), "%.*s", (int)(colon - text), text);
+        char *end;
+        failure->nth = (int)strtol(colon + 1, &end, 10);
+        failure->code = *end == ':' ? (int)strtol(end + 1, &end, 10) : INVALID_VALUE;
+        text = *end == ',' ? end + 1 : NULL;
     }
+}
+
+static double from_environment(const char *name) {
+    const char *text = getenv(name);
+    return text == NULL ? 0.0 : strtod(text, NULL);
 }
 
 static void configure(void) {
@@ -141,13 +151,10 @@ static void configure(void) {
         return;
     }
     fake.configured = 1;
-    const char *delay = getenv("FAKE_CUDA_DELAY_NS");
-    const char *offset = getenv("FAKE_CUDA_OFFSET_NS");
-    const char *drift = getenv("FAKE_CUDA_DRIFT_PPM");
     const char *path = getenv("FAKE_CUDA_LOG");
-    fake.delay_ns = delay == NULL ? 0 : atoll(delay);
-    fake.offset_ns = offset == NULL ? 0 : atoll(offset);
-    fake.drift_ppm = drift == NULL ? 0.0 : atof(drift);
+    fake.delay_ns = (int64_t)from_environment("FAKE_CUDA_DELAY_NS");
+    fake.offset_ns = (int64_t)from_environment("FAKE_CUDA_OFFSET_NS");
+    fake.drift_ppm = from_environment("FAKE_CUDA_DRIFT_PPM");
     fake.log = path == NULL ? -1 : open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
     add_failures(getenv("FAKE_CUDA_FAIL"));
 }

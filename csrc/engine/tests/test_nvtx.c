@@ -1,5 +1,5 @@
 /* NVTX with a tool attached: the tool is linked in, as NVTX allows for a static injection. */
-#include "../../../tests/fakes/nvtx_injection.c"
+#include "../../../tests/fakes/nvtx_injection.c" /* NOLINT(bugprone-suspicious-include): a test of its own */
 
 #include <pthread.h>
 #include <string.h>
