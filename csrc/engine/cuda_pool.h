@@ -92,6 +92,7 @@ struct mu_cuda_pool {
     int32_t first_unbound;      /* free slots without events */
     _Atomic int32_t lane_count;
     struct mu_cuda_lane lanes[MU_CUDA_CONTEXTS_MAX];
+    uint64_t steps;
     struct mu_cuda_stats stats;
 };
 

@@ -320,7 +320,18 @@ void mu_cuda_pool_step(struct mu_cuda_pool *pool) {
     for (int32_t i = 0; i < lane_count; i++) {
         pool->lanes[i].anchor_due = true;
     }
+    pool->steps++;
     pthread_mutex_unlock(&pool->lock);
+}
+
+uint64_t mu_cuda_pool_steps(struct mu_cuda_pool *pool) {
+    if (pool == NULL) {
+        return 0;
+    }
+    pthread_mutex_lock(&pool->lock);
+    uint64_t steps = pool->steps;
+    pthread_mutex_unlock(&pool->lock);
+    return steps;
 }
 
 /* --- spans --- */
@@ -367,6 +378,13 @@ uint32_t mu_cuda_span_begin(struct mu_cuda_pool *pool) {
     count(pool, &pool->stats.spans);
     atomic_store_explicit(&slot->state, MU_CUDA_SLOT_OPEN, memory_order_release);
     return (uint32_t)(slot - pool->slots) + 1;
+}
+
+void mu_cuda_span_label(struct mu_cuda_pool *pool, uint32_t id, uint32_t label) {
+    struct mu_cuda_slot *slot = slot_of(pool, id);
+    if (slot != NULL) {
+        slot->times.label = label;
+    }
 }
 
 /* The thread may have moved to another device since the span began. */

@@ -51,6 +51,7 @@ struct mu_cuda_times {
     int64_t error_ns;    /* the true start is within start_ns +- error_ns */
     uint64_t stream;     /* the driver's id of the stream; its address before CUDA 12 */
     int32_t device;
+    uint32_t label; /* from mu_cuda_span_label */
 };
 
 struct mu_cuda_stats {
@@ -75,11 +76,15 @@ void mu_cuda_pool_free(struct mu_cuda_pool *pool);
 uint32_t mu_cuda_span_begin(struct mu_cuda_pool *pool);
 void mu_cuda_span_end(struct mu_cuda_pool *pool, uint32_t id);
 
+/* A number of the caller's own that comes back with the times of an open span. */
+void mu_cuda_span_label(struct mu_cuda_pool *pool, uint32_t id, uint32_t label);
+
 /* For a span whose times nobody will ask for; from the thread that began it, ended or not. */
 void mu_cuda_span_cancel(struct mu_cuda_pool *pool, uint32_t id);
 
 /* The next span of each context begins with a new anchor. Without steps one comes every second. */
 void mu_cuda_pool_step(struct mu_cuda_pool *pool);
+uint64_t mu_cuda_pool_steps(struct mu_cuda_pool *pool);
 
 /* Blocks until the span that was ended last, in each context, is complete on the GPU. */
 void mu_cuda_wait(struct mu_cuda_pool *pool);

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "event.h"
 #include "recorder.h"
@@ -13,6 +14,10 @@ enum { SLOTS_A_ROUND = 2048 };
 /* The system's clock was set when real time leaves monotonic time by more than this; slewing by
  * NTP moves both. */
 static const int64_t clock_step_ns = 1000000;
+
+/* How long the end of a file waits for GPU times, and how often it looks. */
+enum { SETTLE_TRIES = 500 };
+static const struct timespec settle_pause = {.tv_nsec = 2000000};
 
 int mu_drain_create(struct mu_drain **out, struct mu_error *err) {
     struct mu_drain *drain = calloc(1, sizeof(*drain));
@@ -130,6 +135,10 @@ static void commit_lane(struct mu_recorder *recorder, uint32_t index) {
     atomic_exchange_explicit(&commit->epoch, 0, memory_order_acq_rel);
     commit->drained = view->to;
     memcpy(commit->started, view->started, sizeof(commit->started));
+    commit->held_count = view->held_count;
+    for (uint32_t i = 0; i < view->held_count; i++) {
+        commit->held[i] = (uint16_t)(view->to - view->held[i].position);
+    }
     atomic_store_explicit(&commit->epoch, recorder->epoch + 1, memory_order_release);
 }
 
@@ -149,9 +158,10 @@ static void free_slots(struct mu_recorder *recorder, uint32_t index) {
     struct mu_chunk_header *chunk = mu_journal_chunk(&recorder->journal, index);
     struct mu_lane_view *view = &recorder->drain->views[index];
     view->from = view->to;
-    atomic_store_explicit(&chunk->tail, view->to, memory_order_release);
+    uint64_t tail = view->held_count == 0 ? view->to : view->held[0].position;
+    atomic_store_explicit(&chunk->tail, tail, memory_order_release);
     bool retired = atomic_load_explicit(&chunk->state, memory_order_acquire) == MU_CHUNK_RETIRED;
-    if (retired && atomic_load_explicit(&chunk->head, memory_order_acquire) == view->to) {
+    if (retired && atomic_load_explicit(&chunk->head, memory_order_acquire) == tail) {
         memset(view->started, 0, sizeof(view->started));
         recorder->drain->named_threads[index] = 0;
         atomic_store_explicit(&chunk->depth, 0, memory_order_relaxed);
@@ -266,15 +276,49 @@ static void follow_clock_step(struct mu_recorder *recorder) {
     mu_drain_write_fact(recorder, "my_utils.clock_step", metadata);
 }
 
+static struct mu_aggregate *gpu_aggregate_locked(struct mu_timer *timer, uint16_t path) {
+    if (timer->gpu == NULL) {
+        timer->gpu = calloc(MU_PATHS_MAX, sizeof(struct mu_aggregate *));
+    }
+    if (timer->gpu != NULL && timer->gpu[path] == NULL) {
+        timer->gpu[path] = malloc(sizeof(struct mu_aggregate));
+        if (timer->gpu[path] != NULL) {
+            mu_aggregate_init(timer->gpu[path]);
+        }
+    }
+    return timer->gpu == NULL ? NULL : timer->gpu[path];
+}
+
+static void add_gpu_time(void *owner, uint32_t label, int64_t duration_ns) {
+    struct mu_recorder *recorder = owner;
+    uint32_t index = label >> 12 & 0x1ff;
+    uint16_t path = label & (MU_PATHS_MAX - 1);
+    pthread_mutex_lock(&recorder->registry_lock);
+    struct mu_timer *timer = index < MU_TIMERS_MAX ? recorder->timers[index] : NULL;
+    if (timer != NULL && mu_timer_gpu_label(timer, path) == label) {
+        struct mu_aggregate *aggregate = gpu_aggregate_locked(timer, path);
+        if (aggregate != NULL) {
+            mu_aggregate_add(aggregate, (uint64_t)duration_ns);
+        }
+    }
+    pthread_mutex_unlock(&recorder->registry_lock);
+}
+
 /* One round: at most SLOTS_A_ROUND slots of each lane. Returns whether a lane has more. */
 static bool drain_round(struct mu_recorder *recorder) {
     struct mu_drain *drain = recorder->drain;
     uint32_t count = chunk_count(recorder);
     struct mu_strings strings = live_strings(recorder);
+    struct mu_gpu_rows gpu = {.pool = recorder->gpu,
+                              .step = mu_cuda_pool_steps(recorder->gpu),
+                              .settle = drain->settle,
+                              .add = add_gpu_time,
+                              .owner = recorder};
     struct mu_row_context context = {.strings = strings,
                                      .timeline = &recorder->timeline,
                                      .real_offset_ns = recorder->real_offset_ns,
-                                     .user_offset_ns = recorder->user_offset_ns};
+                                     .user_offset_ns = recorder->user_offset_ns,
+                                     .gpu = recorder->gpu == NULL ? NULL : &gpu};
     bool more = false;
     for (uint32_t i = 0; i < count; i++) {
         look_at_lane(recorder, &strings, i);
@@ -282,6 +326,7 @@ static bool drain_round(struct mu_recorder *recorder) {
         more = more || drain->views[i].to - drain->views[i].from >= SLOTS_A_ROUND / 2;
     }
     mu_drain_take_anchor_lock_held(recorder);
+    mu_cuda_collect(recorder->gpu);
     if (mu_rows_write(&drain->rows, &context, drain->views, count, &drain->writer, NULL) != MU_OK) {
         atomic_fetch_add(&recorder->troubles.lost_rows, 1);
         drain->writer.failed = 0;
@@ -311,4 +356,25 @@ void mu_drain_run_lock_held(struct mu_recorder *recorder) {
         mu_drain_commit_lock_held(recorder);
     }
     rotate_if_full(recorder);
+}
+
+static bool holds_rows(const struct mu_recorder *recorder) {
+    bool held = false;
+    for (uint32_t i = 0; i < chunk_count(recorder); i++) {
+        held = held || recorder->drain->views[i].held_count > 0;
+    }
+    return held;
+}
+
+void mu_drain_settle_lock_held(struct mu_recorder *recorder) {
+    mu_drain_run_lock_held(recorder);
+    for (int i = 0; i < SETTLE_TRIES && holds_rows(recorder); i++) {
+        nanosleep(&settle_pause, NULL);
+        mu_drain_run_lock_held(recorder);
+    }
+    if (holds_rows(recorder)) {
+        recorder->drain->settle = true;
+        mu_drain_run_lock_held(recorder);
+        recorder->drain->settle = false;
+    }
 }

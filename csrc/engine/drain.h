@@ -19,7 +19,8 @@ struct mu_recorder;
 struct mu_drain {
     struct mu_rows rows;
     struct mu_csv_writer writer;
-    struct mu_lane_view views[MU_CHUNKS_MAX]; /* by chunk; `from` and `started` live on */
+    struct mu_lane_view views[MU_CHUNKS_MAX]; /* by chunk; `from`, `started`, `held` live on */
+    bool settle;                              /* no row is held back for its GPU times */
     char process_row[1024];                   /* metadata of the my_utils.process row */
     uint32_t named_threads[MU_CHUNKS_MAX];    /* thread name (string) that the CSV has, by chunk */
 };
@@ -33,6 +34,9 @@ void mu_drain_run_lock_held(struct mu_recorder *recorder);
 
 /* Appends an anchor for readers and betters the rate. */
 void mu_drain_take_anchor_lock_held(struct mu_recorder *recorder);
+
+/* Drains, and writes what waits for GPU times: waits a second for them at most. */
+void mu_drain_settle_lock_held(struct mu_recorder *recorder);
 
 /* Publishes the output's state without rows, as after a change of files. */
 void mu_drain_commit_lock_held(struct mu_recorder *recorder);

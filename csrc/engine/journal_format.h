@@ -30,6 +30,7 @@ enum {
     MU_SLOT_BYTES = 64,
     MU_RING_SLOTS = 8192,
     MU_CHUNK_HEADER_BYTES = 8192,
+    MU_HELD_MAX = 128,
 };
 
 /* Where a string stands in the blob; entry 0 is the empty string. */
@@ -103,9 +104,12 @@ struct mu_started {
 
 struct mu_chunk_commit {
     _Atomic uint64_t epoch;
-    uint64_t drained; /* slots below are in the CSV */
-    uint64_t reserved[2];
+    uint64_t drained; /* slots below are in the CSV, but for what is held */
+    uint64_t held_count;
+    uint64_t reserved;
     struct mu_started started[MU_OPEN_MAX]; /* by depth */
+    uint16_t
+        held[MU_HELD_MAX]; /* records whose END rows wait for GPU times: slots before drained */
 };
 
 enum mu_chunk_state {

@@ -241,8 +241,29 @@ static void copy_open(const struct mu_chunk_header *chunk, struct mu_lane_view *
     }
 }
 
-static void view_chunk(const struct mu_journal_image *image, uint32_t index,
-                       struct mu_lane_view *view, struct mu_recovered *recovered) {
+/* Records whose END rows waited for GPU times when the process ended. */
+static void view_held(struct mu_journal_image *image, const struct mu_chunk_commit *commit,
+                      uint64_t head, struct mu_lane_view *view, struct mu_recovered *recovered) {
+    uint64_t count = commit->held_count <= MU_HELD_MAX ? commit->held_count : 0;
+    for (uint64_t i = 0; i < count; i++) {
+        uint64_t position = commit->drained - commit->held[i];
+        const struct mu_record *record = &view->ring[position & (MU_RING_SLOTS - 1)];
+        bool kept = commit->held[i] <= commit->drained && head - position <= MU_RING_SLOTS;
+        if (!kept || record->kind != MU_RECORD_STAGE || record->slots == 0 ||
+            record->slots > head - position) {
+            recovered->bad_records++;
+            continue;
+        }
+        view->held[view->held_count++] = (struct mu_held_row){
+            .position = position,
+            .began_ns = mu_timeline_mono_ns(&image->timeline, record->start),
+            .offset_ns = image->real_offset_ns + image->user_offset_ns,
+        };
+    }
+}
+
+static void view_chunk(struct mu_journal_image *image, uint32_t index, struct mu_lane_view *view,
+                       struct mu_recovered *recovered) {
     const struct mu_chunk_header *chunk = chunk_at(image, index);
     const struct mu_chunk_commit *commit = lane_commit(image, chunk);
     uint64_t head = atomic_load_explicit(&chunk->head, memory_order_acquire);
@@ -251,6 +272,7 @@ static void view_chunk(const struct mu_journal_image *image, uint32_t index,
     if (commit != NULL) {
         view->from = commit->drained;
         memcpy(view->started, commit->started, sizeof(view->started));
+        view_held(image, commit, head, view, recovered);
     }
     view->to = head;
     if (head < view->from || head - view->from > MU_RING_SLOTS) {

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "marks.h"
 #include "recorder.h"
 
 enum { FRAMES_AT_FIRST = MU_OPEN_MAX };
@@ -28,6 +29,7 @@ int mu_lane_init(struct mu_lane *lane) {
 void mu_lane_free(struct mu_lane *lane) {
     for (uint32_t i = 0; i < lane->depth; i++) {
         free(lane->frames[i].owned_name);
+        mu_frame_cancel_span(lane, &lane->frames[i]);
     }
     free(lane->frames);
     for (int path = 0; lane->aggregates != NULL && path < MU_PATHS_MAX; path++) {
@@ -119,6 +121,7 @@ void mu_lane_start(struct mu_lane *lane, const char *name, size_t length, uint64
     frame->aggregate = stage->aggregate;
     frame->node = lane->node_next++;
     frame->span = 0;
+    frame->range = NULL;
     frame->step = atomic_load_explicit(&lane->timer->step, memory_order_relaxed);
     if (unlikely(stage->name_id == MU_NAME_NONE)) {
         keep_name(frame, name, length);
@@ -175,7 +178,7 @@ static inline void publish(struct mu_lane *lane, uint32_t slots) {
     }
 }
 
-static inline void record_stage(struct mu_lane *lane, const struct mu_frame *frame, uint64_t end,
+static inline void record_stage(struct mu_lane *lane, struct mu_frame *frame, uint64_t end,
                                 uint8_t flags) {
     uint32_t depth = lane->depth - 1;
     uint16_t slots = 1;
@@ -185,6 +188,7 @@ static inline void record_stage(struct mu_lane *lane, const struct mu_frame *fra
     }
     struct mu_record *record = reserve(lane, slots);
     if (unlikely(record == NULL)) {
+        mu_frame_cancel_span(lane, frame);
         return;
     }
     record->kind = MU_RECORD_STAGE;
@@ -207,6 +211,9 @@ static inline void record_stage(struct mu_lane *lane, const struct mu_frame *fra
 
 static inline void close_top(struct mu_lane *lane, uint64_t end, uint8_t flags) {
     struct mu_frame *frame = &lane->frames[lane->depth - 1];
+    if (unlikely(frame->span != 0 || frame->range != NULL)) {
+        mu_frame_end_marks(lane, frame);
+    }
     if (frame->aggregate != NULL) {
         uint64_t rate = atomic_load_explicit(lane->rate, memory_order_relaxed);
         mu_aggregate_add(frame->aggregate, mu_clock_scale(end - frame->start, rate));

@@ -15,6 +15,7 @@
 #include "aggregate.h"
 #include "journal_format.h"
 
+struct mu_nvtx_range;
 struct mu_recorder;
 struct mu_timer;
 
@@ -32,9 +33,7 @@ struct mu_stage {
     uint16_t name_id;
     uint16_t parent_path;
     uint16_t path;
-    bool gpu;                       /* take GPU times of it */
     struct mu_aggregate *aggregate; /* of this lane; NULL when memory ran out */
-    const void *range;              /* NVTX range, NULL for none */
 };
 
 struct mu_frame {
@@ -45,7 +44,7 @@ struct mu_frame {
     uint64_t start; /* ticks */
     int64_t step;
     struct mu_aggregate *aggregate;
-    const void *range;
+    const struct mu_nvtx_range *range; /* NULL: none */
     uint32_t length;
     uint32_t span; /* GPU time span, 0 none */
     uint16_t name_id;

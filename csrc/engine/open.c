@@ -197,6 +197,7 @@ static int leave_files(struct mu_recorder *recorder, struct mu_error *err) {
     if (recorder->output.fd < 0) {
         return MU_OK;
     }
+    mu_drain_settle_lock_held(recorder);
     mu_heartbeat_write(recorder, true);
     bool elsewhere = strcmp(recorder->opened.journal_path, "") != 0 &&
                      strncmp(recorder->opened.journal_path, recorder->config.log_dir,

@@ -57,12 +57,17 @@ static void keep_aggregates(struct mu_lane *lane) {
     }
 }
 
-static void free_aggregates(struct mu_timer *timer) {
-    for (int path = 0; timer->retired != NULL && path < MU_PATHS_MAX; path++) {
-        free(timer->retired[path]);
+static void free_by_path(struct mu_aggregate ***aggregates) {
+    for (int path = 0; *aggregates != NULL && path < MU_PATHS_MAX; path++) {
+        free((*aggregates)[path]);
     }
-    free(timer->retired);
-    timer->retired = NULL;
+    free(*aggregates);
+    *aggregates = NULL;
+}
+
+static void free_aggregates(struct mu_timer *timer) {
+    free_by_path(&timer->retired);
+    free_by_path(&timer->gpu);
 }
 
 static void unlink_lane(struct mu_recorder *recorder, struct mu_lane *lane) {
@@ -307,6 +312,7 @@ int mu_timer_init(struct mu_timer *timer, struct mu_recorder *recorder, const ch
             recorder->timers[i] = timer;
             timer->recorder = recorder;
             timer->index = i;
+            timer->generation = recorder->timers_made++;
             code = MU_OK;
             break;
         }
@@ -351,6 +357,32 @@ void mu_timer_aggregate(struct mu_timer *timer, uint16_t path, struct mu_aggrega
         }
     }
     pthread_mutex_unlock(&recorder->registry_lock);
+}
+
+void mu_timer_gpu_aggregate(struct mu_timer *timer, uint16_t path, struct mu_aggregate *into) {
+    struct mu_recorder *recorder = timer->recorder;
+    mu_recorder_check_fork(recorder);
+    pthread_mutex_lock(&recorder->registry_lock);
+    if (path < MU_PATHS_MAX && timer->gpu != NULL && timer->gpu[path] != NULL) {
+        mu_aggregate_merge(into, timer->gpu[path]);
+    }
+    pthread_mutex_unlock(&recorder->registry_lock);
+}
+
+int mu_recorder_use_gpu(struct mu_recorder *recorder, const struct mu_cuda_pool_options *options,
+                        struct mu_error *err) {
+    mu_recorder_check_fork(recorder);
+    if (recorder->gpu != NULL) {
+        return MU_OK;
+    }
+    struct mu_cuda_pool *pool;
+    int code = mu_cuda_pool_create(&pool, options, err);
+    if (code == MU_OK) {
+        pthread_mutex_lock(&recorder->drain_lock);
+        recorder->gpu = pool;
+        pthread_mutex_unlock(&recorder->drain_lock);
+    }
+    return code;
 }
 
 bool mu_recorder_path(struct mu_recorder *recorder, uint16_t path, const char **name,
@@ -466,6 +498,7 @@ void mu_recorder_destroy(struct mu_recorder *recorder) {
     }
     mu_this_thread = NULL;
     free_lanes(recorder);
+    mu_cuda_pool_free(recorder->gpu);
     mu_drain_free(recorder->drain);
     mu_output_free(&recorder->output);
     mu_journal_release(&recorder->journal);
@@ -487,6 +520,7 @@ static void forget_parent(struct mu_recorder *recorder) {
     }
     mu_journal_release(&recorder->journal);
     mu_output_drop_csv(&recorder->output);
+    recorder->gpu = NULL; /* a child has no CUDA context */
     free_lanes(recorder);
     for (int i = 0; i < MU_TIMERS_MAX; i++) {
         if (recorder->timers[i] != NULL) {

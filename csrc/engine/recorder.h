@@ -18,6 +18,7 @@
 
 #include "aggregate.h"
 #include "clock.h"
+#include "cuda_timing.h"
 #include "error.h"
 #include "journal.h"
 #include "lane.h"
@@ -34,7 +35,9 @@ struct mu_timer {
     _Atomic int64_t step;
     char tag[MU_TAG_BYTES_MAX];
     struct mu_aggregate *
-        *retired; /* owned, by path: of threads that ended; NULL before the first */
+        *retired;              /* owned, by path: of threads that ended; NULL before the first */
+    struct mu_aggregate **gpu; /* owned, by path: GPU times; NULL before the first */
+    uint32_t generation;       /* tells it from timers that had the index before */
 };
 
 /* What a thread has; one page, wiped in a forked child. */
@@ -114,6 +117,8 @@ struct mu_recorder {
     struct mu_thread *threads;
     struct mu_lane *lanes;
     struct mu_timer *timers[MU_TIMERS_MAX];
+    uint32_t timers_made;
+    struct mu_cuda_pool *gpu; /* owned; NULL: no GPU times */
     pthread_key_t thread_key;
 
     pthread_mutex_t drain_lock;     /* timeline, output, commits; taken before registry_lock */
@@ -184,6 +189,19 @@ void mu_recorder_set_time_offset(struct mu_recorder *recorder, int64_t offset_ns
 
 /* Adds up the aggregates of all threads for a path; `into` was initialised by the caller. */
 void mu_timer_aggregate(struct mu_timer *timer, uint16_t path, struct mu_aggregate *into);
+
+/* The same for GPU times. */
+void mu_timer_gpu_aggregate(struct mu_timer *timer, uint16_t path, struct mu_aggregate *into);
+
+/* What a GPU span carries home: timer and path in one number. */
+static inline uint32_t mu_timer_gpu_label(const struct mu_timer *timer, uint16_t path) {
+    return timer->generation << 21 | timer->index << 12 | path;
+}
+
+/* From now on stages may have GPU times. Once for a recorder; later calls change nothing. Nobody
+ * may record meanwhile. */
+int mu_recorder_use_gpu(struct mu_recorder *recorder, const struct mu_cuda_pool_options *options,
+                        struct mu_error *err);
 
 /* The path's name and its parent's number; false for a number that is not in use, and for the
  * root. The name is NULL for MU_PATH_OTHER; its bytes never move. */

@@ -211,35 +211,91 @@ static size_t closed_text(char *out, uint8_t flags) {
     return length;
 }
 
+static int64_t began_at(const struct mu_row_context *context, struct mu_lane_view *view,
+                        const struct mu_record *record) {
+    struct mu_started *started = record->depth < MU_OPEN_MAX ? &view->started[record->depth] : NULL;
+    if (started != NULL && started->node == record->node) {
+        started->node = 0;
+        return started->mono_ns;
+    }
+    return mu_timeline_mono_ns(context->timeline, record->start);
+}
+
+static void describe_stage(const struct mu_lane_view *view, const struct mu_record *record,
+                           struct mu_csv_stage_row *row) {
+    row->step = record->step;
+    row->node = record->node;
+    row->parent = record->parent;
+    row->track = view->track;
+    row->track_length = view->track_length;
+}
+
+/* How many steps the row has waited; too many when its slots, or its place here, are needed. */
+static uint64_t held_age(const struct mu_row_context *context, const struct mu_lane_view *view,
+                         const struct mu_held_row *end) {
+    bool crowded = view->to - end->position > MU_RING_SLOTS / 2 || view->held_count >= MU_HELD_MAX;
+    return crowded ? MU_GPU_HELD_STEPS : context->gpu->step - end->step;
+}
+
+/* False: the row has to wait for its GPU times, and was not written. */
+static bool write_end_row(struct mu_rows *rows, const struct mu_row_context *context,
+                          const struct mu_lane_view *view, const struct mu_held_row *end,
+                          struct mu_csv_writer *writer) {
+    const struct mu_record *record = record_at(view, end->position);
+    char extra[48 + MU_GPU_TEXT_MAX];
+    size_t length = closed_text(extra, record->flags);
+    size_t gpu_length = 0;
+    if (record->span != 0 && context->gpu != NULL &&
+        mu_gpu_rows_ask(context->gpu, record->span, held_age(context, view, end), end->offset_ns,
+                        extra + length, &gpu_length) == MU_GPU_WAIT) {
+        return false;
+    }
+    struct mu_csv_stage_row row;
+    describe_stage(view, record, &row);
+    if (!describe_name(rows, context, view, end->position, &row)) {
+        return true;
+    }
+    int64_t mono = mu_timeline_mono_ns(context->timeline, record->end);
+    row.real_ns = mono + end->offset_ns;
+    mu_csv_write_end(writer, &row, mono - end->began_ns, extra, length + gpu_length);
+    return true;
+}
+
 static void write_stage_row(struct mu_rows *rows, const struct mu_row_context *context,
                             struct mu_lane_view *view, const struct mu_row_ref *ref,
                             struct mu_csv_writer *writer) {
     const struct mu_record *record = record_at(view, ref->position);
-    struct mu_csv_stage_row row = {.step = record->step,
-                                   .node = record->node,
-                                   .parent = record->parent,
-                                   .track = view->track,
-                                   .track_length = view->track_length};
-    if (!describe_name(rows, context, view, ref->position, &row)) {
+    int64_t offset = context->real_offset_ns + context->user_offset_ns;
+    if (ref->what == ROW_END) {
+        struct mu_held_row end = {.position = ref->position,
+                                  .began_ns = began_at(context, view, record),
+                                  .offset_ns = offset,
+                                  .step = context->gpu == NULL ? 0 : context->gpu->step};
+        if (!write_end_row(rows, context, view, &end, writer)) {
+            view->held[view->held_count++] = end;
+        }
         return;
     }
-    int64_t mono = mu_timeline_mono_ns(context->timeline, ref->ticks);
-    row.real_ns = mono + context->real_offset_ns + context->user_offset_ns;
-    if (ref->what == ROW_START) {
+    struct mu_csv_stage_row row;
+    describe_stage(view, record, &row);
+    if (describe_name(rows, context, view, ref->position, &row)) {
+        row.real_ns = mu_timeline_mono_ns(context->timeline, ref->ticks) + offset;
         mu_csv_write_start(writer, &row);
-        return;
     }
-    struct mu_started *started = record->depth < MU_OPEN_MAX ? &view->started[record->depth] : NULL;
-    int64_t began;
-    if (started != NULL && started->node == record->node) {
-        began = started->mono_ns;
-        started->node = 0;
-    } else {
-        began = mu_timeline_mono_ns(context->timeline, record->start);
+}
+
+/* Rows that waited and need not any more. */
+static void write_held(struct mu_rows *rows, const struct mu_row_context *context,
+                       struct mu_lane_view *view, struct mu_csv_writer *writer) {
+    uint32_t count = view->held_count;
+    view->held_count = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        struct mu_held_row end = view->held[i];
+        if (!write_end_row(rows, context, view, &end, writer)) {
+            view->held[view->held_count++] = end;
+        }
     }
-    char extra[48];
-    size_t extra_length = closed_text(extra, record->flags);
-    mu_csv_write_end(writer, &row, mono - began, extra, extra_length);
+    view->changed = view->changed || view->held_count != count;
 }
 
 static void write_open_row(struct mu_rows *rows, const struct mu_row_context *context,
@@ -365,6 +421,9 @@ int mu_rows_write(struct mu_rows *rows, const struct mu_row_context *context,
         if (code != MU_OK) {
             return code;
         }
+    }
+    for (size_t i = 0; i < view_count; i++) {
+        write_held(rows, context, &views[i], writer);
     }
     merge_runs(rows, context, views, runs, view_count, writer);
     if (writer->failed) {

@@ -11,6 +11,7 @@
 
 #include "clock.h"
 #include "csv_writer.h"
+#include "gpu_rows.h"
 #include "journal_format.h"
 
 /* The strings of a journal, as far as they are known to lie within it. */
@@ -33,6 +34,14 @@ struct mu_open_view {
     uint32_t name;
 };
 
+/* A record whose END row waits for its GPU time. Its slots are kept. */
+struct mu_held_row {
+    uint64_t position;
+    int64_t began_ns;  /* monotonic; where its START row has it */
+    int64_t offset_ns; /* from monotonic to the rows' time, when its START row was written */
+    uint64_t step;     /* of the pool, when it was first asked for */
+};
+
 /* What of a lane becomes rows now: the slots [from, to), and the stages that were open then. */
 struct mu_lane_view {
     const struct mu_record *ring; /* borrowed: MU_RING_SLOTS */
@@ -40,6 +49,8 @@ struct mu_lane_view {
     uint64_t to;
     struct mu_open_view open[MU_OPEN_MAX];  /* by depth */
     struct mu_started started[MU_OPEN_MAX]; /* by depth; in and out */
+    uint32_t held_count;                    /* in and out, as `held`, oldest first */
+    struct mu_held_row held[MU_HELD_MAX];
     char track[MU_CSV_TRACK_MAX];
     size_t track_length;
     bool changed; /* out: rows were written or started stages changed */
@@ -68,8 +79,9 @@ void mu_rows_free(struct mu_rows *rows);
 struct mu_row_context {
     struct mu_strings strings;
     struct mu_timeline *timeline;
-    int64_t real_offset_ns; /* added to monotonic times */
-    int64_t user_offset_ns; /* added to everything */
+    int64_t real_offset_ns;        /* added to monotonic times */
+    int64_t user_offset_ns;        /* added to everything */
+    const struct mu_gpu_rows *gpu; /* NULL: there are no GPU times, and nothing is held back */
 };
 
 /* Writes the rows of all views, merged by time. MU_ERR_NO_MEMORY leaves out the rest. */
