@@ -4,37 +4,9 @@
 
 #include "check.h"
 #include "cuda_timing.h"
+#include "fake_lookup.h"
 
 #include <sched.h>
-
-#define ENTRY(name) {#name, (void *)fake_##name}
-
-static const struct {
-    const char *name;
-    void *function;
-} fake_functions[] = {
-    ENTRY(cuCtxGetCurrent),    ENTRY(cuCtxGetDevice),
-    ENTRY(cuCtxGetId),         ENTRY(cuCtxPushCurrent_v2),
-    ENTRY(cuCtxPopCurrent_v2), ENTRY(cuEventCreate),
-    ENTRY(cuEventDestroy_v2),  ENTRY(cuEventRecord),
-    ENTRY(cuEventQuery),       ENTRY(cuEventSynchronize),
-    ENTRY(cuEventElapsedTime), ENTRY(cuStreamIsCapturing),
-    ENTRY(cuStreamGetId),      ENTRY(cuThreadExchangeStreamCaptureMode),
-    ENTRY(cuProfilerStart),    ENTRY(cuProfilerStop),
-    ENTRY(cuGetErrorName),
-};
-
-enum { FAKE_FUNCTION_COUNT = sizeof(fake_functions) / sizeof(fake_functions[0]) };
-
-static void *lookup(void *missing, const char *name) {
-    for (size_t i = 0; i < FAKE_FUNCTION_COUNT; i++) {
-        if (strcmp(fake_functions[i].name, name) == 0 &&
-            (missing == NULL || strcmp(missing, name) != 0)) {
-            return fake_functions[i].function;
-        }
-    }
-    return NULL;
-}
 
 static struct mu_cuda_driver driver;
 static void *stream_now;
@@ -124,11 +96,11 @@ static void test_no_driver(void) {
 static void test_old_driver(void) {
     struct mu_cuda_driver old;
     char missing[] = "cuEventRecord";
-    mu_cuda_driver_from(&old, lookup, missing);
+    mu_cuda_driver_from(&old, fake_lookup, missing);
     CHECK(!old.available);
     CHECK_STR(old.reason, "the CUDA driver has no cuEventRecord");
     char newer[] = "cuCtxGetId";
-    mu_cuda_driver_from(&old, lookup, newer);
+    mu_cuda_driver_from(&old, fake_lookup, newer);
     CHECK(old.available);
     CHECK_STR(mu_cuda_error_name(&old, 700), "CUDA_ERROR_ILLEGAL_ADDRESS");
 }
@@ -517,16 +489,8 @@ static void test_threads(void) {
     close_pool(handover.pool);
 }
 
-static void forget_all(void) {
-    while (fake.events != NULL) {
-        struct fake_event *next = fake.events->next;
-        free(fake.events);
-        fake.events = next;
-    }
-}
-
 int main(void) {
-    mu_cuda_driver_from(&driver, lookup, NULL);
+    mu_cuda_driver_from(&driver, fake_lookup, NULL);
     CHECK(driver.available);
     test_no_driver();
     test_old_driver();
@@ -542,6 +506,6 @@ int main(void) {
     test_process_ends();
     test_device_reset();
     test_threads();
-    forget_all();
+    fake_forget_events();
     return check_report();
 }
