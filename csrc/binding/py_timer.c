@@ -152,42 +152,55 @@ static PyObject *timer_stop(PyObject *self, PyObject *const *args, Py_ssize_t co
     Py_RETURN_NONE;
 }
 
+static struct mu_recent_stage *recent_place(struct mu_py_timer *self, PyObject *name) {
+    return &self->recent[((uintptr_t)name >> 5) % MU_RECENT_STAGES];
+}
+
+/* The cached stage of that name, made when there is none yet; a new reference. */
+static PyObject *stage_of(struct mu_py_timer *self, PyObject *stage_name) {
+    struct mu_py_name name;
+    if (mu_py_name_of(stage_name, "stage_name", &name) < 0) {
+        return NULL;
+    }
+    PyObject *stage = PyDict_GetItemWithError(self->stages, stage_name);
+    if (stage != NULL) {
+        return Py_NewRef(stage);
+    }
+    stage = PyErr_Occurred() ? NULL : mu_py_stage_new(self, stage_name);
+    if (stage == NULL || PyDict_GET_SIZE(self->stages) >= STAGES_CACHED_MAX) {
+        return stage;
+    }
+    if (PyDict_SetItem(self->stages, stage_name, stage) < 0) {
+        Py_CLEAR(stage);
+        return NULL;
+    }
+    struct mu_recent_stage *recent = recent_place(self, stage_name);
+    recent->name = stage_name;
+    recent->stage = stage;
+    return stage;
+}
+
 static PyObject *timer_time_stage(PyObject *object, PyObject *const *args, Py_ssize_t count,
                                   PyObject *keywords) {
+    static const struct mu_py_signature signature = {"time_stage", start_names, 1, START_ARGUMENTS};
     struct mu_py_timer *self = (struct mu_py_timer *)object;
     PyObject *values[START_ARGUMENTS];
-    struct mu_py_name name;
     PyObject *stage_name = args[0];
-    if (count != 1 || keywords != NULL) {
-        static const struct mu_py_signature signature = {"time_stage", start_names, 1,
-                                                         START_ARGUMENTS};
+    if (__builtin_expect(count != 1 || keywords != NULL, 0)) {
         if (mu_py_bind(&signature, args, count, keywords, values) < 0) {
             return NULL;
         }
         stage_name = values[START_STAGE];
     }
-    PyObject *known =
-        self->stages == NULL ? NULL : PyDict_GetItemWithError(self->stages, stage_name);
-    if (known != NULL) {
-        return Py_NewRef(known);
+    const struct mu_recent_stage *recent = recent_place(self, stage_name);
+    if (__builtin_expect(recent->name == stage_name, 1)) {
+        return Py_NewRef(recent->stage);
     }
     if (self->stages == NULL) {
         not_initialised();
         return NULL;
     }
-    if (PyErr_Occurred() || mu_py_name_of(stage_name, "stage_name", &name) < 0) {
-        if (PyErr_ExceptionMatches(PyExc_TypeError)) {
-            PyErr_Clear(); /* an unhashable argument */
-            mu_py_name_of(stage_name, "stage_name", &name);
-        }
-        return NULL;
-    }
-    PyObject *stage = mu_py_stage_new(self, stage_name);
-    if (stage != NULL && PyDict_GET_SIZE(self->stages) < STAGES_CACHED_MAX &&
-        PyDict_SetItem(self->stages, stage_name, stage) < 0) {
-        Py_CLEAR(stage);
-    }
-    return stage;
+    return stage_of(self, stage_name);
 }
 
 /* --- steps -------------------------------------------------------------------------------- */
@@ -354,7 +367,9 @@ static int timer_traverse(PyObject *object, visitproc visit, void *arg) {
 }
 
 static int timer_clear(PyObject *object) {
-    Py_CLEAR(((struct mu_py_timer *)object)->stages);
+    struct mu_py_timer *self = (struct mu_py_timer *)object;
+    memset(self->recent, 0, sizeof(self->recent));
+    Py_CLEAR(self->stages);
     return 0;
 }
 

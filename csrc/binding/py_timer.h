@@ -5,10 +5,19 @@
 #include "recorder_state.h"
 #include "text.h"
 
+enum { MU_RECENT_STAGES = 16 };
+
+/* A stage as one of the newest asked for. */
+struct mu_recent_stage {
+    PyObject *name;  /* borrowed: the stage owns it, so the address stands for this text */
+    PyObject *stage; /* borrowed from `stages` */
+};
+
 struct mu_py_timer {
     PyObject_HEAD struct mu_timer timer; /* timer.recorder is NULL before __init__ */
     struct mu_state *state;              /* borrowed from the module, which the type keeps alive */
     PyObject *stages;                    /* owned: name -> Stage; bounded */
+    struct mu_recent_stage recent[MU_RECENT_STAGES]; /* by the address of the name */
     bool strict;
     uint64_t unmatched_stops;
     uint64_t closed_stages;

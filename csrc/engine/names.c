@@ -16,10 +16,7 @@ uint64_t mu_hash_bytes(const char *bytes, size_t length) {
     return hash == 0 ? 1 : hash;
 }
 
-size_t mu_name_cut(const char *bytes, size_t length) {
-    if (length <= MU_STRING_BYTES_MAX) {
-        return length;
-    }
+size_t mu_name_cut_long(const char *bytes) {
     size_t cut = MU_STRING_BYTES_MAX;
     while (cut > 0 && ((uint8_t)bytes[cut] & 0xC0) == 0x80) {
         cut--;

@@ -41,8 +41,12 @@ void mu_names_init(struct mu_names *names, struct mu_journal *journal);
 /* FNV-1a; for callers that have no hash of their own. Never 0. */
 uint64_t mu_hash_bytes(const char *bytes, size_t length);
 
+size_t mu_name_cut_long(const char *bytes);
+
 /* `length` cut to what a name may have, at the start of a UTF-8 character. */
-size_t mu_name_cut(const char *bytes, size_t length);
+static inline size_t mu_name_cut(const char *bytes, size_t length) {
+    return length <= MU_STRING_BYTES_MAX ? length : mu_name_cut_long(bytes);
+}
 
 /* The number of the name, MU_NAME_NONE when there is no room for a new one. The same bytes must
  * always come with the same hash. */
