@@ -1,0 +1,46 @@
+/* Decimal numbers in text, to and from integers; nothing here goes through a float.
+ *
+ * Parsing takes exactly the bytes given: a sign, digits, a point and digits. Exponents, spaces,
+ * `inf` and `nan` are refused. Decimals beyond the scale are cut off towards zero.
+ * No function writes more than MU_DIGITS_MAX bytes.
+ */
+#ifndef MU_DIGITS_H
+#define MU_DIGITS_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+enum { MU_DIGITS_MAX = 32 };
+
+/* `value` becomes the number times 10^scale (0 <= scale <= 18). 0 when it is not a number or does
+ * not fit; `value` is then untouched. */
+int mu_digits_parse(const char *text, size_t length, int scale, int64_t *value);
+
+/* The usual Unix time, `1750000000.123456789`, is parsed eight digits at a time; all else as
+ * mu_digits_parse with scale 9. */
+int mu_digits_parse_seconds(const char *text, size_t length, int64_t *value_ns);
+
+char *mu_digits_put_u64(char *out, uint64_t value);
+char *mu_digits_put_i64(char *out, int64_t value);
+
+/* Nanoseconds as microseconds with three decimals: 1500 is "1.500". */
+char *mu_digits_put_us(char *out, int64_t ns);
+
+/* A non-negative integer of at most 18 digits, -1 when the bytes are something else. */
+static inline int64_t mu_digits_small(const char *text, size_t length) {
+    if (length - 1 > 17) {
+        return -1;
+    }
+    int64_t value = 0;
+    for (size_t i = 0; i < length; i++) {
+        unsigned digit = (unsigned char)text[i] - '0';
+        if (digit > 9) {
+            return -1;
+        }
+        value = value * 10 + digit;
+    }
+    return value;
+}
+
+#endif

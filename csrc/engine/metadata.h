@@ -1,0 +1,44 @@
+/* The metadata column: `key=value` pairs joined by commas, the tool's own first.
+ *
+ * Own keys, in this order: node_id, parent_id, tid, tag, closed, cuda_ms, cuda_ts, cuda_err_ms,
+ * stream, id. The first other key starts the user's part. All pointers are borrowed from the text.
+ */
+#ifndef MU_METADATA_H
+#define MU_METADATA_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct mu_span {
+    const char *text;
+    size_t length;
+};
+
+enum mu_metadata_has {
+    MU_HAS_CUDA_MS = 1,
+    MU_HAS_CUDA_TS = 2,
+    MU_HAS_CUDA_ERR = 4,
+};
+
+struct mu_metadata {
+    int64_t node, parent, tid, stream, id; /* -1 when absent */
+    unsigned has;                          /* enum mu_metadata_has */
+    int64_t cuda_ns, cuda_begin_ns, cuda_error_ns;
+    struct mu_span tag, closed, user; /* length 0 when absent */
+};
+
+enum mu_value_kind { MU_VALUE_STRING, MU_VALUE_INT, MU_VALUE_FLOAT, MU_VALUE_BOOL };
+
+void mu_metadata_parse(struct mu_span text, struct mu_metadata *metadata);
+
+/* Takes the next pair off `rest`; 0 when none is left. A piece without `=` has the key `metadata`.
+ * Percent codes stand as they came. */
+int mu_metadata_next(struct mu_span *rest, struct mu_span *key, struct mu_span *value);
+
+/* How a trace shows a value: an integer of at most 18 digits, a number by the grammar of JSON, true
+ * and false (also Python's spelling), or text. */
+enum mu_value_kind mu_metadata_kind(struct mu_span value);
+
+int mu_span_equals(struct mu_span span, const char *text);
+
+#endif

@@ -1,0 +1,25 @@
+/* Bytes of unknown origin made fit for JSON and protobuf strings. Pure functions.
+ *
+ * Bytes that are not valid UTF-8 become `\xNN`, four characters, so nothing is lost and the result
+ * is valid UTF-8.
+ */
+#ifndef MU_UTF8_H
+#define MU_UTF8_H
+
+#include <stddef.h>
+
+enum {
+    MU_UTF8_CLEAN_FACTOR = 4, /* mu_utf8_clean writes at most so many bytes for one */
+    MU_UTF8_JSON_FACTOR = 6,  /* and mu_utf8_put_json */
+};
+
+/* Copies `text` as valid UTF-8; returns the length. `*bad` grows by the number of bad bytes. */
+size_t mu_utf8_clean(char *out, const char *text, size_t length, size_t *bad);
+
+/* The inside of a JSON string, for valid UTF-8. Returns one past the end. */
+char *mu_utf8_put_json(char *out, const char *text, size_t length);
+
+/* `%2C` and the like become bytes; a stray `%` stays. `out` may be `text`. Returns the length. */
+size_t mu_utf8_percent_decode(char *out, const char *text, size_t length);
+
+#endif
