@@ -31,7 +31,7 @@ def set_time_offset_ns(offset_ns: int, /) -> None: ...
 def log_event(
     name: str,
     event_type: str,
-    step: int = 0,
+    step: int | None = None,
     metadata: str = "",
     timestamp_ns: int | None = None,
     duration_ns: int | None = None,

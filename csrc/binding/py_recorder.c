@@ -394,7 +394,8 @@ static int fill_event(PyObject *const *values, struct mu_event *event) {
     struct mu_py_text name, metadata = {"", 0};
     if (mu_py_utf8(values[EVENT_NAME], "name", &name) < 0 ||
         event_type_of(values[EVENT_TYPE], &event->type) < 0 ||
-        take_int("step", values[EVENT_STEP], INT64_MIN, INT64_MAX, &event->step) < 0 ||
+        (values[EVENT_STEP] != Py_None &&
+         take_int("step", values[EVENT_STEP], INT64_MIN, INT64_MAX, &event->step) < 0) ||
         (values[EVENT_METADATA] != NULL &&
          mu_py_utf8(values[EVENT_METADATA], "metadata", &metadata) < 0) ||
         optional_ns("timestamp_ns", values[EVENT_TIMESTAMP], &event->has_time, &event->real_ns) <
@@ -419,7 +420,11 @@ static PyObject *log_event(PyObject *module, PyObject *const *args, Py_ssize_t c
     struct mu_event event = {0};
     struct mu_state *state = mu_state_of(module);
     if (mu_py_bind(&signature, args, count, keywords, values) < 0 ||
-        fill_event(values, &event) < 0 || mu_py_recorder(state) == NULL) {
+        mu_py_recorder(state) == NULL) {
+        return NULL;
+    }
+    event.step = atomic_load_explicit(&state->event_timer->step, memory_order_relaxed);
+    if (fill_event(values, &event) < 0) {
         return NULL;
     }
     struct mu_lane *lane = mu_py_lane(state->event_timer);

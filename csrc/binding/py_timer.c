@@ -218,6 +218,8 @@ static PyObject *timer_set_step(PyObject *object, PyObject *const *args, Py_ssiz
         return NULL;
     }
     atomic_store_explicit(&self->timer.step, step, memory_order_relaxed);
+    /* Events that name no step belong to the one that any timer set last. */
+    atomic_store_explicit(&self->state->event_timer->step, step, memory_order_relaxed);
     struct mu_lane *lane = mu_py_lane(&self->timer);
     uint32_t closed = lane == NULL ? 0 : mu_lane_set_step(lane);
     if (closed > 0) {
