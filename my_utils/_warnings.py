@@ -1,8 +1,8 @@
 """One warning for each kind of trouble and process, whatever its number; the rest is counted.
 
-Training goes on when a disk is full or a stage is stopped twice, and a warning a step would bury the
-log. So each kind is reported the first time it shows, through the logger `my_utils`, and counted
-from then on. All functions are thread-safe. A forked child may report anew: it counts from zero.
+Training goes on when a disk is full or a stage is stopped twice, and a warning a step would bury
+the log. So each kind is reported the first time it shows, through the logger `my_utils`, and
+counted from then on. All functions are thread-safe. A forked child counts from zero.
 
 >>> warn_once("example", "the disk is full")
 True

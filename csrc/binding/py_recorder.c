@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 static const int64_t inline_drain_wait_ns = 1000000000;
 
@@ -267,6 +268,10 @@ static int fill_config(PyObject *const *values, struct mu_output_config *config)
         copy_text("label", values[OPEN_LABEL], config->text_label, sizeof(config->text_label)) <
             0) {
         return -1;
+    }
+    if (config->machine[0] == '\0' &&
+        gethostname(config->machine, sizeof(config->machine) - 1) != 0) {
+        config->machine[0] = '\0';
     }
     config->rank = (int)rank;
     config->world_size = (int)world_size;

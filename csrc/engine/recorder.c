@@ -440,6 +440,11 @@ static int begin(struct mu_recorder *recorder, struct mu_error *err) {
         mu_journal_release(&recorder->journal);
         return code;
     }
+    /* Rows that wait for a file carry the machine too. */
+    if (recorder->config.machine[0] == '\0') {
+        gethostname(recorder->config.machine, sizeof(recorder->config.machine) - 1);
+    }
+    mu_csv_writer_set_machine(&recorder->drain->writer, recorder->config.machine);
     atomic_store(&recorder->node_next, 1);
     *(volatile uint32_t *)recorder->fork_guard = 1;
     return MU_OK;
