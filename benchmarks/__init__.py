@@ -1,0 +1,1 @@
+"""Benchmarks: one module a claim, each against its peers in one run."""

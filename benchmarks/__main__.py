@@ -1,0 +1,63 @@
+"""Runs the benchmarks: ``python -m benchmarks [NAME ...] [--smoke] [--json FILE]``.
+
+``--smoke`` runs each briefly, to see that it works; its figures mean nothing. The exit status is 0
+whether or not the bounds are met: a noisy machine is no failure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import pkgutil
+import platform
+import sys
+from dataclasses import asdict
+
+import benchmarks
+from benchmarks.harness import Claim
+
+
+def names() -> list[str]:
+    found = (module.name for module in pkgutil.iter_modules(benchmarks.__path__))
+    return sorted(name.removeprefix("bench_") for name in found if name.startswith("bench_"))
+
+
+def table(claims: list[Claim]) -> str:
+    lines = [
+        f"{'what':<44} {'ours':>12} {'peer':>12}  {'against':<28} {'ratio':>8}  {'wanted':<18}"
+    ]
+    for claim in claims:
+        lines.append(
+            f"{claim.what:<44} {claim.ours:>9.4g} {claim.unit:<2} {claim.peer:>9.4g} {claim.unit:<2}  "
+            f"{claim.peer_name:<28} {claim.ratio:>8.3g}  {claim.wanted:<18} "
+            f"{'met' if claim.met else 'MISSED'}"
+        )
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of: {', '.join(names())}")
+    parser.add_argument("--smoke", action="store_true", help="run each briefly")
+    parser.add_argument("--json", metavar="FILE", help="write the figures there as well")
+    options = parser.parse_args()
+    unknown = set(options.names) - set(names())
+    if unknown:
+        parser.error(f"no benchmark named {', '.join(sorted(unknown))}; there are {names()}")
+    claims: list[Claim] = []
+    for name in options.names or names():
+        print(f"# {name}", file=sys.stderr, flush=True)
+        module = importlib.import_module(f"benchmarks.bench_{name}")
+        claims += module.run(smoke=options.smoke)
+    print(f"CPython {platform.python_version()}, {platform.machine()}, {platform.system()}")
+    print(table(claims))
+    if options.json:
+        rows = [asdict(claim) | {"ratio": claim.ratio, "met": claim.met} for claim in claims]
+        with open(options.json, "w", encoding="utf-8") as file:
+            json.dump(rows, file, indent=1)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
