@@ -126,6 +126,9 @@ static PyObject *timer_init_subclass(PyObject *type, PyObject *Py_UNUSED(ignored
 /* What is not hot; inherited by subclasses as it is. */
 static PyMethodDef inherited_methods[] = {
     {"aggregates", empty_list, METH_NOARGS, "aggregates($self)\n--\n\n"},
+    {"cuda_aggregates", empty_list, METH_NOARGS, "cuda_aggregates($self)\n--\n\n"},
+    {"register_stage", FAST(nothing),
+     "register_stage($self, stage_name, color='blue', domain_name=None)\n--\n\n"},
     {"__init_subclass__", timer_init_subclass, METH_NOARGS | METH_CLASS, NULL},
     {NULL, NULL, 0, NULL},
 };
@@ -145,6 +148,7 @@ static PyObject *empty_text(PyObject *Py_UNUSED(self), void *Py_UNUSED(closure))
 static PyGetSetDef timer_getset[] = {
     {"tag", empty_text, NULL, NULL, NULL},
     {"strict", no, NULL, NULL, NULL},
+    {"use_cuda", no, NULL, NULL, NULL},
     {"current_step", zero, NULL, NULL, NULL},
     {"depth", zero, NULL, NULL, NULL},
     {"unmatched_stops", zero, NULL, NULL, NULL},

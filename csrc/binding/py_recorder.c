@@ -1,6 +1,8 @@
 /* Functions on the recorder of the process: where rows go, events, drains, warnings. */
 #include "args.h"
 #include "event.h"
+#include "nvtx.h"
+#include "py_cuda.h"
 #include "recorder_state.h"
 
 #include <stddef.h>
@@ -49,6 +51,8 @@ void mu_py_recorder_release(struct mu_state *state) {
     }
     mu_recorder_destroy(state->recorder);
     state->recorder = NULL;
+    mu_nvtx_free(state->nvtx);
+    state->nvtx = NULL;
 }
 
 /* The name that Python knows the calling thread by; a new reference. */
@@ -157,6 +161,7 @@ void mu_py_report_troubles(struct mu_state *state) {
             warn_of(state, &troubles[i]);
         }
     }
+    mu_py_report_cuda(state);
 }
 
 /* --- functions of the module -------------------------------------------------------------- */

@@ -6,9 +6,13 @@ struct mu_py_stage {
     PyObject_HEAD struct mu_py_timer *timer; /* owned */
     PyObject *text;                          /* owned: the name, a str */
     struct mu_py_name name;                  /* borrowed from text */
+    bool has_look;
+    struct mu_py_look look; /* its domain is borrowed from `domain` */
+    PyObject *domain;       /* owned; may be NULL */
 };
 
-PyObject *mu_py_stage_new(struct mu_py_timer *timer, PyObject *name) {
+PyObject *mu_py_stage_new(struct mu_py_timer *timer, PyObject *name, const struct mu_py_look *look,
+                          PyObject *domain) {
     PyTypeObject *type = timer->state->stage_type;
     struct mu_py_stage *self = (struct mu_py_stage *)type->tp_alloc(type, 0);
     if (self == NULL) {
@@ -16,6 +20,11 @@ PyObject *mu_py_stage_new(struct mu_py_timer *timer, PyObject *name) {
     }
     self->timer = (struct mu_py_timer *)Py_NewRef((PyObject *)timer);
     self->text = Py_NewRef(name);
+    if (look != NULL) {
+        self->has_look = true;
+        self->look = *look;
+        self->domain = Py_XNewRef(domain);
+    }
     if (mu_py_name_of(name, "stage_name", &self->name) < 0) {
         Py_DECREF(self);
         return NULL;
@@ -25,7 +34,7 @@ PyObject *mu_py_stage_new(struct mu_py_timer *timer, PyObject *name) {
 
 static PyObject *stage_enter(PyObject *object, PyObject *Py_UNUSED(ignored)) {
     struct mu_py_stage *self = (struct mu_py_stage *)object;
-    if (mu_py_timer_start(self->timer, &self->name) < 0) {
+    if (mu_py_timer_start(self->timer, &self->name, self->has_look ? &self->look : NULL) < 0) {
         return NULL;
     }
     return Py_NewRef(object);
@@ -91,6 +100,7 @@ static void stage_dealloc(PyObject *object) {
     PyObject_GC_UnTrack(object);
     stage_clear(object);
     Py_CLEAR(((struct mu_py_stage *)object)->text);
+    Py_CLEAR(((struct mu_py_stage *)object)->domain);
     type->tp_free(object);
     Py_DECREF(type);
 }

@@ -85,11 +85,15 @@ static int not_initialised(void) {
 
 /* --- the hot path ------------------------------------------------------------------------- */
 
-int mu_py_timer_start(struct mu_py_timer *self, const struct mu_py_name *name) {
+int mu_py_timer_start(struct mu_py_timer *self, const struct mu_py_name *name,
+                      const struct mu_py_look *look) {
     if (__builtin_expect(self->timer.recorder == NULL, 0)) {
         return not_initialised();
     }
     struct mu_lane *lane = mu_py_lane(&self->timer);
+    if (__builtin_expect(self->marks.any, 0)) {
+        return lane == NULL ? 0 : mu_py_marks_start(&self->marks, lane, name, look);
+    }
     if (__builtin_expect(lane != NULL, 1)) {
         mu_lane_start(lane, name->bytes, (size_t)name->length, name->hash);
     }
@@ -120,15 +124,19 @@ static PyObject *timer_start(PyObject *self, PyObject *const *args, Py_ssize_t c
                              PyObject *keywords) {
     PyObject *values[START_ARGUMENTS];
     struct mu_py_name name;
+    struct mu_py_look look;
+    const struct mu_py_look *given = NULL;
     PyObject *stage = args[0];
     if (__builtin_expect(count != 1 || keywords != NULL, 0)) {
-        if (mu_py_bind(&start_signature, args, count, keywords, values) < 0) {
+        if (mu_py_bind(&start_signature, args, count, keywords, values) < 0 ||
+            mu_py_look_of(values[START_COLOR], values[START_DOMAIN], &look) < 0) {
             return NULL;
         }
         stage = values[START_STAGE];
+        given = &look;
     }
     if (mu_py_name_of(stage, "stage_name", &name) < 0 ||
-        mu_py_timer_start((struct mu_py_timer *)self, &name) < 0) {
+        mu_py_timer_start((struct mu_py_timer *)self, &name, given) < 0) {
         return NULL;
     }
     Py_RETURN_NONE;
@@ -166,7 +174,7 @@ static PyObject *stage_of(struct mu_py_timer *self, PyObject *stage_name) {
     if (stage != NULL) {
         return Py_NewRef(stage);
     }
-    stage = PyErr_Occurred() ? NULL : mu_py_stage_new(self, stage_name);
+    stage = PyErr_Occurred() ? NULL : mu_py_stage_new(self, stage_name, NULL, NULL);
     if (stage == NULL || PyDict_GET_SIZE(self->stages) >= STAGES_CACHED_MAX) {
         return stage;
     }
@@ -187,10 +195,15 @@ static PyObject *timer_time_stage(PyObject *object, PyObject *const *args, Py_ss
     PyObject *values[START_ARGUMENTS];
     PyObject *stage_name = args[0];
     if (__builtin_expect(count != 1 || keywords != NULL, 0)) {
-        if (mu_py_bind(&signature, args, count, keywords, values) < 0) {
+        struct mu_py_look look;
+        if (mu_py_bind(&signature, args, count, keywords, values) < 0 ||
+            mu_py_look_of(values[START_COLOR], values[START_DOMAIN], &look) < 0) {
             return NULL;
         }
         stage_name = values[START_STAGE];
+        if (mu_nvtx_attached(self->marks.nvtx)) {
+            return mu_py_stage_new(self, stage_name, &look, values[START_DOMAIN]);
+        }
     }
     const struct mu_recent_stage *recent = recent_place(self, stage_name);
     if (__builtin_expect(recent->name == stage_name, 1)) {
@@ -244,7 +257,12 @@ static PyObject *timer_step(PyObject *object, PyObject *const *args, Py_ssize_t 
         return NULL;
     }
     struct mu_recorder *recorder = self->timer.recorder;
+    struct mu_cuda_pool *gpu = self->marks.use_cuda ? recorder->gpu : NULL;
     Py_BEGIN_ALLOW_THREADS;
+    if (wait) {
+        mu_cuda_wait(gpu);
+    }
+    mu_cuda_pool_step(gpu);
     mu_recorder_drain(recorder, wait ? step_drain_wait_ns : 0);
     Py_END_ALLOW_THREADS;
     mu_py_report_troubles(self->state);
@@ -288,14 +306,18 @@ static PyObject *figures(struct mu_recorder *recorder, uint16_t path,
                          mu_aggregate_quantile(aggregate, 0.99));
 }
 
-static int append_figures(struct mu_py_timer *self, uint16_t path, PyObject *list) {
+/* Adds up what is known of a path. */
+typedef void (*path_sum)(struct mu_timer *timer, uint16_t path, struct mu_aggregate *into);
+
+static int append_figures(struct mu_py_timer *self, path_sum add_up, uint16_t path,
+                          PyObject *list) {
     struct mu_aggregate *sum = PyMem_Malloc(sizeof(*sum));
     if (sum == NULL) {
         PyErr_NoMemory();
         return -1;
     }
     mu_aggregate_init(sum);
-    mu_timer_aggregate(&self->timer, path, sum);
+    add_up(&self->timer, path, sum);
     int rc = 0;
     if (atomic_load(&sum->count) > 0) {
         PyObject *row = figures(self->timer.recorder, path, sum);
@@ -306,7 +328,7 @@ static int append_figures(struct mu_py_timer *self, uint16_t path, PyObject *lis
     return rc;
 }
 
-static PyObject *timer_aggregates(PyObject *object, PyObject *Py_UNUSED(ignored)) {
+static PyObject *all_figures(PyObject *object, path_sum add_up) {
     struct mu_py_timer *self = (struct mu_py_timer *)object;
     if (self->timer.recorder == NULL) {
         not_initialised();
@@ -314,11 +336,36 @@ static PyObject *timer_aggregates(PyObject *object, PyObject *Py_UNUSED(ignored)
     }
     PyObject *list = PyList_New(0);
     for (uint32_t path = 1; list != NULL && path < self->timer.recorder->names.path_count; path++) {
-        if (append_figures(self, (uint16_t)path, list) < 0) {
+        if (append_figures(self, add_up, (uint16_t)path, list) < 0) {
             Py_CLEAR(list);
         }
     }
     return list;
+}
+
+static PyObject *timer_aggregates(PyObject *object, PyObject *Py_UNUSED(ignored)) {
+    return all_figures(object, mu_timer_aggregate);
+}
+
+static PyObject *timer_cuda_aggregates(PyObject *object, PyObject *Py_UNUSED(ignored)) {
+    return all_figures(object, mu_timer_gpu_aggregate);
+}
+
+static PyObject *timer_register_stage(PyObject *object, PyObject *const *args, Py_ssize_t count,
+                                      PyObject *keywords) {
+    static const struct mu_py_signature signature = {"register_stage", start_names, 1,
+                                                     START_ARGUMENTS};
+    struct mu_py_timer *self = (struct mu_py_timer *)object;
+    PyObject *values[START_ARGUMENTS];
+    struct mu_py_name name;
+    struct mu_py_look look;
+    if (mu_py_bind(&signature, args, count, keywords, values) < 0 ||
+        mu_py_name_of(values[START_STAGE], "stage_name", &name) < 0 ||
+        mu_py_look_of(values[START_COLOR], values[START_DOMAIN], &look) < 0) {
+        return NULL;
+    }
+    mu_py_marks_register(&self->marks, &name, &look);
+    Py_RETURN_NONE;
 }
 
 /* --- the type ----------------------------------------------------------------------------- */
@@ -336,12 +383,15 @@ static PyObject *timer_new(PyTypeObject *type, PyObject *Py_UNUSED(args),
 }
 
 static int timer_init(PyObject *object, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"tag", "strict", NULL};
+    static char *names[] = {"tag", "strict", "use_cuda", "cuda_stages", NULL};
     struct mu_py_timer *self = (struct mu_py_timer *)object;
     const char *tag = "";
     int strict = 0;
+    int use_cuda = 0;
+    PyObject *cuda_stages = NULL;
     struct mu_error err = {0};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|s$p:Timer", names, &tag, &strict)) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|s$ppO:Timer", names, &tag, &strict, &use_cuda,
+                                     &cuda_stages)) {
         return -1;
     }
     if (self->timer.recorder != NULL) {
@@ -359,12 +409,13 @@ static int timer_init(PyObject *object, PyObject *args, PyObject *kwargs) {
         return -1;
     }
     self->strict = strict != 0;
-    return 0;
+    return mu_py_marks_init(&self->marks, self->state, self->timer.tag, use_cuda, cuda_stages);
 }
 
 static int timer_traverse(PyObject *object, visitproc visit, void *arg) {
     Py_VISIT(Py_TYPE(object));
     Py_VISIT(((struct mu_py_timer *)object)->stages);
+    Py_VISIT(((struct mu_py_timer *)object)->marks.search);
     return 0;
 }
 
@@ -380,6 +431,7 @@ static void timer_dealloc(PyObject *object) {
     PyObject_GC_UnTrack(object);
     timer_clear(object);
     mu_timer_release(&((struct mu_py_timer *)object)->timer);
+    mu_py_marks_clear(&((struct mu_py_timer *)object)->marks);
     type->tp_free(object);
     Py_DECREF(type);
 }
@@ -390,6 +442,10 @@ static PyObject *get_tag(PyObject *object, void *Py_UNUSED(closure)) {
 
 static PyObject *get_strict(PyObject *object, void *Py_UNUSED(closure)) {
     return PyBool_FromLong(((struct mu_py_timer *)object)->strict);
+}
+
+static PyObject *get_use_cuda(PyObject *object, void *Py_UNUSED(closure)) {
+    return PyBool_FromLong(((struct mu_py_timer *)object)->marks.use_cuda);
 }
 
 static PyObject *get_current_step(PyObject *object, void *Py_UNUSED(closure)) {
@@ -413,6 +469,7 @@ static PyObject *get_closed_stages(PyObject *object, void *Py_UNUSED(closure)) {
 static PyGetSetDef timer_getset[] = {
     {"tag", get_tag, NULL, NULL, NULL},
     {"strict", get_strict, NULL, NULL, NULL},
+    {"use_cuda", get_use_cuda, NULL, NULL, NULL},
     {"current_step", get_current_step, NULL, NULL, NULL},
     {"depth", get_depth, NULL, NULL, NULL},
     {"unmatched_stops", get_unmatched_stops, NULL, NULL, NULL},
@@ -442,17 +499,29 @@ PyDoc_STRVAR(set_step_doc,
              "Name the step that stages started from now on belong to (an int).\n\n"
              "Stages of the calling thread that the step before left open, by an exception for\n"
              "instance, are closed and marked closed=step.");
-PyDoc_STRVAR(step_doc,
-             "step($self, wait=True)\n--\n\n"
-             "Write what was recorded to the profile CSV.\n\n"
-             "Releases the GIL. With wait=False nothing is waited for: neither GPU times nor a\n"
-             "drain that is under way.");
+PyDoc_STRVAR(
+    step_doc,
+    "step($self, wait=True)\n--\n\n"
+    "Write what was recorded to the profile CSV.\n\n"
+    "With use_cuda it waits for the GPU's last timed stage, never for the device. Releases\n"
+    "the GIL. With wait=False nothing is waited for: neither GPU times nor a drain that\n"
+    "is under way.");
 PyDoc_STRVAR(
     aggregates_doc,
     "aggregates($self)\n--\n\n"
     "Figures of the whole run, a tuple for each path of stages: (names from the outermost\n"
     "on, count, sum, min, max, std, p50, p90, p99), times in ns. Percentiles are within\n"
     "1 %.");
+
+PyDoc_STRVAR(cuda_aggregates_doc,
+             "cuda_aggregates($self)\n--\n\n"
+             "The same figures of GPU times: of the stages whose times are written already.");
+PyDoc_STRVAR(register_stage_doc,
+             "register_stage($self, stage_name, color='blue', domain_name=None)\n--\n\n"
+             "Make a stage's NVTX range known before its first start.\n\n"
+             "The first start of a stage registers its name with the tool, which takes some\n"
+             "microseconds; this takes them out of the run. Does nothing when no tool listens.\n"
+             "ValueError or TypeError for a color or domain_name that is none.");
 
 #define FAST(function) ((PyCFunction)(void (*)(void))(function)), METH_FASTCALL | METH_KEYWORDS
 
@@ -480,12 +549,14 @@ static PyMethodDef timer_methods[] = {
     {"set_step", FAST(timer_set_step), set_step_doc},
     {"step", FAST(timer_step), step_doc},
     {"synchronize_and_log", FAST(timer_step), step_doc},
+    {"register_stage", FAST(timer_register_stage), register_stage_doc},
     {"aggregates", timer_aggregates, METH_NOARGS, aggregates_doc},
+    {"cuda_aggregates", timer_cuda_aggregates, METH_NOARGS, cuda_aggregates_doc},
     {"__init_subclass__", timer_init_subclass, METH_NOARGS | METH_CLASS, NULL},
     {NULL, NULL, 0, NULL},
 };
 
-PyDoc_STRVAR(timer_doc, "Timer(tag='', *, strict=False)\n--\n\n"
+PyDoc_STRVAR(timer_doc, "Timer(tag='', *, strict=False, use_cuda=False, cuda_stages=None)\n--\n\n"
                         "Records the stages of a run; the base of my_utils.utils.MyTimer.");
 
 static PyType_Slot timer_slots[] = {

@@ -10,6 +10,10 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include <stdbool.h>
+
+struct mu_dlpack_exchange;
+struct mu_nvtx;
 struct mu_recorder;
 struct mu_timer;
 
@@ -23,6 +27,10 @@ struct mu_state {
     struct mu_recorder *recorder;   /* owned; NULL before the first use */
     struct mu_timer *event_timer;   /* owned: its lanes carry the events of log_event */
     uint32_t reported_troubles;     /* bits of the kinds that were warned of */
+    uint32_t reported_cuda;         /* the same for GPU times */
+    struct mu_nvtx *nvtx;           /* owned; NULL while no tool listens */
+    bool nvtx_asked;
+    const struct mu_dlpack_exchange *exchange; /* torch's, for good; NULL before its first use */
 };
 
 extern PyModuleDef mu_module;
@@ -41,6 +49,8 @@ int mu_py_recorder_exec(PyObject *module);
 int mu_py_timer_exec(PyObject *module);
 int mu_py_stage_exec(PyObject *module);
 int mu_py_no_op_exec(PyObject *module);
+int mu_py_cuda_exec(PyObject *module);
+int mu_py_marks_exec(PyObject *module);
 
 /* Frees the recorder with all that it has open. */
 void mu_py_recorder_release(struct mu_state *state);

@@ -84,6 +84,7 @@ struct mu_cuda_lane {
 struct mu_cuda_pool {
     const struct mu_cuda_driver *driver;
     mu_cuda_current_stream current_stream;
+    void *stream_owner;
     int64_t (*now_ns)(void);
     int32_t capacity;
     struct mu_cuda_slot *slots; /* owned */

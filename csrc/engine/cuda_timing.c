@@ -30,6 +30,7 @@ int mu_cuda_pool_create(struct mu_cuda_pool **out, const struct mu_cuda_pool_opt
     }
     pool->driver = options->driver;
     pool->current_stream = options->current_stream;
+    pool->stream_owner = options->stream_owner;
     pool->now_ns = options->now_ns == NULL ? monotonic_ns : options->now_ns;
     pool->capacity = (int32_t)capacity;
     pool->slots = slots;
@@ -360,7 +361,7 @@ static bool slot_begin(struct mu_cuda_pool *pool, struct mu_cuda_lane *lane,
 uint32_t mu_cuda_span_begin(struct mu_cuda_pool *pool) {
     struct mu_cuda_lane *lane = pool == NULL ? NULL : current_lane(pool);
     void *current = NULL;
-    if (lane == NULL || pool->current_stream(lane->device, &current) != 0) {
+    if (lane == NULL || pool->current_stream(pool->stream_owner, lane->device, &current) != 0) {
         return 0;
     }
     CUstream stream = (CUstream)current;

@@ -29,11 +29,12 @@ struct mu_cuda_pool;
 
 /* Writes the current stream of a device, or returns -1. Called with that device's context current.
  */
-typedef int (*mu_cuda_current_stream)(int32_t device, void **stream);
+typedef int (*mu_cuda_current_stream)(void *owner, int32_t device, void **stream);
 
 struct mu_cuda_pool_options {
     const struct mu_cuda_driver *driver; /* borrowed for the life of the pool */
     mu_cuda_current_stream current_stream;
+    void *stream_owner; /* its first argument */
     uint32_t capacity;       /* spans, 1 to MU_CUDA_SPANS_MAX; 0: the default */
     int64_t (*now_ns)(void); /* NULL: CLOCK_MONOTONIC */
 };

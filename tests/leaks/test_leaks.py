@@ -12,6 +12,7 @@ import pytest
 from my_utils import _core
 
 from . import cases as cases
+from . import gpu_cases as gpu_cases
 from .harness import CASES, Case, entry_points, find_leaks, prepared
 
 

@@ -11,7 +11,8 @@
 static struct mu_cuda_driver driver;
 static void *stream_now;
 
-static int current_stream(int32_t device, void **stream) {
+static int current_stream(void *owner, int32_t device, void **stream) {
+    (void)owner;
     (void)device;
     *stream = stream_now;
     return 0;

@@ -1,0 +1,142 @@
+/* GPU times from Python: where the driver and torch's streams are found, and what became of it. */
+#include "py_cuda.h"
+
+#include <stdio.h>
+
+#include "args.h"
+#include "dlpack_exchange.h"
+
+/* --- torch's current stream --------------------------------------------------------------- */
+
+/* The attribute of torch.Tensor, if torch is imported; it is never imported here. */
+static PyObject *exchange_capsule(void) {
+    PyObject *modules = PyImport_GetModuleDict(); /* borrowed */
+    PyObject *torch = PyMapping_GetItemString(modules, "torch");
+    PyObject *tensor = torch == NULL ? NULL : PyObject_GetAttrString(torch, "Tensor");
+    PyObject *capsule = tensor == NULL ? NULL : PyObject_GetAttrString(tensor, MU_DLPACK_ATTRIBUTE);
+    Py_XDECREF(tensor);
+    Py_XDECREF(torch);
+    return capsule;
+}
+
+static const struct mu_dlpack_exchange *find_exchange(void) {
+    PyObject *capsule = exchange_capsule();
+    const struct mu_dlpack_header *header =
+        capsule == NULL ? NULL : PyCapsule_GetPointer(capsule, MU_DLPACK_CAPSULE);
+    Py_XDECREF(capsule);
+    PyErr_Clear();
+    while (header != NULL && header->major > MU_DLPACK_MAJOR) {
+        header = header->older;
+    }
+    return header != NULL && header->major == MU_DLPACK_MAJOR ? (const void *)header : NULL;
+}
+
+/* Called in the middle of a stage's start, with the GIL and a CUDA context of the thread's own. */
+static int current_stream(void *owner, int32_t device, void **stream) {
+    struct mu_state *state = owner;
+    if (state->exchange == NULL) {
+        state->exchange = find_exchange();
+        if (state->exchange == NULL) {
+            return -1;
+        }
+    }
+    if (state->exchange->current_work_stream(MU_DLPACK_CUDA, device, stream) != 0) {
+        PyErr_Clear();
+        return -1;
+    }
+    return 0;
+}
+
+/* --- the pool ----------------------------------------------------------------------------- */
+
+int mu_py_cuda_use(struct mu_state *state) {
+    const struct mu_cuda_driver *driver = mu_cuda_driver_get();
+    if (!driver->available) {
+        char message[256];
+        snprintf(message, sizeof(message),
+                 "use_cuda=True, but there is no CUDA driver (%.160s); stages have CPU times only",
+                 driver->reason);
+        mu_py_warn(state, "cuda_unavailable", message);
+        return 0;
+    }
+    struct mu_cuda_pool_options options = {
+        .driver = driver, .current_stream = current_stream, .stream_owner = state};
+    struct mu_error err = {0};
+    if (mu_recorder_use_gpu(state->recorder, &options, &err) != MU_OK) {
+        mu_py_raise(&err);
+        return -1;
+    }
+    return 0;
+}
+
+enum cuda_trouble { TROUBLE_ERROR = 1, TROUBLE_LATE = 2, TROUBLE_EMPTY = 4 };
+
+static bool report_once(struct mu_state *state, enum cuda_trouble trouble, bool happened) {
+    if (!happened || (state->reported_cuda & trouble) != 0) {
+        return false;
+    }
+    state->reported_cuda |= trouble;
+    return true;
+}
+
+void mu_py_report_cuda(struct mu_state *state) {
+    struct mu_cuda_pool *pool = state->recorder == NULL ? NULL : state->recorder->gpu;
+    struct mu_cuda_stats stats;
+    if (pool == NULL) {
+        return;
+    }
+    mu_cuda_pool_stats(pool, &stats);
+    if (report_once(state, TROUBLE_ERROR, stats.errors > 0)) {
+        char message[256];
+        snprintf(message, sizeof(message),
+                 "%s failed with %s (%d); stages of this CUDA context have CPU times only from "
+                 "now on",
+                 stats.first_call, mu_cuda_error_name(mu_cuda_driver_get(), stats.first_error),
+                 stats.first_error);
+        mu_py_warn(state, "cuda_error", message);
+    }
+    if (report_once(state, TROUBLE_LATE, stats.late > 0)) {
+        mu_py_warn(state, "cuda_late",
+                   "GPU times were not ready two steps after their stage and were left out; the "
+                   "GPU lies far behind (step() with wait=True keeps it close)");
+    }
+    if (report_once(state, TROUBLE_EMPTY, stats.exhausted > 0)) {
+        mu_py_warn(state, "cuda_pool_empty",
+                   "more stages wait for their GPU times than the pool has events for; the others "
+                   "have CPU times only (call step() more often, or narrow cuda_stages)");
+    }
+}
+
+/* --- functions of the module -------------------------------------------------------------- */
+
+static PyObject *cuda_state(PyObject *module, PyObject *Py_UNUSED(ignored)) {
+    const struct mu_cuda_driver *driver = mu_cuda_driver_get();
+    struct mu_state *state = mu_state_of(module);
+    struct mu_cuda_stats stats = {0};
+    if (state->recorder != NULL) {
+        mu_cuda_pool_stats(state->recorder->gpu, &stats);
+    }
+    return Py_BuildValue(
+        "{s:N,s:s,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:s}", "available",
+        PyBool_FromLong(driver->available), "reason", driver->reason, "spans",
+        (unsigned long long)stats.spans, "pool_empty", (unsigned long long)stats.exhausted,
+        "captured", (unsigned long long)stats.captured, "late", (unsigned long long)stats.late,
+        "failed", (unsigned long long)stats.failed, "errors", (unsigned long long)stats.errors,
+        "axis_resets", (unsigned long long)stats.axis_resets, "error",
+        stats.first_error == 0 ? "" : mu_cuda_error_name(driver, stats.first_error));
+}
+
+PyDoc_STRVAR(cuda_state_doc,
+             "cuda_state($module)\n--\n\n"
+             "What became of GPU times: whether there is a driver and why not, and counts of\n"
+             "spans begun, not begun (pool_empty, captured), released too early (late), lost to\n"
+             "an error (failed), and of errors; `error` names the first one.");
+
+static PyMethodDef functions[] = {
+    {"cuda_state", cuda_state, METH_NOARGS, cuda_state_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+int mu_py_cuda_exec(PyObject *module) {
+    return PyModule_AddFunctions(module, functions);
+}

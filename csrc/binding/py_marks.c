@@ -1,0 +1,230 @@
+#include "py_marks.h"
+
+#include <string.h>
+
+#include "color.h"
+#include "py_cuda.h"
+
+enum { CHOICES = 512 };
+
+static const uint32_t blue = 0xff0000ff;
+
+/* What cuda_stages said of a name. Names meet here by their hash; one that loses its place is
+ * asked for again. */
+struct mu_gpu_choice {
+    uint64_t hash;
+    uint32_t length;
+    bool known;
+    bool gpu;
+};
+
+/* --- arguments ---------------------------------------------------------------------------- */
+
+static int color_of(PyObject *color, uint32_t *argb) {
+    struct mu_error err = {0};
+    if (PyUnicode_Check(color)) {
+        struct mu_py_text text;
+        if (mu_py_utf8(color, "color", &text) < 0) {
+            return -1;
+        }
+        if (mu_color_parse(text.bytes, (size_t)text.length, argb, &err) == MU_OK) {
+            return 0;
+        }
+    } else if (PyIndex_Check(color) && !PyBool_Check(color)) {
+        int64_t number;
+        if (mu_py_int64(color, "color", &number) < 0) {
+            return -1;
+        }
+        if (mu_color_from_int(number, argb, &err) == MU_OK) {
+            return 0;
+        }
+    } else {
+        PyErr_Format(PyExc_TypeError, "color must be a str or an int, not %.100s (%.200R)",
+                     Py_TYPE(color)->tp_name, color);
+        return -1;
+    }
+    mu_py_raise(&err);
+    return -1;
+}
+
+int mu_py_look_of(PyObject *color, PyObject *domain, struct mu_py_look *look) {
+    look->argb = blue;
+    look->domain = (struct mu_py_text){NULL, 0};
+    if (color != NULL && color_of(color, &look->argb) < 0) {
+        return -1;
+    }
+    if (domain == NULL || domain == Py_None) {
+        return 0;
+    }
+    if (!PyUnicode_Check(domain)) {
+        PyErr_Format(PyExc_TypeError, "domain_name must be str or None, not %.100s (%.200R)",
+                     Py_TYPE(domain)->tp_name, domain);
+        return -1;
+    }
+    return mu_py_utf8(domain, "domain_name", &look->domain);
+}
+
+/* The `search` method of the pattern; a new reference. */
+static PyObject *search_of(PyObject *cuda_stages) {
+    if (!PyUnicode_Check(cuda_stages) && !PyObject_HasAttrString(cuda_stages, "search")) {
+        PyErr_Format(PyExc_TypeError,
+                     "cuda_stages must be a regular expression (str or re.Pattern) or None, not "
+                     "%.100s (%.200R)",
+                     Py_TYPE(cuda_stages)->tp_name, cuda_stages);
+        return NULL;
+    }
+    PyObject *re = PyImport_ImportModule("re");
+    PyObject *error = re == NULL ? NULL : PyObject_GetAttrString(re, "error");
+    PyObject *pattern =
+        error == NULL ? NULL : PyObject_CallMethod(re, "compile", "O", cuda_stages);
+    if (pattern == NULL && error != NULL && PyErr_ExceptionMatches(error)) {
+        PyErr_Clear();
+        PyErr_Format(PyExc_ValueError, "cuda_stages must be a valid regular expression, not %.200R",
+                     cuda_stages);
+    }
+    PyObject *search = pattern == NULL ? NULL : PyObject_GetAttrString(pattern, "search");
+    Py_XDECREF(error);
+    Py_XDECREF(pattern);
+    Py_XDECREF(re);
+    return search;
+}
+
+/* --- set-up ------------------------------------------------------------------------------- */
+
+/* A tool attaches when the process starts, so once is enough. */
+static int attach_nvtx(struct mu_state *state) {
+    if (state->nvtx_asked) {
+        return 0;
+    }
+    struct mu_error err = {0};
+    if (mu_nvtx_create(&state->nvtx, &err) != MU_OK) {
+        mu_py_raise(&err);
+        return -1;
+    }
+    state->nvtx_asked = true;
+    return 0;
+}
+
+static int choose_stages(struct mu_py_marks *marks, PyObject *cuda_stages) {
+    if (cuda_stages == NULL || cuda_stages == Py_None) {
+        return 0;
+    }
+    marks->search = search_of(cuda_stages);
+    if (marks->search == NULL) {
+        return -1;
+    }
+    marks->choices = PyMem_Calloc(CHOICES, sizeof(*marks->choices));
+    if (marks->choices == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    return 0;
+}
+
+int mu_py_marks_init(struct mu_py_marks *marks, struct mu_state *state, const char *tag,
+                     int use_cuda, PyObject *cuda_stages) {
+    if (choose_stages(marks, cuda_stages) < 0 || attach_nvtx(state) < 0 ||
+        (use_cuda && mu_py_cuda_use(state) < 0)) {
+        mu_py_marks_clear(marks);
+        return -1;
+    }
+    marks->use_cuda = use_cuda && state->recorder->gpu != NULL;
+    marks->nvtx = state->nvtx;
+    marks->category = tag[0] == '\0' ? NULL : tag;
+    marks->any = marks->use_cuda || mu_nvtx_attached(marks->nvtx);
+    return 0;
+}
+
+void mu_py_marks_clear(struct mu_py_marks *marks) {
+    Py_CLEAR(marks->search);
+    PyMem_Free(marks->choices);
+    memset(marks, 0, sizeof(*marks));
+}
+
+/* --- stages ------------------------------------------------------------------------------- */
+
+static const struct mu_nvtx_range *
+range_of(struct mu_py_marks *marks, const struct mu_py_name *name, const struct mu_py_look *look) {
+    if (!mu_nvtx_attached(marks->nvtx)) {
+        return NULL;
+    }
+    struct mu_nvtx_key key = {
+        .name = name->bytes,
+        .name_length = (size_t)name->length,
+        .category = marks->category,
+        .category_length = marks->category == NULL ? 0 : strlen(marks->category),
+        .argb = look == NULL ? blue : look->argb,
+    };
+    if (look != NULL && look->domain.bytes != NULL) {
+        key.domain = look->domain.bytes;
+        key.domain_length = (size_t)look->domain.length;
+    }
+    return mu_nvtx_range_get(marks->nvtx, &key);
+}
+
+/* 1, 0, or -1 with an exception. */
+static int ask_pattern(PyObject *search, const struct mu_py_name *name) {
+    PyObject *text = PyUnicode_DecodeUTF8(name->bytes, name->length, "replace");
+    PyObject *match = text == NULL ? NULL : PyObject_CallOneArg(search, text);
+    int gpu = match == NULL ? -1 : match != Py_None;
+    Py_XDECREF(match);
+    Py_XDECREF(text);
+    return gpu;
+}
+
+static int wants_gpu(struct mu_py_marks *marks, const struct mu_py_name *name) {
+    if (!marks->use_cuda || marks->search == NULL) {
+        return marks->use_cuda;
+    }
+    struct mu_gpu_choice *choice = &marks->choices[name->hash % CHOICES];
+    if (!choice->known || choice->hash != name->hash || choice->length != name->length) {
+        int gpu = ask_pattern(marks->search, name);
+        if (gpu < 0) {
+            return -1;
+        }
+        *choice = (struct mu_gpu_choice){name->hash, (uint32_t)name->length, true, gpu > 0};
+    }
+    return choice->gpu;
+}
+
+int mu_py_marks_start(struct mu_py_marks *marks, struct mu_lane *lane,
+                      const struct mu_py_name *name, const struct mu_py_look *look) {
+    int gpu = wants_gpu(marks, name);
+    if (gpu < 0) {
+        return -1;
+    }
+    struct mu_marks engine = {.range = range_of(marks, name, look), .gpu = gpu > 0};
+    mu_lane_start_marked(lane, name->bytes, (size_t)name->length, name->hash, &engine);
+    return 0;
+}
+
+void mu_py_marks_register(struct mu_py_marks *marks, const struct mu_py_name *name,
+                          const struct mu_py_look *look) {
+    range_of(marks, name, look);
+}
+
+/* --- functions of the module -------------------------------------------------------------- */
+
+static PyObject *nvtx_state(PyObject *module, PyObject *Py_UNUSED(ignored)) {
+    struct mu_state *state = mu_state_of(module);
+    if (attach_nvtx(state) < 0) {
+        return NULL;
+    }
+    return Py_BuildValue("{s:N,s:N,s:K}", "built", PyBool_FromLong(mu_nvtx_built()), "attached",
+                         PyBool_FromLong(mu_nvtx_attached(state->nvtx)), "overflowed",
+                         (unsigned long long)mu_nvtx_overflowed(state->nvtx));
+}
+
+PyDoc_STRVAR(nvtx_state_doc,
+             "nvtx_state($module)\n--\n\n"
+             "Whether NVTX was there at build time (built), whether a tool listens in this\n"
+             "process (attached), and how many lookups met a full table (overflowed).");
+
+static PyMethodDef functions[] = {
+    {"nvtx_state", nvtx_state, METH_NOARGS, nvtx_state_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+int mu_py_marks_exec(PyObject *module) {
+    return PyModule_AddFunctions(module, functions);
+}
