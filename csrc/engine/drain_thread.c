@@ -35,37 +35,17 @@ static bool wait_for_work(struct mu_recorder *recorder, bool *called) {
     return go_on;
 }
 
-/* Whether a heartbeat was taken, to be written once the lock is free: a slow file system must not
- * keep a step waiting. */
-static bool beat_lock_held(struct mu_recorder *recorder, int64_t *next_file_ns,
-                           struct mu_heartbeat *heartbeat) {
+static void beat(struct mu_recorder *recorder, int64_t *next_file_ns) {
     struct mu_journal_header *header = mu_journal_header(&recorder->journal);
     int64_t now = mu_clock_ns(CLOCK_MONOTONIC);
     atomic_store_explicit(&header->heartbeat_real_ns, mu_clock_ns(CLOCK_REALTIME),
                           memory_order_relaxed);
-    if (recorder->output.kind != MU_OUTPUT_FILE || now < *next_file_ns) {
-        return false;
-    }
-    *next_file_ns = now + heartbeat_file_ns;
-    mu_heartbeat_take(heartbeat, recorder, false);
-    if (!mu_output_is_in_place(&recorder->output)) {
-        atomic_store(&recorder->troubles.missing_csv, 1);
-    }
-    return true;
-}
-
-static void work_once(struct mu_recorder *recorder, bool called, int64_t *next_file_ns) {
-    struct mu_heartbeat heartbeat;
-    pthread_mutex_lock(&recorder->drain_lock);
-    if (called) {
-        mu_drain_run_lock_held(recorder);
-    } else {
-        mu_drain_take_anchor_lock_held(recorder);
-    }
-    bool taken = beat_lock_held(recorder, next_file_ns, &heartbeat);
-    pthread_mutex_unlock(&recorder->drain_lock);
-    if (taken) {
-        mu_heartbeat_write(&heartbeat);
+    if (recorder->output.kind == MU_OUTPUT_FILE && now >= *next_file_ns) {
+        *next_file_ns = now + heartbeat_file_ns;
+        mu_heartbeat_write(recorder, false);
+        if (!mu_output_is_in_place(&recorder->output)) {
+            atomic_store(&recorder->troubles.missing_csv, 1);
+        }
     }
 }
 
@@ -74,7 +54,14 @@ static void *thread_main(void *argument) {
     int64_t next_file_ns = 0;
     bool called;
     while (wait_for_work(recorder, &called)) {
-        work_once(recorder, called, &next_file_ns);
+        pthread_mutex_lock(&recorder->drain_lock);
+        if (called) {
+            mu_drain_run_lock_held(recorder);
+        } else {
+            mu_drain_take_anchor_lock_held(recorder);
+        }
+        beat(recorder, &next_file_ns);
+        pthread_mutex_unlock(&recorder->drain_lock);
     }
     pthread_mutex_lock(&recorder->thread_lock);
     recorder->thread_runs = false;

@@ -108,22 +108,16 @@ static void heartbeat_path(char path[MU_PATH_BYTES], const char *log_dir, const 
     snprintf(path, MU_PATH_BYTES, "%s/%s.heartbeat.json", log_dir, label);
 }
 
-void mu_heartbeat_take(struct mu_heartbeat *heartbeat, struct mu_recorder *recorder, bool closed) {
+void mu_heartbeat_write(struct mu_recorder *recorder, bool closed) {
     struct text text = {.bytes = malloc(TEXT_BYTES)};
-    heartbeat_path(heartbeat->path, recorder->config.log_dir, recorder->opened.label);
-    if (text.bytes != NULL) {
-        describe(recorder, closed, &text);
+    if (text.bytes == NULL) {
+        return;
     }
-    heartbeat->text = text.bytes;
-    heartbeat->length = text.length;
-}
-
-void mu_heartbeat_write(struct mu_heartbeat *heartbeat) {
-    if (heartbeat->text != NULL) {
-        replace_file(heartbeat->path, heartbeat->text, heartbeat->length);
-        free(heartbeat->text);
-        heartbeat->text = NULL;
-    }
+    char path[MU_PATH_BYTES];
+    heartbeat_path(path, recorder->config.log_dir, recorder->opened.label);
+    describe(recorder, closed, &text);
+    replace_file(path, text.bytes, text.length);
+    free(text.bytes);
 }
 
 uint32_t mu_heartbeat_read_attempt(const char *log_dir, const char *label) {

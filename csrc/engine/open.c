@@ -104,17 +104,12 @@ static void write_process_row(struct mu_recorder *recorder, const struct mu_open
 }
 
 /* Rows that waited in memory follow the process row into the file. */
-static void replay(struct mu_recorder *recorder, const struct mu_output *waiting) {
-    if (waiting->memory_dropped_rows > 0) {
-        char metadata[64];
-        snprintf(metadata, sizeof(metadata), "count=%llu,reason=before_setup",
-                 (unsigned long long)waiting->memory_dropped_rows);
-        mu_drain_write_fact(recorder, "my_utils.dropped", metadata);
-        mu_drain_flush_lock_held(recorder);
+static int replay(struct mu_output *from, struct mu_output *to, struct mu_error *err) {
+    int code = MU_OK;
+    if (from->memory_bytes > 0) {
+        code = mu_output_write(to, from->memory, from->memory_bytes, err);
     }
-    if (mu_output_write(&recorder->output, waiting->memory, waiting->memory_bytes, NULL) != MU_OK) {
-        atomic_fetch_add(&recorder->troubles.failed_writes, 1);
-    }
+    return code;
 }
 
 static int journal_directory(const struct mu_output_config *config, bool local, char *path,
@@ -197,19 +192,13 @@ static bool same_place(const struct mu_recorder *recorder, const struct mu_outpu
            current.st_ino == wanted.st_ino && current.st_dev == wanted.st_dev;
 }
 
-static void write_heartbeat(struct mu_recorder *recorder, bool closed) {
-    struct mu_heartbeat heartbeat;
-    mu_heartbeat_take(&heartbeat, recorder, closed);
-    mu_heartbeat_write(&heartbeat);
-}
-
 /* Writes out and lets go of the files in use; the journal is in memory afterwards. */
 static int leave_files(struct mu_recorder *recorder, struct mu_error *err) {
     if (recorder->output.fd < 0) {
         return MU_OK;
     }
     mu_drain_settle_lock_held(recorder);
-    write_heartbeat(recorder, true);
+    mu_heartbeat_write(recorder, true);
     bool elsewhere = strcmp(recorder->opened.journal_path, "") != 0 &&
                      strncmp(recorder->opened.journal_path, recorder->config.log_dir,
                              strlen(recorder->config.log_dir)) != 0;
@@ -245,7 +234,9 @@ static int begin_files(struct mu_recorder *recorder, struct mu_output *fresh,
     memset(recorder->drain->named_threads, 0, sizeof(recorder->drain->named_threads));
     write_process_row(recorder, report);
     mu_drain_flush_lock_held(recorder);
-    replay(recorder, &waiting);
+    if (replay(&waiting, &recorder->output, err) != MU_OK) {
+        atomic_fetch_add(&recorder->troubles.failed_writes, 1);
+    }
     mu_output_free(&waiting);
     mu_drain_commit_lock_held(recorder);
     return MU_OK;
@@ -277,7 +268,7 @@ static int open_files(struct mu_recorder *recorder, const struct mu_output_confi
     attach_journal(recorder, local, report);
     recorder->in_background = chooses_background(config, local);
     recorder->opened = *report;
-    write_heartbeat(recorder, false);
+    mu_heartbeat_write(recorder, false);
     return MU_OK;
 }
 
