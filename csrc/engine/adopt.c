@@ -23,7 +23,8 @@ static bool belongs_to(const char *name, const char *label, const char *suffix) 
            name[length + 1] <= '9' && ends_with(name, suffix);
 }
 
-/* The journal's path that a pointer file holds. */
+/* The journal's path that a pointer file holds; its name must be the pointer's own, so that no
+ * pointer leads to a file that is no journal of this label. */
 static bool read_pointer(const char *pointer, char *path, size_t size) {
     FILE *file = fopen(pointer, "re");
     if (file == NULL) {
@@ -31,20 +32,30 @@ static bool read_pointer(const char *pointer, char *path, size_t size) {
     }
     bool read = fgets(path, (int)size, file) != NULL;
     fclose(file);
+    if (!read || path[0] != '/') {
+        return false;
+    }
     path[strcspn(path, "\n")] = '\0';
-    return read && path[0] == '/';
+    const char *name = strrchr(path, '/') + 1, *own = strrchr(pointer, '/') + 1;
+    return strlen(name) + strlen("-ref") == strlen(own) && strncmp(name, own, strlen(name)) == 0;
 }
 
-/* Cuts the CSV to what the commit counts, when the commit speaks of the current part. */
+/* Cuts the CSV to what the commit counts, when the commit speaks of the current part and nobody
+ * has written after it. */
 static int cut_to_commit(struct mu_output *output, const struct mu_journal_image *image,
                          struct mu_error *err) {
-    if (image->csv_part != output->part || image->csv_bytes > output->csv_bytes) {
+    uint64_t prefix;
+    if (image->csv_part != output->part) {
         return MU_OK;
     }
-    if (ftruncate(output->fd, (off_t)image->csv_bytes) != 0) {
+    int code = mu_journal_image_csv_prefix(image, output->fd, &prefix, err);
+    if (code != MU_OK || prefix >= output->csv_bytes) {
+        return code;
+    }
+    if (ftruncate(output->fd, (off_t)prefix) != 0) {
         return mu_error_sys(err, "cut", output->csv_path);
     }
-    output->csv_bytes = image->csv_bytes;
+    output->csv_bytes = prefix;
     return MU_OK;
 }
 
@@ -68,7 +79,9 @@ static int adopt_one(struct mu_output *output, const char *path, struct mu_adopt
     if (code == MU_OK) {
         adopted->journals++;
         adopted->rows += recovered.rows;
-        adopted->last_attempt = image.header->attempt;
+        if (image.header->attempt > adopted->last_attempt) {
+            adopted->last_attempt = image.header->attempt;
+        }
         unlink(path);
     }
     mu_csv_writer_free(&writer);
@@ -83,41 +96,102 @@ static void put_aside(const char *path) {
     rename(path, aside);
 }
 
-int mu_adopt_journals(struct mu_output *output, const char *label, struct mu_adopted *adopted,
-                      struct mu_error *err) {
-    memset(adopted, 0, sizeof(*adopted));
+struct dead_journal {
+    char path[MU_PATH_BYTES];
+    char pointer[MU_PATH_BYTES];  /* that led there, empty for none */
+    uint64_t csv_part, csv_bytes; /* of its last commit */
+};
+
+struct dead_journals {
+    struct dead_journal *list; /* owned */
+    size_t count;
+};
+
+/* Looks at one entry of the directory. */
+static bool is_dead_journal(const struct mu_output *output, const char *label, const char *name,
+                            struct dead_journal *found) {
+    bool pointer = belongs_to(name, label, ".journal-ref");
+    if (!pointer && !belongs_to(name, label, ".journal")) {
+        return false;
+    }
+    memset(found, 0, sizeof(*found));
+    snprintf(found->path, sizeof(found->path), "%s/%s", output->directory, name);
+    if (pointer) {
+        memcpy(found->pointer, found->path, sizeof(found->pointer));
+        /* What is not there is on another host, or gone with a reboot. */
+        if (!read_pointer(found->pointer, found->path, sizeof(found->path)) ||
+            access(found->path, F_OK) != 0) {
+            return false;
+        }
+    }
+    return !mu_journal_is_held(found->path);
+}
+
+static int add_journal(struct dead_journals *journals, struct dead_journal *found,
+                       struct mu_error *err) {
+    struct mu_journal_image image;
+    int code = mu_journal_image_read(&image, found->path, err);
+    if (code == MU_ERR_FORMAT || code == MU_ERR_VERSION) {
+        put_aside(found->path);
+        return MU_OK;
+    }
+    if (code != MU_OK) {
+        return code == MU_ERR_IO ? MU_OK : code; /* it stays for those who may read it */
+    }
+    found->csv_part = image.csv_part;
+    found->csv_bytes = image.csv_bytes;
+    mu_journal_image_close(&image);
+    struct dead_journal *list =
+        realloc(journals->list, (journals->count + 1) * sizeof(*journals->list));
+    if (list == NULL) {
+        return mu_error_no_memory(err, "list of journals");
+    }
+    journals->list = list;
+    list[journals->count++] = *found;
+    return MU_OK;
+}
+
+/* Those that end furthest in the CSV come first: their rows are cut off and written again before
+ * rows of older processes are appended. */
+static int compare_journals(const void *a, const void *b) {
+    const struct dead_journal *left = a, *right = b;
+    if (left->csv_part != right->csv_part) {
+        return left->csv_part > right->csv_part ? -1 : 1;
+    }
+    return (left->csv_bytes < right->csv_bytes) - (left->csv_bytes > right->csv_bytes);
+}
+
+static int find_journals(const struct mu_output *output, const char *label,
+                         struct dead_journals *journals, struct mu_error *err) {
     DIR *directory = opendir(output->directory);
     if (directory == NULL) {
         return mu_error_sys(err, "open directory", output->directory);
     }
     int code = MU_OK;
+    struct dead_journal found;
     for (struct dirent *entry; code == MU_OK && (entry = readdir(directory)) != NULL;) {
-        char path[MU_PATH_BYTES], journal[MU_PATH_BYTES];
-        bool pointer = belongs_to(entry->d_name, label, ".journal-ref");
-        if (!pointer && !belongs_to(entry->d_name, label, ".journal")) {
-            continue;
-        }
-        snprintf(path, sizeof(path), "%s/%s", output->directory, entry->d_name);
-        snprintf(journal, sizeof(journal), "%s", path);
-        if (pointer && !read_pointer(path, journal, sizeof(journal))) {
-            continue;
-        }
-        if (pointer && access(journal, F_OK) != 0) {
-            continue; /* on another host, or gone with a reboot */
-        }
-        if (mu_journal_is_held(journal)) {
-            continue;
-        }
-        int result = adopt_one(output, journal, adopted, err);
-        if (result == MU_ERR_FORMAT || result == MU_ERR_VERSION) {
-            put_aside(journal);
-        } else {
-            code = result;
-        }
-        if (pointer && result == MU_OK) {
-            unlink(path);
+        if (is_dead_journal(output, label, entry->d_name, &found)) {
+            code = add_journal(journals, &found, err);
         }
     }
     closedir(directory);
+    if (journals->count > 0) {
+        qsort(journals->list, journals->count, sizeof(*journals->list), compare_journals);
+    }
+    return code;
+}
+
+int mu_adopt_journals(struct mu_output *output, const char *label, struct mu_adopted *adopted,
+                      struct mu_error *err) {
+    struct dead_journals journals = {NULL, 0};
+    memset(adopted, 0, sizeof(*adopted));
+    int code = find_journals(output, label, &journals, err);
+    for (size_t i = 0; code == MU_OK && i < journals.count; i++) {
+        code = adopt_one(output, journals.list[i].path, adopted, err);
+        if (code == MU_OK && journals.list[i].pointer[0] != '\0') {
+            unlink(journals.list[i].pointer);
+        }
+    }
+    free(journals.list);
     return code;
 }

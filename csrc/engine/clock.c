@@ -51,7 +51,7 @@ struct mu_anchor mu_clock_anchor(bool counter) {
 }
 
 static uint64_t segment_rate(const struct mu_anchor *from, const struct mu_anchor *to) {
-    unsigned __int128 ns = (unsigned __int128)(uint64_t)(to->mono_ns - from->mono_ns);
+    unsigned __int128 ns = (uint64_t)to->mono_ns - (uint64_t)from->mono_ns;
     return (uint64_t)((ns << MU_CLOCK_RATE_SHIFT) / (to->ticks - from->ticks));
 }
 
@@ -112,9 +112,11 @@ int64_t mu_timeline_mono_ns(struct mu_timeline *timeline, uint64_t ticks) {
     timeline->hit = i;
     const struct mu_anchor *anchor = &timeline->anchors[i];
     if (ticks >= anchor->ticks) {
-        return anchor->mono_ns + (int64_t)mu_clock_scale(ticks - anchor->ticks, timeline->rate[i]);
+        uint64_t since = mu_clock_scale(ticks - anchor->ticks, timeline->rate[i]);
+        return mu_clock_add(anchor->mono_ns, (int64_t)since);
     }
-    return anchor->mono_ns - (int64_t)mu_clock_scale(anchor->ticks - ticks, timeline->rate[i]);
+    uint64_t before = mu_clock_scale(anchor->ticks - ticks, timeline->rate[i]);
+    return mu_clock_add(anchor->mono_ns, (int64_t)(0 - before));
 }
 
 uint64_t mu_timeline_rate(const struct mu_timeline *timeline) {

@@ -76,6 +76,11 @@ uint64_t mu_timeline_rate(const struct mu_timeline *timeline);
 
 enum { MU_CLOCK_RATE_SHIFT = 40 };
 
+/* Wraps: times that come from files may be anything. */
+static inline int64_t mu_clock_add(int64_t a, int64_t b) {
+    return (int64_t)((uint64_t)a + (uint64_t)b);
+}
+
 static inline uint64_t mu_clock_scale(uint64_t ticks, uint64_t rate) {
     return (uint64_t)(((unsigned __int128)ticks * rate) >> MU_CLOCK_RATE_SHIFT);
 }

@@ -7,6 +7,7 @@
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #ifndef MADV_POPULATE_WRITE
@@ -114,12 +115,24 @@ static void used_ranges(const struct mu_journal *journal, struct range ranges[2]
     ranges[1].bytes = (size_t)chunk_count(journal) * MU_CHUNK_BYTES;
 }
 
+/* The file is ours; a reader that asks whether somebody holds it takes the lock for a moment. */
+static bool lock_new(int fd) {
+    enum { TRIES = 100 };
+    static const struct timespec pause = {.tv_nsec = 1000000};
+    int rc = flock(fd, LOCK_EX | LOCK_NB);
+    for (int i = 0; i < TRIES && rc != 0 && (errno == EWOULDBLOCK || errno == EINTR); i++) {
+        nanosleep(&pause, NULL);
+        rc = flock(fd, LOCK_EX | LOCK_NB);
+    }
+    return rc == 0 || errno == ENOLCK || errno == EOPNOTSUPP;
+}
+
 static int create_locked(const char *path, int *fd, struct mu_error *err) {
     *fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
     if (*fd < 0) {
         return mu_error_sys(err, "create journal", path);
     }
-    if (flock(*fd, LOCK_EX | LOCK_NB) != 0 && errno != ENOLCK && errno != EOPNOTSUPP) {
+    if (!lock_new(*fd)) {
         return mu_error_sys(err, "lock journal", path);
     }
     if (ftruncate(*fd, MU_JOURNAL_BYTES) != 0) {

@@ -21,9 +21,13 @@ struct mu_journal_image {
     const uint8_t *bytes; /* borrowed */
     size_t size;
     uint8_t *owned; /* the bytes when they were read from a file */
+    /* How far lanes had got when their open stages were known; NULL when nothing moves. Owned. */
+    uint64_t *later_heads;
+    bool overrun; /* the process wrote faster than its rings could be read */
     const struct mu_journal_header *header;
     struct mu_strings strings;
     uint32_t chunk_count;
+    uint32_t missing_chunks; /* that the header counts and the file, cut short, does not have */
     struct mu_timeline timeline;
     /* The commit that counts; all 0 before the first. */
     uint64_t epoch;
@@ -38,8 +42,8 @@ struct mu_journal_image {
 int mu_journal_image_open(struct mu_journal_image *image, const uint8_t *bytes, size_t size,
                           struct mu_error *err);
 
-/* Reads the used parts of a file. A journal that its process changes meanwhile is read again, so
- * that its commit and its records fit together. */
+/* Reads the used parts of a file, which its process may change meanwhile: the commit, the records
+ * and the open stages of the image fit together. */
 int mu_journal_image_read(struct mu_journal_image *image, const char *path, struct mu_error *err);
 
 void mu_journal_image_close(struct mu_journal_image *image);
@@ -54,7 +58,7 @@ struct mu_recovered {
 };
 
 /* Writes the rows that are not in the CSV yet: records after the last commit, and the STARTs of
- * stages that were open. */
+ * stages that were open. MU_ERR_STATE when the process overran the image. */
 int mu_journal_image_rows(struct mu_journal_image *image, struct mu_csv_writer *writer,
                           struct mu_recovered *recovered, struct mu_error *err);
 
@@ -62,6 +66,15 @@ int mu_journal_image_rows(struct mu_journal_image *image, struct mu_csv_writer *
  * in the directory that the journal names. */
 void mu_journal_image_csv_path(const struct mu_journal_image *image, const char *journal_path,
                                char *path, size_t size);
+
+/* How many bytes of that CSV stand when the rows of the image follow: what the commit counts, since
+ * the journal has the rest. All of them when the commit does not fit the file, or when another
+ * process has written there since. */
+int mu_journal_image_csv_prefix(const struct mu_journal_image *image, int csv_fd, uint64_t *bytes,
+                                struct mu_error *err);
+
+/* Records that were lost because a ring was full. */
+uint64_t mu_journal_image_dropped(const struct mu_journal_image *image);
 
 struct mu_seen_stage {
     const char *name; /* in the image */

@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "event.h"
+
 static const uint64_t ring_mask = MU_RING_SLOTS - 1;
 
 enum row_what {
@@ -211,6 +213,11 @@ static size_t closed_text(char *out, uint8_t flags) {
     return length;
 }
 
+static int64_t real_ns(const struct mu_row_context *context, int64_t mono_ns) {
+    int64_t real = mu_clock_add(mono_ns, context->real_offset_ns);
+    return mu_clock_add(real, context->user_offset_ns);
+}
+
 static int64_t began_at(const struct mu_row_context *context, struct mu_lane_view *view,
                         const struct mu_record *record) {
     struct mu_started *started = record->depth < MU_OPEN_MAX ? &view->started[record->depth] : NULL;
@@ -256,8 +263,9 @@ static bool write_end_row(struct mu_rows *rows, const struct mu_row_context *con
         return true;
     }
     int64_t mono = mu_timeline_mono_ns(context->timeline, record->end);
-    row.real_ns = mono + end->offset_ns;
-    mu_csv_write_end(writer, &row, mono - end->began_ns, extra, length + gpu_length);
+    row.real_ns = mu_clock_add(mono, end->offset_ns);
+    int64_t duration = (int64_t)((uint64_t)mono - (uint64_t)end->began_ns);
+    mu_csv_write_end(writer, &row, duration, extra, length + gpu_length);
     return true;
 }
 
@@ -265,7 +273,7 @@ static void write_stage_row(struct mu_rows *rows, const struct mu_row_context *c
                             struct mu_lane_view *view, const struct mu_row_ref *ref,
                             struct mu_csv_writer *writer) {
     const struct mu_record *record = record_at(view, ref->position);
-    int64_t offset = context->real_offset_ns + context->user_offset_ns;
+    int64_t offset = mu_clock_add(context->real_offset_ns, context->user_offset_ns);
     if (ref->what == ROW_END) {
         struct mu_held_row end = {.position = ref->position,
                                   .began_ns = began_at(context, view, record),
@@ -279,7 +287,7 @@ static void write_stage_row(struct mu_rows *rows, const struct mu_row_context *c
     struct mu_csv_stage_row row;
     describe_stage(view, record, &row);
     if (describe_name(rows, context, view, ref->position, &row)) {
-        row.real_ns = mu_timeline_mono_ns(context->timeline, ref->ticks) + offset;
+        row.real_ns = mu_clock_add(mu_timeline_mono_ns(context->timeline, ref->ticks), offset);
         mu_csv_write_start(writer, &row);
     }
 }
@@ -305,8 +313,7 @@ static void write_open_row(struct mu_rows *rows, const struct mu_row_context *co
     const struct mu_open_view *open = &view->open[depth];
     const struct mu_quoted_name *name = quoted_name(rows, &context->strings, open->name);
     int64_t mono = mu_timeline_mono_ns(context->timeline, ref->ticks);
-    struct mu_csv_stage_row row = {.real_ns =
-                                       mono + context->real_offset_ns + context->user_offset_ns,
+    struct mu_csv_stage_row row = {.real_ns = real_ns(context, mono),
                                    .step = open->step,
                                    .name = name->text == NULL ? "" : name->text,
                                    .name_length = name->length,
@@ -326,15 +333,14 @@ static void write_event_row(struct mu_rows *rows, const struct mu_row_context *c
     struct mu_record_payload payload;
     const char *text =
         record->kind == MU_RECORD_EVENT ? read_payload(rows, view, ref->position, &payload) : NULL;
-    if (text == NULL) {
+    if (text == NULL || mu_event_name(record->event) == NULL) {
         rows->bad_records++;
         return;
     }
     bool own_time = (record->flags & MU_RECORD_REAL_TIME) != 0;
-    int64_t real =
-        own_time ? (int64_t)record->end
-                 : mu_timeline_mono_ns(context->timeline, ref->ticks) + context->real_offset_ns;
-    struct mu_csv_event_row row = {.real_ns = real + context->user_offset_ns,
+    int64_t real = own_time ? mu_clock_add((int64_t)record->end, context->user_offset_ns)
+                            : real_ns(context, mu_timeline_mono_ns(context->timeline, ref->ticks));
+    struct mu_csv_event_row row = {.real_ns = real,
                                    .step = record->step,
                                    .type = record->event,
                                    .name = text,
