@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Any, Literal, Self, TypeVar, final
+from typing import Any, Literal, Self, TypedDict, TypeVar, final, type_check_only
 
 StrPath = str | os.PathLike[str]
 F = TypeVar("F", bound=Callable[..., Any])
@@ -44,6 +44,64 @@ def set_warning_hook(hook: Callable[[str, str], object] | None, /) -> None: ...
 
 def cuda_state() -> dict[str, Any]: ...
 def nvtx_state() -> dict[str, Any]: ...
+
+# Journals of other processes, living or dead.
+
+def recover_rows(journal_path: StrPath, /) -> tuple[str | None, int, bytes]:
+    """What the process of a journal recorded and did not write: (csv, csv_bytes, rows).
+
+    The process's CSV is complete as its first `csv_bytes` bytes followed by `rows`, which are CSV
+    rows without the header: each finished stage stands there once, and stages that were open have
+    a START only. `csv` is None (and `csv_bytes` 0) when the file is not there. Nothing is changed.
+    FormatError for files that are no journal, damaged, or newer; OSError when they can't be read;
+    RuntimeError when a living process records faster than its journal can be read.
+    """
+
+@type_check_only
+class _OpenStage(TypedDict):
+    name: str  # "" when unknown
+    step: int
+    start_ns: int
+
+@type_check_only
+class _FinishedStage(_OpenStage):
+    end_ns: int
+
+@type_check_only
+class _Lane(TypedDict):
+    tid: int
+    tag: str
+    thread_name: str
+    step: int
+    open: list[_OpenStage]  # outermost first
+    last: list[_FinishedStage]  # newest first, 16 at most
+
+@type_check_only
+class _Journal(TypedDict):
+    pid: int
+    rank: int
+    world_size: int
+    attempt: int
+    host: str
+    label: str  # "rank_0", "rank_0.w1"
+    log_dir: str
+    csv_name: str
+    process_start: int  # clock ticks after boot
+    boot_id: str
+    heartbeat_ns: int  # Unix time of the last beat, 0 for none
+    held: bool  # a living process holds it
+    closed: bool
+    dropped: int
+    epoch: int
+    csv_bytes: int
+    bad_records: int
+    lanes: list[_Lane]
+
+def read_journal(journal_path: StrPath, /) -> _Journal:
+    """What the process of a journal does, or did last. Times are Unix nanoseconds.
+
+    Errors as for recover_rows.
+    """
 
 # Timers.
 
