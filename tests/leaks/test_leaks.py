@@ -13,13 +13,14 @@ from my_utils import _core
 
 from . import cases as cases
 from . import gpu_cases as gpu_cases
+from . import recorder_cases as recorder_cases
 from .harness import CASES, Case, entry_points, find_leaks, prepared
 
 
 def test_every_entry_point_has_a_case() -> None:
     covered = {name for item in CASES.values() for name in item.covers}
     missing = sorted(entry_points(_core) - covered)
-    assert not missing, f"no leak case in tests/leaks/cases.py for: {', '.join(missing)}"
+    assert not missing, f"no leak case in tests/leaks for: {', '.join(missing)}"
 
 
 def test_no_case_covers_what_is_gone() -> None:
