@@ -70,20 +70,28 @@ void mu_cuda_lane_fail(struct mu_cuda_pool *pool, struct mu_cuda_lane *lane, con
     pthread_mutex_unlock(&pool->lock);
 }
 
+/* After a device reset another context may stand at the same address: its number tells. */
+static bool lane_is_there(struct mu_cuda_pool *pool, struct mu_cuda_lane *lane) {
+    unsigned long long id = 0;
+    CUresult code = pool->driver->ctx_get_id(lane->context, &id);
+    if (code == CUDA_ERROR_NOT_SUPPORTED) {
+        return true;
+    }
+    if (code == CUDA_SUCCESS && id == lane->context_id) {
+        return true;
+    }
+    mu_cuda_lane_fail(pool, lane, "cuCtxGetId",
+                      code == CUDA_SUCCESS ? CUDA_ERROR_INVALID_CONTEXT : code);
+    return false;
+}
+
 bool mu_cuda_lane_enter(struct mu_cuda_pool *pool, struct mu_cuda_lane *lane,
                         struct mu_cuda_visit *visit) {
     const struct mu_cuda_driver *driver = pool->driver;
-    unsigned long long id = 0;
-    CUresult code = driver->ctx_get_id(lane->context, &id);
-    if (code != CUDA_SUCCESS && code != CUDA_ERROR_NOT_SUPPORTED) {
-        mu_cuda_lane_fail(pool, lane, "cuCtxGetId", code);
+    if (!lane_is_there(pool, lane)) {
         return false;
     }
-    if (id != lane->context_id) {
-        mu_cuda_lane_fail(pool, lane, "cuCtxGetId", CUDA_ERROR_INVALID_CONTEXT);
-        return false;
-    }
-    code = driver->ctx_push(lane->context);
+    CUresult code = driver->ctx_push(lane->context);
     if (code != CUDA_SUCCESS) {
         mu_cuda_lane_fail(pool, lane, "cuCtxPushCurrent", code);
         return false;
@@ -394,7 +402,7 @@ static bool record_end(struct mu_cuda_pool *pool, struct mu_cuda_lane *lane,
     CUcontext current = NULL;
     pool->driver->ctx_get_current(&current);
     if (current == lane->context) {
-        return event_record(pool, lane, slot->end, slot->stream);
+        return lane_is_there(pool, lane) && event_record(pool, lane, slot->end, slot->stream);
     }
     struct mu_cuda_visit visit;
     if (!mu_cuda_lane_enter(pool, lane, &visit)) {

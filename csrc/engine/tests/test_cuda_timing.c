@@ -384,8 +384,8 @@ static void test_device_reset(void) {
     uint32_t spare = mu_cuda_span_begin(pool);
     mu_cuda_span_cancel(pool, spare);
     fake_fakeCudaReset();
-    mu_cuda_wait(pool);
     mu_cuda_span_end(pool, open);
+    mu_cuda_wait(pool);
     mu_cuda_collect(pool);
     struct mu_cuda_times times;
     CHECK_INT(mu_cuda_span_poll(pool, closed, &times), MU_CUDA_SPAN_FAILED);
