@@ -24,14 +24,13 @@ def names() -> list[str]:
 
 
 def table(claims: list[Claim]) -> str:
-    lines = [
-        f"{'what':<44} {'ours':>12} {'peer':>12}  {'against':<28} {'ratio':>8}  {'wanted':<18}"
-    ]
+    lines = [f"{'what':<44} {'ours':>12} {'peer':>12}  {'against':<28} {'ratio':>8}  wanted"]
     for claim in claims:
+        ours, peer = (f"{value:.4g} {claim.unit:<2}" for value in (claim.ours, claim.peer))
+        verdict = "met" if claim.met else "MISSED"
         lines.append(
-            f"{claim.what:<44} {claim.ours:>9.4g} {claim.unit:<2} {claim.peer:>9.4g} {claim.unit:<2}  "
-            f"{claim.peer_name:<28} {claim.ratio:>8.3g}  {claim.wanted:<18} "
-            f"{'met' if claim.met else 'MISSED'}"
+            f"{claim.what:<44} {ours:>12} {peer:>12}  {claim.peer_name:<28} "
+            f"{claim.ratio:>8.3g}  {claim.wanted:<18} {verdict}"
         )
     return "\n".join(lines)
 

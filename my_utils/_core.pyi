@@ -5,8 +5,10 @@ import re
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Literal, Self, TypedDict, TypeVar, final, type_check_only
 
-StrPath = str | os.PathLike[str]
-F = TypeVar("F", bound=Callable[..., Any])
+from typing_extensions import disjoint_base
+
+_StrPath = str | os.PathLike[str]
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 class FormatError(ValueError):
     """A file is not what it should be: foreign, cut, broken, or written by a newer version."""
@@ -16,13 +18,13 @@ class FormatError(ValueError):
 def open_output(
     *,
     kind: Literal["memory", "null", "file"] = "file",
-    log_dir: StrPath = "",
+    log_dir: _StrPath = "",
     rank: int = 0,
     world_size: int = 1,
     machine: str = "",
     label: str = "",
     io: Literal["auto", "inline", "background"] = "auto",
-    journal_dir: StrPath = "",
+    journal_dir: _StrPath = "",
     max_csv_bytes: int = 0,
     keep_csv_bytes: int = 0,
 ) -> dict[str, Any]: ...
@@ -47,7 +49,7 @@ def nvtx_state() -> dict[str, Any]: ...
 
 # Journals of other processes, living or dead.
 
-def recover_rows(journal_path: StrPath, /) -> tuple[str | None, int, bytes]:
+def recover_rows(journal_path: _StrPath, /) -> tuple[str | None, int, bytes]:
     """What the process of a journal recorded and did not write: (csv, csv_bytes, rows).
 
     The process's CSV is complete as its first `csv_bytes` bytes followed by `rows`, which are CSV
@@ -97,7 +99,7 @@ class _Journal(TypedDict):
     bad_records: int
     lanes: list[_Lane]
 
-def read_journal(journal_path: StrPath, /) -> _Journal:
+def read_journal(journal_path: _StrPath, /) -> _Journal:
     """What the process of a journal does, or did last. Times are Unix nanoseconds.
 
     Errors as for recover_rows.
@@ -115,10 +117,11 @@ class Stage:
     def __exit__(self, *exc: object) -> None: ...
     def __aenter__(self) -> Awaitable[Self]: ...
     def __aexit__(self, *exc: object) -> Awaitable[None]: ...
-    def __call__(self, function: F, /) -> F: ...
+    def __call__(self, function: _F, /) -> _F: ...
 
-Figures = tuple[tuple[str, ...], int, int, int, int, float, float, float, float]
+_Figures = tuple[tuple[str, ...], int, int, int, int, float, float, float, float]
 
+@disjoint_base
 class Timer:
     def __new__(cls, *args: Any, **kwargs: Any) -> Self: ...
     def __init__(
@@ -156,8 +159,8 @@ class Timer:
     def register_stage(
         self, stage_name: str, color: str | int = "blue", domain_name: str | None = None
     ) -> None: ...
-    def aggregates(self) -> list[Figures]: ...
-    def cuda_aggregates(self) -> list[Figures]: ...
+    def aggregates(self) -> list[_Figures]: ...
+    def cuda_aggregates(self) -> list[_Figures]: ...
 
 @final
 class NoOpStage:
@@ -166,8 +169,9 @@ class NoOpStage:
     def __aenter__(self) -> Self: ...
     def __aexit__(self, *exc: object) -> Self: ...
     def __await__(self) -> Iterator[None]: ...
-    def __call__(self, function: F, /) -> F: ...
+    def __call__(self, function: _F, /) -> _F: ...
 
+@disjoint_base
 class NoOpTimer:
     def __new__(cls, *args: Any, **kwargs: Any) -> Self: ...
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
@@ -198,5 +202,5 @@ class NoOpTimer:
     def register_stage(
         self, stage_name: str, color: str | int = "blue", domain_name: str | None = None
     ) -> None: ...
-    def aggregates(self) -> list[Figures]: ...
-    def cuda_aggregates(self) -> list[Figures]: ...
+    def aggregates(self) -> list[_Figures]: ...
+    def cuda_aggregates(self) -> list[_Figures]: ...
