@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from .profile_rows import Profile
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -75,3 +77,11 @@ def why_no_gpu() -> str | None:
     if torch.version.cuda is None:
         return "this torch was built without CUDA"
     return None if torch.cuda.is_available() else "no CUDA device"
+
+
+@pytest.fixture
+def profile(tmp_path: Path) -> Iterator[Profile]:
+    """This process writes its profile CSV into a folder of its own meanwhile."""
+    profile = Profile(tmp_path / "logs")
+    yield profile
+    profile.close()

@@ -48,8 +48,8 @@ int mu_py_own_descriptors(PyTypeObject *type, PyMethodDef *methods) {
 static int not_open(struct mu_py_timer *self, const struct mu_py_name *name) {
     self->unmatched_stops++;
     if (self->strict) {
-        PyErr_Format(PyExc_RuntimeError, "stop(%.*s): no stage of that name runs on this thread",
-                     (int)(name->length < 200 ? name->length : 200), name->bytes);
+        PyErr_Format(PyExc_RuntimeError,
+                     "stop('%.200s'): no stage of that name runs on this thread", name->bytes);
         return -1;
     }
     char message[256];
@@ -65,8 +65,8 @@ static int closed_inner(struct mu_py_timer *self, const struct mu_py_name *name)
     self->closed_stages++;
     if (self->strict) {
         PyErr_Format(PyExc_RuntimeError,
-                     "stop(%.*s): stages inside it were still open and were closed",
-                     (int)(name->length < 200 ? name->length : 200), name->bytes);
+                     "stop('%.200s'): stages inside it were still open and were closed",
+                     name->bytes);
         return -1;
     }
     char message[256];
@@ -506,6 +506,8 @@ PyDoc_STRVAR(
     "With use_cuda it waits for the GPU's last timed stage, never for the device. Releases\n"
     "the GIL. With wait=False nothing is waited for: neither GPU times nor a drain that\n"
     "is under way.");
+PyDoc_STRVAR(synchronize_and_log_doc, "synchronize_and_log($self, wait=True)\n--\n\n"
+                                      "Another name of `step`.");
 PyDoc_STRVAR(
     aggregates_doc,
     "aggregates($self)\n--\n\n"
@@ -531,7 +533,7 @@ static PyMethodDef hot_methods[] = {
     {"time_stage", FAST(timer_time_stage), time_stage_doc},
     {"set_step", FAST(timer_set_step), set_step_doc},
     {"step", FAST(timer_step), step_doc},
-    {"synchronize_and_log", FAST(timer_step), step_doc},
+    {"synchronize_and_log", FAST(timer_step), synchronize_and_log_doc},
     {NULL, NULL, 0, NULL},
 };
 
@@ -548,7 +550,7 @@ static PyMethodDef timer_methods[] = {
     {"time_stage", FAST(timer_time_stage), time_stage_doc},
     {"set_step", FAST(timer_set_step), set_step_doc},
     {"step", FAST(timer_step), step_doc},
-    {"synchronize_and_log", FAST(timer_step), step_doc},
+    {"synchronize_and_log", FAST(timer_step), synchronize_and_log_doc},
     {"register_stage", FAST(timer_register_stage), register_stage_doc},
     {"aggregates", timer_aggregates, METH_NOARGS, aggregates_doc},
     {"cuda_aggregates", timer_cuda_aggregates, METH_NOARGS, cuda_aggregates_doc},
