@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from my_utils import _core
 
@@ -37,16 +38,18 @@ def open_with_bad_arguments(folder: Path) -> Iterator[Callable[[], object]]:
     in_the_way = folder / "file"
     in_the_way.write_text("")
 
+    wrong_arguments: list[dict[str, Any]] = [
+        {"kind": "disk"},
+        {"log_dir": 3},
+        {"log_dir": in_the_way},
+        {"log_dir": folder, "rank": -1},
+        {"log_dir": folder, "machine": "x" * 300},
+    ]
+
     def action() -> None:
-        for wrong in (
-            {"kind": "disk"},
-            {"log_dir": 3},
-            {"log_dir": in_the_way},
-            {"log_dir": folder, "rank": -1},
-            {"log_dir": folder, "machine": "x" * 300},
-        ):
+        for wrong in wrong_arguments:
             with suppress(TypeError, ValueError, OSError):
-                _core.open_output(**wrong)  # type: ignore[arg-type]
+                _core.open_output(**wrong)
                 raise AssertionError(wrong)
 
     yield action
@@ -112,9 +115,10 @@ def timer_life(folder: Path) -> Iterator[Callable[[], object]]:
         timer.step()
         timer.synchronize_and_log(wait=False)
         timer.aggregates()
-        for wrong in (timer.start, timer.stop, timer.time_stage, timer.set_step):
+        methods: tuple[Callable[..., object], ...] = (timer.start, timer.stop, timer.time_stage)
+        for method in methods:
             with suppress(TypeError):
-                wrong([])  # type: ignore[operator]
+                method([])
         _ = timer.tag, timer.strict, timer.depth, timer.current_step
         _ = timer.closed_stages, timer.unmatched_stops
 
