@@ -342,7 +342,9 @@ class GlobalLogger(metaclass=SingletonMeta):
         """The report of the C part; None with the reason when rows go on as before."""
         moved = self._settings is not None and self._settings.output() != settings.output()
         try:
-            if moved and self._settings is not None and self._same_files(settings):
+            if settings.journal_dir:
+                os.makedirs(settings.journal_dir, exist_ok=True)
+            if moved and self._same_files(settings):
                 _core.close_output()
             return _core.open_output(**settings.output()), ""
         except (OSError, RuntimeError, MemoryError, _core.FormatError) as error:
