@@ -343,7 +343,9 @@ class GlobalLogger(metaclass=SingletonMeta):
         moved = self._settings is not None and self._settings.output() != settings.output()
         try:
             if settings.journal_dir:
-                os.makedirs(settings.journal_dir, exist_ok=True)
+                # Where this fails, the C part says so, and goes on without a journal.
+                with contextlib.suppress(OSError):
+                    os.makedirs(settings.journal_dir, exist_ok=True)
             if moved and self._same_files(settings):
                 _core.close_output()
             return _core.open_output(**settings.output()), ""

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from my_utils import _core
+from my_utils._warnings import warn_once
 
 from .harness import case
 
@@ -21,6 +22,107 @@ from .harness import case
 @case("FormatError")
 def format_error(folder: Path) -> Iterator[Callable[[], object]]:
     yield lambda: _core.FormatError("line 1: no comma")
+
+
+@case("open_output", "close_output", repeat=30)
+def open_and_close_an_output(folder: Path) -> Iterator[Callable[[], object]]:
+    def action() -> None:
+        _core.open_output(log_dir=folder, rank=0, machine="host", label="leaks")
+        _core.log_event("event", "INSTANT")
+        _core.close_output()
+
+    yield action
+
+
+@case("open_output", "close_output", repeat=30)
+def move_an_output(folder: Path) -> Iterator[Callable[[], object]]:
+    def action() -> None:
+        for rank in (0, 1):
+            _core.open_output(log_dir=folder, rank=rank)
+            _core.log_event("event", "INSTANT")
+
+    yield action
+    _core.close_output()
+
+
+@case("open_output", repeat=200)
+def open_an_output_in_vain(folder: Path) -> Iterator[Callable[[], object]]:
+    (folder / "profile_rank_0.csv").write_text("no profile\n")
+
+    def action() -> None:
+        with contextlib.suppress(_core.FormatError):
+            _core.open_output(log_dir=folder)
+            raise AssertionError("a file that is no profile CSV was opened")
+        for arguments in ({"log_dir": "/proc/nowhere"}, {"io": "fast"}, {"rank": -1}, {"kind": 1}):
+            with contextlib.suppress(OSError, ValueError, TypeError):
+                _core.open_output(**arguments)  # type: ignore[arg-type]
+                raise AssertionError(f"{arguments} was taken")
+
+    yield action
+
+
+@case("drain", "log_event", repeat=2000)
+def log_events_and_drain(folder: Path) -> Iterator[Callable[[], object]]:
+    _core.open_output(kind="null")
+
+    def action() -> None:
+        _core.log_event("event", "COUNTER", 3, "value=1", 1_750_000_000_000_000_000, 5)
+        _core.log_event("other", "INSTANT", metadata="key=" + "x" * 500)
+        _core.drain(1.0)
+
+    yield action
+    _core.open_output(kind="memory")
+
+
+@case("drain", "log_event", "set_time_offset_ns", "set_warning_hook")
+def arguments_that_the_recorder_refuses(folder: Path) -> Iterator[Callable[[], object]]:
+    def action() -> None:
+        calls: tuple[Callable[[], object], ...] = (
+            lambda: _core.drain(-1.0),
+            lambda: _core.log_event("event", "NONE"),
+            lambda: _core.log_event("event", "INSTANT", "step"),  # type: ignore[arg-type]
+            lambda: _core.log_event("event", "INSTANT", timestamp_ns=2**70),
+            lambda: _core.set_time_offset_ns(2**70),
+            lambda: _core.set_warning_hook(3),  # type: ignore[arg-type]
+        )
+        for call in calls:
+            with contextlib.suppress(TypeError, ValueError):
+                call()
+                raise AssertionError("a bad argument was taken")
+
+    yield action
+
+
+@case("set_time_offset_ns", repeat=2000)
+def shift_the_time(folder: Path) -> Iterator[Callable[[], object]]:
+    _core.open_output(kind="null")
+
+    def action() -> None:
+        _core.set_time_offset_ns(10**9)
+        _core.set_time_offset_ns(0)
+
+    yield action
+    _core.open_output(kind="memory")
+
+
+@case("troubles", "output_state")
+def ask_for_the_state(folder: Path) -> Iterator[Callable[[], object]]:
+    yield lambda: (_core.troubles(), _core.output_state())
+
+
+@case("memory_rows", repeat=300)
+def rows_in_memory(folder: Path) -> Iterator[Callable[[], object]]:
+    _core.close_output()
+    yield _core.memory_rows
+
+
+@case("set_warning_hook")
+def warn_through_a_hook(folder: Path) -> Iterator[Callable[[], object]]:
+    def action() -> None:
+        _core.set_warning_hook(lambda kind, message: None)
+
+    yield action
+    _core.set_warning_hook(warn_once)
 
 
 DEAD_PROCESS = """
