@@ -60,6 +60,7 @@ def _start_anew_in_child() -> None:
     global _lock
     _lock = threading.Lock()
     _counts.clear()
+    _core.set_warning_hook(warn_once)  # the C part reports anew, too
 
 
 os.register_at_fork(after_in_child=_start_anew_in_child)

@@ -325,7 +325,8 @@ def test_a_fork_in_the_middle_of_everything_does_not_hang_the_child(
         def busy():
             step = 0
             while not stop.is_set():
-                logger.instant("busy", step=step); logger.flush(); logger.setup("logs", console=False)
+                logger.instant("busy", step=step); logger.flush()
+                logger.setup("logs", console=False)
                 step += 1
         threads = [threading.Thread(target=busy) for _ in range(3)]
         [t.start() for t in threads]
@@ -362,7 +363,8 @@ def test_children_of_multiprocessing_write_their_rows(
                 context = multiprocessing.get_context({method!r})
                 logger.setup("logs", console=False); events(5)
                 for number in range(2):
-                    child = context.Process(target=work, args=(number,)); child.start(); child.join()
+                    child = context.Process(target=work, args=(number,))
+                    child.start(); child.join()
                     assert child.exitcode == 0
                 idle = context.Process(target=print); idle.start(); idle.join()
             """
@@ -597,6 +599,7 @@ def test_a_file_size_limit_is_one_warning_and_whole_rows(
         print(counts["lost_rows"])
         """,
     )
+    assert done.stderr.count(f"the training goes on ({tmp_path}/logs/profile_rank_0.csv: File") == 1
     steps = steps_of(tmp_path / "logs/profile_rank_0.csv")
     assert steps[:10] == list(range(10))
     assert steps[-10:] == list(range(1010, 1020))
@@ -606,10 +609,10 @@ def test_a_file_size_limit_is_one_warning_and_whole_rows(
     assert "File too large" in done.stderr
 
 
-def test_a_deleted_log_directory_is_one_warning_and_setup_makes_it_anew(
+def test_a_deleted_log_directory_is_made_anew_by_setup(
     run_python: RunPython, tmp_path: Path
 ) -> None:
-    done = finished(
+    finished(
         run_python,
         """
         import shutil
@@ -624,13 +627,49 @@ def test_a_deleted_log_directory_is_one_warning_and_setup_makes_it_anew(
     assert steps_of(tmp_path / "logs/profile_rank_0.csv")[-5:] == list(range(50, 55))
     assert (tmp_path / "logs/rank_0.log").read_text().endswith("INFO back\n")
     assert names_in(tmp_path / "logs") == CLOSED
-    assert done.stderr.count("WARNING") <= 1
+
+
+def test_a_log_directory_that_is_gone_at_the_end_is_one_warning_with_the_path(
+    run_python: RunPython, tmp_path: Path
+) -> None:
+    done = finished(
+        run_python,
+        """
+        import shutil
+        logger.setup("logs"); events(5); logger.flush(); shutil.rmtree("logs"); events(5)
+        """,
+    )
+    path = tmp_path / "logs/profile_rank_0.csv"
+    assert done.stderr.count("WARNING") == 1
+    assert "was deleted while it was written; what" in done.stderr
+    assert f"unless setup() is called again ({path})" in done.stderr
+
+
+def test_a_forked_child_reports_its_own_troubles(run_python: RunPython, tmp_path: Path) -> None:
+    done = finished(
+        run_python,
+        """
+        logger.setup("logs")
+        def stumble():
+            logger.instant("long", "k=" + "x" * 40000); logger.flush()
+        stumble(); stumble()
+        child = os.fork()
+        if child == 0:
+            stumble(); stumble(); sys.exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        """,
+    )
+    assert done.stderr.count("metadata above 32768 bytes was cut") == 2
 
 
 def test_a_journal_that_has_no_place_is_one_warning(run_python: RunPython, tmp_path: Path) -> None:
     done = finished(
         run_python,
-        "logger.setup('logs', journal_dir='/proc/nowhere'); events(5); logger.setup('logs', journal_dir='/proc/nowhere')",
+        """
+        for _ in range(2):
+            logger.setup("logs", journal_dir="/proc/nowhere")
+        events(5)
+        """,
     )
     assert done.stderr.count("WARNING") == 1
     assert "there is no journal (" in done.stderr

@@ -137,14 +137,16 @@ static uint64_t trouble_count(const struct mu_recorder *recorder, const struct t
 
 static void warn_of(struct mu_state *state, const struct trouble *trouble) {
     char message[2048];
-    int error = atomic_load(&state->recorder->troubles.last_errno);
-    uint64_t count = trouble_count(state->recorder, trouble);
+    const struct mu_recorder *recorder = state->recorder;
+    const char *path = recorder->opened.csv_path;
+    int error = atomic_load(&recorder->troubles.last_errno);
     if (trouble->offset == COUNT_OF(failed_writes) && error != 0) {
-        snprintf(message, sizeof(message), "%s (%s: %s)", trouble->message,
-                 state->recorder->output.csv_path, strerror(error));
+        snprintf(message, sizeof(message), "%s (%s: %s)", trouble->message, path, strerror(error));
+    } else if (trouble->offset == COUNT_OF(missing_csv)) {
+        snprintf(message, sizeof(message), "%s (%s)", trouble->message, path);
     } else {
         snprintf(message, sizeof(message), "%s (so far: %llu)", trouble->message,
-                 (unsigned long long)count);
+                 (unsigned long long)trouble_count(recorder, trouble));
     }
     mu_py_warn(state, trouble->kind, message);
 }
@@ -174,6 +176,7 @@ static PyObject *set_warning_hook(PyObject *module, PyObject *hook) {
     }
     struct mu_state *state = mu_state_of(module);
     Py_XSETREF(state->warning_hook, hook == Py_None ? NULL : Py_NewRef(hook));
+    state->reported_troubles = 0; /* a new hook hears of what the old one was told */
     Py_RETURN_NONE;
 }
 

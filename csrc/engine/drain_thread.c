@@ -63,6 +63,12 @@ static void *thread_main(void *argument) {
         beat(recorder, &next_file_ns);
         pthread_mutex_unlock(&recorder->drain_lock);
     }
+    if (called) {
+        /* A close waits for this thread with a limit; what may block is not left to the caller. */
+        pthread_mutex_lock(&recorder->drain_lock);
+        mu_drain_run_lock_held(recorder);
+        pthread_mutex_unlock(&recorder->drain_lock);
+    }
     pthread_mutex_lock(&recorder->thread_lock);
     recorder->thread_runs = false;
     pthread_cond_broadcast(&recorder->thread_wake);

@@ -321,6 +321,9 @@ int mu_recorder_close(struct mu_recorder *recorder, struct mu_error *err) {
                             recorder->output.csv_path, recorder->journal.path);
     }
     mu_drain_run_lock_held(recorder);
+    if (!mu_output_is_in_place(&recorder->output)) {
+        atomic_store(&recorder->troubles.missing_csv, 1);
+    }
     int code = leave_files(recorder, err);
     recorder->in_background = false;
     pthread_mutex_unlock(&recorder->drain_lock);

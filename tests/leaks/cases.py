@@ -55,7 +55,7 @@ def open_an_output_in_vain(folder: Path) -> Iterator[Callable[[], object]]:
             raise AssertionError("a file that is no profile CSV was opened")
         for arguments in ({"log_dir": "/proc/nowhere"}, {"io": "fast"}, {"rank": -1}, {"kind": 1}):
             with contextlib.suppress(OSError, ValueError, TypeError):
-                _core.open_output(**arguments)  # type: ignore[arg-type]
+                _core.open_output(**arguments)
                 raise AssertionError(f"{arguments} was taken")
 
     yield action
