@@ -45,8 +45,8 @@ static bool read_pointer(const char *pointer, char *path, size_t size) {
 static int cut_to_commit(struct mu_output *output, const struct mu_journal_image *image,
                          struct mu_error *err) {
     uint64_t prefix;
-    if (image->csv_part != output->part) {
-        return MU_OK;
+    if (image->csv_part < output->part) {
+        return MU_OK; /* a lower number of parts here means that the oldest were removed */
     }
     int code = mu_journal_image_csv_prefix(image, output->fd, &prefix, err);
     if (code != MU_OK || prefix >= output->csv_bytes) {
@@ -89,9 +89,27 @@ static int adopt_one(struct mu_output *output, const char *path, struct mu_adopt
     return code;
 }
 
-/* A journal that cannot be read is put aside, never deleted. */
+/* A process that is killed while it makes its journal leaves one that does not begin yet. */
+static bool never_began(const char *path) {
+    static const char nothing[sizeof(((struct mu_journal_header *)NULL)->magic)];
+    char magic[sizeof(nothing)];
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) {
+        return false;
+    }
+    ssize_t got = pread(fd, magic, sizeof(magic), 0);
+    close(fd);
+    return got == 0 ||
+           (got == (ssize_t)sizeof(magic) && memcmp(magic, nothing, sizeof(magic)) == 0);
+}
+
+/* A journal that cannot be read is put aside, never deleted, unless nothing was ever in it. */
 static void put_aside(const char *path) {
     char aside[MU_PATH_BYTES + 16];
+    if (never_began(path)) {
+        unlink(path);
+        return;
+    }
     snprintf(aside, sizeof(aside), "%s.unreadable", path);
     rename(path, aside);
 }

@@ -70,7 +70,7 @@ static void *thread_main(void *argument) {
         pthread_mutex_unlock(&recorder->drain_lock);
     }
     pthread_mutex_lock(&recorder->thread_lock);
-    recorder->thread_runs = false;
+    recorder->thread_runs = recorder->thread_stop = false;
     pthread_cond_broadcast(&recorder->thread_wake);
     pthread_mutex_unlock(&recorder->thread_lock);
     return NULL;
@@ -110,16 +110,16 @@ void mu_drain_thread_call(struct mu_recorder *recorder) {
 }
 
 bool mu_drain_thread_stop(struct mu_recorder *recorder) {
-    struct timespec until = after(CLOCK_MONOTONIC, stop_wait_ns);
     pthread_mutex_lock(&recorder->thread_lock);
-    recorder->thread_stop = true;
+    bool asked_before = recorder->thread_stop;
+    struct timespec until = after(CLOCK_MONOTONIC, asked_before ? 0 : stop_wait_ns);
+    recorder->thread_stop = recorder->thread_runs;
     pthread_cond_broadcast(&recorder->thread_wake);
     int rc = 0;
     while (recorder->thread_runs && rc == 0) {
         rc = pthread_cond_timedwait(&recorder->thread_wake, &recorder->thread_lock, &until);
     }
     bool stopped = !recorder->thread_runs;
-    recorder->thread_stop = !stopped;
     pthread_mutex_unlock(&recorder->thread_lock);
     return stopped;
 }

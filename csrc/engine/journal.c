@@ -154,14 +154,21 @@ static int reserve_ranges(int fd, const struct range ranges[2], struct mu_error 
     return MU_OK;
 }
 
-/* Copies what is in use to the new mapping and puts that in the place of the old one. */
+/* Copies what is in use to the new mapping and puts that in the place of the old one. The magic
+ * comes last: a process that is killed in the middle leaves a file that is no journal, rather than
+ * one that speaks of records without their commits. */
 static int move_to(struct mu_journal *journal, uint8_t *fresh, struct mu_error *err) {
+    enum { MAGIC_BYTES = sizeof(mu_journal_header(journal)->magic) };
     struct range ranges[2];
     used_ranges(journal, ranges);
     for (int i = 0; i < 2; i++) {
+        size_t skip = i == 0 ? MAGIC_BYTES : 0;
         populate(fresh + ranges[i].offset, ranges[i].bytes);
-        memcpy(fresh + ranges[i].offset, journal->base + ranges[i].offset, ranges[i].bytes);
+        memcpy(fresh + ranges[i].offset + skip, journal->base + ranges[i].offset + skip,
+               ranges[i].bytes - (ranges[i].bytes == 0 ? 0 : skip));
     }
+    atomic_thread_fence(memory_order_seq_cst);
+    memcpy(fresh, journal->base, MAGIC_BYTES);
     void *moved = mremap(fresh, MU_JOURNAL_BYTES, MU_JOURNAL_BYTES, MREMAP_MAYMOVE | MREMAP_FIXED,
                          journal->base);
     if (moved == MAP_FAILED) {

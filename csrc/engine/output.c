@@ -295,7 +295,11 @@ int mu_output_write(struct mu_output *output, const char *rows, size_t bytes,
     int code = write_all(output->fd, rows, bytes, output->csv_bytes, err);
     if (code == MU_OK) {
         output->csv_bytes += bytes;
+        return MU_OK;
     }
+    /* A shorter write to come would leave torn rows behind it. */
+    int cut = ftruncate(output->fd, (off_t)output->csv_bytes);
+    (void)cut; /* the write's error is the one to report */
     return code;
 }
 

@@ -56,7 +56,8 @@ void mu_output_free(struct mu_output *output);
 int mu_output_take_csv(struct mu_output *output, const char *directory, int rank, int *worker,
                        struct mu_error *err);
 
-/* Writes whole rows at the committed end and moves that. On failure nothing is moved. */
+/* Writes whole rows at the committed end and moves that. On failure nothing is moved, and what was
+ * written of them is cut off again. */
 int mu_output_write(struct mu_output *output, const char *rows, size_t bytes, struct mu_error *err);
 
 /* Whether the current part has grown beyond max_csv_bytes. */

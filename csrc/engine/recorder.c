@@ -494,7 +494,9 @@ void mu_recorder_destroy(struct mu_recorder *recorder) {
         return;
     }
     mu_recorder_check_fork(recorder);
-    mu_drain_thread_stop(recorder);
+    if (!mu_drain_thread_stop(recorder)) {
+        return; /* the thread that hangs in a write comes back to all of it */
+    }
     pthread_key_delete(recorder->thread_key);
     while (recorder->threads != NULL) {
         struct mu_thread *thread = recorder->threads;
@@ -516,8 +518,8 @@ void mu_recorder_destroy(struct mu_recorder *recorder) {
 }
 
 /* The parent's mapping of a file is not there (MADV_DONTFORK), and its address may serve another
- * by now; its locks may be held by threads that do not exist here; its scratch memory may be half
- * changed. All that is left behind. */
+ * by now; its locks may be held by threads that do not exist here; what they own may be half
+ * changed or half freed. All that is left behind, unfreed. */
 static void forget_parent(struct mu_recorder *recorder) {
     bool had_files = recorder->output.kind == MU_OUTPUT_FILE;
     if (recorder->journal.fd >= 0) {
@@ -526,14 +528,15 @@ static void forget_parent(struct mu_recorder *recorder) {
     mu_journal_release(&recorder->journal);
     mu_output_drop_csv(&recorder->output);
     recorder->gpu = NULL; /* a child has no CUDA context */
-    free_lanes(recorder);
     for (int i = 0; i < MU_TIMERS_MAX; i++) {
         if (recorder->timers[i] != NULL) {
-            free_aggregates(recorder->timers[i]);
+            recorder->timers[i]->retired = recorder->timers[i]->gpu = NULL;
         }
     }
+    recorder->lanes = NULL;
     recorder->threads = NULL;
     recorder->drain = NULL;
+    recorder->in_background = false;
     recorder->thread_runs = recorder->thread_stop = false;
     atomic_store(&recorder->thread_called, false);
     recorder->epoch = 0;

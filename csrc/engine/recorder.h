@@ -139,7 +139,8 @@ struct mu_recorder {
 
 int mu_recorder_create(struct mu_recorder **out, struct mu_error *err);
 
-/* Stops the drain thread and frees everything. Nobody may record meanwhile or later. */
+/* Stops the drain thread and frees everything; nothing is freed when that thread hangs in a write.
+ * Nobody may record meanwhile or later. */
 void mu_recorder_destroy(struct mu_recorder *recorder);
 
 /* Must be called before anything else is done with a recorder that may have come through a fork.
