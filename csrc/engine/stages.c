@@ -198,7 +198,7 @@ static int crosses_an_ended(const struct mu_open *open) {
 }
 
 static struct mu_track *place(struct mu_converter *converter, struct mu_open *open) {
-    if (!crosses_an_ended(open)) {
+    if (open->track->nest == NULL && !crosses_an_ended(open)) {
         return open->track;
     }
     open->moved = 1;

@@ -225,7 +225,7 @@ static void json_instant(struct mu_trace_writer *writer, struct mu_track *track,
     write_event(writer, "i", track, event);
 }
 
-/* The number stands in `args` under an empty key: then the track has the name of the event. */
+/* Perfetto calls the track `NAME value`: it always adds the key. */
 static void json_counter(struct mu_trace_writer *writer, struct mu_track *track, int64_t at_ns,
                          struct mu_span number) {
     char *out = mu_sink_reserve(&writer->sink,

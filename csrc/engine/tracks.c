@@ -319,11 +319,8 @@ struct mu_track *mu_track_of_kind(struct mu_converter *converter, struct mu_proc
 static struct mu_track *add_lane(struct mu_converter *converter, struct mu_track *first,
                                  struct mu_track *last, int number) {
     char name[sizeof(first->name)];
-    if (first->kind == MU_TRACK_ASYNC) {
-        snprintf(name, sizeof(name), "%s", first->name);
-    } else {
-        snprintf(name, sizeof(name), "%.200s (%d)", first->name, number);
-    }
+    /* Trace processors melt sibling tracks of the same name into one. */
+    snprintf(name, sizeof(name), "%.200s (%d)", first->name, number);
     last->lane = add_other(converter, first->process, first->kind, first->key, name, 1);
     if (last->lane != NULL) {
         if (first->kind == MU_TRACK_THREAD) {
