@@ -157,19 +157,15 @@ class Inputs:
         target.parts.append(Part(str(path), path))
 
     def _add_journal(self, path: Path) -> None:
-        recover = getattr(_core, "recover_rows", None)
-        if recover is None:
-            self.errors.append(f"{path}: this build reads no journals")
-            return
         try:
-            csv_name, csv_bytes, rows = recover(str(path))
+            csv_name, csv_bytes, rows = _core.recover_rows(str(path))
         except (OSError, ValueError) as error:
             self.errors.append(f"{path}: {error}")
             return
         match = JOURNAL_NAME.match(path.name)
         rank, worker = (int(match[1]), int(match[2] or 0)) if match else (self._next_rank(), 0)
         parent = str(Path(csv_name).parent) if csv_name else str(path.parent)
-        if csv_name and Path(csv_name).exists():
+        if csv_name and csv_bytes > 0 and Path(csv_name).exists():
             self._add_file_of_journal(Path(csv_name), csv_bytes)
         target = self._set(parent, rank if self._rank is None else self._rank, worker)
         if rows:
