@@ -149,6 +149,12 @@ static enum mu_csv_status find_row(struct mu_csv_reader *reader, struct mu_csv_r
     }
 }
 
+/* The line end of the last row may be ours, just beyond the bytes of the file. */
+static void pass_row(struct mu_csv_reader *reader, const struct mu_csv_cut *cut) {
+    size_t next = (size_t)(cut->row_end + 1 - reader->buffer);
+    reader->begin = next < reader->end ? next : reader->end;
+}
+
 static size_t halve_quotes(char *text, size_t length) {
     size_t kept = 0;
     for (size_t i = 0; i < length; i++) {
@@ -199,7 +205,7 @@ static void take_row(struct mu_csv_reader *reader, struct mu_csv_row *row,
     }
     row->column_count = cut->count;
     row->line = reader->line++;
-    reader->begin = (size_t)(cut->row_end + 1 - reader->buffer);
+    pass_row(reader, cut);
 }
 
 static uint64_t count_lines(const char *text, const char *end) {
@@ -235,7 +241,7 @@ static enum mu_csv_status find_content(struct mu_csv_reader *reader, struct mu_c
             return status;
         }
         reader->line++;
-        reader->begin = (size_t)(cut->row_end + 1 - reader->buffer);
+        pass_row(reader, cut);
     }
 }
 
@@ -310,7 +316,7 @@ static int use_header(struct mu_csv_reader *reader, const struct mu_csv_cut *cut
     }
     reader->header_count = cut->count;
     reader->line++;
-    reader->begin = (size_t)(cut->row_end + 1 - reader->buffer);
+    pass_row(reader, cut);
     return check_columns(reader, found, err);
 }
 
