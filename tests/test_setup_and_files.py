@@ -383,6 +383,65 @@ def test_children_of_multiprocessing_write_their_rows(
     assert len(list(logs.glob("*.csv"))) == (2 if method == "fork" else 3)
 
 
+def test_a_logger_sent_to_another_process_is_that_process_own(
+    run_python: RunPython, tmp_path: Path
+) -> None:
+    script = tmp_path / "main.py"
+    script.write_text(
+        program(
+            """
+            import multiprocessing
+            def work(sent):
+                assert sent is GlobalLogger() and not sent.is_set_up
+            if __name__ == "__main__":
+                logger.setup("logs", console=False)
+                child = multiprocessing.get_context("spawn").Process(target=work, args=(logger,))
+                child.start(); child.join()
+                assert child.exitcode == 0
+            """
+        )
+    )
+    done = run_python(str(script))
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_workers_of_a_data_loader_lose_no_row(run_python: RunPython, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    finished(
+        run_python,
+        """
+        from torch.utils.data import DataLoader, Dataset
+        class Numbers(Dataset):
+            def __len__(self):
+                return 200
+            def __getitem__(self, index):
+                logger.instant("load", step=index)
+                return index
+        logger.setup("logs", console=False); events(1)
+        for _ in range(2):
+            assert sum(len(batch) for batch in DataLoader(Numbers(), 10, num_workers=2)) == 200
+        """,
+    )
+    steps = [
+        step
+        for path in (tmp_path / "logs").glob("profile_rank_0*.csv")
+        for step in steps_of(path, "load")
+    ]
+    assert sorted(steps) == sorted([*range(200)] * 2)
+    assert not list((tmp_path / "logs").glob("*.journal"))
+
+
+def test_in_development_mode_nothing_is_complained_about(
+    run_python: RunPython, tmp_path: Path
+) -> None:
+    text = """
+    logger.setup("one", console=False); events(10); logger.setup("two", console=False); events(10)
+    logger.get_logger().info("text"); logger.close(); logger.setup("one", console=False)
+    """
+    done = run_python("-X", "dev", "-W", "error", "-c", program(text))
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_pool_of_workers_loses_no_row(run_python: RunPython, tmp_path: Path) -> None:
     finished(
         run_python,

@@ -1,0 +1,34 @@
+"""The examples in the docstrings run, and do what they say."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import pkgutil
+from pathlib import Path
+
+import pytest
+
+import my_utils
+from my_utils.logger import GlobalLogger
+
+MODULES = sorted(
+    module.name
+    for module in pkgutil.walk_packages(my_utils.__path__, "my_utils.")
+    if not module.name.endswith("._core")
+)
+
+
+@pytest.mark.parametrize("name", ["my_utils", *MODULES])
+def test_examples_of(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = doctest.testmod(importlib.import_module(name))
+    GlobalLogger().close()
+    assert result.failed == 0, "see the captured output"
+
+
+def test_the_main_modules_have_examples() -> None:
+    finder = doctest.DocTestFinder(exclude_empty=True)
+    for name in ("my_utils.logger", "my_utils.utils"):
+        found = finder.find(importlib.import_module(name))
+        assert sum(bool(test.examples) for test in found) >= 3, name
