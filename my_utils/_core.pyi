@@ -91,6 +91,7 @@ class _Journal(TypedDict):
     process_start: int  # clock ticks after boot
     boot_id: str
     heartbeat_ns: int  # Unix time of the last beat, 0 for none
+    time_offset_ns: int  # is in the times of the lanes
     held: bool  # a living process holds it
     closed: bool
     dropped: int

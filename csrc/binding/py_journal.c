@@ -213,6 +213,8 @@ static int put_state(PyObject *dict, struct seen *seen) {
     const struct mu_journal_header *header = seen->image.header;
     long long beat = atomic_load(&header->heartbeat_real_ns);
     return put(dict, "heartbeat_ns", PyLong_FromLongLong(beat)) < 0 ||
+                   put(dict, "time_offset_ns", PyLong_FromLongLong(seen->image.user_offset_ns)) <
+                       0 ||
                    put(dict, "held", PyBool_FromLong(seen->held)) < 0 ||
                    put(dict, "closed", PyBool_FromLong(atomic_load(&header->closed) != 0)) < 0 ||
                    put(dict, "dropped",

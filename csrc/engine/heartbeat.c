@@ -66,8 +66,9 @@ static void describe(struct mu_recorder *recorder, bool closed, struct text *tex
     add_string(text, header->host, strnlen(header->host, sizeof(header->host)));
     add(text, ",\"label\":");
     add_string(text, header->label, strnlen(header->label, sizeof(header->label)));
-    add(text, ",\"time\":%.6f,\"closed\":%s,\"dropped\":%llu,\"lanes\":[",
-        (double)mu_clock_ns(CLOCK_REALTIME) / 1e9, closed ? "true" : "false",
+    add(text, ",\"time\":%.6f,\"time_offset\":%.9f,\"closed\":%s,\"dropped\":%llu,\"lanes\":[",
+        (double)mu_clock_ns(CLOCK_REALTIME) / 1e9, (double)recorder->user_offset_ns / 1e9,
+        closed ? "true" : "false",
         (unsigned long long)atomic_load(&recorder->troubles.dropped_records));
     struct mu_journal_image image;
     struct mu_seen_lane *lane = malloc(sizeof(*lane));

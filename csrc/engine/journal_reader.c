@@ -263,26 +263,49 @@ static int read_moment(struct copy *copy, struct mu_error *err) {
     return code;
 }
 
+/* The strings in use; the table and the bytes behind them are mostly empty. */
+static int read_strings(struct copy *copy, struct mu_error *err) {
+    struct mu_journal_header *header = (void *)copy->bytes;
+    struct mu_string_entry *entries = (void *)(copy->bytes + MU_STRINGS_OFFSET);
+    size_t offset = offsetof(struct mu_journal_header, string_count), used = 0;
+    int code = read_at(copy, &header->string_count, offset, sizeof(header->string_count), err);
+    uint32_t count = atomic_load(&header->string_count);
+    count = count < MU_STRINGS_MAX ? count : MU_STRINGS_MAX;
+    if (code == MU_OK) {
+        code = read_at(copy, entries, MU_STRINGS_OFFSET, count * sizeof(*entries), err);
+    }
+    for (uint32_t i = 0; code == MU_OK && i < count; i++) {
+        size_t end = (size_t)entries[i].offset + entries[i].length;
+        used = end > used && end <= MU_STRING_BLOB_BYTES ? end : used;
+    }
+    return code == MU_OK ? read_at(copy, copy->bytes + MU_BLOB_OFFSET, MU_BLOB_OFFSET, used, err)
+                         : code;
+}
+
 /* Rings and strings hold all that the headers speak of, unless a ring was overrun since. */
 static int read_contents(struct copy *copy, struct mu_error *err) {
-    int code = read_at(copy, copy->bytes + MU_STRINGS_OFFSET, MU_STRINGS_OFFSET,
-                       MU_CHUNKS_OFFSET - MU_STRINGS_OFFSET, err);
+    int code = MU_OK;
     for (uint32_t i = 0; code == MU_OK && i < copy->chunks; i++) {
         size_t offset = chunk_offset(i) + MU_CHUNK_HEADER_BYTES;
         code = read_at(copy, copy->bytes + offset, offset, MU_CHUNK_BYTES - MU_CHUNK_HEADER_BYTES,
                        err);
     }
-    struct mu_journal_header *header = (void *)copy->bytes;
-    if (code == MU_OK) {
-        code =
-            read_at(copy, &header->string_count, offsetof(struct mu_journal_header, string_count),
-                    sizeof(header->string_count), err);
-    }
-    return code;
+    return code == MU_OK ? read_strings(copy, err) : code;
 }
 
 static const struct mu_chunk_commit *lane_commit(const struct mu_journal_image *image,
-                                                 const struct mu_chunk_header *chunk);
+                                                 const struct mu_chunk_header *chunk) {
+    const struct mu_chunk_commit *best = NULL;
+    uint64_t best_epoch = 0;
+    for (int i = 0; i < 2; i++) {
+        uint64_t epoch = atomic_load_explicit(&chunk->commits[i].epoch, memory_order_relaxed);
+        if (epoch > best_epoch && epoch <= image->epoch) {
+            best = &chunk->commits[i];
+            best_epoch = epoch;
+        }
+    }
+    return best;
+}
 
 /* The oldest slot that rows are made of. */
 static uint64_t first_needed(const struct mu_chunk_commit *commit) {
@@ -384,20 +407,6 @@ bool mu_journal_is_held(const char *path) {
     bool held = flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
     close(fd);
     return held;
-}
-
-static const struct mu_chunk_commit *lane_commit(const struct mu_journal_image *image,
-                                                 const struct mu_chunk_header *chunk) {
-    const struct mu_chunk_commit *best = NULL;
-    uint64_t best_epoch = 0;
-    for (int i = 0; i < 2; i++) {
-        uint64_t epoch = atomic_load_explicit(&chunk->commits[i].epoch, memory_order_relaxed);
-        if (epoch > best_epoch && epoch <= image->epoch) {
-            best = &chunk->commits[i];
-            best_epoch = epoch;
-        }
-    }
-    return best;
 }
 
 static uint32_t kept_depth(const struct mu_chunk_header *chunk) {
