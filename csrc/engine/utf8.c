@@ -41,7 +41,9 @@ static size_t plain_prefix(const char *text, size_t length) {
 
 size_t mu_utf8_clean(char *out, const char *text, size_t length, size_t *bad) {
     size_t at = plain_prefix(text, length);
-    memcpy(out, text, at);
+    if (at > 0) { /* an empty text may be NULL */
+        memcpy(out, text, at);
+    }
     char *end = out + at;
     while (at < length) {
         size_t step = sequence_length((const unsigned char *)text + at, length - at);
