@@ -132,11 +132,9 @@ def who_waits(log_dir: Path) -> Iterator[str]:
     share = waits[patient] / means[patient]["iter"]
     yield ""
     if share - waits[busy] / means[busy]["iter"] > 0.1:
-        yield (
-            f"Rank {patient} spends {share:.0%} of its time in all_reduce. It is not slow there: it "
-            f"waits for rank {busy},"
-        )
-        yield "whose texts are longer. Run with --balance to give all ranks texts of like length."
+        yield f"Rank {patient} spends {share:.0%} of its time in all_reduce. It is not slow there:"
+        yield f"it waits for rank {busy}, whose texts are longer. Run with --balance, which gives"
+        yield "all ranks texts of like length, and compare."
     else:
         yield f"No rank waits long for another: at most {share:.0%} of a step is all_reduce."
 
@@ -203,7 +201,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--steps", type=_at_least(4), default=30, metavar="N",
                         help="steps to train, 4 or more (default: %(default)s)")  # fmt: skip
     parser.add_argument("--ranks", type=_at_least(2), metavar="N",
-                        help="processes (default: 2, or one a GPU where there are more)")  # fmt: skip
+                        help="processes (default: 2, or one a GPU if there are more)")  # fmt: skip
     parser.add_argument("--balance", action="store_true",
                         help="give all ranks texts of like length, so that none waits")  # fmt: skip
     args = parser.parse_args(argv)

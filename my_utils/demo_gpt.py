@@ -1,4 +1,4 @@
-"""The training that `python -m my_utils.demo` runs on each rank: a small GPT on Python's own source.
+"""What `python -m my_utils.demo` runs on each rank: a small GPT learns Python's own source.
 
 The text is the standard library of the interpreter at hand, cut at blank lines and read as bytes.
 Each rank reads a shard of its own. As happens with a sorted data set, one shard holds the short
@@ -61,8 +61,7 @@ class Block(nn.Module):
         with self.timer.time_stage("attn"):
             x = x + self.attention(self.norm_attn(x))
         with self.timer.time_stage("mlp"):
-            x = x + self.mlp(self.norm_mlp(x))
-        return x
+            return torch.add(x, self.mlp(self.norm_mlp(x)))
 
 
 class GPT(nn.Module):
@@ -89,7 +88,7 @@ class GPT(nn.Module):
 
 
 def read_texts(limit: int = 4 << 20) -> list[bytes]:
-    """The paragraphs of the standard library, shortest first, from about `limit` bytes of source."""
+    """The paragraphs of about `limit` bytes of the standard library, shortest first."""
     texts: list[bytes] = []
     size = 0
     for path in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")):
@@ -110,7 +109,7 @@ def own_shard(texts: list[bytes], rank: int, ranks: int) -> Iterator[list[bytes]
 
 
 def like_lengths(texts: list[bytes], rank: int, ranks: int) -> Iterator[list[bytes]]:
-    """Endless picks from one place in the list a step, the same on every rank, dealt out in turn."""
+    """Endless picks from one place in the list a step, the same on all ranks, dealt out."""
     pick = random.Random(0)
     while True:
         start = pick.randrange(len(texts) - BATCH * ranks)

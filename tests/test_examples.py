@@ -1,0 +1,102 @@
+"""Each script in examples/ runs as it is, and what it records turns into a trace."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
+        "OMP_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
+    for name in ("RANK", "WORLD_SIZE", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK"):
+        environment.pop(name, None)
+    done = subprocess.run(
+        [sys.executable, *map(str, command)],
+        cwd=cwd, env=environment, capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{command} ended with {done.returncode}:\n{done.stderr}"
+    return done.stdout
+
+
+def trace_of(log_dir: Path) -> list[dict[str, Any]]:
+    out = log_dir / "trace.json"
+    run("-m", "my_utils.csv2trace", log_dir, "-o", out, cwd=log_dir)
+    with open(out, encoding="utf-8") as handle:
+        content = json.load(handle)
+    events: list[dict[str, Any]] = content["traceEvents"]
+    return events
+
+
+def slices(events: list[dict[str, Any]]) -> Counter[str]:
+    return Counter(event["name"] for event in events if event["ph"] == "X")
+
+
+def test_there_are_examples() -> None:
+    assert {path.name for path in EXAMPLES} >= {
+        "custom_events.py",
+        "plain_loop.py",
+        "train_gpt.py",
+    }
+
+
+@pytest.mark.parametrize("script", EXAMPLES, ids=lambda path: path.name)
+def test_runs_as_it_is(script: Path, tmp_path: Path) -> None:
+    run(script, cwd=tmp_path)
+    assert (tmp_path / "logs" / "profile_rank_0.csv").stat().st_size > 1000
+    leftovers = [path.name for path in tmp_path.rglob("*.journal*")]
+    assert leftovers == []
+
+
+def test_plain_loop(tmp_path: Path) -> None:
+    run(ROOT / "examples" / "plain_loop.py", cwd=tmp_path)
+    assert slices(trace_of(tmp_path / "logs")) == {"load": 10, "compute": 10}
+    report = (tmp_path / "logs" / "report.txt").read_text(encoding="utf-8")
+    assert "load" in report
+    assert "compute" in report
+
+
+def test_custom_events(tmp_path: Path) -> None:
+    run(ROOT / "examples" / "custom_events.py", tmp_path / "mine", cwd=tmp_path)
+    events = trace_of(tmp_path / "mine")
+    assert slices(events) == {"prepare": 12, "iter": 12, "wait": 12, "compute": 12}
+
+    kinds = Counter((event["name"], event["ph"]) for event in events)
+    assert kinds["batch", "s"] == kinds["batch", "f"] == 12
+    assert kinds["upload", "b"] == kinds["upload", "e"] == 12
+    instants = [event for event in events if event["ph"] in "iI" and event["name"] == "checkpoint"]
+    assert [event["args"]["path"] for event in instants] == [f"model_{n}.pt" for n in (3, 7, 11)]
+    losses = Counter(event["name"] for event in events if event["ph"] == "C")
+    assert losses["queue"] == 12
+    assert losses["loss.train"] == losses["loss.valid"] == 12
+
+    threads = {event["tid"] for event in events if event["ph"] == "X"}
+    prepared = {event["tid"] for event in events if event["name"] == "prepare"}
+    assert len(threads) == 2
+    assert len(prepared) == 1
+
+
+def test_train_gpt_on_two_ranks(tmp_path: Path) -> None:
+    script = ROOT / "examples" / "train_gpt.py"
+    run(
+        "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1",
+        "--nproc-per-node", "2", script, "two", cwd=tmp_path,
+    )  # fmt: skip
+    events = trace_of(tmp_path / "two")
+    stages = ("iter", "data", "forward", "backward", "all_reduce", "optimizer")
+    assert slices(events) == dict.fromkeys(stages, 2 * 20)
+    assert len({event["pid"] for event in events if event["ph"] == "X"}) == 2

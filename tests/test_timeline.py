@@ -1,0 +1,102 @@
+"""The picture of a few steps, and what it is drawn from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from my_utils.timeline import Span, find_csvs, main, plot_timeline, read_spans
+
+HEADER = "timestamp_unix,readable_time,machine_id,step,event_name,event_type,duration_ms,metadata\n"
+
+
+def row(second: str, step: int, name: str, kind: str, ms: str, node: int, parent: int) -> str:
+    meta = f'"node_id={node},parent_id={parent},tid=77,tag=train"'
+    return f"{second},2025-06-15 15:06:40.000000,host,{step},{name},{kind},{ms},{meta}\n"
+
+
+def steps(count: int) -> str:
+    """Steps of 10 ms with a stage of 4 ms inside, starting at one second."""
+    text = HEADER
+    for step in range(count):
+        begin = 1_000_000_000 + step * 10_000_000
+        at = [
+            f"{t // 10**9}.{t % 10**9:09d}" for t in (begin, begin + 4_000_000, begin + 9_999_999)
+        ]
+        text += row(at[0], step, "iter", "START", "", 2 * step + 1, 0)
+        text += row(at[0], step, "forward", "START", "", 2 * step + 2, 2 * step + 1)
+        text += row(at[1], step, "forward", "END", "4.000000", 2 * step + 2, 2 * step + 1)
+        text += row(at[2], step, "iter", "END", "9.999999", 2 * step + 1, 0)
+    return text
+
+
+def test_spans_are_exact_to_the_nanosecond(tmp_path: Path) -> None:
+    path = tmp_path / "profile_rank_3.csv"
+    path.write_text(
+        HEADER + row("1750000000.000000007", 5, "forward", "END", "0.000001", 9, 4),
+        encoding="utf-8",
+    )
+    assert list(read_spans(path)) == [
+        Span(3, "train 77", 5, "forward", 1_750_000_000_000_000_006, 1, 9, 4)
+    ]
+
+
+def test_only_the_steps_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "profile_rank_0.csv"
+    path.write_text(steps(10), encoding="utf-8")
+    assert {span.step for span in read_spans(path, range(3, 5))} == {3, 4}
+    assert len(list(read_spans(path))) == 20
+
+
+def test_rows_that_cannot_be_read_are_left_out_and_named(tmp_path: Path) -> None:
+    path = tmp_path / "profile_rank_0.csv"
+    bad = row("not a time", 0, "forward", "END", "1.000000", 1, 0)
+    path.write_text(steps(2) + bad, encoding="utf-8")
+    with pytest.warns(RuntimeWarning, match=r"1 rows? left out, the first: .*rank_0\.csv:10: "):
+        assert len(list(read_spans(path))) == 4
+
+
+def test_a_file_without_the_columns(tmp_path: Path) -> None:
+    path = tmp_path / "profile_rank_0.csv"
+    path.write_text("a,b\n1,2\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="no profile CSV, it lacks the column duration_ms"):
+        list(read_spans(path))
+
+
+def test_files_come_by_rank_and_oldest_part_first(tmp_path: Path) -> None:
+    names = [
+        "profile_rank_0.part0001.csv",
+        "profile_rank_0.part0002.csv",
+        "profile_rank_0.csv",
+        "profile_rank_2.csv",
+        "profile_rank_10.csv",
+    ]
+    for name in reversed(names):
+        (tmp_path / name).write_text(HEADER)
+    (tmp_path / "rank_0.log").write_text("")
+    assert [path.name for path in find_csvs([tmp_path])] == names
+
+
+def test_a_directory_without_csvs(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="no profile_rank_"):
+        find_csvs([tmp_path])
+
+
+def test_the_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    for rank in (0, 1):
+        (tmp_path / f"profile_rank_{rank}.csv").write_text(steps(10), encoding="utf-8")
+    out = tmp_path / "t.png"
+    assert main([str(tmp_path), "-o", str(out), "--steps", "2:4"]) == 0
+    assert capsys.readouterr().out == f"{out}\n"
+    assert out.read_bytes().startswith(b"\x89PNG")
+
+
+def test_steps_that_are_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "profile_rank_0.csv"
+    path.write_text(steps(3), encoding="utf-8")
+    with pytest.raises(ValueError, match="no finished stage in steps 7 to 8"):
+        plot_timeline([path], tmp_path / "t.png", range(7, 9))
+    assert main([str(tmp_path / "absent.csv")]) == 1
+    assert capsys.readouterr().err.startswith("timeline: ")
