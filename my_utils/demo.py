@@ -113,7 +113,7 @@ def write_traces(log_dir: Path, out: Path) -> list[Path]:
 
     traces = [out / "trace.pftrace", out / "trace.json"]
     for trace, kind in zip(traces, ("perfetto", "json"), strict=True):
-        status = csv2trace.main([str(log_dir), "-o", str(trace), "--format", kind])
+        status = csv2trace.main([str(log_dir), "-o", str(trace), "--format", kind, "--quiet"])
         if status:
             raise DemoError(f"csv2trace ended with status {status}")
     return traces

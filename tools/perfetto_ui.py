@@ -246,6 +246,13 @@ class PerfettoUI:
         closed = "app.trace.workspace.flatTracks.some(t => t.hasChildren && t.collapsed)"
         self.page.wait_for(f"!{closed}", "the groups to open")
 
+    def hide(self, name: str) -> None:
+        """Takes a top-level group out of sight."""
+        self.page.evaluate(
+            "app.trace.workspace.children.filter(t => t.name === "
+            f"{json.dumps(name)}).forEach(t => app.trace.workspace.removeChild(t))"
+        )
+
     def zoom(self, steps: range) -> None:
         """Shows what carries the argument `step` in this range, with a small margin."""
         # The two formats name the argument differently.
@@ -288,7 +295,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("trace", type=Path)
     parser.add_argument("-o", "--out", type=Path, help="PNG to write")
     parser.add_argument("--steps", type=_steps, help="N or FROM:TO, TO not included")
-    parser.add_argument("--size", type=_size, default=(1280, 600), help="WIDTHxHEIGHT in pixels")
+    parser.add_argument("--size", type=_size, default=(1280, 660), help="WIDTHxHEIGHT in pixels")
     parser.add_argument("--sql", action="append", default=[], help="query whose rows are printed")
     args = parser.parse_args(argv)
 
@@ -303,6 +310,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 print(*ui.query(sql), sep="\n")
             if args.out:
                 ui.expand()
+                ui.hide("System")  # Perfetto's own, on clocks
                 if args.steps:
                     ui.zoom(args.steps)
                 ui.settle()
