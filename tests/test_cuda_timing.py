@@ -18,17 +18,16 @@ from my_utils import _core
 from .conftest import RunPython
 from .fakes import compile_fake
 
-# What the scripts below share: torch as it is installed, the simulated device, and a way to time
-# stages whose true GPU times stand in `truth`, on the host's clock.
-PRELUDE = """
+# What the scripts below share: the simulated device, and a way to time stages whose true GPU times
+# stand in `truth`, on the host's clock.
+DEVICE = """
 import ctypes, json, os, sys, time
-import torch
 from my_utils import _core
 
 device = ctypes.CDLL("libcuda.so.1")
 device.fakeCudaStream.restype = ctypes.c_void_p
-device.fakeCudaBusyUntil.restype = ctypes.c_int64
-device.fakeCudaBusyUntil.argtypes = [ctypes.c_void_p]
+device.fakeCudaLastEvent.restype = ctypes.c_int64
+device.fakeCudaLastEvent.argtypes = [ctypes.c_void_p]
 device.fakeCudaWork.argtypes = [ctypes.c_void_p, ctypes.c_int64]
 device.fakeCudaCapture.argtypes = [ctypes.c_void_p, ctypes.c_int]
 device.fakeCudaDevice.argtypes = [ctypes.c_int64, ctypes.c_int64, ctypes.c_double]
@@ -41,10 +40,10 @@ truth = []
 
 def run(timer, name, work_ns):
     timer.start(name)
-    begin = device.fakeCudaBusyUntil(None)
+    begin = device.fakeCudaLastEvent(None)
     device.fakeCudaWork(None, work_ns)
     timer.stop(name)
-    truth.append([name, begin, device.fakeCudaBusyUntil(None) - begin])
+    truth.append([name, begin, device.fakeCudaLastEvent(None) - begin])
 
 def report(**more):
     _core.close_output()
@@ -52,6 +51,35 @@ def report(**more):
     print(json.dumps({"truth": truth, "unix": unix, "warnings": warnings,
                       "state": _core.cuda_state(), "misuse": device.fakeCudaMisuse(), **more}))
 """
+
+# A torch that has nothing but its table of DLPack functions, as torch 2.13 lays it out: to import
+# the real one takes seconds. `streams` says what is current.
+TABLE = """
+import types
+
+streams = [None]
+@ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p))
+def current_work_stream(device_type, device_id, out):
+    assert (device_type, device_id) == (2, 0)
+    out[0] = streams[-1]
+    return 0
+
+class Table(ctypes.Structure):
+    _fields_ = [("major", ctypes.c_uint32), ("minor", ctypes.c_uint32), ("older", ctypes.c_void_p),
+                ("others", ctypes.c_void_p * 4), ("current_work_stream", ctypes.c_void_p)]
+
+new_capsule = ctypes.pythonapi.PyCapsule_New
+new_capsule.restype = ctypes.py_object
+new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+table = Table(1, 3, None, current_work_stream=ctypes.cast(current_work_stream, ctypes.c_void_p))
+newer = Table(2, 0, ctypes.addressof(table))
+capsule = new_capsule(ctypes.addressof(table), b"dlpack_exchange_api", None)
+torch = types.ModuleType("torch")
+torch.Tensor = type("Tensor", (), {"__dlpack_c_exchange_api__": capsule})
+sys.modules["torch"] = torch
+"""
+
+PRELUDE = DEVICE + TABLE
 
 FUNCTIONS = [
     "cuCtxGetCurrent",
@@ -116,7 +144,6 @@ def fake_driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run_script(run_python: RunPython, fake_driver: Path, tmp_path: Path) -> RunScript:
-    pytest.importorskip("torch", reason="torch is not installed")
     logs = tmp_path / "logs"
     logs.mkdir()
     log = tmp_path / "calls"
@@ -138,7 +165,9 @@ def run_script(run_python: RunPython, fake_driver: Path, tmp_path: Path) -> RunS
 
 
 def test_times_are_right_and_say_how_right(run_script: RunScript) -> None:
-    run = run_script("""
+    pytest.importorskip("torch", reason="torch is not installed")
+    run = run_script(
+        """
 timer = _core.Timer(use_cuda=True)
 for step in range(100):
     timer.set_step(step)
@@ -146,10 +175,13 @@ for step in range(100):
     run(timer, "backward", 1_500_000)
     timer.step()
 report(figures=timer.cuda_aggregates())
-""")
+""",
+        prelude="import torch\n" + DEVICE,
+    )
     ends = run.ends()
     assert len(ends) == 200
     drift = 50e-6
+    end_before = 0
     for found, (_, begin, duration) in zip(ends, run.said["truth"], strict=True):
         assert list(found)[-4:] == ["cuda_ms", "cuda_ts", "cuda_err_ms", "stream"]
         error = ns_of(found["cuda_err_ms"], 6)
@@ -157,6 +189,9 @@ report(figures=timer.cuda_aggregates())
         # The rows' Unix time follows the system's clock, which may be slewed meanwhile.
         assert abs(start - begin) <= error + 100_000
         assert abs(ns_of(found["cuda_ms"], 6) - duration) <= duration * drift + 1000
+        cuda_ts = ns_of(found["cuda_ts"], 9)
+        assert cuda_ts >= end_before, "stages of one stream overlap"
+        end_before = cuda_ts + ns_of(found["cuda_ms"], 6)
     assert sorted(ns_of(found["cuda_err_ms"], 6) for found in ends)[100] < 1_000_000
     assert run.said["state"]["spans"] == 200
     assert run.said["warnings"] == []
@@ -214,11 +249,54 @@ run(timer, "forward", 10_000)
 timer.step()
 report(torch="torch" in sys.modules)
 """,
-        prelude=PRELUDE.replace("import torch\n", ""),
+        prelude=DEVICE,
     )
     assert run.said["torch"] is False
     assert run.said["state"]["spans"] == 0
     assert "cuda_ms" not in run.ends()[0]
+
+
+def test_the_current_stream_is_torchs(run_script: RunScript) -> None:
+    run = run_script("""
+timer = _core.Timer(use_cuda=True)
+with timer.time_stage("main"):
+    streams.append(device.fakeCudaStream(3))
+    with timer.time_stage("side"):
+        device.fakeCudaWork(streams[-1], 2_000_000)
+    streams.pop()
+timer.step()
+report()
+""")
+    assert run.ends("main")[0]["stream"] == "1"
+    assert run.ends("side")[0]["stream"] == "4"
+    assert float(run.ends("side")[0]["cuda_ms"]) >= 2.0
+    assert float(run.ends("main")[0]["cuda_ms"]) < 1.0
+
+
+@pytest.mark.parametrize(
+    ("change", "times"),
+    [
+        ("capsule = new_capsule(ctypes.addressof(newer), b'dlpack_exchange_api', None)", True),
+        ("newer.older = None; capsule = new_capsule(ctypes.addressof(newer), "
+         "b'dlpack_exchange_api', None)", False),
+        ("capsule = new_capsule(ctypes.addressof(table), b'another name', None)", False),
+        ("capsule = 7", False),
+    ],
+)  # fmt: skip
+def test_other_tables_of_torch(run_script: RunScript, change: str, times: bool) -> None:
+    run = run_script(f"""
+{change}
+torch.Tensor = type("Tensor", (), {{"__dlpack_c_exchange_api__": capsule}})
+timer = _core.Timer(use_cuda=True)
+timer.start("forward")
+timer.stop("forward")
+timer.step()
+report()
+""")
+    assert ("cuda_ms" in run.ends("forward")[0]) is times
+    kinds = [kind for kind, _ in run.said["warnings"]]
+    assert kinds == ([] if times else ["cuda_no_stream"])
+    assert run.said["state"]["no_stream"] == (0 if times else 1)
 
 
 def test_nothing_is_recorded_into_a_graph(run_script: RunScript) -> None:

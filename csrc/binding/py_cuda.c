@@ -69,7 +69,12 @@ int mu_py_cuda_use(struct mu_state *state) {
     return 0;
 }
 
-enum cuda_trouble { TROUBLE_ERROR = 1, TROUBLE_LATE = 2, TROUBLE_EMPTY = 4 };
+enum cuda_trouble {
+    TROUBLE_ERROR = 1,
+    TROUBLE_LATE = 2,
+    TROUBLE_EMPTY = 4,
+    TROUBLE_NO_STREAM = 8,
+};
 
 static bool report_once(struct mu_state *state, enum cuda_trouble trouble, bool happened) {
     if (!happened || (state->reported_cuda & trouble) != 0) {
@@ -95,6 +100,11 @@ void mu_py_report_cuda(struct mu_state *state) {
                  stats.first_error);
         mu_py_warn(state, "cuda_error", message);
     }
+    if (report_once(state, TROUBLE_NO_STREAM, stats.no_stream > 0)) {
+        mu_py_warn(state, "cuda_no_stream",
+                   "torch's current CUDA stream is not known: torch is not imported, or older than "
+                   "2.10; stages have CPU times only");
+    }
     if (report_once(state, TROUBLE_LATE, stats.late > 0)) {
         mu_py_warn(state, "cuda_late",
                    "GPU times were not ready two steps after their stage and were left out; the "
@@ -117,20 +127,22 @@ static PyObject *cuda_state(PyObject *module, PyObject *Py_UNUSED(ignored)) {
         mu_cuda_pool_stats(state->recorder->gpu, &stats);
     }
     return Py_BuildValue(
-        "{s:N,s:s,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:s}", "available",
+        "{s:N,s:s,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:s}", "available",
         PyBool_FromLong(driver->available), "reason", driver->reason, "spans",
         (unsigned long long)stats.spans, "pool_empty", (unsigned long long)stats.exhausted,
-        "captured", (unsigned long long)stats.captured, "late", (unsigned long long)stats.late,
-        "failed", (unsigned long long)stats.failed, "errors", (unsigned long long)stats.errors,
-        "axis_resets", (unsigned long long)stats.axis_resets, "error",
+        "no_stream", (unsigned long long)stats.no_stream, "captured",
+        (unsigned long long)stats.captured, "late", (unsigned long long)stats.late, "failed",
+        (unsigned long long)stats.failed, "errors", (unsigned long long)stats.errors, "axis_resets",
+        (unsigned long long)stats.axis_resets, "error",
         stats.first_error == 0 ? "" : mu_cuda_error_name(driver, stats.first_error));
 }
 
-PyDoc_STRVAR(cuda_state_doc,
-             "cuda_state($module)\n--\n\n"
-             "What became of GPU times: whether there is a driver and why not, and counts of\n"
-             "spans begun, not begun (pool_empty, captured), released too early (late), lost to\n"
-             "an error (failed), and of errors; `error` names the first one.");
+PyDoc_STRVAR(
+    cuda_state_doc,
+    "cuda_state($module)\n--\n\n"
+    "What became of GPU times: whether there is a driver and why not, and counts of\n"
+    "spans begun, not begun (pool_empty, no_stream, captured), released too early (late), lost to\n"
+    "an error (failed), and of errors; `error` names the first one.");
 
 static PyMethodDef functions[] = {
     {"cuda_state", cuda_state, METH_NOARGS, cuda_state_doc},

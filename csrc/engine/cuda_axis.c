@@ -56,16 +56,21 @@ void mu_cuda_axis_tighten(struct mu_cuda_axis *axis, float elapsed_ms, struct mu
     narrow(axis, event.enqueued_ns - elapsed - error, event.complete_ns - elapsed + error);
 }
 
+/* The middle of the interval places all events of a collect alike, so that they keep their order
+ * and their distances; what is known of the one event moves it only if it lies outside. */
 struct mu_cuda_instant mu_cuda_axis_place(const struct mu_cuda_axis *axis, float elapsed_ms,
                                           struct mu_cuda_seen event) {
     int64_t elapsed = mu_cuda_ms_to_ns(elapsed_ms);
     int64_t error = elapsed_error_ns(elapsed_ms) + MU_CUDA_EVENT_RESOLUTION_NS;
     int64_t low = axis->low_ns + elapsed - error;
     int64_t high = axis->high_ns + elapsed + error;
+    int64_t middle = low + (high - low) / 2;
     if (!intersect(&low, &high, event.enqueued_ns, event.complete_ns)) {
         low = event.enqueued_ns;
         high = event.complete_ns > low ? event.complete_ns : low;
     }
-    int64_t half = (high - low + 1) / 2;
-    return (struct mu_cuda_instant){.ns = low + (high - low) / 2, .error_ns = half};
+    middle = middle < low ? low : middle > high ? high : middle;
+    int64_t below = middle - low;
+    int64_t above = high - middle;
+    return (struct mu_cuda_instant){.ns = middle, .error_ns = below > above ? below : above};
 }

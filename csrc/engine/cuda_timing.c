@@ -369,7 +369,11 @@ static bool slot_begin(struct mu_cuda_pool *pool, struct mu_cuda_lane *lane,
 uint32_t mu_cuda_span_begin(struct mu_cuda_pool *pool) {
     struct mu_cuda_lane *lane = pool == NULL ? NULL : current_lane(pool);
     void *current = NULL;
-    if (lane == NULL || pool->current_stream(pool->stream_owner, lane->device, &current) != 0) {
+    if (lane == NULL) {
+        return 0;
+    }
+    if (pool->current_stream(pool->stream_owner, lane->device, &current) != 0) {
+        count(pool, &pool->stats.no_stream);
         return 0;
     }
     CUstream stream = (CUstream)current;

@@ -34,7 +34,7 @@ typedef int (*mu_cuda_current_stream)(void *owner, int32_t device, void **stream
 struct mu_cuda_pool_options {
     const struct mu_cuda_driver *driver; /* borrowed for the life of the pool */
     mu_cuda_current_stream current_stream;
-    void *stream_owner; /* its first argument */
+    void *stream_owner;      /* its first argument */
     uint32_t capacity;       /* spans, 1 to MU_CUDA_SPANS_MAX; 0: the default */
     int64_t (*now_ns)(void); /* NULL: CLOCK_MONOTONIC */
 };
@@ -58,6 +58,7 @@ struct mu_cuda_times {
 struct mu_cuda_stats {
     uint64_t spans;     /* begun */
     uint64_t exhausted; /* not begun: the pool was empty */
+    uint64_t no_stream; /* not begun: `current_stream` did not know */
     uint64_t captured;  /* not begun, or given up at the end: the stream was being captured */
     uint64_t late;      /* released before the GPU was done */
     uint64_t failed;    /* lost to an error */

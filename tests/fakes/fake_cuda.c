@@ -57,8 +57,12 @@ struct fake_event {
     int64_t complete_ns; /* host time */
 };
 
+/* The front end of a GPU takes its time for an event. */
+enum { EVENT_NS = 600 };
+
 struct fake_stream {
     int64_t busy_until_ns;
+    int64_t last_event_ns; /* when the newest event completes */
     int capturing;
 };
 
@@ -327,7 +331,8 @@ FAKE_API int FAKE(cuEventRecord)(void *handle, void *stream_handle) {
     if (code == OK) {
         int64_t start = host_now() + fake.delay_ns;
         start = start > stream->busy_until_ns ? start : stream->busy_until_ns;
-        stream->busy_until_ns = start;
+        stream->busy_until_ns = start + EVENT_NS;
+        stream->last_event_ns = start;
         event->complete_ns = start;
         event->recorded = 1;
     }
@@ -457,11 +462,12 @@ FAKE_API void FAKE(fakeCudaWork)(void *stream_handle, int64_t ns) {
     leave(OK);
 }
 
-FAKE_API int64_t FAKE(fakeCudaBusyUntil)(void *stream) {
+/* The true time of the event that was recorded last on the stream, on the host's clock. */
+FAKE_API int64_t FAKE(fakeCudaLastEvent)(void *stream) {
     pthread_mutex_lock(&fake.lock);
-    int64_t until = stream_of(stream)->busy_until_ns;
+    int64_t complete = stream_of(stream)->last_event_ns;
     leave(OK);
-    return until;
+    return complete;
 }
 
 FAKE_API void FAKE(fakeCudaCapture)(void *stream, int on) {
