@@ -22,7 +22,8 @@ import threading
 from . import _core
 
 _logger = logging.getLogger("my_utils")
-_lock = threading.Lock()
+# A signal handler may warn while the thread that it interrupts does.
+_lock = threading.RLock()
 _counts: dict[str, int] = {}
 
 
@@ -58,7 +59,7 @@ def forget(kind: str) -> None:
 
 def _start_anew_in_child() -> None:
     global _lock
-    _lock = threading.Lock()
+    _lock = threading.RLock()
     _counts.clear()
     _core.set_warning_hook(warn_once)  # the C part reports anew, too
 

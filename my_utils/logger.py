@@ -24,12 +24,12 @@ import logging
 import numbers
 import operator
 import os
+import re
 import sys
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal, TextIO, cast
+from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple, TextIO, cast
 
 from . import _core
 from ._warnings import forget, warn_once
@@ -67,6 +67,7 @@ _RANK_VARIABLES = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
 _WORLD_SIZE_VARIABLES = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE")
 
 _ENCODED = str.maketrans({c: f"%{ord(c):02X}" for c in ',="%\r\n'})
+_TO_ENCODE = re.compile(r'[,="%\r\n]')
 _ENCODED_LINE_ENDS = str.maketrans({"\r": "%0D", "\n": "%0A"})
 # Keys with a meaning of their own in a row.
 _RESERVED_KEYS = frozenset(
@@ -187,8 +188,7 @@ class _FallbackHandler(_ConsoleHandler):
             super().emit(record)
 
 
-@dataclass(frozen=True)
-class _Settings:
+class _Settings(NamedTuple):
     """The arguments of setup(), checked and complete."""
 
     log_dir: str
@@ -396,6 +396,7 @@ class GlobalLogger(metaclass=SingletonMeta):
         self._drop_fallback()
         self._own_level = settings.level
         logger.setLevel(settings.level)
+        logger.disabled = False  # logging.config disables the loggers that it was not told of
         # A root logger with handlers of its own would print every line a second time.
         logger.propagate = False
 
@@ -774,8 +775,9 @@ def _check_path(name: str, value: object) -> str:
         raise TypeError(f"{name} must be a str or a path of str, not one of {_kind(path)}")
     if not path or "\0" in path:
         raise ValueError(f"{name} must be a path that is not empty and has no NUL, not {path!r}")
-    # A later os.chdir() must not move the files.
-    path = os.path.abspath(path)
+    # A later os.chdir() must not move the files. There may be no current directory.
+    with contextlib.suppress(OSError):
+        path = os.path.abspath(path)
     length = len(os.fsencode(path))
     if length > _PATH_BYTES_MAX:
         raise ValueError(f"{name} must have at most {_PATH_BYTES_MAX} bytes, not {length}")
@@ -805,9 +807,12 @@ def _check_level(level: object) -> int:
 
 
 def _check_int(name: str, value: object, low: int, high: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+    if type(value) is int:
+        number = value
+    elif isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise TypeError(f"{name} must be an int, not {_kind(value)}")
-    number = operator.index(value)
+    else:
+        number = operator.index(value)
     if not low <= number <= high:
         raise ValueError(f"{name} must be from {low} to {high}, not {number}")
     return number
@@ -815,11 +820,14 @@ def _check_int(name: str, value: object, low: int, high: int) -> int:
 
 def _exact_ns(name: str, value: object, unit_ns: int, most: int) -> int:
     """`value` units of `unit_ns` nanoseconds, rounded once, to the nearest (a tie to even)."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Number):
-        raise TypeError(f"{name} must be a number, not {_kind(value)}")
+    number: Any = value
+    if type(value) is not float and type(value) is not int:
+        if isinstance(value, bool) or not isinstance(value, numbers.Number):
+            raise TypeError(f"{name} must be a number, not {_kind(value)}")
+        if isinstance(value, numbers.Integral):
+            number = operator.index(value)
     try:
-        number = operator.index(value) if isinstance(value, numbers.Integral) else value
-        numerator, denominator = number.as_integer_ratio()  # type: ignore[union-attr]
+        numerator, denominator = number.as_integer_ratio()
     except (AttributeError, TypeError):
         raise TypeError(f"{name} must be a real number, not {_kind(value)}") from None
     except (ValueError, OverflowError):
@@ -903,7 +911,7 @@ def _key(key: object) -> str:
         raise TypeError(f"keys of metadata must be str, not {_kind(key)}")
     if not key:
         raise ValueError("keys of metadata must not be empty")
-    return key.translate(_ENCODED)
+    return _encode(key)
 
 
 def _own_key(key: object) -> str:
@@ -920,10 +928,16 @@ def _value_text(value: object) -> str:
         return "true" if value else "false"
     if isinstance(value, float):
         return float.__repr__(value)
-    return str(value).translate(_ENCODED)
+    return _encode(str(value))
+
+
+def _encode(text: str) -> str:
+    return text.translate(_ENCODED) if _TO_ENCODE.search(text) else text
 
 
 def _counter_text(value: object) -> str:
+    if type(value) is float or type(value) is int:  # the tests below are slower by far
+        return repr(value)
     if isinstance(value, numbers.Integral):
         return str(operator.index(value))
     if isinstance(value, numbers.Real):

@@ -593,6 +593,17 @@ def test_a_read_only_directory(run_python: RunPython, tmp_path: Path) -> None:
     assert "Permission denied" in done.stderr
 
 
+def test_a_current_directory_that_is_gone(run_python: RunPython, tmp_path: Path) -> None:
+    text = """
+    os.mkdir("gone"); os.chdir("gone"); os.rmdir("../gone")
+    logger.setup("logs"); events(10); logger.flush()
+    logger.get_logger().info("still here")
+    """
+    done = finished(run_python, text)
+    assert done.stderr.count("WARNING") == 1
+    assert "INFO still here" in done.stderr
+
+
 def test_a_file_that_is_no_profile_csv_is_left_alone(run_python: RunPython, tmp_path: Path) -> None:
     logs = tmp_path / "logs"
     logs.mkdir()
@@ -769,6 +780,25 @@ def test_parts_rotate_at_their_size_and_the_newest_are_kept(
     assert (
         "oldest parts of the profile CSV were removed to stay under keep_csv_bytes" in warnings[0]
     )
+
+
+def test_each_part_and_each_directory_says_the_time_offset(
+    run_python: RunPython, tmp_path: Path
+) -> None:
+    finished(
+        run_python,
+        """
+        logger.setup("one", console=False, max_csv_bytes=4096); logger.set_time_offset(2.5)
+        for first in range(0, 200, 20):
+            events(20, first=first); logger.flush()
+        logger.setup("two", console=False)
+        """,
+    )
+    files = sorted(tmp_path.glob("*/*.csv"))
+    assert len(files) > 4
+    for path in files:
+        offsets = [r for r in rows_of(path) if r["event_name"] == "my_utils.time_offset"]
+        assert [row["metadata"].split(",")[1] for row in offsets] == ["offset_ns=2500000000"]
 
 
 def test_zero_neither_rotates_nor_removes(run_python: RunPython, tmp_path: Path) -> None:

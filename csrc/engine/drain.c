@@ -212,6 +212,19 @@ void mu_drain_write_fact(struct mu_recorder *recorder, const char *name, const c
     write_fact(recorder, track, length, name, metadata);
 }
 
+void mu_drain_write_offset(struct mu_recorder *recorder) {
+    char metadata[64];
+    snprintf(metadata, sizeof(metadata), "offset_ns=%lld", (long long)recorder->user_offset_ns);
+    mu_drain_write_fact(recorder, "my_utils.time_offset", metadata);
+}
+
+void mu_drain_write_beginning(struct mu_recorder *recorder) {
+    mu_drain_write_fact(recorder, "my_utils.process", recorder->drain->process_row);
+    if (recorder->user_offset_ns != 0) {
+        mu_drain_write_offset(recorder);
+    }
+}
+
 /* Rows that name the tracks, once for each part of the CSV. */
 static void name_thread(struct mu_recorder *recorder, const struct mu_strings *strings,
                         uint32_t index) {
@@ -243,7 +256,7 @@ static void rotate_if_full(struct mu_recorder *recorder) {
     }
     atomic_store(&recorder->troubles.removed_parts, recorder->output.removed_parts);
     memset(recorder->drain->named_threads, 0, sizeof(recorder->drain->named_threads));
-    mu_drain_write_fact(recorder, "my_utils.process", recorder->drain->process_row);
+    mu_drain_write_beginning(recorder);
     mu_drain_flush_lock_held(recorder);
     mu_drain_commit_lock_held(recorder);
 }

@@ -44,6 +44,12 @@ void mu_drain_commit_lock_held(struct mu_recorder *recorder);
 /* Writes a row of the tool's own, an INSTANT named `name`, at the time of now. */
 void mu_drain_write_fact(struct mu_recorder *recorder, const char *name, const char *metadata);
 
+/* Says which offset is added to timestamps from here on. */
+void mu_drain_write_offset(struct mu_recorder *recorder);
+
+/* What every part of a CSV begins with: the process row, and the offset unless it is 0. */
+void mu_drain_write_beginning(struct mu_recorder *recorder);
+
 /* Hands the rows that were formatted so far to the output. */
 void mu_drain_flush_lock_held(struct mu_recorder *recorder);
 

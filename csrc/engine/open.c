@@ -48,11 +48,9 @@ void mu_recorder_set_time_offset(struct mu_recorder *recorder, int64_t offset_ns
         return;
     }
     if (offset_ns != recorder->user_offset_ns) {
-        char metadata[64];
         mu_drain_run_lock_held(recorder);
         recorder->user_offset_ns = offset_ns;
-        snprintf(metadata, sizeof(metadata), "offset_ns=%lld", (long long)offset_ns);
-        mu_drain_write_fact(recorder, "my_utils.time_offset", metadata);
+        mu_drain_write_offset(recorder);
         mu_drain_run_lock_held(recorder);
     }
     pthread_mutex_unlock(&recorder->drain_lock);
@@ -100,7 +98,7 @@ static void write_process_row(struct mu_recorder *recorder, const struct mu_open
     if (config->text_label[0] != '\0') {
         put_pair(row + used, size - used, "label", config->text_label);
     }
-    mu_drain_write_fact(recorder, "my_utils.process", row);
+    mu_drain_write_beginning(recorder);
 }
 
 /* Rows that waited in memory follow the process row into the file. */
