@@ -90,6 +90,21 @@ def read_spans(path: str | Path, steps: range | None = None) -> Iterator[Span]:
     An END row says all that a span has, so START rows, and stages still open, are passed over.
     Rows that can't be read are left out, with one warning a file that names the first. Raises
     ValueError for a file without the columns of a profile CSV.
+
+    >>> import tempfile
+    >>> from my_utils import GlobalLogger, MyTimer
+    >>> logs = tempfile.TemporaryDirectory()
+    >>> GlobalLogger().setup(logs.name, rank=0, console=False)
+    >>> timer = MyTimer()
+    >>> timer.set_step(7)
+    >>> with timer.time_stage("forward"):
+    ...     pass
+    >>> timer.step()
+    >>> spans = read_spans(f"{logs.name}/profile_rank_0.csv", steps=range(7, 8))
+    >>> [(span.step, span.name) for span in spans]
+    [(7, 'forward')]
+    >>> GlobalLogger().close()
+    >>> logs.cleanup()
     """
     path = Path(path)
     rank = _rank_of(path)
