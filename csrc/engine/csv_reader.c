@@ -178,34 +178,46 @@ static const char *without_return(const char *start, const char *end) {
     return end > start && end[-1] == '\r' ? end - 1 : end;
 }
 
-/* One past the field. A metadata column at the end takes what commas without quotes cut off it. */
-static const char *field_end(const struct mu_csv_reader *reader, const struct mu_csv_cut *cut,
-                             int column, const char *row_end) {
-    int open = column == reader->header_count - 1 && reader->slot[column] == MU_CSV_METADATA;
-    return open || column == cut->count - 1 ? row_end : cut->end[column];
+/* What the scanner does not know of the last field: the file's CR, and commas that stand without
+ * quotes in a metadata column at the end. */
+static void extend_last(struct mu_csv_reader *reader, struct mu_csv_row *row,
+                        const struct mu_csv_cut *cut) {
+    int last = cut->count < reader->header_count ? cut->count - 1 : reader->header_count - 1;
+    int slot = reader->slot[last];
+    if (last == cut->count - 1 || slot == MU_CSV_METADATA) {
+        const char *end = without_return(row->text[slot], cut->row_end);
+        row->length[slot] = (uint32_t)(end - row->text[slot]);
+    }
+}
+
+static void unquote_all(struct mu_csv_row *row, int adjacent_quotes) {
+    for (int slot = 0; slot < MU_CSV_COLUMN_COUNT; slot++) {
+        if (row->length[slot] > 0 && *row->text[slot] == '"') {
+            char *text = (char *)row->text[slot]; /* into our buffer */
+            row->length[slot] = (uint32_t)unquote(&text, row->length[slot], adjacent_quotes);
+            row->text[slot] = text;
+        }
+    }
 }
 
 /* Moves past the row, and gives each of its fields to the column that it belongs to. */
 static void take_row(struct mu_csv_reader *reader, struct mu_csv_row *row,
                      const struct mu_csv_cut *cut) {
-    char *text = reader->buffer + reader->begin;
-    const char *row_end = without_return(text, cut->row_end);
+    const char *text = reader->buffer + reader->begin;
     int count = cut->count < reader->header_count ? cut->count : reader->header_count;
-    for (int column = 0; column < count; column++) {
-        if (reader->slot[column] >= 0) {
-            char *field = text;
-            size_t length = (size_t)(field_end(reader, cut, column, row_end) - text);
-            if (*field == '"') {
-                length = unquote(&field, length, cut->adjacent_quotes);
-            }
-            row->text[reader->slot[column]] = field;
-            row->length[reader->slot[column]] = (uint32_t)length;
-        }
-        text += cut->end[column] + 1 - text;
-    }
     row->column_count = cut->count;
     row->line = reader->line++;
     pass_row(reader, cut);
+    for (int column = 0; column < count; column++) {
+        int slot = reader->slot[column];
+        row->text[slot] = text;
+        row->length[slot] = (uint32_t)(cut->end[column] - text);
+        text = cut->end[column] + 1;
+    }
+    if (cut->count >= reader->needed_count) {
+        extend_last(reader, row, cut);
+        unquote_all(row, cut->adjacent_quotes);
+    }
 }
 
 static uint64_t count_lines(const char *text, const char *end) {
@@ -306,7 +318,7 @@ static int use_header(struct mu_csv_reader *reader, const struct mu_csv_cut *cut
             length = unquote(&name, length, cut->adjacent_quotes);
         }
         int column = column_from_name(name, length);
-        reader->slot[i] = -1;
+        reader->slot[i] = MU_CSV_COLUMN_COUNT;
         if (column >= 0 && !(found & 1u << column)) {
             reader->slot[i] = (int8_t)column;
             reader->needed_count = i + 1;

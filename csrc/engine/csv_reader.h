@@ -47,8 +47,8 @@ enum mu_csv_problem {
 };
 
 struct mu_csv_row {
-    const char *text[MU_CSV_COLUMN_COUNT];
-    uint32_t length[MU_CSV_COLUMN_COUNT];
+    const char *text[MU_CSV_COLUMN_COUNT + 1]; /* the last place takes all other columns */
+    uint32_t length[MU_CSV_COLUMN_COUNT + 1];
     uint64_t line; /* where the row starts */
     int column_count;
     enum mu_csv_problem problem;
@@ -75,7 +75,7 @@ struct mu_csv_reader {
     int at_end;                      /* the input has no more */
     int header_count;                /* columns in the header */
     int needed_count;                /* a row must have so many columns to hold all eight */
-    int8_t slot[MU_CSV_COLUMNS_MAX]; /* column of the file -> enum mu_csv_column, or -1 */
+    int8_t slot[MU_CSV_COLUMNS_MAX]; /* column of the file -> enum mu_csv_column */
 };
 
 /* Reads the header. The reader needs mu_csv_reader_reset after a failure, too. */

@@ -2,7 +2,7 @@
  *
  * Parsing takes exactly the bytes given: a sign, digits, a point and digits. Exponents, spaces,
  * `inf` and `nan` are refused. Decimals beyond the scale are cut off towards zero.
- * No function writes more than MU_DIGITS_MAX bytes.
+ * No function touches more than MU_DIGITS_MAX bytes from where it starts to write.
  */
 #ifndef MU_DIGITS_H
 #define MU_DIGITS_H
@@ -11,7 +11,7 @@
 #include <stdint.h>
 #include <string.h>
 
-enum { MU_DIGITS_MAX = 32 };
+enum { MU_DIGITS_MAX = 40 };
 
 /* `value` becomes the number times 10^scale (0 <= scale <= 18). 0 when it is not a number or does
  * not fit; `value` is then untouched. */

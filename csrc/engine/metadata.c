@@ -72,22 +72,18 @@ static inline int64_t take_number(struct mu_span *rest, const char *key, size_t 
     if (rest->length <= length || memcmp(rest->text, key, length) != 0) {
         return -1;
     }
-    const char *at = rest->text + length, *end = rest->text + rest->length;
-    int64_t value = 0;
-    const char *first = at;
+    const char *at = rest->text + length, *end = rest->text + rest->length, *first = at;
+    uint64_t value = 0;
     for (; at < end && (unsigned)(*at - '0') <= 9; at++) {
-        value = value * 10 + (*at - '0');
-        if (at - first >= 18) {
-            return -1;
-        }
+        value = value * 10 + (unsigned)(*at - '0');
     }
-    if (at == first || (at < end && *at != ',')) {
+    if (at == first || at - first > 18 || (at < end && *at != ',')) {
         return -1;
     }
     at += at < end;
     rest->length = (size_t)(end - at);
     rest->text = at;
-    return value;
+    return (int64_t)value;
 }
 
 void mu_metadata_parse(struct mu_span text, struct mu_metadata *metadata) {

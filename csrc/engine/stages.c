@@ -119,18 +119,22 @@ static struct mu_open *open_from_row(struct mu_converter *converter, struct mu_t
 
 /* --- events --- */
 
+/* Field by field: the places of further arguments need no zeros. */
 static void fill_event(struct mu_trace_event *event, const struct mu_open *open) {
-    *event = (struct mu_trace_event){
-        .name = open->name,
-        .begin_ns = open->begin_ns,
-        .end_ns = open->end_ns,
-        .step = open->step,
-        .has_step = 1,
-        .node = open->node,
-        .parent = open->parent,
-        .user = {{NULL, 0}, open->user},
-        .metadata = {open->text, open->text_length},
-    };
+    event->name = open->name;
+    event->begin_ns = open->begin_ns;
+    event->end_ns = open->end_ns;
+    event->step = open->step;
+    event->node = open->node;
+    event->parent = open->parent;
+    event->has_step = 1;
+    event->field_count = 0;
+    event->user[0] = (struct mu_span){NULL, 0};
+    event->user[1] = open->user;
+    event->machine = (struct mu_span){NULL, 0};
+    event->metadata = (struct mu_span){open->text, open->text_length};
+    event->duration_ns = 0;
+    event->named_end = 0;
 }
 
 static void add_ms_field(struct mu_trace_event *event, const char *key, int64_t ns) {
