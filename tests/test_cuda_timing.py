@@ -413,7 +413,10 @@ run(timer, "parent", 1000)
 timer.step()
 pid = os.fork()
 if pid == 0:
-    device.fakeCudaFail(b"cuCtxGetCurrent:0:3")  # what a real driver says in a forked child
+    # What a real driver says in a forked child.
+    device.fakeCudaFail(b"cuCtxGetCurrent:0:3,cuCtxGetId:0:3,cuCtxPushCurrent:0:3")
+    assert _core.cuda_state()["spans"] == 0
+    timer.step()
     timer.start("child")
     timer.stop("child")
     timer.step()

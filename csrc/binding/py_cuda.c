@@ -124,6 +124,7 @@ static PyObject *cuda_state(PyObject *module, PyObject *Py_UNUSED(ignored)) {
     struct mu_state *state = mu_state_of(module);
     struct mu_cuda_stats stats = {0};
     if (state->recorder != NULL) {
+        mu_recorder_check_fork(state->recorder);
         mu_cuda_pool_stats(state->recorder->gpu, &stats);
     }
     return Py_BuildValue(

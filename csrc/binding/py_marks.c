@@ -75,8 +75,7 @@ static PyObject *search_of(PyObject *cuda_stages) {
     }
     PyObject *re = PyImport_ImportModule("re");
     PyObject *error = re == NULL ? NULL : PyObject_GetAttrString(re, "error");
-    PyObject *pattern =
-        error == NULL ? NULL : PyObject_CallMethod(re, "compile", "O", cuda_stages);
+    PyObject *pattern = error == NULL ? NULL : PyObject_CallMethod(re, "compile", "O", cuda_stages);
     if (pattern == NULL && error != NULL && PyErr_ExceptionMatches(error)) {
         PyErr_Clear();
         PyErr_Format(PyExc_ValueError, "cuda_stages must be a valid regular expression, not %.200R",

@@ -146,14 +146,10 @@ static PyObject *empty_text(PyObject *Py_UNUSED(self), void *Py_UNUSED(closure))
 }
 
 static PyGetSetDef timer_getset[] = {
-    {"tag", empty_text, NULL, NULL, NULL},
-    {"strict", no, NULL, NULL, NULL},
-    {"use_cuda", no, NULL, NULL, NULL},
-    {"current_step", zero, NULL, NULL, NULL},
-    {"depth", zero, NULL, NULL, NULL},
-    {"unmatched_stops", zero, NULL, NULL, NULL},
-    {"closed_stages", zero, NULL, NULL, NULL},
-    {NULL, NULL, NULL, NULL, NULL},
+    {"tag", empty_text, NULL, NULL, NULL},     {"strict", no, NULL, NULL, NULL},
+    {"use_cuda", no, NULL, NULL, NULL},        {"current_step", zero, NULL, NULL, NULL},
+    {"depth", zero, NULL, NULL, NULL},         {"unmatched_stops", zero, NULL, NULL, NULL},
+    {"closed_stages", zero, NULL, NULL, NULL}, {NULL, NULL, NULL, NULL, NULL},
 };
 
 static PyType_Slot timer_slots[] = {

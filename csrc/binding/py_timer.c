@@ -257,6 +257,7 @@ static PyObject *timer_step(PyObject *object, PyObject *const *args, Py_ssize_t 
         return NULL;
     }
     struct mu_recorder *recorder = self->timer.recorder;
+    mu_recorder_check_fork(recorder); /* a child has no pool */
     struct mu_cuda_pool *gpu = self->marks.use_cuda ? recorder->gpu : NULL;
     Py_BEGIN_ALLOW_THREADS;
     if (wait) {
