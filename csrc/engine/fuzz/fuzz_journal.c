@@ -56,6 +56,9 @@ static void fill_chunk(uint8_t *bytes, uint32_t tid) {
     chunk->open[0].name = 2;
     chunk->open[0].start = 2000;
     chunk->commits[0].epoch = 1;
+    chunk->commits[0].drained = 1; /* with the END row of the first record held back */
+    chunk->commits[0].held_count = 1;
+    chunk->commits[0].held[0] = 1;
     ring[0] = (struct mu_record){.kind = MU_RECORD_STAGE, .name = 1, .slots = 1, .node = 1};
     ring[0].end = 1000;
     ring[1] = (struct mu_record){.kind = MU_RECORD_EVENT, .event = 3, .name = 2, .slots = 1};
