@@ -3,406 +3,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "drain.h"
-#include "open.h"
-
-#ifndef MADV_WIPEONFORK
-#define MADV_WIPEONFORK 18 /* Linux 4.14 */
-#endif
-
-enum { PAGE = 4096, NODES_PER_BLOCK = 4096 };
 
 static const int64_t first_calibration_ns = 200000;
-
-_Thread_local struct mu_thread *mu_this_thread = NULL;
-
-_Static_assert(sizeof(struct mu_thread) <= PAGE, "a thread's state is one page");
-
-static void *map_wiped_page(void) {
-    void *page = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (page == MAP_FAILED) {
-        return NULL;
-    }
-    if (madvise(page, PAGE, MADV_WIPEONFORK) != 0) {
-        munmap(page, PAGE);
-        return NULL;
-    }
-    return page;
-}
-
-/* --- lanes ------------------------------------------------------------------------------- */
-
-/* Figures of a thread that ended stay with its timer. */
-static void keep_aggregates(struct mu_lane *lane) {
-    struct mu_timer *timer = lane->timer;
-    if (timer->retired == NULL) {
-        timer->retired = lane->aggregates;
-        lane->aggregates = NULL;
-        return;
-    }
-    for (int path = 0; path < MU_PATHS_MAX; path++) {
-        struct mu_aggregate *from = lane->aggregates[path];
-        if (from == NULL) {
-            continue;
-        }
-        if (timer->retired[path] == NULL) {
-            timer->retired[path] = from;
-            lane->aggregates[path] = NULL;
-        } else {
-            mu_aggregate_merge(timer->retired[path], from);
-        }
-    }
-}
-
-static void free_by_path(struct mu_aggregate ***aggregates) {
-    for (int path = 0; *aggregates != NULL && path < MU_PATHS_MAX; path++) {
-        free((*aggregates)[path]);
-    }
-    free(*aggregates);
-    *aggregates = NULL;
-}
-
-static void free_aggregates(struct mu_timer *timer) {
-    free_by_path(&timer->retired);
-    free_by_path(&timer->gpu);
-}
-
-static void unlink_lane(struct mu_recorder *recorder, struct mu_lane *lane) {
-    struct mu_lane **at = &recorder->lanes;
-    while (*at != NULL && *at != lane) {
-        at = &(*at)->next;
-    }
-    if (*at == lane) {
-        *at = lane->next;
-    }
-}
-
-static void retire_lane_locked(struct mu_recorder *recorder, struct mu_lane *lane) {
-    keep_aggregates(lane);
-    unlink_lane(recorder, lane);
-    atomic_store_explicit(&lane->chunk->state, MU_CHUNK_RETIRED, memory_order_release);
-    mu_lane_free(lane);
-    free(lane);
-}
-
-static void free_thread_locked(struct mu_recorder *recorder, struct mu_thread *thread) {
-    for (int i = 0; i < MU_TIMERS_MAX; i++) {
-        if (thread->lanes[i] != NULL) {
-            retire_lane_locked(recorder, thread->lanes[i]);
-        }
-    }
-    struct mu_thread **at = &recorder->threads;
-    while (*at != NULL && *at != thread) {
-        at = &(*at)->next;
-    }
-    if (*at == thread) {
-        *at = thread->next;
-    }
-    munmap(thread, PAGE);
-}
-
-/* Destructor of the thread key: the thread ends. */
-static void thread_ends(void *page) {
-    struct mu_thread *thread = page;
-    struct mu_recorder *recorder = thread->recorder;
-    mu_this_thread = NULL;
-    if (recorder == NULL) {
-        munmap(thread, PAGE);
-        return;
-    }
-    pthread_mutex_lock(&recorder->registry_lock);
-    free_thread_locked(recorder, thread);
-    pthread_mutex_unlock(&recorder->registry_lock);
-}
-
-static struct mu_thread *this_thread_locked(struct mu_recorder *recorder) {
-    struct mu_thread *thread = mu_this_thread;
-    if (thread != NULL && thread->recorder == recorder) {
-        return thread;
-    }
-    uint32_t tid = (uint32_t)syscall(SYS_gettid);
-    for (thread = recorder->threads; thread != NULL; thread = thread->next) {
-        if (thread->tid == tid) {
-            mu_this_thread = thread;
-            return thread;
-        }
-    }
-    thread = map_wiped_page();
-    if (thread == NULL) {
-        return NULL;
-    }
-    if (pthread_setspecific(recorder->thread_key, thread) != 0) {
-        munmap(thread, PAGE);
-        return NULL;
-    }
-    thread->recorder = recorder;
-    thread->tid = tid;
-    thread->next = recorder->threads;
-    recorder->threads = thread;
-    mu_this_thread = thread;
-    return thread;
-}
-
-static void describe_chunk(struct mu_recorder *recorder, struct mu_lane *lane, const char *tag) {
-    struct mu_chunk_header *chunk = lane->chunk;
-    uint32_t tag_string = MU_NAME_NONE;
-    size_t length = strlen(tag);
-    if (length > 0) {
-        tag_string = mu_names_intern(&recorder->names, tag, length, mu_hash_bytes(tag, length));
-    }
-    atomic_store_explicit(&chunk->tid, (uint32_t)syscall(SYS_gettid), memory_order_relaxed);
-    atomic_store_explicit(&chunk->tag, tag_string, memory_order_relaxed);
-    atomic_store_explicit(&chunk->thread_name, MU_NAME_NONE, memory_order_relaxed);
-    atomic_store_explicit(&chunk->depth, 0, memory_order_relaxed);
-    atomic_store_explicit(&chunk->step, 0, memory_order_relaxed);
-}
-
-static struct mu_lane *new_lane_locked(struct mu_timer *timer) {
-    struct mu_recorder *recorder = timer->recorder;
-    struct mu_thread *thread = this_thread_locked(recorder);
-    struct mu_lane *lane = thread == NULL ? NULL : calloc(1, sizeof(*lane));
-    if (lane == NULL) {
-        return NULL;
-    }
-    if (mu_lane_init(lane) != MU_OK ||
-        mu_journal_claim_chunk(&recorder->journal, &lane->chunk_index, NULL) != MU_OK) {
-        mu_lane_free(lane);
-        free(lane);
-        return NULL;
-    }
-    lane->recorder = recorder;
-    lane->timer = timer;
-    lane->chunk = mu_journal_chunk(&recorder->journal, lane->chunk_index);
-    lane->ring = mu_chunk_ring(lane->chunk);
-    lane->rate = &recorder->rate;
-    lane->counter = recorder->counter;
-    lane->head = atomic_load_explicit(&lane->chunk->head, memory_order_relaxed);
-    lane->room_until = lane->head;
-    lane->wake_at = lane->head + MU_RING_SLOTS / 2;
-    describe_chunk(recorder, lane, timer->tag);
-    lane->next = recorder->lanes;
-    recorder->lanes = lane;
-    thread->lanes[timer->index] = lane;
-    return lane;
-}
-
-/* Chunks of ended threads are free again once they are drained. */
-static bool has_retired_chunk(const struct mu_recorder *recorder) {
-    uint32_t count = atomic_load(&mu_journal_header(&recorder->journal)->chunk_count);
-    for (uint32_t i = 0; i < count; i++) {
-        if (atomic_load(&mu_journal_chunk(&recorder->journal, i)->state) == MU_CHUNK_RETIRED) {
-            return true;
-        }
-    }
-    return false;
-}
-
-struct mu_lane *mu_timer_new_lane(struct mu_timer *timer) {
-    struct mu_recorder *recorder = timer->recorder;
-    mu_recorder_check_fork(recorder);
-    if (recorder->reopen) {
-        mu_recorder_reopen_in_child(recorder);
-    }
-    pthread_mutex_lock(&recorder->registry_lock);
-    struct mu_lane *lane = recorder->broken ? NULL : new_lane_locked(timer);
-    bool retry = lane == NULL && !recorder->broken && has_retired_chunk(recorder);
-    pthread_mutex_unlock(&recorder->registry_lock);
-    if (retry) {
-        mu_recorder_drain(recorder, 100000000);
-        pthread_mutex_lock(&recorder->registry_lock);
-        lane = new_lane_locked(timer);
-        pthread_mutex_unlock(&recorder->registry_lock);
-    }
-    if (lane == NULL) {
-        atomic_fetch_add(&recorder->troubles.dropped_lanes, 1);
-    }
-    return lane;
-}
-
-void mu_recorder_set_thread_name(struct mu_recorder *recorder, struct mu_lane *lane,
-                                 const char *name) {
-    size_t length = mu_name_cut(name, strlen(name));
-    pthread_mutex_lock(&recorder->registry_lock);
-    uint16_t string = mu_names_intern(&recorder->names, name, length, mu_hash_bytes(name, length));
-    pthread_mutex_unlock(&recorder->registry_lock);
-    atomic_store_explicit(&lane->chunk->thread_name, string, memory_order_relaxed);
-}
-
-/* --- called by lane.c --------------------------------------------------------------------- */
-
-static struct mu_aggregate *lane_aggregate(struct mu_lane *lane, uint16_t path) {
-    if (lane->aggregates[path] == NULL) {
-        struct mu_aggregate *aggregate = malloc(sizeof(*aggregate));
-        if (aggregate != NULL) {
-            mu_aggregate_init(aggregate);
-        }
-        lane->aggregates[path] = aggregate;
-    }
-    return lane->aggregates[path];
-}
-
-void mu_recorder_resolve(struct mu_lane *lane, uint16_t parent_path, const char *name,
-                         size_t length, uint64_t hash, struct mu_stage *stage) {
-    struct mu_recorder *recorder = lane->recorder;
-    pthread_mutex_lock(&recorder->registry_lock);
-    memset(stage, 0, sizeof(*stage));
-    stage->name_id = mu_names_intern(&recorder->names, name, length, hash);
-    stage->path = mu_names_path(&recorder->names, parent_path, stage->name_id);
-    stage->aggregate = lane_aggregate(lane, stage->path);
-    if (stage->name_id != MU_NAME_NONE) {
-        size_t known;
-        stage->name = mu_journal_string(&recorder->journal, stage->name_id, &known);
-        stage->hash = hash;
-        stage->length = (uint32_t)length;
-        stage->parent_path = parent_path;
-    } else {
-        atomic_fetch_add_explicit(&recorder->troubles.full_names, 1, memory_order_relaxed);
-    }
-    pthread_mutex_unlock(&recorder->registry_lock);
-}
-
-bool mu_recorder_make_room(struct mu_lane *lane, uint32_t slots) {
-    uint64_t tail = atomic_load_explicit(&lane->chunk->tail, memory_order_acquire);
-    lane->room_until = tail + MU_RING_SLOTS;
-    if (lane->head + slots <= lane->room_until) {
-        return true;
-    }
-    MU_RELAXED_ADD(lane->chunk->dropped, 1);
-    atomic_fetch_add_explicit(&lane->recorder->troubles.dropped_records, 1, memory_order_relaxed);
-    mu_recorder_call_drain(lane);
-    return false;
-}
-
-void mu_recorder_call_drain(struct mu_lane *lane) {
-    uint64_t tail = atomic_load_explicit(&lane->chunk->tail, memory_order_acquire);
-    if (lane->head - tail < MU_RING_SLOTS / 2) {
-        lane->wake_at = tail + MU_RING_SLOTS / 2;
-        return;
-    }
-    lane->wake_at = lane->head + MU_RING_SLOTS / 8;
-    mu_drain_thread_call(lane->recorder);
-}
-
-uint64_t mu_recorder_more_nodes(struct mu_lane *lane) {
-    lane->node_next = atomic_fetch_add_explicit(&lane->recorder->node_next, NODES_PER_BLOCK,
-                                                memory_order_relaxed);
-    lane->node_end = lane->node_next + NODES_PER_BLOCK;
-    return lane->node_next;
-}
-
-/* --- timers ------------------------------------------------------------------------------- */
-
-int mu_timer_init(struct mu_timer *timer, struct mu_recorder *recorder, const char *tag,
-                  struct mu_error *err) {
-    memset(timer, 0, sizeof(*timer));
-    size_t length = strlen(tag);
-    if (length >= sizeof(timer->tag)) {
-        return mu_error_set(err, MU_ERR_ARGUMENT, "tag must have at most %d bytes, got %zu",
-                            MU_TAG_BYTES_MAX - 1, length);
-    }
-    memcpy(timer->tag, tag, length + 1);
-    mu_recorder_check_fork(recorder);
-    pthread_mutex_lock(&recorder->registry_lock);
-    int code = mu_error_set(err, MU_ERR_LIMIT, "%d timers live already", MU_TIMERS_MAX);
-    for (uint32_t i = 0; i < MU_TIMERS_MAX; i++) {
-        if (recorder->timers[i] == NULL) {
-            recorder->timers[i] = timer;
-            timer->recorder = recorder;
-            timer->index = i;
-            timer->generation = recorder->timers_made++;
-            code = MU_OK;
-            break;
-        }
-    }
-    pthread_mutex_unlock(&recorder->registry_lock);
-    return code;
-}
-
-void mu_timer_release(struct mu_timer *timer) {
-    struct mu_recorder *recorder = timer->recorder;
-    if (recorder == NULL) {
-        return;
-    }
-    mu_recorder_check_fork(recorder);
-    pthread_mutex_lock(&recorder->registry_lock);
-    for (struct mu_thread *thread = recorder->threads; thread != NULL; thread = thread->next) {
-        struct mu_lane *lane = thread->lanes[timer->index];
-        if (lane != NULL) {
-            thread->lanes[timer->index] = NULL;
-            retire_lane_locked(recorder, lane);
-        }
-    }
-    recorder->timers[timer->index] = NULL;
-    free_aggregates(timer);
-    pthread_mutex_unlock(&recorder->registry_lock);
-    timer->recorder = NULL;
-}
-
-void mu_timer_aggregate(struct mu_timer *timer, uint16_t path, struct mu_aggregate *into) {
-    struct mu_recorder *recorder = timer->recorder;
-    mu_recorder_check_fork(recorder);
-    if (path >= MU_PATHS_MAX) {
-        return;
-    }
-    pthread_mutex_lock(&recorder->registry_lock);
-    if (timer->retired != NULL && timer->retired[path] != NULL) {
-        mu_aggregate_merge(into, timer->retired[path]);
-    }
-    for (struct mu_lane *lane = recorder->lanes; lane != NULL; lane = lane->next) {
-        if (lane->timer == timer && lane->aggregates[path] != NULL) {
-            mu_aggregate_merge(into, lane->aggregates[path]);
-        }
-    }
-    pthread_mutex_unlock(&recorder->registry_lock);
-}
-
-void mu_timer_gpu_aggregate(struct mu_timer *timer, uint16_t path, struct mu_aggregate *into) {
-    struct mu_recorder *recorder = timer->recorder;
-    mu_recorder_check_fork(recorder);
-    pthread_mutex_lock(&recorder->registry_lock);
-    if (path < MU_PATHS_MAX && timer->gpu != NULL && timer->gpu[path] != NULL) {
-        mu_aggregate_merge(into, timer->gpu[path]);
-    }
-    pthread_mutex_unlock(&recorder->registry_lock);
-}
-
-int mu_recorder_use_gpu(struct mu_recorder *recorder, const struct mu_cuda_pool_options *options,
-                        struct mu_error *err) {
-    mu_recorder_check_fork(recorder);
-    if (recorder->gpu != NULL) {
-        return MU_OK;
-    }
-    struct mu_cuda_pool *pool;
-    int code = mu_cuda_pool_create(&pool, options, err);
-    if (code == MU_OK) {
-        pthread_mutex_lock(&recorder->drain_lock);
-        recorder->gpu = pool;
-        pthread_mutex_unlock(&recorder->drain_lock);
-    }
-    return code;
-}
-
-bool mu_recorder_path(struct mu_recorder *recorder, uint16_t path, const char **name,
-                      size_t *length, uint16_t *parent) {
-    pthread_mutex_lock(&recorder->registry_lock);
-    bool known = path != MU_PATH_ROOT && path < recorder->names.path_count;
-    *name = NULL;
-    *length = 0;
-    if (known) {
-        const struct mu_path *node = &recorder->names.paths[path];
-        *parent = node->parent;
-        if (path != MU_PATH_OTHER) {
-            *name = mu_journal_string(&recorder->journal, node->name, length);
-        }
-    }
-    pthread_mutex_unlock(&recorder->registry_lock);
-    return known;
-}
-
-/* --- life --------------------------------------------------------------------------------- */
 
 static void init_locks(struct mu_recorder *recorder) {
     pthread_condattr_t attributes;
@@ -457,10 +62,10 @@ int mu_recorder_create(struct mu_recorder **out, struct mu_error *err) {
     }
     init_locks(recorder);
     recorder->counter = mu_clock_counter_is_kernel_clock();
-    recorder->fork_guard = map_wiped_page();
+    recorder->fork_guard = mu_map_wiped_page();
     int code = recorder->fork_guard == NULL ? mu_error_sys(err, "map a page", NULL) : MU_OK;
-    if (code == MU_OK && pthread_key_create(&recorder->thread_key, thread_ends) != 0) {
-        munmap(recorder->fork_guard, PAGE);
+    if (code == MU_OK && pthread_key_create(&recorder->thread_key, mu_thread_ends) != 0) {
+        munmap(recorder->fork_guard, MU_WIPED_PAGE_BYTES);
         recorder->fork_guard = NULL;
         code = mu_error_set(err, MU_ERR_LIMIT, "no thread key left in this process");
     }
@@ -469,7 +74,7 @@ int mu_recorder_create(struct mu_recorder **out, struct mu_error *err) {
         code = begin(recorder, err);
         if (code != MU_OK) {
             pthread_key_delete(recorder->thread_key);
-            munmap(recorder->fork_guard, PAGE);
+            munmap(recorder->fork_guard, MU_WIPED_PAGE_BYTES);
         }
     }
     if (code != MU_OK) {
@@ -501,7 +106,7 @@ void mu_recorder_destroy(struct mu_recorder *recorder) {
     while (recorder->threads != NULL) {
         struct mu_thread *thread = recorder->threads;
         recorder->threads = thread->next;
-        munmap(thread, PAGE);
+        munmap(thread, MU_WIPED_PAGE_BYTES);
     }
     mu_this_thread = NULL;
     free_lanes(recorder);
@@ -509,7 +114,7 @@ void mu_recorder_destroy(struct mu_recorder *recorder) {
     mu_drain_free(recorder->drain);
     mu_output_free(&recorder->output);
     mu_journal_release(&recorder->journal);
-    munmap(recorder->fork_guard, PAGE);
+    munmap(recorder->fork_guard, MU_WIPED_PAGE_BYTES);
     pthread_mutex_destroy(&recorder->registry_lock);
     pthread_mutex_destroy(&recorder->drain_lock);
     pthread_mutex_destroy(&recorder->thread_lock);
@@ -552,4 +157,37 @@ bool mu_recorder_check_fork(struct mu_recorder *recorder) {
     forget_parent(recorder);
     recorder->broken = begin(recorder, NULL) != MU_OK;
     return true;
+}
+
+int mu_recorder_use_gpu(struct mu_recorder *recorder, const struct mu_cuda_pool_options *options,
+                        struct mu_error *err) {
+    mu_recorder_check_fork(recorder);
+    if (recorder->gpu != NULL) {
+        return MU_OK;
+    }
+    struct mu_cuda_pool *pool;
+    int code = mu_cuda_pool_create(&pool, options, err);
+    if (code == MU_OK) {
+        pthread_mutex_lock(&recorder->drain_lock);
+        recorder->gpu = pool;
+        pthread_mutex_unlock(&recorder->drain_lock);
+    }
+    return code;
+}
+
+bool mu_recorder_path(struct mu_recorder *recorder, uint16_t path, const char **name,
+                      size_t *length, uint16_t *parent) {
+    pthread_mutex_lock(&recorder->registry_lock);
+    bool known = path != MU_PATH_ROOT && path < recorder->names.path_count;
+    *name = NULL;
+    *length = 0;
+    if (known) {
+        const struct mu_path *node = &recorder->names.paths[path];
+        *parent = node->parent;
+        if (path != MU_PATH_OTHER) {
+            *name = mu_journal_string(&recorder->journal, node->name, length);
+        }
+    }
+    pthread_mutex_unlock(&recorder->registry_lock);
+    return known;
 }

@@ -21,38 +21,9 @@
 #include "cuda_timing.h"
 #include "error.h"
 #include "journal.h"
-#include "lane.h"
 #include "names.h"
 #include "output.h"
-
-enum { MU_TIMERS_MAX = 480, MU_TAG_BYTES_MAX = 64 };
-
-struct mu_recorder;
-
-struct mu_timer {
-    struct mu_recorder *recorder; /* borrowed */
-    uint32_t index;               /* in mu_thread.lanes */
-    _Atomic int64_t step;
-    char tag[MU_TAG_BYTES_MAX];
-    struct mu_aggregate *
-        *retired;              /* owned, by path: of threads that ended; NULL before the first */
-    struct mu_aggregate **gpu; /* owned, by path: GPU times; NULL before the first */
-    uint32_t generation;       /* tells it from timers that had the index before */
-};
-
-/* What a thread has; one page, wiped in a forked child. */
-struct mu_thread {
-    struct mu_recorder *recorder; /* borrowed; NULL after a fork */
-    struct mu_thread *next;       /* in the recorder's list */
-    uint32_t tid;
-    struct mu_lane *lanes[MU_TIMERS_MAX];
-};
-
-extern _Thread_local struct mu_thread *mu_this_thread
-#if defined(__x86_64__)
-    __attribute__((tls_model("initial-exec")))
-#endif
-    ;
+#include "timer.h"
 
 /* Counts of what went wrong; each kind is reported once by the binding. */
 struct mu_troubles {
@@ -147,32 +118,6 @@ void mu_recorder_destroy(struct mu_recorder *recorder);
  * Cheap when it has not. Returns true when this process is a child that starts afresh. */
 bool mu_recorder_check_fork(struct mu_recorder *recorder);
 
-/* Registers the timer; MU_ERR_LIMIT when MU_TIMERS_MAX live at once. */
-int mu_timer_init(struct mu_timer *timer, struct mu_recorder *recorder, const char *tag,
-                  struct mu_error *err);
-
-/* Lets go of the timer's lanes. Nobody may record on the timer meanwhile. */
-void mu_timer_release(struct mu_timer *timer);
-
-/* Slow path of mu_timer_lane: makes the lane. NULL when there is no room for one (counted). */
-struct mu_lane *mu_timer_new_lane(struct mu_timer *timer);
-
-/* The calling thread's lane of the timer. */
-static inline struct mu_lane *mu_timer_lane(struct mu_timer *timer) {
-    struct mu_thread *thread = mu_this_thread;
-    if (__builtin_expect(thread != NULL && thread->recorder == timer->recorder, 1)) {
-        struct mu_lane *lane = thread->lanes[timer->index];
-        if (__builtin_expect(lane != NULL, 1)) {
-            return lane;
-        }
-    }
-    return mu_timer_new_lane(timer);
-}
-
-/* Names the calling thread's track. */
-void mu_recorder_set_thread_name(struct mu_recorder *recorder, struct mu_lane *lane,
-                                 const char *name);
-
 /* Where rows go from now on; see output.h. What is recorded and not yet written moves along.
  * Nobody may record meanwhile. On failure the recorder goes on as before. */
 int mu_recorder_open(struct mu_recorder *recorder, const struct mu_output_config *config,
@@ -188,17 +133,6 @@ void mu_recorder_drain(struct mu_recorder *recorder, int64_t wait_ns);
 /* Drains, then shifts all later timestamps. */
 void mu_recorder_set_time_offset(struct mu_recorder *recorder, int64_t offset_ns);
 
-/* Adds up the aggregates of all threads for a path; `into` was initialised by the caller. */
-void mu_timer_aggregate(struct mu_timer *timer, uint16_t path, struct mu_aggregate *into);
-
-/* The same for GPU times. */
-void mu_timer_gpu_aggregate(struct mu_timer *timer, uint16_t path, struct mu_aggregate *into);
-
-/* What a GPU span carries home: timer and path in one number. */
-static inline uint32_t mu_timer_gpu_label(const struct mu_timer *timer, uint16_t path) {
-    return timer->generation << 21 | timer->index << 12 | path;
-}
-
 /* From now on stages may have GPU times. Once for a recorder; later calls change nothing. Nobody
  * may record meanwhile. */
 int mu_recorder_use_gpu(struct mu_recorder *recorder, const struct mu_cuda_pool_options *options,
@@ -208,12 +142,5 @@ int mu_recorder_use_gpu(struct mu_recorder *recorder, const struct mu_cuda_pool_
  * root. The name is NULL for MU_PATH_OTHER; its bytes never move. */
 bool mu_recorder_path(struct mu_recorder *recorder, uint16_t path, const char **name,
                       size_t *length, uint16_t *parent);
-
-/* For lane.c. */
-void mu_recorder_resolve(struct mu_lane *lane, uint16_t parent_path, const char *name,
-                         size_t length, uint64_t hash, struct mu_stage *stage);
-bool mu_recorder_make_room(struct mu_lane *lane, uint32_t slots);
-void mu_recorder_call_drain(struct mu_lane *lane);
-uint64_t mu_recorder_more_nodes(struct mu_lane *lane);
 
 #endif

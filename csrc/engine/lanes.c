@@ -1,0 +1,255 @@
+#include "lanes.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "drain.h"
+#include "open.h"
+#include "recorder.h"
+
+#ifndef MADV_WIPEONFORK
+#define MADV_WIPEONFORK 18 /* Linux 4.14 */
+#endif
+
+enum { NODES_PER_BLOCK = 4096 };
+
+_Thread_local struct mu_thread *mu_this_thread = NULL;
+
+_Static_assert(sizeof(struct mu_thread) <= MU_WIPED_PAGE_BYTES, "a thread's state is one page");
+
+void *mu_map_wiped_page(void) {
+    void *page =
+        mmap(NULL, MU_WIPED_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (page == MAP_FAILED) {
+        return NULL;
+    }
+    if (madvise(page, MU_WIPED_PAGE_BYTES, MADV_WIPEONFORK) != 0) {
+        munmap(page, MU_WIPED_PAGE_BYTES);
+        return NULL;
+    }
+    return page;
+}
+
+static void unlink_lane(struct mu_recorder *recorder, struct mu_lane *lane) {
+    struct mu_lane **at = &recorder->lanes;
+    while (*at != NULL && *at != lane) {
+        at = &(*at)->next;
+    }
+    if (*at == lane) {
+        *at = lane->next;
+    }
+}
+
+void mu_lane_retire_locked(struct mu_recorder *recorder, struct mu_lane *lane) {
+    mu_timer_keep_aggregates(lane);
+    unlink_lane(recorder, lane);
+    atomic_store_explicit(&lane->chunk->state, MU_CHUNK_RETIRED, memory_order_release);
+    mu_lane_free(lane);
+    free(lane);
+}
+
+static void free_thread_locked(struct mu_recorder *recorder, struct mu_thread *thread) {
+    for (int i = 0; i < MU_TIMERS_MAX; i++) {
+        if (thread->lanes[i] != NULL) {
+            mu_lane_retire_locked(recorder, thread->lanes[i]);
+        }
+    }
+    struct mu_thread **at = &recorder->threads;
+    while (*at != NULL && *at != thread) {
+        at = &(*at)->next;
+    }
+    if (*at == thread) {
+        *at = thread->next;
+    }
+    munmap(thread, MU_WIPED_PAGE_BYTES);
+}
+
+/* Destructor of the thread key: the thread ends. */
+void mu_thread_ends(void *page) {
+    struct mu_thread *thread = page;
+    struct mu_recorder *recorder = thread->recorder;
+    mu_this_thread = NULL;
+    if (recorder == NULL) {
+        munmap(thread, MU_WIPED_PAGE_BYTES);
+        return;
+    }
+    pthread_mutex_lock(&recorder->registry_lock);
+    free_thread_locked(recorder, thread);
+    pthread_mutex_unlock(&recorder->registry_lock);
+}
+
+static struct mu_thread *this_thread_locked(struct mu_recorder *recorder) {
+    struct mu_thread *thread = mu_this_thread;
+    if (thread != NULL && thread->recorder == recorder) {
+        return thread;
+    }
+    uint32_t tid = (uint32_t)syscall(SYS_gettid);
+    for (thread = recorder->threads; thread != NULL; thread = thread->next) {
+        if (thread->tid == tid) {
+            mu_this_thread = thread;
+            return thread;
+        }
+    }
+    thread = mu_map_wiped_page();
+    if (thread == NULL) {
+        return NULL;
+    }
+    if (pthread_setspecific(recorder->thread_key, thread) != 0) {
+        munmap(thread, MU_WIPED_PAGE_BYTES);
+        return NULL;
+    }
+    thread->recorder = recorder;
+    thread->tid = tid;
+    thread->next = recorder->threads;
+    recorder->threads = thread;
+    mu_this_thread = thread;
+    return thread;
+}
+
+static void describe_chunk(struct mu_recorder *recorder, struct mu_lane *lane, const char *tag) {
+    struct mu_chunk_header *chunk = lane->chunk;
+    uint32_t tag_string = MU_NAME_NONE;
+    size_t length = strlen(tag);
+    if (length > 0) {
+        tag_string = mu_names_intern(&recorder->names, tag, length, mu_hash_bytes(tag, length));
+    }
+    atomic_store_explicit(&chunk->tid, (uint32_t)syscall(SYS_gettid), memory_order_relaxed);
+    atomic_store_explicit(&chunk->tag, tag_string, memory_order_relaxed);
+    atomic_store_explicit(&chunk->thread_name, MU_NAME_NONE, memory_order_relaxed);
+    atomic_store_explicit(&chunk->depth, 0, memory_order_relaxed);
+    atomic_store_explicit(&chunk->step, 0, memory_order_relaxed);
+}
+
+static struct mu_lane *new_lane_locked(struct mu_timer *timer) {
+    struct mu_recorder *recorder = timer->recorder;
+    struct mu_thread *thread = this_thread_locked(recorder);
+    struct mu_lane *lane = thread == NULL ? NULL : calloc(1, sizeof(*lane));
+    if (lane == NULL) {
+        return NULL;
+    }
+    if (mu_lane_init(lane) != MU_OK ||
+        mu_journal_claim_chunk(&recorder->journal, &lane->chunk_index, NULL) != MU_OK) {
+        mu_lane_free(lane);
+        free(lane);
+        return NULL;
+    }
+    lane->recorder = recorder;
+    lane->timer = timer;
+    lane->chunk = mu_journal_chunk(&recorder->journal, lane->chunk_index);
+    lane->ring = mu_chunk_ring(lane->chunk);
+    lane->rate = &recorder->rate;
+    lane->counter = recorder->counter;
+    lane->head = atomic_load_explicit(&lane->chunk->head, memory_order_relaxed);
+    lane->room_until = lane->head;
+    lane->wake_at = lane->head + MU_RING_SLOTS / 2;
+    describe_chunk(recorder, lane, timer->tag);
+    lane->next = recorder->lanes;
+    recorder->lanes = lane;
+    thread->lanes[timer->index] = lane;
+    return lane;
+}
+
+/* Chunks of ended threads are free again once they are drained. */
+static bool has_retired_chunk(const struct mu_recorder *recorder) {
+    uint32_t count = atomic_load(&mu_journal_header(&recorder->journal)->chunk_count);
+    for (uint32_t i = 0; i < count; i++) {
+        if (atomic_load(&mu_journal_chunk(&recorder->journal, i)->state) == MU_CHUNK_RETIRED) {
+            return true;
+        }
+    }
+    return false;
+}
+
+struct mu_lane *mu_timer_new_lane(struct mu_timer *timer) {
+    struct mu_recorder *recorder = timer->recorder;
+    mu_recorder_check_fork(recorder);
+    if (recorder->reopen) {
+        mu_recorder_reopen_in_child(recorder);
+    }
+    pthread_mutex_lock(&recorder->registry_lock);
+    struct mu_lane *lane = recorder->broken ? NULL : new_lane_locked(timer);
+    bool retry = lane == NULL && !recorder->broken && has_retired_chunk(recorder);
+    pthread_mutex_unlock(&recorder->registry_lock);
+    if (retry) {
+        mu_recorder_drain(recorder, 100000000);
+        pthread_mutex_lock(&recorder->registry_lock);
+        lane = new_lane_locked(timer);
+        pthread_mutex_unlock(&recorder->registry_lock);
+    }
+    if (lane == NULL) {
+        atomic_fetch_add(&recorder->troubles.dropped_lanes, 1);
+    }
+    return lane;
+}
+
+void mu_recorder_set_thread_name(struct mu_recorder *recorder, struct mu_lane *lane,
+                                 const char *name) {
+    size_t length = mu_name_cut(name, strlen(name));
+    pthread_mutex_lock(&recorder->registry_lock);
+    uint16_t string = mu_names_intern(&recorder->names, name, length, mu_hash_bytes(name, length));
+    pthread_mutex_unlock(&recorder->registry_lock);
+    atomic_store_explicit(&lane->chunk->thread_name, string, memory_order_relaxed);
+}
+
+static struct mu_aggregate *lane_aggregate(struct mu_lane *lane, uint16_t path) {
+    if (lane->aggregates[path] == NULL) {
+        struct mu_aggregate *aggregate = malloc(sizeof(*aggregate));
+        if (aggregate != NULL) {
+            mu_aggregate_init(aggregate);
+        }
+        lane->aggregates[path] = aggregate;
+    }
+    return lane->aggregates[path];
+}
+
+void mu_recorder_resolve(struct mu_lane *lane, uint16_t parent_path, const char *name,
+                         size_t length, uint64_t hash, struct mu_stage *stage) {
+    struct mu_recorder *recorder = lane->recorder;
+    pthread_mutex_lock(&recorder->registry_lock);
+    memset(stage, 0, sizeof(*stage));
+    stage->name_id = mu_names_intern(&recorder->names, name, length, hash);
+    stage->path = mu_names_path(&recorder->names, parent_path, stage->name_id);
+    stage->aggregate = lane_aggregate(lane, stage->path);
+    if (stage->name_id != MU_NAME_NONE) {
+        size_t known;
+        stage->name = mu_journal_string(&recorder->journal, stage->name_id, &known);
+        stage->hash = hash;
+        stage->length = (uint32_t)length;
+        stage->parent_path = parent_path;
+    } else {
+        atomic_fetch_add_explicit(&recorder->troubles.full_names, 1, memory_order_relaxed);
+    }
+    pthread_mutex_unlock(&recorder->registry_lock);
+}
+
+bool mu_recorder_make_room(struct mu_lane *lane, uint32_t slots) {
+    uint64_t tail = atomic_load_explicit(&lane->chunk->tail, memory_order_acquire);
+    lane->room_until = tail + MU_RING_SLOTS;
+    if (lane->head + slots <= lane->room_until) {
+        return true;
+    }
+    MU_RELAXED_ADD(lane->chunk->dropped, 1);
+    atomic_fetch_add_explicit(&lane->recorder->troubles.dropped_records, 1, memory_order_relaxed);
+    mu_recorder_call_drain(lane);
+    return false;
+}
+
+void mu_recorder_call_drain(struct mu_lane *lane) {
+    uint64_t tail = atomic_load_explicit(&lane->chunk->tail, memory_order_acquire);
+    if (lane->head - tail < MU_RING_SLOTS / 2) {
+        lane->wake_at = tail + MU_RING_SLOTS / 2;
+        return;
+    }
+    lane->wake_at = lane->head + MU_RING_SLOTS / 8;
+    mu_drain_thread_call(lane->recorder);
+}
+
+uint64_t mu_recorder_more_nodes(struct mu_lane *lane) {
+    lane->node_next = atomic_fetch_add_explicit(&lane->recorder->node_next, NODES_PER_BLOCK,
+                                                memory_order_relaxed);
+    lane->node_end = lane->node_next + NODES_PER_BLOCK;
+    return lane->node_next;
+}

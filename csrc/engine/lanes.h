@@ -1,0 +1,59 @@
+/* Threads and their lanes: made at first use, let go when the thread or the timer ends.
+ *
+ * Threads reach their lanes through one thread-local pointer to a page that the kernel wipes in a
+ * forked child, so that a child never writes where its parent does.
+ */
+#ifndef MU_LANES_H
+#define MU_LANES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "lane.h"
+
+enum { MU_TIMERS_MAX = 480, MU_WIPED_PAGE_BYTES = 4096 };
+
+struct mu_recorder;
+struct mu_timer;
+
+/* What a thread has; one page, wiped in a forked child. */
+struct mu_thread {
+    struct mu_recorder *recorder; /* borrowed; NULL after a fork */
+    struct mu_thread *next;       /* in the recorder's list */
+    uint32_t tid;
+    struct mu_lane *lanes[MU_TIMERS_MAX]; /* by the timer's index */
+};
+
+extern _Thread_local struct mu_thread *mu_this_thread
+#if defined(__x86_64__)
+    __attribute__((tls_model("initial-exec")))
+#endif
+    ;
+
+/* A page of zeros that is zeros again in a forked child; NULL with errno set. */
+void *mu_map_wiped_page(void);
+
+/* Destructor of recorder->thread_key. */
+void mu_thread_ends(void *page);
+
+/* Lets go of a lane: its figures stay with its timer, its chunk is free once it is drained. The
+ * caller holds recorder->registry_lock. */
+void mu_lane_retire_locked(struct mu_recorder *recorder, struct mu_lane *lane);
+
+/* Makes the calling thread's lane of the timer. NULL when there is no room for one (counted). */
+struct mu_lane *mu_timer_new_lane(struct mu_timer *timer);
+
+/* Names the calling thread's track. */
+void mu_recorder_set_thread_name(struct mu_recorder *recorder, struct mu_lane *lane,
+                                 const char *name);
+
+/* The slow ways out of lane.c: a stage seen for the first time, a full ring, a half-full one, and
+ * the next block of node ids. */
+void mu_recorder_resolve(struct mu_lane *lane, uint16_t parent_path, const char *name,
+                         size_t length, uint64_t hash, struct mu_stage *stage);
+bool mu_recorder_make_room(struct mu_lane *lane, uint32_t slots);
+void mu_recorder_call_drain(struct mu_lane *lane);
+uint64_t mu_recorder_more_nodes(struct mu_lane *lane);
+
+#endif

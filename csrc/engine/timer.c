@@ -1,0 +1,116 @@
+#include "timer.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "lanes.h"
+#include "recorder.h"
+
+/* Figures of a thread that ended stay with its timer. */
+void mu_timer_keep_aggregates(struct mu_lane *lane) {
+    struct mu_timer *timer = lane->timer;
+    if (timer->retired == NULL) {
+        timer->retired = lane->aggregates;
+        lane->aggregates = NULL;
+        return;
+    }
+    for (int path = 0; path < MU_PATHS_MAX; path++) {
+        struct mu_aggregate *from = lane->aggregates[path];
+        if (from == NULL) {
+            continue;
+        }
+        if (timer->retired[path] == NULL) {
+            timer->retired[path] = from;
+            lane->aggregates[path] = NULL;
+        } else {
+            mu_aggregate_merge(timer->retired[path], from);
+        }
+    }
+}
+
+static void free_by_path(struct mu_aggregate ***aggregates) {
+    for (int path = 0; *aggregates != NULL && path < MU_PATHS_MAX; path++) {
+        free((*aggregates)[path]);
+    }
+    free(*aggregates);
+    *aggregates = NULL;
+}
+
+void mu_timer_free_aggregates(struct mu_timer *timer) {
+    free_by_path(&timer->retired);
+    free_by_path(&timer->gpu);
+}
+
+int mu_timer_init(struct mu_timer *timer, struct mu_recorder *recorder, const char *tag,
+                  struct mu_error *err) {
+    memset(timer, 0, sizeof(*timer));
+    size_t length = strlen(tag);
+    if (length >= sizeof(timer->tag)) {
+        return mu_error_set(err, MU_ERR_ARGUMENT, "tag must have at most %d bytes, got %zu",
+                            MU_TAG_BYTES_MAX - 1, length);
+    }
+    memcpy(timer->tag, tag, length + 1);
+    mu_recorder_check_fork(recorder);
+    pthread_mutex_lock(&recorder->registry_lock);
+    int code = mu_error_set(err, MU_ERR_LIMIT, "%d timers live already", MU_TIMERS_MAX);
+    for (uint32_t i = 0; i < MU_TIMERS_MAX; i++) {
+        if (recorder->timers[i] == NULL) {
+            recorder->timers[i] = timer;
+            timer->recorder = recorder;
+            timer->index = i;
+            timer->generation = recorder->timers_made++;
+            code = MU_OK;
+            break;
+        }
+    }
+    pthread_mutex_unlock(&recorder->registry_lock);
+    return code;
+}
+
+void mu_timer_release(struct mu_timer *timer) {
+    struct mu_recorder *recorder = timer->recorder;
+    if (recorder == NULL) {
+        return;
+    }
+    mu_recorder_check_fork(recorder);
+    pthread_mutex_lock(&recorder->registry_lock);
+    for (struct mu_thread *thread = recorder->threads; thread != NULL; thread = thread->next) {
+        struct mu_lane *lane = thread->lanes[timer->index];
+        if (lane != NULL) {
+            thread->lanes[timer->index] = NULL;
+            mu_lane_retire_locked(recorder, lane);
+        }
+    }
+    recorder->timers[timer->index] = NULL;
+    mu_timer_free_aggregates(timer);
+    pthread_mutex_unlock(&recorder->registry_lock);
+    timer->recorder = NULL;
+}
+
+void mu_timer_aggregate(struct mu_timer *timer, uint16_t path, struct mu_aggregate *into) {
+    struct mu_recorder *recorder = timer->recorder;
+    mu_recorder_check_fork(recorder);
+    if (path >= MU_PATHS_MAX) {
+        return;
+    }
+    pthread_mutex_lock(&recorder->registry_lock);
+    if (timer->retired != NULL && timer->retired[path] != NULL) {
+        mu_aggregate_merge(into, timer->retired[path]);
+    }
+    for (struct mu_lane *lane = recorder->lanes; lane != NULL; lane = lane->next) {
+        if (lane->timer == timer && lane->aggregates[path] != NULL) {
+            mu_aggregate_merge(into, lane->aggregates[path]);
+        }
+    }
+    pthread_mutex_unlock(&recorder->registry_lock);
+}
+
+void mu_timer_gpu_aggregate(struct mu_timer *timer, uint16_t path, struct mu_aggregate *into) {
+    struct mu_recorder *recorder = timer->recorder;
+    mu_recorder_check_fork(recorder);
+    pthread_mutex_lock(&recorder->registry_lock);
+    if (path < MU_PATHS_MAX && timer->gpu != NULL && timer->gpu[path] != NULL) {
+        mu_aggregate_merge(into, timer->gpu[path]);
+    }
+    pthread_mutex_unlock(&recorder->registry_lock);
+}
