@@ -40,7 +40,7 @@ def log_dir(tmp_path: Path) -> Path:
     folder.mkdir()
     for rank in range(3):
         (folder / f"profile_rank_{rank}.csv").write_text(HEADER + stages(4))
-    (folder / "profile_rank_1.part0001.csv").write_text(HEADER + stages(4, 100, 50))
+    (folder / "profile_rank_1.part0001.csv").write_text(HEADER + stages(4, 100, -50))
     (folder / "profile_rank_1.w1.csv").write_text(HEADER + stages(2))
     return folder
 
