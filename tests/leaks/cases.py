@@ -201,7 +201,7 @@ def traces_in_every_format(folder: Path) -> Iterator[Callable[[], object]]:
 
     def action() -> None:
         for name in ("json", "seed", "perfetto"):
-            job = _core.TraceJob(-1, name, True)  # type: ignore[arg-type]
+            job = _core.TraceJob(-1, name, True)
             job.set_base(_core.trace_first_ns(part))
             job.convert([part, foreign], 3, steps=(0, 5), name_filter=lambda text: text != "x")
             assert job.bytes_read > 0
