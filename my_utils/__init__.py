@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .csv2trace import csv_to_trace
     from .logger import GlobalLogger, get_global_logger
-    from .utils import DebuggingEvent, DebugLayer, MyTimer, NoOpMyTimer, global_timer
+    from .utils import DebuggingEvent, MyTimer, NoOpMyTimer, global_timer
+    from .utils import DebugLayer as DebugLayer
 
 __version__ = "0.1.0"
 
+# DebugLayer is not in it: `from my_utils import *` would bring torch.
 __all__ = [
-    "DebugLayer",
     "DebuggingEvent",
     "GlobalLogger",
     "MyTimer",

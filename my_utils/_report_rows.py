@@ -43,6 +43,7 @@ class StageReader:
         self._tag = encode_tag(tag)
         self._attempt = attempt
         self._is_ours = True
+        self._was_told = False
         self._open: dict[str, Path_] = {}
         self._paths: dict[Path_, Path_] = {}
 
@@ -67,10 +68,15 @@ class StageReader:
                 stage = self._end(row)
                 if stage is not None:
                     yield stage
-            elif kind == "INSTANT" and row[4] == "my_utils.process":
-                self._is_ours = self._is_of_attempt(row[7])
+            elif row[4] == "my_utils.process" and self._turns_to(self._is_of_attempt(row[7])):
                 self._open.clear()
                 yield None
+
+    def _turns_to(self, ours: bool) -> bool:
+        """A run says who it is at the head of every part; False where it was said before."""
+        changed = ours != self._is_ours or not self._was_told
+        self._is_ours, self._was_told = ours, True
+        return changed
 
     def _is_of_attempt(self, metadata: str) -> bool:
         found = re.search(r"(?:^|,)attempt=(\d+)", metadata)

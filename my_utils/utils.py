@@ -26,11 +26,12 @@ from ._compile import CompileMode
 from ._warnings import warn_once
 
 if TYPE_CHECKING:
-    from ._debug_layer import DebugLayer
+    from ._debug_layer import DebugLayer as DebugLayer
     from ._report import Report
     from ._steps import StepFilter
 
-__all__ = ["DebugLayer", "DebuggingEvent", "MyTimer", "NoOpMyTimer", "global_timer"]
+# DebugLayer is not in it: `from my_utils.utils import *` would bring torch.
+__all__ = ["DebuggingEvent", "MyTimer", "NoOpMyTimer", "global_timer"]
 
 StrPath = str | os.PathLike[str]
 
