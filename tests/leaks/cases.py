@@ -172,3 +172,47 @@ def journals_that_are_none(folder: Path) -> Iterator[Callable[[], object]]:
                     raise AssertionError(f"{path} was read")
 
     yield action
+
+
+TRACE_ROWS = (
+    b"timestamp_unix,readable_time,machine_id,step,event_name,event_type,duration_ms,metadata\n"
+    b'1750000000.5,,h,0,a,START,,"node_id=1,parent_id=0,tid=7,k=v"\n'
+    b'1750000000.6,,h,0,a,END,,"node_id=1,parent_id=0,tid=7,k=v"\n'
+    b'1750000000.7,,h,0,open,START,,"node_id=2,parent_id=0,tid=7"\n'
+    b'1750000000.8,,h,0,alone,END,,"node_id=3,parent_id=0,tid=8"\n'
+    b'1750000000.9,,h,0,loss,COUNTER,,"tid=7,value=1.5"\n'
+    b"not a row\n"
+)
+
+
+@case(
+    "TraceJob",
+    "TraceJob.bytes_read",
+    "TraceJob.cancel",
+    "TraceJob.convert",
+    "TraceJob.finish",
+    "TraceJob.set_base",
+    "trace_first_ns",
+    repeat=100,
+)
+def traces_in_every_format(folder: Path) -> Iterator[Callable[[], object]]:
+    part = ("rows", -1, -1, TRACE_ROWS, True)
+    foreign = ("foreign", -1, -1, b"no,header\n", True)
+
+    def action() -> None:
+        for name in ("json", "seed", "perfetto"):
+            job = _core.TraceJob(-1, name, True)
+            job.set_base(_core.trace_first_ns(part))
+            job.convert([part, foreign], 3, steps=(0, 5), name_filter=lambda text: text != "x")
+            assert job.bytes_read > 0
+            job.finish()
+        stopped = _core.TraceJob(-1, "json")
+        stopped.cancel()
+        with contextlib.suppress(RuntimeError):
+            stopped.convert([part], 0)
+        with contextlib.suppress(TypeError):
+            stopped.convert([None], 0)  # type: ignore[list-item]
+        with contextlib.suppress(_core.FormatError):
+            _core.trace_first_ns(foreign)
+
+    yield action
