@@ -68,6 +68,9 @@ static PyObject *python_thread_name(void) {
 
 struct mu_lane *mu_py_new_lane(struct mu_timer *timer) {
     struct mu_lane *lane = mu_timer_new_lane(timer);
+    if (lane == NULL && mu_recorder_give_up_journal(timer->recorder)) {
+        lane = mu_timer_new_lane(timer);
+    }
     if (lane == NULL) {
         return NULL;
     }
@@ -125,6 +128,9 @@ static const struct trouble troubles[] = {
     {"missing_csv", COUNT_OF(missing_csv),
      "the profile CSV or its directory was deleted while it was written; what is recorded from "
      "then on is lost unless setup() is called again"},
+    {"lost_journal", COUNT_OF(lost_journal),
+     "the journal found no room to grow and was given up: rows are written as ever, but what is "
+     "not yet written when the process is killed is lost"},
 };
 
 enum { TROUBLES = sizeof(troubles) / sizeof(troubles[0]) };

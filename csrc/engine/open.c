@@ -190,6 +190,23 @@ static bool same_place(const struct mu_recorder *recorder, const struct mu_outpu
            current.st_ino == wanted.st_ino && current.st_dev == wanted.st_dev;
 }
 
+/* Whether a pointer file says where the journal is. */
+static bool journal_is_elsewhere(const struct mu_recorder *recorder) {
+    const char *path = recorder->opened.journal_path;
+    size_t length = strlen(recorder->config.log_dir);
+    return path[0] != '\0' && (strncmp(path, recorder->config.log_dir, length) != 0 ||
+                               strrchr(path, '/') != path + length);
+}
+
+static int leave_journal(struct mu_recorder *recorder, struct mu_error *err) {
+    if (journal_is_elsewhere(recorder)) {
+        char pointer[MU_PATH_BYTES + 8];
+        pointer_path(recorder, pointer);
+        unlink(pointer);
+    }
+    return mu_journal_detach(&recorder->journal, err);
+}
+
 /* Writes out and lets go of the files in use; the journal is in memory afterwards. */
 static int leave_files(struct mu_recorder *recorder, struct mu_error *err) {
     if (recorder->output.fd < 0) {
@@ -197,15 +214,7 @@ static int leave_files(struct mu_recorder *recorder, struct mu_error *err) {
     }
     mu_drain_settle_lock_held(recorder);
     mu_heartbeat_write(recorder, true);
-    bool elsewhere = strcmp(recorder->opened.journal_path, "") != 0 &&
-                     strncmp(recorder->opened.journal_path, recorder->config.log_dir,
-                             strlen(recorder->config.log_dir)) != 0;
-    if (elsewhere) {
-        char pointer[MU_PATH_BYTES + 8];
-        pointer_path(recorder, pointer);
-        unlink(pointer);
-    }
-    int code = mu_journal_detach(&recorder->journal, err);
+    int code = leave_journal(recorder, err);
     mu_output_drop_csv(&recorder->output);
     recorder->output.kind = MU_OUTPUT_MEMORY;
     return code;
@@ -326,6 +335,21 @@ int mu_recorder_close(struct mu_recorder *recorder, struct mu_error *err) {
     recorder->in_background = false;
     pthread_mutex_unlock(&recorder->drain_lock);
     return code;
+}
+
+bool mu_recorder_give_up_journal(struct mu_recorder *recorder) {
+    if (recorder->broken || !lock_within(&recorder->drain_lock, close_wait_ns)) {
+        return false;
+    }
+    uint32_t chunks = atomic_load(&mu_journal_header(&recorder->journal)->chunk_count);
+    bool given_up = recorder->journal.fd >= 0 && chunks < MU_CHUNKS_MAX &&
+                    leave_journal(recorder, NULL) == MU_OK;
+    if (given_up) {
+        atomic_fetch_sub(&recorder->troubles.dropped_lanes, 1);
+        atomic_store(&recorder->troubles.lost_journal, 1);
+    }
+    pthread_mutex_unlock(&recorder->drain_lock);
+    return given_up;
 }
 
 void mu_recorder_reopen_in_child(struct mu_recorder *recorder) {

@@ -36,6 +36,7 @@ struct mu_troubles {
     _Atomic uint64_t cut_metadata;
     _Atomic uint64_t removed_parts; /* parts of the CSV removed to keep under keep_csv_bytes */
     _Atomic uint64_t missing_csv;   /* 1: the CSV or its directory was deleted */
+    _Atomic uint64_t lost_journal;  /* 1: its file system was full, it is in memory since */
     _Atomic int last_errno;         /* of the last failed write */
 };
 
@@ -125,6 +126,11 @@ int mu_recorder_open(struct mu_recorder *recorder, const struct mu_output_config
 
 /* Writes everything out and goes back to memory. Nobody may record meanwhile. */
 int mu_recorder_close(struct mu_recorder *recorder, struct mu_error *err);
+
+/* After mu_timer_new_lane returned NULL: when that was for want of room in the journal's file
+ * system, moves the journal to memory, and true says that another attempt is worth while. Nobody
+ * may record meanwhile. */
+bool mu_recorder_give_up_journal(struct mu_recorder *recorder);
 
 /* Turns complete records into rows and writes them. `wait_ns` bounds the wait for a drain that is
  * under way; when it is over, or when the output may block, the drain thread is called instead. */
