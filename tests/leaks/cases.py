@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from my_utils import _core
-from my_utils._warnings import warn_once
 
 from .harness import case
 
@@ -24,17 +23,7 @@ def format_error(folder: Path) -> Iterator[Callable[[], object]]:
     yield lambda: _core.FormatError("line 1: no comma")
 
 
-@case("open_output", "close_output", repeat=30)
-def open_and_close_an_output(folder: Path) -> Iterator[Callable[[], object]]:
-    def action() -> None:
-        _core.open_output(log_dir=folder, rank=0, machine="host", label="leaks")
-        _core.log_event("event", "INSTANT")
-        _core.close_output()
-
-    yield action
-
-
-@case("open_output", "close_output", repeat=30)
+@case("open_output", "close_output", repeat=20)
 def move_an_output(folder: Path) -> Iterator[Callable[[], object]]:
     def action() -> None:
         for rank in (0, 1):
@@ -61,38 +50,6 @@ def open_an_output_in_vain(folder: Path) -> Iterator[Callable[[], object]]:
     yield action
 
 
-@case("drain", "log_event", repeat=2000)
-def log_events_and_drain(folder: Path) -> Iterator[Callable[[], object]]:
-    _core.open_output(kind="null")
-
-    def action() -> None:
-        _core.log_event("event", "COUNTER", 3, "value=1", 1_750_000_000_000_000_000, 5)
-        _core.log_event("other", "INSTANT", metadata="key=" + "x" * 500)
-        _core.drain(1.0)
-
-    yield action
-    _core.open_output(kind="memory")
-
-
-@case("drain", "log_event", "set_time_offset_ns", "set_warning_hook")
-def arguments_that_the_recorder_refuses(folder: Path) -> Iterator[Callable[[], object]]:
-    def action() -> None:
-        calls: tuple[Callable[[], object], ...] = (
-            lambda: _core.drain(-1.0),
-            lambda: _core.log_event("event", "NONE"),
-            lambda: _core.log_event("event", "INSTANT", "step"),  # type: ignore[arg-type]
-            lambda: _core.log_event("event", "INSTANT", timestamp_ns=2**70),
-            lambda: _core.set_time_offset_ns(2**70),
-            lambda: _core.set_warning_hook(3),  # type: ignore[arg-type]
-        )
-        for call in calls:
-            with contextlib.suppress(TypeError, ValueError):
-                call()
-                raise AssertionError("a bad argument was taken")
-
-    yield action
-
-
 @case("set_time_offset_ns", repeat=2000)
 def shift_the_time(folder: Path) -> Iterator[Callable[[], object]]:
     _core.open_output(kind="null")
@@ -103,26 +60,6 @@ def shift_the_time(folder: Path) -> Iterator[Callable[[], object]]:
 
     yield action
     _core.open_output(kind="memory")
-
-
-@case("troubles", "output_state")
-def ask_for_the_state(folder: Path) -> Iterator[Callable[[], object]]:
-    yield lambda: (_core.troubles(), _core.output_state())
-
-
-@case("memory_rows", repeat=300)
-def rows_in_memory(folder: Path) -> Iterator[Callable[[], object]]:
-    _core.close_output()
-    yield _core.memory_rows
-
-
-@case("set_warning_hook")
-def warn_through_a_hook(folder: Path) -> Iterator[Callable[[], object]]:
-    def action() -> None:
-        _core.set_warning_hook(lambda kind, message: None)
-
-    yield action
-    _core.set_warning_hook(warn_once)
 
 
 DEAD_PROCESS = """
