@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import signal
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from my_utils import _core
+from my_utils.csv2trace import csv_to_trace
 
 from .conftest import RunPython
 from .fakes import compile_fake
@@ -201,6 +203,46 @@ report(figures=timer.cuda_aggregates())
     assert run.calls.count("cuEventSynchronize") == 100
     assert not [call for call in run.calls if call in ("cuCtxSynchronize", "cuStreamSynchronize")]
     assert run.calls.count("cuEventCreate") < 20
+
+
+def test_a_stream_is_one_track_of_the_trace(run_script: RunScript, tmp_path: Path) -> None:
+    run = run_script("""
+from my_utils import MyTimer
+timer = MyTimer(use_cuda=True)
+for step in range(20):
+    timer.set_step(step)
+    with timer.time_stage("iter"):
+        run(timer, "forward", 300_000)
+        run(timer, "backward", 600_000)
+        streams.append(device.fakeCudaStream(3))
+        with timer.time_stage("copy"):
+            device.fakeCudaWork(streams[-1], 900_000)
+        streams.pop()
+    timer.step()
+report()
+""")
+    out = tmp_path / "trace.json"
+    csv_to_trace(tmp_path / "logs", out)
+    events = json.loads(out.read_text(encoding="utf-8"))["traceEvents"]
+    named = {
+        event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"
+    }
+    on_gpu = {tid: name for tid, name in named.items() if "CUDA" in name}
+    assert sorted(on_gpu.values()) == ["CUDA stream 1", "CUDA stream 4"]
+    slices = Counter(
+        (event["name"], named[event["tid"]])
+        for event in events
+        if event["ph"] == "X" and event["tid"] in on_gpu
+    )
+    assert slices == {
+        ("iter", "CUDA stream 1"): 20,
+        ("forward", "CUDA stream 1"): 20,
+        ("backward", "CUDA stream 1"): 20,
+        ("copy", "CUDA stream 4"): 20,
+    }
+    drawn = [e["dur"] for e in events if e["ph"] == "X" and e["tid"] in on_gpu]
+    measured = [round(float(end["cuda_ms"]) * 1000, 3) for end in run.ends()]
+    assert sorted(drawn) == sorted(measured)
 
 
 def test_cuda_stages_narrows(run_script: RunScript) -> None:
