@@ -322,8 +322,9 @@ static bool drain_round(struct mu_recorder *recorder) {
     struct mu_drain *drain = recorder->drain;
     uint32_t count = chunk_count(recorder);
     struct mu_strings strings = live_strings(recorder);
-    struct mu_gpu_rows gpu = {.pool = recorder->gpu,
-                              .step = mu_cuda_pool_steps(recorder->gpu),
+    struct mu_cuda_pool *pool = atomic_load(&recorder->gpu);
+    struct mu_gpu_rows gpu = {.pool = pool,
+                              .step = mu_cuda_pool_steps(pool),
                               .settle = drain->settle,
                               .add = add_gpu_time,
                               .owner = recorder};
@@ -331,7 +332,7 @@ static bool drain_round(struct mu_recorder *recorder) {
                                      .timeline = &recorder->timeline,
                                      .real_offset_ns = recorder->real_offset_ns,
                                      .user_offset_ns = recorder->user_offset_ns,
-                                     .gpu = recorder->gpu == NULL ? NULL : &gpu};
+                                     .gpu = pool == NULL ? NULL : &gpu};
     bool more = false;
     for (uint32_t i = 0; i < count; i++) {
         look_at_lane(recorder, &strings, i);
@@ -339,7 +340,7 @@ static bool drain_round(struct mu_recorder *recorder) {
         more = more || drain->views[i].to - drain->views[i].from >= SLOTS_A_ROUND / 2;
     }
     mu_drain_take_anchor_lock_held(recorder);
-    mu_cuda_collect(recorder->gpu);
+    mu_cuda_collect(pool);
     if (mu_rows_write(&drain->rows, &context, drain->views, count, &drain->writer, NULL) != MU_OK) {
         atomic_fetch_add(&recorder->troubles.lost_rows, 1);
         drain->writer.failed = 0;

@@ -168,9 +168,7 @@ int mu_recorder_use_gpu(struct mu_recorder *recorder, const struct mu_cuda_pool_
     struct mu_cuda_pool *pool;
     int code = mu_cuda_pool_create(&pool, options, err);
     if (code == MU_OK) {
-        pthread_mutex_lock(&recorder->drain_lock);
-        recorder->gpu = pool;
-        pthread_mutex_unlock(&recorder->drain_lock);
+        atomic_store(&recorder->gpu, pool); /* no lock: a drain may hang on its output */
     }
     return code;
 }

@@ -90,7 +90,7 @@ struct mu_recorder {
     struct mu_lane *lanes;
     struct mu_timer *timers[MU_TIMERS_MAX];
     uint32_t timers_made;
-    struct mu_cuda_pool *gpu; /* owned; NULL: no GPU times */
+    _Atomic(struct mu_cuda_pool *) gpu; /* owned; NULL: no GPU times */
     pthread_key_t thread_key;
 
     pthread_mutex_t drain_lock;     /* timeline, output, commits; taken before registry_lock */
