@@ -230,7 +230,10 @@ class TestOtherHosts:
     def test_a_journal_of_another_boot_is_not_called_dead(
         self, tmp_path: Path, start_rank: Start
     ) -> None:
-        kill(start_rank(0, 4, "iter"))
+        process = start_rank(0, 4, "iter")
+        heartbeat = tmp_path / "rank_0.heartbeat.json"
+        wait_until(lambda: "iter" in heartbeat.read_text(encoding="utf-8"))
+        kill(process)
         (journal,) = tmp_path.glob("*.journal")
         boot_id = Path("/proc/sys/kernel/random/boot_id").read_bytes().strip()
         with journal.open("r+b") as file:
