@@ -63,8 +63,8 @@ def snapshot(
     - `ranks`: sorted; each has `rank`, `worker` (above 0: a forked worker or a second process of
       the rank), `label`, `world_size`, `host`, `pid`, `attempt`, `state` ("running", "silent",
       "dead", "closed"), `source` ("journal", "heartbeat"), `beat_age_s` (seconds since the last
-      sign of life, or null), `step` (the furthest, or null), `stack` (names of the main thread's open
-      stages, outermost first), `open_s` (seconds in the innermost of them, or null), `dropped`
+      sign of life, or null), `step` (the furthest, or null), `stack` (names of the main thread's
+      open stages, outermost first), `open_s` (seconds in the innermost, or null), `dropped`
       (records lost because they came too fast), and `threads`
     - a thread has `tid`, `name`, `tag`, `step`, `open` (outermost first: `name`, `step`, `since_ns`
       in Unix nanoseconds, `open_s`) and `last` (newest first: `name`, `step`, `start_ns`,
