@@ -116,6 +116,7 @@ struct copy {
     uint8_t *bytes; /* owned */
     size_t size;
     uint32_t chunks;     /* that are whole */
+    bool steady;         /* no drain ended while the headers were read */
     uint64_t *positions; /* owned: the heads when reading began, and later on */
     uint64_t *nodes;     /* owned: of the open stages when reading began */
 };
@@ -247,7 +248,8 @@ static bool is_same_moment(const struct mu_journal_header *before,
 static int read_moment(struct copy *copy, struct mu_error *err) {
     struct mu_chunk_header *scratch = calloc(1, MU_CHUNK_HEADER_BYTES);
     int code = scratch == NULL ? mu_error_no_memory(err, "journal header") : MU_OK;
-    for (int i = 0; code == MU_OK && i < READ_TRIES; i++) {
+    copy->steady = false;
+    for (int i = 0; code == MU_OK && !copy->steady && i < READ_TRIES; i++) {
         code = read_header(copy, err);
         if (code == MU_OK) {
             code = read_lanes(copy, scratch, err);
@@ -255,9 +257,7 @@ static int read_moment(struct copy *copy, struct mu_error *err) {
         if (code == MU_OK) {
             code = read_at(copy, scratch, 0, MU_JOURNAL_HEADER_BYTES, err);
         }
-        if (is_same_moment((const void *)copy->bytes, (const void *)scratch)) {
-            break;
-        }
+        copy->steady = is_same_moment((const void *)copy->bytes, (const void *)scratch);
     }
     free(scratch);
     return code;
@@ -322,6 +322,7 @@ static uint64_t first_needed(const struct mu_chunk_commit *commit) {
 static int look_for_overrun(const struct copy *copy, struct mu_journal_image *image,
                             struct mu_error *err) {
     int code = MU_OK;
+    image->overrun = !copy->steady;
     for (uint32_t i = 0; code == MU_OK && i < image->chunk_count; i++) {
         uint64_t needed = first_needed(lane_commit(image, chunk_at(image, i))), head;
         code = read_at(copy, &head, chunk_offset(i) + offsetof(struct mu_chunk_header, head),
