@@ -141,9 +141,25 @@ class FlushingFileHandler(logging.FileHandler):
             cast(IO[bytes], raw), encoding=self.encoding, errors=self.errors, write_through=True
         )
 
+    def emit(self, record: logging.LogRecord) -> None:
+        super().emit(record)
+        if (record.levelno or 0) >= logging.WARNING and not self.is_in_place():
+            self._show(record)
+
+    def _show(self, record: logging.LogRecord) -> None:
+        """A warning that the file cannot tell is told on stderr, unless a console does so."""
+        handlers = logging.getLogger("my_utils").handlers
+        if not any(isinstance(handler, _ConsoleHandler) for handler in handlers):
+            console = _ConsoleHandler()
+            console.setFormatter(self.formatter)
+            console.handle(record)
+
     def handleError(self, record: logging.LogRecord) -> None:
         error = sys.exc_info()[1]
         self.failed += 1
+        shown = not self.is_in_place()  # by emit
+        if isinstance(error, OSError) and (record.levelno or 0) >= logging.WARNING and not shown:
+            self._show(record)
         if isinstance(error, OSError):
             warn_once(
                 f"text_log:{self.baseFilename}",

@@ -7,6 +7,7 @@
 
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -43,7 +44,18 @@ struct mu_recorder *mu_py_recorder(struct mu_state *state) {
     return state->recorder;
 }
 
+static bool interpreter_ends(void) {
+#if PY_VERSION_HEX >= 0x030D0000
+    return Py_IsFinalizing() != 0;
+#else
+    return _Py_IsFinalizing() != 0;
+#endif
+}
+
 void mu_py_recorder_release(struct mu_state *state) {
+    if (interpreter_ends()) {
+        return; /* a daemon thread may be in the middle of a drain, which needs no GIL */
+    }
     if (state->event_timer != NULL) {
         mu_timer_release(state->event_timer);
         PyMem_RawFree(state->event_timer);
@@ -483,13 +495,19 @@ static PyObject *memory_rows(PyObject *module, PyObject *Py_UNUSED(ignored)) {
     if (recorder == NULL) {
         return NULL;
     }
+    struct mu_error err = {0};
+    char *text;
+    size_t length;
+    int code;
     Py_BEGIN_ALLOW_THREADS;
     mu_recorder_drain(recorder, inline_drain_wait_ns);
-    pthread_mutex_lock(&recorder->drain_lock);
+    code = mu_recorder_copy_memory(recorder, inline_drain_wait_ns, &text, &length, &err);
     Py_END_ALLOW_THREADS;
-    PyObject *rows = PyBytes_FromStringAndSize(recorder->output.memory,
-                                               (Py_ssize_t)recorder->output.memory_bytes);
-    pthread_mutex_unlock(&recorder->drain_lock);
+    if (code != MU_OK) {
+        return mu_py_raise(&err);
+    }
+    PyObject *rows = PyBytes_FromStringAndSize(text, (Py_ssize_t)length);
+    free(text);
     return rows;
 }
 

@@ -42,6 +42,27 @@ void mu_recorder_drain(struct mu_recorder *recorder, int64_t wait_ns) {
     }
 }
 
+static int does_not_answer(const struct mu_recorder *recorder, struct mu_error *err) {
+    return mu_error_set(err, MU_ERR_STATE, "the output in use does not answer: %s",
+                        recorder->output.csv_path);
+}
+
+int mu_recorder_copy_memory(struct mu_recorder *recorder, int64_t wait_ns, char **text,
+                            size_t *length, struct mu_error *err) {
+    mu_recorder_check_fork(recorder);
+    if (!lock_within(&recorder->drain_lock, wait_ns)) {
+        return does_not_answer(recorder, err);
+    }
+    const struct mu_output *output = &recorder->output;
+    *length = output->memory_bytes;
+    *text = malloc(output->memory_bytes + 1);
+    if (*text != NULL && output->memory_bytes > 0) {
+        memcpy(*text, output->memory, output->memory_bytes);
+    }
+    pthread_mutex_unlock(&recorder->drain_lock);
+    return *text == NULL ? mu_error_no_memory(err, "rows in memory") : MU_OK;
+}
+
 void mu_recorder_set_time_offset(struct mu_recorder *recorder, int64_t offset_ns) {
     mu_recorder_check_fork(recorder);
     if (recorder->broken || !lock_within(&recorder->drain_lock, close_wait_ns)) {
@@ -303,8 +324,7 @@ int mu_recorder_open(struct mu_recorder *recorder, const struct mu_output_config
     mu_recorder_check_fork(recorder);
     recorder->reopen = false;
     if (recorder->broken || !lock_within(&recorder->drain_lock, close_wait_ns)) {
-        return mu_error_set(err, MU_ERR_STATE, "the output in use does not answer: %s",
-                            recorder->output.csv_path);
+        return does_not_answer(recorder, err);
     }
     int code = open_lock_held(recorder, config, report, err);
     pthread_mutex_unlock(&recorder->drain_lock);

@@ -136,6 +136,11 @@ bool mu_recorder_give_up_journal(struct mu_recorder *recorder);
  * under way; when it is over, or when the output may block, the drain thread is called instead. */
 void mu_recorder_drain(struct mu_recorder *recorder, int64_t wait_ns);
 
+/* The rows that wait in memory, as text that the caller frees; nothing while there are files.
+ * MU_ERR_STATE when the output in use does not answer within `wait_ns`. */
+int mu_recorder_copy_memory(struct mu_recorder *recorder, int64_t wait_ns, char **text,
+                            size_t *length, struct mu_error *err);
+
 /* Drains, then shifts all later timestamps. */
 void mu_recorder_set_time_offset(struct mu_recorder *recorder, int64_t offset_ns);
 

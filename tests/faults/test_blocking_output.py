@@ -1,0 +1,97 @@
+"""An output that hangs, as a dead network mount does: the training does not notice."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from ..conftest import RunPython
+from ..fakes import compile_fake
+from .programs import finished, steps_of, told
+
+CSV = "logs/profile_rank_0.csv"
+
+# What is written in the foreground is not meant to survive a dead mount, and `auto` writes in the
+# foreground only where the file system is known to be local.
+PROGRAM = """
+import json
+logger.setup("logs", console=False, io="background")
+def lap(number):
+    stages(10, first=10 * number)
+    timer.step()
+def longest(first, count):
+    return max(timed(lap, number) for number in range(first, first + count))
+control = longest(0, 200)
+_core.drain()
+flag = os.environ["HANG_WHILE"]
+open(flag, "w").close()
+hanging = longest(200, 200)
+if sys.argv[1] == "recovers":
+    os.remove(flag)
+figures = {"control": control, "hanging": hanging, **_core.troubles()}
+figures["close"] = timed(logger.close)
+print(json.dumps(figures))
+"""
+
+
+@pytest.fixture(scope="session")
+def hanging_writes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compile_fake("hanging_writes.c", tmp_path_factory.mktemp("fake") / "libhanging.so")
+
+
+def environment(library: Path, folder: Path) -> dict[str, str]:
+    return {"LD_PRELOAD": str(library), "HANG_WHILE": str(folder / "hang")}
+
+
+def test_steps_go_on_while_the_output_hangs_and_nothing_is_lost_when_it_recovers(
+    run_python: RunPython, tmp_path: Path, hanging_writes: Path
+) -> None:
+    done = finished(run_python, PROGRAM, "recovers", env=environment(hanging_writes, tmp_path))
+    figures = json.loads(done.stdout.splitlines()[-1])
+    assert figures["hanging"] < max(0.5, 20 * figures["control"])
+    assert figures["dropped_records"] == figures["failed_writes"] == 0
+    assert steps_of(tmp_path / CSV) == list(range(4000))
+
+
+def test_a_process_whose_output_hangs_for_ever_ends_in_bounded_time(
+    run_python: RunPython, tmp_path: Path, hanging_writes: Path
+) -> None:
+    began = time.monotonic()
+    done = finished(run_python, PROGRAM, "never", env=environment(hanging_writes, tmp_path))
+    assert time.monotonic() - began < 40
+    figures = json.loads(done.stdout.splitlines()[-1])
+    assert figures["hanging"] < max(0.5, 20 * figures["control"])
+    assert 4 < figures["close"] < 15
+    assert len(told(done, tmp_path / "logs", "does not answer")) == 1
+    # Nothing is lost for that: the next process finds the journal.
+    finished(run_python, "logger.setup('logs', console=False)")
+    assert steps_of(tmp_path / CSV) == list(range(4000))
+
+
+def test_rings_that_fill_while_the_output_hangs_drop_and_say_so(
+    run_python: RunPython, tmp_path: Path, hanging_writes: Path
+) -> None:
+    done = finished(
+        run_python,
+        """
+        import json
+        logger.setup("logs", console=False, io="background")
+        open(os.environ["HANG_WHILE"], "w").close()
+        for number in range(300):
+            stages(100, first=100 * number)
+            timer.step()
+        os.remove(os.environ["HANG_WHILE"])
+        logger.close()
+        print(json.dumps(_core.troubles()))
+        """,
+        env=environment(hanging_writes, tmp_path),
+    )
+    dropped = json.loads(done.stdout.splitlines()[-1])["dropped_records"]
+    assert dropped > 0
+    assert len(told(done, tmp_path / "logs", "records were dropped")) == 1
+    written = steps_of(tmp_path / CSV)
+    assert len(written) == len(set(written)) == 30_000 - dropped
+    assert f"count={dropped},reason=ring_full" in (tmp_path / CSV).read_text()

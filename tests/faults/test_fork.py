@@ -1,0 +1,191 @@
+"""Forks: children own nothing of their parent's recording, and never wait for it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from ..conftest import RunPython
+from .programs import finished, rows_of, steps_of
+
+LOADER = """
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Numbers(Dataset):
+    def __init__(self, records):
+        self.records = records
+    def __len__(self):
+        return 16
+    def __getitem__(self, index):
+        if self.records:
+            timer.set_step(index)
+            with timer.time_stage("load"):
+                return torch.tensor(index)
+        return torch.tensor(index)
+
+if __name__ == "__main__":
+    logger.setup("logs", console=False)
+    for epoch in range(2):
+        for batch in DataLoader(Numbers(sys.argv[1] == "records"), batch_size=2, num_workers=2,
+                                multiprocessing_context=sys.argv[2]):
+            stages(1)
+            timer.step()
+    logger.close()
+"""
+
+
+def csv_names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("*.csv"))
+
+
+@pytest.mark.slow
+def test_workers_of_a_data_loader_write_files_of_their_own(
+    run_python: RunPython, tmp_path: Path
+) -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    finished(run_python, LOADER, "records", "fork")
+    names = csv_names(tmp_path / "logs")
+    assert names == ["profile_rank_0.csv", "profile_rank_0.w1.csv", "profile_rank_0.w2.csv"]
+    loads = sorted(
+        step for name in names[1:] for step in steps_of(tmp_path / "logs" / name, "load")
+    )
+    assert loads == sorted([*range(16), *range(16)])
+    assert {row.name for row in rows_of(tmp_path / "logs" / names[0])} == {"stage"}
+    assert not list((tmp_path / "logs").glob("*.journal"))
+
+
+@pytest.mark.slow
+def test_workers_of_a_data_loader_that_record_nothing_make_no_file(
+    run_python: RunPython, tmp_path: Path
+) -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    finished(run_python, LOADER, "nothing", "fork")
+    assert csv_names(tmp_path / "logs") == ["profile_rank_0.csv"]
+
+
+SPAWN = """
+import torch.multiprocessing
+
+def rank_main(rank, folder):
+    GlobalLogger().setup(folder, rank=rank, world_size=2, console=False)
+    stages(50)
+    timer.step()
+
+if __name__ == "__main__":
+    torch.multiprocessing.spawn(rank_main, args=("logs",), nprocs=2)
+"""
+
+
+@pytest.mark.slow
+def test_ranks_that_torch_spawns_lose_nothing(run_python: RunPython, tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    from .programs import PREAMBLE
+
+    program = tmp_path / "program.py"
+    program.write_text(PREAMBLE + SPAWN, encoding="utf-8")
+    done = run_python(str(program))
+    assert done.returncode == 0, done.stderr
+    for rank in range(2):
+        assert steps_of(tmp_path / f"logs/profile_rank_{rank}.csv") == list(range(50))
+    assert not list((tmp_path / "logs").glob("*.journal"))
+
+
+FORKS = """
+logger.setup("logs", console=False)
+go_on = True
+def work(index):
+    own = MyTimer(tag=f"t{index}")
+    lap = 0
+    while go_on:
+        own.set_step(lap)
+        own.start("work"); own.stop("work")
+        lap += 1
+        if lap % 20 == 0:
+            own.step()
+            time.sleep(0.001)  # else the rows of a slow machine's forks take a minute to read
+    print("laps", index, lap, flush=True)
+threads = [threading.Thread(target=work, args=(index,)) for index in range(3)]
+for thread in threads: thread.start()
+children = []
+for number in range(24):
+    timer.start("parent")
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)   # a child that hangs ends with a signal
+        if number % 2:
+            timer.set_step(number)
+            timer.start("child"); timer.stop("child")
+            timer.step()
+        timer.aggregates()
+        _core.close_output()
+        os._exit(0)
+    timer.stop("parent")
+    children.append(child)
+    if len(children) == 4:
+        for child in children:
+            assert os.waitpid(child, 0)[1] == 0
+        children.clear()
+go_on = False
+for thread in threads: thread.join()
+logger.close()
+print("troubles", _core.troubles()["dropped_records"], _core.troubles()["failed_writes"])
+"""
+
+
+def test_forks_in_the_middle_of_drains_of_other_threads(
+    run_python: RunPython, tmp_path: Path
+) -> None:
+    done = finished(run_python, FORKS)
+    laps = {
+        int(words[1]): int(words[2])
+        for words in map(str.split, done.stdout.splitlines())
+        if words[0] == "laps"
+    }
+    assert "troubles 0 0" in done.stdout
+    logs = tmp_path / "logs"
+    rows = [row for row in rows_of(logs / "profile_rank_0.csv") if row.kind == "END"]
+    for index, count in laps.items():
+        steps = [row.step for row in rows if row.metadata.get("tag") == f"t{index}"]
+        assert steps == list(range(count))
+    assert sum(row.name == "parent" for row in rows) == 24
+    children = [
+        row
+        for name in csv_names(logs)
+        if ".w" in name
+        for row in rows_of(logs / name)
+        if row.kind == "END"
+    ]
+    assert sorted(row.step for row in children) == list(range(1, 24, 2))
+    assert {row.name for row in children} == {"child"}
+    assert not list(logs.glob("*.journal"))
+
+
+def test_a_killed_worker_leaves_a_journal_that_the_next_worker_adopts(
+    run_python: RunPython, tmp_path: Path
+) -> None:
+    finished(
+        run_python,
+        """
+        logger.setup("logs", console=False)
+        stages(5)
+        for end in (signal.SIGKILL, 0):
+            child = os.fork()
+            if child == 0:
+                stages(10, name="child")
+                os.kill(os.getpid(), end) if end else _core.close_output()
+                os._exit(0)
+            os.waitpid(child, 0)
+        """,
+    )
+    assert csv_names(tmp_path / "logs") == ["profile_rank_0.csv", "profile_rank_0.w1.csv"]
+    assert steps_of(tmp_path / "logs/profile_rank_0.w1.csv", "child") == [*range(10), *range(10)]
+    assert sorted(os.listdir(tmp_path / "logs")) == [
+        "profile_rank_0.csv",
+        "profile_rank_0.w1.csv",
+        "rank_0.heartbeat.json",
+        "rank_0.log",
+        "rank_0.w1.heartbeat.json",
+    ]
