@@ -214,7 +214,7 @@ def test_columns_in_any_order_and_others_ignored(tmp_path: Path, run_python: Run
     code, lines, found = convert(run_python, path, "--quiet")
     assert (code, lines) == (0, [])
     assert [(e["name"], e["dur"], e["args"]) for e in found] == [
-        ('a "b", c', 250000.0, {"step": 4, "node_id": 1, "parent_id": 0}),
+        ('a "b", c', 250000.0, {"step": 4, "node_id": 1}),
     ]
 
 

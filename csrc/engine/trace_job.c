@@ -52,9 +52,12 @@ void mu_trace_job_reset(struct mu_trace_job *job) {
     mu_sink_reset(&job->events);
 }
 
-static int64_t round_base(int64_t first_ns) {
-    const int64_t hour = 3600000000000;
-    int64_t base = (first_ns / hour - 1) * hour;
+/* In JSON each time is spelled out after the base, and may be negative: the nearer, the shorter. In
+ * protobuf times are differences, and nothing may lie before the base. */
+static int64_t round_base(enum mu_trace_format format, int64_t first_ns) {
+    const int64_t second = 1000000000, hour = 3600 * second;
+    int64_t unit = format == MU_TRACE_PERFETTO ? hour : second;
+    int64_t base = (first_ns / unit - 1) * unit;
     return first_ns >= 0 && base < 0 ? 0 : base;
 }
 
@@ -69,7 +72,7 @@ static void write_frame(struct mu_trace_job *job, int is_header) {
 int64_t mu_trace_job_base(struct mu_trace_job *job, int64_t first_ns) {
     pthread_mutex_lock(&job->lock);
     if (!job->has_base) {
-        job->base_ns = round_base(first_ns);
+        job->base_ns = round_base(job->format, first_ns);
         job->has_base = 1;
         write_frame(job, 1);
     }

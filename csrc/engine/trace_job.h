@@ -30,8 +30,9 @@ int mu_trace_job_init(struct mu_trace_job *job, int fd, enum mu_trace_format for
                       struct mu_error *err);
 void mu_trace_job_reset(struct mu_trace_job *job);
 
-/* The base is the hour before the hour of `first_ns`, so that rows somewhat out of order come after
- * it. Only the first call counts. Returns the base. */
+/* The base is the second before the second of `first_ns` in JSON, the hour before its hour in
+ * protobuf, so that rows somewhat out of order come after it. Only the first call counts. Returns
+ * the base. */
 int64_t mu_trace_job_base(struct mu_trace_job *job, int64_t first_ns);
 
 /* All converters are done: writes what is left, and the trailer. */

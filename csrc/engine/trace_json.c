@@ -120,10 +120,6 @@ static char *put_args(char *out, struct mu_trace_writer *writer,
         out = PUT(out, ",\"node_id\":");
         out = mu_digits_put_i64(out, event->node);
     }
-    if (event->parent >= 0) {
-        out = PUT(out, ",\"parent_id\":");
-        out = mu_digits_put_i64(out, event->parent);
-    }
     if (event->field_count > 0) {
         out = put_fields(out, writer, event);
     }
