@@ -318,7 +318,7 @@ print(timer.unmatched_stops, timer.closed_stages, timer.depth)
     assert done.stdout == "1000 19 1\n", done.stderr
     lines = done.stderr.splitlines()
     assert len(lines) == 3, done.stderr
-    assert "stop('never started') without a start on this thread" in lines[0]
+    assert "stop('never started') found no stage of that name" in lines[0]
     assert "stop('outer') closed stages inside it" in lines[1]
     assert "set_step() found stages that an earlier step left open" in lines[2]
 
@@ -326,7 +326,7 @@ print(timer.unmatched_stops, timer.closed_stages, timer.depth)
 def test_strict_raises(profile: Profile) -> None:
     timer = MyTimer(strict=True)
     assert timer.strict
-    with pytest.raises(RuntimeError, match=r"stop\('lost'\): no stage of that name runs"):
+    with pytest.raises(RuntimeError, match=r"stop\('lost'\) found no stage of that name"):
         timer.stop("lost")
     timer.start("outer")
     timer.start("inner")

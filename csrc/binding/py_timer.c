@@ -45,37 +45,45 @@ int mu_py_own_descriptors(PyTypeObject *type, PyMethodDef *methods) {
 
 /* --- misuse ------------------------------------------------------------------------------- */
 
-static int not_open(struct mu_py_timer *self, const struct mu_py_name *name) {
-    self->unmatched_stops++;
+enum { SHOWN_NAME_BYTES = 100 };
+
+/* `name` cut for a message, at the start of a character. */
+static int shown_length(const struct mu_py_name *name) {
+    Py_ssize_t length = name->length;
+    if (length > SHOWN_NAME_BYTES) {
+        length = SHOWN_NAME_BYTES;
+        while (length > 0 && ((unsigned char)name->bytes[length] & 0xC0) == 0x80) {
+            length--;
+        }
+    }
+    return (int)length;
+}
+
+/* A stop that does not fit: an error of a strict timer, a warning and a count otherwise. */
+static int misuse(struct mu_py_timer *self, const struct mu_py_name *name, const char *kind,
+                  const char *what) {
+    char message[320];
+    const char *rest = self->strict ? "" : "; further ones are only counted";
+    PyOS_snprintf(message, sizeof(message), "stop('%.*s') %s%s", shown_length(name), name->bytes,
+                  what, rest);
     if (self->strict) {
-        PyErr_Format(PyExc_RuntimeError,
-                     "stop('%.200s'): no stage of that name runs on this thread", name->bytes);
+        PyErr_SetString(PyExc_RuntimeError, message);
         return -1;
     }
-    char message[256];
-    PyOS_snprintf(message, sizeof(message),
-                  "stop('%.100s') without a start on this thread was ignored; further ones are "
-                  "only counted",
-                  name->bytes);
-    mu_py_warn(self->state, "unmatched_stop", message);
+    mu_py_warn(self->state, kind, message);
     return 0;
+}
+
+static int not_open(struct mu_py_timer *self, const struct mu_py_name *name) {
+    self->unmatched_stops++;
+    return misuse(self, name, "unmatched_stop",
+                  "found no stage of that name running on this thread, and did nothing");
 }
 
 static int closed_inner(struct mu_py_timer *self, const struct mu_py_name *name) {
     self->closed_stages++;
-    if (self->strict) {
-        PyErr_Format(PyExc_RuntimeError,
-                     "stop('%.200s'): stages inside it were still open and were closed",
-                     name->bytes);
-        return -1;
-    }
-    char message[256];
-    PyOS_snprintf(message, sizeof(message),
-                  "stop('%.100s') closed stages inside it that were still open, marked "
-                  "closed=out_of_order; further ones are only counted",
-                  name->bytes);
-    mu_py_warn(self->state, "closed_stage", message);
-    return 0;
+    return misuse(self, name, "closed_stage",
+                  "closed stages inside it that were still open, marked closed=out_of_order");
 }
 
 static int not_initialised(void) {
