@@ -417,7 +417,8 @@ timer = _core.Timer("busy")
 
 def work(number):
     done = 0
-    while True:
+    end = time.monotonic() + 20  # should nobody be left to kill it
+    while time.monotonic() < end:
         timer.start(f"outer {number}")
         timer.start(f"inner {number}")
         timer.stop(f"inner {number}")

@@ -386,7 +386,8 @@ static int order_view(struct mu_rows *rows, struct mu_lane_view *view, struct ru
     size_t count = find_records(rows, view);
     drop_ended_from_open(rows, view, count);
     size_t total = 2 * count + count_open(view);
-    if (!reserve((void **)&rows->refs, &rows->refs_allocated, *used + total, sizeof(*rows->refs))) {
+    if (!reserve((void **)&rows->refs, &rows->refs_allocated, *used + total + 1,
+                 sizeof(*rows->refs))) {
         return mu_error_no_memory(err, "rows of a drain");
     }
     run->end = *used + total;
