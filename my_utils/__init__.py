@@ -11,9 +11,11 @@ neither torch nor numpy.
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # importing typing would take longer than all the rest
 if TYPE_CHECKING:
+    from typing import Any
+
     from .csv2trace import csv_to_trace
     from .logger import GlobalLogger, get_global_logger
     from .utils import DebuggingEvent, MyTimer, NoOpMyTimer, global_timer

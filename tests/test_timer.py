@@ -330,7 +330,7 @@ def test_strict_raises(profile: Profile) -> None:
         timer.stop("lost")
     timer.start("outer")
     timer.start("inner")
-    with pytest.raises(RuntimeError, match=r"stop\('outer'\): stages inside it were still open"):
+    with pytest.raises(RuntimeError, match=r"stop\('outer'\) closed stages inside it"):
         timer.stop("outer")
     assert timer.depth == 0
     with timer.time_stage("goes on"):
