@@ -27,6 +27,7 @@ static const struct mu_record *ring_of(const struct mu_chunk_header *chunk) {
 }
 
 static int check_header(const struct mu_journal_header *header, struct mu_error *err) {
+    /* NOLINTNEXTLINE(clang-analyzer-core.NonNullParamChecker): no header after an error */
     if (memcmp(header->magic, MU_JOURNAL_MAGIC, sizeof(header->magic)) != 0) {
         return mu_error_set(err, MU_ERR_FORMAT, "not a journal: the first bytes are others");
     }

@@ -27,7 +27,7 @@ int mu_lane_init(struct mu_lane *lane) {
 }
 
 void mu_lane_free(struct mu_lane *lane) {
-    for (uint32_t i = 0; i < lane->depth; i++) {
+    for (uint32_t i = 0; lane->frames != NULL && i < lane->depth; i++) {
         free(lane->frames[i].owned_name);
         mu_frame_cancel_span(lane, &lane->frames[i]);
     }

@@ -418,7 +418,7 @@ static void merge_runs(struct mu_rows *rows, const struct mu_row_context *contex
 int mu_rows_write(struct mu_rows *rows, const struct mu_row_context *context,
                   struct mu_lane_view *views, size_t view_count, struct mu_csv_writer *writer,
                   struct mu_error *err) {
-    struct run runs[MU_CHUNKS_MAX];
+    struct run runs[MU_CHUNKS_MAX] = {{0}};
     size_t used = 0;
     if (view_count > MU_CHUNKS_MAX) {
         return mu_error_set(err, MU_ERR_LIMIT, "%zu lanes at once", view_count);

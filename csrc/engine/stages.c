@@ -57,7 +57,7 @@ static void release_open(struct mu_converter *converter, struct mu_open *open) {
     *from_newer = open->older;
     *from_older = open->newer;
     mu_trace_names_release(open->name);
-    free(open->text);
+    free(open->text); /* NOLINT(clang-analyzer-unix.Malloc): the oldest has no older one */
     open->below = converter->free_opens;
     converter->free_opens = open;
 }
