@@ -29,6 +29,38 @@ static int make_event_timer(struct mu_state *state) {
     return 0;
 }
 
+/* A forked child lets go of its parent's files at once: while it held their locks, a restarted job
+ * would take the dead parent for a living process. */
+static PyObject *after_fork_in_child(PyObject *module, PyObject *Py_UNUSED(ignored)) {
+    struct mu_state *state = mu_state_of(module);
+    if (state->recorder != NULL) {
+        mu_recorder_check_fork(state->recorder);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef fork_method = {"after_fork_in_child", after_fork_in_child, METH_NOARGS, NULL};
+
+static int watch_forks(void) {
+    PyObject *module = PyImport_ImportModule(mu_module.m_name);
+    PyObject *os = module == NULL ? NULL : PyImport_ImportModule("os");
+    PyObject *function = os == NULL ? NULL : PyCFunction_New(&fork_method, module);
+    PyObject *keywords =
+        function == NULL ? NULL : Py_BuildValue("{s:O}", "after_in_child", function);
+    PyObject *none = PyTuple_New(0);
+    PyObject *registrar = keywords == NULL ? NULL : PyObject_GetAttrString(os, "register_at_fork");
+    PyObject *result =
+        registrar == NULL || none == NULL ? NULL : PyObject_Call(registrar, none, keywords);
+    Py_XDECREF(registrar);
+    Py_XDECREF(none);
+    Py_XDECREF(keywords);
+    Py_XDECREF(function);
+    Py_XDECREF(os);
+    Py_XDECREF(module);
+    Py_XDECREF(result);
+    return result == NULL ? -1 : 0;
+}
+
 struct mu_recorder *mu_py_recorder(struct mu_state *state) {
     if (state->recorder == NULL) {
         struct mu_error err = {0};
@@ -36,7 +68,7 @@ struct mu_recorder *mu_py_recorder(struct mu_state *state) {
             mu_py_raise(&err);
             return NULL;
         }
-        if (make_event_timer(state) < 0) {
+        if (make_event_timer(state) < 0 || watch_forks() < 0) {
             mu_py_recorder_release(state);
             return NULL;
         }

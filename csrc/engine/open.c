@@ -14,7 +14,9 @@
 #include "placement.h"
 #include "recorder.h"
 
-enum { ATTEMPT_SHIFT = 40 };
+/* Node ids of an attempt begin at a multiple of 2^40; after 2^13 attempts they begin again, so that
+ * they fit into a double. */
+enum { ATTEMPT_SHIFT = 40, ATTEMPTS_APART = 1 << 13 };
 
 static const int64_t close_wait_ns = 5000000000;
 
@@ -194,7 +196,7 @@ static void choose_attempt(struct mu_recorder *recorder, const struct mu_adopted
         last = adopted->last_attempt;
     }
     report->attempt = last + 1;
-    uint64_t base = ((uint64_t)last << ATTEMPT_SHIFT) + 1;
+    uint64_t base = ((uint64_t)(last % ATTEMPTS_APART) << ATTEMPT_SHIFT) + 1;
     if (base > atomic_load(&recorder->node_next)) {
         atomic_store(&recorder->node_next, base);
         for (struct mu_lane *lane = recorder->lanes; lane != NULL; lane = lane->next) {
