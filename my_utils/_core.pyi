@@ -208,7 +208,7 @@ class NoOpTimer:
 # Traces from profile CSVs.
 
 # name for messages, file descriptor or -1, bytes that count or -1, the data without a file, header?
-TracePart = tuple[str, int, int, bytes | None, bool]
+_TracePart = tuple[str, int, int, bytes | None, bool]
 
 @final
 class TraceJob:
@@ -221,7 +221,7 @@ class TraceJob:
     def bytes_read(self) -> int: ...
     def convert(
         self,
-        parts: list[TracePart],
+        parts: list[_TracePart],
         rank: int,
         *,
         slot: int = 0,
@@ -234,4 +234,4 @@ class TraceJob:
     def finish(self) -> int: ...
     def cancel(self) -> None: ...
 
-def trace_first_ns(part: TracePart, /) -> int: ...
+def trace_first_ns(part: _TracePart, /) -> int: ...

@@ -284,7 +284,7 @@ def _map(
             raise
 
 
-def _opened(part: Part, stack: contextlib.ExitStack) -> _core.TracePart:
+def _opened(part: Part, stack: contextlib.ExitStack) -> _core._TracePart:
     if part.rows is not None:
         return part.name, -1, -1, part.rows, False
     if part.path is None:
