@@ -17,15 +17,16 @@ import re
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal
 
 from . import _core
-from ._trace_inputs import FileSet, InputError, Inputs, Part, parse_numbers, parse_steps
+from ._trace_inputs import FileSet, InputError, Inputs, Part, Record, parse_numbers, parse_steps
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from typing import IO, Any, Literal
+
     StrPath = str | os.PathLike[str]
     Format = Literal["json", "perfetto"]
     Layout = Literal["ranks", "seed"]
@@ -50,35 +51,37 @@ class ConversionWarning(UserWarning):
     """Part of the input was left out of the trace, or means less than it seems."""
 
 
-@dataclass(frozen=True)
-class Note:
+class Note(Record):
     """One kind of trouble. `is_loss`: rows are missing from the trace."""
 
-    kind: str
-    is_loss: bool
-    count: int
-    file: str
-    line: int
-    text: str
+    def __init__(
+        self, kind: str, is_loss: bool, count: int, file: str, line: int, text: str
+    ) -> None:
+        self.kind = kind
+        self.is_loss = is_loss
+        self.count = count
+        self.file = file
+        self.line = line
+        self.text = text
 
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}: " if self.line else f"{self.file}: " if self.file else ""
         return f"{place}{self.text}" + (f" ({self.count} rows)" if self.count > 1 else "")
 
 
-@dataclass
-class Summary:
+class Summary(Record):
     """What a conversion did. `bytes_written` is the size before compression."""
 
-    rows: int = 0
-    slices: int = 0
-    instants: int = 0
-    counters: int = 0
-    flows: int = 0
-    open: int = 0
-    bytes_written: int = 0
-    notes: list[Note] = field(default_factory=list)
-    errors: list[str] = field(default_factory=list)
+    def __init__(self, errors: Sequence[str] = ()) -> None:
+        self.rows = 0
+        self.slices = 0
+        self.instants = 0
+        self.counters = 0
+        self.flows = 0
+        self.open = 0
+        self.bytes_written = 0
+        self.notes: list[Note] = []
+        self.errors = list(errors)
 
     @property
     def is_complete(self) -> bool:
@@ -104,23 +107,38 @@ class Summary:
         return [*self.errors, *map(str, merged.values())]
 
 
-@dataclass
-class Options:
-    """How to convert. See csv_to_trace."""
+class Options(Record):
+    """How to convert. See csv_to_trace. `on_progress` is given the bytes read, and those in all."""
 
-    format: Format | None = None
-    layout: Layout = "ranks"
-    ranks: set[int] | None = None
-    steps: tuple[int, int] | None = None
-    stages: str | None = None
-    merge: Sequence[StrPath] = ()
-    recover: bool = False
-    sort: bool = False
-    rank: int | None = None
-    with_args: bool = True
-    strict: bool = False
-    jobs: int = 0
-    on_progress: Callable[[int, int], None] | None = None  # bytes read, bytes in all
+    def __init__(
+        self,
+        format: Format | None = None,
+        layout: Layout = "ranks",
+        ranks: set[int] | None = None,
+        steps: tuple[int, int] | None = None,
+        stages: str | None = None,
+        merge: Sequence[StrPath] = (),
+        recover: bool = False,
+        sort: bool = False,
+        rank: int | None = None,
+        with_args: bool = True,
+        strict: bool = False,
+        jobs: int = 0,
+        on_progress: Callable[[int, int], None] | None = None,
+    ) -> None:
+        self.format = format
+        self.layout = layout
+        self.ranks = ranks
+        self.steps = steps
+        self.stages = stages
+        self.merge = merge
+        self.recover = recover
+        self.sort = sort
+        self.rank = rank
+        self.with_args = with_args
+        self.strict = strict
+        self.jobs = jobs
+        self.on_progress = on_progress
 
 
 def csv_to_trace(
@@ -194,7 +212,7 @@ def convert(inputs: Sequence[str], out: str, options: Options) -> Summary:
         raise ConversionError("no rank of the input is among the ranks asked for")
     if not file_sets:
         raise ConversionError("\n".join(found.errors))
-    summary = Summary(errors=list(found.errors))
+    summary = Summary(found.errors)
     with _output(out, is_gzip) as output:
         job = _core.TraceJob(output.fd, name, options.sort)
         try:

@@ -70,8 +70,46 @@ static int event_type_of(struct mu_span text) {
     return mu_event_from_name(text.text, text.length);
 }
 
+enum { SECOND_LENGTH = 11, TIME_LENGTH = 20 }; /* "1750000000." and nine decimals */
+
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+
+/* Fields of a row lie in the reader's buffer, whose padding can be read. */
+static inline int64_t small_field(struct mu_span text) {
+    return text.length <= 8 ? mu_digits_of_few(text.text, text.length)
+                            : mu_digits_small(text.text, text.length);
+}
+
+#else
+
+static inline int64_t small_field(struct mu_span text) {
+    return mu_digits_small(text.text, text.length);
+}
+
+#endif
+
+/* Rows of the same second differ in the decimals alone. */
+static int parse_time(struct mu_converter *converter, struct mu_span text, int64_t *at_ns) {
+    if (text.length == TIME_LENGTH &&
+        memcmp(text.text, converter->second_text, SECOND_LENGTH) == 0) {
+        int64_t high = small_field((struct mu_span){text.text + SECOND_LENGTH, 8});
+        unsigned last = (unsigned char)text.text[TIME_LENGTH - 1] - '0';
+        *at_ns = converter->second_ns + high * 10 + last;
+        return high >= 0 && last <= 9;
+    }
+    if (!mu_digits_parse_seconds(text.text, text.length, at_ns)) {
+        return 0;
+    }
+    if (text.length == TIME_LENGTH && text.text[SECOND_LENGTH - 1] == '.' && *at_ns > 0 &&
+        *at_ns < INT64_MAX - 2000000000) {
+        memcpy(converter->second_text, text.text, SECOND_LENGTH);
+        converter->second_ns = *at_ns - *at_ns % 1000000000;
+    }
+    return 1;
+}
+
 static int parse_step(struct mu_span text, int64_t *step) {
-    *step = mu_digits_small(text.text, text.length);
+    *step = small_field(text);
     if (*step >= 0) {
         return 1;
     }
@@ -85,7 +123,7 @@ static int parse_row(struct mu_converter *converter, const struct mu_csv_row *cs
     struct mu_span time = span_of(csv, MU_CSV_TIMESTAMP), step = span_of(csv, MU_CSV_STEP);
     struct mu_span type = span_of(csv, MU_CSV_EVENT_TYPE), name = span_of(csv, MU_CSV_EVENT_NAME);
     row->line = csv->line;
-    if (!mu_digits_parse_seconds(time.text, time.length, &row->at_ns)) {
+    if (!parse_time(converter, time, &row->at_ns)) {
         note_text(converter, MU_NOTE_BAD_TIMESTAMP, row->line,
                   "timestamp_unix is not a decimal number", time);
         return 0;

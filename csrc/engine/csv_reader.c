@@ -220,6 +220,25 @@ static void take_row(struct mu_csv_reader *reader, struct mu_csv_row *row,
     }
 }
 
+/* Rows as the tool itself writes them: the usual columns in their order, and no more. */
+static void take_usual_row(struct mu_csv_reader *reader, struct mu_csv_row *row,
+                           const struct mu_csv_cut *cut) {
+    const char *text = reader->buffer + reader->begin;
+    row->column_count = MU_CSV_COLUMN_COUNT;
+    row->line = reader->line++;
+    pass_row(reader, cut);
+    for (int column = 0; column < MU_CSV_COLUMN_COUNT; column++) {
+        char *field = (char *)text; /* into our buffer */
+        size_t length = (size_t)(cut->end[column] - text);
+        text = cut->end[column] + 1;
+        if (*field == '"') {
+            length = unquote(&field, length, cut->adjacent_quotes);
+        }
+        row->text[column] = field;
+        row->length[column] = (uint32_t)length;
+    }
+}
+
 static uint64_t count_lines(const char *text, const char *end) {
     uint64_t count = 0;
     while ((text = memchr(text, '\n', (size_t)(end - text))) != NULL) {
@@ -270,7 +289,11 @@ enum mu_csv_status mu_csv_reader_next(struct mu_csv_reader *reader, struct mu_cs
     if (cut.line_end_in_quotes) {
         more_lines = count_lines(reader->buffer + reader->begin, cut.row_end);
     }
-    take_row(reader, row, &cut);
+    if (reader->is_usual && cut.count == MU_CSV_COLUMN_COUNT && cut.row_end[-1] != '\r') {
+        take_usual_row(reader, row, &cut);
+    } else {
+        take_row(reader, row, &cut);
+    }
     reader->line += more_lines;
     if (row->column_count < reader->needed_count) {
         int last = reader->at_end && reader->begin >= reader->end;
@@ -284,6 +307,7 @@ static void use_usual_order(struct mu_csv_reader *reader) {
         reader->slot[column] = (int8_t)column;
     }
     reader->header_count = reader->needed_count = MU_CSV_COLUMN_COUNT;
+    reader->is_usual = 1;
 }
 
 static int column_from_name(const char *text, size_t length) {
@@ -310,6 +334,7 @@ static int use_header(struct mu_csv_reader *reader, const struct mu_csv_cut *cut
                       struct mu_error *err) {
     char *text = reader->buffer + reader->begin;
     unsigned found = 0;
+    int is_usual = 1;
     for (int i = 0; i < cut->count; i++) {
         const char *end = i == cut->count - 1 ? without_return(text, cut->row_end) : cut->end[i];
         char *name = text;
@@ -325,7 +350,9 @@ static int use_header(struct mu_csv_reader *reader, const struct mu_csv_cut *cut
             found |= 1u << column;
         }
         text += cut->end[i] + 1 - text;
+        is_usual &= reader->slot[i] == i;
     }
+    reader->is_usual = is_usual && cut->count == MU_CSV_COLUMN_COUNT;
     reader->header_count = cut->count;
     reader->line++;
     pass_row(reader, cut);

@@ -75,6 +75,7 @@ struct mu_csv_reader {
     int at_end;                      /* the input has no more */
     int header_count;                /* columns in the header */
     int needed_count;                /* a row must have so many columns to hold all eight */
+    int is_usual;                    /* the eight columns in their usual order */
     int8_t slot[MU_CSV_COLUMNS_MAX]; /* column of the file -> enum mu_csv_column */
 };
 

@@ -46,16 +46,13 @@ int mu_digits_parse(const char *text, size_t length, int scale, int64_t *value) 
 
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
 
-/* Eight ASCII digits in three multiplications; 0 in `*ok` when one is no digit. Method: D. Lemire,
- * "Quickly parsing eight digits", 2018. */
+/* 0 in `*ok` when one of the eight is no digit. */
 static uint64_t eight_digits(const char *text, int *ok) {
     uint64_t word;
     memcpy(&word, text, sizeof(word));
     *ok &= ((word & 0xF0F0F0F0F0F0F0F0u) |
             (((word + 0x0606060606060606u) & 0xF0F0F0F0F0F0F0F0u) >> 4)) == 0x3333333333333333u;
-    word = (word & 0x0F0F0F0F0F0F0F0Fu) * 2561 >> 8;
-    word = (word & 0x00FF00FF00FF00FFu) * 6553601 >> 16;
-    return (word & 0x0000FFFF0000FFFFu) * 42949672960001u >> 32;
+    return mu_digits_of_word(word);
 }
 
 int mu_digits_parse_seconds(const char *text, size_t length, int64_t *value_ns) {
@@ -128,15 +125,20 @@ char *mu_digits_put_i64(char *out, int64_t value) {
 }
 
 char *mu_digits_put_us(char *out, int64_t ns) {
+    enum { WHOLE = 5, DECIMALS = 3 }; /* of the last eight digits */
+    const uint32_t split = 100000000;
     uint64_t size = ns < 0 ? 0 - (uint64_t)ns : (uint64_t)ns;
     if (ns < 0) {
         *out++ = '-';
     }
-    out = mu_digits_put_u64(out, size / 1000);
-    unsigned rest = (unsigned)(size % 1000);
-    out[0] = '.';
-    out[1] = (char)('0' + rest / 100);
-    out[2] = (char)('0' + rest / 10 % 10);
-    out[3] = (char)('0' + rest % 10);
-    return out + 4;
+    uint64_t digits = digits_of((uint32_t)(size % split));
+    unsigned leading = 0;
+    if (size >= split) {
+        out = mu_digits_put_u64(out, size / split);
+    } else { /* the last whole digit stays, be it 0 */
+        leading = (unsigned)__builtin_ctzll(digits | (uint64_t)1 << 8 * (WHOLE - 1)) / 8;
+    }
+    digits |= zeros;
+    out = put_bytes(out, digits >> 8 * leading, WHOLE - leading);
+    return put_bytes(out, '.' | digits >> 8 * WHOLE << 8, 1 + DECIMALS);
 }

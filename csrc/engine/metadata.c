@@ -66,18 +66,57 @@ static int take_pair(struct mu_metadata *metadata, struct mu_span key, struct mu
     return 1;
 }
 
+/* Digits from `at` on; `value` is theirs when there are at most 18. */
+static inline size_t read_digits(const char *at, const char *end, uint64_t *value) {
+    const char *first = at;
+    for (*value = 0; at < end && (unsigned)(*at - '0') <= 9; at++) {
+        *value = *value * 10 + (unsigned)(*at - '0');
+    }
+    return (size_t)(at - first);
+}
+
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+
+/* The same, up to seven digits at once. `before` bytes may be read in front of `at`. */
+static inline size_t read_number(const char *at, const char *end, size_t before, uint64_t *value) {
+    size_t left = (size_t)(end - at);
+    uint64_t word;
+    if (left >= 8) {
+        memcpy(&word, at, 8);
+    } else if (left > 0 && left + before >= 8) {
+        memcpy(&word, end - 8, 8);
+        word >>= 8 * (8 - left); /* NUL is no digit: it ends the number */
+    } else {
+        return read_digits(at, end, value);
+    }
+    unsigned count = mu_digits_in_word(word);
+    if (count == 0 || count == 8) {
+        return read_digits(at, end, value);
+    }
+    *value = mu_digits_of_word(word << 8 * (8 - count));
+    return count;
+}
+
+#else
+
+static inline size_t read_number(const char *at, const char *end, size_t before, uint64_t *value) {
+    (void)before;
+    return read_digits(at, end, value);
+}
+
+#endif
+
 /* `key` of `length` bytes and a number, then a comma or the end: the number, and `rest` moves on.
  * -1 leaves `rest` as it is. This is what nearly every row starts with. */
 static inline int64_t take_number(struct mu_span *rest, const char *key, size_t length) {
     if (rest->length <= length || memcmp(rest->text, key, length) != 0) {
         return -1;
     }
-    const char *at = rest->text + length, *end = rest->text + rest->length, *first = at;
-    uint64_t value = 0;
-    for (; at < end && (unsigned)(*at - '0') <= 9; at++) {
-        value = value * 10 + (unsigned)(*at - '0');
-    }
-    if (at == first || at - first > 18 || (at < end && *at != ',')) {
+    const char *at = rest->text + length, *end = rest->text + rest->length;
+    uint64_t value;
+    size_t digits = read_number(at, end, length, &value);
+    at += digits;
+    if (digits == 0 || digits > 18 || (at < end && *at != ',')) {
         return -1;
     }
     at += at < end;

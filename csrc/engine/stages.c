@@ -522,8 +522,10 @@ void mu_async_end(struct mu_converter *converter, struct mu_track *track,
 
 /* --- steps --- */
 
-static void make_step_name(struct mu_trace_name *name, char *text, size_t size, int64_t step) {
-    int length = snprintf(text, size, "step %lld", (long long)step);
+/* `text` has room for MU_DIGITS_MAX bytes after the word. */
+static void make_step_name(struct mu_trace_name *name, char *text, int64_t step) {
+    memcpy(text, "step ", 5);
+    ptrdiff_t length = mu_digits_put_i64(text + 5, step) - text;
     *name = (struct mu_trace_name){
         .number = MU_NAME_UNNUMBERED, .wanted = 1, .clean = text, .json = text};
     name->raw_length = name->clean_length = name->json_length = (uint32_t)length;
@@ -535,9 +537,9 @@ void mu_step_marker_close(struct mu_converter *converter, struct mu_process *pro
         return;
     }
     process->has_step = 0;
-    char text[32];
+    char text[5 + MU_DIGITS_MAX];
     struct mu_trace_name name;
-    make_step_name(&name, text, sizeof(text), process->step);
+    make_step_name(&name, text, process->step);
     struct mu_track *track = mu_track_of_kind(converter, process, MU_TRACK_STEPS, 0, "steps");
     if (track == NULL || !mu_row_is_wanted(converter, &name, process->step)) {
         return;

@@ -131,7 +131,10 @@ struct mu_trace_writer {
     char *scratch[2]; /* owned */
     size_t scratch_size[2];
     size_t bad_bytes;
-    void *c_locale; /* owned; protobuf: numbers to doubles whatever the program's locale */
+    int64_t step;       /* JSON: what step_text says */
+    char step_text[48]; /* `,"step":N` */
+    size_t step_length; /* 0: nothing yet */
+    void *c_locale;     /* owned; protobuf: numbers to doubles whatever the program's locale */
 };
 
 enum mu_trace_format { MU_TRACE_JSON, MU_TRACE_SEED_JSON, MU_TRACE_PERFETTO };

@@ -29,7 +29,11 @@ static char *put_start(char *out, const char *phase, const struct mu_track *trac
 
 static char *put_name(char *out, const struct mu_trace_name *name) {
     out = PUT(out, ",\"name\":\"");
-    out = put_bytes(out, name->json, name->json_length);
+    memcpy(out, name->json, MU_NAME_PADDING); /* a fixed size is one copy of registers */
+    if (name->json_length > MU_NAME_PADDING) {
+        memcpy(out, name->json, name->json_length);
+    }
+    out += name->json_length;
     *out++ = '"';
     return out;
 }
@@ -108,13 +112,23 @@ static char *put_fields(char *out, struct mu_trace_writer *writer,
     return out;
 }
 
+/* The events of a step follow each other, so its text is kept. */
+static char *put_step(char *out, struct mu_trace_writer *writer, int64_t step) {
+    if (writer->step_length == 0 || writer->step != step) {
+        char *end = PUT(writer->step_text, ",\"step\":");
+        writer->step = step;
+        writer->step_length = (size_t)(mu_digits_put_i64(end, step) - writer->step_text);
+    }
+    memcpy(out, writer->step_text, sizeof(writer->step_text));
+    return out + writer->step_length;
+}
+
 static char *put_args(char *out, struct mu_trace_writer *writer,
                       const struct mu_trace_event *event) {
-    out = PUT(out, ",\"args\":{");
-    char *first = out;
+    out = PUT(out, ",\"args\":");
+    char *open = out;
     if (event->has_step) {
-        out = PUT(out, ",\"step\":");
-        out = mu_digits_put_i64(out, event->step);
+        out = put_step(out, writer, event->step);
     }
     if (event->node >= 0) {
         out = PUT(out, ",\"node_id\":");
@@ -129,10 +143,8 @@ static char *put_args(char *out, struct mu_trace_writer *writer,
     if (event->user[1].length > 0) {
         out = put_pairs(out, writer, event->user[1], event->user[0]);
     }
-    if (out > first) { /* without the first comma */
-        memmove(first, first + 1, (size_t)(out - first - 1));
-        out--;
-    }
+    out += out == open;
+    *open = '{'; /* over the first comma */
     return PUT(out, "}");
 }
 

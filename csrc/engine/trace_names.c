@@ -15,6 +15,7 @@ void mu_trace_names_reset(struct mu_trace_names *names) {
     }
     free(names->all);
     names->all = NULL;
+    names->last = NULL;
     names->count = names->capacity = 0;
     if (names->by_hash.slots != NULL) {
         mu_id_map_reset(&names->by_hash);
@@ -24,8 +25,8 @@ void mu_trace_names_reset(struct mu_trace_names *names) {
 /* One block: the struct, the raw bytes, the clean ones, the escaped ones. */
 static struct mu_trace_name *make(const char *text, size_t length, uint64_t hash) {
     size_t clean_max = length * MU_UTF8_CLEAN_FACTOR;
-    size_t size =
-        sizeof(struct mu_trace_name) + length + clean_max + clean_max * MU_UTF8_JSON_FACTOR;
+    size_t size = sizeof(struct mu_trace_name) + length + clean_max +
+                  clean_max * MU_UTF8_JSON_FACTOR + MU_NAME_PADDING;
     struct mu_trace_name *name = malloc(size);
     if (name == NULL) {
         return NULL;
@@ -36,6 +37,7 @@ static struct mu_trace_name *make(const char *text, size_t length, uint64_t hash
     size_t clean_length = mu_utf8_clean(clean, text, length, &name->bad_bytes);
     char *json = clean + clean_length;
     size_t json_length = (size_t)(mu_utf8_put_json(json, clean, clean_length) - json);
+    memset(json + json_length, 0, MU_NAME_PADDING);
     name->number = MU_NAME_UNNUMBERED;
     name->wanted = 1;
     name->hash = hash;
@@ -46,7 +48,7 @@ static struct mu_trace_name *make(const char *text, size_t length, uint64_t hash
     name->clean_length = (uint32_t)clean_length;
     name->json_length = (uint32_t)json_length;
     struct mu_trace_name *fitted =
-        realloc(name, sizeof(*name) + length + clean_length + json_length);
+        realloc(name, sizeof(*name) + length + clean_length + json_length + MU_NAME_PADDING);
     if (fitted != NULL && fitted != name) {
         fitted->raw = (char *)(fitted + 1);
         fitted->clean = fitted->raw + length;
@@ -76,12 +78,16 @@ static int keep(struct mu_trace_names *names, struct mu_trace_name *name) {
 
 struct mu_trace_name *mu_trace_names_get(struct mu_trace_names *names, const char *text,
                                          size_t length) {
+    if (names->last != NULL && mu_trace_name_is(names->last, text, length)) {
+        return names->last;
+    }
     uint64_t hash = mu_hash_bytes(text, length) | 1; /* the map has no key 0 */
     struct mu_trace_name *name = mu_id_map_find(&names->by_hash, hash);
     while (name != NULL && !mu_trace_name_is(name, text, length)) {
         name = name->next_same_hash;
     }
     if (name != NULL) {
+        names->last = name;
         return name;
     }
     name = make(text, length, hash);

@@ -11,6 +11,7 @@
 
 enum { MU_TRACE_NAMES_MAX = 16384 };
 enum { MU_NAME_UNNUMBERED = -1 };
+enum { MU_NAME_PADDING = 16 }; /* readable bytes from the start of `json` on, at least */
 
 struct mu_trace_name {
     int number; /* from 0, or MU_NAME_UNNUMBERED */
@@ -31,7 +32,8 @@ struct mu_trace_names {
     struct mu_id_map by_hash;
     struct mu_trace_name **all; /* owned */
     int count, capacity;
-    mu_name_filter filter; /* may be NULL */
+    struct mu_trace_name *last; /* borrowed; a kept one: END mostly follows START */
+    mu_name_filter filter;      /* may be NULL */
     void *filter_context;
 };
 

@@ -142,7 +142,7 @@ static uint64_t track_key(const struct mu_process *process, enum mu_track_kind k
 static int is_track(const struct mu_track *track, const struct mu_process *process,
                     enum mu_track_kind kind, int64_t key, struct mu_span tag) {
     return track->process == process && track->kind == kind && track->key == key &&
-           mu_span_equals(tag, track->tag);
+           (tag.length == 0 ? track->tag[0] == 0 : mu_span_equals(tag, track->tag));
 }
 
 /* Not in the map: lanes are reached from the track that they belong to. */
@@ -234,7 +234,7 @@ static struct mu_span fit_tag(struct mu_span tag) {
 struct mu_track *mu_track_of_thread(struct mu_converter *converter, struct mu_process *process,
                                     int64_t tid, struct mu_span tag) {
     struct mu_track *track = converter->last_track;
-    tag = fit_tag(tag);
+    tag = tag.length == 0 ? (struct mu_span){"", 0} : fit_tag(tag);
     if (track != NULL && is_track(track, process, MU_TRACK_THREAD, tid, tag)) {
         return track;
     }
