@@ -110,10 +110,28 @@ static PyObject *python_thread_name(void) {
     return name;
 }
 
+static bool is_power_of_two(uint64_t n) {
+    return n != 0 && (n & (n - 1)) == 0;
+}
+
+/* Timers whose stages were kept are freed by the collector only, and hold lanes until then. Rare:
+ * called for the first failure, the second, the fourth and so on. */
+static struct mu_lane *new_lane_after_collection(struct mu_timer *timer) {
+    PyGC_Collect();
+    struct mu_lane *lane = mu_timer_new_lane(timer);
+    if (lane != NULL) {
+        atomic_store(&timer->recorder->troubles.dropped_lanes, 0);
+    }
+    return lane;
+}
+
 struct mu_lane *mu_py_new_lane(struct mu_timer *timer) {
     struct mu_lane *lane = mu_timer_new_lane(timer);
     if (lane == NULL && mu_recorder_give_up_journal(timer->recorder)) {
         lane = mu_timer_new_lane(timer);
+    }
+    if (lane == NULL && is_power_of_two(atomic_load(&timer->recorder->troubles.dropped_lanes))) {
+        lane = new_lane_after_collection(timer);
     }
     if (lane == NULL) {
         return NULL;
@@ -159,7 +177,9 @@ static const struct trouble troubles[] = {
      "stages came faster than they could be written, and records were dropped; call step() more "
      "often or time fewer stages (the totals of the report stay right)"},
     {"dropped_lanes", COUNT_OF(dropped_lanes),
-     "more threads record at once than the journal has room for; the others are not recorded"},
+     "the journal has no room for another thread (64 threads and timers at once, or a full disk); "
+     "what "
+     "it records is lost"},
     {"failed_writes", COUNT_OF(failed_writes),
      "the profile CSV could not be written, and rows were lost; the training goes on"},
     {"full_names", COUNT_OF(full_names),

@@ -134,7 +134,7 @@ static PyObject *timer_start(PyObject *self, PyObject *const *args, Py_ssize_t c
     struct mu_py_name name;
     struct mu_py_look look;
     const struct mu_py_look *given = NULL;
-    PyObject *stage = args[0];
+    PyObject *stage = count > 0 ? args[0] : NULL;
     if (__builtin_expect(count != 1 || keywords != NULL, 0)) {
         if (mu_py_bind(&start_signature, args, count, keywords, values) < 0 ||
             mu_py_look_of(values[START_COLOR], values[START_DOMAIN], &look) < 0) {
@@ -155,7 +155,7 @@ static PyObject *timer_stop(PyObject *self, PyObject *const *args, Py_ssize_t co
     static const char *const names[] = {"stage_name", NULL};
     static const struct mu_py_signature signature = {"stop", names, 1, 1};
     struct mu_py_name name;
-    PyObject *stage = args[0];
+    PyObject *stage = count > 0 ? args[0] : NULL;
     if (__builtin_expect(count != 1 || keywords != NULL, 0)) {
         if (mu_py_bind(&signature, args, count, keywords, &stage) < 0) {
             return NULL;
@@ -201,7 +201,7 @@ static PyObject *timer_time_stage(PyObject *object, PyObject *const *args, Py_ss
     static const struct mu_py_signature signature = {"time_stage", start_names, 1, START_ARGUMENTS};
     struct mu_py_timer *self = (struct mu_py_timer *)object;
     PyObject *values[START_ARGUMENTS];
-    PyObject *stage_name = args[0];
+    PyObject *stage_name = count > 0 ? args[0] : NULL;
     if (__builtin_expect(count != 1 || keywords != NULL, 0)) {
         struct mu_py_look look;
         if (mu_py_bind(&signature, args, count, keywords, values) < 0 ||

@@ -96,11 +96,13 @@ struct mu_open_stage {
     uint32_t reserved[7];
 };
 
-/* A stage whose START row is in the CSV while its END row is not. */
+/* The last stage of a depth of which a row is in the CSV. */
 struct mu_started {
     uint64_t node;
-    int64_t mono_ns;
+    int64_t mono_ns; /* of its START row; MU_STAGE_ENDED when its END row is there too */
 };
+
+#define MU_STAGE_ENDED INT64_MIN
 
 struct mu_chunk_commit {
     _Atomic uint64_t epoch;

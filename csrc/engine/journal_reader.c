@@ -486,9 +486,6 @@ static void view_chunk(struct mu_journal_image *image, uint32_t index, struct mu
     if (view->to == head && later > head && later - view->from <= MU_RING_SLOTS) {
         mu_lane_view_cut_open(view, later);
     }
-    for (int depth = 0; depth < MU_OPEN_MAX; depth++) {
-        recovered->open_stages += view->open[depth].node != 0;
-    }
     size_t length = 0;
     const char *tag = mu_strings_get(&image->strings, atomic_load(&chunk->tag), &length);
     view->track_length =
@@ -509,6 +506,17 @@ static uint64_t count_rows(const struct mu_csv_writer *writer) {
         rows += writer->buffer[i] == '\n';
     }
     return rows;
+}
+
+/* Of views that were written: those that ended are not among the open ones any more. */
+static uint64_t count_open(const struct mu_lane_view *views, uint32_t view_count) {
+    uint64_t open = 0;
+    for (uint32_t i = 0; i < view_count; i++) {
+        for (int depth = 0; depth < MU_OPEN_MAX; depth++) {
+            open += views[i].open[depth].node != 0;
+        }
+    }
+    return open;
 }
 
 int mu_journal_image_rows(struct mu_journal_image *image, struct mu_csv_writer *writer,
@@ -540,6 +548,7 @@ int mu_journal_image_rows(struct mu_journal_image *image, struct mu_csv_writer *
     code = mu_rows_write(rows, &context, views, image->chunk_count, writer, err);
     recovered->bad_records += rows->bad_records;
     recovered->rows = count_rows(writer);
+    recovered->open_stages = count_open(views, image->chunk_count);
     mu_rows_free(rows);
 done:
     free(rows);

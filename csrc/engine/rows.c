@@ -85,9 +85,15 @@ static bool is_started(const struct mu_lane_view *view, const struct mu_record *
     return record->depth < MU_OPEN_MAX && view->started[record->depth].node == record->node;
 }
 
-/* Takes the stages that end in this view out of the open ones: a lane publishes the record first
- * and closes the stage after. */
+/* Takes stages that have ended out of the open ones. A lane publishes the record first and closes
+ * the stage after; in between, this drain or the one before may have seen the record. */
 static void drop_ended_from_open(struct mu_rows *rows, struct mu_lane_view *view, size_t count) {
+    for (int depth = 0; depth < MU_OPEN_MAX; depth++) {
+        if (view->open[depth].node == view->started[depth].node &&
+            view->started[depth].mono_ns == MU_STAGE_ENDED) {
+            view->open[depth].node = 0;
+        }
+    }
     for (size_t i = 0; i < count; i++) {
         const struct mu_record *record = record_at(view, rows->positions[i]);
         if (record->kind == MU_RECORD_STAGE && record->depth < MU_OPEN_MAX &&
@@ -218,14 +224,19 @@ static int64_t real_ns(const struct mu_row_context *context, int64_t mono_ns) {
     return mu_clock_add(real, context->user_offset_ns);
 }
 
+/* Where the stage's START row has it; its END row is written now. */
 static int64_t began_at(const struct mu_row_context *context, struct mu_lane_view *view,
                         const struct mu_record *record) {
-    struct mu_started *started = record->depth < MU_OPEN_MAX ? &view->started[record->depth] : NULL;
-    if (started != NULL && started->node == record->node) {
-        started->node = 0;
-        return started->mono_ns;
+    int64_t began = mu_timeline_mono_ns(context->timeline, record->start);
+    if (record->depth < MU_OPEN_MAX) {
+        struct mu_started *started = &view->started[record->depth];
+        if (started->node == record->node && started->mono_ns != MU_STAGE_ENDED) {
+            began = started->mono_ns;
+        }
+        started->node = record->node;
+        started->mono_ns = MU_STAGE_ENDED;
     }
-    return mu_timeline_mono_ns(context->timeline, record->start);
+    return began;
 }
 
 static void describe_stage(const struct mu_lane_view *view, const struct mu_record *record,

@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
+#include "../journal_reader.h"
 #include "recorder_fixture.h"
 
 /* The n-th line that holds `part`, without its time columns; the caller frees it. */
@@ -102,6 +103,46 @@ static void test_open_stage_is_written_once(void) {
     stage_stop(&timer, "outer");
     mu_recorder_drain(fixture.recorder, 1000000000);
     csv = fixture_csv(&fixture);
+    CHECK_INT(count_of(csv, "outer,START"), 1);
+    CHECK_INT(count_of(csv, "outer,END"), 1);
+    free(csv);
+    mu_timer_release(&timer);
+    mu_recorder_close(fixture.recorder, NULL);
+    fixture_end(&fixture);
+}
+
+/* A lane publishes the record of a stage and closes the stage after it; drains that fall in between
+ * see a stage that is open and has ended. */
+static void test_stage_that_ended_but_still_stands_as_open(void) {
+    struct fixture fixture;
+    struct mu_timer timer;
+    fixture_start(&fixture);
+    mu_timer_init(&timer, fixture.recorder, "", NULL);
+    fixture_open(&fixture);
+    stage_start(&timer, "outer");
+    stage_start(&timer, "inner");
+    stage_stop(&timer, "inner");
+    struct mu_chunk_header *chunk = mu_timer_lane(&timer)->chunk;
+    for (int i = 0; i < 3; i++) {
+        atomic_store(&chunk->depth, 2);
+        mu_recorder_drain(fixture.recorder, 1000000000);
+    }
+    struct mu_journal_image image;
+    struct mu_csv_writer writer;
+    struct mu_recovered recovered;
+    mu_csv_writer_init(&writer);
+    CHECK_INT(mu_journal_image_read(&image, fixture.report.journal_path, NULL), MU_OK);
+    CHECK_INT(mu_journal_image_rows(&image, &writer, &recovered, NULL), MU_OK);
+    CHECK_INT(recovered.rows, 0);
+    CHECK_INT(recovered.open_stages, 1);
+    mu_csv_writer_free(&writer);
+    mu_journal_image_close(&image);
+    atomic_store(&chunk->depth, 1);
+    stage_stop(&timer, "outer");
+    mu_recorder_drain(fixture.recorder, 1000000000);
+    char *csv = fixture_csv(&fixture);
+    CHECK_INT(count_of(csv, "inner,START"), 1);
+    CHECK_INT(count_of(csv, "inner,END"), 1);
     CHECK_INT(count_of(csv, "outer,START"), 1);
     CHECK_INT(count_of(csv, "outer,END"), 1);
     free(csv);
@@ -391,6 +432,7 @@ int main(void) {
     test_nested_stages_become_rows();
     test_rows_before_open_are_replayed();
     test_open_stage_is_written_once();
+    test_stage_that_ended_but_still_stands_as_open();
     test_misuse();
     test_deep_stages();
     test_names_beyond_the_table();
