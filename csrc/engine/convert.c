@@ -88,6 +88,13 @@ static inline int64_t small_field(struct mu_span text) {
 
 #endif
 
+/* From 1824 to 2116: the difference of two such times, in ns, fits into 64 bits. */
+static int parse_usable_seconds(struct mu_span text, int64_t *at_ns) {
+    const int64_t farthest = INT64_MAX / 2;
+    return mu_digits_parse_seconds(text.text, text.length, at_ns) && *at_ns >= -farthest &&
+           *at_ns <= farthest;
+}
+
 /* Rows of the same second differ in the decimals alone. */
 static int parse_time(struct mu_converter *converter, struct mu_span text, int64_t *at_ns) {
     if (text.length == TIME_LENGTH &&
@@ -97,7 +104,7 @@ static int parse_time(struct mu_converter *converter, struct mu_span text, int64
         *at_ns = converter->second_ns + high * 10 + last;
         return high >= 0 && last <= 9;
     }
-    if (!mu_digits_parse_seconds(text.text, text.length, at_ns)) {
+    if (!parse_usable_seconds(text, at_ns)) {
         return 0;
     }
     if (text.length == TIME_LENGTH && text.text[SECOND_LENGTH - 1] == '.' && *at_ns > 0 &&
@@ -448,8 +455,7 @@ int mu_convert_first_ns(const struct mu_csv_input *input, int64_t *first_ns, str
     while (code == MU_OK) {
         enum mu_csv_status status = mu_csv_reader_next(&reader, &row, err);
         if (status == MU_CSV_ROW &&
-            mu_digits_parse_seconds(row.text[MU_CSV_TIMESTAMP], row.length[MU_CSV_TIMESTAMP],
-                                    first_ns)) {
+            parse_usable_seconds(span_of(&row, MU_CSV_TIMESTAMP), first_ns)) {
             break;
         }
         if (status == MU_CSV_FAILED) {
