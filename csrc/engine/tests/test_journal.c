@@ -192,7 +192,8 @@ static void replay(struct replayed *replayed, const char *text, size_t length) {
     }
 }
 
-/* One look: the committed part of the CSV and the image's rows are one faultless sequence. */
+/* One look: the committed part of the CSV and the image's rows are one faultless sequence. Returns
+ * the stages that ended, 0 when the writer was too fast for it. */
 static uint64_t look_once(const char *journal) {
     struct mu_journal_image image;
     struct mu_recovered recovered;
@@ -209,11 +210,14 @@ static uint64_t look_once(const char *journal) {
     char *csv = malloc(bytes);
     CHECK_INT(pread(fd, csv, bytes, 0), bytes);
     mu_csv_writer_init(&writer);
-    CHECK_INT(mu_journal_image_rows(&image, &writer, &recovered, NULL), MU_OK);
-    replay(&replayed, csv, bytes);
-    replay(&replayed, writer.buffer, writer.length);
-    CHECK_INT(replayed.wrong, 0);
-    CHECK_INT(recovered.bad_records, 0);
+    int code = mu_journal_image_rows(&image, &writer, &recovered, NULL);
+    if (code != MU_ERR_STATE) {
+        CHECK_INT(code, MU_OK);
+        replay(&replayed, csv, bytes);
+        replay(&replayed, writer.buffer, writer.length);
+        CHECK_INT(replayed.wrong, 0);
+        CHECK_INT(recovered.bad_records, 0);
+    }
     mu_csv_writer_free(&writer);
     mu_journal_image_close(&image);
     free(csv);
@@ -233,9 +237,9 @@ static void test_a_reader_of_a_running_process_sees_a_moment(void) {
     int stalled = 0;
     while (last < 2 * PAIRS && stalled < 1000) {
         uint64_t ends = look_once(fixture.report.journal_path);
-        CHECK(ends >= last);
+        CHECK(ends == 0 || ends >= last);
         stalled = ends > last ? 0 : stalled + 1;
-        last = ends;
+        last = ends > last ? ends : last;
     }
     pthread_join(writer, NULL);
     CHECK_INT(look_once(fixture.report.journal_path), 2 * PAIRS);
