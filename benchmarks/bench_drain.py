@@ -71,7 +71,7 @@ def drain_claims(rounds: int) -> list[Claim]:
     integers = rows_like_ours(2 * STAGES_A_DRAIN)
     text = ("1750000000.123456789", "2025-06-15 15:06:40.123456", "node-0", "12", "forward",
             "START", "", "node_id=12345,parent_id=12344,tid=12345")  # fmt: skip
-    strings = [text] * (2 * STAGES_A_DRAIN)
+    strings: list[tuple[str, ...]] = [text] * (2 * STAGES_A_DRAIN)
     ours, from_integers, from_strings = [], [], []
     for _ in range(rounds):
         ours.append(time_drain(timer))
