@@ -310,8 +310,8 @@ int mu_journal_add_string(struct mu_journal *journal, const char *bytes, size_t 
 void mu_journal_publish_anchors(struct mu_journal *journal, const struct mu_timeline *timeline) {
     struct mu_journal_header *header = mu_journal_header(journal);
     uint32_t version = atomic_load_explicit(&header->anchors_version, memory_order_relaxed);
-    atomic_exchange_explicit(&header->anchors_version, version + 1, memory_order_acq_rel);
-    header->anchor_count = (uint32_t)timeline->count;
-    memcpy(header->anchors, timeline->anchors, sizeof(header->anchors));
-    atomic_store_explicit(&header->anchors_version, version + 2, memory_order_release);
+    struct mu_anchor_set *set = &header->anchor_sets[(version + 1) & 1];
+    set->count = (uint32_t)timeline->count;
+    memcpy(set->anchors, timeline->anchors, sizeof(set->anchors));
+    atomic_store_explicit(&header->anchors_version, version + 1, memory_order_release);
 }

@@ -48,6 +48,12 @@ struct mu_commit {
     int64_t user_offset_ns; /* set_time_offset, added to every timestamp */
 };
 
+struct mu_anchor_set {
+    uint32_t count;
+    uint32_t reserved;
+    struct mu_anchor anchors[MU_TIMELINE_ANCHORS];
+};
+
 struct mu_journal_header {
     char magic[8];
     uint32_t version;
@@ -78,10 +84,11 @@ struct mu_journal_header {
     _Atomic int64_t heartbeat_real_ns;
     _Atomic uint32_t closed; /* 1: the process ended its recording in good order */
 
-    /* Seqlock: odd while the drain changes it. */
+    /* The set of the version's lowest bit counts; the next one is written into the other set, so
+     * that a kill in between leaves a whole set. */
     _Atomic uint32_t anchors_version;
-    uint32_t anchor_count;
-    struct mu_anchor anchors[MU_TIMELINE_ANCHORS];
+    uint32_t reserved_anchors;
+    struct mu_anchor_set anchor_sets[2];
 
     struct mu_commit commits[2];
 };

@@ -65,9 +65,11 @@ static void choose_commit(struct mu_journal_image *image) {
 
 static void load_timeline(struct mu_journal_image *image) {
     mu_timeline_reset(&image->timeline);
-    uint32_t count = image->header->anchor_count;
+    uint32_t version = atomic_load(&image->header->anchors_version);
+    const struct mu_anchor_set *set = &image->header->anchor_sets[version & 1];
+    uint32_t count = set->count;
     for (uint32_t i = 0; i < count && i < MU_TIMELINE_ANCHORS; i++) {
-        mu_timeline_add(&image->timeline, image->header->anchors[i]);
+        mu_timeline_add(&image->timeline, set->anchors[i]);
     }
 }
 
@@ -244,8 +246,7 @@ static bool is_same_moment(const struct mu_journal_header *before,
            version == atomic_load(&after->anchors_version);
 }
 
-/* A process that was killed while it appended an anchor leaves an odd version behind, so that
- * alone is no reason to read again. */
+/* Reads again while the process drains or appends anchors between the first and the last byte. */
 static int read_moment(struct copy *copy, struct mu_error *err) {
     struct mu_chunk_header *scratch = calloc(1, MU_CHUNK_HEADER_BYTES);
     int code = scratch == NULL ? mu_error_no_memory(err, "journal header") : MU_OK;

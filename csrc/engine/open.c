@@ -89,6 +89,7 @@ static void fill_identity(struct mu_recorder *recorder, const struct mu_open_rep
     const struct mu_output_config *config = &recorder->config;
     struct mu_journal_header *header = mu_journal_header(&recorder->journal);
     header->pid = (int32_t)getpid();
+    atomic_store(&header->closed, 0);
     header->rank = config->rank;
     header->world_size = config->world_size;
     header->attempt = report->attempt;
@@ -227,6 +228,7 @@ static int leave_journal(struct mu_recorder *recorder, struct mu_error *err) {
         pointer_path(recorder, pointer);
         unlink(pointer);
     }
+    atomic_store(&mu_journal_header(&recorder->journal)->closed, 1);
     return mu_journal_detach(&recorder->journal, err);
 }
 

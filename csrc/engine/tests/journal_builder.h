@@ -68,9 +68,9 @@ static inline int build_journal(struct builder *builder, uint32_t chunks) {
     memcpy(header->csv_name, "profile_rank_0.csv", 19);
     atomic_store(&header->string_count, 1);
     atomic_store(&header->chunk_count, chunks);
-    header->anchor_count = 2;
-    header->anchors[1].ticks = 1000000000;
-    header->anchors[1].mono_ns = 1000000000;
+    header->anchor_sets[0].count = 2;
+    header->anchor_sets[0].anchors[1].ticks = 1000000000;
+    header->anchor_sets[0].anchors[1].mono_ns = 1000000000;
     header->commits[1].real_offset_ns = BUILT_REAL_NS;
     atomic_store(&header->commits[1].epoch, 1);
     for (uint32_t i = 0; i < chunks; i++) {

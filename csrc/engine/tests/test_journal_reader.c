@@ -295,7 +295,8 @@ static void test_a_step_of_the_clock(void) {
     struct mu_recovered recovered;
     build_journal(&builder, 1);
     struct mu_journal_header *header = built_header(&builder);
-    header->anchors[1].real_ns = header->anchors[1].mono_ns - 3600000000000;
+    header->anchor_sets[0].anchors[1].real_ns =
+        header->anchor_sets[0].anchors[1].mono_ns - 3600000000000;
     header->commits[1].real_offset_ns = BUILT_REAL_NS - 3600000000000;
     header->commits[1].user_offset_ns = 7;
     build_stage(&builder, 0, build_string(&builder, "s"), 1000, 3000);
@@ -385,7 +386,7 @@ static void test_a_cut_file_and_huge_counts(void) {
     check_bad(&builder, MU_CHUNKS_MAX - 2, "s,START s,END s,START s,END ");
     atomic_store(&header->chunk_count, 2);
     atomic_store(&header->string_count, 0xffffffff);
-    header->anchor_count = 0xffffffff;
+    header->anchor_sets[0].count = 0xffffffff;
     check_order(&builder, "s,START s,END s,START s,END ");
     free(builder.bytes);
 }
@@ -470,9 +471,9 @@ static void test_extreme_times(void) {
     struct mu_recovered recovered;
     build_journal(&builder, 1);
     struct mu_journal_header *header = built_header(&builder);
-    header->anchors[0].mono_ns = INT64_MIN;
-    header->anchors[1].mono_ns = INT64_MAX;
-    header->anchors[1].ticks = 1;
+    header->anchor_sets[0].anchors[0].mono_ns = INT64_MIN;
+    header->anchor_sets[0].anchors[1].mono_ns = INT64_MAX;
+    header->anchor_sets[0].anchors[1].ticks = 1;
     header->commits[1].real_offset_ns = INT64_MAX;
     header->commits[1].user_offset_ns = INT64_MAX;
     uint32_t name = build_string(&builder, "s");
