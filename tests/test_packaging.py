@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import json
 import re
 import shutil
@@ -77,6 +78,8 @@ def test_the_installed_extras() -> None:
 
 def test_the_stub_says_what_the_module_has() -> None:
     pytest.importorskip("mypy", reason="mypy is not installed")
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip("torch is not installed, and mypy follows the package's imports of it")
     done = subprocess.run(
         [sys.executable, "-m", "mypy.stubtest", "my_utils._core"],
         cwd=ROOT,
