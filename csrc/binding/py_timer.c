@@ -553,13 +553,8 @@ static PyObject *timer_init_subclass(PyObject *type, PyObject *Py_UNUSED(ignored
     Py_RETURN_NONE;
 }
 
-static PyMethodDef timer_methods[] = {
-    {"start", FAST(timer_start), start_doc},
-    {"stop", FAST(timer_stop), stop_doc},
-    {"time_stage", FAST(timer_time_stage), time_stage_doc},
-    {"set_step", FAST(timer_set_step), set_step_doc},
-    {"step", FAST(timer_step), step_doc},
-    {"synchronize_and_log", FAST(timer_step), synchronize_and_log_doc},
+/* What is not hot; inherited by subclasses as it is. */
+static PyMethodDef inherited_methods[] = {
     {"register_stage", FAST(timer_register_stage), register_stage_doc},
     {"aggregates", timer_aggregates, METH_NOARGS, aggregates_doc},
     {"cuda_aggregates", timer_cuda_aggregates, METH_NOARGS, cuda_aggregates_doc},
@@ -571,9 +566,15 @@ PyDoc_STRVAR(timer_doc, "Timer(tag='', *, strict=False, use_cuda=False, cuda_sta
                         "Records the stages of a run; the base of my_utils.utils.MyTimer.");
 
 static PyType_Slot timer_slots[] = {
-    {Py_tp_doc, (void *)timer_doc}, {Py_tp_new, timer_new},           {Py_tp_init, timer_init},
-    {Py_tp_dealloc, timer_dealloc}, {Py_tp_traverse, timer_traverse}, {Py_tp_clear, timer_clear},
-    {Py_tp_methods, timer_methods}, {Py_tp_getset, timer_getset},     {0, NULL},
+    {Py_tp_doc, (void *)timer_doc},
+    {Py_tp_new, timer_new},
+    {Py_tp_init, timer_init},
+    {Py_tp_dealloc, timer_dealloc},
+    {Py_tp_traverse, timer_traverse},
+    {Py_tp_clear, timer_clear},
+    {Py_tp_methods, inherited_methods},
+    {Py_tp_getset, timer_getset},
+    {0, NULL},
 };
 
 static PyType_Spec timer_spec = {
@@ -586,5 +587,8 @@ static PyType_Spec timer_spec = {
 int mu_py_timer_exec(PyObject *module) {
     struct mu_state *state = mu_state_of(module);
     state->timer_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &timer_spec, NULL);
-    return state->timer_type == NULL ? -1 : PyModule_AddType(module, state->timer_type);
+    if (state->timer_type == NULL || mu_py_own_descriptors(state->timer_type, hot_methods) < 0) {
+        return -1;
+    }
+    return PyModule_AddType(module, state->timer_type);
 }

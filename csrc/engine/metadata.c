@@ -31,6 +31,16 @@ int mu_metadata_next(struct mu_span *rest, struct mu_span *key, struct mu_span *
     return 1;
 }
 
+int mu_metadata_has_key(struct mu_span pairs, struct mu_span wanted) {
+    struct mu_span key, value;
+    while (mu_metadata_next(&pairs, &key, &value)) {
+        if (key.length == wanted.length && memcmp(key.text, wanted.text, key.length) == 0) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
 static void take_decimal(struct mu_metadata *metadata, struct mu_span value, int scale,
                          int64_t *field, unsigned flag) {
     if (mu_digits_parse(value.text, value.length, scale, field)) {

@@ -35,6 +35,9 @@ void mu_metadata_parse(struct mu_span text, struct mu_metadata *metadata);
  * Percent codes stand as they came. */
 int mu_metadata_next(struct mu_span *rest, struct mu_span *key, struct mu_span *value);
 
+/* Whether one of the pairs has that key. */
+int mu_metadata_has_key(struct mu_span pairs, struct mu_span wanted);
+
 /* How a trace shows a value: an integer of at most 18 digits, a number by the grammar of JSON, true
  * and false (also Python's spelling), or text. */
 enum mu_value_kind mu_metadata_kind(struct mu_span value);

@@ -60,21 +60,11 @@ static int is_own_key(struct mu_span key) {
            mu_span_equals(key, "parent_id");
 }
 
-static int has_key(struct mu_span pairs, struct mu_span wanted) {
-    struct mu_span key, value;
-    while (mu_metadata_next(&pairs, &key, &value)) {
-        if (key.length == wanted.length && memcmp(key.text, wanted.text, key.length) == 0) {
-            return 1;
-        }
-    }
-    return 0;
-}
-
 static char *put_pairs(char *out, struct mu_trace_writer *writer, struct mu_span pairs,
                        struct mu_span written) {
     struct mu_span key, value;
     while (mu_metadata_next(&pairs, &key, &value)) {
-        if (has_key(written, key)) {
+        if (mu_metadata_has_key(written, key)) {
             continue;
         }
         int own = is_own_key(key);

@@ -317,21 +317,11 @@ static char *put_key(char *out, struct mu_trace_writer *writer, struct mu_span k
     return out;
 }
 
-static int has_key(struct mu_span pairs, struct mu_span wanted) {
-    struct mu_span key, value;
-    while (mu_metadata_next(&pairs, &key, &value)) {
-        if (key.length == wanted.length && memcmp(key.text, wanted.text, key.length) == 0) {
-            return 1;
-        }
-    }
-    return 0;
-}
-
 static char *put_pairs(char *out, struct mu_trace_writer *writer, struct mu_span pairs,
                        struct mu_span written) {
     struct mu_span key, value;
     while (mu_metadata_next(&pairs, &key, &value)) {
-        if (has_key(written, key)) {
+        if (mu_metadata_has_key(written, key)) {
             continue;
         }
         char *body;
