@@ -1,0 +1,50 @@
+/* Views of Python's tensors: torch's, numpy's, and whatever has a buffer or __dlpack__.
+ *
+ * All of it needs the GIL; the view itself may be read without it.
+ */
+#ifndef MU_PY_TENSOR_H
+#define MU_PY_TENSOR_H
+
+#include "state.h"
+#include "tensor.h"
+
+struct mu_py_tensor {
+    struct mu_tensor view; /* borrows from `owner` or `buffer` */
+    PyObject *owner;       /* owned: what keeps the memory and the shape alive */
+    Py_buffer *buffer;     /* owned, or NULL: a buffer that is held */
+    int64_t *layout;       /* owned, or NULL: shape and strides that the exporter has not as int64 */
+};
+
+/* The bytes below which work is done with the GIL held: giving it up and taking it back costs more
+ * than the work. */
+enum { MU_PY_GIL_BYTES = 16384 };
+
+/* A view of `object`, whose argument is called `name` in messages.
+ *
+ * Takes torch tensors and Parameters on any device that the engine knows (enum mu_device), objects
+ * with the buffer protocol, and objects with __dlpack__. Lazily conjugated or negated tensors are
+ * resolved to a copy; a DTensor stands for its local shard. TypeError for all that has no plain
+ * memory: meta, fake, sparse, quantized and nested tensors, and wrapper subclasses. Returns 0, or
+ * -1 with an exception; release what was made with mu_py_tensor_release. */
+int mu_py_tensor_view(struct mu_state *state, PyObject *object, const char *name,
+                      struct mu_py_tensor *out);
+
+void mu_py_tensor_release(struct mu_py_tensor *tensor);
+
+/* Views of one tensor, or of the items of a list or tuple. */
+struct mu_py_tensors {
+    struct mu_py_tensor *items; /* owned */
+    Py_ssize_t count;
+    bool is_list;        /* false: one tensor was given, and one result is wanted */
+    bool on_cuda;        /* at least one of them */
+    int64_t total_bytes; /* of all of them */
+};
+
+int mu_py_tensors_view(struct mu_state *state, PyObject *object, const char *name,
+                       struct mu_py_tensors *out);
+void mu_py_tensors_release(struct mu_py_tensors *tensors);
+
+/* torch's current stream of a CUDA device. 0, or -1 with an exception. */
+int mu_py_current_stream(struct mu_state *state, int device_index, void **stream);
+
+#endif

@@ -1,0 +1,26 @@
+/* Work split over the threads of torch's own pool, so that no second pool competes with it.
+ *
+ * Where torch is not loaded, or in a forked child, whose pool has no threads, the work is done by
+ * the caller alone.
+ */
+#ifndef MU_PARALLEL_H
+#define MU_PARALLEL_H
+
+#include <stdint.h>
+
+/* Does the part [begin, end). Called from several threads at once; never with the GIL. A task
+ * stores its results in places of its own part and never adds to shared ones: when torch's pool
+ * fails half-way, all parts are done once more. */
+typedef void (*mu_parallel_task)(int64_t begin, int64_t end, void *context);
+
+/* Notes the process, so that a forked child is told apart. Called when the library is loaded. */
+void mu_parallel_load(void);
+
+/* Covers [0, count) with calls of `task`, none shorter than `grain` but the last one, and returns
+ * when all are done. The caller must not hold the GIL when there may be more than one part. */
+void mu_parallel_for(int64_t count, int64_t grain, mu_parallel_task task, void *context);
+
+/* How many threads mu_parallel_for may use; 1 where it works alone. */
+int mu_parallel_threads(void);
+
+#endif
