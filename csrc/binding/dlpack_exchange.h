@@ -13,7 +13,62 @@
 #define MU_DLPACK_ATTRIBUTE "__dlpack_c_exchange_api__"
 #define MU_DLPACK_CAPSULE "dlpack_exchange_api"
 
-enum { MU_DLPACK_MAJOR = 1, MU_DLPACK_CUDA = 2 /* kDLCUDA of DLDeviceType */ };
+enum { MU_DLPACK_MAJOR = 1 };
+
+/* DLDeviceType */
+enum mu_dlpack_device {
+    MU_DLPACK_CPU = 1,
+    MU_DLPACK_CUDA = 2,
+    MU_DLPACK_CUDA_HOST = 3,
+    MU_DLPACK_CUDA_MANAGED = 13,
+};
+
+/* DLDataTypeCode */
+enum mu_dlpack_code {
+    MU_DLPACK_INT = 0,
+    MU_DLPACK_UINT = 1,
+    MU_DLPACK_FLOAT = 2,
+    MU_DLPACK_BFLOAT = 4,
+    MU_DLPACK_COMPLEX = 5,
+    MU_DLPACK_BOOL = 6,
+    MU_DLPACK_FLOAT8_E4M3FN = 10,
+    MU_DLPACK_FLOAT8_E4M3FNUZ = 11,
+    MU_DLPACK_FLOAT8_E5M2 = 12,
+    MU_DLPACK_FLOAT8_E5M2FNUZ = 13,
+    MU_DLPACK_FLOAT8_E8M0FNU = 14,
+    MU_DLPACK_FLOAT4_E2M1FN = 17,
+};
+
+/* DLTensor */
+struct mu_dlpack_tensor {
+    void *data;
+    int32_t device_type; /* enum mu_dlpack_device */
+    int32_t device_id;
+    int32_t ndim;
+    uint8_t code; /* enum mu_dlpack_code */
+    uint8_t bits; /* of one lane */
+    uint16_t lanes;
+    int64_t *shape;
+    int64_t *strides; /* in elements; NULL: row-major, from producers before DLPack 1.2 */
+    uint64_t byte_offset;
+};
+
+/* DLManagedTensor, in a capsule named "dltensor" */
+struct mu_dlpack_managed {
+    struct mu_dlpack_tensor tensor;
+    void *manager;
+    void (*deleter)(struct mu_dlpack_managed *self);
+};
+
+/* DLManagedTensorVersioned, in a capsule named "dltensor_versioned" */
+struct mu_dlpack_versioned {
+    uint32_t major;
+    uint32_t minor;
+    void *manager;
+    void (*deleter)(struct mu_dlpack_versioned *self);
+    uint64_t flags;
+    struct mu_dlpack_tensor tensor;
+};
 
 struct mu_dlpack_header {
     uint32_t major;

@@ -9,7 +9,7 @@ static int traverse(PyObject *module, visitproc visit, void *arg) {
     Py_VISIT(state->stage_type);
     Py_VISIT(state->no_op_stage_type);
     Py_VISIT(state->no_op_stage);
-    return 0;
+    return mu_py_exchange_traverse(&state->exchange, visit, arg);
 }
 
 static int clear(PyObject *module) {
@@ -20,6 +20,7 @@ static int clear(PyObject *module) {
     Py_CLEAR(state->stage_type);
     Py_CLEAR(state->no_op_stage_type);
     Py_CLEAR(state->no_op_stage);
+    mu_py_exchange_clear(&state->exchange);
     return 0;
 }
 
@@ -38,6 +39,7 @@ static PyModuleDef_Slot slots[] = {
     {Py_mod_exec, mu_py_marks_exec},
     {Py_mod_exec, mu_py_journal_exec},
     {Py_mod_exec, mu_py_trace_exec},
+    {Py_mod_exec, mu_py_tensor_exec},
 #if PY_VERSION_HEX >= 0x030C0000
     {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED},
 #endif

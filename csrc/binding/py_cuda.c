@@ -4,43 +4,12 @@
 #include <stdio.h>
 
 #include "args.h"
-#include "dlpack_exchange.h"
-
-/* --- torch's current stream --------------------------------------------------------------- */
-
-/* The attribute of torch.Tensor, if torch is imported; it is never imported here. */
-static PyObject *exchange_capsule(void) {
-    PyObject *modules = PyImport_GetModuleDict(); /* borrowed */
-    PyObject *torch = PyMapping_GetItemString(modules, "torch");
-    PyObject *tensor = torch == NULL ? NULL : PyObject_GetAttrString(torch, "Tensor");
-    PyObject *capsule = tensor == NULL ? NULL : PyObject_GetAttrString(tensor, MU_DLPACK_ATTRIBUTE);
-    Py_XDECREF(tensor);
-    Py_XDECREF(torch);
-    return capsule;
-}
-
-static const struct mu_dlpack_exchange *find_exchange(void) {
-    PyObject *capsule = exchange_capsule();
-    const struct mu_dlpack_header *header =
-        capsule == NULL ? NULL : PyCapsule_GetPointer(capsule, MU_DLPACK_CAPSULE);
-    Py_XDECREF(capsule);
-    PyErr_Clear();
-    while (header != NULL && header->major > MU_DLPACK_MAJOR) {
-        header = header->older;
-    }
-    return header != NULL && header->major == MU_DLPACK_MAJOR ? (const void *)header : NULL;
-}
 
 /* Called in the middle of a stage's start, with the GIL and a CUDA context of the thread's own. */
 static int current_stream(void *owner, int32_t device, void **stream) {
     struct mu_state *state = owner;
-    if (state->exchange == NULL) {
-        state->exchange = find_exchange();
-        if (state->exchange == NULL) {
-            return -1;
-        }
-    }
-    if (state->exchange->current_work_stream(MU_DLPACK_CUDA, device, stream) != 0) {
+    if (!mu_py_exchange_find(&state->exchange) ||
+        state->exchange.table->current_work_stream(MU_DLPACK_CUDA, device, stream) != 0) {
         PyErr_Clear();
         return -1;
     }

@@ -9,23 +9,23 @@
 #include "tensor.h"
 
 struct mu_py_tensor {
-    struct mu_tensor view; /* borrows from `owner` or `buffer` */
-    PyObject *owner;       /* owned: what keeps the memory and the shape alive */
+    struct mu_tensor view; /* borrows from the owner, the buffer or the layout */
+    PyObject *owner;       /* owned: what keeps the memory alive */
     Py_buffer *buffer;     /* owned, or NULL: a buffer that is held */
-    int64_t *layout;       /* owned, or NULL: shape and strides that the exporter has not as int64 */
+    int64_t *layout; /* owned, or NULL: shape and strides that the exporter has not as int64 */
 };
 
-/* The bytes below which work is done with the GIL held: giving it up and taking it back costs more
+/* The size below which work is done with the GIL held: giving it up and taking it back costs more
  * than the work. */
 enum { MU_PY_GIL_BYTES = 16384 };
 
-/* A view of `object`, whose argument is called `name` in messages.
+/* A view of `object`, which messages call `name`.
  *
- * Takes torch tensors and Parameters on any device that the engine knows (enum mu_device), objects
- * with the buffer protocol, and objects with __dlpack__. Lazily conjugated or negated tensors are
- * resolved to a copy; a DTensor stands for its local shard. TypeError for all that has no plain
- * memory: meta, fake, sparse, quantized and nested tensors, and wrapper subclasses. Returns 0, or
- * -1 with an exception; release what was made with mu_py_tensor_release. */
+ * Takes torch tensors and Parameters, objects with the buffer protocol, and objects with
+ * __dlpack__, on the CPU or a CUDA device. Lazily conjugated or negated tensors are resolved to a
+ * copy; a DTensor stands for its local shard. TypeError for all that has no plain memory: meta,
+ * fake, sparse, quantized and nested tensors, and wrapper subclasses. Returns 0, or -1 with an
+ * exception; what was made is given back with mu_py_tensor_release. */
 int mu_py_tensor_view(struct mu_state *state, PyObject *object, const char *name,
                       struct mu_py_tensor *out);
 
@@ -33,13 +33,15 @@ void mu_py_tensor_release(struct mu_py_tensor *tensor);
 
 /* Views of one tensor, or of the items of a list or tuple. */
 struct mu_py_tensors {
-    struct mu_py_tensor *items; /* owned */
+    struct mu_py_tensor *items; /* `one`, or owned */
     Py_ssize_t count;
+    int64_t total_bytes; /* of all of them */
     bool is_list;        /* false: one tensor was given, and one result is wanted */
     bool on_cuda;        /* at least one of them */
-    int64_t total_bytes; /* of all of them */
+    struct mu_py_tensor one;
 };
 
+/* The struct must stay where it is until it is released. */
 int mu_py_tensors_view(struct mu_state *state, PyObject *object, const char *name,
                        struct mu_py_tensors *out);
 void mu_py_tensors_release(struct mu_py_tensors *tensors);

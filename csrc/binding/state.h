@@ -12,7 +12,8 @@
 
 #include <stdbool.h>
 
-struct mu_dlpack_exchange;
+#include "py_exchange.h"
+
 struct mu_nvtx;
 struct mu_recorder;
 struct mu_timer;
@@ -30,7 +31,7 @@ struct mu_state {
     uint32_t reported_cuda;         /* the same for GPU times */
     struct mu_nvtx *nvtx;           /* owned; NULL while no tool listens */
     bool nvtx_asked;
-    const struct mu_dlpack_exchange *exchange; /* torch's, for good; NULL before its first use */
+    struct mu_py_exchange exchange; /* how torch shows its tensors */
 };
 
 extern PyModuleDef mu_module;
@@ -53,6 +54,7 @@ int mu_py_cuda_exec(PyObject *module);
 int mu_py_marks_exec(PyObject *module);
 int mu_py_journal_exec(PyObject *module);
 int mu_py_trace_exec(PyObject *module);
+int mu_py_tensor_exec(PyObject *module);
 
 /* Frees the recorder with all that it has open. */
 void mu_py_recorder_release(struct mu_state *state);

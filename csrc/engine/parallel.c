@@ -29,8 +29,7 @@ static torch_parallel_for_fn find_pool(void) {
         return NULL;
     }
     found = (torch_parallel_for_fn)dlsym(library, "torch_parallel_for");
-    torch_num_threads_fn threads =
-        (torch_num_threads_fn)dlsym(library, "torch_get_num_threads");
+    torch_num_threads_fn threads = (torch_num_threads_fn)dlsym(library, "torch_get_num_threads");
     dlclose(library);
     if (found == NULL || threads == NULL) {
         return NULL;

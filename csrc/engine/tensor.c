@@ -3,11 +3,8 @@
 #include <string.h>
 
 #define DTYPE(index, text, family, bytes, numbers, of_part)                                        \
-    [index] = {.name = (text),                                                                     \
-               .kind = (family),                                                                   \
-               .size = (bytes),                                                                    \
-               .parts = (numbers),                                                                 \
-               .part = (of_part)}
+    [index] = {                                                                                    \
+        .name = (text), .kind = (family), .size = (bytes), .parts = (numbers), .part = (of_part)}
 #define NUMBER(index, text, family, bytes) DTYPE(index, text, family, bytes, 1, index)
 
 static const struct mu_dtype_info dtypes[MU_DTYPE_COUNT] = {

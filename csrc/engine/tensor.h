@@ -62,14 +62,14 @@ bool mu_tensor_is_contiguous(const struct mu_tensor *tensor);
  * The struct holds no resources and may be copied.
  */
 struct mu_tensor_walk {
-    const char *at;                        /* the next element */
-    int64_t left;                          /* elements */
-    int64_t run_left;                      /* elements up to the end of the innermost dimension */
-    size_t item;                           /* bytes an element */
-    int ndim;                              /* merged dimensions, 1 at least */
-    int64_t shape[MU_TENSOR_DIMS_MAX];     /* outermost first */
+    const char *at;                         /* the next element */
+    int64_t left;                           /* elements */
+    int64_t run_left;                       /* elements up to the end of the innermost dimension */
+    size_t item;                            /* bytes an element */
+    int ndim;                               /* merged dimensions, 1 at least */
+    int64_t shape[MU_TENSOR_DIMS_MAX];      /* outermost first */
     int64_t step_bytes[MU_TENSOR_DIMS_MAX]; /* from one index to the next */
-    int64_t index[MU_TENSOR_DIMS_MAX];     /* of `at`, but for the innermost dimension */
+    int64_t index[MU_TENSOR_DIMS_MAX];      /* of `at`, but for the innermost dimension */
 };
 
 /* Stands before the element number `first` in row-major order, with `count` elements to come. The

@@ -1,0 +1,74 @@
+"""What stands for a tensor that has no plain memory of its own.
+
+The C module comes here with those tensors only: lazily negated or conjugated ones, DTensors,
+sparse, meta, fake ones and so on. Tensors with memory never run through Python.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def resolve(tensor: Tensor, name: str) -> Tensor:
+    """A tensor with memory that holds the values of ``tensor``, the argument called ``name``.
+
+    The local shard of a DTensor; a copy of a lazily conjugated or negated tensor; what an
+    asynchronous collective delivers.
+
+    Raises:
+        TypeError: there is nothing to read, with what to pass instead.
+    """
+    import torch
+
+    complaint = _complaint(tensor)
+    if complaint is not None:
+        raise TypeError(f"{name} must have its elements in memory; {complaint}")
+    if hasattr(tensor, "to_local"):
+        return resolve_lazy(tensor.to_local())
+    if hasattr(tensor, "wait") and hasattr(tensor, "elem"):  # AsyncCollectiveTensor
+        return resolve_lazy(tensor.wait())
+    if torch._is_zerotensor(tensor):
+        return torch.zeros(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+    return resolve_lazy(tensor)
+
+
+def resolve_lazy(tensor: Tensor) -> Tensor:
+    """The tensor with its conjugation and negation done."""
+    return tensor.detach().resolve_conj().resolve_neg()
+
+
+def _complaint(tensor: Tensor) -> str | None:
+    """Why nothing can be read, and what to pass instead; None when something can."""
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    kind = type(tensor).__name__
+    if isinstance(tensor, FakeTensor):
+        return f"a {kind} has only a shape"
+    if tensor.is_nested:
+        return "a nested tensor does not: pass x.values(), or the list x.unbind()"
+    if tensor.layout != torch.strided:
+        return f"a tensor of layout {tensor.layout} does not: pass its parts, {_parts(tensor)}"
+    if tensor.is_meta:
+        return "a meta tensor has only a shape"
+    if tensor.is_quantized:
+        return "a quantized tensor does not: pass x.int_repr()"
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        return "inside vmap, grad and other transforms of torch.func there are none"
+    return None
+
+
+def _parts(tensor: Tensor) -> str:
+    import torch
+
+    parts = {
+        torch.sparse_coo: "x.indices() and x.values()",
+        torch.sparse_csr: "x.crow_indices(), x.col_indices() and x.values()",
+        torch.sparse_bsr: "x.crow_indices(), x.col_indices() and x.values()",
+        torch.sparse_csc: "x.ccol_indices(), x.row_indices() and x.values()",
+        torch.sparse_bsc: "x.ccol_indices(), x.row_indices() and x.values()",
+    }
+    return parts.get(tensor.layout, "if it has any")
