@@ -57,8 +57,7 @@ class BuildCore(build_ext):
         product = Path(self.build_temp) / Path(source).with_suffix(".o")
         depfile = product.with_suffix(".d")
         record = product.with_suffix(".command")
-        target = FLAGS["target_of"](source)
-        flags = common + (target[1] if target else [])
+        flags = common + FLAGS["own_flags"](source)
         command = " ".join([*self.compiler.compiler_so, *self.compiler.include_dirs, *flags])
         inputs = prerequisites(depfile) if depfile.exists() else [Path(source)]
         if not (depfile.exists() and is_current(product, record, command, inputs)):

@@ -34,6 +34,9 @@ TARGETS = {
     ),
 }
 
+# Files through whose functions C++ exceptions of torch pass, by the beginning of their names.
+UNWOUND = "torch_ops"
+
 # Header, the macro that says that it is there, the package that brings it.
 OPTIONAL_HEADERS = [
     ("nvtx3/nvToolsExt.h", "MU_HAVE_NVTX", "nvidia-nvtx"),
@@ -59,6 +62,13 @@ def target_of(name: str) -> tuple[str, list[str]] | None:
         if stem.endswith(suffix):
             return target
     return None
+
+
+def own_flags(source: str) -> list[str]:
+    """What `source` is compiled with beyond the flags of all files."""
+    target = target_of(source)
+    unwound = Path(source).name.startswith(UNWOUND)
+    return (target[1] if target else []) + (["-fexceptions"] if unwound else [])
 
 
 def header_folders(header: str) -> list[Path]:
@@ -89,8 +99,7 @@ def optional_headers() -> tuple[list[str], list[str]]:
 
 def flags_for(source: str) -> list[str]:
     """All flags that compile `source`."""
-    target = target_of(source)
-    return CFLAGS + optional_headers()[0] + (target[1] if target else [])
+    return CFLAGS + optional_headers()[0] + own_flags(source)
 
 
 def main(arguments: list[str]) -> None:

@@ -55,6 +55,7 @@ int mu_py_marks_exec(PyObject *module);
 int mu_py_journal_exec(PyObject *module);
 int mu_py_trace_exec(PyObject *module);
 int mu_py_tensor_exec(PyObject *module);
+int mu_py_torch_ops_exec(PyObject *module);
 
 /* Frees the recorder with all that it has open. */
 void mu_py_recorder_release(struct mu_state *state);
