@@ -10,4 +10,9 @@ a random generator, and all of it may be called from any thread.
 
 from __future__ import annotations
 
-__all__: list[str] = []
+from ._core import TensorDigest, tensor_hash
+
+__all__ = [
+    "TensorDigest",
+    "tensor_hash",
+]

@@ -31,6 +31,7 @@ struct mu_state {
     uint32_t reported_cuda;         /* the same for GPU times */
     struct mu_nvtx *nvtx;           /* owned; NULL while no tool listens */
     bool nvtx_asked;
+    PyTypeObject *digest_type;      /* owned: TensorDigest */
     struct mu_py_exchange exchange; /* how torch shows its tensors */
 };
 
@@ -56,6 +57,7 @@ int mu_py_journal_exec(PyObject *module);
 int mu_py_trace_exec(PyObject *module);
 int mu_py_tensor_exec(PyObject *module);
 int mu_py_torch_ops_exec(PyObject *module);
+int mu_py_tensor_hash_exec(PyObject *module);
 
 /* Frees the recorder with all that it has open. */
 void mu_py_recorder_release(struct mu_state *state);

@@ -13,6 +13,7 @@ from my_utils import _core
 
 from . import cases as cases
 from . import gpu_cases as gpu_cases
+from . import hash_cases as hash_cases
 from . import recorder_cases as recorder_cases
 from . import torch_ops_cases as torch_ops_cases
 from .harness import CASES, Case, entry_points, find_leaks, prepared

@@ -1,0 +1,75 @@
+"""The leak cases of the tensor hash."""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+
+from my_utils import _core
+
+from .harness import case
+
+
+@case("tensor_hash", repeat=500)
+def hash_tensors(folder: Path) -> Iterator[Callable[[], object]]:
+    small, matrix, big = torch.randn(64), torch.randn(40, 50), torch.randn(2**18 + 1)
+    complex_numbers = torch.randn(9, dtype=torch.complex64)
+
+    def action() -> None:
+        for tensor in (small, matrix.T, complex_numbers.conj(), big, b"bytes", small.numpy()[::-1]):
+            _core.tensor_hash(tensor)
+        _core.tensor_hash([small, matrix.T, big, small.numpy()])
+        _core.tensor_hash(())
+
+    yield action
+
+
+@case("tensor_hash")
+def hash_what_is_no_tensor(folder: Path) -> Iterator[Callable[[], object]]:
+    small = torch.randn(64)
+
+    def action() -> None:
+        for wrong in (None, [small, None], torch.empty(3, device="meta"), [small, "text"]):
+            with contextlib.suppress(TypeError):
+                _core.tensor_hash(wrong)
+                raise AssertionError(f"{wrong!r} was hashed")
+
+    yield action
+
+
+@case(
+    "TensorDigest",
+    "TensorDigest.content",
+    "TensorDigest.dtype",
+    "TensorDigest.shape",
+    "TensorDigest.combined",
+    "TensorDigest.__repr__",
+    "TensorDigest.__hash__",
+    "TensorDigest.__reduce__",
+    "TensorDigest.__eq__",
+    "TensorDigest.__ne__",
+    "TensorDigest.__lt__",
+    "TensorDigest.__le__",
+    "TensorDigest.__gt__",
+    "TensorDigest.__ge__",
+)
+def use_digests(folder: Path) -> Iterator[Callable[[], object]]:
+    shape = (2000, 3000, 0)
+
+    def action() -> None:
+        digest = _core.TensorDigest("0123456789abcdef" * 2, "float32", shape)
+        other = _core.TensorDigest(digest.combined, digest.dtype, list(digest.shape))
+        assert digest != other and digest == digest.__reduce__()[0](*digest.__reduce__()[1])
+        assert hash(digest) != hash(other) and repr(digest) != repr(other) and digest.content
+        for compare in (operator.lt, operator.le, operator.gt, operator.ge):
+            with contextlib.suppress(TypeError):
+                compare(digest, other)  # type: ignore[arg-type]
+        for wrong in (("0" * 31, "int8", ()), ("0" * 32, "x", ()), ("0" * 32, "int8", (1, -1))):
+            with contextlib.suppress(ValueError):
+                _core.TensorDigest(*wrong)
+
+    yield action
