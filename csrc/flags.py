@@ -20,6 +20,7 @@ CFLAGS = [
     "-Wextra",
     "-Werror",
     "-fvisibility=hidden",
+    "-ffp-contract=off",  # one result with and without fused multiply-add
     "-D_GNU_SOURCE",
 ]
 
