@@ -32,7 +32,11 @@ def resolve(tensor: Tensor, name: str) -> Tensor:
         return resolve_lazy(tensor.wait())
     if torch._is_zerotensor(tensor):
         return torch.zeros(tensor.shape, dtype=tensor.dtype, device=tensor.device)
-    return resolve_lazy(tensor)
+    try:
+        return resolve_lazy(tensor)
+    except Exception as error:  # whatever a wrapper subclass raises in its __torch_dispatch__
+        kind = type(tensor).__name__
+        raise TypeError(f"{name} is a {kind} without memory of its own") from error
 
 
 def resolve_lazy(tensor: Tensor) -> Tensor:
@@ -48,6 +52,8 @@ def _complaint(tensor: Tensor) -> str | None:
     kind = type(tensor).__name__
     if isinstance(tensor, FakeTensor):
         return f"a {kind} has only a shape"
+    if torch.nn.parameter.is_lazy(tensor):
+        return f"an {kind} has none before the first forward"
     if tensor.is_nested:
         return "a nested tensor does not: pass x.values(), or the list x.unbind()"
     if tensor.layout != torch.strided:

@@ -116,14 +116,18 @@ static bool has_elements(const struct mu_dlpack_tensor *tensor) {
     return true;
 }
 
-/* 1 when the values are those in memory, 0 when a negation or conjugation is still to be done, -1
- * with an exception. */
+/* 1 when the values are those in memory, 0 when a negation or conjugation is still to be done or the
+ * tensor does not say so, -1 with an exception. */
 static int is_plain(struct mu_py_exchange *exchange, PyObject *tensor,
                     const struct mu_dlpack_tensor *dlpack) {
     PyObject *flags[] = {exchange->is_neg,
                          dlpack->code == MU_DLPACK_COMPLEX ? exchange->is_conj : NULL};
     for (int i = 0; i < 2 && flags[i] != NULL; i++) {
         PyObject *answer = PyObject_CallOneArg(flags[i], tensor);
+        if (answer == NULL && PyErr_ExceptionMatches(PyExc_Exception)) {
+            PyErr_Clear(); /* a subclass refuses, as an uninitialized parameter does */
+            return 0;
+        }
         if (answer == NULL) {
             return -1;
         }
@@ -217,8 +221,9 @@ static int dtype_of_buffer(const Py_buffer *buffer) {
     return -1;
 }
 
+/* ctypes gives no strides, whatever it is asked for: its arrays are row-major. */
 static bool strides_are_whole(const Py_buffer *buffer) {
-    for (int dim = 0; dim < buffer->ndim; dim++) {
+    for (int dim = 0; buffer->strides != NULL && dim < buffer->ndim; dim++) {
         if (buffer->strides[dim] % buffer->itemsize != 0) {
             return false;
         }
@@ -241,10 +246,12 @@ static int view_of_buffer(const Py_buffer *buffer, const char *name, struct mu_p
         PyErr_NoMemory();
         return -1;
     }
-    int64_t *strides = out->layout + buffer->ndim;
+    int64_t *strides = buffer->strides == NULL ? NULL : out->layout + buffer->ndim;
     for (int dim = 0; dim < buffer->ndim; dim++) {
         out->layout[dim] = buffer->shape[dim];
-        strides[dim] = buffer->strides[dim] / buffer->itemsize;
+        if (strides != NULL) {
+            strides[dim] = buffer->strides[dim] / buffer->itemsize;
+        }
     }
     out->view = (struct mu_tensor){
         .data = buffer->buf,
