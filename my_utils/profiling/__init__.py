@@ -1,0 +1,1 @@
+"""Capture windows, and the profilers that they open."""
