@@ -28,10 +28,11 @@ LIBRARIES = ["pthread", "dl", "m"]
 
 # Files that run only behind a check of the processor: (end of the name, machine, flags).
 TARGETS = {
-    "_avx2": ("x86_64", ["-mavx2", "-mbmi2", "-mf16c"]),
+    "_avx2": ("x86_64", ["-mavx2", "-mbmi2", "-mf16c", "-mfma"]),
     "_avx512": (
         "x86_64",
-        ["-mavx2", "-mbmi2", "-mf16c", "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"],
+        ["-mavx2", "-mbmi2", "-mf16c", "-mfma"]
+        + ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"],
     ),
 }
 
