@@ -10,6 +10,7 @@ static int traverse(PyObject *module, visitproc visit, void *arg) {
     Py_VISIT(state->no_op_stage_type);
     Py_VISIT(state->no_op_stage);
     Py_VISIT(state->digest_type);
+    Py_VISIT(state->tensor_diff_type);
     return mu_py_exchange_traverse(&state->exchange, visit, arg);
 }
 
@@ -22,6 +23,7 @@ static int clear(PyObject *module) {
     Py_CLEAR(state->no_op_stage_type);
     Py_CLEAR(state->no_op_stage);
     Py_CLEAR(state->digest_type);
+    Py_CLEAR(state->tensor_diff_type);
     mu_py_exchange_clear(&state->exchange);
     return 0;
 }
@@ -44,6 +46,7 @@ static PyModuleDef_Slot slots[] = {
     {Py_mod_exec, mu_py_tensor_exec},
     {Py_mod_exec, mu_py_torch_ops_exec},
     {Py_mod_exec, mu_py_tensor_hash_exec},
+    {Py_mod_exec, mu_py_compare_exec},
 #if PY_VERSION_HEX >= 0x030C0000
     {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED},
 #endif

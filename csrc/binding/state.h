@@ -24,6 +24,7 @@ struct mu_state {
     PyTypeObject *timer_type;       /* owned */
     PyTypeObject *stage_type;       /* owned */
     PyTypeObject *no_op_stage_type; /* owned */
+    PyTypeObject *tensor_diff_type; /* owned */
     PyObject *no_op_stage;          /* owned: the one stage of all NoOpTimers */
     struct mu_recorder *recorder;   /* owned; NULL before the first use */
     struct mu_timer *event_timer;   /* owned: its lanes carry the events of log_event */
@@ -58,6 +59,7 @@ int mu_py_trace_exec(PyObject *module);
 int mu_py_tensor_exec(PyObject *module);
 int mu_py_torch_ops_exec(PyObject *module);
 int mu_py_tensor_hash_exec(PyObject *module);
+int mu_py_compare_exec(PyObject *module);
 
 /* Frees the recorder with all that it has open. */
 void mu_py_recorder_release(struct mu_state *state);
