@@ -10,9 +10,11 @@ a random generator, and all of it may be called from any thread.
 
 from __future__ import annotations
 
-from ._core import TensorDigest, tensor_hash
+from ._core import TensorDiff, TensorDigest, compare, tensor_hash
 
 __all__ = [
+    "TensorDiff",
     "TensorDigest",
+    "compare",
     "tensor_hash",
 ]
