@@ -9,7 +9,7 @@ const struct mu_compare_kernels *mu_compare_best(void) {
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
         return &mu_compare_avx512;
     }
-    if (__builtin_cpu_supports("avx2")) {
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
         return &mu_compare_avx2;
     }
 #endif
