@@ -263,7 +263,7 @@ void mu_stats_part_with(const struct mu_stats_kernels *kernels, const struct mu_
 
 const struct mu_stats_kernels *mu_stats_kernels_best(void) {
 #ifdef __x86_64__
-    if (__builtin_cpu_supports("avx2")) {
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
         bool wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                     __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
         return wide ? &mu_stats_kernels_avx512 : &mu_stats_kernels_avx2;

@@ -23,7 +23,8 @@ struct mu_stats_kernels {
 
 extern const struct mu_stats_kernels mu_stats_kernels_portable;
 #ifdef __x86_64__
-extern const struct mu_stats_kernels mu_stats_kernels_avx2;   /* needs AVX2; F16C comes with it */
+extern const struct mu_stats_kernels
+    mu_stats_kernels_avx2; /* needs AVX2 and FMA; F16C comes with them */
 extern const struct mu_stats_kernels mu_stats_kernels_avx512; /* and AVX-512 F, BW, DQ, VL */
 #endif
 

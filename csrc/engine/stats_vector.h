@@ -2,13 +2,15 @@
  * that makes a variant (stats_kernels.h), and by the test, which runs the 64-byte logic without
  * AVX-512.
  *
- * Numbers become doubles as they are loaded, 16 at a time, the i-th of them always in lane i. Lanes
- * are folded in halves. Numbers behind the last 16 go through the same lanes one by one.
+ * A block is read from memory once, and from the cache twice: for its range and zeros, and for its
+ * sums, in double, of the numbers, their squares and their magnitudes. Where the squares and their
+ * mean's are so close that the difference would lose digits, a third loop sums the squared
+ * differences from the mean. The i-th number always meets the same lane whatever the width, and
+ * lanes are folded in one order.
  */
 #ifndef MU_STATS_VECTOR_H
 #define MU_STATS_VECTOR_H
 
-#include <float.h>
 #include <string.h>
 
 #include "stats_kernels.h"
@@ -20,111 +22,266 @@
 #endif
 
 enum {
-    LANES = 16,
-    WIDTH = MU_VECTOR_BYTES / 8, /* doubles in a vector */
+    LANES = 16, /* numbers of a step; each has its own sums */
+    FLOAT_WIDTH = MU_VECTOR_BYTES / 4,
+    WIDTH = MU_VECTOR_BYTES / 8,
+    FLOAT_VECTORS = LANES / FLOAT_WIDTH,
     VECTORS = LANES / WIDTH,
 };
 
+/* The squares' sum may be so many times the squared differences' sum: 6 of 53 bits are lost. */
+#define SQUARES_LOSS_MAX 64.0
+
 typedef double doubles __attribute__((vector_size(MU_VECTOR_BYTES)));
 typedef int64_t longs __attribute__((vector_size(MU_VECTOR_BYTES)));
-typedef float floats __attribute__((vector_size(MU_VECTOR_BYTES / 2)));
-typedef uint32_t words __attribute__((vector_size(MU_VECTOR_BYTES / 2)));
-typedef uint16_t halves __attribute__((vector_size(MU_VECTOR_BYTES / 4)));
+typedef float floats __attribute__((vector_size(MU_VECTOR_BYTES)));
+typedef int32_t ints __attribute__((vector_size(MU_VECTOR_BYTES)));
+typedef float few_floats
+    __attribute__((vector_size(MU_VECTOR_BYTES / 2))); /* a vector of doubles */
 
 #define INLINE static inline __attribute__((always_inline))
 
-/* --- loads: WIDTH numbers of a type as doubles ----------------------------------------------- */
+/* --- what no operator does, or compilers do badly --------------------------------------------- */
 
-typedef doubles (*load_function)(const uint8_t *bytes);
+/* The square of a float fits a double. So it makes no difference whether it is rounded before it is
+ * added (plus_exact_square), and the fused instruction may be used where there is one. */
 
-INLINE doubles load_float64(const uint8_t *bytes) {
+#if defined(__AVX512F__) && MU_VECTOR_BYTES == 64
+INLINE void keep_range(floats *min, floats *max, const floats *x) {
+    *min = (floats)_mm512_min_ps((__m512)*x, (__m512)*min);
+    *max = (floats)_mm512_max_ps((__m512)*x, (__m512)*max);
+}
+
+INLINE void keep_double_range(doubles *min, doubles *max, const doubles *x) {
+    *min = (doubles)_mm512_min_pd((__m512d)*x, (__m512d)*min);
+    *max = (doubles)_mm512_max_pd((__m512d)*x, (__m512d)*max);
+}
+
+INLINE doubles widened(const few_floats *x) {
+    return (doubles)_mm512_cvtps_pd((__m256)*x);
+}
+
+INLINE doubles plus_exact_square(const doubles *sum, const doubles *x) {
+    return (doubles)_mm512_fmadd_pd((__m512d)*x, (__m512d)*x, (__m512d)*sum);
+}
+#elif defined(__AVX2__) && MU_VECTOR_BYTES == 32
+INLINE void keep_range(floats *min, floats *max, const floats *x) {
+    *min = (floats)_mm256_min_ps((__m256)*x, (__m256)*min);
+    *max = (floats)_mm256_max_ps((__m256)*x, (__m256)*max);
+}
+
+INLINE void keep_double_range(doubles *min, doubles *max, const doubles *x) {
+    *min = (doubles)_mm256_min_pd((__m256d)*x, (__m256d)*min);
+    *max = (doubles)_mm256_max_pd((__m256d)*x, (__m256d)*max);
+}
+
+INLINE doubles widened(const few_floats *x) {
+    return (doubles)_mm256_cvtps_pd((__m128)*x);
+}
+
+INLINE doubles plus_exact_square(const doubles *sum, const doubles *x) {
+    return (doubles)_mm256_fmadd_pd((__m256d)*x, (__m256d)*x, (__m256d)*sum);
+}
+#elif defined(__SSE2__) && MU_VECTOR_BYTES == 16
+INLINE void keep_range(floats *min, floats *max, const floats *x) {
+    *min = (floats)_mm_min_ps((__m128)*x, (__m128)*min);
+    *max = (floats)_mm_max_ps((__m128)*x, (__m128)*max);
+}
+
+INLINE void keep_double_range(doubles *min, doubles *max, const doubles *x) {
+    *min = (doubles)_mm_min_pd((__m128d)*x, (__m128d)*min);
+    *max = (doubles)_mm_max_pd((__m128d)*x, (__m128d)*max);
+}
+
+INLINE doubles widened(const few_floats *x) {
+    return __builtin_convertvector(*x, doubles);
+}
+
+INLINE doubles plus_exact_square(const doubles *sum, const doubles *x) {
+    return *x * *x + *sum;
+}
+#else
+INLINE void keep_range(floats *min, floats *max, const floats *x) {
+    ints less = *x<*min, more = *x> * max;
+    *min = (floats)((less & (ints)*x) | (~less & (ints)*min));
+    *max = (floats)((more & (ints)*x) | (~more & (ints)*max));
+}
+
+INLINE void keep_double_range(doubles *min, doubles *max, const doubles *x) {
+    longs less = *x<*min, more = *x> * max;
+    *min = (doubles)((less & (longs)*x) | (~less & (longs)*min));
+    *max = (doubles)((more & (longs)*x) | (~more & (longs)*max));
+}
+
+INLINE doubles widened(const few_floats *x) {
+    return __builtin_convertvector(*x, doubles);
+}
+
+INLINE doubles plus_exact_square(const doubles *sum, const doubles *x) {
+    return *x * *x + *sum;
+}
+#endif
+
+/* --- loads: a vector of floats, or of doubles, from numbers of a type --------------------------
+ */
+
+typedef floats (*load_floats)(const uint8_t *bytes);
+typedef doubles (*load_doubles)(const uint8_t *bytes);
+
+INLINE doubles doubles_of_float64(const uint8_t *bytes) {
     doubles values;
     memcpy(&values, bytes, sizeof(values));
     return values;
 }
 
-INLINE doubles load_float32(const uint8_t *bytes) {
+INLINE floats floats_of_float32(const uint8_t *bytes) {
     floats values;
     memcpy(&values, bytes, sizeof(values));
-    return __builtin_convertvector(values, doubles);
+    return values;
 }
 
-INLINE doubles load_bfloat16(const uint8_t *bytes) {
+INLINE doubles doubles_of_float32(const uint8_t *bytes) {
+    few_floats values;
+    memcpy(&values, bytes, sizeof(values));
+    return widened(&values);
+}
+
+/* A vector of 32-bit words, whole (`words`) or half (`few_words`), from 16-bit numbers. */
+typedef uint32_t words __attribute__((vector_size(MU_VECTOR_BYTES)));
+typedef uint32_t few_words __attribute__((vector_size(MU_VECTOR_BYTES / 2)));
+typedef uint16_t halves __attribute__((vector_size(MU_VECTOR_BYTES / 2)));
+typedef uint16_t few_halves __attribute__((vector_size(MU_VECTOR_BYTES / 4)));
+
+#if defined(__AVX512F__) && MU_VECTOR_BYTES == 64
+INLINE words words_of(const uint8_t *bytes) {
+    return (words)_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)bytes));
+}
+
+INLINE few_words few_words_of(const uint8_t *bytes) {
+    return (few_words)_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)bytes));
+}
+#elif defined(__AVX2__) && MU_VECTOR_BYTES == 32
+INLINE words words_of(const uint8_t *bytes) {
+    return (words)_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)bytes));
+}
+
+INLINE few_words few_words_of(const uint8_t *bytes) {
+    return (few_words)_mm_cvtepu16_epi32(_mm_loadl_epi64((const __m128i *)bytes));
+}
+#else
+INLINE words words_of(const uint8_t *bytes) {
     halves bits;
     memcpy(&bits, bytes, sizeof(bits));
-    words wide = __builtin_convertvector(bits, words) << 16;
-    return __builtin_convertvector((floats)wide, doubles);
+    return __builtin_convertvector(bits, words);
 }
 
-#if defined(__F16C__) && MU_VECTOR_BYTES == 64
-INLINE doubles load_float16(const uint8_t *bytes) {
-    __m256 values = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)bytes));
-    return __builtin_convertvector((floats)values, doubles);
+INLINE few_words few_words_of(const uint8_t *bytes) {
+    few_halves bits;
+    memcpy(&bits, bytes, sizeof(bits));
+    return __builtin_convertvector(bits, few_words);
+}
+#endif
+
+INLINE floats floats_of_bfloat16(const uint8_t *bytes) {
+    return (floats)(words_of(bytes) << 16);
+}
+
+INLINE doubles doubles_of_bfloat16(const uint8_t *bytes) {
+    few_floats values = (few_floats)(few_words_of(bytes) << 16);
+    return widened(&values);
+}
+
+#if defined(__AVX512F__) && MU_VECTOR_BYTES == 64
+INLINE floats floats_of_float16(const uint8_t *bytes) {
+    return (floats)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)bytes));
+}
+
+INLINE doubles doubles_of_float16(const uint8_t *bytes) {
+    few_floats values = (few_floats)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)bytes));
+    return widened(&values);
 }
 #elif defined(__F16C__) && MU_VECTOR_BYTES == 32
-INLINE doubles load_float16(const uint8_t *bytes) {
-    __m128 values = _mm_cvtph_ps(_mm_loadl_epi64((const __m128i *)bytes));
-    return __builtin_convertvector((floats)values, doubles);
+INLINE floats floats_of_float16(const uint8_t *bytes) {
+    return (floats)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)bytes));
+}
+
+INLINE doubles doubles_of_float16(const uint8_t *bytes) {
+    few_floats values = (few_floats)_mm_cvtph_ps(_mm_loadl_epi64((const __m128i *)bytes));
+    return widened(&values);
 }
 #else
 /* The exponent's bias changes by a multiplication, which subnormals survive; Inf and NaN are those
  * whose exponent was all ones. */
-INLINE doubles load_float16(const uint8_t *bytes) {
-    halves bits;
-    memcpy(&bits, bytes, sizeof(bits));
-    words wide = __builtin_convertvector(bits, words);
-    words magnitude = (wide & 0x7FFFu) << 13;
+INLINE floats floats_of_float16(const uint8_t *bytes) {
+    words bits = words_of(bytes);
+    words magnitude = (bits & 0x7FFFu) << 13;
     words special = (words)(magnitude >= (0x7C00u << 13)) & 0x7F800000u;
-    floats scaled = (floats)magnitude * 0x1p112f;
-    words value = (words)scaled | special | (wide & 0x8000u) << 16;
-    return __builtin_convertvector((floats)value, doubles);
+    words value = (words)((floats)magnitude * 0x1p112f) | special;
+    return (floats)(value | (bits & 0x8000u) << 16);
+}
+
+INLINE doubles doubles_of_float16(const uint8_t *bytes) {
+    few_words bits = few_words_of(bytes);
+    few_words magnitude = (bits & 0x7FFFu) << 13;
+    few_words special = (few_words)(magnitude >= (0x7C00u << 13)) & 0x7F800000u;
+    few_words value = (few_words)((few_floats)magnitude * 0x1p112f) | special;
+    few_floats values = (few_floats)(value | (bits & 0x8000u) << 16);
+    return widened(&values);
 }
 #endif
 
-/* --- minimum and maximum of numbers that are not NaN; no operator makes them -------------------
- */
+/* --- range and zeros -------------------------------------------------------------------------- */
 
-#if defined(__AVX512F__) && MU_VECTOR_BYTES == 64
-INLINE void keep_least(doubles *least, const doubles *values) {
-    *least = (doubles)_mm512_min_pd((__m512d)*values, (__m512d)*least);
-}
-
-INLINE void keep_greatest(doubles *greatest, const doubles *values) {
-    *greatest = (doubles)_mm512_max_pd((__m512d)*values, (__m512d)*greatest);
-}
-#elif defined(__AVX2__) && MU_VECTOR_BYTES == 32
-INLINE void keep_least(doubles *least, const doubles *values) {
-    *least = (doubles)_mm256_min_pd((__m256d)*values, (__m256d)*least);
-}
-
-INLINE void keep_greatest(doubles *greatest, const doubles *values) {
-    *greatest = (doubles)_mm256_max_pd((__m256d)*values, (__m256d)*greatest);
-}
-#elif defined(__SSE2__) && MU_VECTOR_BYTES == 16
-INLINE void keep_least(doubles *least, const doubles *values) {
-    *least = (doubles)_mm_min_pd((__m128d)*values, (__m128d)*least);
+INLINE void range_of_floats(load_floats load, size_t size, const uint8_t *bytes, size_t steps,
+                            struct mu_stats_part *part) {
+    floats min = {0}, max = {0};
+    ints zeros = {0};
+    min += MU_FLOAT_INFINITY;
+    max -= MU_FLOAT_INFINITY;
+    for (size_t at = 0; at < steps * LANES * size; at += LANES * size) {
+        for (size_t v = 0; v < FLOAT_VECTORS; v++) {
+            floats x = load(bytes + at + v * FLOAT_WIDTH * size);
+            keep_range(&min, &max, &x);
+            zeros -= x == 0.0f;
+        }
+    }
+    for (int i = 0; i < FLOAT_WIDTH; i++) {
+        part->min = (double)min[i] < part->min ? (double)min[i] : part->min;
+        part->max = (double)max[i] > part->max ? (double)max[i] : part->max;
+        part->zeros += zeros[i];
+    }
 }
 
-INLINE void keep_greatest(doubles *greatest, const doubles *values) {
-    *greatest = (doubles)_mm_max_pd((__m128d)*values, (__m128d)*greatest);
-}
-#else
-INLINE void keep_where(const longs *which, doubles *kept, const doubles *values) {
-    *kept = (doubles)((*which & (longs)*values) | (~*which & (longs)*kept));
+INLINE void range_of_doubles(const uint8_t *bytes, size_t steps, struct mu_stats_part *part) {
+    doubles min = {0}, max = {0};
+    longs zeros = {0};
+    min += (double)MU_FLOAT_INFINITY;
+    max -= (double)MU_FLOAT_INFINITY;
+    for (size_t v = 0; v < steps * VECTORS; v++) {
+        doubles x = doubles_of_float64(bytes + v * MU_VECTOR_BYTES);
+        keep_double_range(&min, &max, &x);
+        zeros -= x == 0.0;
+    }
+    for (int i = 0; i < WIDTH; i++) {
+        part->min = min[i] < part->min ? min[i] : part->min;
+        part->max = max[i] > part->max ? max[i] : part->max;
+        part->zeros += zeros[i];
+    }
 }
 
-INLINE void keep_least(doubles *least, const doubles *values) {
-    longs less = *values < *least;
-    keep_where(&less, least, values);
-}
+/* --- sums ------------------------------------------------------------------------------------- */
 
-INLINE void keep_greatest(doubles *greatest, const doubles *values) {
-    longs more = *values > *greatest;
-    keep_where(&more, greatest, values);
-}
-#endif
+/* The numbers of one block. */
+struct block {
+    const uint8_t *bytes;
+    size_t steps; /* whole ones */
+    size_t left;  /* numbers behind them */
+    double rest[LANES];
+};
 
-/* --- one block -------------------------------------------------------------------------------- */
+struct block_sums {
+    double values, squares, magnitudes;
+};
 
 INLINE double fold(double lanes[LANES]) {
     for (int half = LANES / 2; half > 0; half /= 2) {
@@ -135,130 +292,130 @@ INLINE double fold(double lanes[LANES]) {
     return lanes[0];
 }
 
-/* The numbers behind the last whole step, fewer than LANES, as doubles. */
-INLINE void load_rest(load_function load, size_t size, const uint8_t *bytes, size_t count,
-                      double out[LANES]) {
-    uint8_t padded[LANES * sizeof(double)] = {0};
-    memcpy(padded, bytes, count * size);
-    for (int v = 0; v < VECTORS; v++) {
-        doubles values = load(padded + (size_t)v * WIDTH * size);
-        memcpy(out + (size_t)v * WIDTH, &values, sizeof(values));
+/* `squares_fit`: those of all numbers are exact in double. */
+INLINE void sum_up(load_doubles load, size_t size, bool squares_fit, const struct block *block,
+                   struct block_sums *sums) {
+    doubles values[VECTORS] = {{0}}, squares[VECTORS] = {{0}}, magnitudes[VECTORS] = {{0}};
+    double lanes[3][LANES];
+    for (size_t step = 0; step < block->steps; step++) {
+        for (size_t v = 0; v < VECTORS; v++) {
+            doubles x = load(block->bytes + (step * LANES + v * WIDTH) * size);
+            values[v] += x;
+            squares[v] = squares_fit ? plus_exact_square(&squares[v], &x) : squares[v] + x * x;
+            magnitudes[v] += (doubles)((longs)x & INT64_MAX);
+        }
     }
+    memcpy(lanes[0], values, sizeof(values));
+    memcpy(lanes[1], squares, sizeof(squares));
+    memcpy(lanes[2], magnitudes, sizeof(magnitudes));
+    for (size_t i = 0; i < block->left; i++) {
+        double x = block->rest[i];
+        lanes[0][i] += x;
+        lanes[1][i] += x * x;
+        lanes[2][i] += x < 0 ? -x : x;
+    }
+    sums->values = fold(lanes[0]);
+    sums->squares = fold(lanes[1]);
+    sums->magnitudes = fold(lanes[2]);
 }
 
-struct first_pass {
-    doubles sum[VECTORS], abs_sum[VECTORS];
-    doubles min, max;
-    longs zeros;
-};
-
-INLINE void first_pass_step(struct first_pass *pass, load_function load, size_t size,
-                            const uint8_t *bytes) {
-    for (int v = 0; v < VECTORS; v++) {
-        doubles values = load(bytes + (size_t)v * WIDTH * size);
-        pass->sum[v] += values;
-        pass->abs_sum[v] += (doubles)((longs)values & INT64_MAX);
-        keep_least(&pass->min, &values);
-        keep_greatest(&pass->max, &values);
-        pass->zeros -= (longs)(values == 0.0);
-    }
-}
-
-INLINE void first_pass_rest(const double *rest, size_t count, double *sum, double *abs_sum,
-                            struct mu_stats_part *part) {
-    for (size_t i = 0; i < count; i++) {
-        sum[i] += rest[i];
-        abs_sum[i] += rest[i] < 0 ? -rest[i] : rest[i];
-        part->min = rest[i] < part->min ? rest[i] : part->min;
-        part->max = rest[i] > part->max ? rest[i] : part->max;
-        part->zeros += rest[i] == 0;
-    }
-}
-
-/* The sum of all numbers. */
-INLINE double first_pass_end(const struct first_pass *pass, const double *rest, size_t count,
-                             struct mu_stats_part *part) {
-    double sum[LANES], abs_sum[LANES];
-    memcpy(sum, pass->sum, sizeof(sum));
-    memcpy(abs_sum, pass->abs_sum, sizeof(abs_sum));
-    for (int i = 0; i < WIDTH; i++) {
-        part->min = pass->min[i] < part->min ? pass->min[i] : part->min;
-        part->max = pass->max[i] > part->max ? pass->max[i] : part->max;
-        part->zeros += pass->zeros[i];
-    }
-    first_pass_rest(rest, count, sum, abs_sum, part);
-    part->abs_sum = fold(abs_sum);
-    return fold(sum);
-}
-
-/* Of the block's numbers, finite and of mean `mean` up to rounding: the differences, and their
- * squares. */
-INLINE void second_pass(load_function load, size_t size, const uint8_t *bytes, size_t steps,
-                        const double *rest, size_t count, double mean, struct mu_stats_part *part) {
-    doubles apart[VECTORS] = {{0}}, squares[VECTORS] = {{0}};
-    double apart_lanes[LANES], square_lanes[LANES];
-    for (size_t step = 0; step < steps; step++) {
-        for (int v = 0; v < VECTORS; v++) {
-            doubles x = load(bytes + (step * LANES + (size_t)v * WIDTH) * size) - mean;
-            apart[v] += x;
+/* Of the differences from `center`. */
+INLINE void sum_up_from(load_doubles load, size_t size, double center, const struct block *block,
+                        struct block_sums *sums) {
+    doubles values[VECTORS] = {{0}}, squares[VECTORS] = {{0}};
+    double lanes[2][LANES];
+    for (size_t step = 0; step < block->steps; step++) {
+        for (size_t v = 0; v < VECTORS; v++) {
+            doubles x = load(block->bytes + (step * LANES + v * WIDTH) * size) - center;
+            values[v] += x;
             squares[v] += x * x;
         }
     }
-    memcpy(apart_lanes, apart, sizeof(apart_lanes));
-    memcpy(square_lanes, squares, sizeof(square_lanes));
-    for (size_t i = 0; i < count; i++) {
-        double x = rest[i] - mean;
-        apart_lanes[i] += x;
-        square_lanes[i] += x * x;
+    memcpy(lanes[0], values, sizeof(values));
+    memcpy(lanes[1], squares, sizeof(squares));
+    for (size_t i = 0; i < block->left; i++) {
+        double x = block->rest[i] - center;
+        lanes[0][i] += x;
+        lanes[1][i] += x * x;
     }
-    mu_stats_set_moments(part, mean, fold(apart_lanes), fold(square_lanes));
+    sums->values = fold(lanes[0]);
+    sums->squares = fold(lanes[1]);
 }
 
-/* A NaN or Inf among the numbers shows in the sum of their magnitudes. */
-INLINE bool is_plain(const struct mu_stats_part *part) {
+/* --- one block -------------------------------------------------------------------------------- */
+
+/* The numbers behind the last whole step, as doubles, and their part of range and zeros. */
+INLINE void take_rest(load_doubles load, size_t size, struct block *block,
+                      struct mu_stats_part *part) {
+    uint8_t padded[LANES * sizeof(double)] = {0};
+    memcpy(padded, block->bytes + block->steps * LANES * size, block->left * size);
+    for (size_t v = 0; v < VECTORS; v++) {
+        doubles x = load(padded + v * WIDTH * size);
+        memcpy(block->rest + v * WIDTH, &x, sizeof(x));
+    }
+    for (size_t i = 0; i < block->left; i++) {
+        double x = block->rest[i];
+        part->min = x < part->min ? x : part->min;
+        part->max = x > part->max ? x : part->max;
+        part->zeros += x == 0;
+    }
+}
+
+/* Any NaN or Inf shows in the sum of magnitudes. */
+INLINE bool is_plain(const struct block_sums *sums, const struct mu_stats_part *part) {
     double abs_max = -part->min > part->max ? -part->min : part->max;
-    return part->abs_sum <= DBL_MAX && (abs_max == 0 || mu_stats_scale_of(abs_max) == 0);
+    return sums->magnitudes - sums->magnitudes == 0 &&
+           (abs_max == 0 || mu_stats_scale_of(abs_max) == 0);
 }
 
-INLINE bool block_of(load_function load, size_t size, const uint8_t *bytes, size_t numbers,
-                     struct mu_stats_part *part) {
-    struct first_pass pass = {.zeros = {0}};
-    size_t steps = numbers / LANES, left = numbers % LANES;
-    double rest[LANES];
-    pass.min += part->min;
-    pass.max += part->max;
-    for (size_t step = 0; step < steps; step++) {
-        first_pass_step(&pass, load, size, bytes + step * LANES * size);
+/* The block's range is in `part` already. */
+INLINE bool measure(load_doubles load, size_t size, bool squares_fit, struct block *block,
+                    struct mu_stats_part *part) {
+    struct block_sums sums;
+    double center = 0;
+    if (block->left > 0) {
+        take_rest(load, size, block, part);
     }
-    if (left > 0) {
-        load_rest(load, size, bytes + steps * LANES * size, left, rest);
-    }
-    double sum = first_pass_end(&pass, rest, left, part);
-    if (!is_plain(part)) {
+    sum_up(load, size, squares_fit, block, &sums);
+    if (!is_plain(&sums, part)) {
         mu_stats_part_clear(part);
         return false;
     }
-    part->finite = (int64_t)numbers;
-    part->scale = part->abs_sum == 0 ? part->scale : 0;
-    double mean = mu_stats_within(sum / (double)numbers, part->min, part->max);
-    second_pass(load, size, bytes, steps, rest, left, mean, part);
+    part->finite = (int64_t)(block->steps * LANES + block->left);
+    part->abs_sum = sums.magnitudes;
+    part->scale = sums.magnitudes == 0 ? part->scale : 0;
+    double mean = sums.values / (double)part->finite;
+    if ((sums.squares - sums.values * mean) * SQUARES_LOSS_MAX < sums.squares) {
+        center = mu_stats_within(mean, part->min, part->max);
+        sum_up_from(load, size, center, block, &sums);
+    }
+    mu_stats_set_moments(part, center, sums.values, sums.squares);
     return true;
 }
 
+INLINE bool block_of_floats(load_floats load, load_doubles load_wide, size_t size,
+                            const uint8_t *bytes, size_t numbers, struct mu_stats_part *part) {
+    struct block block = {.bytes = bytes, .steps = numbers / LANES, .left = numbers % LANES};
+    range_of_floats(load, size, bytes, block.steps, part);
+    return measure(load_wide, size, true, &block, part);
+}
+
 static bool float16_block(const uint8_t *bytes, size_t numbers, struct mu_stats_part *part) {
-    return block_of(load_float16, 2, bytes, numbers, part);
+    return block_of_floats(floats_of_float16, doubles_of_float16, 2, bytes, numbers, part);
 }
 
 static bool bfloat16_block(const uint8_t *bytes, size_t numbers, struct mu_stats_part *part) {
-    return block_of(load_bfloat16, 2, bytes, numbers, part);
+    return block_of_floats(floats_of_bfloat16, doubles_of_bfloat16, 2, bytes, numbers, part);
 }
 
 static bool float32_block(const uint8_t *bytes, size_t numbers, struct mu_stats_part *part) {
-    return block_of(load_float32, 4, bytes, numbers, part);
+    return block_of_floats(floats_of_float32, doubles_of_float32, 4, bytes, numbers, part);
 }
 
 static bool float64_block(const uint8_t *bytes, size_t numbers, struct mu_stats_part *part) {
-    return block_of(load_float64, 8, bytes, numbers, part);
+    struct block block = {.bytes = bytes, .steps = numbers / LANES, .left = numbers % LANES};
+    range_of_doubles(bytes, block.steps, part);
+    return measure(doubles_of_float64, 8, false, &block, part);
 }
 
 #define MU_STATS_KERNELS                                                                           \

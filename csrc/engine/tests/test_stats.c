@@ -40,7 +40,7 @@ static int list_variants(struct variant *variants) {
     variants[count++] = (struct variant){"64 bytes", &wide_kernels, wide_nan_inf_block};
     variants[count++] = (struct variant){"decoded", &decoding_kernels, wide_nan_inf_block};
 #ifdef __x86_64__
-    if (__builtin_cpu_supports("avx2")) {
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
         variants[count++] = (struct variant){"avx2", &mu_stats_kernels_avx2, mu_nan_inf_block_avx2};
     }
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
@@ -197,11 +197,13 @@ static void check_tensor(const struct mu_tensor *tensor) {
     mu_stats_part_with(variants[0].stats, tensor, &first);
     for (int i = 0; i < variant_count; i++) {
         mu_stats_part_with(variants[i].stats, tensor, &part);
-        check_equal_bits(&part, &first, variants[i].name);
+        if (variants[i].stats != &decoding_kernels) {
+            check_equal_bits(&part, &first, variants[i].name);
+        }
+        mu_stats_finish(&part, &got);
+        check_against(&got, &want, &sums);
         check_nan_inf(variants[i].nan_inf, tensor, &want);
     }
-    mu_stats_finish(&first, &got);
-    check_against(&got, &want, &sums);
     mu_stats_of(tensor, &got);
     check_against(&got, &want, &sums);
 }
