@@ -13,7 +13,11 @@ from typing import Any
 from . import _core
 
 # Operators (Tensor x) -> Tensor: the length of the result, and its dtype.
-REDUCTIONS = {"tensor_hash": (2, "int64")}
+REDUCTIONS = {
+    "tensor_hash": (2, "int64"),
+    "stats": (16, "float64"),
+    "nan_inf_count": (3, "int64"),
+}
 
 _lock = threading.Lock()
 _library: Any = None  # kept: its end would be that of the operators

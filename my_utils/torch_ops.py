@@ -7,6 +7,10 @@ enqueued on the current stream. Nothing is differentiated: results never require
 - `tensor_hash(Tensor x) -> Tensor`: int64 [2], the low and the high half of the content digest.
 - `hash_into(Tensor x, Tensor(a!) out, int row) -> ()`: writes it to `out[row]`; `out` is a
   contiguous int64 tensor [rows, 2] on the device of `x`. A compiled graph never drops it.
+- `stats(Tensor x) -> Tensor`: float64 [16] of the finite values: count, finite, min, max, mean, std
+  (of a sample), l1, l2, abs_max, zeros, nans, pos_infs, neg_infs, first_nan, first_inf (row-major
+  indices, -1 for none), 0.
+- `nan_inf_count(Tensor x) -> Tensor`: int64 [3], how many NaN, +Inf and -Inf.
 
 >>> import torch
 >>> import my_utils.torch_ops

@@ -10,8 +10,7 @@
 #include <stdio.h>
 
 #include "args.h"
-#include "gpu_kernels.h"
-#include "tensor_hash.h"
+#include "torch_ops_quantities.h"
 
 /* Filled once, under the GIL, before torch knows any kernel; only read from then on. */
 static struct mu_torch torch;
@@ -70,28 +69,7 @@ static int view_of(struct mu_torch_tensor *tensor, struct mu_tensor *view, struc
 
 /* --- what the operators compute ------------------------------------------------------------- */
 
-/* Of a tensor, written to memory of its device. */
-struct quantity {
-    void (*on_cpu)(const struct mu_tensor *tensor, void *out);
-    int (*on_gpu)(const struct mu_tensor *tensor, void *stream, void *out, struct mu_error *err);
-};
-
-static void hash_on_cpu(const struct mu_tensor *tensor, void *out) {
-    struct mu_digest digest;
-    mu_tensor_hash(tensor, &digest);
-    uint64_t *words = out;
-    words[0] = digest.lo;
-    words[1] = digest.hi;
-}
-
-static int hash_on_gpu(const struct mu_tensor *tensor, void *stream, void *out,
-                       struct mu_error *err) {
-    return mu_gpu_hash_enqueue(tensor, stream, out, err);
-}
-
-static const struct quantity content_hash = {hash_on_cpu, hash_on_gpu};
-
-static int compute(const struct quantity *quantity, const struct mu_tensor *tensor, void *out,
+static int compute(const struct mu_quantity *quantity, const struct mu_tensor *tensor, void *out,
                    struct mu_error *err) {
     if (tensor->device == MU_DEVICE_CPU) {
         quantity->on_cpu(tensor, out);
@@ -110,13 +88,12 @@ static int compute(const struct quantity *quantity, const struct mu_tensor *tens
 /* An operator (Tensor x) -> Tensor. */
 struct reduction {
     const char *name;
-    const struct quantity *quantity;
-    int64_t count; /* numbers of eight bytes in the result */
-    int dtype;     /* theirs, an enum mu_dtype */
+    const struct mu_quantity *quantity;
 };
 
-static const struct reduction tensor_hash_op = {"tensor_hash", &content_hash, MU_GPU_HASH_WORDS,
-                                                MU_DTYPE_INT64};
+static const struct reduction tensor_hash_op = {"tensor_hash", &mu_content_hash};
+static const struct reduction stats_op = {"stats", &mu_statistics};
+static const struct reduction nan_inf_op = {"nan_inf_count", &mu_nan_inf_counts};
 
 static void raise(const char *operator, const struct mu_error *err) {
     char message[MU_ERROR_MESSAGE_MAX + 64];
@@ -135,8 +112,8 @@ static int reduce(const struct reduction *op, struct mu_torch_tensor *x,
         return code;
     }
     int32_t device = view.device == MU_DEVICE_CUDA ? torch.device_cuda : torch.device_cpu;
-    if (torch.empty_strided(1, &op->count, &stride, torch.dtypes[op->dtype], device,
-                            view.device_index, result) != 0) {
+    if (torch.empty_strided(1, &op->quantity->count, &stride, torch.dtypes[op->quantity->dtype],
+                            device, view.device_index, result) != 0) {
         return mu_error_no_memory(err, "the result");
     }
     code = torch.get_mutable_data_ptr(*result, &out) != 0 ? no_view(err)
@@ -163,6 +140,18 @@ static void tensor_hash_kernel(uint64_t *stack, uint64_t arguments, uint64_t res
     (void)arguments;
     (void)results;
     run_reduction(&tensor_hash_op, stack);
+}
+
+static void stats_kernel(uint64_t *stack, uint64_t arguments, uint64_t results) {
+    (void)arguments;
+    (void)results;
+    run_reduction(&stats_op, stack);
+}
+
+static void nan_inf_kernel(uint64_t *stack, uint64_t arguments, uint64_t results) {
+    (void)arguments;
+    (void)results;
+    run_reduction(&nan_inf_op, stack);
 }
 
 /* "[2, 3]" */
@@ -227,7 +216,7 @@ static int hash_into(struct mu_torch_tensor *x, struct mu_torch_tensor *out, int
     if (code == MU_OK) {
         code = row_of(out, &view, row, &place, err);
     }
-    return code == MU_OK ? compute(&content_hash, &view, place, err) : code;
+    return code == MU_OK ? compute(&mu_content_hash, &view, place, err) : code;
 }
 
 static void hash_into_kernel(uint64_t *stack, uint64_t arguments, uint64_t results) {
@@ -251,6 +240,8 @@ static const struct {
 } kernels[] = {
     {"tensor_hash", tensor_hash_kernel},
     {"hash_into", hash_into_kernel},
+    {"stats", stats_kernel},
+    {"nan_inf_count", nan_inf_kernel},
 };
 
 /* The handle of the library is kept for good, as the kernels are. */

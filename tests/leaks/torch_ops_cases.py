@@ -34,6 +34,8 @@ def operators(folder: Path) -> Iterator[Callable[[], object]]:
     def action() -> None:
         operators.tensor_hash(x)
         operators.hash_into(x, out, 1)
+        operators.stats(x)
+        operators.nan_inf_count(x)
         with suppress(RuntimeError):
             operators.tensor_hash(gone)
             raise AssertionError("memory that is gone was hashed")

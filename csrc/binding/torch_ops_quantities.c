@@ -1,0 +1,56 @@
+#include "torch_ops_quantities.h"
+
+#include <string.h>
+
+#include "gpu_kernels.h"
+#include "nan_inf.h"
+#include "stats.h"
+#include "tensor_hash.h"
+
+static void hash_on_cpu(const struct mu_tensor *tensor, void *out) {
+    struct mu_digest digest;
+    mu_tensor_hash(tensor, &digest);
+    uint64_t *words = out;
+    words[0] = digest.lo;
+    words[1] = digest.hi;
+}
+
+static int hash_on_gpu(const struct mu_tensor *tensor, void *stream, void *out,
+                       struct mu_error *err) {
+    return mu_gpu_hash_enqueue(tensor, stream, out, err);
+}
+
+static void stats_on_cpu(const struct mu_tensor *tensor, void *out) {
+    struct mu_stats of;
+    mu_stats_of(tensor, &of);
+    /* clang-format off */
+    const double numbers[MU_GPU_STATS_WORDS] = {
+        (double)of.count, (double)of.finite,
+        of.min, of.max, of.mean, of.std, of.l1, of.l2, of.abs_max,
+        (double)of.zeros, (double)of.nans, (double)of.pos_infs, (double)of.neg_infs,
+        (double)of.first_nan, (double)of.first_inf,
+    };
+    /* clang-format on */
+    memcpy(out, numbers, sizeof(numbers));
+}
+
+static int stats_on_gpu(const struct mu_tensor *tensor, void *stream, void *out,
+                        struct mu_error *err) {
+    return mu_gpu_stats_enqueue(tensor, stream, out, err);
+}
+
+static void nan_inf_on_cpu(const struct mu_tensor *tensor, void *out) {
+    mu_nan_inf_count(tensor, out);
+}
+
+static int nan_inf_on_gpu(const struct mu_tensor *tensor, void *stream, void *out,
+                          struct mu_error *err) {
+    return mu_gpu_nan_inf_enqueue(tensor, stream, out, err);
+}
+
+const struct mu_quantity mu_content_hash = {hash_on_cpu, hash_on_gpu, MU_GPU_HASH_WORDS,
+                                            MU_DTYPE_INT64};
+const struct mu_quantity mu_statistics = {stats_on_cpu, stats_on_gpu, MU_GPU_STATS_WORDS,
+                                          MU_DTYPE_FLOAT64};
+const struct mu_quantity mu_nan_inf_counts = {nan_inf_on_cpu, nan_inf_on_gpu, MU_GPU_NAN_INF_WORDS,
+                                              MU_DTYPE_INT64};
