@@ -3,9 +3,7 @@
 #include <string.h>
 
 #include "parallel.h"
-
-/* Parts of one tensor at most, and their size at least. */
-enum { CHUNKS_MAX = 256, CHUNK_BLOCKS_MIN = (MU_HASH_SPLIT_BYTES / 4) / MU_HASH_BLOCK_BYTES };
+#include "tensor_hash_part.h"
 
 /* Groups into which small tensors are shared out. */
 enum { GROUPS = 64 };
@@ -28,102 +26,31 @@ static void add_short_block(const struct mu_hash_kernel *kernel, const uint8_t *
     mu_hash_add_digest(sum, &mixed);
 }
 
-/* Bytes that begin with the block number `index`. Only the end of the input may be no whole block.
- */
-static void add_bytes(const struct mu_hash_kernel *kernel, const uint8_t *bytes, size_t count,
-                      uint64_t index, struct mu_digest *sum) {
-    size_t blocks = count / MU_HASH_BLOCK_BYTES, rest = count % MU_HASH_BLOCK_BYTES;
-    if (blocks > 0) {
-        kernel->add_blocks(sum, bytes, blocks, index, mu_hash_keys());
-    }
-    if (rest > 0) {
-        add_short_block(kernel, bytes + blocks * MU_HASH_BLOCK_BYTES, rest, index + blocks, sum);
-    }
-}
-
 void mu_tensor_hash_bytes(const struct mu_hash_kernel *kernel, const uint8_t *bytes, size_t count,
                           struct mu_digest *content) {
+    const struct mu_hash_keys *keys = mu_hash_keys();
     struct mu_digest sum = {0};
-    add_bytes(kernel, bytes, count, 0, &sum);
-    *content = mu_hash_close(&sum, count, mu_hash_keys()->factor);
+    size_t blocks = count / MU_HASH_BLOCK_BYTES, rest = count % MU_HASH_BLOCK_BYTES;
+    if (blocks > 0) {
+        kernel->add_blocks(&sum, bytes, blocks, 0, keys);
+    }
+    if (rest > 0) {
+        add_short_block(kernel, bytes + blocks * MU_HASH_BLOCK_BYTES, rest, blocks, &sum);
+    }
+    *content = mu_hash_close(&sum, count, keys->factor);
 }
 
 /* --- one tensor --------------------------------------------------------------------------- */
 
-/* The sum of the mixes of blocks [first, end). */
-static struct mu_digest sum_of_blocks(const struct mu_tensor *tensor, int64_t first, int64_t end) {
-    const struct mu_hash_kernel *kernel = mu_hash_kernel_best();
-    struct mu_digest sum = {0};
-    int64_t begin_byte = first * MU_HASH_BLOCK_BYTES, end_byte = end * MU_HASH_BLOCK_BYTES;
-    int64_t total = mu_tensor_bytes(tensor);
-    int64_t count = (end_byte < total ? end_byte : total) - begin_byte;
-    if (count <= 0) {
-        return sum;
-    }
-    if (mu_tensor_is_contiguous(tensor)) {
-        add_bytes(kernel, (const uint8_t *)tensor->data + begin_byte, (size_t)count,
-                  (uint64_t)first, &sum);
-        return sum;
-    }
-    uint8_t scratch[MU_HASH_BLOCK_BYTES];
-    struct mu_tensor_walk walk;
-    int64_t item = mu_dtype_info(tensor->dtype)->size;
-    mu_tensor_walk_start(&walk, tensor, begin_byte / item, count / item);
-    for (uint64_t index = (uint64_t)first;; index++) {
-        size_t bytes;
-        const uint8_t *block = mu_tensor_walk_next(&walk, scratch, sizeof(scratch), &bytes);
-        if (bytes == 0) {
-            return sum;
-        }
-        add_bytes(kernel, block, bytes, index, &sum);
-    }
-}
-
-static int64_t blocks_of(const struct mu_tensor *tensor) {
-    int64_t bytes = mu_tensor_bytes(tensor);
-    return bytes / MU_HASH_BLOCK_BYTES + (bytes % MU_HASH_BLOCK_BYTES != 0);
-}
-
-struct chunks {
-    const struct mu_tensor *tensor; /* borrowed */
-    int64_t blocks, chunk_blocks;
-    struct mu_digest sums[CHUNKS_MAX];
-};
-
-static void sum_chunks(int64_t begin, int64_t end, void *context) {
-    struct chunks *chunks = context;
-    for (int64_t i = begin; i < end; i++) {
-        int64_t first = i * chunks->chunk_blocks, after = first + chunks->chunk_blocks;
-        chunks->sums[i] =
-            sum_of_blocks(chunks->tensor, first, after < chunks->blocks ? after : chunks->blocks);
-    }
-}
-
-static struct mu_digest sum_in_parallel(const struct mu_tensor *tensor) {
-    struct chunks chunks = {.tensor = tensor, .blocks = blocks_of(tensor)};
-    int64_t at_least = (chunks.blocks + CHUNKS_MAX - 1) / CHUNKS_MAX;
-    chunks.chunk_blocks = at_least > CHUNK_BLOCKS_MIN ? at_least : CHUNK_BLOCKS_MIN;
-    int64_t count = (chunks.blocks + chunks.chunk_blocks - 1) / chunks.chunk_blocks;
-    mu_parallel_for(count, 1, sum_chunks, &chunks);
-    struct mu_digest sum = {0};
-    for (int64_t i = 0; i < count; i++) {
-        mu_hash_add_digest(&sum, &chunks.sums[i]);
-    }
-    return sum;
-}
-
-static void hash_alone(const struct mu_tensor *tensor, struct mu_digest *content) {
-    struct mu_digest sum = sum_of_blocks(tensor, 0, blocks_of(tensor));
-    *content = mu_hash_close(&sum, (uint64_t)mu_tensor_bytes(tensor), mu_hash_keys()->factor);
-}
-
 void mu_tensor_hash(const struct mu_tensor *tensor, struct mu_digest *content) {
-    if (mu_tensor_bytes(tensor) <= MU_HASH_SPLIT_BYTES) {
-        hash_alone(tensor, content);
+    int64_t bytes = mu_tensor_bytes(tensor);
+    if (bytes <= MU_HASH_SPLIT_BYTES && mu_tensor_is_contiguous(tensor)) {
+        mu_tensor_hash_bytes(mu_hash_kernel_best(), tensor->data, (size_t)bytes, content);
         return;
     }
-    struct mu_digest sum = sum_in_parallel(tensor);
-    *content = mu_hash_close(&sum, (uint64_t)mu_tensor_bytes(tensor), mu_hash_keys()->factor);
+    struct mu_hash_part part;
+    mu_hash_part_of(tensor, 0, &part);
+    mu_hash_merge(&part, 1, (uint64_t)bytes, content, NULL); /* there is no gap to complain of */
 }
 
 /* --- many tensors ------------------------------------------------------------------------- */
@@ -149,7 +76,7 @@ static void hash_groups(int64_t begin, int64_t end, void *context) {
             continue;
         }
         if (group >= begin && group < end) {
-            hash_alone(batch->tensors[i], &batch->contents[i]);
+            mu_tensor_hash(batch->tensors[i], &batch->contents[i]);
         }
         bytes_before += mu_tensor_bytes(batch->tensors[i]);
     }
@@ -158,7 +85,7 @@ static void hash_groups(int64_t begin, int64_t end, void *context) {
 static void hash_in_turn(const struct batch *batch) {
     for (int64_t i = 0; i < batch->count; i++) {
         if (is_shared_out(batch->tensors[i])) {
-            hash_alone(batch->tensors[i], &batch->contents[i]);
+            mu_tensor_hash(batch->tensors[i], &batch->contents[i]);
         }
     }
 }

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "check.h"
+#include "tensor_hash_part.h"
 
 /* The code of the AVX-512 kernel, on lanes that any processor has. */
 typedef struct {
@@ -57,7 +58,7 @@ static inline lanes lanes_multiply(lanes a, lanes b) {
 static const struct mu_hash_kernel emulated = {
     .name = "avx512, emulated", .add_quads = add_quads, .add_blocks = add_blocks};
 
-enum { DATA_BYTES = 5 * MU_HASH_BLOCK_BYTES };
+enum { DATA_BYTES = 6 * MU_HASH_BLOCK_BYTES };
 
 /* Bytes that all tests read; the last third is of one value. */
 static uint8_t *make_data(size_t count) {
@@ -248,6 +249,166 @@ static void test_many(void) {
     free(data);
 }
 
+/* --- parts -------------------------------------------------------------------------------- */
+
+static uint64_t below(uint64_t *state, uint64_t limit) {
+    return mu_hash_next_random(state) % limit;
+}
+
+/* Cuts [0, count) at random places, multiples of `unit`, and gives the parts in random order. Each
+ * is added in up to three calls. */
+static size_t cut_at_random(const uint8_t *data, size_t count, size_t unit, uint64_t *state,
+                            struct mu_hash_part *parts, size_t room) {
+    size_t used = 0;
+    for (size_t at = 0; at < count && used < room; used++) {
+        size_t to = at + unit * below(state, used % 2 ? 40 : 4 * MU_HASH_BLOCK_BYTES / unit);
+        to = to > count || used == room - 1 ? count : to;
+        mu_hash_part_start(&parts[used], at);
+        while (at < to) {
+            size_t next = (at / 16 + 1 + below(state, 600)) * 16;
+            next = next < to ? next : to;
+            mu_hash_part_add(&parts[used], data + at, next - at);
+            at = next;
+        }
+    }
+    for (size_t i = used; i > 1; i--) {
+        size_t j = below(state, i);
+        struct mu_hash_part kept = parts[j];
+        parts[j] = parts[i - 1];
+        parts[i - 1] = kept;
+    }
+    return used;
+}
+
+static void test_merge(const uint8_t *data) {
+    static struct mu_hash_part parts[4000];
+    uint64_t state = 3;
+    for (int i = 0; i < 400; i++) {
+        size_t count = below(&state, DATA_BYTES), unit = i % 2 ? 16 : 1;
+        size_t used = cut_at_random(data, count, unit, &state, parts, 4000);
+        struct mu_digest want, got = {0};
+        mu_tensor_hash_bytes(&mu_hash_kernel_scalar, data, count, &want);
+        CHECK_INT(mu_hash_merge(parts, used, count, &got, NULL), MU_OK);
+        CHECK(got.lo == want.lo && got.hi == want.hi);
+    }
+    struct mu_digest nothing, empty;
+    mu_tensor_hash_bytes(&mu_hash_kernel_scalar, NULL, 0, &nothing);
+    CHECK_INT(mu_hash_merge(NULL, 0, 0, &empty, NULL), MU_OK);
+    CHECK(nothing.lo == empty.lo && nothing.hi == empty.hi);
+}
+
+static void does_not_merge(struct mu_hash_part *parts, size_t count, uint64_t bytes,
+                           const char *want) {
+    struct mu_digest content;
+    struct mu_error err;
+    CHECK_INT(mu_hash_merge(parts, count, bytes, &content, &err), MU_ERR_ARGUMENT);
+    CHECK_STR(err.message, want);
+}
+
+static void test_merge_errors(const uint8_t *data) {
+    struct mu_hash_part parts[2];
+    mu_hash_part_start(&parts[0], 0);
+    mu_hash_part_add(&parts[0], data, 48);
+    mu_hash_part_start(&parts[1], 64);
+    mu_hash_part_add(&parts[1], data, 16);
+    does_not_merge(parts, 2, 80, "a part of bytes 64 to 80, after parts up to byte 48");
+    does_not_merge(parts, 1, 47, "parts of 48 bytes, not 47");
+    does_not_merge(parts, 0, 1, "parts of 0 bytes, not 1");
+    mu_hash_part_start(&parts[1], 32);
+    mu_hash_part_add(&parts[1], data, 48);
+    does_not_merge(parts, 2, 80, "a part of bytes 32 to 80, after parts up to byte 48");
+    parts[0].end = 0;
+    parts[0].begin = 80;
+    does_not_merge(parts, 1, 80, "a part of bytes 80 to 0, after parts up to byte 0");
+}
+
+/* Halves of a tensor, large enough for the threads and not, contiguous and not, at odd places. */
+static void test_parts_of_tensors(void) {
+    size_t room = 3 * (size_t)MU_HASH_SPLIT_BYTES;
+    uint16_t *data = (uint16_t *)make_data(room);
+    static const int64_t counts[] = {10, 3000, MU_HASH_SPLIT_BYTES + 4099};
+    static const int64_t cuts[] = {0, 1, 2043, 2048, 9000};
+    for (size_t i = 0; CHECK(data != NULL) && i < 3; i++) {
+        for (size_t j = 0; j < 5 && cuts[j] <= counts[i]; j++) {
+            int64_t shapes[] = {cuts[j], counts[i] - cuts[j]};
+            struct mu_hash_part parts[2];
+            struct mu_digest want, got;
+            for (int half = 0; half < 2; half++) {
+                struct mu_tensor view =
+                    view_of(data + (half ? cuts[j] : 0), MU_DTYPE_INT16, 1, &shapes[half], NULL);
+                mu_hash_part_of(&view, half ? 2 * (uint64_t)cuts[j] : 0, &parts[half]);
+            }
+            mu_tensor_hash_bytes(&mu_hash_kernel_scalar, (uint8_t *)data, 2 * (size_t)counts[i],
+                                 &want);
+            CHECK_INT(mu_hash_merge(parts, 2, 2 * (uint64_t)counts[i], &got, NULL), MU_OK);
+            CHECK(got.lo == want.lo && got.hi == want.hi);
+        }
+    }
+    free(data);
+}
+
+/* --- boxes -------------------------------------------------------------------------------- */
+
+/* The whole [6, 40, 24] of float32, cut into boxes [0, a) and [a, size) in each dimension. */
+enum { WHOLE_0 = 6, WHOLE_1 = 40, WHOLE_2 = 24, WHOLE = WHOLE_0 * WHOLE_1 * WHOLE_2 };
+
+static const int64_t whole_shape[] = {WHOLE_0, WHOLE_1, WHOLE_2};
+
+static int add_box(const uint32_t *whole, const int64_t *offset, const int64_t *shape,
+                   struct mu_hash_sums *total, struct mu_error *err) {
+    enum { BLOCKS = (WHOLE * 4 + MU_HASH_BLOCK_BYTES - 1) / MU_HASH_BLOCK_BYTES };
+    static uint32_t box[WHOLE];
+    struct mu_hash_sums sums[BLOCKS];
+    size_t count = 0;
+    for (int64_t i = 0; i < shape[0]; i++) {
+        for (int64_t j = 0; j < shape[1]; j++) {
+            for (int64_t k = 0; k < shape[2]; k++) {
+                box[count++] =
+                    whole[((offset[0] + i) * WHOLE_1 + offset[1] + j) * WHOLE_2 + offset[2] + k];
+            }
+        }
+    }
+    struct mu_tensor view = view_of(box, MU_DTYPE_FLOAT32, 3, shape, NULL);
+    int code = mu_hash_box_sums(&view, whole_shape, offset, sums, err);
+    for (int i = 0; code == MU_OK && i < BLOCKS; i++) {
+        mu_hash_add_sums(&total[i], &sums[i]);
+    }
+    return code;
+}
+
+static void test_boxes(const uint8_t *data) {
+    const uint32_t *whole = (const uint32_t *)(const void *)data;
+    static const int64_t cuts[][3] = {{0, 0, 0},   {6, 40, 24}, {3, 0, 0},  {1, 7, 0},
+                                      {2, 11, 12}, {0, 0, 4},   {5, 39, 20}};
+    struct mu_digest want, got;
+    mu_tensor_hash_bytes(&mu_hash_kernel_scalar, data, WHOLE * 4, &want);
+    for (size_t i = 0; i < sizeof(cuts) / sizeof(cuts[0]); i++) {
+        struct mu_hash_sums total[WHOLE * 4 / MU_HASH_BLOCK_BYTES + 1] = {{0}};
+        for (int corner = 0; corner < 8; corner++) {
+            int64_t offset[3], shape[3];
+            for (int dim = 0; dim < 3; dim++) {
+                bool right = corner >> dim & 1;
+                offset[dim] = right ? cuts[i][dim] : 0;
+                shape[dim] = right ? whole_shape[dim] - cuts[i][dim] : cuts[i][dim];
+            }
+            CHECK_INT(add_box(whole, offset, shape, total, NULL), MU_OK);
+        }
+        mu_hash_close_sums(total, WHOLE * 4, &got);
+        CHECK(got.lo == want.lo && got.hi == want.hi);
+    }
+}
+
+static void test_box_errors(const uint8_t *data) {
+    const uint32_t *whole = (const uint32_t *)(const void *)data;
+    static const int64_t shape[] = {2, 3, 6}, origin[] = {0, 0, 0}, outside[] = {5, 0, 0};
+    struct mu_hash_sums total[WHOLE * 4 / MU_HASH_BLOCK_BYTES + 1] = {{0}};
+    struct mu_error err;
+    CHECK_INT(add_box(whole, origin, shape, total, &err), MU_ERR_ARGUMENT);
+    CHECK_STR(err.message, "rows of 24 bytes that do not begin and end at a multiple of 16");
+    CHECK_INT(add_box(whole, outside, shape, total, &err), MU_ERR_ARGUMENT);
+    CHECK_STR(err.message, "indices 5 to 7 of 6 in dimension 0");
+}
+
 int main(void) {
     uint8_t *data = make_data(DATA_BYTES + 2);
     if (data == NULL) {
@@ -260,6 +421,11 @@ int main(void) {
     test_empty();
     test_chunks();
     test_many();
+    test_merge(data);
+    test_merge_errors(data);
+    test_parts_of_tensors();
+    test_boxes(data);
+    test_box_errors(data);
     free(data);
     return check_report();
 }
