@@ -1,10 +1,12 @@
 # The commands of the project. Two do all the set-up by themselves:
 #   make demo    trains a small model on real text and leaves a trace for Perfetto
 #   make test    the tests: the engine's in C, then pytest
-# Others: bench, lint, format, fuzz, fuzz-long, leaks, ctest, ctest-asan, ctest-tsan, clean.
+# Others: bench, lint, format, fuzz, fuzz-long, leaks, ctest, ctest-asan, ctest-tsan, hash-strength,
+# clean.
 #
 # Variables: PYTHON (the interpreter, python3), VENV (the environment, .venv), TORCH_INDEX (a package
-# index for torch, such as the one with wheels for the CPU only), PYTEST (more arguments for pytest).
+# index for torch, such as the one with wheels for the CPU only), PYTEST (more arguments for pytest),
+# FAMILY (hash-strength runs only families with this in their name).
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -24,7 +26,7 @@ CTEST = $(MAKE) --no-print-directory -f csrc/engine/tests/Makefile PYTHON=$(ANY_
 FUZZ = $(MAKE) --no-print-directory -f csrc/engine/fuzz/Makefile PYTHON=$(ANY_PYTHON)
 
 .PHONY: help demo test bench bench-smoke lint format fuzz fuzz-long leaks \
-        ctest ctest-asan ctest-tsan build clean
+        ctest ctest-asan ctest-tsan hash-strength build clean
 .DELETE_ON_ERROR:
 
 help:
@@ -94,6 +96,13 @@ ctest-asan:
 
 ctest-tsan:
 	@$(CTEST) FLAVOUR=tsan run
+
+# The families of inputs of docs/tensor-hash.md; about ten minutes on one core.
+hash-strength:
+	@$(CTEST) FLAVOUR=plain build/ctest/plain/libmu.a
+	@$(CC) -std=c11 -D_GNU_SOURCE -O3 -Icsrc/engine tools/hash_strength.c build/ctest/plain/libmu.a \
+	    -lpthread -ldl -lm -o build/hash_strength
+	@nice build/hash_strength "$(FAMILY)"
 
 fuzz:
 	@$(FUZZ) SECONDS_EACH=$(FUZZ_SECONDS) run
