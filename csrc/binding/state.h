@@ -60,6 +60,7 @@ int mu_py_tensor_exec(PyObject *module);
 int mu_py_torch_ops_exec(PyObject *module);
 int mu_py_tensor_hash_exec(PyObject *module);
 int mu_py_compare_exec(PyObject *module);
+int mu_py_md5_exec(PyObject *module);
 
 /* Frees the recorder with all that it has open. */
 void mu_py_recorder_release(struct mu_state *state);
