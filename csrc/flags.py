@@ -21,6 +21,7 @@ CFLAGS = [
     "-Werror",
     "-fvisibility=hidden",
     "-ffp-contract=off",  # one result with and without fused multiply-add
+    "-Wno-psabi",  # vectors wider than the processor's stay within inlined functions
     "-D_GNU_SOURCE",
 ]
 
