@@ -32,8 +32,10 @@ TARGETS = {
     "_avx2": ("x86_64", ["-mavx2", "-mbmi2", "-mf16c", "-mfma"]),
     "_avx512": (
         "x86_64",
-        ["-mavx2", "-mbmi2", "-mf16c", "-mfma"]
-        + ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"],
+        [
+            *("-mavx2", "-mbmi2", "-mf16c", "-mfma"),
+            *("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"),
+        ],
     ),
 }
 
