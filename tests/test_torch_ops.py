@@ -523,3 +523,91 @@ except RuntimeError as error:
 """
     result = run_python("-c", program)
     assert result.stdout == "the operators need torch: no libtorch_cpu.so is loaded\n"
+
+
+# --- on a GPU ---
+
+
+GPU_VIEWS: list[Callable[[Any], Any]] = [
+    lambda x: x,
+    lambda x: x[1:],
+    lambda x: x[:0],
+    lambda x: x.reshape(3, -1).t(),
+]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_integers_on_a_gpu_are_those_of_the_cpu(dtype: Any) -> None:
+    x = random_of(dtype, 3 * 4096)
+    on_gpu = x.cuda()
+    for view in GPU_VIEWS:
+        for operator in (OPS.tensor_hash, OPS.nan_inf_count):
+            result = operator(view(on_gpu))
+            assert result.is_cuda
+            assert torch.equal(result.cpu(), operator(view(x)))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_stats_on_a_gpu(dtype: Any) -> None:
+    x = torch.linspace(-3, 5, 90_000).to(dtype)
+    x[2_003], x[45_000] = float("nan"), float("inf")
+    on_gpu = x.cuda()
+    for view in GPU_VIEWS:
+        result = OPS.stats(view(on_gpu)).cpu()
+        torch.testing.assert_close(
+            result, OPS.stats(view(x)), rtol=1e-10, atol=1e-10, equal_nan=True
+        )
+
+
+@pytest.mark.gpu
+def test_hash_into_on_the_current_stream() -> None:
+    x = torch.zeros(1 << 24, device="cuda")
+    out = torch.zeros(3, 2, dtype=torch.int64, device="cuda")
+    wanted = [OPS.tensor_hash(torch.full(x.shape, float(value))).tolist() for value in range(3)]
+    torch.cuda.synchronize()
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        for value in range(3):
+            x.fill_(value)
+            OPS.hash_into(x, out, value)
+    side.synchronize()
+    assert out.tolist() == wanted
+
+
+@pytest.mark.gpu
+def test_hash_into_checks_the_device() -> None:
+    out = torch.zeros(1, 2, dtype=torch.int64)
+    with pytest.raises(RuntimeError, match="out must be on the device of x"):
+        OPS.hash_into(torch.ones(3, device="cuda"), out, 0)
+    with pytest.raises(RuntimeError, match="out must be on the device of x"):
+        OPS.hash_into(torch.ones(3), out.cuda(), 0)
+
+
+@pytest.mark.gpu
+def test_in_a_compiled_graph_on_a_gpu() -> None:
+    def function(x: Any, out: Any) -> Any:
+        OPS.hash_into(x, out, 0)
+        y = x.mul(2)
+        OPS.hash_into(y, out, 1)
+        return OPS.stats(y)
+
+    x, out = torch.rand(64, 64), torch.zeros(2, 2, dtype=torch.int64, device="cuda")
+    stats = torch.compile(function, fullgraph=True)(x.cuda(), out)
+    assert out.tolist() == [expected_hash(x), expected_hash(x * 2)]
+    torch.testing.assert_close(stats.cpu(), OPS.stats(x * 2), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.gpu
+def test_in_a_cuda_graph() -> None:
+    x = torch.zeros(5000, device="cuda")
+    out = torch.zeros(1, 2, dtype=torch.int64, device="cuda")
+    OPS.hash_into(x, out, 0)  # compiles the kernels, which no capture allows
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        OPS.hash_into(x, out, 0)
+    for value in (1.0, 2.0):
+        x.fill_(value)
+        graph.replay()
+        assert out[0].tolist() == expected_hash(torch.full((5000,), value))
