@@ -25,16 +25,18 @@ def plain_copy(value: Any, name: str, depth: int = 0) -> Any:
     """`value` as what `weights_only` reads back: containers are copied, the rest is kept.
 
     Takes None, bool, int, float, complex, str, bytes, tensors (detached, with no more storage than
-    their elements), torch's dtypes, devices and sizes, and dicts, lists, tuples and sets of those;
-    paths and enumerations become text and values, numpy's scalars Python's numbers, its arrays
-    tensors, named tuples, dataclasses and other mappings dicts. TypeError for anything else, with
-    its place.
+    their elements), torch's dtypes, devices and sizes, and dicts, lists, tuples and sets of those.
+    Paths and enumerations become text and values; numpy's scalars Python's numbers, its arrays
+    tensors; named tuples, dataclasses and other mappings dicts; empty bytes a bytearray. TypeError
+    for anything else, with its place.
     """
     import torch
 
     if depth > _DEPTH_MAX:
         raise ValueError(f"{name} is nested deeper than {_DEPTH_MAX}, or holds itself")
     kind = type(value)
+    if kind is bytes and not value:
+        return bytearray()  # pickle writes the empty bytes as a call that weights_only refuses
     if value is None or kind in _PLAIN or kind in (torch.dtype, torch.device):
         return value
     if isinstance(value, torch.Tensor):

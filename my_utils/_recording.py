@@ -86,7 +86,7 @@ class TraceTensorMeta:
         entries of their own, "0.indices" and "0.values".
     placements: of a DTensor, as text. All else is then of the local shard, but for `global_shape`.
     changed: a parameter that was written to while the call ran: it has no hash.
-    note: why there is no hash, in words, or None.
+    note: in words, what else is to be known, such as why there is no hash; or None.
     """
 
     path: str
@@ -125,8 +125,8 @@ class TraceEvent:
         call. params is empty in phase "recompute".
     param_dtypes, buffer_dtypes: dtypes by name, where asked for.
     grads: gradients that arrived at the tensors of the call, in the order of arrival.
-    compiled: recorded from inside a graph of torch.compile: the order among such calls is that of
-        the modules in the model, and only the last call of each is there.
+    compiled: recorded from inside a graph of torch.compile: it comes after the calls that hooks saw
+        below the same root, shapes are not known, and only hashes are there.
     error: what went wrong in the recorder itself, or None. Then part of the rest is missing.
     """
 

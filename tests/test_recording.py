@@ -14,6 +14,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+
+pytest.importorskip("torch", reason="torch is not installed")
+
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -83,7 +86,7 @@ plain = st.recursive(
     | st.floats(allow_nan=False)
     | st.complex_numbers(allow_nan=False)
     | st.text()
-    | st.binary()
+    | st.binary(min_size=1)
     | st.sampled_from([torch.float32, torch.device("cpu")]),
     lambda inner: (
         st.lists(inner)
@@ -125,6 +128,7 @@ def test_extra_that_weights_only_refuses_is_made_plain(tmp_path: Path) -> None:
         "counts": defaultdict(int, {"a": 1}),
         "ordered": OrderedDict(b=frozenset({1})),
         "shape": torch.zeros(2, 3).shape,
+        "nothing": b"",
         "parameter": torch.nn.Parameter(torch.ones(2)),
     }
     again = load_recording(save_recording(Recording(extra=extra), tmp_path / "a.pt")).extra
@@ -133,7 +137,7 @@ def test_extra_that_weights_only_refuses_is_made_plain(tmp_path: Path) -> None:
     assert again["numpy"][:2] == (0.5, 7) and again["numpy"][2].tolist() == [0, 1, 2]
     assert again["counts"] == {"a": 1} and type(again["counts"]) is dict
     assert again["ordered"] == {"b": {1}} and tuple(again["shape"]) == (2, 3)
-    assert torch.equal(again["parameter"], torch.ones(2))
+    assert torch.equal(again["parameter"], torch.ones(2)) and again["nothing"] == b""
 
 
 def test_a_view_in_extra_does_not_bring_its_whole_storage(tmp_path: Path) -> None:
