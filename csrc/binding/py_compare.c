@@ -333,17 +333,46 @@ static void add_mismatches(PyObject **text, struct diff *self) {
     }
 }
 
+/* A float as printf's %.*g or %.*f has it; anything else, after unpickling, as it prints itself. */
+static PyObject *short_float(PyObject *value, char format, int precision) {
+    if (!PyFloat_Check(value)) {
+        return PyObject_Str(value);
+    }
+    char *text = PyOS_double_to_string(PyFloat_AS_DOUBLE(value), format, precision, 0, NULL);
+    PyObject *result = text == NULL ? PyErr_NoMemory() : PyUnicode_FromString(text);
+    PyMem_Free(text);
+    return result;
+}
+
+static void add_similarity(PyObject **text, struct diff *self) {
+    PyObject *cosine = short_float(self->field[COSINE], 'g', 9);
+    PyObject *sqnr = short_float(self->field[SQNR_DB], 'f', 1);
+    add_line(text, cosine == NULL || sqnr == NULL
+                       ? NULL
+                       : PyUnicode_FromFormat("\n  cosine %U, SQNR %U dB", cosine, sqnr));
+    Py_XDECREF(cosine);
+    Py_XDECREF(sqnr);
+}
+
+static void add_types(PyObject **text, struct diff *self) {
+    PyObject *dtypes = self->field[DTYPES];
+    if (PyTuple_Check(dtypes) && PyTuple_GET_SIZE(dtypes) == 2) {
+        add_line(text,
+                 PyUnicode_FromFormat("\n  a is %S, b is %S, shape %R", PyTuple_GET_ITEM(dtypes, 0),
+                                      PyTuple_GET_ITEM(dtypes, 1), self->field[SHAPE]));
+    }
+}
+
 static PyObject *diff_str(PyObject *object) {
     struct diff *self = (struct diff *)object;
     PyObject **field = self->field;
     PyObject *text = PyUnicode_FromFormat(
         "%S of %S elements differ by more than %R + %R * |b|%s", field[MISMATCHES], field[ELEMENTS],
         field[ATOL], field[RTOL], field[EQUAL_BITS] == Py_True ? " (equal bit for bit)" : "");
-    add_line(&text, PyUnicode_FromFormat("\n  dtypes %S, shape %R", field[DTYPES], field[SHAPE]));
+    add_types(&text, self);
     add_place(&text, "|a - b|", field[MAX_ABS], field[MAX_ABS_INDEX]);
     add_place(&text, "|a - b| / |b|", field[MAX_REL], field[MAX_REL_INDEX]);
-    add_line(&text,
-             PyUnicode_FromFormat("\n  cosine %R, SQNR %R dB", field[COSINE], field[SQNR_DB]));
+    add_similarity(&text, self);
     add_line(&text, PyUnicode_FromFormat("\n  disagree in sign: %S, in NaN: %S, in Inf: %S",
                                          field[SIGN_DIFFERENCES], field[NAN_DISAGREEMENTS],
                                          field[INF_DISAGREEMENTS]));
@@ -470,18 +499,43 @@ static PyObject *compare_views(struct mu_state *state, const struct mu_tensor *a
 
 PyDoc_STRVAR(
     compare_doc,
-    "compare($module, a, b, *, atol=None, rtol=None, equal_nan=False,\n"
-    "        max_mismatches=10)\n"
-    "--\n\n"
-    "Two tensors of one shape against each other, in one pass: a TensorDiff.\n\n"
-    "An element is outside the tolerance unless a == b, or both are finite and\n"
-    "|a - b| <= atol + rtol * |b|, or equal_nan is set and both are NaN, as in\n"
-    "torch.isclose. Tolerances that are None are those of torch.testing.assert_close for\n"
-    "the dtypes, the looser of the two; for 8- and 4-bit floats one step of the type.\n"
-    "Any two dtypes, compared as double, 64-bit integers exactly; a complex number by its\n"
-    "modulus. NaNs and infinities are counted, and left out of all other figures. Two\n"
-    "shapes raise ValueError: nothing is broadcast. The devices may differ; what is on a\n"
-    "GPU is copied to the CPU first, which waits for it.");
+    "compare(a, b, *, atol=None, rtol=None, equal_nan=False, max_mismatches=10)\n--\n\n"
+    "How two tensors of one shape differ, and where, in one pass: a TensorDiff.\n\n"
+    "Any two dtypes. Everything is computed in double, whatever the dtypes; 64-bit integers lose\n"
+    "nothing. An element is a mismatch as torch.isclose has it: unless a == b, or both are finite\n"
+    "and |a - b| <= atol + rtol * |b|, or equal_nan is set and both are NaN. A complex number\n"
+    "counts by its modulus; -0 equals 0. Errors, cosine and SQNR are those of the elements that\n"
+    "are finite in both: NaNs and infinities are counted instead, so that one of them does not\n"
+    "hide the rest. Where a sum of squares is beyond the range of double, cosine and SQNR are\n"
+    "NaN or infinite. It takes no memory for temporary tensors, and may be called from any\n"
+    "thread.\n\n"
+    "Args:\n"
+    "    a, b: tensors of equal shape: nothing is broadcast. Their devices may differ; what is on\n"
+    "        a GPU is copied to the CPU first, which waits for it.\n"
+    "    atol, rtol: not negative. None: that of torch.testing.assert_close for the dtype, of two\n"
+    "        dtypes the looser; for 8- and 4-bit floats, where it has none, one step of the\n"
+    "        type. Each has its default by itself.\n"
+    "    equal_nan: two NaNs are equal.\n"
+    "    max_mismatches: how many mismatches are listed in `first`.\n\n"
+    "Raises:\n"
+    "    ValueError: the shapes differ, or a tolerance is negative or not finite.\n"
+    "    TypeError: an argument is no tensor, or has no memory of its own.\n\n"
+    "Example:\n"
+    "    >>> import numpy as np\n"
+    "    >>> a = np.array([[1.0, 2.0], [3.0, np.inf]], dtype=np.float32)\n"
+    "    >>> b = np.array([[1.0, 2.5], [3.0, -np.inf]])\n"
+    "    >>> diff = compare(a, b)\n"
+    "    >>> diff.equal, diff.max_abs, diff.max_abs_index\n"
+    "    (False, 0.5, (0, 1))\n"
+    "    >>> print(diff)\n"
+    "    2 of 4 elements differ by more than 1e-05 + 1.3e-06 * |b|\n"
+    "      a is float32, b is float64, shape (2, 2)\n"
+    "      greatest |a - b|: 0.5 at (0, 1)\n"
+    "      greatest |a - b| / |b|: 0.2 at (0, 1)\n"
+    "      cosine 0.994490316, SQNR 18.1 dB\n"
+    "      disagree in sign: 1, in NaN: 0, in Inf: 1\n"
+    "      at (0, 1): 2.0, 2.5\n"
+    "      at (1, 1): inf, -inf\n");
 
 static PyObject *compare(PyObject *module, PyObject *const *args, Py_ssize_t count,
                          PyObject *keywords) {
