@@ -9,6 +9,7 @@ a random generator, and all of it may be called from any thread.
 
 ================= ================================================================================
 ``compare``       how two tensors differ, and where
+``global_hash``   the tensor hash of a whole DTensor, without gathering it
 ``md5``           MD5 of the bytes, as ``hashlib`` has it, of many tensors side by side
 ``tensor_hash``   128 bits at the speed of memory, the same on the CPU and on a GPU
 ================= ================================================================================
@@ -23,11 +24,13 @@ a random generator, and all of it may be called from any thread.
 from __future__ import annotations
 
 from ._core import TensorDiff, TensorDigest, compare, md5, tensor_hash
+from ._dtensor_hash import global_hash
 
 __all__ = [
     "TensorDiff",
     "TensorDigest",
     "compare",
+    "global_hash",
     "md5",
     "tensor_hash",
 ]

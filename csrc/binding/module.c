@@ -46,6 +46,7 @@ static PyModuleDef_Slot slots[] = {
     {Py_mod_exec, mu_py_tensor_exec},
     {Py_mod_exec, mu_py_torch_ops_exec},
     {Py_mod_exec, mu_py_tensor_hash_exec},
+    {Py_mod_exec, mu_py_tensor_hash_parts_exec},
     {Py_mod_exec, mu_py_compare_exec},
     {Py_mod_exec, mu_py_md5_exec},
 #if PY_VERSION_HEX >= 0x030C0000

@@ -2,13 +2,12 @@
  *
  * A digest holds plain numbers only; the texts are made when they are asked for.
  */
-#include "tensor_hash.h"
+#include "py_tensor_hash.h"
 
 #include <string.h>
 
 #include "args.h"
 #include "py_tensor.h"
-#include "state.h"
 
 struct digest {
     PyObject_VAR_HEAD /* the size is the number of dimensions */
@@ -19,12 +18,13 @@ struct digest {
 
 /* --- making one --------------------------------------------------------------------------- */
 
-/* Without its content. */
-static struct digest *make_digest(PyTypeObject *type, int dtype, int ndim, const int64_t *shape) {
+static struct digest *make_digest(PyTypeObject *type, const struct mu_digest *content, int dtype,
+                                  int ndim, const int64_t *shape) {
     struct digest *self = PyObject_NewVar(struct digest, type, ndim);
     if (self == NULL) {
         return NULL;
     }
+    self->content = *content;
     self->dtype = (uint8_t)dtype;
     for (int dim = 0; dim < ndim; dim++) {
         self->shape[dim] = shape[dim];
@@ -32,8 +32,14 @@ static struct digest *make_digest(PyTypeObject *type, int dtype, int ndim, const
     return self;
 }
 
-static struct digest *digest_for(struct mu_state *state, const struct mu_tensor *view) {
-    return make_digest(state->digest_type, view->dtype, view->ndim, view->shape);
+PyObject *mu_py_digest(struct mu_state *state, const struct mu_digest *content, int dtype, int ndim,
+                       const int64_t *shape) {
+    return (PyObject *)make_digest(state->digest_type, content, dtype, ndim, shape);
+}
+
+static PyObject *digest_for(struct mu_state *state, const struct mu_tensor *view,
+                            const struct mu_digest *content) {
+    return mu_py_digest(state, content, view->dtype, view->ndim, view->shape);
 }
 
 static int parse_half(const char *text, uint64_t *out) {
@@ -63,7 +69,7 @@ static int parse_content(PyObject *value, struct mu_digest *out) {
     return 0;
 }
 
-static int parse_dtype(PyObject *value) {
+int mu_py_dtype(PyObject *value) {
     struct mu_py_text text;
     if (mu_py_utf8(value, "dtype", &text) < 0) {
         return -1;
@@ -75,20 +81,19 @@ static int parse_dtype(PyObject *value) {
     return dtype;
 }
 
-/* The number of dimensions, or -1. */
-static int parse_shape(PyObject *value, int64_t *out) {
+int mu_py_sizes(PyObject *value, const char *name, int64_t *out) {
     PyObject *sizes = PySequence_Tuple(value);
     if (sizes == NULL) {
         return -1;
     }
     Py_ssize_t ndim = PyTuple_GET_SIZE(sizes);
     if (ndim > MU_TENSOR_DIMS_MAX) {
-        PyErr_Format(PyExc_ValueError, "shape must have at most %d dimensions, not %zd",
+        PyErr_Format(PyExc_ValueError, "%s must have at most %d dimensions, not %zd", name,
                      (int)MU_TENSOR_DIMS_MAX, ndim);
         ndim = -1;
     }
     for (Py_ssize_t dim = 0; dim < ndim; dim++) {
-        if (mu_py_int64_in(PyTuple_GET_ITEM(sizes, dim), "shape", 0, INT64_MAX, &out[dim]) < 0) {
+        if (mu_py_int64_in(PyTuple_GET_ITEM(sizes, dim), name, 0, INT64_MAX, &out[dim]) < 0) {
             ndim = -1;
         }
     }
@@ -104,15 +109,11 @@ static PyObject *digest_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     int dtype, ndim;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOO:TensorDigest", names, &content_object,
                                      &dtype_object, &shape_object) ||
-        parse_content(content_object, &content) < 0 || (dtype = parse_dtype(dtype_object)) < 0 ||
-        (ndim = parse_shape(shape_object, shape)) < 0) {
+        parse_content(content_object, &content) < 0 || (dtype = mu_py_dtype(dtype_object)) < 0 ||
+        (ndim = mu_py_sizes(shape_object, "shape", shape)) < 0) {
         return NULL;
     }
-    struct digest *self = make_digest(type, dtype, ndim, shape);
-    if (self != NULL) {
-        self->content = content;
-    }
-    return (PyObject *)self;
+    return (PyObject *)make_digest(type, &content, dtype, ndim, shape);
 }
 
 static void digest_dealloc(PyObject *self) {
@@ -298,15 +299,12 @@ static PyObject *digest_of(struct mu_state *state, PyObject *object) {
         return NULL;
     }
     struct mu_digest content;
-    struct digest *result = NULL;
+    PyObject *result = NULL;
     if (hash_one(state, &tensor, &content) == 0) {
-        result = digest_for(state, &tensor.view);
-    }
-    if (result != NULL) {
-        result->content = content;
+        result = digest_for(state, &tensor.view, &content);
     }
     mu_py_tensor_release(&tensor);
-    return (PyObject *)result;
+    return result;
 }
 
 /* All those on the CPU in one go. */
@@ -342,12 +340,11 @@ static PyObject *list_digests(struct mu_state *state, const struct mu_py_tensors
                               const struct mu_digest *contents) {
     PyObject *list = PyList_New(tensors->count);
     for (Py_ssize_t i = 0; list != NULL && i < tensors->count; i++) {
-        struct digest *result = digest_for(state, &tensors->items[i].view);
+        PyObject *result = digest_for(state, &tensors->items[i].view, &contents[i]);
         if (result == NULL) {
             Py_CLEAR(list);
         } else {
-            result->content = contents[i];
-            PyList_SET_ITEM(list, i, (PyObject *)result);
+            PyList_SET_ITEM(list, i, result);
         }
     }
     return list;

@@ -59,6 +59,7 @@ int mu_py_trace_exec(PyObject *module);
 int mu_py_tensor_exec(PyObject *module);
 int mu_py_torch_ops_exec(PyObject *module);
 int mu_py_tensor_hash_exec(PyObject *module);
+int mu_py_tensor_hash_parts_exec(PyObject *module);
 int mu_py_compare_exec(PyObject *module);
 int mu_py_md5_exec(PyObject *module);
 

@@ -73,3 +73,24 @@ def use_digests(folder: Path) -> Iterator[Callable[[], object]]:
                 _core.TensorDigest(*wrong)
 
     yield action
+
+
+@case("tensor_hash_part", "tensor_hash_merge", "tensor_hash_box", "tensor_hash_close")
+def hash_parts(folder: Path) -> Iterator[Callable[[], object]]:
+    x = torch.randn(40, 100)
+
+    def action() -> None:
+        parts = _core.tensor_hash_part(x[:9], 0) + _core.tensor_hash_part(x.T[:5].T[9:], 3600)
+        sums = _core.tensor_hash_box(x[:, :48].contiguous(), (40, 100), (0, 0))
+        _core.tensor_hash_close(sums, "float32", (40, 100))
+        with contextlib.suppress(ValueError):
+            _core.tensor_hash_merge(parts, "float32", (40, 100))
+            raise AssertionError("parts were missing")
+        with contextlib.suppress(ValueError):
+            _core.tensor_hash_box(x[:, :5].contiguous(), (40, 100), (0, 0))
+            raise AssertionError("rows end within 16 bytes")
+        for wrong in ((None, 0), (x, -1), (x,)):
+            with contextlib.suppress(TypeError, ValueError):
+                _core.tensor_hash_part(*wrong)
+
+    yield action
