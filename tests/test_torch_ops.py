@@ -280,6 +280,11 @@ def test_hash_into_checks_its_arguments(out: Any, row: int, message: str) -> Non
     assert torch.equal(out, before)
 
 
+def test_dtypes_that_are_shells() -> None:
+    with pytest.raises(RuntimeError, match="c10::ScalarType number"):
+        OPS.tensor_hash(torch.zeros(4, dtype=torch.uint8).view(torch.uint4))
+
+
 def test_memory_that_is_gone() -> None:
     x = torch.ones(4)
     x.untyped_storage().resize_(0)

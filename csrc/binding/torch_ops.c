@@ -45,7 +45,9 @@ static int set_dtype_and_device(struct mu_torch_tensor *tensor, struct mu_tensor
     }
     int dtype = dtype_of(number);
     if (dtype < 0) {
-        return mu_error_set(err, MU_ERR_ARGUMENT, "this type of elements is not supported");
+        return mu_error_set(err, MU_ERR_ARGUMENT,
+                            "elements of c10::ScalarType number %d are none of the known types",
+                            (int)number);
     }
     view->dtype = (uint8_t)dtype;
     view->device = device_type == torch.device_cuda ? MU_DEVICE_CUDA : MU_DEVICE_CPU;
