@@ -1,4 +1,4 @@
-"""Stand-ins for NVIDIA's driver and tools, in C; compiled by the tests that need them."""
+"""Stand-ins for NVIDIA's driver and tools and for torch, in C; compiled by tests that need them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import pytest
 FOLDER = Path(__file__).parent
 
 
-def compile_fake(source: str, library: Path) -> Path:
+def compile_fake(source: str, library: Path, *options: str) -> Path:
     """Builds `source` of this folder as the shared object `library`; skips without a compiler."""
     compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         pytest.skip("no C compiler for the stand-in library")
     command = [*compiler.split(), "-std=c11", "-O1", "-Wall", "-Wextra", "-shared", "-fPIC"]
     command += [f"-Wl,-soname,{library.name}", str(FOLDER / source), "-o", str(library)]
-    subprocess.run([*command, "-lpthread"], check=True)
+    subprocess.run([*command, *options, "-lpthread"], check=True)
     return library
