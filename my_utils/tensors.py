@@ -11,6 +11,8 @@ a random generator, and all of it may be called from any thread.
 ``compare``       how two tensors differ, and where
 ``global_hash``   the tensor hash of a whole DTensor, without gathering it
 ``md5``           MD5 of the bytes, as ``hashlib`` has it, of many tensors side by side
+``nan_inf_count`` how many NaNs and Infs there are, as fast as memory is read
+``stats``         range, mean, deviation, norms and counts in one pass
 ``tensor_hash``   128 bits at the speed of memory, the same on the CPU and on a GPU
 ================= ================================================================================
 
@@ -23,14 +25,28 @@ a random generator, and all of it may be called from any thread.
 
 from __future__ import annotations
 
-from ._core import TensorDiff, TensorDigest, compare, md5, tensor_hash
+from ._core import (
+    NanInfCount,
+    TensorDiff,
+    TensorDigest,
+    TensorStats,
+    compare,
+    md5,
+    nan_inf_count,
+    stats,
+    tensor_hash,
+)
 from ._dtensor_hash import global_hash
 
 __all__ = [
+    "NanInfCount",
     "TensorDiff",
     "TensorDigest",
+    "TensorStats",
     "compare",
     "global_hash",
     "md5",
+    "nan_inf_count",
+    "stats",
     "tensor_hash",
 ]

@@ -11,6 +11,8 @@ static int traverse(PyObject *module, visitproc visit, void *arg) {
     Py_VISIT(state->no_op_stage);
     Py_VISIT(state->digest_type);
     Py_VISIT(state->tensor_diff_type);
+    Py_VISIT(state->tensor_stats_type);
+    Py_VISIT(state->nan_inf_count_type);
     return mu_py_exchange_traverse(&state->exchange, visit, arg);
 }
 
@@ -24,6 +26,8 @@ static int clear(PyObject *module) {
     Py_CLEAR(state->no_op_stage);
     Py_CLEAR(state->digest_type);
     Py_CLEAR(state->tensor_diff_type);
+    Py_CLEAR(state->tensor_stats_type);
+    Py_CLEAR(state->nan_inf_count_type);
     mu_py_exchange_clear(&state->exchange);
     return 0;
 }
@@ -49,6 +53,7 @@ static PyModuleDef_Slot slots[] = {
     {Py_mod_exec, mu_py_tensor_hash_parts_exec},
     {Py_mod_exec, mu_py_compare_exec},
     {Py_mod_exec, mu_py_md5_exec},
+    {Py_mod_exec, mu_py_stats_exec},
 #if PY_VERSION_HEX >= 0x030C0000
     {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED},
 #endif

@@ -32,8 +32,10 @@ struct mu_state {
     uint32_t reported_cuda;         /* the same for GPU times */
     struct mu_nvtx *nvtx;           /* owned; NULL while no tool listens */
     bool nvtx_asked;
-    PyTypeObject *digest_type;      /* owned: TensorDigest */
-    struct mu_py_exchange exchange; /* how torch shows its tensors */
+    PyTypeObject *digest_type;        /* owned: TensorDigest */
+    PyTypeObject *tensor_stats_type;  /* owned */
+    PyTypeObject *nan_inf_count_type; /* owned */
+    struct mu_py_exchange exchange;   /* how torch shows its tensors */
 };
 
 extern PyModuleDef mu_module;
@@ -62,6 +64,7 @@ int mu_py_tensor_hash_exec(PyObject *module);
 int mu_py_tensor_hash_parts_exec(PyObject *module);
 int mu_py_compare_exec(PyObject *module);
 int mu_py_md5_exec(PyObject *module);
+int mu_py_stats_exec(PyObject *module);
 
 /* Frees the recorder with all that it has open. */
 void mu_py_recorder_release(struct mu_state *state);

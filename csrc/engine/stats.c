@@ -47,7 +47,7 @@ struct reader {
 static void count_special(const double *numbers, size_t count, struct mu_stats_part *part) {
     int64_t nans = 0, pos_infs = 0, neg_infs = 0;
     for (size_t i = 0; i < count; i++) {
-        nans += numbers[i] != numbers[i];
+        nans += isnan(numbers[i]) != 0;
         pos_infs += numbers[i] > DBL_MAX;
         neg_infs += numbers[i] < -DBL_MAX;
     }

@@ -11,6 +11,7 @@
 #ifndef MU_STATS_VECTOR_H
 #define MU_STATS_VECTOR_H
 
+#include <float.h>
 #include <string.h>
 
 #include "stats_kernels.h"
@@ -364,8 +365,7 @@ INLINE void take_rest(load_doubles load, size_t size, struct block *block,
 /* Any NaN or Inf shows in the sum of magnitudes. */
 INLINE bool is_plain(const struct block_sums *sums, const struct mu_stats_part *part) {
     double abs_max = -part->min > part->max ? -part->min : part->max;
-    return sums->magnitudes - sums->magnitudes == 0 &&
-           (abs_max == 0 || mu_stats_scale_of(abs_max) == 0);
+    return sums->magnitudes <= DBL_MAX && (abs_max == 0 || mu_stats_scale_of(abs_max) == 0);
 }
 
 /* The block's range is in `part` already. */
