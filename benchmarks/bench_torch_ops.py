@@ -35,7 +35,10 @@ def make_peers() -> tuple[Any, dict[str, Callable[..., object]]]:
     library.impl("library_impl", kernel, "CPU")
     torch.library.custom_op("my_utils_peers::custom_op", kernel, mutates_args=(), schema=signature)
     peers = torch.ops.my_utils_peers
-    by_name = {"torch.library.custom_op": peers.custom_op, "Library.impl": peers.library_impl}
+    by_name: dict[str, Callable[..., object]] = {
+        "torch.library.custom_op": peers.custom_op,
+        "Library.impl": peers.library_impl,
+    }
     return library, by_name
 
 
@@ -43,10 +46,11 @@ def run(smoke: bool) -> list[Claim]:
     try:
         import torch
 
-        import my_utils.torch_ops
+        from my_utils._torch_ops import register
     except ImportError as error:
         print(f"operators left out: {error}")
         return []
+    register()
     operators = torch.ops.my_utils
     x = torch.arange(64.0)
     rows = torch.zeros(4, 2, dtype=torch.int64)

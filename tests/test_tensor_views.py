@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,7 +17,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
-from my_utils.tensors import tensor_hash  # noqa: E402
+from my_utils.tensors import md5, tensor_hash  # noqa: E402
 
 from . import tensor_hash_oracle as oracle  # noqa: E402
 
@@ -40,8 +41,10 @@ def check(x: Any, values: Any = None) -> None:
     """`values`: a plain tensor with what is to be seen; `x` itself where there is none."""
     values = x if values is None else values
     digest = tensor_hash(x)
+    data = bytes_of(values)
     assert (f"torch.{digest.dtype}", digest.shape) == (str(values.dtype), tuple(values.shape))
-    assert digest.content == oracle.to_hex(oracle.content(bytes_of(values)))
+    assert digest.content == oracle.to_hex(oracle.content(data))
+    assert md5(x) == hashlib.md5(data).hexdigest()
 
 
 # --- plain memory ---
@@ -165,7 +168,7 @@ def refused(x: Any, message: str) -> None:
     with pytest.raises(TypeError, match=f"tensors .*{message}"):
         tensor_hash(x)
     with pytest.raises(TypeError, match=f"tensors .*{message}"):
-        tensor_hash([torch.ones(2), x])
+        md5([torch.ones(2), x])
 
 
 @pytest.mark.parametrize(

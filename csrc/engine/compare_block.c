@@ -155,6 +155,7 @@ static bool compare_fast(const struct mu_compare_pair *pair, int kernel, const v
     struct mu_compare_block block = {.atol = pair->tolerance.atol,
                                      .rtol = pair->tolerance.rtol,
                                      .max_rel_before = part->max_rel,
+                                     .over_atol = part->max_abs > pair->tolerance.atol,
                                      .lanes = *lanes};
     pair->kernels->compare[kernel](a, b, count, &block);
     if (!all_finite(block.lanes.dd)) {

@@ -25,6 +25,7 @@ struct mu_compare_block {
     /* in */
     double atol, rtol;
     double max_rel_before; /* max_rel is wanted where it is above */
+    bool over_atol;        /* a guess that max_abs will be, which only speeds the counting up */
     /* in and out */
     struct mu_compare_lanes lanes;
     /* out */
@@ -32,7 +33,6 @@ struct mu_compare_block {
     double max_rel;           /* 0 where none is above max_rel_before */
     int64_t mismatches;       /* |a - b| > atol + rtol * |b| */
     int64_t sign_differences; /* one below zero, the other above */
-    bool signs_differ;        /* sign bits, those of zeros too */
 };
 
 /* `count` is a multiple of MU_COMPARE_LANES; `a` and `b` need no alignment. */

@@ -13,10 +13,6 @@
 #include <immintrin.h>
 #endif
 
-#ifndef __clang__
-#pragma GCC diagnostic ignored "-Wpsabi" /* nothing here is called from outside with vectors */
-#endif
-
 enum { WIDTH = MU_VECTOR_BYTES / 8 };
 
 typedef double doubles __attribute__((vector_size(MU_VECTOR_BYTES)));
@@ -44,6 +40,10 @@ INLINE doubles of_floats(floats x) {
 INLINE floats floats_of_f16(const char *bytes) {
     return (floats)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)bytes));
 }
+
+INLINE words words_of(const char *bytes) {
+    return (words)_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)bytes));
+}
 #elif defined(__AVX2__) && MU_VECTOR_BYTES == 32
 INLINE doubles of_floats(floats x) {
     return (doubles)_mm256_cvtps_pd((__m128)x);
@@ -51,6 +51,10 @@ INLINE doubles of_floats(floats x) {
 
 INLINE floats floats_of_f16(const char *bytes) {
     return (floats)_mm_cvtph_ps(_mm_loadl_epi64((const __m128i *)bytes));
+}
+
+INLINE words words_of(const char *bytes) {
+    return (words)_mm_cvtepu16_epi32(_mm_loadl_epi64((const __m128i *)bytes));
 }
 #else
 INLINE doubles of_floats(floats x) {
@@ -66,6 +70,12 @@ INLINE floats floats_of_f16(const char *bytes) {
     }
     return values;
 }
+
+INLINE words words_of(const char *bytes) {
+    halves bits;
+    memcpy(&bits, bytes, sizeof(bits));
+    return __builtin_convertvector(bits, words);
+}
 #endif
 
 INLINE doubles load_f32(const char *elements, size_t i) {
@@ -75,9 +85,7 @@ INLINE doubles load_f32(const char *elements, size_t i) {
 }
 
 INLINE doubles load_bf16(const char *elements, size_t i) {
-    halves x;
-    memcpy(&x, elements + 2 * i, sizeof(x));
-    return of_floats((floats)(__builtin_convertvector(x, words) << 16));
+    return of_floats((floats)(words_of(elements + 2 * i) << 16));
 }
 
 INLINE doubles load_f16(const char *elements, size_t i) {
@@ -86,10 +94,6 @@ INLINE doubles load_f16(const char *elements, size_t i) {
 
 INLINE doubles load_lanes(const double *lanes) {
     return load_f64((const char *)lanes, 0);
-}
-
-INLINE void store_lanes(double *lanes, doubles x) {
-    memcpy(lanes, &x, sizeof(x));
 }
 
 INLINE doubles absolute(doubles x) {
@@ -144,7 +148,7 @@ INLINE int64_t any_bit(longs x) {
     return bits;
 }
 
-INLINE int64_t count_opposite_signs(loader load, const char *a, const char *b, size_t count) {
+INLINE int64_t count_opposite(loader load, const char *a, const char *b, size_t count) {
     longs found = {0};
     for (size_t i = 0; i < count; i += WIDTH) {
         doubles x = load(a, i), y = load(b, i);
@@ -164,6 +168,17 @@ INLINE double find_max_rel(loader load, const char *a, const char *b, size_t cou
     return greatest(most);
 }
 
+INLINE int64_t count_mismatches(loader load, const char *a, const char *b, size_t count,
+                                const struct mu_compare_block *block) {
+    longs found = {0};
+    double atol = block->atol, rtol = block->rtol;
+    for (size_t i = 0; i < count; i += WIDTH) {
+        doubles x = load(a, i), y = load(b, i);
+        found -= absolute(x - y) > atol + rtol * absolute(y);
+    }
+    return total(found);
+}
+
 struct marks {
     doubles most, rel_above;
     longs mismatches, signs;
@@ -179,7 +194,7 @@ INLINE doubles add_to_sum(bool is_f64, doubles x, doubles y, doubles z) {
  * Where |a - b| is above max_rel_before * |b|, less a little for rounding, the quotient may be
  * above max_rel_before. Doubles are scaled up first, lest a small product is rounded to a denormal.
  */
-INLINE void compare_group(loader load, bool is_f64, const char *a, const char *b, size_t count,
+INLINE void compare_group(loader load, bool is_f64, bool count_along, const char *a, const char *b, size_t count,
                           size_t lane, struct mu_compare_block *block, struct marks *marks) {
     struct mu_compare_lanes *lanes = &block->lanes;
     doubles aa = load_lanes(lanes->aa + lane), bb = load_lanes(lanes->bb + lane);
@@ -188,14 +203,16 @@ INLINE void compare_group(loader load, bool is_f64, const char *a, const char *b
     doubles rel_above = marks->rel_above;
     longs mismatches = marks->mismatches, signs = marks->signs;
     double atol = block->atol, rtol = block->rtol;
-    double scale = is_f64 ? 0x1p64 : 1;
+    double scale = is_f64 && block->max_rel_before < 0x1p64 ? 0x1p64 : 1;
     doubles limit = (doubles){0} - block->max_rel_before * (1 - 0x1p-50) * scale;
     for (size_t i = lane; i < count; i += MU_COMPARE_LANES) {
         doubles x = load(a, i), y = load(b, i);
         doubles difference = x - y;
         doubles error = absolute(difference), size = absolute(y);
         most = greater(most, error);
-        mismatches -= error > atol + rtol * size;
+        if (count_along) {
+            mismatches -= error > atol + rtol * size;
+        }
         rel_above = greater(rel_above, add_product(limit, size, error * scale));
         signs |= (longs)x ^ (longs)y;
         aa = add_to_sum(is_f64, x, x, aa);
@@ -203,10 +220,10 @@ INLINE void compare_group(loader load, bool is_f64, const char *a, const char *b
         ab = add_to_sum(is_f64, x, y, ab);
         dd += difference * difference;
     }
-    store_lanes(lanes->aa + lane, aa);
-    store_lanes(lanes->bb + lane, bb);
-    store_lanes(lanes->ab + lane, ab);
-    store_lanes(lanes->dd + lane, dd);
+    memcpy(lanes->aa + lane, &aa, sizeof(aa));
+    memcpy(lanes->bb + lane, &bb, sizeof(bb));
+    memcpy(lanes->ab + lane, &ab, sizeof(ab));
+    memcpy(lanes->dd + lane, &dd, sizeof(dd));
     *marks = (struct marks){most, rel_above, mismatches, signs};
 }
 
@@ -214,12 +231,20 @@ INLINE void compare(loader load, bool is_f64, const char *a, const char *b, size
                     struct mu_compare_block *block) {
     struct marks marks = {{0}, {0}, {0}, {0}};
     for (size_t lane = 0; lane < MU_COMPARE_LANES; lane += WIDTH) {
-        compare_group(load, is_f64, a, b, count, lane, block, &marks);
+        if (block->over_atol) {
+            compare_group(load, is_f64, true, a, b, count, lane, block, &marks);
+        } else {
+            compare_group(load, is_f64, false, a, b, count, lane, block, &marks);
+        }
     }
     block->max_abs = greatest(marks.most);
-    block->mismatches = total(marks.mismatches);
-    block->signs_differ = any_bit(marks.signs) < 0;
-    block->sign_differences = block->signs_differ ? count_opposite_signs(load, a, b, count) : 0;
+    if (block->over_atol) {
+        block->mismatches = total(marks.mismatches);
+    } else {
+        block->mismatches =
+            block->max_abs > block->atol ? count_mismatches(load, a, b, count, block) : 0;
+    }
+    block->sign_differences = any_bit(marks.signs) < 0 ? count_opposite(load, a, b, count) : 0;
     block->max_rel = greatest(marks.rel_above) > 0 ? find_max_rel(load, a, b, count) : 0;
 }
 
@@ -234,9 +259,9 @@ INLINE void add_squares(loader load, const char *a, size_t count, struct mu_comp
             bb += square;
             ab += square;
         }
-        store_lanes(lanes->aa + lane, aa);
-        store_lanes(lanes->bb + lane, bb);
-        store_lanes(lanes->ab + lane, ab);
+        memcpy(lanes->aa + lane, &aa, sizeof(aa));
+        memcpy(lanes->bb + lane, &bb, sizeof(bb));
+        memcpy(lanes->ab + lane, &ab, sizeof(ab));
     }
 }
 

@@ -19,6 +19,7 @@ from . import recorder_cases as recorder_cases
 from . import stats_cases as stats_cases
 from . import tensor_cases as tensor_cases
 from . import torch_ops_cases as torch_ops_cases
+from . import view_cases as view_cases
 from .harness import CASES, Case, entry_points, find_leaks, prepared
 
 
