@@ -18,10 +18,10 @@ BIN := $(VENV)/bin
 RUN := $(BIN)/python
 TORCH := $(shell sed -n 's/^torch==.*/&/p' constraints.txt)
 PIP_INSTALL := $(RUN) -m pip install --quiet --retries 5 -c constraints.txt
-C_SOURCES := $(wildcard csrc/*.py csrc/*/*.[ch])
+C_SOURCES := $(wildcard csrc/*.py csrc/*/*.[ch] csrc/engine/kernels/*)
 # What runs without .venv takes its interpreter where there is one: it knows the optional headers.
 ANY_PYTHON = $(if $(wildcard $(RUN)),$(RUN),$(PYTHON))
-C_FORMATTED := $(wildcard csrc/*/*.[ch] csrc/engine/*/*.[ch] tests/*/*.[ch])
+C_FORMATTED := $(wildcard csrc/*/*.[ch] csrc/engine/*/*.[ch] csrc/engine/*/*.cu tests/*/*.[ch])
 CTEST = $(MAKE) --no-print-directory -f csrc/engine/tests/Makefile PYTHON=$(ANY_PYTHON)
 FUZZ = $(MAKE) --no-print-directory -f csrc/engine/fuzz/Makefile PYTHON=$(ANY_PYTHON)
 

@@ -12,6 +12,7 @@ from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).resolve().parent
 FLAGS = runpy.run_path(str(ROOT / "csrc" / "flags.py"))
+EMBED = runpy.run_path(str(ROOT / "csrc" / "embed.py"))
 
 
 def numpy_include() -> list[str]:
@@ -48,13 +49,17 @@ class BuildCore(build_ext):
         for line in left_out:
             print(f"my_utils: {line}")
         common = FLAGS["CFLAGS"] + optional + numpy_include() + ["-I", str(ROOT / "csrc/engine")]
-        jobs = max(1, min(len(ext.sources), self.parallel or os.cpu_count() or 1, 8))
+        kernels = Path(self.build_temp) / "kernel_sources.c"
+        EMBED["write"](kernels)
+        sources = [*ext.sources, str(kernels)]
+        jobs = max(1, min(len(sources), self.parallel or os.cpu_count() or 1, 8))
         with ThreadPoolExecutor(jobs) as pool:
-            objects = list(pool.map(lambda source: self.compile_one(source, common), ext.sources))
+            objects = list(pool.map(lambda source: self.compile_one(source, common), sources))
         self.link(ext, objects)
 
     def compile_one(self, source: str, common: list[str]) -> str:
-        product = Path(self.build_temp) / Path(source).with_suffix(".o")
+        [name] = self.compiler.object_filenames([source], output_dir=self.build_temp)
+        product = Path(name)
         depfile = product.with_suffix(".d")
         record = product.with_suffix(".command")
         flags = common + FLAGS["own_flags"](source)
