@@ -78,6 +78,95 @@ static CUresult no_error_name(CUresult error, const char **name) {
     return CUDA_ERROR_NOT_SUPPORTED;
 }
 
+static CUresult no_ordinal(CUdevice *device, int ordinal) {
+    (void)ordinal;
+    *device = 0;
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+static CUresult no_attribute(int *value, CUdevice_attribute attribute, CUdevice device) {
+    (void)attribute;
+    (void)device;
+    *value = 0;
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+static CUresult no_retain(CUcontext *context, CUdevice device) {
+    (void)device;
+    *context = NULL;
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+static CUresult no_module(CUmodule *module, const void *image) {
+    (void)image;
+    *module = NULL;
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+static CUresult no_function(CUfunction *function, CUmodule module, const char *name) {
+    (void)module;
+    (void)name;
+    *function = NULL;
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+static CUresult no_launch(CUfunction function, unsigned int grid_x, unsigned int grid_y,
+                          unsigned int grid_z, unsigned int block_x, unsigned int block_y,
+                          unsigned int block_z, unsigned int shared_bytes, CUstream stream,
+                          void **arguments, void **extra) {
+    (void)function, (void)grid_x, (void)grid_y, (void)grid_z, (void)block_x, (void)block_y;
+    (void)block_z, (void)shared_bytes, (void)stream, (void)arguments, (void)extra;
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+static CUresult no_pool(CUmemoryPool *pool, const CUmemPoolProps *properties) {
+    (void)properties;
+    *pool = NULL;
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+static CUresult no_pool_attribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value) {
+    (void)pool;
+    (void)attribute;
+    (void)value;
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+static CUresult no_memory(CUdeviceptr *memory, size_t bytes, CUmemoryPool pool, CUstream stream) {
+    (void)bytes;
+    (void)pool;
+    (void)stream;
+    *memory = 0;
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+static CUresult no_free(CUdeviceptr memory, CUstream stream) {
+    (void)memory;
+    (void)stream;
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+static CUresult no_memset(CUdeviceptr memory, unsigned int value, size_t words, CUstream stream) {
+    (void)memory;
+    (void)value;
+    (void)words;
+    (void)stream;
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+static CUresult no_copy(void *host, CUdeviceptr memory, size_t bytes, CUstream stream) {
+    (void)host;
+    (void)memory;
+    (void)bytes;
+    (void)stream;
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+static CUresult no_wait(CUstream stream) {
+    (void)stream;
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+
 static const struct mu_cuda_driver stubs = {
     .ctx_get_current = no_context,
     .ctx_get_device = no_device,
@@ -96,6 +185,19 @@ static const struct mu_cuda_driver stubs = {
     .ctx_get_id = no_context_id,
     .stream_get_id = no_stream_id,
     .get_error_name = no_error_name,
+    .device_get = no_ordinal,
+    .device_get_attribute = no_attribute,
+    .primary_ctx_retain = no_retain,
+    .module_load_data = no_module,
+    .module_get_function = no_function,
+    .launch_kernel = no_launch,
+    .mem_pool_create = no_pool,
+    .mem_pool_set_attribute = no_pool_attribute,
+    .mem_alloc_from_pool = no_memory,
+    .mem_free_async = no_free,
+    .memset_words_async = no_memset,
+    .copy_to_host_async = no_copy,
+    .stream_synchronize = no_wait,
 };
 
 struct driver_function {
@@ -124,6 +226,19 @@ static const struct driver_function functions[] = {
     {"cuCtxGetId", offsetof(struct mu_cuda_driver, ctx_get_id), false},
     {"cuStreamGetId", offsetof(struct mu_cuda_driver, stream_get_id), false},
     {"cuGetErrorName", offsetof(struct mu_cuda_driver, get_error_name), false},
+    {"cuDeviceGet", offsetof(struct mu_cuda_driver, device_get), false},
+    {"cuDeviceGetAttribute", offsetof(struct mu_cuda_driver, device_get_attribute), false},
+    {"cuDevicePrimaryCtxRetain", offsetof(struct mu_cuda_driver, primary_ctx_retain), false},
+    {"cuModuleLoadData", offsetof(struct mu_cuda_driver, module_load_data), false},
+    {"cuModuleGetFunction", offsetof(struct mu_cuda_driver, module_get_function), false},
+    {"cuLaunchKernel", offsetof(struct mu_cuda_driver, launch_kernel), false},
+    {"cuMemPoolCreate", offsetof(struct mu_cuda_driver, mem_pool_create), false},
+    {"cuMemPoolSetAttribute", offsetof(struct mu_cuda_driver, mem_pool_set_attribute), false},
+    {"cuMemAllocFromPoolAsync", offsetof(struct mu_cuda_driver, mem_alloc_from_pool), false},
+    {"cuMemFreeAsync", offsetof(struct mu_cuda_driver, mem_free_async), false},
+    {"cuMemsetD32Async", offsetof(struct mu_cuda_driver, memset_words_async), false},
+    {"cuMemcpyDtoHAsync_v2", offsetof(struct mu_cuda_driver, copy_to_host_async), false},
+    {"cuStreamSynchronize", offsetof(struct mu_cuda_driver, stream_synchronize), false},
 };
 
 enum { FUNCTION_COUNT = sizeof(functions) / sizeof(functions[0]) };

@@ -10,6 +10,7 @@
 #define MU_CUDA_DRIVER_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
 #include "cuda_abi.h"
 
@@ -36,6 +37,27 @@ struct mu_cuda_driver {
     CUresult (*ctx_get_id)(CUcontext context, unsigned long long *id);  /* CUDA 12.0 */
     CUresult (*stream_get_id)(CUstream stream, unsigned long long *id); /* CUDA 12.0 */
     CUresult (*get_error_name)(CUresult error, const char **name);
+
+    /* What kernels need; stubs likewise. The memory pools are of CUDA 11.2. */
+    CUresult (*device_get)(CUdevice *device, int ordinal);
+    CUresult (*device_get_attribute)(int *value, CUdevice_attribute attribute, CUdevice device);
+    CUresult (*primary_ctx_retain)(CUcontext *context, CUdevice device);
+    CUresult (*module_load_data)(CUmodule *module, const void *image);
+    CUresult (*module_get_function)(CUfunction *function, CUmodule module, const char *name);
+    CUresult (*launch_kernel)(CUfunction function, unsigned int grid_x, unsigned int grid_y,
+                              unsigned int grid_z, unsigned int block_x, unsigned int block_y,
+                              unsigned int block_z, unsigned int shared_bytes, CUstream stream,
+                              void **arguments, void **extra);
+    CUresult (*mem_pool_create)(CUmemoryPool *pool, const CUmemPoolProps *properties);
+    CUresult (*mem_pool_set_attribute)(CUmemoryPool pool, CUmemPool_attribute attribute,
+                                       void *value);
+    CUresult (*mem_alloc_from_pool)(CUdeviceptr *memory, size_t bytes, CUmemoryPool pool,
+                                    CUstream stream);
+    CUresult (*mem_free_async)(CUdeviceptr memory, CUstream stream);
+    CUresult (*memset_words_async)(CUdeviceptr memory, unsigned int value, size_t words,
+                                   CUstream stream);
+    CUresult (*copy_to_host_async)(void *host, CUdeviceptr memory, size_t bytes, CUstream stream);
+    CUresult (*stream_synchronize)(CUstream stream);
 };
 
 /* Finds the address of a function of the driver, or NULL: dlsym, or what a test puts there. */
