@@ -1,30 +1,104 @@
 #include "gpu_kernels.h"
 
-#include "cuda_driver.h"
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
 
-static int check_driver(struct mu_error *err) {
-    const struct mu_cuda_driver *driver = mu_cuda_driver_get();
-    if (!driver->available) {
-        return mu_error_set(err, MU_ERR_STATE, "a CUDA tensor, but no CUDA driver (%s)",
-                            driver->reason);
+#include "gpu_operations.h"
+
+/* The GPUs of the process: made by the first call, and never freed. */
+static _Atomic(struct mu_gpu *) process_gpu;
+static pthread_mutex_t process_lock = PTHREAD_MUTEX_INITIALIZER; /* for what follows */
+static char *process_nvrtc_path;                                 /* owned, or NULL */
+static char *process_cache_folder;                               /* owned, or NULL */
+
+static void open_lock_held(void) {
+    struct mu_gpu_options options = {.driver = mu_cuda_driver_get(),
+                                     .nvrtc_path = process_nvrtc_path,
+                                     .cache_folder = process_cache_folder};
+    struct mu_gpu *gpu = NULL;
+    if (mu_gpu_open(&gpu, &options, NULL) == MU_OK) {
+        atomic_store_explicit(&process_gpu, gpu, memory_order_release);
     }
-    return mu_error_set(err, MU_ERR_STATE, "the kernels for CUDA tensors are not built in");
+}
+
+struct mu_gpu *mu_gpu_get(void) {
+    struct mu_gpu *gpu = atomic_load_explicit(&process_gpu, memory_order_acquire);
+    if (gpu == NULL) {
+        pthread_mutex_lock(&process_lock);
+        if (atomic_load(&process_gpu) == NULL) {
+            open_lock_held();
+        }
+        pthread_mutex_unlock(&process_lock);
+        gpu = atomic_load_explicit(&process_gpu, memory_order_acquire);
+    }
+    return gpu;
+}
+
+/* Puts a copy of `text`, where it is not NULL, into `*place`. */
+static int replace(char **place, const char *text, struct mu_error *err) {
+    if (text == NULL) {
+        return MU_OK;
+    }
+    char *copy = strdup(text);
+    if (copy == NULL) {
+        return mu_error_no_memory(err, "a path");
+    }
+    free(*place);
+    *place = copy;
+    return MU_OK;
+}
+
+int mu_gpu_configure(const char *nvrtc_path, const char *cache_folder, struct mu_error *err) {
+    pthread_mutex_lock(&process_lock);
+    int code = MU_OK;
+    if (atomic_load(&process_gpu) != NULL) {
+        code = mu_error_set(err, MU_ERR_STATE,
+                            "GPU kernels are in use already; say where NVRTC and the cache are "
+                            "before the first of them");
+    } else {
+        code = replace(&process_nvrtc_path, nvrtc_path, err);
+        code = code != MU_OK ? code : replace(&process_cache_folder, cache_folder, err);
+    }
+    pthread_mutex_unlock(&process_lock);
+    return code;
+}
+
+/* The GPUs of the process, or MU_ERR_NO_MEMORY. */
+static int find(struct mu_gpu **gpu, struct mu_error *err) {
+    *gpu = mu_gpu_get();
+    return *gpu == NULL ? mu_error_no_memory(err, "the table of GPUs") : MU_OK;
 }
 
 int mu_gpu_hash_enqueue(const struct mu_tensor *tensor, void *stream, uint64_t *device_out,
                         struct mu_error *err) {
-    (void)tensor, (void)stream, (void)device_out;
-    return check_driver(err);
+    struct mu_gpu *gpu;
+    int code = find(&gpu, err);
+    return code != MU_OK ? code : mu_gpu_hash_on(gpu, tensor, stream, device_out, err);
 }
 
 int mu_gpu_nan_inf_enqueue(const struct mu_tensor *tensor, void *stream, int64_t *device_out,
                            struct mu_error *err) {
-    (void)tensor, (void)stream, (void)device_out;
-    return check_driver(err);
+    struct mu_gpu *gpu;
+    int code = find(&gpu, err);
+    return code != MU_OK ? code : mu_gpu_nan_inf_on(gpu, tensor, stream, device_out, err);
 }
 
 int mu_gpu_stats_enqueue(const struct mu_tensor *tensor, void *stream, double *device_out,
                          struct mu_error *err) {
-    (void)tensor, (void)stream, (void)device_out;
-    return check_driver(err);
+    struct mu_gpu *gpu;
+    struct mu_gpu_stats_out out = {.words = device_out};
+    int code = find(&gpu, err);
+    return code != MU_OK ? code : mu_gpu_stats_on(gpu, tensor, stream, &out, err);
+}
+
+int mu_gpu_compare_enqueue(const struct mu_tensor *a, const struct mu_tensor *b,
+                           const struct mu_compare_tolerance *tolerance, int64_t list_max,
+                           void *stream, struct mu_gpu_diff *device_out, struct mu_error *err) {
+    struct mu_gpu *gpu;
+    int code = find(&gpu, err);
+    return code != MU_OK
+               ? code
+               : mu_gpu_compare_on(gpu, a, b, tolerance, list_max, stream, device_out, err);
 }

@@ -8,11 +8,12 @@
  * The tensor and the place of the result are on the same device, which has its primary context, as
  * torch's tensors have; the stream is one of that context. Both must live until the stream is
  * through with the work. What kernels need beside that comes from the stream's own order
- * (cuMemAllocAsync), so a stream may be under capture: then the work becomes nodes of the graph.
+ * (cuMemAllocFromPoolAsync), so a stream may be under capture: then the work becomes nodes of the
+ * graph.
  *
- * Kernels are compiled by NVRTC at their first use (seconds; see nvrtc.h), kept on disk, and loaded
- * once a device. All functions may be called from any thread, with the GIL or better without it.
- * In a forked child they fail with MU_ERR_STATE: CUDA does not live there.
+ * Kernels are compiled by NVRTC at their first use (a second; see nvrtc.h), kept on disk, and
+ * loaded once a device. All functions may be called from any thread, and never with the GIL. In a
+ * forked child they fail with MU_ERR_STATE: CUDA does not live there.
  */
 #ifndef MU_GPU_KERNELS_H
 #define MU_GPU_KERNELS_H
@@ -20,16 +21,20 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "compare_math.h"
 #include "error.h"
+#include "gpu_diff.h"
+#include "gpu_loader.h"
 #include "tensor.h"
 
 enum {
     MU_GPU_HASH_WORDS = 2,    /* uint64_t: lo, hi of the content digest */
     MU_GPU_NAN_INF_WORDS = 3, /* int64_t: NaN, +Inf, -Inf */
-    MU_GPU_STATS_WORDS = 16,  /* double: the fields of struct mu_stats, in order */
+    MU_GPU_STATS_WORDS = 16,  /* double: the fields of struct mu_stats up to first_inf, and 0 */
 };
 
-/* `device_out`: MU_GPU_HASH_WORDS numbers in memory of the tensor's device, aligned to 8 bytes. */
+/* `device_out`: MU_GPU_HASH_WORDS numbers in memory of the tensor's device, aligned to 8 bytes, as
+ * all others. */
 int mu_gpu_hash_enqueue(const struct mu_tensor *tensor, void *stream, uint64_t *device_out,
                         struct mu_error *err);
 
@@ -40,5 +45,20 @@ int mu_gpu_nan_inf_enqueue(const struct mu_tensor *tensor, void *stream, int64_t
 /* `device_out`: MU_GPU_STATS_WORDS numbers. */
 int mu_gpu_stats_enqueue(const struct mu_tensor *tensor, void *stream, double *device_out,
                          struct mu_error *err);
+
+/* Both tensors are of one shape and on one device. `device_out`: mu_gpu_diff_bytes(list_max). */
+int mu_gpu_compare_enqueue(const struct mu_tensor *a, const struct mu_tensor *b,
+                           const struct mu_compare_tolerance *tolerance, int64_t list_max,
+                           void *stream, struct mu_gpu_diff *device_out, struct mu_error *err);
+
+/* Of a struct mu_gpu_diff with a list of `list_max`. */
+size_t mu_gpu_diff_bytes(int64_t list_max);
+
+/* The GPUs of the process, or NULL without memory. */
+struct mu_gpu *mu_gpu_get(void);
+
+/* Where NVRTC and the cache on disk are; NULL leaves either as it is. MU_ERR_STATE once a kernel
+ * was asked for. */
+int mu_gpu_configure(const char *nvrtc_path, const char *cache_folder, struct mu_error *err);
 
 #endif

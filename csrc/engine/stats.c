@@ -276,17 +276,16 @@ void mu_stats_part_of(const struct mu_tensor *tensor, struct mu_stats_part *out)
     mu_stats_part_with(mu_stats_kernels_best(), tensor, out);
 }
 
-/* The top bit of uint64 was flipped so as to order. */
-static void unflip(struct mu_stats *stats) {
-    stats->int_min ^= INT64_MIN;
-    stats->int_max ^= INT64_MIN;
+void mu_stats_finish_as(int dtype, const struct mu_stats_part *part, struct mu_stats *out) {
+    mu_stats_finish(part, out);
+    if (dtype == MU_DTYPE_UINT64) {
+        out->int_min ^= INT64_MIN;
+        out->int_max ^= INT64_MIN;
+    }
 }
 
 void mu_stats_of(const struct mu_tensor *tensor, struct mu_stats *out) {
     struct mu_stats_part part;
     mu_stats_part_of(tensor, &part);
-    mu_stats_finish(&part, out);
-    if (tensor->dtype == MU_DTYPE_UINT64) {
-        unflip(out);
-    }
+    mu_stats_finish_as(tensor->dtype, &part, out);
 }

@@ -21,4 +21,8 @@ void mu_stats_of(const struct mu_tensor *tensor, struct mu_stats *out);
  * of this one. */
 void mu_stats_part_of(const struct mu_tensor *tensor, struct mu_stats_part *out);
 
+/* mu_stats_finish, for numbers of this type (enum mu_dtype): the range of uint64 is as it was
+ * before its top bit was flipped. */
+void mu_stats_finish_as(int dtype, const struct mu_stats_part *part, struct mu_stats *out);
+
 #endif

@@ -9,6 +9,9 @@
  * context until fakeCudaMakeCurrent, and unsafe calls during a capture break it, as with the real
  * one. What would be undefined there (an event used after its context went) is counted as misuse.
  *
+ * With FAKE_CUDA_KERNELS defined there are kernels too: those of csrc/engine/kernels, run on the
+ * processor at the moment they are launched, whatever image was loaded. Device memory is malloc's.
+ *
  * Environment: FAKE_CUDA_DELAY_NS, FAKE_CUDA_OFFSET_NS, FAKE_CUDA_DRIFT_PPM,
  * FAKE_CUDA_FAIL="cuEventRecord:3:700,..." (the third call fails with 700; 0: every call),
  * FAKE_CUDA_LOG (a file that gets one line a call).
@@ -25,6 +28,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#ifdef FAKE_CUDA_KERNELS
+#include "emulated_kernels.h"
+#endif
+
 #ifndef FAKE
 #define FAKE(name) name
 #define FAKE_API __attribute__((visibility("default")))
@@ -37,13 +44,14 @@ enum {
     INVALID_VALUE = 1,
     NO_CONTEXT = 201,
     INVALID_HANDLE = 400,
+    NOT_FOUND = 500,
     NOT_READY = 600,
     DESTROYED = 709,
     CAPTURE_UNSAFE = 900,
     CAPTURE_IMPLICIT = 906,
 };
 
-enum { MODE_GLOBAL = 0, MODE_RELAXED = 2, FUNCTIONS_MAX = 32, FAILURES_MAX = 16, STREAMS_MAX = 16 };
+enum { MODE_GLOBAL = 0, MODE_RELAXED = 2, FUNCTIONS_MAX = 48, FAILURES_MAX = 16, STREAMS_MAX = 16 };
 
 struct fake_context {
     uint64_t id;
@@ -72,6 +80,14 @@ struct fake_failure {
     int code;
 };
 
+enum { LAUNCHES_MAX = 64, PROCESSORS = 2 };
+
+struct fake_launch {
+    char name[32];
+    unsigned blocks, threads;
+    int stream; /* 0: the legacy default one */
+};
+
 static struct fake_state {
     pthread_mutex_t lock;
     int configured;
@@ -89,6 +105,9 @@ static struct fake_state {
     int live_events;
     int captures_broken;
     int misuse;
+    int live_memory; /* pieces of the pool */
+    int launches;
+    struct fake_launch launched[LAUNCHES_MAX]; /* the last ones, by number modulo LAUNCHES_MAX */
     struct fake_failure failures[FAILURES_MAX];
     int failure_count;
     struct {
@@ -436,6 +455,146 @@ FAKE_API int FAKE(cuGetErrorName)(int code, const char **name) {
     return leave(enter("cuGetErrorName"));
 }
 
+/* --- kernels and memory --- */
+
+FAKE_API int FAKE(cuDeviceGet)(int *device, int ordinal) {
+    int code = enter("cuDeviceGet");
+    *device = ordinal;
+    return leave(code != OK ? code : ordinal == 0 ? OK : 101);
+}
+
+/* Compute capability 9.0. */
+FAKE_API int FAKE(cuDeviceGetAttribute)(int *value, int attribute, int device) {
+    int code = enter("cuDeviceGetAttribute");
+    (void)device;
+    *value = attribute == 16 ? PROCESSORS : attribute == 75 ? 9 : 0;
+    return leave(code);
+}
+
+FAKE_API int FAKE(cuDevicePrimaryCtxRetain)(void **context, int device) {
+    int code = enter("cuDevicePrimaryCtxRetain");
+    (void)device;
+    *context = &fake.context;
+    return leave(code);
+}
+
+static int check_context(int code) {
+    return code == OK && fake_current == NULL ? NO_CONTEXT : code;
+}
+
+FAKE_API int FAKE(cuModuleLoadData)(void **module, const void *image) {
+    int code = check_context(enter("cuModuleLoadData"));
+    if (code == OK) {
+        code = image == NULL || *(const char *)image == '\0' ? INVALID_VALUE : check_unsafe();
+    }
+    *module = &fake;
+    return leave(code);
+}
+
+FAKE_API int FAKE(cuModuleGetFunction)(void **function, void *module, const char *name) {
+    int code = check_context(enter("cuModuleGetFunction"));
+    (void)module;
+    *function = NULL;
+#ifdef FAKE_CUDA_KERNELS
+    *function = (void *)find_emulated_kernel(name);
+#else
+    (void)name;
+#endif
+    return leave(code != OK ? code : *function == NULL ? NOT_FOUND : OK);
+}
+
+#ifdef FAKE_CUDA_KERNELS
+static void note_launch(const char *name, unsigned blocks, unsigned threads, void *stream) {
+    struct fake_launch *launch = &fake.launched[fake.launches++ % LAUNCHES_MAX];
+    launch->blocks = blocks;
+    launch->threads = threads;
+    launch->stream = (int)(stream_of(stream) - fake.streams);
+    snprintf(launch->name, sizeof(launch->name), "%s", name);
+}
+
+FAKE_API int FAKE(cuLaunchKernel)(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                                  unsigned block_x, unsigned block_y, unsigned block_z,
+                                  unsigned shared, void *stream, void **arguments, void **extra) {
+    const struct emulated_kernel *kernel = function;
+    int code = check_context(enter("cuLaunchKernel"));
+    if (grid_x == 0 || grid_y * grid_z * block_y * block_z != 1 || block_x == 0 ||
+        block_x > GPU_BLOCK_MAX || shared != 0 || extra != NULL) {
+        code = code == OK ? INVALID_VALUE : code;
+    }
+    if (code == OK) {
+        note_launch(kernel->name, grid_x, block_x, stream);
+        gpu_launch(kernel->run, grid_x, block_x, arguments);
+    }
+    return leave(code);
+}
+#endif
+
+FAKE_API int FAKE(cuMemPoolCreate)(void **pool, const void *properties) {
+    int code = enter("cuMemPoolCreate");
+    (void)properties;
+    *pool = &fake;
+    return leave(code == OK ? check_unsafe() : code);
+}
+
+FAKE_API int FAKE(cuMemPoolSetAttribute)(void *pool, int attribute, void *value) {
+    int code = enter("cuMemPoolSetAttribute");
+    (void)pool;
+    (void)value;
+    return leave(code != OK ? code : attribute == 4 ? OK : INVALID_VALUE);
+}
+
+FAKE_API int FAKE(cuMemAllocFromPoolAsync)(uint64_t *memory, size_t bytes, void *pool,
+                                           void *stream) {
+    int code = check_context(enter("cuMemAllocFromPoolAsync"));
+    (void)pool;
+    (void)stream;
+    *memory = 0;
+    if (code == OK) {
+        void *made = malloc(bytes);
+        *memory = (uint64_t)(uintptr_t)made;
+        code = made == NULL ? 2 : OK;
+        fake.live_memory += made != NULL;
+    }
+    return leave(code);
+}
+
+FAKE_API int FAKE(cuMemFreeAsync)(uint64_t memory, void *stream) {
+    int code = check_context(enter("cuMemFreeAsync"));
+    (void)stream;
+    free((void *)(uintptr_t)memory); /* also when it fails: nobody can use it any more */
+    fake.live_memory--;
+    return leave(code);
+}
+
+FAKE_API int FAKE(cuMemsetD32Async)(uint64_t memory, unsigned value, size_t words, void *stream) {
+    int code = check_context(enter("cuMemsetD32Async"));
+    (void)stream;
+    for (size_t i = 0; code == OK && i < words; i++) {
+        ((unsigned *)(uintptr_t)memory)[i] = value;
+    }
+    return leave(code);
+}
+
+FAKE_API int FAKE(cuMemcpyDtoHAsync_v2)(void *host, uint64_t memory, size_t bytes, void *stream) {
+    int code = check_context(enter("cuMemcpyDtoHAsync"));
+    if (code == OK && stream_of(stream)->capturing) {
+        fake.misuse++; /* it would become a node of the graph */
+    }
+    if (code == OK) {
+        memcpy(host, (const void *)(uintptr_t)memory, bytes);
+    }
+    return leave(code);
+}
+
+FAKE_API int FAKE(cuStreamSynchronize)(void *stream) {
+    int code = check_context(enter("cuStreamSynchronize"));
+    if (code == OK) {
+        code = stream_of(stream)->capturing ? CAPTURE_UNSAFE : check_unsafe();
+        fake.captures_broken += code != OK;
+    }
+    return leave(code);
+}
+
 /* --- what tests turn --- */
 
 FAKE_API void FAKE(fakeCudaMakeCurrent)(int current) {
@@ -520,4 +679,18 @@ FAKE_API int FAKE(fakeCudaLiveEvents)(void) {
     int live = fake.live_events;
     leave(OK);
     return live;
+}
+
+FAKE_API int FAKE(fakeCudaLiveMemory)(void) {
+    pthread_mutex_lock(&fake.lock);
+    int live = fake.live_memory;
+    leave(OK);
+    return live;
+}
+
+FAKE_API int FAKE(fakeCudaLaunches)(void) {
+    pthread_mutex_lock(&fake.lock);
+    int launches = fake.launches;
+    leave(OK);
+    return launches;
 }

@@ -12,15 +12,38 @@ static const struct {
     const char *name;
     void *function;
 } fake_functions[] = {
-    FAKE_ENTRY(cuCtxGetCurrent),    FAKE_ENTRY(cuCtxGetDevice),
-    FAKE_ENTRY(cuCtxGetId),         FAKE_ENTRY(cuCtxPushCurrent_v2),
-    FAKE_ENTRY(cuCtxPopCurrent_v2), FAKE_ENTRY(cuEventCreate),
-    FAKE_ENTRY(cuEventDestroy_v2),  FAKE_ENTRY(cuEventRecord),
-    FAKE_ENTRY(cuEventQuery),       FAKE_ENTRY(cuEventSynchronize),
-    FAKE_ENTRY(cuEventElapsedTime), FAKE_ENTRY(cuStreamIsCapturing),
-    FAKE_ENTRY(cuStreamGetId),      FAKE_ENTRY(cuThreadExchangeStreamCaptureMode),
-    FAKE_ENTRY(cuProfilerStart),    FAKE_ENTRY(cuProfilerStop),
+    FAKE_ENTRY(cuCtxGetCurrent),
+    FAKE_ENTRY(cuCtxGetDevice),
+    FAKE_ENTRY(cuCtxGetId),
+    FAKE_ENTRY(cuCtxPushCurrent_v2),
+    FAKE_ENTRY(cuCtxPopCurrent_v2),
+    FAKE_ENTRY(cuEventCreate),
+    FAKE_ENTRY(cuEventDestroy_v2),
+    FAKE_ENTRY(cuEventRecord),
+    FAKE_ENTRY(cuEventQuery),
+    FAKE_ENTRY(cuEventSynchronize),
+    FAKE_ENTRY(cuEventElapsedTime),
+    FAKE_ENTRY(cuStreamIsCapturing),
+    FAKE_ENTRY(cuStreamGetId),
+    FAKE_ENTRY(cuThreadExchangeStreamCaptureMode),
+    FAKE_ENTRY(cuProfilerStart),
+    FAKE_ENTRY(cuProfilerStop),
     FAKE_ENTRY(cuGetErrorName),
+    FAKE_ENTRY(cuDeviceGet),
+    FAKE_ENTRY(cuDeviceGetAttribute),
+    FAKE_ENTRY(cuDevicePrimaryCtxRetain),
+    FAKE_ENTRY(cuModuleLoadData),
+    FAKE_ENTRY(cuModuleGetFunction),
+    FAKE_ENTRY(cuMemPoolCreate),
+    FAKE_ENTRY(cuMemPoolSetAttribute),
+    FAKE_ENTRY(cuMemAllocFromPoolAsync),
+    FAKE_ENTRY(cuMemFreeAsync),
+    FAKE_ENTRY(cuMemsetD32Async),
+    FAKE_ENTRY(cuMemcpyDtoHAsync_v2),
+    FAKE_ENTRY(cuStreamSynchronize),
+#ifdef FAKE_CUDA_KERNELS
+    FAKE_ENTRY(cuLaunchKernel),
+#endif
 };
 
 enum { FAKE_FUNCTION_COUNT = sizeof(fake_functions) / sizeof(fake_functions[0]) };
@@ -37,7 +60,7 @@ static void *fake_lookup(void *missing, const char *name) {
 }
 
 /* For leak checkers, when no event is used any more. */
-static void fake_forget_events(void) {
+static __attribute__((unused)) void fake_forget_events(void) {
     while (fake.events != NULL) {
         struct fake_event *next = fake.events->next;
         free(fake.events);
