@@ -9,6 +9,12 @@ static int traverse(PyObject *module, visitproc visit, void *arg) {
     Py_VISIT(state->stage_type);
     Py_VISIT(state->no_op_stage_type);
     Py_VISIT(state->no_op_stage);
+    Py_VISIT(state->hook_event_type);
+    Py_VISIT(state->key_iter);
+    Py_VISIT(state->key_microbatch);
+    for (int i = 0; i < MU_PY_HOOK_FIELDS; i++) {
+        Py_VISIT(state->hook_event_names[i]);
+    }
     Py_VISIT(state->digest_type);
     Py_VISIT(state->tensor_diff_type);
     Py_VISIT(state->tensor_stats_type);
@@ -24,6 +30,12 @@ static int clear(PyObject *module) {
     Py_CLEAR(state->stage_type);
     Py_CLEAR(state->no_op_stage_type);
     Py_CLEAR(state->no_op_stage);
+    Py_CLEAR(state->hook_event_type);
+    Py_CLEAR(state->key_iter);
+    Py_CLEAR(state->key_microbatch);
+    for (int i = 0; i < MU_PY_HOOK_FIELDS; i++) {
+        Py_CLEAR(state->hook_event_names[i]);
+    }
     Py_CLEAR(state->digest_type);
     Py_CLEAR(state->tensor_diff_type);
     Py_CLEAR(state->tensor_stats_type);
@@ -48,6 +60,8 @@ static PyModuleDef_Slot slots[] = {
     {Py_mod_exec, mu_py_journal_exec},
     {Py_mod_exec, mu_py_trace_exec},
     {Py_mod_exec, mu_py_tensor_exec},
+    {Py_mod_exec, mu_py_hook_event_exec},
+    {Py_mod_exec, mu_py_capture_exec},
     {Py_mod_exec, mu_py_torch_ops_exec},
     {Py_mod_exec, mu_py_tensor_hash_exec},
     {Py_mod_exec, mu_py_tensor_hash_parts_exec},

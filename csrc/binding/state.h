@@ -18,6 +18,8 @@ struct mu_nvtx;
 struct mu_recorder;
 struct mu_timer;
 
+enum { MU_PY_HOOK_FIELDS = 4 };
+
 struct mu_state {
     PyObject *format_error;         /* owned: the exception type my_utils._core.FormatError */
     PyObject *warning_hook;         /* owned: callable(kind, message), or NULL */
@@ -26,11 +28,15 @@ struct mu_state {
     PyTypeObject *no_op_stage_type; /* owned */
     PyTypeObject *tensor_diff_type; /* owned */
     PyObject *no_op_stage;          /* owned: the one stage of all NoOpTimers */
-    struct mu_recorder *recorder;   /* owned; NULL before the first use */
-    struct mu_timer *event_timer;   /* owned: its lanes carry the events of log_event */
-    uint32_t reported_troubles;     /* bits of the kinds that were warned of */
-    uint32_t reported_cuda;         /* the same for GPU times */
-    struct mu_nvtx *nvtx;           /* owned; NULL while no tool listens */
+    PyTypeObject *hook_event_type;  /* owned */
+    PyObject *hook_event_names[MU_PY_HOOK_FIELDS]; /* owned: of the fields, in their order */
+    PyObject *key_iter;                            /* owned: "iter" */
+    PyObject *key_microbatch;                      /* owned: "microbatch_index" */
+    struct mu_recorder *recorder;                  /* owned; NULL before the first use */
+    struct mu_timer *event_timer; /* owned: its lanes carry the events of log_event */
+    uint32_t reported_troubles;   /* bits of the kinds that were warned of */
+    uint32_t reported_cuda;       /* the same for GPU times */
+    struct mu_nvtx *nvtx;         /* owned; NULL while no tool listens */
     bool nvtx_asked;
     PyTypeObject *digest_type;        /* owned: TensorDigest */
     PyTypeObject *tensor_stats_type;  /* owned */
@@ -59,6 +65,8 @@ int mu_py_marks_exec(PyObject *module);
 int mu_py_journal_exec(PyObject *module);
 int mu_py_trace_exec(PyObject *module);
 int mu_py_tensor_exec(PyObject *module);
+int mu_py_hook_event_exec(PyObject *module);
+int mu_py_capture_exec(PyObject *module);
 int mu_py_torch_ops_exec(PyObject *module);
 int mu_py_tensor_hash_exec(PyObject *module);
 int mu_py_tensor_hash_parts_exec(PyObject *module);

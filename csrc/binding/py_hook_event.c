@@ -1,0 +1,294 @@
+#include "py_hook_event.h"
+
+#include <structmember.h>
+
+#include "args.h"
+
+struct hook_event {
+    PyObject_HEAD PyObject *profile_name; /* owned, as all four: str */
+    PyObject *meta;                       /* dict or None */
+    PyObject *role;                       /* str or None */
+    PyObject *rank;                       /* int or None */
+};
+
+enum { FIELDS = MU_PY_HOOK_FIELDS };
+
+static const char *const field_names[] = {"profile_name", "meta", "role", "rank", NULL};
+static const struct mu_py_signature signature = {"HookEvent", field_names, 1, FIELDS};
+
+/* --- what the fields may hold ------------------------------------------------------------- */
+
+static int wrong_field(const char *name, const char *allowed, PyObject *value) {
+    PyErr_Format(PyExc_TypeError, "%s must be %s, not %.100s (%.200R)", name, allowed,
+                 Py_TYPE(value)->tp_name, value);
+    return -1;
+}
+
+static int check_fields(PyObject *const *fields) {
+    if (!PyUnicode_Check(fields[0])) {
+        return wrong_field("profile_name", "str", fields[0]);
+    }
+    if (!PyDict_Check(fields[1]) && fields[1] != Py_None) {
+        return wrong_field("meta", "a dict or None", fields[1]);
+    }
+    if (!PyUnicode_Check(fields[2]) && fields[2] != Py_None) {
+        return wrong_field("role", "str or None", fields[2]);
+    }
+    if (fields[3] != Py_None && (!PyIndex_Check(fields[3]) || PyBool_Check(fields[3]))) {
+        return wrong_field("rank", "int or None", fields[3]);
+    }
+    return 0;
+}
+
+/* --- making one --------------------------------------------------------------------------- */
+
+static PyObject *make(PyTypeObject *type, PyObject **fields) {
+    for (int i = 0; i < FIELDS; i++) {
+        fields[i] = fields[i] == NULL ? Py_None : fields[i];
+    }
+    if (check_fields(fields) < 0) {
+        return NULL;
+    }
+    struct hook_event *self = (struct hook_event *)type->tp_alloc(type, 0);
+    if (self == NULL) {
+        return NULL;
+    }
+    self->profile_name = Py_NewRef(fields[0]);
+    self->meta = Py_NewRef(fields[1]);
+    self->role = Py_NewRef(fields[2]);
+    self->rank = Py_NewRef(fields[3]);
+    return (PyObject *)self;
+}
+
+/* Arguments in the order of the fields, with keywords as the compiler interned them: false for all
+ * others, which take the longer way. */
+static bool bind_in_order(const struct mu_state *state, PyObject *const *args, Py_ssize_t count,
+                          PyObject *keywords, PyObject **fields) {
+    Py_ssize_t named = keywords == NULL ? 0 : PyTuple_GET_SIZE(keywords);
+    if (count + named < 1 || count + named > FIELDS) {
+        return false;
+    }
+    for (Py_ssize_t i = 0; i < FIELDS; i++) {
+        if (i >= count && i < count + named &&
+            PyTuple_GET_ITEM(keywords, i - count) != state->hook_event_names[i]) {
+            return false;
+        }
+        fields[i] = i < count + named ? args[i] : NULL;
+    }
+    return true;
+}
+
+static PyObject *event_vectorcall(PyObject *type, PyObject *const *args, size_t flags,
+                                  PyObject *keywords) {
+    const struct mu_state *state = PyType_GetModuleState((PyTypeObject *)type);
+    Py_ssize_t count = PyVectorcall_NARGS(flags);
+    PyObject *fields[FIELDS];
+    if (!bind_in_order(state, args, count, keywords, fields) &&
+        mu_py_bind(&signature, args, count, keywords, fields) < 0) {
+        return NULL;
+    }
+    return make((PyTypeObject *)type, fields);
+}
+
+/* For subclasses, which have no vectorcall. */
+static PyObject *event_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    PyObject *fields[FIELDS] = {NULL};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|OOO:HookEvent", (char **)field_names,
+                                     &fields[0], &fields[1], &fields[2], &fields[3])) {
+        return NULL;
+    }
+    return make(type, fields);
+}
+
+static int event_traverse(PyObject *object, visitproc visit, void *arg) {
+    struct hook_event *self = (struct hook_event *)object;
+    Py_VISIT(Py_TYPE(object));
+    Py_VISIT(self->profile_name);
+    Py_VISIT(self->meta);
+    Py_VISIT(self->role);
+    Py_VISIT(self->rank);
+    return 0;
+}
+
+static int event_clear(PyObject *object) {
+    struct hook_event *self = (struct hook_event *)object;
+    Py_CLEAR(self->profile_name);
+    Py_CLEAR(self->meta);
+    Py_CLEAR(self->role);
+    Py_CLEAR(self->rank);
+    return 0;
+}
+
+static void event_dealloc(PyObject *object) {
+    PyTypeObject *type = Py_TYPE(object);
+    PyObject_GC_UnTrack(object);
+    event_clear(object);
+    type->tp_free(object);
+    Py_DECREF(type);
+}
+
+/* --- the surface of a dataclass ------------------------------------------------------------ */
+
+/* A new tuple of the fields; what a user deleted stands as None. */
+static PyObject *fields_of(PyObject *object) {
+    struct hook_event *self = (struct hook_event *)object;
+    PyObject *fields[] = {self->profile_name, self->meta, self->role, self->rank};
+    for (int i = 0; i < FIELDS; i++) {
+        fields[i] = fields[i] == NULL ? Py_None : fields[i];
+    }
+    return PyTuple_Pack(FIELDS, fields[0], fields[1], fields[2], fields[3]);
+}
+
+static PyObject *event_repr(PyObject *self) {
+    PyObject *fields = fields_of(self);
+    if (fields == NULL) {
+        return NULL;
+    }
+    PyObject *text = PyUnicode_FromFormat("HookEvent(profile_name=%R, meta=%R, role=%R, rank=%R)",
+                                          PyTuple_GET_ITEM(fields, 0), PyTuple_GET_ITEM(fields, 1),
+                                          PyTuple_GET_ITEM(fields, 2), PyTuple_GET_ITEM(fields, 3));
+    Py_DECREF(fields);
+    return text;
+}
+
+static PyObject *event_compare(PyObject *self, PyObject *other, int op) {
+    if ((op != Py_EQ && op != Py_NE) || Py_TYPE(self) != Py_TYPE(other)) {
+        Py_RETURN_NOTIMPLEMENTED;
+    }
+    PyObject *left = fields_of(self);
+    PyObject *right = left == NULL ? NULL : fields_of(other);
+    PyObject *answer = right == NULL ? NULL : PyObject_RichCompare(left, right, op);
+    Py_XDECREF(left);
+    Py_XDECREF(right);
+    return answer;
+}
+
+static PyObject *event_reduce(PyObject *self, PyObject *Py_UNUSED(ignored)) {
+    PyObject *fields = fields_of(self);
+    return fields == NULL ? NULL : Py_BuildValue("(ON)", Py_TYPE(self), fields);
+}
+
+static PyMemberDef event_members[] = {
+    {"profile_name", T_OBJECT, offsetof(struct hook_event, profile_name), 0,
+     PyDoc_STR("str: the function that begins or ends.")},
+    {"meta", T_OBJECT, offsetof(struct hook_event, meta), 0,
+     PyDoc_STR("dict or None: `iter` and `microbatch_index` are read, integers both.")},
+    {"role", T_OBJECT, offsetof(struct hook_event, role), 0, PyDoc_STR("str or None")},
+    {"rank", T_OBJECT, offsetof(struct hook_event, rank), 0, PyDoc_STR("int or None")},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyMethodDef event_methods[] = {
+    {"__reduce__", event_reduce, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+PyDoc_STRVAR(
+    event_doc,
+    "HookEvent(profile_name, meta=None, role=None, rank=None)\n--\n\n"
+    "A profiled function begins or ends.\n\n"
+    "Of `meta` the keys `iter` and `microbatch_index` are read, and all others left alone.\n"
+    "Two are equal when all fields are.\n\n"
+    "TypeError for a name or role that is no str, meta that is no dict, a rank that is no\n"
+    "int.");
+
+static PyType_Slot event_slots[] = {
+    {Py_tp_doc, (void *)event_doc},
+    {Py_tp_new, event_new},
+    {Py_tp_dealloc, event_dealloc},
+    {Py_tp_traverse, event_traverse},
+    {Py_tp_clear, event_clear},
+    {Py_tp_repr, event_repr},
+    {Py_tp_richcompare, event_compare},
+    {Py_tp_hash, PyObject_HashNotImplemented},
+    {Py_tp_members, event_members},
+    {Py_tp_methods, event_methods},
+    {0, NULL},
+};
+
+static PyType_Spec event_spec = {
+    .name = "my_utils._core.HookEvent",
+    .basicsize = sizeof(struct hook_event),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+    .slots = event_slots,
+};
+
+/* --- reading one -------------------------------------------------------------------------- */
+
+bool mu_py_is_hook_event(const struct mu_state *state, PyObject *object) {
+    return PyObject_TypeCheck(object, state->hook_event_type);
+}
+
+static int text_of(PyObject *value, const char *name, struct mu_capture_text *out) {
+    struct mu_py_text text;
+    if (mu_py_utf8(value == NULL ? Py_None : value, name, &text) < 0) {
+        return -1;
+    }
+    out->bytes = text.bytes;
+    out->length = (size_t)text.length;
+    return 0;
+}
+
+int mu_py_hook_name(PyObject *event, struct mu_capture_text *name) {
+    return text_of(((struct hook_event *)event)->profile_name, "profile_name", name);
+}
+
+/* An int that may be absent or None. */
+static int number_of(PyObject *value, const char *name, bool *has, int64_t *out) {
+    *has = value != NULL && value != Py_None;
+    return *has ? mu_py_int64(value, name, out) : 0;
+}
+
+static int read_meta(struct mu_state *state, PyObject *meta, struct mu_capture_event *out) {
+    if (meta == NULL || !PyDict_Check(meta)) {
+        return 0;
+    }
+    PyObject *iter = PyDict_GetItemWithError(meta, state->key_iter); /* borrowed, as the next */
+    if (iter == NULL && PyErr_Occurred()) {
+        return -1;
+    }
+    PyObject *microbatch = PyDict_GetItemWithError(meta, state->key_microbatch);
+    if (microbatch == NULL && PyErr_Occurred()) {
+        return -1;
+    }
+    if (number_of(iter, "meta['iter']", &out->has_iter, &out->iter) < 0) {
+        return -1;
+    }
+    return number_of(microbatch, "meta['microbatch_index']", &out->has_microbatch,
+                     &out->microbatch);
+}
+
+int mu_py_hook_read(struct mu_state *state, PyObject *event, struct mu_capture_event *out) {
+    const struct hook_event *self = (const struct hook_event *)event;
+    *out = (struct mu_capture_event){.thread = PyThread_get_thread_ident()};
+    if (mu_py_hook_name(event, &out->name) < 0) {
+        return -1;
+    }
+    if (self->role != NULL && self->role != Py_None &&
+        text_of(self->role, "role", &out->role) < 0) {
+        return -1;
+    }
+    if (number_of(self->rank, "rank", &out->has_rank, &out->rank) < 0) {
+        return -1;
+    }
+    return read_meta(state, self->meta, out);
+}
+
+int mu_py_hook_event_exec(PyObject *module) {
+    struct mu_state *state = mu_state_of(module);
+    state->hook_event_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &event_spec, NULL);
+    state->key_iter = PyUnicode_InternFromString("iter");
+    state->key_microbatch = PyUnicode_InternFromString("microbatch_index");
+    if (state->hook_event_type == NULL || state->key_iter == NULL ||
+        state->key_microbatch == NULL) {
+        return -1;
+    }
+    for (int i = 0; i < FIELDS; i++) {
+        state->hook_event_names[i] = PyUnicode_InternFromString(field_names[i]);
+        if (state->hook_event_names[i] == NULL) {
+            return -1;
+        }
+    }
+    state->hook_event_type->tp_vectorcall = event_vectorcall;
+    return PyModule_AddType(module, state->hook_event_type);
+}

@@ -1,0 +1,284 @@
+"""What a capture window starts and stops.
+
+A backend has `start()` and `stop()`. The controller sees to it that they come in pairs, and never
+two starts in a row. A backend may also take the window's id: `start_window(window_id)` is what the
+controller calls, and calls `start()` unless overridden.
+
+>>> class Counter(CaptureBackend):
+...     starts = 0
+...     def start(self) -> None:
+...         self.starts += 1
+>>> counter = Counter()
+>>> counter.start_window("w1")
+>>> counter.starts
+1
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from . import _slot
+
+__all__ = [
+    "CaptureBackend",
+    "CudaProfilerBackend",
+    "MemorySnapshotBackend",
+    "MultiBackend",
+    "NoOpBackend",
+    "TorchProfilerBackend",
+]
+
+_logger = logging.getLogger("my_utils")
+
+
+class CaptureBackend:
+    """What is started when a window opens, and stopped when it closes.
+
+    An exception out of `start` ends the window without a `stop`; one out of `stop` is logged. Both
+    run in the thread whose hook opened or closed the window, with no lock of the interpreter held
+    for longer than they hold it themselves.
+    """
+
+    def start(self) -> None:
+        """Begins to capture."""
+
+    def stop(self) -> None:
+        """Ends what `start` began."""
+
+    def start_window(self, window_id: str) -> None:
+        """Begins to capture for the window of that id; calls `start` unless overridden."""
+        self.start()
+
+    def stop_window(self, window_id: str) -> None:
+        """Ends it; calls `stop` unless overridden."""
+        self.stop()
+
+
+class NoOpBackend(CaptureBackend):
+    """Captures nothing: for ranks that have windows armed and no profiler."""
+
+
+class CudaProfilerBackend(CaptureBackend):
+    """Starts and stops the CUDA profiler, for `nsys --capture-range=cudaProfilerApi` and `ncu`.
+
+    synchronize: wait for the GPU before both, so that the range holds the work of the calls in it
+        and no other. That stops the training for the queue's length; False leaves it alone.
+
+    Without CUDA one warning is logged and nothing is captured.
+    """
+
+    def __init__(self, synchronize: bool = True) -> None:
+        self.synchronize = synchronize
+        self._warned = False
+
+    def _runtime(self) -> Any:
+        """torch's CUDA runtime, or None with one warning."""
+        import torch
+
+        if torch.cuda.is_available():
+            return torch.cuda.cudart()
+        if not self._warned:
+            self._warned = True
+            _logger.warning("CudaProfilerBackend: CUDA is not available; nothing is captured")
+        return None
+
+    def start(self) -> None:
+        """Waits for the GPU if asked to, then cudaProfilerStart."""
+        runtime = self._runtime()
+        if runtime is not None:
+            self._wait()
+            _check(runtime.cudaProfilerStart())
+
+    def stop(self) -> None:
+        """Waits for the GPU if asked to, then cudaProfilerStop."""
+        runtime = self._runtime()
+        if runtime is not None:
+            self._wait()
+            _check(runtime.cudaProfilerStop())
+
+    def _wait(self) -> None:
+        if self.synchronize:
+            import torch
+
+            torch.cuda.synchronize()
+
+
+def _check(code: Any) -> None:
+    import torch
+
+    torch.cuda.check_error(code)
+
+
+class TorchProfilerBackend(CaptureBackend):
+    """torch's profiler around each window, with a Chrome trace of its own:
+    `<output_dir>/<window id>__rank<rank>.json`, numbered when it is there already.
+
+    output_dir: made as needed. rank: for the name; the logger's by default.
+    options: keywords for `torch.profiler.profile`, such as `record_shapes=True`.
+
+    While another profiler runs the window is captured by nobody, with a warning. The trace is
+    written under another name first, so that a file with this name is whole.
+    """
+
+    def __init__(
+        self, output_dir: str | os.PathLike[str], rank: int | None = None, **options: Any
+    ) -> None:
+        self.output_dir = Path(output_dir)
+        self.rank = rank
+        self.options = options
+        self.traces: list[Path] = []
+        self._running: tuple[Any, _slot.Lease] | None = None
+
+    def start(self) -> None:
+        """Opens the profiler for a window without a name."""
+        self.start_window("window")
+
+    def start_window(self, window_id: str) -> None:
+        """Opens the profiler."""
+        import torch
+
+        lease = _slot.take(f"TorchProfilerBackend, window {window_id!r}", close=self.stop)
+        if lease is None:
+            return
+        try:
+            profiler = torch.profiler.profile(**self.options)
+            profiler.start()
+        except BaseException:
+            lease.release()
+            raise
+        self._running = profiler, lease
+
+    def stop(self) -> None:
+        """Writes the trace of a window without a name."""
+        self.stop_window("window")
+
+    def stop_window(self, window_id: str) -> None:
+        """Closes the profiler and writes the trace."""
+        if self._running is None:
+            return
+        (profiler, lease), self._running = self._running, None
+        if not lease.held:
+            return  # a forked child: the parent's profiler
+        try:
+            profiler.stop()
+        finally:
+            lease.release()
+        path = _free_path(self.output_dir, _file_name(window_id, self.rank), ".json")
+        temporary = path.with_suffix(".json.part")
+        profiler.export_chrome_trace(str(temporary))
+        temporary.replace(path)
+        self.traces.append(path)
+
+
+class MemorySnapshotBackend(CaptureBackend):
+    """The CUDA allocator's history of each window, for https://pytorch.org/memory_viz:
+    `<output_dir>/<window id>__rank<rank>.pickle`, numbered when it is there already.
+
+    max_entries: allocator events that are kept at most. Without CUDA one warning is logged.
+    """
+
+    def __init__(
+        self,
+        output_dir: str | os.PathLike[str],
+        rank: int | None = None,
+        max_entries: int = 100_000,
+    ) -> None:
+        self.output_dir = Path(output_dir)
+        self.rank = rank
+        self.max_entries = max_entries
+        self.snapshots: list[Path] = []
+        self._recording = False
+        self._warned = False
+
+    def start(self) -> None:
+        """Begins to record allocations."""
+        import torch
+
+        if torch.cuda.is_available():
+            torch.cuda.memory._record_memory_history(max_entries=self.max_entries)
+            self._recording = True
+        elif not self._warned:
+            self._warned = True
+            _logger.warning("MemorySnapshotBackend: CUDA is not available; nothing is recorded")
+
+    def stop(self) -> None:
+        """Writes the snapshot of a window without a name."""
+        self.stop_window("window")
+
+    def stop_window(self, window_id: str) -> None:
+        """Writes the snapshot, and ends the recording."""
+        import torch
+
+        if not self._recording:
+            return
+        self._recording = False
+        try:
+            path = _free_path(self.output_dir, _file_name(window_id, self.rank), ".pickle")
+            temporary = path.with_suffix(".pickle.part")
+            torch.cuda.memory._dump_snapshot(str(temporary))
+            temporary.replace(path)
+            self.snapshots.append(path)
+        finally:
+            torch.cuda.memory._record_memory_history(enabled=None)
+
+
+class MultiBackend(CaptureBackend):
+    """Several backends as one: started in order, stopped in reverse.
+
+    When one cannot be started, those before it are stopped and the exception goes on. All are
+    stopped whatever one of them raises; the first exception goes on.
+    """
+
+    def __init__(self, backends: Sequence[CaptureBackend]) -> None:
+        self.backends = list(backends)
+
+    def start(self) -> None:
+        """Starts all for a window without a name."""
+        self.start_window("window")
+
+    def stop(self) -> None:
+        """Stops all for a window without a name."""
+        self.stop_window("window")
+
+    def start_window(self, window_id: str) -> None:
+        """Starts all."""
+        with contextlib.ExitStack() as started:
+            for backend in self.backends:
+                backend.start_window(window_id)
+                started.callback(backend.stop_window, window_id)
+            started.pop_all()
+
+    def stop_window(self, window_id: str) -> None:
+        """Stops all."""
+        with contextlib.ExitStack() as stops:
+            for backend in self.backends:
+                stops.callback(backend.stop_window, window_id)
+
+
+# --- files ---
+
+
+def _file_name(window_id: str, rank: int | None) -> str:
+    """A name without what a file name must not have."""
+    from ..logger import GlobalLogger
+
+    number = GlobalLogger().rank if rank is None else rank
+    return f"{re.sub(r'[^A-Za-z0-9._+-]+', '_', window_id).strip('.') or 'window'}__rank{number}"
+
+
+def _free_path(folder: Path, name: str, suffix: str) -> Path:
+    """A path that is not taken, numbered or with the time where need be; makes the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in range(1, 10_000):
+        path = folder / (f"{name}{suffix}" if number == 1 else f"{name}.{number}{suffix}")
+        if not path.exists():
+            return path
+    return folder / f"{name}.{time.time_ns()}{suffix}"

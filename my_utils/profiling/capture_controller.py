@@ -1,0 +1,467 @@
+"""Capture windows: a profiler that starts at one call of one function and stops at another.
+
+Functions report that they begin and end, `on_enter` and `on_exit`; a window that is armed says
+where to start and where to stop. Nothing armed, a report costs as much as an empty call.
+
+>>> from my_utils.profiling.backends import CaptureBackend
+>>> class Loud(CaptureBackend):
+...     def start(self) -> None: print("start")
+...     def stop(self) -> None: print("stop")
+>>> controller = CaptureController(Loud())
+>>> controller.arm({"window_id": "w1", "start_profile_names": ["forward"], "start_iter": 10})
+>>> for step in (9, 10, 11):
+...     with controller.hook("forward", iter=step):
+...         print("step", step)
+step 9
+start
+step 10
+stop
+step 11
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import dataclasses
+import enum
+import functools
+import inspect
+import logging
+import os
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from .. import _core
+from .._core import HookEvent
+from .backends import CaptureBackend
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["CaptureController", "CaptureSpec", "CaptureState", "HookEvent", "StopPolicy"]
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_package_logger = logging.getLogger("my_utils")
+
+
+class StopPolicy(enum.StrEnum):
+    """When a window closes.
+
+    MANUAL: at `disarm`. ON_TRIGGER_FUNC_EXIT: when the call that opened it returns; calls of the
+    same function inside it, nested or recursive, do not count. ON_STOP_PROFILE_NAME: at the stop
+    gate.
+    """
+
+    MANUAL = "MANUAL"
+    ON_TRIGGER_FUNC_EXIT = "ON_TRIGGER_FUNC_EXIT"
+    ON_STOP_PROFILE_NAME = "ON_STOP_PROFILE_NAME"
+
+
+class CaptureState(enum.StrEnum):
+    """IDLE: nothing is armed. ARMED: a window waits. CAPTURING: one is open."""
+
+    IDLE = "idle"
+    ARMED = "armed"
+    CAPTURING = "capturing"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CaptureSpec:
+    """A window, checked. `arm` takes one, or a mapping with these keys.
+
+    window_id: its name, for messages and files.
+    start_profile_names, start_iter, start_mb, start_edge: opens at a function of one of these names
+        in that iteration and micro-batch (None: any), when it begins ("ENTER") or ends ("EXIT").
+    stop_policy: see `StopPolicy`. By default ON_STOP_PROFILE_NAME where stop_profile_names are
+        given, else ON_TRIGGER_FUNC_EXIT.
+    stop_profile_names, stop_iter, stop_mb, stop_edge: the stop gate, used by ON_STOP_PROFILE_NAME
+        only. A stop in a later iteration than stop_iter closes the window as well.
+    roles, ranks: only events of these roles and ranks count; None for all. An event without a role
+        or rank does not pass a filter of that kind.
+    nvtx: True for an NVTX range round the window, named by its id, or the name of the range.
+
+    Raises TypeError or ValueError that names the field.
+    """
+
+    window_id: str
+    start_profile_names: Sequence[str]
+    start_iter: int | None = None
+    start_mb: int | None = None
+    start_edge: str = "ENTER"
+    stop_profile_names: Sequence[str] = ()
+    stop_iter: int | None = None
+    stop_mb: int | None = None
+    stop_edge: str = "EXIT"
+    stop_policy: str | None = None
+    roles: Sequence[str] | None = None
+    ranks: Sequence[int] | None = None
+    nvtx: bool | str = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.window_id, str) or not self.window_id:
+            raise _wrong("window_id", "a str that is not empty", self.window_id)
+        for name in ("start_profile_names", "stop_profile_names", "roles"):
+            self._check_list(name, str, "str")
+        self._check_list("ranks", int, "int")
+        if not self.start_profile_names:
+            raise ValueError("start_profile_names must name at least one function, not none")
+        for name in ("start_iter", "start_mb", "stop_iter", "stop_mb"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+                raise _wrong(name, "an int or None", value)
+        for name in ("start_edge", "stop_edge"):
+            if getattr(self, name) not in ("ENTER", "EXIT"):
+                raise ValueError(f"{name} must be 'ENTER' or 'EXIT', not {getattr(self, name)!r}")
+        if not isinstance(self.nvtx, bool | str):
+            raise _wrong("nvtx", "a bool or a str", self.nvtx)
+        self._check_policy()
+
+    def _check_list(self, name: str, kind: type, words: str) -> None:
+        value = getattr(self, name)
+        if value is None and name in ("roles", "ranks"):
+            return
+        if isinstance(value, str) or not isinstance(value, Sequence):
+            raise _wrong(name, f"a list of {words}", value)
+        for item in value:
+            if not isinstance(item, kind) or isinstance(item, bool):
+                raise _wrong(name, f"a list of {words}", value)
+        object.__setattr__(self, name, tuple(value))
+
+    def _check_policy(self) -> None:
+        policy = self.stop_policy
+        if policy is None:
+            policy = "ON_STOP_PROFILE_NAME" if self.stop_profile_names else "ON_TRIGGER_FUNC_EXIT"
+        if policy not in list(StopPolicy):
+            allowed = ", ".join(map(repr, map(str, StopPolicy)))
+            raise ValueError(f"stop_policy must be one of {allowed}, not {policy!r}")
+        if policy == StopPolicy.ON_STOP_PROFILE_NAME and not self.stop_profile_names:
+            raise ValueError("stop_profile_names must name a function for ON_STOP_PROFILE_NAME")
+        if policy == StopPolicy.ON_TRIGGER_FUNC_EXIT and self.start_edge == "EXIT":
+            raise ValueError("start_edge must be 'ENTER' for ON_TRIGGER_FUNC_EXIT, not 'EXIT'")
+        object.__setattr__(self, "stop_policy", str(policy))
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, Any]) -> CaptureSpec:
+        """A spec from the keys of a mapping; TypeError names one that is not known or missing."""
+        fields = {field.name: field for field in dataclasses.fields(cls)}
+        for key in mapping:
+            if key not in fields:
+                raise TypeError(f"a window has no field {key!r}; it has {', '.join(fields)}")
+        for name in ("window_id", "start_profile_names"):
+            if name not in mapping:
+                raise TypeError(f"a window needs the field {name!r}")
+        return cls(**mapping)
+
+
+def _wrong(name: str, allowed: str, value: object) -> TypeError:
+    return TypeError(f"{name} must be {allowed}, not {value!r}")
+
+
+class CaptureController(_core.CaptureWindows):
+    """Starts and stops a backend as hooks meet the windows that are armed.
+
+    backend: what is started and stopped; see `my_utils.profiling.backends`.
+    logger: for messages; the package's by default.
+
+    `on_enter(event)` and `on_exit(event, raised=False)` are called by the profiled functions, or by
+    `hook`, `wrap` and `attach`. They raise TypeError for what is no `HookEvent` and nothing else,
+    and let an exception of the function through.
+
+    One window is open at a time. What becomes of a window, in the log and in `outcomes`:
+
+        done        opened, and closed as its policy says
+        raised      closed because its trigger, or its stop function, raised
+        overrun     closed because the iteration of its stop gate was over
+        disarmed    taken back by `disarm`, or replaced by another of its id
+        failed      the backend raised at the start; it is not stopped then
+        late        never opened: the iteration of its start gate was over
+        overlapped  never opened: another window was open at its moment
+
+    Each window opens once. Arming an id that waits replaces it; one that is open stays, and `arm`
+    raises RuntimeError. An open window is closed when the process exits. A forked child has none.
+    All methods may be called from any thread; hooks that the backend itself runs into are left out.
+    """
+
+    def __init__(self, backend: CaptureBackend, logger: logging.Logger | None = None) -> None:
+        if not callable(getattr(backend, "start", None)) or not callable(
+            getattr(backend, "stop", None)
+        ):
+            raise _wrong("backend", "an object with start() and stop()", backend)
+        self.backend = backend
+        self.logger = _package_logger if logger is None else logger
+        self.outcomes: dict[str, str] = {}
+        self._specs: dict[str, CaptureSpec] = {}
+        self._ranges: dict[str, bool] = {}
+        _alive.add(self)
+
+    # --- arming ---
+
+    def arm(self, spec: CaptureSpec | Mapping[str, Any]) -> None:
+        """Arms a window, or raises TypeError or ValueError that names the field.
+
+        RuntimeError when the window of that id is open, or 64 windows wait already.
+        """
+        if not isinstance(spec, CaptureSpec):
+            if not isinstance(spec, Mapping):
+                raise _wrong("spec", "a mapping or a CaptureSpec", spec)
+            spec = CaptureSpec.from_mapping(spec)
+        self.arm_window(
+            spec.window_id,
+            (spec.start_profile_names, spec.start_iter, spec.start_mb, spec.start_edge == "EXIT"),
+            (spec.stop_profile_names, spec.stop_iter, spec.stop_mb, spec.stop_edge == "EXIT"),
+            spec.stop_policy,
+            spec.roles or (),
+            spec.ranks or (),
+        )
+        self._specs[spec.window_id] = spec
+
+    def disarm(self, window_id: str | None = None) -> bool:
+        """Takes a window back, all of them by default, and closes what is open; whether there was
+        one."""
+        if window_id is not None:
+            return self.disarm_window(window_id)
+        open_id, armed = self.pending()
+        found = [name for name in (open_id, *armed) if name is not None]
+        taken = [self.disarm_window(name) for name in found]
+        return any(taken)
+
+    @property
+    def state(self) -> CaptureState:
+        """Whether a window is open, or waits."""
+        open_id, armed = self.pending()
+        if open_id is not None:
+            return CaptureState.CAPTURING
+        return CaptureState.ARMED if armed else CaptureState.IDLE
+
+    @property
+    def window(self) -> str | None:
+        """The id of the open window."""
+        return self.pending()[0]
+
+    @property
+    def armed(self) -> list[str]:
+        """The ids of the windows that wait."""
+        return self.pending()[1]
+
+    # --- what the C part calls ---
+
+    def _open(self, window_id: str) -> bool:
+        spec = self._specs.get(window_id)
+        start = getattr(self.backend, "start_window", None)
+        try:
+            if start is None:
+                self.backend.start()
+            else:
+                start(window_id)
+        except Exception:
+            self.logger.exception("capture window %s: the backend could not be started", window_id)
+            return False
+        if spec is not None and spec.nvtx:
+            self._ranges[window_id] = _push_range(spec.nvtx, window_id)
+        self.logger.info("capture window %s: open", window_id)
+        return True
+
+    def _close(self, window_id: str) -> None:
+        if self._ranges.pop(window_id, False):
+            _pop_range()
+        stop = getattr(self.backend, "stop_window", None)
+        try:
+            if stop is None:
+                self.backend.stop()
+            else:
+                stop(window_id)
+        except Exception:
+            self.logger.exception("capture window %s: the backend could not be stopped", window_id)
+
+    def _ended(self, window_id: str, outcome: str) -> None:
+        if window_id not in self.armed and window_id != self.window:
+            self._specs.pop(window_id, None)
+        self.outcomes[window_id] = outcome
+        unlucky = outcome not in ("done", "disarmed")
+        self.logger.log(
+            logging.WARNING if unlucky else logging.INFO,
+            "capture window %s: %s",
+            window_id,
+            _MEANING[outcome],
+        )
+
+    # --- hooks ---
+
+    @contextlib.contextmanager
+    def hook(
+        self,
+        profile_name: str,
+        *,
+        role: str | None = None,
+        rank: int | None = None,
+        **meta: Any,
+    ) -> Iterator[None]:
+        """Reports the beginning and the end of a block; keywords are the event's `meta`."""
+        event = HookEvent(profile_name, meta, role, rank)
+        self.on_enter(event)
+        try:
+            yield
+        except BaseException:
+            self.on_exit(event, raised=True)
+            raise
+        self.on_exit(event)
+
+    def wrap(
+        self,
+        profile_name: str,
+        *,
+        role: str | None = None,
+        rank: int | None = None,
+        meta: Callable[..., dict[str, Any]] | None = None,
+    ) -> Callable[[_F], _F]:
+        """A decorator that reports every call of a function, a coroutine function or a generator.
+
+        meta: called with the function's arguments, returns the event's `meta`.
+        """
+
+        def decorate(function: _F) -> _F:
+            def hook(*args: Any, **kwargs: Any) -> contextlib.AbstractContextManager[None]:
+                found = {} if meta is None else meta(*args, **kwargs)
+                return self._hook_of(profile_name, found, role, rank)
+
+            return _wrapped(function, hook)
+
+        return decorate
+
+    @contextlib.contextmanager
+    def _hook_of(
+        self, profile_name: str, meta: dict[str, Any], role: str | None, rank: int | None
+    ) -> Iterator[None]:
+        with self.hook(profile_name, role=role, rank=rank, **meta):
+            yield
+
+    def attach(
+        self,
+        module: torch.nn.Module,
+        profile_name: str,
+        *,
+        role: str | None = None,
+        rank: int | None = None,
+        meta: Callable[[], dict[str, Any]] | None = None,
+    ) -> Callable[[], None]:
+        """Reports every forward pass of a module; returns a function that detaches it.
+
+        meta: called before each pass; by default `iter` counts the passes from 0.
+        """
+        passes = 0
+        running: list[HookEvent] = []
+
+        def before(*_: object) -> None:
+            nonlocal passes
+            found = {"iter": passes} if meta is None else meta()
+            passes += 1
+            event = HookEvent(profile_name, found, role, rank)
+            running.append(event)
+            self.on_enter(event)
+
+        def after(_: object, __: object, output: object) -> None:
+            # torch hands None to hooks of a pass that raised.
+            self.on_exit(running.pop(), raised=output is None)
+
+        handles = (
+            module.register_forward_pre_hook(before),
+            module.register_forward_hook(after, always_call=True),
+        )
+
+        def detach() -> None:
+            for handle in handles:
+                handle.remove()
+
+        return detach
+
+
+_MEANING = {
+    "done": "done",
+    "raised": "closed by an exception",
+    "overrun": "closed, its stop iteration was over",
+    "disarmed": "disarmed",
+    "failed": "dropped",
+    "late": "dropped, its start iteration was over",
+    "overlapped": "dropped, another window was open",
+}
+
+
+def _wrapped(function: _F, hook: Callable[..., contextlib.AbstractContextManager[None]]) -> _F:
+    """The function with a hook round its body, whatever kind of function it is."""
+    wrapper: Any
+    if inspect.isasyncgenfunction(function):
+
+        async def wrapper(*args: Any, **kwargs: Any) -> Any:
+            with hook(*args, **kwargs):
+                async for item in function(*args, **kwargs):
+                    yield item
+    elif inspect.iscoroutinefunction(function):
+
+        async def wrapper(*args: Any, **kwargs: Any) -> Any:
+            with hook(*args, **kwargs):
+                return await function(*args, **kwargs)
+    elif inspect.isgeneratorfunction(function):
+
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            with hook(*args, **kwargs):
+                return (yield from function(*args, **kwargs))
+    else:
+
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            with hook(*args, **kwargs):
+                return function(*args, **kwargs)
+
+    return functools.wraps(function)(wrapper)  # type: ignore[no-any-return]
+
+
+def _push_range(nvtx: bool | str, window_id: str) -> bool:
+    """An NVTX range, where torch can make one."""
+    import torch
+
+    try:
+        torch.cuda.nvtx.range_push(nvtx if isinstance(nvtx, str) else window_id)
+    except RuntimeError:  # a build without CUDA
+        return False
+    return True
+
+
+def _pop_range() -> None:
+    import torch
+
+    torch.cuda.nvtx.range_pop()
+
+
+# --- the process ---
+
+_alive: weakref.WeakSet[CaptureController] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    for controller in list(_alive):
+        controller.disarm()
+
+
+def _forget_all() -> None:
+    for controller in list(_alive):
+        controller.forget_all()
+
+
+os.register_at_fork(after_in_child=_forget_all)
+
+
+@dataclass
+class _HookEventFields:
+    """The fields, for `dataclasses.fields`, `asdict` and `replace`."""
+
+    profile_name: str
+    meta: dict[str, Any] | None = None
+    role: str | None = None
+    rank: int | None = None
+
+
+HookEvent.__dataclass_fields__ = _HookEventFields.__dataclass_fields__  # type: ignore[attr-defined]
+HookEvent.__match_args__ = _HookEventFields.__match_args__  # type: ignore[attr-defined]
