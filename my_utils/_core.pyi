@@ -1,10 +1,12 @@
 """The C part of my_utils."""
 
+import dataclasses
 import os
 import re
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
 from typing import (
     Any,
+    ClassVar,
     Literal,
     NoReturn,
     Self,
@@ -425,3 +427,51 @@ def stats(tensors: Any, /) -> TensorStats: ...
 def nan_inf_count(tensors: list[Any] | tuple[Any, ...], /) -> list[NanInfCount]: ...
 @overload
 def nan_inf_count(tensors: Any, /) -> NanInfCount: ...
+# Capture windows.
+
+@disjoint_base
+class HookEvent:
+    """A profiled function begins or ends."""
+
+    # Set by my_utils.profiling.capture_controller.
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
+    __match_args__ = ("profile_name", "meta", "role", "rank")
+    profile_name: str
+    meta: dict[str, Any] | None
+    role: str | None
+    rank: int | None
+    def __new__(
+        cls,
+        profile_name: str,
+        meta: dict[str, Any] | None = None,
+        role: str | None = None,
+        rank: int | None = None,
+    ) -> Self: ...
+    def __eq__(self, other: object, /) -> bool: ...
+    def __ne__(self, other: object, /) -> bool: ...
+    __hash__: ClassVar[None]  # type: ignore[assignment]
+    def __reduce__(self) -> tuple[type[Self], tuple[Any, ...]]: ...
+
+@disjoint_base
+class CaptureWindows:
+    """Capture windows; a subclass has `_open`, `_close` and `_ended`."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self: ...
+    def on_enter(self, event: HookEvent, /) -> None: ...
+    def on_exit(self, event: HookEvent, raised: bool = False) -> None: ...
+    def arm_window(
+        self,
+        window_id: str,
+        start: _Gate,
+        stop: _Gate,
+        stop_policy: str,
+        roles: tuple[str, ...],
+        ranks: tuple[int, ...],
+        /,
+    ) -> None: ...
+    def disarm_window(self, window_id: str, /) -> bool: ...
+    def pending(self) -> tuple[str | None, list[str]]: ...
+    def forget_all(self) -> None: ...
+
+# names, iteration, micro-batch, at the exit
+_Gate = tuple[tuple[str, ...], int | None, int | None, bool]

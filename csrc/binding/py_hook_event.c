@@ -290,5 +290,13 @@ int mu_py_hook_event_exec(PyObject *module) {
         }
     }
     state->hook_event_type->tp_vectorcall = event_vectorcall;
+    PyObject *names = PyTuple_Pack(FIELDS, state->hook_event_names[0], state->hook_event_names[1],
+                                   state->hook_event_names[2], state->hook_event_names[3]);
+    if (names == NULL ||
+        PyObject_SetAttrString((PyObject *)state->hook_event_type, "__match_args__", names) < 0) {
+        Py_XDECREF(names);
+        return -1;
+    }
+    Py_DECREF(names);
     return PyModule_AddType(module, state->hook_event_type);
 }

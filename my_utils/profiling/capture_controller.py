@@ -32,7 +32,7 @@ import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from .. import _core
 from .._core import HookEvent
@@ -210,12 +210,14 @@ class CaptureController(_core.CaptureWindows):
             spec = CaptureSpec.from_mapping(spec)
         self.arm_window(
             spec.window_id,
-            (spec.start_profile_names, spec.start_iter, spec.start_mb, spec.start_edge == "EXIT"),
-            (spec.stop_profile_names, spec.stop_iter, spec.stop_mb, spec.stop_edge == "EXIT"),
-            spec.stop_policy,
-            spec.roles or (),
-            spec.ranks or (),
-        )
+            (tuple(spec.start_profile_names), spec.start_iter, spec.start_mb,
+             spec.start_edge == "EXIT"),
+            (tuple(spec.stop_profile_names), spec.stop_iter, spec.stop_mb,
+             spec.stop_edge == "EXIT"),
+            str(spec.stop_policy),
+            tuple(spec.roles or ()),
+            tuple(spec.ranks or ()),
+        )  # fmt: skip
         self._specs[spec.window_id] = spec
 
     def disarm(self, window_id: str | None = None) -> bool:
@@ -414,7 +416,7 @@ def _wrapped(function: _F, hook: Callable[..., contextlib.AbstractContextManager
             with hook(*args, **kwargs):
                 return function(*args, **kwargs)
 
-    return functools.wraps(function)(wrapper)  # type: ignore[no-any-return]
+    return cast(_F, functools.wraps(function)(wrapper))
 
 
 def _push_range(nvtx: bool | str, window_id: str) -> bool:
@@ -463,5 +465,4 @@ class _HookEventFields:
     rank: int | None = None
 
 
-HookEvent.__dataclass_fields__ = _HookEventFields.__dataclass_fields__  # type: ignore[attr-defined]
-HookEvent.__match_args__ = _HookEventFields.__match_args__  # type: ignore[attr-defined]
+HookEvent.__dataclass_fields__ = _HookEventFields.__dataclass_fields__

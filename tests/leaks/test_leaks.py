@@ -11,6 +11,7 @@ import pytest
 
 from my_utils import _core
 
+from . import capture_cases as capture_cases
 from . import cases as cases
 from . import compare_cases as compare_cases
 from . import gpu_cases as gpu_cases

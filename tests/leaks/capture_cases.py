@@ -1,0 +1,81 @@
+"""The leak cases of capture windows."""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from my_utils import _core
+
+from .harness import case
+
+GATE = (("f", "g"), 1, None, False)
+
+
+class Windows(_core.CaptureWindows):
+    def _open(self, window_id: str) -> bool:
+        return window_id != "broken"
+
+    def _close(self, window_id: str) -> None:
+        pass
+
+    def _ended(self, window_id: str, outcome: str) -> None:
+        pass
+
+
+@case(
+    "HookEvent",
+    *(f"HookEvent.__{name}__" for name in ("eq", "ge", "gt", "le", "lt", "ne", "reduce", "repr")),
+)
+def hook_events(folder: Path) -> Iterator[Callable[[], object]]:
+    meta = {"iter": 1}
+
+    def action() -> None:
+        event = _core.HookEvent(profile_name="f", meta=meta, role="r", rank=0)
+        assert event == _core.HookEvent("f", meta, "r", 0)
+        assert not event != _core.HookEvent("f", meta, "r", 0)  # noqa: SIM202
+        for compare in (operator.lt, operator.le, operator.gt, operator.ge):
+            with contextlib.suppress(TypeError):
+                compare(event, event)  # type: ignore[arg-type]
+        repr(event)
+        event.__reduce__()
+        with contextlib.suppress(TypeError):
+            _core.HookEvent(name="f")  # type: ignore[call-arg]
+        with contextlib.suppress(TypeError):
+            _core.HookEvent("f", rank="0")  # type: ignore[arg-type]
+
+    yield action
+
+
+@case(
+    "CaptureWindows",
+    "CaptureWindows.arm_window",
+    "CaptureWindows.disarm_window",
+    "CaptureWindows.forget_all",
+    "CaptureWindows.on_enter",
+    "CaptureWindows.on_exit",
+    "CaptureWindows.pending",
+    repeat=500,
+)
+def capture_windows(folder: Path) -> Iterator[Callable[[], object]]:
+    event = _core.HookEvent("f", {"iter": 1}, "r", 0)
+    stop: tuple[tuple[str, ...], None, None, bool] = ((), None, None, True)
+
+    def action() -> None:
+        found = Windows()
+        for name in ("one", "broken", "one", "left"):
+            found.arm_window(name, GATE, stop, "ON_TRIGGER_FUNC_EXIT", ("r",), (0, 1))
+        found.on_enter(event)
+        found.pending()
+        found.on_exit(event, raised=True)
+        found.disarm_window("left")
+        with contextlib.suppress(ValueError):
+            found.arm_window("bad", GATE, stop, "NEVER", (), ())
+        with contextlib.suppress(TypeError):
+            found.arm_window("bad", GATE, stop, "MANUAL", (), ("0",))  # type: ignore[arg-type]
+        with contextlib.suppress(TypeError):
+            found.on_enter("f")  # type: ignore[arg-type]
+
+    yield action
