@@ -28,7 +28,11 @@ enum {
     WIDTH = MU_VECTOR_BYTES / 8,
     FLOAT_VECTORS = LANES / FLOAT_WIDTH,
     VECTORS = LANES / WIDTH,
+    CHAINS = FLOAT_VECTORS > 1 ? 2 : 1, /* minima that do not wait for each other */
 };
+
+/* While the sums of a block are made, the memory fetches the next one. */
+enum { PREFETCH_BYTES = 16384 };
 
 /* The squares' sum may be so many times the squared differences' sum: 6 of 53 bits are lost. */
 #define SQUARES_LOSS_MAX 64.0
@@ -235,20 +239,26 @@ INLINE doubles doubles_of_float16(const uint8_t *bytes) {
 
 INLINE void range_of_floats(load_floats load, size_t size, const uint8_t *bytes, size_t steps,
                             struct mu_stats_part *part) {
-    floats min = {0}, max = {0};
+    floats min[CHAINS] = {{0}}, max[CHAINS] = {{0}};
     ints zeros = {0};
-    min += MU_FLOAT_INFINITY;
-    max -= MU_FLOAT_INFINITY;
+    for (int c = 0; c < CHAINS; c++) {
+        min[c] += MU_FLOAT_INFINITY;
+        max[c] -= MU_FLOAT_INFINITY;
+    }
     for (size_t at = 0; at < steps * LANES * size; at += LANES * size) {
         for (size_t v = 0; v < FLOAT_VECTORS; v++) {
             floats x = load(bytes + at + v * FLOAT_WIDTH * size);
-            keep_range(&min, &max, &x);
+            keep_range(&min[v % CHAINS], &max[v % CHAINS], &x);
             zeros -= x == 0.0f;
         }
     }
+    for (int i = 0; i < CHAINS * FLOAT_WIDTH; i++) {
+        double least = (double)min[i / FLOAT_WIDTH][i % FLOAT_WIDTH];
+        double most = (double)max[i / FLOAT_WIDTH][i % FLOAT_WIDTH];
+        part->min = least < part->min ? least : part->min;
+        part->max = most > part->max ? most : part->max;
+    }
     for (int i = 0; i < FLOAT_WIDTH; i++) {
-        part->min = (double)min[i] < part->min ? (double)min[i] : part->min;
-        part->max = (double)max[i] > part->max ? (double)max[i] : part->max;
         part->zeros += zeros[i];
     }
 }
@@ -299,6 +309,7 @@ INLINE void sum_up(load_doubles load, size_t size, bool squares_fit, const struc
     doubles values[VECTORS] = {{0}}, squares[VECTORS] = {{0}}, magnitudes[VECTORS] = {{0}};
     double lanes[3][LANES];
     for (size_t step = 0; step < block->steps; step++) {
+        __builtin_prefetch(block->bytes + step * LANES * size + PREFETCH_BYTES, 0, 2);
         for (size_t v = 0; v < VECTORS; v++) {
             doubles x = load(block->bytes + (step * LANES + v * WIDTH) * size);
             values[v] += x;
