@@ -43,6 +43,7 @@ def loaded_by(run_python: RunPython, statement: str) -> list[str]:
         "import my_utils.csv2trace",
         "from my_utils import GlobalLogger, MyTimer, csv_to_trace",
         "from my_utils import *",
+        "import my_utils.dump_utils",
     ],
 )
 def test_import_brings_nothing_heavy(run_python: RunPython, statement: str) -> None:

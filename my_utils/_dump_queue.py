@@ -1,0 +1,143 @@
+"""Work that one thread does behind the training's back, bounded in bytes, and done before the end.
+
+The thread is started by the first job and is a daemon, so that nothing hangs; what it has left is
+waited for when the interpreter ends (`atexit`), and in children of multiprocessing, which know no
+atexit, by a finalizer. A forked child has an empty queue and no thread: the jobs are its parent's.
+"""
+
+from __future__ import annotations
+
+import atexit
+import collections
+import os
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable
+
+__all__ = ["WriteQueue"]
+
+_queues: weakref.WeakSet[WriteQueue] = weakref.WeakSet()
+
+
+class WriteQueue:
+    """Runs jobs in their order on a thread of its own. Thread-safe."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self._start_anew()
+        _queues.add(self)
+
+    def _start_anew(self) -> None:
+        self._changed = threading.Condition()
+        self._jobs: collections.deque[tuple[Callable[[], None], int]] = collections.deque()
+        self._bytes = 0  # of the jobs that wait and the one that runs
+        self._running = False
+        self._closing = False
+        self._thread: threading.Thread | None = None
+
+    def put(self, job: Callable[[], None], size: int) -> None:
+        """Waits while the queue is full; a job larger than the queue waits until it is empty.
+
+        The job must not raise. Where no thread can be started any more, as when the interpreter
+        ends, the job runs at once.
+        """
+        with self._changed:
+            while self._bytes and self._bytes + size > self.max_bytes:
+                self._changed.wait()
+            if self._start_thread():
+                self._jobs.append((job, size))
+                self._bytes += size
+                self._changed.notify_all()
+                return
+        job()
+
+    def _start_thread(self) -> bool:
+        if self._thread is not None and self._thread.is_alive():
+            return True
+        thread = threading.Thread(target=self._work, name="my_utils dump", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            return False
+        self._thread = thread
+        _register_exit()
+        return True
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                while not self._jobs:
+                    if self._closing:
+                        self._thread = None
+                        self._changed.notify_all()
+                        return
+                    self._changed.wait()
+                job, size = self._jobs.popleft()
+                self._running = True
+            try:
+                job()
+            finally:
+                del job
+                with self._changed:
+                    self._running = False
+                    self._bytes -= size
+                    self._changed.notify_all()
+
+    def flush(self, timeout_s: float | None = None) -> bool:
+        """Waits until all is done; False when that took longer."""
+        end = None if timeout_s is None else time.monotonic() + timeout_s
+        with self._changed:
+            while self._jobs or self._running:
+                left = None if end is None else end - time.monotonic()
+                if left is not None and left <= 0:
+                    return False
+                self._changed.wait(left)
+        return True
+
+    def close(self) -> None:
+        """Waits until all is done and the thread has ended. A later `put` starts another."""
+        with self._changed:
+            thread = self._thread
+            if thread is None or not thread.is_alive():
+                return
+            self._closing = True
+            self._changed.notify_all()
+            while self._thread is thread:
+                self._changed.wait()
+            self._closing = False
+        thread.join()
+
+
+class _Exit:
+    registered = False
+
+
+def _register_exit() -> None:
+    if not _Exit.registered:
+        atexit.register(_flush_all)
+        _Exit.registered = True
+    _finalize_in_worker()
+
+
+def _finalize_in_worker() -> None:
+    process = sys.modules.get("multiprocessing.process")
+    if process is None or process.parent_process() is None:
+        return
+    from multiprocessing.util import Finalize
+
+    Finalize(None, _flush_all, exitpriority=-900)
+
+
+def _flush_all() -> None:
+    for queue in list(_queues):
+        queue.flush()
+
+
+def _after_fork_in_child() -> None:
+    for queue in list(_queues):
+        queue._start_anew()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
