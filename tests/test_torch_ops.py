@@ -11,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from my_utils import _torch_ops  # noqa: E402
+from my_utils import _torch_ops, tensors  # noqa: E402
 
 from . import tensor_hash_oracle as oracle  # noqa: E402
 from .conftest import RunPython  # noqa: E402
@@ -164,6 +164,16 @@ def test_stats(dtype: Any) -> None:
 @pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int16, torch.int64])
 def test_stats_of_whole_numbers(dtype: Any) -> None:
     check_stats(torch.arange(100).remainder(7).to(dtype))
+
+
+def test_they_agree_with_the_functions() -> None:
+    x = torch.linspace(-2, 7, 10_000).reshape(100, 100)
+    x[3, 4], x[5, 6] = float("nan"), -float("inf")
+    for view in (x, x.t(), x[::3, 1:].to(torch.bfloat16), x[4].to(torch.complex64).conj()):
+        found = tensors.stats(view)
+        assert hex_of(OPS.tensor_hash(view)) == tensors.tensor_hash(view).content
+        assert OPS.stats(view).tolist()[:-1] == [getattr(found, name) for name in STATS[:-1]]
+        assert OPS.nan_inf_count(view).tolist() == list(tensors.nan_inf_count(view))
 
 
 def test_strides() -> None:
