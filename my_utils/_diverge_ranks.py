@@ -83,7 +83,6 @@ def join_ranks(ranks: Sequence[Recording]) -> Recording:
         events=events,
         roots=roots,
         param_grads=_joined([rank.param_grads for rank in ranks]),
-        world_size=1,
     )
 
 

@@ -246,12 +246,17 @@ def _of_inputs(entered: CallCheck, checks: Sequence[CallCheck]) -> Difference:
         text = f"different inputs{origin}: {_listed(found)}"
         return Difference(Cause.INPUTS, text, entered, found)
     before = _last_before(entered, parent, checks)
-    place = f"after {before.title} and " if before is not None else ""
+    place = f"after {_inside(parent, before)} and " if before is not None else ""
     text = (
-        f"the code of {parent.title} itself, {place}before it calls {entered.title}, whose inputs "
-        f"differ: {_listed(found)}"
+        f"the code of {parent.title} itself, {place}before it calls {_inside(parent, entered)}, "
+        f"whose inputs differ: {_listed(found)}"
     )
     return Difference(Cause.BETWEEN, text, parent, found)
+
+
+def _inside(parent: CallCheck, child: CallCheck) -> str:
+    """The name of a module as seen from the one around it."""
+    return child.name.removeprefix(f"{parent.name}.") if parent.name else child.name
 
 
 def _parent_of(check: CallCheck, checks: Sequence[CallCheck]) -> CallCheck | None:

@@ -121,8 +121,7 @@ class TestCauses:
         report = diverge.compare_recordings(chain("1234"), other)
         assert first(report) == ("between", "")
         text = report.difference.text  # type: ignore[union-attr]
-        assert "after in (Linear)" in text
-        assert "before it calls mid (Linear)" in text
+        assert "the code of the model (Linear) itself, after in and before it calls mid" in text
 
     def test_the_mode(self) -> None:
         runs = [run(event(0, "drop", "1", y, training=t)) for y, t in (("2", True), ("3", False))]
@@ -440,3 +439,133 @@ class TestCommandLine:
         assert "and 2 more calls" in capsys.readouterr().out
         diverge.main([*paths, "--limit", "0"])
         assert "more calls" not in capsys.readouterr().out
+
+
+# --- what a recorder wrote ---
+
+
+class Scale(torch.nn.Module):
+    """Has no parameters, and a number that a mistake may change."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.factor
+
+
+class Block(torch.nn.Module):
+    def __init__(self, factor: float, shift: float) -> None:
+        super().__init__()
+        self.up, self.scale = torch.nn.Linear(8, 16), Scale(factor)
+        self.down = torch.nn.Linear(16, 8)
+        self.shift = shift
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(self.scale(self.up(x)) + self.shift)  # type: ignore[no-any-return]
+
+
+def model_of(factor: float = 1.0, shift: float = 0.0) -> torch.nn.Sequential:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(Block(1.0, 0.0), Block(factor, shift), Block(1.0, 0.0))
+
+
+def recorded(
+    model: torch.nn.Module, path: Path, batch: torch.Tensor | None = None, calls: int = 1
+) -> Path:
+    from my_utils.module_hook import ForwardTraceRecorder
+
+    if batch is None:
+        batch = torch.linspace(-1, 1, 32).reshape(4, 8)
+    recorder = ForwardTraceRecorder(
+        model, record_inputs=True, record_outputs=True, hash="tensor", stats=True,
+        sample_mode="rand", sample_max_elems=20, record_param_md5=True,
+    )  # fmt: skip
+    with recorder, torch.no_grad():
+        for call in range(calls):
+            model(batch + call)
+    recorder.save(path)
+    return path
+
+
+class TestRealRecordings:
+    @pytest.fixture
+    def good(self, tmp_path: Path) -> Path:
+        return recorded(model_of(), tmp_path / "good.pt")
+
+    def report(self, good: Path, bad: Path) -> diverge.RankReport:
+        (rank,) = diverge.compare_files(good, bad).ranks
+        return rank
+
+    def test_the_same(self, good: Path, tmp_path: Path) -> None:
+        assert self.report(good, recorded(model_of(), tmp_path / "again.pt")).status == "same"
+
+    def test_a_leaf_that_computes_something_else(self, good: Path, tmp_path: Path) -> None:
+        report = self.report(good, recorded(model_of(factor=1.5), tmp_path / "bad.pt"))
+        assert first(report) == ("result", "1.scale")
+        (check,) = report.difference.evidence  # type: ignore[union-attr]
+        assert check.figures is not None
+        assert check.figures.rel_l2 == pytest.approx(1 / 3, rel=1e-6)
+
+    def test_the_code_between_leaves(self, good: Path, tmp_path: Path) -> None:
+        report = self.report(good, recorded(model_of(shift=0.1), tmp_path / "bad.pt"))
+        assert first(report) == ("between", "1")
+        assert "after scale and before it calls down" in report.difference.text  # type: ignore[union-attr]
+
+    def test_a_weight(self, good: Path, tmp_path: Path) -> None:
+        model = model_of()
+        with torch.no_grad():
+            model[2].up.weight[3, 2] += 1e-3  # type: ignore[index, operator, union-attr]
+        report = self.report(good, recorded(model, tmp_path / "bad.pt"))
+        assert first(report) == ("weights", "2.up")
+
+    def test_the_batch(self, good: Path, tmp_path: Path) -> None:
+        report = self.report(good, recorded(model_of(), tmp_path / "bad.pt", torch.ones(4, 8)))
+        assert first(report) == ("inputs", "")
+
+    def test_a_wrapped_model(self, good: Path, tmp_path: Path) -> None:
+        class Wrapper(torch.nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.module = model_of(factor=1.5)
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                return self.module(x)  # type: ignore[no-any-return]
+
+        report = self.report(good, recorded(Wrapper(), tmp_path / "bad.pt"))
+        assert (report.only_a, report.only_b) == (0, 0)
+        assert first(report) == ("result", "1.scale")
+
+    def test_bfloat16(self, good: Path, tmp_path: Path) -> None:
+        batch = torch.linspace(-1, 1, 32).reshape(4, 8).bfloat16()
+        report = self.report(good, recorded(model_of().bfloat16(), tmp_path / "bf16.pt", batch))
+        linear = [check for check in report.checks if check.name == "0.up"]
+        assert linear[0].output_verdict in (diverge.Verdict.CLOSE, diverge.Verdict.DIFFERENT)
+        assert linear[0].input_verdict is diverge.Verdict.CLOSE
+        worse = self.report(
+            good, recorded(model_of(factor=1.5).bfloat16(), tmp_path / "bad.pt", batch)
+        )
+        assert worse.difference is not None
+
+    def test_calls_that_only_one_run_made(self, tmp_path: Path) -> None:
+        three = recorded(model_of(), tmp_path / "three.pt", calls=3)
+        two = recorded(model_of(), tmp_path / "two.pt", calls=2)
+        report = self.report(three, two)
+        assert (report.status, report.only_a, report.only_b) == ("same", 13, 0)
+
+    def test_two_ranks_beside_one(self, tmp_path: Path) -> None:
+        from my_utils._recording import load_recording
+
+        torch.manual_seed(1)
+        batch = torch.randn(4, 8)
+        recorded(model_of(), tmp_path / "one.pt", batch)
+        for factor, folder in ((1.0, "fine"), (1.5, "broken")):
+            for rank, part in enumerate(batch.split(2)):
+                path = recorded(model_of(factor), tmp_path / f"{folder}/{rank}.pt", part)
+                recording = load_recording(path)
+                recording.rank, recording.world_size = rank, 2
+                save_recording(recording, path)
+        assert diverge.compare_files(tmp_path / "one.pt", tmp_path / "fine").status == "same"
+        report = diverge.compare_files(tmp_path / "one.pt", tmp_path / "broken")
+        assert first(report.ranks[0]) == ("result", "1.scale")
