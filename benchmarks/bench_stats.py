@@ -1,5 +1,5 @@
-"""Statistics of 16.8 M float32 against six calls of torch, and the counts of NaN and Inf against the
-plain read of memory; both sides with the same threads."""
+"""Statistics of 16.8 M float32 against six calls of torch, and the counts of NaN and Inf against
+the plain read of memory; both sides with the same threads."""
 
 from __future__ import annotations
 
