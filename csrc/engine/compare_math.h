@@ -51,12 +51,13 @@ MU_SHARED int mu_compare_is_nan(double x) {
     return x != x;
 }
 
-MU_SHARED int mu_compare_is_inf(double x) {
-    return !mu_compare_is_nan(x) && mu_compare_is_nan(x - x);
+/* Of what is not finite the difference from itself is NaN. */
+MU_SHARED int mu_compare_is_finite(double x) {
+    return !mu_compare_is_nan(x - x); /* NOLINT(misc-redundant-expression) */
 }
 
-MU_SHARED int mu_compare_is_finite(double x) {
-    return !mu_compare_is_nan(x - x);
+MU_SHARED int mu_compare_is_inf(double x) {
+    return !mu_compare_is_nan(x) && !mu_compare_is_finite(x);
 }
 
 MU_SHARED struct mu_compare_integer mu_compare_signed(int64_t x) {
