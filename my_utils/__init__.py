@@ -18,13 +18,14 @@ if TYPE_CHECKING:
 
     from .csv2trace import csv_to_trace
     from .logger import GlobalLogger, get_global_logger
-    from .utils import DebuggingEvent, MyTimer, NoOpMyTimer, global_timer
+    from .utils import ChecksumUtils, DebuggingEvent, MyTimer, NoOpMyTimer, global_timer
     from .utils import DebugLayer as DebugLayer
 
 __version__ = "0.1.0"
 
 # DebugLayer is not in it: `from my_utils import *` would bring torch.
 __all__ = [
+    "ChecksumUtils",
     "DebuggingEvent",
     "GlobalLogger",
     "MyTimer",
@@ -36,6 +37,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "ChecksumUtils": "utils",
     "DebugLayer": "utils",
     "DebuggingEvent": "utils",
     "GlobalLogger": "logger",

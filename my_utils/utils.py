@@ -14,6 +14,7 @@ timer.generate_report(".*", "logs/train/report.txt")
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import re
@@ -26,12 +27,13 @@ from ._compile import CompileMode
 from ._warnings import warn_once
 
 if TYPE_CHECKING:
+    from ._checksums import ChecksumUtils as ChecksumUtils
     from ._debug_layer import DebugLayer as DebugLayer
     from ._report import Report
     from ._steps import StepFilter
 
 # DebugLayer is not in it: `from my_utils.utils import *` would bring torch.
-__all__ = ["DebuggingEvent", "MyTimer", "NoOpMyTimer", "global_timer"]
+__all__ = ["ChecksumUtils", "DebuggingEvent", "MyTimer", "NoOpMyTimer", "global_timer"]
 
 StrPath = str | os.PathLike[str]
 
@@ -330,10 +332,13 @@ global_timer: MyTimer | NoOpMyTimer = _make_global_timer()
 """A timer for code that is given none: records with ENABLE_TIMER=1 in the environment, else not."""
 
 
-def __getattr__(name: str) -> Any:
-    if name != "DebugLayer":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from ._debug_layer import DebugLayer
+_HOMES = {"ChecksumUtils": "_checksums", "DebugLayer": "_debug_layer"}
 
-    globals()[name] = DebugLayer
-    return DebugLayer
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f".{home}", __package__), name)
+    globals()[name] = value
+    return value
