@@ -141,7 +141,11 @@ class Calls:
     def _new_event(
         self, plan: Plan, phase: str, root: RootState, stack: list[_Frame]
     ) -> TraceEvent:
-        parent = next((frame.event for frame in reversed(stack) if frame.event is not None), None)
+        parent = None
+        for frame in reversed(stack):
+            if frame.event is not None:
+                parent = frame.event
+                break
         with self._lock:
             event = TraceEvent(
                 len(self.events),

@@ -334,7 +334,7 @@ def _set_tensor_hash(meta: TraceTensorMeta, source: torch.Tensor) -> None:
 
 
 def _set_stats(meta: TraceTensorMeta, source: torch.Tensor) -> None:
-    meta.stats = _figures_of(vars(_tensors)["stats"](source))
+    meta.stats = _figures_of(_tensors.stats(source))
 
 
 def _one_by_one(

@@ -284,7 +284,6 @@ def test_md5_through_any_arena(max_pending_bytes: int) -> None:
     assert [meta.hash for meta in event.outputs] == [md5_of(tensor) for tensor in outputs]
 
 
-@pytest.mark.skipif(not hasattr(tensors, "stats"), reason="no statistics in this build")
 def test_no_hash_and_statistics() -> None:
     model = nn.ReLU()
     x = torch.tensor([[1.0, -2.0], [float("nan"), float("inf")]])
