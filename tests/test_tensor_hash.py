@@ -6,9 +6,11 @@ import copy
 import doctest
 import os
 import pickle
+import re
 import struct
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -142,8 +144,33 @@ class TestAgainstTheDefinition:
         assert tensor_hash(b"abcdef") == want
         assert tensor_hash(memoryview(b"-fedcba")[:0:-1]) == want
 
-    def test_vectors_of_the_header(self) -> None:
-        assert oracle.to_hex(oracle.content(b"")) == "da79f3d81e579803e3c666a64b5577a7"
+
+class TestTheVectorsOfTheDocumentation:
+    page = (Path(__file__).resolve().parent.parent / "docs/tensor-hash.md").read_text()
+
+    def test_contents(self) -> None:
+        rows = re.findall(r"^\| `([^`]+)` \| `([0-9a-f]{32})` \|$", self.page, re.MULTILINE)
+        assert len(rows) >= 10
+        for data, digest in rows:
+            assert oracle.to_hex(oracle.content(eval(data))) == digest, data
+            assert tensor_hash(eval(data)).content == digest, data
+
+    def test_combined_digests(self) -> None:
+        row = r"^\| `(.+)` \| `(\w+)` \| `(\(.*\))` \| `([0-9a-f]{32})` \|$"
+        rows = re.findall(row, self.page, re.MULTILINE)
+        assert len(rows) >= 7
+        for data, dtype, shape, digest in rows:
+            content = oracle.content(eval(data))
+            assert oracle.to_hex(oracle.combined(content, dtype, eval(shape))) == digest, data
+            content_hex = tensor_hash(eval(data)).content
+            assert TensorDigest(content_hex, dtype, eval(shape)).combined == digest, data
+
+    def test_keys(self) -> None:
+        for name, keys in (("K", oracle.K), ("F", oracle.F)):
+            found = re.findall(rf"`{name}\[(\d+)\]` is `0x([0-9a-f]+)`", self.page)
+            assert len(found) == 2
+            for place, value in found:
+                assert keys[int(place)] == int(value, 16)
 
 
 class TestWhatCounts:
