@@ -140,11 +140,16 @@ def _by_hash(first: TraceTensorMeta, second: TraceTensorMeta) -> tuple[Verdict |
         return None, f"{first.dtype} in A, {second.dtype} in B"
     if first.hash != second.hash:
         return Verdict.DIFFERENT, "other bits"
-    if first.shape == second.shape:
+    if first.shape == second.shape or _is_unknown(first, second):
         return Verdict.SAME, ""
     if math.prod(first.shape) == math.prod(second.shape):
         return Verdict.SAME, f"reshaped from {first.shape} to {second.shape}"
     return None, ""
+
+
+def _is_unknown(first: TraceTensorMeta, second: TraceTensorMeta) -> bool:
+    """Whether a shape is missing: one was recorded inside a compiled graph."""
+    return "unknown" in (first.layout, second.layout)
 
 
 def _no_digest(first: TraceTensorMeta, second: TraceTensorMeta) -> str:
@@ -165,7 +170,8 @@ def _by_values(
     why: str,
 ) -> tuple[Verdict, str]:
     """The verdict of samples and statistics, where the digests do not agree."""
-    if first.shape != second.shape and math.prod(first.shape) != math.prod(second.shape):
+    sizes = math.prod(first.shape), math.prod(second.shape)
+    if sizes[0] != sizes[1] and not _is_unknown(first, second):
         text = f"shape {first.shape} in A, {second.shape} in B"
         return (Verdict.UNKNOWN if rules.shapes_may_differ else Verdict.DIFFERENT), text
     rtol, atol = rules.tolerance(first, second)

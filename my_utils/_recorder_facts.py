@@ -49,6 +49,8 @@ _WHOLE = frozenset(
 
 _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
 _STRIDED = torch.strided
+# The innermost of vmap, grad and other transforms that runs, or None.
+_transforms = torch._C._functorch.peek_interpreter_stack
 _ALIGN = 64  # bytes, in the arena
 _ROWS = 4096  # of an arena for digests on a device, 64 KiB
 _dtype_names: dict[torch.dtype, str] = {}
@@ -82,6 +84,16 @@ def meta_of(path: str, tensor: torch.Tensor) -> TraceTensorMeta:
     )
 
 
+def _is_on_cpu(tensor: torch.Tensor) -> bool:
+    """Whether it is plain memory there. What is odd about one that passes shows when it is read."""
+    return (
+        type(tensor) in _PLAIN_TYPES
+        and tensor.layout is _STRIDED
+        and not tensor.is_nested
+        and _device_name(tensor.device)[1] == "cpu"
+    )
+
+
 def md5_each(views: Sequence[torch.Tensor]) -> list[str | None]:
     """The digests of tensors on the CPU; None for one that has no readable memory."""
     try:
@@ -106,6 +118,7 @@ class _Md5Arena:
         self._bytes: torch.Tensor | None = None
         self._used = 0
         self._waiting: list[tuple[TraceTensorMeta, torch.Tensor]] = []
+        self._devices: set[torch.device] = set()  # those whose copies may still run
         self._lock = threading.RLock()
 
     def add(self, meta: TraceTensorMeta, tensor: torch.Tensor) -> None:
@@ -118,6 +131,8 @@ class _Md5Arena:
             if self._used + wanted > self.max_bytes:
                 self.flush()
             self._waiting.append((meta, self._copied(source, wanted)))
+            if self._pinned:
+                self._devices.add(source.device)
 
     def _copied(self, source: torch.Tensor, wanted: int) -> torch.Tensor:
         if self._bytes is None:
@@ -136,8 +151,9 @@ class _Md5Arena:
             waiting, self._waiting, self._used = self._waiting, [], 0
             if not waiting:
                 return
-            if self._pinned:
-                torch.cuda.synchronize()
+            for device in self._devices:
+                torch.cuda.synchronize(device)
+            self._devices.clear()
             for (meta, _), digest in zip(waiting, md5_each([v for _, v in waiting]), strict=True):
                 _set_md5(meta, digest)
 
@@ -149,13 +165,39 @@ def _set_md5(meta: TraceTensorMeta, digest: str | None) -> None:
         meta.hash, meta.hash_kind = digest, "md5"
 
 
+class _DeviceStats:
+    """Rows of statistics on a device, put together now and then: each alone takes 512 bytes."""
+
+    def __init__(self) -> None:
+        self._metas: list[TraceTensorMeta] = []
+        self._tables: list[torch.Tensor] = []
+        self._rows: list[torch.Tensor] = []
+
+    def add(self, meta: TraceTensorMeta, row: torch.Tensor) -> None:
+        self._metas.append(meta)
+        self._rows.append(row)
+        if len(self._rows) == _ROWS:
+            self._put_together()
+
+    def _put_together(self) -> None:
+        if self._rows:
+            self._tables.append(torch.stack(self._rows))
+            self._rows = []
+
+    def flush(self) -> None:
+        self._put_together()
+        rows = [row for table in self._tables for row in table.cpu().tolist()]
+        for meta, row in zip(self._metas, rows, strict=True):
+            meta.stats = _figures(row)
+
+
 class _DeviceRows:
     """Digests, figures and samples that stay on CUDA devices until they are asked for."""
 
     def __init__(self) -> None:
         self._rows: dict[torch.device, list[torch.Tensor]] = {}
         self._hashes: dict[torch.device, list[TraceTensorMeta]] = {}
-        self._stats: dict[torch.device, list[tuple[TraceTensorMeta, torch.Tensor]]] = {}
+        self._stats: dict[torch.device, _DeviceStats] = {}
         self._samples: list[TraceTensorMeta] = []
         self._lock = threading.RLock()
 
@@ -173,7 +215,7 @@ class _DeviceRows:
     def add_stats(self, meta: TraceTensorMeta, tensor: torch.Tensor) -> None:
         figures = torch.ops.my_utils.stats(tensor.detach())
         with self._lock:
-            self._stats.setdefault(tensor.device, []).append((meta, figures))
+            self._stats.setdefault(tensor.device, _DeviceStats()).add(meta, figures)
 
     def add_sample(self, meta: TraceTensorMeta) -> None:
         with self._lock:
@@ -190,9 +232,7 @@ class _DeviceRows:
                     meta.hash_kind = "tensor"
             for device, figures in self._stats.items():
                 torch.cuda.synchronize(device)
-                table = torch.stack([row for _, row in figures]).cpu().tolist()
-                for (meta, _), row in zip(figures, table, strict=True):
-                    meta.stats = _figures(row)
+                figures.flush()
             for meta in self._samples:
                 if meta.sample is not None:
                     meta.sample = meta.sample.cpu()
@@ -229,28 +269,19 @@ class Facts:
         kind: HashKind,
         stats: bool = False,
         sampler: Sampler | None = None,
-        note: str | None = None,
     ) -> list[TraceTensorMeta]:
         """One entry for each tensor, and for each part of those that consist of parts."""
         metas: list[TraceTensorMeta] = []
         wanted: list[TraceTensorMeta] = []
         sources: list[torch.Tensor] = []
+        transformed = _transforms() is not None
         for path, tensor in found:
-            if type(tensor) in _PLAIN_TYPES and tensor.layout is _STRIDED and not tensor.is_nested:
-                names = _device_name(tensor.device)
-                if names[1] == "cpu":
-                    meta = TraceTensorMeta(
-                        path,
-                        tuple(tensor.shape),
-                        _dtype_name(tensor.dtype),
-                        names[0],
-                        stride=tensor.stride(),
-                        requires_grad=tensor.requires_grad,
-                    )
-                    metas.append(meta)
-                    wanted.append(meta)
-                    sources.append(tensor)
-                    continue
+            if not transformed and _is_on_cpu(tensor):
+                meta = meta_of(path, tensor)
+                metas.append(meta)
+                wanted.append(meta)
+                sources.append(tensor)
+                continue
             for part in parts_of(path, tensor):
                 metas.append(part.meta)
                 self._sort(part, kind, stats, sampler, wanted, sources)

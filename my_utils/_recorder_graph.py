@@ -20,12 +20,12 @@ import torch
 
 from . import _torch_ops
 from ._recorder_facts import digest_text
+from ._recorder_plan import Plan, inert_plan
 from ._recording import TraceEvent, TraceTensorMeta
 from ._warnings import warn_once
 
 if TYPE_CHECKING:
     from ._recorder_calls import Calls
-    from ._recorder_plan import Plan
 
 __all__ = ["Graph"]
 
@@ -49,12 +49,17 @@ class _Rows:
     """The rows of one recorder, given out while torch traces."""
 
     def __init__(self, device: torch.device, capacity: int) -> None:
-        self.table = torch.full((capacity, 2), _UNWRITTEN, dtype=torch.int64, device=device)
+        with torch.inference_mode(False):  # which could not be written to outside of it
+            self.table = torch.full((capacity, 2), _UNWRITTEN, dtype=torch.int64, device=device)
         self.places: dict[_Place, int] = {}
         self._calls: dict[int, int] = {}
 
     def new_root(self) -> None:
+        """Also forgets what was written while nobody listened."""
         self._calls.clear()
+        if self.places:
+            with torch.no_grad():
+                self.table.fill_(_UNWRITTEN)
 
     def enter(self, module: int) -> None:
         self._calls[module] = self._calls.get(module, -1) + 1
@@ -134,11 +139,20 @@ class _GraphHooks:
                 for place, item in enumerate(value):
                     self.hash(item, side, prefix + str(place), depth + 1)
 
-    def __deepcopy__(self, memo: Any) -> Any:
-        return self.plan.__deepcopy__(memo)
+    def __deepcopy__(self, memo: Any) -> _GraphHooks:
+        return _inert()
 
     def __reduce__(self) -> Any:
-        return self.plan.__reduce__()
+        return (_inert, ())
+
+
+def _inert() -> _GraphHooks:
+    """Of a module that was copied or loaded: its hooks do nothing."""
+    hooks = _GraphHooks.__new__(_GraphHooks)
+    hooks.plan = inert_plan()
+    hooks.inputs = hooks.outputs = False
+    hooks.key = ""
+    return hooks
 
 
 class Graph:
@@ -214,7 +228,6 @@ class Graph:
         if self._rows is not None and self._rows.places:
             with torch.no_grad():
                 self._taken.append((root, self._rows.table.clone()))
-                self._rows.table.fill_(_UNWRITTEN)
 
     def fetch(self) -> None:
         """Turns the rows into events."""
@@ -247,6 +260,7 @@ class Graph:
                 device=str(rows.table.device) if rows is not None else "",
                 hash=digest_text(low, high),
                 hash_kind="tensor",
+                layout="unknown",
                 note="inside a compiled graph: the shape is not known",
             )
             (event.inputs if place.side == "inputs" else event.outputs).append(meta)

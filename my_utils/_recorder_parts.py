@@ -13,7 +13,7 @@ import torch
 
 from ._recording import TraceTensorMeta
 
-__all__ = ["Part", "parts_of"]
+__all__ = ["Part", "is_transformed", "parts_of"]
 
 _SPARSE_PARTS = {
     torch.sparse_coo: ("_indices", "_values"),
@@ -22,6 +22,9 @@ _SPARSE_PARTS = {
     torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
     torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
 }
+
+
+is_transformed = torch._C._functorch.is_functorch_wrapped_tensor
 
 
 class Part(NamedTuple):
@@ -69,6 +72,8 @@ def _plain(path: str, tensor: torch.Tensor) -> Part:
 
 
 def _why_unreadable(tensor: torch.Tensor) -> str | None:
+    if is_transformed(tensor):
+        return "inside vmap, grad and other transforms of torch.func there is no memory"
     if tensor.is_meta:
         return "a meta tensor has no memory"
     if tensor.is_nested:

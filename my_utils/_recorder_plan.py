@@ -18,7 +18,10 @@ from ._recording import ModuleInfo
 if TYPE_CHECKING:
     from ._recorder_calls import Calls
 
-__all__ = ["Filters", "Plan", "Plans", "compiled_modules"]
+__all__ = ["Filters", "Plan", "Plans", "compiled_modules", "inert_plan"]
+
+_mode_of = torch._C._get_dispatch_mode
+_PROXY = torch._C._TorchDispatchModeKey.PROXY
 
 _FSDP = frozenset(("FSDPModule", "FullyShardedDataParallel"))
 
@@ -98,7 +101,7 @@ class Plan:
         self.unit: list[Slot] = []  # those that are hashed in this module's pre-hook
 
     def before(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
-        if torch.compiler.is_compiling() or self.calls is None:
+        if torch.compiler.is_compiling() or self.calls is None or _is_traced():
             return
         self.calls.before(self, args, kwargs)
 
@@ -114,13 +117,18 @@ class Plan:
         return self.plans.below(self.name)[1]
 
     def __deepcopy__(self, memo: Any) -> Plan:
-        return _inert()
+        return inert_plan()
 
     def __reduce__(self) -> Any:
-        return (_inert, ())
+        return (inert_plan, ())
 
 
-def _inert() -> Plan:
+def _is_traced() -> bool:
+    """Whether torch.jit or torch.fx writes down what runs: it would write down our copies, too."""
+    return torch._C._get_tracing_state() is not None or _mode_of(_PROXY) is not None
+
+
+def inert_plan() -> Plan:
     """Of a module that was copied or loaded: its hooks do nothing."""
     plan = Plan.__new__(Plan)
     plan.calls = None

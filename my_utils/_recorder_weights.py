@@ -21,7 +21,7 @@ import torch
 
 from . import tensors as _tensors
 from ._recorder_facts import Facts, HashKind, md5_each, meta_of
-from ._recorder_parts import parts_of
+from ._recorder_parts import is_transformed, parts_of
 from ._recording import RootCall, TraceTensorMeta
 
 if TYPE_CHECKING:
@@ -218,6 +218,10 @@ class Weights:
         return changed
 
     def _hash_together(self, items: Sequence[_Note | _Taken]) -> None:
+        if any(item.tensor.device.type == "cuda" for item in items) and _is_capturing():
+            for item in items:
+                item.meta.note = "inside the capture of a CUDA graph"
+            return
         for group in _groups(items, self._max_pending_bytes):
             views = [item.tensor.detach().cpu() for item in group]
             for item, digest in zip(group, md5_each(views), strict=True):
@@ -232,12 +236,18 @@ class _Taken(NamedTuple):
     tensor: torch.Tensor
 
 
+def _is_capturing() -> bool:
+    """A copy to the host would break the capture."""
+    return torch.cuda.is_current_stream_capturing()
+
+
 def _is_plain(tensor: torch.Tensor) -> bool:
     return (
         type(tensor) in (torch.Tensor, torch.nn.Parameter)
         and tensor.layout is torch.strided
         and tensor.device.type in ("cpu", "cuda")
         and not tensor.is_nested
+        and not is_transformed(tensor)
     )
 
 

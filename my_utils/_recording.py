@@ -82,8 +82,9 @@ class TraceTensorMeta:
         "md5" (of the row-major bytes).
     stats: the figures of `my_utils.tensors.stats` by their names, or None.
     sample: some elements on the CPU, one dimension, of the tensor's dtype, or None.
-    layout: "strided", or torch's name of another one. The parts of a sparse tensor follow as
-        entries of their own, "0.indices" and "0.values".
+    layout: "strided", or torch's name of another one; "unknown" inside compiled graphs, where the
+        shape is not known either. The parts of a sparse tensor follow as entries of their own,
+        "0.indices" and "0.values".
     placements: of a DTensor, as text. All else is then of the local shard, but for `global_shape`.
     changed: a parameter that was written to while the call ran: it has no hash.
     note: in words, what else is to be known, such as why there is no hash; or None.

@@ -401,6 +401,42 @@ def test_tensors_without_plain_memory() -> None:
     assert found["0.5"].hash == hash_of(plain)
 
 
+def test_transforms_of_torch_func() -> None:
+    model = nn.Sequential(nn.Linear(3, 3))
+    params: dict[str, torch.Tensor] = dict(model.named_parameters())
+
+    def loss(given: dict[str, torch.Tensor]) -> Any:
+        return torch.func.functional_call(model, given, (torch.ones(2, 3),)).sum()
+
+    options: dict[str, Any] = {
+        "hash": "md5", "record_param_md5": True, "stats": True, "sample_mode": "rand",
+    }  # fmt: skip
+    with ForwardTraceRecorder(model, **options) as recorder:
+        expected = torch.func.vmap(model)(torch.ones(4, 3))
+        grads = torch.func.grad(loss)(params)
+    assert torch.equal(expected, model(torch.ones(4, 3))) and grads["0.bias"].tolist() == [2.0] * 3
+    for event in recorder.events:
+        assert event.error is None
+        for meta in event.outputs:
+            assert meta.hash is None and meta.sample is None and "vmap" in str(meta.note)
+
+
+def test_what_torch_traces_is_not_recorded() -> None:
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    model = Net()
+    plain = str(make_fx(model)(torch.ones(1, 4)).graph)
+    with ForwardTraceRecorder(model, hash="md5", sample_mode="head", stats=True) as recorder:
+        assert str(make_fx(model)(torch.ones(1, 4)).graph) == plain
+        assert recorder.events == []
+        exported = torch.export.export(model, (torch.ones(1, 4),))
+        assert recorder.events == [] and "copy_" not in str(exported.graph)
+        traced = torch.jit.trace(model, torch.ones(1, 4), check_trace=False)
+        assert recorder.events == [] and "aten::copy_" not in str(traced.inlined_graph)
+        model(torch.ones(1, 4))
+    assert len(recorder.events) == 10
+
+
 # --- sharing, exceptions, modes ---
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,10 +14,12 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from my_utils import _warnings
 from my_utils.module_hook import ForwardTraceRecorder
 
+from .conftest import RunPython
 from .test_module_hook import Block, Net
 
 
@@ -120,6 +125,8 @@ def test_op_records_inside_one_graph(backend: str, train: bool) -> None:
         }
     else:
         assert found.keys() >= {key for key in expected if key[0]}
+    metas = [meta for event in recorder.events if event.compiled for meta in event.outputs]
+    assert {meta.layout for meta in metas} == {"unknown"}
     for call in range(3):
         assert found["blocks.0", call, "inputs.0"] == expected["blocks.0", call, "inputs.0"]
         assert found["blocks.1", call, "inputs.0"] == found["blocks.0", call, "outputs."]
@@ -182,3 +189,81 @@ def test_op_where_the_outermost_call_is_in_the_graph() -> None:
     recorder.remove()
     torch._dynamo.reset()
     assert found == eagerly(model, x)
+
+
+def test_op_forgets_what_ran_while_it_was_paused() -> None:
+    class Branches(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.left = nn.Linear(2, 2)
+            self.right = nn.Linear(2, 2)
+
+        def forward(self, x: torch.Tensor, left: bool) -> Any:
+            return self.left(x) if left else self.right(x)
+
+    model = Branches()
+    compiled = compiled_by(model, backend="eager", fullgraph=True)
+    x = torch.ones(1, 2)
+    with ForwardTraceRecorder(compiled, compiled="op") as recorder:
+        compiled(x, True)
+        compiled(x, False)
+        recorder.pause()
+        compiled(x, True)
+        recorder.resume()
+        compiled(x, False)
+    names = [[e.module for e in recorder.events if e.root == root] for root in range(3)]
+    left, right = ["_orig_mod", "_orig_mod.left"], ["_orig_mod", "_orig_mod.right"]
+    assert [set(found) - {""} for found in names] == [set(left), set(right), set(right)]
+
+
+def test_copies_of_a_model_with_traced_hooks_record_nothing() -> None:
+    model = Net()
+    with ForwardTraceRecorder(model, compiled="op") as recorder:
+        copied = copy.deepcopy(model)
+        loaded = pickle.loads(pickle.dumps(model))
+        x = torch.ones(1, 4)
+        assert torch.equal(copied(x), loaded(x))
+        assert recorder.events == []
+        model(x)
+    assert len(recorder.events) == 10
+
+
+def test_op_inside_checkpointing() -> None:
+    class Checkpointed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.block = Block()
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return checkpoint(self.block, x, use_reentrant=False)
+
+    model = Checkpointed()
+    compiled = compiled_by(model, backend="aot_eager")
+    x = torch.randn(2, 4, requires_grad=True)
+    with ForwardTraceRecorder(compiled, compiled="op") as recorder:
+        (found,) = torch.autograd.grad(compiled(x).sum(), x)
+    (expected,) = torch.autograd.grad(model(x).sum(), x)
+    assert torch.equal(found, expected)
+    assert not recorder.snapshot().counts
+
+
+def test_a_compiled_recording_compares_with_an_eager_one(
+    tmp_path: Path, run_python: RunPython
+) -> None:
+    model = Net()
+    x = torch.randn(2, 4)
+    compiled = compiled_by(model, backend="aot_eager", fullgraph=True)
+    with torch.no_grad(), ForwardTraceRecorder(compiled, compiled="op") as recorder:
+        compiled(x)
+    recorder.save(tmp_path / "op.pt")
+    with torch.no_grad(), ForwardTraceRecorder(model) as recorder:
+        model(x)
+    recorder.save(tmp_path / "eager.pt")
+    same = run_python("-m", "my_utils.diverge", "op.pt", "eager.pt")
+    assert same.returncode == 0, same.stdout + same.stderr
+    with torch.no_grad(), ForwardTraceRecorder(model) as recorder:
+        model.get_parameter("blocks.1.second.bias").add_(1)
+        model(x)
+    recorder.save(tmp_path / "other.pt")
+    other = run_python("-m", "my_utils.diverge", "op.pt", "other.pt")
+    assert other.returncode == 1 and "blocks.1.second" in other.stdout, other.stdout
