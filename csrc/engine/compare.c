@@ -38,12 +38,13 @@ static void reader_start(struct reader *reader, const struct comparison *compari
     reader->next = first;
 }
 
-static bool reader_next(struct reader *reader) {
+/* The next `most` elements, or what is left; false at the end. */
+static bool reader_next(struct reader *reader, size_t most) {
     size_t bytes_a, bytes_b;
-    reader->a = mu_tensor_walk_next(&reader->walk_a, reader->scratch_a,
-                                    MU_COMPARE_BLOCK * reader->size_a, &bytes_a);
-    reader->b = mu_tensor_walk_next(&reader->walk_b, reader->scratch_b,
-                                    MU_COMPARE_BLOCK * reader->size_b, &bytes_b);
+    reader->a =
+        mu_tensor_walk_next(&reader->walk_a, reader->scratch_a, most * reader->size_a, &bytes_a);
+    reader->b =
+        mu_tensor_walk_next(&reader->walk_b, reader->scratch_b, most * reader->size_b, &bytes_b);
     reader->count = bytes_a / reader->size_a;
     reader->next += (int64_t)reader->count;
     return reader->count > 0;
@@ -66,7 +67,7 @@ static void compare_range(const struct comparison *comparison, int64_t first, in
     struct mu_compare_lanes lanes = {{0}, {0}, {0}, {0}};
     mu_compare_part_init(part);
     reader_start(&reader, comparison, first, count);
-    while (reader_next(&reader)) {
+    while (reader_next(&reader, MU_COMPARE_BLOCK)) {
         mu_compare_block(&comparison->pair, reader.a, reader.b, reader.count, reader_first(&reader),
                          &lanes, part);
     }
@@ -92,36 +93,48 @@ static void compare_chunks(int64_t begin, int64_t end, void *context) {
 
 /* --- what a pass leaves open -------------------------------------------------------------- */
 
+/* Elements whose verdicts are asked for at a time: little memory on the stack. */
+enum { LOOK = 64 };
+
 /* The first element from `from` on whose error is the greatest; it is at most a block away. */
 static int64_t locate(const struct comparison *comparison, int64_t from, double error,
                       bool relative) {
     struct reader reader;
-    struct mu_compare_verdict verdicts[MU_COMPARE_BLOCK];
+    struct mu_compare_verdict verdicts[LOOK];
     int64_t left = comparison->a->elements - from;
     reader_start(&reader, comparison, from, left < MU_COMPARE_BLOCK ? left : MU_COMPARE_BLOCK);
-    if (!reader_next(&reader)) {
-        return from;
-    }
-    mu_compare_elements(&comparison->pair, reader.a, reader.b, reader.count, verdicts);
-    for (size_t i = 0; i < reader.count; i++) {
-        if ((relative ? verdicts[i].rel_error : verdicts[i].abs_error) == error) {
-            return from + (int64_t)i;
+    while (reader_next(&reader, LOOK)) {
+        mu_compare_elements(&comparison->pair, reader.a, reader.b, reader.count, verdicts);
+        for (size_t i = 0; i < reader.count; i++) {
+            if ((relative ? verdicts[i].rel_error : verdicts[i].abs_error) == error) {
+                return reader_first(&reader) + (int64_t)i;
+            }
         }
     }
     return from;
 }
 
+static void add_to_list(const struct reader *reader, size_t i,
+                        const struct mu_compare_options *options, struct mu_diff *diff) {
+    struct mu_mismatch *mismatch = &options->list[diff->listed++];
+    memset(mismatch, 0, sizeof(*mismatch));
+    mismatch->index = reader_first(reader) + (int64_t)i;
+    memcpy(mismatch->a, reader->a + i * reader->size_a, reader->size_a);
+    memcpy(mismatch->b, reader->b + i * reader->size_b, reader->size_b);
+}
+
 static void list_block(const struct comparison *comparison, const struct reader *reader,
                        const struct mu_compare_options *options, struct mu_diff *diff) {
-    struct mu_compare_verdict verdicts[MU_COMPARE_BLOCK];
-    mu_compare_elements(&comparison->pair, reader->a, reader->b, reader->count, verdicts);
+    struct mu_compare_verdict verdicts[LOOK];
     for (size_t i = 0; i < reader->count && diff->listed < options->list_max; i++) {
-        if (!verdicts[i].close) {
-            struct mu_mismatch *mismatch = &options->list[diff->listed++];
-            memset(mismatch, 0, sizeof(*mismatch));
-            mismatch->index = reader_first(reader) + (int64_t)i;
-            memcpy(mismatch->a, reader->a + i * reader->size_a, reader->size_a);
-            memcpy(mismatch->b, reader->b + i * reader->size_b, reader->size_b);
+        if (i % LOOK == 0) {
+            size_t left = reader->count - i;
+            mu_compare_elements(&comparison->pair, reader->a + i * reader->size_a,
+                                reader->b + i * reader->size_b, left < LOOK ? left : LOOK,
+                                verdicts);
+        }
+        if (!verdicts[i % LOOK].close) {
+            add_to_list(reader, i, options, diff);
         }
     }
 }
@@ -135,7 +148,7 @@ static void list_chunk(const struct comparison *comparison, int64_t chunk,
     end = end < options->list_max ? end : options->list_max;
     reader_start(&reader, comparison, part->first_mismatch,
                  chunk_end(comparison, chunk) - part->first_mismatch);
-    while (diff->listed < end && reader_next(&reader)) {
+    while (diff->listed < end && reader_next(&reader, MU_COMPARE_BLOCK)) {
         struct mu_compare_part found;
         struct mu_compare_lanes lanes = {{0}, {0}, {0}, {0}};
         mu_compare_part_init(&found);

@@ -194,8 +194,9 @@ INLINE doubles add_to_sum(bool is_f64, doubles x, doubles y, doubles z) {
  * Where |a - b| is above max_rel_before * |b|, less a little for rounding, the quotient may be
  * above max_rel_before. Doubles are scaled up first, lest a small product is rounded to a denormal.
  */
-INLINE void compare_group(loader load, bool is_f64, bool count_along, const char *a, const char *b, size_t count,
-                          size_t lane, struct mu_compare_block *block, struct marks *marks) {
+INLINE void compare_group(loader load, bool is_f64, bool count_along, const char *a, const char *b,
+                          size_t count, size_t lane, struct mu_compare_block *block,
+                          struct marks *marks) {
     struct mu_compare_lanes *lanes = &block->lanes;
     doubles aa = load_lanes(lanes->aa + lane), bb = load_lanes(lanes->bb + lane);
     doubles ab = load_lanes(lanes->ab + lane), dd = load_lanes(lanes->dd + lane);

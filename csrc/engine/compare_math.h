@@ -120,7 +120,8 @@ MU_SHARED int mu_compare_inf_differs(double a, double b) {
 /* Without overflow or loss on the way, as hypot. */
 MU_SHARED double mu_compare_modulus(double re, double im) {
     double square = re * re + im * im;
-    return square > 1e-280 && square < 1e300 ? sqrt(square) : hypot(re, im);
+    return (square > 1e-280 && square < 1e300) || (re == 0 && im == 0) ? sqrt(square)
+                                                                       : hypot(re, im);
 }
 
 MU_SHARED double mu_compare_threshold(const struct mu_compare_tolerance *tolerance, double b) {
@@ -149,12 +150,12 @@ MU_SHARED struct mu_compare_verdict mu_compare_numbers(const struct mu_compare_t
                                                        struct mu_compare_wide a,
                                                        struct mu_compare_wide b) {
     struct mu_compare_verdict verdict = mu_compare_no_verdict();
-    int nan_a = mu_compare_is_nan(a.high), nan_b = mu_compare_is_nan(b.high);
     verdict.signs_differ = mu_compare_opposite(a.high, b.high);
-    verdict.nans_differ = nan_a != nan_b;
-    verdict.infs_differ = mu_compare_inf_differs(a.high, b.high);
     verdict.finite = mu_compare_is_finite(a.high) && mu_compare_is_finite(b.high);
     if (!verdict.finite) {
+        int nan_a = mu_compare_is_nan(a.high), nan_b = mu_compare_is_nan(b.high);
+        verdict.nans_differ = nan_a != nan_b;
+        verdict.infs_differ = mu_compare_inf_differs(a.high, b.high);
         verdict.close = nan_a && nan_b ? tolerance->equal_nan : a.high == b.high;
         return verdict;
     }
@@ -171,26 +172,28 @@ MU_SHARED struct mu_compare_verdict mu_compare_numbers(const struct mu_compare_t
 MU_SHARED struct mu_compare_verdict mu_compare_complex(const struct mu_compare_tolerance *tolerance,
                                                        const struct mu_compare_wide *a,
                                                        const struct mu_compare_wide *b) {
-    struct mu_compare_verdict re = mu_compare_numbers(tolerance, a[0], b[0]);
-    struct mu_compare_verdict im = mu_compare_numbers(tolerance, a[1], b[1]);
     struct mu_compare_verdict verdict = mu_compare_no_verdict();
-    int nan_a = mu_compare_is_nan(a[0].high) || mu_compare_is_nan(a[1].high);
-    int nan_b = mu_compare_is_nan(b[0].high) || mu_compare_is_nan(b[1].high);
-    verdict.signs_differ = re.signs_differ || im.signs_differ;
-    verdict.nans_differ = nan_a != nan_b;
-    verdict.infs_differ = re.infs_differ || im.infs_differ;
-    verdict.finite = re.finite && im.finite;
+    double re = mu_compare_difference(a[0], b[0]), im = mu_compare_difference(a[1], b[1]);
+    verdict.signs_differ =
+        mu_compare_opposite(a[0].high, b[0].high) || mu_compare_opposite(a[1].high, b[1].high);
+    verdict.finite = mu_compare_is_finite(a[0].high) && mu_compare_is_finite(a[1].high) &&
+                     mu_compare_is_finite(b[0].high) && mu_compare_is_finite(b[1].high);
     if (!verdict.finite) {
+        int nan_a = mu_compare_is_nan(a[0].high) || mu_compare_is_nan(a[1].high);
+        int nan_b = mu_compare_is_nan(b[0].high) || mu_compare_is_nan(b[1].high);
+        verdict.nans_differ = nan_a != nan_b;
+        verdict.infs_differ = mu_compare_inf_differs(a[0].high, b[0].high) ||
+                              mu_compare_inf_differs(a[1].high, b[1].high);
         verdict.close = nan_a && nan_b ? tolerance->equal_nan
                                        : a[0].high == b[0].high && a[1].high == b[1].high;
         return verdict;
     }
-    mu_compare_set_errors(&verdict, tolerance, mu_compare_modulus(re.abs_error, im.abs_error),
+    mu_compare_set_errors(&verdict, tolerance, mu_compare_modulus(re, im),
                           mu_compare_modulus(b[0].high, b[1].high));
-    verdict.sum_aa = re.sum_aa + im.sum_aa;
-    verdict.sum_bb = re.sum_bb + im.sum_bb;
-    verdict.sum_ab = re.sum_ab + im.sum_ab;
-    verdict.sum_dd = re.sum_dd + im.sum_dd;
+    verdict.sum_aa = a[0].high * a[0].high + a[1].high * a[1].high;
+    verdict.sum_bb = b[0].high * b[0].high + b[1].high * b[1].high;
+    verdict.sum_ab = a[0].high * b[0].high + a[1].high * b[1].high;
+    verdict.sum_dd = re * re + im * im;
     return verdict;
 }
 

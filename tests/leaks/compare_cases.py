@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 import pickle
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -79,7 +80,7 @@ def handle_a_diff(folder: Path) -> Iterator[Callable[[], object]]:
 
     def action() -> None:
         same = pickle.loads(pickle.dumps(diff))
-        assert same == diff and not same != diff and hash(same) == hash(diff)
+        assert same == diff and not operator.ne(same, diff) and hash(same) == hash(diff)
         assert repr(same) == repr(diff) and str(same) == str(diff)
         for wrong in (lambda: bool(diff), lambda: _core.TensorDiff(1), lambda: diff < same):
             with contextlib.suppress(TypeError):

@@ -331,8 +331,7 @@ static void test_strides(void) {
     }
     transposed[5 * ROWS + 7] += 0.5;
     const int64_t shape[] = {ROWS, COLUMNS}, strides[] = {1, ROWS};
-    struct mu_tensor a = {
-        .data = matrix, .shape = shape, .ndim = 2, .dtype = MU_DTYPE_INT16};
+    struct mu_tensor a = {.data = matrix, .shape = shape, .ndim = 2, .dtype = MU_DTYPE_INT16};
     struct mu_tensor b = {.data = transposed,
                           .shape = shape,
                           .strides = strides,

@@ -1,0 +1,72 @@
+"""Comparison of two float32 tensors against torch.allclose and torch.testing.assert_close.
+
+Both sides run on the same number of threads: one, by the time of the processor, so that a busy
+machine spoils it less; and all of torch's, by the clock.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.harness import Claim
+
+Work = Callable[[], object]
+
+
+def peak_mib(work: Work) -> float:
+    """How far the resident memory rises above what it was, at most, while `work` runs."""
+    status = Path("/proc/self/status")
+
+    def kib(field: str) -> int:
+        match = re.search(rf"{field}:\s*(\d+)", status.read_text())
+        assert match is not None
+        return int(match[1])
+
+    Path("/proc/self/clear_refs").write_text("5")
+    before = kib("VmRSS")
+    work()
+    return (kib("VmHWM") - before) / 1024
+
+
+def medians_ms(sides: dict[str, Work], clock: Callable[[], int], rounds: int) -> dict[str, float]:
+    times: dict[str, list[float]] = {name: [] for name in sides}
+    for _ in range(rounds):
+        for name, work in sides.items():
+            began = clock()
+            work()
+            times[name].append((clock() - began) / 1e6)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def run(smoke: bool) -> list[Claim]:
+    import torch
+
+    from my_utils.tensors import compare
+
+    generator = torch.Generator().manual_seed(0)
+    a = torch.randn(2**16 if smoke else 2**24, generator=generator)
+    near = a + 1e-7 * torch.randn(a.shape, generator=generator)
+    sides: dict[str, Work] = {
+        "compare": lambda: compare(a, near),
+        "allclose": lambda: torch.allclose(a, near, rtol=1.3e-6, atol=1e-5),
+        "assert_close": lambda: torch.testing.assert_close(a, near),
+    }
+    claims = []
+    before = torch.get_num_threads()
+    try:
+        for threads, clock in ((1, time.process_time_ns), (before, time.perf_counter_ns)):
+            torch.set_num_threads(threads)
+            medians_ms(sides, clock, 1)
+            median = medians_ms(sides, clock, 1 if smoke else 9)
+            what = f"compare of 2 x {a.numel() / 1e6:.1f} M float32, {threads} thread(s)"
+            for peer, bound in (("allclose", 35), ("assert_close", 15)):
+                claims.append(Claim(what, median["compare"], peer, median[peer], "ms", bound, True))
+        rise = peak_mib(sides["compare"])
+    finally:
+        torch.set_num_threads(before)
+    claims.append(Claim("memory that compare takes", rise, "1 MiB", 1, "MiB", 1))
+    return claims
