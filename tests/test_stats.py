@@ -19,7 +19,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from my_utils import _core
-from my_utils.tensors import NanInfCount, TensorStats, nan_inf_count, stats
+from my_utils.tensors import NanInfCount, TensorStats, compare, nan_inf_count, stats
+
+pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
 
 INTEGERS = [
     torch.bool,
@@ -150,6 +152,13 @@ class TestEveryDtype:
         check(every.view(dtype))
         for start in range(0, 65536, 7919):
             check(every[start : start + 3].view(dtype))
+
+    @pytest.mark.parametrize("dtype", [*BYTE_FLOATS, torch.float16, torch.bfloat16], ids=str)
+    def test_values_are_those_of_torch(self, dtype: torch.dtype) -> None:
+        size = torch.empty(0, dtype=dtype).element_size()
+        every = torch.arange(256**size).to(torch.uint8 if size == 1 else torch.uint16).view(dtype)
+        diff = compare(every, every.to(torch.float64), atol=0.0, rtol=0.0, equal_nan=True)
+        assert diff.equal and diff.elements == 256**size and diff.nan_disagreements == 0
 
     @pytest.mark.parametrize("dtype", FLOATS, ids=str)
     def test_plain_numbers(self, dtype: torch.dtype) -> None:

@@ -23,7 +23,7 @@ enum {
 /* One tensor, as all threads see it. */
 struct job {
     const struct mu_tensor *tensor;
-    mu_stats_block block; /* for the type itself; NULL: decode first */
+    mu_stats_block floats; /* NULL: the numbers do not fit floats */
     mu_stats_block doubles;
     int part;  /* the type of a number */
     int parts; /* numbers an element */
@@ -39,7 +39,10 @@ struct reader {
     struct mu_tensor_walk walk;
     int64_t element;            /* index of the next */
     uint8_t bytes[BLOCK_BYTES]; /* of a block that does not lie together */
-    double numbers[BLOCK_NUMBERS_MAX];
+    union {
+        float floats[BLOCK_NUMBERS_MAX];
+        double numbers[BLOCK_NUMBERS_MAX];
+    };
 };
 
 /* --- one block -------------------------------------------------------------------------------- */
@@ -151,16 +154,34 @@ static void measure_longs(const struct job *job, const uint8_t *bytes, size_t co
     }
 }
 
+/* False where the block needs more care, or conversion to doubles. */
+static bool measure_directly(struct reader *reader, const uint8_t *block, size_t elements,
+                             struct mu_stats_part *part) {
+    const struct job *job = reader->job;
+    size_t numbers = elements * (size_t)job->parts;
+    if (job->part == MU_DTYPE_FLOAT64) {
+        return job->doubles(block, numbers, part);
+    }
+    if (job->floats == NULL) {
+        return false;
+    }
+    if (job->part == MU_DTYPE_FLOAT32) {
+        return job->floats(block, numbers, part);
+    }
+    mu_decode_floats(job->tensor->dtype, block, elements, reader->floats);
+    return job->floats((const uint8_t *)reader->floats, numbers, part);
+}
+
 static void measure_block(struct reader *reader, struct mu_stats_part *part) {
     const struct job *job = reader->job;
     size_t item = mu_dtype_info(job->tensor->dtype)->size, bytes;
     const uint8_t *block = mu_tensor_walk_next(&reader->walk, reader->bytes,
                                                (size_t)job->block_elements * item, &bytes);
-    size_t elements = bytes / item, numbers = elements * (size_t)job->parts;
+    size_t elements = bytes / item;
     mu_stats_part_clear(part);
-    if (job->block == NULL || !job->block(block, numbers, part)) {
+    if (!measure_directly(reader, block, elements, part)) {
         mu_decode_doubles(job->tensor->dtype, block, elements, reader->numbers);
-        measure_doubles(reader, numbers, part);
+        measure_doubles(reader, elements * (size_t)job->parts, part);
     }
     if (job->part == MU_DTYPE_INT64 || job->part == MU_DTYPE_UINT64) {
         measure_longs(job, block, elements, part);
@@ -209,21 +230,6 @@ static void merge_chunks(struct mu_stats_part *chunks, int64_t count) {
 
 /* --- set-up ----------------------------------------------------------------------------------- */
 
-static mu_stats_block block_for(const struct mu_stats_kernels *kernels, int part) {
-    switch (part) {
-    case MU_DTYPE_FLOAT16:
-        return kernels->float16;
-    case MU_DTYPE_BFLOAT16:
-        return kernels->bfloat16;
-    case MU_DTYPE_FLOAT32:
-        return kernels->float32;
-    case MU_DTYPE_FLOAT64:
-        return kernels->float64;
-    default:
-        return NULL;
-    }
-}
-
 static int64_t divide_up(int64_t value, int64_t divisor) {
     return value / divisor + (value % divisor != 0);
 }
@@ -239,7 +245,7 @@ void mu_stats_part_with(const struct mu_stats_kernels *kernels, const struct mu_
     struct mu_stats_part chunks[CHUNKS_MAX];
     struct job job = {
         .tensor = tensor,
-        .block = block_for(kernels, info->part),
+        .floats = mu_decode_fits_float(tensor->dtype) ? kernels->float32 : NULL,
         .doubles = kernels->float64,
         .part = info->part,
         .parts = info->parts,

@@ -16,7 +16,7 @@
 
 #include "stats_kernels.h"
 
-#if defined(__F16C__)
+#if defined(__AVX2__)
 #include <immintrin.h>
 #elif defined(__SSE2__)
 #include <emmintrin.h>
@@ -127,20 +127,12 @@ INLINE doubles plus_exact_square(const doubles *sum, const doubles *x) {
 }
 #endif
 
-/* --- loads: a vector of floats, or of doubles, from numbers of a type --------------------------
- */
+/* --- loads ------------------------------------------------------------------------------------ */
 
-typedef floats (*load_floats)(const uint8_t *bytes);
 typedef doubles (*load_doubles)(const uint8_t *bytes);
 
 INLINE doubles doubles_of_float64(const uint8_t *bytes) {
     doubles values;
-    memcpy(&values, bytes, sizeof(values));
-    return values;
-}
-
-INLINE floats floats_of_float32(const uint8_t *bytes) {
-    floats values;
     memcpy(&values, bytes, sizeof(values));
     return values;
 }
@@ -151,103 +143,19 @@ INLINE doubles doubles_of_float32(const uint8_t *bytes) {
     return widened(&values);
 }
 
-/* A vector of 32-bit words, whole (`words`) or half (`few_words`), from 16-bit numbers. */
-typedef uint32_t words __attribute__((vector_size(MU_VECTOR_BYTES)));
-typedef uint32_t few_words __attribute__((vector_size(MU_VECTOR_BYTES / 2)));
-typedef uint16_t halves __attribute__((vector_size(MU_VECTOR_BYTES / 2)));
-typedef uint16_t few_halves __attribute__((vector_size(MU_VECTOR_BYTES / 4)));
-
-#if defined(__AVX512F__) && MU_VECTOR_BYTES == 64
-INLINE words words_of(const uint8_t *bytes) {
-    return (words)_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)bytes));
-}
-
-INLINE few_words few_words_of(const uint8_t *bytes) {
-    return (few_words)_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)bytes));
-}
-#elif defined(__AVX2__) && MU_VECTOR_BYTES == 32
-INLINE words words_of(const uint8_t *bytes) {
-    return (words)_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)bytes));
-}
-
-INLINE few_words few_words_of(const uint8_t *bytes) {
-    return (few_words)_mm_cvtepu16_epi32(_mm_loadl_epi64((const __m128i *)bytes));
-}
-#else
-INLINE words words_of(const uint8_t *bytes) {
-    halves bits;
-    memcpy(&bits, bytes, sizeof(bits));
-    return __builtin_convertvector(bits, words);
-}
-
-INLINE few_words few_words_of(const uint8_t *bytes) {
-    few_halves bits;
-    memcpy(&bits, bytes, sizeof(bits));
-    return __builtin_convertvector(bits, few_words);
-}
-#endif
-
-INLINE floats floats_of_bfloat16(const uint8_t *bytes) {
-    return (floats)(words_of(bytes) << 16);
-}
-
-INLINE doubles doubles_of_bfloat16(const uint8_t *bytes) {
-    few_floats values = (few_floats)(few_words_of(bytes) << 16);
-    return widened(&values);
-}
-
-#if defined(__AVX512F__) && MU_VECTOR_BYTES == 64
-INLINE floats floats_of_float16(const uint8_t *bytes) {
-    return (floats)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)bytes));
-}
-
-INLINE doubles doubles_of_float16(const uint8_t *bytes) {
-    few_floats values = (few_floats)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)bytes));
-    return widened(&values);
-}
-#elif defined(__F16C__) && MU_VECTOR_BYTES == 32
-INLINE floats floats_of_float16(const uint8_t *bytes) {
-    return (floats)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)bytes));
-}
-
-INLINE doubles doubles_of_float16(const uint8_t *bytes) {
-    few_floats values = (few_floats)_mm_cvtph_ps(_mm_loadl_epi64((const __m128i *)bytes));
-    return widened(&values);
-}
-#else
-/* The exponent's bias changes by a multiplication, which subnormals survive; Inf and NaN are those
- * whose exponent was all ones. */
-INLINE floats floats_of_float16(const uint8_t *bytes) {
-    words bits = words_of(bytes);
-    words magnitude = (bits & 0x7FFFu) << 13;
-    words special = (words)(magnitude >= (0x7C00u << 13)) & 0x7F800000u;
-    words value = (words)((floats)magnitude * 0x1p112f) | special;
-    return (floats)(value | (bits & 0x8000u) << 16);
-}
-
-INLINE doubles doubles_of_float16(const uint8_t *bytes) {
-    few_words bits = few_words_of(bytes);
-    few_words magnitude = (bits & 0x7FFFu) << 13;
-    few_words special = (few_words)(magnitude >= (0x7C00u << 13)) & 0x7F800000u;
-    few_words value = (few_words)((few_floats)magnitude * 0x1p112f) | special;
-    few_floats values = (few_floats)(value | (bits & 0x8000u) << 16);
-    return widened(&values);
-}
-#endif
-
 /* --- range and zeros -------------------------------------------------------------------------- */
 
-INLINE void range_of_floats(load_floats load, size_t size, const uint8_t *bytes, size_t steps,
-                            struct mu_stats_part *part) {
+INLINE void range_of_floats(const uint8_t *bytes, size_t steps, struct mu_stats_part *part) {
     floats min[CHAINS] = {{0}}, max[CHAINS] = {{0}};
     ints zeros = {0};
     for (int c = 0; c < CHAINS; c++) {
         min[c] += MU_FLOAT_INFINITY;
         max[c] -= MU_FLOAT_INFINITY;
     }
-    for (size_t at = 0; at < steps * LANES * size; at += LANES * size) {
+    for (size_t step = 0; step < steps; step++) {
         for (size_t v = 0; v < FLOAT_VECTORS; v++) {
-            floats x = load(bytes + at + v * FLOAT_WIDTH * size);
+            floats x;
+            memcpy(&x, bytes + (step * FLOAT_VECTORS + v) * sizeof(x), sizeof(x));
             keep_range(&min[v % CHAINS], &max[v % CHAINS], &x);
             zeros -= x == 0.0f;
         }
@@ -404,35 +312,18 @@ INLINE bool measure(load_doubles load, size_t size, bool squares_fit, struct blo
     return true;
 }
 
-INLINE bool block_of_floats(load_floats load, load_doubles load_wide, size_t size,
-                            const uint8_t *bytes, size_t numbers, struct mu_stats_part *part) {
-    struct block block = {.bytes = bytes, .steps = numbers / LANES, .left = numbers % LANES};
-    range_of_floats(load, size, bytes, block.steps, part);
-    return measure(load_wide, size, true, &block, part);
-}
-
-static bool float16_block(const uint8_t *bytes, size_t numbers, struct mu_stats_part *part) {
-    return block_of_floats(floats_of_float16, doubles_of_float16, 2, bytes, numbers, part);
-}
-
-static bool bfloat16_block(const uint8_t *bytes, size_t numbers, struct mu_stats_part *part) {
-    return block_of_floats(floats_of_bfloat16, doubles_of_bfloat16, 2, bytes, numbers, part);
-}
-
 static bool float32_block(const uint8_t *bytes, size_t numbers, struct mu_stats_part *part) {
-    return block_of_floats(floats_of_float32, doubles_of_float32, 4, bytes, numbers, part);
+    struct block block = {.bytes = bytes, .steps = numbers / LANES, .left = numbers % LANES};
+    range_of_floats(bytes, block.steps, part);
+    return measure(doubles_of_float32, sizeof(float), true, &block, part);
 }
 
 static bool float64_block(const uint8_t *bytes, size_t numbers, struct mu_stats_part *part) {
     struct block block = {.bytes = bytes, .steps = numbers / LANES, .left = numbers % LANES};
     range_of_doubles(bytes, block.steps, part);
-    return measure(doubles_of_float64, 8, false, &block, part);
+    return measure(doubles_of_float64, sizeof(double), false, &block, part);
 }
 
-#define MU_STATS_KERNELS                                                                           \
-    {.float16 = float16_block,                                                                     \
-     .bfloat16 = bfloat16_block,                                                                   \
-     .float32 = float32_block,                                                                     \
-     .float64 = float64_block}
+#define MU_STATS_KERNELS {.float32 = float32_block, .float64 = float64_block}
 
 #endif

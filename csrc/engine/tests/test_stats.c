@@ -33,6 +33,15 @@ struct variant {
     mu_nan_inf_block nan_inf;
 };
 
+static bool has_avx512(void) {
+#ifdef __x86_64__
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+#else
+    return false;
+#endif
+}
+
 static int list_variants(struct variant *variants) {
     int count = 0;
     variants[count++] =
@@ -43,8 +52,7 @@ static int list_variants(struct variant *variants) {
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
         variants[count++] = (struct variant){"avx2", &mu_stats_kernels_avx2, mu_nan_inf_block_avx2};
     }
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
+    if (has_avx512()) {
         variants[count++] =
             (struct variant){"avx512", &mu_stats_kernels_avx512, mu_nan_inf_block_avx512};
     }
@@ -457,6 +465,9 @@ static void test_merge(void) {
 }
 
 int main(void) {
+    if (!has_avx512()) {
+        printf("(no AVX-512 here: its logic only) ");
+    }
     test_random_bits_of_every_type();
     test_plain_floats();
     test_far_means();
