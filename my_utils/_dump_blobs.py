@@ -29,13 +29,17 @@ class Blobs:
 
     def __init__(self, *, copy: bool) -> None:
         self.copy = copy
-        self.bytes = 0
         self.specs: dict[str, Any] = {}
         self.sources: list[Any] = []  # what is hashed; keeps the memory alive
         self.events: list[Any] = []  # of copies from GPUs that are under way
         self._make_spec: Any = None
 
-    def _unique(self, name: str) -> str:
+    @property
+    def size(self) -> int:
+        """Bytes of all of them."""
+        return sum(spec.data_len for spec in self.specs.values())
+
+    def unique(self, name: str) -> str:
         if not name:
             name = "(root)"
         while name in self.specs or name == "__metadata__":
@@ -96,10 +100,9 @@ class Blobs:
 
             self._make_spec = TensorSpec
         if not name or name in self.specs or name == "__metadata__":
-            name = self._unique(name)
+            name = self.unique(name)
         self.specs[name] = self._make_spec(dtype=code, shape=shape, data_ptr=address, data_len=size)
         self.sources.append(owner)
-        self.bytes += size
         return name
 
     def wait(self) -> None:
@@ -120,13 +123,14 @@ class Blobs:
 
         serialize_file(self.specs, path, metadata=metadata)
         os.chmod(path, mode)  # safetensors makes its files for the owner alone
+        expected = self.size
         with open(path, "rb") as file:
             length = int.from_bytes(file.read(8), "little")
             file.seek(0)
             header = file.read(8 + length)
             size = file.seek(0, os.SEEK_END)
-        if length > HEADER_BYTES_MAX or size != 8 + length + self.bytes:
-            raise OSError(f"{path} has {size} bytes, not {8 + length + self.bytes}")
+        if length > HEADER_BYTES_MAX or size != 8 + length + expected:
+            raise OSError(f"{path} has {size} bytes, not {8 + length + expected}")
         return {"bytes": size, "header_bytes": len(header), "header_digest": digest(header)}
 
 

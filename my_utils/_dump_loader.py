@@ -123,11 +123,9 @@ class Decoder:
             raise
         except RecursionError:
             raise DumpError(path, "is nested too deeply") from None
-        except (
-            ArithmeticError, AttributeError, LookupError, MemoryError, OSError, RuntimeError,
-            TypeError, ValueError,
-        ) as error:  # fmt: skip
-            # Numbers and texts that are of the right JSON type, but that no such value has.
+        except Exception as error:
+            # Numbers and texts of the right JSON type of which a constructor of Python, numpy or
+            # torch would not make a value; they raise errors of many kinds.
             raise DumpError(path, f"{type(error).__name__}: {error}") from error
         return root
 

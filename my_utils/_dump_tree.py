@@ -42,7 +42,7 @@ import types
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ._dump_blobs import Blobs, plain_tensor, shrink_expanded
 from ._dump_format import STORED, DumpError, Stored, quote
@@ -78,20 +78,15 @@ _QUIET_NAN = 0x7FF8000000000000
 Handler = Callable[["Tree", Any, str], None]
 
 
-class _Layout(NamedTuple):
-    """What tensors of one type and shape have in common."""
-
-    text: str  # of their node
-    code: str
-    shape: tuple[int, ...]
-    size: int  # bytes
-    is_complex: bool
+# What tensors of one type and shape have in common: text of their node, type and shape in the file,
+# bytes, whether they are complex.
+_Layout = tuple[str, str, tuple[int, ...], int, bool]
 
 
 class Tree:
     """The tree of one object. Made, filled by `build`, and read once; not thread-safe.
 
-    `out` are the pieces of the text; those at `slots` want the digest of the blob of the same rank.
+    `out` are the pieces of the text; the empty ones at `slots` are for the digests of the blobs.
     `files` are the bytes of files beside the tree, or a function that makes them.
     """
 
@@ -103,7 +98,10 @@ class Tree:
         self.files: dict[str, bytes | Callable[[], bytes]] = {}
         self.counts = collections.Counter[str]()
         self.troubles: list[str] = []
-        self._memo: dict[int, tuple[Any, str]] = {}
+        # Where objects stand, by their ids, and what keeps the ids from being used again. Texts
+        # and no tuples: thousands of small containers would set the garbage collector going.
+        self._memo: dict[int, str] = {}
+        self._alive: list[Any] = []
         self._newline = "\n "
         self._depth = 0
         self._table = dict(_HANDLERS)
@@ -114,9 +112,8 @@ class Tree:
         self._patchable = True
         torch = sys.modules.get("torch")
         if torch is not None:
-            self._table[torch.Tensor] = Tree._tensor
-            self._table[torch.nn.Parameter] = Tree._tensor
             self._parameter = torch.nn.Parameter
+            self._table[torch.Tensor] = self._table[torch.nn.Parameter] = self._tensor_handler()
 
     def build(self, obj: Any) -> None:
         self._node(obj, "/root")
@@ -125,7 +122,7 @@ class Tree:
         """The node of the whole object, once the digests of the blobs are known."""
         out = self.out
         for slot, found in zip(self.slots, digests, strict=True):
-            out[slot] += f'{found}"}}'
+            out[slot] = found + '"}'
         return "".join(out)
 
     # --- the walk ---
@@ -140,12 +137,13 @@ class Tree:
         """Writes a reference where `obj` stands in the tree already."""
         found = self._memo.get(id(obj))
         if found is None:
-            self._memo[id(obj)] = (obj, path)
+            self._memo[id(obj)] = path
+            self._alive.append(obj)
             return False
         if id(obj) in self._open and not self._patchable:
             self._unsupported(obj, path, "a cycle that runs through tuples and sets only")
         else:
-            self.out.append(f'{{"$ref": {quote(found[1])}}}')
+            self.out.append(f'{{"$ref": {quote(found)}}}')
         return True
 
     @contextmanager
@@ -289,8 +287,9 @@ class Tree:
 
     def _blob_node(self, opening: str) -> None:
         """A node that ends with the digest of the blob that was added last."""
-        self.slots.append(len(self.out))
         self.out.append(f'{opening}, "digest": "')
+        self.slots.append(len(self.out))
+        self.out.append("")
 
     # --- containers ---
 
@@ -498,33 +497,47 @@ class Tree:
 
     # --- torch ---
 
-    def _tensor(self, obj: Any, path: str) -> None:
-        """A tensor; those that lie in order on the CPU take the short way."""
-        if id(obj) in self._memo:
-            self._seen(obj, path)
-            return
-        self._memo[id(obj)] = (obj, path)
-        try:
-            layout = self._layouts.get((obj.dtype, obj.shape))
-            address = obj.data_ptr() if layout is not None else 0
-            if (
-                layout is None
-                or not address
-                or not obj.is_cpu
-                or not obj.is_contiguous()
-                or obj.is_neg()
-                or (layout.is_complex and obj.is_conj())
-                or self.blobs.copy
-            ):
-                self._any_tensor(obj, path)
+    def _tensor_handler(self) -> Handler:
+        """Tensors come in thousands: those that lie in order on the CPU take a short way.
+
+        It is a closure, whose variables Python finds faster than attributes.
+        """
+        from safetensors import TensorSpec
+
+        memo, layouts, blobs = self._memo, self._layouts, self.blobs
+        specs, sources, parameter = blobs.specs, blobs.sources, self._parameter
+        out, slots = self.out, self.slots
+
+        def handle(tree: Tree, obj: Any, path: str) -> None:
+            if id(obj) in memo:
+                tree._seen(obj, path)
                 return
-        except RuntimeError:  # sparse, nested, wrapped: they have no pointer
-            self._any_tensor(obj, path)
-            return
-        name = self.blobs.add(path[_ROOT:], layout.code, layout.shape, address, layout.size, obj)
-        notes = self._tensor_notes(obj) if obj.requires_grad or type(obj) is self._parameter else ""
-        self.slots.append(len(self.out))
-        self.out.append(f'{{"$tensor": {quote(name)}, {layout.text}{notes}, "digest": "')
+            memo[id(obj)] = path
+            try:
+                layout = layouts.get((obj.dtype, obj.shape))
+                address = 0 if layout is None else obj.data_ptr()
+                if layout is None or not address or not obj.is_cpu or not obj.is_contiguous():
+                    tree._any_tensor(obj, path)
+                    return
+            except RuntimeError:  # sparse, nested, wrapped: they have no pointer
+                tree._any_tensor(obj, path)
+                return
+            text, code, shape, size, is_complex = layout
+            if obj.is_neg() or (is_complex and obj.is_conj()):
+                tree._any_tensor(obj, path)
+                return
+            name = path[_ROOT:]
+            if not name or name in specs or name == "__metadata__":
+                name = blobs.unique(name)
+            specs[name] = TensorSpec(dtype=code, shape=shape, data_ptr=address, data_len=size)
+            sources.append(obj)
+            if obj.requires_grad or type(obj) is parameter:
+                text += tree._tensor_notes(obj)
+            out.append(f'{{"$tensor": {quote(name)}, {text}, "digest": "')
+            slots.append(len(out))
+            out.append("")
+
+        return handle
 
     def _tensor_notes(self, obj: Any) -> str:
         if type(obj) is self._parameter:
@@ -533,6 +546,8 @@ class Tree:
 
     def _any_tensor(self, obj: Any, path: str) -> None:
         import torch
+
+        self._alive.append(obj)
 
         with torch.no_grad():
             try:
@@ -567,12 +582,10 @@ class Tree:
             notes += f', "stored": "{stored.code}"'
         dtype = str(obj.dtype).removeprefix("torch.")
         text = f'"dtype": "{dtype}", "shape": {shape}'
-        if stored.name == dtype and list(data.shape) == shape:
+        if stored.name == dtype and list(data.shape) == shape and not self.blobs.copy:
             size = data.numel() * stored.item_bytes
-            complex_one = obj.dtype.is_complex
-            self._layouts[obj.dtype, obj.shape] = _Layout(
-                text, stored.name, tuple(shape), size, complex_one
-            )
+            is_complex = obj.dtype.is_complex
+            self._layouts[obj.dtype, obj.shape] = text, stored.name, tuple(shape), size, is_complex
         name = self.blobs.add_tensor(_blob_name(path), data, stored)
         self._blob_node(f'{{"$tensor": {quote(name)}, {text}{notes}')
 
@@ -749,7 +762,7 @@ class Tree:
     def _pickle(self, obj: Any, path: str) -> None:
         """Pickled whole, but for tensors and arrays, which go where all others are."""
         found = self._memo.get(id(obj))
-        if (found is None or found[1] != path) and self._seen(obj, path):
+        if (found is None or found != path) and self._seen(obj, path):
             return
         tensors: list[Any] = []
         data = io.BytesIO()
@@ -767,7 +780,8 @@ class Tree:
 
     def _extracted(self, obj: Any) -> bool:
         """Whether pickle should leave the object to us."""
-        if self._table.get(type(obj)) is Tree._tensor:
+        torch = sys.modules.get("torch")
+        if torch is not None and type(obj) in (torch.Tensor, torch.nn.Parameter):
             return plain_tensor(obj) is not None
         return _is_plain_array(obj)
 
@@ -982,8 +996,6 @@ def _torch_handler(cls: type) -> Handler | None:
     torch = sys.modules.get("torch")
     if torch is None:
         return None
-    if cls is torch.Tensor or cls is torch.nn.Parameter:
-        return Tree._tensor
     if cls is torch.Size:
         return Tree._torch_size
     if cls in (torch.dtype, torch.device, torch.layout, torch.memory_format):

@@ -84,7 +84,7 @@ class Job:
     def size(self) -> int:
         """Bytes of memory that it holds, about."""
         files = sum(len(data) for data in self.tree.files.values() if isinstance(data, bytes))
-        return self.tree.blobs.bytes + files + 64 * len(self.tree.out)
+        return self.tree.blobs.size + files + 64 * len(self.tree.out)
 
     def write(self) -> None:
         """Writes all and renames. On any error the unfinished folder is removed, and it raises."""

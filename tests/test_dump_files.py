@@ -385,6 +385,7 @@ FORGED = {
                     '"n": {"$date": "tomorrow"}, "m": [', '"n": {"$bytes": "xyz"}, "m": [',
                     '"n": {"$namespace": "os:x", "fields": {}}, "m": [',
                     '"n": {"$torch_dtype": "load"}, "m": [',
+                    '"n": {"$float": "nan", "bits": "ffffffffffffffffffff"}, "m": [',
                     '"n": {"$deque": [], "maxlen": -1}, "m": [',
                     '"n": {"$npscalar": "V9999999999", "bytes": ""}, "m": [',
                     '"n": {"$set": [[1]]}, "m": [',
