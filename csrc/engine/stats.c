@@ -1,11 +1,11 @@
 #include "stats.h"
 
-#include <float.h>
 #include <stddef.h>
 #include <string.h>
 
 #include "decode.h"
 #include "float_mode.h"
+#include "nan_inf_kernels.h"
 #include "parallel.h"
 #include "stats_kernels.h"
 
@@ -48,15 +48,11 @@ struct reader {
 /* --- one block -------------------------------------------------------------------------------- */
 
 static void count_special(const double *numbers, size_t count, struct mu_stats_part *part) {
-    int64_t nans = 0, pos_infs = 0, neg_infs = 0;
-    for (size_t i = 0; i < count; i++) {
-        nans += isnan(numbers[i]) != 0;
-        pos_infs += numbers[i] > DBL_MAX;
-        neg_infs += numbers[i] < -DBL_MAX;
-    }
-    part->nans = nans;
-    part->pos_infs = pos_infs;
-    part->neg_infs = neg_infs;
+    int64_t counts[MU_NAN_INF_COUNTS] = {0};
+    mu_nan_inf_block_best()(MU_DTYPE_FLOAT64, (const uint8_t *)numbers, count, counts);
+    part->nans = counts[MU_NANS];
+    part->pos_infs = counts[MU_POS_INFS];
+    part->neg_infs = counts[MU_NEG_INFS];
 }
 
 static size_t first_nan(const double *numbers) {
@@ -75,13 +71,16 @@ static size_t first_inf(const double *numbers) {
     return i;
 }
 
+static const uint64_t infinity_bits = 0x7FF0000000000000u;
+
 /* Moves the finite numbers together and returns how many there are. */
 static size_t keep_finite(double *numbers, size_t count) {
     size_t kept = 0;
     for (size_t i = 0; i < count; i++) {
-        double value = numbers[i];
-        numbers[kept] = value;
-        kept += isfinite(value) != 0;
+        uint64_t bits;
+        memcpy(&bits, &numbers[i], sizeof(bits));
+        memcpy(&numbers[kept], &bits, sizeof(bits));
+        kept += (bits & INT64_MAX) < infinity_bits;
     }
     return kept;
 }
