@@ -2,6 +2,7 @@
 #include "args.h"
 #include "compare.h"
 #include "decode.h"
+#include "py_gpu_kernels.h"
 #include "py_tensor.h"
 
 #include <structmember.h>
@@ -405,21 +406,17 @@ static PyType_Spec diff_spec = {
 
 /* --- compare ------------------------------------------------------------------------------ */
 
-/* A view of memory that the processor reads: of a copy, where the tensor is on a GPU. */
-static int view_on_cpu(struct mu_state *state, PyObject *object, const char *name,
-                       struct mu_py_tensor *out) {
-    if (mu_py_tensor_view(state, object, name, out) < 0) {
-        return -1;
-    }
-    if (out->view.device == MU_DEVICE_CPU) {
+/* Puts a copy on the CPU in the place of a tensor on a GPU. */
+static int move_to_cpu(struct mu_state *state, const char *name, struct mu_py_tensor *tensor) {
+    if (tensor->view.device == MU_DEVICE_CPU) {
         return 0;
     }
-    PyObject *copy = PyObject_CallMethod(out->owner, "cpu", NULL);
-    mu_py_tensor_release(out);
+    PyObject *copy = PyObject_CallMethod(tensor->owner, "cpu", NULL);
     if (copy == NULL) {
         return -1;
     }
-    int status = mu_py_tensor_view(state, copy, name, out);
+    mu_py_tensor_release(tensor);
+    int status = mu_py_tensor_view(state, copy, name, tensor);
     Py_DECREF(copy);
     return status;
 }
@@ -475,23 +472,36 @@ static int run(const struct mu_tensor *a, const struct mu_tensor *b,
     return 0;
 }
 
-static PyObject *compare_views(struct mu_state *state, const struct mu_tensor *a,
-                               const struct mu_tensor *b, struct mu_compare_options *options) {
+/* Two tensors on one GPU are compared there, others on the CPU. */
+static int find_diff(struct mu_state *state, struct mu_py_tensor *a, struct mu_py_tensor *b,
+                     const struct mu_compare_options *options, struct mu_diff *diff) {
+    int done = mu_py_gpu_compare(state, &a->view, &b->view, options, diff);
+    if (done != 0) {
+        return done < 0 ? -1 : 0;
+    }
+    if (move_to_cpu(state, "a", a) < 0 || move_to_cpu(state, "b", b) < 0) {
+        return -1;
+    }
+    return run(&a->view, &b->view, options, diff);
+}
+
+static PyObject *compare_views(struct mu_state *state, struct mu_py_tensor *a,
+                               struct mu_py_tensor *b, struct mu_compare_options *options) {
     struct mu_diff diff;
     PyObject *result = NULL;
-    if (check_shapes(a, b) < 0) {
+    if (check_shapes(&a->view, &b->view) < 0) {
         return NULL;
     }
-    if (options->list_max > a->elements) {
-        options->list_max = a->elements;
+    if (options->list_max > a->view.elements) {
+        options->list_max = a->view.elements;
     }
     /* Zeroed memory is not touched before it is written, so a great list_max costs nothing. */
     options->list = PyMem_RawCalloc((size_t)options->list_max, sizeof(*options->list));
     if (options->list == NULL) {
         return PyErr_NoMemory();
     }
-    if (run(a, b, options, &diff) == 0) {
-        result = make_diff(state->tensor_diff_type, a, b, options, &diff);
+    if (find_diff(state, a, b, options, &diff) == 0) {
+        result = make_diff(state->tensor_diff_type, &a->view, &b->view, options, &diff);
     }
     PyMem_RawFree(options->list);
     return result;
@@ -510,8 +520,9 @@ PyDoc_STRVAR(
     "NaN or infinite. It takes no memory for temporary tensors, and may be called from any\n"
     "thread.\n\n"
     "Args:\n"
-    "    a, b: tensors of equal shape: nothing is broadcast. Their devices may differ; what is on\n"
-    "        a GPU is copied to the CPU first, which waits for it.\n"
+    "    a, b: tensors of equal shape: nothing is broadcast. Two on one GPU are\n"
+    "        compared there, which waits for the result; else what is on a GPU is copied to\n"
+    "        the CPU.\n"
     "    atol, rtol: not negative. None: that of torch.testing.assert_close for the dtype, of two\n"
     "        dtypes the looser; for 8- and 4-bit floats, where it has none, one step of the\n"
     "        type. Each has its default by itself.\n"
@@ -552,10 +563,10 @@ static PyObject *compare(PyObject *module, PyObject *const *args, Py_ssize_t cou
          mu_py_bool(given[EQUAL_NAN], "equal_nan", &options.tolerance.equal_nan) < 0) ||
         (given[MAX_MISMATCHES] && mu_py_int64_in(given[MAX_MISMATCHES], "max_mismatches", 0,
                                                  INT64_MAX, &options.list_max) < 0) ||
-        view_on_cpu(state, given[A], "a", &a) < 0) {
+        mu_py_tensor_view(state, given[A], "a", &a) < 0) {
         return NULL;
     }
-    if (view_on_cpu(state, given[B], "b", &b) < 0) {
+    if (mu_py_tensor_view(state, given[B], "b", &b) < 0) {
         mu_py_tensor_release(&a);
         return NULL;
     }
@@ -563,7 +574,7 @@ static PyObject *compare(PyObject *module, PyObject *const *args, Py_ssize_t cou
                                  &options.tolerance.rtol);
     if (parse_tolerance(given[GIVEN_ATOL], "atol", &options.tolerance.atol) == 0 &&
         parse_tolerance(given[GIVEN_RTOL], "rtol", &options.tolerance.rtol) == 0) {
-        result = compare_views(state, &a.view, &b.view, &options);
+        result = compare_views(state, &a, &b, &options);
     }
     mu_py_tensor_release(&a);
     mu_py_tensor_release(&b);

@@ -2,6 +2,7 @@
  * they are asked for, and NanInfCount, a named tuple. */
 #include "args.h"
 #include "nan_inf.h"
+#include "py_gpu_kernels.h"
 #include "py_tensor.h"
 #include "state.h"
 #include "stats.h"
@@ -330,6 +331,7 @@ union fact {
 };
 
 struct measure {
+    const struct mu_py_gpu_work *gpu;
     void (*measure)(const struct mu_tensor *tensor, union fact *out); /* without the GIL */
     PyObject *(*result)(struct mu_state *state, const struct mu_tensor *tensor, const void *fact);
 };
@@ -342,11 +344,11 @@ static void measure_counts(const struct mu_tensor *tensor, union fact *out) {
     mu_nan_inf_count(tensor, out->counts);
 }
 
-static const struct measure stats_measure = {measure_stats, stats_result};
-static const struct measure counts_measure = {measure_counts, count_result};
+static const struct measure stats_measure = {&mu_py_gpu_stats, measure_stats, stats_result};
+static const struct measure counts_measure = {&mu_py_gpu_nan_inf, measure_counts, count_result};
 
-/* Of a tensor on a GPU, by a copy of it on the CPU. */
-static int measure_cuda(struct mu_state *state, const struct measure *measure,
+/* Of a tensor on a GPU whose kernels cannot be used, by a copy of it on the CPU. */
+static int measure_copy(struct mu_state *state, const struct measure *measure,
                         const struct mu_py_tensor *tensor, union fact *out) {
     struct mu_py_tensor copy;
     PyObject *on_cpu = PyObject_CallMethod(tensor->owner, "cpu", NULL);
@@ -365,10 +367,23 @@ static int measure_cuda(struct mu_state *state, const struct measure *measure,
     return 0;
 }
 
+/* Of those that are on a GPU. */
+static int measure_cuda(struct mu_state *state, const struct measure *measure,
+                        const struct mu_py_tensor *items, Py_ssize_t count, union fact *out) {
+    int done = mu_py_gpu_results(state, measure->gpu, items, count, out, sizeof(*out));
+    for (Py_ssize_t i = 0; done == 0 && i < count; i++) {
+        if (items[i].view.device != MU_DEVICE_CPU &&
+            measure_copy(state, measure, &items[i], &out[i]) < 0) {
+            return -1;
+        }
+    }
+    return done < 0 ? -1 : 0;
+}
+
 static int measure_one(struct mu_state *state, const struct measure *measure,
                        const struct mu_py_tensor *tensor, union fact *out) {
     if (tensor->view.device != MU_DEVICE_CPU) {
-        return measure_cuda(state, measure, tensor, out);
+        return measure_cuda(state, measure, tensor, 1, out);
     }
     if (mu_tensor_bytes(&tensor->view) <= MU_PY_GIL_BYTES) {
         measure->measure(&tensor->view, out);
@@ -441,14 +456,9 @@ static int measure_all(struct mu_state *state, struct facts *facts,
         mu_tensors_each(facts->views, facts->on_cpu, measure_view, facts);
         Py_END_ALLOW_THREADS;
     }
-    for (Py_ssize_t i = 0; tensors->on_cuda && i < tensors->count; i++) {
-        const struct mu_py_tensor *tensor = &tensors->items[i];
-        if (tensor->view.device != MU_DEVICE_CPU &&
-            measure_cuda(state, facts->measure, tensor, &facts->facts[i]) < 0) {
-            return -1;
-        }
-    }
-    return 0;
+    return tensors->on_cuda
+               ? measure_cuda(state, facts->measure, tensors->items, tensors->count, facts->facts)
+               : 0;
 }
 
 static PyObject *list_results(struct mu_state *state, const struct facts *facts,
@@ -515,8 +525,9 @@ PyDoc_STRVAR(
     "over\n"
     "blocks in the cache, merged after Chan, Golub and LeVeque, 1979), whatever the number of\n"
     "threads. A complex tensor is taken as its real and imaginary parts. Above 16 KiB the work is\n"
-    "done without the GIL, and of bigger tensors on torch's threads. A tensor on a GPU is "
-    "copied.\n\n"
+    "done without the GIL, and of bigger tensors on torch's threads. Tensors on a "
+    "GPU\n"
+    "are looked at there, and all results of a call are fetched with one wait.\n\n"
     ">>> import torch\n"
     ">>> from my_utils.tensors import stats\n"
     ">>> found = stats(torch.tensor([1.0, 3.0, float('nan'), 0.0]))\n"

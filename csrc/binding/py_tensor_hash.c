@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "args.h"
+#include "py_gpu_kernels.h"
 #include "py_tensor.h"
 
 struct digest {
@@ -258,8 +259,8 @@ static PyType_Spec digest_spec = {
 
 /* --- hashing ------------------------------------------------------------------------------ */
 
-/* The content of a tensor on a GPU, by a copy of it on the CPU. */
-static int hash_cuda(struct mu_state *state, const struct mu_py_tensor *tensor,
+/* The content of a tensor on a GPU whose kernels cannot be used, by a copy of it on the CPU. */
+static int hash_copy(struct mu_state *state, const struct mu_py_tensor *tensor,
                      struct mu_digest *content) {
     struct mu_py_tensor copy;
     PyObject *on_cpu = PyObject_CallMethod(tensor->owner, "cpu", NULL);
@@ -276,6 +277,12 @@ static int hash_cuda(struct mu_state *state, const struct mu_py_tensor *tensor,
     Py_END_ALLOW_THREADS;
     mu_py_tensor_release(&copy);
     return 0;
+}
+
+static int hash_cuda(struct mu_state *state, const struct mu_py_tensor *tensor,
+                     struct mu_digest *content) {
+    int done = mu_py_gpu_results(state, &mu_py_gpu_hash, tensor, 1, content, sizeof(*content));
+    return done == 0 ? hash_copy(state, tensor, content) : done < 0 ? -1 : 0;
 }
 
 static int hash_one(struct mu_state *state, const struct mu_py_tensor *tensor,
@@ -329,11 +336,17 @@ static int hash_items(struct mu_state *state, const struct mu_py_tensors *tensor
     for (Py_ssize_t i = tensors->count - 1; i >= 0; i--) {
         if (tensors->items[i].view.device == MU_DEVICE_CPU) {
             contents[i] = contents[--on_cpu];
-        } else if (hash_cuda(state, &tensors->items[i], &contents[i]) < 0) {
+        }
+    }
+    int done = mu_py_gpu_results(state, &mu_py_gpu_hash, tensors->items, tensors->count, contents,
+                                 sizeof(*contents));
+    for (Py_ssize_t i = 0; done == 0 && i < tensors->count; i++) {
+        if (tensors->items[i].view.device != MU_DEVICE_CPU &&
+            hash_copy(state, &tensors->items[i], &contents[i]) < 0) {
             return -1;
         }
     }
-    return 0;
+    return done < 0 ? -1 : 0;
 }
 
 static PyObject *list_digests(struct mu_state *state, const struct mu_py_tensors *tensors,

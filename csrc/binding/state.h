@@ -38,6 +38,7 @@ struct mu_state {
     uint32_t reported_cuda;       /* the same for GPU times */
     struct mu_nvtx *nvtx;         /* owned; NULL while no tool listens */
     bool nvtx_asked;
+    bool gpu_kernels_off;             /* they failed, and it was said */
     PyTypeObject *digest_type;        /* owned: TensorDigest */
     PyTypeObject *tensor_stats_type;  /* owned */
     PyTypeObject *nan_inf_count_type; /* owned */
@@ -61,6 +62,7 @@ int mu_py_timer_exec(PyObject *module);
 int mu_py_stage_exec(PyObject *module);
 int mu_py_no_op_exec(PyObject *module);
 int mu_py_cuda_exec(PyObject *module);
+int mu_py_gpu_kernels_exec(PyObject *module);
 int mu_py_marks_exec(PyObject *module);
 int mu_py_journal_exec(PyObject *module);
 int mu_py_trace_exec(PyObject *module);

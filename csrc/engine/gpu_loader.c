@@ -68,6 +68,10 @@ const char *const *mu_gpu_kernel_names(enum mu_gpu_source source) {
     return sources[source].kernels;
 }
 
+const char *mu_gpu_source_name(int source) {
+    return source >= 0 && source < MU_GPU_SOURCES ? sources[source].name : NULL;
+}
+
 static int index_of(const struct mu_gpu_program *program) {
     switch (program->source) {
     case MU_GPU_STATS:
@@ -315,6 +319,19 @@ static int choose_arch(const struct mu_gpu *gpu, int arch, struct mu_nvrtc_job *
     }
     job->form = job->arch / 10 == arch / 10 ? MU_NVRTC_CUBIN : MU_NVRTC_PTX;
     return MU_OK;
+}
+
+int mu_gpu_compile(struct mu_gpu *gpu, const struct mu_gpu_program *program, int arch,
+                   enum mu_nvrtc_form form, struct mu_nvrtc_image *image, struct mu_error *err) {
+    struct mu_gpu_build build;
+    mu_gpu_build_of(program, &build);
+    build.job.arch = arch;
+    build.job.form = form;
+    build.job.verbose = true;
+    pthread_mutex_lock(&gpu->lock);
+    open_nvrtc_lock_held(gpu);
+    pthread_mutex_unlock(&gpu->lock);
+    return mu_nvrtc_compile(&gpu->nvrtc, &build.job, image, err);
 }
 
 /* What an image depends on, and the name of its file. */

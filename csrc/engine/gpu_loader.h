@@ -63,6 +63,13 @@ struct mu_gpu_state {
 
 void mu_gpu_state_of(struct mu_gpu *gpu, struct mu_gpu_state *state);
 
+/* "hash", "nan_inf", "stats" or "compare", or NULL behind the last. */
+const char *mu_gpu_source_name(int source);
+
+/* Compiles a program by NVRTC for an architecture, past all caches. */
+int mu_gpu_compile(struct mu_gpu *gpu, const struct mu_gpu_program *program, int arch,
+                   enum mu_nvrtc_form form, struct mu_nvrtc_image *image, struct mu_error *err);
+
 /* One device that kernels run on. */
 struct mu_gpu_device {
     CUdevice device;

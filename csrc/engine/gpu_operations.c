@@ -305,6 +305,13 @@ int mu_gpu_compare_on(struct mu_gpu *gpu, const struct mu_tensor *a, const struc
 
 /* --- memory for results ------------------------------------------------------------------- */
 
+/* To wait would break a capture, and what is captured has not run. */
+static bool is_captured(const struct call *call) {
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    CUresult result = call->driver->stream_is_capturing(call->stream, &status);
+    return result != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
 int mu_gpu_results_open(struct mu_gpu_results *results, struct mu_gpu *gpu, int device_index,
                         void *stream, size_t bytes, struct mu_error *err) {
     struct call call;
@@ -314,20 +321,16 @@ int mu_gpu_results_open(struct mu_gpu_results *results, struct mu_gpu *gpu, int 
     if (code != MU_OK) {
         return code;
     }
-    results->memory = take_memory(&call, bytes);
-    return end_call(&call, err);
-}
-
-/* Waiting would break a capture, and what is captured has not run. */
-static int check_capture(const struct call *call, struct mu_error *err) {
-    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    CUresult result = call->driver->stream_is_capturing(call->stream, &status);
-    if (result == CUDA_SUCCESS && status == CU_STREAM_CAPTURE_STATUS_NONE) {
-        return MU_OK;
+    results->captured = is_captured(&call);
+    if (!results->captured) {
+        results->memory = take_memory(&call, bytes);
+        return end_call(&call, err);
     }
-    return mu_error_set(err, MU_ERR_STATE,
-                        "the stream is being captured into a CUDA graph, so there is nothing to "
-                        "wait for; torch.ops.my_utils leaves its results on the device");
+    end_call(&call, NULL);
+    mu_error_set(err, MU_ERR_STATE,
+                 "the stream is being captured into a CUDA graph, so nothing can be fetched from "
+                 "it; the operators torch.ops.my_utils leave their results on the device");
+    return MU_ERR_STATE;
 }
 
 int mu_gpu_results_fetch(const struct mu_gpu_results *results, void *host, struct mu_error *err) {
@@ -337,21 +340,17 @@ int mu_gpu_results_fetch(const struct mu_gpu_results *results, void *host, struc
     if (code != MU_OK) {
         return code;
     }
-    code = check_capture(&call, err);
-    if (code == MU_OK) {
-        note(&call, "cuMemcpyDtoHAsync",
-             call.driver->copy_to_host_async(host, memory, results->bytes, call.stream));
-        note(&call, "cuStreamSynchronize", call.driver->stream_synchronize(call.stream));
-    }
-    int ended = end_call(&call, err);
-    return code != MU_OK ? code : ended;
+    note(&call, "cuMemcpyDtoHAsync",
+         call.driver->copy_to_host_async(host, memory, results->bytes, call.stream));
+    note(&call, "cuStreamSynchronize", call.driver->stream_synchronize(call.stream));
+    return end_call(&call, err);
 }
 
 void mu_gpu_results_close(struct mu_gpu_results *results) {
     struct call call;
     if (results->memory != NULL &&
         begin_device(&call, results->gpu, results->device_index, results->stream, NULL) == MU_OK) {
-        call.driver->mem_free_async((CUdeviceptr)(uintptr_t)results->memory, call.stream);
+        give_memory(&call, results->memory);
         end_call(&call, NULL);
     }
     results->memory = NULL;

@@ -39,13 +39,14 @@ struct mu_gpu_results {
     void *stream;
     void *memory; /* on the device, owned; aligned to 256 bytes */
     size_t bytes;
+    bool captured; /* the stream is, so that nothing was taken and nothing can be fetched */
 };
 
+/* MU_ERR_STATE while the stream is under capture. */
 int mu_gpu_results_open(struct mu_gpu_results *results, struct mu_gpu *gpu, int device_index,
                         void *stream, size_t bytes, struct mu_error *err);
 
-/* Copies all of it to `host` and waits until the stream is through. MU_ERR_STATE while the stream
- * is under capture. */
+/* Copies all of it to `host` and waits until the stream is through. */
 int mu_gpu_results_fetch(const struct mu_gpu_results *results, void *host, struct mu_error *err);
 
 /* The memory goes when the stream is through. */

@@ -96,17 +96,19 @@ static void *open_beside_torch(const char *name) {
                : NULL;
 }
 
+/* Where the package of the runtime holds NVRTC too (CUDA 13), or has a package beside it. */
 static void *open_beside_cudart(const char *name) {
-    static const char *const runtimes[] = {"libcudart.so.13", "libcudart.so.12",
-                                           "libcudart.so.11.0"};
+    static const char *const runtimes[SONAME_COUNT] = {"libcudart.so.13", "libcudart.so.12",
+                                                       "libcudart.so.11.0"};
     char folder[512];
-    void *library = NULL;
-    for (size_t i = 0; i < sizeof(runtimes) / sizeof(runtimes[0]) && library == NULL; i++) {
-        if (folder_of_loaded(runtimes[i], folder, sizeof(folder))) {
-            library = open_matching(folder, "", name);
+    for (size_t i = 0; i < SONAME_COUNT; i++) {
+        if (strcmp(name, sonames[i]) == 0 &&
+            folder_of_loaded(runtimes[i], folder, sizeof(folder))) {
+            void *library = open_matching(folder, "", name);
+            return library != NULL ? library : open_matching(folder, "../../*/lib/", name);
         }
     }
-    return library;
+    return NULL;
 }
 
 static void *open_anywhere(const char *name) {
@@ -114,7 +116,7 @@ static void *open_anywhere(const char *name) {
 }
 
 static void *search(void) {
-    void *(*const places[])(const char *) = {open_loaded, open_beside_torch, open_beside_cudart,
+    void *(*const places[])(const char *) = {open_loaded, open_beside_cudart, open_beside_torch,
                                              open_anywhere};
     for (size_t place = 0; place < sizeof(places) / sizeof(places[0]); place++) {
         for (size_t i = 0; i < SONAME_COUNT; i++) {

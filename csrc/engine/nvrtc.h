@@ -24,8 +24,8 @@ struct mu_nvrtc {
 
 /* Opens the library at `path`, or, where that is NULL, the first of these that is there:
  *   - a libnvrtc that is loaded already;
+ *   - those that belong to the libcudart that is loaded;
  *   - those of the packages nvidia-cuda-nvrtc beside the torch that is loaded;
- *   - those beside the loaded libcudart;
  *   - those that the dynamic linker finds by name.
  * Each in the order CUDA 13, 12, 11. */
 void mu_nvrtc_open(struct mu_nvrtc *nvrtc, const char *path);

@@ -10,6 +10,10 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).parent
+ENGINE = FOLDER.parent.parent / "csrc" / "engine"
+
+# For fake_cuda.c: the GPU kernels too, run on the processor.
+WITH_KERNELS = ["-DFAKE_CUDA_KERNELS", f"-I{ENGINE}", f"-I{ENGINE / 'tests'}", "-lm"]
 
 
 def compile_fake(source: str, library: Path, *options: str) -> Path:

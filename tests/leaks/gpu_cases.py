@@ -17,6 +17,19 @@ def states(folder: Path) -> Iterator[Callable[[], object]]:
     yield lambda: (_core.cuda_state(), _core.nvtx_state())
 
 
+@case("gpu_state", "gpu_configure", "gpu_compile")
+def gpu_kernels(folder: Path) -> Iterator[Callable[[], object]]:
+    def action() -> None:
+        assert _core.gpu_state()["compiled"] == 0
+        with suppress(RuntimeError):
+            _core.gpu_configure(nvrtc="/no/libnvrtc.so", cache=folder)
+        for wrong in (("hush", 90), ("hash", 9), ("stats", 90), ("compare", 90, "int8", "int9")):
+            with suppress(ValueError):
+                _core.gpu_compile(*wrong)
+
+    yield action
+
+
 @case("Timer.register_stage", "Timer.cuda_aggregates", "Timer.use_cuda")
 def timer_gpu_methods(folder: Path) -> Iterator[Callable[[], object]]:
     timer = _core.Timer()
