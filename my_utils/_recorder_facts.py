@@ -49,6 +49,7 @@ _WHOLE = frozenset(
 
 _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
 _STRIDED = torch.strided
+_PLACES = frozenset(("cpu", "cuda"))
 # The innermost of vmap, grad and other transforms that runs, or None.
 _transforms = torch._C._functorch.peek_interpreter_stack
 _ALIGN = 64  # bytes, in the arena
@@ -84,14 +85,15 @@ def meta_of(path: str, tensor: torch.Tensor) -> TraceTensorMeta:
     )
 
 
-def _is_on_cpu(tensor: torch.Tensor) -> bool:
-    """Whether it is plain memory there. What is odd about one that passes shows when it is read."""
-    return (
-        type(tensor) in _PLAIN_TYPES
-        and tensor.layout is _STRIDED
-        and not tensor.is_nested
-        and _device_name(tensor.device)[1] == "cpu"
-    )
+def _plain_place(tensor: torch.Tensor) -> str | None:
+    """Where the tensor is plain memory: "cpu", "cuda", or None.
+
+    What is odd about one that passes shows when it is read.
+    """
+    if type(tensor) not in _PLAIN_TYPES or tensor.layout is not _STRIDED or tensor.is_nested:
+        return None
+    place = _device_name(tensor.device)[1]
+    return place if place in _PLACES else None
 
 
 def md5_each(views: Sequence[torch.Tensor]) -> list[str | None]:
@@ -205,12 +207,12 @@ class _DeviceRows:
         with self._lock:
             waiting = self._hashes.setdefault(tensor.device, [])
             chunks = self._rows.setdefault(tensor.device, [])
-            row = len(waiting) % _ROWS
-            if row == 0:
+            if len(waiting) == len(chunks) * _ROWS:
                 with torch.inference_mode(False):
                     chunks.append(torch.empty((_ROWS, 2), dtype=torch.int64, device=tensor.device))
-            waiting.append(meta)
+            row = len(waiting) % _ROWS
             torch.ops.my_utils.hash_into(tensor.detach(), chunks[-1], row)
+            waiting.append(meta)
 
     def add_stats(self, meta: TraceTensorMeta, tensor: torch.Tensor) -> None:
         figures = torch.ops.my_utils.stats(tensor.detach())
@@ -276,11 +278,14 @@ class Facts:
         sources: list[torch.Tensor] = []
         transformed = _transforms() is not None
         for path, tensor in found:
-            if not transformed and _is_on_cpu(tensor):
-                meta = meta_of(path, tensor)
-                metas.append(meta)
-                wanted.append(meta)
-                sources.append(tensor)
+            place = None if transformed else _plain_place(tensor)
+            if place is not None:
+                metas.append(meta_of(path, tensor))
+                if place == "cuda":
+                    self._take_on_cuda(metas[-1], tensor, kind, stats, sampler)
+                else:
+                    wanted.append(metas[-1])
+                    sources.append(tensor)
                 continue
             for part in parts_of(path, tensor):
                 metas.append(part.meta)
@@ -304,8 +309,6 @@ class Facts:
         if part.tensor.device.type != "cuda":
             wanted.append(part.meta)
             sources.append(part.tensor.cpu())
-        elif torch.cuda.is_current_stream_capturing():
-            part.meta.note = "inside the capture of a CUDA graph"
         else:
             self._take_on_cuda(part.meta, part.tensor, kind, stats, sampler)
 
@@ -342,16 +345,22 @@ class Facts:
         stats: bool,
         sampler: Sampler | None,
     ) -> None:
-        _torch_ops.register()
-        if kind == "tensor":
-            self._on_device.add_hash(meta, tensor)
-        elif kind == "md5":
-            self._pinned_arena.add(meta, tensor)
-        if stats:
-            self._on_device.add_stats(meta, tensor)
-        if sampler is not None:
-            meta.sample = sampler.take(tensor)
-            self._on_device.add_sample(meta)
+        if torch.cuda.is_current_stream_capturing():
+            meta.note = "inside the capture of a CUDA graph"
+            return
+        try:
+            _torch_ops.register()
+            if kind == "tensor":
+                self._on_device.add_hash(meta, tensor)
+            elif kind == "md5":
+                self._pinned_arena.add(meta, tensor)
+            if stats:
+                self._on_device.add_stats(meta, tensor)
+            if sampler is not None:
+                meta.sample = sampler.take(tensor)
+                self._on_device.add_sample(meta)
+        except Exception as error:
+            meta.note = f"{type(error).__name__}: {error}"[:300]
 
     def flush(self) -> None:
         """Fetches what is still on its way. Waits for CUDA where it was used."""

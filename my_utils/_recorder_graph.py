@@ -163,6 +163,7 @@ class Graph:
         self._mode = mode
         self._compiled: list[str] = []
         self._stance: Any = None
+        self.forced_eager = False
         self._limits: dict[str, int] = {}
         self._number = ""
         self._rows: _Rows | None = None
@@ -194,6 +195,7 @@ class Graph:
             return
         if self._mode == "eager":
             self._stance = torch.compiler.set_stance("force_eager")
+            self.forced_eager = True
         else:
             self._raise_limits()
 

@@ -321,7 +321,7 @@ class ForwardTraceRecorder:
             created_unix=time.time(),
             torch=str(torch.__version__),
             my_utils=_version(),
-            settings=dict(self._settings),
+            settings={**self._settings, "forced_eager": self._graph.forced_eager},
             modules=list(self._infos),
             roots=list(calls.roots),
             events=list(calls.events),

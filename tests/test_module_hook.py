@@ -981,6 +981,27 @@ def test_the_rank_of_a_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert (recorder.load(path).rank, recorder.load(path).world_size) == (3, 8)
 
 
+def test_rows_that_wait_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How they are kept and fetched; the CPU stands for the device here."""
+    from my_utils import _recorder_facts, _torch_ops
+
+    monkeypatch.setattr(_recorder_facts, "_ROWS", 4)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    _torch_ops.register()
+    rows = _recorder_facts._DeviceRows()
+    for count in (10, 4, 1):
+        given = [torch.randn(i + 1) for i in range(count)]
+        metas = [_recorder_facts.meta_of(str(i), x) for i, x in enumerate(given)]
+        for meta, x in zip(metas, given, strict=True):
+            rows.add_hash(meta, x)
+            rows.add_stats(meta, x)
+        rows.flush()
+        assert [meta.hash for meta in metas] == [hash_of(x) for x in given]
+        for meta, x in zip(metas, given, strict=True):
+            assert meta.stats is not None and meta.stats["max"] == x.max().item()
+            assert meta.stats["count"] == x.numel() and meta.stats["first_nan"] == -1
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("kind", ["tensor", "md5"])
 def test_on_a_gpu(kind: Any) -> None:
