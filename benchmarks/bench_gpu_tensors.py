@@ -27,7 +27,7 @@ def gpu_milliseconds(work: Callable[[], object]) -> float:
         ended.record()
         torch.cuda.synchronize()
         times.append(began.elapsed_time(ended))
-    return statistics.median(times)
+    return float(statistics.median(times))
 
 
 def run(smoke: bool) -> list[Claim]:
