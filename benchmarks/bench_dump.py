@@ -66,7 +66,7 @@ def save_each(tensors: dict[str, Tensor]) -> Callable[[Path], object]:
 
 
 def write_raw(tensors: dict[str, Tensor]) -> Callable[[Path], object]:
-    views = [memoryview(tensor.numpy()).cast("B") for tensor in tensors.values()]
+    views = [tensor.numpy().data.cast("B") for tensor in tensors.values()]
 
     def work(target: Path) -> None:
         with open(target / "raw", "wb", buffering=0) as file:

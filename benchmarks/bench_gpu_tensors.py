@@ -18,7 +18,7 @@ def gpu_milliseconds(work: Callable[[], object]) -> float:
     """Median of several runs, each alone on the GPU."""
     import torch
 
-    times = []
+    times: list[float] = []
     for _ in range(ROUNDS):
         began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         torch.cuda.synchronize()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
@@ -20,7 +21,7 @@ LAYERS = 6
 SICK_LAYER = 3
 
 
-def make_model() -> GPT2LMHeadModel:
+def make_model() -> torch.nn.Module:
     torch.manual_seed(0)
     config = GPT2Config(
         n_layer=LAYERS,
@@ -31,10 +32,11 @@ def make_model() -> GPT2LMHeadModel:
         bos_token_id=0,
         eos_token_id=0,
     )
-    return GPT2LMHeadModel(config).eval()
+    model: torch.nn.Module = GPT2LMHeadModel(config)
+    return model.eval()
 
 
-def record(model: GPT2LMHeadModel, path: Path) -> None:
+def record(model: torch.nn.Module, path: Path) -> None:
     """One forward pass with digests, statistics and a sample of every input and output."""
     tokens = torch.arange(2 * 32).reshape(2, 32) % 512
     recorder = ForwardTraceRecorder(
@@ -53,9 +55,10 @@ def record(model: GPT2LMHeadModel, path: Path) -> None:
     recorder.save(path)
 
 
-def plant(model: GPT2LMHeadModel) -> None:
+def plant(model: torch.nn.Module) -> None:
     """The mistake: attention scores of one layer are scaled by a little too much."""
-    model.transformer.h[SICK_LAYER].attn.scaling *= 1.001
+    attention: Any = model.get_submodule(f"transformer.h.{SICK_LAYER}.attn")
+    attention.scaling *= 1.001
 
 
 def main() -> int:
