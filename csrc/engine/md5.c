@@ -60,10 +60,14 @@ static int sort_jobs(struct batch *batch, struct mu_md5_job *jobs, struct mu_err
     return MU_OK;
 }
 
+/* As many as there are threads, unless they would have too little to do, or lanes without a tensor:
+ * half of the lanes take the same time however few of them are in use. */
 static int count_parts(const struct batch *batch) {
+    size_t lanes = batch->kernel.lanes > 1 ? (size_t)batch->kernel.lanes / 2 : 1;
+    size_t filled = (batch->count + lanes - 1) / lanes;
     int parts = mu_parallel_threads();
     parts = parts < PARTS_MAX ? parts : PARTS_MAX;
-    parts = (size_t)parts < batch->count ? parts : (int)batch->count;
+    parts = (size_t)parts < filled ? parts : (int)filled;
     double worth = 1 + batch->total_bytes / BYTES_A_THREAD;
     return parts < worth ? parts : (int)worth;
 }

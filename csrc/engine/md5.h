@@ -21,7 +21,7 @@ struct mu_md5_job {
 };
 
 /* Fills in the digest of every job. Contiguous tensors are read where they lie; for the others
- * there are 4 KiB a lane. Thread-safe, as long as nobody writes to the tensors. MU_ERR_NO_MEMORY,
+ * there are 16 KiB a lane. Thread-safe, as long as nobody writes to the tensors. MU_ERR_NO_MEMORY,
  * never for a single tensor. The caller must not hold the GIL when there is work for several
  * threads. */
 int mu_md5_batch(struct mu_md5_job *jobs, size_t count, struct mu_error *err);

@@ -6,7 +6,7 @@
 
 #include "md5.h"
 
-enum { MU_MD5_BLOCK = 64, MU_MD5_SCRATCH = 4096 };
+enum { MU_MD5_BLOCK = 64, MU_MD5_SCRATCH = 16384 };
 
 /* What a tensor needs that does not lie in one piece. */
 struct mu_md5_strided {

@@ -44,17 +44,25 @@ static void get_state(const struct run *run, int lane, uint32_t state[4]) {
 
 /* Puts the next message into a lane that has none. */
 static void load_lane(struct run *run, int lane) {
-    struct mu_md5_lanes *lanes = run->lanes;
-    lanes->jobs[lane] = NULL;
+    struct mu_md5_lane *to = &run->lanes->of[lane];
+    to->job = NULL;
     if (run->next == NULL) {
         return;
     }
-    lanes->jobs[lane] = run->next->job;
+    to->job = run->next->job;
     run->next = run->next->next;
     run->active++;
     set_state(run, lane, first_state);
-    mu_md5_feed_start(&lanes->feeds[lane], lanes->jobs[lane]->tensor,
-                      lanes->strided == NULL ? NULL : &lanes->strided[lane]);
+    struct mu_md5_strided *strided = run->lanes->strided;
+    mu_md5_feed_start(to->feed, to->job->tensor, strided == NULL ? NULL : &strided[lane]);
+}
+
+static void load_lanes(struct run *run) {
+    memset(run->lanes->states, 0, sizeof run->lanes->states); /* idle lanes compute, too */
+    for (int lane = 0; lane < run->width; lane++) {
+        run->lanes->of[lane].feed = &run->lanes->feeds[lane];
+        load_lane(run, lane);
+    }
 }
 
 /* How many blocks every message has at hand; points all lanes at their data, idle ones at another
@@ -64,18 +72,39 @@ static size_t common_blocks(struct run *run) {
     const uint8_t *readable = NULL;
     size_t blocks = SIZE_MAX;
     for (int lane = 0; lane < run->width; lane++) {
-        if (lanes->jobs[lane] != NULL) {
-            const struct mu_md5_feed *feed = &lanes->feeds[lane];
+        if (lanes->of[lane].job != NULL) {
+            const struct mu_md5_feed *feed = lanes->of[lane].feed;
             blocks = feed->blocks < blocks ? feed->blocks : blocks;
             readable = lanes->data[lane] = feed->at;
         }
     }
     for (int lane = 0; lane < run->width; lane++) {
-        if (lanes->jobs[lane] == NULL) {
+        if (lanes->of[lane].job == NULL) {
             lanes->data[lane] = readable;
         }
     }
     return blocks;
+}
+
+/* Moves the messages that are left into the first half of the lanes. */
+static void narrow(struct run *run) {
+    uint32_t states[MU_MD5_LANES_MAX][4];
+    struct mu_md5_lane *of = run->lanes->of;
+    int count = 0;
+    for (int lane = 0; lane < run->width; lane++) {
+        if (of[lane].job != NULL) {
+            get_state(run, lane, states[count]);
+            of[count++] = of[lane];
+        }
+    }
+    run->width /= 2;
+    for (int lane = 0; lane < run->width; lane++) {
+        if (lane < count) {
+            set_state(run, lane, states[lane]);
+        } else {
+            of[lane].job = NULL;
+        }
+    }
 }
 
 static void finish_lane(struct run *run, int lane, struct mu_md5_job *job) {
@@ -89,11 +118,11 @@ static void finish_lane(struct run *run, int lane, struct mu_md5_job *job) {
 /* Alone, a message is done sooner by the scalar code. */
 static void finish_last(struct run *run) {
     for (int lane = 0; lane < run->width; lane++) {
-        struct mu_md5_job *job = run->lanes->jobs[lane];
+        struct mu_md5_job *job = run->lanes->of[lane].job;
         if (job != NULL) {
             uint32_t state[4];
             get_state(run, lane, state);
-            run_to_end(state, &run->lanes->feeds[lane]);
+            run_to_end(state, run->lanes->of[lane].feed);
             memcpy(job->digest, state, sizeof state);
         }
     }
@@ -105,13 +134,16 @@ static void run_scalar(const struct mu_md5_item *list) {
     }
 }
 
-/* The kernel without the lanes that would never get a message. */
-static struct mu_md5_kernel fit(struct mu_md5_kernel kernel, const struct mu_md5_item *list) {
-    int half = kernel.lanes / 2, count = 0;
-    for (const struct mu_md5_item *item = list; item != NULL && count <= half; item = item->next) {
-        count++;
+/* One run of as many blocks as all messages have at hand. */
+static void run_common(struct run *run, mu_md5_run kernel) {
+    size_t blocks = common_blocks(run);
+    kernel(run->lanes->states, run->lanes->data, blocks);
+    for (int lane = 0; lane < run->width; lane++) {
+        struct mu_md5_lane *of = &run->lanes->of[lane];
+        if (of->job != NULL && !mu_md5_feed_advance(of->feed, blocks)) {
+            finish_lane(run, lane, of->job);
+        }
     }
-    return count > half ? kernel : (struct mu_md5_kernel){kernel.narrow, half, NULL};
 }
 
 void mu_md5_lanes_run(struct mu_md5_lanes *lanes, struct mu_md5_kernel kernel,
@@ -120,21 +152,14 @@ void mu_md5_lanes_run(struct mu_md5_lanes *lanes, struct mu_md5_kernel kernel,
         run_scalar(list);
         return;
     }
-    kernel = fit(kernel, list);
     struct run run = {.lanes = lanes, .next = list, .width = kernel.lanes};
-    memset(lanes->states, 0, sizeof lanes->states); /* idle lanes compute, too */
-    for (int lane = 0; lane < run.width; lane++) {
-        load_lane(&run, lane);
+    load_lanes(&run);
+    while (run.active > kernel.lanes / 2) {
+        run_common(&run, kernel.run);
     }
+    narrow(&run);
     while (run.active > 1) {
-        size_t blocks = common_blocks(&run);
-        kernel.run(lanes->states, lanes->data, blocks);
-        for (int lane = 0; lane < run.width; lane++) {
-            struct mu_md5_job *job = lanes->jobs[lane];
-            if (job != NULL && !mu_md5_feed_advance(&lanes->feeds[lane], blocks)) {
-                finish_lane(&run, lane, job);
-            }
-        }
+        run_common(&run, kernel.narrow);
     }
     finish_last(&run);
 }

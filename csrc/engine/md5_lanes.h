@@ -43,12 +43,17 @@ struct mu_md5_item {
     struct mu_md5_item *next; /* borrowed */
 };
 
+struct mu_md5_lane {
+    struct mu_md5_job *job;   /* borrowed; NULL: the lane is idle */
+    struct mu_md5_feed *feed; /* borrowed: one of the thread's */
+};
+
 /* The lanes of one thread. */
 struct mu_md5_lanes {
     uint32_t states[4 * MU_MD5_LANES_MAX];
-    struct mu_md5_feed feeds[MU_MD5_LANES_MAX];
-    struct mu_md5_job *jobs[MU_MD5_LANES_MAX]; /* borrowed; NULL: the lane is idle */
     const uint8_t *data[MU_MD5_LANES_MAX];
+    struct mu_md5_lane of[MU_MD5_LANES_MAX];
+    struct mu_md5_feed feeds[MU_MD5_LANES_MAX];
     struct mu_md5_strided *strided; /* owned by the caller: one a lane; NULL: none is needed */
 };
 
