@@ -53,9 +53,9 @@ $(VENV)/stamp-build: $(VENV)/stamp-package $(C_SOURCES)
 	@$(RUN) setup.py -q build_ext --inplace
 	@touch $@
 
-$(VENV)/stamp-tests: $(VENV)/stamp-package tests/requirements.txt
+$(VENV)/stamp-tests: $(VENV)/stamp-package tests/requirements.txt tests/requirements-torch.txt
 	@echo "installing what the tests need"
-	@$(PIP_INSTALL) -r tests/requirements.txt
+	@$(PIP_INSTALL) -r tests/requirements.txt -r tests/requirements-torch.txt
 	@touch $@
 
 $(VENV)/stamp-lint: $(VENV)/stamp-tests .ci/requirements.txt
