@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable,
 from typing import (
     Any,
     ClassVar,
+    Final,
     Literal,
     NoReturn,
     Self,
@@ -416,6 +417,10 @@ class TensorStats:
 class NanInfCount(tuple[int, int, int]):
     """What nan_inf_count found: (nan, pos_inf, neg_inf), by name or by place."""
 
+    __match_args__ = ("nan", "pos_inf", "neg_inf")
+    n_fields: Final = 3
+    n_sequence_fields: Final = 3
+    n_unnamed_fields: Final = 0
     def __new__(cls, sequence: Iterable[int], /) -> Self: ...
     @property
     def nan(self) -> int: ...
