@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from my_utils._ncu_csv import number
+from my_utils._ncu_csv import number, read_page
 from my_utils.ncu_analyze_from_csv import (
     NcuCsvError,
     NcuCsvWarning,
@@ -21,6 +21,7 @@ from my_utils.ncu_analyze_from_csv import (
 from .conftest import RunPython
 
 pd = pytest.importorskip("pandas")
+image_of = pytest.importorskip("matplotlib.image")
 pytestmark = pytest.mark.no_torch
 
 GEMM = "void cutlass::Kernel2<cutlass_80_wmma, float>(T1::Params)"
@@ -233,6 +234,24 @@ def test_what_is_broken_is_named_and_the_rest_counts(here: Path) -> None:
         assert reason in text
 
 
+@pytest.mark.parametrize("text", [RAW, DETAILS], ids=["raw", "details"])
+def test_a_file_cut_anywhere_keeps_its_whole_rows(here: Path, text: str) -> None:
+    """Half a number must not count as one."""
+    whole = {launch.line: launch for launch in read_page(written(here / "ncu.csv", text)).launches}
+    counts = []
+    for end in range(0, len(text), 7):
+        try:
+            launches = read_page(written(here / "cut.csv", text[:end])).launches
+        except NcuCsvError:
+            continue
+        counts.append(len(launches))
+        for launch in launches:
+            assert launch.kernel == whole[launch.line].kernel
+            for name, values in launch.metrics.items():
+                assert values == whole[launch.line].metrics[name][: len(values)]
+    assert set(counts) == {1, 2, 3} and counts[-1] == 3
+
+
 def test_an_unknown_unit_of_time_is_left_out(here: Path) -> None:
     path = written(here / "raw.csv", RAW.replace('"usecond"', '"fortnight"'))
     with pytest.warns(NcuCsvWarning, match=r"unknown unit 'fortnight' \(3 times\)"):
@@ -321,7 +340,7 @@ def test_compare_sorts_by_time_lost(here: Path) -> None:
 
 
 def check_png(path: Path) -> None:
-    image = pytest.importorskip("matplotlib.image").imread(path)
+    image = image_of.imread(path)
     assert image.shape[0] > 100 and image.shape[1] > 300
     assert image.std() > 0.01, "the plot is blank"
 
