@@ -93,7 +93,7 @@ class Launch:
 
     def add(self, name: str, unit: str, text: str, line: int) -> None:
         """The first value stays: details repeat some metrics in several sections."""
-        if not self.has(name, unit):
+        if text and not self.has(name, unit):
             self.metrics.setdefault(name, []).append((unit, text, line))
 
 
@@ -222,7 +222,7 @@ class _PageReader:
                 self._metrics.append((column, name))
 
     def _row(self, line: int, text: str) -> None:
-        cells = _cells(text, self._delimiter)
+        cells = self._fitted(_cells(text, self._delimiter))
         if len(cells) != len(self._columns):
             if _looks_like_row(text):
                 reason = f"{len(cells)} fields, where the header has {len(self._columns)}"
@@ -240,6 +240,15 @@ class _PageReader:
             self.page.note("ID", line, "the column ID holds no number")
         else:
             self._take(line, row, cells)
+
+    def _fitted(self, cells: list[str]) -> list[str]:
+        """A row of details ends after the metric, with a comma, before the columns of rules."""
+        missing = len(self._columns) - len(cells)
+        if missing < 0 and not any(cells[missing:]):
+            return cells[:missing]
+        if missing > 0 and "Metric Value" in self._columns[: len(cells)]:
+            return cells + [""] * missing
+        return cells
 
     def _take(self, line: int, row: dict[str, str], cells: list[str]) -> None:
         if "Metric Name" not in row:
@@ -259,11 +268,13 @@ class _PageReader:
         identity = tuple(
             row.get(name, "") for name in ("Host Name", "Process ID", "ID", "Kernel Name")
         )
-        if "ID" not in row:
-            identity = (*identity, str(line))  # nothing joins its rows
+        has_number = "ID" in row
+        if not has_number and "Metric Name" not in row:
+            identity = (*identity, str(line))  # each row is a launch
         launch = self._launches.get(identity)
         if launch is None or (
-            launch.part != self.part and any(launch.has(name, unit) for name, unit, _ in values)
+            (launch.part != self.part or not has_number)
+            and any(launch.has(name, unit) for name, unit, _ in values)
         ):
             launch = Launch(
                 row["Kernel Name"],
@@ -309,7 +320,7 @@ def _looks_like_row(text: str) -> bool:
 
 
 def _is_noise(text: str) -> bool:
-    return text.startswith("==") or not text.strip()
+    return text.lstrip().startswith("==") or not text.strip()
 
 
 def _header(text: str) -> tuple[str, list[str]] | None:

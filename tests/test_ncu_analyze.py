@@ -94,7 +94,7 @@ def details_rows(number: int, kernel: str, duration: tuple[str, str], sm: str, m
     ]
     start = launch_cells(number, kernel)
     return [
-        *(line([*start, *metric, "", "", "", "", ""]) for metric in metrics),
+        *(line([*start, *metric]) + "," for metric in metrics),  # shorter than the header
         line([*start, SPEED_OF_LIGHT, "", "", "", "SOLBottleneck", "OPT", "This kernel, 'large',\n"
               "uses \"\"a lot\"\".", "global", "12.5"]),
     ]  # fmt: skip
@@ -196,6 +196,18 @@ def test_parts_of_one_run_come_together_and_runs_stay_apart(here: Path) -> None:
     path = written(here / "runs.csv", "\n".join([*times, *shares, *times, *shares]))
     assert analyze_sm_throughput_from_csv(path)["count"][0] == 2
     assert analyze_sm_throughput_from_csv([path, path])["count"][0] == 4
+
+
+def test_details_that_were_slimmed(here: Path) -> None:
+    """Without a number of the launch, a metric that comes again begins the next one."""
+    rows = [("Duration", "ns", "1,000"), ("Compute (SM) Throughput", "%", "40.5"),
+            ("Duration", "ns", "3,000"), ("Compute (SM) Throughput", "%", "80.5")]  # fmt: skip
+    header = line(["Kernel Name", "Metric Name", "Metric Unit", "Metric Value"])
+    text = "\n".join([header, *(line([GEMM, *row]) for row in rows)])
+    table = analyze_sm_throughput_from_csv(written(here / "slim.csv", text))
+    assert table["count"].tolist() == [2]
+    assert table["time_ms"][0] == pytest.approx(0.004)
+    assert table["sm_pct"][0] == pytest.approx(70.5)
 
 
 def test_grouping_filter_and_further_metrics(here: Path) -> None:
