@@ -23,28 +23,10 @@ from my_utils import _core
 from my_utils.tensors import TensorDiff, compare
 
 from .conftest import RunPython
+from .dtypes import BYTE_FLOATS, COMPLEX, FLOATS, INTEGERS
 
-FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
-SMALL_FLOATS = [
-    torch.float8_e4m3fn,
-    torch.float8_e4m3fnuz,
-    torch.float8_e5m2,
-    torch.float8_e5m2fnuz,
-    torch.float8_e8m0fnu,
-]
-INTEGERS = [
-    torch.uint8,
-    torch.uint16,
-    torch.uint32,
-    torch.uint64,
-    torch.int8,
-    torch.int16,
-    torch.int32,
-    torch.int64,
-]
-COMPLEX = [torch.complex32, torch.complex64, torch.complex128]
 INF, NAN = math.inf, math.nan
-REALS = [torch.bool, *INTEGERS, *FLOATS, *SMALL_FLOATS]
+REALS = [torch.bool, *INTEGERS, *FLOATS, *BYTE_FLOATS]
 
 
 def wide(tensor: Tensor) -> np.ndarray[Any, Any]:
@@ -157,7 +139,7 @@ def test_every_pair_of_dtypes(left: torch.dtype) -> None:
     for seed, right in enumerate([*NARROW, *COMPLEX]):
         a = any_bits(left, (100,), seed)
         b = any_bits(right, (100,), seed + 1)
-        if right not in SMALL_FLOATS:
+        if right not in BYTE_FLOATS:
             b[:50] = a[:50].to(torch.complex128).real.to(right)
         Oracle(a, b, 0.5, 1e-2, False).check(compare(a, b, atol=0.5, rtol=1e-2))
 

@@ -21,30 +21,11 @@ from torch import Tensor
 from my_utils import _core
 from my_utils.tensors import NanInfCount, TensorStats, compare, nan_inf_count, stats
 
+from .dtypes import BYTE_FLOATS, COMPLEX, DTYPES, FLOAT4, FLOATS, INTEGERS
+
 pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
 
-INTEGERS = [
-    torch.bool,
-    torch.uint8,
-    torch.uint16,
-    torch.uint32,
-    torch.uint64,
-    torch.int8,
-    torch.int16,
-    torch.int32,
-    torch.int64,
-]
-FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
-BYTE_FLOATS = [
-    torch.float8_e4m3fn,
-    torch.float8_e4m3fnuz,
-    torch.float8_e5m2,
-    torch.float8_e5m2fnuz,
-    torch.float8_e8m0fnu,
-]
-COMPLEX = [torch.complex32, torch.complex64, torch.complex128]
-FLOAT4 = torch.float4_e2m1fn_x2
-DTYPES = [*INTEGERS, *FLOATS, *BYTE_FLOATS, *COMPLEX, FLOAT4]
+WHOLE_NUMBERS = [torch.bool, *INTEGERS]
 FLOAT4_VALUES = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
 
 Numbers = np.ndarray[Any, Any]
@@ -285,7 +266,7 @@ class TestHardNumbers:
         check(torch.arange(-(2**15), 2**15) * 2**47)
 
     def test_types_of_the_range(self) -> None:
-        for dtype in INTEGERS:
+        for dtype in WHOLE_NUMBERS:
             found = stats(torch.ones(3).to(dtype))
             assert [type(value) for value in (found.min, found.max, found.abs_max)] == [int] * 3
         assert type(stats(torch.ones(3)).max) is float

@@ -22,31 +22,7 @@ from my_utils import _core
 from my_utils.tensors import TensorDigest, tensor_hash
 
 from . import tensor_hash_oracle as oracle
-
-DTYPES = [
-    torch.bool,
-    torch.uint8,
-    torch.uint16,
-    torch.uint32,
-    torch.uint64,
-    torch.int8,
-    torch.int16,
-    torch.int32,
-    torch.int64,
-    torch.float16,
-    torch.bfloat16,
-    torch.float32,
-    torch.float64,
-    torch.complex32,
-    torch.complex64,
-    torch.complex128,
-    torch.float8_e4m3fn,
-    torch.float8_e4m3fnuz,
-    torch.float8_e5m2,
-    torch.float8_e5m2fnuz,
-    torch.float8_e8m0fnu,
-    torch.float4_e2m1fn_x2,
-]
+from .dtypes import DTYPES
 
 
 def name_of(dtype: torch.dtype) -> str:

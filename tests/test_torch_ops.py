@@ -15,36 +15,12 @@ from my_utils import _torch_ops, tensors  # noqa: E402
 
 from . import tensor_hash_oracle as oracle  # noqa: E402
 from .conftest import RunPython  # noqa: E402
+from .dtypes import DTYPES  # noqa: E402
 
 _torch_ops.register()
 OPS = torch.ops.my_utils
 COMPILED_BACKENDS = ["eager", "aot_eager", "inductor"]
 EMPTY = "da79f3d81e579803e3c666a64b5577a7"  # the content digest of no bytes, from the definition
-
-DTYPES = [
-    torch.bool,
-    torch.uint8,
-    torch.uint16,
-    torch.uint32,
-    torch.uint64,
-    torch.int8,
-    torch.int16,
-    torch.int32,
-    torch.int64,
-    torch.float16,
-    torch.bfloat16,
-    torch.float32,
-    torch.float64,
-    torch.complex32,
-    torch.complex64,
-    torch.complex128,
-    torch.float8_e4m3fn,
-    torch.float8_e4m3fnuz,
-    torch.float8_e5m2,
-    torch.float8_e5m2fnuz,
-    torch.float8_e8m0fnu,
-    torch.float4_e2m1fn_x2,
-]
 
 
 @pytest.fixture(autouse=True)
