@@ -186,6 +186,19 @@ def integer_pairs(draw: st.DrawFn) -> tuple[Tensor, Tensor, list[int], list[int]
     return torch.tensor(a, dtype=left), torch.tensor(b, dtype=right), a, b
 
 
+def test_of_equal_errors_the_first_is_named_whatever_computes_it() -> None:
+    """Integers beyond 2**52 do not go through the vectors that the others do."""
+    a = torch.tensor([0, 0, 0, 2**52], dtype=torch.uint64)
+    b = torch.tensor([0, 0, 1, 2**52 + 1], dtype=torch.int64)
+    assert compare(a, b).max_abs_index == (2,)
+    c = torch.tensor([0, 2**62 + 2**9, 2**62 + 2**9 + 1])  # equal when rounded to a double
+    assert compare(torch.zeros(3, dtype=torch.bool), c).max_abs_index == (2,)
+    x = torch.tensor([0.0, 1.0, -math.inf, 1.0], dtype=torch.float64)
+    y = torch.tensor([0.0, 2.0, -math.inf, 2.0], dtype=torch.float64)
+    diff = compare(x, y)
+    assert (diff.max_abs_index, diff.max_rel_index) == ((1,), (1,))
+
+
 @settings(deadline=None, max_examples=400)
 @given(integer_pairs(), st.sampled_from([0, 1, 2, 2.5, 2.0**53, 2.0**64]))
 def test_integers_lose_nothing(

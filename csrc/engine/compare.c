@@ -96,9 +96,23 @@ static void compare_chunks(int64_t begin, int64_t end, void *context) {
 /* Elements whose verdicts are asked for at a time: little memory on the stack. */
 enum { LOOK = 64 };
 
+static bool has_max_abs(const struct mu_compare_verdict *verdict, const struct mu_diff *diff) {
+    if (diff->integers) {
+        return verdict->exact_error[0] == diff->max_exact[0] &&
+               verdict->exact_error[1] == diff->max_exact[1];
+    }
+    return verdict->abs_error == diff->max_abs;
+}
+
+static bool has_max_rel(const struct mu_compare_verdict *verdict, const struct mu_diff *diff) {
+    return verdict->rel_error == diff->max_rel;
+}
+
 /* The first element from `from` on whose error is the greatest; it is at most a block away. */
-static int64_t locate(const struct comparison *comparison, int64_t from, double error,
-                      bool relative) {
+static int64_t locate(const struct comparison *comparison, int64_t from,
+                      bool (*is_greatest)(const struct mu_compare_verdict *,
+                                          const struct mu_diff *),
+                      const struct mu_diff *diff) {
     struct reader reader;
     struct mu_compare_verdict verdicts[LOOK];
     int64_t left = comparison->a->elements - from;
@@ -106,7 +120,7 @@ static int64_t locate(const struct comparison *comparison, int64_t from, double 
     while (reader_next(&reader, LOOK)) {
         mu_compare_elements(&comparison->pair, reader.a, reader.b, reader.count, verdicts);
         for (size_t i = 0; i < reader.count; i++) {
-            if ((relative ? verdicts[i].rel_error : verdicts[i].abs_error) == error) {
+            if (is_greatest(&verdicts[i], diff)) {
                 return reader_first(&reader) + (int64_t)i;
             }
         }
@@ -170,10 +184,10 @@ static void finish(const struct comparison *comparison, int64_t chunks,
     mu_diff_of_part(&whole, comparison->a->elements, comparison->a->dtype, comparison->b->dtype,
                     diff);
     if (diff->max_abs_index >= 0) {
-        diff->max_abs_index = locate(comparison, diff->max_abs_index, diff->max_abs, false);
+        diff->max_abs_index = locate(comparison, diff->max_abs_index, has_max_abs, diff);
     }
     if (diff->max_rel_index >= 0) {
-        diff->max_rel_index = locate(comparison, diff->max_rel_index, diff->max_rel, true);
+        diff->max_rel_index = locate(comparison, diff->max_rel_index, has_max_rel, diff);
     }
     for (int64_t i = 0; i < chunks && diff->listed < options->list_max; i++) {
         if (comparison->parts[i].mismatches > 0) {

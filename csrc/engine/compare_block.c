@@ -215,8 +215,13 @@ static bool is_plain(const struct mu_compare_pair *pair, double a, double b) {
     return fabs(a - b) < 0x1p500 && (!pair->wide || (fabs(a) <= 0x1p52 && fabs(b) <= 0x1p52));
 }
 
+static int64_t at_most(int64_t index, int64_t limit) {
+    return index < limit ? index : limit;
+}
+
 /* Does the elements that are no work for a kernel, and leaves zeros in their place, which find and
- * add nothing. */
+ * add nothing. What they found is told of the block's first element, as of all blocks: an equal
+ * error that the kernel finds may stand before it. */
 static void set_aside(struct decoded *block, size_t count, int64_t first,
                       struct mu_compare_lanes *lanes, struct mu_compare_part *part) {
     int64_t mismatch_before = part->first_mismatch;
@@ -230,8 +235,10 @@ static void set_aside(struct decoded *block, size_t count, int64_t first,
         }
         block->a[i] = block->b[i] = 0;
     }
+    part->max_abs_index = at_most(part->max_abs_index, first);
+    part->max_rel_index = at_most(part->max_rel_index, first);
     if (mismatch_before < 0 && part->first_mismatch >= 0) {
-        part->first_mismatch = first; /* what the kernel finds may be before it */
+        part->first_mismatch = first;
     }
 }
 
