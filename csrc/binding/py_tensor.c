@@ -116,8 +116,8 @@ static bool has_elements(const struct mu_dlpack_tensor *tensor) {
     return true;
 }
 
-/* 1 when the values are those in memory, 0 when a negation or conjugation is still to be done or the
- * tensor does not say so, -1 with an exception. */
+/* 1 when the values are those in memory, 0 when a negation or conjugation is still to be done or
+ * the tensor does not say so, -1 with an exception. */
 static int is_plain(struct mu_py_exchange *exchange, PyObject *tensor,
                     const struct mu_dlpack_tensor *dlpack) {
     PyObject *flags[] = {exchange->is_neg,
