@@ -19,8 +19,10 @@ def build() -> Path:
     program.parent.mkdir(parents=True, exist_ok=True)
     flags_of = [sys.executable, str(ROOT / "csrc" / "flags.py")]
     listed = subprocess.run([*flags_of, "--sources"], check=True, capture_output=True, text=True)
+    kernels = program.parent / "kernel_sources.c"
+    subprocess.run([sys.executable, "csrc/embed.py", str(kernels)], check=True, cwd=ROOT)
     objects = []
-    for source in listed.stdout.split():
+    for source in [*listed.stdout.split(), str(kernels)]:
         flags = subprocess.run([*flags_of, source], check=True, capture_output=True, text=True)
         target = program.parent / (Path(source).stem + ".o")
         command = ["gcc", *flags.stdout.split(), "-O3", "-Icsrc/engine", "-c", source]
