@@ -31,17 +31,16 @@ events hold the same dicts, which pickle writes once.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
 import os
-import tempfile
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ._files import whole_file
 from ._recorder_extra import plain_copy
 
 if TYPE_CHECKING:
@@ -275,25 +274,11 @@ def save_recording(recording: Recording, path: str | os.PathLike[str]) -> Path:
     target = Path(path)
     payload = _payload(recording)
     target.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as out:
-            torch.save(payload, out)
-            out.flush()
-            os.fsync(out.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, target)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
+    with whole_file(target) as out:
+        torch.save(payload, out)
+        out.flush()
+        os.fsync(out.fileno())
     return target
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 # --- reading ---

@@ -17,13 +17,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from . import _core
 from ._figures import FIGURE_NAMES, Durations, Figures
+from ._files import whole_file
 from ._report_rows import (
     Path_,
     StageReader,
@@ -265,22 +265,8 @@ def write_whole(path: Path, text: str) -> None:
     if path.exists() and not path.is_file():  # a terminal, a pipe
         path.write_text(text, encoding="utf-8")
         return
-    target = Path(os.path.realpath(path))
-    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-    try:
-        with open(handle, "w", encoding="utf-8", newline="") as file:
-            file.write(text)
-        os.chmod(name, 0o666 & ~_umask())
-        os.replace(name, target)
-    except BaseException:
-        os.unlink(name)
-        raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+    with whole_file(os.path.realpath(path)) as file:
+        file.write(text.encode())
 
 
 def write_csv(report: Report, output: str | os.PathLike[str]) -> None:

@@ -8,13 +8,12 @@ softmax  12.25
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import os
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ._files import whole_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,31 +31,6 @@ def needed(package: str, purpose: str) -> Any:
             "pip install 'my_utils[profiling]'",
             name=package,
         ) from error
-
-
-@contextlib.contextmanager
-def whole_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
-    """A file that stands at `path` once the block has ended, and only if nothing was raised."""
-    target = Path(path)
-    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            yield file
-        os.chmod(name, 0o666 & ~_umask())
-        os.replace(name, target)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        raise
-
-
-def _umask() -> int:
-    """Linux tells it without setting it, which another thread would notice."""
-    with open("/proc/self/status", encoding="ascii", errors="replace") as status:
-        for line in status:
-            if line.startswith("Umask:"):
-                return int(line.split()[1], 8)
-    return 0o022
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
