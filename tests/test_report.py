@@ -361,8 +361,12 @@ def test_bad_rows_are_passed_over_and_counted(bad: str, count: int) -> None:
 def test_bad_rows_are_told(profile: Profile, caplog: pytest.LogCaptureFixture) -> None:
     timer = MyTimer()
     train(timer, range(2))
-    with open(profile.folder / "profile_rank_0.csv", "a") as file:
-        file.write("half a row\n")
+    assert profile.rows()
+    path = profile.folder / "profile_rank_0.csv"
+    rows = path.read_bytes().splitlines(keepends=True)
+    with open(path, "r+b") as file:  # in place: the writer goes on behind its own last row
+        file.seek(sum(map(len, rows[:-1])))
+        file.write(b"half a row".ljust(len(rows[-1]) - 1))
     report = timer.generate_report("", None, "0:2")
     assert report["bad_rows"] == 1
     assert "1 rows of the profile CSV could not be read" in caplog.text
