@@ -21,8 +21,8 @@ from ._dump_blobs import Blobs, plain_tensor
 from ._dump_files import open_plain, read_header, read_index, read_into_memory
 from ._dump_format import STORED, DumpError, digest, parse_json, safe_name
 from ._dump_loader import torch_from
+from ._ranks import check_rank, current_rank
 from ._warnings import warn_once
-from .logger import GlobalLogger
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -46,7 +46,7 @@ class DumpTensorIO:
         WAN_DPO_PREVAE_COMPARE_FILE; where that is not set, no file is written.
     strict: raise where there is otherwise one warning, and a count in `failed`.
 
-    The rank is that of `GlobalLogger` (from `RANK` and the like) where a call says nothing.
+    Where a call says nothing the rank is that of `GlobalLogger`, of torch.distributed or of `RANK`.
     Thread-safe; ranks may share the folder and the report.
 
     >>> import tempfile, torch
@@ -82,7 +82,7 @@ class DumpTensorIO:
         """The file of a key. Raises ValueError where there is no root_dir."""
         if self.root_dir is None:
             raise ValueError(f"root_dir must be given, or {ROOT_VARIABLE} be set")
-        name = f"rank_{_check_rank(rank)}.safetensors"
+        name = f"rank_{_rank(rank)}.safetensors"
         return os.path.join(self.root_dir, _key_name(dump_id), _key_name(tag), name)
 
     def dump(
@@ -181,7 +181,7 @@ class DumpTensorIO:
             "time": datetime.datetime.now(datetime.UTC).isoformat(),
             "dump_id": dump_id if type(dump_id) is int else str(dump_id),
             "tag": str(tag),
-            "rank": _check_rank(rank),
+            "rank": _rank(rank),
             "file": self.path(dump_id, tag, rank),
             "status": "",
             "shape": list(tensor.shape),
@@ -238,14 +238,8 @@ def _check_tensor(tensor: object) -> None:
         raise TypeError(f"tensor must be a torch.Tensor, not {type(tensor).__name__}")
 
 
-def _check_rank(rank: int | None) -> int:
-    if rank is None:
-        return GlobalLogger().rank
-    if isinstance(rank, bool) or not isinstance(rank, int):
-        raise TypeError(f"rank must be an int, not {rank!r}")
-    if rank < 0:
-        raise ValueError(f"rank must be at least 0, not {rank}")
-    return rank
+def _rank(rank: int | None) -> int:
+    return current_rank() if rank is None else check_rank("rank", rank)
 
 
 def _key_name(key: object) -> str:

@@ -9,17 +9,24 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-__all__ = ["whole_file"]
+__all__ = ["on_whole_path", "whole_file"]
 
 
 @contextlib.contextmanager
 def whole_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     """A file that stands at `path` once the block has ended, and only if nothing was raised."""
+    with on_whole_path(path) as temporary, open(temporary, "wb") as file:
+        yield file
+
+
+@contextlib.contextmanager
+def on_whole_path(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """An empty file to write by its name, which ends as `path` does; as `whole_file` otherwise."""
     target = Path(path)
-    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    handle, name = tempfile.mkstemp(prefix=".", suffix=f".{target.name}", dir=target.parent)
+    os.close(handle)
     try:
-        with os.fdopen(handle, "wb") as file:
-            yield file
+        yield Path(name)
         os.chmod(name, 0o666 & ~_umask())
         os.replace(name, target)
     except BaseException:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 import re
 import socket
-import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -23,6 +22,7 @@ from typing import Any, Literal
 
 import torch
 
+from ._ranks import current_rank, world_size
 from ._recorder_calls import Calls, Wanted
 from ._recorder_facts import Facts, HashKind
 from ._recorder_graph import Graph
@@ -311,11 +311,10 @@ class ForwardTraceRecorder:
         """All of it as one object, as `load` gives it back. Waits for CUDA where it was used."""
         self._fetch()
         calls = self._calls
-        rank, world_size = _rank_and_world()
         return Recording(
             name=self.name,
-            rank=rank,
-            world_size=world_size,
+            rank=current_rank(),
+            world_size=world_size(),
             host=socket.gethostname(),
             pid=os.getpid(),
             created_unix=time.time(),
@@ -412,16 +411,6 @@ def _kind(what: str, md5: bool, tensor: bool) -> HashKind:
     if md5 and tensor:
         raise ValueError(f"choose one of record_{what}_md5 and record_{what}_hash")
     return "md5" if md5 else "tensor" if tensor else "none"
-
-
-def _rank_and_world() -> tuple[int, int]:
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        return int(distributed.get_rank()), int(distributed.get_world_size())
-    try:
-        return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    except ValueError:
-        return 0, 1
 
 
 def _version() -> str:

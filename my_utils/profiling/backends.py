@@ -19,13 +19,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import re
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from . import _slot
+from .._files import on_whole_path
+from ._torch_profile import TorchProfile, export_trace, file_name, free_path
 
 __all__ = [
     "CaptureBackend",
@@ -135,7 +134,7 @@ class TorchProfilerBackend(CaptureBackend):
         self.rank = rank
         self.options = options
         self.traces: list[Path] = []
-        self._running: tuple[Any, _slot.Lease] | None = None
+        self._running: TorchProfile | None = None
 
     def start(self) -> None:
         """Opens the profiler for a window without a name."""
@@ -143,18 +142,10 @@ class TorchProfilerBackend(CaptureBackend):
 
     def start_window(self, window_id: str) -> None:
         """Opens the profiler."""
-        import torch
-
-        lease = _slot.take(f"TorchProfilerBackend, window {window_id!r}", close=self.stop)
-        if lease is None:
-            return
-        try:
-            profiler = torch.profiler.profile(**self.options)
-            profiler.start()
-        except BaseException:
-            lease.release()
-            raise
-        self._running = profiler, lease
+        owner = f"TorchProfilerBackend, window {window_id!r}"
+        profile = TorchProfile(owner, at_exit=self.stop, **self.options)
+        if profile.start():
+            self._running = profile
 
     def stop(self) -> None:
         """Writes the trace of a window without a name."""
@@ -162,20 +153,12 @@ class TorchProfilerBackend(CaptureBackend):
 
     def stop_window(self, window_id: str) -> None:
         """Closes the profiler and writes the trace."""
-        if self._running is None:
+        profile, self._running = self._running, None
+        if profile is None or not profile.running:
             return
-        (profiler, lease), self._running = self._running, None
-        if not lease.held:
-            return  # a forked child: the parent's profiler
-        try:
-            profiler.stop()
-        finally:
-            lease.release()
-        path = _free_path(self.output_dir, _file_name(window_id, self.rank), ".json")
-        temporary = path.with_suffix(".json.part")
-        profiler.export_chrome_trace(str(temporary))
-        temporary.replace(path)
-        self.traces.append(path)
+        profile.stop()
+        path = free_path(self.output_dir, file_name(window_id, self.rank), ".json")
+        self.traces.append(export_trace(profile.profiler, path))
 
 
 class MemorySnapshotBackend(CaptureBackend):
@@ -221,10 +204,9 @@ class MemorySnapshotBackend(CaptureBackend):
             return
         self._recording = False
         try:
-            path = _free_path(self.output_dir, _file_name(window_id, self.rank), ".pickle")
-            temporary = path.with_suffix(".pickle.part")
-            torch.cuda.memory._dump_snapshot(str(temporary))
-            temporary.replace(path)
+            path = free_path(self.output_dir, file_name(window_id, self.rank), ".pickle")
+            with on_whole_path(path) as temporary:
+                torch.cuda.memory._dump_snapshot(str(temporary))
             self.snapshots.append(path)
         finally:
             torch.cuda.memory._record_memory_history(enabled=None)
@@ -261,24 +243,3 @@ class MultiBackend(CaptureBackend):
         with contextlib.ExitStack() as stops:
             for backend in self.backends:
                 stops.callback(backend.stop_window, window_id)
-
-
-# --- files ---
-
-
-def _file_name(window_id: str, rank: int | None) -> str:
-    """A name without what a file name must not have."""
-    from ..logger import GlobalLogger
-
-    number = GlobalLogger().rank if rank is None else rank
-    return f"{re.sub(r'[^A-Za-z0-9._+-]+', '_', window_id).strip('.') or 'window'}__rank{number}"
-
-
-def _free_path(folder: Path, name: str, suffix: str) -> Path:
-    """A path that is not taken, numbered or with the time where need be; makes the folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for number in range(1, 10_000):
-        path = folder / (f"{name}{suffix}" if number == 1 else f"{name}.{number}{suffix}")
-        if not path.exists():
-            return path
-    return folder / f"{name}.{time.time_ns()}{suffix}"

@@ -1,0 +1,67 @@
+"""Which rank this process is, and whether it is among chosen ones.
+
+>>> check_ranks("ranks", [0, 3])
+(0, 3)
+>>> is_chosen((0, 3), rank=1), is_chosen(None, rank=1)
+(False, True)
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+__all__ = ["check_rank", "check_ranks", "current_rank", "is_chosen", "world_size"]
+
+
+def current_rank() -> int:
+    """The rank of `GlobalLogger().setup`, else of torch.distributed, else of the launcher's
+    environment, else 0."""
+    from .logger import GlobalLogger
+
+    logger = GlobalLogger()
+    distributed = None if logger.is_set_up else _distributed()
+    return logger.rank if distributed is None else int(distributed.get_rank())
+
+
+def world_size() -> int:
+    """The number of ranks, from where `current_rank` has the rank."""
+    from .logger import GlobalLogger
+
+    logger = GlobalLogger()
+    distributed = None if logger.is_set_up else _distributed()
+    return logger.world_size if distributed is None else int(distributed.get_world_size())
+
+
+def _distributed() -> Any:
+    """torch.distributed where it is in use, else None; it is not imported for the question."""
+    module = sys.modules.get("torch.distributed")
+    if module is not None and module.is_available() and module.is_initialized():
+        return module
+    return None
+
+
+def check_rank(name: str, rank: object) -> int:
+    """The rank, or TypeError or ValueError that names the argument."""
+    if isinstance(rank, bool) or not isinstance(rank, int):
+        raise TypeError(f"{name} must be an int, not {rank!r:.100}")
+    if rank < 0:
+        raise ValueError(f"{name} must be at least 0, not {rank}")
+    return rank
+
+
+def check_ranks(name: str, ranks: int | Iterable[int] | None) -> tuple[int, ...] | None:
+    """The ranks as a tuple, None for all; TypeError or ValueError names the argument."""
+    if ranks is None:
+        return None
+    if isinstance(ranks, int) and not isinstance(ranks, bool):
+        return (check_rank(name, ranks),)
+    if isinstance(ranks, (str, bytes)) or not isinstance(ranks, Iterable):
+        raise TypeError(f"{name} must be None, an int or a list of int, not {ranks!r:.100}")
+    return tuple(check_rank(f"each of {name}", rank) for rank in ranks)
+
+
+def is_chosen(ranks: tuple[int, ...] | None, rank: int | None = None) -> bool:
+    """Whether `rank`, by default the one of this process, is among `ranks`; None means all."""
+    return ranks is None or (current_rank() if rank is None else rank) in ranks

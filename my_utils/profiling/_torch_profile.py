@@ -1,0 +1,168 @@
+"""torch's profiler in the slot of the process, and what every class here does with its results.
+
+>>> from pathlib import Path
+>>> import tempfile, torch
+>>> profile = TorchProfile("an example")
+>>> profile.start()
+True
+>>> _ = torch.ones(4) + 1
+>>> profile.stop()
+>>> with tempfile.TemporaryDirectory() as folder:
+...     export_trace(profile.profiler, Path(folder) / "trace.json").name
+'trace.json'
+>>> on_this_machine("self_cuda_time_total", has_device=False)
+'self_cpu_time_total'
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .._files import on_whole_path
+from .._ranks import current_rank
+from . import _slot
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = [
+    "TorchProfile",
+    "device_time",
+    "export_trace",
+    "file_name",
+    "free_path",
+    "on_this_machine",
+]
+
+_logger = logging.getLogger("my_utils")
+
+
+class TorchProfile:
+    """One run of `torch.profiler.profile`, from `start` to `stop`.
+
+    owner: who profiles, for messages: "ProfilerWrapper 'run'".
+    on_trace_ready: called with the profiler at the end of each active span, as torch does; what it
+        raises is logged, and the training goes on.
+    at_exit: called in place of `stop` when the process exits meanwhile.
+    options: keywords for `torch.profiler.profile`; what that raises for them goes through.
+
+    While another profiler runs, `start` warns and returns False, and the rest does nothing. In a
+    forked child the parent's run is forgotten. `profiler` stays readable after `stop`, for its
+    events and one export. Not for use from several threads at once.
+    """
+
+    def __init__(
+        self,
+        owner: str,
+        *,
+        on_trace_ready: Callable[[torch.profiler.profile], object] | None = None,
+        at_exit: Callable[[], object] | None = None,
+        **options: Any,
+    ) -> None:
+        self.owner = owner
+        self.profiler: Any = None
+        self._on_trace_ready = on_trace_ready
+        self._at_exit = at_exit
+        self._options = options
+        self._lease: _slot.Lease | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether the profiler is open, and this process opened it."""
+        return self._lease is not None and self._lease.held
+
+    def start(self) -> bool:
+        """Opens the profiler; whether it is open now. RuntimeError when it is open already."""
+        if self.running:
+            raise RuntimeError(f"{self.owner} is profiling already")
+        import torch
+
+        lease = _slot.take(self.owner, close=self._at_exit or self.stop)
+        if lease is None:
+            return False
+        try:
+            self.profiler = torch.profiler.profile(
+                on_trace_ready=self._ready if self._on_trace_ready else None, **self._options
+            )
+            self.profiler.start()
+        except BaseException:
+            lease.release()
+            raise
+        self._lease = lease
+        return True
+
+    def step(self) -> None:
+        """Tells torch's schedule that a step is over."""
+        if self.running:
+            self.profiler.step()
+
+    def stop(self) -> None:
+        """Closes the profiler, if it is open."""
+        lease, self._lease = self._lease, None
+        if lease is None or not lease.held:
+            return
+        try:
+            self.profiler.stop()
+        finally:
+            lease.release()
+
+    def _ready(self, profiler: Any) -> None:
+        assert self._on_trace_ready is not None
+        try:
+            self._on_trace_ready(profiler)
+        except Exception:
+            _logger.exception("%s: its results could not be written", self.owner)
+
+
+def export_trace(profiler: torch.profiler.profile, path: str | os.PathLike[str]) -> Path:
+    """The Chrome trace of a profiler, whole or not at all; gzip when the name ends in .gz.
+
+    torch writes a trace once: RuntimeError the second time. Copy the file instead.
+    """
+    target = Path(path)
+    with on_whole_path(target) as temporary:
+        profiler.export_chrome_trace(os.fspath(temporary))
+    return target
+
+
+# --- times ---
+
+
+def device_time(profiler: torch.profiler.profile) -> bool:
+    """Whether the profiler saw an accelerator's time; without it the CPU's figures stand in."""
+    return any(event.self_device_time_total > 0 for event in profiler.events() or ())
+
+
+def on_this_machine(key: str, has_device: bool) -> str:
+    """The name that torch has today for a figure of an operator, or its CPU kin.
+
+    `self_cuda_time_total` became `self_device_time_total` in torch 2.5; where no accelerator was
+    seen it is `self_cpu_time_total`. Memory and CPU figures keep their names.
+    """
+    renamed = re.sub(r"(^|_)(cuda|xpu|device)_", r"\1device_", key)
+    return renamed if has_device else renamed.replace("device_time", "cpu_time")
+
+
+# --- files ---
+
+
+def file_name(name: str, rank: int | None = None) -> str:
+    """`<name>__rank<rank>` without what a file name must not have."""
+    number = current_rank() if rank is None else rank
+    return f"{re.sub(r'[^A-Za-z0-9._+-]+', '_', name).strip('.') or 'window'}__rank{number}"
+
+
+def free_path(folder: Path, name: str, suffix: str) -> Path:
+    """A path that is not taken, numbered or with the time where need be; makes the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in range(1, 10_000):
+        path = folder / (f"{name}{suffix}" if number == 1 else f"{name}.{number}{suffix}")
+        if not path.exists():
+            return path
+    return folder / f"{name}.{time.time_ns()}{suffix}"
