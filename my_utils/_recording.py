@@ -34,14 +34,13 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ._files import whole_file
-from ._recorder_extra import plain_copy
+from ._plain_copy import plain_copy
+from ._plain_files import PlainFileError, load_plain, save_plain
 
 if TYPE_CHECKING:
     import torch
@@ -269,16 +268,7 @@ def save_recording(recording: Recording, path: str | os.PathLike[str]) -> Path:
     TypeError for what `extra` cannot hold (before anything is written), OSError when the file
     cannot be written.
     """
-    import torch
-
-    target = Path(path)
-    payload = _payload(recording)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with whole_file(target) as out:
-        torch.save(payload, out)
-        out.flush()
-        os.fsync(out.fileno())
-    return target
+    return save_plain(_payload(recording), path)
 
 
 # --- reading ---
@@ -290,51 +280,13 @@ def load_recording(path: str | os.PathLike[str]) -> Recording:
     RecordingError for a file that is cut short, damaged (every entry has a CRC-32), of another
     kind, or of a later version; OSError where there is no such file.
     """
-    file = Path(path)
-    with file.open("rb"):
-        pass  # what the system has to say about it comes first
     try:
-        _check_zip(file)
-        payload = _read_pickle(file)
+        payload = load_plain(path, FORMAT, VERSION, "recording")
         return _Decoder().recording(payload)
+    except PlainFileError as error:
+        raise RecordingError(str(error)) from None
     except RecordingError as error:
-        raise RecordingError(f"{file}: {error}") from None
-
-
-def _check_zip(file: Path) -> None:
-    """torch's reader believes what stands in the file, so it is looked through first."""
-    try:
-        with zipfile.ZipFile(file) as archive:
-            entries = archive.infolist()
-            if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
-                raise RecordingError("has compressed entries, which torch.save does not write")
-            if sum(entry.file_size for entry in entries) > file.stat().st_size:
-                raise RecordingError("has entries that are longer than the file")
-            bad = archive.testzip()
-    except RecordingError:
-        raise
-    except Exception as error:  # zipfile has many ways to say that it is no zip
-        raise RecordingError(f"is cut short, damaged or no recording ({error})") from None
-    if bad is not None:
-        raise RecordingError(f"is damaged: {bad} does not have the CRC-32 that is noted for it")
-
-
-def _read_pickle(file: Path) -> dict[str, Any]:
-    import torch
-
-    try:
-        payload = torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:  # what its parser raises depends on where the damage is
-        reason = str(error).strip().split("\n")[0][:300]
-        raise RecordingError(f"cannot be read as plain data ({reason})") from None
-    if not isinstance(payload, dict) or payload.get("format") != FORMAT:
-        raise RecordingError(f"is no recording: it has no format {FORMAT!r}")
-    version = payload.get("version")
-    if type(version) is not int or version < 1:
-        raise RecordingError(f"has the version {version!r}, which is no number above 0")
-    if version > VERSION:
-        raise RecordingError(f"has version {version}; this my_utils reads {VERSION} and below")
-    return payload
+        raise RecordingError(f"{path}: {error}") from None
 
 
 _Record = TypeVar("_Record")

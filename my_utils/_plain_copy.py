@@ -1,4 +1,4 @@
-"""What users add to a recording, turned into what `torch.load(weights_only=True)` reads back.
+"""What users hand over, turned into what `torch.load(weights_only=True)` reads back.
 
 >>> plain_copy({"note": "single step", 3: (1, 2.5)}, "extra")
 {'note': 'single step', 3: (1, 2.5)}
@@ -51,7 +51,7 @@ def _plain_tensor(value: torch.Tensor, name: str) -> torch.Tensor:
     if detached.is_sparse or detached.layout != torch.strided:
         return detached.clone()
     if type(detached) is not torch.Tensor:
-        raise TypeError(f"{name} is a {type(value).__name__}, which a recording cannot hold")
+        raise TypeError(f"{name} is a {type(value).__name__}, which such a file cannot hold")
     whole = detached.untyped_storage().nbytes() == detached.numel() * detached.element_size()
     return detached if whole else detached.clone()
 
