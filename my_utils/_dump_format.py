@@ -119,6 +119,14 @@ def safe_name(value: object, otherwise: str = "none") -> str:
     return text or otherwise
 
 
+def key_name(key: object) -> str:
+    """A file name for the key: other keys have other names."""
+    text = str(key)
+    name = safe_name(text)
+    mark = digest(text.encode("utf-8", "surrogatepass"))[:8]
+    return name if name == text else f"{name}-{mark}"
+
+
 def seal(body: dict[str, Any]) -> bytes:
     """The bytes of a manifest: its entries, and their digest in the last line."""
     text = json.dumps(body, indent=1, ensure_ascii=True)

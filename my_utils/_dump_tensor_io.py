@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from . import _core
 from ._dump_blobs import Blobs, plain_tensor
 from ._dump_files import open_plain, read_header, read_index, read_into_memory
-from ._dump_format import STORED, DumpError, digest, parse_json, safe_name
+from ._dump_format import STORED, DumpError, key_name, parse_json
 from ._dump_loader import torch_from
 from ._ranks import check_rank, current_rank
 from ._warnings import warn_once
@@ -83,7 +83,7 @@ class DumpTensorIO:
         if self.root_dir is None:
             raise ValueError(f"root_dir must be given, or {ROOT_VARIABLE} be set")
         name = f"rank_{_rank(rank)}.safetensors"
-        return os.path.join(self.root_dir, _key_name(dump_id), _key_name(tag), name)
+        return os.path.join(self.root_dir, key_name(dump_id), key_name(tag), name)
 
     def dump(
         self, tensor: Tensor, dump_id: object, tag: object, rank: int | None = None
@@ -192,7 +192,7 @@ class DumpTensorIO:
         """One write at the end of the file, so that lines of several processes do not mix."""
         if self.compare_file is None:
             return
-        keys = {name: _key_name(line[name]) for name in _FIELDS}
+        keys = {name: key_name(line[name]) for name in _FIELDS}
         path = self.compare_file.format(**keys)
         text = json.dumps(line, allow_nan=False) + "\n"
         try:
@@ -240,14 +240,6 @@ def _check_tensor(tensor: object) -> None:
 
 def _rank(rank: int | None) -> int:
     return current_rank() if rank is None else check_rank("rank", rank)
-
-
-def _key_name(key: object) -> str:
-    """A file name for the key: other keys have other names."""
-    text = str(key)
-    name = safe_name(text)
-    mark = digest(text.encode("utf-8", "surrogatepass"))[:8]
-    return name if name == text else f"{name}-{mark}"
 
 
 def _dtype(tensor: Tensor) -> str:

@@ -1,0 +1,1 @@
+"""Random states of a run, saved and put back."""
