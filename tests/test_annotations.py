@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from my_utils._sweep import is_out_of_memory
+from my_utils._out_of_memory import is_out_of_memory
 from my_utils._sweep_results import COLUMNS
 from my_utils.annotations import SweepResult, parametrize_shapes
 
