@@ -19,7 +19,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +27,14 @@ from .._files import on_whole_path
 from ._torch_profile import TorchProfile, export_trace, file_name, free_path
 
 __all__ = [
+    "TOOLS",
     "CaptureBackend",
     "CudaProfilerBackend",
     "MemorySnapshotBackend",
     "MultiBackend",
     "NoOpBackend",
     "TorchProfilerBackend",
+    "make_backend",
 ]
 
 _logger = logging.getLogger("my_utils")
@@ -243,3 +245,79 @@ class MultiBackend(CaptureBackend):
         with contextlib.ExitStack() as stops:
             for backend in self.backends:
                 stops.callback(backend.stop_window, window_id)
+
+
+# --- by the name of the tool ---
+
+TOOLS = ("nsys", "ncu", "cuda", "torch", "torch_memory", "none")
+
+
+def make_backend(
+    tool: str | Sequence[str],
+    output_dir: str | os.PathLike[str] = "profiles",
+    options: Mapping[str, Mapping[str, Any]] | None = None,
+    rank: int | None = None,
+) -> CaptureBackend:
+    """The backend of a tool, for configurations; of several tools one that starts them all.
+
+    tool: "nsys", "ncu" and "cuda" start and stop the CUDA profiler, "torch" writes a Chrome trace
+        and "torch_memory" an allocator snapshot a window, "none" captures nothing.
+    output_dir: for what is written. options: keywords of the backends, by tool. rank: for the names
+        of files; this process's by default.
+
+    TypeError or ValueError names what is wrong with which argument.
+
+    >>> make_backend("torch", "traces", {"torch": {"record_shapes": True}}).options
+    {'record_shapes': True}
+    """
+    tools = [tool] if isinstance(tool, str) else tool
+    if not isinstance(tools, Sequence) or not tools:
+        raise TypeError(f"tool must be a str or a list of str, not {tool!r:.100}")
+    for name in tools:
+        if name not in TOOLS:
+            raise ValueError(f"tool must be one of {', '.join(TOOLS)}, not {name!r:.100}")
+    if not isinstance(output_dir, str | os.PathLike):
+        raise TypeError(f"output_dir must be a path, not {output_dir!r:.100}")
+    given = {} if options is None else options
+    if not isinstance(given, Mapping):
+        raise TypeError(f"options must be a mapping of tools to keywords, not {given!r:.100}")
+    for name in given:
+        if name not in tools:
+            raise ValueError(f"options are for the tools {', '.join(tools)}, not for {name!r:.100}")
+    made = [_backend_of(name, output_dir, given.get(name), rank) for name in tools]
+    return made[0] if len(made) == 1 else MultiBackend(made)
+
+
+_KEYWORDS: dict[str, dict[str, type]] = {
+    "cuda": {"synchronize": bool},
+    "torch_memory": {"max_entries": int},
+    "none": {},
+}
+
+
+def _backend_of(
+    tool: str, folder: str | os.PathLike[str], options: Mapping[str, Any] | None, rank: int | None
+) -> CaptureBackend:
+    keywords = _keywords(tool, {} if options is None else options)
+    if tool == "torch":
+        return TorchProfilerBackend(folder, rank, **keywords)
+    if tool == "torch_memory":
+        return MemorySnapshotBackend(folder, rank, **keywords)
+    return NoOpBackend() if tool == "none" else CudaProfilerBackend(**keywords)
+
+
+def _keywords(tool: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a tool, checked but for torch's own, which torch knows best."""
+    if not isinstance(options, Mapping) or not all(isinstance(key, str) for key in options):
+        raise TypeError(f"options of {tool} must be a mapping of keywords, not {options!r:.100}")
+    known = _KEYWORDS.get("cuda" if tool in ("nsys", "ncu") else tool)
+    for key, value in options.items():
+        if known is None:
+            continue
+        if key not in known:
+            allowed = ", ".join(known) or "none"
+            raise ValueError(f"options of {tool} are: {allowed}; not {key!r:.100}")
+        if type(value) is not known[key]:
+            wanted = known[key].__name__
+            raise TypeError(f"option {key} of {tool} must be {wanted}, not {value!r:.100}")
+    return dict(options)

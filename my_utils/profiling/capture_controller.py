@@ -25,23 +25,38 @@ import atexit
 import contextlib
 import dataclasses
 import enum
-import functools
-import inspect
 import logging
 import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from .. import _core
 from .._core import HookEvent
-from .backends import CaptureBackend
+from ._capture_hooks import (
+    capture_hook,
+    default_controller,
+    set_default_controller,
+    set_position,
+    wrapped,
+)
+from .backends import CaptureBackend, make_backend
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["CaptureController", "CaptureSpec", "CaptureState", "HookEvent", "StopPolicy"]
+__all__ = [
+    "CaptureController",
+    "CaptureSpec",
+    "CaptureState",
+    "HookEvent",
+    "StopPolicy",
+    "capture_hook",
+    "default_controller",
+    "set_default_controller",
+    "set_position",
+]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _package_logger = logging.getLogger("my_utils")
@@ -82,6 +97,9 @@ class CaptureSpec:
     roles, ranks: only events of these roles and ranks count; None for all. An event without a role
         or rank does not pass a filter of that kind.
     nvtx: True for an NVTX range round the window, named by its id, or the name of the range.
+    backend: what this window starts instead of the controller's backend, as the keywords of
+        `backends.make_backend`: {"tool": "torch", "output_dir": "traces"}. Plain data, so that it
+        travels to the process that captures.
 
     Raises TypeError or ValueError that names the field.
     """
@@ -99,6 +117,7 @@ class CaptureSpec:
     roles: Sequence[str] | None = None
     ranks: Sequence[int] | None = None
     nvtx: bool | str = False
+    backend: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.window_id, str) or not self.window_id:
@@ -118,6 +137,7 @@ class CaptureSpec:
         if not isinstance(self.nvtx, bool | str):
             raise _wrong("nvtx", "a bool or a str", self.nvtx)
         self._check_policy()
+        self._check_backend()
 
     def _check_list(self, name: str, kind: type, words: str) -> None:
         value = getattr(self, name)
@@ -142,6 +162,16 @@ class CaptureSpec:
         if policy == StopPolicy.ON_TRIGGER_FUNC_EXIT and self.start_edge == "EXIT":
             raise ValueError("start_edge must be 'ENTER' for ON_TRIGGER_FUNC_EXIT, not 'EXIT'")
         object.__setattr__(self, "stop_policy", str(policy))
+
+    def _check_backend(self) -> None:
+        if self.backend is None:
+            return
+        if not isinstance(self.backend, Mapping) or "tool" not in self.backend:
+            raise _wrong("backend", "a mapping with 'tool'", self.backend)
+        try:
+            make_backend(**self.backend)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"backend: {error}") from error
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> CaptureSpec:
@@ -195,6 +225,7 @@ class CaptureController(_core.CaptureWindows):
         self.outcomes: dict[str, str] = {}
         self._specs: dict[str, CaptureSpec] = {}
         self._ranges: dict[str, bool] = {}
+        self._made: list[tuple[Mapping[str, Any], CaptureBackend]] = []
         _alive.add(self)
 
     # --- arming ---
@@ -208,6 +239,16 @@ class CaptureController(_core.CaptureWindows):
             if not isinstance(spec, Mapping):
                 raise _wrong("spec", "a mapping or a CaptureSpec", spec)
             spec = CaptureSpec.from_mapping(spec)
+        before = self._specs.get(spec.window_id)
+        if self.window != spec.window_id:
+            self._specs[spec.window_id] = spec  # first: another thread may open it at once
+        try:
+            self._arm(spec)
+        except BaseException:
+            self._put_back(spec.window_id, before)
+            raise
+
+    def _arm(self, spec: CaptureSpec) -> None:
         self.arm_window(
             spec.window_id,
             (tuple(spec.start_profile_names), spec.start_iter, spec.start_mb,
@@ -218,7 +259,12 @@ class CaptureController(_core.CaptureWindows):
             tuple(spec.roles or ()),
             tuple(spec.ranks or ()),
         )  # fmt: skip
-        self._specs[spec.window_id] = spec
+
+    def _put_back(self, window_id: str, spec: CaptureSpec | None) -> None:
+        if spec is None:
+            self._specs.pop(window_id, None)
+        else:
+            self._specs[window_id] = spec
 
     def disarm(self, window_id: str | None = None) -> bool:
         """Takes a window back, all of them by default, and closes what is open; whether there was
@@ -252,10 +298,11 @@ class CaptureController(_core.CaptureWindows):
 
     def _open(self, window_id: str) -> bool:
         spec = self._specs.get(window_id)
-        start = getattr(self.backend, "start_window", None)
         try:
+            backend = self._backend_of(spec)
+            start = getattr(backend, "start_window", None)
             if start is None:
-                self.backend.start()
+                backend.start()
             else:
                 start(window_id)
         except Exception:
@@ -269,14 +316,25 @@ class CaptureController(_core.CaptureWindows):
     def _close(self, window_id: str) -> None:
         if self._ranges.pop(window_id, False):
             _pop_range()
-        stop = getattr(self.backend, "stop_window", None)
         try:
+            backend = self._backend_of(self._specs.get(window_id))
+            stop = getattr(backend, "stop_window", None)
             if stop is None:
-                self.backend.stop()
+                backend.stop()
             else:
                 stop(window_id)
         except Exception:
             self.logger.exception("capture window %s: the backend could not be stopped", window_id)
+
+    def _backend_of(self, spec: CaptureSpec | None) -> CaptureBackend:
+        """The window's own, or the controller's; windows that ask for the same share one."""
+        if spec is None or spec.backend is None:
+            return self.backend
+        for asked, backend in self._made:
+            if asked == spec.backend:
+                return backend
+        self._made.append((spec.backend, make_backend(**spec.backend)))
+        return self._made[-1][1]
 
     def _ended(self, window_id: str, outcome: str) -> None:
         if window_id not in self.armed and window_id != self.window:
@@ -329,7 +387,7 @@ class CaptureController(_core.CaptureWindows):
                 found = {} if meta is None else meta(*args, **kwargs)
                 return self._hook_of(profile_name, found, role, rank)
 
-            return _wrapped(function, hook)
+            return wrapped(function, hook)
 
         return decorate
 
@@ -389,34 +447,6 @@ _MEANING = {
     "late": "dropped, its start iteration was over",
     "overlapped": "dropped, another window was open",
 }
-
-
-def _wrapped(function: _F, hook: Callable[..., contextlib.AbstractContextManager[None]]) -> _F:
-    """The function with a hook round its body, whatever kind of function it is."""
-    wrapper: Any
-    if inspect.isasyncgenfunction(function):
-
-        async def wrapper(*args: Any, **kwargs: Any) -> Any:
-            with hook(*args, **kwargs):
-                async for item in function(*args, **kwargs):
-                    yield item
-    elif inspect.iscoroutinefunction(function):
-
-        async def wrapper(*args: Any, **kwargs: Any) -> Any:
-            with hook(*args, **kwargs):
-                return await function(*args, **kwargs)
-    elif inspect.isgeneratorfunction(function):
-
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            with hook(*args, **kwargs):
-                return (yield from function(*args, **kwargs))
-    else:
-
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            with hook(*args, **kwargs):
-                return function(*args, **kwargs)
-
-    return cast(_F, functools.wraps(function)(wrapper))
 
 
 def _push_range(nvtx: bool | str, window_id: str) -> bool:
