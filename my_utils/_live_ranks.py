@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import _core
+from ._ranks import boot_id
 
 HEARTBEAT_VERSION = 1
 HEARTBEAT_BYTES_MAX = 1 << 20
@@ -201,16 +202,8 @@ def _is_newer(journal: dict[str, Any], heartbeat: dict[str, Any]) -> bool:
     return bool(journal["heartbeat_ns"] >= heartbeat["time"] * 1e9)
 
 
-def _boot_id() -> str:
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
-
-
 def _is_of_this_boot(journal: dict[str, Any]) -> bool:
-    return bool(journal["boot_id"]) and journal["boot_id"] == _boot_id()
+    return bool(journal["boot_id"]) and journal["boot_id"] == boot_id()
 
 
 def _journal(path: str, problems: list[Problem]) -> dict[str, Any] | None:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["check_rank", "check_ranks", "current_rank", "is_chosen", "world_size"]
+__all__ = ["boot_id", "check_rank", "check_ranks", "current_rank", "is_chosen", "world_size"]
 
 
 def current_rank() -> int:
@@ -40,6 +40,16 @@ def _distributed() -> Any:
     if module is not None and module.is_available() and module.is_initialized():
         return module
     return None
+
+
+def boot_id() -> str:
+    """What the kernel calls this boot of this host: processes with the same one share its clocks.
+    Empty where it does not say."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
 
 
 def check_rank(name: str, rank: object) -> int:

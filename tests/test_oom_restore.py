@@ -146,9 +146,10 @@ def test_what_is_caught(error: Exception) -> None:
     assert step.happened
     assert step.here
     assert step.error is error
-    with step:
+    again = step
+    with again:
         pass
-    assert (step.happened, step.here, step.error) == (False, False, None)
+    assert (again.happened, again.here, again.error) == (False, False, None)
 
 
 def test_a_real_lack_of_memory() -> None:

@@ -1,0 +1,450 @@
+"""One clock for all hosts of a job: how far each clock is from the first one's, and how surely.
+
+>>> from my_utils.logger import GlobalLogger
+>>> with SocketClockSynchronizer.serve() as server:
+...     offset = SocketClockSynchronizer.sync(False, *server.address)
+>>> GlobalLogger().set_time_offset(offset.exact_s())
+>>> abs(offset) <= offset.error_s < 0.1
+True
+>>> GlobalLogger().set_time_offset(0)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import threading
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from ._clock_offset import ClockHistory, ClockOffset, ClockSyncError, Exchange, estimate
+from ._clock_socket import Clock, ClockServer, measure
+from ._ranks import boot_id
+from ._store import default_store, wait_for_key
+from ._warnings import warn_once
+from .logger import GlobalLogger
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
+    from torch.distributed import ProcessGroup
+
+__all__ = [
+    "ClockOffset",
+    "ClockServer",
+    "ClockSyncError",
+    "ClockSynchronizer",
+    "SocketClockSynchronizer",
+]
+
+ROUNDS = 16
+UNKNOWN = ClockOffset(0, float("inf"))
+
+
+class SocketClockSynchronizer:
+    """Two clocks compared over TCP, with nothing of torch."""
+
+    @staticmethod
+    def serve(
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        secret: bytes | str | None = None,
+        clock: Clock = time.time_ns,
+    ) -> ClockServer:
+        """A server for any number of clients, in a thread of its own; see `ClockServer`.
+
+        host: the address to listen at; loopback unless told otherwise, "::" or "0.0.0.0" for all.
+        port: 0 takes a free one, which `address` says.
+        secret: what clients must know; a server that others can reach should have one.
+        """
+        return ClockServer(host, port, secret=_bytes(secret), clock=clock)
+
+    @staticmethod
+    def sync(
+        is_server: bool,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        secret: bytes | str | None = None,
+        rounds: int = ROUNDS,
+        timeout_s: float = 30.0,
+        retries: int = 3,
+        clock: Clock = time.time_ns,
+    ) -> ClockOffset:
+        """Compares the clocks of two processes that both call this; the offset of the server's.
+
+        is_server: True answers one client and returns an offset of 0. False asks the server.
+        rounds: messages there and back. timeout_s: for one attempt, the wait for the other side
+            included. retries: further attempts where one fails.
+
+        ClockSyncError when no attempt came through, or there is another program at that port.
+        TypeError and ValueError name the argument.
+        """
+        _check(rounds=rounds, timeout_s=timeout_s)
+        if isinstance(retries, bool) or not isinstance(retries, int) or retries < 0:
+            raise ValueError(f"retries must be an int of at least 0, not {retries!r}")
+        key = _bytes(secret)
+        if is_server:
+            _answer_one(host, port, key, timeout_s, clock)
+            return ClockOffset(0, 0.0, measured_ns=clock())
+        return _ask(
+            (host, port), retries, secret=key, rounds=rounds, timeout_s=timeout_s, clock=clock
+        )
+
+
+def _answer_one(host: str, port: int, secret: bytes | None, timeout_s: float, clock: Clock) -> None:
+    deadline = time.monotonic() + timeout_s
+    with ClockServer(host, port, secret=secret, clock=clock) as server:
+        while server.served == 0:
+            if time.monotonic() > deadline:
+                raise ClockSyncError(f"no client came to port {port} within {timeout_s:g} s")
+            time.sleep(0.005)
+
+
+def _ask(
+    address: tuple[str, int], retries: int, *, timeout_s: float, **options: Any
+) -> ClockOffset:
+    """The offset by the first attempt that comes through; a server that is not up yet is waited
+    for."""
+    deadline = time.monotonic() + timeout_s
+    failed = 0
+    while True:
+        try:
+            return measure(address, timeout_s=timeout_s, **options)
+        except ConnectionRefusedError as error:
+            if time.monotonic() > deadline:
+                raise _unread(address, error) from error
+            time.sleep(0.02)
+        except (OSError, ClockSyncError) as error:
+            failed += 1
+            if failed > retries:
+                raise _unread(address, error) from error
+
+
+def _unread(address: tuple[str, int], error: Exception) -> ClockSyncError:
+    return ClockSyncError(f"the clock of {address[0]} port {address[1]} could not be read: {error}")
+
+
+class ClockSynchronizer:
+    """The clocks of the ranks of a job."""
+
+    _lock: ClassVar[threading.Lock] = threading.Lock()
+    _histories: ClassVar[dict[object, ClockHistory]] = {}
+    _keeper: ClassVar[_Keeper | None] = None
+    _calls: ClassVar[dict[str, int]] = {}
+
+    @classmethod
+    def sync(
+        cls,
+        is_server: bool,
+        peer_rank: int,
+        group: ProcessGroup | None = None,
+        *,
+        rounds: int = ROUNDS,
+        timeout_s: float = 30.0,
+        clock: Clock = time.time_ns,
+    ) -> ClockOffset:
+        """Compares two ranks by torch.distributed's send and recv; the offset of the server's
+        clock on the other rank, 0 on the server. Both call it.
+
+        peer_rank: the other one, in the whole job. group: by default all. rounds: messages there
+            and back, the same on both.
+        timeout_s: for each message; gloo does not use the connection again after one is missed.
+
+        ClockSyncError when the other rank does not answer, or a clock was set meanwhile.
+        """
+        _check(rounds=rounds, timeout_s=timeout_s)
+        if isinstance(peer_rank, bool) or not isinstance(peer_rank, int):
+            raise TypeError(f"peer_rank must be an int, not {peer_rank!r}")
+        pair = _Pair(peer_rank, group, timeout_s)
+        if is_server:
+            pair.answer(rounds, clock)
+            return ClockOffset(0, 0.0, measured_ns=clock())
+        return cls._remember(("rank", peer_rank), estimate(pair.ask(rounds, clock)))
+
+    @classmethod
+    def sync_all(
+        cls,
+        group: ProcessGroup | None = None,
+        *,
+        host: str | None = None,
+        rounds: int = ROUNDS,
+        timeout_s: float = 60.0,
+        every_s: float | None = None,
+        machine: str | None = None,
+        clock: Clock = time.time_ns,
+    ) -> ClockOffset:
+        """Lines up the clocks of all ranks with that of rank 0, and tells the logger. All ranks of
+        the group call it, equally often.
+
+        Ranks of one host share a clock, so one of each host asks rank 0, over TCP and under a
+        secret of this call, and the others take its answer; addresses and answers go through the
+        store of torch.distributed. `GlobalLogger().set_time_offset` gets the offset, and a row
+        `my_utils.clock_sync` with the error goes into the profile CSV.
+
+        host: the address at which rank 0 listens; by default the one from which it reaches the
+            store's server, loopback when that is on its own host.
+        timeout_s: for all of it. A rank that has no answer by then warns, and keeps its offset: the
+            result then is the offset 0 with an infinite `error_s`.
+        every_s: measure again at this interval, in a thread, until `stop`; the drift comes from
+            all measurements by regression.
+        machine: what says that two ranks share a clock; the kernel's boot id by default.
+
+        Without torch.distributed the result is 0, with an error of 0.
+        """
+        _check(rounds=rounds, timeout_s=timeout_s, every_s=1.0 if every_s is None else every_s)
+        cls.stop()
+        meeting = _Meeting.of(group, cls._next_call(group))
+        if meeting is None:
+            return ClockOffset(0, 0.0, measured_ns=clock())
+        keeper = _Keeper(meeting, boot_id() if machine is None else machine, rounds, clock)
+        offset = keeper.begin(host, timeout_s)
+        if every_s is None:
+            keeper.end()
+        else:
+            keeper.go_on(every_s)
+            with cls._lock:
+                cls._keeper = keeper
+        return offset
+
+    @classmethod
+    def stop(cls) -> None:
+        """Ends what `sync_all(every_s=…)` began; the last offset stays."""
+        with cls._lock:
+            keeper, cls._keeper = cls._keeper, None
+        if keeper is not None:
+            keeper.end()
+
+    @classmethod
+    def _remember(cls, peer: object, offset: ClockOffset) -> ClockOffset:
+        with cls._lock:
+            return cls._histories.setdefault(peer, ClockHistory()).add(offset)
+
+    @classmethod
+    def _next_call(cls, group: ProcessGroup | None) -> str:
+        """A name for this call that is the same on all ranks of the group, and new."""
+        name = "world" if group is None else str(group.group_name)
+        with cls._lock:
+            number = cls._calls[name] = cls._calls.get(name, 0) + 1
+        return f"{name}/{number}"
+
+
+# --- two ranks, by messages ---
+
+
+class _Pair:
+    """This rank and another, and tensors on the device that their backend needs."""
+
+    def __init__(self, peer: int, group: ProcessGroup | None, timeout_s: float) -> None:
+        import torch
+        import torch.distributed as dist
+
+        backend = dist.get_backend(group)
+        self._device = torch.accelerator.current_accelerator() if "ccl" in backend else None
+        self._peer, self._group, self._timeout_s = peer, group, timeout_s
+
+    def ask(self, rounds: int, clock: Clock) -> list[Exchange]:
+        exchanges = []
+        for number in range(rounds):
+            sent_ns = clock()
+            self._send([number, 0, 0])
+            echo, received_ns, answered_ns = self._receive()
+            returned_ns = clock()
+            if echo != number:
+                raise ClockSyncError(f"rank {self._peer} answered another exchange")
+            exchanges.append(Exchange(sent_ns, received_ns, answered_ns, returned_ns))
+        return exchanges
+
+    def answer(self, rounds: int, clock: Clock) -> None:
+        for _ in range(rounds):
+            number, _, _ = self._receive()
+            received_ns = clock()
+            self._send([number, received_ns, clock()])
+
+    def _send(self, numbers: list[int]) -> None:
+        import torch
+        import torch.distributed as dist
+
+        tensor = torch.tensor(numbers, dtype=torch.int64, device=self._device)
+        self._wait(dist.isend(tensor, self._peer, self._group))
+
+    def _receive(self) -> list[int]:
+        import torch
+        import torch.distributed as dist
+
+        tensor = torch.zeros(3, dtype=torch.int64, device=self._device)
+        self._wait(dist.irecv(tensor, self._peer, self._group))
+        numbers: list[int] = tensor.tolist()  # which waits for an accelerator
+        return numbers
+
+    def _wait(self, work: Any) -> None:
+        try:
+            work.wait(timedelta(seconds=self._timeout_s))
+        except RuntimeError as error:
+            raise ClockSyncError(f"rank {self._peer} does not answer: {error}") from error
+
+
+# --- all ranks, through the store ---
+
+
+class _Meeting(NamedTuple):
+    """The place in the store where the ranks of one call meet."""
+
+    store: Store
+    rank: int
+    size: int
+
+    @classmethod
+    def of(cls, group: ProcessGroup | None, name: str) -> _Meeting | None:
+        store = default_store(f"my_utils/clock/{name}")
+        if store is None:
+            return None
+        import torch.distributed as dist
+
+        return cls(store, dist.get_rank(group), dist.get_world_size(group))
+
+
+class _Keeper:
+    """The part of this rank in lining up the clocks: once, or again and again."""
+
+    def __init__(self, meeting: _Meeting, machine: str, rounds: int, clock: Clock) -> None:
+        self._store, self._rank, self._size = meeting
+        self._machine, self._rounds, self._clock = machine, rounds, clock
+        self._history = ClockHistory()
+        self._server: ClockServer | None = None
+        self._serving: dict[str, Any] = {}
+        self._leads = False
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def begin(self, host: str | None, timeout_s: float) -> ClockOffset:
+        """The first measurement; on rank 0 it waits until all have theirs."""
+        deadline = time.monotonic() + timeout_s
+        try:
+            offset = self._first(host, deadline)
+        except (OSError, RuntimeError) as error:
+            warn_once("clock sync", f"the clock of rank {self._rank} is not lined up: {error}")
+            return UNKNOWN
+        _tell_logger(offset)
+        return offset
+
+    def _first(self, host: str | None, deadline: float) -> ClockOffset:
+        if self._rank == 0:
+            self._serve(host)
+            while self._store.add("done", 0) < self._size - 1:
+                if time.monotonic() > deadline:
+                    warn_once("clock sync ranks", "not all ranks lined up their clocks in time")
+                    break
+                time.sleep(0.002)
+            return ClockOffset(0, 0.0, measured_ns=self._clock())
+        try:
+            if not wait_for_key(self._store, "server", deadline):
+                raise ClockSyncError("rank 0 did not come")
+            self._serving = json.loads(self._store.get("server"))
+            self._leads = (
+                self._machine != self._serving["machine"]
+                and self._store.add(f"host/{self._machine}", 1) == 1
+            )
+            return self._measure(deadline)
+        finally:
+            self._store.add("done", 1)
+
+    def _serve(self, host: str | None) -> None:
+        secret = os.urandom(16)
+        self._server = ClockServer(host or _own_address(), secret=secret, clock=self._clock)
+        address, port = self._server.address
+        serving = {
+            "host": address, "port": port, "secret": secret.hex(), "machine": self._machine
+        }  # fmt: skip
+        self._store.set("server", json.dumps(serving))
+
+    def _measure(self, deadline: float) -> ClockOffset:
+        """The offset of rank 0's clock: measured, or by the rank of this host that measures."""
+        if self._machine == self._serving["machine"]:
+            return ClockOffset(0, 0.0, measured_ns=self._clock())
+        key = f"offset/{self._machine}"
+        if not self._leads:
+            if not wait_for_key(self._store, key, deadline):
+                raise ClockSyncError("the rank that asks for this host has no answer")
+            return ClockOffset(*json.loads(self._store.get(key)))
+        address = self._serving["host"], self._serving["port"]
+        offset = _ask(
+            address,
+            retries=3,
+            secret=bytes.fromhex(self._serving["secret"]),
+            rounds=self._rounds,
+            timeout_s=max(deadline - time.monotonic(), 0.1),
+            clock=self._clock,
+        )
+        offset = self._history.add(offset)
+        self._store.set(key, json.dumps(offset.fields()))
+        return offset
+
+    def go_on(self, every_s: float) -> None:
+        """Measures again and again, in a thread, on the ranks that have something to measure."""
+        if self._rank == 0 or self._machine == self._serving.get("machine"):
+            return
+        self._thread = threading.Thread(
+            target=self._run, args=(every_s,), name="my_utils clock", daemon=True
+        )
+        self._thread.start()
+
+    def _run(self, every_s: float) -> None:
+        while not self._over.wait(every_s):
+            try:
+                _tell_logger(self._measure(time.monotonic() + every_s))
+            except (OSError, RuntimeError) as error:
+                warn_once("clock sync again", f"the clock could not be measured again: {error}")
+
+    def end(self) -> None:
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()
+        if self._server is not None:
+            self._server.close()
+
+
+def _tell_logger(offset: ClockOffset) -> None:
+    logger = GlobalLogger()
+    logger.set_time_offset(offset.exact_s())
+    metadata = {
+        "offset_ns": offset.offset_ns,
+        "error_ns": round(offset.error_s * 1e9),
+        "drift_ppm": f"{offset.drift_ppm:.4f}",
+    }
+    logger.log_profile_event(None, None, "my_utils.clock_sync", "INSTANT", metadata=metadata)
+
+
+def _own_address() -> str:
+    """The address of this host towards the store's server, which other hosts reach too."""
+    target = os.environ.get("MASTER_ADDR", "")
+    with contextlib.suppress(OSError):
+        family, *_, address = socket.getaddrinfo(target, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(address)  # sends nothing: it chooses a route
+            return str(probe.getsockname()[0])
+    return "127.0.0.1"
+
+
+# --- arguments ---
+
+
+def _bytes(secret: bytes | str | None) -> bytes | None:
+    if secret is None or isinstance(secret, bytes):
+        return secret
+    if not isinstance(secret, str):
+        raise TypeError(f"secret must be bytes, a str or None, not {type(secret).__name__}")
+    return secret.encode()
+
+
+def _check(**numbers: float) -> None:
+    for name, value in numbers.items():
+        allowed = int if name == "rounds" else int | float
+        if isinstance(value, bool) or not isinstance(value, allowed):
+            what = "an int" if allowed is int else "a number of seconds"
+            raise TypeError(f"{name} must be {what}, not {value!r}")
+        if not value > 0:
+            raise ValueError(f"{name} must be above 0, not {value}")
