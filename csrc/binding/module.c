@@ -15,6 +15,7 @@ static int traverse(PyObject *module, visitproc visit, void *arg) {
     for (int i = 0; i < MU_PY_HOOK_FIELDS; i++) {
         Py_VISIT(state->hook_event_names[i]);
     }
+    Py_VISIT(state->forward_passes_type);
     Py_VISIT(state->digest_type);
     Py_VISIT(state->tensor_diff_type);
     Py_VISIT(state->tensor_stats_type);
@@ -36,6 +37,7 @@ static int clear(PyObject *module) {
     for (int i = 0; i < MU_PY_HOOK_FIELDS; i++) {
         Py_CLEAR(state->hook_event_names[i]);
     }
+    Py_CLEAR(state->forward_passes_type);
     Py_CLEAR(state->digest_type);
     Py_CLEAR(state->tensor_diff_type);
     Py_CLEAR(state->tensor_stats_type);
@@ -63,6 +65,7 @@ static PyModuleDef_Slot slots[] = {
     {Py_mod_exec, mu_py_tensor_exec},
     {Py_mod_exec, mu_py_hook_event_exec},
     {Py_mod_exec, mu_py_capture_exec},
+    {Py_mod_exec, mu_py_forward_passes_exec},
     {Py_mod_exec, mu_py_torch_ops_exec},
     {Py_mod_exec, mu_py_tensor_hash_exec},
     {Py_mod_exec, mu_py_tensor_hash_parts_exec},

@@ -32,6 +32,7 @@ struct mu_state {
     PyObject *hook_event_names[MU_PY_HOOK_FIELDS]; /* owned: of the fields, in their order */
     PyObject *key_iter;                            /* owned: "iter" */
     PyObject *key_microbatch;                      /* owned: "microbatch_index" */
+    PyTypeObject *forward_passes_type;             /* owned */
     struct mu_recorder *recorder;                  /* owned; NULL before the first use */
     struct mu_timer *event_timer; /* owned: its lanes carry the events of log_event */
     uint32_t reported_troubles;   /* bits of the kinds that were warned of */
@@ -69,6 +70,7 @@ int mu_py_trace_exec(PyObject *module);
 int mu_py_tensor_exec(PyObject *module);
 int mu_py_hook_event_exec(PyObject *module);
 int mu_py_capture_exec(PyObject *module);
+int mu_py_forward_passes_exec(PyObject *module);
 int mu_py_torch_ops_exec(PyObject *module);
 int mu_py_tensor_hash_exec(PyObject *module);
 int mu_py_tensor_hash_parts_exec(PyObject *module);
