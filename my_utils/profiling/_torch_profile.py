@@ -50,6 +50,7 @@ class TorchProfile:
     on_trace_ready: called with the profiler at the end of each active span, as torch does; what it
         raises is logged, and the training goes on.
     at_exit: called in place of `stop` when the process exits meanwhile.
+    before_start: called with the profiler before it is opened, to set what its constructor cannot.
     options: keywords for `torch.profiler.profile`; what that raises for them goes through.
 
     While another profiler runs, `start` warns and returns False, and the rest does nothing. In a
@@ -63,12 +64,14 @@ class TorchProfile:
         *,
         on_trace_ready: Callable[[torch.profiler.profile], object] | None = None,
         at_exit: Callable[[], object] | None = None,
+        before_start: Callable[[torch.profiler.profile], object] | None = None,
         **options: Any,
     ) -> None:
         self.owner = owner
         self.profiler: Any = None
         self._on_trace_ready = on_trace_ready
         self._at_exit = at_exit
+        self._before_start = before_start
         self._options = options
         self._lease: _slot.Lease | None = None
 
@@ -90,6 +93,8 @@ class TorchProfile:
             self.profiler = torch.profiler.profile(
                 on_trace_ready=self._ready if self._on_trace_ready else None, **self._options
             )
+            if self._before_start is not None:
+                self._before_start(self.profiler)
             self.profiler.start()
         except BaseException:
             lease.release()

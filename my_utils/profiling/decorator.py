@@ -1,0 +1,340 @@
+"""`@profiler` and `step_profiler`: torch's profiler on chosen steps of a training function.
+
+>>> import os, tempfile, torch
+>>> folder = tempfile.mkdtemp()
+>>> @profiler(output_dir=folder, skip_first=0, with_flops=False)
+... def train(steps):
+...     weight = torch.ones(8, 8)
+...     for step in range(steps):
+...         weight = weight @ weight / 8
+...         step_profiler()
+>>> train(5)  # doctest: +ELLIPSIS
+train on rank 0, steps 2 to 4: top operations by ... time
+...
+>>> sorted(os.listdir(folder))
+['rank_0', 'trace_rank_0.json']
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import contextvars
+import functools
+import inspect
+import os
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable
+from types import TracebackType
+from typing import Any, TypeVar, overload
+
+from .._ranks import check_ranks
+from .._warnings import warn_once
+from ._decorated_run import NestedRun, Run, Settings
+
+__all__ = ["add_profiler_args", "profiler", "profiler_options", "step_profiler"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_current: contextvars.ContextVar[Run | NestedRun | None] = contextvars.ContextVar(
+    "my_utils.profiler", default=None
+)
+
+
+@overload
+def profiler(function: F, /) -> F: ...
+
+
+@overload
+def profiler(
+    *,
+    enabled: bool | Callable[..., object] = True,
+    output_dir: str | os.PathLike[str] = "./profiler_logs",
+    skip_first: int = 1,
+    wait: int = 1,
+    warmup: int = 1,
+    active: int = 3,
+    repeat: int = 1,
+    with_stack: bool = False,
+    with_flops: bool = True,
+    with_modules: bool = False,
+    nsight_enabled: bool = False,
+    nsight_output: str | os.PathLike[str] = "nsight_profile",
+    ranks: int | Iterable[int] | None = None,
+) -> Callable[[F], F]: ...
+
+
+def profiler(
+    function: Any = None,
+    /,
+    *,
+    enabled: bool | Callable[..., object] = True,
+    output_dir: str | os.PathLike[str] = "./profiler_logs",
+    skip_first: int = 1,
+    wait: int = 1,
+    warmup: int = 1,
+    active: int = 3,
+    repeat: int = 1,
+    with_stack: bool = False,
+    with_flops: bool = True,
+    with_modules: bool = False,
+    nsight_enabled: bool = False,
+    nsight_output: str | os.PathLike[str] = "nsight_profile",
+    ranks: int | Iterable[int] | None = None,
+) -> Any:
+    """A decorator, `@profiler` or `@profiler(...)`, that profiles steps of each call.
+
+    The function calls `step_profiler()` at the end of each step. Of its steps `skip_first` pass;
+    then come `repeat` cycles (0: until the function ends) of `wait` steps that pass, `warmup` steps
+    with torch's profiler on and its results dropped, and `active` steps that are recorded.
+
+    enabled: False returns the function as it is. A callable is asked at each call, with the
+        arguments of the call: `enabled=lambda args: args.profile`.
+    output_dir: made as needed. Each cycle leaves `rank_<rank>/<host>_<pid>.<ns>.pt.trace.json`, as
+        TensorBoard reads it; `trace_rank_<rank>.json` is that of the last.
+    with_flops: records shapes, and counts FLOPs from them; the table has them.
+    with_stack, with_modules: as torch's profiler takes them.
+    nsight_enabled: starts the CUDA profiler for the active steps, for a program that runs under
+        `nsys profile --capture-range=cudaProfilerApi`; elsewhere it says so once, with the command,
+        in which `nsight_output` names the report. Under nsys torch's profiler leaves the GPU's
+        events to it. Without CUDA it says that once.
+    ranks: which ranks profile; None means all. Rank 0, or the lowest of them where 0 is not among
+        them, prints the operators that took longest.
+
+    The function may be a coroutine function, a generator or an asynchronous one, a method, or a
+    static or class method; it keeps its name and signature, and pickles as far as it did. Between
+    the yields of a generator the work of who takes its items is recorded too.
+
+    One profiler runs at a time in a process: a profiled function called by a profiled one runs
+    unprofiled, its steps counting for neither, and so do cycles of concurrent ones that overlap;
+    each case warns. A function that ends early leaves what was recorded until then, and one
+    that ends before any recording warns of how many steps it needs. Its exceptions go on unchanged.
+    What fails in profiling is logged, and never reaches the function. Outside the windows a step
+    costs a function call.
+
+    Raises TypeError or ValueError at once for wrong arguments.
+    """
+    if function is not None and not _can_be_decorated(function):
+        raise TypeError(f"@profiler takes a function or keywords, not {function!r:.100}")
+    settings = Settings(
+        enabled=_switch("enabled", enabled, callable_too=True),
+        output_dir=_path("output_dir", output_dir),
+        skip_first=_steps("skip_first", skip_first, 0),
+        wait=_steps("wait", wait, 0),
+        warmup=_steps("warmup", warmup, 0),
+        active=_steps("active", active, 1),
+        repeat=_steps("repeat", repeat, 0),
+        with_stack=_switch("with_stack", with_stack),
+        with_flops=_switch("with_flops", with_flops),
+        with_modules=_switch("with_modules", with_modules),
+        nsight_enabled=_switch("nsight_enabled", nsight_enabled),
+        nsight_output=_path("nsight_output", nsight_output),
+        ranks=check_ranks("ranks", ranks),
+    )
+    if function is not None:
+        return _decorated(function, settings)
+    return functools.partial(_decorated, settings=settings)
+
+
+def step_profiler() -> None:
+    """The end of a step of the profiled function that calls it, itself or through others.
+
+    Does nothing elsewhere. Threads that the function starts are elsewhere; tasks of asyncio that it
+    starts are not.
+    """
+    run = _current.get()
+    if run is not None:
+        run.step()
+
+
+# --- the command line ---
+
+
+def add_profiler_args(parser: argparse.ArgumentParser) -> None:
+    """Adds `--profile` and `--nsight`; `profiler_options` makes keywords of them.
+
+    >>> parser = argparse.ArgumentParser()
+    >>> add_profiler_args(parser)
+    >>> profiler_options(parser.parse_args(["--profile"]))
+    {'enabled': True, 'nsight_enabled': False}
+    """
+    group = parser.add_argument_group("profiling")
+    group.add_argument(
+        "--profile", action="store_true", help="run torch's profiler on a few steps of the training"
+    )
+    group.add_argument(
+        "--nsight",
+        action="store_true",
+        help="the same, with the CUDA profiler on: nsys profile python … --nsight",
+    )
+
+
+def profiler_options(args: argparse.Namespace) -> dict[str, bool]:
+    """Keywords for `profiler` from arguments that `add_profiler_args` added: either enables it."""
+    return {"enabled": args.profile or args.nsight, "nsight_enabled": args.nsight}
+
+
+# --- what is decorated ---
+#
+# The functions that take the place of the user's have no state but Settings, and refer to this
+# module by classes only: cloudpickle sends them by value when the user's function is in __main__.
+
+
+def _can_be_decorated(function: Any) -> bool:
+    return callable(function) or isinstance(function, classmethod)
+
+
+def _decorated(function: Any, settings: Settings) -> Any:
+    if not _can_be_decorated(function):
+        raise TypeError(f"@profiler(...) decorates functions, not {function!r:.100}")
+    if settings.enabled is False:
+        return function
+    if isinstance(function, (staticmethod, classmethod)):
+        return type(function)(_decorated(function.__func__, settings))
+    return functools.update_wrapper(_wrapper(function, settings), function)
+
+
+def _wrapper(function: Any, settings: Settings) -> Any:
+    """A function of the same kind: plain, coroutine, generator, asynchronous generator."""
+    if inspect.isasyncgenfunction(function):
+        return _stream_wrapper(function, settings)
+    if inspect.isgeneratorfunction(function):
+        return _generator_wrapper(function, settings)
+    if inspect.iscoroutinefunction(function):
+
+        async def profiled_coroutine(*args: Any, **kwargs: Any) -> Any:
+            call = _Call(function, settings, args, kwargs)
+            with call, call.current:
+                return await function(*args, **kwargs)
+
+        return profiled_coroutine
+
+    def profiled(*args: Any, **kwargs: Any) -> Any:
+        call = _Call(function, settings, args, kwargs)
+        with call, call.current:
+            return function(*args, **kwargs)
+
+    return profiled
+
+
+def _generator_wrapper(function: Any, settings: Settings) -> Any:
+    def profiled_generator(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+        with _Call(function, settings, args, kwargs) as call:
+            generator = function(*args, **kwargs)
+            resume, value = generator.send, None
+            while True:
+                with call.current:
+                    try:
+                        item = resume(value)
+                    except StopIteration as stop:
+                        return stop.value
+                try:
+                    resume, value = generator.send, (yield item)
+                except GeneratorExit:
+                    with call.current:
+                        generator.close()
+                    raise
+                except BaseException as error:
+                    resume, value = generator.throw, error
+
+    return profiled_generator
+
+
+def _stream_wrapper(function: Any, settings: Settings) -> Any:
+    async def profiled_stream(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
+        with _Call(function, settings, args, kwargs) as call:
+            stream = function(*args, **kwargs)
+            resume, value = stream.asend, None
+            while True:
+                with call.current:
+                    try:
+                        item = await resume(value)
+                    except StopAsyncIteration:
+                        return
+                try:
+                    resume, value = stream.asend, (yield item)
+                except GeneratorExit:
+                    with call.current:
+                        await stream.aclose()
+                    raise
+                except BaseException as error:
+                    resume, value = stream.athrow, error
+
+    return profiled_stream
+
+
+class _Call:
+    """One call of a decorated function, from its first statement to its end."""
+
+    def __init__(
+        self, function: Any, settings: Settings, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        enabled = settings.enabled
+        on = enabled(*args, **kwargs) if callable(enabled) else enabled
+        self._run = _new_run(function, settings) if on else None
+        self.current = _Current(self._run)
+
+    def __enter__(self) -> _Call:
+        if self._run is not None:
+            self._run.begin()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None
+    ) -> None:
+        if self._run is not None:
+            self._run.finish(returned=kind is None)
+
+
+class _Current:
+    """Makes a run the one that `step_profiler` means; None leaves the one there is."""
+
+    def __init__(self, run: Run | NestedRun | None) -> None:
+        self._run = run
+        self._token: contextvars.Token[Run | NestedRun | None] | None = None
+
+    def __enter__(self) -> None:
+        if self._run is not None:
+            self._token = _current.set(self._run)
+
+    def __exit__(self, *_: object) -> None:
+        token, self._token = self._token, None
+        if token is not None:
+            # A coroutine may be closed from a context other than its own.
+            with contextlib.suppress(ValueError):
+                _current.reset(token)
+
+
+def _new_run(function: Any, settings: Settings) -> Run | NestedRun:
+    name = getattr(function, "__qualname__", type(function).__name__).rsplit("<locals>.", 1)[-1]
+    outer = _current.get()
+    if outer is None or not outer.live:
+        return Run(settings, name)
+    warn_once(
+        f"profiler nested {name}",
+        f"{name} runs unprofiled: it was called by {outer.name}, which is profiled already",
+    )
+    return NestedRun(name)
+
+
+# --- arguments ---
+
+
+def _switch(name: str, value: object, callable_too: bool = False) -> Any:
+    if isinstance(value, bool) or (callable_too and callable(value)):
+        return value
+    allowed = "a bool or a callable that gives one" if callable_too else "a bool"
+    raise TypeError(f"{name} must be {allowed}, not {value!r:.100}")
+
+
+def _steps(name: str, value: object, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be an int, not {value!r:.100}")
+    if value < least:
+        raise ValueError(f"{name} must be at least {least}, not {value}")
+    return value
+
+
+def _path(name: str, value: object) -> str:
+    if not isinstance(value, (str, os.PathLike)):
+        raise TypeError(f"{name} must be a path, not {value!r:.100}")
+    return os.fsdecode(value)
