@@ -20,7 +20,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "TorchProfile",
+    "check_activities",
     "device_time",
     "export_trace",
     "file_name",
@@ -52,6 +53,8 @@ class TorchProfile:
     at_exit: called in place of `stop` when the process exits meanwhile.
     before_start: called with the profiler before it is opened, to set what its constructor cannot.
     options: keywords for `torch.profiler.profile`; what that raises for them goes through.
+        Activities may be named ("cpu", "cuda"). With `with_stack=True` events carry their stacks,
+        for which torch wants a further setting.
 
     While another profiler runs, `start` warns and returns False, and the rest does nothing. In a
     forked child the parent's run is forgotten. `profiler` stays readable after `stop`, for its
@@ -91,7 +94,8 @@ class TorchProfile:
             return False
         try:
             self.profiler = torch.profiler.profile(
-                on_trace_ready=self._ready if self._on_trace_ready else None, **self._options
+                on_trace_ready=self._ready if self._on_trace_ready else None,
+                **_for_torch(self._options),
             )
             if self._before_start is not None:
                 self._before_start(self.profiler)
@@ -125,6 +129,24 @@ class TorchProfile:
             _logger.exception("%s: its results could not be written", self.owner)
 
 
+def _for_torch(options: dict[str, Any]) -> dict[str, Any]:
+    """Activities by their names become torch's, and stacks are asked for as torch wants it: those
+    of events are empty unless the profiler is verbose."""
+    options = dict(options)
+    if options.get("activities") is not None:
+        from torch.profiler import ProfilerActivity
+
+        options["activities"] = [
+            getattr(ProfilerActivity, each.upper()) if isinstance(each, str) else each
+            for each in options["activities"]
+        ]
+    if options.get("with_stack") and "experimental_config" not in options:
+        from torch._C._profiler import _ExperimentalConfig
+
+        options["experimental_config"] = _ExperimentalConfig(verbose=True)
+    return options
+
+
 def export_trace(profiler: torch.profiler.profile, path: str | os.PathLike[str]) -> Path:
     """The Chrome trace of a profiler, whole or not at all; gzip when the name ends in .gz.
 
@@ -134,6 +156,25 @@ def export_trace(profiler: torch.profiler.profile, path: str | os.PathLike[str])
     with on_whole_path(target) as temporary:
         profiler.export_chrome_trace(os.fspath(temporary))
     return target
+
+
+# --- arguments ---
+
+
+def check_activities(activities: Iterable[Any] | None) -> list[Any] | None:
+    """A list of torch's activities or of their names, as `TorchProfile` takes them; otherwise
+    TypeError or ValueError."""
+    if activities is None:
+        return None
+    if isinstance(activities, (str, bytes)) or not isinstance(activities, Iterable):
+        raise TypeError(f"activities must be None or a list, not {activities!r:.100}")
+    found = list(activities)
+    for each in found:
+        if isinstance(each, str) and each.lower() not in ("cpu", "cuda", "xpu"):
+            raise ValueError(f'activities are "cpu", "cuda" and "xpu", not {each!r:.100}')
+    if not found:
+        raise ValueError("activities must not be empty; None means all that there are")
+    return found
 
 
 # --- times ---
