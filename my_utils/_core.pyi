@@ -252,6 +252,20 @@ class TraceJob:
     def finish(self) -> int: ...
     def cancel(self) -> None: ...
 
+class _Stages(TypedDict):
+    columns: dict[str, bytes]
+    paths: list[tuple[int, str]]
+    host: str
+    errors: list[str]
+    world_size: int
+    attempt: int
+    clock_error_ns: int
+    dropped: int
+    rows: int
+    bad_rows: int
+    open: int
+
+def read_stages(parts: list[_TracePart], /) -> _Stages: ...
 def trace_first_ns(part: _TracePart, /) -> int: ...
 
 # Operators for torch.

@@ -5,6 +5,7 @@
  */
 #include "args.h"
 #include "convert.h"
+#include "py_csv_part.h"
 #include "state.h"
 
 struct trace_job {
@@ -87,37 +88,6 @@ static void job_dealloc(PyObject *object) {
     Py_DECREF(type);
 }
 
-/* One part: (name, fd, limit, data, has_header). The pointers are borrowed from the tuple. */
-static int parse_part(PyObject *tuple, struct mu_csv_input *input) {
-    PyObject *name, *data;
-    long long limit;
-    int fd, has_header;
-    if (!PyTuple_Check(tuple) || PyTuple_GET_SIZE(tuple) != 5) {
-        PyErr_Format(PyExc_TypeError, "parts must hold tuples of five, not %.200R", tuple);
-        return -1;
-    }
-    if (!PyArg_ParseTuple(tuple, "UiLOp:part", &name, &fd, &limit, &data, &has_header)) {
-        return -1;
-    }
-    input->name = PyUnicode_AsUTF8(name);
-    input->fd = fd;
-    input->limit = limit < 0 ? UINT64_MAX : (uint64_t)limit;
-    input->has_header = has_header;
-    if (input->name == NULL) {
-        return -1;
-    }
-    if (fd >= 0) {
-        return 0;
-    }
-    if (!PyBytes_Check(data)) {
-        PyErr_Format(PyExc_TypeError, "a part without a file must have bytes, not %.200R", data);
-        return -1;
-    }
-    input->data = PyBytes_AS_STRING(data);
-    input->length = (size_t)PyBytes_GET_SIZE(data);
-    return 0;
-}
-
 static PyObject *list_notes(const struct mu_notes *notes) {
     PyObject *list = PyList_New(0);
     for (int kind = 0; list != NULL && kind < MU_NOTE_KIND_COUNT; kind++) {
@@ -168,14 +138,6 @@ static PyObject *summary_of(const struct mu_converter *converter, PyObject *erro
         "offsets", offsets, "errors", errors);
 }
 
-static int add_error(PyObject *errors, const struct mu_error *err) {
-    PyObject *text =
-        PyUnicode_DecodeUTF8(err->message, (Py_ssize_t)strlen(err->message), "replace");
-    int failed = text == NULL || PyList_Append(errors, text) < 0;
-    Py_XDECREF(text);
-    return failed ? -1 : 0;
-}
-
 /* Without the GIL. A part that is no profile CSV, or cannot be read, is left out. */
 static int convert_part(struct mu_converter *converter, struct name_filter *filter,
                         const struct mu_csv_input *input, struct mu_error *err) {
@@ -190,7 +152,7 @@ static int convert_parts(struct trace_job *self, struct mu_converter *converter,
     struct mu_error err;
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(parts); i++) {
         struct mu_csv_input input = {.bytes_read = &self->job.bytes_read};
-        if (parse_part(PyList_GET_ITEM(parts, i), &input) < 0) {
+        if (mu_py_csv_part(PyList_GET_ITEM(parts, i), &input) < 0) {
             return -1;
         }
         int code = convert_part(converter, filter, &input, &err);
@@ -199,7 +161,7 @@ static int convert_parts(struct trace_job *self, struct mu_converter *converter,
             mu_py_raise(&err);
             return -1;
         }
-        if (code != MU_OK && add_error(errors, &err) < 0) {
+        if (code != MU_OK && mu_py_add_error(errors, &err) < 0) {
             return -1;
         }
     }
@@ -370,7 +332,7 @@ static PyObject *trace_first_ns(PyObject *module, PyObject *part) {
     int64_t first_ns = 0;
     int code;
     (void)module;
-    if (parse_part(part, &input) < 0) {
+    if (mu_py_csv_part(part, &input) < 0) {
         return NULL;
     }
     Py_BEGIN_ALLOW_THREADS;

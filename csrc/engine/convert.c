@@ -2,8 +2,8 @@
 #include "convert.h"
 
 #include "convert_internal.h"
+#include "csv_fields.h"
 #include "digits.h"
-#include "event.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -49,10 +49,6 @@ void mu_converter_reset(struct mu_converter *converter) {
     converter->offsets = NULL;
 }
 
-static struct mu_span span_of(const struct mu_csv_row *row, enum mu_csv_column column) {
-    return (struct mu_span){row->text[column], row->length[column]};
-}
-
 static void note_text(struct mu_converter *converter, enum mu_note_kind kind, uint64_t line,
                       const char *what, struct mu_span text) {
     int length = (int)(text.length < TEXT_IN_NOTE ? text.length : TEXT_IN_NOTE);
@@ -60,93 +56,31 @@ static void note_text(struct mu_converter *converter, enum mu_note_kind kind, ui
                  length, text.text);
 }
 
-static int event_type_of(struct mu_span text) {
-    if (text.length == 3 && memcmp(text.text, "END", 3) == 0) {
-        return MU_EVENT_END;
-    }
-    if (text.length == 5 && memcmp(text.text, "START", 5) == 0) {
-        return MU_EVENT_START;
-    }
-    return mu_event_from_name(text.text, text.length);
-}
-
-enum { SECOND_LENGTH = 11, TIME_LENGTH = 20 }; /* "1750000000." and nine decimals */
-
-#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
-
-/* Fields of a row lie in the reader's buffer, whose padding can be read. */
-static inline int64_t small_field(struct mu_span text) {
-    return text.length <= 8 ? mu_digits_of_few(text.text, text.length)
-                            : mu_digits_small(text.text, text.length);
-}
-
-#else
-
-static inline int64_t small_field(struct mu_span text) {
-    return mu_digits_small(text.text, text.length);
-}
-
-#endif
-
-/* From 1824 to 2116: the difference of two such times, in ns, fits into 64 bits. */
-static int parse_usable_seconds(struct mu_span text, int64_t *at_ns) {
-    const int64_t farthest = INT64_MAX / 2;
-    return mu_digits_parse_seconds(text.text, text.length, at_ns) && *at_ns >= -farthest &&
-           *at_ns <= farthest;
-}
-
-/* Rows of the same second differ in the decimals alone. */
-static int parse_time(struct mu_converter *converter, struct mu_span text, int64_t *at_ns) {
-    if (text.length == TIME_LENGTH &&
-        memcmp(text.text, converter->second_text, SECOND_LENGTH) == 0) {
-        int64_t high = small_field((struct mu_span){text.text + SECOND_LENGTH, 8});
-        unsigned last = (unsigned char)text.text[TIME_LENGTH - 1] - '0';
-        *at_ns = converter->second_ns + high * 10 + last;
-        return high >= 0 && last <= 9;
-    }
-    if (!parse_usable_seconds(text, at_ns)) {
-        return 0;
-    }
-    if (text.length == TIME_LENGTH && text.text[SECOND_LENGTH - 1] == '.' && *at_ns > 0 &&
-        *at_ns < INT64_MAX - 2000000000) {
-        memcpy(converter->second_text, text.text, SECOND_LENGTH);
-        converter->second_ns = *at_ns - *at_ns % 1000000000;
-    }
-    return 1;
-}
-
-static int parse_step(struct mu_span text, int64_t *step) {
-    *step = small_field(text);
-    if (*step >= 0) {
-        return 1;
-    }
-    int has_point = text.length == 0 || memchr(text.text, '.', text.length) != NULL;
-    return !has_point && mu_digits_parse(text.text, text.length, 0, step);
-}
-
 /* 0 when the row cannot be used; that is then noted. */
 static int parse_row(struct mu_converter *converter, const struct mu_csv_row *csv,
                      struct mu_event_row *row) {
-    struct mu_span time = span_of(csv, MU_CSV_TIMESTAMP), step = span_of(csv, MU_CSV_STEP);
-    struct mu_span type = span_of(csv, MU_CSV_EVENT_TYPE), name = span_of(csv, MU_CSV_EVENT_NAME);
+    struct mu_span time = mu_csv_field(csv, MU_CSV_TIMESTAMP),
+                   step = mu_csv_field(csv, MU_CSV_STEP);
+    struct mu_span type = mu_csv_field(csv, MU_CSV_EVENT_TYPE),
+                   name = mu_csv_field(csv, MU_CSV_EVENT_NAME);
     row->line = csv->line;
-    if (!parse_time(converter, time, &row->at_ns)) {
+    if (!mu_csv_time(&converter->second, time, &row->at_ns)) {
         note_text(converter, MU_NOTE_BAD_TIMESTAMP, row->line,
                   "timestamp_unix is not a decimal number", time);
         return 0;
     }
-    if (!parse_step(step, &row->step)) {
+    if (!mu_csv_step(step, &row->step)) {
         note_text(converter, MU_NOTE_BAD_STEP, row->line, "step is not an integer", step);
         return 0;
     }
-    row->type = event_type_of(type);
+    row->type = mu_csv_event_type(type);
     if (row->type == 0) {
         note_text(converter, MU_NOTE_BAD_TYPE, row->line, "event_type is unknown", type);
         return 0;
     }
-    row->machine = span_of(csv, MU_CSV_MACHINE_ID);
-    row->duration = span_of(csv, MU_CSV_DURATION);
-    row->metadata_text = span_of(csv, MU_CSV_METADATA);
+    row->machine = mu_csv_field(csv, MU_CSV_MACHINE_ID);
+    row->duration = mu_csv_field(csv, MU_CSV_DURATION);
+    row->metadata_text = mu_csv_field(csv, MU_CSV_METADATA);
     mu_metadata_parse(row->metadata_text, &row->metadata);
     row->name = mu_trace_names_get(&converter->names, name.text, name.length);
     if (row->name == NULL) {
@@ -455,7 +389,7 @@ int mu_convert_first_ns(const struct mu_csv_input *input, int64_t *first_ns, str
     while (code == MU_OK) {
         enum mu_csv_status status = mu_csv_reader_next(&reader, &row, err);
         if (status == MU_CSV_ROW &&
-            parse_usable_seconds(span_of(&row, MU_CSV_TIMESTAMP), first_ns)) {
+            mu_csv_usable_seconds(mu_csv_field(&row, MU_CSV_TIMESTAMP), first_ns)) {
             break;
         }
         if (status == MU_CSV_FAILED) {

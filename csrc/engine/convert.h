@@ -9,6 +9,7 @@
 #ifndef MU_CONVERT_H
 #define MU_CONVERT_H
 
+#include "csv_fields.h"
 #include "csv_reader.h"
 #include "trace_job.h"
 
@@ -51,8 +52,7 @@ struct mu_converter {
     size_t offset_count;
     const char *file; /* of the part that is being read; borrowed */
     int has_base;
-    char second_text[12]; /* the whole seconds of the row before, with the point; "" at first */
-    int64_t second_ns;
+    struct mu_second second;
     struct mu_error error; /* the first one; conversion stops */
 };
 

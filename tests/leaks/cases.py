@@ -96,6 +96,23 @@ def read_journal_of_the_dead(folder: Path) -> Iterator[Callable[[], object]]:
     yield lambda: _core.read_journal(journal)
 
 
+@case("read_stages", repeat=200)
+def read_stages_of_parts(folder: Path) -> Iterator[Callable[[], object]]:
+    header = (
+        "timestamp_unix,readable_time,machine_id,step,event_name,event_type,duration_ms,metadata\n"
+    )
+    rows = (header + '1,,h,0,a,START,,"node_id=1"\n2,,h,0,a,END,1,"node_id=1"\n').encode()
+    good, left_open = ("good", -1, -1, rows, True), ("open", -1, -1, rows[:-30], True)
+    foreign = ("foreign", -1, -1, b"a,b\n1,2\n", True)
+
+    def action() -> None:
+        assert len(_core.read_stages([good, left_open, foreign])["errors"]) == 1
+        with contextlib.suppress(TypeError):
+            _core.read_stages([good, ("name", 3)])  # type: ignore[list-item]
+
+    yield action
+
+
 @case("recover_rows", "read_journal", repeat=200)
 def journals_that_are_none(folder: Path) -> Iterator[Callable[[], object]]:
     foreign = folder / "foreign.journal"
