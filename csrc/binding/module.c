@@ -20,6 +20,9 @@ static int traverse(PyObject *module, visitproc visit, void *arg) {
     Py_VISIT(state->tensor_diff_type);
     Py_VISIT(state->tensor_stats_type);
     Py_VISIT(state->nan_inf_count_type);
+    Py_VISIT(state->time_recorder_type);
+    Py_VISIT(state->timed_block_type);
+    Py_VISIT(state->recorder_stack);
     return mu_py_exchange_traverse(&state->exchange, visit, arg);
 }
 
@@ -42,6 +45,9 @@ static int clear(PyObject *module) {
     Py_CLEAR(state->tensor_diff_type);
     Py_CLEAR(state->tensor_stats_type);
     Py_CLEAR(state->nan_inf_count_type);
+    Py_CLEAR(state->time_recorder_type);
+    Py_CLEAR(state->timed_block_type);
+    Py_CLEAR(state->recorder_stack);
     mu_py_exchange_clear(&state->exchange);
     return 0;
 }
@@ -73,6 +79,8 @@ static PyModuleDef_Slot slots[] = {
     {Py_mod_exec, mu_py_compare_exec},
     {Py_mod_exec, mu_py_md5_exec},
     {Py_mod_exec, mu_py_stats_exec},
+    {Py_mod_exec, mu_py_time_recorder_exec},
+    {Py_mod_exec, mu_py_timed_exec},
 #if PY_VERSION_HEX >= 0x030C0000
     {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED},
 #endif

@@ -44,6 +44,11 @@ struct mu_state {
     PyTypeObject *tensor_stats_type;  /* owned */
     PyTypeObject *nan_inf_count_type; /* owned */
     struct mu_py_exchange exchange;   /* how torch shows its tensors */
+    PyTypeObject *time_recorder_type; /* owned */
+    PyTypeObject *timed_block_type;   /* owned */
+    PyObject *recorder_stack;         /* owned: a context variable, tuples of TimeRecorders */
+    Py_ssize_t enabled_recorders;     /* in all threads and tasks */
+    uint64_t time_recorders;          /* made so far */
 };
 
 extern PyModuleDef mu_module;
@@ -78,6 +83,8 @@ int mu_py_tensor_hash_parts_exec(PyObject *module);
 int mu_py_compare_exec(PyObject *module);
 int mu_py_md5_exec(PyObject *module);
 int mu_py_stats_exec(PyObject *module);
+int mu_py_time_recorder_exec(PyObject *module);
+int mu_py_timed_exec(PyObject *module);
 
 /* Frees the recorder with all that it has open. */
 void mu_py_recorder_release(struct mu_state *state);

@@ -20,6 +20,7 @@ from . import hash_cases as hash_cases
 from . import recorder_cases as recorder_cases
 from . import stats_cases as stats_cases
 from . import tensor_cases as tensor_cases
+from . import timing_cases as timing_cases
 from . import torch_ops_cases as torch_ops_cases
 from . import view_cases as view_cases
 from .harness import CASES, Case, entry_points, find_leaks, prepared

@@ -1,0 +1,74 @@
+"""Times of functions and blocks, gathered from four processes to rank 0.
+
+Prints a table of all names, keeps the times in `times.pt` and draws `simulate.png`, a histogram a
+rank. Run it as it is; torch and matplotlib are all it needs.
+"""
+
+import random
+import socket
+import time
+
+import torch.distributed as dist
+from torch.multiprocessing.spawn import spawn
+
+from my_utils.timing import ProfiledTime, TimeManager, timer, timer_wrap
+
+
+@timer_wrap()
+def simulate() -> None:
+    time.sleep(random.uniform(0.005, 0.02))
+
+
+@timer_wrap("exchange")
+def send_and_receive() -> None:
+    with timer("exchange.wait"):  # a part of it, under a name of its own
+        time.sleep(random.uniform(0.01, 0.03))
+
+
+def worker(rank: int, world_size: int, port: int) -> None:
+    dist.init_process_group(
+        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world_size
+    )
+    tm = TimeManager()
+    with tm.timer(name="set up"):  # timed whatever is enabled
+        time.sleep(0.01)
+
+    with tm.enable_timer():  # from here on, what is decorated is timed
+        for _ in range(8):
+            simulate()
+        send_and_receive()
+        if rank == 0:
+            with timer("rank 0 only"):  # ranks may have different names
+                time.sleep(0.01)
+    send_and_receive()  # not timed any more
+
+    gathered = tm.gather(dst=0)  # None on the other ranks
+    if gathered is not None:
+        report(gathered.save("times.pt"))
+    dist.destroy_process_group()
+
+
+def report(path: object) -> None:
+    from matplotlib import pyplot as plt
+
+    gathered = ProfiledTime.load(str(path))
+    print(gathered)
+    times = gathered["simulate"]
+    print(
+        f"simulate: {times.count()} calls on {times.rank_count()} ranks took {times.sum():.3f} s,"
+    )
+    print(f"  {times.mean():.4f} s ± {times.std():.4f} s, 99 % of them below", end=" ")
+    print(f"{times.percentile(99):.4f} s")
+    plt.figure(figsize=(8, 5))
+    times.hist(separate_ranks=True, title="simulate", bins=10)
+    plt.savefig("simulate.png")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+if __name__ == "__main__":
+    spawn(worker, args=(4, free_port()), nprocs=4)

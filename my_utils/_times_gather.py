@@ -1,0 +1,188 @@
+"""Messages of all ranks to one, through the key-value store that torch's ranks met by.
+
+No collective: a rank that is dead, late or elsewhere cannot hang the others. Every rank puts its
+message under its own key and goes on; the destination waits for each until the deadline, takes
+what has come, and removes the keys. What a late rank puts there afterwards it removes itself.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["Exchange", "distributed"]
+
+# TCPStore takes 8 MiB a value.
+_CHUNK_BYTES = 4 * 1024 * 1024
+_CHUNKS_MAX = 4096
+_POLL_MIN_S = 0.0005
+_POLL_MAX_S = 0.02
+
+# How long after the deadline a call to the store may take before it counts as hung: its server may
+# be on a host that went away without a word.
+_GRACE_S = 5.0
+
+_lock = threading.Lock()
+# Gathers of this process so far, by store and tag.
+_turns: weakref.WeakKeyDictionary[Any, dict[str, int]] = weakref.WeakKeyDictionary()
+
+
+def _next_turn(store: Any, tag: str) -> int:
+    with _lock:
+        turns = _turns.setdefault(store, {})
+        turns[tag] = turns.get(tag, 0) + 1
+        return turns[tag]
+
+
+def distributed() -> Any:
+    """torch.distributed where a process group is there, else None; it is not imported for it."""
+    module = sys.modules.get("torch.distributed")
+    if module is not None and module.is_available() and module.is_initialized():
+        return module
+    return None
+
+
+def default_store() -> Any:
+    """The store of the default process group."""
+    from torch.distributed import distributed_c10d
+
+    return distributed_c10d._get_default_store()
+
+
+class Exchange:
+    """One gather. The ranks' gathers with the same tag belong together in their order."""
+
+    def __init__(
+        self, store: Any, *, rank: int, world_size: int, tag: str, timeout_s: float
+    ) -> None:
+        self._turn = _next_turn(store, tag)
+        self._store = store
+        self._rank = rank
+        self._world_size = world_size
+        self._root = f"my_utils/timing/{tag}"
+        self._timeout_s = timeout_s
+        self._deadline = time.monotonic() + timeout_s
+
+    def _key(self, rank: int, chunk: int | None = None) -> str:
+        key = f"{self._root}/{self._turn}/{rank}"
+        return key if chunk is None else f"{key}/{chunk}"
+
+    @property
+    def _closed_key(self) -> str:
+        """Holds the last turn whose messages the destination does not take any more."""
+        return f"{self._root}/closed"
+
+    def _in_time(self, action: Callable[[], None]) -> None:
+        """Runs it in a thread that is left behind when it hangs. Raises what it raises, and
+        TimeoutError."""
+        raised: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                action()
+            except BaseException as error:
+                raised.append(error)
+
+        thread = threading.Thread(target=run, name="my_utils gather", daemon=True)
+        thread.start()
+        thread.join(max(0.0, self._deadline - time.monotonic()) + _GRACE_S)
+        if thread.is_alive():
+            raise TimeoutError("the store does not answer")
+        if raised:
+            raise raised[0]
+
+    # --- a rank that sends ---
+
+    def send(self, message: bytes, *, wait: bool) -> None:
+        """Leaves the message for the destination, and waits until it was taken where this rank's
+        end would end the store. Raises what the store raises, and TimeoutError."""
+        self._in_time(lambda: self._send(message, wait))
+
+    def _send(self, message: bytes, wait: bool) -> None:
+        chunks = [message[at : at + _CHUNK_BYTES] for at in range(0, len(message), _CHUNK_BYTES)]
+        for number, chunk in enumerate(chunks[1:], 1):
+            self._store.set(self._key(self._rank, number), chunk)
+        # Last, as it says that all is there.
+        first = len(chunks).to_bytes(4, "little") + chunks[0]
+        self._store.set(self._key(self._rank), first)
+        if self._is_closed():
+            self._remove(self._rank)
+        while wait and not self._is_closed() and time.monotonic() < self._deadline:
+            time.sleep(_POLL_MAX_S)
+
+    def _is_closed(self) -> bool:
+        key = self._closed_key
+        return bool(self._store.check([key])) and int(self._store.get(key)) >= self._turn
+
+    # --- the rank that receives ---
+
+    def receive(self) -> dict[int, bytes | str]:
+        """Each other rank's message, or why there is none."""
+        found: dict[int, bytes | str] = {}
+        reason = ""
+        try:
+            self._in_time(lambda: self._receive(found))
+        except Exception as error:
+            reason = f"the store failed: {_first_line(error)}"
+        others = (rank for rank in range(self._world_size) if rank != self._rank)
+        taken = dict(found)  # a thread that was left behind may still add to it
+        return {rank: taken.get(rank, reason) for rank in others}
+
+    def _receive(self, found: dict[int, bytes | str]) -> None:
+        silent = []
+        for rank in range(self._world_size):
+            if rank == self._rank:
+                continue
+            message = self._message_of(rank)
+            if message is None:
+                silent.append(rank)
+            found[rank] = f"no answer within {self._timeout_s:g} s" if message is None else message
+        # A rank that puts its message there from now on removes it.
+        self._store.set(self._closed_key, str(self._turn))
+        for rank in silent:
+            self._remove(rank)
+
+    def _message_of(self, rank: int) -> bytes | str | None:
+        if not self._wait(self._key(rank)):
+            return None
+        first = bytes(self._store.get(self._key(rank)))
+        count = int.from_bytes(first[:4], "little")
+        if not 1 <= count <= _CHUNKS_MAX:
+            self._remove(rank)
+            return f"its message is damaged: it has {count} parts"
+        chunks = [first[4:]]
+        for number in range(1, count):
+            if not self._wait(self._key(rank, number)):
+                return f"part {number} of {count} of its message did not come"
+            chunks.append(bytes(self._store.get(self._key(rank, number))))
+        self._remove(rank)
+        return b"".join(chunks)
+
+    def _wait(self, key: str) -> bool:
+        """Whether the key is there by the deadline; asked for at least once.
+
+        The store's own wait would keep other threads of torch from it, and print each timeout.
+        """
+        pause = _POLL_MIN_S
+        while True:
+            if self._store.check([key]):
+                return True
+            left = self._deadline - time.monotonic()
+            if left <= 0:
+                return False
+            time.sleep(min(left, pause))
+            pause = min(2 * pause, _POLL_MAX_S)
+
+    def _remove(self, rank: int) -> None:
+        self._store.delete_key(self._key(rank))
+        number = 1
+        while number <= _CHUNKS_MAX and self._store.delete_key(self._key(rank, number)):
+            number += 1
+
+
+def _first_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:200]

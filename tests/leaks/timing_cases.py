@@ -1,0 +1,117 @@
+"""The leak cases of times by name."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from my_utils import _core
+
+from .harness import case
+
+
+@case(
+    "TimeRecorder",
+    "TimeRecorder.add",
+    "TimeRecorder.clear",
+    "TimeRecorder.disable",
+    "TimeRecorder.enable",
+    "TimeRecorder.max_samples",
+    "TimeRecorder.names",
+    "TimeRecorder.samples",
+    "TimeRecorder.summary",
+    "enabled_recorders",
+)
+def time_recorders(folder: Path) -> Iterator[Callable[[], object]]:
+    def action() -> None:
+        recorder, other = _core.TimeRecorder(max_samples=3), _core.TimeRecorder()
+        for ns in range(6):
+            recorder.add("a", ns)
+        assert recorder.max_samples == 3
+        recorder.names()
+        recorder.samples("a")
+        recorder.summary("a")
+        with contextlib.suppress(KeyError):
+            recorder.summary("b")
+        with contextlib.suppress(TypeError):
+            recorder.add(3, 3)  # type: ignore[arg-type]
+        with contextlib.suppress(ValueError):
+            _core.TimeRecorder(max_samples=-1)
+        recorder.enable()
+        other.enable()
+        recorder.enable()
+        _core.enabled_recorders()
+        recorder.disable()
+        _core.enabled_recorders()
+        other.disable()
+        recorder.disable()
+        recorder.clear()
+
+    yield action
+
+
+@case(
+    "TimedFunction",
+    "TimedFunction.__call__",
+    "TimedFunction.__get__",
+    "TimedFunction.__reduce__",
+    "TimedFunction.__repr__",
+)
+def timed_functions(folder: Path) -> Iterator[Callable[[], object]]:
+    recorder = _core.TimeRecorder(max_samples=1)
+
+    class Holder:
+        method = _core.TimedFunction(lambda self, x: x, "method")
+
+    def action() -> None:
+        function: Any = functools.wraps(copy.copy)(_core.TimedFunction(len, "len"))
+        recorder.enable()
+        function("abc")
+        Holder().method("abc")
+        with contextlib.suppress(TypeError):
+            function(3)
+        recorder.disable()
+        function("abc")
+        repr(function)
+        function.__reduce__()
+        function.circle = function
+        _core.TimedFunction(len, "len", (recorder,))("abc")
+        with contextlib.suppress(TypeError):
+            _core.TimedFunction(len, "len", (3,))  # type: ignore[arg-type]
+        with contextlib.suppress(TypeError):
+            _core.TimedFunction(3, "len")  # type: ignore[arg-type]
+
+    yield action
+
+
+@case(
+    "TimeRecorder.timer",
+    "TimedBlock.__call__",
+    "TimedBlock.__enter__",
+    "TimedBlock.__exit__",
+    "timer",
+)
+def timed_blocks(folder: Path) -> Iterator[Callable[[], object]]:
+    recorder = _core.TimeRecorder(max_samples=1)
+
+    def action() -> None:
+        recorder.enable()
+        with (
+            _core.timer("outer"),
+            recorder.timer("inner") as block,
+            contextlib.suppress(RuntimeError),
+        ):
+            block.__enter__()
+        recorder.timer("decorator")(len)("abc")
+        recorder.disable()
+        with _core.timer(name="off"):
+            pass
+        with contextlib.suppress(TypeError):
+            _core.timer(3)  # type: ignore[arg-type]
+        _core.timer("entered and never left").__enter__()
+
+    yield action

@@ -1,0 +1,390 @@
+"""Times gathered from real processes: ranks that differ, are late, broken, killed or stopped."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import pickle
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+import torch.distributed as dist
+
+from my_utils import _times_gather
+from my_utils.timing import GatheredTime, TimeManager, timer_wrap
+
+if not dist.is_available() or not dist.is_gloo_available():
+    pytest.skip("torch.distributed has no gloo here", allow_module_level=True)
+
+WORLD = 3
+STORES: Any = dist  # which does not export them by name
+Scenario = Callable[[int], GatheredTime | None]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def join(rank: int, world_size: int, port: int, backend: str = "gloo") -> Any:
+    """Makes this process a rank; the store that it shares with the others."""
+    signal.alarm(100)  # nothing of a test outlives it
+    if backend == "fake":
+        import torch.testing._internal.distributed.fake_pg  # noqa: F401
+    store = STORES.TCPStore("127.0.0.1", port, world_size, rank == 0)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world_size)
+    return store
+
+
+def start(world_size: int, target: Callable[..., None], *args: object) -> list[BaseProcess]:
+    context = multiprocessing.get_context("spawn")
+    port = free_port()
+    ranks: list[BaseProcess] = [
+        context.Process(target=target, args=(rank, port, *args), daemon=True)
+        for rank in range(world_size)
+    ]
+    for process in ranks:
+        process.start()
+    return ranks
+
+
+def end(ranks: list[BaseProcess]) -> None:
+    for process in ranks:
+        if process.is_alive():
+            process.kill()
+        process.join(10)
+
+
+# --- ranks that live ----------------------------------------------------------------------------
+
+
+def samples_of(rank: int, count: int) -> list[int]:
+    generator = np.random.default_rng(rank)
+    found: list[int] = (generator.lognormal(0.0, 0.7, count) * 3e5).astype(np.int64).tolist()
+    return found
+
+
+def filled(rank: int) -> TimeManager:
+    """Rank 0 has most, rank 2 nothing."""
+    tm = TimeManager()
+    for name, count in [("step", 500), ("load", 20), ("only 0", 3)][: (3, 2, 0)[rank]]:
+        for ns in samples_of(rank, count - rank):
+            tm.add(name, ns)
+    return tm
+
+
+def differing(rank: int) -> GatheredTime | None:
+    return filled(rank).gather(dst=0)
+
+
+def summaries(rank: int) -> GatheredTime | None:
+    return filled(rank).gather(summary=True)
+
+
+def to_rank_1(rank: int) -> GatheredTime | None:
+    return filled(rank).gather(dst=1)
+
+
+def several_managers(rank: int) -> GatheredTime | None:
+    """The rank's order does not matter where tags tell the gathers apart."""
+    managers = {tag: TimeManager({tag: [float(rank)]}) for tag in ("a", "b")}
+    order = ["a", "b"] if rank != 1 else ["b", "a"]
+    found = {tag: managers[tag].gather(tag=tag) for tag in order}
+    if rank == 0:
+        assert found["a"] is not None and list(found["a"]) == ["a"]
+        assert found["a"]["a"].sum() == 3.0
+    return found["b"]
+
+
+def many_parts(rank: int) -> GatheredTime | None:
+    _times_gather._CHUNK_BYTES = 100
+    try:
+        return filled(rank).gather()
+    finally:
+        _times_gather._CHUNK_BYTES = 4 * 1024 * 1024
+
+
+def one_is_late(rank: int) -> GatheredTime | None:
+    if rank == 1:
+        time.sleep(1.5)
+    found = filled(rank).gather(timeout=0.5)
+    dist.barrier()
+    return found
+
+
+def after_the_late_one(rank: int) -> GatheredTime | None:
+    return filled(rank).gather()
+
+
+def one_sends_rubbish(rank: int) -> GatheredTime | None:
+    if rank != 1:
+        return filled(rank).gather()
+    store = _times_gather.default_store()
+    exchange = _times_gather.Exchange(store, rank=1, world_size=WORLD, tag="", timeout_s=9)
+    exchange.send(pickle.dumps({"evil": 1}), wait=False)
+    return None
+
+
+def others_go_on(rank: int) -> GatheredTime | None:
+    """Ranks that send do not wait for the one that receives, which is late here."""
+    if rank == 0:
+        time.sleep(1.0)
+    began = time.monotonic()
+    found = filled(rank).gather()
+    assert rank == 0 or time.monotonic() - began < 0.7
+    return found
+
+
+def own_store(rank: int) -> GatheredTime | None:
+    store = STORES.PrefixStore("mine", _times_gather.default_store())
+    return filled(rank).gather(store=store)
+
+
+SCENARIOS: list[Scenario] = [
+    differing, summaries, to_rank_1, several_managers, many_parts, one_is_late,
+    after_the_late_one, one_sends_rubbish, others_go_on, own_store,
+]  # fmt: skip
+
+
+def run_scenarios(rank: int, port: int, folder: str) -> None:
+    store = join(rank, WORLD, port)
+    for scenario in SCENARIOS:
+        dist.barrier()
+        found = scenario(rank)
+        expected = 1 if scenario is to_rank_1 else 0
+        assert (found is not None) == (rank == expected), scenario.__name__
+        if found is not None:
+            found.save(f"{folder}/{scenario.__name__}")
+    dist.barrier()
+    if rank == 0:
+        tags = {"": 1, "a": 1, "b": 1}
+        left = [store.check([f"my_utils/timing/{tag}/{turn}/{rank}"])
+                for tag in tags for turn in range(1, 12) for rank in range(WORLD)]  # fmt: skip
+        Path(folder, "left").write_text(str(sum(left)))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("gathered")
+    ranks = start(WORLD, run_scenarios, str(folder))
+    for process in ranks:
+        process.join(80)
+    codes = [process.exitcode for process in ranks]
+    end(ranks)
+    assert codes == [0] * WORLD
+    return folder
+
+
+def gathered(folder: Path, scenario: Scenario) -> GatheredTime:
+    return GatheredTime.load(folder / scenario.__name__)
+
+
+def check_filled(found: GatheredTime, ranks: tuple[int, ...] = (0, 1)) -> None:
+    """Against what numpy says of all durations of these ranks."""
+    for name, count in [("step", 500), ("load", 20), ("only 0", 3)]:
+        having = [rank for rank in ranks if rank == 0 or name != "only 0"]
+        parts = [np.array(samples_of(rank, count - rank)) / 1e9 for rank in having]
+        every = np.concatenate(parts)
+        data = found[name]
+        assert data.ranks == having
+        assert data.rank_count() == len(having)
+        assert data.count() == every.size
+        assert data.sum() == pytest.approx(every.sum(), rel=1e-12)
+        assert data.mean() == pytest.approx(every.mean(), rel=1e-12)
+        assert data.std() == pytest.approx(every.std(ddof=1), rel=1e-9)
+        assert (data.min(), data.max()) == (every.min(), every.max())
+        shares = [0, 1, 25, 50, 99, 100]
+        expected = np.percentile(every, shares, method="inverted_cdf")
+        if data.is_summary:
+            assert data.percentile(shares) == pytest.approx(expected, rel=0.01)
+        else:
+            assert data.percentile(shares) == expected.tolist()
+            assert data.samples.tolist() == every.tolist()
+    assert list(found) == ["step", "load", "only 0"]
+    assert found.world_size == WORLD
+
+
+class TestRanksThatLive:
+    @pytest.mark.parametrize(
+        "scenario", [differing, many_parts, after_the_late_one, others_go_on, own_store, to_rank_1]
+    )
+    def test_different_names_counts_and_nothing(self, folder: Path, scenario: Scenario) -> None:
+        found = gathered(folder, scenario)
+        assert found.missing == {}
+        check_filled(found)
+
+    def test_summaries(self, folder: Path) -> None:
+        found = gathered(folder, summaries)
+        assert found.missing == {}
+        assert all(data.is_summary for data in found.values())
+        check_filled(found)
+
+    def test_tags_tell_managers_apart(self, folder: Path) -> None:
+        assert gathered(folder, several_managers)["b"].samples.tolist() == [0.0, 1.0, 2.0]
+
+    def test_a_late_rank_is_named(self, folder: Path) -> None:
+        found = gathered(folder, one_is_late)
+        assert found.missing == {1: "no answer within 0.5 s"}
+        check_filled(found, (0,))
+        assert "missing: rank 1 (no answer within 0.5 s)" in repr(found)
+
+    def test_rubbish_is_named_and_not_unpickled(self, folder: Path) -> None:
+        found = gathered(folder, one_sends_rubbish)
+        assert list(found.missing) == [1]
+        assert "message" in found.missing[1]
+        check_filled(found, (0,))
+
+    def test_nothing_stays_in_the_store(self, folder: Path) -> None:
+        assert (folder / "left").read_text() == "0"
+
+
+# --- ranks that die -----------------------------------------------------------------------------
+
+
+def die_before_or_during(rank: int, port: int, folder: str) -> None:
+    join(rank, 4, port)
+    dist.barrier()
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    tm = TimeManager({"step": [0.5 + rank]})
+    if rank == 3:
+        store = _times_gather.default_store()
+        store.set("my_utils/timing//1/3/1", b"the second part, and no first one")
+        os.kill(os.getpid(), signal.SIGKILL)
+    found = tm.gather(timeout=2.0)
+    if found is not None:
+        found.save(f"{folder}/found")
+        left = _times_gather.default_store().check(["my_utils/timing//1/3/1"])
+        Path(folder, "left").write_text(str(left))
+    os._exit(0)  # the others are gone: no orderly end
+
+
+def test_ranks_killed_before_and_during(tmp_path: Path) -> None:
+    ranks = start(4, die_before_or_during, str(tmp_path))
+    ranks[0].join(60)
+    ranks[2].join(10)
+    codes = [process.exitcode for process in ranks]
+    end(ranks)
+    assert codes == [0, -signal.SIGKILL, 0, -signal.SIGKILL]
+    found = GatheredTime.load(tmp_path / "found")
+    assert found.missing == dict.fromkeys((1, 3), "no answer within 2 s")
+    assert found["step"].ranks == [0, 2]
+    assert found["step"].samples.tolist() == [0.5, 2.5]
+    assert (tmp_path / "left").read_text() == "False"
+
+
+def lose_the_store(rank: int, port: int, folder: str) -> None:
+    """Rank 0, which serves the store, stops, and dies later. Collectives do nothing here, as where
+    NCCL is the only backend and cannot take objects."""
+    join(rank, 2, port, "fake")
+    tm = TimeManager({"step": [1.5]})
+    tm.gather(dst=1, tag="both are well")
+    if rank == 0:
+        Path(folder, "ready").touch()
+        os.kill(os.getpid(), signal.SIGSTOP)
+    _times_gather._GRACE_S = 0.5
+    while not Path(folder, "ready").exists():
+        time.sleep(0.01)
+    time.sleep(0.2)
+    for tag in ("stopped", "dead"):
+        began = time.monotonic()
+        found = tm.gather(dst=1, tag=tag, timeout=1.0)
+        assert found is not None
+        found.save(f"{folder}/{tag}")
+        Path(folder, f"{tag}.s").write_text(str(time.monotonic() - began))
+        while not Path(folder, "killed").exists():
+            time.sleep(0.01)
+    os._exit(0)
+
+
+@pytest.fixture
+def lost(tmp_path: Path) -> Iterator[Path]:
+    ranks = start(2, lose_the_store, str(tmp_path))
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "stopped.s").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    ranks[0].kill()
+    ranks[0].join(10)
+    (tmp_path / "killed").touch()
+    ranks[1].join(30)
+    codes = [process.exitcode for process in ranks]
+    end(ranks)
+    assert codes == [-signal.SIGKILL, 0]
+    yield tmp_path
+
+
+def test_a_store_that_stops_or_dies(lost: Path) -> None:
+    for tag in ("stopped", "dead"):
+        found = GatheredTime.load(lost / tag)
+        assert found["step"].ranks == [1]
+        assert list(found.missing) == [0]
+        assert "store failed" in found.missing[0]
+        assert float((lost / f"{tag}.s").read_text()) < 5
+
+
+# --- one process --------------------------------------------------------------------------------
+
+
+@timer_wrap()
+def work() -> None:
+    pass
+
+
+def test_without_torch_distributed() -> None:
+    assert not dist.is_initialized()
+    tm = TimeManager()
+    with tm.enable_timer():
+        work()
+    for dst in (0, 3):
+        found = tm.gather(dst=dst)
+        assert found is not None
+        assert (found.world_size, found.missing, found["work"].ranks) == (1, {}, [0])
+    empty = TimeManager().gather()
+    assert empty is not None
+    assert (dict(empty), len(empty)) == ({}, 0)
+
+
+def test_one_rank(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = STORES.FileStore(str(tmp_path / "store"), 1)
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        tm = TimeManager({"a": [1.0]})
+        with caplog.at_level(logging.WARNING):
+            found = tm.gather(timeout=0)
+        assert found is not None and found["a"].count() == 1
+        assert not caplog.records
+        with pytest.raises(ValueError, match="dst must be below the number of ranks, 1, not 1"):
+            tm.gather(dst=1)
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        ({"dst": "0"}, TypeError, "dst must be an int"),
+        ({"dst": None}, TypeError, "dst must be an int"),
+        ({"dst": -1}, ValueError, "dst must be at least 0"),
+        ({"timeout": "1"}, TypeError, "timeout must be a number of seconds"),
+        ({"timeout": -1}, ValueError, "timeout must be at least 0"),
+        ({"timeout": float("nan")}, ValueError, "timeout must be at least 0"),
+        ({"tag": 3}, TypeError, "tag must be a str"),
+    ],
+)
+def test_wrong_arguments(arguments: dict[str, Any], error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        TimeManager().gather(**arguments)
