@@ -458,7 +458,8 @@ def test_a_forked_child_profiles_nothing(tmp_path: Path) -> None:
             if step == 3:
                 child = os.fork()
                 if child == 0:
-                    loop(5)
+                    for _ in range(5):
+                        step_profiler()
                     os._exit(0)
                 assert os.waitpid(child, 0)[1] == 0
 
@@ -589,7 +590,7 @@ def test_arguments(arguments: list[str], enabled: bool, nsight: bool) -> None:
     add_profiler_args(parser)
     options = profiler_options(parser.parse_args(arguments))
     assert options == {"enabled": enabled, "nsight_enabled": nsight}
-    assert (profiler(**options)(loop) is loop) is not enabled  # type: ignore[call-overload]
+    assert (profiler(**options)(loop) is loop) is not enabled
 
 
 def test_ranks(
@@ -775,8 +776,27 @@ def test_the_exit_writes_what_is_open_and_the_trace_joins_the_timer(
     products = [e for e in events if e["name"] == "aten::mm"]
     assert (len(stages), len(products)) == (5, 2)
     for product in products:
-        ends = product["ts"] + product["dur"]
-        assert any(s["ts"] <= product["ts"] and ends <= s["ts"] + s["dur"] for s in stages)
+        middle = product["ts"] + product["dur"] / 2
+        assert any(s["ts"] <= middle <= s["ts"] + s["dur"] for s in stages)
+
+
+def test_tensorboard_reads_the_traces(tmp_path: Path) -> None:
+    pytest.importorskip("torch_tb_profiler", reason="torch-tb-profiler is not installed")
+    from torch_tb_profiler import consts
+    from torch_tb_profiler.profiler.data import RunProfileData
+    from torch_tb_profiler.profiler.run_generator import RunGenerator
+
+    profiler(output_dir=tmp_path, repeat=2)(loop)(12)
+    workers = set()
+    for trace, steps in zip(board(tmp_path), (["3", "4", "5"], ["8", "9", "10"]), strict=True):
+        found = consts.WORKER_PATTERN.match(trace.name)
+        assert found is not None
+        workers.add(found[1])
+        data = RunProfileData.parse(found[1], found[2], str(trace), str(tmp_path))
+        assert data.steps_names == steps
+        views = RunGenerator(found[1], found[2], data).generate_run_profile().views
+        assert {"overall", "operator", "trace"} <= {view.name for view in views}
+    assert len(workers) == 1
 
 
 @pytest.mark.skipif(why_missing() is not None, reason=str(why_missing()))

@@ -25,13 +25,13 @@ import inspect
 import os
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable
 from types import TracebackType
-from typing import Any, TypeVar, overload
+from typing import Any, TypedDict, TypeVar, overload
 
 from .._ranks import check_ranks
 from .._warnings import warn_once
 from ._decorated_run import NestedRun, Run, Settings
 
-__all__ = ["add_profiler_args", "profiler", "profiler_options", "step_profiler"]
+__all__ = ["ProfilerOptions", "add_profiler_args", "profiler", "profiler_options", "step_profiler"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -168,7 +168,14 @@ def add_profiler_args(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def profiler_options(args: argparse.Namespace) -> dict[str, bool]:
+class ProfilerOptions(TypedDict):
+    """What the command line decides."""
+
+    enabled: bool
+    nsight_enabled: bool
+
+
+def profiler_options(args: argparse.Namespace) -> ProfilerOptions:
     """Keywords for `profiler` from arguments that `add_profiler_args` added: either enables it."""
     return {"enabled": args.profile or args.nsight, "nsight_enabled": args.nsight}
 
