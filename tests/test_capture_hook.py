@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pickle
 import threading
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -230,6 +231,22 @@ def test_the_end_goes_to_the_controller_of_the_beginning(
     controller.arm(window())
     with capture_hook("f"):
         set_default_controller(CaptureController(NoOpBackend()))
+    assert backend.calls == ["start", "stop"]
+
+
+def test_a_marked_function_is_shipped_by_value(
+    controller: CaptureController, backend: Recorder
+) -> None:
+    """As Ray does; the process that gets it has a controller of its own."""
+    cloudpickle = pytest.importorskip("cloudpickle", reason="cloudpickle is not installed")
+
+    def forward() -> str:
+        return "forward"
+
+    forward.__module__ = "__main__"
+    shipped = pickle.loads(cloudpickle.dumps(capture_hook("f")(forward)))
+    controller.arm(window())
+    assert shipped() == "forward"
     assert backend.calls == ["start", "stop"]
 
 

@@ -42,6 +42,10 @@ class _Process:
         self.rank: int | None = None
         self.position: Mapping[str, int] = {}
 
+    def __reduce__(self) -> str:
+        """By its name: Ray ships decorated functions with what they refer to."""
+        return "_process"
+
 
 _process = _Process()
 
