@@ -43,11 +43,21 @@ def vanish(timer_class: TimerClass) -> None:
         return
     with _lock:
         _known.setdefault(timer_class, False)
-        dynamo = sys.modules.get(DYNAMO)
-        if dynamo is not None and hasattr(dynamo, "substitute_in_graph"):
-            _tell(dynamo)
-        elif not any(isinstance(finder, _DynamoFinder) for finder in sys.meta_path):
-            sys.meta_path.insert(0, _DynamoFinder())
+        _tell_now_or_later()
+
+
+def vanish_hooks() -> None:
+    """Lets the hooks of module profilers vanish from compiled graphs."""
+    with _lock:
+        _tell_now_or_later()
+
+
+def _tell_now_or_later() -> None:
+    dynamo = sys.modules.get(DYNAMO)
+    if dynamo is not None and hasattr(dynamo, "substitute_in_graph"):
+        _tell(dynamo)
+    elif not any(isinstance(finder, _DynamoFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _DynamoFinder())
 
 
 def breaking(timer_class: TimerClass) -> Any:
@@ -85,6 +95,7 @@ def _tell(dynamo: ModuleType) -> None:
             for base in (_core.Timer, _core.NoOpTimer):  # not a method of every class
                 _replace(dynamo, base.__dict__["register_stage"], lambda self, *a, **k: None)
             _tell_handles()
+            _tell_hooks()
         except Exception as error:
             _warn(error)
 
@@ -130,6 +141,26 @@ def _tell_handles() -> None:
     for trace_numpy in (False, True):
         dispatch: dict[object, Any] = VariableBuilder._type_dispatch_impl(trace_numpy)
         dispatch[_core.Stage] = dispatch[_core.NoOpStage] = wrap_handle
+
+
+def _no_hook(*args: Any) -> None:
+    """What a hook of a module profiler is in a graph."""
+
+
+def _tell_hooks() -> None:
+    from torch._dynamo.guards import GuardBuilder
+    from torch._dynamo.variables import UserFunctionVariable
+    from torch._dynamo.variables.builder import VariableBuilder
+
+    stand_in: Any = _no_hook
+
+    def wrap_hook(builder: Any, hook: Any) -> Any:
+        builder.install_guards(GuardBuilder.TYPE_MATCH)
+        return UserFunctionVariable(stand_in)
+
+    for trace_numpy in (False, True):
+        dispatch: dict[object, Any] = VariableBuilder._type_dispatch_impl(trace_numpy)
+        dispatch[_core.ModuleHook] = wrap_hook
 
 
 class _DynamoFinder(importlib.abc.MetaPathFinder):

@@ -23,6 +23,7 @@ static int traverse(PyObject *module, visitproc visit, void *arg) {
     Py_VISIT(state->time_recorder_type);
     Py_VISIT(state->timed_block_type);
     Py_VISIT(state->recorder_stack);
+    Py_VISIT(state->module_hook_type);
     return mu_py_exchange_traverse(&state->exchange, visit, arg);
 }
 
@@ -48,6 +49,7 @@ static int clear(PyObject *module) {
     Py_CLEAR(state->time_recorder_type);
     Py_CLEAR(state->timed_block_type);
     Py_CLEAR(state->recorder_stack);
+    Py_CLEAR(state->module_hook_type);
     mu_py_exchange_clear(&state->exchange);
     return 0;
 }
@@ -81,6 +83,7 @@ static PyModuleDef_Slot slots[] = {
     {Py_mod_exec, mu_py_stats_exec},
     {Py_mod_exec, mu_py_time_recorder_exec},
     {Py_mod_exec, mu_py_timed_exec},
+    {Py_mod_exec, mu_py_module_timer_exec},
 #if PY_VERSION_HEX >= 0x030C0000
     {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED},
 #endif

@@ -6,7 +6,7 @@
 #include "args.h"
 
 /* Called in the middle of a stage's start, with the GIL and a CUDA context of the thread's own. */
-static int current_stream(void *owner, int32_t device, void **stream) {
+int mu_py_cuda_stream(void *owner, int32_t device, void **stream) {
     struct mu_state *state = owner;
     if (!mu_py_exchange_find(&state->exchange) ||
         state->exchange.table->current_work_stream(MU_DLPACK_CUDA, device, stream) != 0) {
@@ -29,7 +29,7 @@ int mu_py_cuda_use(struct mu_state *state) {
         return 0;
     }
     struct mu_cuda_pool_options options = {
-        .driver = driver, .current_stream = current_stream, .stream_owner = state};
+        .driver = driver, .current_stream = mu_py_cuda_stream, .stream_owner = state};
     struct mu_error err = {0};
     if (mu_recorder_use_gpu(state->recorder, &options, &err) != MU_OK) {
         mu_py_raise(&err);

@@ -4,6 +4,10 @@
 
 #include "recorder_state.h"
 
+/* Torch's current stream of a device, or -1: a mu_cuda_current_stream whose owner is the module's
+ * state. */
+int mu_py_cuda_stream(void *owner, int32_t device, void **stream);
+
 /* Gives the recorder GPU times; warns, and goes on without, where there is no driver. 0, or -1
  * with an exception. */
 int mu_py_cuda_use(struct mu_state *state);

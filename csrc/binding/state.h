@@ -43,6 +43,7 @@ struct mu_state {
     PyTypeObject *digest_type;        /* owned: TensorDigest */
     PyTypeObject *tensor_stats_type;  /* owned */
     PyTypeObject *nan_inf_count_type; /* owned */
+    PyTypeObject *module_hook_type;   /* owned */
     struct mu_py_exchange exchange;   /* how torch shows its tensors */
     PyTypeObject *time_recorder_type; /* owned */
     PyTypeObject *timed_block_type;   /* owned */
@@ -85,6 +86,7 @@ int mu_py_md5_exec(PyObject *module);
 int mu_py_stats_exec(PyObject *module);
 int mu_py_time_recorder_exec(PyObject *module);
 int mu_py_timed_exec(PyObject *module);
+int mu_py_module_timer_exec(PyObject *module);
 
 /* Frees the recorder with all that it has open. */
 void mu_py_recorder_release(struct mu_state *state);

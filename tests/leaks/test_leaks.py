@@ -17,6 +17,7 @@ from . import compare_cases as compare_cases
 from . import forward_cases as forward_cases
 from . import gpu_cases as gpu_cases
 from . import hash_cases as hash_cases
+from . import module_cases as module_cases
 from . import recorder_cases as recorder_cases
 from . import stats_cases as stats_cases
 from . import tensor_cases as tensor_cases
