@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import logging
 import os
+import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,7 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed")
 import torch
 
-from my_utils import _warnings
+from my_utils import DITProfiler, _warnings
 from my_utils.csv2trace import csv_to_trace
 from my_utils.DITProfiler import FlexibleProfiler, create_profiler_context
 from my_utils.profiling import _slot
@@ -34,6 +37,15 @@ def clean(monkeypatch: pytest.MonkeyPatch) -> None:
     for kind in list(_warnings.counts()):
         if "FlexibleProfiler" in kind:
             _warnings.forget(kind)
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    """What is freed is freed without the garbage collector."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
 
 
 def attend(rows: int) -> torch.Tensor:
@@ -73,6 +85,20 @@ def test_the_variable(
         assert isinstance(context, contextlib.nullcontext)
         with context as profiler:
             assert profiler is None
+
+
+def test_the_variable_may_change_at_any_time(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for environment in (DITProfiler._environment, None):
+        monkeypatch.setattr(DITProfiler, "_environment", environment)
+        for value, profiles in (("DIT", True), ("VAE", False), ("VAE,DIT", True), (None, False)):
+            if value is None:
+                del os.environ["PROFILE_TASK_TYPES"]
+            else:
+                os.environ["PROFILE_TASK_TYPES"] = value
+            context = create_profiler_context("DIT", output_dir=tmp_path)
+            assert isinstance(context, FlexibleProfiler) == profiles
 
 
 OFF = """
@@ -207,13 +233,18 @@ def test_memory_figures_and_calls_left_out(tmp_path: Path) -> None:
     assert seen["calls"][0]["stack"] == [] and seen["calls"][0]["shapes"] == []
 
 
+@pytest.mark.usefixtures("no_collector")
 def test_names_alone_and_a_second_block(tmp_path: Path) -> None:
     profiler = FlexibleProfiler("DIT", ops_to_analyze=["aten::mm"], output_dir=tmp_path)
+    profilers = []
     for number in range(3):
         with profiler as entered:
-            assert entered.profiler is not None
+            found = entered.profiler
             attend(4 + number)
+        profilers.append(weakref.ref(found))
+        del found
         assert profiler.profiler is None
+    assert all(each() is None for each in profilers)
     assert [path.name for path in profiler.paths] == [
         f"DIT__rank0.3_{suffix}" for suffix in ("trace.json", "summary.txt", "operators.json")
     ]

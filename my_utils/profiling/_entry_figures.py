@@ -15,11 +15,10 @@ has them.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 __all__ = ["EntryFigures", "MemoryCurve", "figures_of", "levels_now"]
 
-MEMORY_EVENT = "[memory]"  # as torch names it
 CURVE_MAX = 4096  # points of a curve that are kept
 
 
@@ -43,9 +42,8 @@ class MemoryCurve:
             return self
         kept: list[int] = []
         for start in range(0, len(self.levels), stretch):
-            at = range(start, min(start + stretch, len(self.levels)))
-            kept += sorted({min(at, key=self.levels.__getitem__),
-                            max(at, key=self.levels.__getitem__)})  # fmt: skip
+            part = self.levels[start : start + stretch]
+            kept += sorted({start + part.index(min(part)), start + part.index(max(part))})
         return MemoryCurve(
             [self.times_ns[index] for index in kept],
             [self.levels[index] for index in kept],
@@ -78,20 +76,26 @@ def figures_of(profiler: Any, began_ns: int, levels: dict[str, int] | None = Non
 
     cpu = DeviceType.CPU
     figures = EntryFigures()
-    operators: dict[int, list[tuple[int, int]]] = {}
-    changes: dict[str, list[tuple[int, int]]] = {}
+    operators: dict[int, _Columns] = {}
+    changes: dict[str, _Columns] = {}
     for event in profiler.profiler.kineto_results.events():
-        duration = event.duration_ns()
-        if duration == 0:
-            if event.name() == MEMORY_EVENT:
-                device = _device_name(event)
-                changes.setdefault(device, []).append((event.start_ns(), event.nbytes()))
-        elif event.device_type() != cpu:
-            if not event.is_user_annotation():
-                figures.device_ns += duration
-        elif event.activity_type() == "cpu_op" and not event.is_async():
-            start = event.start_ns()
-            operators.setdefault(event.start_thread_id(), []).append((start, start + duration))
+        kind = event.activity_type()
+        if kind == "cpu_op":
+            thread = event.start_thread_id()
+            if (columns := operators.get(thread)) is None:
+                columns = operators[thread] = _Columns([], [])
+            columns.at_ns.append(event.start_ns())
+            columns.value.append(event.end_ns())
+        elif kind == "cpu_instant_event":
+            if size := event.nbytes():  # only allocations have one
+                index = event.device_index()  # of the CPU -1
+                device = "cpu" if index < 0 else f"{event.device_type().name.lower()}:{index}"
+                if (columns := changes.get(device)) is None:
+                    columns = changes[device] = _Columns([], [])
+                columns.at_ns.append(event.start_ns())
+                columns.value.append(size)
+        elif event.device_type() != cpu and not event.is_user_annotation():
+            figures.device_ns += event.duration_ns()
     figures.cpu_ns = sum(map(_covered, operators.values()))
     for device, found in changes.items():
         figures.memory[device] = _curve(found, began_ns, (levels or {}).get(device, 0))
@@ -110,26 +114,32 @@ def levels_now() -> dict[str, int]:
     }
 
 
-def _device_name(event: Any) -> str:
-    kind = event.device_type().name.lower()
-    return "cpu" if kind == "cpu" else f"{kind}:{max(event.device_index(), 0)}"
+class _Columns(NamedTuple):
+    """Times with a value each. A tuple for each of them would set off the garbage collector."""
+
+    at_ns: list[int]
+    value: list[int]
+
+    def order(self) -> list[int]:
+        return sorted(range(len(self.at_ns)), key=self.at_ns.__getitem__)
 
 
-def _covered(intervals: list[tuple[int, int]]) -> int:
-    """The length of their union: operators hold the operators that they call."""
+def _covered(intervals: _Columns) -> int:
+    """The length of the union of starts and ends: operators hold the operators that they call."""
     total, reached = 0, 0
-    for start, end in sorted(intervals):
+    for index in intervals.order():
+        start, end = intervals.at_ns[index], intervals.value[index]
         if end > reached:
             total += end - max(start, reached)
             reached = end
     return total
 
 
-def _curve(changes: list[tuple[int, int]], began_ns: int, level: int) -> MemoryCurve:
-    curve = MemoryCurve(times_ns=[0], levels=[level], peak=level)
-    for at_ns, change in sorted(changes, key=lambda each: each[0]):
-        level += change
-        curve.times_ns.append(max(at_ns - began_ns, 0))
+def _curve(changes: _Columns, began_ns: int, level: int) -> MemoryCurve:
+    curve = MemoryCurve(times_ns=[0], levels=[level])
+    for index in changes.order():
+        level += changes.value[index]
+        curve.times_ns.append(max(changes.at_ns[index] - began_ns, 0))
         curve.levels.append(level)
     curve.peak, curve.end = max(curve.levels), level
     return curve.thinned()

@@ -118,6 +118,9 @@ class TorchProfile:
             return
         try:
             self.profiler.stop()
+            # It refers to itself by these, and would stay with all its events until the garbage
+            # collector comes, which knows of few objects and sees no hurry.
+            self.profiler.action_map = {}
         finally:
             lease.release()
 
