@@ -123,6 +123,12 @@ def read_journal(journal_path: _StrPath, /) -> _Journal:
     Errors as for recover_rows.
     """
 
+def open_stages() -> list[tuple[int, str, int, tuple[str, ...]]]:
+    """What this process does now, by timer and thread: (tid, tag, step, names of open stages).
+
+    Names are outermost first. Takes a few microseconds, and waits for nobody.
+    """
+
 # Timers.
 
 @final

@@ -1,6 +1,9 @@
-/* Functions that read the journals of other processes. Files are read without the GIL. */
+/* Functions that read journals: those of other processes, whose files are read without the GIL, and
+ * the one of this process. */
 #include "args.h"
 #include "journal_reader.h"
+#include "recorder.h"
+#include "recorder_state.h"
 #include "state.h"
 
 #include <errno.h>
@@ -171,14 +174,15 @@ static int append_new(PyObject *list, PyObject *item) {
     return rc;
 }
 
-static PyObject *lanes_as_list(struct mu_journal_image *image) {
+static PyObject *lanes_as_list(struct mu_journal_image *image,
+                               PyObject *(*as_object)(const struct mu_seen_lane *)) {
     struct mu_seen_lane *lane = PyMem_RawMalloc(sizeof(*lane));
     if (lane == NULL) {
         return PyErr_NoMemory();
     }
     PyObject *list = PyList_New(0);
     for (uint32_t i = 0; list != NULL && i < image->chunk_count; i++) {
-        if (mu_journal_image_lane(image, i, lane) && append_new(list, lane_as_dict(lane)) < 0) {
+        if (mu_journal_image_lane(image, i, lane) && append_new(list, as_object(lane)) < 0) {
             Py_CLEAR(list);
         }
     }
@@ -223,7 +227,7 @@ static int put_state(PyObject *dict, struct seen *seen) {
                    put(dict, "csv_bytes", PyLong_FromUnsignedLongLong(seen->image.csv_bytes)) < 0 ||
                    put(dict, "bad_records",
                        PyLong_FromUnsignedLongLong(seen->recovered.bad_records)) < 0 ||
-                   put(dict, "lanes", lanes_as_list(&seen->image)) < 0
+                   put(dict, "lanes", lanes_as_list(&seen->image, lane_as_dict)) < 0
                ? -1
                : 0;
 }
@@ -263,16 +267,68 @@ static PyObject *read_journal(PyObject *Py_UNUSED(module), PyObject *argument) {
     return result;
 }
 
+/* --- open_stages --------------------------------------------------------------------------- */
+
+static PyObject *open_names(const struct mu_seen_lane *lane) {
+    PyObject *names = PyTuple_New(lane->depth);
+    for (int i = 0; names != NULL && i < lane->depth; i++) {
+        PyObject *name = text_of(lane->open[i].name, lane->open[i].name_length);
+        if (name == NULL) {
+            Py_CLEAR(names);
+        } else {
+            PyTuple_SET_ITEM(names, i, name);
+        }
+    }
+    return names;
+}
+
+/* A lane learns of a step where set_step is called; what opens on other threads has it, too. */
+static int64_t step_of(const struct mu_seen_lane *lane) {
+    return lane->depth > 0 ? lane->open[lane->depth - 1].step : lane->step;
+}
+
+static PyObject *lane_as_tuple(const struct mu_seen_lane *lane) {
+    PyObject *names = open_names(lane);
+    PyObject *tag = names == NULL ? NULL : text_of(lane->tag, lane->tag_length);
+    if (tag == NULL) {
+        Py_XDECREF(names);
+        return NULL;
+    }
+    return Py_BuildValue("(INLN)", (unsigned)lane->tid, tag, (long long)step_of(lane), names);
+}
+
+/* The GIL is kept, so that the journal stays where it is. */
+static PyObject *open_stages(PyObject *module, PyObject *Py_UNUSED(ignored)) {
+    struct mu_recorder *recorder = mu_py_recorder(mu_state_of(module));
+    if (recorder == NULL) {
+        return NULL;
+    }
+    mu_recorder_check_fork(recorder);
+    if (recorder->broken) {
+        return PyList_New(0);
+    }
+    struct mu_journal_image image;
+    struct mu_error err = {0};
+    if (mu_journal_image_open(&image, recorder->journal.base, MU_JOURNAL_BYTES, &err) != MU_OK) {
+        return mu_py_raise(&err);
+    }
+    return lanes_as_list(&image, lane_as_tuple);
+}
+
 PyDoc_STRVAR(recover_rows_doc,
              "recover_rows($module, journal_path, /)\n--\n\n"
              "What the process of a journal recorded and did not write: (csv, csv_bytes, rows).");
 PyDoc_STRVAR(read_journal_doc,
              "read_journal($module, journal_path, /)\n--\n\n"
              "What the process of a journal does, or did last. Times are Unix nanoseconds.");
+PyDoc_STRVAR(open_stages_doc,
+             "open_stages($module, /)\n--\n\n"
+             "What this process does now, by timer and thread: (tid, tag, step, open stages).");
 
 static PyMethodDef functions[] = {
     {"recover_rows", recover_rows, METH_O, recover_rows_doc},
     {"read_journal", read_journal, METH_O, read_journal_doc},
+    {"open_stages", open_stages, METH_NOARGS, open_stages_doc},
     {NULL, NULL, 0, NULL},
 };
 

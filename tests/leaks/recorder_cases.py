@@ -33,6 +33,15 @@ def open_and_close(folder: Path) -> Iterator[Callable[[], object]]:
     yield action
 
 
+@case("open_stages", repeat=500)
+def what_runs_now(folder: Path) -> Iterator[Callable[[], object]]:
+    timer = _core.Timer("train")
+    timer.start("iter")
+    timer.start("forward")
+    yield _core.open_stages
+    timer.stop("iter")
+
+
 @case("open_output", repeat=300)
 def open_with_bad_arguments(folder: Path) -> Iterator[Callable[[], object]]:
     in_the_way = folder / "file"
