@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .._files import on_whole_path
+from ._memory_history import Recording, record
 from ._torch_profile import TorchProfile, export_trace, file_name, free_path
 
 __all__ = [
@@ -167,7 +167,10 @@ class MemorySnapshotBackend(CaptureBackend):
     """The CUDA allocator's history of each window, for https://pytorch.org/memory_viz:
     `<output_dir>/<window id>__rank<rank>.pickle`, numbered when it is there already.
 
-    max_entries: allocator events that are kept at most. Without CUDA one warning is logged.
+    max_entries: allocator events that are kept at most. A recording that runs already (of
+        `MemorySnapshotter`, or of the program) is joined, with its own options, and goes on.
+
+    Without CUDA one warning is logged.
     """
 
     def __init__(
@@ -180,19 +183,14 @@ class MemorySnapshotBackend(CaptureBackend):
         self.rank = rank
         self.max_entries = max_entries
         self.snapshots: list[Path] = []
-        self._recording = False
+        self._recording: Recording | None = None
         self._warned = False
 
     def start(self) -> None:
         """Begins to record allocations."""
-        import torch
-
-        if torch.cuda.is_available():
-            torch.cuda.memory._record_memory_history(max_entries=self.max_entries)
-            self._recording = True
-        elif not self._warned:
-            self._warned = True
-            _logger.warning("MemorySnapshotBackend: CUDA is not available; nothing is recorded")
+        if not self._warned:
+            self._recording = record("MemorySnapshotBackend", max_entries=self.max_entries)
+            self._warned = self._recording is None
 
     def stop(self) -> None:
         """Writes the snapshot of a window without a name."""
@@ -200,18 +198,14 @@ class MemorySnapshotBackend(CaptureBackend):
 
     def stop_window(self, window_id: str) -> None:
         """Writes the snapshot, and ends the recording."""
-        import torch
-
-        if not self._recording:
+        recording, self._recording = self._recording, None
+        if recording is None:
             return
-        self._recording = False
         try:
             path = free_path(self.output_dir, file_name(window_id, self.rank), ".pickle")
-            with on_whole_path(path) as temporary:
-                torch.cuda.memory._dump_snapshot(str(temporary))
-            self.snapshots.append(path)
+            self.snapshots.append(recording.save(path))
         finally:
-            torch.cuda.memory._record_memory_history(enabled=None)
+            recording.end()
 
 
 class MultiBackend(CaptureBackend):
