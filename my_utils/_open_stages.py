@@ -11,13 +11,14 @@ Where(step=7, stage='iter/forward')
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from . import _core
 
-__all__ = ["Where", "where_now"]
+__all__ = ["Lane", "Where", "where", "where_now"]
 
-_Lane = tuple[int, str, int, tuple[str, ...]]
+Lane = tuple[int, str, int, tuple[str, ...]]
 
 
 class Where(NamedTuple):
@@ -35,16 +36,20 @@ def where_now() -> Where:
     With several timers on a thread it is the one that is furthest and deepest. Thread-safe, and
     takes a few microseconds.
     """
-    lanes = _core.open_stages()
+    return where(_core.open_stages())
+
+
+def where(lanes: Sequence[Lane]) -> Where:
+    """The same of what `_core.open_stages` returned."""
     if not lanes:
         return Where(None, "")
     inside = [lane for lane in lanes if lane[3]]
     if not inside:
         return Where(max(lane[2] for lane in lanes), "")
     process = os.getpid()  # its main thread has the same number
-    tid, _, step, names = max(inside, key=lambda lane: _order(lane, process))
+    _, _, step, names = max(inside, key=lambda lane: _order(lane, process))
     return Where(step, "/".join(names))
 
 
-def _order(lane: _Lane, process: int) -> tuple[bool, int, int]:
+def _order(lane: Lane, process: int) -> tuple[bool, int, int]:
     return lane[0] == process, lane[2], len(lane[3])
