@@ -25,7 +25,7 @@ from my_utils import _tracker_csv as tracker_csv
 from my_utils._tracker_series import Series
 from my_utils._tracker_sources import NAN, BusyShare, Host, Rate, TorchMemory
 from my_utils.csv2trace import csv_to_trace
-from my_utils.gpu_mem_tracker import GPU_Performance_Tracker, Peak
+from my_utils.gpu_mem_tracker import GPU_Performance_Tracker
 
 from .clients.perfetto import TraceProcessor, why_missing
 from .conftest import RunPython
@@ -101,9 +101,9 @@ def test_a_run_with_its_files(tmp_path: Path, profile: Profile) -> None:
     assert {row["step"] for row in rows} >= {"0", "1", "2"}
     peak = peaks["process_rss_bytes"]
     highest = max(rows, key=lambda row: int(row["process_rss_bytes"]))
-    time_s = pytest.approx(float(highest["timestamp_unix"]))
-    value = float(highest["process_rss_bytes"])
-    assert peak == Peak(value, "bytes", time_s, 1, 'iter/forward, "odd"')
+    assert peak.value == int(highest["process_rss_bytes"]) and peak.unit == "bytes"
+    assert peak.timestamp == pytest.approx(float(highest["timestamp_unix"]))
+    assert (peak.step, peak.stage) == (1, 'iter/forward, "odd"')
     assert highest["stage"] == peak.stage
     least = min(int(row["process_rss_bytes"]) for row in rows)
     assert peak.value - least > 90 * MIB
