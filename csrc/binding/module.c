@@ -56,6 +56,7 @@ static int clear(PyObject *module) {
 
 static void release(void *module) {
     clear((PyObject *)module);
+    mu_py_hook_events_free(mu_state_of(module));
     mu_py_recorder_release(mu_state_of(module));
 }
 

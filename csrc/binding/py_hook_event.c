@@ -34,22 +34,64 @@ static int check_fields(PyObject *const *fields) {
     if (!PyUnicode_Check(fields[2]) && fields[2] != Py_None) {
         return wrong_field("role", "str or None", fields[2]);
     }
-    if (fields[3] != Py_None && (!PyIndex_Check(fields[3]) || PyBool_Check(fields[3]))) {
+    if (!PyLong_CheckExact(fields[3]) && fields[3] != Py_None &&
+        (!PyIndex_Check(fields[3]) || PyBool_Check(fields[3]))) {
         return wrong_field("rank", "int or None", fields[3]);
     }
     return 0;
 }
 
+/* --- memory ------------------------------------------------------------------------------- */
+
+static PyObject *event_vectorcall(PyObject *type, PyObject *const *args, size_t flags,
+                                  PyObject *keywords);
+
+/* The state where freed events of this type are kept for the next ones: an event a hook lives for
+ * one call, and half of its cost was malloc. NULL for subclasses, whose size is their own, and at
+ * the end of the interpreter. */
+static struct mu_state *keeper_of(PyTypeObject *type) {
+    if (type->tp_vectorcall != event_vectorcall || ((PyHeapTypeObject *)type)->ht_module == NULL) {
+        return NULL;
+    }
+    return mu_state_of(((PyHeapTypeObject *)type)->ht_module);
+}
+
+/* A new event without fields, not tracked yet when `*tracked` is false. `state` may be NULL. */
+static struct hook_event *allocate(struct mu_state *state, PyTypeObject *type, bool *tracked) {
+    *tracked = state == NULL || state->hook_events_free == 0;
+    if (*tracked) {
+        return (struct hook_event *)type->tp_alloc(type, 0);
+    }
+    PyObject *object = state->hook_events[--state->hook_events_free];
+    return (struct hook_event *)PyObject_Init(object, type);
+}
+
+static void give_back(PyTypeObject *type, PyObject *object) {
+    struct mu_state *state = keeper_of(type);
+    if (state == NULL || state->hook_events_free == MU_PY_HOOK_EVENTS_KEPT) {
+        type->tp_free(object);
+    } else {
+        state->hook_events[state->hook_events_free++] = object;
+    }
+}
+
+void mu_py_hook_events_free(struct mu_state *state) {
+    while (state->hook_events_free > 0) {
+        PyObject_GC_Del(state->hook_events[--state->hook_events_free]);
+    }
+}
+
 /* --- making one --------------------------------------------------------------------------- */
 
-static PyObject *make(PyTypeObject *type, PyObject **fields) {
+static PyObject *make(struct mu_state *state, PyTypeObject *type, PyObject **fields) {
+    bool tracked;
     for (int i = 0; i < FIELDS; i++) {
         fields[i] = fields[i] == NULL ? Py_None : fields[i];
     }
     if (check_fields(fields) < 0) {
         return NULL;
     }
-    struct hook_event *self = (struct hook_event *)type->tp_alloc(type, 0);
+    struct hook_event *self = allocate(state, type, &tracked);
     if (self == NULL) {
         return NULL;
     }
@@ -57,6 +99,9 @@ static PyObject *make(PyTypeObject *type, PyObject **fields) {
     self->meta = Py_NewRef(fields[1]);
     self->role = Py_NewRef(fields[2]);
     self->rank = Py_NewRef(fields[3]);
+    if (!tracked) {
+        PyObject_GC_Track(self);
+    }
     return (PyObject *)self;
 }
 
@@ -80,14 +125,14 @@ static bool bind_in_order(const struct mu_state *state, PyObject *const *args, P
 
 static PyObject *event_vectorcall(PyObject *type, PyObject *const *args, size_t flags,
                                   PyObject *keywords) {
-    const struct mu_state *state = PyType_GetModuleState((PyTypeObject *)type);
+    struct mu_state *state = keeper_of((PyTypeObject *)type);
     Py_ssize_t count = PyVectorcall_NARGS(flags);
     PyObject *fields[FIELDS];
-    if (!bind_in_order(state, args, count, keywords, fields) &&
+    if ((state == NULL || !bind_in_order(state, args, count, keywords, fields)) &&
         mu_py_bind(&signature, args, count, keywords, fields) < 0) {
         return NULL;
     }
-    return make((PyTypeObject *)type, fields);
+    return make(state, (PyTypeObject *)type, fields);
 }
 
 /* For subclasses, which have no vectorcall. */
@@ -97,7 +142,7 @@ static PyObject *event_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
                                      &fields[0], &fields[1], &fields[2], &fields[3])) {
         return NULL;
     }
-    return make(type, fields);
+    return make(NULL, type, fields);
 }
 
 static int event_traverse(PyObject *object, visitproc visit, void *arg) {
@@ -123,7 +168,7 @@ static void event_dealloc(PyObject *object) {
     PyTypeObject *type = Py_TYPE(object);
     PyObject_GC_UnTrack(object);
     event_clear(object);
-    type->tp_free(object);
+    give_back(type, object);
     Py_DECREF(type);
 }
 

@@ -18,7 +18,7 @@ struct mu_nvtx;
 struct mu_recorder;
 struct mu_timer;
 
-enum { MU_PY_HOOK_FIELDS = 4 };
+enum { MU_PY_HOOK_FIELDS = 4, MU_PY_HOOK_EVENTS_KEPT = 16 };
 
 struct mu_state {
     PyObject *format_error;         /* owned: the exception type my_utils._core.FormatError */
@@ -30,6 +30,8 @@ struct mu_state {
     PyObject *no_op_stage;          /* owned: the one stage of all NoOpTimers */
     PyTypeObject *hook_event_type;  /* owned */
     PyObject *hook_event_names[MU_PY_HOOK_FIELDS]; /* owned: of the fields, in their order */
+    PyObject *hook_events[MU_PY_HOOK_EVENTS_KEPT]; /* owned: memory of freed events, no objects */
+    int hook_events_free;                          /* of these */
     PyObject *key_iter;                            /* owned: "iter" */
     PyObject *key_microbatch;                      /* owned: "microbatch_index" */
     PyTypeObject *forward_passes_type;             /* owned */
@@ -87,6 +89,9 @@ int mu_py_stats_exec(PyObject *module);
 int mu_py_time_recorder_exec(PyObject *module);
 int mu_py_timed_exec(PyObject *module);
 int mu_py_module_timer_exec(PyObject *module);
+
+/* Frees the memory that is kept for hook events. */
+void mu_py_hook_events_free(struct mu_state *state);
 
 /* Frees the recorder with all that it has open. */
 void mu_py_recorder_release(struct mu_state *state);

@@ -49,6 +49,22 @@ def hook_events(folder: Path) -> Iterator[Callable[[], object]]:
     yield action
 
 
+class OwnEvent(_core.HookEvent):
+    pass
+
+
+@case("HookEvent", repeat=500)
+def more_hook_events_than_are_kept(folder: Path) -> Iterator[Callable[[], object]]:
+    def action() -> None:
+        events = [_core.HookEvent("f", {"iter": number}) for number in range(40)]
+        events.append(OwnEvent("f", {"iter": -1}))
+        for event in events[::2]:
+            assert event.meta is not None
+            event.meta["itself"] = event  # found by the collector, or it stays for ever
+
+    yield action
+
+
 @case(
     "CaptureWindows",
     "CaptureWindows.arm_window",
