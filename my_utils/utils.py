@@ -328,6 +328,18 @@ def _make_global_timer() -> MyTimer | NoOpMyTimer:
         return NoOpMyTimer()
 
 
+def _serve_request(timer: _core.Timer, step: int) -> None:
+    """Called by `set_step` once somebody asked for a capture, see `my_utils.capture`."""
+    from ._capture_job import at_step
+
+    _core.set_step_hook(at_step)
+    at_step(timer, step)
+
+
+if os.environ.get("MY_UTILS_CAPTURE") != "0":
+    _core.set_step_hook(_serve_request)
+
+
 global_timer: MyTimer | NoOpMyTimer = _make_global_timer()
 """A timer for code that is given none: records with ENABLE_TIMER=1 in the environment, else not."""
 

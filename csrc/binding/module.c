@@ -5,6 +5,7 @@ static int traverse(PyObject *module, visitproc visit, void *arg) {
     struct mu_state *state = mu_state_of(module);
     Py_VISIT(state->format_error);
     Py_VISIT(state->warning_hook);
+    Py_VISIT(state->step_hook);
     Py_VISIT(state->timer_type);
     Py_VISIT(state->stage_type);
     Py_VISIT(state->no_op_stage_type);
@@ -31,6 +32,7 @@ static int clear(PyObject *module) {
     struct mu_state *state = mu_state_of(module);
     Py_CLEAR(state->format_error);
     Py_CLEAR(state->warning_hook);
+    Py_CLEAR(state->step_hook);
     Py_CLEAR(state->timer_type);
     Py_CLEAR(state->stage_type);
     Py_CLEAR(state->no_op_stage_type);
@@ -63,6 +65,7 @@ static void release(void *module) {
 static PyModuleDef_Slot slots[] = {
     {Py_mod_exec, mu_py_errors_exec},
     {Py_mod_exec, mu_py_recorder_exec},
+    {Py_mod_exec, mu_py_control_exec},
     {Py_mod_exec, mu_py_timer_exec},
     {Py_mod_exec, mu_py_stage_exec},
     {Py_mod_exec, mu_py_no_op_exec},

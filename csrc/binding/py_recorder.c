@@ -72,6 +72,7 @@ struct mu_recorder *mu_py_recorder(struct mu_state *state) {
             mu_py_recorder_release(state);
             return NULL;
         }
+        mu_control_listen(&state->recorder->control, state->step_hook != NULL);
     }
     return state->recorder;
 }

@@ -226,6 +226,17 @@ static PyObject *timer_time_stage(PyObject *object, PyObject *const *args, Py_ss
 
 /* --- steps -------------------------------------------------------------------------------- */
 
+/* Requests from outside are read, and windows open and close, between two steps. */
+static PyObject *call_step_hook(struct mu_state *state, PyObject *timer, PyObject *step) {
+    PyObject *hook = Py_XNewRef(state->step_hook);
+    if (hook == NULL) {
+        Py_RETURN_NONE;
+    }
+    PyObject *result = PyObject_CallFunctionObjArgs(hook, timer, step, NULL);
+    Py_DECREF(hook);
+    return result;
+}
+
 static PyObject *timer_set_step(PyObject *object, PyObject *const *args, Py_ssize_t count,
                                 PyObject *keywords) {
     static const char *const names[] = {"iteration", NULL};
@@ -248,6 +259,9 @@ static PyObject *timer_set_step(PyObject *object, PyObject *const *args, Py_ssiz
         mu_py_warn(self->state, "stage_left_open",
                    "set_step() found stages that an earlier step left open (an exception?); they "
                    "were closed, marked closed=step; further ones are only counted");
+    }
+    if (__builtin_expect(mu_control_calls(&self->timer.recorder->control), 0)) {
+        return call_step_hook(self->state, object, value);
     }
     Py_RETURN_NONE;
 }

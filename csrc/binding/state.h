@@ -23,6 +23,7 @@ enum { MU_PY_HOOK_FIELDS = 4, MU_PY_HOOK_EVENTS_KEPT = 16 };
 struct mu_state {
     PyObject *format_error;         /* owned: the exception type my_utils._core.FormatError */
     PyObject *warning_hook;         /* owned: callable(kind, message), or NULL */
+    PyObject *step_hook;            /* owned: callable(timer, step), or NULL */
     PyTypeObject *timer_type;       /* owned */
     PyTypeObject *stage_type;       /* owned */
     PyTypeObject *no_op_stage_type; /* owned */
@@ -67,6 +68,7 @@ struct mu_state *mu_state_of_object(PyObject *object);
 /* Each adds the types and functions of one subsystem to the module: 0, or -1 with an exception. */
 int mu_py_errors_exec(PyObject *module);
 int mu_py_recorder_exec(PyObject *module);
+int mu_py_control_exec(PyObject *module);
 int mu_py_timer_exec(PyObject *module);
 int mu_py_stage_exec(PyObject *module);
 int mu_py_no_op_exec(PyObject *module);

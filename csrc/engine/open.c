@@ -237,6 +237,7 @@ static int leave_files(struct mu_recorder *recorder, struct mu_error *err) {
     if (recorder->output.fd < 0) {
         return MU_OK;
     }
+    mu_control_begin(&recorder->control, "");
     mu_drain_settle_lock_held(recorder);
     mu_heartbeat_write(recorder, true);
     int code = leave_journal(recorder, err);
@@ -296,6 +297,8 @@ static int open_files(struct mu_recorder *recorder, const struct mu_output_confi
         mu_output_free(&fresh);
         return code;
     }
+    /* Before others can see the journal: what they ask for from then on is no old request. */
+    mu_control_begin(&recorder->control, report->worker == 0 ? config->log_dir : "");
     bool local = mu_placement_is_local(config->log_dir);
     attach_journal(recorder, local, report);
     recorder->in_background = chooses_background(config, local);

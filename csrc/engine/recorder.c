@@ -61,6 +61,7 @@ int mu_recorder_create(struct mu_recorder **out, struct mu_error *err) {
         return mu_error_no_memory(err, "recorder");
     }
     init_locks(recorder);
+    mu_control_init(&recorder->control);
     recorder->counter = mu_clock_counter_is_kernel_clock();
     recorder->fork_guard = mu_map_wiped_page();
     int code = recorder->fork_guard == NULL ? mu_error_sys(err, "map a page", NULL) : MU_OK;
@@ -115,6 +116,7 @@ void mu_recorder_destroy(struct mu_recorder *recorder) {
     mu_output_free(&recorder->output);
     mu_journal_release(&recorder->journal);
     munmap(recorder->fork_guard, MU_WIPED_PAGE_BYTES);
+    mu_control_release(&recorder->control);
     pthread_mutex_destroy(&recorder->registry_lock);
     pthread_mutex_destroy(&recorder->drain_lock);
     pthread_mutex_destroy(&recorder->thread_lock);
@@ -154,6 +156,7 @@ bool mu_recorder_check_fork(struct mu_recorder *recorder) {
         return false;
     }
     init_locks(recorder);
+    mu_control_init(&recorder->control);
     forget_parent(recorder);
     recorder->broken = begin(recorder, NULL) != MU_OK;
     return true;

@@ -18,6 +18,7 @@
 
 #include "aggregate.h"
 #include "clock.h"
+#include "control.h"
 #include "cuda_timing.h"
 #include "error.h"
 #include "journal.h"
@@ -84,6 +85,8 @@ struct mu_recorder {
     uint64_t epoch;          /* of the last commit */
     uint64_t reported_drops; /* records whose loss stands in the output */
     void *fork_guard;        /* a wiped page: 0 in a forked child */
+
+    struct mu_control control; /* requests from outside */
 
     pthread_mutex_t registry_lock; /* names, lanes, chunks, timers */
     struct mu_thread *threads;

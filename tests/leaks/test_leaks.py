@@ -14,6 +14,7 @@ from my_utils import _core
 from . import capture_cases as capture_cases
 from . import cases as cases
 from . import compare_cases as compare_cases
+from . import control_cases as control_cases
 from . import forward_cases as forward_cases
 from . import gpu_cases as gpu_cases
 from . import hash_cases as hash_cases

@@ -1,0 +1,104 @@
+"""What `set_step` costs while nobody asks for a capture, and what listening for requests adds.
+
+With BEFORE set to a folder that holds the my_utils of another build, its set_step is measured too,
+in processes of both builds that take turns.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+
+from benchmarks.harness import Claim, take_turns
+from my_utils import _core
+
+CALLS = 5000
+
+PROGRAM = """
+import sys, tempfile, time
+from my_utils import GlobalLogger, MyTimer
+folder = tempfile.TemporaryDirectory()
+GlobalLogger().setup(folder.name, console=False)
+timer = MyTimer()
+best = 1e9
+for _ in range(int(sys.argv[1])):
+    began = time.perf_counter_ns()
+    for step in range(2000):
+        timer.set_step(7)
+    best = min(best, (time.perf_counter_ns() - began) / 2000)
+GlobalLogger().close()
+print(best)
+"""
+
+
+def in_a_process(path: str, rounds: int) -> float:
+    """The fastest round's ns a call, the loop included, of the build in that folder."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(rounds)],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return float(done.stdout)
+
+
+def against_before(before: str, smoke: bool) -> Claim:
+    here = os.path.dirname(os.path.dirname(_core.__file__))
+    sides: dict[str, list[float]] = {here: [], before: []}
+    for _ in range(1 if smoke else 15):
+        for path, times in sides.items():
+            times.append(in_a_process(path, 20 if smoke else 400))
+    now, then = (statistics.median(times) for times in sides.values())
+    return Claim("set_step, added since the other build", now - then, "3 ns", 3, "ns", 1)
+
+
+def set_steps(timer: _core.Timer | _core.NoOpTimer) -> Callable[[], None]:
+    set_step = timer.set_step
+
+    def repeat() -> None:
+        for _ in range(CALLS):
+            set_step(7)
+
+    return repeat
+
+
+def listening(calls: Callable[[], None], listens: bool) -> Callable[[], None]:
+    def hook(timer: _core.Timer, step: int) -> None:
+        raise AssertionError("nobody asks for anything")
+
+    def repeat() -> None:
+        _core.set_step_hook(hook if listens else None)
+        calls()
+
+    return repeat
+
+
+def loop() -> None:
+    for _ in range(CALLS):
+        pass
+
+
+def run(smoke: bool) -> list[Claim]:
+    with tempfile.TemporaryDirectory() as folder:
+        _core.open_output(log_dir=folder)
+        calls = set_steps(_core.Timer("bench"))
+        sides = {
+            "loop": loop,
+            "listening": listening(calls, True),
+            "deaf": listening(calls, False),
+            "no-op": set_steps(_core.NoOpTimer()),
+        }
+        times = take_turns(sides, calls=CALLS, rounds=3 if smoke else 101)
+        _core.close_output()
+    ns = {name: value - times["loop"] for name, value in times.items()}
+    claims = [
+        Claim("set_step", ns["listening"], "of a no-op timer", ns["no-op"], "ns", 6),
+        Claim("set_step, added by listening", ns["listening"] - ns["deaf"], "3 ns", 3, "ns", 1),
+    ]
+    before = os.environ.get("BEFORE")
+    return [*claims, against_before(before, smoke)] if before else claims

@@ -1,0 +1,78 @@
+/* The control file of a run: `<log_dir>/my_utils.control.json`, by which other processes ask a job
+ * for something, such as a capture. What it says is not looked at here.
+ *
+ * The drain thread looks twice a second whether the file has changed and reads it, since a log
+ * directory may hang. The training reads one number, `attention`, at every set_step.
+ *
+ * Only a regular file that belongs to this user or to root is read. Thread-safe; after a fork the
+ * child calls mu_control_init and begins anew.
+ */
+#ifndef MU_CONTROL_H
+#define MU_CONTROL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <sys/stat.h>
+
+#define MU_CONTROL_NAME "my_utils.control.json"
+
+enum { MU_CONTROL_BYTES_MAX = 64 * 1024, MU_CONTROL_DIRECTORY_BYTES = 1024 };
+
+enum mu_control_attention {
+    MU_CONTROL_FILE = 1,  /* a text waits for mu_control_take */
+    MU_CONTROL_STEPS = 2, /* the reader wants to hear of every step */
+};
+
+enum mu_control_trouble {
+    MU_CONTROL_FINE = 0,
+    MU_CONTROL_STRANGER,   /* it belongs to another user */
+    MU_CONTROL_TOO_LARGE,  /* more than MU_CONTROL_BYTES_MAX */
+    MU_CONTROL_NOT_A_FILE, /* a link, a directory, a device */
+    MU_CONTROL_UNREADABLE,
+};
+
+struct mu_control_text {
+    char *bytes; /* owned; NULL when there is trouble */
+    size_t length;
+    enum mu_control_trouble trouble;
+    bool at_start; /* it was there when the directory was opened */
+};
+
+struct mu_control {
+    _Atomic unsigned attention;                 /* of enum mu_control_attention */
+    _Atomic bool wanted;                        /* somebody hears of what is found */
+    pthread_mutex_t lock;                       /* of all below */
+    char directory[MU_CONTROL_DIRECTORY_BYTES]; /* empty: none is watched */
+    unsigned moves;                             /* of `directory` */
+    struct stat seen;                           /* the file that was read last; st_ino 0: none */
+    int seen_errno;                             /* of the last attempt to open it */
+    struct mu_control_text first, latest;       /* what waits; both may */
+    bool has_first, has_latest;
+};
+
+void mu_control_init(struct mu_control *control);
+void mu_control_release(struct mu_control *control);
+
+/* Whether anybody listens. Nothing is read while nobody does. The first call reads what is there.
+ */
+void mu_control_listen(struct mu_control *control, bool wanted);
+
+/* Watches the directory from now on, "" for none, and reads what is there at once. */
+void mu_control_begin(struct mu_control *control, const char *directory);
+
+/* Reads the file when it has changed. May block as long as the file system does. */
+void mu_control_look(struct mu_control *control);
+
+/* Hands over a text that waits, the oldest first; false when none does. The caller frees it. */
+bool mu_control_take(struct mu_control *control, struct mu_control_text *out);
+
+void mu_control_watch_steps(struct mu_control *control, bool watch);
+
+/* Whether this set_step is to be told to the reader. */
+static inline bool mu_control_calls(const struct mu_control *control) {
+    return atomic_load_explicit(&control->attention, memory_order_relaxed) != 0;
+}
+
+#endif
