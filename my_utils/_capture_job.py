@@ -179,7 +179,11 @@ class _Controllers:
         self.files_before: list[list[str]] = []
 
     def open(self) -> None:
-        controllers = list(_controllers)
+        from .profiling._capture_hooks import default_controller
+
+        controllers = set(_controllers)
+        if (default := default_controller()) is not None:
+            controllers.add(default)
         if not controllers:
             raise _Refused(
                 "no CaptureController is registered; see my_utils.capture.register(controller)"

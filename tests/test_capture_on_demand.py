@@ -616,7 +616,7 @@ class TestTheFile:
     def test_it_keeps_the_newest(self, tmp_path: Path) -> None:
         ids = [capture.request_capture(tmp_path, first_step=n).id for n in range(20)]
         text = (tmp_path / CONTROL_NAME).read_bytes()
-        assert [item.id for item in read_requests(text)] == ids[-16:]  # type: ignore[union-attr]
+        assert [item.id for item in read_requests(text)] == ids[-16:]
         assert len(text) < 64 * 1024
 
     def test_many_ranks_fit(self, tmp_path: Path) -> None:
@@ -639,7 +639,7 @@ class TestTheFile:
         for thread in threads:
             thread.join()
         found = read_requests((tmp_path / CONTROL_NAME).read_bytes())
-        assert sorted(item.first_step for item in found) == list(range(12))
+        assert {item.first_step for item in found if isinstance(item, Request)} == set(range(12))
 
     def test_it_is_replaced_where_it_was_broken(self, tmp_path: Path) -> None:
         (tmp_path / CONTROL_NAME).write_bytes(b"\xff")
