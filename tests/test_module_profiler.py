@@ -92,15 +92,15 @@ class Raises(nn.Module):
 
 
 def test_times_are_those_of_planted_sleeps() -> None:
-    model = nn.Sequential(Sleeps(0.004, 0.012), Sleeps(0.012, 0.004), nn.Identity())
+    model = nn.Sequential(Sleeps(0.005, 0.1), Sleeps(0.1, 0.005), nn.Identity())
     with ModuleProfiler(model, backward=True) as profiler:
         for _ in range(5):
             model(torch.ones(2, requires_grad=True)).sum().backward()
     rows = table_of(profiler)
     assert list(rows.calls) == [5, 5, 5] and rows.loc["0", "backward_calls"] == 5
-    assert rows.total_ms["0"] >= 20 and rows.total_ms["1"] >= 60
-    assert 2 < rows.total_ms["1"] / rows.total_ms["0"] < 4
-    assert 2 < rows.backward_ms["0"] / rows.backward_ms["1"] < 4
+    assert rows.total_ms["0"] >= 25 and rows.total_ms["1"] >= 500
+    assert rows.total_ms["1"] / rows.total_ms["0"] > 2  # 20 where nothing else runs
+    assert rows.backward_ms["0"] / rows.backward_ms["1"] > 2
     assert rows.share_percent.sum() == pytest.approx(100)
     assert rows.share_percent["2"] < 5
     assert rows.mean_ms["0"] == pytest.approx(rows.total_ms["0"] / 5)
