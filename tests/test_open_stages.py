@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from my_utils import MyTimer, _core
-from my_utils._open_stages import Where, where_now
+from my_utils._open_stages import Where, where, where_now
 
 from .conftest import RunPython
 
@@ -20,12 +20,17 @@ def lanes_of(tag: str) -> list[tuple[int, str, int, tuple[str, ...]]]:
     return [lane for lane in _core.open_stages() if lane[1] == tag]
 
 
+def where_in(tag: str) -> Where:
+    """`where_now` as if the process had no other timers; those of earlier tests may be inside."""
+    return where(lanes_of(tag))
+
+
 def test_names_come_outermost_first_and_go_again() -> None:
     timer = MyTimer(tag="open-a")
     timer.set_step(4)
     with timer.time_stage("iter"), timer.time_stage("forward é"):
         assert lanes_of("open-a") == [(os.getpid(), "open-a", 4, ("iter", "forward é"))]
-        assert where_now() == Where(4, "iter/forward é")
+        assert where_in("open-a") == Where(4, "iter/forward é")
     assert lanes_of("open-a") == [(os.getpid(), "open-a", 4, ())]
 
 
@@ -43,9 +48,9 @@ def test_another_thread_is_seen_and_the_main_one_comes_first() -> None:
     thread.start()
     try:
         assert inside.wait(30)
-        assert where_now() == Where(9, "load/decode/crop")
+        assert where_in("open-b") == Where(9, "load/decode/crop")
         with timer.time_stage("iter"):
-            assert where_now() == Where(9, "iter")
+            assert where_in("open-b") == Where(9, "iter")
             assert sorted(lane[3] for lane in lanes_of("open-b")) == [
                 ("iter",), ("load", "decode", "crop"),
             ]  # fmt: skip

@@ -136,6 +136,8 @@ def nothing_stays_open() -> Iterator[None]:
 def full(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Ten steps with the defaults, under a timer."""
     folder = tmp_path_factory.mktemp("full")
+    GlobalLogger().setup(folder / "before", rank=0, world_size=1, console=False)
+    GlobalLogger().close()  # what timers of earlier tests recorded is not of this run
     GlobalLogger().setup(folder / "logs", rank=0, world_size=1, console=False)
     timer = MyTimer()
     callback = ProfCallback(folder / "out")
