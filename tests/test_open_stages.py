@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from my_utils import MyTimer, _core
-from my_utils._open_stages import Where, where, where_now
+from my_utils._open_stages import Where, where
 
 from .conftest import RunPython
 
