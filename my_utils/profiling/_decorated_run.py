@@ -132,6 +132,8 @@ class Run:
         """The function ended, by returning or by an exception."""
         if not self.live:
             return
+        if self._window is not None:
+            self._at_home()
         self._finished = True
         self._next = NEVER
         if self._window is not None:
@@ -160,8 +162,8 @@ class Run:
         self._explained = True
         warn_once(
             f"profiler thread {self.name}",
-            f"{self.name}: step_profiler() was called in a thread other than that of the profiled "
-            "function; torch's profiler belongs to a thread, so no more is recorded",
+            f"{self.name} went on in another thread than it began in; torch's profiler belongs to "
+            "a thread, so no more is recorded",
         )
         return False
 

@@ -15,7 +15,7 @@ from ._torch_profile import device_time
 __all__ = ["Operator", "has_operators", "operators_of", "scaled", "summary"]
 
 ROWS = 20
-NAME_MAX = 55  # characters
+NAME_MAX = 60  # characters
 
 # An operator and no node of autograd, whose operators are listed themselves.
 _OPERATOR = re.compile(r"(?!autograd::|torch::autograd::)\w+::[\w:.<>]+")
@@ -60,7 +60,7 @@ def summary(profiler: Any, *, title: str, with_flops: bool, steps: int | None) -
     lines = [f"{title}: top operations by {clock} time"]
     lines += _table(rows[:ROWS], with_flops, on_device).splitlines()
     if len(rows) > ROWS:
-        lines.append(f"and {len(rows) - ROWS} operators more")
+        lines.append(f"operators not shown: {len(rows) - ROWS}")
     if with_flops:
         lines.append(_total(profiler, sum(row.flops for row in rows), steps))
     return "\n".join(lines)
