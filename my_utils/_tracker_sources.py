@@ -6,6 +6,7 @@ figure that is not known at the moment is NaN.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import time
@@ -129,13 +130,19 @@ class Nvml:
 
         self._nvml: Any = pynvml
         pynvml.nvmlInit()
-        self._devices = list(self._visible(int(pynvml.nvmlDeviceGetCount())))
+        try:
+            self._devices = list(self._visible(int(pynvml.nvmlDeviceGetCount())))
+        except Exception:
+            self.close()
+            raise
         self._pcie: list[PcieRate] = []
         self._next_pcie = 0
         self._pcie_at = 0.0
 
     def close(self) -> None:
-        self._nvml.nvmlShutdown()
+        """Ends the use of NVML; what it says to that matters to nobody."""
+        with contextlib.suppress(Exception):
+            self._nvml.nvmlShutdown()
 
     @property
     def count(self) -> int:
@@ -272,10 +279,10 @@ IO = (
 class Host:
     """The process and its machine, from /proc.
 
-    psutil reads the same files, and takes five times as long for it, which ten times a second is
-    more than the tracker may cost. What costs more, and says little about a tenth of a second, is
-    read once a second: the kernel counts busy time in hundredths of a second, and writes a line for
-    each core when it is asked.
+    psutil reads the same files and takes five times as long for it, which would be most of what
+    the tracker may cost. What costs more, and says little about a tenth of a second, is read once a
+    second: the kernel counts busy time in hundredths of a second, and writes a line for each core
+    when it is asked.
     """
 
     RARELY_S = 1.0

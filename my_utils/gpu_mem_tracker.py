@@ -14,7 +14,6 @@ more.
 
 from __future__ import annotations
 
-import atexit
 import importlib.util
 import logging
 import math
@@ -28,6 +27,7 @@ from typing import NamedTuple, Self
 
 from . import _core
 from ._open_stages import Lane, Where, where
+from ._process_end import call_at_end
 from ._ranks import check_ranks, current_rank, is_chosen
 from ._tables import needed, text_table, write_figure
 from ._tracker_csv import SampleFile, quoted
@@ -157,6 +157,7 @@ class GPU_Performance_Tracker:
             if run.start():
                 self._run = run
                 _running.add(self)
+                call_at_end(_stop_all)
 
     def _open_sources(self) -> _Sources:
         nvml = self._open_nvml() if self.track_hardware_metrics else None
@@ -565,5 +566,4 @@ def _forget_all() -> None:
     _running.clear()
 
 
-atexit.register(_stop_all)
 os.register_at_fork(after_in_child=_forget_all)

@@ -16,7 +16,6 @@ tells how to read it.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import logging
 import os
@@ -26,6 +25,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
 
+from ._process_end import call_at_end
 from ._ranks import check_ranks, current_rank, is_chosen
 from .profiling._memory_history import Context, Recording, Stacks, check_options, record
 from .profiling._torch_profile import file_name, free_path
@@ -99,7 +99,8 @@ class MemorySnapshotter:
                 _logger.warning("memory snapshot %r is being taken already", name)
             elif is_chosen(self.ranks):
                 self._open[name] = self._record(name)
-                _with_open.add(self)  # kept alive: the end of the process closes it
+                _with_open.add(self)  # kept alive until then
+                call_at_end(_close_all)
 
     def _record(self, name: str) -> Recording | None:
         """None where nothing can be recorded; that is said once."""
@@ -251,7 +252,6 @@ def _forget_all() -> None:
     _with_open.clear()
 
 
-atexit.register(_close_all)
 os.register_at_fork(after_in_child=_forget_all)
 
 

@@ -111,3 +111,12 @@ def test_the_planted_bug_is_found(tmp_path: Path) -> None:
     found = run(ROOT / "examples" / "find_a_planted_bug.py", "recordings", cwd=tmp_path)
     assert "first difference: transformer.h.3.attn (GPT2Attention), call 0" in found
     assert "after c_attn and before it calls c_proj, whose inputs differ" in found
+
+
+def test_where_memory_goes(tmp_path: Path) -> None:
+    printed = run(ROOT / "examples" / "where_memory_goes.py", cwd=tmp_path)
+    assert " MB in backward, step " in printed
+    curves = {event["name"] for event in trace_of(tmp_path / "logs") if event["ph"] == "C"}
+    assert "process.rss_bytes" in curves
+    for kind in ("png", "csv"):
+        assert (tmp_path / "logs" / f"example_rank0_performance_profile.{kind}").exists()

@@ -322,6 +322,27 @@ def test_the_end_of_the_process_and_forked_children(run_python: RunPython, tmp_p
     png_size(tmp_path / "run_rank0_performance_profile.png")
 
 
+def test_children_of_multiprocessing(run_python: RunPython, tmp_path: Path) -> None:
+    done = run_python("-c", """if True:
+        import multiprocessing, sys, time
+        sys.modules["torch"] = None
+        from my_utils.gpu_mem_tracker import GPU_Performance_Tracker
+        def begin(name):
+            run = GPU_Performance_Tracker(name, 0.01, False)
+            run.start_monitoring()
+            time.sleep(0.05)
+        begin("parent")
+        child = multiprocessing.get_context("fork").Process(target=begin, args=("child",))
+        child.start()
+        child.join()
+        print(child.exitcode)
+    """)  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
+    for name in ("child", "parent"):
+        assert len(rows_of(tmp_path / f"{name}_rank0_performance_profile.csv")) > 2
+        png_size(tmp_path / f"{name}_rank0_performance_profile.png")
+
+
 # --- sources ---
 
 
