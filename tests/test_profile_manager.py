@@ -621,6 +621,67 @@ def test_with_actors_of_ray(tmp_path: Path, run_python: RunPython) -> None:
             json.loads((tmp_path / "traces" / name).read_text(encoding="utf-8"))
 
 
+RPC = """
+import os, sys
+import torch.distributed.rpc as rpc
+from my_utils.profiling.ProfileManager import ProfileManager
+from my_utils.profiling.capture_controller import capture_hook, set_position
+from my_utils.profiling.capture_worker import CaptureWorker
+
+class Worker(CaptureWorker):
+    capture_rank = 0
+
+    @capture_hook("forward")
+    def forward(self):
+        return self.capture.window
+
+    def step(self, step):
+        set_position(step)
+        return self.forward()
+
+rank = int(sys.argv[1])
+options = rpc.TensorPipeRpcBackendOptions(init_method="file://" + sys.argv[2], num_worker_threads=4)
+rpc.init_rpc(f"worker{rank}", rank=rank, world_size=2, rpc_backend_options=options)
+if rank == 0:
+    roles = {"actor": {"functions": ["forward"]}, "critic": {"functions": ["critic"]}}
+    manager = ProfileManager({"tool": "none", "steps": [1, 2], "roles": roles}, timeout_s=30)
+    worker = rpc.remote("worker1", Worker)
+    for step in range(3):
+        for answer in manager.arm_iter(step, 1, {"actor": worker, "critic": [rpc]}):
+            print(step, answer.status, answer.answer)
+        print(step, worker.rpc_sync().step(step))
+    del worker
+rpc.shutdown()
+"""
+
+
+@pytest.mark.slow
+def test_over_torch_rpc(tmp_path: Path, run_python: RunPython) -> None:
+    if not has_torch():
+        pytest.skip("torch is not installed")
+    script = tmp_path / "program.py"
+    script.write_text(RPC, encoding="utf-8")
+    env = {
+        "GLOO_SOCKET_IFNAME": "lo", "TP_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1",
+    }  # fmt: skip
+
+    def work(rank: int) -> Any:
+        return run_python(str(script), str(rank), str(tmp_path / "store"), env=env, timeout=100)
+
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        driver, worker = pool.map(work, range(2))
+    assert driver.returncode == worker.returncode == 0, driver.stderr + worker.stderr
+    assert driver.stdout.splitlines() == [
+        "0 None",
+        "1 armed {'step1.actor': 'armed'}",
+        "1 failed None",
+        "1 step1.actor",
+        "2 armed {'step2.actor': 'armed'}",
+        "2 failed None",
+        "2 step2.actor",
+    ]
+
+
 def has_torch() -> bool:
     code = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
     return subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
