@@ -30,8 +30,9 @@ from ._files import on_whole_path
 from ._ranks import check_ranks, current_rank, is_chosen, world_size
 from ._tables import needed
 from ._warnings import warn_once
-from .profiling import _slot
+from .profiling import _memory_history, _slot
 from .profiling._entry_figures import EntryFigures, MemoryCurve, figures_of, levels_now
+from .profiling._memory_snapshot_form import snapshot_of, write_snapshot
 from .profiling._operator_figures import check_count, check_figure, operator_table
 from .profiling._series import Point, Series, Spread
 from .profiling._series_plots import plot_memory, plot_times
@@ -153,6 +154,7 @@ class ProfilerWrapper:
             needed("matplotlib", "a plot of ProfilerWrapper")
         self._series_count = 0
         self._depth = 0
+        self._points: Series | None = None  # of the open series, or of the last one
         self._forget()
 
     def _forget(self) -> None:
@@ -165,7 +167,7 @@ class ProfilerWrapper:
         self._last_trace: Path | None = None
         self._last_memory: dict[str, MemoryCurve] = {}
         self._entry: _Entry | None = None
-        self._records_history = False
+        self._history: _memory_history.Recording | None = None
         _open.discard(self)
 
     @property
@@ -214,8 +216,6 @@ class ProfilerWrapper:
         self._depth -= 1
         if self._depth == 0:
             self._stop(raised=kind is not None)
-
-    _points: Series | None = None  # of the open series, or of the last one
 
     @property
     def _name(self) -> str:
@@ -335,8 +335,8 @@ class ProfilerWrapper:
         try:
             return self._write() if self._chosen else []
         finally:
-            if self._records_history:
-                self._trying("the allocator's history", _end_history)
+            if self._history is not None:
+                self._trying("the allocator's history", self._history.end)
             self._forget()
 
     def _write(self) -> list[Path]:
@@ -389,23 +389,17 @@ class ProfilerWrapper:
         self._last_trace = export_trace(self.profiler, path)
 
     def _record_history(self) -> None:
-        """The history of CUDA's allocator, unless somebody records it already."""
-        import torch
-
-        if torch.cuda.is_available() and not torch._C._cuda_isHistoryEnabled():
-            torch.cuda.memory._record_memory_history(max_entries=SNAPSHOT_EVENTS_MAX)
-            self._records_history = True
-
-    def _write_snapshot(self, path: Path) -> None:
+        """The history of CUDA's allocator."""
         import torch
 
         if torch.cuda.is_available():
-            with on_whole_path(path) as temporary:
-                torch.cuda.memory._dump_snapshot(os.fspath(temporary))
-            return
-        from .profiling._memory_snapshot_form import snapshot_of, write_snapshot
+            self._history = _memory_history.record(self._name, max_entries=SNAPSHOT_EVENTS_MAX)
 
-        write_snapshot(path, snapshot_of(self.profiler))
+    def _write_snapshot(self, path: Path) -> None:
+        if self._history is not None:
+            self._history.save(path)
+        else:
+            write_snapshot(path, snapshot_of(self.profiler))
 
     # --- trouble ---
 
@@ -430,12 +424,6 @@ class _Entry(NamedTuple):
     began_ns: int  # Unix time
     clock_ns: int
     levels: dict[str, int]  # bytes given out when it began
-
-
-def _end_history() -> None:
-    import torch
-
-    torch.cuda.memory._record_memory_history(enabled=None)
 
 
 # --- series that nobody left ---

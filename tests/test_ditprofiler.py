@@ -113,7 +113,6 @@ assert "torch" not in sys.modules and "numpy" not in sys.modules
 """
 
 
-@pytest.mark.no_torch
 def test_off_it_imports_no_torch(run_python: RunPython) -> None:
     result = run_python("-c", OFF)
     assert result.returncode == 0, result.stderr

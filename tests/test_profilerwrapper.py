@@ -188,6 +188,30 @@ def test_a_snapshot_of_memory(tmp_path: Path) -> None:
     assert "<script" in page
 
 
+def test_a_snapshot_with_cuda_is_the_allocators(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    switched: list[Any] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(
+        torch.cuda.memory, "_record_memory_history", lambda how, **_: switched.append(how)
+    )
+    monkeypatch.setattr(
+        torch.cuda.memory, "_snapshot", lambda: {"segments": [7], "device_traces": []}
+    )
+    pw = ProfilerWrapper(
+        dump_memory_snapshot=True, export_trace=False, activities=["cpu"], output_dir=tmp_path
+    )
+    for _ in range(2):
+        with pw:
+            torch.ones(4) + 1
+    assert switched == ["all"]
+    (path,) = pw.leave()
+    assert switched == ["all", None]
+    with open(path, "rb") as file:
+        assert pickle.load(file)["segments"] == [7]
+
+
 @given(st.lists(st.integers(0, 100), min_size=1, max_size=300), st.integers(2, 9))
 def test_a_series_is_bounded_and_loses_no_sum(values: list[int], most: int) -> None:
     series = Series(most)
@@ -517,7 +541,6 @@ ProfilerWrapper(profile_memory=True)
 """
 
 
-@pytest.mark.no_torch
 def test_without_matplotlib(run_python: RunPython) -> None:
     result = run_python("-c", BARE)
     assert result.stderr.splitlines()[-1].startswith(
