@@ -67,7 +67,8 @@ class ProfCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
     ========================================  ====================================================
     `rank<rank>.pt.trace.json`                trace for https://ui.perfetto.dev and TensorBoard
     `key_averages.txt`                        operators by time, told apart by name, shapes, stack;
-                                              `rank<rank>_key_averages.txt` beside the first rank
+                                              `rank<rank>_key_averages.txt` on all ranks but
+                                              the lowest
     `rank<rank>_memory-timeline.html`         memory over time by category
     `rank<rank>_memory_snapshot.pickle`       for https://pytorch.org/memory_viz; of CUDA's
                                               allocator, or without CUDA what the profiler saw
