@@ -143,6 +143,7 @@ class Counting:
         around: Callable[[bool], None],
     ) -> None:
         self.done = False
+        self.model_flops = 0
         self._model = model
         self._rows = rows
         self._around = around
@@ -197,6 +198,7 @@ class Counting:
         """The model may be called by one of its own modules."""
         if self._is_mine and not self._open:
             self.done = True
+            self.model_flops = self._count()
             self._close()
             self.remove()
 

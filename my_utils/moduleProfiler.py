@@ -330,10 +330,11 @@ class ModuleProfiler:
         included; parameters (elements); with `flops` flops, with `memory` peak_memory_bytes, NaN
         where no call was counted; overhead_ms: what the hooks have cost the CPU.
 
-        `attrs` of the table: clock ("gpu" or "cpu"), model_calls, model_ms (calls of the model as
-        a whole), outside_ms (of that, in no row), overhead_ns_per_pair (of hooks), overhead_ns_per_
-        node (of backward), overhead_ms (in all), empty_call_ms (what a module that does nothing
-        would show), and counts of what was not timed.
+        `attrs` of the table: clock ("gpu" or "cpu"), model_calls and model_ms (of the model as a
+        whole), outside_ms (of that, in no row), overhead_ns_per_pair (of hooks) and
+        overhead_ns_per_node (of autograd), overhead_ms (in all), empty_call_ms (what a module that
+        does nothing would show), with `flops` model_flops (of the whole call), and counts of what
+        was not timed.
 
         May be asked for while the profiler runs. Waits for GPU times that are not there yet, a
         minute at most. On ranks that do not profile, and before `start`, the table has no rows,
@@ -422,8 +423,14 @@ class ModuleProfiler:
             "overhead_ns_per_node": self._overhead.node_ns,
             "overhead_ms": overhead_ms,
             "empty_call_ms": self._overhead.empty_ns / 1e6,
+            **({"model_flops": self._model_flops} if self._flops else {}),
             **self._times.counts(),
         }
+
+    @property
+    def _model_flops(self) -> float:
+        counted = self._counting is not None and self._counting.done
+        return self._counting.model_flops if self._counting and counted else float("nan")
 
     def _wait_for_gpu(self) -> None:
         times = self._times

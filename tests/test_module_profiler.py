@@ -104,7 +104,7 @@ def test_times_are_those_of_planted_sleeps() -> None:
     assert rows.share_percent.sum() == pytest.approx(100)
     assert rows.share_percent["2"] < 5
     assert rows.mean_ms["0"] == pytest.approx(rows.total_ms["0"] / 5)
-    assert 4 <= rows.min_ms["0"] <= rows.mean_ms["0"] <= rows.max_ms["0"]
+    assert 10 <= rows.min_ms["0"] <= rows.mean_ms["0"] <= rows.max_ms["0"]
     facts = rows.attrs
     assert facts["clock"] == "cpu" and facts["model_calls"] == 5
     inside = rows.total_ms.sum()
@@ -143,7 +143,7 @@ def test_as_the_profiler_of_torch_sees_it() -> None:
     rows = table_of(profiler)
     seen = {event.key: event.cpu_time_total / 1e3 for event in peer.key_averages()}
     linear = rows.total_ms["0"] + rows.total_ms["2"]
-    assert 1 <= linear / seen["aten::linear"] < 1.5
+    assert 1 <= linear / seen["aten::linear"] < 2
     assert rows.total_ms["1"] / seen["aten::relu_"] >= 1
 
 
@@ -260,7 +260,7 @@ def test_checkpointing(reentrant: bool) -> None:
     class Model(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.block = nn.Sequential(Sleeps(0.004, 0.004), nn.Linear(4, 4), Sleeps(0.004, 0.004))
+            self.block = nn.Sequential(Sleeps(0.04, 0.01), nn.Linear(4, 4), Sleeps(0.04, 0.01))
             self.head = nn.Linear(4, 1)
 
         def forward(self, x: torch.Tensor) -> Any:
@@ -274,10 +274,10 @@ def test_checkpointing(reentrant: bool) -> None:
     assert set(rows.calls) == {2}
     assert rows.recompute_calls["head"] == 0
     assert rows.recompute_calls["block.0"] == rows.recompute_calls["block.1"] == 2
-    assert rows.recompute_ms["block.0"] >= 8
+    assert rows.recompute_ms["block.0"] >= 80
     assert set(rows.backward_calls) == {2}
     # The repetition runs inside of a node, whose own time it is not.
-    assert 8 <= rows.backward_ms["block.0"] < 16 and 8 <= rows.backward_ms["block.2"] < 16
+    assert 20 <= rows.backward_ms["block.0"] < 80 and 20 <= rows.backward_ms["block.2"] < 80
     assert rows.attrs["unmatched"] == rows.attrs["abandoned"] == 0
 
 
@@ -285,7 +285,7 @@ def test_modules_that_share_their_input_share_no_time() -> None:
     class Model(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.q, self.k, self.v = Sleeps(0, 0.002), Sleeps(0, 0.02), Sleeps(0, 0.002)
+            self.q, self.k, self.v = Sleeps(0, 0.002), Sleeps(0, 0.1), Sleeps(0, 0.002)
 
         def forward(self, x: torch.Tensor) -> Any:
             x = x * 2
@@ -295,8 +295,8 @@ def test_modules_that_share_their_input_share_no_time() -> None:
     with ModuleProfiler(model, backward=True) as profiler:
         model(torch.ones(2, requires_grad=True)).sum().backward()
     rows = table_of(profiler)
-    assert rows.backward_ms["k"] >= 20
-    assert rows.backward_ms["q"] < 15 and rows.backward_ms["v"] < 15
+    assert rows.backward_ms["k"] >= 100
+    assert rows.backward_ms["q"] < 50 and rows.backward_ms["v"] < 50
 
 
 def test_gradients_accumulate_and_a_backward_may_raise() -> None:
@@ -804,11 +804,11 @@ def test_gpu_times_on_a_simulated_device(simulate: Simulate) -> None:
     first, second = said["rows"]["0"], said["rows"]["1"]
     assert said["facts"]["clock"] == "gpu"
     assert first["calls"] == second["calls"] == first["backward_calls"] == 20
-    assert first["total_ms"] == pytest.approx(20, rel=0.05)
-    assert second["total_ms"] == pytest.approx(60, rel=0.05)
-    assert first["backward_ms"] == pytest.approx(40, rel=0.05)
-    assert second["backward_ms"] == pytest.approx(10, rel=0.05)
-    assert second["mean_ms"] == pytest.approx(3, rel=0.05)
+    assert first["total_ms"] == pytest.approx(20, rel=0.1)
+    assert second["total_ms"] == pytest.approx(60, rel=0.1)
+    assert first["backward_ms"] == pytest.approx(40, rel=0.1)
+    assert second["backward_ms"] == pytest.approx(10, rel=0.1)
+    assert second["mean_ms"] == pytest.approx(3, rel=0.1)
     assert second["cpu_total_ms"] < second["total_ms"], "Python does not wait"
     assert said["facts"]["model_ms"] >= 80
     assert said["facts"]["gpu_waits"] == said["facts"]["gpu_missed"] == said["misuse"] == 0
