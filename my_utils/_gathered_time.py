@@ -256,7 +256,7 @@ class ProfiledTime(Mapping[str, TimeData]):
             tables = {str(name): _table_of(times) for name, times in content["times"].items()}
             missing = {int(rank): str(why) for rank, why in content["missing"].items()}
             return GatheredTime(tables, world_size=int(content["world_size"]), missing=missing)
-        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
             raise ValueError(f"{target}: not a file of gathered times ({error})") from None
 
 
@@ -376,13 +376,13 @@ def _tensors_of(table: Table) -> dict[str, Any]:
 
 
 def _content_of(target: Path) -> Any:
-    import pickle
-
     import torch
 
     try:
         return torch.load(target, map_location="cpu", weights_only=True)
-    except (RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
+    except OSError:
+        raise
+    except Exception as error:  # torch raises anything for bytes that are no file of its own
         raise ValueError(f"{target}: not a file of gathered times ({error})") from None
 
 

@@ -19,7 +19,8 @@ __all__ = ["Exchange", "distributed"]
 # TCPStore takes 8 MiB a value.
 _CHUNK_BYTES = 4 * 1024 * 1024
 _CHUNKS_MAX = 4096
-_POLL_MIN_S = 0.0005
+_TOGETHER = 64  # ranks whose messages are asked for at a time
+_POLL_MIN_S = 0.0001
 _POLL_MAX_S = 0.02
 
 # How long after the deadline a call to the store may take before it counts as hung: its server may
@@ -110,7 +111,7 @@ class Exchange:
         first = len(chunks).to_bytes(4, "little") + chunks[0]
         self._store.set(self._key(self._rank), first)
         if self._is_closed():
-            self._remove(self._rank)
+            self._remove(self._rank, len(chunks))
         while wait and not self._is_closed() and time.monotonic() < self._deadline:
             time.sleep(_POLL_MAX_S)
 
@@ -133,43 +134,54 @@ class Exchange:
         return {rank: taken.get(rank, reason) for rank in others}
 
     def _receive(self, found: dict[int, bytes | str]) -> None:
+        others = [rank for rank in range(self._world_size) if rank != self._rank]
         silent = []
-        for rank in range(self._world_size):
-            if rank == self._rank:
-                continue
-            message = self._message_of(rank)
-            if message is None:
-                silent.append(rank)
-            found[rank] = f"no answer within {self._timeout_s:g} s" if message is None else message
+        for start in range(0, len(others), _TOGETHER):
+            batch = others[start : start + _TOGETHER]
+            firsts = self._firsts(batch)
+            for rank in batch:
+                if rank in firsts:
+                    found[rank] = self._message_of(rank, firsts[rank])
+                else:
+                    found[rank] = f"no answer within {self._timeout_s:g} s"
+                    silent.append(rank)
         # A rank that puts its message there from now on removes it.
         self._store.set(self._closed_key, str(self._turn))
         for rank in silent:
-            self._remove(rank)
+            self._remove(rank, _CHUNKS_MAX)
 
-    def _message_of(self, rank: int) -> bytes | str | None:
-        if not self._wait(self._key(rank)):
-            return None
-        first = bytes(self._store.get(self._key(rank)))
+    def _firsts(self, ranks: list[int]) -> dict[int, bytes]:
+        """The first parts of the messages that are there by the deadline."""
+        if not self._wait([self._key(rank) for rank in ranks]):
+            ranks = [rank for rank in ranks if self._store.check([self._key(rank)])]
+        keys = [self._key(rank) for rank in ranks]
+        if keys and self._store.has_extended_api():
+            values = self._store.multi_get(keys)
+        else:
+            values = [self._store.get(key) for key in keys]
+        return {rank: bytes(value) for rank, value in zip(ranks, values, strict=True)}
+
+    def _message_of(self, rank: int, first: bytes) -> bytes | str:
         count = int.from_bytes(first[:4], "little")
         if not 1 <= count <= _CHUNKS_MAX:
-            self._remove(rank)
+            self._remove(rank, 1)
             return f"its message is damaged: it has {count} parts"
         chunks = [first[4:]]
         for number in range(1, count):
-            if not self._wait(self._key(rank, number)):
+            if not self._wait([self._key(rank, number)]):
                 return f"part {number} of {count} of its message did not come"
             chunks.append(bytes(self._store.get(self._key(rank, number))))
-        self._remove(rank)
+        self._remove(rank, count)
         return b"".join(chunks)
 
-    def _wait(self, key: str) -> bool:
-        """Whether the key is there by the deadline; asked for at least once.
+    def _wait(self, keys: list[str]) -> bool:
+        """Whether the keys are all there by the deadline; asked for at least once.
 
         The store's own wait would keep other threads of torch from it, and print each timeout.
         """
         pause = _POLL_MIN_S
         while True:
-            if self._store.check([key]):
+            if self._store.check(keys):
                 return True
             left = self._deadline - time.monotonic()
             if left <= 0:
@@ -177,11 +189,12 @@ class Exchange:
             time.sleep(min(left, pause))
             pause = min(2 * pause, _POLL_MAX_S)
 
-    def _remove(self, rank: int) -> None:
+    def _remove(self, rank: int, chunks: int) -> None:
+        """The message's first `chunks` parts, as far as they are there."""
         self._store.delete_key(self._key(rank))
-        number = 1
-        while number <= _CHUNKS_MAX and self._store.delete_key(self._key(rank, number)):
-            number += 1
+        for number in range(1, chunks):
+            if not self._store.delete_key(self._key(rank, number)):
+                return
 
 
 def _first_line(error: BaseException) -> str:

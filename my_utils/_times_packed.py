@@ -18,7 +18,7 @@ import json
 import struct
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _core
@@ -55,7 +55,6 @@ _SECTIONS = ("names", "rows", *["durations"] * _PLANES, "buckets", "counts")
 _HEADER = struct.Struct("<4sIBB" + "II" * len(_SECTIONS))
 # What deflate can do at best; a message that promises more is none of ours.
 _RATIO_MAX = 1100
-_BATCH = 256  # ranks whose histograms are added up at a time
 
 # A name's row: `values` durations one by one, or, where `bucketed`, so many buckets.
 _ROW_FIELDS = [
@@ -132,7 +131,8 @@ def pack(recorder: _core.TimeRecorder, rank: int, summary: bool) -> bytes:
         rows[place] = (*figures, values, bucketed)
     kept_ns = _joined(samples, np.int64)
     bits = _EXACT_BITS if kept_ns.size <= EXACT_MAX else SAMPLE_BITS
-    planes = _encode(kept_ns, bits).astype("<i8").view(np.uint8).reshape(-1, _PLANES).T
+    codes = _encode(kept_ns, bits).astype("<i8").view(np.uint8).reshape(-1, _PLANES)
+    planes = np.ascontiguousarray(codes.T)
     numbers = _joined(counts, np.uint32)
     width = 1 if numbers.max(initial=0) < 256 else 2 if numbers.max() < 65536 else 4
     sections = [
@@ -161,7 +161,8 @@ def _joined(parts: Sequence[Any], dtype: Any) -> Any:
 
 def _deflated(section: bytes) -> bytes:
     """As it is where that is shorter."""
-    packed = zlib.compress(section, 1)
+    compressor = zlib.compressobj(1, strategy=zlib.Z_RLE)  # there are no longer repetitions
+    packed = compressor.compress(section) + compressor.flush()
     return packed if len(packed) < len(section) else section
 
 
@@ -271,22 +272,12 @@ def _check(message: _Message) -> None:
         or used != message.counts.size
     ):
         raise BadMessage("the numbers of durations do not agree")
-    if used and not _buckets_agree(message, rows[is_bucketed]):
-        raise BadMessage("the histograms do not agree with the counts")
     if message.codes.size and (
         int(message.codes.min()) < 0
         or int(message.codes.max()) >= (64 - message.bits) << message.bits
     ):
         raise BadMessage("the durations are longer than can be")
     _check_figures(rows)
-
-
-def _buckets_agree(message: _Message, rows: _Rows) -> bool:
-    import numpy as np
-
-    values = rows["values"]
-    sums = np.add.reduceat(message.counts, np.cumsum(values) - values, dtype=np.int64)
-    return bool(int(message.buckets.max()) < BUCKETS and (sums == rows["count"]).all())
 
 
 def _check_figures(rows: _Rows) -> None:
@@ -352,16 +343,6 @@ def rows_of(columns: Mapping[str, Any], kept: Any) -> _Rows:
     return rows
 
 
-@dataclass
-class _Batch:
-    """Messages whose histograms are not added up yet."""
-
-    places: list[_Ints] = field(default_factory=list)  # of the bucketed rows' names
-    values: list[_Ints] = field(default_factory=list)  # of the bucketed rows
-    buckets: list[NDArray[np.uint16]] = field(default_factory=list)
-    counts: list[NDArray[np.uint32]] = field(default_factory=list)
-
-
 class Merger:
     """Puts messages together. Not thread-safe."""
 
@@ -374,7 +355,6 @@ class Merger:
         self._ranks: list[_Ints] = []
         self._rows: list[_Rows] = []
         self._samples: list[tuple[_Ints, NDArray[np.float64]]] = []  # place of its name, ns
-        self._batch = _Batch()
         self._buckets = np.zeros((0, BUCKETS), dtype=np.int64)
 
     def add(self, rank: int, message: bytes) -> None:
@@ -386,21 +366,15 @@ class Merger:
         places = self._places_of(_Section("names", found.names, found.names_size))
         if places.size != found.rows.size:
             raise BadMessage(f"{places.size} names have {found.rows.size} rows")
+        if found.buckets.size:
+            self._add_histograms(places, found)
+        if found.codes.size:
+            kept = found.rows["bucketed"] == 0
+            owners = np.repeat(places[kept], found.rows["values"][kept])
+            self._samples.append((owners, _decode(found.codes, found.bits)))
         self._places.append(places)
         self._ranks.append(np.full(places.size, rank, dtype=np.int64))
         self._rows.append(found.rows)
-        bucketed = found.rows["bucketed"] == 1
-        values = found.rows["values"]
-        if found.codes.size:
-            owners = np.repeat(places[~bucketed], values[~bucketed])
-            self._samples.append((owners, _decode(found.codes, found.bits)))
-        if found.buckets.size:
-            self._batch.places.append(places[bucketed])
-            self._batch.values.append(values[bucketed])
-            self._batch.buckets.append(found.buckets)
-            self._batch.counts.append(found.counts)
-            if len(self._batch.places) >= _BATCH:
-                self._add_up()
 
     def _places_of(self, section: _Section) -> _Ints:
         import numpy as np
@@ -420,38 +394,37 @@ class Merger:
         self._known[section.sent] = np.array(places, dtype=np.int64)
         return self._known[section.sent]
 
-    def _add_up(self) -> None:
+    def _add_histograms(self, places: _Ints, found: _Message) -> None:
         import numpy as np
 
-        batch, self._batch = self._batch, _Batch()
         if len(self._names) > len(self._buckets):
-            more = len(self._names) - len(self._buckets)
+            more = max(len(self._names), 2 * len(self._buckets)) - len(self._buckets)
             new = np.zeros((more, BUCKETS), dtype=np.int64)
             self._buckets = np.concatenate([self._buckets, new])
-        if batch.places:
-            owners = np.repeat(np.concatenate(batch.places), np.concatenate(batch.values))
-            flat = owners * BUCKETS + np.concatenate(batch.buckets)
-            counts = np.bincount(flat, np.concatenate(batch.counts), self._buckets.size)
-            self._buckets += counts.astype(np.int64).reshape(self._buckets.shape)
+        chosen = found.rows["bucketed"] == 1
+        used, totals = (found.rows[name][chosen].astype(np.int64) for name in ("values", "count"))
+        if not _core.add_histograms(
+            self._buckets, places[chosen], used, totals, found.buckets, found.counts
+        ):
+            raise BadMessage("the histograms do not agree with the counts")
 
     def tables(self) -> dict[str, Table]:
         """What all messages held, by name, the first one first."""
         import numpy as np
 
-        self._add_up()
         places = _joined(self._places, np.int64)
         ranks = _joined(self._ranks, np.int64)
         rows = _joined(self._rows, _ROW_FIELDS)
         order = np.lexsort((ranks, places))
         ends = np.searchsorted(places[order], np.arange(len(self._names) + 1))
         samples = self._samples_by_name()
+        none = np.zeros(BUCKETS, dtype=np.int64)
         found = {}
         for name, place in self._names.items():
             chosen = order[ends[place] : ends[place + 1]]
             if chosen.size:
-                found[name] = Table(
-                    ranks[chosen], rows[chosen], samples[place], self._buckets[place]
-                )
+                buckets = self._buckets[place] if place < len(self._buckets) else none
+                found[name] = Table(ranks[chosen], rows[chosen], samples[place], buckets)
         return found
 
     def _samples_by_name(self) -> list[NDArray[np.float64]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+from array import array
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -113,5 +114,26 @@ def timed_blocks(folder: Path) -> Iterator[Callable[[], object]]:
         with contextlib.suppress(TypeError):
             _core.timer(3)  # type: ignore[arg-type]
         _core.timer("entered and never left").__enter__()
+
+    yield action
+
+
+@case("add_histograms")
+def histograms(folder: Path) -> Iterator[Callable[[], object]]:
+    table = array("q", bytes(8 * 2880 * 2))
+    places, used, totals = (array("q", values) for values in ([0, 1], [1, 2], [3, 9]))
+    buckets, counts = array("H", [4, 5, 6]), array("B", [3, 4, 5])
+
+    def action() -> None:
+        assert _core.add_histograms(table, places, used, totals, buckets, counts)
+        assert not _core.add_histograms(table, places, totals, used, buckets, counts)
+        with contextlib.suppress(ValueError):
+            _core.add_histograms(table, places, used, totals, buckets, buckets[:1])
+        with contextlib.suppress(TypeError):
+            _core.add_histograms(table, places, used, totals, counts, counts)
+        with contextlib.suppress(BufferError):
+            _core.add_histograms(bytes(table), places, used, totals, buckets, counts)
+        with contextlib.suppress(TypeError):
+            _core.add_histograms(table, places, used, totals, 3, counts)
 
     yield action

@@ -1,0 +1,366 @@
+"""Gathered times against numpy, in files, as plots and frames; messages, and bad ones."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import resource
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from my_utils import _times_packed
+from my_utils._times_packed import BadMessage, Merger, bucket_middles, pack
+from my_utils.timing import GatheredTime, ProfiledTime, TimeManager
+
+pytestmark = pytest.mark.no_torch
+
+# To 13 days, where the last bucket begins.
+DURATIONS = st.lists(st.integers(0, 2**50 - 1), max_size=40)
+RANKS = st.lists(st.dictionaries(st.sampled_from(["a", "b", "ü\0"]), DURATIONS), max_size=5)
+
+
+def manager(times: dict[str, list[int]], **options: Any) -> TimeManager:
+    tm = TimeManager(**options)
+    for name, durations in times.items():
+        for ns in durations:
+            tm.add(name, ns)
+    return tm
+
+
+def gathered(
+    ranks: list[dict[str, list[int]]], summary: bool = False, **options: Any
+) -> GatheredTime:
+    merger = Merger()
+    for rank, times in enumerate(ranks):
+        merger.add(rank, pack(manager(times, **options), rank, summary))
+    return GatheredTime(merger.tables(), world_size=len(ranks), missing={})
+
+
+def lognormal(seed: int, count: int, middle_ns: float = 3e6) -> list[int]:
+    values = np.random.default_rng(seed).lognormal(0.0, 0.5, count) * middle_ns
+    found: list[int] = values.astype(np.int64).tolist()
+    return found
+
+
+# --- figures ------------------------------------------------------------------------------------
+
+
+@settings(max_examples=60, deadline=None)
+@given(RANKS, st.booleans(), st.sampled_from([1_048_576, 3]))
+def test_merged_is_what_numpy_says_of_all(
+    ranks: list[dict[str, list[int]]], summary: bool, max_samples: int
+) -> None:
+    found = gathered(ranks, summary, max_samples=max_samples)
+    names = {name for times in ranks for name, durations in times.items() if durations}
+    assert set(found) == names
+    for name, data in found.items():
+        having = {rank: times[name] for rank, times in enumerate(ranks) if times.get(name)}
+        every = [ns for durations in having.values() for ns in durations]
+        seconds = np.array(every, dtype=np.float64) / 1e9
+        assert (data.ranks, data.count()) == (list(having), len(every))
+        assert data.sum() == sum(every) / 1e9
+        assert (data.min(), data.max()) == (min(every) / 1e9, max(every) / 1e9)
+        if len(every) > 1:
+            assert data.std() == pytest.approx(seconds.std(ddof=1), rel=1e-6, abs=1e-9 * data.max())
+        else:
+            assert np.isnan(data.std())
+        overflowed = any(len(times) > max_samples for times in having.values())
+        assert data.is_summary == (summary or overflowed)
+        for share in (0, 10, 50, 95, 100):
+            expected = np.percentile(seconds, share, method="inverted_cdf")
+            within = 0.01 if data.is_summary else 1e-12
+            assert data.percentile(share) == pytest.approx(expected, rel=within)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.integers(0, 2**62 - 1), min_size=1))
+def test_rounded_durations(durations: list[int]) -> None:
+    ns = np.array(durations, dtype=np.int64)
+    found = _times_packed._decode(_times_packed._encode(ns, 15), 15)
+    assert (np.abs(found - ns) <= np.where(ns < 65536, 0, ns / 65536)).all()
+
+
+def test_many_durations_are_rounded_and_small() -> None:
+    durations = lognormal(1, 16_000)
+    message = pack(manager({"step": durations}), 0, False)
+    assert len(message) < len(durations) * 9 / 4  # a quarter of pickled floats
+    data = gathered([{"step": durations}])["step"]
+    assert data.samples == pytest.approx(np.array(durations) / 1e9, rel=1 / 65536)
+    assert data.sum() == sum(durations) / 1e9
+
+
+def test_a_summary_does_not_grow_with_the_times() -> None:
+    sizes = []
+    for count in (10_000, 100_000):
+        tm = manager({f"stage {n}": lognormal(n, count) for n in range(10)})
+        sizes.append(len(pack(tm, 0, True)))
+    assert sizes[1] < 2 * sizes[0] < 30_000
+
+
+def test_buckets_are_those_of_the_engine() -> None:
+    middles = bucket_middles()
+    for ns in (0, 1, 63, 64, 127, 128, 1000, 123_456_789, 2**49):
+        *_, places, counts = manager({"a": [ns]}).summary("a")
+        [place] = np.frombuffer(places, dtype=np.uint16)
+        assert np.frombuffer(counts, dtype=np.uint32).tolist() == [1]
+        assert middles[place] == pytest.approx(ns, rel=0.008)
+
+
+def test_thousands_of_ranks() -> None:
+    """4,096 ranks of 100 names: within a second of processor time, and 200 MiB."""
+    kinds = [{f"stage {n}": lognormal(100 * seed + n, 60, 1e5 * (n + 1)) for n in range(100)}
+             for seed in range(8)]  # fmt: skip
+    packed = [pack(manager(kind), 0, True) for kind in kinds]
+    messages = [m[:4] + rank.to_bytes(4, "little") + m[8:]
+                for rank in range(4096) for m in [packed[rank % 8]]]  # fmt: skip
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    began = time.process_time()
+    merger = Merger()
+    for rank, message in enumerate(messages):
+        merger.add(rank, message)
+    found = GatheredTime(merger.tables(), world_size=4096, missing={})
+    took = time.process_time() - began
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 * 1024
+    assert took < 8.0  # benchmarks/bench_timing.py holds it to one second
+    for name in ("stage 0", "stage 99"):
+        every = np.concatenate([kind[name] for kind in kinds]) / 1e9
+        data = found[name]
+        assert (data.rank_count(), data.count()) == (4096, 4096 * 60)
+        shares = [1, 50, 90, 99]
+        expected = np.percentile(every, shares, method="inverted_cdf")
+        assert data.percentile(shares) == pytest.approx(expected, rel=0.01)
+
+
+# --- what it offers -----------------------------------------------------------------------------
+
+TWO: list[dict[str, list[int]]] = [
+    {"step": [500_000_000, 250_000_000], "load": [1_000_000]},
+    {"step": [1_000_000_000]},
+]
+
+
+class TestMapping:
+    def test_as_a_mapping(self) -> None:
+        found = gathered(TWO)
+        assert list(found) == ["step", "load"]
+        assert "step" in found and "other" not in found
+        assert [name for name, data in found.items() if data.rank_count() == 1] == ["load"]
+        with pytest.raises(KeyError):
+            found["other"]
+
+    def test_repr(self) -> None:
+        found = gathered(TWO)
+        found.missing[5] = "no answer within 60 s"
+        lines = repr(found).splitlines()
+        assert lines[0] == "GatheredTime: 2 ranks, 2 names"
+        assert lines[1] == "missing: rank 5 (no answer within 60 s)"
+        figures = "1.750000 0.583333 0.381881 0.500000 1.000000 1.000000"
+        assert lines[3].split() == ["step", "2", "3", *figures.split()]
+        assert "3 times of 2 ranks" in repr(found["step"])
+        assert repr(gathered([])) == "GatheredTime: 0 ranks, 0 names"
+
+    def test_ranks_alone(self) -> None:
+        data = gathered(TWO)["step"]
+        assert data.get_rank(0).samples.tolist() == [0.5, 0.25]
+        assert data.get_rank(1, 0).count() == 3
+        with pytest.raises(KeyError, match="rank 7"):
+            data.get_rank(7)
+
+    def test_summaries_say_what_they_lack(self) -> None:
+        data = gathered(TWO, summary=True)["step"]
+        with pytest.raises(ValueError, match=r"hist\(separate_ranks=True\).*summary=True"):
+            data.hist(separate_ranks=True)
+        with pytest.raises(ValueError, match="samples of 'step' needs"):
+            _ = data.samples
+        with pytest.raises(ValueError, match="get_rank"):
+            data.get_rank(0)
+        with pytest.raises(ValueError, match="q must be from 0 to 100"):
+            data.percentile([50, 101])
+
+    def test_pickled(self) -> None:
+        found = gathered(TWO)
+        for other in (pickle.loads(pickle.dumps(found)), copy.deepcopy(found)):
+            assert repr(other) == repr(found)
+
+    def test_frames(self) -> None:
+        pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+        frame = gathered(TWO).to_dataframe()
+        assert frame.columns.tolist() == [
+            "name", "rank", "count", "sum_s", "mean_s", "std_s", "min_s", "max_s",
+        ]  # fmt: skip
+        assert frame[["name", "rank", "count"]].values.tolist() == [
+            ["step", 0, 2], ["step", 1, 1], ["load", 0, 1],
+        ]  # fmt: skip
+        assert frame["std_s"][0] == pytest.approx(np.std([0.5, 0.25], ddof=1))
+        samples = gathered(TWO).to_dataframe(samples=True)
+        assert samples[samples.name == "step"][["rank", "index", "seconds"]].values.tolist() == [
+            [0, 0, 0.5], [0, 1, 0.25], [1, 0, 1.0],
+        ]  # fmt: skip
+        assert isinstance(gathered([]).to_dataframe(), pandas.DataFrame)
+
+
+class TestPlots:
+    @pytest.fixture(autouse=True)
+    def figure(self) -> Any:
+        matplotlib = pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+        matplotlib.use("agg")
+        from matplotlib import pyplot
+
+        yield pyplot.figure()
+        pyplot.close("all")
+
+    @pytest.mark.parametrize("summary", [False, True])
+    def test_all_ranks_together(self, figure: Any, tmp_path: Path, summary: bool) -> None:
+        data = gathered([{"a": lognormal(1, 300)}, {"a": lognormal(2, 200)}], summary)["a"]
+        axes: Any = data.hist(bins=12, title="times of a")
+        assert figure.axes == [axes]
+        assert sum(patch.get_height() for patch in axes.patches) == 500
+        assert axes.get_title().startswith("times of a\n2 ranks, n=500, mean=")
+        figure.savefig(tmp_path / "a.png")
+        from matplotlib import image
+
+        picture = image.imread(tmp_path / "a.png")
+        assert picture.shape[0] > 300 and picture.std() > 0.05
+
+    def test_a_histogram_a_rank(self, figure: Any) -> None:
+        data = gathered([{"a": lognormal(1, 300)}, {"a": lognormal(2, 200)}])["a"]
+        axes: Any = data.hist(separate_ranks=True, alpha=0.3, ax=figure.add_subplot())
+        heights = [patch.get_height() for patch in axes.patches]
+        assert (len(heights), sum(heights[:10]), sum(heights[10:])) == (20, 300, 200)
+        labels = [text.get_text() for text in axes.get_legend().get_texts()]
+        assert [label.split(",")[0] for label in labels] == ["rank 0: n=300", "rank 1: n=200"]
+
+
+# --- files --------------------------------------------------------------------------------------
+
+
+class TestFiles:
+    @pytest.fixture(autouse=True)
+    def torch(self) -> Any:
+        return pytest.importorskip("torch", reason="torch is not installed")
+
+    @pytest.mark.parametrize("summary", [False, True])
+    @pytest.mark.parametrize("name", ["times", "times.pt", "times.v2"])
+    def test_there_and_back(self, tmp_path: Path, name: str, summary: bool) -> None:
+        found = gathered([*TWO, {}, {"step": lognormal(3, 50)}], summary)
+        found.missing[2] = "gone"
+        path = found.save(tmp_path / name)
+        assert path.name == (name if name.endswith(".pt") else f"{name}.pt")
+        loaded = ProfiledTime.load(tmp_path / name)
+        assert isinstance(loaded, GatheredTime) and isinstance(found, ProfiledTime)
+        assert repr(loaded) == repr(found)
+        assert (loaded.missing, loaded.world_size) == ({2: "gone"}, 4)
+        for each, data in loaded.items():
+            assert data.is_summary == summary
+            assert data.ranks == found[each].ranks
+            assert data.percentile([1, 50, 99]) == found[each].percentile([1, 50, 99])
+            if not summary:
+                assert data.samples.tolist() == found[each].samples.tolist()
+        assert [file.name for file in tmp_path.iterdir()] == [path.name]
+
+    def test_read_without_this_package(self, tmp_path: Path, torch: Any) -> None:
+        path = gathered(TWO).save(tmp_path / "times")
+        content = torch.load(path, weights_only=True)
+        step = content["times"]["step"]
+        assert step["rank"].tolist() == [0, 1]
+        assert step["count"].tolist() == step["kept"].tolist() == [2, 1]
+        assert step["sum_ns"].tolist() == [750_000_000, 1_000_000_000]
+        assert step["samples_ns"].tolist() == [5e8, 2.5e8, 1e9]
+
+    def test_files_of_something_else(self, tmp_path: Path, torch: Any) -> None:
+        with pytest.raises(FileNotFoundError):
+            ProfiledTime.load(tmp_path / "nothing")
+        path = tmp_path / "bad.pt"
+        path.write_bytes(b"rubbish")
+        with pytest.raises(ValueError, match=r"bad\.pt: not a file of gathered times"):
+            ProfiledTime.load(path)
+        good = torch.load(gathered(TWO).save(tmp_path / "good"), weights_only=True)
+        step = good["times"]["step"]
+        lies: list[Any] = [
+            3,
+            {},
+            good | {"version": 99},
+            good | {"times": [1]},
+            good | {"times": {"step": step | {"count": step["count"] + 1}}},
+            good | {"times": {"step": step | {"samples_ns": step["samples_ns"][:2]}}},
+            good | {"times": {"step": step | {"rank": step["rank"].flip(0)}}},
+            good | {"times": {"step": step | {"min_ns": -step["min_ns"]}}},
+            good | {"times": {"step": step | {"bucket": torch.tensor([99999])}}},
+            good | {"times": {"step": {}}},
+        ]
+        for lie in lies:
+            torch.save(lie, path)
+            with pytest.raises(ValueError, match=r"bad\.pt: not a file of gathered times"):
+                ProfiledTime.load(path)
+
+    def test_nothing_is_executed(self, tmp_path: Path, torch: Any) -> None:
+        class Evil:
+            def __reduce__(self) -> Any:
+                return Path.touch, (tmp_path / "executed",)
+
+        torch.save({"times": Evil()}, tmp_path / "evil.pt")
+        with pytest.raises(ValueError, match="not a file of gathered times"):
+            ProfiledTime.load(tmp_path / "evil")
+        assert not (tmp_path / "executed").exists()
+
+
+# --- messages -----------------------------------------------------------------------------------
+
+
+MESSAGES = [
+    pack(manager({"a": lognormal(1, 30), "b": lognormal(2, 9)}), 1, summary)
+    for summary in (False, True)
+]
+
+
+class TestBadMessages:
+    @settings(max_examples=300, deadline=None)
+    @given(st.sampled_from(MESSAGES), st.data())
+    def test_any_change_is_taken_whole_or_refused(
+        self, message: bytes, data: st.DataObject
+    ) -> None:
+        """A message whose change cannot be told (a sum, a name) is one of times all the same."""
+        changed = bytearray(message)
+        for _ in range(data.draw(st.integers(1, 3))):
+            changed[data.draw(st.integers(0, len(message) - 1))] = data.draw(st.integers(0, 255))
+        merger = Merger()
+        try:
+            merger.add(1, bytes(changed))
+        except BadMessage:
+            assert merger.tables() == {}
+            return
+        repr(GatheredTime(merger.tables(), world_size=2, missing={}))
+
+    @pytest.mark.parametrize("message", MESSAGES)
+    def test_cut_short_or_long(self, message: bytes) -> None:
+        for size in range(len(message)):
+            with pytest.raises(BadMessage):
+                Merger().add(1, message[:size])
+        with pytest.raises(BadMessage, match="not as many"):
+            Merger().add(1, message + b"x")
+
+    @pytest.mark.parametrize("message", MESSAGES)
+    def test_of_another_rank(self, message: bytes) -> None:
+        with pytest.raises(BadMessage, match="says that it is from rank 1"):
+            Merger().add(0, message)
+
+    def test_a_bomb(self) -> None:
+        """A message that promises terabytes is refused before any is made room for."""
+        sizes = [0] * (2 * len(_times_packed._SECTIONS))
+        sizes[2], sizes[3] = 0xFFFFFFFF, 10  # the rows
+        head = _times_packed._HEADER.pack(b"MUT1", 0, 62, 1, *sizes)
+        with pytest.raises(BadMessage, match="10 bytes cannot hold 4294967295"):
+            Merger().add(0, head + bytes(10))
+
+    @settings(max_examples=200, deadline=None)
+    @given(st.binary(max_size=400))
+    def test_rubbish(self, message: bytes) -> None:
+        for start in (b"", b"MUT1"):
+            with pytest.raises(BadMessage):
+                Merger().add(0, start + message)
