@@ -11,6 +11,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 
 from benchmarks.harness import Claim, take_turns
@@ -78,6 +79,25 @@ def listening(calls: Callable[[], None], listens: bool) -> Callable[[], None]:
     return repeat
 
 
+def store_looks(looks: int) -> list[Claim]:
+    """What a rank pays that listens to torch's store, whose server is in this process."""
+    try:
+        from torch.distributed.distributed_c10d import TCPStore
+    except ImportError:
+        print("torch is missing: no listening to its store", file=sys.stderr)
+        return []
+    from my_utils._capture_store import LOOK_S, Listener, open_store
+
+    server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    listener = Listener(open_store(f"127.0.0.1:{server.port}"), 0, 1, lambda request: None)
+    listener.end()
+    began = time.thread_time()
+    for _ in range(looks):
+        listener._look()
+    share = (time.thread_time() - began) / looks / LOOK_S
+    return [Claim("listening to torch's store, of a core", 100 * share, "0.1 %", 0.1, "%", 1)]
+
+
 def loop() -> None:
     for _ in range(CALLS):
         pass
@@ -100,5 +120,6 @@ def run(smoke: bool) -> list[Claim]:
         Claim("set_step", ns["listening"], "of a no-op timer", ns["no-op"], "ns", 6),
         Claim("set_step, added by listening", ns["listening"] - ns["deaf"], "3 ns", 3, "ns", 1),
     ]
+    claims += store_looks(20 if smoke else 5000)
     before = os.environ.get("BEFORE")
     return [*claims, against_before(before, smoke)] if before else claims

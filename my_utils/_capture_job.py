@@ -30,14 +30,17 @@ from ._control_file import (
     read_requests,
 )
 from ._files import whole_file
+from ._ranks import current_rank
+from ._store import default_store
 from ._warnings import warn_once
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from torch._C._distributed_c10d import Store
 
+    from ._capture_store import Listener
     from .profiling.capture_controller import CaptureController
 
-__all__ = ["at_step", "offer", "register"]
+__all__ = ["at_step", "listen", "register"]
 
 _logger = logging.getLogger("my_utils")
 
@@ -366,8 +369,8 @@ def tell(
     assert checked_answer(answer) is not None
     if log_dir:
         _answers.put(answer_path(log_dir, id, rank), json.dumps(answer).encode() + b"\n")
-    for listener in list(_listeners):
-        listener(id, rank, answer)
+    if _listener is not None:
+        _listener.answer(id, rank, answer)
 
 
 # --- the job ---
@@ -380,9 +383,11 @@ class _Job:
         self.lock = threading.RLock()
         self.seen: dict[str, Request] = {}
         self.windows: list[_Window] = []
-        self.offered: list[Request] = []
+        self.offered: list[Request] = []  # from the listener's thread
 
     def at_step(self, timer: _core.Timer, step: int) -> None:
+        if _wants_store:
+            _listen_to_default_store()
         with self.lock:
             self.hear(timer, step)
             opening = [item for item in self.windows if item.opens_at(timer, step)]
@@ -396,7 +401,7 @@ class _Job:
     def forget_the_ended(self) -> None:
         with self.lock:
             self.windows = [item for item in self.windows if item.state not in ("done", "failed")]
-            _core.watch_steps(bool(self.windows or self.offered))
+            _core.watch_steps(bool(self.windows or self.offered or _wants_store))
 
     def hear(self, timer: _core.Timer, step: int) -> None:
         while (text := _core.take_control()) is not None:
@@ -463,8 +468,10 @@ class _Job:
 
 
 def _place() -> tuple[str, int]:
-    """The log directory and the rank."""
+    """The log directory, "" for none, and the rank."""
     state = _core.output_state()
+    if not state["csv_path"]:
+        return "", current_rank()
     return os.path.dirname(state["csv_path"]), state["rank"]
 
 
@@ -481,11 +488,32 @@ def at_step(timer: _core.Timer, step: int) -> None:
         _core.watch_steps(False)
 
 
-def offer(request: Request) -> None:
-    """A request that came another way than by the control file. From any thread."""
+def _offer(request: Request) -> None:
     with _job.lock:
         _job.offered.append(request)
         _core.watch_steps(True)
+
+
+def listen(store: Store | str) -> None:
+    """See `my_utils.capture.listen`."""
+    from ._capture_store import Listener, job_size, open_store
+
+    global _listener
+    if _listener is None or not _listener.alive:
+        own = open_store(store)
+        _listener = Listener(own, _place()[1], job_size(), _offer)
+
+
+def _listen_to_default_store() -> None:
+    """For MY_UTILS_CAPTURE=store, at the first step after torch.distributed began."""
+    global _wants_store
+    if default_store("") is None:
+        return
+    _wants_store = False
+    try:
+        listen("default")
+    except (OSError, RuntimeError, ValueError) as error:
+        warn_once("capture_store", f"requests by the store are not heard: {error}")
 
 
 def register(controller: CaptureController) -> None:
@@ -496,7 +524,8 @@ def register(controller: CaptureController) -> None:
 # --- the process ---
 
 _controllers: weakref.WeakSet[CaptureController] = weakref.WeakSet()
-_listeners: list[Callable[[str, int, dict[str, Any]], object]] = []
+_listener: Listener | None = None
+_wants_store = os.environ.get("MY_UTILS_CAPTURE") == "store"
 _answers = _Answers()
 _job = _Job()
 atexit.register(lambda: _answers.finish())
@@ -504,11 +533,14 @@ atexit.register(lambda: _answers.finish())
 
 def _start_anew_in_child() -> None:
     """Windows and answers are the parent's."""
-    global _answers, _job
+    global _answers, _job, _listener, _wants_store
     for window in _job.windows:
         atexit.unregister(window.close_at_exit)
+    if _listener is not None:
+        atexit.unregister(_listener.end)
     _answers = _Answers()
     _job = _Job()
+    _listener, _wants_store = None, False
 
 
 os.register_at_fork(after_in_child=_start_anew_in_child)

@@ -80,6 +80,10 @@ class Request:
         """Whether the rank is among those that are asked."""
         return self.ranks is None or any(low <= rank <= high for low, high in self.ranks)
 
+    def rank_numbers(self) -> list[int]:
+        """The ranks that are named."""
+        return [rank for low, high in self.ranks or () for rank in range(low, high + 1)]
+
     def as_data(self) -> dict[str, Any]:
         """What stands in the file."""
         data = dataclasses.asdict(self)

@@ -14,6 +14,7 @@ job, or by root, are obeyed.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import sys
@@ -22,6 +23,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from . import _capture_store
 from ._capture_steps import Survey, step_ahead, survey
 from ._control_file import (
     BACKENDS,
@@ -41,9 +43,19 @@ from ._ranks import check_ranks
 from .live import parse_ranks
 
 if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
+
     from .profiling.capture_controller import CaptureController
 
-__all__ = ["Request", "answers", "main", "register", "request_capture", "wait_for_capture"]
+__all__ = [
+    "Request",
+    "answers",
+    "listen",
+    "main",
+    "register",
+    "request_capture",
+    "wait_for_capture",
+]
 
 EXIT_FINE = 0
 EXIT_NOBODY = 1
@@ -52,6 +64,8 @@ EXIT_FAILED = 3
 
 WAIT_S = 120.0
 LOOK_S = 0.2
+LOOK_AT_ALL_S = 1.0  # journals are large
+ANSWER_S = 10.0  # for a rank to say at which step it is
 
 _EPILOG = """\
 exit status:
@@ -75,6 +89,7 @@ def request_capture(
     window: Mapping[str, Any] | None = None,
     at_start: bool = False,
     lead_s: float | None = None,
+    store: Store | str | None = None,
 ) -> Request:
     """Asks ranks of a running job for a capture window; returns the request, with its id.
 
@@ -99,10 +114,13 @@ def request_capture(
         it is among the newest 16, and "next" is "now".
     lead_s: seconds within which all ranks have read the request; 1.5 by default, and 6 where ranks
         are on other machines. "next" lies further ahead than that.
+    store: ask by torch's store in place of a file; the ranks must `listen`. A torch store,
+        "HOST:PORT" (MASTER_ADDR and MASTER_PORT of the job), or "default" for that of this process.
+        Then log_dir is not used.
 
     The request stands in `<log_dir>/my_utils.control.json`, and takes effect at a `set_step` half a
     second later or so. Raises TypeError and ValueError for wrong arguments, OSError when the file
-    cannot be written. Thread-safe.
+    cannot be written, ConnectionError when no store is there or nobody listens. Thread-safe.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -115,7 +133,9 @@ def request_capture(
         raise ValueError("ranks must name at least one rank, not none")
     if isinstance(first_step, str) and first_step not in ("next", "now"):
         raise ValueError(f"first_step must be an int, 'next' or 'now', not {first_step!r}")
-    folder = _log_dir(log_dir)
+    if store is not None and at_start:
+        raise ValueError("at_start must be False for requests by a store")
+    folder = None if store is not None else _log_dir(log_dir)
     first: int | None = None if isinstance(first_step, str) else first_step
     request = Request(
         id=new_id(),
@@ -130,11 +150,31 @@ def request_capture(
         at_start=at_start,
         time=time.time(),
     )
+    if folder is None:
+        assert store is not None
+        return _ask_by_store(store, request, first_step == "next", lead_s)
     if first_step == "next" and not at_start:
         asked = survey(os.fspath(folder), chosen).asked
         first = step_ahead(os.fspath(folder), asked, lead_s)
-        request = Request(**{**vars(request), "first_step": first})
+        request = dataclasses.replace(request, first_step=first)
     add_request(folder, request)
+    return request
+
+
+def _ask_by_store(
+    store: Store | str, request: Request, find_step: bool, lead_s: float | None
+) -> Request:
+    own = _capture_store.open_store(store)
+    world_size = _capture_store.world_size(own)
+    if world_size is None:
+        raise ConnectionError("no rank listens to this store; see my_utils.capture.listen")
+    if request.ranks is None:
+        request = dataclasses.replace(request, ranks=((0, world_size - 1),))
+    if find_step:
+        ranks = [rank for rank in request.rank_numbers() if rank < world_size]
+        first = _capture_store.step_ahead(own, request.id, ranks, lead_s, ANSWER_S)
+        request = dataclasses.replace(request, first_step=first)
+    _capture_store.ask(own, request)
     return request
 
 
@@ -178,24 +218,25 @@ def wait_for_capture(
     request: Request,
     log_dir: str | os.PathLike[str] | None = None,
     *,
+    store: Store | str | None = None,
     timeout_s: float = WAIT_S,
     tell: Callable[[int, dict[str, Any]], object] | None = None,
 ) -> dict[int, dict[str, Any]]:
     """Waits until the ranks that were asked are done, or cannot be; their answers, by rank.
 
-    log_dir: of the job; that of this process by default.
+    log_dir, store: as for `request_capture`.
     timeout_s: a rank that has not finished by then gets the state "failed", with the reason; one
         whose process is not there gets it at once.
     tell: called with (rank, answer) whenever a rank's state changes.
 
     A training process that waits for itself waits in vain: its window needs its steps.
     """
-    folder = os.fspath(_log_dir(log_dir))
-    ranks = _asked(request, folder)
+    source = _Folder(os.fspath(_log_dir(log_dir))) if store is None else _Store(store)
+    ranks = source.asked(request)
     end = time.monotonic() + timeout_s
     states: dict[int, str] = {}
     while True:
-        found = _settled(folder, request, ranks, over=time.monotonic() >= end)
+        found = source.settled(request, ranks, over=time.monotonic() >= end)
         for rank in ranks:
             answer = found.get(rank)
             if answer is not None and states.get(rank) != answer["state"]:
@@ -207,41 +248,76 @@ def wait_for_capture(
         time.sleep(LOOK_S)
 
 
-def _asked(request: Request, log_dir: str) -> list[int]:
-    """The ranks by number. "All" are those that run."""
-    if request.ranks is None:
-        return survey(log_dir).alive
-    return [rank for low, high in request.ranks for rank in range(low, high + 1)]
+class _Folder:
+    """Where answers come from: files, with what is known of who lives."""
+
+    def __init__(self, log_dir: str) -> None:
+        self.log_dir = log_dir
+        self.there = Survey({}, [])
+        self.next_look = 0.0
+
+    def asked(self, request: Request) -> list[int]:
+        """The ranks by number. "All" are those that run."""
+        return survey(self.log_dir).alive if request.ranks is None else request.rank_numbers()
+
+    def settled(
+        self, request: Request, ranks: Sequence[int], *, over: bool
+    ) -> dict[int, dict[str, Any]]:
+        """The answers, with failures for those who will give none."""
+        if over or time.monotonic() >= self.next_look:
+            self.there = survey(self.log_dir, ranks)
+            self.next_look = time.monotonic() + LOOK_AT_ALL_S
+        # After the look at who lives: no last word is lost.
+        found = answers(self.log_dir, request.id, ranks)
+        for rank in ranks:
+            if found.get(rank, {}).get("state") in FINAL_STATES:
+                continue
+            if not request.at_start and rank not in self.there.alive:
+                found[rank] = _failure(self.there.why_not(rank))
+            elif over:
+                found[rank] = _failure(_why_late(found.get(rank), self.where(rank), request))
+        return found
+
+    def where(self, rank: int) -> str:
+        known = self.there.ranks.get(rank)
+        if known is None:
+            return ""
+        stack = " > ".join(known.stack)
+        return f"; it is at step {known.step}" + (f", in {stack}" if stack else "")
 
 
-def _settled(
-    log_dir: str, request: Request, ranks: Sequence[int], *, over: bool
-) -> dict[int, dict[str, Any]]:
-    """The answers, with failures for those who will give none."""
-    there = None if request.at_start else survey(log_dir, ranks)
-    found = answers(log_dir, request.id, ranks)  # after the look at who lives: no last word is lost
-    for rank in ranks:
-        if found.get(rank, {}).get("state") in FINAL_STATES:
-            continue
-        if there is not None and rank not in there.alive:
-            found[rank] = _failure(there.why_not(rank))
-        elif over:
-            found[rank] = _failure(_why_late(rank, found.get(rank), there, request))
-    return found
+class _Store:
+    """Where answers come from: torch's store."""
+
+    def __init__(self, store: Store | str) -> None:
+        self.store = _capture_store.open_store(store)
+        self.world_size = _capture_store.world_size(self.store)
+
+    def asked(self, request: Request) -> list[int]:
+        return request.rank_numbers()
+
+    def settled(
+        self, request: Request, ranks: Sequence[int], *, over: bool
+    ) -> dict[int, dict[str, Any]]:
+        try:
+            found = _capture_store.answers(self.store, request.id, ranks)
+        except RuntimeError as error:
+            raise ConnectionError("the store of the job is gone") from error
+        for rank in ranks:
+            if found.get(rank, {}).get("state") in FINAL_STATES:
+                continue
+            if self.world_size is not None and rank >= self.world_size:
+                found[rank] = _failure(f"the job has {self.world_size} ranks")
+            elif over:
+                found[rank] = _failure(_why_late(found.get(rank), "", request))
+        return found
 
 
 def _failure(reason: str) -> dict[str, Any]:
     return {"state": "failed", "reason": reason, "files": [], "opened_at_step": None}
 
 
-def _why_late(
-    rank: int, answer: dict[str, Any] | None, there: Survey | None, request: Request
-) -> str:
-    found = None if there is None else there.ranks.get(rank)
-    where = ""
-    if found is not None:
-        stack = " > ".join(found.stack)
-        where = f"; it is at step {found.step}" + (f", in {stack}" if stack else "")
+def _why_late(answer: dict[str, Any] | None, where: str, request: Request) -> str:
     if answer is None:
         return (
             f"no answer in time{where}; does its timer call set_step, and is MY_UTILS_CAPTURE=0 "
@@ -250,6 +326,22 @@ def _why_late(
     if answer["state"] == "armed" and request.first_step is not None:
         return f"it did not come to step {request.first_step} in time{where}"
     return f"it was {answer['state']} when the time was over{where}"
+
+
+def listen(store: Store | str = "default") -> None:
+    """Lets requests by torch's store reach this rank: for ranks that share no log directory.
+
+    store: a torch store, or "default" for that of `init_process_group`. To be called on every rank,
+        after that. MY_UTILS_CAPTURE=store in the environment of the job does the same at the first
+        step.
+
+    A thread of its own looks at the store twice a second, on a connection of its own. Whoever can
+    reach the store can ask, as he can change whatever torch keeps there. Called again it does
+    nothing. It ends with the process, or with the store.
+    """
+    from . import _capture_job
+
+    _capture_job.listen(store)
 
 
 def register(controller: CaptureController) -> None:
@@ -310,7 +402,8 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("log_dir", metavar="LOG_DIR", help="the log_dir of the job")
+    add("log_dir", metavar="LOG_DIR", nargs="?", help="the log_dir of the job")
+    add("--store", metavar="HOST:PORT", help="ask by the job's store; its ranks must listen")
     add("--ranks", type=_ranks, metavar="LIST", help="such as 0,3-7 (all)")
     add("--steps", type=int, default=1, metavar="N", help="how many steps (1)")
     add("--backend", choices=BACKENDS, default="torch", help="what captures them (torch)")
@@ -388,19 +481,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (TypeError, ValueError) as error:
         parser.error(str(error))
     except OSError as error:
-        print(f"{error.filename or arguments.log_dir}: {error.strerror}", file=sys.stderr)
+        place = error.filename or arguments.store or arguments.log_dir
+        print(f"{place}: {error.strerror or error}", file=sys.stderr)
         return EXIT_USAGE
     except KeyboardInterrupt:
         return EXIT_FAILED
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    there = survey(arguments.log_dir, arguments.ranks)
-    missing = {rank: there.why_not(rank) for rank in there.asked if rank not in there.alive}
-    if not arguments.at_start and not there.alive:
-        for rank, reason in missing.items():
-            print(f"rank {rank}: {reason}", file=sys.stderr)
-        print(f"{arguments.log_dir}: none of the ranks that are asked runs", file=sys.stderr)
+    if (arguments.log_dir is None) == (arguments.store is None):
+        raise ValueError("give either LOG_DIR or --store HOST:PORT")
+    missing = _missing(arguments)
+    if missing is None:
         return EXIT_NOBODY
     first: int | str = "now" if arguments.now or arguments.at_start else "next"
     request = request_capture(
@@ -415,6 +507,7 @@ def _run(arguments: argparse.Namespace) -> int:
         window=_window_of(arguments),
         at_start=arguments.at_start,
         lead_s=arguments.lead,
+        store=arguments.store,
     )
     if arguments.json and arguments.wait is None:
         print(json.dumps({"request": request.as_data()}))
@@ -426,11 +519,26 @@ def _run(arguments: argparse.Namespace) -> int:
     return _wait(arguments, request)
 
 
+def _missing(arguments: argparse.Namespace) -> dict[int, str] | None:
+    """Why ranks that are asked cannot answer; None, with a message, when none of them can."""
+    if arguments.store is not None or arguments.at_start:
+        if arguments.store is None:
+            os.scandir(arguments.log_dir).close()  # OSError
+        return {}
+    there = survey(arguments.log_dir, arguments.ranks)
+    missing = {rank: there.why_not(rank) for rank in there.asked if rank not in there.alive}
+    if there.alive:
+        return missing
+    for rank, reason in missing.items():
+        print(f"rank {rank}: {reason}", file=sys.stderr)
+    print(f"{arguments.log_dir}: none of the ranks that are asked runs", file=sys.stderr)
+    return None
+
+
 def _hint(arguments: argparse.Namespace, missing: Mapping[int, str]) -> None:
-    if not arguments.at_start:
-        for rank, reason in missing.items():
-            print(f"rank {rank}: {reason}", file=sys.stderr)
-    if not arguments.json:
+    for rank, reason in missing.items():
+        print(f"rank {rank}: {reason}", file=sys.stderr)
+    if not arguments.json and arguments.store is None:
         print(f"the ranks answer in {captures_folder(arguments.log_dir)}; --wait waits for them")
 
 
@@ -439,7 +547,9 @@ def _wait(arguments: argparse.Namespace, request: Request) -> int:
         if not arguments.json:
             print(_describe_answer(rank, answer), flush=True)
 
-    found = wait_for_capture(request, arguments.log_dir, timeout_s=arguments.wait, tell=tell)
+    found = wait_for_capture(
+        request, arguments.log_dir, store=arguments.store, timeout_s=arguments.wait, tell=tell
+    )
     if arguments.json:
         print(json.dumps({"request": request.as_data(), "answers": found}))
     fine = bool(found) and all(answer["state"] == "done" for answer in found.values())

@@ -338,6 +338,8 @@ def _serve_request(timer: _core.Timer, step: int) -> None:
 
 if os.environ.get("MY_UTILS_CAPTURE") != "0":
     _core.set_step_hook(_serve_request)
+if os.environ.get("MY_UTILS_CAPTURE") == "store":
+    _core.watch_steps(True)  # until torch.distributed has begun
 
 
 global_timer: MyTimer | NoOpMyTimer = _make_global_timer()

@@ -27,20 +27,25 @@ def free_port() -> int:
 
 
 class Ranks:
-    """`world` processes that run `code` after they met; `rank`, `world` and `dist` are there."""
+    """`world` processes that run `code` after they met; `rank`, `world` and `dist` are there.
 
-    def __init__(self, code: str, world: int, folder: Path) -> None:
+    before: code that runs before they meet. `address` is that of their store.
+    """
+
+    def __init__(self, code: str, world: int, folder: Path, before: str = "") -> None:
+        port = str(free_port())
+        self.address = f"127.0.0.1:{port}"
         settings = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
             "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(free_port()),
+            "MASTER_PORT": port,
             "WORLD_SIZE": str(world),
             "OMP_NUM_THREADS": "1",
         }
         self.processes = [
             subprocess.Popen(
-                [sys.executable, "-c", MEET + code],
+                [sys.executable, "-c", before + MEET + code],
                 env={**settings, "RANK": str(rank)},
                 cwd=folder,
                 stdout=subprocess.PIPE,

@@ -11,20 +11,29 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from my_utils import MyTimer, _capture_job, _core, _warnings, capture
+from my_utils import MyTimer, _capture_job, _capture_store, _core, _warnings, capture
 from my_utils._capture_steps import survey
-from my_utils._control_file import CONTROL_NAME, Request, RequestError, read_requests
+from my_utils._control_file import (
+    CONTROL_NAME,
+    Request,
+    RequestError,
+    answer_path,
+    read_answer,
+    read_requests,
+)
 from my_utils.profiling import _slot
 from my_utils.profiling.backends import CaptureBackend, NoOpBackend
 from my_utils.profiling.capture_controller import CaptureController
 
 from .conftest import ROOT, RunPython
 from .profile_rows import Profile
+from .ranks import Ranks
 
 # A rank that trains: each step has a name of its own in a trace. It ends when its parent does.
 LOOP = """
@@ -280,6 +289,113 @@ class TestWhoCannotAnswer:
             capture.request_capture(tmp_path, first_step="soon")
         with pytest.raises(ValueError, match="ranks"):
             capture.request_capture(tmp_path, ranks=[])
+
+
+# Ranks of one job that share nothing but torch's store. Half of them are told to listen by the
+# environment, and have a timer before there is a store.
+STORE_BEFORE = """
+import os
+if os.environ["RANK"] == "1":
+    os.environ["MY_UTILS_CAPTURE"] = "store"
+from my_utils import GlobalLogger, MyTimer, capture
+rank = int(os.environ["RANK"])
+GlobalLogger().setup(f"logs{rank}", rank=rank, console=False)
+timer = MyTimer(tag="train")
+timer.set_step(0)
+"""
+
+STORE_LOOP = """
+from pathlib import Path
+if rank == 0:
+    capture.listen()
+    capture.listen()  # changes nothing
+timer.set_step(1)  # the other one listens from here on
+dist.barrier()
+step = 2
+while not Path("stop").exists():
+    timer.set_step(step)
+    time.sleep(0.01)
+    step += 1
+    if step == 20 and rank == 0:
+        mine = capture.request_capture(store="default", backend="none", first_step=150, steps=3)
+        Path("mine").write_text(mine.id)
+"""
+
+
+@pytest.fixture(scope="module")
+def store_ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Ranks, Path]]:
+    pytest.importorskip("torch")
+    folder = tmp_path_factory.mktemp("store")
+    ranks = Ranks(STORE_LOOP, 2, folder, STORE_BEFORE)
+    wait_until((folder / "mine").exists, 120)
+    yield ranks, folder
+    (folder / "stop").touch()
+    results = ranks.finish()
+    assert [status for status, _, _ in results] == [0, 0], results
+
+
+class TestByStore:
+    def test_ranks_begin_at_the_same_step(
+        self, store_ranks: tuple[Ranks, Path], run_python: RunPython
+    ) -> None:
+        asked = ["--store", store_ranks[0].address, "--backend", "none", "--steps", 2, "--wait", 60]
+        status, data = ask_json(run_python, *asked)
+        assert status == 0, data
+        first = data["request"]["first_step"]
+        assert first > 0
+        assert opened(data["answers"]) == [first, first]
+        # Each tells its own folder as well.
+        for rank in (0, 1):
+            answer = answer_path(store_ranks[1] / f"logs{rank}", data["request"]["id"], rank)
+            wait_until(partial(is_done, answer))
+
+    def test_ranks_that_are_not_there(self, store_ranks: tuple[Ranks, Path]) -> None:
+        store = store_ranks[0].address
+        request = capture.request_capture(
+            store=store, backend="none", ranks=[1, 5], first_step="now"
+        )
+        found = capture.wait_for_capture(request, store=store, timeout_s=60)
+        assert found[1]["state"] == "done" and sorted(found) == [1, 5]
+        assert found[5]["reason"] == "the job has 2 ranks"
+
+    def test_a_rank_may_ask(self, store_ranks: tuple[Ranks, Path]) -> None:
+        store = _capture_store.open_store(store_ranks[0].address)
+        id = (store_ranks[1] / "mine").read_text()
+        wait_until(lambda: all_done(_capture_store.answers(store, id, (0, 1))))
+        assert opened(_capture_store.answers(store, id, (0, 1))) == [150, 150]
+
+    def test_a_broken_request_is_answered(self, store_ranks: tuple[Ranks, Path]) -> None:
+        store = _capture_store.open_store(store_ranks[0].address)
+        _capture_store._put(store, {"request": {"id": "odd", "steps": -1}})
+        wait_until(lambda: len(_capture_store.answers(store, "odd", (0, 1))) == 2)
+        for answer in _capture_store.answers(store, "odd", (0, 1)).values():
+            assert answer["state"] == "failed"
+            assert answer["reason"].startswith("the request is broken: steps must be an int from 1")
+
+    def test_nobody_listens(self, run_python: RunPython, tmp_path: Path) -> None:
+        distributed = pytest.importorskip("torch.distributed")
+        server = distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        done = ask(run_python, "--store", f"127.0.0.1:{server.port}")
+        assert done.returncode == 2 and "no rank listens to this store" in done.stderr
+        for store in ("host", "host:port", ":1"):
+            with pytest.raises(ValueError, match="store must be HOST:PORT"):
+                capture.request_capture(store=store)
+        with pytest.raises(TypeError, match="store must be a torch store"):
+            capture.request_capture(store=3)  # type: ignore[arg-type]
+        both = ask(run_python, tmp_path, "--store", "host:1")
+        assert both.returncode == 2 and "either LOG_DIR or --store" in both.stderr
+
+
+def is_done(path: Path) -> bool:
+    return (read_answer(path) or {}).get("state") == "done"
+
+
+def opened(answers: dict[Any, dict[str, Any]]) -> list[int]:
+    return [answer["opened_at_step"] for answer in answers.values()]
+
+
+def all_done(answers: dict[int, dict[str, Any]]) -> bool:
+    return len(answers) == 2 and all(answer["state"] == "done" for answer in answers.values())
 
 
 class TestAtStart:
