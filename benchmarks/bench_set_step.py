@@ -82,7 +82,7 @@ def listening(calls: Callable[[], None], listens: bool) -> Callable[[], None]:
 def store_looks(looks: int) -> list[Claim]:
     """What a rank pays that listens to torch's store, whose server is in this process."""
     try:
-        from torch.distributed.distributed_c10d import TCPStore
+        from torch._C._distributed_c10d import TCPStore
     except ImportError:
         print("torch is missing: no listening to its store", file=sys.stderr)
         return []
