@@ -261,6 +261,18 @@ class TraceJob:
     def finish(self) -> int: ...
     def cancel(self) -> None: ...
 
+_ReplaceRule = tuple[bytes, bytes | None]
+_ReplaceTier = tuple[tuple[_ReplaceRule, ...], bool]
+
+@final
+class Replacer:
+    """Rules that replace names in texts, in one pass. Safe to use from several threads."""
+
+    def __new__(cls, tiers: tuple[_ReplaceTier, ...]) -> Self: ...
+    def replace(
+        self, text: bytes | bytearray | memoryview, /
+    ) -> tuple[bytes | None, int, list[tuple[int, int]]]: ...
+
 class _Stages(TypedDict):
     columns: dict[str, bytes]
     paths: list[tuple[int, str]]

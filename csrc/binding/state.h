@@ -91,6 +91,7 @@ int mu_py_stats_exec(PyObject *module);
 int mu_py_time_recorder_exec(PyObject *module);
 int mu_py_timed_exec(PyObject *module);
 int mu_py_module_timer_exec(PyObject *module);
+int mu_py_replace_exec(PyObject *module);
 
 /* Frees the memory that is kept for hook events. */
 void mu_py_hook_events_free(struct mu_state *state);

@@ -20,6 +20,7 @@ from . import gpu_cases as gpu_cases
 from . import hash_cases as hash_cases
 from . import module_cases as module_cases
 from . import recorder_cases as recorder_cases
+from . import replace_cases as replace_cases
 from . import stats_cases as stats_cases
 from . import tensor_cases as tensor_cases
 from . import timing_cases as timing_cases

@@ -1,0 +1,212 @@
+#include "check.h"
+#include "replace.h"
+#include "replace_oracle.h"
+
+#include <stdio.h>
+
+#define RULE(from, to) {from, sizeof(from) - 1, to, sizeof(to) - 1}
+#define WATCH(from) {from, sizeof(from) - 1, NULL, 0}
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+#define TIER(rules, whole) {rules, COUNT(rules), whole}
+
+static const struct mu_replace_rule names[] = {
+    RULE("cudaMalloc", "musaMalloc"),
+    RULE("cudaMallocAsync", "musaMallocAsync"),
+    RULE("at::cuda::getCurrentCUDAStream", "c10::musa::getCurrentMUSAStream"),
+    RULE("at::cuda", "at::musa"),
+    RULE("<cuda.h>", "<musa.h>"),
+    RULE("kept", "kept"),
+    WATCH("cuda"),
+    WATCH("cudaMalloc"),
+};
+
+/* The result as a string; to be freed. NULL when it is the input. */
+static char *replaced(const struct mu_replace_tier *tiers, size_t count, const char *text,
+                      uint64_t *watched) {
+    struct mu_replacer *replacer;
+    struct mu_replaced out;
+    char *result = NULL;
+    if (!CHECK_INT(mu_replacer_new(tiers, count, &replacer, NULL), MU_OK)) {
+        return NULL;
+    }
+    CHECK_INT(mu_replacer_run(replacer, text, strlen(text), &out, NULL), MU_OK);
+    CHECK(oracle_agrees(tiers, count, text, strlen(text), &out));
+    if (out.count > 0) {
+        result = strndup(out.bytes, out.length);
+    }
+    *watched = out.watched_count;
+    mu_replaced_reset(&out);
+    mu_replacer_free(replacer);
+    return result;
+}
+
+static void check_replaced(const struct mu_replace_tier *tiers, size_t count, const char *text,
+                           const char *wanted) {
+    uint64_t watched;
+    char *got = replaced(tiers, count, text, &watched);
+    CHECK_STR(got, wanted);
+    free(got);
+}
+
+static void test_whole_names(void) {
+    const struct mu_replace_tier tier[] = {TIER(names, true)};
+    check_replaced(tier, 1, "p = cudaMalloc(n);", "p = musaMalloc(n);");
+    check_replaced(tier, 1, "cudaMalloc", "musaMalloc");
+    check_replaced(tier, 1, "cudaMallocAsync(cudaMalloc)", "musaMallocAsync(musaMalloc)");
+    check_replaced(tier, 1, "my_cudaMalloc cudaMallocs cudaMalloc2 xcudaMalloc", NULL);
+    check_replaced(tier, 1, "at::cuda::getCurrentCUDAStream()",
+                   "c10::musa::getCurrentMUSAStream()");
+    check_replaced(tier, 1, "at::cuda::getCurrentCUDAStreams at::cuda",
+                   "at::musa::getCurrentCUDAStreams at::musa");
+    check_replaced(tier, 1, "what::cuda::x", NULL);
+    check_replaced(tier, 1, "#include<cuda.h>\r\n", "#include<musa.h>\r\n");
+    check_replaced(tier, 1,
+                   "\xe7\x94\xa8"
+                   "cudaMalloc"
+                   "\xe5",
+                   "\xe7\x94\xa8"
+                   "musaMalloc"
+                   "\xe5");
+    check_replaced(tier, 1, "", NULL);
+}
+
+static void test_watches(void) {
+    const struct mu_replace_tier tier[] = {TIER(names, true)};
+    const struct mu_replace_rule part[] = {RULE("Foo", "Bar")};
+    const struct mu_replace_tier both[] = {TIER(part, false), TIER(names, true)};
+    uint64_t watched;
+    free(replaced(tier, 1, "cudaFree cuda mycudaFree cudaMalloc cudaMallocs cuda_", &watched));
+    CHECK_INT(watched, 3);
+    free(replaced(tier, 1, "kept cuda", &watched));
+    CHECK_INT(watched, 0);
+    free(replaced(both, 2, "cudaFoo cudaGoo", &watched));
+    CHECK_INT(watched, 1);
+}
+
+static void test_substrings(void) {
+    const struct mu_replace_rule rules[] = {
+        RULE("cuda", "musa"), RULE("cudaMalloc", "mine"), RULE("abcd", "1"),
+        RULE("bc", "2"),      RULE("bcdef", "3"),         RULE("gone", ""),
+    };
+    const struct mu_replace_tier tier[] = {TIER(rules, false)};
+    check_replaced(tier, 1, "xcudacuda cudaMallocs", "xmusamusa mines");
+    check_replaced(tier, 1, "abcdef xbcdef abc", "1ef x3 a2");
+    check_replaced(tier, 1, "gonegone", "");
+    check_replaced(tier, 1, "bbcdecuda", "b2demusa");
+}
+
+static void test_earlier_tiers_win(void) {
+    const struct mu_replace_rule mine[] = {RULE("cudaMalloc", "own"), RULE("Async", "Later")};
+    const struct mu_replace_tier tiers[] = {TIER(mine, false), TIER(names, true)};
+    check_replaced(tiers, 2, "cudaMalloc cudaMallocAsync at::cuda", "own ownLater at::musa");
+    const struct mu_replace_rule again[] = {RULE("a", "b"), RULE("a", "c")};
+    const struct mu_replace_tier equal[] = {TIER(again, false)};
+    check_replaced(equal, 1, "aa", "bb");
+}
+
+static void test_refusals(void) {
+    const struct mu_replace_rule empty[] = {RULE("", "x")}, watch[] = {WATCH("cuda")};
+    const struct mu_replace_tier tiers[] = {TIER(empty, true), TIER(watch, false),
+                                            TIER(names, true), TIER(names, true),
+                                            TIER(names, true)};
+    struct mu_replacer *replacer;
+    struct mu_error err;
+    CHECK_INT(mu_replacer_new(tiers, 1, &replacer, &err), MU_ERR_ARGUMENT);
+    CHECK_STR(err.message, "rule 0 has nothing to look for");
+    CHECK_INT(mu_replacer_new(tiers + 1, 1, &replacer, &err), MU_ERR_ARGUMENT);
+    CHECK_STR(err.message, "rule 0 watches, but not for names");
+    CHECK_INT(mu_replacer_new(tiers, 5, &replacer, &err), MU_ERR_ARGUMENT);
+    CHECK(replacer == NULL);
+    CHECK_INT(mu_replacer_new(NULL, 0, &replacer, &err), MU_OK);
+    mu_replacer_free(replacer);
+    mu_replacer_free(NULL);
+}
+
+static uint32_t next_random(uint32_t *state) {
+    *state = *state * 1664525u + 1013904223u;
+    return *state >> 8;
+}
+
+static void random_text(uint32_t *state, char *text, size_t length, const char *letters) {
+    for (size_t i = 0; i < length; i++) {
+        text[i] = letters[next_random(state) % strlen(letters)];
+    }
+}
+
+/* Rules and texts of few letters, so that matches meet, nest and fail late. */
+static void test_against_the_plain_way(void) {
+    enum { RULES = 12, TEXT = 120 };
+    uint32_t state = 1;
+    int agreed = 0;
+    for (int trial = 0; trial < 4000; trial++) {
+        static char from[2][RULES][8], to[2][RULES][4];
+        struct mu_replace_rule rules[2][RULES];
+        struct mu_replace_tier tiers[2];
+        const char *letters = trial % 2 ? "ab:" : "aab_: ";
+        char text[TEXT];
+        for (int t = 0; t < 2; t++) {
+            tiers[t] = (struct mu_replace_tier){rules[t], next_random(&state) % (RULES + 1),
+                                                next_random(&state) % 2};
+            for (int i = 0; i < RULES; i++) {
+                size_t length = 1 + next_random(&state) % 7, put = next_random(&state) % 4;
+                random_text(&state, from[t][i], length, letters);
+                random_text(&state, to[t][i], put, "xab");
+                bool is_watch = tiers[t].whole && next_random(&state) % 4 == 0;
+                rules[t][i] =
+                    (struct mu_replace_rule){from[t][i], length, is_watch ? NULL : to[t][i], put};
+            }
+        }
+        random_text(&state, text, TEXT, letters);
+        struct mu_replacer *replacer;
+        struct mu_replaced out;
+        CHECK_INT(mu_replacer_new(tiers, 2, &replacer, NULL), MU_OK);
+        CHECK_INT(mu_replacer_run(replacer, text, TEXT, &out, NULL), MU_OK);
+        agreed += CHECK(oracle_agrees(tiers, 2, text, TEXT, &out));
+        mu_replaced_reset(&out);
+        mu_replacer_free(replacer);
+    }
+    CHECK_INT(agreed, 4000);
+}
+
+/* Enough states for many blocks, and every name must be found by its own rule. */
+static void test_many_rules(void) {
+    enum { RULES = 20000, WIDTH = 32 };
+    char (*from)[WIDTH] = calloc(RULES, WIDTH), (*to)[WIDTH] = calloc(RULES, WIDTH);
+    struct mu_replace_rule *rules = calloc(RULES, sizeof(*rules));
+    struct mu_replacer *replacer;
+    if (!CHECK(from != NULL && to != NULL && rules != NULL)) {
+        return;
+    }
+    for (int i = 0; i < RULES; i++) {
+        int length = snprintf(from[i], WIDTH, "cuda%x_%d", (unsigned)i * 2654435761u, i % 7);
+        snprintf(to[i], WIDTH, "n%d", i);
+        rules[i] = (struct mu_replace_rule){from[i], (size_t)length, to[i], strlen(to[i])};
+    }
+    const struct mu_replace_tier tier = {rules, RULES, true};
+    if (CHECK_INT(mu_replacer_new(&tier, 1, &replacer, NULL), MU_OK)) {
+        int found = 0;
+        for (int i = 0; i < RULES; i++) {
+            struct mu_replaced out;
+            mu_replacer_run(replacer, from[i], rules[i].from_length, &out, NULL);
+            found += out.count == 1 && out.length == rules[i].to_length &&
+                     memcmp(out.bytes, to[i], out.length) == 0;
+            mu_replaced_reset(&out);
+        }
+        CHECK_INT(found, RULES);
+        mu_replacer_free(replacer);
+    }
+    free(from);
+    free(to);
+    free(rules);
+}
+
+int main(void) {
+    test_whole_names();
+    test_watches();
+    test_substrings();
+    test_earlier_tiers_win();
+    test_refusals();
+    test_against_the_plain_way();
+    test_many_rules();
+    return check_report();
+}
