@@ -12,7 +12,15 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["boot_id", "check_rank", "check_ranks", "current_rank", "is_chosen", "world_size"]
+__all__ = [
+    "boot_id",
+    "check_rank",
+    "check_ranks",
+    "current_rank",
+    "is_chosen",
+    "known_rank",
+    "world_size",
+]
 
 
 def current_rank() -> int:
@@ -23,6 +31,15 @@ def current_rank() -> int:
     logger = GlobalLogger()
     distributed = None if logger.is_set_up else _distributed()
     return logger.rank if distributed is None else int(distributed.get_rank())
+
+
+def known_rank() -> int | None:
+    """As `current_rank`, but None where nothing says it."""
+    from .logger import GlobalLogger, rank_from_environment
+
+    if GlobalLogger().is_set_up or _distributed() is not None:
+        return current_rank()
+    return rank_from_environment()
 
 
 def world_size() -> int:

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 GAP = "  "
 
 
-def needed(package: str, purpose: str) -> Any:
+def needed(package: str, purpose: str, extra: str = "profiling") -> Any:
     """The module `package`, or an ImportError that says how to install it and what needs it."""
     try:
         return importlib.import_module(package)
     except ImportError as error:
         raise ImportError(
             f"{purpose} needs {package}, which cannot be imported ({error}): "
-            "pip install 'my_utils[profiling]'",
+            f"pip install 'my_utils[{extra}]'",
             name=package,
         ) from error
 

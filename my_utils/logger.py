@@ -768,6 +768,11 @@ def _choose_rank(rank: object, world_size: object) -> tuple[int, int]:
     return chosen_rank, max(chosen_size or 1, chosen_rank + 1)
 
 
+def rank_from_environment() -> int | None:
+    """The rank that a launcher has set; None where none has."""
+    return _from_environment(_RANK_VARIABLES, 0)
+
+
 def _from_environment(variables: tuple[str, ...], least: int) -> int | None:
     """The first of the variables that holds a number from `least` on."""
     for name in variables:
