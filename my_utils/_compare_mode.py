@@ -1,0 +1,305 @@
+"""CompareWithCPU: every operator a second time, and what the two results have in common."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from ._module_path import where
+from ._op_check import OpCheck, Rules
+from ._op_dump import dump_call
+from ._op_inputs import copied, device_of, tensors_in
+from ._op_mode import RULE, OpMode, _check_positive, rank_suffix
+from ._op_policy import Action, OpPlan, OpPolicy
+from ._op_random import Draws
+from ._op_reference import NotComparable, Reference
+from ._op_summary import OpSummary
+from ._op_views import check_view
+from ._warnings import warn_once
+from .tensors import nan_inf_count
+
+__all__ = ["CompareError", "CompareWithCPU", "choose_targets", "has_nan_or_inf"]
+
+
+class CompareError(RuntimeError):
+    """An operator failed, and `dump_error_data` asks to stop there. `files`: what was dumped."""
+
+    def __init__(self, text: str, files: list[Any]) -> None:
+        super().__init__(text)
+        self.files = files
+
+
+def choose_targets(target_list: Any, target_op: Any) -> tuple[Any, str]:
+    if target_list is not None and target_op is not None:
+        raise ValueError("target_op is another name of target_list: give one of them")
+    if target_op is not None:
+        return target_op, "target_op"
+    return target_list, "target_list"
+
+
+def check_tolerance(name: str, value: Any) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name} must be a number or None, not {value!r:.100}")
+    if not (math.isfinite(value) and value >= 0):
+        raise ValueError(f"{name} must be finite and not negative, not {value!r}")
+    return float(value)
+
+
+def has_nan_or_inf(value: Any) -> bool:
+    """Whether one of the tensors in nested results has a NaN or an infinity."""
+    for tensor in tensors_in(value):
+        if (tensor.is_floating_point() or tensor.is_complex()) and any(_counts(tensor)):
+            return True
+    return False
+
+
+def _counts(tensor: Tensor) -> tuple[int, int, int]:
+    if tensor.layout is not torch.strided:
+        tensor = tensor.to_dense()
+    return tuple(nan_inf_count(tensor))  # type: ignore[return-value]
+
+
+class CompareWithCPU(OpMode):
+    """Runs every operator in the block a second time on the CPU, and compares the results.
+
+    enabled: False makes the block an empty one.
+    atol, rtol: an element agrees where |a - b| <= atol + rtol * |b|. None: those of
+        `torch.testing.assert_close` for the dtype, each by itself.
+    target_list: operators to compare, all others are left alone; `target_op` is another name of it.
+        Names as "torch.ops.aten.addmm", "aten.addmm", "aten.addmm.default" or "addmm", or
+        operators.
+    white_list: operators that are not compared, likewise.
+    dump_error_data: the first failure is written to `output_dir` and raised as `CompareError`.
+    verbose: a line for each operator; otherwise only what fails.
+    enable_ranks: ranks on which the tool is active; None for all.
+    should_log_to_file: the log goes to `output_dir/CompareWithCPU.log`, with the rank in its name
+        where there are several, and is written by a thread of its own; otherwise it is printed.
+    output_dir: a folder, which is made.
+    start_step, end_step: active while start_step <= step_cnt < end_step, see `step()`.
+
+    By keyword only:
+
+    namespaces: operators of other libraries that may be run twice. Without it only those of aten
+        and prims are: a collective that one rank runs twice would corrupt the others.
+    reference: what to compare with: a device; "float64", the same operator on the same device; or a
+        function `(func, args, kwargs) -> result`, which gets copies.
+    check_stride: whether other strides are a failure; None: where both ran on one kind of device.
+    every: active in every n-th step. max_elements: of larger tensors as many elements are compared.
+
+    `summary` has counts and the worst figures by operator and module; `errors` counts what the tool
+    could not do. Results, gradients and random numbers of the training are the same, bit for bit,
+    with the tool and without it. Random operators are compared with the numbers that they drew
+    where the reference is on the same kind of device, and skipped elsewhere. What has no like on
+    the reference is skipped and counted, with the reason in the log.
+
+    A block is for one thread and its backward pass. TypeError and ValueError name a wrong argument.
+
+    >>> model = torch.nn.Linear(2, 2)
+    >>> with CompareWithCPU(verbose=False) as compare:  # doctest: +ELLIPSIS
+    ...     model(torch.ones(1, 2)).sum().backward()
+    2...
+    >>> compare.summary.failed
+    0
+    """
+
+    test_name: ClassVar[str] = "CompareWithCPU"
+
+    def __init__(
+        self,
+        enabled: bool = True,
+        atol: float | None = None,
+        rtol: float | None = None,
+        target_list: Any = None,
+        white_list: Any = None,
+        dump_error_data: bool = False,
+        verbose: bool = True,
+        enable_ranks: int | Iterable[int] | None = None,
+        should_log_to_file: bool = False,
+        output_dir: str | os.PathLike[str] = "",
+        start_step: int | None = None,
+        end_step: int | None = None,
+        *,
+        target_op: Any = None,
+        namespaces: Iterable[str] = (),
+        reference: Any = "cpu",
+        check_stride: bool | None = None,
+        every: int = 1,
+        max_elements: int | None = None,
+    ) -> None:
+        targets, argument = choose_targets(target_list, target_op)
+        super().__init__(
+            enabled=enabled,
+            policy=OpPolicy(targets, white_list, namespaces, argument),
+            verbose=verbose,
+            enable_ranks=enable_ranks,
+            should_log_to_file=should_log_to_file,
+            output_dir=output_dir,
+            start_step=start_step,
+            end_step=end_step,
+            every=every,
+        )
+        if max_elements is not None:
+            _check_positive("max_elements", max_elements)
+        self.dump_error_data = bool(dump_error_data)
+        self.summary = OpSummary()
+        self._atol = check_tolerance("atol", atol)
+        self._rtol = check_tolerance("rtol", rtol)
+        self._reference = Reference(reference)
+        self._check_stride = check_stride
+        self._max_elements = max_elements
+        self._rules: dict[str, Rules] = {}
+
+    def _watch(self, plan: OpPlan, args: Any, kwargs: dict[str, Any]) -> Any:
+        title = self._title(plan)
+        if plan.action is Action.PASS:
+            self._pass(plan, title)
+            return plan.func(*args, **kwargs)
+        if self.verbose:
+            self._log.line(title, " starts to run ...")
+        if plan.action is Action.VIEW:
+            return self._watch_view(plan, title, args, kwargs)
+        return self._watch_values(plan, title, args, kwargs)
+
+    def _pass(self, plan: OpPlan, title: str) -> None:
+        if self.verbose:
+            self._log.line(title, " ", plan.reason)
+        self.summary.add(plan.name, where().name, "skipped", None, plan.reason)
+
+    # --- operators that compute ---
+
+    def _watch_values(self, plan: OpPlan, title: str, args: Any, kwargs: dict[str, Any]) -> Any:
+        try:
+            call = _Call(plan, args, kwargs, keep=self.dump_error_data)
+        except Exception as error:
+            self._failed_itself(title, error)
+            return plan.func(*args, **kwargs)
+        result = plan.func(*args, **kwargs)
+        try:
+            check = self._compare(call, title, result, plan.written(args, kwargs))
+        except Exception as error:
+            self._failed_itself(title, error)
+            return result
+        if check is not None and not check.agrees:
+            self._fail(call, title, check, result, plan.written(args, kwargs))
+        return result
+
+    def _compare(self, call: _Call, title: str, result: Any, written: list[Any]) -> OpCheck | None:
+        plan = call.plan
+        try:
+            drew = call.draws if call.draws is not None and call.draws.changed() else None
+            expected = self._reference.run(plan, *call.inputs, call.device, drew)
+        except NotComparable as error:
+            self._skip(plan, title, str(error))
+            return None
+        if self.verbose:
+            for note in expected.notes:
+                self._log.line(note)
+        check = OpCheck(self._rules_on(call.device), expected.dtypes)
+        if not _is_written(result, written):
+            check.values(result, expected.result)
+        for place, pair in enumerate(zip(written, expected.written, strict=True)):
+            check.values(*pair, where=f"written.{place}" if len(written) > 1 else "")
+        if has_nan_or_inf((result, written)):
+            self._log.line("[WARNING] ", title, " gives NaN or Inf")
+        if check.agrees:
+            self._succeed(plan, title, check)
+        return check
+
+    def _rules_on(self, device: torch.device) -> Rules:
+        rules = self._rules.get(device.type)
+        if rules is None:
+            strides = self._check_stride
+            if strides is None:
+                strides = self._reference.is_same_device(device)
+            rules = Rules(self._atol, self._rtol, strides, self._max_elements)
+            self._rules[device.type] = rules
+        return rules
+
+    def _skip(self, plan: OpPlan, title: str, reason: str) -> None:
+        if self.verbose:
+            self._log.line(title, " is not compared: ", reason)
+        self.summary.add(plan.name, where().name, "skipped", None, reason)
+
+    def _succeed(self, plan: OpPlan, title: str, check: OpCheck) -> None:
+        if self.verbose:
+            self._log.line(title, " succeeds to pass ", self.test_name, " test")
+        self.summary.add(plan.name, where().name, "succeeds", check.metrics)
+
+    # --- views ---
+
+    def _watch_view(self, plan: OpPlan, title: str, args: Any, kwargs: dict[str, Any]) -> Any:
+        result = plan.func(*args, **kwargs)
+        try:
+            check = OpCheck(Rules(strides=True))
+            check_view(check, plan, args, kwargs, result)
+        except Exception as error:
+            self._failed_itself(title, error)
+            return result
+        if check.agrees:
+            self._succeed(plan, title, check)
+        else:
+            self._fail(_Call(plan, args, kwargs, keep=False), title, check, result, [])
+        return result
+
+    # --- failures ---
+
+    def _fail(self, call: _Call, title: str, check: OpCheck, result: Any, written: Any) -> None:
+        self.summary.add(call.plan.name, where().name, "fails", check.metrics)
+        line = self._log.line
+        line("\n", RULE)
+        line("[ERROR] ", title, " fails to pass ", self.test_name, " test")
+        self._log_call(*call.shown)
+        self._log_output(result)
+        line(f"...... compare with {self._reference.name} .......")
+        for text in check.lines:
+            line(text, "\n")
+        line(RULE, "\n")
+        self._log.flush()
+        if self.dump_error_data:
+            self._dump_and_raise(call, title, check, (result, written))
+
+    def _dump_and_raise(self, call: _Call, title: str, check: OpCheck, outputs: Any) -> None:
+        stem = f"{call.plan.name}{rank_suffix()}"
+        try:
+            files = dump_call(self.output_dir, stem, call.plan.overload, call.shown, outputs)
+            said = f"inputs and outputs are in {files[0]} and {files[2]}"
+        except Exception as error:  # a full disk must not hide what was found
+            files, said = [], f"inputs and outputs could not be written: {error}"
+            warn_once("op_dump", said)
+        what = check.lines[0].split("\n")[0]
+        raise CompareError(f"{title} fails to pass {self.test_name} test ({what}); {said}", files)
+
+    def _end(self) -> None:
+        if self.summary.rows:
+            self._log.line("\n", self.summary.table())
+
+
+class _Call:
+    """An operator's inputs as they are before it runs.
+
+    inputs: copies for the reference, which may write to them. shown: what is printed and dumped:
+    copies that nobody writes to where `keep` is set, else `inputs`.
+    """
+
+    __slots__ = ("device", "draws", "inputs", "plan", "shown")
+
+    def __init__(self, plan: OpPlan, args: Any, kwargs: dict[str, Any], keep: bool) -> None:
+        self.plan = plan
+        self.inputs = copied((args, kwargs))
+        self.shown = copied(self.inputs) if keep and plan.writes else self.inputs
+        self.device = device_of(args, kwargs)
+        self.draws = Draws(args, kwargs, self.device) if plan.may_draw else None
+
+
+def _is_written(result: Any, written: list[Any]) -> bool:
+    """Whether all of the result are arguments that were written to, which are compared anyway."""
+    if isinstance(result, list | tuple):
+        return bool(result) and all(_is_written(item, written) for item in result)
+    return result is None or any(result is item for item in written)

@@ -1,0 +1,303 @@
+"""NanInfTracker: the first operator that gives a NaN or an infinity which its inputs had not."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from ._compare_mode import choose_targets
+from ._module_path import where
+from ._op_dump import dump_call
+from ._op_inputs import copied, tensors_in
+from ._op_mode import RULE, OpMode, rank_suffix
+from ._op_policy import Action, OpPlan, OpPolicy
+from ._warnings import warn_once
+from .tensors import nan_inf_count
+
+__all__ = ["NanInfError", "NanInfFinding", "NanInfTracker"]
+
+_SHOWN_A_STEP = 20  # of those that only pass on what came in
+
+Role = Literal["producer", "propagator"]
+
+
+class NanInfError(RuntimeError):
+    """An operator gave a NaN or Inf, and `dump_error_data` asks to stop. `files`: the dump."""
+
+    def __init__(self, text: str, files: list[Any]) -> None:
+        super().__init__(text)
+        self.files = files
+
+
+@dataclass(frozen=True, slots=True)
+class NanInfFinding:
+    """One call whose result is not finite.
+
+    title: as the log names it. role: "producer" where no input had the like, else "propagator".
+    nan, pos_inf, neg_inf: elements of the results. step: `step_cnt` at the time.
+    """
+
+    title: str
+    op: str
+    module: str
+    role: Role
+    nan: int
+    pos_inf: int
+    neg_inf: int
+    elements: int
+    step: int
+
+
+class _Count:
+    """NaNs and infinities of several tensors and numbers together."""
+
+    __slots__ = ("elements", "nan", "neg_inf", "pos_inf")
+
+    def __init__(self) -> None:
+        self.nan = self.pos_inf = self.neg_inf = self.elements = 0
+
+    @property
+    def inf(self) -> int:
+        return self.pos_inf + self.neg_inf
+
+    def add(self, value: Any) -> None:
+        if isinstance(value, Tensor):
+            self._add_tensor(value)
+        elif isinstance(value, float):
+            self.nan += math.isnan(value)
+            self.pos_inf += value == math.inf
+            self.neg_inf += value == -math.inf
+        elif isinstance(value, list | tuple):
+            for item in value:
+                self.add(item)
+        elif isinstance(value, dict):
+            for item in value.values():
+                self.add(item)
+
+    def _add_tensor(self, tensor: Tensor) -> None:
+        self.elements += tensor.numel()
+        if not (tensor.is_floating_point() or tensor.is_complex()):
+            return
+        counts = nan_inf_count(_plain(tensor))
+        self.nan += counts.nan
+        self.pos_inf += counts.pos_inf
+        self.neg_inf += counts.neg_inf
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    return tensor if tensor.layout is torch.strided else tensor.to_dense()
+
+
+def _is_clean(value: Any) -> bool:
+    """Whether all is finite; the fast way, for what nearly always is."""
+    if type(value) is Tensor:
+        if not value.is_floating_point() and not value.is_complex():
+            return True
+        counts = nan_inf_count(value if value.layout is torch.strided else value.to_dense())
+        return not (counts.nan or counts.pos_inf or counts.neg_inf)
+    if isinstance(value, list | tuple):
+        return all(_is_clean(item) for item in value)
+    if isinstance(value, Tensor):
+        return _is_clean(value.as_subclass(Tensor))
+    return not (isinstance(value, float) and not math.isfinite(value))
+
+
+class NanInfTracker(OpMode):
+    """Tells which operator in the block was the first to give a NaN or an infinity.
+
+    Nothing is run twice; tensors are read where they are, by one pass at the speed of memory. A NaN
+    is always a warning. An infinity is one where it came from finite inputs, outside of the
+    operators that make constants and masks, where it is meant.
+
+    The arguments are those of `CompareWithCPU`; `verbose` is off unless it is asked for. With
+    `dump_error_data` the first producer is written to `output_dir` and raised as `NanInfError`.
+
+    `findings` has what was found in its order, `first` the one to look at: the first producer,
+    an operator whose inputs were clean. Others are propagators.
+
+    >>> x = torch.tensor([1.0, 0.0])
+    >>> with NanInfTracker() as tracker:  # doctest: +ELLIPSIS
+    ...     y = (x / x).sum()
+    2...
+    >>> tracker.first.op, tracker.first.role, tracker.first.nan
+    ('torch.ops.aten.div', 'producer', 1)
+    >>> [found.role for found in tracker.findings]
+    ['producer', 'propagator']
+    """
+
+    test_name: ClassVar[str] = "NanInfTracker"
+
+    def __init__(
+        self,
+        enabled: bool = True,
+        target_list: Any = None,
+        white_list: Any = None,
+        dump_error_data: bool = False,
+        verbose: bool = False,
+        enable_ranks: int | Iterable[int] | None = None,
+        should_log_to_file: bool = False,
+        output_dir: str | os.PathLike[str] = "",
+        start_step: int | None = None,
+        end_step: int | None = None,
+        *,
+        target_op: Any = None,
+        every: int = 1,
+    ) -> None:
+        targets, argument = choose_targets(target_list, target_op)
+        super().__init__(
+            enabled=enabled,
+            policy=OpPolicy(targets, white_list, (), argument, any_namespace=True),
+            verbose=verbose,
+            enable_ranks=enable_ranks,
+            should_log_to_file=should_log_to_file,
+            output_dir=output_dir,
+            start_step=start_step,
+            end_step=end_step,
+            every=every,
+        )
+        self.dump_error_data = bool(dump_error_data)
+        self.findings: list[NanInfFinding] = []
+        self._quiet = 0  # propagators of this step that were not shown
+
+    @property
+    def first(self) -> NanInfFinding | None:
+        """The first producer; where there is none, the first that was seen."""
+        producers = (found for found in self.findings if found.role == "producer")
+        return next(producers, self.findings[0] if self.findings else None)
+
+    def _watch(self, plan: OpPlan, args: Any, kwargs: dict[str, Any]) -> Any:
+        if plan.action is not Action.COMPARE:  # views have no new values
+            if self.verbose and plan.action is Action.PASS:
+                self._log.line(self._title(plan), " ", plan.reason)
+            return plan.func(*args, **kwargs)
+        if plan.writes or self.dump_error_data:
+            return self._watch_written(plan, args, kwargs)
+        result = plan.func(*args, **kwargs)
+        try:
+            clean = _is_clean(result)
+        except Exception as error:
+            self._failed_itself(self._title(plan), error)
+            return result
+        if not clean:
+            self._found(plan, (args, kwargs), (args, kwargs), result, result)
+        elif self.verbose:
+            self._log.line(self._title(plan), " succeeds to pass ", self.test_name, " test")
+        return result
+
+    def _watch_written(self, plan: OpPlan, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Of inputs that are written to, what they were must be known before."""
+        shown = before = None
+        try:
+            if self.dump_error_data:
+                shown = copied((args, kwargs))
+            before = _Count()
+            before.add(_except_out(plan, args, kwargs))
+        except Exception as error:
+            self._failed_itself(self._title(plan), error)
+        result = plan.func(*args, **kwargs)
+        try:
+            outputs = (result, plan.written(args, kwargs))
+            clean = before is None or _is_clean(outputs)
+        except Exception as error:
+            self._failed_itself(self._title(plan), error)
+            return result
+        if not clean:
+            self._found(plan, before, shown or (args, kwargs), result, outputs)
+        return result
+
+    # --- what is found ---
+
+    def _found(self, plan: OpPlan, before: Any, shown: Any, result: Any, outputs: Any) -> None:
+        inputs, after = before, _Count()
+        if not isinstance(before, _Count):
+            inputs = _Count()
+            inputs.add(before)
+        for tensor in _distinct(outputs):
+            after.add(tensor)
+        if not after.nan and (inputs.inf or plan.constant):
+            return  # infinities that were there before, or are meant
+        if not after.nan and not any(True for _ in tensors_in(shown)):
+            return  # a constant
+        finding = self._finding(plan, inputs, after)
+        self.findings.append(finding)
+        self._log_finding(finding, inputs, shown, result)
+        if self.dump_error_data and finding.role == "producer":
+            self._dump_and_raise(plan, finding, shown, outputs)
+
+    def _finding(self, plan: OpPlan, inputs: _Count, after: _Count) -> NanInfFinding:
+        return NanInfFinding(
+            title=self._title(plan),
+            op=plan.name,
+            module=where().name,
+            role="propagator" if inputs.nan else "producer",
+            nan=after.nan,
+            pos_inf=after.pos_inf,
+            neg_inf=after.neg_inf,
+            elements=after.elements,
+            step=self.step_cnt,
+        )
+
+    def _log_finding(self, found: NanInfFinding, inputs: _Count, shown: Any, result: Any) -> None:
+        line = self._log.line
+        counts = (
+            f"{found.nan} NaN, {found.pos_inf} +Inf, {found.neg_inf} -Inf of {found.elements} "
+            "elements"
+        )
+        if found.role == "propagator":
+            self._quiet += 1
+            if self._quiet <= _SHOWN_A_STEP:
+                line("[WARNING] ", found.title, f" passes on what came in: {counts}")
+            return
+        came = f"; {inputs.inf} Inf came in" if inputs.inf else "; its inputs are finite"
+        line("\n", RULE)
+        line("[WARNING] ", found.title, f" fails to pass {self.test_name} test: {counts}{came}")
+        self._log_call(*shown)
+        self._log_output(result)
+        line(RULE, "\n")
+        self._log.flush()
+
+    def _dump_and_raise(self, plan: OpPlan, found: NanInfFinding, shown: Any, outputs: Any) -> None:
+        try:
+            files = dump_call(
+                self.output_dir, f"{plan.name}{rank_suffix()}", plan.overload, shown, outputs
+            )
+            said = f"inputs and outputs are in {files[0]} and {files[2]}"
+        except Exception as error:  # a full disk must not hide what was found
+            files, said = [], f"inputs and outputs could not be written: {error}"
+            warn_once("op_dump", said)
+        raise NanInfError(f"{found.title} fails to pass {self.test_name} test; {said}", files)
+
+    # --- steps ---
+
+    def _begin_step(self) -> None:
+        self._quiet = 0
+        super()._begin_step()
+
+    def _end_step(self) -> None:
+        if self._quiet > _SHOWN_A_STEP:
+            self._log.line(f"[WARNING] {self._quiet - _SHOWN_A_STEP} more passed on what came in")
+
+    def _end(self) -> None:
+        self._end_step()
+        first = self.first
+        if first is None:
+            self._log.line(f"no NaN and no unexpected Inf in {self.step_cnt + 1} steps")
+        else:
+            self._log.line(f"first: {first.title} in step {first.step} ({first.role})")
+
+
+def _except_out(plan: OpPlan, args: Any, kwargs: dict[str, Any]) -> Any:
+    """The inputs without `out=`, whose old values nobody reads."""
+    if not any(name == "out" or name.startswith("out") for _, name in plan.writes):
+        return args, kwargs
+    return args, {name: value for name, value in kwargs.items() if not name.startswith("out")}
+
+
+def _distinct(value: Any) -> list[Tensor]:
+    return list({id(tensor): tensor for tensor in tensors_in(value)}.values())

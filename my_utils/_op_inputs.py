@@ -1,0 +1,199 @@
+"""What an operator is called with: copies that keep strides, views and aliasing, and their move to
+the device and the dtypes on which a reference is computed.
+
+>>> import torch
+>>> base = torch.arange(6.0)
+>>> first, second = copied((base[:4], base[2:]))
+>>> first[3] = -1
+>>> second
+tensor([ 2., -1.,  4.,  5.])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["WIDER", "converted", "copied", "device_of", "map_tensors", "tensors_in"]
+
+# What takes the place of a dtype that a device cannot compute with.
+WIDER: dict[torch.dtype, torch.dtype] = {
+    torch.float16: torch.float32,
+    torch.bfloat16: torch.float32,
+    torch.complex32: torch.complex64,
+    torch.float8_e4m3fn: torch.float32,
+    torch.float8_e5m2: torch.float32,
+    torch.float8_e4m3fnuz: torch.float32,
+    torch.float8_e5m2fnuz: torch.float32,
+}
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """The tensors in nested lists, tuples and dicts, in their order."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from tensors_in(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from tensors_in(item)
+
+
+def map_tensors(value: Any, change: Callable[[Tensor], Any]) -> Any:
+    """The same lists, tuples and dicts with other tensors in them."""
+    if isinstance(value, Tensor):
+        return change(value)
+    kind = type(value)
+    if kind is list or kind is tuple:
+        return kind([map_tensors(item, change) for item in value])
+    if kind is dict:
+        return {key: map_tensors(item, change) for key, item in value.items()}
+    return value
+
+
+def device_of(args: Any, kwargs: dict[str, Any]) -> torch.device:
+    """Where an operator runs: where its tensors are, a scalar on the CPU aside, or are made."""
+    found = None
+    for tensor in tensors_in((args, kwargs)):
+        if tensor.device.type != "cpu":
+            return tensor.device
+        found = tensor.device
+    given = kwargs.get("device")
+    if found is None and given is not None:
+        return torch.device(given)
+    return found or torch.device("cpu")
+
+
+# --- copies ---
+
+
+def copied(value: Any, device: torch.device | None = None) -> Any:
+    """`value` with copies of its tensors, on `device` or where they are.
+
+    A tensor that stands in it twice has one copy; tensors that share memory have copies that share
+    memory in the same way; strides stay as they are.
+    """
+    tensors: dict[int, Tensor] = {id(tensor): tensor for tensor in tensors_in(value)}
+    copies: dict[int, Tensor] = {}
+    for group in _sharing(list(tensors.values())):
+        if len(group) == 1:
+            copies[id(group[0])] = _copy(group[0], device)
+        else:
+            copies.update(_copy_together(group, device))
+    return map_tensors(value, lambda tensor: copies[id(tensor)])
+
+
+def _copy(tensor: Tensor, device: torch.device | None) -> Tensor:
+    if device is not None and device != tensor.device:
+        copy = tensor.to(device)
+    else:
+        copy = tensor.clone()
+    if copy.layout is not torch.strided or copy.stride() == tensor.stride():
+        return copy
+    return _copy_together([tensor], device)[id(tensor)]
+
+
+def _has_memory(tensor: Tensor) -> bool:
+    return tensor.layout is torch.strided and tensor.device.type != "meta" and not tensor.is_nested
+
+
+def _span(tensor: Tensor) -> int:
+    """Elements from the first to the last in memory, both counted."""
+    if tensor.numel() == 0:
+        return 0
+    if tensor.is_contiguous():
+        return tensor.numel()
+    pairs = zip(tensor.shape, tensor.stride(), strict=True)
+    return 1 + sum((size - 1) * stride for size, stride in pairs)
+
+
+def _sharing(tensors: list[Tensor]) -> list[list[Tensor]]:
+    """Groups of tensors whose memory overlaps."""
+    if len(tensors) < 2:
+        return [tensors] if tensors else []
+    groups: list[list[Tensor]] = []
+    ranges = []
+    for tensor in tensors:
+        if _has_memory(tensor) and (span := _span(tensor)):
+            begin = tensor.data_ptr()
+            ranges.append((tensor.device, begin, begin + span * tensor.element_size(), tensor))
+        else:
+            groups.append([tensor])
+    ranges.sort(key=lambda item: (str(item[0]), item[1]))
+    last_device, reached = None, 0
+    for device, begin, end, tensor in ranges:
+        if groups and device == last_device and begin < reached:
+            groups[-1].append(tensor)
+        else:
+            groups.append([tensor])
+            last_device, reached = device, 0
+        reached = max(reached, end)
+    return groups
+
+
+_ALIGNMENT = 64  # bytes; kernels choose their way by the alignment, which so stays what it was
+
+
+def _copy_together(group: list[Tensor], device: torch.device | None) -> dict[int, Tensor]:
+    """Copies the bytes from the first to the last of the group, and puts the views upon them."""
+    storage = group[0].untyped_storage()
+    start = storage.data_ptr()
+    first = min(tensor.data_ptr() for tensor in group) - start
+    last = max(tensor.data_ptr() + _span(tensor) * tensor.element_size() for tensor in group)
+    first -= first % _ALIGNMENT
+    everything = torch.empty(0, dtype=torch.uint8, device=group[0].device)
+    everything.set_(storage, first, (last - start - first,), (1,))
+    bytes_ = everything.clone() if device is None else everything.to(device, copy=True)
+    memory = bytes_.untyped_storage()
+    copies = {}
+    for tensor in group:
+        size = tensor.element_size()
+        offset = (tensor.data_ptr() - start - first) // size
+        view = torch.empty(0, dtype=tensor.dtype, device=bytes_.device)
+        copies[id(tensor)] = view.set_(memory, offset, tensor.shape, tensor.stride())
+    return copies
+
+
+# --- other dtypes ---
+
+
+def converted(
+    value: Any, device: torch.device, dtypes: Mapping[torch.dtype, torch.dtype] | None = None
+) -> Any:
+    """The arguments of a call for another device, and for other dtypes where `dtypes` has them.
+
+    Copies are made of tensors that change; `device=` and `dtype=` arguments are changed, too.
+    Integers stay integers. Views among tensors that change their dtype are separated.
+    """
+    if any(tensor.device != device for tensor in tensors_in(value)):
+        value = copied(value, device)
+    if dtypes:
+        value = map_tensors(value, lambda tensor: _with_dtype(tensor, dtypes))
+    return _convert_options(value, device, dtypes or {})
+
+
+def _with_dtype(tensor: Tensor, dtypes: Mapping[torch.dtype, torch.dtype]) -> Tensor:
+    other = dtypes.get(tensor.dtype)
+    return tensor if other is None else tensor.to(other)
+
+
+def _convert_options(
+    value: Any, device: torch.device, dtypes: Mapping[torch.dtype, torch.dtype]
+) -> Any:
+    kind = type(value)
+    if kind is torch.dtype:
+        return dtypes.get(value, value)
+    if kind is torch.device:
+        return device
+    if kind is list or kind is tuple:
+        return kind([_convert_options(item, device, dtypes) for item in value])
+    if kind is dict:
+        return {
+            key: False if key == "pin_memory" and item else _convert_options(item, device, dtypes)
+            for key, item in value.items()
+        }
+    return value

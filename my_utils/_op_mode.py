@@ -1,0 +1,221 @@
+"""What the comparison tools have in common: the block, its steps and ranks, the log, the way of
+every operator through the mode."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ClassVar, Self
+
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ._compare_log import OpLog
+from ._module_path import is_backward, where
+from ._op_check import describe
+from ._op_policy import Action, OpPlan, OpPolicy
+from ._ranks import check_ranks, current_rank, is_chosen, world_size
+from ._warnings import warn_once
+
+__all__ = ["OpMode", "skip_dynamo"]
+
+RULE = "=" * 28
+
+
+def skip_dynamo(function: Any) -> None:
+    """Keeps torch.compile out of a function and of all that it calls, for no time at each call.
+
+    What torch does by itself to the modes of its users costs four microseconds an operator.
+    """
+    from torch._C._dynamo import eval_frame
+
+    skip = eval_frame._FrameAction.SKIP
+    eval_frame.set_code_exec_strategy(function.__code__, eval_frame._FrameExecStrategy(skip, skip))
+
+
+class OpMode(TorchDispatchMode):
+    """The base of the tools; `_watch` is theirs.
+
+    A mode may be entered many times, one after the other. What it finds wrong in itself is one
+    warning and a count in `errors`: the operator's own result goes on to the caller.
+    """
+
+    test_name: ClassVar[str] = ""
+
+    def __init__(
+        self,
+        *,
+        enabled: bool,
+        policy: OpPolicy,
+        verbose: bool,
+        enable_ranks: int | Iterable[int] | None,
+        should_log_to_file: bool,
+        output_dir: str | os.PathLike[str],
+        start_step: int | None,
+        end_step: int | None,
+        every: int = 1,
+    ) -> None:
+        super().__init__()
+        _check_step("start_step", start_step)
+        _check_step("end_step", end_step)
+        _check_positive("every", every)
+        self.enabled = bool(enabled)
+        self.verbose = bool(verbose)
+        self.output_dir = Path(output_dir)
+        self.step_cnt = 0
+        self.errors = 0
+        self._ranks = check_ranks("enable_ranks", enable_ranks)
+        self._window = (start_step, end_step)
+        self._policy = policy
+        self._plan_of = policy.plan
+        self._every = every
+        self._to_file = bool(should_log_to_file)
+        self._log = OpLog(None)
+        self._active = False
+        self._entered = 0
+
+    # --- the block ---
+
+    def __enter__(self) -> Self:
+        if not self._is_wanted():
+            return self
+        if not self._entered:
+            self._open_log()
+            self._begin_step()
+        self._entered += 1
+        super().__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if not self._entered:
+            return
+        super().__exit__(kind, error, trace)
+        self._entered -= 1
+        if not self._entered:
+            self._active = False
+            self._end()
+            self._log.close()
+
+    def _is_wanted(self) -> bool:
+        return self.enabled and is_chosen(self._ranks)
+
+    def _open_log(self) -> None:
+        path = self.output_dir / f"{self.test_name}{rank_suffix()}.log" if self._to_file else None
+        self._log = OpLog(path)
+        try:
+            self._log.open()
+        except OSError as error:
+            warn_once("op_log_open", f"{path} cannot be written ({error}); the log is printed")
+            self._log = OpLog(None)
+
+    def _end(self) -> None:
+        """What there is to say once the block has ended."""
+
+    # --- steps ---
+
+    def step(self) -> None:
+        """Says that a training step has ended: `step_cnt` grows by one. The tool is active while
+        `start_step <= step_cnt < end_step`."""
+        self.step_cnt += 1
+        if self._entered:
+            self._end_step()
+            self._begin_step()
+            self._log.flush()
+
+    def _begin_step(self) -> None:
+        start, end = self._window
+        inside = (start is None or start <= self.step_cnt) and (end is None or self.step_cnt < end)
+        self._active = inside and self.step_cnt % self._every == 0
+        self._log.line(time.strftime("%Y-%m-%d, %H:%M:%S"))
+        self._log.line(f"-------------------------  step = {self.step_cnt}  ----------------------")
+
+    def _end_step(self) -> None:
+        """What is looked at once a step."""
+
+    # --- operators ---
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # done below, for less
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return True  # else torch.compile would silently do nothing within the block
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if not self._active:
+            return func(*args, **(kwargs or {}))
+        plan = self._plan_of(func)
+        if plan.action is Action.IGNORE:
+            return func(*args, **(kwargs or {}))
+        if types and any(kind is not Tensor for kind in types):
+            return NotImplemented  # subclasses first: what they are made of comes here again
+        return self._watch(plan, args, kwargs or {})
+
+    def _watch(self, plan: OpPlan, args: Any, kwargs: dict[str, Any]) -> Any:
+        raise NotImplementedError
+
+    def _title(self, plan: OpPlan) -> str:
+        """As the log names a call: "GPT/Linear[fc]/torch.ops.aten.addmm(forward)"."""
+        phase = "backward" if is_backward() else "forward"
+        return f"{where().text}{plan.name}({phase})"
+
+    def _failed_itself(self, title: str, error: Exception) -> None:
+        self.errors += 1
+        text = f"{type(error).__name__}: {error}"
+        self._log.line(title, " could not be tested: ", text)
+        warn_once(f"op_mode_{self.test_name}", f"{title} could not be tested ({text})")
+
+    def _log_call(self, args: Any, kwargs: dict[str, Any]) -> None:
+        self._log.line("....... input .........")
+        for place, value in enumerate(args):
+            self._log.line(*_described(str(place), value))
+        for name, value in kwargs.items():
+            self._log.line(*_described(name, value))
+        self._log.line("\n")
+
+    def _log_output(self, result: Any) -> None:
+        self._log.line("...... output ........")
+        values = result if isinstance(result, list | tuple) else (result,)
+        for value in values:
+            self._log.line(describe(value) if isinstance(value, Tensor) else repr(value)[:1000])
+        self._log.line("")
+
+
+def _described(place: str, value: Any) -> tuple[str, ...]:
+    if isinstance(value, Tensor):
+        return (f"{place}: {describe(value)}, ",)
+    if isinstance(value, list | tuple) and any(isinstance(item, Tensor) for item in value):
+        lines = ["".join(_described(f"{place}.{index}", item)) for index, item in enumerate(value)]
+        return ("\n".join(lines),)
+    return (f"{place}: {value!r:.1000}, ",)
+
+
+def rank_suffix() -> str:
+    """ "_rank3", or nothing where there is one rank only."""
+    return f"_rank{current_rank()}" if world_size() > 1 else ""
+
+
+def _check_step(name: str, value: Any) -> None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+        raise TypeError(f"{name} must be an int or None, not {value!r:.100}")
+
+
+def _check_positive(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be an int, not {value!r:.100}")
+    if value < 1:
+        raise ValueError(f"{name} must be at least 1, not {value}")
+
+
+skip_dynamo(OpMode.__torch_dispatch__)

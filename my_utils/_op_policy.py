@@ -1,0 +1,198 @@
+"""Which operators a mode looks at, which it runs a second time, and why it leaves out the others.
+
+The answer is worked out once for each overload and looked up from then on.
+
+>>> import torch
+>>> policy = OpPolicy(white_list=["torch.ops.aten.addmm"])
+>>> policy.plan(torch.ops.aten.addmm.default).reason
+'is in white_list, pass'
+>>> policy.plan(torch.ops.aten.mm.default).action
+<Action.COMPARE: 'compare'>
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+
+__all__ = ["Action", "OpPlan", "OpPolicy", "check_names", "op_name"]
+
+NAMESPACES = frozenset(("aten", "prims"))
+
+# Their result is whatever was in memory. There is no tag for it.
+UNINITIALISED = frozenset(
+    (
+        *("empty", "empty_like", "empty_strided", "empty_permuted", "empty_quantized"),
+        *("new_empty", "new_empty_strided", "_empty_affine_quantized"),
+        *("_empty_per_channel_affine_quantized", "_efficientzerotensor"),
+        *("resize", "resize_", "resize_as", "resize_as_", "_resize_output", "_resize_output_"),
+    )
+)
+
+# They change what a tensor is made of, or are about memory of one device, not about values.
+ABOUT_MEMORY = frozenset(
+    (
+        *("set", "set_", "set_data", "resize_storage_bytes_", "record_stream"),
+        *("pin_memory", "_pin_memory", "is_pinned", "_reinterpret_tensor"),
+    )
+)
+
+# They write to inputs that their schema gives as read only.
+_BATCH_NORMS = (
+    *("native_batch_norm", "batch_norm", "cudnn_batch_norm", "miopen_batch_norm"),
+    *("_native_batch_norm_legit", "_batch_norm_impl_index", "instance_norm"),
+)
+HIDDEN_WRITES = dict.fromkeys(_BATCH_NORMS, ("running_mean", "running_var"))
+
+# They make constants and masks, where an infinity is meant.
+CONSTANTS = frozenset(
+    (
+        *("full", "full_like", "new_full", "scalar_tensor", "fill", "fill_", "lift_fresh"),
+        *("masked_fill", "masked_fill_", "where", "triu", "tril", "constant_pad_nd"),
+    )
+)
+
+
+class Action(enum.Enum):
+    """COMPARE: run twice. VIEW: shares memory with its input, so that shape, strides and place are
+    all there is to it. PASS: run once, with a line in the log that says why. IGNORE: run once."""
+
+    COMPARE = "compare"
+    VIEW = "view"
+    PASS = "pass"
+    IGNORE = "ignore"
+
+
+class OpPlan:
+    """What is known of an overload.
+
+    name: as in lists and logs, "torch.ops.aten.addmm". overload: "aten.addmm.default".
+    reason: why it is left out, as a line of the log ends. writes: (position, name) of the arguments
+    that it writes to. may_draw: it can take numbers from a generator. constant: infinities in its
+    result are meant.
+    """
+
+    __slots__ = ("action", "constant", "func", "may_draw", "name", "overload", "reason", "writes")
+
+    def __init__(self, func: Any, action: Action, reason: str) -> None:
+        self.func = func
+        self.name = op_name(func)
+        self.overload = f"{func.namespace}.{func._opname}.{func._overloadname}"
+        self.action = action
+        self.reason = reason
+        self.writes = _writes(func)
+        self.may_draw = _may_draw(func)
+        self.constant = func._opname in CONSTANTS
+
+    def written(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
+        """The arguments of a call that the operator writes to: tensors, lists of them, or None."""
+        return [
+            args[place] if place < len(args) else kwargs.get(name) for place, name in self.writes
+        ]
+
+
+def op_name(func: Any) -> str:
+    """ "torch.ops.aten.addmm", for an overload or for all of them."""
+    packet = getattr(func, "_overloadpacket", func)
+    return f"torch.ops.{packet}"
+
+
+def _writes(func: Any) -> tuple[tuple[int, str], ...]:
+    hidden = HIDDEN_WRITES.get(func._opname, ()) if func.namespace == "aten" else ()
+    return tuple(
+        (place, argument.name)
+        for place, argument in enumerate(func._schema.arguments)
+        if (argument.alias_info is not None and argument.alias_info.is_write)
+        or argument.name in hidden
+    )
+
+
+def _may_draw(func: Any) -> bool:
+    """In torch's own operators the tag is complete; others may draw without saying so."""
+    return (
+        torch.Tag.nondeterministic_seeded in func.tags
+        or func.namespace not in NAMESPACES
+        or any(argument.name == "generator" for argument in func._schema.arguments)
+    )
+
+
+def _is_view(func: Any) -> bool:
+    """Whether the result always shares memory with an input; `reshape` and its like may copy."""
+    composite = torch._C._dispatch_has_kernel_for_dispatch_key(
+        func.name(), "CompositeImplicitAutograd"
+    )
+    return func.is_view and not func._schema.is_mutable and not composite
+
+
+def check_names(name: str, names: Any) -> frozenset[str]:
+    """The names in all the forms that a user may give them, shortened to "aten.addmm" or
+    "aten.addmm.default". TypeError names the argument."""
+    if names is None:
+        return frozenset()
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise TypeError(f"{name} must be a list of operators or of their names, not {names!r:.100}")
+    return frozenset(_short(name, item) for item in names)
+
+
+def _short(name: str, item: Any) -> str:
+    if isinstance(item, torch._ops.OpOverload):
+        return f"{item.namespace}.{item._opname}.{item._overloadname}"
+    if isinstance(item, torch._ops.OpOverloadPacket):
+        return str(item)
+    if not isinstance(item, str) or not item:
+        raise TypeError(f"each of {name} must be an operator or its name, not {item!r:.100}")
+    short = item.removeprefix("torch.ops.").replace("::", ".")
+    return short if "." in short else f"aten.{short}"
+
+
+class OpPolicy:
+    """What becomes of each operator.
+
+    targets, white_list: names or operators; with targets, all else is ignored.
+    namespaces: those beside aten and prims whose operators may be run twice. any_namespace: all of
+    them, for a tool that runs nothing twice.
+    """
+
+    def __init__(
+        self,
+        targets: Any = None,
+        white_list: Any = None,
+        namespaces: Iterable[str] = (),
+        target_argument: str = "target_list",
+        *,
+        any_namespace: bool = False,
+    ) -> None:
+        self._targets = None if targets is None else check_names(target_argument, targets)
+        self._white_list = check_names("white_list", white_list)
+        if isinstance(namespaces, str) or not all(isinstance(item, str) for item in namespaces):
+            raise TypeError(f"namespaces must be a list of str, not {namespaces!r:.100}")
+        self._namespaces = NAMESPACES | frozenset(namespaces)
+        self._any_namespace = any_namespace
+        self._plans: dict[int, OpPlan] = {}
+
+    def plan(self, func: Any) -> OpPlan:
+        # An overload lives as long as its plan; its own hash takes longer than the look-up.
+        known = self._plans.get(id(func))
+        if known is None:
+            known = self._plans[id(func)] = self._make(func)
+        return known
+
+    def _make(self, func: Any) -> OpPlan:
+        packet = f"{func.namespace}.{func._opname}"
+        names = (packet, f"{packet}.{func._overloadname}")
+        if self._targets is not None and self._targets.isdisjoint(names):
+            return OpPlan(func, Action.IGNORE, "is not in target_list, pass")
+        if not self._white_list.isdisjoint(names):
+            return OpPlan(func, Action.PASS, "is in white_list, pass")
+        if not self._any_namespace and func.namespace not in self._namespaces:
+            return OpPlan(func, Action.PASS, "is outside of aten and prims, pass")
+        if func.namespace == "aten" and func._opname in UNINITIALISED:
+            return OpPlan(func, Action.PASS, "gives memory as it is, pass")
+        if func.namespace == "aten" and func._opname in ABOUT_MEMORY:
+            return OpPlan(func, Action.PASS, "is about memory, not values, pass")
+        if _is_view(func):
+            return OpPlan(func, Action.VIEW, "")
+        return OpPlan(func, Action.COMPARE, "")

@@ -1,0 +1,156 @@
+"""What an operator's result is compared with: the same operator elsewhere, or a user's function."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from ._op_check import ANY_FLOAT
+from ._op_inputs import WIDER, converted, copied, tensors_in
+from ._op_policy import OpPlan
+from ._op_random import Draws, kept_stream
+
+__all__ = ["Expected", "NotComparable", "Reference", "ReferenceFunction"]
+
+ReferenceFunction = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+
+_DOUBLE: dict[torch.dtype, torch.dtype] = {
+    **{dtype: torch.float64 for dtype in (*WIDER, torch.float32) if not dtype.is_complex},
+    torch.complex32: torch.complex128,
+    torch.complex64: torch.complex128,
+}
+
+
+class NotComparable(Exception):
+    """There is nothing to compare a call with; the text says why."""
+
+
+class Expected(NamedTuple):
+    """What came out of the reference.
+
+    result: what it returned. written: the arguments that it wrote to, as `OpPlan.written` has them.
+    dtypes: which dtypes others stood for. notes: lines for the log.
+    """
+
+    result: Any
+    written: list[Any]
+    dtypes: Mapping[torch.dtype, torch.dtype]
+    notes: list[str]
+
+
+class Reference:
+    """Runs operators a second time.
+
+    given: a device ("cpu", "cuda:1", `torch.device`), "float64" (on the same device), or a function
+    `(func, args, kwargs) -> result`, whose result is compared with that of `func(*args, **kwargs)`.
+    """
+
+    def __init__(self, given: Any = "cpu") -> None:
+        self._function: ReferenceFunction | None = None
+        self._device: torch.device | None = None
+        self._dtypes: Mapping[torch.dtype, torch.dtype] = {}
+        self._unable: set[tuple[int, tuple[torch.dtype, ...]]] = set()
+        if given == "float64" or given is torch.float64:
+            self._dtypes = _DOUBLE
+            self.name = "float64"
+        elif isinstance(given, str | torch.device):
+            self._device = _device("reference", given)
+            self.name = str(given)
+        elif callable(given):
+            self._function = given
+            self.name = getattr(given, "__name__", "reference")
+        else:
+            raise TypeError(
+                "reference must be a device, 'float64' or a function (func, args, kwargs), "
+                f"not {given!r:.100}"
+            )
+
+    def is_same_device(self, device: torch.device) -> bool:
+        return self._device is None or self._device.type == device.type
+
+    def run(
+        self, plan: OpPlan, args: Any, kwargs: Any, device: torch.device, draws: Draws | None
+    ) -> Expected:
+        """Runs the operator on `args` and `kwargs`, copies of what it was called with, which it may
+        write to. draws: what the first run drew, None where it drew nothing.
+
+        NotComparable where it cannot be run, or would draw other numbers.
+        """
+        if draws is not None and (self._dtypes or not self.is_same_device(device)):
+            raise NotComparable(f"takes random numbers, which {self.name} has others of")
+        with contextlib.ExitStack() as stack:
+            if torch._C._len_torch_dispatch_stack():
+                stack.enter_context(_disable_current_modes())
+            if draws is not None:
+                stack.enter_context(draws.again())
+            elif plan.may_draw or self._function is not None:
+                stack.enter_context(kept_stream())
+            return self._run(plan, args, kwargs, device, draws is not None)
+
+    def _run(
+        self, plan: OpPlan, args: Any, kwargs: Any, device: torch.device, drew: bool
+    ) -> Expected:
+        if self._function is not None:
+            return _called(self._function, plan, args, kwargs)
+        target = device if self._device is None else self._device
+        if self._dtypes:
+            return _computed(plan, args, kwargs, target, self._dtypes, [])
+        key = (id(plan.func), tuple(tensor.dtype for tensor in tensors_in((args, kwargs))))
+        if not drew and not WIDER.keys().isdisjoint(key[1]):
+            return self._run_halves(plan, args, kwargs, target, key)
+        return _computed(plan, args, kwargs, target, {}, [])
+
+    def _run_halves(
+        self, plan: OpPlan, args: Any, kwargs: Any, target: torch.device, key: Any
+    ) -> Expected:
+        """As they are where the reference can; in float32 where it cannot."""
+        notes = []
+        if key not in self._unable:
+            spare = copied((args, kwargs)) if plan.writes else (args, kwargs)
+            try:
+                return _computed(plan, *spare, target, {}, [])
+            except NotComparable as error:
+                self._unable.add(key)
+                notes = [str(error)]
+        notes.append("Convert to float32 ...")
+        return _computed(plan, args, kwargs, target, WIDER, notes)
+
+
+def _device(name: str, given: Any) -> torch.device:
+    try:
+        return torch.device(given)
+    except RuntimeError as error:
+        raise ValueError(f"{name} must be a device, not {given!r:.100} ({error})") from None
+
+
+def _called(function: ReferenceFunction, plan: OpPlan, args: Any, kwargs: Any) -> Expected:
+    try:
+        result = function(plan.func, args, kwargs)
+    except Exception as error:
+        raise NotComparable(f"the reference raised {_first_line(error)}") from error
+    return Expected(result, plan.written(args, kwargs), ANY_FLOAT, [])
+
+
+def _computed(
+    plan: OpPlan,
+    args: Any,
+    kwargs: Any,
+    device: torch.device,
+    dtypes: Mapping[torch.dtype, torch.dtype],
+    notes: list[str],
+) -> Expected:
+    try:
+        args, kwargs = converted((args, kwargs), device, dtypes)
+        result = plan.func(*args, **kwargs)
+    except Exception as error:  # what a back end raises for what it cannot do has no kind
+        raise NotComparable(_first_line(error)) from error
+    return Expected(result, plan.written(args, kwargs), dtypes, notes)
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{lines[0][:300]}" if lines else type(error).__name__

@@ -1,0 +1,37 @@
+"""Finds the operator that is wrong: compared with the CPU, or the first to give a NaN.
+
+    from my_utils.compare_tool import CompareWithCPU, NanInfTracker, open_module_tracker
+
+    open_module_tracker(model)                # the log says in which module
+    with CompareWithCPU() as compare:         # or NanInfTracker()
+        for batch in loader:
+            train_step(batch)
+            compare.step()
+
+The tools see every operator that torch's dispatcher does, in the forward pass, the backward pass
+and the optimizer, on any device. Search the log for `[ERROR]` (fails the comparison) and
+`[WARNING]` (NaN or Inf).
+
+Under torch.compile they see what its back end runs as operators: all of them with the back end
+"aot_eager"; kernels that a back end made itself are not seen, which is said once.
+"""
+
+from __future__ import annotations
+
+from ._compare_mode import CompareError, CompareWithCPU
+from ._module_path import ModuleInfo, ModuleTracker, open_module_tracker
+from ._nan_inf_mode import NanInfError, NanInfFinding, NanInfTracker
+from ._single_op import compare_for_single_op, nan_inf_track_for_single_op
+
+__all__ = [
+    "CompareError",
+    "CompareWithCPU",
+    "ModuleInfo",
+    "ModuleTracker",
+    "NanInfError",
+    "NanInfFinding",
+    "NanInfTracker",
+    "compare_for_single_op",
+    "nan_inf_track_for_single_op",
+    "open_module_tracker",
+]
