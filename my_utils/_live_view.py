@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from ._live_ranks import Found, Rank, Thread
-from ._live_suspects import Suspect, describe_seconds
+from ._live_hang import Hang
+from ._live_look import Look
+from ._live_state import Rank, Thread
+from ._live_suspects import Suspect, describe_seconds, stack_text, where
 
 GROUP_ABOVE = 16
 LINES_OF_SUSPECTS = 10
 LAST_SHOWN = 3
+RANGES_SHOWN = 12
+CLOCK_AHEAD_S = 5.0
 _COLORS = {"running": "32", "silent": "33", "dead": "31", "closed": "2", "bold": "1", "dim": "2"}
 
 
@@ -23,22 +27,19 @@ class View:
         self.color = color
         self.group = group
 
-    def lines(
-        self, log_dir: str, found: Found, suspects: Sequence[Suspect], missing: Sequence[int]
-    ) -> list[str]:
+    def lines(self, seen: Look) -> list[str]:
         """One string a line, without line ends."""
-        lines = [self._title(log_dir, found.ranks)]
+        found = seen.found
+        lines = [self._title(", ".join(seen.log_dirs), found.ranks)]
         if not found.ranks:
             lines.append("no rank has left a journal or a heartbeat here yet")
+        if seen.hang is not None and found.ranks:
+            lines.append(self._paint(hang_text(seen.hang), "bold"))
         group = len(found.ranks) > GROUP_ABOVE if self.group is None else self.group
         if found.ranks:
-            lines += ["", *self._table(found.ranks, suspects, group)]
-        lines += self._suspects(suspects)
-        if missing:
-            lines += ["", f"no file of {_count(missing, 'rank')}: {number_ranges(missing)}"]
-        if found.problems:
-            lines.append("")
-            lines += [f"left out {problem.file}: {problem.reason}" for problem in found.problems]
+            lines += ["", *self._table(found.ranks, seen.suspects, group)]
+        lines += self._suspects(seen.suspects, with_times=seen.hang is not None)
+        lines += _left_out(seen)
         return [visible(line, keep_colors=self.color) for line in lines]
 
     def _paint(self, text: str, style: str) -> str:
@@ -57,27 +58,103 @@ class View:
     def _table(
         self, ranks: Sequence[Rank], suspects: Sequence[Suspect], group: bool
     ) -> Iterator[str]:
-        marked = {suspect.rank.label for suspect in suspects}
-        rows = [_row(members) for members in _groups(ranks, marked, group)]
+        order = {suspect.rank.label: place for place, suspect in enumerate(suspects)}
+        groups = _groups(ranks, order, group)
+        rows = [_row(members) for members in groups]
         widths = [max(len(row[column]) for row in [_HEAD, *rows]) for column in range(4)]
         yield self._paint(_join("  ", _HEAD, widths), "dim")
-        for members, row in zip(_groups(ranks, marked, group), rows, strict=True):
-            mark = "! " if members[0].label in marked else "  "
+        for members, row in zip(groups, rows, strict=True):
+            mark = "! " if members[0].label in order else "  "
             line = _join(mark, row, widths)
             yield self._paint(line, members[0].state) if mark == "! " else line
             if len(members) == 1:
                 yield from _other_threads(members[0], sum(widths) + 10)
 
-    def _suspects(self, suspects: Sequence[Suspect]) -> Iterator[str]:
+    def _suspects(self, suspects: Sequence[Suspect], *, with_times: bool) -> Iterator[str]:
         if not suspects:
             return
         yield ""
         for suspect in suspects[:LINES_OF_SUSPECTS]:
             name = self._paint(f"rank {suspect.rank.name}", suspect.rank.state)
-            yield f"! {name}: {'; '.join(suspect.reasons)}"
+            place = _place(suspect.rank) if with_times else ""
+            yield f"! {name}{place}: {'; '.join(suspect.reasons)}"
         if len(suspects) > LINES_OF_SUSPECTS:
             rest = [suspect.rank.rank for suspect in suspects[LINES_OF_SUSPECTS:]]
-            yield f"! and {_count(rest, 'more rank')}: {number_ranges(rest)}"
+            yield f"! and {_count(rest, 'more rank')}: {number_ranges(sorted(rest))}"
+
+
+def _place(rank: Rank) -> str:
+    """Where a rank has stood still, and since when."""
+    parts = [f" on {rank.host}" if rank.host else ""]
+    if rank.step is not None:
+        parts.append(f"step {rank.step}")
+    if rank.stack:
+        parts.append(f"in {where(rank)}")
+    if rank.moved_ns is not None and rank.still_s is not None:
+        parts.append(_since(rank.moved_ns, rank.still_s))
+    return ", ".join(parts)
+
+
+def _since(moved_ns: int, still_s: float) -> str:
+    return f"since {clock_text(moved_ns)} ({describe_seconds(still_s)})"
+
+
+def clock_text(time_ns: int) -> str:
+    """Unix time as local time, with the date where it is not today's."""
+    moment = time.localtime(time_ns / 1e9)
+    is_today = moment[:3] == time.localtime()[:3]
+    return time.strftime("%H:%M:%S" if is_today else "%Y-%m-%d %H:%M:%S", moment)
+
+
+def hang_text(hang: Hang) -> str:
+    """The answer in one line."""
+    longest = hang.longest
+    if not hang.hung:
+        if longest is None:
+            return "moves: no stage is known of any rank that lives"
+        still = describe_seconds(longest.still_s or 0.0)
+        return f"moves: rank {longest.name} has stood still longest, for {still}"
+    since = "" if hang.since_ns is None else f" since {clock_text(hang.since_ns)}"
+    if hang.crowd is None:
+        return f"hangs{since}"
+    step, stack = hang.crowd
+    at_step = "" if step is None else f"step {step}, "
+    waiting = number_ranges(rank.rank for rank in hang.waiting)
+    return f"hangs{since}: {at_step}in {stack_text(stack)}, {_ranks(hang.waiting)} {waiting}"
+
+
+def _ranks(items: Sequence[object]) -> str:
+    return "rank" if len(items) == 1 else f"{len(items)} ranks:"
+
+
+def _left_out(seen: Look) -> Iterator[str]:
+    if seen.missing:
+        yield ""
+        yield f"no file of {_count(seen.missing, 'rank')}: {number_ranges(seen.missing)}"
+    if seen.found.earlier:
+        numbers = sorted({rank.rank for rank in seen.found.earlier})
+        yield ""
+        count = _count(numbers, "rank")
+        yield f"left by an earlier run, not shown: {count}: {number_ranges(numbers)}"
+    ahead = [rank for rank in seen.found.ranks if abs(rank.clock_ahead_s or 0.0) > CLOCK_AHEAD_S]
+    if ahead:
+        yield ""
+        yield _clock_line(ahead)
+    if seen.found.problems:
+        yield ""
+        for problem in seen.found.problems:
+            yield f"left out {problem.file}: {problem.reason}"
+
+
+def _clock_line(ranks: Sequence[Rank]) -> str:
+    worst = max(ranks, key=lambda rank: abs(rank.clock_ahead_s or 0.0))
+    seconds = worst.clock_ahead_s or 0.0
+    side = "ahead" if seconds > 0 else "behind"
+    hosts = {rank.host for rank in ranks}
+    return (
+        f"clocks of {_count(sorted(hosts), 'host')} differ from the file server's, {worst.host}'s "
+        f"most: it is {describe_seconds(abs(seconds))} {side}"
+    )
 
 
 _HEAD = ("rank", "state", "step", "for", "in")
@@ -90,13 +167,14 @@ def _join(mark: str, row: Sequence[str], widths: Sequence[int]) -> str:
     return mark + "  ".join([*cells, row[4]]).rstrip()
 
 
-def _groups(ranks: Sequence[Rank], marked: set[str], group: bool) -> list[list[Rank]]:
-    """Ranks that do the same, at most; suspects stand alone."""
+def _groups(ranks: Sequence[Rank], suspects: Mapping[str, int], group: bool) -> list[list[Rank]]:
+    """Ranks that do the same, at most; the first suspects stand alone."""
     groups: dict[object, list[Rank]] = {}
     for rank in ranks:
-        alone = not group or rank.label in marked
-        key = rank.label if alone else (rank.worker > 0, rank.state, rank.step, rank.stack)
-        groups.setdefault(key, []).append(rank)
+        place = suspects.get(rank.label)
+        alone = not group or (place is not None and place < LINES_OF_SUSPECTS)
+        place_in_run = (place is None, rank.worker > 0, rank.state, rank.step, rank.stack)
+        groups.setdefault(rank.label if alone else place_in_run, []).append(rank)
     return list(groups.values())
 
 
@@ -106,10 +184,10 @@ def _row(members: Sequence[Rank]) -> tuple[str, str, str, str, str]:
     step = "-" if first.step is None else str(first.step)
     ages = [rank.open_s for rank in members if rank.open_s is not None]
     age = describe_seconds(max(ages)) if ages else "-"
-    where = " > ".join(part or "(name unknown)" for part in first.stack) or "no stage"
+    place = where(first)
     if len(members) == 1:
-        where += _last_stages(first)
-    return name, _state(first), step, age, where
+        place += _last_stages(first)
+    return name, _state(first), step, age, place
 
 
 def _group_name(members: Sequence[Rank]) -> str:
@@ -152,19 +230,28 @@ def _count(items: Sequence[object], noun: str) -> str:
     return f"{len(items)} {noun}" if len(items) == 1 else f"{len(items)} {noun}s"
 
 
-def number_ranges(numbers: Iterable[int]) -> str:
-    """Sorted numbers in short.
+def number_ranges(numbers: Iterable[int], most: int = RANGES_SHOWN) -> str:
+    """Sorted numbers in short, `most` ranges of them.
 
     >>> number_ranges([0, 1, 2, 5, 7, 8])
     '0-2,5,7-8'
+    >>> number_ranges([0, 1, 2, 5, 7, 8], most=2)
+    '0-2,5,…'
     """
     parts: list[list[int]] = []
     for number in numbers:
         if parts and number == parts[-1][1] + 1:
             parts[-1][1] = number
+        elif len(parts) == most:
+            parts.append([])
+            break
         else:
             parts.append([number, number])
-    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in parts)
+    return ",".join(_range_text(*part) if part else "…" for part in parts)
+
+
+def _range_text(low: int, high: int) -> str:
+    return str(low) if low == high else f"{low}-{high}"
 
 
 def visible(line: str, *, keep_colors: bool = False) -> str:

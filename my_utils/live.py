@@ -1,18 +1,18 @@
 """Shows what the ranks of a run do now: the step, the open stages and since when, for each.
 
-    python -m my_utils.live LOG_DIR
+    python -m my_utils.live LOG_DIR...
 
 answers "why does my job hang, and on which rank": it reads the journals of the ranks on this
 machine, living or dead, and the heartbeat files of the others, and marks the ranks that hold the
 run up with `!`. It neither stops nor slows the run, and needs neither torch nor numpy.
 
-`--once --json` prints what `snapshot` returns.
+`--hung SECONDS` looks once and says by its exit status whether the run hangs: which ranks are
+behind, in which stage, since when. `--once --json` prints what `snapshot` returns.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import os
 import shutil
@@ -21,14 +21,14 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from ._live_ranks import Found, Rank, find_ranks
-from ._live_suspects import Suspect, find_suspects, missing_ranks
+from ._live_look import Look, Question, as_data, look
 from ._live_view import View, fit
 
 __all__ = ["main", "parse_ranks", "snapshot"]
 
-SCHEMA_VERSION = 1
 STUCK_AFTER_S = 10.0
+
+_Path = str | os.PathLike[str]
 
 EXIT_FINE = 0
 EXIT_NOTHING = 1
@@ -41,41 +41,60 @@ exit status with --once:
   1  no rank was found in LOG_DIR
   2  wrong arguments, or LOG_DIR cannot be read
   3  at least one rank stands out: dead, silent, behind, or elsewhere than the others
-Without --once it goes on until Ctrl-C, and ends with 0.
+and with --hung SECONDS:
+  0  each rank that lives has begun or ended a stage in the last SECONDS
+  1, 2  as above
+  3  the run hangs: a rank has stood still for SECONDS, or is dead, or silent for so long
+With neither it goes on until Ctrl-C, and ends with 0.
 """
 
 
 def snapshot(
-    log_dir: str | os.PathLike[str],
+    log_dir: _Path | Sequence[_Path],
     *,
     ranks: Collection[int] | None = None,
     stuck_after_s: float = STUCK_AFTER_S,
+    hung_after_s: float | None = None,
 ) -> dict[str, Any]:
-    """What the ranks of a log directory do, as plain data that goes into JSON.
+    """What the ranks of a run do, as plain data that goes into JSON.
 
+    log_dir: the log directory of the run, or several that its ranks share out among them.
     ranks: the ranks to look at; all by default.
     stuck_after_s: seconds without a sign of life after which a rank counts as silent, and seconds
-        in one stage after which it is asked which rank the others wait for.
+        without a stage that begins or ends after which it is asked which rank the others wait for.
+    hung_after_s: ask whether the run hangs: suspects are then only ranks that are gone, or that
+        have been silent or stood still for so many seconds. It takes the place of `stuck_after_s`.
 
     The keys, which later versions only add to (`version` is 1):
 
-    - `version`, `log_dir`, `time` (Unix seconds)
+    - `version`, `log_dir` (the first), `log_dirs`, `time` (Unix seconds)
     - `ranks`: sorted; each has `rank`, `worker` (above 0: a forked worker or a second process of
       the rank), `label`, `world_size`, `host`, `pid`, `attempt`, `state` ("running", "silent",
       "dead", "closed"), `source` ("journal", "heartbeat"), `beat_age_s` (seconds since the last
-      sign of life, or null), `step` (the furthest, or null), `stack` (names of the main thread's
-      open stages, outermost first), `open_s` (seconds in the innermost, or null), `dropped`
-      (records lost because they came too fast), and `threads`
+      sign of life, or null), `began_s` (Unix time of the process's start, or null),
+      `time_offset_s` (that the process adds to its clock), `clock_ahead_s` (how far its host's
+      clock is ahead of the file server's, or null), `step` (of the main thread, or null), `stack`
+      (names of the main thread's open stages, outermost first), `open_s` (seconds in the innermost,
+      or null), `moved_ns` (when a stage of the main thread began or ended last, in Unix
+      nanoseconds, or null), `still_s` (seconds since then, or null), `dropped` (records lost
+      because they came too fast), and `threads`
     - a thread has `tid`, `name`, `tag`, `step`, `open` (outermost first: `name`, `step`, `since_ns`
       in Unix nanoseconds, `open_s`) and `last` (newest first: `name`, `step`, `start_ns`,
       `duration_ms`; only from journals). A name that is not known is empty.
     - `suspects`: the ranks that hold the run up, the most suspicious first: `rank`, `worker`,
-      `label`, `reasons`
+      `label`, `host`, `state`, `step`, `stack`, `moved_ns`, `still_s`, `kinds` ("dead", "silent",
+      "ended", "behind", "elsewhere", "longest") and `reasons`, one for each kind
     - `missing_ranks`: numbers below the world size that left no file
+    - `earlier_run`: processes of an earlier run in the same directory, which are not among `ranks`:
+      `rank`, `worker`, `label`, `state`
     - `problems`: files that were left out: `file`, `reason`
+    - `hang`, with `hung_after_s`: `after_s`, `hung` (whether), `since_ns` (when the first of them
+      stood still), `waiting` (ranks that stand still and are no suspects), `waiting_step` and
+      `waiting_stack` (where most of them are), `missing` (ranks without files, while others wait),
+      `longest_still_s`
 
-    Raises OSError when the directory cannot be read, TypeError and ValueError for wrong arguments.
-    Nothing in the directory is changed. Thread-safe.
+    Raises OSError when a directory cannot be read, TypeError and ValueError for wrong arguments.
+    Nothing in the directories is changed. Thread-safe.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -83,8 +102,17 @@ def snapshot(
     []
     """
     _check_seconds("stuck_after_s", stuck_after_s)
-    found = find_ranks(os.fspath(log_dir), only=ranks, silent_after_s=stuck_after_s)
-    return _as_data(os.fspath(log_dir), found, ranks, stuck_after_s)
+    if hung_after_s is not None:
+        _check_seconds("hung_after_s", hung_after_s)
+    question = Question(_directories(log_dir), ranks, stuck_after_s, hung_after_s)
+    return as_data(look(question))
+
+
+def _directories(log_dir: _Path | Sequence[_Path]) -> tuple[str, ...]:
+    given = [log_dir] if isinstance(log_dir, str | os.PathLike) else log_dir
+    if not given:
+        raise ValueError("log_dir must name at least one directory")
+    return tuple(os.fspath(path) for path in given)
 
 
 def _check_seconds(name: str, value: object) -> None:
@@ -92,45 +120,6 @@ def _check_seconds(name: str, value: object) -> None:
         raise TypeError(f"{name} must be a number of seconds, not {value!r}")
     if not 0 < value < float("inf"):
         raise ValueError(f"{name} must be finite and above 0, not {value!r}")
-
-
-def _missing(found: Found, ranks: Collection[int] | None) -> list[int]:
-    missing = missing_ranks(found.ranks)
-    return [number for number in missing if ranks is None or number in ranks]
-
-
-def _as_data(
-    log_dir: str, found: Found, ranks: Collection[int] | None, stuck_after_s: float
-) -> dict[str, Any]:
-    return {
-        "version": SCHEMA_VERSION,
-        "log_dir": log_dir,
-        "time": time.time(),
-        "ranks": [_rank_as_data(rank) for rank in found.ranks],
-        "suspects": [
-            {
-                "rank": suspect.rank.rank,
-                "worker": suspect.rank.worker,
-                "label": suspect.rank.label,
-                "reasons": list(suspect.reasons),
-            }
-            for suspect in find_suspects(found.ranks, stuck_after_s)
-        ],
-        "missing_ranks": _missing(found, ranks),
-        "problems": [dataclasses.asdict(problem) for problem in found.problems],
-    }
-
-
-def _rank_as_data(rank: Rank) -> dict[str, Any]:
-    data = dataclasses.asdict(rank)
-    threads = data.pop("threads")
-    return {
-        **data,
-        "step": rank.step,
-        "stack": list(rank.stack),
-        "open_s": rank.open_s,
-        "threads": threads,
-    }
 
 
 def parse_ranks(text: str) -> set[int]:
@@ -180,8 +169,16 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("log_dir", metavar="LOG_DIR", help="the log_dir of the run")
+    parser.add_argument(
+        "log_dirs", metavar="LOG_DIR", nargs="+", help="the log_dir of the run, or several"
+    )
     parser.add_argument("--once", action="store_true", help="show it once and end")
+    parser.add_argument(
+        "--hung",
+        type=_seconds,
+        metavar="SECONDS",
+        help="say once whether the run hangs: whether a rank has stood still for so long",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON, one object a line")
     parser.add_argument(
         "--interval", type=_seconds, default=1.0, metavar="S", help="seconds between two looks (1)"
@@ -198,31 +195,30 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-class _Look:
-    """One look at the directory after another, as the arguments say."""
+class _Looks:
+    """One look at the directories after another, as the arguments say."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
-        self.arguments = arguments
+        self.question = Question(
+            tuple(arguments.log_dirs), arguments.ranks, arguments.stuck_after, arguments.hung
+        )
+        self.json = arguments.json
+        self.interval_s = arguments.interval
         color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
         self.view = View(color=color, group=False if arguments.all else None)
 
     def take(self) -> tuple[str | list[str], int]:
         """JSON, or lines for people, and the exit status that belongs to it."""
-        chosen = self.arguments
-        found = find_ranks(chosen.log_dir, only=chosen.ranks, silent_after_s=chosen.stuck_after)
-        suspects = find_suspects(found.ranks, chosen.stuck_after)
-        status = _status(found, suspects)
-        if chosen.json:
-            data = _as_data(chosen.log_dir, found, chosen.ranks, chosen.stuck_after)
-            return json.dumps(data), status
-        missing = _missing(found, chosen.ranks)
-        return self.view.lines(chosen.log_dir, found, suspects, missing), status
+        seen = look(self.question)
+        content = json.dumps(as_data(seen)) if self.json else self.view.lines(seen)
+        return content, _status(seen)
 
 
-def _status(found: Found, suspects: Sequence[Suspect]) -> int:
-    if not found.ranks:
+def _status(seen: Look) -> int:
+    if not seen.found.ranks:
         return EXIT_NOTHING
-    return EXIT_SUSPECTS if suspects else EXIT_FINE
+    stands_out = seen.suspects if seen.hang is None else seen.hang.hung
+    return EXIT_SUSPECTS if stands_out else EXIT_FINE
 
 
 def _print(content: str | list[str]) -> None:
@@ -243,26 +239,26 @@ def _redraw(lines: Sequence[str]) -> None:
     sys.stdout.flush()
 
 
-def _go_on(look: _Look, show: Callable[[str | list[str]], None]) -> int:
+def _go_on(looks: _Looks, show: Callable[[str | list[str]], None]) -> int:
     while True:
         try:
-            content, _ = look.take()
+            content, _ = looks.take()
         except OSError as error:
-            content = [f"{look.arguments.log_dir}: {error.strerror}"]
+            content = [f"{error.filename}: {error.strerror}"]
         show(content)
-        time.sleep(look.arguments.interval)
+        time.sleep(looks.interval_s)
 
 
 def _show_on_screen(content: str | list[str]) -> None:
     _redraw(content if isinstance(content, list) else [content])
 
 
-def _follow(look: _Look) -> int:
-    if look.arguments.json or not sys.stdout.isatty():
-        return _go_on(look, _print)
+def _follow(looks: _Looks) -> int:
+    if looks.json or not sys.stdout.isatty():
+        return _go_on(looks, _print)
     sys.stdout.write("\x1b[?1049h\x1b[?25l\x1b[2J")
     try:
-        return _go_on(look, _show_on_screen)
+        return _go_on(looks, _show_on_screen)
     finally:
         sys.stdout.write("\x1b[?25h\x1b[?1049l")
         sys.stdout.flush()
@@ -270,17 +266,18 @@ def _follow(look: _Look) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
-    look = _Look(_parser().parse_args(argv))
+    arguments = _parser().parse_args(argv)
+    looks = _Looks(arguments)
     try:
-        content, status = look.take()
+        content, status = looks.take()
     except OSError as error:
-        print(f"{look.arguments.log_dir}: {error.strerror}", file=sys.stderr)
+        print(f"{error.filename}: {error.strerror}", file=sys.stderr)
         return EXIT_USAGE
     try:
-        if look.arguments.once:
+        if arguments.once or arguments.hung is not None:
             _print(content)
             return status
-        return _follow(look)
+        return _follow(looks)
     except KeyboardInterrupt:
         return EXIT_FINE
     except BrokenPipeError:

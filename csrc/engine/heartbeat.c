@@ -48,7 +48,11 @@ static void add_lane(struct text *text, const struct mu_seen_lane *lane, bool fi
     add_string(text, lane->thread_name, lane->thread_name == NULL ? 0 : lane->thread_name_length);
     add(text, ",\"tag\":");
     add_string(text, lane->tag, lane->tag == NULL ? 0 : lane->tag_length);
-    add(text, ",\"step\":%lld,\"open\":[", (long long)lane->step);
+    add(text, ",\"step\":%lld", (long long)lane->step);
+    if (lane->last_count > 0) {
+        add(text, ",\"ended\":%.6f", (double)lane->last[0].end_ns / 1e9);
+    }
+    add(text, ",\"open\":[");
     for (int i = 0; i < lane->depth; i++) {
         const struct mu_seen_stage *stage = &lane->open[i];
         add(text, "%s{\"name\":", i == 0 ? "" : ",");
@@ -59,6 +63,16 @@ static void add_lane(struct text *text, const struct mu_seen_lane *lane, bool fi
     add(text, "]}");
 }
 
+/* Unix time of the process's start by this host's clock; 0 when it is not known. */
+static double process_began(const struct mu_journal_header *header) {
+    if (header->process_start == 0) {
+        return 0;
+    }
+    double age_s = (double)mu_clock_ns(CLOCK_BOOTTIME) / 1e9 -
+                   (double)header->process_start / (double)sysconf(_SC_CLK_TCK);
+    return (double)mu_clock_ns(CLOCK_REALTIME) / 1e9 - age_s;
+}
+
 static void describe(struct mu_recorder *recorder, bool closed, struct text *text) {
     const struct mu_journal_header *header = mu_journal_header(&recorder->journal);
     add(text, "{\"version\":1,\"rank\":%d,\"world_size\":%d,\"pid\":%d,\"attempt\":%u,\"host\":",
@@ -66,9 +80,10 @@ static void describe(struct mu_recorder *recorder, bool closed, struct text *tex
     add_string(text, header->host, strnlen(header->host, sizeof(header->host)));
     add(text, ",\"label\":");
     add_string(text, header->label, strnlen(header->label, sizeof(header->label)));
-    add(text, ",\"time\":%.6f,\"time_offset\":%.9f,\"closed\":%s,\"dropped\":%llu,\"lanes\":[",
-        (double)mu_clock_ns(CLOCK_REALTIME) / 1e9, (double)recorder->user_offset_ns / 1e9,
-        closed ? "true" : "false",
+    add(text, ",\"time\":%.6f,\"began\":%.2f,\"time_offset\":%.9f,\"closed\":%s,",
+        (double)mu_clock_ns(CLOCK_REALTIME) / 1e9, process_began(header),
+        (double)recorder->user_offset_ns / 1e9, closed ? "true" : "false");
+    add(text, "\"dropped\":%llu,\"lanes\":[",
         (unsigned long long)atomic_load(&recorder->troubles.dropped_records));
     struct mu_journal_image image;
     struct mu_seen_lane *lane = malloc(sizeof(*lane));

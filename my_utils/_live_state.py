@@ -1,0 +1,139 @@
+"""What is known of the ranks of a run at one moment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class OpenStage:
+    """A stage that runs, or ran when its process ended."""
+
+    name: str
+    step: int
+    since_ns: int  # Unix time
+    open_s: float
+
+
+@dataclass(frozen=True)
+class FinishedStage:
+    name: str
+    step: int
+    start_ns: int  # Unix time
+    duration_ms: float
+
+    @property
+    def end_ns(self) -> int:
+        return self.start_ns + round(self.duration_ms * 1e6)
+
+
+@dataclass
+class Thread:
+    """The stages of one timer on one thread."""
+
+    tid: int
+    name: str
+    tag: str
+    step: int
+    open: list[OpenStage] = field(default_factory=list)  # outermost first
+    last: list[FinishedStage] = field(default_factory=list)  # newest first
+    ended_ns: int | None = None  # Unix time at which its newest finished stage ended
+
+    @property
+    def moved_ns(self) -> int | None:
+        """When a stage began or ended last; Unix time."""
+        began = self.open[-1].since_ns if self.open else None
+        return max((t for t in (began, self.ended_ns) if t is not None), default=None)
+
+
+@dataclass
+class Rank:
+    """One process of the run. Times of its stages are by its clock, its time offset added."""
+
+    label: str
+    rank: int
+    worker: int  # above 0: a worker of the rank, or a second process with its number
+    world_size: int
+    host: str
+    pid: int
+    attempt: int
+    state: str  # "running", "silent", "dead" or "closed"
+    source: str  # "journal" or "heartbeat"
+    beat_age_s: float | None  # since the last sign of life
+    began_s: float | None  # Unix time of the process's start
+    time_offset_s: float  # that the process adds to its clock
+    clock_ahead_s: float | None  # its host's clock against that of the files' server
+    seen_ns: int  # the moment of all this, on the axis of the stages' times
+    dropped: int
+    threads: list[Thread]
+    left_before: bool = False  # it was not seen after the other ranks began
+
+    @property
+    def name(self) -> str:
+        """The number, with the worker's behind a dot."""
+        return f"{self.rank}.w{self.worker}" if self.worker else str(self.rank)
+
+    @property
+    def alive(self) -> bool:
+        return self.state in ("running", "silent")
+
+    @property
+    def main_threads(self) -> Sequence[Thread]:
+        """The timers of the process's first thread, or of all where that one has none."""
+        return [thread for thread in self.threads if thread.tid == self.pid] or self.threads
+
+    @property
+    def step(self) -> int | None:
+        """The step of the main thread, the furthest of its timers; None before the first stage."""
+        return max((thread.step for thread in self.main_threads), default=None)
+
+    @property
+    def main(self) -> Thread | None:
+        """The thread that tells where the process is: its first one, when that is in a stage."""
+        open_ones = [thread for thread in self.threads if thread.open]
+        main = [thread for thread in open_ones if thread.tid == self.pid]
+        if main:
+            return max(main, key=lambda thread: (thread.step, len(thread.open)))
+        return min(open_ones, key=lambda thread: thread.open[-1].since_ns, default=None)
+
+    @property
+    def stack(self) -> tuple[str, ...]:
+        """The names of the main thread's open stages, outermost first."""
+        main = self.main
+        return tuple(stage.name for stage in main.open) if main else ()
+
+    @property
+    def open_s(self) -> float | None:
+        """How long the innermost stage of the main thread has been open."""
+        main = self.main
+        return main.open[-1].open_s if main else None
+
+    @property
+    def moved_ns(self) -> int | None:
+        """When a stage of the main thread began or ended last; Unix time."""
+        moments = (thread.moved_ns for thread in self.main_threads)
+        return max((moment for moment in moments if moment is not None), default=None)
+
+    @property
+    def still_s(self) -> float | None:
+        """For how long no stage of the main thread has begun or ended."""
+        moved_ns = self.moved_ns
+        return None if moved_ns is None else max(0, self.seen_ns - moved_ns) / 1e9
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A file that was left out, and why."""
+
+    file: str
+    reason: str
+
+
+@dataclass
+class Found:
+    """What is in the log directories of a run."""
+
+    ranks: list[Rank]
+    problems: list[Problem]
+    earlier: list[Rank] = field(default_factory=list)  # what an earlier run left
