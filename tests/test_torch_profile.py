@@ -27,6 +27,39 @@ profile.start()
 torch.ones(3) + 1
 """
 
+ANOTHER_THREAD = """
+import json, sys, threading
+import torch
+from my_utils.profiling import _slot
+from my_utils.profiling._torch_profile import TorchProfile, export_trace
+
+def in_a_thread(function):
+    thread = threading.Thread(target=function)
+    thread.start()
+    thread.join()
+
+def tried(action):
+    try:
+        action()
+    except RuntimeError as error:
+        print(error)
+
+ready = []
+for action in ("stop", "step"):
+    profile = TorchProfile("a test", on_trace_ready=ready.append)
+    in_a_thread(profile.start)
+    in_a_thread(lambda: tried(getattr(profile, action)))  # maybe with the same get_ident()
+    assert not profile.running and profile.profiler is None and _slot.holder() is None
+    profile.stop()
+assert ready == []
+profile = TorchProfile("the next")
+profile.start()
+torch.ones(4) + 1
+profile.stop()
+trace = json.loads(export_trace(profile.profiler, "trace.json").read_text())
+assert any(event["name"] == "aten::add" for event in trace["traceEvents"])
+"""
+
 
 def names_in(trace: Path) -> set[str]:
     text = gzip.decompress(trace.read_bytes()) if trace.suffix == ".gz" else trace.read_bytes()
@@ -54,6 +87,44 @@ def test_a_second_export_leaves_the_first_alone(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError):
         export_trace(profile.profiler, path)
     assert (path.read_bytes(), os.listdir(tmp_path)) == (before, ["trace.json"])
+
+
+@pytest.mark.parametrize("folder", ["plain", 'with "quotes" and [x]}'])
+def test_the_name_in_a_trace_is_that_of_the_file(tmp_path: Path, folder: str) -> None:
+    (tmp_path / folder).mkdir()
+    with torch.profiler.profile() as profile:
+        torch.ones(4) + 1
+    path = export_trace(profile, tmp_path / folder / "trace.json")
+    trace = json.loads(path.read_text(encoding="utf-8"))
+    assert trace["traceName"] == str(path)
+    assert any(event["name"] == "aten::add" for event in trace["traceEvents"])
+
+
+def test_a_trace_that_torch_leaves_unfinished_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with torch.profiler.profile() as profile:
+        torch.ones(4) + 1
+    whole = export_trace(profile, tmp_path / "whole.json").read_bytes()
+    for length in (0, 1, len(whole) // 2, len(whole) - 3):
+
+        def cut(path: str, length: int = length) -> None:
+            Path(f"{path}.tmp").write_bytes(b"")
+            Path(path).write_bytes(whole[:length])
+
+        monkeypatch.setattr(profile, "export_chrome_trace", cut)
+        for name in ("cut.json", "cut.json.gz"):
+            with pytest.raises(OSError, match="is the disk full"):
+                export_trace(profile, tmp_path / name)
+    assert os.listdir(tmp_path) == ["whole.json"]
+
+
+def test_another_thread_cannot_end_it(run_python: RunPython) -> None:
+    """torch would crash in the export."""
+    done = run_python("-c", ANOTHER_THREAD)
+    assert done.returncode == 0, done.stderr
+    told = "a test was started in another thread; torch's profiler belongs to a thread"
+    assert done.stdout.count(told) == 2
 
 
 def test_the_slot_is_taken(caplog: pytest.LogCaptureFixture) -> None:

@@ -108,7 +108,7 @@ class Run:
         self._finished = False
         self._explained = False  # whether there is a record, or was said why there is none
         self._process = os.getpid()
-        self._thread = threading.get_ident()
+        self._thread = threading.get_native_id()
 
     @property
     def live(self) -> bool:
@@ -117,7 +117,7 @@ class Run:
 
     def begin(self) -> None:
         """Before the first step."""
-        self._thread = threading.get_ident()
+        self._thread = threading.get_native_id()
         self._next = self._opens
         if self._next == 0:
             self._advance()
@@ -157,7 +157,7 @@ class Run:
     def _at_home(self) -> bool:
         if not self.live:
             return False
-        if self._thread == threading.get_ident():
+        if self._thread == threading.get_native_id():
             return True
         self._explained = True
         warn_once(

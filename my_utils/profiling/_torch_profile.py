@@ -16,9 +16,15 @@ True
 
 from __future__ import annotations
 
+import errno
+import gzip
+import json
 import logging
 import os
 import re
+import shutil
+import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -43,6 +49,10 @@ __all__ = [
 
 _logger = logging.getLogger("my_utils")
 
+# How a trace ends: the list of events, and the file's name, which torch does not quote.
+TRACE_END = re.compile(rb'\]\s*(?P<name>,\s*"traceName"\s*:.*)?\}\s*\Z', re.DOTALL)
+TRACE_END_MAX = 1 << 16  # bytes: any path, and more
+
 
 class TorchProfile:
     """One run of `torch.profiler.profile`, from `start` to `stop`.
@@ -58,7 +68,9 @@ class TorchProfile:
 
     While another profiler runs, `start` warns and returns False, and the rest does nothing. In a
     forked child the parent's run is forgotten. `profiler` stays readable after `stop`, for its
-    events and one export. Not for use from several threads at once.
+    events and one export. torch's profiler belongs to the thread that starts it: `step` and `stop`
+    in another one close it, lose what it recorded and raise RuntimeError; torch itself would end
+    the process there.
     """
 
     def __init__(
@@ -77,6 +89,7 @@ class TorchProfile:
         self._before_start = before_start
         self._options = options
         self._lease: _slot.Lease | None = None
+        self._thread = 0
 
     @property
     def running(self) -> bool:
@@ -104,12 +117,18 @@ class TorchProfile:
             lease.release()
             raise
         self._lease = lease
+        # Not get_ident: a thread may have the number of one that has ended.
+        self._thread = threading.get_native_id()
         return True
 
     def step(self) -> None:
         """Tells torch's schedule that a step is over."""
-        if self.running:
+        if not self.running:
+            return
+        if self._thread == threading.get_native_id():
             self.profiler.step()
+        else:
+            self.stop()
 
     def stop(self) -> None:
         """Closes the profiler, if it is open."""
@@ -117,12 +136,24 @@ class TorchProfile:
         if lease is None or not lease.held:
             return
         try:
+            if self._thread != threading.get_native_id():
+                self._lose()
             self.profiler.stop()
             # It refers to itself by these, and would stay with all its events until the garbage
             # collector comes, which knows of few objects and sees no hurry.
             self.profiler.action_map = {}
         finally:
             lease.release()
+
+    def _lose(self) -> None:
+        """In another thread: torch finds nothing to stop, and to read its results is a crash."""
+        profiler, self.profiler = self.profiler, None
+        profiler.on_trace_ready = None
+        profiler.stop()
+        raise RuntimeError(
+            f"{self.owner} was started in another thread; torch's profiler belongs to a thread, so "
+            "what it recorded is lost"
+        )
 
     def _ready(self, profiler: Any) -> None:
         assert self._on_trace_ready is not None
@@ -157,8 +188,40 @@ def export_trace(profiler: torch.profiler.profile, path: str | os.PathLike[str])
     """
     target = Path(path)
     with on_whole_path(target) as temporary:
-        profiler.export_chrome_trace(os.fspath(temporary))
+        if target.suffix != ".gz":
+            _export(profiler, temporary, target)
+            return target
+        with tempfile.TemporaryDirectory() as folder:
+            plain = Path(folder) / "trace.json"
+            _export(profiler, plain, target)
+            with open(plain, "rb") as trace, gzip.open(temporary, "wb") as packed:
+                shutil.copyfileobj(trace, packed)
     return target
+
+
+def _export(profiler: torch.profiler.profile, path: Path, named: Path) -> None:
+    """torch writes behind another name, and tells a full disk to standard error alone."""
+    unfinished = Path(f"{path}.tmp")
+    try:
+        profiler.export_chrome_trace(os.fspath(path))
+        _finish(path, named)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def _finish(path: Path, named: Path) -> None:
+    """Puts the file's final name into the trace; OSError when its end is missing."""
+    with open(path, "r+b") as file:
+        start = max(file.seek(0, os.SEEK_END) - TRACE_END_MAX, 0)
+        file.seek(start)
+        end = file.read()
+        found = TRACE_END.search(end)
+        if found is None:
+            raise OSError(errno.EIO, "torch could not write the trace whole; is the disk full?")
+        if found["name"] is not None:
+            file.seek(start + found.start())
+            file.truncate()
+            file.write(b'],"traceName": ' + json.dumps(os.fspath(named)).encode() + b" }\n")
 
 
 # --- arguments ---
