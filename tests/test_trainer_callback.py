@@ -12,6 +12,7 @@ import pickle
 import re
 import shutil
 import signal
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,12 +27,14 @@ import torch
 from my_utils.csv2trace import csv_to_trace
 from my_utils.logger import GlobalLogger
 from my_utils.main import ProfCallback
+from my_utils.memory_snapshot import MemorySnapshotter
 from my_utils.profiling import _slot
-from my_utils.profiling._step_windows import NvtxWindow
+from my_utils.profiling._step_windows import NvtxWindow, TorchWindow
 from my_utils.profiling._window_files import WindowFiles
 from my_utils.utils import MyTimer
 
 from .conftest import RunPython
+from .fakes import cuda_allocator
 
 no_cuda = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 
@@ -607,6 +610,7 @@ MISSING = """
 import sys
 sys.modules["transformers"] = None
 from my_utils.main import ProfCallback
+from my_utils.memory_snapshot import MemorySnapshotter
 assert "torch" not in sys.modules
 ProfCallback()
 """
@@ -702,6 +706,52 @@ def drive(callback: Any, steps: int) -> None:
         state.global_step += 1
         callback.on_step_end(None, state, control)
     callback.on_train_end(None, state, control)
+
+
+@no_cuda
+def test_the_allocators_history_is_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A span of MemorySnapshotter round the window goes on behind it."""
+    allocator = cuda_allocator.put_in(monkeypatch)
+    spans = MemorySnapshotter(tmp_path)
+    spans.start("run")
+    allocator.allocate(1)
+    time.sleep(0.001)  # the allocator's clock has microseconds
+    opened: TorchWindow = TorchWindow(
+        0, 0, 1, owner="a test", at_exit=lambda: None, wants_history=True, activities=["cpu"],
+        write=lambda profiler: MEMORY_ONLY.write(profiler, tmp_path / "out", opened.history),
+    )  # fmt: skip
+    opened.open()
+    opened.inside = True
+    kept = allocator.allocate(2)
+    opened.close()
+    allocator.free(kept)
+    run = spans.stop("run")
+    assert run is not None
+    snapshot = tmp_path / "out" / "rank0_memory_snapshot.pickle"
+    sizes = [[event["size"] for event in pickle.loads(path.read_bytes())["device_traces"][0]]
+             for path in (snapshot, run)]  # fmt: skip
+    assert sizes == [[2], [1, 2, 2, 2]]
+    assert allocator.calls == ["record all", "snapshot", "snapshot", "record None"]
+
+
+@no_cuda
+def test_an_allocator_without_history_costs_no_window(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    allocator = cuda_allocator.put_in(monkeypatch)
+    allocator.failure = RuntimeError("an injected failure")
+    written: list[Any] = []
+    window = TorchWindow(
+        0, 0, 2, owner="a test", at_exit=lambda: None, wants_history=True, activities=["cpu"],
+        write=written.append,
+    )  # fmt: skip
+    window.open()
+    window.inside = True
+    window.done += 1
+    window.go_on()
+    window.close()
+    assert len(written) == 1
+    assert caplog.text.count("an injected failure") == 1
 
 
 @no_cuda

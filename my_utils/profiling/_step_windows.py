@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from . import _slot
+from . import _memory_history, _slot
 from ._torch_profile import TorchProfile
 from .backends import CudaProfilerBackend
 
@@ -65,7 +65,8 @@ class StepWindow:
 class TorchWindow(StepWindow):
     """torch's profiler. `write` gets it at the end, when there is something to write.
 
-    history: let CUDA's allocator write down its history while steps are recorded.
+    wants_history: let CUDA's allocator write down its history while steps are recorded; `history`
+        is the share in it.
     """
 
     def __init__(
@@ -77,13 +78,14 @@ class TorchWindow(StepWindow):
         owner: str,
         write: Callable[[Any], object],
         at_exit: Callable[[], object],
-        history: bool,
+        wants_history: bool,
         **options: Any,
     ) -> None:
         super().__init__(first_step, warmup, active)
         self._write = write
-        self._wants_history = history
-        self._history = False
+        self._wants_history = wants_history
+        self.history: _memory_history.Recording | None = None
+        self._owner = owner
         self._profile = TorchProfile(
             owner, on_trace_ready=self._ready, at_exit=at_exit, before_start=self._number,
             schedule=self._schedule, **options,
@@ -101,11 +103,9 @@ class TorchWindow(StepWindow):
         try:
             self._profile.stop()
         finally:
-            if self._history:
-                import torch
-
-                self._history = False
-                torch.cuda.memory._record_memory_history(enabled=None)
+            history, self.history = self.history, None
+            if history is not None:
+                history.end()
 
     def _number(self, profiler: Any) -> None:
         profiler.step_num = self.first_step  # for the marks `ProfilerStep#<number>`
@@ -120,14 +120,17 @@ class TorchWindow(StepWindow):
         return ProfilerAction.RECORD_AND_SAVE if last else ProfilerAction.RECORD
 
     def _record_history(self) -> None:
-        """Unless somebody records it already, whose history it stays."""
         import torch
 
-        if not self._wants_history or self._history or self.done < self.warmup:
+        if not self._wants_history or self.history is not None or self.done < self.warmup:
             return
-        if torch.cuda.is_available() and not torch._C._cuda_isHistoryEnabled():
-            torch.cuda.memory._record_memory_history(max_entries=HISTORY_ENTRIES)
-            self._history = True
+        if not torch.cuda.is_available():
+            return
+        try:
+            self.history = _memory_history.record(self._owner, max_entries=HISTORY_ENTRIES)
+        except Exception as error:
+            self._wants_history = False
+            _logger.warning("%s: CUDA's allocator keeps no history: %s", self._owner, error)
 
     def _ready(self, profiler: Any) -> None:
         if self.has_something:

@@ -13,6 +13,7 @@ from typing import Any
 
 from .._files import on_whole_path
 from .._tables import needed, write_text
+from ._memory_history import Recording
 from ._memory_snapshot_form import snapshot_of, write_snapshot
 from ._torch_profile import device_time, export_trace, on_this_machine
 
@@ -40,8 +41,11 @@ class WindowFiles:
     by_shape: bool
     by_stack: bool
 
-    def write(self, profiler: Any, folder: Path) -> bool:
-        """Writes them, unless the folder cannot be made; what else cannot be is a warning each."""
+    def write(self, profiler: Any, folder: Path, history: Recording | None = None) -> bool:
+        """Writes them, unless the folder cannot be made; what else cannot be is a warning each.
+
+        history: of CUDA's allocator, which knows more of memory than the profiler.
+        """
         with _tolerated(folder):
             folder.mkdir(parents=True, exist_ok=True)
         if not folder.is_dir():
@@ -58,7 +62,10 @@ class WindowFiles:
                 _write_stacks(profiler, path)
         if self.memory:
             with _tolerated(folder / f"{rank}_memory_snapshot.pickle") as path:
-                _write_memory_snapshot(profiler, path)
+                if history is not None:
+                    history.save(path)
+                else:
+                    write_snapshot(path, snapshot_of(profiler))
             with _tolerated(folder / f"{rank}_memory-timeline.html") as path:
                 _write_memory_timeline(profiler, path)
         return True
@@ -103,17 +110,6 @@ def _write_stacks(profiler: Any, path: Path) -> None:
 
 
 # --- memory ---
-
-
-def _write_memory_snapshot(profiler: Any, path: Path) -> None:
-    """CUDA's allocator knows more than the profiler, where it writes down its history."""
-    import torch
-
-    if torch.cuda.is_available() and torch._C._cuda_isHistoryEnabled():
-        with on_whole_path(path) as temporary:
-            torch.cuda.memory._dump_snapshot(os.fspath(temporary))
-    else:
-        write_snapshot(path, snapshot_of(profiler))
 
 
 def _write_memory_timeline(profiler: Any, path: Path) -> None:

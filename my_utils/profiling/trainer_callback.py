@@ -259,18 +259,18 @@ class ProfCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
         window = TorchWindow(
             *steps,
             owner=owner,
-            write=lambda profiler: self._write(profiler, window.last_step),
+            write=lambda profiler: self._write(profiler, window),
             at_exit=self.close,
-            history=self.profile_memory and self.export_memory_timeline,
+            wants_history=self.profile_memory and self.export_memory_timeline,
             profile_memory=self.profile_memory,
             with_stack=self.with_stack,
             record_shapes=self.record_shapes,
         )
         return window
 
-    def _write(self, profiler: Any, step: int) -> None:
+    def _write(self, profiler: Any, window: TorchWindow) -> None:
         rank = current_rank()
-        folder = own_folder(self.output_dir, f"iteration_{step}", rank)
+        folder = own_folder(self.output_dir, f"iteration_{window.last_step}", rank)
         files = WindowFiles(
             rank=rank,
             leading=rank == min(self.ranks or (0,)),
@@ -280,7 +280,7 @@ class ProfCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
             by_shape=self.record_shapes,
             by_stack=self.with_stack,
         )
-        if files.write(profiler, folder):
+        if files.write(profiler, folder, window.history):
             self.folders.append(folder)
 
     # --- what is told ---
