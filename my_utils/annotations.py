@@ -19,9 +19,10 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, Protocol, cast
 
-from . import _sweep
+from . import _sweep, _tables
 from ._sweep import Device
 from ._sweep_results import Shape, SweepPoint, SweepResult, shape_text
+from ._warnings import warn_once
 
 __all__ = ["SweepPoint", "SweepResult", "SweptFunction", "parametrize_shapes"]
 
@@ -74,8 +75,8 @@ def parametrize_shapes(
       `warmup=0, repeats=1` once. Running out of memory skips it with a reason.
 
     `f.results` is the SweepResult of the last sweep or of the tests until now. `output_csv` is
-    written after each point and `output_png` after the last, whole or not at all. `verbose` prints
-    the table at the end.
+    written after each point and `output_png` after the last, whole or not at all; one that cannot
+    be written is a warning, and the sweep goes on. `verbose` prints the table at the end.
 
     A point that runs out of memory (torch's allocators on GPU and CPU, MemoryError) is marked
     "oom", its memory is given back, and the sweep goes on. Another exception passes through
@@ -84,7 +85,8 @@ def parametrize_shapes(
 
     Raises TypeError or ValueError at once for bad arguments. Sweeps of the same function must not
     run in two threads at once. CSV and text need no other package; DataFrame and plot need pandas
-    and matplotlib (`pip install 'my_utils[profiling]'`).
+    and matplotlib (`pip install 'my_utils[profiling]'`): ImportError, before the first point where
+    `output_png` is given.
     """
     names = _names(shapes, batch_sizes)
     settings = _Settings(
@@ -203,17 +205,17 @@ def _swept(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> SweepResult:
+    _check_plot(settings)
     swept.results = result = SweepResult(function.__qualname__)
     for at in settings.points:
         keywords = {**kwargs, **settings.keywords(*at)}
         point = SweepPoint(*at, others=_others(kwargs))
         error = _run(point, functools.partial(function, *args, **keywords), settings)
         result.points.append(point)
-        _write_csv(result, settings)
+        _write(result.to_csv, settings.output_csv)
         if point.status == "error" and error is not None and settings.on_error == "raise":
             raise error
-    if settings.output_png is not None:
-        result.plot(settings.output_png)
+    _write(result.plot, settings.output_png)
     if settings.verbose:
         print(result)
     return result
@@ -223,15 +225,16 @@ def _tested(
     swept: SweptFunction, function: Callable[..., Any], settings: _Settings, args: Any, kwargs: Any
 ) -> None:
     """One test: its point joins the results. Returns None, which is what pytest wants."""
+    _check_plot(settings)
     at = (kwargs.get("shape"), kwargs.get("batch_size"))
     others = {name: value for name, value in kwargs.items() if name not in settings.names}
     point = SweepPoint(*at, others=_others(others))
     error = _run(point, functools.partial(function, *args, **kwargs), settings)
     result = swept.results
     result.points.append(point)
-    _write_csv(result, settings)
-    if settings.output_png is not None and len(result) >= len(settings.points):
-        result.plot(settings.output_png)
+    _write(result.to_csv, settings.output_csv)
+    if len(result) >= len(settings.points):
+        _write(result.plot, settings.output_png)
     if point.status == "oom":
         sys.modules["pytest"].skip(f"out of memory at {_label(*at)}: {point.error}")
     if error is not None:
@@ -242,9 +245,20 @@ def _run(point: SweepPoint, call: Callable[[], Any], settings: _Settings) -> Bas
     return _sweep.measure(point, call, settings.warmup, settings.repeats, settings.device)
 
 
-def _write_csv(result: SweepResult, settings: _Settings) -> None:
-    if settings.output_csv is not None:
-        result.to_csv(settings.output_csv)
+def _check_plot(settings: _Settings) -> None:
+    if settings.output_png is not None:
+        _tables.needed("matplotlib", "the plot of a sweep")
+
+
+def _write(how: Callable[[StrPath], None], path: StrPath | None) -> None:
+    if path is None:
+        return
+    try:
+        how(path)
+    except OSError as error:
+        warn_once(
+            f"sweep {os.fspath(path)}", f"{path} could not be written, the sweep goes on: {error}"
+        )
 
 
 def _others(kwargs: dict[str, Any]) -> str:

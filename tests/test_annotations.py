@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import inspect
 import math
+import sys
 import time
 import weakref
 from pathlib import Path
@@ -240,6 +241,35 @@ def test_what_is_written(tmp_path: Path) -> None:
     assert image.shape[0] > 300 and image.shape[1] > 500
     assert image.std() > 0.01, "the plot is blank"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["sweep.csv", "sweep.png"]
+
+
+@pytest.mark.no_torch
+def test_files_that_cannot_be_written_end_no_sweep(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = {"output_csv": tmp_path / "none" / "s.csv", "output_png": tmp_path / "none" / "s.png"}
+
+    @parametrize_shapes([1, 2, 3], repeats=1, **files)  # type: ignore[arg-type]
+    def work(shape: int) -> None: ...
+
+    assert [point.status for point in work().points] == ["ok"] * 3
+    assert [record.message.count("the sweep goes on") for record in caplog.records] == [1, 1]
+
+
+@pytest.mark.no_torch
+def test_a_missing_matplotlib_is_told_before_the_first_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+
+    @parametrize_shapes([1, 2], output_png=tmp_path / "sweep.png")
+    def work(shape: int) -> None:
+        calls.append(shape)
+
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ImportError, match=r"my_utils\[profiling\]"):
+        work()
+    assert calls == []
 
 
 @pytest.mark.no_torch
