@@ -24,7 +24,6 @@ pass 4
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import logging
 import os
@@ -34,6 +33,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from . import _core
+from ._process_end import call_at_end
 from ._ranks import check_ranks, is_chosen
 from ._warnings import warn_once
 from .profiling.backends import CaptureBackend, CudaProfilerBackend
@@ -131,6 +131,7 @@ class ForwardProfilerHook(_core.ForwardPasses):
             if not is_chosen(self.ranks):
                 return self
             self.outcome = None
+            call_at_end(_close_all)
             self._module = weakref.ref(model, self._module_is_gone)
             self.count_passes(model, self.start_iter, self.stop_iter, self.forward_only)
             self._handles = [
@@ -278,7 +279,6 @@ def _end_range(handle: Any) -> None:
 _alive: weakref.WeakSet[ForwardProfilerHook] = weakref.WeakSet()
 
 
-@atexit.register
 def _close_all() -> None:
     for hook in list(_alive):
         hook._close("exited")

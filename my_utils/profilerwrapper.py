@@ -15,7 +15,6 @@
 
 from __future__ import annotations
 
-import atexit
 import datetime
 import logging
 import os
@@ -27,6 +26,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from ._files import on_whole_path
+from ._process_end import call_at_end
 from ._ranks import check_ranks, current_rank, is_chosen, world_size
 from ._tables import needed
 from ._warnings import warn_once
@@ -100,7 +100,7 @@ class ProfilerWrapper:
     An exception of the block passes through as it is, and its entry counts (`point.raised`). An
     entry in which another profiler runs is not profiled: one warning, and the series says how many
     (`point.unprofiled`). Nested entries of the same wrapper belong to the outer one. A series that
-    was not left is written when the process exits normally; a forked child begins with none.
+    was not left is written when the process ends by itself; a forked child begins with none.
     The memory that a series takes is bounded: at most 4,096 points, and the events of one entry.
 
     TypeError and ValueError at once for wrong arguments; ImportError where a plot is asked for and
@@ -228,7 +228,8 @@ class ProfilerWrapper:
         self._chosen = is_chosen((0,) if self.is_st and self._ranks is None else self._ranks)
         if not self._chosen:
             return
-        _open_until_exit(self)
+        _open.add(self)
+        call_at_end(_leave_all)
         if self.dump_memory_snapshot:
             self._trying("the allocator's history", self._record_history)
 
@@ -429,13 +430,6 @@ class _Entry(NamedTuple):
 # --- series that nobody left ---
 
 _open: set[ProfilerWrapper] = set()
-
-
-def _open_until_exit(wrapper: ProfilerWrapper) -> None:
-    if not _open:
-        atexit.unregister(_leave_all)
-        atexit.register(_leave_all)
-    _open.add(wrapper)
 
 
 def _leave_all() -> None:

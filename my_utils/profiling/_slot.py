@@ -19,12 +19,13 @@ True
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import sys
 import threading
 from collections.abc import Callable
+
+from .._process_end import call_at_end
 
 __all__ = ["Lease", "holder", "take"]
 
@@ -64,7 +65,6 @@ class _Slot:
     def __init__(self) -> None:
         self.lock = threading.RLock()  # a finalizer may come in while the lock is held
         self.lease: Lease | None = None
-        self.registered = False
 
     def forget(self) -> None:
         """In a forked child: the parent's profiler is not the child's to close."""
@@ -87,9 +87,7 @@ def take(owner: str, close: Callable[[], object]) -> Lease | None:
         taken_by = holder()
         if taken_by is None:
             _slot.lease = lease = Lease(owner, close)
-            if not _slot.registered:
-                atexit.register(_close_at_exit)
-                _slot.registered = True
+            call_at_end(_close_at_end)
             return lease
     _logger.warning(
         "%s runs unprofiled: %s is profiling, and torch has one profiler a process",
@@ -109,7 +107,7 @@ def holder() -> str | None:
     return None
 
 
-def _close_at_exit() -> None:
+def _close_at_end() -> None:
     lease = _slot.lease
     if lease is not None:
         lease.close()

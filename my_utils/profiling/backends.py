@@ -145,7 +145,7 @@ class TorchProfilerBackend(CaptureBackend):
     def start_window(self, window_id: str) -> None:
         """Opens the profiler."""
         owner = f"TorchProfilerBackend, window {window_id!r}"
-        profile = TorchProfile(owner, at_exit=self.stop, **self.options)
+        profile = TorchProfile(owner, at_exit=lambda: self.stop_window(window_id), **self.options)
         if profile.start():
             self._running = profile
 
