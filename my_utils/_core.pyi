@@ -277,6 +277,7 @@ class _Stages(TypedDict):
     columns: dict[str, bytes]
     paths: list[tuple[int, str]]
     host: str
+    label: str
     errors: list[str]
     world_size: int
     attempt: int

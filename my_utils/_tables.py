@@ -40,6 +40,13 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 
 def write_figure(path: str | os.PathLike[str], draw: Callable[[Figure], None]) -> None:
     """A PNG of what `draw` puts into an empty figure; the state of pyplot is left alone."""
+    figure = drawn(draw)
+    with whole_file(path) as file:
+        figure.savefig(file, format="png")
+
+
+def drawn(draw: Callable[[Figure], None]) -> Figure:
+    """The figure itself."""
     needed("matplotlib", "a plot")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -47,8 +54,7 @@ def write_figure(path: str | os.PathLike[str], draw: Callable[[Figure], None]) -
     figure = Figure(dpi=110, layout="constrained")
     FigureCanvasAgg(figure)
     draw(figure)
-    with whole_file(path) as file:
-        figure.savefig(file, format="png")
+    return figure
 
 
 def text_table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 0) -> str:

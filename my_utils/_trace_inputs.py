@@ -15,6 +15,7 @@ from . import _core
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import contextlib
     from collections.abc import Iterable
 
 CSV_NAME = re.compile(r"profile_rank_(\d+)(?:\.w(\d+))?(?:\.part(\d+))?\.csv$")
@@ -60,6 +61,15 @@ class Part(Record):
             return 0
         size = self.path.stat().st_size
         return size if self.limit < 0 else min(size, self.limit)
+
+    def opened(self, stack: contextlib.ExitStack) -> _core._TracePart:
+        """The form in which the engine takes it, its file open until the stack is left."""
+        if self.rows is not None:
+            return self.name, -1, -1, self.rows, False
+        if self.path is None:
+            return self.name, 0, -1, None, True
+        handle = stack.enter_context(self.path.open("rb", buffering=0))
+        return self.name, handle.fileno(), self.limit, None, True
 
 
 class FileSet(Record):

@@ -303,15 +303,10 @@ def _map(
 
 
 def _opened(part: Part, stack: contextlib.ExitStack) -> _core._TracePart:
-    if part.rows is not None:
-        return part.name, -1, -1, part.rows, False
-    if part.path is None:
-        return part.name, 0, -1, None, True
     try:
-        handle = stack.enter_context(part.path.open("rb", buffering=0))
+        return part.opened(stack)
     except OSError as error:
         raise ConversionError(f"{part.name}: {error.strerror}") from error
-    return part.name, handle.fileno(), part.limit, None, True
 
 
 def _first_time(file_sets: list[FileSet]) -> int | None:

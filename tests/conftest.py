@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -38,6 +39,8 @@ RunPython = Callable[..., subprocess.CompletedProcess[str]]
 def plain_environment() -> None:
     for name in LAUNCHER_VARIABLES:
         os.environ.pop(name, None)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what runs behind it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

@@ -46,20 +46,25 @@ static PyObject *paths_of(const struct mu_stage_table *table) {
     return list;
 }
 
+static PyObject *text_of(const char *text) {
+    return PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace");
+}
+
 static PyObject *result_of(const struct mu_stage_table *table, PyObject *errors) {
     const struct mu_stage_facts *facts = &table->facts;
     PyObject *columns = columns_of(table), *paths = paths_of(table);
-    PyObject *host = PyUnicode_DecodeUTF8(facts->host, (Py_ssize_t)strlen(facts->host), "replace");
-    if (columns == NULL || paths == NULL || host == NULL) {
+    PyObject *host = text_of(facts->host), *label = text_of(facts->label);
+    if (columns == NULL || paths == NULL || host == NULL || label == NULL) {
         Py_XDECREF(columns);
         Py_XDECREF(paths);
         Py_XDECREF(host);
+        Py_XDECREF(label);
         return NULL;
     }
     return Py_BuildValue(
-        "{sNsNsNsOsLsLsLsKsKsKsK}", "columns", columns, "paths", paths, "host", host, "errors",
-        errors, "world_size", (long long)facts->world_size, "attempt", (long long)facts->attempt,
-        "clock_error_ns", (long long)facts->clock_error_ns, "dropped",
+        "{sNsNsNsNsOsLsLsLsKsKsKsK}", "columns", columns, "paths", paths, "host", host, "label",
+        label, "errors", errors, "world_size", (long long)facts->world_size, "attempt",
+        (long long)facts->attempt, "clock_error_ns", (long long)facts->clock_error_ns, "dropped",
         (unsigned long long)facts->dropped, "rows", (unsigned long long)table->counts.rows,
         "bad_rows", (unsigned long long)table->counts.bad_rows, "open",
         (unsigned long long)(table->counts.open + table->open_by_node.count));

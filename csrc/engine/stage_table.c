@@ -223,14 +223,23 @@ static int end_stage(struct mu_stage_table *table, const struct mu_csv_row *row,
 
 /* --- what the run says of itself --- */
 
+/* What does not fit is left out. */
+static void take_text(char *text, size_t size, struct mu_span value) {
+    if (value.length < size) {
+        memcpy(text, value.text, value.length);
+        text[value.length] = '\0';
+    }
+}
+
 static void take_process(struct mu_stage_facts *facts, struct mu_span key, struct mu_span value) {
     if (mu_span_equals(key, "attempt")) {
         (void)mu_digits_parse(value.text, value.length, 0, &facts->attempt);
     } else if (mu_span_equals(key, "world_size")) {
         (void)mu_digits_parse(value.text, value.length, 0, &facts->world_size);
-    } else if (mu_span_equals(key, "host") && value.length < sizeof(facts->host)) {
-        memcpy(facts->host, value.text, value.length);
-        facts->host[value.length] = '\0';
+    } else if (mu_span_equals(key, "host")) {
+        take_text(facts->host, sizeof(facts->host), value);
+    } else if (mu_span_equals(key, "label")) {
+        take_text(facts->label, sizeof(facts->label), value);
     }
 }
 

@@ -28,7 +28,8 @@ struct mu_stage_path {
 };
 
 struct mu_stage_facts {
-    char host[256]; /* of the last process row; "" when there was none */
+    char host[256];  /* of the last process row; "" when there was none */
+    char label[256]; /* the same; percent-encoded as in the row */
     int64_t world_size, attempt;
     int64_t clock_error_ns; /* of the last clock synchronisation; -1 when there was none */
     uint64_t dropped;       /* records that the run says it lost */

@@ -87,7 +87,8 @@ static void test_a_restart_ends_what_was_open(void) {
     const char *text =
         HEADER "1,,h,0,my_utils.process,INSTANT,,\"pid=5,rank=2,world_size=8,attempt=1,host=a\"\n"
                "1,,h,0,iter,START,,\"node_id=1\"\n"
-               "2,,h,0,my_utils.process,INSTANT,,\"pid=6,rank=2,world_size=8,attempt=2,host=b\"\n"
+               "2,,h,0,my_utils.process,INSTANT,,\"pid=6,rank=2,world_size=8,attempt=2,host=b,"
+               "label=pp%3D1\"\n"
                "2,,h,0,my_utils.clock_sync,INSTANT,,\"offset_ns=5,error_ns=42\"\n"
                "2,,h,0,my_utils.dropped,INSTANT,,\"count=3,reason=full\"\n"
                "3,,h,0,fwd,END,1000,\"node_id=9,parent_id=1\"\n";
@@ -99,6 +100,7 @@ static void test_a_restart_ends_what_was_open(void) {
     CHECK_INT(table.facts.clock_error_ns, 42);
     CHECK_INT(table.facts.dropped, 3);
     CHECK(strcmp(table.facts.host, "b") == 0);
+    CHECK(strcmp(table.facts.label, "pp%3D1") == 0);
     mu_stage_table_reset(&table);
 }
 

@@ -1,0 +1,181 @@
+"""Who made the others wait: the stages in which ranks synchronise, and who came to them last.
+
+In such a stage, a collective for example, all ranks leave at about the same time, and the one that
+entered last waited least. So the time of the stage itself blames the wrong ranks: a rank's wait is
+the latest entry minus its own. Which stages synchronise is given, or inferred: their ends coincide
+while their starts spread.
+
+The synchronising stages cut a step into segments. The rank that comes last to the end of a segment
+made it as long as it is: these ranks, one after another, are the critical path of the step. Of a
+stage that runs several times in a step the last run counts.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from .grid import Grid, Integers, Matrix, middle_of
+from .ranks import SEPARATOR
+
+__all__ = ["Segments", "clock_offsets", "segments_of", "synchronising_stages"]
+
+# Ends that spread less than a quarter of the starts coincide.
+SPREAD_RATIO = 0.25
+# Clocks drift apart by microseconds a second; within so many steps they are taken as steady.
+OFFSET_STEPS = 64
+NOBODY = -1
+
+
+@dataclass
+class Segments:
+    """What lies before each synchronising stage, in the order of the step, and after the last one.
+
+    All arrays have a row a segment and a column a step. sync: the stage at the end of each but the
+    last segment. rank: the row (of the grid) that came last, NOBODY where fewer than two ranks
+    came. begin_ns, end_ns: when that rank had left the segment before, and came to this end.
+    late_ns: how much later than the second. cost_ns: the waits of all ranks together. exit_ns: when
+    the ranks left the stage at the end. lost_path, lost_ns: the stage in which the rank took longer
+    than the median of its peers by most, and how much; NOBODY where it took longer in none.
+    critical_ns: of each path what it took on the critical path, all steps but the warm-up together.
+    """
+
+    sync: list[int]
+    rank: Integers
+    begin_ns: Matrix
+    end_ns: Matrix
+    late_ns: Matrix
+    cost_ns: Matrix
+    exit_ns: Matrix
+    lost_path: Integers
+    lost_ns: Matrix
+    critical_ns: dict[int, float]
+
+
+def clock_offsets(grid: Grid) -> Matrix:
+    """What the clock of each rank is ahead of the median one, per step, in ns.
+
+    Clocks that nobody lined up differ by what the ends of a synchronising stage show. The stage
+    whose ends, once so corrected, coincide best is taken for it: zeros where there is none.
+    """
+    best = np.zeros((len(grid.ranks), len(grid.steps)))
+    if len(grid.ranks) < 2:
+        return best
+    least = np.inf
+    for path in grid.paths:
+        (ends,) = grid.of(path, "end_ns")
+        if np.isfinite(ends).sum() < ends.size / 2:
+            continue
+        late = ends - middle_of(ends, 0)
+        offsets = _steady(late)
+        left = _spread(late - offsets)
+        if left < least:
+            least, best = left, offsets
+    return np.where(np.isfinite(best), best, 0.0)
+
+
+def _steady(late: Matrix) -> Matrix:
+    offsets = np.empty_like(late)
+    for first in range(0, late.shape[1], OFFSET_STEPS):
+        block = slice(first, first + OFFSET_STEPS)
+        offsets[:, block] = middle_of(late[:, block], 1)[:, None]
+    return offsets
+
+
+def _spread(moments: Matrix) -> float:
+    """Between the first and the last rank, as the median over steps."""
+    several = moments[:, np.isfinite(moments).sum(0) > 1]
+    if several.size == 0:
+        return float("nan")
+    return float(np.median(np.nanmax(several, 0) - np.nanmin(several, 0)))
+
+
+def synchronising_stages(grid: Grid, offsets: Matrix, pattern: re.Pattern[str] | None) -> list[int]:
+    """The paths in which ranks synchronise: those whose name the pattern is found in, or, without
+    one, those whose ends coincide while their starts spread; in the order of the step. Of stages
+    inside one another the inner ones."""
+    when: dict[int, float] = {}
+    for path, name in grid.paths.items():
+        if pattern is not None and not pattern.search(name):
+            continue
+        begins, ends = (moments - offsets for moments in grid.of(path, "last_begin_ns", "end_ns"))
+        if pattern is not None or _spread(ends) < SPREAD_RATIO * _spread(begins):
+            when[path] = float(middle_of(begins - grid.begins))
+    inner = [path for path in when if not any(_inside(grid, other, path) for other in when)]
+    return sorted(inner, key=lambda path: when[path])
+
+
+def _inside(grid: Grid, path: int, around: int) -> bool:
+    return grid.paths[path].startswith(grid.paths[around] + SEPARATOR)
+
+
+def segments_of(grid: Grid, offsets: Matrix, sync: list[int]) -> Segments:
+    """The segments of all steps, with what was lost in them and where."""
+    shape = (len(sync) + 1, len(grid.steps))
+    unknown, nobody = np.full(shape, np.nan), np.full(shape, NOBODY)
+    found = Segments(
+        sync=sync, rank=nobody, begin_ns=unknown, end_ns=unknown.copy(), late_ns=unknown.copy(),
+        cost_ns=unknown.copy(), exit_ns=unknown.copy(), lost_path=nobody.copy(),
+        lost_ns=np.zeros(shape), critical_ns={},
+    )  # fmt: skip
+    left = grid.begins - offsets
+    for row, path in enumerate(sync):
+        begins, ends = (moments - offsets for moments in grid.of(path, "last_begin_ns", "end_ns"))
+        _fill(found, row, begins, left)
+        found.exit_ns[row] = middle_of(ends, 0)
+        left = ends
+        wait = found.exit_ns[row] - found.end_ns[row]
+        found.critical_ns[path] = float(np.nansum(np.maximum(wait, 0)[grid.warmup :]))
+    _fill(found, len(sync), grid.ends - offsets, left)
+    _find_losses(grid, offsets, found)
+    return found
+
+
+def _fill(found: Segments, row: int, moments: Matrix, left: Matrix) -> None:
+    """Who came last to the end of a segment (`moments`, ranks × steps), having begun at `left`."""
+    here = np.isfinite(moments)
+    several = here.sum(0) > 1
+    known = np.where(here, moments, -np.inf)
+    steps = np.arange(moments.shape[1])
+    last = known.argmax(0)
+    latest = known[last, steps]
+    known[last, steps] = -np.inf
+    found.rank[row, several] = last[several]
+    found.begin_ns[row, several] = left[last, steps][several]
+    found.end_ns[row, several] = latest[several]
+    found.late_ns[row, several] = (latest - known.max(0))[several]
+    found.cost_ns[row, several] = (latest * here.sum(0) - np.nansum(moments, 0))[several]
+
+
+def _find_losses(grid: Grid, offsets: Matrix, found: Segments) -> None:
+    waiting = [grid.paths[path] + SEPARATOR for path in found.sync]
+    for path, name in grid.paths.items():
+        if f"{name}{SEPARATOR}".startswith(tuple(waiting)):
+            continue
+        own, begins, ends = grid.of(path, "self_ns", "begin_ns", "end_ns")
+        excess = grid.over_peers(own)
+        critical = 0.0
+        for row in range(len(found.rank)):
+            inside = _share_inside(found, row, begins - offsets, ends - offsets)
+            critical += np.nansum((inside * _of(own, found.rank[row]))[grid.warmup :])
+            lost = np.nan_to_num(inside * _of(excess, found.rank[row]))
+            more = lost > found.lost_ns[row]
+            found.lost_ns[row, more] = lost[more]
+            found.lost_path[row, more] = path
+        found.critical_ns[path] = critical
+
+
+def _share_inside(found: Segments, row: int, begins: Matrix, ends: Matrix) -> Matrix:
+    """Which part of a stage of the critical rank lies within the segment, 0 to 1, per step."""
+    begin, end = _of(begins, found.rank[row]), _of(ends, found.rank[row])
+    inside = np.minimum(end, found.end_ns[row]) - np.maximum(begin, found.begin_ns[row])
+    share: Matrix = np.clip(inside / np.maximum(end - begin, 1), 0, 1)
+    return share
+
+
+def _of(matrix: Matrix, rows: Integers) -> Matrix:
+    """One value a step, each from the rank that counts there; NaN where nobody does."""
+    values: Matrix = matrix[rows, np.arange(matrix.shape[1])]
+    return np.where(rows == NOBODY, np.nan, values)
