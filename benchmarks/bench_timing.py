@@ -140,29 +140,25 @@ def gathering(smoke: bool) -> list[Claim]:
 
 
 def merging(smoke: bool) -> list[Claim]:
-    """4,096 summaries of 100 names, made of 16 different ones."""
+    """4,096 summaries of 100 names, made of 16 different ones. Processor time: it is one thread."""
     from my_utils._times_packed import Merger, pack
 
     kinds = [pack(filled(kind, 100, 10_000), 0, summary=True) for kind in range(2 if smoke else 16)]
-    messages = [
-        kind[:4] + rank.to_bytes(4, "little") + kind[8:]
-        for rank in range(4096)
-        for kind in [kinds[rank % len(kinds)]]
-    ]
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     times = []
     for _ in range(1 if smoke else 5):
-        began = time.perf_counter()
+        began = time.process_time()
         merger = Merger()
-        for rank, message in enumerate(messages):
-            merger.add(rank, message)
+        for rank in range(4096):
+            kind = kinds[rank % len(kinds)]
+            merger.add(rank, kind[:4] + rank.to_bytes(4, "little") + kind[8:])
         found = GatheredTime(merger.tables(), world_size=4096, missing={})
-        times.append(time.perf_counter() - began)
+        times.append(time.process_time() - began)
     assert found["stage 7"].rank_count() == 4096
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
     took = statistics.median(times)
     return [
-        Claim("merge of 4,096 ranks x 100 names", took, "the bound", 1.0, "s", 1.0),
+        Claim("merge of 4,096 ranks x 100 names, CPU", took, "the bound", 1.0, "s", 1.0),
         Claim("the same, memory", grown, "the bound", 200, "MiB", 1.0),
     ]
 

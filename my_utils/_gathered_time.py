@@ -33,7 +33,7 @@ class TimeData:
 
     `sum`, `count`, `mean`, `std`, `min` and `max` are exact. Durations one by one and what comes
     from them (`percentile`, `hist`, `samples`) are exact as well, unless a rank had more than 4,096
-    of them (those from 65.5 µs on are good to 1 part in 65,536 then) or sent histograms (1 %).
+    of them in all (good to 1 part in 2,048 then, as a rule in 8,192) or sent histograms (1 %).
     """
 
     name: str

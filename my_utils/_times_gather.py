@@ -16,6 +16,9 @@ from typing import Any
 
 __all__ = ["Exchange", "distributed"]
 
+# Is given a rank, and its message or why there is none.
+_Take = Callable[[int, bytes | str], None]
+
 # TCPStore takes 8 MiB a value.
 _CHUNK_BYTES = 4 * 1024 * 1024
 _CHUNKS_MAX = 4096
@@ -121,19 +124,25 @@ class Exchange:
 
     # --- the rank that receives ---
 
-    def receive(self) -> dict[int, bytes | str]:
-        """Each other rank's message, or why there is none."""
-        found: dict[int, bytes | str] = {}
-        reason = ""
-        try:
-            self._in_time(lambda: self._receive(found))
-        except Exception as error:
-            reason = f"the store failed: {_first_line(error)}"
-        others = (rank for rank in range(self._world_size) if rank != self._rank)
-        taken = dict(found)  # a thread that was left behind may still add to it
-        return {rank: taken.get(rank, reason) for rank in others}
+    def receive(self, take: _Take) -> None:
+        """Calls `take` once for each other rank, one call at a time, as messages come: so they are
+        not all in memory together."""
+        waiting = {rank for rank in range(self._world_size) if rank != self._rank}
+        lock = threading.Lock()
 
-    def _receive(self, found: dict[int, bytes | str]) -> None:
+        def hand_over(rank: int, found: bytes | str) -> None:
+            with lock:
+                if rank in waiting:  # a thread that was left behind may still come with one
+                    waiting.discard(rank)
+                    take(rank, found)
+
+        try:
+            self._in_time(lambda: self._receive(hand_over))
+        except Exception as error:
+            for rank in sorted(waiting):
+                hand_over(rank, f"the store failed: {_first_line(error)}")
+
+    def _receive(self, hand_over: _Take) -> None:
         others = [rank for rank in range(self._world_size) if rank != self._rank]
         silent = []
         for start in range(0, len(others), _TOGETHER):
@@ -141,9 +150,9 @@ class Exchange:
             firsts = self._firsts(batch)
             for rank in batch:
                 if rank in firsts:
-                    found[rank] = self._message_of(rank, firsts[rank])
+                    hand_over(rank, self._message_of(rank, firsts.pop(rank)))
                 else:
-                    found[rank] = f"no answer within {self._timeout_s:g} s"
+                    hand_over(rank, f"no answer within {self._timeout_s:g} s")
                     silent.append(rank)
         # A rank that puts its message there from now on removes it.
         self._store.set(self._closed_key, str(self._turn))

@@ -111,7 +111,7 @@ class TimeManager(_core.TimeRecorder):
         """The times so far in seconds, by name, each name's in their order: a copy. Of a name with
         more than `max_samples`, the first ones."""
         return {
-            name: [ns / 1e9 for ns in memoryview(self.samples(name)[0]).cast("Q")]
+            name: [ns / 1e9 for ns in memoryview(self.samples(name)).cast("Q")]
             for name in self.names()
         }
 
@@ -134,7 +134,7 @@ class TimeManager(_core.TimeRecorder):
         and one warning names them. Times are kept: `clear()` forgets them.
 
         summary: send, for each name, count, sum, min, max, spread and a histogram good to 1 %,
-            whose size does not depend on the number of times, instead of the times.
+            instead of the times: 1 KiB a name, however many times there are.
         timeout: seconds that `dst` waits, for all ranks together.
         tag: ranks' gathers belong together by tag and order, so that ranks whose gathers differ in
             number or order can tell them apart.
@@ -164,7 +164,7 @@ class TimeManager(_core.TimeRecorder):
         if rank != dst:
             _send(exchange, message, dst, waits=rank == 0 and store is None and _serves_store())
             return None
-        return _merged(rank, message, exchange.receive(), world_size)
+        return _merged(rank, message, exchange, world_size)
 
 
 def _check(dst: int, timeout: float, tag: str) -> None:
@@ -189,25 +189,31 @@ def _send(exchange: Any, message: bytes, dst: int, *, waits: bool) -> None:
         warn_once("gather_send", f"the times of this rank did not get to rank {dst}: {error}")
 
 
-def _merged(
-    rank: int, own: bytes, received: dict[int, bytes | str], world_size: int
-) -> GatheredTime:
+def _merged(rank: int, own: bytes, exchange: Any, world_size: int) -> GatheredTime:
     from ._times_packed import BadMessage, Merger
 
     merger = Merger()
-    missing = {}
-    for sender, found in sorted([(rank, own), *received.items()]):
+    missing: dict[int, str] = {}
+
+    def take(sender: int, found: bytes | str) -> None:
         try:
             if isinstance(found, str):
                 raise BadMessage(found)
             merger.add(sender, found)
         except BadMessage as error:
             missing[sender] = str(error)
+
+    take(rank, own)
+    exchange.receive(take)
     if missing:
-        shown = ", ".join(map(str, list(missing)[:20])) + (", …" if len(missing) > 20 else "")
-        why = next(iter(missing.values()))
-        warn_once(
-            "gather_missing",
-            f"times of {len(missing)} of {world_size} ranks are missing: rank {shown} ({why})",
-        )
+        _warn_of(missing, world_size)
     return GatheredTime(merger.tables(), world_size=world_size, missing=missing)
+
+
+def _warn_of(missing: Mapping[int, str], world_size: int) -> None:
+    shown = ", ".join(map(str, sorted(missing)[:20])) + (", …" if len(missing) > 20 else "")
+    why = next(iter(missing.values()))
+    warn_once(
+        "gather_missing",
+        f"times of {len(missing)} of {world_size} ranks are missing: rank {shown} ({why})",
+    )

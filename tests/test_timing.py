@@ -148,7 +148,7 @@ class TestWhatIsRecorded:
         for ns in range(1, 1001):
             tm.add("a", ns)
         assert tm.records["a"] == [ns / 1e9 for ns in range(1, 101)]
-        count, total, low, high, squares, _, _ = tm.summary("a")
+        count, total, low, high, squares, *_ = tm.summary("a")
         assert (count, total, low, high) == (1000, 500500, 1, 1000)
         assert squares == pytest.approx(sum((ns - 500.5) ** 2 for ns in range(1, 1001)))
 

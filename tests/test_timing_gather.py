@@ -9,7 +9,7 @@ import pickle
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -255,7 +255,8 @@ class TestRanksThatLive:
 # --- ranks that die -----------------------------------------------------------------------------
 
 
-def die_before_or_during(rank: int, port: int, folder: str) -> None:
+def die(rank: int, port: int, folder: str) -> None:
+    """Rank 1 before the gather, rank 3 during it, rank 2 as soon as it left its times."""
     join(rank, 4, port)
     dist.barrier()
     if rank == 1:
@@ -265,21 +266,26 @@ def die_before_or_during(rank: int, port: int, folder: str) -> None:
         store = _times_gather.default_store()
         store.set("my_utils/timing//1/3/1", b"the second part, and no first one")
         os.kill(os.getpid(), signal.SIGKILL)
+    if rank == 2:
+        assert tm.gather(timeout=2.0) is None
+        Path(folder, "left its times").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    while not Path(folder, "left its times").exists():
+        time.sleep(0.01)
     found = tm.gather(timeout=2.0)
-    if found is not None:
-        found.save(f"{folder}/found")
-        left = _times_gather.default_store().check(["my_utils/timing//1/3/1"])
-        Path(folder, "left").write_text(str(left))
+    assert found is not None
+    found.save(f"{folder}/found")
+    left = _times_gather.default_store().check(["my_utils/timing//1/3/1"])
+    Path(folder, "left").write_text(str(left))
     os._exit(0)  # the others are gone: no orderly end
 
 
-def test_ranks_killed_before_and_during(tmp_path: Path) -> None:
-    ranks = start(4, die_before_or_during, str(tmp_path))
-    ranks[0].join(60)
-    ranks[2].join(10)
+def test_ranks_killed_before_during_and_after(tmp_path: Path) -> None:
+    ranks = start(4, die, str(tmp_path))
+    ranks[0].join(80)
     codes = [process.exitcode for process in ranks]
     end(ranks)
-    assert codes == [0, -signal.SIGKILL, 0, -signal.SIGKILL]
+    assert codes == [0, *[-signal.SIGKILL] * 3]
     found = GatheredTime.load(tmp_path / "found")
     assert found.missing == dict.fromkeys((1, 3), "no answer within 2 s")
     assert found["step"].ranks == [0, 2]
@@ -292,7 +298,9 @@ def lose_the_store(rank: int, port: int, folder: str) -> None:
     NCCL is the only backend and cannot take objects."""
     join(rank, 2, port, "fake")
     tm = TimeManager({"step": [1.5]})
-    tm.gather(dst=1, tag="both are well")
+    found = tm.gather(dst=1, tag="both are well")
+    if found is not None:
+        found.save(f"{folder}/well")
     if rank == 0:
         Path(folder, "ready").touch()
         os.kill(os.getpid(), signal.SIGSTOP)
@@ -311,8 +319,9 @@ def lose_the_store(rank: int, port: int, folder: str) -> None:
     os._exit(0)
 
 
-@pytest.fixture
-def lost(tmp_path: Path) -> Iterator[Path]:
+@pytest.fixture(scope="module")
+def lost(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    tmp_path = tmp_path_factory.mktemp("lost")
     ranks = start(2, lose_the_store, str(tmp_path))
     deadline = time.monotonic() + 60
     while not (tmp_path / "stopped.s").exists() and time.monotonic() < deadline:
@@ -324,7 +333,13 @@ def lost(tmp_path: Path) -> Iterator[Path]:
     codes = [process.exitcode for process in ranks]
     end(ranks)
     assert codes == [-signal.SIGKILL, 0]
-    yield tmp_path
+    return tmp_path
+
+
+def test_a_backend_that_gathers_nothing(lost: Path) -> None:
+    """The fake backend's collectives give nothing back, and take no object."""
+    found = GatheredTime.load(lost / "well")
+    assert (found["step"].ranks, found.missing) == ([0, 1], {})
 
 
 def test_a_store_that_stops_or_dies(lost: Path) -> None:

@@ -88,8 +88,8 @@ static PyModuleDef_Slot slots[] = {
     {Py_mod_exec, mu_py_time_recorder_exec},
     {Py_mod_exec, mu_py_timed_exec},
     {Py_mod_exec, mu_py_module_timer_exec},
-    {Py_mod_exec, mu_py_histograms_exec},
     {Py_mod_exec, mu_py_replace_exec},
+    {Py_mod_exec, mu_py_packed_times_exec},
 #if PY_VERSION_HEX >= 0x030C0000
     {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED},
 #endif

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "args.h"
+#include "packed_histogram.h"
 #include "recorder_state.h"
 
 enum {
@@ -317,54 +318,46 @@ static struct mu_samples *asked_for(PyObject *object, PyObject *name) {
     return samples;
 }
 
+static PyObject *kept_of(const struct mu_samples *samples) {
+    return PyBytes_FromStringAndSize((const char *)samples->ns,
+                                     (Py_ssize_t)(samples->count * sizeof(uint64_t)));
+}
+
 static PyObject *recorder_samples(PyObject *object, PyObject *name) {
     const struct mu_samples *samples = asked_for(object, name);
     if (samples == NULL) {
         return NULL;
     }
-    PyObject *bytes = PyBytes_FromStringAndSize((const char *)samples->ns,
-                                                (Py_ssize_t)(samples->count * sizeof(uint64_t)));
-    unsigned long long later = mu_samples_total(samples) - samples->count;
-    return bytes == NULL ? NULL : Py_BuildValue("(NK)", bytes, later);
+    return kept_of(samples);
 }
 
-/* The buckets that are not empty and their counts, as uint16 and uint32 in two bytes objects. */
-static int buckets_of(const struct mu_aggregate *aggregate, PyObject **places, PyObject **counts) {
-    Py_ssize_t used = 0;
-    for (int i = 0; i < MU_HISTOGRAM_BUCKETS; i++) {
-        used += aggregate->buckets[i] != 0;
+static PyObject *packed_of(const struct mu_aggregate *aggregate, size_t used) {
+    PyObject *packed = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(used * MU_PACKED_BUCKET_MAX));
+    if (packed != NULL) {
+        size_t size = mu_histogram_pack(aggregate, PyBytes_AS_STRING(packed));
+        _PyBytes_Resize(&packed, (Py_ssize_t)size);
     }
-    *places = PyBytes_FromStringAndSize(NULL, used * (Py_ssize_t)sizeof(uint16_t));
-    *counts = PyBytes_FromStringAndSize(NULL, used * (Py_ssize_t)sizeof(uint32_t));
-    if (*places == NULL || *counts == NULL) {
-        Py_CLEAR(*places);
-        Py_CLEAR(*counts);
-        return -1;
-    }
-    uint16_t *place = (uint16_t *)PyBytes_AS_STRING(*places);
-    uint32_t *count = (uint32_t *)PyBytes_AS_STRING(*counts);
-    for (int i = 0; i < MU_HISTOGRAM_BUCKETS; i++) {
-        if (aggregate->buckets[i] != 0) {
-            *place++ = (uint16_t)i;
-            *count++ = aggregate->buckets[i];
-        }
-    }
-    return 0;
+    return packed;
 }
 
+/* Nobody else may record until all parts are made, so that they agree. */
 static PyObject *summary_of(const struct mu_samples *samples, struct mu_aggregate *aggregate) {
-    PyObject *places, *counts;
     mu_aggregate_init(aggregate);
     mu_samples_summarise(samples, aggregate);
-    if (buckets_of(aggregate, &places, &counts) < 0) {
+    size_t used = mu_histogram_used(aggregate);
+    PyObject *kept = kept_of(samples);
+    PyObject *packed = packed_of(aggregate, used);
+    if (kept == NULL || packed == NULL) {
+        Py_XDECREF(kept);
+        Py_XDECREF(packed);
         return NULL;
     }
     double std = mu_aggregate_std(aggregate);
     uint64_t min = aggregate->count == 0 ? 0 : aggregate->min;
-    return Py_BuildValue("(KKKKdNN)", (unsigned long long)aggregate->count,
+    return Py_BuildValue("(KKKKdNnN)", (unsigned long long)aggregate->count,
                          (unsigned long long)aggregate->sum, (unsigned long long)min,
                          (unsigned long long)aggregate->max, std * std * (double)aggregate->count,
-                         places, counts);
+                         kept, (Py_ssize_t)used, packed);
 }
 
 static PyObject *recorder_summary(PyObject *object, PyObject *name) {
@@ -461,18 +454,17 @@ PyDoc_STRVAR(timer_doc,
              "and a decorator. TypeError when `name` is no str.");
 PyDoc_STRVAR(add_doc, "add($self, name, ns)\n--\n\nRecords a duration in nanoseconds.");
 PyDoc_STRVAR(names_doc, "names($self)\n--\n\nThe names that have times, the first one first.");
-PyDoc_STRVAR(
-    samples_doc,
-    "samples($self, name, /)\n--\n\n"
-    "(bytes, later): the first durations in their order as uint64 of nanoseconds, and how\n"
-    "many came after them and are in the histogram only. KeyError for a name without any.");
+PyDoc_STRVAR(samples_doc,
+             "samples($self, name, /)\n--\n\n"
+             "The first durations in their order, at most `max_samples`, as bytes: uint64 of\n"
+             "nanoseconds. KeyError for a name without any.");
 PyDoc_STRVAR(
     summary_doc,
     "summary($self, name, /)\n--\n\n"
-    "(count, sum, min, max, squares, buckets, counts) of all durations in nanoseconds:\n"
-    "`squares` is the sum of the squared distances from the mean, `buckets` the numbers of\n"
-    "the histogram's buckets that are not empty (uint16), `counts` what is in them\n"
-    "(uint32). KeyError for a name without any.");
+    "(count, sum, min, max, squares, samples, used, packed) of all durations at one moment,\n"
+    "in nanoseconds: `squares` is the sum of the squared distances from the mean, `samples`\n"
+    "what `samples(name)` gives, `used` how many buckets of the histogram are not empty,\n"
+    "`packed` these as bytes for `add_histograms`. KeyError for a name without any.");
 PyDoc_STRVAR(clear_doc, "clear($self)\n--\n\nForgets all times.");
 
 static PyMethodDef recorder_methods[] = {

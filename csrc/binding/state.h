@@ -95,7 +95,7 @@ int mu_py_replace_exec(PyObject *module);
 
 /* Frees the memory that is kept for hook events. */
 void mu_py_hook_events_free(struct mu_state *state);
-int mu_py_histograms_exec(PyObject *module);
+int mu_py_packed_times_exec(PyObject *module);
 
 /* Frees the recorder with all that it has open. */
 void mu_py_recorder_release(struct mu_state *state);

@@ -122,18 +122,41 @@ def timed_blocks(folder: Path) -> Iterator[Callable[[], object]]:
 def histograms(folder: Path) -> Iterator[Callable[[], object]]:
     table = array("q", bytes(8 * 2880 * 2))
     places, used, totals = (array("q", values) for values in ([0, 1], [1, 2], [3, 9]))
-    buckets, counts = array("H", [4, 5, 6]), array("B", [3, 4, 5])
+    packed = bytes([7, 4, 9, 5, 10])
 
     def action() -> None:
-        assert _core.add_histograms(table, places, used, totals, buckets, counts)
-        assert not _core.add_histograms(table, places, totals, used, buckets, counts)
+        assert _core.add_histograms(table, places, used, totals, packed)
+        assert not _core.add_histograms(table, places, totals, used, packed)
         with contextlib.suppress(ValueError):
-            _core.add_histograms(table, places, used, totals, buckets, buckets[:1])
+            _core.add_histograms(table, places[:1], used, totals, packed)
         with contextlib.suppress(TypeError):
-            _core.add_histograms(table, places, used, totals, counts, counts)
+            _core.add_histograms(table, places, used, totals, totals)
         with contextlib.suppress(BufferError):
-            _core.add_histograms(bytes(table), places, used, totals, buckets, counts)
+            _core.add_histograms(bytes(table), places, used, totals, packed)
         with contextlib.suppress(TypeError):
-            _core.add_histograms(table, places, used, totals, 3, counts)
+            _core.add_histograms(table, places, used, totals, 3)
+
+    yield action
+
+
+@case("encode_durations", "decode_durations")
+def durations(folder: Path) -> Iterator[Callable[[], object]]:
+    ns, values = array("q", [5, 70_000, 1 << 40]), array("q", [2, 1])
+    shortest, longest = array("q", [5, 1 << 40]), array("q", [70_000, 1 << 40])
+
+    def action() -> None:
+        codes = array("H", _core.encode_durations(ns, values, shortest, longest))
+        assert _core.decode_durations(codes, values, shortest, longest) is not None
+        assert _core.decode_durations(codes, values, longest, shortest) is None
+        codes[2] = 1
+        assert _core.decode_durations(codes, values, shortest, longest) is None
+        with contextlib.suppress(ValueError):
+            _core.encode_durations(ns, values, longest, longest)
+        with contextlib.suppress(ValueError):
+            _core.encode_durations(ns, values[:1], shortest, longest)
+        with contextlib.suppress(TypeError):
+            _core.encode_durations(codes, values, shortest, longest)
+        with contextlib.suppress(TypeError):
+            _core.decode_durations(codes, values, shortest, 3)
 
     yield action
