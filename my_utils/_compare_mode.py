@@ -14,7 +14,7 @@ from ._module_path import where
 from ._op_check import OpCheck, Rules
 from ._op_dump import dump_call
 from ._op_inputs import copied, device_of, tensors_in
-from ._op_mode import RULE, OpMode, _check_positive, rank_suffix
+from ._op_mode import RULE, OpMode, check_positive, rank_suffix
 from ._op_policy import Action, OpPlan, OpPolicy
 from ._op_random import Draws
 from ._op_reference import NotComparable, Reference
@@ -146,7 +146,7 @@ class CompareWithCPU(OpMode):
             every=every,
         )
         if max_elements is not None:
-            _check_positive("max_elements", max_elements)
+            check_positive("max_elements", max_elements)
         self.dump_error_data = bool(dump_error_data)
         self.summary = OpSummary()
         self._atol = check_tolerance("atol", atol)

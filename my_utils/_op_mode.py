@@ -20,7 +20,7 @@ from ._op_policy import Action, OpPlan, OpPolicy
 from ._ranks import check_ranks, current_rank, is_chosen, world_size
 from ._warnings import warn_once
 
-__all__ = ["OpMode", "skip_dynamo"]
+__all__ = ["RULE", "OpMode", "check_positive", "rank_suffix", "skip_dynamo"]
 
 RULE = "=" * 28
 
@@ -61,7 +61,7 @@ class OpMode(TorchDispatchMode):
         super().__init__()
         _check_step("start_step", start_step)
         _check_step("end_step", end_step)
-        _check_positive("every", every)
+        check_positive("every", every)
         self.enabled = bool(enabled)
         self.verbose = bool(verbose)
         self.output_dir = Path(output_dir)
@@ -211,7 +211,7 @@ def _check_step(name: str, value: Any) -> None:
         raise TypeError(f"{name} must be an int or None, not {value!r:.100}")
 
 
-def _check_positive(name: str, value: Any) -> None:
+def check_positive(name: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be an int, not {value!r:.100}")
     if value < 1:

@@ -69,17 +69,22 @@ class Action(enum.Enum):
 class OpPlan:
     """What is known of an overload.
 
-    name: as in lists and logs, "torch.ops.aten.addmm". overload: "aten.addmm.default".
+    name: as in lists and logs, "torch.ops.aten.addmm". short: "aten.addmm". overload:
+    "aten.addmm.default".
     reason: why it is left out, as a line of the log ends. writes: (position, name) of the arguments
     that it writes to. may_draw: it can take numbers from a generator. constant: infinities in its
     result are meant.
     """
 
-    __slots__ = ("action", "constant", "func", "may_draw", "name", "overload", "reason", "writes")
+    __slots__ = (
+        *("action", "constant", "func", "may_draw", "name", "overload", "reason", "short"),
+        "writes",
+    )
 
     def __init__(self, func: Any, action: Action, reason: str) -> None:
         self.func = func
         self.name = op_name(func)
+        self.short = f"{func.namespace}.{func._opname}"
         self.overload = f"{func.namespace}.{func._opname}.{func._overloadname}"
         self.action = action
         self.reason = reason

@@ -21,6 +21,7 @@ from __future__ import annotations
 from ._compare_mode import CompareError, CompareWithCPU
 from ._module_path import ModuleInfo, ModuleTracker, open_module_tracker
 from ._nan_inf_mode import NanInfError, NanInfFinding, NanInfTracker
+from ._op_recorder import OpRecorder
 from ._single_op import compare_for_single_op, nan_inf_track_for_single_op
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "NanInfError",
     "NanInfFinding",
     "NanInfTracker",
+    "OpRecorder",
     "compare_for_single_op",
     "nan_inf_track_for_single_op",
     "open_module_tracker",
