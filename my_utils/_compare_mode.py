@@ -8,22 +8,21 @@ from collections.abc import Iterable
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
 
-from ._module_path import where
+from ._finite import Counts, is_clean, is_finding
+from ._module_path import Scope, where
 from ._op_check import OpCheck, Rules
-from ._op_dump import dump_call
-from ._op_inputs import copied, device_of, tensors_in
-from ._op_mode import RULE, OpMode, check_positive, rank_suffix
+from ._op_mode import RULE, OpMode, check_positive, dump_or_say
 from ._op_policy import Action, OpPlan, OpPolicy
 from ._op_random import Draws
-from ._op_reference import NotComparable, Reference
+from ._op_reference import NotComparable, OpCopy, Reference
 from ._op_summary import OpSummary
 from ._op_views import check_view
-from ._warnings import warn_once
-from .tensors import nan_inf_count
 
-__all__ = ["CompareError", "CompareWithCPU", "choose_targets", "has_nan_or_inf"]
+__all__ = ["CompareError", "CompareWithCPU", "check_tolerance", "choose_targets"]
+
+
+_OF_VIEWS = Rules(strides=True)
 
 
 class CompareError(RuntimeError):
@@ -50,20 +49,6 @@ def check_tolerance(name: str, value: Any) -> float | None:
     if not (math.isfinite(value) and value >= 0):
         raise ValueError(f"{name} must be finite and not negative, not {value!r}")
     return float(value)
-
-
-def has_nan_or_inf(value: Any) -> bool:
-    """Whether one of the tensors in nested results has a NaN or an infinity."""
-    for tensor in tensors_in(value):
-        if (tensor.is_floating_point() or tensor.is_complex()) and any(_counts(tensor)):
-            return True
-    return False
-
-
-def _counts(tensor: Tensor) -> tuple[int, int, int]:
-    if tensor.layout is not torch.strided:
-        tensor = tensor.to_dense()
-    return tuple(nan_inf_count(tensor))  # type: ignore[return-value]
 
 
 class CompareWithCPU(OpMode):
@@ -148,7 +133,7 @@ class CompareWithCPU(OpMode):
         if max_elements is not None:
             check_positive("max_elements", max_elements)
         self.dump_error_data = bool(dump_error_data)
-        self.summary = OpSummary()
+        self._summary = OpSummary()
         self._atol = check_tolerance("atol", atol)
         self._rtol = check_tolerance("rtol", rtol)
         self._reference = Reference(reference)
@@ -157,60 +142,69 @@ class CompareWithCPU(OpMode):
         self._rules: dict[str, Rules] = {}
 
     def _watch(self, plan: OpPlan, args: Any, kwargs: dict[str, Any]) -> Any:
-        title = self._title(plan)
+        scope = where()
+        title = self._title(plan, scope)
         if plan.action is Action.PASS:
-            self._pass(plan, title)
+            self._log.line(title, " ", plan.reason)
+            plan.passed += 1
             return plan.func(*args, **kwargs)
         if self.verbose:
             self._log.line(title, " starts to run ...")
+        call = _Call(plan, title, scope)
         if plan.action is Action.VIEW:
-            return self._watch_view(plan, title, args, kwargs)
-        return self._watch_values(plan, title, args, kwargs)
-
-    def _pass(self, plan: OpPlan, title: str) -> None:
-        if self.verbose:
-            self._log.line(title, " ", plan.reason)
-        self.summary.add(plan.name, where().name, "skipped", None, plan.reason)
+            return self._watch_view(call, args, kwargs)
+        return self._watch_values(call, args, kwargs)
 
     # --- operators that compute ---
 
-    def _watch_values(self, plan: OpPlan, title: str, args: Any, kwargs: dict[str, Any]) -> Any:
-        try:
-            call = _Call(plan, args, kwargs, keep=self.dump_error_data)
-        except Exception as error:
-            self._failed_itself(title, error)
-            return plan.func(*args, **kwargs)
-        result = plan.func(*args, **kwargs)
-        try:
-            check = self._compare(call, title, result, plan.written(args, kwargs))
-        except Exception as error:
-            self._failed_itself(title, error)
-            return result
-        if check is not None and not check.agrees:
-            self._fail(call, title, check, result, plan.written(args, kwargs))
-        return result
-
-    def _compare(self, call: _Call, title: str, result: Any, written: list[Any]) -> OpCheck | None:
+    def _watch_values(self, call: _Call, args: Any, kwargs: dict[str, Any]) -> Any:
         plan = call.plan
         try:
+            call.take(args, kwargs, keep=self.dump_error_data)
+        except Exception as error:
+            self._failed_itself(call.title, error)
+            return plan.func(*args, **kwargs)
+        result = plan.func(*args, **kwargs)
+        written = plan.written(args, kwargs) if plan.writes else []
+        try:
+            check = self._compare(call, result, written)
+        except Exception as error:
+            self._failed_itself(call.title, error)
+            return result
+        if check is not None and check.lines:
+            self._fail(call, check, result, written)
+        return result
+
+    def _compare(self, call: _Call, result: Any, written: list[Any]) -> OpCheck | None:
+        clean = is_clean(result) and (not written or is_clean(written))
+        if not clean:  # before the reference writes to its inputs
+            self._warn_unless_meant(call, result, written)
+        try:
             drew = call.draws if call.draws is not None and call.draws.changed() else None
-            expected = self._reference.run(plan, *call.inputs, call.device, drew)
+            expected = self._reference.run(call.copy, drew)
         except NotComparable as error:
-            self._skip(plan, title, str(error))
+            self._skip(call, str(error))
             return None
         if self.verbose:
             for note in expected.notes:
                 self._log.line(note)
-        check = OpCheck(self._rules_on(call.device), expected.dtypes)
-        if not _is_written(result, written):
+        check = OpCheck(self._rules_on(call.copy.device), expected.dtypes)
+        if not written or not _is_written(result, written):
             check.values(result, expected.result)
-        for place, pair in enumerate(zip(written, expected.written, strict=True)):
-            check.values(*pair, where=f"written.{place}" if len(written) > 1 else "")
-        if has_nan_or_inf((result, written)):
-            self._log.line("[WARNING] ", title, " gives NaN or Inf")
-        if check.agrees:
-            self._succeed(plan, title, check)
+        if written:
+            for place, pair in enumerate(zip(written, expected.written, strict=True)):
+                check.values(*pair, where=f"written.{place}" if len(written) > 1 else "")
+        if not check.lines:
+            self._succeed(call, check)
         return check
+
+    def _warn_unless_meant(self, call: _Call, result: Any, written: list[Any]) -> None:
+        before, after = Counts(), Counts()
+        before.add((call.copy.args, call.copy.kwargs))
+        after.add((result, written))
+        if is_finding(call.plan, before, after, call.copy.tensors):
+            came = "which came in" if before.nan and after.nan else "its inputs have none"
+            self._log.line("[WARNING] ", call.title, f" gives {_kinds(after)}; {came}")
 
     def _rules_on(self, device: torch.device) -> Rules:
         rules = self._rules.get(device.type)
@@ -222,40 +216,41 @@ class CompareWithCPU(OpMode):
             self._rules[device.type] = rules
         return rules
 
-    def _skip(self, plan: OpPlan, title: str, reason: str) -> None:
+    def _skip(self, call: _Call, reason: str) -> None:
         if self.verbose:
-            self._log.line(title, " is not compared: ", reason)
-        self.summary.add(plan.name, where().name, "skipped", None, reason)
+            self._log.line(call.title, " is not compared: ", reason)
+        self._summary.add(call.plan.name, call.scope.name, "skipped", None, reason)
 
-    def _succeed(self, plan: OpPlan, title: str, check: OpCheck) -> None:
+    def _succeed(self, call: _Call, check: OpCheck) -> None:
         if self.verbose:
-            self._log.line(title, " succeeds to pass ", self.test_name, " test")
-        self.summary.add(plan.name, where().name, "succeeds", check.metrics)
+            self._log.line(call.title, " succeeds to pass ", self.test_name, " test")
+        self._summary.add(call.plan.name, call.scope.name, "succeeds", check.metrics)
 
     # --- views ---
 
-    def _watch_view(self, plan: OpPlan, title: str, args: Any, kwargs: dict[str, Any]) -> Any:
-        result = plan.func(*args, **kwargs)
+    def _watch_view(self, call: _Call, args: Any, kwargs: dict[str, Any]) -> Any:
+        result = call.plan.func(*args, **kwargs)
         try:
-            check = OpCheck(Rules(strides=True))
-            check_view(check, plan, args, kwargs, result)
+            check = OpCheck(_OF_VIEWS)
+            check_view(check, call.plan, args, kwargs, result)
         except Exception as error:
-            self._failed_itself(title, error)
+            self._failed_itself(call.title, error)
             return result
         if check.agrees:
-            self._succeed(plan, title, check)
+            self._succeed(call, check)
         else:
-            self._fail(_Call(plan, args, kwargs, keep=False), title, check, result, [])
+            call.take(args, kwargs, keep=False)
+            self._fail(call, check, result, [])
         return result
 
     # --- failures ---
 
-    def _fail(self, call: _Call, title: str, check: OpCheck, result: Any, written: Any) -> None:
-        self.summary.add(call.plan.name, where().name, "fails", check.metrics)
+    def _fail(self, call: _Call, check: OpCheck, result: Any, written: list[Any]) -> None:
+        self._summary.add(call.plan.name, call.scope.name, "fails", check.metrics)
         line = self._log.line
         line("\n", RULE)
-        line("[ERROR] ", title, " fails to pass ", self.test_name, " test")
-        self._log_call(*call.shown)
+        line("[ERROR] ", call.title, " fails to pass ", self.test_name, " test")
+        self._log_call(call.shown.args, call.shown.kwargs)
         self._log_output(result)
         line(f"...... compare with {self._reference.name} .......")
         for text in check.lines:
@@ -263,18 +258,25 @@ class CompareWithCPU(OpMode):
         line(RULE, "\n")
         self._log.flush()
         if self.dump_error_data:
-            self._dump_and_raise(call, title, check, (result, written))
+            self._dump_and_raise(call, check, (result, written))
 
-    def _dump_and_raise(self, call: _Call, title: str, check: OpCheck, outputs: Any) -> None:
-        stem = f"{call.plan.name}{rank_suffix()}"
-        try:
-            files = dump_call(self.output_dir, stem, call.plan.overload, call.shown, outputs)
-            said = f"inputs and outputs are in {files[0]} and {files[2]}"
-        except Exception as error:  # a full disk must not hide what was found
-            files, said = [], f"inputs and outputs could not be written: {error}"
-            warn_once("op_dump", said)
+    def _dump_and_raise(self, call: _Call, check: OpCheck, outputs: Any) -> None:
+        inputs = (call.shown.args, call.shown.kwargs)
+        files, said = dump_or_say(self.output_dir, call.plan, inputs, outputs)
         what = check.lines[0].split("\n")[0]
-        raise CompareError(f"{title} fails to pass {self.test_name} test ({what}); {said}", files)
+        text = f"{call.title} fails to pass {self.test_name} test ({what}); {said}"
+        raise CompareError(text, files)
+
+    # --- the end ---
+
+    @property
+    def summary(self) -> OpSummary:
+        """Counts and the worst figures so far, by operator and module."""
+        for plan in self._policy.plans:
+            if plan.passed:
+                calls, plan.passed = plan.passed, 0
+                self._summary.add(plan.name, "", "skipped", None, plan.reason, calls)
+        return self._summary
 
     def _end(self) -> None:
         if self.summary.rows:
@@ -282,20 +284,32 @@ class CompareWithCPU(OpMode):
 
 
 class _Call:
-    """An operator's inputs as they are before it runs.
+    """One call of an operator.
 
-    inputs: copies for the reference, which may write to them. shown: what is printed and dumped:
-    copies that nobody writes to where `keep` is set, else `inputs`.
+    copy: its inputs for the reference, which may write to them. shown: what is printed and dumped:
+    copies that nobody writes to where `keep` is set, else those of the reference.
     """
 
-    __slots__ = ("device", "draws", "inputs", "plan", "shown")
+    __slots__ = ("copy", "draws", "plan", "scope", "shown", "title")
 
-    def __init__(self, plan: OpPlan, args: Any, kwargs: dict[str, Any], keep: bool) -> None:
+    copy: OpCopy
+    shown: OpCopy
+    draws: Draws | None
+
+    def __init__(self, plan: OpPlan, title: str, scope: Scope) -> None:
         self.plan = plan
-        self.inputs = copied((args, kwargs))
-        self.shown = copied(self.inputs) if keep and plan.writes else self.inputs
-        self.device = device_of(args, kwargs)
-        self.draws = Draws(args, kwargs, self.device) if plan.may_draw else None
+        self.title = title
+        self.scope = scope
+
+    def take(self, args: Any, kwargs: dict[str, Any], keep: bool) -> None:
+        """Notes the inputs; to be called before the operator runs."""
+        self.copy = OpCopy(self.plan, args, kwargs)
+        self.shown = self.copy.again() if keep else self.copy
+        self.draws = Draws(args, kwargs, self.copy.device) if self.plan.may_draw else None
+
+
+def _kinds(counts: Counts) -> str:
+    return f"{counts.nan} NaN, {counts.pos_inf} +Inf, {counts.neg_inf} -Inf"
 
 
 def _is_written(result: Any, written: list[Any]) -> bool:

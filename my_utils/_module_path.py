@@ -22,16 +22,18 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import torch
 from torch import nn
 
-__all__ = ["ModuleInfo", "ModuleTracker", "Scope", "is_backward", "open_module_tracker", "where"]
+__all__ = ["ModuleInfo", "ModuleTracker", "Scope", "open_module_tracker", "phase", "where"]
 
 _sequence_nr = torch._C._autograd._get_sequence_nr
 _graph_task = torch._C._current_graph_task_id
 _node = torch._C._current_autograd_node
+
+Phase = Literal["forward", "backward", "recompute"]
 
 _MARKS_MAX = 1 << 18  # entries into and exits from modules that are kept, a thread
 
@@ -122,10 +124,12 @@ _last_marks = _here.marks  # of the thread that last ran a forward pass
 _parameters: dict[int, tuple[weakref.ref[Any], Scope]] = {}
 
 
-def is_backward() -> bool:
-    """Whether autograd runs in this thread, and no module has been entered below it, as it is when
-    activation checkpointing computes again."""
-    return _graph_task() != -1 and _here.scope is OUTSIDE
+def phase() -> Phase:
+    """What this thread computes. In a backward pass, what runs in modules is activation
+    checkpointing, which computes again."""
+    if _graph_task() == -1:
+        return "forward"
+    return "backward" if _here.scope is OUTSIDE else "recompute"
 
 
 def where() -> Scope:
@@ -147,6 +151,18 @@ def _of_node(node: Any) -> Scope:
     return (marks if marks.numbers else _last_marks).find(number)
 
 
+def _again(owner: int, name: str, type_name: str) -> Scope:
+    """The place of a module that is computed again, which begins in the middle of the nesting: it
+    has the name that it had in the forward pass."""
+    around: Scope | None = where()
+    while around is not None:
+        known = around._inner.get(owner)
+        if known is not None and known.info is not None:
+            return Scope(OUTSIDE, known.info, owner)
+        around = around.parent
+    return OUTSIDE.inner(owner, name, type_name)
+
+
 # --- hooks ---
 
 
@@ -161,7 +177,11 @@ class _Enter:
         if torch.compiler.is_compiling() or self.owner != id(module):
             return
         here = _here
-        here.scope = scope = here.scope.inner(self.owner, self.name, self.type_name)
+        if here.scope is OUTSIDE and _graph_task() != -1:
+            scope = _again(self.owner, self.name, self.type_name)
+        else:
+            scope = here.scope.inner(self.owner, self.name, self.type_name)
+        here.scope = scope
         here.marks.add(_sequence_nr(), scope)
         _last_marks = here.marks
 

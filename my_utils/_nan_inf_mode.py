@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-import torch
 from torch import Tensor
 
 from ._compare_mode import choose_targets
+from ._finite import Counts, is_clean, is_finding
 from ._module_path import where
-from ._op_dump import dump_call
 from ._op_inputs import copied, tensors_in
-from ._op_mode import RULE, OpMode, rank_suffix
+from ._op_mode import RULE, OpMode, dump_or_say
 from ._op_policy import Action, OpPlan, OpPolicy
-from ._warnings import warn_once
-from .tensors import nan_inf_count
 
 __all__ = ["NanInfError", "NanInfFinding", "NanInfTracker"]
 
@@ -52,60 +48,6 @@ class NanInfFinding:
     neg_inf: int
     elements: int
     step: int
-
-
-class _Count:
-    """NaNs and infinities of several tensors and numbers together."""
-
-    __slots__ = ("elements", "nan", "neg_inf", "pos_inf")
-
-    def __init__(self) -> None:
-        self.nan = self.pos_inf = self.neg_inf = self.elements = 0
-
-    @property
-    def inf(self) -> int:
-        return self.pos_inf + self.neg_inf
-
-    def add(self, value: Any) -> None:
-        if isinstance(value, Tensor):
-            self._add_tensor(value)
-        elif isinstance(value, float):
-            self.nan += math.isnan(value)
-            self.pos_inf += value == math.inf
-            self.neg_inf += value == -math.inf
-        elif isinstance(value, list | tuple):
-            for item in value:
-                self.add(item)
-        elif isinstance(value, dict):
-            for item in value.values():
-                self.add(item)
-
-    def _add_tensor(self, tensor: Tensor) -> None:
-        self.elements += tensor.numel()
-        if not (tensor.is_floating_point() or tensor.is_complex()):
-            return
-        counts = nan_inf_count(_plain(tensor))
-        self.nan += counts.nan
-        self.pos_inf += counts.pos_inf
-        self.neg_inf += counts.neg_inf
-
-
-def _plain(tensor: Tensor) -> Tensor:
-    return tensor if tensor.layout is torch.strided else tensor.to_dense()
-
-
-def _is_clean(value: Any) -> bool:
-    """Whether all is finite; the fast way, for what nearly always is."""
-    if type(value) is Tensor:
-        if not value.is_floating_point() and not value.is_complex():
-            return True
-        counts = nan_inf_count(value if value.layout is torch.strided else value.to_dense())
-        return not (counts.nan or counts.pos_inf or counts.neg_inf)
-    if isinstance(value, list | tuple):
-        return all(_is_clean(item) for item in value)
-    if isinstance(value, Tensor):
-        return _is_clean(value.as_subclass(Tensor))
-    return not (isinstance(value, float) and not math.isfinite(value))
 
 
 class NanInfTracker(OpMode):
@@ -180,7 +122,7 @@ class NanInfTracker(OpMode):
             return self._watch_written(plan, args, kwargs)
         result = plan.func(*args, **kwargs)
         try:
-            clean = _is_clean(result)
+            clean = is_clean(result)
         except Exception as error:
             self._failed_itself(self._title(plan), error)
             return result
@@ -196,14 +138,14 @@ class NanInfTracker(OpMode):
         try:
             if self.dump_error_data:
                 shown = copied((args, kwargs))
-            before = _Count()
+            before = Counts()
             before.add(_except_out(plan, args, kwargs))
         except Exception as error:
             self._failed_itself(self._title(plan), error)
         result = plan.func(*args, **kwargs)
         try:
             outputs = (result, plan.written(args, kwargs))
-            clean = before is None or _is_clean(outputs)
+            clean = before is None or is_clean(outputs)
         except Exception as error:
             self._failed_itself(self._title(plan), error)
             return result
@@ -214,23 +156,21 @@ class NanInfTracker(OpMode):
     # --- what is found ---
 
     def _found(self, plan: OpPlan, before: Any, shown: Any, result: Any, outputs: Any) -> None:
-        inputs, after = before, _Count()
-        if not isinstance(before, _Count):
-            inputs = _Count()
+        inputs, after = before, Counts()
+        if not isinstance(before, Counts):
+            inputs = Counts()
             inputs.add(before)
         for tensor in _distinct(outputs):
             after.add(tensor)
-        if not after.nan and (inputs.inf or plan.constant):
-            return  # infinities that were there before, or are meant
-        if not after.nan and not any(True for _ in tensors_in(shown)):
-            return  # a constant
+        if not is_finding(plan, inputs, after, tensors_in(shown)):
+            return
         finding = self._finding(plan, inputs, after)
         self.findings.append(finding)
         self._log_finding(finding, inputs, shown, result)
         if self.dump_error_data and finding.role == "producer":
             self._dump_and_raise(plan, finding, shown, outputs)
 
-    def _finding(self, plan: OpPlan, inputs: _Count, after: _Count) -> NanInfFinding:
+    def _finding(self, plan: OpPlan, inputs: Counts, after: Counts) -> NanInfFinding:
         return NanInfFinding(
             title=self._title(plan),
             op=plan.name,
@@ -243,7 +183,7 @@ class NanInfTracker(OpMode):
             step=self.step_cnt,
         )
 
-    def _log_finding(self, found: NanInfFinding, inputs: _Count, shown: Any, result: Any) -> None:
+    def _log_finding(self, found: NanInfFinding, inputs: Counts, shown: Any, result: Any) -> None:
         line = self._log.line
         counts = (
             f"{found.nan} NaN, {found.pos_inf} +Inf, {found.neg_inf} -Inf of {found.elements} "
@@ -263,14 +203,7 @@ class NanInfTracker(OpMode):
         self._log.flush()
 
     def _dump_and_raise(self, plan: OpPlan, found: NanInfFinding, shown: Any, outputs: Any) -> None:
-        try:
-            files = dump_call(
-                self.output_dir, f"{plan.name}{rank_suffix()}", plan.overload, shown, outputs
-            )
-            said = f"inputs and outputs are in {files[0]} and {files[2]}"
-        except Exception as error:  # a full disk must not hide what was found
-            files, said = [], f"inputs and outputs could not be written: {error}"
-            warn_once("op_dump", said)
+        files, said = dump_or_say(self.output_dir, plan, shown, outputs)
         raise NanInfError(f"{found.title} fails to pass {self.test_name} test; {said}", files)
 
     # --- steps ---

@@ -189,7 +189,7 @@ def _to_devices(value: Any, devices: list[Any]) -> Any:
         moved = copied(value, device)
         if not on_cpu:
             return moved
-        places = iter(list(tensors_in(moved)))
+        places = iter(tensors_in(moved))
         return map_tensors(value, lambda tensor: _one_of(tensor, next(places), on_cpu))
     except (RuntimeError, AssertionError):  # no such device here
         return value

@@ -11,13 +11,15 @@ tensor([ 2., -1.,  4.,  5.])
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-__all__ = ["WIDER", "converted", "copied", "device_of", "map_tensors", "tensors_in"]
+__all__ = ["WIDER", "converted", "copied", "device_of", "is_converted", "map_tensors", "tensors_in"]
+
+_CPU = torch.device("cpu")
 
 # What takes the place of a dtype that a device cannot compute with.
 WIDER: dict[torch.dtype, torch.dtype] = {
@@ -31,16 +33,22 @@ WIDER: dict[torch.dtype, torch.dtype] = {
 }
 
 
-def tensors_in(value: Any) -> Iterator[Tensor]:
+def tensors_in(value: Any) -> list[Tensor]:
     """The tensors in nested lists, tuples and dicts, in their order."""
+    found: list[Tensor] = []
+    _collect(value, found)
+    return found
+
+
+def _collect(value: Any, found: list[Tensor]) -> None:
     if isinstance(value, Tensor):
-        yield value
+        found.append(value)
     elif isinstance(value, list | tuple):
         for item in value:
-            yield from tensors_in(item)
+            _collect(item, found)
     elif isinstance(value, dict):
         for item in value.values():
-            yield from tensors_in(item)
+            _collect(item, found)
 
 
 def map_tensors(value: Any, change: Callable[[Tensor], Any]) -> Any:
@@ -55,17 +63,13 @@ def map_tensors(value: Any, change: Callable[[Tensor], Any]) -> Any:
     return value
 
 
-def device_of(args: Any, kwargs: dict[str, Any]) -> torch.device:
+def device_of(tensors: list[Tensor], kwargs: dict[str, Any]) -> torch.device:
     """Where an operator runs: where its tensors are, a scalar on the CPU aside, or are made."""
-    found = None
-    for tensor in tensors_in((args, kwargs)):
-        if tensor.device.type != "cpu":
+    for tensor in tensors:
+        if not tensor.is_cpu:
             return tensor.device
-        found = tensor.device
     given = kwargs.get("device")
-    if found is None and given is not None:
-        return torch.device(given)
-    return found or torch.device("cpu")
+    return _CPU if tensors or given is None else torch.device(given)
 
 
 # --- copies ---
@@ -77,7 +81,7 @@ def copied(value: Any, device: torch.device | None = None) -> Any:
     A tensor that stands in it twice has one copy; tensors that share memory have copies that share
     memory in the same way; strides stay as they are.
     """
-    tensors: dict[int, Tensor] = {id(tensor): tensor for tensor in tensors_in(value)}
+    tensors = {id(tensor): tensor for tensor in tensors_in(value)}
     copies: dict[int, Tensor] = {}
     for group in _sharing(list(tensors.values())):
         if len(group) == 1:
@@ -123,7 +127,8 @@ def _sharing(tensors: list[Tensor]) -> list[list[Tensor]]:
             ranges.append((tensor.device, begin, begin + span * tensor.element_size(), tensor))
         else:
             groups.append([tensor])
-    ranges.sort(key=lambda item: (str(item[0]), item[1]))
+    # Devices do not overlap in the addresses that they give out, and if they did, see below.
+    ranges.sort(key=_address)
     last_device, reached = None, 0
     for device, begin, end, tensor in ranges:
         if groups and device == last_device and begin < reached:
@@ -133,6 +138,10 @@ def _sharing(tensors: list[Tensor]) -> list[list[Tensor]]:
             last_device, reached = device, 0
         reached = max(reached, end)
     return groups
+
+
+def _address(item: tuple[torch.device, int, int, Tensor]) -> int:
+    return item[1]
 
 
 _ALIGNMENT = 64  # bytes; kernels choose their way by the alignment, which so stays what it was
@@ -174,6 +183,13 @@ def converted(
     if dtypes:
         value = map_tensors(value, lambda tensor: _with_dtype(tensor, dtypes))
     return _convert_options(value, device, dtypes or {})
+
+
+def is_converted(tensors: list[Tensor], kwargs: dict[str, Any], device: torch.device) -> bool:
+    """Whether `converted` for the device alone would change nothing."""
+    if kwargs and (kwargs.get("pin_memory") or kwargs.get("device") not in (None, device)):
+        return False
+    return all(tensor.device == device for tensor in tensors)
 
 
 def _with_dtype(tensor: Tensor, dtypes: Mapping[torch.dtype, torch.dtype]) -> Tensor:

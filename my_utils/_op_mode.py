@@ -14,13 +14,14 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ._compare_log import OpLog
-from ._module_path import is_backward, where
+from ._module_path import Scope, phase, where
 from ._op_check import describe
+from ._op_dump import dump_call
 from ._op_policy import Action, OpPlan, OpPolicy
 from ._ranks import check_ranks, current_rank, is_chosen, world_size
 from ._warnings import warn_once
 
-__all__ = ["RULE", "OpMode", "check_positive", "rank_suffix", "skip_dynamo"]
+__all__ = ["RULE", "OpMode", "check_positive", "dump_or_say", "rank_suffix", "skip_dynamo"]
 
 RULE = "=" * 28
 
@@ -158,6 +159,9 @@ class OpMode(TorchDispatchMode):
         plan = self._plan_of(func)
         if plan.action is Action.IGNORE:
             return func(*args, **(kwargs or {}))
+        if plan.action is Action.PASS and not self.verbose:
+            plan.passed += 1
+            return func(*args, **(kwargs or {}))
         if types and any(kind is not Tensor for kind in types):
             return NotImplemented  # subclasses first: what they are made of comes here again
         return self._watch(plan, args, kwargs or {})
@@ -165,10 +169,9 @@ class OpMode(TorchDispatchMode):
     def _watch(self, plan: OpPlan, args: Any, kwargs: dict[str, Any]) -> Any:
         raise NotImplementedError
 
-    def _title(self, plan: OpPlan) -> str:
+    def _title(self, plan: OpPlan, scope: Scope | None = None) -> str:
         """As the log names a call: "GPT/Linear[fc]/torch.ops.aten.addmm(forward)"."""
-        phase = "backward" if is_backward() else "forward"
-        return f"{where().text}{plan.name}({phase})"
+        return f"{(scope or where()).text}{plan.name}({phase()})"
 
     def _failed_itself(self, title: str, error: Exception) -> None:
         self.errors += 1
@@ -204,6 +207,18 @@ def _described(place: str, value: Any) -> tuple[str, ...]:
 def rank_suffix() -> str:
     """ "_rank3", or nothing where there is one rank only."""
     return f"_rank{current_rank()}" if world_size() > 1 else ""
+
+
+def dump_or_say(folder: Path, plan: OpPlan, inputs: Any, outputs: Any) -> tuple[list[Path], str]:
+    """Writes the files of a failing call; returns them, and a text for people. A full disk must not
+    hide what was found."""
+    try:
+        files = dump_call(folder, f"{plan.name}{rank_suffix()}", plan.overload, inputs, outputs)
+    except Exception as error:
+        said = f"inputs and outputs could not be written: {error}"
+        warn_once("op_dump", said)
+        return [], said
+    return files, f"inputs and outputs are in {files[0]} and {files[2]}"
 
 
 def _check_step(name: str, value: Any) -> None:

@@ -73,12 +73,12 @@ class OpPlan:
     "aten.addmm.default".
     reason: why it is left out, as a line of the log ends. writes: (position, name) of the arguments
     that it writes to. may_draw: it can take numbers from a generator. constant: infinities in its
-    result are meant.
+    result are meant. passed: calls that were left out without a line.
     """
 
     __slots__ = (
-        *("action", "constant", "func", "may_draw", "name", "overload", "reason", "short"),
-        "writes",
+        *("action", "constant", "func", "may_draw", "name", "overload", "passed", "reason"),
+        *("short", "writes"),
     )
 
     def __init__(self, func: Any, action: Action, reason: str) -> None:
@@ -90,6 +90,7 @@ class OpPlan:
         self.reason = reason
         self.writes = _writes(func)
         self.may_draw = _may_draw(func)
+        self.passed = 0
         self.constant = func._opname in CONSTANTS
 
     def written(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
@@ -184,6 +185,11 @@ class OpPolicy:
         if known is None:
             known = self._plans[id(func)] = self._make(func)
         return known
+
+    @property
+    def plans(self) -> list[OpPlan]:
+        """Those of all operators that were seen."""
+        return list(self._plans.values())
 
     def _make(self, func: Any) -> OpPlan:
         packet = f"{func.namespace}.{func._opname}"

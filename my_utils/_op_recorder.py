@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from ._module_path import is_backward, where
+from ._module_path import phase, where
 from ._op_mode import OpMode, check_positive
 from ._op_policy import UNINITIALISED, Action, OpPlan, OpPolicy
 from ._ranks import current_rank, world_size
@@ -126,9 +126,12 @@ class OpRecorder(OpMode):
             warn_once("op_recorder_full", f"only the first {self._max_events} calls are recorded")
             return None
         module = where().name
-        phase = "(backward)" if is_backward() else ""
-        name = f"{module}/{plan.short}{phase}" if module else f"{plan.short}{phase}"
+        now = phase()
+        name = f"{module}/{plan.short}" if module else plan.short
+        if now == "backward":
+            name += "(backward)"
         event = TraceEvent(len(self._events), name, plan.overload, call=self._calls[name])
+        event.phase = "recompute" if now == "recompute" else "forward"
         event.end_index = event.index
         event.grad_enabled = torch.is_grad_enabled()
         found, event.input_values = find_arguments(args, kwargs)

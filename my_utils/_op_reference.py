@@ -7,14 +7,17 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ._op_check import ANY_FLOAT
-from ._op_inputs import WIDER, converted, copied, tensors_in
+from ._op_inputs import WIDER, converted, copied, device_of, is_converted, tensors_in
 from ._op_policy import OpPlan
 from ._op_random import Draws, kept_stream
 
-__all__ = ["Expected", "NotComparable", "Reference", "ReferenceFunction"]
+__all__ = ["Expected", "NotComparable", "OpCopy", "Reference", "ReferenceFunction"]
+
+_modes_around = torch._C._len_torch_dispatch_stack
 
 ReferenceFunction = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 
@@ -27,6 +30,24 @@ _DOUBLE: dict[torch.dtype, torch.dtype] = {
 
 class NotComparable(Exception):
     """There is nothing to compare a call with; the text says why."""
+
+
+class OpCopy:
+    """What an operator is called with, copied before it runs. tensors: the originals."""
+
+    __slots__ = ("args", "device", "kwargs", "plan", "tensors")
+
+    def __init__(self, plan: OpPlan, args: Any, kwargs: dict[str, Any]) -> None:
+        self.plan = plan
+        self.tensors: list[Tensor] = tensors_in(args)
+        if kwargs:
+            self.tensors += tensors_in(kwargs)
+        self.device = device_of(self.tensors, kwargs)
+        self.args, self.kwargs = copied((args, kwargs))
+
+    def again(self) -> OpCopy:
+        """A copy of the copies."""
+        return OpCopy(self.plan, self.args, self.kwargs)
 
 
 class Expected(NamedTuple):
@@ -72,52 +93,47 @@ class Reference:
     def is_same_device(self, device: torch.device) -> bool:
         return self._device is None or self._device.type == device.type
 
-    def run(
-        self, plan: OpPlan, args: Any, kwargs: Any, device: torch.device, draws: Draws | None
-    ) -> Expected:
-        """Runs the operator on `args` and `kwargs`, copies of what it was called with, which it may
-        write to. draws: what the first run drew, None where it drew nothing.
+    def run(self, call: OpCopy, draws: Draws | None) -> Expected:
+        """Runs the operator on the copies, which it may write to. draws: what the first run drew,
+        None where it drew nothing.
 
         NotComparable where it cannot be run, or would draw other numbers.
         """
-        if draws is not None and (self._dtypes or not self.is_same_device(device)):
+        if draws is not None and (self._dtypes or not self.is_same_device(call.device)):
             raise NotComparable(f"takes random numbers, which {self.name} has others of")
+        undisturbed = draws is None and not call.plan.may_draw and self._function is None
+        if undisturbed and not _modes_around():
+            return self._run(call, False)
         with contextlib.ExitStack() as stack:
-            if torch._C._len_torch_dispatch_stack():
+            if _modes_around():
                 stack.enter_context(_disable_current_modes())
-            if draws is not None:
-                stack.enter_context(draws.again())
-            elif plan.may_draw or self._function is not None:
-                stack.enter_context(kept_stream())
-            return self._run(plan, args, kwargs, device, draws is not None)
+            if not undisturbed:
+                stack.enter_context(kept_stream() if draws is None else draws.again())
+            return self._run(call, draws is not None)
 
-    def _run(
-        self, plan: OpPlan, args: Any, kwargs: Any, device: torch.device, drew: bool
-    ) -> Expected:
+    def _run(self, call: OpCopy, drew: bool) -> Expected:
         if self._function is not None:
-            return _called(self._function, plan, args, kwargs)
-        target = device if self._device is None else self._device
+            return _called(self._function, call)
+        target = call.device if self._device is None else self._device
         if self._dtypes:
-            return _computed(plan, args, kwargs, target, self._dtypes, [])
-        key = (id(plan.func), tuple(tensor.dtype for tensor in tensors_in((args, kwargs))))
-        if not drew and not WIDER.keys().isdisjoint(key[1]):
-            return self._run_halves(plan, args, kwargs, target, key)
-        return _computed(plan, args, kwargs, target, {}, [])
+            return _computed(call, target, self._dtypes, [])
+        if not drew and any(tensor.dtype in WIDER for tensor in call.tensors):
+            return self._run_halves(call, target)
+        return _computed(call, target, {}, [])
 
-    def _run_halves(
-        self, plan: OpPlan, args: Any, kwargs: Any, target: torch.device, key: Any
-    ) -> Expected:
+    def _run_halves(self, call: OpCopy, target: torch.device) -> Expected:
         """As they are where the reference can; in float32 where it cannot."""
+        key = (id(call.plan.func), tuple(tensor.dtype for tensor in call.tensors))
         notes = []
         if key not in self._unable:
-            spare = copied((args, kwargs)) if plan.writes else (args, kwargs)
+            first = call.again() if call.plan.writes else call
             try:
-                return _computed(plan, *spare, target, {}, [])
+                return _computed(first, target, {}, [])
             except NotComparable as error:
                 self._unable.add(key)
                 notes = [str(error)]
         notes.append("Convert to float32 ...")
-        return _computed(plan, args, kwargs, target, WIDER, notes)
+        return _computed(call, target, WIDER, notes)
 
 
 def _device(name: str, given: Any) -> torch.device:
@@ -127,28 +143,28 @@ def _device(name: str, given: Any) -> torch.device:
         raise ValueError(f"{name} must be a device, not {given!r:.100} ({error})") from None
 
 
-def _called(function: ReferenceFunction, plan: OpPlan, args: Any, kwargs: Any) -> Expected:
+def _called(function: ReferenceFunction, call: OpCopy) -> Expected:
     try:
-        result = function(plan.func, args, kwargs)
+        result = function(call.plan.func, call.args, call.kwargs)
     except Exception as error:
         raise NotComparable(f"the reference raised {_first_line(error)}") from error
-    return Expected(result, plan.written(args, kwargs), ANY_FLOAT, [])
+    return Expected(result, call.plan.written(call.args, call.kwargs), ANY_FLOAT, [])
 
 
 def _computed(
-    plan: OpPlan,
-    args: Any,
-    kwargs: Any,
+    call: OpCopy,
     device: torch.device,
     dtypes: Mapping[torch.dtype, torch.dtype],
     notes: list[str],
 ) -> Expected:
+    args, kwargs = call.args, call.kwargs
     try:
-        args, kwargs = converted((args, kwargs), device, dtypes)
-        result = plan.func(*args, **kwargs)
+        if dtypes or not is_converted(call.tensors, kwargs, device):
+            args, kwargs = converted((args, kwargs), device, dtypes)
+        result = call.plan.func(*args, **kwargs)
     except Exception as error:  # what a back end raises for what it cannot do has no kind
         raise NotComparable(_first_line(error)) from error
-    return Expected(result, plan.written(args, kwargs), dtypes, notes)
+    return Expected(result, call.plan.written(args, kwargs), dtypes, notes)
 
 
 def _first_line(error: Exception) -> str:

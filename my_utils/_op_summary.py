@@ -48,18 +48,24 @@ class OpSummary:
         self._rows: dict[tuple[str, str], OpRow] = {}
 
     def add(
-        self, op: str, module: str, outcome: Outcome, metrics: Metrics | None, reason: str = ""
+        self,
+        op: str,
+        module: str,
+        outcome: Outcome,
+        metrics: Metrics | None,
+        reason: str = "",
+        calls: int = 1,
     ) -> None:
         row = self._rows.get((op, module))
         if row is None:
             row = self._rows[op, module] = OpRow(op, module)
         if outcome == "succeeds":
-            row.passed += 1
+            row.passed += calls
         elif outcome == "fails":
-            row.failed += 1
+            row.failed += calls
         else:
-            row.skipped += 1
-            row.reasons[reason] = row.reasons.get(reason, 0) + 1
+            row.skipped += calls
+            row.reasons[reason] = row.reasons.get(reason, 0) + calls
         if metrics is not None:
             row.worst.add(metrics)
 

@@ -19,8 +19,8 @@ __all__ = ["check_view"]
 def check_view(check: OpCheck, plan: OpPlan, args: Any, kwargs: Any, result: Any) -> None:
     """Adds to `check` how the views in `result` differ from those that the operator should give:
     in shape, dtype, strides or place. Nothing is read from memory."""
-    source = next(tensors_in((args, kwargs)), None)
-    views = list(tensors_in(result))
+    source = next(iter(tensors_in(args)), None)
+    views = tensors_in(result)
     with contextlib.ExitStack() as stack:
         if torch._C._len_torch_dispatch_stack():
             stack.enter_context(_disable_current_modes())
@@ -30,7 +30,7 @@ def check_view(check: OpCheck, plan: OpPlan, args: Any, kwargs: Any, result: Any
         else:  # the device is what is in doubt
             again = plan.func(*map_tensors(args, _without_memory), **kwargs)
             begin = source.data_ptr() - source.storage_offset() * source.element_size()
-    expected = list(tensors_in(again))
+    expected = tensors_in(again)
     if len(views) != len(expected):
         check.lines.append(f"Lengths differ: {len(views)} vs {len(expected)}")
     for place, (view, other) in enumerate(zip(views, expected, strict=False)):

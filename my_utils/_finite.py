@@ -1,0 +1,76 @@
+"""Whether what an operator gives is finite, and whether it matters where it is not."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ._op_policy import OpPlan
+from .tensors import nan_inf_count
+
+__all__ = ["Counts", "is_clean", "is_finding"]
+
+
+class Counts:
+    """NaNs and infinities of several tensors and numbers together."""
+
+    __slots__ = ("elements", "nan", "neg_inf", "pos_inf")
+
+    def __init__(self) -> None:
+        self.nan = self.pos_inf = self.neg_inf = self.elements = 0
+
+    @property
+    def inf(self) -> int:
+        return self.pos_inf + self.neg_inf
+
+    def add(self, value: Any) -> None:
+        if isinstance(value, Tensor):
+            self._add_tensor(value)
+        elif isinstance(value, float):
+            self.nan += math.isnan(value)
+            self.pos_inf += value == math.inf
+            self.neg_inf += value == -math.inf
+        elif isinstance(value, list | tuple):
+            for item in value:
+                self.add(item)
+        elif isinstance(value, dict):
+            for item in value.values():
+                self.add(item)
+
+    def _add_tensor(self, tensor: Tensor) -> None:
+        self.elements += tensor.numel()
+        if not (tensor.is_floating_point() or tensor.is_complex()):
+            return
+        counts = nan_inf_count(_plain(tensor))
+        self.nan += counts.nan
+        self.pos_inf += counts.pos_inf
+        self.neg_inf += counts.neg_inf
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    return tensor if tensor.layout is torch.strided else tensor.to_dense()
+
+
+def is_clean(value: Any) -> bool:
+    """Whether all is finite; the fast way, for what nearly always is."""
+    if type(value) is Tensor:
+        if not value.is_floating_point() and not value.is_complex():
+            return True
+        counts = nan_inf_count(value if value.layout is torch.strided else value.to_dense())
+        return not (counts.nan or counts.pos_inf or counts.neg_inf)
+    if isinstance(value, list | tuple):
+        return all(is_clean(item) for item in value)
+    if isinstance(value, Tensor):
+        return is_clean(value.as_subclass(Tensor))
+    return not (isinstance(value, float) and not math.isfinite(value))
+
+
+def is_finding(plan: OpPlan, before: Counts, after: Counts, inputs: list[Tensor]) -> bool:
+    """Whether a user wants to know of what came out. NaN always; an infinity where it was made of
+    finite inputs, outside of the operators that make constants and masks."""
+    if after.nan:
+        return True
+    return bool(after.inf and inputs) and not before.inf and not plan.constant
