@@ -1,0 +1,137 @@
+"""The folder that a port writes: files that are whole or not there, and never one of a user's own.
+
+A marker in the folder lists what a port made there. Without it nothing is written into a folder
+that has something in it; with it a further run rewrites what has changed, so that builds stay
+incremental, and takes away what it made before and makes no longer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import stat
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+
+from .._files import whole_file
+from ._port_tree import MARKER, Entry, Plan
+
+
+class Output:
+    """The folder at `root`, which need not be there yet. `put` may be called from many threads."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.made_before = self._read_marker()
+
+    def check_is_ours(self) -> None:
+        """FileExistsError for a folder with something in it that no port has made."""
+        if self.made_before is None and os.path.lexists(self.root) and not self._is_empty():
+            raise FileExistsError(
+                f"{self.root} is there, and was not made by simple_porting (it has no {MARKER}): "
+                "nothing was written; move it away, or delete it yourself"
+            )
+
+    def begin(self, plan: Plan) -> None:
+        """Makes the folders. From here on the marker says that the output is a port's."""
+        self.check_is_ours()
+        self.root.mkdir(parents=True, exist_ok=True)
+        self._write_marker({*plan.made, *(self.made_before or ())})
+        for folder in plan.folders:
+            path = self.root / folder.new
+            path.mkdir(exist_ok=True)
+            path.chmod(folder.mode | stat.S_IRWXU)
+
+    def put(self, entry: Entry, data: bytes) -> bool:
+        """Writes a file with its mode, unless it stands there like that; whether it did."""
+        path = self.root / entry.new
+        if self.holds(entry, data):
+            return False
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident():x}.tmp")
+        try:
+            with open(temporary, "wb", buffering=0) as file:
+                file.write(data)
+                os.fchmod(file.fileno(), entry.mode)
+            os.replace(temporary, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
+        return True
+
+    def holds(self, entry: Entry, data: bytes) -> bool:
+        """Whether the file stands there with these bytes and its mode."""
+        path = self.root / entry.new
+        try:
+            info = path.lstat()
+            is_same = stat.S_ISREG(info.st_mode) and stat.S_IMODE(info.st_mode) == entry.mode
+            return is_same and info.st_size == len(data) and path.read_bytes() == data
+        except OSError:
+            return False
+
+    def put_link(self, entry: Entry) -> bool:
+        """Makes a link, unless it stands there; whether it did."""
+        path = self.root / entry.new
+        if self.holds_link(entry):
+            return False
+        assert entry.link is not None
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        with contextlib.suppress(FileNotFoundError):
+            temporary.unlink()
+        os.symlink(entry.link, temporary)
+        os.replace(temporary, path)
+        return True
+
+    def holds_link(self, entry: Entry) -> bool:
+        try:
+            return os.readlink(self.root / entry.new) == entry.link
+        except OSError:
+            return False
+
+    def stale(self, plan: Plan) -> list[str]:
+        """What an earlier port made and this one does not."""
+        return sorted(set(self.made_before or ()) - set(plan.made))
+
+    def finish(self, plan: Plan) -> list[str]:
+        """Takes away what is stale, sets the modes of folders; returns what was taken away."""
+        stale = self.stale(plan)
+        for name in stale:
+            with contextlib.suppress(OSError):
+                (self.root / name).unlink()
+            self._remove_empty_folders(Path(name).parent, {folder.new for folder in plan.folders})
+        self._write_marker(plan.made)
+        for folder in reversed(plan.folders):
+            (self.root / folder.new).chmod(folder.mode)
+        return stale
+
+    def _remove_empty_folders(self, folder: Path, kept: set[str]) -> None:
+        while str(folder) != "." and str(folder) not in kept:
+            try:
+                (self.root / folder).rmdir()
+            except OSError:  # something of the user's own is in it
+                return
+            folder = folder.parent
+
+    def _is_empty(self) -> bool:
+        return self.root.is_dir() and next(os.scandir(self.root), None) is None
+
+    def _read_marker(self) -> list[str] | None:
+        try:
+            made = json.loads((self.root / MARKER).read_bytes())["made"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        if not isinstance(made, list) or not all(isinstance(name, str) for name in made):
+            return None
+        return [name for name in made if _stays_inside(name)]
+
+    def _write_marker(self, made: Iterable[str]) -> None:
+        content = {"made_by": "my_utils.musa.simple_porting", "made": sorted(made)}
+        with whole_file(self.root / MARKER) as file:
+            file.write(json.dumps(content, indent=0).encode())
+
+
+def _stays_inside(name: str) -> bool:
+    """A marker that somebody changed must not lead out of the folder."""
+    return not os.path.isabs(name) and os.pardir not in Path(name).parts

@@ -1,0 +1,73 @@
+"""The arguments of SimplePorting: each as it is needed, or an exception with its name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from . import _rules
+
+StrPath = str | os.PathLike[str]
+
+
+def folder(path: StrPath | None) -> Path:
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"cuda_dir_path must be the path of a folder, not {path!r}")
+    root = Path(os.path.abspath(path))
+    if not root.is_dir():
+        raise ValueError(f"cuda_dir_path={os.fspath(path)!r}: there is no such folder")
+    if not root.name:
+        raise ValueError("cuda_dir_path: the root of the file system has no folder beside it")
+    return root
+
+
+def path_list(name: str, paths: Any) -> list[str]:
+    if paths is None:
+        return []
+    if isinstance(paths, str | os.PathLike):
+        paths = [paths]
+    if not isinstance(paths, Iterable):
+        raise TypeError(f"{name} must be a list of paths, not {paths!r}")
+    found = list(paths)
+    for path in found:
+        if not isinstance(path, str | os.PathLike):
+            raise TypeError(f"{name} must be a list of paths, not {path!r} in it")
+    return [os.fspath(path) for path in found]
+
+
+def mapping(rules: Any) -> dict[str, str]:
+    if rules is None:
+        return {}
+    if not isinstance(rules, Mapping):
+        raise TypeError(f"mapping_rule must be a mapping of str to str, not {rules!r}")
+    for old, new in rules.items():
+        if not isinstance(old, str) or not isinstance(new, str):
+            raise TypeError(f"mapping_rule must be a mapping of str to str, not {old!r}: {new!r}")
+        if not old:
+            raise ValueError(f"mapping_rule: nothing to look for, to put {new!r} there")
+    return dict(rules)
+
+
+def flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, not {value!r}")
+    return value
+
+
+def job_count(jobs: Any) -> int:
+    if jobs is None:
+        return len(os.sched_getaffinity(0))
+    if isinstance(jobs, bool) or not isinstance(jobs, int):
+        raise TypeError(f"jobs must be an int or None, not {jobs!r}")
+    if jobs < 1:
+        raise ValueError(f"jobs must be 1 or more, not {jobs}")
+    return jobs
+
+
+def platform(name: Any) -> _rules.Platform:
+    if name not in _rules.PLATFORMS:
+        allowed = ", ".join(map(repr, _rules.PLATFORMS))
+        raise ValueError(f"platform must be one of {allowed}, not {name!r}")
+    return _rules.PLATFORMS[name]

@@ -1,0 +1,372 @@
+"""Rewrites a folder of CUDA sources for MUSA, beside the folder.
+
+    python -m my_utils.musa.simple_porting --cuda-dir-path cuda/
+
+makes `cuda_musa` with `.mu` for `.cu` and `.muh` for `.cuh`. The default rules, `rules/*.json`,
+match whole names; those of the user match any part of the text, and win. Other files are copied;
+modes, links, line endings and encodings stay. What looks like CUDA and has no rule is reported.
+
+Exit status: 0 done, or with --check nothing to do; 1 something could not be ported, or with --check
+would change; 2 wrong usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import difflib
+import json
+import os
+import re
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .. import _core
+from .._files import whole_file
+from . import _porting_arguments as checked
+from . import _rules
+from ._port_file import Ported, port_bytes, text_of
+from ._port_output import Output
+from ._port_tree import Entry, Plan, make_plan
+from ._shell_forms import parse_list, parse_mapping
+
+__all__ = ["PortingReport", "SimplePorting", "Unmapped", "main"]
+
+StrPath = str | os.PathLike[str]
+SHOWN = 30  # names in the printed report
+
+
+@dataclass
+class Unmapped:
+    """A name of CUDA that no rule maps: how often it came, and where first."""
+
+    name: str
+    count: int
+    file: str
+    line: int
+
+
+@dataclass
+class PortingReport:
+    """What a port did, or would do."""
+
+    output: Path
+    files: int = 0
+    replaced: int = 0  # names
+    changed: list[str] = field(default_factory=list)  # what was written, or would be; by new name
+    removed: list[str] = field(default_factory=list)  # made by an earlier port, not any more
+    unmapped: list[Unmapped] = field(default_factory=list)  # the most frequent first
+    notes: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+
+    @property
+    def would_change(self) -> bool:
+        return bool(self.changed or self.removed)
+
+    def text(self) -> str:
+        """The report to read: counts, then what is left to do by hand."""
+        lines = [
+            f"{self.files} files, {self.replaced} names replaced, {len(self.changed)} files "
+            f"changed -> {self.output}"
+        ]
+        lines += [f"left out: {note}" for note in self.notes]
+        lines += [f"error: {error}" for error in self.errors]
+        if self.unmapped:
+            total = sum(each.count for each in self.unmapped)
+            lines.append(f"no rule for {len(self.unmapped)} names ({total} places):")
+        for each in self.unmapped[:SHOWN]:
+            lines.append(f"  {each.name}: {each.count} x, first {each.file}:{each.line}")
+        if len(self.unmapped) > SHOWN:
+            lines.append(f"  ... and {len(self.unmapped) - SHOWN} more")
+        return "\n".join(lines)
+
+
+class SimplePorting:
+    """Ports the CUDA sources of a folder.
+
+    Parameters:
+        cuda_dir_path: the folder; the output is `<folder>_musa` beside it.
+        ignore_dir_paths: folders to leave out with all below them, from the working directory or
+            from `cuda_dir_path`.
+        mapping_rule: a mapping of old to new text. It matches any part of the text; where it meets
+            a default rule, it wins. Also accepted in second place, with `drop_default_mapping` and
+            `mapping_dir_path` after it.
+        drop_default_mapping: use no rules but those given.
+        mapping_dir_path: a folder of JSON files, each an object of old and new text, used like
+            `mapping_rule`, which wins over them.
+        platform: "musa", or "hip" for AMD's names.
+        whole_words: match the given rules at whole names only, as the default rules.
+        jobs: threads; None for one a processor.
+        progress: show a bar; None for where standard error is a terminal.
+
+    Wrong arguments raise TypeError or ValueError. The output is written only when `run` is called;
+    a folder of that name that no port has made is an error and is left alone.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp(), "src")
+    >>> folder.mkdir()
+    >>> _ = (folder / "a.cu").write_text("cudaFree(x.my()); // cuda")
+    >>> report = SimplePorting(str(folder), mapping_rule={"x.my()": "y"}).run()
+    >>> (folder.parent / "src_musa" / "a.mu").read_text()
+    'musaFree(y); // cuda'
+    """
+
+    def __init__(
+        self,
+        cuda_dir_path: StrPath | None = None,
+        ignore_dir_paths: Any = None,
+        mapping_rule: Any = None,
+        drop_default_mapping: Any = False,
+        mapping_dir_path: StrPath | None = None,
+        *,
+        platform: str = "musa",
+        whole_words: bool = False,
+        jobs: int | None = None,
+        progress: bool | None = None,
+    ) -> None:
+        if isinstance(ignore_dir_paths, Mapping) or isinstance(mapping_rule, bool):
+            rule, drop, folder = ignore_dir_paths, mapping_rule, drop_default_mapping
+            ignore_dir_paths, mapping_rule = None, rule
+            if isinstance(folder, str | os.PathLike):
+                drop_default_mapping, mapping_dir_path = False, folder
+            drop_default_mapping = drop if isinstance(drop, bool) else bool(drop_default_mapping)
+        self.root = checked.folder(cuda_dir_path)
+        self.ignored = checked.path_list("ignore_dir_paths", ignore_dir_paths)
+        self.platform = checked.platform(platform)
+        self.jobs = checked.job_count(jobs)
+        self.progress = progress
+        self.output = self.root.with_name(f"{self.root.name}_{self.platform.name}")
+        given = _rules.read_mapping_dir(mapping_dir_path) if mapping_dir_path is not None else {}
+        self._given = given | checked.mapping(mapping_rule)
+        self._defaults = _rules.RuleSet()
+        if not checked.flag("drop_default_mapping", drop_default_mapping):
+            self._defaults = _rules.load(self.platform.name)
+        self._whole_words = checked.flag("whole_words", whole_words)
+
+    def run(self, *, check: bool = False) -> PortingReport:
+        """Ports the folder. With `check` nothing is written, and the report says what would be.
+
+        A file that cannot be read or written is an entry of `errors`; the others are done.
+        ValueError when two files would get the same name, FileExistsError when the output is there
+        and is not a port's.
+        """
+        plan, replacer = self._prepare()
+        output = Output(self.output)
+        output.check_is_ours()
+        report = PortingReport(self.output, files=len(plan.files), notes=plan.notes)
+        if not check:
+            output.begin(plan)
+        is_first = check and output.made_before is None
+
+        def work(entry: Entry) -> tuple[Entry, Ported | str, bool]:
+            ported = self._port(entry, replacer)
+            if isinstance(ported, str):
+                return entry, ported, False
+            if is_first:
+                return entry, ported, ported.replaced > 0 or entry.old != entry.new
+            if check:
+                return entry, ported, not output.holds(entry, ported.data)
+            try:
+                return entry, ported, output.put(entry, ported.data)
+            except OSError as error:
+                return entry, f"{self.output / entry.new}: {error.strerror}", False
+
+        unmapped: dict[str, Unmapped] = {}
+        for entry, ported, is_changed in self._in_parallel(work, plan.files):
+            _add(report, entry, ported, is_changed, unmapped)
+        self._do_links(plan, output, report, check)
+        report.removed = output.stale(plan) if check else output.finish(plan)
+        report.unmapped = sorted(unmapped.values(), key=lambda each: (-each.count, each.name))
+        return report
+
+    def diffs(self) -> Iterator[str]:
+        """The change of each file as a unified diff, in order; nothing is written."""
+        plan, replacer = self._prepare()
+
+        def work(entry: Entry) -> str:
+            old = _read(self.root / entry.old) if entry.is_text else b""
+            if isinstance(old, str):
+                return ""
+            new = port_bytes(old, replacer).data
+            return "" if new == old else self._diff(entry, old, new)
+
+        yield from filter(None, self._in_parallel(work, plan.files))
+
+    def _diff(self, entry: Entry, old: bytes, new: bytes) -> str:
+        names = (f"{self.root.name}/{entry.old}", f"{self.output.name}/{entry.new}")
+        lines = difflib.unified_diff(_lines(text_of(old)), _lines(text_of(new)), *names)
+        return "".join(
+            line if line.endswith("\n") else line + "\n\\ No newline at end of file\n"
+            for line in lines
+        )
+
+    def _prepare(self) -> tuple[Plan, _core.Replacer]:
+        plan = make_plan(self.root, self.output, self.platform.suffixes, self.ignored)
+        names = {Path(old).name: Path(new).name for old, new in plan.renamed.items()}
+        given = _tier(self._given)
+        defaults = _tier(names | self._defaults.pairs)
+        watches = tuple((each.encode(), None) for each in self._defaults.watches)
+        tiers = ((given, self._whole_words), (defaults + watches, True))
+        return plan, _core.Replacer(tiers)
+
+    def _port(self, entry: Entry, replacer: _core.Replacer) -> Ported | str:
+        data = _read(self.root / entry.old)
+        if isinstance(data, str):
+            return data
+        return port_bytes(data, replacer) if entry.is_text else Ported(data)
+
+    def _do_links(self, plan: Plan, output: Output, report: PortingReport, check: bool) -> None:
+        for link in plan.links:
+            try:
+                if check:
+                    is_new = output.made_before is not None and not output.holds_link(link)
+                else:
+                    is_new = output.put_link(link)
+            except OSError as error:
+                report.errors.append(f"{self.output / link.new}: {error.strerror}")
+                continue
+            if is_new:
+                report.changed.append(link.new)
+
+    def _in_parallel(self, work: Any, entries: Sequence[Entry]) -> Iterator[Any]:
+        with ThreadPoolExecutor(self.jobs) as pool, self._bar(len(entries)) as step:
+            for done in pool.map(work, entries):
+                step()
+                yield done
+
+    @contextlib.contextmanager
+    def _bar(self, total: int) -> Iterator[Any]:
+        if not (sys.stderr.isatty() if self.progress is None else self.progress):
+            yield lambda: None
+            return
+        from tqdm import tqdm
+
+        with tqdm(total=total, unit="file", leave=False, desc="simple_porting") as bar:
+            yield bar.update
+
+
+def _add(
+    report: PortingReport,
+    entry: Entry,
+    ported: Ported | str,
+    is_changed: bool,
+    unmapped: dict[str, Unmapped],
+) -> None:
+    if isinstance(ported, str):
+        report.errors.append(ported)
+        return
+    if is_changed:
+        report.changed.append(entry.new)
+    report.replaced += ported.replaced
+    for name, (count, line) in ported.unmapped.items():
+        unmapped.setdefault(name, Unmapped(name, 0, entry.old, line)).count += count
+
+
+def _read(path: Path) -> bytes | str:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        return f"{path}: {error.strerror}"
+
+
+def _lines(text: str) -> list[str]:
+    """As a diff wants them: only \\n ends a line, and is part of it."""
+    return re.findall(r"[^\n]*\n|[^\n]+", text)
+
+
+def _tier(pairs: Mapping[str, str]) -> tuple[tuple[bytes, bytes | None], ...]:
+    return tuple((old.encode(), new.encode()) for old, new in pairs.items())
+
+
+# --- the command line ---
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m my_utils.musa.simple_porting",
+        description="Rewrites a folder of CUDA sources for MUSA, as <folder>_musa beside it.",
+        epilog="Exit status: 0 done, or with --check nothing to do; 1 a file could not be ported, "
+        "or with --check something would change; 2 wrong usage.",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--cuda-dir-path", required=True, metavar="DIR", help="the folder to port")
+    add("--ignore-dir-paths", nargs="+", default=[], metavar="DIRS",
+        help="""folders to leave out: '["csrc/npu"]', or one after the other""")  # fmt: skip
+    add("--mapping-rule", nargs="+", default=[], metavar="RULES",
+        help="""your rules, which win: '{"old": "new"}'""")  # fmt: skip
+    add("--drop-default-mapping", action="store_true", help="use no rules but yours")
+    add("--mapping-dir-path", metavar="DIR", help="a folder of JSON files with rules of yours")
+    add("--platform", choices=tuple(_rules.PLATFORMS), default="musa")
+    add("--whole-words", action="store_true", help="match your rules at whole names only")
+    add("--dry-run", action="store_true", help="print a unified diff and write nothing")
+    add("--check", action="store_true", help="write nothing; exit status 1 if that would change")
+    add("--report", metavar="FILE", help="write the report as JSON, with all names left unmapped")
+    add("--jobs", type=int, metavar="N", help="threads; default: one a processor")
+    add("--quiet", action="store_true", help="no progress bar and no report")
+    return parser
+
+
+def _quoted_command(chosen: argparse.Namespace) -> str:
+    """What the user meant to type, as a shell takes it."""
+    command = ["python", "-m", "my_utils.musa.simple_porting", "--cuda-dir-path"]
+    command += [chosen.cuda_dir_path, "--mapping-rule", '{"old": "new", "x::old": "x::new"}']
+    if chosen.ignore_dir_paths:
+        command += ["--ignore-dir-paths", '["csrc/npu"]']
+    return shlex.join(command)
+
+
+def _parsed(parser: argparse.ArgumentParser, chosen: argparse.Namespace) -> SimplePorting:
+    try:
+        ignored = parse_list(chosen.ignore_dir_paths)
+        mapping = parse_mapping(chosen.mapping_rule) if chosen.mapping_rule else None
+    except ValueError as error:
+        windows = _quoted_command(chosen).replace('"', '\\"').replace("'", '"')
+        parser.error(
+            f"the rules or folders {error}\nquote them like this:\n"
+            f"  {_quoted_command(chosen)}\nand on Windows:\n  {windows}"
+        )
+    try:
+        return SimplePorting(
+            chosen.cuda_dir_path, ignored, mapping, chosen.drop_default_mapping,
+            chosen.mapping_dir_path, platform=chosen.platform, whole_words=chosen.whole_words,
+            jobs=chosen.jobs, progress=False if chosen.quiet else None,
+        )  # fmt: skip
+    except (TypeError, ValueError) as error:
+        parser.error(str(error))
+
+
+def _write_report(path: str, report: PortingReport) -> None:
+    content = {**vars(report), "output": str(report.output)}
+    content["unmapped"] = [vars(each) for each in report.unmapped]
+    with whole_file(path) as file:
+        file.write(json.dumps(content, indent=1).encode())
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit status."""
+    parser = _parser()
+    chosen = parser.parse_args(argv)
+    porting = _parsed(parser, chosen)
+    try:
+        if chosen.dry_run:
+            for diff in porting.diffs():
+                print(diff, end="")
+        report = porting.run(check=chosen.check or chosen.dry_run)
+        if chosen.report:
+            _write_report(chosen.report, report)
+    except (OSError, ValueError) as error:
+        print(f"simple_porting: {error}", file=sys.stderr)
+        return 1
+    if not chosen.quiet:
+        print(report.text(), file=sys.stderr)
+    return int(bool(report.errors) or (chosen.check and report.would_change))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
