@@ -20,6 +20,8 @@ __all__ = ["default_store", "wait_for_key"]
 
 _FIRST_PAUSE_S = 0.0002
 _LONGEST_PAUSE_S = 0.01
+# The store's server answers some 20,000 questions a second: all who ask together get half of them.
+_PAUSE_OF_EACH_S = 1e-4
 
 
 def default_store(prefix: str) -> Store | None:
@@ -34,16 +36,19 @@ def default_store(prefix: str) -> Store | None:
     return store
 
 
-def wait_for_key(store: Store, key: str, deadline: float) -> bool:
+def wait_for_key(store: Store, key: str, deadline: float, askers: int = 1) -> bool:
     """Whether the key came before `deadline`, a moment of `time.monotonic()`.
+
+    askers: how many processes wait like this at a time; the more, the longer each pauses.
 
     It asks again and again: the store's own wait keeps other threads of the process from it.
     """
-    pause = _FIRST_PAUSE_S
+    longest = max(_LONGEST_PAUSE_S, askers * _PAUSE_OF_EACH_S)
+    pause = max(_FIRST_PAUSE_S, longest / 50)
     while not store.check([key]):
         left = deadline - time.monotonic()
         if left <= 0:
             return False
         time.sleep(min(pause, left))
-        pause = min(pause * 1.5, _LONGEST_PAUSE_S)
+        pause = min(pause * 1.5, longest)
     return True

@@ -11,24 +11,19 @@ True
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
 import socket
 import threading
 import time
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ._clock_offset import ClockHistory, ClockOffset, ClockSyncError, Exchange, estimate
-from ._clock_socket import Clock, ClockServer, measure
+from ._clock_server import ClockServer
+from ._clock_socket import ROUNDS_MAX, Clock, ask
+from ._clock_star import Keeper, Meeting
 from ._ranks import boot_id
-from ._store import default_store, wait_for_key
-from ._warnings import warn_once
-from .logger import GlobalLogger
 
 if TYPE_CHECKING:
-    from torch._C._distributed_c10d import Store
     from torch.distributed import ProcessGroup
 
 __all__ = [
@@ -40,7 +35,6 @@ __all__ = [
 ]
 
 ROUNDS = 16
-UNKNOWN = ClockOffset(0, float("inf"))
 
 
 class SocketClockSynchronizer:
@@ -90,7 +84,7 @@ class SocketClockSynchronizer:
         if is_server:
             _answer_one(host, port, key, timeout_s, clock)
             return ClockOffset(0, 0.0, measured_ns=clock())
-        return _ask(
+        return ask(
             (host, port), retries, secret=key, rounds=rounds, timeout_s=timeout_s, clock=clock
         )
 
@@ -104,37 +98,14 @@ def _answer_one(host: str, port: int, secret: bytes | None, timeout_s: float, cl
             time.sleep(0.005)
 
 
-def _ask(
-    address: tuple[str, int], retries: int, *, timeout_s: float, **options: Any
-) -> ClockOffset:
-    """The offset by the first attempt that comes through; a server that is not up yet is waited
-    for."""
-    deadline = time.monotonic() + timeout_s
-    failed = 0
-    while True:
-        try:
-            return measure(address, timeout_s=timeout_s, **options)
-        except ConnectionRefusedError as error:
-            if time.monotonic() > deadline:
-                raise _unread(address, error) from error
-            time.sleep(0.02)
-        except (OSError, ClockSyncError) as error:
-            failed += 1
-            if failed > retries:
-                raise _unread(address, error) from error
-
-
-def _unread(address: tuple[str, int], error: Exception) -> ClockSyncError:
-    return ClockSyncError(f"the clock of {address[0]} port {address[1]} could not be read: {error}")
-
-
 class ClockSynchronizer:
     """The clocks of the ranks of a job."""
 
     _lock: ClassVar[threading.Lock] = threading.Lock()
     _histories: ClassVar[dict[object, ClockHistory]] = {}
-    _keeper: ClassVar[_Keeper | None] = None
+    _keeper: ClassVar[Keeper | None] = None
     _calls: ClassVar[dict[str, int]] = {}
+    _before: ClassVar[dict[str, Keeper]] = {}
 
     @classmethod
     def sync(
@@ -191,17 +162,26 @@ class ClockSynchronizer:
             result then is the offset 0 with an infinite `error_s`.
         every_s: measure again at this interval, in a thread, until `stop`; the drift comes from
             all measurements by regression.
-        machine: what says that two ranks share a clock; the kernel's boot id by default.
+        machine: what says that two ranks share a clock; by default the kernel's boot id, or the
+            name of the host where there is none.
 
-        Without torch.distributed the result is 0, with an error of 0.
+        Without torch.distributed the result is 0, with an error of 0. ValueError for a group that
+        this rank does not belong to.
         """
         _check(rounds=rounds, timeout_s=timeout_s, every_s=1.0 if every_s is None else every_s)
         cls.stop()
-        meeting = _Meeting.of(group, cls._next_call(group))
+        name = "world" if group is None else str(getattr(group, "group_name", "none"))
+        meeting = Meeting.of(group, cls._next_call(name))
         if meeting is None:
             return ClockOffset(0, 0.0, measured_ns=clock())
-        keeper = _Keeper(meeting, boot_id() if machine is None else machine, rounds, clock)
+        if machine is None:
+            machine = boot_id() or socket.gethostname()
+        keeper = Keeper(meeting, machine, rounds, clock)
         offset = keeper.begin(host, timeout_s)
+        with cls._lock:
+            before, cls._before[name] = cls._before.get(name), keeper
+        if before is not None:
+            before.forget()
         if every_s is None:
             keeper.end()
         else:
@@ -224,9 +204,8 @@ class ClockSynchronizer:
             return cls._histories.setdefault(peer, ClockHistory()).add(offset)
 
     @classmethod
-    def _next_call(cls, group: ProcessGroup | None) -> str:
+    def _next_call(cls, name: str) -> str:
         """A name for this call that is the same on all ranks of the group, and new."""
-        name = "world" if group is None else str(group.group_name)
         with cls._lock:
             number = cls._calls[name] = cls._calls.get(name, 0) + 1
         return f"{name}/{number}"
@@ -287,148 +266,6 @@ class _Pair:
             raise ClockSyncError(f"rank {self._peer} does not answer: {error}") from error
 
 
-# --- all ranks, through the store ---
-
-
-class _Meeting(NamedTuple):
-    """The place in the store where the ranks of one call meet."""
-
-    store: Store
-    rank: int
-    size: int
-
-    @classmethod
-    def of(cls, group: ProcessGroup | None, name: str) -> _Meeting | None:
-        store = default_store(f"my_utils/clock/{name}")
-        if store is None:
-            return None
-        import torch.distributed as dist
-
-        return cls(store, dist.get_rank(group), dist.get_world_size(group))
-
-
-class _Keeper:
-    """The part of this rank in lining up the clocks: once, or again and again."""
-
-    def __init__(self, meeting: _Meeting, machine: str, rounds: int, clock: Clock) -> None:
-        self._store, self._rank, self._size = meeting
-        self._machine, self._rounds, self._clock = machine, rounds, clock
-        self._history = ClockHistory()
-        self._server: ClockServer | None = None
-        self._serving: dict[str, Any] = {}
-        self._leads = False
-        self._over = threading.Event()
-        self._thread: threading.Thread | None = None
-
-    def begin(self, host: str | None, timeout_s: float) -> ClockOffset:
-        """The first measurement; on rank 0 it waits until all have theirs."""
-        deadline = time.monotonic() + timeout_s
-        try:
-            offset = self._first(host, deadline)
-        except (OSError, RuntimeError) as error:
-            warn_once("clock sync", f"the clock of rank {self._rank} is not lined up: {error}")
-            return UNKNOWN
-        _tell_logger(offset)
-        return offset
-
-    def _first(self, host: str | None, deadline: float) -> ClockOffset:
-        if self._rank == 0:
-            self._serve(host)
-            while self._store.add("done", 0) < self._size - 1:
-                if time.monotonic() > deadline:
-                    warn_once("clock sync ranks", "not all ranks lined up their clocks in time")
-                    break
-                time.sleep(0.002)
-            return ClockOffset(0, 0.0, measured_ns=self._clock())
-        try:
-            if not wait_for_key(self._store, "server", deadline):
-                raise ClockSyncError("rank 0 did not come")
-            self._serving = json.loads(self._store.get("server"))
-            self._leads = (
-                self._machine != self._serving["machine"]
-                and self._store.add(f"host/{self._machine}", 1) == 1
-            )
-            return self._measure(deadline)
-        finally:
-            self._store.add("done", 1)
-
-    def _serve(self, host: str | None) -> None:
-        secret = os.urandom(16)
-        self._server = ClockServer(host or _own_address(), secret=secret, clock=self._clock)
-        address, port = self._server.address
-        serving = {
-            "host": address, "port": port, "secret": secret.hex(), "machine": self._machine
-        }  # fmt: skip
-        self._store.set("server", json.dumps(serving))
-
-    def _measure(self, deadline: float) -> ClockOffset:
-        """The offset of rank 0's clock: measured, or by the rank of this host that measures."""
-        if self._machine == self._serving["machine"]:
-            return ClockOffset(0, 0.0, measured_ns=self._clock())
-        key = f"offset/{self._machine}"
-        if not self._leads:
-            if not wait_for_key(self._store, key, deadline):
-                raise ClockSyncError("the rank that asks for this host has no answer")
-            return ClockOffset(*json.loads(self._store.get(key)))
-        address = self._serving["host"], self._serving["port"]
-        offset = _ask(
-            address,
-            retries=3,
-            secret=bytes.fromhex(self._serving["secret"]),
-            rounds=self._rounds,
-            timeout_s=max(deadline - time.monotonic(), 0.1),
-            clock=self._clock,
-        )
-        offset = self._history.add(offset)
-        self._store.set(key, json.dumps(offset.fields()))
-        return offset
-
-    def go_on(self, every_s: float) -> None:
-        """Measures again and again, in a thread, on the ranks that have something to measure."""
-        if self._rank == 0 or self._machine == self._serving.get("machine"):
-            return
-        self._thread = threading.Thread(
-            target=self._run, args=(every_s,), name="my_utils clock", daemon=True
-        )
-        self._thread.start()
-
-    def _run(self, every_s: float) -> None:
-        while not self._over.wait(every_s):
-            try:
-                _tell_logger(self._measure(time.monotonic() + every_s))
-            except (OSError, RuntimeError) as error:
-                warn_once("clock sync again", f"the clock could not be measured again: {error}")
-
-    def end(self) -> None:
-        self._over.set()
-        if self._thread is not None:
-            self._thread.join()
-        if self._server is not None:
-            self._server.close()
-
-
-def _tell_logger(offset: ClockOffset) -> None:
-    logger = GlobalLogger()
-    logger.set_time_offset(offset.exact_s())
-    metadata = {
-        "offset_ns": offset.offset_ns,
-        "error_ns": round(offset.error_s * 1e9),
-        "drift_ppm": f"{offset.drift_ppm:.4f}",
-    }
-    logger.log_profile_event(None, None, "my_utils.clock_sync", "INSTANT", metadata=metadata)
-
-
-def _own_address() -> str:
-    """The address of this host towards the store's server, which other hosts reach too."""
-    target = os.environ.get("MASTER_ADDR", "")
-    with contextlib.suppress(OSError):
-        family, *_, address = socket.getaddrinfo(target, 9, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect(address)  # sends nothing: it chooses a route
-            return str(probe.getsockname()[0])
-    return "127.0.0.1"
-
-
 # --- arguments ---
 
 
@@ -448,3 +285,5 @@ def _check(**numbers: float) -> None:
             raise TypeError(f"{name} must be {what}, not {value!r}")
         if not value > 0:
             raise ValueError(f"{name} must be above 0, not {value}")
+        if name == "rounds" and value > ROUNDS_MAX:
+            raise ValueError(f"rounds must be at most {ROUNDS_MAX}, not {value}")

@@ -116,7 +116,7 @@ def _decide(store: Store, round: int, timeout_s: float) -> bool:
     store.set(f"{round}/rank{current_rank()}", "1")
     if store.add(f"{round}/count", 1) >= size:
         _forget(store, round - 1, size)
-    elif not wait_for_key(store, f"{round}/decision", deadline):
+    elif not wait_for_key(store, f"{round}/decision", deadline, size):
         _name_the_missing(store, round, size, timeout_s)
     flag = store.check([f"{round}/flag"])
     decision = store.compare_set(f"{round}/decision", "", "yes" if flag else "no")

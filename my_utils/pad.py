@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Literal
 
-from ._ranks import world_size as size_of_world
+from ._ranks import world_size as _world_size
 from ._warnings import warn_once
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def pad_for_sequence_parallel(
             [ 1.,  1.,  1.]])
     """
     dim = _check(tensor, dim, side)
-    size = size_of_world() if world_size is None else _check_count("world_size", world_size, 1)
+    size = _ranks_of_the_job() if world_size is None else _check_count("world_size", world_size, 1)
     _check_value(tensor, padding_value)
     missing = -tensor.shape[dim] % size
     if missing == 0:
@@ -64,6 +64,15 @@ def pad_for_sequence_parallel(
     padding = tensor.new_full(shape, padding_value)
     parts = (tensor, padding) if side == "right" else (padding, tensor)
     return torch.cat(parts, dim)
+
+
+def _ranks_of_the_job() -> int:
+    return _world_size()
+
+
+# What torch.compiler.assume_constant_result does, which would import Dynamo: a compiled graph has
+# the number in it.
+_ranks_of_the_job._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def remove_pad_by_value(

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import math
 import pickle
 import random
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -16,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from my_utils import _clock_server
 from my_utils._clock_offset import (
     ClockHistory,
     ClockOffset,
@@ -23,11 +27,13 @@ from my_utils._clock_offset import (
     Exchange,
     estimate,
 )
-from my_utils._clock_socket import MAGIC, ClockServer, measure
+from my_utils._clock_server import ClockServer
+from my_utils._clock_socket import MAGIC, measure
 from my_utils._warnings import forget
 from my_utils.clockSyncUtils import ClockSynchronizer, SocketClockSynchronizer
 
 from .delay_relay import DelayRelay
+from .ranks import ROOT
 
 pytestmark = pytest.mark.no_torch
 
@@ -145,6 +151,16 @@ def test_over_a_socket() -> None:
     assert (server.served, server.refused) == (3, 0)
 
 
+SERVER = """
+import sys, time
+from my_utils._clock_server import ClockServer
+with ClockServer(clock=lambda: time.time_ns() - 10**12) as server:
+    print(server.address[1], flush=True)
+    sys.stdin.read()
+print(server.served)
+"""
+
+
 @pytest.mark.parametrize(
     ("there", "back"),
     [(0.004, 0.0), (0.0, 0.004), (0.002, 0.002)],
@@ -152,15 +168,22 @@ def test_over_a_socket() -> None:
 )
 def test_a_relay_that_delays_each_direction(there: float, back: float) -> None:
     chance = random.Random(3)
-    server = ClockServer(clock=shifted(-(10**12)))
+    server = subprocess.Popen(
+        [sys.executable, "-c", SERVER],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert server.stdout is not None
     relay = DelayRelay(
-        server.address,
+        ("127.0.0.1", int(server.stdout.readline())),
         lambda: there + chance.expovariate(2000),
         lambda: back + chance.expovariate(2000),
     )
-    with server:
-        offset = measure(relay.address, rounds=24)
+    offset = measure(relay.address, rounds=24)
     relay.close()
+    assert server.communicate("")[0] == "1\n"
     assert abs(offset.offset_ns + 10**12) <= offset.error_s * 1e9 + 1
     assert offset.error_s <= 1.2 * offset.round_trip_s / 2
     assert offset.round_trip_s >= there + back
@@ -180,6 +203,63 @@ def test_many_clients_at_once() -> None:
             thread.join()
     assert len(found) == server.served == 40
     assert all(abs(offset.offset_ns - 10**9) <= offset.error_s * 1e9 + 1 for offset in found)
+
+
+def test_more_clients_than_are_taken_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_clock_server, "SESSIONS_MAX", 2)
+    with ClockServer() as server:
+        waiting = [socket.create_connection(server.address, timeout=30) for _ in range(5)]
+        for one in waiting:
+            one.sendall(MAGIC + bytes(16))
+        for one in waiting:
+            assert one.recv(25).startswith(MAGIC)
+            one.close()
+        assert measure(server.address).error_s < 10
+    assert (server.served, server.refused) == (1, 0)
+
+
+def test_a_client_that_sends_without_being_asked(caplog: pytest.LogCaptureFixture) -> None:
+    forget("clock server")
+    with ClockServer() as server:
+        takers = [socket.create_connection(server.address, timeout=30) for _ in range(8)]
+        for one in takers:
+            one.sendall(MAGIC + bytes(16))
+            assert one.makefile("rb").read(26)[-1:] == b"G"
+        with socket.create_connection(server.address, timeout=30) as flood:
+            with contextlib.suppress(OSError):
+                flood.sendall(MAGIC + bytes(10**6))
+            with contextlib.suppress(ConnectionResetError):
+                while flood.recv(100):
+                    pass
+        for one in takers:
+            one.close()
+    assert server.refused == 1
+    assert "it sends what nobody asked for" in caplog.text
+
+
+def test_a_client_that_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    forget("clock server")
+    monkeypatch.setattr(_clock_server, "ROUNDS_MAX", 20)
+    with ClockServer() as server:
+        with pytest.raises(ClockSyncError, match="ended the session"):
+            measure(server.address, rounds=21)
+        measure(server.address, rounds=20)
+    assert (server.served, server.refused) == (1, 1)
+
+
+def test_a_clock_that_is_set_is_asked_again() -> None:
+    """NTP puts the other clock a second ahead in the middle of the first attempt."""
+    steps = itertools.count()
+
+    def clock() -> int:
+        return time.time_ns() + (10**9 if next(steps) > 20 else 0)
+
+    with ClockServer(clock=clock) as server:
+        with pytest.raises(ClockSyncError, match="a clock was set during the exchange"):
+            SocketClockSynchronizer.sync(False, *server.address, retries=0)
+        steps = itertools.count()
+        offset = SocketClockSynchronizer.sync(False, *server.address, retries=1)
+    assert abs(offset.offset_ns - 10**9) <= offset.error_s * 1e9 + 1
 
 
 def test_ipv6() -> None:
@@ -325,6 +405,7 @@ def test_two_processes_that_both_call_it() -> None:
     ("arguments", "error", "message"),
     [
         ({"rounds": 0}, ValueError, "rounds must be above 0, not 0"),
+        ({"rounds": 5000}, ValueError, "rounds must be at most 4096, not 5000"),
         ({"rounds": 1.5}, TypeError, r"rounds must be an int, not 1\.5"),
         ({"timeout_s": "1"}, TypeError, "timeout_s must be a number of seconds, not '1'"),
         ({"retries": -1}, ValueError, "retries must be an int of at least 0, not -1"),
@@ -379,7 +460,10 @@ for call in range(2):
     offset = ClockSynchronizer.sync_all(machine=f"host{host}", clock=clock)
     found.append([offset.offset_ns, late, offset.error_s])
 GlobalLogger().close()
-print(json.dumps(found))
+for call in range(3):
+    ClockSynchronizer.sync_all(machine=f"host{host}")
+dist.barrier()
+print(json.dumps([found, dist.distributed_c10d._get_default_store().num_keys()]))
 """
 
 
@@ -388,7 +472,9 @@ def test_all_ranks(tmp_path: Path) -> None:
     from .profile_rows import read
     from .ranks import run_ranks
 
-    results = [json.loads(text) for text in run_ranks(ALL, 5, tmp_path)]
+    printed = [json.loads(text) for text in run_ranks(ALL, 5, tmp_path)]
+    results = [found for found, _ in printed]
+    assert max(keys for _, keys in printed) < 35  # those of earlier calls are gone
     assert results[2][0] == results[3][0]
     for rank, found in enumerate(results):
         for offset_ns, late_ns, error_s in found:
@@ -427,6 +513,68 @@ def test_a_dead_rank(tmp_path: Path) -> None:
     assert float(results[0][1]) == 0
     assert 0 < float(results[1][1]) < 0.05
     assert "not all ranks lined up their clocks in time" in results[0][2]
+
+
+# Ranks 1, 2 and 3 share a host. The first of them that asks for it dies of that, the second at its
+# third question; the third goes on.
+LEAD_DIES = """
+import signal
+from my_utils import _clock_star, clockSyncUtils
+from my_utils.clockSyncUtils import ClockSynchronizer
+store = dist.distributed_c10d._get_default_store()
+asked = 0
+class Mortal(_clock_star.Keeper):
+    def _ask(self, key, deadline):
+        global asked
+        asked += 1
+        died = store.add("died", 0)
+        if died == 0 or (died == 1 and asked == 3):
+            store.add("died", 1)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super()._ask(key, deadline)
+clockSyncUtils.Keeper = Mortal
+offset = ClockSynchronizer.sync_all(machine=f"host{rank > 0}", timeout_s=3, every_s=0.05)
+if rank == 0:
+    while store.add("over", 0) < 1:
+        time.sleep(0.01)
+else:
+    while store.add("died", 0) < 2 or asked < 3:
+        time.sleep(0.01)
+    print(offset.error_s, flush=True)
+    store.add("over", 1)
+os._exit(0)
+"""
+
+
+def test_a_rank_that_asks_for_its_host_and_dies(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    from .ranks import Ranks
+
+    results = Ranks(LEAD_DIES, 4, tmp_path).finish()
+    assert results[0][0] == 0, results
+    assert sorted(status for status, _, _ in results[1:]) == [-9, -9, 0], results
+    survivor = next(out for status, out, _ in results[1:] if status == 0)
+    assert 0 < float(survivor) < 0.1
+
+
+ALONE_IN_A_GROUP = """
+from my_utils.clockSyncUtils import ClockSynchronizer
+group = dist.new_group([0])
+try:
+    print(ClockSynchronizer.sync_all(group).error_s)
+except ValueError as error:
+    print(error)
+dist.barrier()
+"""
+
+
+def test_a_group_without_this_rank(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    from .ranks import run_ranks
+
+    inside, outside = run_ranks(ALONE_IN_A_GROUP, 2, tmp_path)
+    assert float(inside) == 0
+    assert outside == "group must be one that this rank belongs to\n"
 
 
 # The clock of rank 1 runs 400 ppm slow: the drift shows after some seconds of measuring again.

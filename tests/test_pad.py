@@ -117,6 +117,44 @@ def test_one_graph_under_compile() -> None:
         torch.testing.assert_close(there_and_back(tensor), tensor + 1)
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_gradients_flow_under_compile(dynamic: bool, side: Any) -> None:
+    def there_and_back(x: torch.Tensor) -> torch.Tensor:
+        padded = pad_for_sequence_parallel(x, 7.0, 1, 4, side)
+        return remove_pad_by_value(padded**3, 343.0, 1, original_length=x.shape[1], side=side)
+
+    compiled = torch.compile(there_and_back, fullgraph=True, backend="aot_eager", dynamic=dynamic)
+    for length in (3, 6):
+        tensor = torch.randn(2, length, requires_grad=True)
+        (gradient,) = torch.autograd.grad(compiled(tensor).sum(), tensor)
+        torch.testing.assert_close(gradient, 3 * tensor.detach() ** 2)
+
+
+def test_the_world_of_the_job_under_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "4")
+
+    @torch.compile(fullgraph=True, backend="aot_eager")
+    def pad(x: torch.Tensor) -> torch.Tensor:
+        return pad_for_sequence_parallel(x, -1)
+
+    from my_utils._ranks import world_size
+
+    tensor = torch.arange(world_size() + 1)
+    assert torch.equal(pad(tensor), pad_for_sequence_parallel(tensor, -1))
+    assert pad(tensor).shape[0] == 2 * world_size()
+
+
+def test_by_value_under_compile_breaks_the_graph_and_works() -> None:
+    @torch.compile(backend="aot_eager")
+    def there_and_back(x: torch.Tensor) -> torch.Tensor:
+        return remove_pad_by_value(pad_for_sequence_parallel(x, 0.0, 1, 4) ** 2, 0.0, 1)
+
+    tensor = torch.tensor([[1.0, 2.0, 3.0]], requires_grad=True)
+    (gradient,) = torch.autograd.grad(there_and_back(tensor).sum(), tensor)
+    assert gradient.tolist() == [[2.0, 4.0, 6.0]]
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
