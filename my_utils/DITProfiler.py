@@ -30,6 +30,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from ._arguments import check_bool, check_int, check_logger, check_path
 from ._files import whole_file
 from ._ranks import check_ranks, current_rank, is_chosen
 from ._tables import write_text
@@ -132,26 +133,29 @@ class FlexibleProfiler:
         calls_max: int = 10_000,
         enabled: bool = True,
     ) -> None:
-        from .profiling._operator_figures import check_count, check_figure, check_operators
+        from .profiling._operator_figures import check_figure, check_operators
         from .profiling._torch_profile import check_activities
 
-        if not isinstance(task_type, str) or not task_type:
-            raise TypeError(f"task_type must be a str that is not empty, not {task_type!r:.100}")
+        if not isinstance(task_type, str):
+            raise TypeError(f"task_type must be a str, not {task_type!r:.100}")
+        if not task_type:
+            raise ValueError("task_type must not be empty")
+        check_logger("logger", logger)
         self.task_type = task_type
         self.logger = _logger if logger is None else logger
         self.ops_to_analyze = check_operators("ops_to_analyze", ops_to_analyze)
-        self.output_dir = Path(output_dir)
-        self.row_limit = check_count("row_limit", row_limit)
+        self.output_dir = check_path("output_dir", output_dir)
+        self.row_limit = check_int("row_limit", row_limit, 1)
         self.sort_by = check_figure("sort_by", sort_by or "self_device_time_total")
-        self.calls_max = check_count("calls_max", calls_max)
-        self.enabled = bool(enabled)
+        self.calls_max = check_int("calls_max", calls_max, 1)
+        self.enabled = check_bool("enabled", enabled)
         self.paths: list[Path] = []
         self._ranks = check_ranks("ranks", ranks)
         self._options: dict[str, Any] = {
             "activities": check_activities(activities),
-            "record_shapes": bool(record_shapes),
-            "with_stack": bool(with_stack),
-            "profile_memory": bool(profile_memory),
+            "record_shapes": check_bool("record_shapes", record_shapes),
+            "with_stack": check_bool("with_stack", with_stack),
+            "profile_memory": check_bool("profile_memory", profile_memory),
         }
         self._blocks: list[TorchProfile | None] = []
 

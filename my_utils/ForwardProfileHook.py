@@ -33,6 +33,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from . import _core
+from ._arguments import check_bool, check_int
 from ._process_end import call_at_end
 from ._ranks import check_ranks, is_chosen
 from ._warnings import warn_once
@@ -95,10 +96,8 @@ class ForwardProfilerHook(_core.ForwardPasses):
         self.ranks = check_ranks("rank_only", rank_only if ranks is None else ranks)
         if nvtx_range is not None and not isinstance(nvtx_range, str):
             raise TypeError(f"nvtx_range must be a str or None, not {nvtx_range!r:.100}")
-        if not isinstance(forward_only, bool):
-            raise TypeError(f"forward_only must be a bool, not {forward_only!r:.100}")
         self.nvtx_range = nvtx_range
-        self.forward_only = forward_only
+        self.forward_only = check_bool("forward_only", forward_only)
         self.backend: Any = CudaProfilerBackend() if backend is None else backend
         for method in ("start", "stop"):
             if not callable(getattr(self.backend, method, None)):
@@ -244,13 +243,10 @@ _MEANING = {
 
 
 def _check_iter(name: str, value: object, low: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be an int, not {value!r:.100}")
-    if value < low:
-        raise ValueError(f"{name} must be at least {low}, not {value}")
-    if value >= 2**63:
-        raise ValueError(f"{name} must be below 2**63, not {value}")
-    return value
+    number = check_int(name, value, low)
+    if number >= 2**63:
+        raise ValueError(f"{name} must be below 2**63, not {number}")
+    return number
 
 
 # A range from start to end may be closed by another thread, which one that is pushed may not.

@@ -12,6 +12,8 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
+from ._arguments import check_int
+
 __all__ = [
     "boot_id",
     "check_rank",
@@ -71,11 +73,7 @@ def boot_id() -> str:
 
 def check_rank(name: str, rank: object) -> int:
     """The rank, or TypeError or ValueError that names the argument."""
-    if isinstance(rank, bool) or not isinstance(rank, int):
-        raise TypeError(f"{name} must be an int, not {rank!r:.100}")
-    if rank < 0:
-        raise ValueError(f"{name} must be at least 0, not {rank}")
-    return rank
+    return check_int(name, rank, 0)
 
 
 def check_ranks(name: str, ranks: int | Iterable[int] | None) -> tuple[int, ...] | None:

@@ -192,41 +192,33 @@ class Nvml:
 
     def _device(self, group: str, handle: Any) -> Iterator[Probe]:
         nvml = self._nvml
+        one: tuple[tuple[str, str, Callable[[], float]], ...] = (
+            ("memory_used_bytes", "bytes", lambda: nvml.nvmlDeviceGetMemoryInfo(handle).used),
+            ("power_w", "W", lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000),
+            ("temperature_c", "°C",
+             lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
+            ("sm_clock_mhz", "MHz",
+             lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
+            ("memory_clock_mhz", "MHz",
+             lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM)),
+        )  # fmt: skip
+        yield self._utilization(group, handle)
+        for key, unit, read in one:
+            yield Probe((Figure(group, key, unit),), lambda read=read: (read(),))  # type: ignore[misc]
+        yield from self._throughput(group, handle)
 
-        def utilization() -> tuple[float, float]:
-            rates = nvml.nvmlDeviceGetUtilizationRates(handle)
+    def _utilization(self, group: str, handle: Any) -> Probe:
+        def read() -> tuple[float, float]:
+            rates = self._nvml.nvmlDeviceGetUtilizationRates(handle)
             return rates.gpu, rates.memory
 
-        def memory() -> tuple[float]:
-            return (nvml.nvmlDeviceGetMemoryInfo(handle).used,)
+        keys = ("utilization_percent", "memory_utilization_percent")
+        return Probe(tuple(Figure(group, key, "%") for key in keys), read)
 
-        def power() -> tuple[float]:
-            return (nvml.nvmlDeviceGetPowerUsage(handle) / 1000,)
-
-        def temperature() -> tuple[float]:
-            return (nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),)
-
-        def sm_clock() -> tuple[float]:
-            return (nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),)
-
-        def memory_clock() -> tuple[float]:
-            return (nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM),)
-
-        yield Probe(
-            (
-                Figure(group, "utilization_percent", "%"),
-                Figure(group, "memory_utilization_percent", "%"),
-            ),
-            utilization,
-        )
-        yield Probe((Figure(group, "memory_used_bytes", "bytes"),), memory)
-        yield Probe((Figure(group, "power_w", "W"),), power)
-        yield Probe((Figure(group, "temperature_c", "°C"),), temperature)
-        yield Probe((Figure(group, "sm_clock_mhz", "MHz"),), sm_clock)
-        yield Probe((Figure(group, "memory_clock_mhz", "MHz"),), memory_clock)
+    def _throughput(self, group: str, handle: Any) -> Iterator[Probe]:
         for key, direction in (
-            ("pcie_rx_bytes_per_s", nvml.NVML_PCIE_UTIL_RX_BYTES),
-            ("pcie_tx_bytes_per_s", nvml.NVML_PCIE_UTIL_TX_BYTES),
+            ("pcie_rx_bytes_per_s", self._nvml.NVML_PCIE_UTIL_RX_BYTES),
+            ("pcie_tx_bytes_per_s", self._nvml.NVML_PCIE_UTIL_TX_BYTES),
         ):
             rate = PcieRate(self, handle, direction)
             self._pcie.append(rate)

@@ -26,6 +26,7 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from . import _core
+from ._arguments import check_bool
 from ._open_stages import Lane, Where, where
 from ._process_end import call_at_end
 from ._ranks import check_ranks, current_rank, is_chosen
@@ -121,11 +122,11 @@ class GPU_Performance_Tracker:
     ) -> None:
         self.prefix = _check_prefix(prefix)
         self.interval = _check_interval(interval)
-        self.track_hardware_metrics = _check_bool("track_hardware_metrics", track_hardware_metrics)
+        self.track_hardware_metrics = check_bool("track_hardware_metrics", track_hardware_metrics)
         self.devices = check_ranks("devices", devices)
         self.ranks = check_ranks("ranks", ranks)
-        self.plot = _check_bool("plot", plot)
-        self.counters = _check_bool("counters", counters)
+        self.plot = check_bool("plot", plot)
+        self.counters = check_bool("counters", counters)
         self._lock = threading.RLock()
         self._record: _Record | None = None
         self._run: _Run | None = None
@@ -542,12 +543,6 @@ def _check_interval(interval: object) -> float:
     if not _LEAST_INTERVAL_S <= interval < threading.TIMEOUT_MAX / 2:
         raise ValueError(f"interval must be at least {_LEAST_INTERVAL_S} s, not {interval!r}")
     return float(interval)
-
-
-def _check_bool(name: str, value: object) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError(f"{name} must be a bool, not {value!r:.100}")
-    return value
 
 
 # --- the end of the process, and forks ---

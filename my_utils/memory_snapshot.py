@@ -25,6 +25,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
 
+from ._arguments import check_path
 from ._process_end import call_at_end
 from ._ranks import check_ranks, current_rank, is_chosen
 from .profiling._memory_history import Context, Recording, Stacks, check_options, record
@@ -77,10 +78,10 @@ class MemorySnapshotter:
         context: Context = "all",
         stacks: Stacks = "all",
     ) -> None:
-        if output_dir is not None and not isinstance(output_dir, (str, os.PathLike)):
-            raise TypeError(f"output_dir must be a path or None, not {output_dir!r:.100}")
+        if output_dir is not None:
+            output_dir = check_path("output_dir", output_dir, or_none=True).absolute()
         check_options(max_entries, context, stacks)
-        self.output_dir = None if output_dir is None else Path(output_dir).absolute()
+        self.output_dir = output_dir
         self.max_entries = max_entries
         self.ranks = check_ranks("ranks", ranks)
         self.context: Context = context

@@ -22,6 +22,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from . import _compile, _core
+from ._arguments import check_bool
 from ._files import whole_file
 from ._module_counting import Counting
 from ._module_overhead import Overhead, measure_overhead
@@ -117,18 +118,14 @@ class ModuleProfiler:
     ) -> None:
         if not isinstance(model, torch.nn.Module):
             raise TypeError(f"model must be a torch.nn.Module, not {model!r:.100}")
-        switches = {"backward": backward, "cpu": cpu, "flops": flops, "memory": memory}
-        for name, value in switches.items():
-            if not isinstance(value, bool):
-                raise TypeError(f"{name} must be True or False, not {value!r:.100}")
         if use_cuda is not None and not isinstance(use_cuda, bool):
             raise TypeError(f"use_cuda must be True, False or None, not {use_cuda!r:.100}")
         self.model = model
-        self._backward = backward
+        self._backward = check_bool("backward", backward)
         self._use_cuda = use_cuda
-        self._cpu = cpu
-        self._flops = flops
-        self._memory = memory
+        self._cpu = check_bool("cpu", cpu)
+        self._flops = check_bool("flops", flops)
+        self._memory = check_bool("memory", memory)
         self._whole = _types("whole", whole)
         self._ranks = check_ranks("ranks", ranks)
         self._rows: list[Row] = []

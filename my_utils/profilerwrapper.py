@@ -25,6 +25,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
+from ._arguments import check_bool, check_int, check_logger, check_path
 from ._files import on_whole_path
 from ._process_end import call_at_end
 from ._ranks import check_ranks, current_rank, is_chosen, world_size
@@ -33,7 +34,7 @@ from ._warnings import warn_once
 from .profiling import _memory_history, _slot
 from .profiling._entry_figures import EntryFigures, MemoryCurve, figures_of, levels_now
 from .profiling._memory_snapshot_form import snapshot_of, write_snapshot
-from .profiling._operator_figures import check_count, check_figure, operator_table
+from .profiling._operator_figures import check_figure, operator_table
 from .profiling._series import Point, Series, Spread
 from .profiling._series_plots import plot_memory, plot_times
 from .profiling._torch_profile import (
@@ -129,26 +130,29 @@ class ProfilerWrapper:
         sort_by: str | None = None,
         logger: logging.Logger | None = None,
     ) -> None:
-        self.is_st = bool(is_st)
-        self.profile_memory = bool(profile_memory)
-        self.enable_print_summary = bool(enable_print_summary)
-        self.enabled_record_cuda_average_time = bool(enabled_record_cuda_average_time)
+        self.is_st = check_bool("is_st", is_st)
+        self.profile_memory = check_bool("profile_memory", profile_memory)
+        self.enable_print_summary = check_bool("enable_print_summary", enable_print_summary)
+        self.enabled_record_cuda_average_time = check_bool(
+            "enabled_record_cuda_average_time", enabled_record_cuda_average_time
+        )
         self.prefix = _check_prefix(prefix)
-        self.output_dir = Path(output_dir)
-        self.enabled = bool(enabled)
-        self.export_trace = bool(export_trace)
-        self.keep_all_traces = bool(keep_all_traces)
-        self.dump_memory_snapshot = bool(dump_memory_snapshot)
-        self.row_limit = check_count("row_limit", row_limit)
+        self.output_dir = check_path("output_dir", output_dir)
+        self.enabled = check_bool("enabled", enabled)
+        self.export_trace = check_bool("export_trace", export_trace)
+        self.keep_all_traces = check_bool("keep_all_traces", keep_all_traces)
+        self.dump_memory_snapshot = check_bool("dump_memory_snapshot", dump_memory_snapshot)
+        self.row_limit = check_int("row_limit", row_limit, 1)
         self.sort_by = check_figure("sort_by", sort_by or "self_device_time_total")
+        check_logger("logger", logger)
         self.logger = logger
         self._ranks = check_ranks("ranks", ranks)
         self._options: dict[str, Any] = {
             "activities": check_activities(activities),
-            "record_shapes": bool(record_shapes),
+            "record_shapes": check_bool("record_shapes", record_shapes),
             "profile_memory": self.profile_memory or self.dump_memory_snapshot,
-            "with_stack": bool(with_stack),
-            "with_flops": bool(with_flops),
+            "with_stack": check_bool("with_stack", with_stack),
+            "with_flops": check_bool("with_flops", with_flops),
         }
         if self.enabled and (self.profile_memory or self.enabled_record_cuda_average_time):
             needed("matplotlib", "a plot of ProfilerWrapper")

@@ -326,7 +326,7 @@ def test_one_file_that_fails(
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"task_type": ""}, TypeError, "task_type"),
+        ({"task_type": ""}, ValueError, "task_type must not be empty"),
         ({"task_type": 3}, TypeError, "task_type"),
         ({"ops_to_analyze": "aten::mm"}, TypeError, "ops_to_analyze must map operators"),
         ({"ops_to_analyze": {3: "cpu_time"}}, TypeError, "ops_to_analyze must name operators"),
@@ -336,6 +336,9 @@ def test_one_file_that_fails(
         ({"row_limit": 0}, ValueError, "row_limit"),
         ({"calls_max": "3"}, TypeError, "calls_max"),
         ({"ranks": "0"}, TypeError, "ranks"),
+        ({"with_stack": 1}, TypeError, "with_stack must be a bool, not 1"),
+        ({"output_dir": 3}, TypeError, "output_dir must be a path, not 3"),
+        ({"logger": "print"}, TypeError, "logger must be a logging.Logger or None, not 'print'"),
         ({"activities": ["tpu"]}, ValueError, "activities"),
     ],
 )

@@ -104,7 +104,7 @@ def test_times_are_those_of_planted_sleeps() -> None:
     assert rows.share_percent.sum() == pytest.approx(100)
     assert rows.share_percent["2"] < 5
     assert rows.mean_ms["0"] == pytest.approx(rows.total_ms["0"] / 5)
-    assert 10 <= rows.min_ms["0"] <= rows.mean_ms["0"] <= rows.max_ms["0"]
+    assert 5 <= rows.min_ms["0"] <= rows.mean_ms["0"] <= rows.max_ms["0"]
     facts = rows.attrs
     assert facts["clock"] == "cpu" and facts["model_calls"] == 5
     inside = rows.total_ms.sum()
@@ -554,7 +554,7 @@ def test_ranks(tmp_path: Path) -> None:
 def test_wrong_arguments() -> None:
     model = nn.Linear(1, 1)
     for arguments, match in (
-        ({"backward": 1}, "backward must be True or False"),
+        ({"backward": 1}, "backward must be a bool"),
         ({"use_cuda": "yes"}, "use_cuda must be"),
         ({"whole": 3}, "whole must hold classes"),
         ({"whole": [3]}, "whole must hold classes"),

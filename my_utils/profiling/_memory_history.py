@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
+from .._arguments import check_int
 from .._files import whole_file
 
 __all__ = ["Context", "Recording", "Stacks", "check_options", "record", "trimmed"]
@@ -130,10 +131,7 @@ def _is_on() -> bool:
 
 def check_options(max_entries: object, context: object, stacks: object) -> None:
     """TypeError or ValueError that names the argument."""
-    if isinstance(max_entries, bool) or not isinstance(max_entries, int):
-        raise TypeError(f"max_entries must be an int, not {max_entries!r:.100}")
-    if max_entries < 1:
-        raise ValueError(f"max_entries must be at least 1, not {max_entries}")
+    check_int("max_entries", max_entries, 1)
     _check_one_of("context", context, CONTEXTS)
     _check_one_of("stacks", stacks, STACKS)
 

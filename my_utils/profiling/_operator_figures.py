@@ -22,7 +22,6 @@ from ._torch_profile import on_this_machine
 
 __all__ = [
     "analysis",
-    "check_count",
     "check_figure",
     "check_operators",
     "operator_table",
@@ -69,15 +68,6 @@ def check_operators(
             raise TypeError(f"{name} must name operators, not {operator!r:.100}")
         found[operator] = check_figure(f"{name}[{operator!r}]", figure, also=())
     return found
-
-
-def check_count(name: str, value: object) -> int:
-    """A whole number of at least 1, or TypeError, ValueError."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be an int, not {value!r:.100}")
-    if value < 1:
-        raise ValueError(f"{name} must be at least 1, not {value}")
-    return value
 
 
 # --- figures ---

@@ -27,6 +27,7 @@ from collections.abc import AsyncGenerator, Callable, Generator, Iterable
 from types import TracebackType
 from typing import Any, TypedDict, TypeVar, overload
 
+from .._arguments import check_bool, check_int, check_path
 from .._ranks import check_ranks
 from .._warnings import warn_once
 from ._decorated_run import NestedRun, Run, Settings
@@ -116,18 +117,18 @@ def profiler(
     if function is not None and not _can_be_decorated(function):
         raise TypeError(f"@profiler takes a function or keywords, not {function!r:.100}")
     settings = Settings(
-        enabled=_switch("enabled", enabled, callable_too=True),
-        output_dir=_path("output_dir", output_dir),
-        skip_first=_steps("skip_first", skip_first, 0),
-        wait=_steps("wait", wait, 0),
-        warmup=_steps("warmup", warmup, 0),
-        active=_steps("active", active, 1),
-        repeat=_steps("repeat", repeat, 0),
-        with_stack=_switch("with_stack", with_stack),
-        with_flops=_switch("with_flops", with_flops),
-        with_modules=_switch("with_modules", with_modules),
-        nsight_enabled=_switch("nsight_enabled", nsight_enabled),
-        nsight_output=_path("nsight_output", nsight_output),
+        enabled=_enabled(enabled),
+        output_dir=os.fspath(check_path("output_dir", output_dir)),
+        skip_first=check_int("skip_first", skip_first, 0),
+        wait=check_int("wait", wait, 0),
+        warmup=check_int("warmup", warmup, 0),
+        active=check_int("active", active, 1),
+        repeat=check_int("repeat", repeat, 0),
+        with_stack=check_bool("with_stack", with_stack),
+        with_flops=check_bool("with_flops", with_flops),
+        with_modules=check_bool("with_modules", with_modules),
+        nsight_enabled=check_bool("nsight_enabled", nsight_enabled),
+        nsight_output=os.fspath(check_path("nsight_output", nsight_output)),
         ranks=check_ranks("ranks", ranks),
     )
     if function is not None:
@@ -326,22 +327,7 @@ def _new_run(function: Any, settings: Settings) -> Run | NestedRun:
 # --- arguments ---
 
 
-def _switch(name: str, value: object, callable_too: bool = False) -> Any:
-    if isinstance(value, bool) or (callable_too and callable(value)):
-        return value
-    allowed = "a bool or a callable that gives one" if callable_too else "a bool"
-    raise TypeError(f"{name} must be {allowed}, not {value!r:.100}")
-
-
-def _steps(name: str, value: object, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be an int, not {value!r:.100}")
-    if value < least:
-        raise ValueError(f"{name} must be at least {least}, not {value}")
+def _enabled(value: object) -> Any:
+    if not isinstance(value, bool) and not callable(value):
+        raise TypeError(f"enabled must be a bool or a callable that gives one, not {value!r:.100}")
     return value
-
-
-def _path(name: str, value: object) -> str:
-    if not isinstance(value, (str, os.PathLike)):
-        raise TypeError(f"{name} must be a path, not {value!r:.100}")
-    return os.fsdecode(value)

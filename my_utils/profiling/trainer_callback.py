@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .._arguments import check_bool, check_int, check_path
 from .._ranks import check_ranks, current_rank, is_chosen
 from ._step_windows import NvtxWindow, StepWindow, TorchWindow
 from ._window_files import WindowFiles, own_folder
@@ -111,13 +112,13 @@ class ProfCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
         self.warmup_steps = _steps("warmup_steps", warmup_steps, default=4, least=0)
         self.active_steps = _steps("active_steps", active_steps, default=1, least=1)
         self.num_cycles = _steps("num_cycles", num_cycles, default=1, least=0)
-        self.profile_memory = _flag("profile_memory", profile_memory)
-        self.with_stack = _flag("with_stack", with_stack) or profile_memory
-        self.record_shapes = _flag("record_shapes", record_shapes) or profile_memory
-        self.export_memory_timeline = _flag("export_memory_timeline", export_memory_timeline)
-        self.export_stacks = _flag("export_stacks", export_stacks)
-        self.export_key_averages = _flag("export_key_averages", export_key_averages)
-        self.enable_nsight_systems = _flag("enable_nsight_systems", enable_nsight_systems)
+        self.profile_memory = check_bool("profile_memory", profile_memory)
+        self.with_stack = check_bool("with_stack", with_stack) or profile_memory
+        self.record_shapes = check_bool("record_shapes", record_shapes) or profile_memory
+        self.export_memory_timeline = check_bool("export_memory_timeline", export_memory_timeline)
+        self.export_stacks = check_bool("export_stacks", export_stacks)
+        self.export_key_averages = check_bool("export_key_averages", export_key_averages)
+        self.enable_nsight_systems = check_bool("enable_nsight_systems", enable_nsight_systems)
         self.nsight_systems_output_file = _path(
             "nsight_systems_output_file",
             nsight_systems_output_file,
@@ -348,24 +349,8 @@ def _pauses(state: Any, control: Any) -> bool:
 
 
 def _steps(name: str, value: int | None, *, default: int, least: int) -> int:
-    if value is None:
-        return default
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be an int or None, not {value!r:.100}")
-    if value < least:
-        raise ValueError(f"{name} must be at least {least}, not {value}")
-    return value
+    return default if value is None else check_int(name, value, least, or_none=True)
 
 
 def _path(name: str, value: str | os.PathLike[str] | None, *, default: Path) -> Path:
-    if value is None:
-        return default
-    if not isinstance(value, (str, os.PathLike)):
-        raise TypeError(f"{name} must be a path or None, not {value!r:.100}")
-    return Path(value)
-
-
-def _flag(name: str, value: bool) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError(f"{name} must be a bool, not {value!r:.100}")
-    return value
+    return default if value is None else check_path(name, value, or_none=True)
