@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ._live_collectives import Collectives, collectives_as_data, find_collectives
 from ._live_hang import Hang, find_hang
 from ._live_ranks import find_ranks
 from ._live_state import Found, Rank, Thread
@@ -20,12 +21,14 @@ SILENT_AFTER_S = 10.0
 @dataclass(frozen=True)
 class Question:
     """What to look at, and from when on a rank counts as stuck. With `hung_after_s` it is asked
-    whether the run hangs."""
+    whether the run hangs, with `flight_recorder`, the place of dumps, in which collective."""
 
     log_dirs: tuple[str, ...]
     ranks: Collection[int] | None
     stuck_after_s: float
     hung_after_s: float | None = None
+    flight_recorder: str | None = None
+    processes: int = 1  # to read dumps with
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,7 @@ class Look:
     suspects: Sequence[Suspect]
     missing: Sequence[int]
     hang: Hang | None
+    collectives: Collectives | None
 
 
 def look(question: Question) -> Look:
@@ -48,11 +52,17 @@ def look(question: Question) -> Look:
     found = find_ranks(question.log_dirs, only=question.ranks, silent_after_s=silent_after_s)
     chosen = question.ranks
     missing = [n for n in missing_ranks(found.ranks) if chosen is None or n in chosen]
-    if hung_after_s is None:
-        suspects: Sequence[Suspect] = find_suspects(found.ranks, question.stuck_after_s)
-        return Look(question.log_dirs, found, suspects, missing, None)
-    hang = find_hang(found.ranks, missing, hung_after_s)
-    return Look(question.log_dirs, found, hang.suspects, missing, hang)
+    hang = None if hung_after_s is None else find_hang(found.ranks, missing, hung_after_s)
+    return Look(
+        log_dirs=question.log_dirs,
+        found=found,
+        suspects=hang.suspects if hang else find_suspects(found.ranks, question.stuck_after_s),
+        missing=missing,
+        hang=hang,
+        collectives=None
+        if question.flight_recorder is None
+        else find_collectives(question.flight_recorder, found.ranks, question.processes),
+    )
 
 
 def as_data(seen: Look) -> dict[str, Any]:
@@ -74,6 +84,8 @@ def as_data(seen: Look) -> dict[str, Any]:
     }
     if seen.hang is not None:
         data["hang"] = _hang_as_data(seen.hang)
+    if seen.collectives is not None:
+        data["flight_recorder"] = collectives_as_data(seen.collectives)
     return data
 
 

@@ -6,6 +6,8 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from ._flight_match import Stalled
+from ._live_collectives import Collectives, call_text, missing_last
 from ._live_hang import Hang
 from ._live_look import Look
 from ._live_state import Rank, Thread
@@ -15,6 +17,8 @@ GROUP_ABOVE = 16
 LINES_OF_SUSPECTS = 10
 LAST_SHOWN = 3
 RANGES_SHOWN = 12
+STALLED_SHOWN = 5
+MISSING_SHOWN = 5
 CLOCK_AHEAD_S = 5.0
 _COLORS = {"running": "32", "silent": "33", "dead": "31", "closed": "2", "bold": "1", "dim": "2"}
 
@@ -39,6 +43,8 @@ class View:
         if found.ranks:
             lines += ["", *self._table(found.ranks, seen.suspects, group)]
         lines += self._suspects(seen.suspects, with_times=seen.hang is not None)
+        if seen.collectives is not None:
+            lines += _collective_lines(seen.collectives, found.ranks)
         lines += _left_out(seen)
         return [visible(line, keep_colors=self.color) for line in lines]
 
@@ -127,6 +133,39 @@ def _ranks(items: Sequence[object]) -> str:
     return "rank" if len(items) == 1 else f"{len(items)} ranks:"
 
 
+def _collective_lines(found: Collectives, ranks: Sequence[Rank]) -> Iterator[str]:
+    yield ""
+    dumps = _count(found.dumps, "dump")
+    if not found.stalled:
+        yield f"no collective is under way, by {dumps} in {found.place}"
+        return
+    yield f"collectives, by {dumps} in {found.place}:"
+    places = {rank.rank: where(rank) for rank in ranks if rank.worker == 0}
+    for stalled in found.stalled[:STALLED_SHOWN]:
+        yield from _stalled_lines(stalled, places)
+    if len(found.stalled) > STALLED_SHOWN:
+        yield f"! and {len(found.stalled) - STALLED_SHOWN} more, see --json"
+
+
+def _stalled_lines(stalled: Stalled, places: Mapping[int, str]) -> Iterator[str]:
+    group = stalled.description
+    if group in ("", "undefined"):
+        group = f"group {stalled.group}"
+    waiting = f"{_ranks(stalled.waiting)} {number_ranges(stalled.waiting)}"
+    entered = f"; in it {waiting}" if stalled.waiting else ""
+    since = clock_text(stalled.since_ns)
+    yield f"! {call_text(stalled.call)} of {group}, since {since}: {stalled.verdict}{entered}"
+    for kind, callers in stalled.others.items():
+        yield f"    {kind}: {_ranks(callers)} {number_ranges(callers)}"
+    for rank, last in list(missing_last(stalled))[:MISSING_SHOWN]:
+        place = f"in {places[rank]}; " if rank in places else ""
+        yield f"    never entered by rank {rank}: {place}{last}"
+    if len(stalled.missing) > MISSING_SHOWN:
+        yield f"    never entered by {_ranks(stalled.missing)} {number_ranges(stalled.missing)}"
+    if stalled.no_dump:
+        yield f"    no dump of {_ranks(stalled.no_dump)} {number_ranges(stalled.no_dump)}"
+
+
 def _left_out(seen: Look) -> Iterator[str]:
     if seen.missing:
         yield ""
@@ -140,9 +179,10 @@ def _left_out(seen: Look) -> Iterator[str]:
     if ahead:
         yield ""
         yield _clock_line(ahead)
-    if seen.found.problems:
+    problems = [*seen.found.problems, *(seen.collectives.problems if seen.collectives else ())]
+    if problems:
         yield ""
-        for problem in seen.found.problems:
+        for problem in problems:
             yield f"left out {problem.file}: {problem.reason}"
 
 

@@ -7,7 +7,8 @@ machine, living or dead, and the heartbeat files of the others, and marks the ra
 run up with `!`. It neither stops nor slows the run, and needs neither torch nor numpy.
 
 `--hung SECONDS` looks once and says by its exit status whether the run hangs: which ranks are
-behind, in which stage, since when. `--once --json` prints what `snapshot` returns.
+behind, in which stage, since when; `--flight-recorder DIR` adds in which collective, from the dumps
+of torch's flight recorder. `--once --json` prints what `snapshot` returns.
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ def snapshot(
     ranks: Collection[int] | None = None,
     stuck_after_s: float = STUCK_AFTER_S,
     hung_after_s: float | None = None,
+    flight_recorder: _Path | None = None,
 ) -> dict[str, Any]:
     """What the ranks of a run do, as plain data that goes into JSON.
 
@@ -64,6 +66,9 @@ def snapshot(
         without a stage that begins or ends after which it is asked which rank the others wait for.
     hung_after_s: ask whether the run hangs: suspects are then only ranks that are gone, or that
         have been silent or stood still for so many seconds. It takes the place of `stuck_after_s`.
+    flight_recorder: a directory with dumps of torch's flight recorder, one a rank, or the beginning
+        of their paths as torch knows it from TORCH_FR_DUMP_TEMP_FILE. Nothing in them is executed:
+        of pickles only plain data is taken.
 
     The keys, which later versions only add to (`version` is 1):
 
@@ -92,6 +97,14 @@ def snapshot(
       stood still), `waiting` (ranks that stand still and are no suspects), `waiting_step` and
       `waiting_stack` (where most of them are), `missing` (ranks without files, while others wait),
       `longest_still_s`
+    - `flight_recorder`, when asked for: `place`, `dumps` (the ranks of which there is one),
+      `ranks_without_dump`, `problems`, and `stalled`: of each process group the first collective
+      that does not end, and sends and receives, the one that has waited longest first. Each has
+      `group`, `description`, `members`, `seq` (the number within the group), `name`, `sizes`,
+      `place` (the caller's line), `started` (on the device), `since_ns`, `verdict` ("never
+      entered", "different calls", "not finished"), `waiting` (ranks that are in it), `missing`
+      (that never entered it), `no_dump`, `unknown` (whose dump does not reach back so far), `calls`
+      (what ranks called under that number, where they differ) and `last_calls` (of missing ranks)
 
     Raises OSError when a directory cannot be read, TypeError and ValueError for wrong arguments.
     Nothing in the directories is changed. Thread-safe.
@@ -104,7 +117,8 @@ def snapshot(
     _check_seconds("stuck_after_s", stuck_after_s)
     if hung_after_s is not None:
         _check_seconds("hung_after_s", hung_after_s)
-    question = Question(_directories(log_dir), ranks, stuck_after_s, hung_after_s)
+    dumps = None if flight_recorder is None else os.fspath(flight_recorder)
+    question = Question(_directories(log_dir), ranks, stuck_after_s, hung_after_s, dumps)
     return as_data(look(question))
 
 
@@ -179,6 +193,11 @@ def _parser() -> argparse.ArgumentParser:
         metavar="SECONDS",
         help="say once whether the run hangs: whether a rank has stood still for so long",
     )
+    parser.add_argument(
+        "--flight-recorder",
+        metavar="DIR",
+        help="with the dumps of torch's flight recorder: say in which collective it hangs",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON, one object a line")
     parser.add_argument(
         "--interval", type=_seconds, default=1.0, metavar="S", help="seconds between two looks (1)"
@@ -200,7 +219,12 @@ class _Looks:
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.question = Question(
-            tuple(arguments.log_dirs), arguments.ranks, arguments.stuck_after, arguments.hung
+            tuple(arguments.log_dirs),
+            arguments.ranks,
+            arguments.stuck_after,
+            arguments.hung,
+            arguments.flight_recorder,
+            processes=len(os.sched_getaffinity(0)),
         )
         self.json = arguments.json
         self.interval_s = arguments.interval

@@ -104,7 +104,7 @@ def wait_until(condition: Callable[[], object], seconds: float = 60.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.02)
+        time.sleep(0.05)
 
 
 def beat(rank: int, step: int, *stages: str, ago_s: float = 60.0, **more: object) -> dict[str, Any]:
