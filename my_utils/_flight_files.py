@@ -1,7 +1,7 @@
 """Reading the dumps of torch's flight recorder: which collectives a rank entered and is in.
 
-A dump is a file a rank, PREFIX plus the rank, in the form that torch 2.10 to 2.13 write
-(`torch/csrc/distributed/c10d/FlightRecorder.hpp`, version 2.x of the form): a pickle, or JSON from
+A dump is a file a rank, PREFIX plus the rank, in version 2 of torch's form
+(`torch/csrc/distributed/c10d/FlightRecorder.hpp`; 2.10 in torch 2.13): a pickle, or JSON from
 `torch._C._distributed_c10d._dump_fr_trace_json` and its like. A pickle can hold any program, so
 nothing but dicts, lists, tuples, numbers, texts, True, False and None is taken from it.
 """

@@ -3,7 +3,6 @@ analyser on the dumps that the other tests make."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
