@@ -10,7 +10,6 @@ from __future__ import annotations
 import sys
 import threading
 import time
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -29,17 +28,6 @@ _POLL_MAX_S = 0.02
 # How long after the deadline a call to the store may take before it counts as hung: its server may
 # be on a host that went away without a word.
 _GRACE_S = 5.0
-
-_lock = threading.Lock()
-# Gathers of this process so far, by store and tag.
-_turns: weakref.WeakKeyDictionary[Any, dict[str, int]] = weakref.WeakKeyDictionary()
-
-
-def _next_turn(store: Any, tag: str) -> int:
-    with _lock:
-        turns = _turns.setdefault(store, {})
-        turns[tag] = turns.get(tag, 0) + 1
-        return turns[tag]
 
 
 def distributed() -> Any:
@@ -63,7 +51,7 @@ class Exchange:
     def __init__(
         self, store: Any, *, rank: int, world_size: int, tag: str, timeout_s: float
     ) -> None:
-        self._turn = _next_turn(store, tag)
+        self._turn = 0
         self._store = store
         self._rank = rank
         self._world_size = world_size
@@ -106,7 +94,13 @@ class Exchange:
         end would end the store. Raises what the store raises, and TimeoutError."""
         self._in_time(lambda: self._send(message, wait))
 
+    def _begin(self) -> None:
+        """Counts the gathers of this rank by this tag. The store counts them: it may outlive what
+        this process knows of it, and keeps what was closed."""
+        self._turn = int(self._store.add(f"{self._root}/turn/{self._rank}", 1))
+
     def _send(self, message: bytes, wait: bool) -> None:
+        self._begin()
         chunks = [message[at : at + _CHUNK_BYTES] for at in range(0, len(message), _CHUNK_BYTES)]
         for number, chunk in enumerate(chunks[1:], 1):
             self._store.set(self._key(self._rank, number), chunk)
@@ -143,6 +137,7 @@ class Exchange:
                 hand_over(rank, f"the store failed: {_first_line(error)}")
 
     def _receive(self, hand_over: _Take) -> None:
+        self._begin()
         others = [rank for rank in range(self._world_size) if rank != self._rank]
         silent = []
         for start in range(0, len(others), _TOGETHER):

@@ -116,11 +116,25 @@ def many_parts(rank: int) -> GatheredTime | None:
         _times_gather._CHUNK_BYTES = 4 * 1024 * 1024
 
 
+def reached(what: str) -> None:
+    _times_gather.default_store().set(f"reached {what}", "")
+
+
+def wait_for(*what: str) -> None:
+    keys = [f"reached {each}" for each in what]
+    deadline = time.monotonic() + 60
+    while not _times_gather.default_store().check(keys):
+        assert time.monotonic() < deadline, f"no rank reached {what}"
+        time.sleep(0.005)
+
+
 def one_is_late(rank: int) -> GatheredTime | None:
-    if rank == 1:
-        time.sleep(1.5)
-    found = filled(rank).gather(timeout=0.5)
-    dist.barrier()
+    if rank == 0:
+        wait_for("end of rank 2")
+    elif rank == 1:
+        wait_for("end of rank 0")
+    found = filled(rank).gather(timeout=0.5 if rank == 0 else 60)
+    reached(f"end of rank {rank}")
     return found
 
 
@@ -140,10 +154,9 @@ def one_sends_rubbish(rank: int) -> GatheredTime | None:
 def others_go_on(rank: int) -> GatheredTime | None:
     """Ranks that send do not wait for the one that receives, which is late here."""
     if rank == 0:
-        time.sleep(1.0)
-    began = time.monotonic()
+        wait_for("rank 1 goes on", "rank 2 goes on")
     found = filled(rank).gather()
-    assert rank == 0 or time.monotonic() - began < 0.7
+    reached(f"rank {rank} goes on")
     return found
 
 
@@ -152,9 +165,15 @@ def own_store(rank: int) -> GatheredTime | None:
     return filled(rank).gather(store=store)
 
 
+def own_store_made_anew(rank: int) -> GatheredTime | None:
+    """As after another init_process_group on torchrun's store, which keeps what it knows."""
+    return own_store(rank)
+
+
 SCENARIOS: list[Scenario] = [
     differing, summaries, to_rank_1, several_managers, many_parts, one_is_late,
     after_the_late_one, one_sends_rubbish, others_go_on, own_store,
+    own_store_made_anew,
 ]  # fmt: skip
 
 
@@ -220,7 +239,16 @@ def check_filled(found: GatheredTime, ranks: tuple[int, ...] = (0, 1)) -> None:
 
 class TestRanksThatLive:
     @pytest.mark.parametrize(
-        "scenario", [differing, many_parts, after_the_late_one, others_go_on, own_store, to_rank_1]
+        "scenario",
+        [
+            differing,
+            many_parts,
+            after_the_late_one,
+            others_go_on,
+            own_store,
+            own_store_made_anew,
+            to_rank_1,
+        ],
     )
     def test_different_names_counts_and_nothing(self, folder: Path, scenario: Scenario) -> None:
         found = gathered(folder, scenario)
@@ -267,12 +295,12 @@ def die(rank: int, port: int, folder: str) -> None:
         store.set("my_utils/timing//1/3/1", b"the second part, and no first one")
         os.kill(os.getpid(), signal.SIGKILL)
     if rank == 2:
-        assert tm.gather(timeout=2.0) is None
+        assert tm.gather() is None
         Path(folder, "left its times").touch()
         os.kill(os.getpid(), signal.SIGKILL)
     while not Path(folder, "left its times").exists():
         time.sleep(0.01)
-    found = tm.gather(timeout=2.0)
+    found = tm.gather(timeout=0.5)
     assert found is not None
     found.save(f"{folder}/found")
     left = _times_gather.default_store().check(["my_utils/timing//1/3/1"])
@@ -287,10 +315,18 @@ def test_ranks_killed_before_during_and_after(tmp_path: Path) -> None:
     end(ranks)
     assert codes == [0, *[-signal.SIGKILL] * 3]
     found = GatheredTime.load(tmp_path / "found")
-    assert found.missing == dict.fromkeys((1, 3), "no answer within 2 s")
+    assert found.missing == dict.fromkeys((1, 3), "no answer within 0.5 s")
     assert found["step"].ranks == [0, 2]
     assert found["step"].samples.tolist() == [0.5, 2.5]
     assert (tmp_path / "left").read_text() == "False"
+
+
+def is_stopped(pid: Path) -> bool:
+    """Whether the process whose number is in the file is, as far as Linux knows."""
+    if not pid.exists():
+        return False
+    stat = Path("/proc", pid.read_text(), "stat").read_text()
+    return stat.rpartition(")")[2].split()[0] == "T"
 
 
 def lose_the_store(rank: int, port: int, folder: str) -> None:
@@ -302,12 +338,12 @@ def lose_the_store(rank: int, port: int, folder: str) -> None:
     if found is not None:
         found.save(f"{folder}/well")
     if rank == 0:
-        Path(folder, "ready").touch()
+        Path(folder, "pid.part").write_text(str(os.getpid()))
+        Path(folder, "pid.part").rename(Path(folder, "pid"))
         os.kill(os.getpid(), signal.SIGSTOP)
     _times_gather._GRACE_S = 0.5
-    while not Path(folder, "ready").exists():
+    while not is_stopped(Path(folder, "pid")):
         time.sleep(0.01)
-    time.sleep(0.2)
     for tag in ("stopped", "dead"):
         began = time.monotonic()
         found = tm.gather(dst=1, tag=tag, timeout=1.0)
@@ -348,7 +384,7 @@ def test_a_store_that_stops_or_dies(lost: Path) -> None:
         assert found["step"].ranks == [1]
         assert list(found.missing) == [0]
         assert "store failed" in found.missing[0]
-        assert float((lost / f"{tag}.s").read_text()) < 5
+        assert float((lost / f"{tag}.s").read_text()) < 20
 
 
 # --- one process --------------------------------------------------------------------------------
