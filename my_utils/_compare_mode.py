@@ -22,6 +22,8 @@ from ._op_views import check_view
 __all__ = ["CompareError", "CompareWithCPU", "check_tolerance", "choose_targets"]
 
 
+_STARTS = " starts to run ..."
+_SUCCEEDS = " succeeds to pass CompareWithCPU test"
 _OF_VIEWS = Rules(strides=True)
 
 
@@ -148,12 +150,17 @@ class CompareWithCPU(OpMode):
             self._log.line(title, " ", plan.reason)
             plan.passed += 1
             return plan.func(*args, **kwargs)
-        if self.verbose:
-            self._log.line(title, " starts to run ...")
         call = _Call(plan, title, scope)
+        if self.verbose and not self._log.is_buffered:
+            self._say_started(call)  # to be seen even if the operator does not come back
         if plan.action is Action.VIEW:
             return self._watch_view(call, args, kwargs)
         return self._watch_values(call, args, kwargs)
+
+    def _say_started(self, call: _Call) -> None:
+        if self.verbose and not call.said:
+            call.said = True
+            self._log.line(call.title, _STARTS)
 
     # --- operators that compute ---
 
@@ -164,7 +171,7 @@ class CompareWithCPU(OpMode):
         except Exception as error:
             self._failed_itself(call.title, error)
             return plan.func(*args, **kwargs)
-        result = plan.func(*args, **kwargs)
+        result = self._run(call, args, kwargs)
         written = plan.written(args, kwargs) if plan.writes else []
         try:
             check = self._compare(call, result, written)
@@ -174,6 +181,13 @@ class CompareWithCPU(OpMode):
         if check is not None and check.lines:
             self._fail(call, check, result, written)
         return result
+
+    def _run(self, call: _Call, args: Any, kwargs: dict[str, Any]) -> Any:
+        try:
+            return call.plan.func(*args, **kwargs)
+        except BaseException:
+            self._say_started(call)
+            raise
 
     def _compare(self, call: _Call, result: Any, written: list[Any]) -> OpCheck | None:
         clean = is_clean(result) and (not written or is_clean(written))
@@ -185,7 +199,8 @@ class CompareWithCPU(OpMode):
         except NotComparable as error:
             self._skip(call, str(error))
             return None
-        if self.verbose:
+        if expected.notes and self.verbose:
+            self._say_started(call)
             for note in expected.notes:
                 self._log.line(note)
         check = OpCheck(self._rules_on(call.copy.device), expected.dtypes)
@@ -203,6 +218,7 @@ class CompareWithCPU(OpMode):
         before.add((call.copy.args, call.copy.kwargs))
         after.add((result, written))
         if is_finding(call.plan, before, after, call.copy.tensors):
+            self._say_started(call)
             came = "which came in" if before.nan and after.nan else "its inputs have none"
             self._log.line("[WARNING] ", call.title, f" gives {_kinds(after)}; {came}")
 
@@ -218,18 +234,22 @@ class CompareWithCPU(OpMode):
 
     def _skip(self, call: _Call, reason: str) -> None:
         if self.verbose:
+            self._say_started(call)
             self._log.line(call.title, " is not compared: ", reason)
         self._summary.add(call.plan.name, call.scope.name, "skipped", None, reason)
 
     def _succeed(self, call: _Call, check: OpCheck) -> None:
         if self.verbose:
-            self._log.line(call.title, " succeeds to pass ", self.test_name, " test")
+            if call.said:
+                self._log.line(call.title, _SUCCEEDS)
+            else:  # at once: an append costs as much as what is appended
+                self._log.line(call.title, _STARTS, "\n", call.title, _SUCCEEDS)
         self._summary.add(call.plan.name, call.scope.name, "succeeds", check.metrics)
 
     # --- views ---
 
     def _watch_view(self, call: _Call, args: Any, kwargs: dict[str, Any]) -> Any:
-        result = call.plan.func(*args, **kwargs)
+        result = self._run(call, args, kwargs)
         try:
             check = OpCheck(_OF_VIEWS)
             check_view(check, call.plan, args, kwargs, result)
@@ -247,6 +267,7 @@ class CompareWithCPU(OpMode):
 
     def _fail(self, call: _Call, check: OpCheck, result: Any, written: list[Any]) -> None:
         self._summary.add(call.plan.name, call.scope.name, "fails", check.metrics)
+        self._say_started(call)
         line = self._log.line
         line("\n", RULE)
         line("[ERROR] ", call.title, " fails to pass ", self.test_name, " test")
@@ -287,10 +308,11 @@ class _Call:
     """One call of an operator.
 
     copy: its inputs for the reference, which may write to them. shown: what is printed and dumped:
-    copies that nobody writes to where `keep` is set, else those of the reference.
+    copies that nobody writes to where `keep` is set, else those of the reference. said: whether the
+    log says that it started.
     """
 
-    __slots__ = ("copy", "draws", "plan", "scope", "shown", "title")
+    __slots__ = ("copy", "draws", "plan", "said", "scope", "shown", "title")
 
     copy: OpCopy
     shown: OpCopy
@@ -300,6 +322,7 @@ class _Call:
         self.plan = plan
         self.title = title
         self.scope = scope
+        self.said = False
 
     def take(self, args: Any, kwargs: dict[str, Any], keep: bool) -> None:
         """Notes the inputs; to be called before the operator runs."""

@@ -10,12 +10,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
+import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ._compare_log import OpLog
 from ._module_path import Scope, phase, where
 from ._op_check import describe
+from ._op_compile import warn_of_unseen
 from ._op_dump import dump_call
 from ._op_policy import Action, OpPlan, OpPolicy
 from ._ranks import check_ranks, current_rank, is_chosen, world_size
@@ -102,6 +104,7 @@ class OpMode(TorchDispatchMode):
         self._entered -= 1
         if not self._entered:
             self._active = False
+            warn_of_unseen()  # of what was compiled within the block
             self._end()
             self._log.close()
 
@@ -133,6 +136,7 @@ class OpMode(TorchDispatchMode):
 
     def _begin_step(self) -> None:
         start, end = self._window
+        warn_of_unseen()
         inside = (start is None or start <= self.step_cnt) and (end is None or self.step_cnt < end)
         self._active = inside and self.step_cnt % self._every == 0
         self._log.line(time.strftime("%Y-%m-%d, %H:%M:%S"))
@@ -162,7 +166,7 @@ class OpMode(TorchDispatchMode):
         if plan.action is Action.PASS and not self.verbose:
             plan.passed += 1
             return func(*args, **(kwargs or {}))
-        if types and any(kind is not Tensor for kind in types):
+        if types and not all(map(_is_plain, types)):
             return NotImplemented  # subclasses first: what they are made of comes here again
         return self._watch(plan, args, kwargs or {})
 
@@ -193,6 +197,11 @@ class OpMode(TorchDispatchMode):
         for value in values:
             self._log.line(describe(value) if isinstance(value, Tensor) else repr(value)[:1000])
         self._log.line("")
+
+
+def _is_plain(kind: type) -> bool:
+    """Whether a class of tensors leaves operators to torch."""
+    return getattr(kind, "__torch_dispatch__", None) is torch._C._disabled_torch_dispatch_impl
 
 
 def _described(place: str, value: Any) -> tuple[str, ...]:

@@ -47,6 +47,11 @@ _BATCH_NORMS = (
 )
 HIDDEN_WRITES = dict.fromkeys(_BATCH_NORMS, ("running_mean", "running_var"))
 
+# Their results are there later, or are memory that a collective fills.
+ASYNCHRONOUS = frozenset(
+    ("c10d", "_c10d_functional", "_c10d_functional_autograd", "symm_mem", "fsdp", "profiler")
+)
+
 # They make constants and masks, where an infinity is meant.
 CONSTANTS = frozenset(
     (
@@ -198,6 +203,8 @@ class OpPolicy:
             return OpPlan(func, Action.IGNORE, "is not in target_list, pass")
         if not self._white_list.isdisjoint(names):
             return OpPlan(func, Action.PASS, "is in white_list, pass")
+        if self._any_namespace and func.namespace in ASYNCHRONOUS:
+            return OpPlan(func, Action.PASS, "is complete later only, pass")
         if not self._any_namespace and func.namespace not in self._namespaces:
             return OpPlan(func, Action.PASS, "is outside of aten and prims, pass")
         if func.namespace == "aten" and func._opname in UNINITIALISED:
