@@ -73,6 +73,7 @@ def test_the_installed_extras() -> None:
     except importlib.metadata.PackageNotFoundError:
         pytest.skip("my_utils runs from its folder here, it is not installed")
     extras = {"profiling", "tensordict", "etcd", "nvml", "nvtx", "system", "megatron", "all"}
+    extras |= {"report", "ray", "musa"}
     assert set(metadata.get_all("Provides-Extra") or []) == extras
     assert metadata["Requires-Python"] == ">=3.11"
 

@@ -10,6 +10,8 @@
 from __future__ import annotations
 
 import codecs
+import difflib
+import re
 from dataclasses import dataclass, field
 
 from .. import _core
@@ -67,9 +69,24 @@ def _port_text(data: bytes, replacer: _core.Replacer) -> Ported:
     return ported
 
 
-def text_of(data: bytes) -> str:
+def diff_of(old: bytes, new: bytes, old_name: str, new_name: str) -> str:
+    """A unified diff that `patch` takes, "" for none."""
+    if old == new:
+        return ""
+    lines = difflib.unified_diff(_lines(_text_of(old)), _lines(_text_of(new)), old_name, new_name)
+    return "".join(
+        line if line.endswith("\n") else line + "\n\\ No newline at end of file\n" for line in lines
+    )
+
+
+def _text_of(data: bytes) -> str:
     """To show it: text in its encoding, what is none of it as a replacement character."""
     for mark, encoding in MARKS:
         if data.startswith(mark):
             return data[len(mark) :].decode(encoding, "replace")
     return data.decode("utf-8-sig", "replace")
+
+
+def _lines(text: str) -> list[str]:
+    """As a diff wants them: only \\n ends a line, and is part of it."""
+    return re.findall(r"[^\n]*\n|[^\n]+", text)

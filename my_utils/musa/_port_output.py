@@ -49,16 +49,7 @@ class Output:
         path = self.root / entry.new
         if self.holds(entry, data):
             return False
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident():x}.tmp")
-        try:
-            with open(temporary, "wb", buffering=0) as file:
-                file.write(data)
-                os.fchmod(file.fileno(), entry.mode)
-            os.replace(temporary, path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-            raise
+        put_file(path, data, entry.mode)
         return True
 
     def holds(self, entry: Entry, data: bytes) -> bool:
@@ -130,6 +121,20 @@ class Output:
         content = {"made_by": "my_utils.musa.simple_porting", "made": sorted(made)}
         with whole_file(self.root / MARKER) as file:
             file.write(json.dumps(content, indent=0).encode())
+
+
+def put_file(path: Path, data: bytes, mode: int) -> None:
+    """Writes a file that is whole or as it was, with the permissions of `mode`."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident():x}.tmp")
+    try:
+        with open(temporary, "wb", buffering=0) as file:
+            file.write(data)
+            os.fchmod(file.fileno(), mode)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
 
 
 def _stays_inside(name: str) -> bool:

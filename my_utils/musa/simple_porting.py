@@ -14,10 +14,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import difflib
 import json
 import os
-import re
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,7 +28,7 @@ from .. import _core
 from .._files import whole_file
 from . import _porting_arguments as checked
 from . import _rules
-from ._port_file import Ported, port_bytes, text_of
+from ._port_file import Ported, diff_of, port_bytes
 from ._port_output import Output
 from ._port_tree import Entry, Plan, make_plan
 from ._shell_forms import parse_list, parse_mapping
@@ -193,17 +191,10 @@ class SimplePorting:
             if isinstance(old, str):
                 return ""
             new = port_bytes(old, replacer).data
-            return "" if new == old else self._diff(entry, old, new)
+            names = (f"{self.root.name}/{entry.old}", f"{self.output.name}/{entry.new}")
+            return diff_of(old, new, *names)
 
         yield from filter(None, self._in_parallel(work, plan.files))
-
-    def _diff(self, entry: Entry, old: bytes, new: bytes) -> str:
-        names = (f"{self.root.name}/{entry.old}", f"{self.output.name}/{entry.new}")
-        lines = difflib.unified_diff(_lines(text_of(old)), _lines(text_of(new)), *names)
-        return "".join(
-            line if line.endswith("\n") else line + "\n\\ No newline at end of file\n"
-            for line in lines
-        )
 
     def _prepare(self) -> tuple[Plan, _core.Replacer]:
         plan = make_plan(self.root, self.output, self.platform.suffixes, self.ignored)
@@ -272,11 +263,6 @@ def _read(path: Path) -> bytes | str:
         return path.read_bytes()
     except OSError as error:
         return f"{path}: {error.strerror}"
-
-
-def _lines(text: str) -> list[str]:
-    """As a diff wants them: only \\n ends a line, and is part of it."""
-    return re.findall(r"[^\n]*\n|[^\n]+", text)
 
 
 def _tier(pairs: Mapping[str, str]) -> tuple[tuple[bytes, bytes | None], ...]:

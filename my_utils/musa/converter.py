@@ -1,0 +1,241 @@
+"""The command `musa-converter`: Python scripts for CUDA, rewritten in place for torch_musa.
+
+    musa-converter -r project -l project/train.py
+
+It rewrites what names, attributes, imports and device strings mean, not what they look like: other
+packages' `cuda`, text, URLs and comments stay. Run again it changes nothing. It needs libcst:
+pip install 'my_utils[musa]'.
+
+Exit status: 0 done, or with --check nothing to do; 1 a file could not be converted, or with --check
+would change; 2 wrong usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import stat
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .._tables import needed
+from ._port_file import diff_of
+from ._port_output import put_file
+
+__all__ = ["Outcome", "convert_project", "main"]
+
+StrPath = str | os.PathLike[str]
+# Fewer files are done faster than other processes are started.
+FEW = 16
+SKIPPED = {"__pycache__", "node_modules"}
+
+
+@dataclass(frozen=True)
+class _Task:
+    path: Path
+    is_launched: bool
+    writes: bool
+    wants_diff: bool
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one file. `error` says why it was left as it is."""
+
+    path: Path
+    changes: int = 0
+    diff: str = ""
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class _Project:
+    scripts: list[Path] = field(default_factory=list)
+    launched: set[Path] = field(default_factory=set)
+    notes: list[str] = field(default_factory=list)
+
+
+def convert_project(
+    root: StrPath,
+    launch: Iterable[StrPath],
+    excluded: Iterable[StrPath] = (),
+    *,
+    write: bool = True,
+    diff: bool = False,
+    jobs: int | None = None,
+    progress: bool = False,
+) -> Iterator[Outcome]:
+    """Converts all Python files below `root`, one after the other in order of path.
+
+    Parameters:
+        root: a folder, or one file. Links, and folders whose names begin with a dot, are passed by.
+        launch: the scripts that are started; each imports torch_musa afterwards.
+        excluded: files and folders to leave alone, from the working directory or from `root`.
+        write: False to change no file.
+        diff: fill in `Outcome.diff`.
+        jobs: processes; None for one a processor.
+        progress: show a bar.
+
+    ValueError for a path that is not there; ImportError without libcst.
+    """
+    needed("libcst", "musa-converter", "musa")
+    project = _project(Path(root), [Path(path) for path in launch], [Path(e) for e in excluded])
+    tasks = [_Task(path, path in project.launched, write, diff) for path in project.scripts]
+    yield from (Outcome(Path(root), error=note) for note in project.notes)
+    with _bar(len(tasks), progress) as step:
+        for outcome in _run(tasks, jobs):
+            step()
+            yield outcome
+
+
+def _run(tasks: Sequence[_Task], jobs: int | None) -> Iterator[Outcome]:
+    count = min(jobs or len(os.sched_getaffinity(0)), len(tasks))
+    if count <= 1 or len(tasks) < FEW:
+        yield from map(_convert_file, tasks)
+        return
+    with ProcessPoolExecutor(count) as pool:
+        yield from pool.map(_convert_file, tasks, chunksize=4)
+
+
+def _convert_file(task: _Task) -> Outcome:
+    import libcst
+
+    from ._converter_tree import convert
+
+    try:
+        data = task.path.read_bytes()
+        converted = convert(data, task.is_launched)
+        if converted.changes and task.writes:
+            put_file(task.path, converted.data, stat.S_IMODE(task.path.stat().st_mode))
+    except libcst.ParserSyntaxError as error:
+        return Outcome(task.path, error=f"line {error.raw_line}: {error.message}")
+    except (OSError, SyntaxError, ValueError, RecursionError) as error:
+        return Outcome(task.path, error=str(error) or type(error).__name__)
+    diff = ""
+    if task.wants_diff:
+        diff = diff_of(data, converted.data, str(task.path), str(task.path))
+    return Outcome(task.path, converted.changes, diff)
+
+
+# --- which files ---
+
+
+def _project(root: Path, launch: Sequence[Path], excluded: Sequence[Path]) -> _Project:
+    if not root.exists():
+        raise ValueError(f"root_path: there is no {root}")
+    left_out = {place for path in excluded for place in _places(root, path, "excluded_path")}
+    project = _Project()
+    project.scripts.extend(_scripts(root, left_out))
+    known = {os.path.abspath(path): path for path in project.scripts}
+    for path in launch:
+        place = next(iter(_places(root, path, "launch_path")))
+        if not place.endswith(".py"):
+            project.notes.append(
+                f"{path} is no Python script: write `import torch_musa` into the one that it starts"
+            )
+            continue
+        script = known.setdefault(place, Path(place))
+        if script not in project.scripts:
+            project.scripts.append(script)
+        project.launched.add(script)
+    return project
+
+
+def _places(root: Path, path: Path, name: str) -> list[str]:
+    """Where a path leads from the working directory and from the root; one of them at least."""
+    folder = root if root.is_dir() else root.parent
+    places = dict.fromkeys([os.path.abspath(path), os.path.abspath(folder / path)])
+    there = [place for place in places if os.path.lexists(place)]
+    if not there:
+        raise ValueError(f"{name}: there is no {path}, neither here nor in {root}")
+    return there
+
+
+def _scripts(path: Path, left_out: set[str]) -> Iterator[Path]:
+    if os.path.abspath(path) in left_out:
+        return
+    if path.is_file():
+        yield path
+        return
+    for entry in sorted(os.scandir(path), key=lambda entry: entry.name):
+        if entry.name.startswith(".") or entry.name in SKIPPED or entry.is_symlink():
+            continue
+        if entry.is_dir() or entry.name.endswith((".py", ".pyw")):
+            yield from _scripts(path / entry.name, left_out)
+
+
+@contextlib.contextmanager
+def _bar(total: int, is_shown: bool) -> Iterator[Callable[[], object]]:
+    if not is_shown:
+        yield lambda: None
+        return
+    from tqdm import tqdm
+
+    with tqdm(total=total, unit="file", leave=False, desc="musa-converter") as bar:
+        yield bar.update
+
+
+# --- the command line ---
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="musa-converter",
+        description="Rewrites the Python scripts of a project that uses CUDA for torch_musa, in "
+        "place: torch.cuda becomes torch.musa, x.cuda() x.musa(), 'cuda:0' 'musa:0', 'nccl' "
+        "'mccl'. Comments, layout, prose and other packages' cuda stay as they are.",
+        epilog="Exit status: 0 done, or with --check nothing to do; 1 a file could not be "
+        "converted (it is left, the others are done), or with --check would change; 2 wrong usage.",
+    )
+    add = parser.add_argument
+    add("-r", "--root_path", "--root-path", required=True, metavar="ROOT",
+        help="the folder of the project, or one script; all *.py below are converted")  # fmt: skip
+    add("-l", "--launch_path", "--launch-path", required=True, nargs="+", metavar="LAUNCH",
+        help="the script that starts the project; it gets `import torch_musa`, once, after its "
+        "docstring and its imports from __future__")  # fmt: skip
+    add("-e", "--excluded_path", "--excluded-path", nargs="+", default=[], metavar="EXCLUDED",
+        help="files and folders to leave alone, with all below them")  # fmt: skip
+    add("--dry-run", action="store_true", help="print a unified diff and write nothing")
+    add("--check", action="store_true", help="write nothing; exit status 1 if that would change")
+    add("--jobs", type=int, metavar="N", help="processes; default: one a processor")
+    add("--quiet", action="store_true", help="no progress bar and no closing line")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit status."""
+    parser = _parser()
+    chosen = parser.parse_args(argv)
+    if chosen.jobs is not None and chosen.jobs < 1:
+        parser.error("--jobs: 1 or more")
+    files = changed = places = errors = 0
+    try:
+        for outcome in convert_project(
+            chosen.root_path, chosen.launch_path, chosen.excluded_path,
+            write=not (chosen.check or chosen.dry_run), diff=chosen.dry_run, jobs=chosen.jobs,
+            progress=sys.stderr.isatty() and not chosen.quiet,
+        ):  # fmt: skip
+            files += 1
+            changed += outcome.changes > 0
+            places += outcome.changes
+            errors += bool(outcome.error)
+            print(outcome.diff, end="")
+            if outcome.error:
+                print(f"musa-converter: left: {outcome.path}: {outcome.error}", file=sys.stderr)
+    except ValueError as error:
+        parser.error(str(error))
+    except ImportError as error:
+        print(f"musa-converter: {error}", file=sys.stderr)
+        return 1
+    if not chosen.quiet:
+        said = "would change" if chosen.check or chosen.dry_run else "changed"
+        print(f"{files} files, {changed} {said} in {places} places", file=sys.stderr)
+    return int(errors > 0 or (chosen.check and changed > 0))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
