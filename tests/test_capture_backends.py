@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed")
 import torch
 
+from my_utils.csv2trace import csv_to_trace
 from my_utils.profiling import _slot
 from my_utils.profiling.backends import (
     CaptureBackend,
@@ -23,6 +24,10 @@ from my_utils.profiling.backends import (
     TorchProfilerBackend,
 )
 from my_utils.profiling.capture_controller import CaptureController
+from my_utils.utils import MyTimer
+
+from .clients.perfetto import TraceProcessor, why_missing
+from .profile_rows import Profile
 
 no_cuda = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 with_cuda = pytest.mark.gpu
@@ -61,6 +66,29 @@ def test_a_trace_a_window(tmp_path: Path) -> None:
         assert "aten::mm" in names
     assert sorted(os.listdir(tmp_path / "traces")) == ["step_0__rank3.json", "step_2__rank3.json"]
     assert _slot.holder() is None
+
+
+def test_a_window_in_perfetto_beside_the_stages_of_a_timer(
+    profile: Profile, tmp_path: Path
+) -> None:
+    if why_missing() is not None:
+        pytest.skip(str(why_missing()))
+    backend = TorchProfilerBackend(tmp_path, rank=0)
+    timer = MyTimer(tag="train")
+    timer.set_step(0)
+    with timer.time_stage("three steps"):
+        capture(backend, 1)
+    timer.step()
+    profile.ended()
+    out = tmp_path / "joined.pftrace"
+    assert csv_to_trace(profile.folder, out, merge=backend.traces).messages() == []
+    with TraceProcessor(out) as perfetto:
+        assert perfetto.complaints() == {}
+        slices = perfetto.query("select name, ts, ts + dur as end from slice where dur >= 0")
+    (stage,) = (each for each in slices if each["name"] == "three steps")
+    (product,) = (each for each in slices if each["name"] == "aten::mm")
+    assert stage["ts"] < product["ts"] < product["end"] < stage["end"]
+    assert "mark1" in {each["name"] for each in slices}
 
 
 def test_a_second_window_of_a_name_is_numbered(tmp_path: Path) -> None:

@@ -588,12 +588,13 @@ ray.shutdown()
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(320)
 def test_with_actors_of_ray(tmp_path: Path, run_python: RunPython) -> None:
     pytest.importorskip("ray", reason="ray is not installed")
     torch_is_there = has_torch()
     env = {"OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0"}
     script = RAY.replace("TORCH", str(torch_is_there))
-    result = run_python("-c", script, str(tmp_path / "traces"), env=env, timeout=110)
+    result = run_python("-c", script, str(tmp_path / "traces"), env=env, timeout=300)
     assert result.returncode == 0, result.stderr
     lines = [json.loads(line) for line in result.stdout.splitlines() if line.startswith(("[", "{"))]
     both = ["rollout", "actor"]

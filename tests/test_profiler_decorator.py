@@ -855,12 +855,13 @@ train()
 """
 
 
+@pytest.mark.timeout(320)
 def test_torchrun(tmp_path: Path, run_python: RunPython) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
     result = run_python(
         "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1",
         "--nproc-per-node", "2", "train.py", "--profile",
-        env={"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}, timeout=100,
+        env={"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}, timeout=300,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
     assert result.stdout.count("top operations") == 1
@@ -901,11 +902,12 @@ print(ray.get(train.remote(6)))
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(320)
 def test_ray(tmp_path: Path, run_python: RunPython) -> None:
     pytest.importorskip("ray", reason="ray is not installed")
     (tmp_path / "train.py").write_text(RAY)
     result = run_python(
-        "train.py", str(tmp_path / "traces"), env={"RAY_USAGE_STATS_ENABLED": "0"}, timeout=100
+        "train.py", str(tmp_path / "traces"), env={"RAY_USAGE_STATS_ENABLED": "0"}, timeout=300
     )
     assert result.returncode == 0, result.stderr
     assert result.stdout.splitlines()[-1] == "6"

@@ -33,6 +33,7 @@ from my_utils.profiling._step_windows import NvtxWindow, TorchWindow
 from my_utils.profiling._window_files import WindowFiles
 from my_utils.utils import MyTimer
 
+from .clients.perfetto import TraceProcessor, why_missing
 from .conftest import RunPython
 from .fakes import cuda_allocator
 
@@ -204,8 +205,9 @@ def test_tensorboards_plugin_reads_it(window: Path, tmp_path: Path) -> None:
 
 
 def test_perfetto_reads_it(window: Path) -> None:
-    perfetto = pytest.importorskip("tests.clients.perfetto", exc_type=ImportError)
-    with perfetto.TraceProcessor(window / TRACE) as engine:
+    if why_missing() is not None:
+        pytest.skip(str(why_missing()))
+    with TraceProcessor(window / TRACE) as engine:
         (passes,) = engine.query("select count(*) as n from slice where name = 'aten::addmm'")
         assert passes["n"] == count(window, "aten::addmm")
 
