@@ -11,6 +11,7 @@ One thread makes the calls of a connection; a watch is read by a thread of its o
 from __future__ import annotations
 
 import queue
+import secrets
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -91,7 +92,7 @@ class Connection:
         self._call_s = call_s
         self.deadline = deadline
         self._credentials = None if tls is None else self._channel_credentials(tls)
-        self._turn = 0
+        self._turn = secrets.randbelow(len(self._endpoints))  # clients spread over the cluster
         self._channel: Any = None
         self._token: str | None = None
 

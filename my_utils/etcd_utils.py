@@ -86,8 +86,9 @@ def etcd_barrier(
     comes too late finds the next round, too, and waits there.
 
     An etcd that restarts, loses a member or is unreachable for a while holds the barrier up, and
-    does not end it. Any number of threads may wait at different barriers. TypeError and ValueError
-    name the argument; ImportError says what to install.
+    does not end it. Any number of threads may wait at different barriers. A process that has called
+    it may fork, but its children should not call it: gRPC may hang there. Start those that do by
+    spawn. TypeError and ValueError name the argument; ImportError says what to install.
     """
     terms = _terms(prefix, world_size, rank, timeout, interval, lease_s, restart_s)
     tls = Tls(

