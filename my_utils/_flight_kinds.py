@@ -29,7 +29,7 @@ class Kinds:
         in_order = [kinds.get(number, _GAP) for number in range(first, last + 1)]
         texts = tuple(sorted(set(in_order)))
         places = {text: place for place, text in enumerate(texts)}
-        return cls(first, texts, array("I", [places[text] for text in in_order]))
+        return cls(first, texts, array("I", map(places.__getitem__, in_order)))
 
     @property
     def end(self) -> int:

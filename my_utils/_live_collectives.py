@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import multiprocessing
+import resource
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from ._live_state import Problem, Rank
 
 POOL_ABOVE = 64  # dumps; fewer are read before other processes are up
 DUMPS_A_TURN = 16
+READER_BYTES_MAX = 4 << 30
 EARLIER_S = 60.0  # between a file server's clock and a host's
 
 
@@ -60,8 +62,15 @@ def _read_all(files: Mapping[int, str], processes: int) -> Iterable[Dump | Probl
     if processes < 2 or len(files) <= POOL_ABOVE:
         return list(starmap(read_dump, files.items()))
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, mp_context=context) as pool:
+    with ProcessPoolExecutor(processes, mp_context=context, initializer=_limit_memory) as pool:
         return list(pool.map(read_dump, files.keys(), files.values(), chunksize=DUMPS_A_TURN))
+
+
+def _limit_memory() -> None:
+    """A damaged pickle may ask for any amount: then it is that file's error."""
+    _, most = resource.getrlimit(resource.RLIMIT_AS)
+    limit = READER_BYTES_MAX if most == resource.RLIM_INFINITY else min(READER_BYTES_MAX, most)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, most))
 
 
 def collectives_as_data(found: Collectives) -> dict[str, Any]:

@@ -358,6 +358,19 @@ class TestBadFiles:
         data = seen(logs, dumps)
         assert (data["dumps"], data["problems"]) == ([], [])
 
+    def test_one_that_asks_for_all_the_memory(
+        self, logs: Path, dumps: Path, run_python: RunPython
+    ) -> None:
+        """By a place in the pickle's table that makes it 64 GiB long; where many are read."""
+        for rank in range(1, 80):
+            write_dump(dumps, rank, calls("barrier"), world=80)
+        (dumps / "trace_0").write_bytes(b"\x80\x02}r\xff\xff\xff\xff.")
+        arguments = ["--once", "--json", "--flight-recorder", str(dumps)]
+        found = json.loads(run_python("-m", "my_utils.live", str(logs), *arguments).stdout)
+        (problem,) = found["flight_recorder"]["problems"]
+        assert problem["reason"].endswith("MemoryError")
+        assert len(found["flight_recorder"]["dumps"]) == 79
+
     def test_texts_do_not_steer_the_terminal(
         self, logs: Path, dumps: Path, run_python: RunPython
     ) -> None:
