@@ -12,6 +12,7 @@ import torch
 from ._finite import Counts, is_clean, is_finding
 from ._module_path import Scope, where
 from ._op_check import OpCheck, Rules
+from ._op_inputs import distinct_tensors
 from ._op_mode import RULE, OpMode, check_positive, dump_or_say
 from ._op_policy import Action, OpPlan, OpPolicy
 from ._op_random import Draws
@@ -216,7 +217,7 @@ class CompareWithCPU(OpMode):
     def _warn_unless_meant(self, call: _Call, result: Any, written: list[Any]) -> None:
         before, after = Counts(), Counts()
         before.add((call.copy.args, call.copy.kwargs))
-        after.add((result, written))
+        after.add(distinct_tensors((result, written)))
         if is_finding(call.plan, before, after, call.copy.tensors):
             self._say_started(call)
             came = "which came in" if before.nan and after.nan else "its inputs have none"

@@ -7,12 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from torch import Tensor
-
 from ._compare_mode import choose_targets
 from ._finite import Counts, is_clean, is_finding
 from ._module_path import where
-from ._op_inputs import copied, tensors_in
+from ._op_inputs import copied, distinct_tensors, tensors_in
 from ._op_mode import RULE, OpMode, dump_or_say
 from ._op_policy import Action, OpPlan, OpPolicy
 
@@ -160,8 +158,7 @@ class NanInfTracker(OpMode):
         if not isinstance(before, Counts):
             inputs = Counts()
             inputs.add(before)
-        for tensor in _distinct(outputs):
-            after.add(tensor)
+        after.add(distinct_tensors(outputs))
         if not is_finding(plan, inputs, after, tensors_in(shown)):
             return
         finding = self._finding(plan, inputs, after)
@@ -230,7 +227,3 @@ def _except_out(plan: OpPlan, args: Any, kwargs: dict[str, Any]) -> Any:
     if not any(name == "out" or name.startswith("out") for _, name in plan.writes):
         return args, kwargs
     return args, {name: value for name, value in kwargs.items() if not name.startswith("out")}
-
-
-def _distinct(value: Any) -> list[Tensor]:
-    return list({id(tensor): tensor for tensor in tensors_in(value)}.values())

@@ -17,7 +17,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["WIDER", "converted", "copied", "device_of", "is_converted", "map_tensors", "tensors_in"]
+__all__ = [
+    "WIDER",
+    "converted",
+    "copied",
+    "device_of",
+    "distinct_tensors",
+    "is_converted",
+    "map_tensors",
+    "tensors_in",
+]
 
 _CPU = torch.device("cpu")
 
@@ -38,6 +47,11 @@ def tensors_in(value: Any) -> list[Tensor]:
     found: list[Tensor] = []
     _collect(value, found)
     return found
+
+
+def distinct_tensors(value: Any) -> list[Tensor]:
+    """The same, each tensor once."""
+    return list({id(tensor): tensor for tensor in tensors_in(value)}.values())
 
 
 def _collect(value: Any, found: list[Tensor]) -> None:
