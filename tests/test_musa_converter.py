@@ -59,6 +59,7 @@ def new(text: str, is_launched: bool = False) -> str:
             "from torch.profiler import ProfilerActivity as P\nP.CUDA",
             "from torch.profiler import ProfilerActivity as P\nP.MUSA",
         ),
+        ("from lib import *\ntorch.cuda.f()", "from lib import *\ntorch.musa.f()"),
         ("x = model.cuda()", "x = model.musa()"),
         ("x = f(y).cuda(0, non_blocking=True)", "x = f(y).musa(0, non_blocking=True)"),
         ("x = [t.cuda() for t in ts]", "x = [t.musa() for t in ts]"),

@@ -62,8 +62,11 @@ class _Converter(cst.CSTTransformer):
     # --- what a name leads to ---
 
     def imported(self, node: cst.CSTNode) -> set[str]:
-        """The dotted paths that imports give to a node."""
+        """The dotted paths that imports give to a node; `torch` means torch if nothing says no."""
         found = self.get_metadata(QualifiedNameProvider, node, set())
+        if not found:
+            path = helpers.get_full_name_for_node(node) or ""
+            return {path} if path.startswith("torch.") else set()
         return {each.name for each in found if each.source is QualifiedNameSource.IMPORT}
 
     def renamed(self, node: cst.Name) -> cst.Name:
