@@ -80,6 +80,8 @@ class CompareWithCPU(OpMode):
         function `(func, args, kwargs) -> result`, which gets copies.
     check_stride: whether other strides are a failure; None: where both ran on one kind of device.
     every: active in every n-th step. max_elements: of larger tensors as many elements are compared.
+    stacks: what fails is shown with the lines of code that it comes from, in the backward pass with
+        those of its forward operator. It costs some microseconds an operator.
 
     `summary` has counts and the worst figures by operator and module; `errors` counts what the tool
     could not do. Results, gradients and random numbers of the training are the same, bit for bit,
@@ -119,6 +121,7 @@ class CompareWithCPU(OpMode):
         reference: Any = "cpu",
         check_stride: bool | None = None,
         every: int = 1,
+        stacks: bool = False,
         max_elements: int | None = None,
     ) -> None:
         targets, argument = choose_targets(target_list, target_op)
@@ -132,6 +135,7 @@ class CompareWithCPU(OpMode):
             start_step=start_step,
             end_step=end_step,
             every=every,
+            stacks=stacks,
         )
         if max_elements is not None:
             check_positive("max_elements", max_elements)
@@ -274,6 +278,7 @@ class CompareWithCPU(OpMode):
         line("[ERROR] ", call.title, " fails to pass ", self.test_name, " test")
         self._log_call(call.shown.args, call.shown.kwargs)
         self._log_output(result)
+        self._log_stack()
         line(f"...... compare with {self._reference.name} .......")
         for text in check.lines:
             line(text, "\n")

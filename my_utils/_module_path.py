@@ -27,7 +27,15 @@ from typing import Any, Literal, Self
 import torch
 from torch import nn
 
-__all__ = ["ModuleInfo", "ModuleTracker", "Scope", "open_module_tracker", "phase", "where"]
+__all__ = [
+    "ModuleInfo",
+    "ModuleTracker",
+    "Scope",
+    "forward_number",
+    "open_module_tracker",
+    "phase",
+    "where",
+]
 
 _sequence_nr = torch._C._autograd._get_sequence_nr
 _graph_task = torch._C._current_graph_task_id
@@ -139,6 +147,16 @@ def where() -> Scope:
         return scope
     node = _node()
     return OUTSIDE if node is None else _of_node(node)
+
+
+def forward_number() -> int | None:
+    """The sequence number of the forward operator whose backward runs in this thread, -1 where it
+    has none; None outside of a backward pass."""
+    if phase() != "backward":
+        return None
+    node = _node()
+    number = -1 if node is None else int(node._sequence_nr())
+    return number if number < 1 << 63 else -1
 
 
 def _of_node(node: Any) -> Scope:

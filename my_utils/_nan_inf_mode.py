@@ -88,6 +88,7 @@ class NanInfTracker(OpMode):
         *,
         target_op: Any = None,
         every: int = 1,
+        stacks: bool = False,
     ) -> None:
         targets, argument = choose_targets(target_list, target_op)
         super().__init__(
@@ -100,6 +101,7 @@ class NanInfTracker(OpMode):
             start_step=start_step,
             end_step=end_step,
             every=every,
+            stacks=stacks,
         )
         self.dump_error_data = bool(dump_error_data)
         self.findings: list[NanInfFinding] = []
@@ -196,6 +198,7 @@ class NanInfTracker(OpMode):
         line("[WARNING] ", found.title, f" fails to pass {self.test_name} test: {counts}{came}")
         self._log_call(*shown)
         self._log_output(result)
+        self._log_stack()
         line(RULE, "\n")
         self._log.flush()
 

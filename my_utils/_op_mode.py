@@ -20,6 +20,7 @@ from ._op_check import describe
 from ._op_compile import warn_of_unseen
 from ._op_dump import dump_call
 from ._op_policy import Action, OpPlan, OpPolicy
+from ._op_stacks import OpStacks
 from ._ranks import check_ranks, current_rank, is_chosen, world_size
 from ._warnings import warn_once
 
@@ -60,6 +61,7 @@ class OpMode(TorchDispatchMode):
         start_step: int | None,
         end_step: int | None,
         every: int = 1,
+        stacks: bool = False,
     ) -> None:
         super().__init__()
         _check_step("start_step", start_step)
@@ -75,6 +77,7 @@ class OpMode(TorchDispatchMode):
         self._policy = policy
         self._plan_of = policy.plan
         self._every = every
+        self._stacks = OpStacks() if stacks else None
         self._to_file = bool(should_log_to_file)
         self._log = OpLog(None)
         self._active = False
@@ -168,6 +171,8 @@ class OpMode(TorchDispatchMode):
             return func(*args, **(kwargs or {}))
         if types and not all(map(_is_plain, types)):
             return NotImplemented  # subclasses first: what they are made of comes here again
+        if self._stacks is not None:
+            self._stacks.note()
         return self._watch(plan, args, kwargs or {})
 
     def _watch(self, plan: OpPlan, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -190,6 +195,12 @@ class OpMode(TorchDispatchMode):
         for name, value in kwargs.items():
             self._log.line(*_described(name, value))
         self._log.line("\n")
+
+    def _log_stack(self) -> None:
+        if self._stacks is not None:
+            self._log.line("...... stack ........")
+            self._log.line(self._stacks.text() or "not known")
+            self._log.line("")
 
     def _log_output(self, result: Any) -> None:
         self._log.line("...... output ........")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from typing import Any
 
 from ._compare_mode import CompareWithCPU
@@ -27,12 +28,13 @@ def compare_for_single_op(
     rtol: float | None = None,
     *,
     reference: Any = "cpu",
+    namespaces: Iterable[str] = (),
 ) -> Outcome:
     """Runs `op` on inputs that `CompareWithCPU(dump_error_data=True)` wrote, and compares again.
 
     inputs_path: the `.pkl` or the `.safetensors`; nothing in it is executed.
     op: `torch.ops.aten.addmm`, one of its overloads, or any function that is called alike.
-    atol, rtol, reference: as for `CompareWithCPU`.
+    atol, rtol, reference, namespaces: as for `CompareWithCPU`.
 
     Returns (correct, args, kwargs, out): whether all that ran agrees, what `op` was called with
     (after the call: in-place operators wrote to it), and what it returned. The log is printed.
@@ -40,7 +42,8 @@ def compare_for_single_op(
     ValueError for a file of another kind, OSError where there is none.
     """
     call = _read(inputs_path, op)
-    with CompareWithCPU(atol=atol, rtol=rtol, reference=reference) as compare:
+    tool = CompareWithCPU(atol=atol, rtol=rtol, reference=reference, namespaces=namespaces)
+    with tool as compare:
         out = op(*call.args, **call.kwargs)
     correct = compare.summary.failed == 0 and compare.errors == 0
     return correct, call.args, call.kwargs, out

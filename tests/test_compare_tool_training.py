@@ -232,3 +232,20 @@ def test_compiled_with_another_back_end(caplog: pytest.LogCaptureFixture) -> Non
     with caplog.at_level(logging.WARNING), CompareWithCPU(verbose=False):
         torch.compile(lambda x: x + 1, backend=of_its_own)(torch.ones(2))
     assert "back end 'of_its_own' is in use" in caplog.text
+
+
+def test_the_lines_of_code_of_a_backward_operator(capsys: pytest.CaptureFixture[str]) -> None:
+    model = Net()
+
+    def spoil(result: torch.Tensor) -> torch.Tensor:
+        return result + 1
+
+    fault = Fault(aten.threshold_backward, spoil)
+    with open_module_tracker(model), fault, CompareWithCPU(verbose=False, stacks=True):
+        model(torch.randn(4, 8)).sum().backward()
+    block = capsys.readouterr().out.split("...... stack ........")[1]
+    assert "y: torch.Tensor = self.out(self.act(self.fc(x)))" in block
+    assert "model(torch.randn(4, 8)).sum().backward()" in block and "_op_mode" not in block
+    with NanInfTracker(stacks=True):
+        torch.tensor([-1.0]).log()
+    assert "torch.tensor([-1.0]).log()" in capsys.readouterr().out
