@@ -8,9 +8,12 @@ import random
 import socket
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+
+from my_utils.etcd_utils import EtcdBarrierBroken, etcd_barrier
 
 from .etcd_crew import Crew, wait_until
 from .etcd_server import EtcdServer, needs_etcd
@@ -278,3 +281,27 @@ def test_the_state_is_small_and_readable(crew: Crew, at: dict[str, Any]) -> None
     assert state["round"] == 13
     assert len(state["past"]) == 8
     assert len(value) < 2000
+
+
+# --- many ---
+
+
+def test_more_ranks_than_call_the_roll_each(server: EtcdServer, crew: Crew) -> None:
+    """Rank 0 comes before all others, so that these know of its life by what it writes later."""
+    at: dict[str, Any] = {"prefix": "many", "world_size": 67, "etcd_port": server.port}
+    pyetcd = importlib.import_module("pyetcd")
+    with ThreadPoolExecutor(67) as pool, pyetcd.client(port=server.port) as client:
+        waiting = [pool.submit(etcd_barrier, rank=rank, **at) for rank in range(67)]
+        assert all(each.result() for each in waiting)
+
+        crew.come([0], lease_s=3, **at)
+        wait_for_seats(at, 0)
+        waiting = [pool.submit(etcd_barrier, rank=rank, timeout=300, **at) for rank in range(1, 66)]
+        wait_for_seats(at, *range(66))
+        (seat,) = [key for key in keys_of(at) if key.endswith("/0") and "/members/" in key]
+        version = client.get(seat)[1].version
+        wait_until(lambda: client.get(seat)[1].version > version)
+        crew.kill(0)
+        errors = [each.exception() for each in waiting]
+    assert {type(error) for error in errors} == {EtcdBarrierBroken}
+    assert {0, 66} <= set(errors[0].missing)  # type: ignore[union-attr]
