@@ -24,12 +24,11 @@ pass 4
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import threading
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from . import _core
@@ -37,6 +36,7 @@ from ._arguments import check_bool, check_int
 from ._process_end import call_at_end
 from ._ranks import check_ranks, is_chosen
 from ._warnings import warn_once
+from .profiling._nvtx_range import begin_range
 from .profiling.backends import CaptureBackend, CudaProfilerBackend
 
 if TYPE_CHECKING:
@@ -57,8 +57,8 @@ class ForwardProfilerHook(_core.ForwardPasses):
     rank_only: the ranks that profile, an int or several; None for all. The rank is that of
         `GlobalLogger().setup`, torch.distributed or the launcher, at `attach`. `ranks` is another
         name for it.
-    nvtx_range: the name of an NVTX range round the window, where torch can make one; also what a
-        backend names its files after.
+    nvtx_range: the name of an NVTX range round the window; also what a backend names its files
+        after.
     backend: what is started, see `my_utils.profiling.backends`; `CudaProfilerBackend()` by default,
         for `nsys --capture-range=cudaProfilerApi` and ncu.
     forward_only: close the window when pass stop_iter − 1 returns.
@@ -108,7 +108,7 @@ class ForwardProfilerHook(_core.ForwardPasses):
         self._lock = threading.RLock()
         self._module: weakref.ref[torch.nn.Module] | None = None
         self._handles: list[Any] = []
-        self._range: Any = None
+        self._range: Callable[[], object] | None = None  # ends it
         _alive.add(self)
 
     @property
@@ -173,7 +173,7 @@ class ForwardProfilerHook(_core.ForwardPasses):
                 self.outcome = "failed"
                 raise
             self.outcome = "open"
-            self._range = _start_range(self.nvtx_range)
+            self._range = None if self.nvtx_range is None else begin_range(self.nvtx_range)
             _logger.info("%s: open", self)
 
     def _closes(self, outcome: str) -> None:
@@ -198,8 +198,9 @@ class ForwardProfilerHook(_core.ForwardPasses):
                 return
             self.outcome = outcome
             self.unwatch()
-            _end_range(self._range)
-            self._range = None
+            end_range, self._range = self._range, None
+            if end_range is not None:
+                end_range()
             stop = getattr(self.backend, "stop_window", None)
             try:
                 if stop is None:
@@ -247,27 +248,6 @@ def _check_iter(name: str, value: object, low: int) -> int:
     if number >= 2**63:
         raise ValueError(f"{name} must be below 2**63, not {number}")
     return number
-
-
-# A range from start to end may be closed by another thread, which one that is pushed may not.
-
-
-def _start_range(name: str | None) -> Any:
-    """The handle of an NVTX range, or None where torch makes none."""
-    if name is None:
-        return None
-    import torch
-
-    with contextlib.suppress(RuntimeError, AttributeError):  # a build without CUDA
-        return torch.cuda.nvtx.range_start(name)
-    return None
-
-
-def _end_range(handle: Any) -> None:
-    if handle is not None:
-        import torch
-
-        torch.cuda.nvtx.range_end(handle)
 
 
 # --- the process ---

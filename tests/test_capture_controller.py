@@ -80,14 +80,17 @@ EDGES = st.sampled_from(["ENTER", "EXIT"])
 @st.composite
 def specs(draw: st.DrawFn) -> dict[str, Any]:
     policy = draw(st.sampled_from(["MANUAL", "ON_TRIGGER_FUNC_EXIT", "ON_STOP_PROFILE_NAME"]))
+    start, stop = draw(NUMBERS), draw(NUMBERS)
+    if policy == "ON_STOP_PROFILE_NAME" and start is not None and stop is not None:
+        start, stop = min(start, stop), max(start, stop)
     return {
         "window_id": draw(st.sampled_from(["a", "b", "c"])),
         "start_profile_names": draw(st.lists(NAMES, min_size=1, max_size=2, unique=True)),
-        "start_iter": draw(NUMBERS),
+        "start_iter": start,
         "start_mb": draw(NUMBERS),
         "start_edge": "ENTER" if policy == "ON_TRIGGER_FUNC_EXIT" else draw(EDGES),
         "stop_profile_names": draw(st.lists(NAMES, min_size=1, max_size=2, unique=True)),
-        "stop_iter": draw(NUMBERS),
+        "stop_iter": stop,
         "stop_mb": draw(NUMBERS),
         "stop_edge": draw(EDGES),
         "stop_policy": policy,
@@ -299,6 +302,16 @@ def test_arming_again(controller: CaptureController, backend: Recorder) -> None:
         controller.arm(window())
 
 
+def test_of_two_that_could_open_the_first_armed_does(
+    controller: CaptureController, backend: Recorder
+) -> None:
+    for name in ("a", "b", "a", "a"):  # the places of windows that are gone are used again
+        controller.arm(window(window_id=name))
+    call(controller)
+    assert backend.calls == [("start", "b"), ("stop", "b")]
+    assert controller.outcomes == {"a": "overlapped", "b": "done"}
+
+
 def test_disarm_closes_what_is_open(controller: CaptureController, backend: Recorder) -> None:
     controller.arm(window())
     controller.arm(window(window_id="other"))
@@ -442,7 +455,22 @@ def test_an_open_window_is_closed_at_exit() -> None:
         ({"window_id": ""}, TypeError, "window_id must be a str that is not empty, not ''"),
         ({"start_profile_names": "f"}, TypeError, "start_profile_names must be a list of str"),
         ({"start_profile_names": []}, ValueError, "start_profile_names must name at least one"),
+        (
+            {"start_profile_names": ["f"] * 1025},
+            ValueError,
+            "start_profile_names must have at most",
+        ),
         ({"start_iter": "3"}, TypeError, "start_iter must be an int or None, not '3'"),
+        ({"start_iter": 2**63}, ValueError, "start_iter must be from "),
+        ({"start_mb": -1}, ValueError, "start_mb must be from 0 to "),
+        ({"stop_iter": 3}, ValueError, "stop_profile_names must name a function for stop_iter"),
+        (
+            {"start_iter": 5, "stop_iter": 4, "stop_profile_names": ["g"]},
+            ValueError,
+            "stop_iter must be at least start_iter, 5, not 4",
+        ),
+        ({"backend": {"output_dir": "x"}}, TypeError, "backend must be a mapping with 'tool'"),
+        ({"backend": {"tool": "vtune"}}, ValueError, "backend: tool must be one of"),
         ({"stop_mb": True}, TypeError, "stop_mb must be an int or None, not True"),
         ({"start_edge": "BEGIN"}, ValueError, "start_edge must be 'ENTER' or 'EXIT', not 'BEGIN'"),
         ({"stop_policy": "NEVER"}, ValueError, "stop_policy must be one of 'MANUAL'"),
@@ -450,6 +478,7 @@ def test_an_open_window_is_closed_at_exit() -> None:
         ({"start_edge": "EXIT"}, ValueError, "start_edge must be 'ENTER'"),
         ({"roles": "actor"}, TypeError, "roles must be a list of str"),
         ({"ranks": [0.5]}, TypeError, "ranks must be a list of int"),
+        ({"ranks": [-1]}, ValueError, "ranks must be from 0 to "),
         ({"nvtx": 3}, TypeError, "nvtx must be a bool or a str"),
         ({"start_names": ["f"]}, TypeError, "a window has no field 'start_names'"),
     ],
@@ -498,6 +527,7 @@ class TestHookEvent:
         assert event.rank == 5
         with pytest.raises(TypeError):
             hash(event)
+        assert HookEvent.__annotations__["role"] == str | None
 
     @pytest.mark.parametrize(
         ("arguments", "text"),
@@ -518,11 +548,26 @@ class TestHookEvent:
         event = HookEvent(rank=1, role="r", profile_name="f")
         assert event == HookEvent("f", None, "r", 1)
 
-    def test_subclass(self) -> None:
+    def test_subclass(self, controller: CaptureController) -> None:
         class Mine(HookEvent):
             pass
 
         assert Mine("f", rank=1).rank == 1
+        with pytest.raises(TypeError, match="rank must be int or None"):
+            Mine("f", rank="1")  # type: ignore[arg-type]
+
+        @dataclasses.dataclass
+        class Tagged(HookEvent):
+            tag: str = "train"
+
+        event = Tagged("f", {"iter": 0}, tag="eval")  # type: ignore[call-arg, misc]
+        assert repr(event).endswith("Tagged(profile_name='f', meta={'iter': 0}, role=None, "
+                                    "rank=None, tag='eval')")  # fmt: skip
+        controller.arm(window())
+        controller.on_enter(event)
+        assert controller.window == "w"
+        with pytest.raises(TypeError, match="profile_name must be str"):
+            controller.on_exit(Mine.__new__(Mine))
 
 
 # --- functions and modules ---
@@ -572,22 +617,11 @@ class TestWrap:
         assert controller.outcomes == {"w": "raised"}
 
 
-def test_attach_to_a_module(controller: CaptureController, backend: Recorder) -> None:
-    torch = pytest.importorskip("torch", reason="torch is not installed")
-    module = torch.nn.Linear(2, 2)
-    detach = controller.attach(module, "f")
-    controller.arm(window(start_iter=1))
-    for _ in range(3):
-        module(torch.zeros(1, 2))
-    assert backend.calls == [("start", "w"), ("stop", "w")]
-    controller.arm(window())
-    with pytest.raises(RuntimeError):
-        module(torch.zeros(1, 3))
-    assert controller.outcomes["w"] == "raised"
-    detach()
-    controller.arm(window())
-    module(torch.zeros(1, 2))
-    assert controller.armed == ["w"]
+def test_numbers_that_are_not_pythons(controller: CaptureController) -> None:
+    numpy = pytest.importorskip("numpy", reason="numpy is not installed")
+    controller.arm(window(start_iter=numpy.int64(3), ranks=[numpy.int32(0)]))
+    controller.on_enter(HookEvent("f", {"iter": numpy.int64(3)}, rank=0))
+    assert controller.window == "w"
 
 
 class TestMultiBackend:

@@ -345,18 +345,14 @@ def test_a_backend_that_runs_the_model(backend: Recorder) -> None:
 
 
 def test_an_nvtx_range(backend: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
-    def range_start(name: str) -> int:
+    def begin(name: str) -> Callable[[], None]:
         backend.calls.append(f"begin {name}")
-        return 7
+        return lambda: backend.calls.append("end")
 
-    def range_end(handle: int) -> None:
-        backend.calls.append(f"end {handle}")
-
-    monkeypatch.setattr(torch.cuda.nvtx, "range_start", range_start)
-    monkeypatch.setattr(torch.cuda.nvtx, "range_end", range_end)
+    monkeypatch.setattr("my_utils.ForwardProfileHook.begin_range", begin)
     hook_of(backend, 0, 1, nvtx_range="window").attach(model := Model(backend.calls))
     run(model, 2)
-    assert backend.calls == ["start", "begin window", "0", "end 7", "stop", "1"]
+    assert backend.calls == ["start", "begin window", "0", "end", "stop", "1"]
 
 
 def test_without_cuda(caplog: pytest.LogCaptureFixture) -> None:

@@ -643,30 +643,27 @@ def test_ranks(
 
 
 class Runtime:
-    """In place of the CUDA runtime, which starts and stops the CUDA profiler."""
+    """In place of what starts and stops the CUDA profiler."""
 
     def __init__(self, log: list[str], fails: bool = False) -> None:
         self.log = log
         self.fails = fails
 
-    def cudaProfilerStart(self) -> int:
+    def start(self) -> None:
         self.log.append("start")
         if self.fails:
-            raise RuntimeError("cudaErrorUnknown")
-        return 0
+            raise RuntimeError("cuProfilerStart failed")
 
-    def cudaProfilerStop(self) -> int:
+    def stop(self) -> None:
         self.log.append("stop")
-        return 0
 
 
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> Runtime:
     runtime = Runtime([])
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "cudart", lambda: runtime)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    monkeypatch.setattr(torch.cuda, "check_error", lambda code: None)
+    backend = "my_utils.profiling._decorated_run.CudaProfilerBackend"
+    monkeypatch.setattr(backend, lambda: runtime)
     monkeypatch.delenv("NSYS_PROFILING_SESSION_ID", raising=False)
     return runtime
 

@@ -1,9 +1,11 @@
 /* GPU times from Python: where the driver and torch's streams are found, and what became of it. */
 #include "py_cuda.h"
 
+#include <limits.h>
 #include <stdio.h>
 
 #include "args.h"
+#include "cuda_profiler.h"
 
 /* Called in the middle of a stage's start, with the GIL and a CUDA context of the thread's own. */
 int mu_py_cuda_stream(void *owner, int32_t device, void **stream) {
@@ -114,7 +116,41 @@ PyDoc_STRVAR(
     "spans begun, not begun (pool_empty, no_stream, captured), released too early (late), lost to\n"
     "an error (failed), and of errors; `error` names the first one.");
 
+PyDoc_STRVAR(
+    cuda_profiler_doc,
+    "cuda_profiler($module, start, wait, device=-1)\n--\n\n"
+    "Starts or stops the profiler that watches this process, as cudaProfilerStart and Stop do.\n\n"
+    "start: False to stop. wait: for the GPU first. device: whose context serves a thread that "
+    "has\n"
+    "none; -1 for no device. Returns whether there is a driver and a context, without which "
+    "nothing\n"
+    "is done. RuntimeError names the call of the driver that failed.");
+
+static PyObject *cuda_profiler(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count,
+                               PyObject *keywords) {
+    static const char *const names[] = {"start", "wait", "device", NULL};
+    static const struct mu_py_signature signature = {"cuda_profiler", names, 2, 3};
+    PyObject *values[3];
+    int start, wait, code;
+    int64_t device = MU_CUDA_NO_DEVICE;
+    bool reached;
+    struct mu_error err = {0};
+    if (mu_py_bind(&signature, args, count, keywords, values) < 0 ||
+        mu_py_bool(values[0], "start", &start) < 0 || mu_py_bool(values[1], "wait", &wait) < 0 ||
+        (values[2] != NULL &&
+         mu_py_int64_in(values[2], "device", MU_CUDA_NO_DEVICE, INT_MAX, &device) < 0)) {
+        return NULL;
+    }
+    const struct mu_cuda_driver *driver = mu_cuda_driver_get();
+    Py_BEGIN_ALLOW_THREADS;
+    code = mu_cuda_profiler(driver, start != 0, wait != 0, (int)device, &reached, &err);
+    Py_END_ALLOW_THREADS;
+    return code == MU_OK ? PyBool_FromLong(reached) : mu_py_raise(&err);
+}
+
 static PyMethodDef functions[] = {
+    {"cuda_profiler", (PyCFunction)(void (*)(void))cuda_profiler, METH_FASTCALL | METH_KEYWORDS,
+     cuda_profiler_doc},
     {"cuda_state", cuda_state, METH_NOARGS, cuda_state_doc},
     {NULL, NULL, 0, NULL},
 };

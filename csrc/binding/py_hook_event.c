@@ -135,14 +135,32 @@ static PyObject *event_vectorcall(PyObject *type, PyObject *const *args, size_t 
     return make(state, (PyTypeObject *)type, fields);
 }
 
-/* For subclasses, which have no vectorcall. */
-static PyObject *event_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    PyObject *fields[FIELDS] = {NULL};
+/* For subclasses, which have no vectorcall, and may have an __init__ of their own, as those have
+ * that are dataclasses. */
+static PyObject *event_new(PyTypeObject *type, PyObject *Py_UNUSED(args),
+                           PyObject *Py_UNUSED(kwargs)) {
+    return type->tp_alloc(type, 0);
+}
+
+static void set_field(PyObject **field, PyObject *value) {
+    PyObject *before = *field;
+    *field = Py_NewRef(value);
+    Py_XDECREF(before);
+}
+
+static int event_init(PyObject *object, PyObject *args, PyObject *kwargs) {
+    struct hook_event *self = (struct hook_event *)object;
+    PyObject *fields[FIELDS] = {NULL, Py_None, Py_None, Py_None};
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|OOO:HookEvent", (char **)field_names,
-                                     &fields[0], &fields[1], &fields[2], &fields[3])) {
-        return NULL;
+                                     &fields[0], &fields[1], &fields[2], &fields[3]) ||
+        check_fields(fields) < 0) {
+        return -1;
     }
-    return make(NULL, type, fields);
+    set_field(&self->profile_name, fields[0]);
+    set_field(&self->meta, fields[1]);
+    set_field(&self->role, fields[2]);
+    set_field(&self->rank, fields[3]);
+    return 0;
 }
 
 static int event_traverse(PyObject *object, visitproc visit, void *arg) {
@@ -240,6 +258,7 @@ PyDoc_STRVAR(
 static PyType_Slot event_slots[] = {
     {Py_tp_doc, (void *)event_doc},
     {Py_tp_new, event_new},
+    {Py_tp_init, event_init},
     {Py_tp_dealloc, event_dealloc},
     {Py_tp_traverse, event_traverse},
     {Py_tp_clear, event_clear},

@@ -204,6 +204,8 @@ void mu_py_marks_register(struct mu_py_marks *marks, const struct mu_py_name *na
 
 /* --- functions of the module -------------------------------------------------------------- */
 
+enum { WINDOW_ARGB = 0x7fd08700 }; /* amber, unlike the blue of stages */
+
 static PyObject *nvtx_state(PyObject *module, PyObject *Py_UNUSED(ignored)) {
     struct mu_state *state = mu_state_of(module);
     if (attach_nvtx(state) < 0) {
@@ -219,7 +221,41 @@ PyDoc_STRVAR(nvtx_state_doc,
              "Whether NVTX was there at build time (built), whether a tool listens in this\n"
              "process (attached), and how many lookups met a full table (overflowed).");
 
+PyDoc_STRVAR(nvtx_range_start_doc,
+             "nvtx_range_start($module, name, /)\n--\n\n"
+             "Begins an NVTX range of the default domain that any thread may end; returns its\n"
+             "number, or None while no tool listens. ValueError for a name with a zero byte.");
+
+static PyObject *nvtx_range_start(PyObject *module, PyObject *name) {
+    struct mu_state *state = mu_state_of(module);
+    struct mu_py_text text;
+    if (mu_py_utf8(name, "name", &text) < 0 || attach_nvtx(state) < 0) {
+        return NULL;
+    }
+    if (strlen(text.bytes) != (size_t)text.length) {
+        return PyErr_Format(PyExc_ValueError, "name must have no zero byte, not %.200R", name);
+    }
+    if (!mu_nvtx_attached(state->nvtx)) {
+        Py_RETURN_NONE;
+    }
+    return PyLong_FromUnsignedLongLong(mu_nvtx_start(state->nvtx, text.bytes, WINDOW_ARGB));
+}
+
+PyDoc_STRVAR(nvtx_range_end_doc, "nvtx_range_end($module, number, /)\n--\n\n"
+                                 "Ends a range of `nvtx_range_start`.");
+
+static PyObject *nvtx_range_end(PyObject *module, PyObject *number) {
+    unsigned long long range = PyLong_AsUnsignedLongLong(number);
+    if (range == (unsigned long long)-1 && PyErr_Occurred()) {
+        return NULL;
+    }
+    mu_nvtx_end(mu_state_of(module)->nvtx, range);
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef functions[] = {
+    {"nvtx_range_start", nvtx_range_start, METH_O, nvtx_range_start_doc},
+    {"nvtx_range_end", nvtx_range_end, METH_O, nvtx_range_end_doc},
     {"nvtx_state", nvtx_state, METH_NOARGS, nvtx_state_doc},
     {NULL, NULL, 0, NULL},
 };

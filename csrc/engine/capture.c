@@ -134,6 +134,7 @@ int mu_capture_arm(struct mu_capture *capture, const struct mu_capture_spec *spe
         mu_capture_end(capture, waiting, MU_CAPTURE_DISARMED);
     }
     window->state = MU_CAPTURE_ARMED;
+    window->serial = ++capture->serial;
     capture->pending++;
     *index = place;
     return MU_OK;
@@ -282,6 +283,19 @@ static void visit_armed(struct mu_capture *capture, int index, const struct mu_c
     }
 }
 
+/* The window that waits and was armed next after that number, or -1. */
+static int next_armed(const struct mu_capture *capture, uint64_t serial) {
+    int next = -1;
+    for (int i = 0; i < MU_CAPTURE_WINDOWS_MAX; i++) {
+        const struct mu_capture_window *window = &capture->windows[i];
+        if (window->state == MU_CAPTURE_ARMED && window->serial > serial &&
+            (next < 0 || window->serial < capture->windows[next].serial)) {
+            next = i;
+        }
+    }
+    return next;
+}
+
 static struct mu_capture_answer visit(struct mu_capture *capture,
                                       const struct mu_capture_event *event,
                                       enum mu_capture_edge edge, bool raised) {
@@ -292,10 +306,10 @@ static struct mu_capture_answer visit(struct mu_capture *capture,
         answer.closed = capture->open;
         mu_capture_end(capture, capture->open, outcome);
     }
-    for (int i = 0; i < MU_CAPTURE_WINDOWS_MAX; i++) {
-        if (capture->windows[i].state == MU_CAPTURE_ARMED) {
-            visit_armed(capture, i, event, edge, &answer);
-        }
+    for (int i = next_armed(capture, 0); i >= 0;) {
+        uint64_t serial = capture->windows[i].serial;
+        visit_armed(capture, i, event, edge, &answer);
+        i = next_armed(capture, serial);
     }
     return answer;
 }

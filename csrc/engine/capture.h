@@ -89,12 +89,14 @@ struct mu_capture_window {
     uint64_t thread;                /* where it was opened */
     struct mu_capture_text trigger; /* the name of the start gate that opened it */
     int64_t depth;                  /* calls of the trigger that have not ended */
+    uint64_t serial;                /* the number of its arming, from 1 */
 };
 
 struct mu_capture {
     struct mu_capture_window windows[MU_CAPTURE_WINDOWS_MAX];
     int pending; /* windows armed or open */
     int open;    /* index of the open one, -1 for none */
+    uint64_t serial;
 };
 
 /* Indices of windows, -1 for none. What closes closes before the other opens. */
@@ -106,9 +108,10 @@ struct mu_capture_answer {
 void mu_capture_init(struct mu_capture *capture);
 void mu_capture_release(struct mu_capture *capture);
 
-/* Arms a window; `*index` is its place. One that waits under the same id ends as disarmed.
- * MU_ERR_STATE when the window of that id is open, MU_ERR_LIMIT when all places are taken,
- * MU_ERR_ARGUMENT for lists that are too long. */
+/* Arms a window; `*index` is its place. Of those that could open at the same moment the one that
+ * was armed first does. One that waits under the same id ends as disarmed. MU_ERR_STATE when the
+ * window of that id is open, MU_ERR_LIMIT when all places are taken, MU_ERR_ARGUMENT for lists that
+ * are too long. */
 int mu_capture_arm(struct mu_capture *capture, const struct mu_capture_spec *spec, int *index,
                    struct mu_error *err);
 

@@ -97,6 +97,11 @@ static CUresult no_retain(CUcontext *context, CUdevice device) {
     return CUDA_ERROR_NOT_SUPPORTED;
 }
 
+static CUresult no_release(CUdevice device) {
+    (void)device;
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+
 static CUresult no_module(CUmodule *module, const void *image) {
     (void)image;
     *module = NULL;
@@ -188,6 +193,8 @@ static const struct mu_cuda_driver stubs = {
     .device_get = no_ordinal,
     .device_get_attribute = no_attribute,
     .primary_ctx_retain = no_retain,
+    .primary_ctx_release = no_release,
+    .ctx_synchronize = no_profiler,
     .module_load_data = no_module,
     .module_get_function = no_function,
     .launch_kernel = no_launch,
@@ -229,6 +236,8 @@ static const struct driver_function functions[] = {
     {"cuDeviceGet", offsetof(struct mu_cuda_driver, device_get), false},
     {"cuDeviceGetAttribute", offsetof(struct mu_cuda_driver, device_get_attribute), false},
     {"cuDevicePrimaryCtxRetain", offsetof(struct mu_cuda_driver, primary_ctx_retain), false},
+    {"cuDevicePrimaryCtxRelease_v2", offsetof(struct mu_cuda_driver, primary_ctx_release), false},
+    {"cuCtxSynchronize", offsetof(struct mu_cuda_driver, ctx_synchronize), false},
     {"cuModuleLoadData", offsetof(struct mu_cuda_driver, module_load_data), false},
     {"cuModuleGetFunction", offsetof(struct mu_cuda_driver, module_get_function), false},
     {"cuLaunchKernel", offsetof(struct mu_cuda_driver, launch_kernel), false},

@@ -42,6 +42,8 @@ struct mu_cuda_driver {
     CUresult (*device_get)(CUdevice *device, int ordinal);
     CUresult (*device_get_attribute)(int *value, CUdevice_attribute attribute, CUdevice device);
     CUresult (*primary_ctx_retain)(CUcontext *context, CUdevice device);
+    CUresult (*primary_ctx_release)(CUdevice device); /* CUDA 11.0 */
+    CUresult (*ctx_synchronize)(void);
     CUresult (*module_load_data)(CUmodule *module, const void *image);
     CUresult (*module_get_function)(CUfunction *function, CUmodule module, const char *name);
     CUresult (*launch_kernel)(CUfunction function, unsigned int grid_x, unsigned int grid_y,

@@ -309,6 +309,24 @@ void mu_nvtx_mark(const struct mu_nvtx_range *range) {
     }
 }
 
+uint64_t mu_nvtx_start(const struct mu_nvtx *nvtx, const char *name, uint32_t argb) {
+    const nvtxEventAttributes_t attributes = {
+        .version = NVTX_VERSION,
+        .size = NVTX_EVENT_ATTRIB_STRUCT_SIZE,
+        .colorType = NVTX_COLOR_ARGB,
+        .color = argb,
+        .messageType = NVTX_MESSAGE_TYPE_ASCII,
+        .message = {.ascii = name},
+    };
+    return nvtx == NULL ? 0 : nvtxDomainRangeStartEx(NULL, &attributes);
+}
+
+void mu_nvtx_end(const struct mu_nvtx *nvtx, uint64_t range) {
+    if (nvtx != NULL) {
+        nvtxDomainRangeEnd(NULL, range);
+    }
+}
+
 void mu_nvtx_name_thread(const struct mu_nvtx *nvtx, const char *name) {
     if (nvtx != NULL) {
         nvtxNameOsThreadA((uint32_t)syscall(SYS_gettid), name);
@@ -351,6 +369,18 @@ void mu_nvtx_pop(const struct mu_nvtx_range *range) {
 }
 
 void mu_nvtx_mark(const struct mu_nvtx_range *range) {
+    (void)range;
+}
+
+uint64_t mu_nvtx_start(const struct mu_nvtx *nvtx, const char *name, uint32_t argb) {
+    (void)nvtx;
+    (void)name;
+    (void)argb;
+    return 0;
+}
+
+void mu_nvtx_end(const struct mu_nvtx *nvtx, uint64_t range) {
+    (void)nvtx;
     (void)range;
 }
 

@@ -170,7 +170,19 @@ class capture_hook:
     def _event(
         self, controller: CaptureController, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> HookEvent:
-        meta = {**_process.position, **self._fixed}
+        return self._made(controller, {**_process.position, **self._fixed}, args, kwargs)
+
+    def event(self, controller: CaptureController, **least: int) -> HookEvent:
+        """What is reported; `least` is the `meta` that all other overrides."""
+        return self._made(controller, {**least, **_process.position, **self._fixed}, (), {})
+
+    def _made(
+        self,
+        controller: CaptureController,
+        meta: dict[str, Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> HookEvent:
         if self._meta is not None:
             meta.update(self._meta(*args, **kwargs))
         role = _process.role if self._role is None else self._role

@@ -19,10 +19,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from .. import _core
 from ._memory_history import Recording, record
 from ._torch_profile import TorchProfile, export_trace, file_name, free_path
 
@@ -73,49 +75,39 @@ class CudaProfilerBackend(CaptureBackend):
     synchronize: wait for the GPU before both, so that the range holds the work of the calls in it
         and no other. That stops the training for the queue's length; False leaves it alone.
 
-    Without CUDA one warning is logged and nothing is captured.
+    It asks the driver (cuProfilerStart, cuProfilerStop), so that torch is not needed. The context
+    is that of the calling thread, or torch's current device's where the thread has none. Without
+    CUDA one warning is logged and nothing is captured. RuntimeError where the driver refuses.
+    Started or stopped twice, the second call changes nothing.
     """
 
     def __init__(self, synchronize: bool = True) -> None:
+        if not isinstance(synchronize, bool):
+            raise TypeError(f"synchronize must be a bool, not {synchronize!r:.100}")
         self.synchronize = synchronize
         self._warned = False
 
-    def _runtime(self) -> Any:
-        """torch's CUDA runtime, or None with one warning."""
-        import torch
-
-        if torch.cuda.is_available():
-            return torch.cuda.cudart()
-        if not self._warned:
-            self._warned = True
-            _logger.warning("CudaProfilerBackend: CUDA is not available; nothing is captured")
-        return None
-
     def start(self) -> None:
-        """Waits for the GPU if asked to, then cudaProfilerStart."""
-        runtime = self._runtime()
-        if runtime is not None:
-            self._wait()
-            _check(runtime.cudaProfilerStart())
+        """Waits for the GPU if asked to, then cuProfilerStart."""
+        self._switch(True)
 
     def stop(self) -> None:
-        """Waits for the GPU if asked to, then cudaProfilerStop."""
-        runtime = self._runtime()
-        if runtime is not None:
-            self._wait()
-            _check(runtime.cudaProfilerStop())
+        """Waits for the GPU if asked to, then cuProfilerStop."""
+        self._switch(False)
 
-    def _wait(self) -> None:
-        if self.synchronize:
-            import torch
-
-            torch.cuda.synchronize()
+    def _switch(self, start: bool) -> None:
+        if _core.cuda_profiler(start, self.synchronize, _torch_device()) or self._warned:
+            return
+        self._warned = True
+        _logger.warning("CudaProfilerBackend: CUDA is not available; nothing is captured")
 
 
-def _check(code: Any) -> None:
-    import torch
-
-    torch.cuda.check_error(code)
+def _torch_device() -> int:
+    """The number of torch's current CUDA device, -1 where torch uses none."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available():
+        return -1
+    return int(torch.cuda.current_device())
 
 
 class TorchProfilerBackend(CaptureBackend):

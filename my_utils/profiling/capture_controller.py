@@ -23,14 +23,13 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import dataclasses
 import enum
 import logging
 import os
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
 from .. import _core
 from .._core import HookEvent
@@ -41,6 +40,9 @@ from ._capture_hooks import (
     set_position,
     wrapped,
 )
+from ._capture_modules import attach, forward_name, report_passes
+from ._capture_spec import CaptureSpec, StopPolicy, wrong_type
+from ._nvtx_range import begin_range
 from .backends import CaptureBackend, make_backend
 
 if TYPE_CHECKING:
@@ -52,6 +54,7 @@ __all__ = [
     "CaptureState",
     "HookEvent",
     "StopPolicy",
+    "attach",
     "capture_hook",
     "default_controller",
     "set_default_controller",
@@ -62,132 +65,12 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 _package_logger = logging.getLogger("my_utils")
 
 
-class StopPolicy(enum.StrEnum):
-    """When a window closes.
-
-    MANUAL: at `disarm`. ON_TRIGGER_FUNC_EXIT: when the call that opened it returns; calls of the
-    same function inside it, nested or recursive, do not count. ON_STOP_PROFILE_NAME: at the stop
-    gate.
-    """
-
-    MANUAL = "MANUAL"
-    ON_TRIGGER_FUNC_EXIT = "ON_TRIGGER_FUNC_EXIT"
-    ON_STOP_PROFILE_NAME = "ON_STOP_PROFILE_NAME"
-
-
 class CaptureState(enum.StrEnum):
     """IDLE: nothing is armed. ARMED: a window waits. CAPTURING: one is open."""
 
     IDLE = "idle"
     ARMED = "armed"
     CAPTURING = "capturing"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CaptureSpec:
-    """A window, checked. `arm` takes one, or a mapping with these keys.
-
-    window_id: its name, for messages and files.
-    start_profile_names, start_iter, start_mb, start_edge: opens at a function of one of these names
-        in that iteration and micro-batch (None: any), when it begins ("ENTER") or ends ("EXIT").
-    stop_policy: see `StopPolicy`. By default ON_STOP_PROFILE_NAME where stop_profile_names are
-        given, else ON_TRIGGER_FUNC_EXIT.
-    stop_profile_names, stop_iter, stop_mb, stop_edge: the stop gate, used by ON_STOP_PROFILE_NAME
-        only. A stop in a later iteration than stop_iter closes the window as well.
-    roles, ranks: only events of these roles and ranks count; None for all. An event without a role
-        or rank does not pass a filter of that kind.
-    nvtx: True for an NVTX range round the window, named by its id, or the name of the range.
-    backend: what this window starts instead of the controller's backend, as the keywords of
-        `backends.make_backend`: {"tool": "torch", "output_dir": "traces"}. Plain data, so that it
-        travels to the process that captures.
-
-    Raises TypeError or ValueError that names the field.
-    """
-
-    window_id: str
-    start_profile_names: Sequence[str]
-    start_iter: int | None = None
-    start_mb: int | None = None
-    start_edge: str = "ENTER"
-    stop_profile_names: Sequence[str] = ()
-    stop_iter: int | None = None
-    stop_mb: int | None = None
-    stop_edge: str = "EXIT"
-    stop_policy: str | None = None
-    roles: Sequence[str] | None = None
-    ranks: Sequence[int] | None = None
-    nvtx: bool | str = False
-    backend: Mapping[str, Any] | None = None
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.window_id, str) or not self.window_id:
-            raise _wrong("window_id", "a str that is not empty", self.window_id)
-        for name in ("start_profile_names", "stop_profile_names", "roles"):
-            self._check_list(name, str, "str")
-        self._check_list("ranks", int, "int")
-        if not self.start_profile_names:
-            raise ValueError("start_profile_names must name at least one function, not none")
-        for name in ("start_iter", "start_mb", "stop_iter", "stop_mb"):
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-                raise _wrong(name, "an int or None", value)
-        for name in ("start_edge", "stop_edge"):
-            if getattr(self, name) not in ("ENTER", "EXIT"):
-                raise ValueError(f"{name} must be 'ENTER' or 'EXIT', not {getattr(self, name)!r}")
-        if not isinstance(self.nvtx, bool | str):
-            raise _wrong("nvtx", "a bool or a str", self.nvtx)
-        self._check_policy()
-        self._check_backend()
-
-    def _check_list(self, name: str, kind: type, words: str) -> None:
-        value = getattr(self, name)
-        if value is None and name in ("roles", "ranks"):
-            return
-        if isinstance(value, str) or not isinstance(value, Sequence):
-            raise _wrong(name, f"a list of {words}", value)
-        for item in value:
-            if not isinstance(item, kind) or isinstance(item, bool):
-                raise _wrong(name, f"a list of {words}", value)
-        object.__setattr__(self, name, tuple(value))
-
-    def _check_policy(self) -> None:
-        policy = self.stop_policy
-        if policy is None:
-            policy = "ON_STOP_PROFILE_NAME" if self.stop_profile_names else "ON_TRIGGER_FUNC_EXIT"
-        if policy not in list(StopPolicy):
-            allowed = ", ".join(map(repr, map(str, StopPolicy)))
-            raise ValueError(f"stop_policy must be one of {allowed}, not {policy!r}")
-        if policy == StopPolicy.ON_STOP_PROFILE_NAME and not self.stop_profile_names:
-            raise ValueError("stop_profile_names must name a function for ON_STOP_PROFILE_NAME")
-        if policy == StopPolicy.ON_TRIGGER_FUNC_EXIT and self.start_edge == "EXIT":
-            raise ValueError("start_edge must be 'ENTER' for ON_TRIGGER_FUNC_EXIT, not 'EXIT'")
-        object.__setattr__(self, "stop_policy", str(policy))
-
-    def _check_backend(self) -> None:
-        if self.backend is None:
-            return
-        if not isinstance(self.backend, Mapping) or "tool" not in self.backend:
-            raise _wrong("backend", "a mapping with 'tool'", self.backend)
-        try:
-            make_backend(**self.backend)
-        except (TypeError, ValueError) as error:
-            raise type(error)(f"backend: {error}") from error
-
-    @classmethod
-    def from_mapping(cls, mapping: Mapping[str, Any]) -> CaptureSpec:
-        """A spec from the keys of a mapping; TypeError names one that is not known or missing."""
-        fields = {field.name: field for field in dataclasses.fields(cls)}
-        for key in mapping:
-            if key not in fields:
-                raise TypeError(f"a window has no field {key!r}; it has {', '.join(fields)}")
-        for name in ("window_id", "start_profile_names"):
-            if name not in mapping:
-                raise TypeError(f"a window needs the field {name!r}")
-        return cls(**mapping)
-
-
-def _wrong(name: str, allowed: str, value: object) -> TypeError:
-    return TypeError(f"{name} must be {allowed}, not {value!r}")
 
 
 class CaptureController(_core.CaptureWindows):
@@ -200,7 +83,8 @@ class CaptureController(_core.CaptureWindows):
     `hook`, `wrap` and `attach`. They raise TypeError for what is no `HookEvent` and nothing else,
     and let an exception of the function through.
 
-    One window is open at a time. What becomes of a window, in the log and in `outcomes`:
+    One window is open at a time; of those that could open at one moment the one that was armed
+    first does. What becomes of a window, in the log and in `outcomes`:
 
         done        opened, and closed as its policy says
         raised      closed because its trigger, or its stop function, raised
@@ -219,12 +103,12 @@ class CaptureController(_core.CaptureWindows):
         if not callable(getattr(backend, "start", None)) or not callable(
             getattr(backend, "stop", None)
         ):
-            raise _wrong("backend", "an object with start() and stop()", backend)
+            raise wrong_type("backend", "an object with start() and stop()", backend)
         self.backend = backend
         self.logger = _package_logger if logger is None else logger
         self.outcomes: dict[str, str] = {}
         self._specs: dict[str, CaptureSpec] = {}
-        self._ranges: dict[str, bool] = {}
+        self._ranges: dict[str, Callable[[], object] | None] = {}  # end them
         self._made: list[tuple[Mapping[str, Any], CaptureBackend]] = []
         _alive.add(self)
 
@@ -237,7 +121,7 @@ class CaptureController(_core.CaptureWindows):
         """
         if not isinstance(spec, CaptureSpec):
             if not isinstance(spec, Mapping):
-                raise _wrong("spec", "a mapping or a CaptureSpec", spec)
+                raise wrong_type("spec", "a mapping or a CaptureSpec", spec)
             spec = CaptureSpec.from_mapping(spec)
         before = self._specs.get(spec.window_id)
         if self.window != spec.window_id:
@@ -309,13 +193,15 @@ class CaptureController(_core.CaptureWindows):
             self.logger.exception("capture window %s: the backend could not be started", window_id)
             return False
         if spec is not None and spec.nvtx:
-            self._ranges[window_id] = _push_range(spec.nvtx, window_id)
+            name = spec.nvtx if isinstance(spec.nvtx, str) else window_id
+            self._ranges[window_id] = begin_range(name)
         self.logger.info("capture window %s: open", window_id)
         return True
 
     def _close(self, window_id: str) -> None:
-        if self._ranges.pop(window_id, False):
-            _pop_range()
+        end_range = self._ranges.pop(window_id, None)
+        if end_range is not None:
+            end_range()
         try:
             backend = self._backend_of(self._specs.get(window_id))
             stop = getattr(backend, "stop_window", None)
@@ -401,7 +287,7 @@ class CaptureController(_core.CaptureWindows):
     def attach(
         self,
         module: torch.nn.Module,
-        profile_name: str,
+        profile_name: str | None = None,
         *,
         role: str | None = None,
         rank: int | None = None,
@@ -409,33 +295,20 @@ class CaptureController(_core.CaptureWindows):
     ) -> Callable[[], None]:
         """Reports every forward pass of a module; returns a function that detaches it.
 
+        profile_name: what windows name; by default the module's class and ".forward", such as
+            "GPT2Model.forward".
         meta: called before each pass; by default `iter` counts the passes from 0.
+
+        Passes may nest, and come from several threads. A copy of the module reports nothing. With
+        `torch.compile`, attach to what it returns. TypeError for what is no module.
         """
-        passes = 0
-        running: list[HookEvent] = []
+        name = forward_name(module, profile_name)
+        HookEvent(name, None, role, rank)  # raises for what is none
 
-        def before(*_: object) -> None:
-            nonlocal passes
-            found = {"iter": passes} if meta is None else meta()
-            passes += 1
-            event = HookEvent(profile_name, found, role, rank)
-            running.append(event)
-            self.on_enter(event)
+        def event(controller: CaptureController, passes: int) -> HookEvent:
+            return HookEvent(name, {"iter": passes} if meta is None else meta(), role, rank)
 
-        def after(_: object, __: object, output: object) -> None:
-            # torch hands None to hooks of a pass that raised.
-            self.on_exit(running.pop(), raised=output is None)
-
-        handles = (
-            module.register_forward_pre_hook(before),
-            module.register_forward_hook(after, always_call=True),
-        )
-
-        def detach() -> None:
-            for handle in handles:
-                handle.remove()
-
-        return detach
+        return report_passes(module, lambda: self, event)
 
 
 _MEANING = {
@@ -447,23 +320,6 @@ _MEANING = {
     "late": "dropped, its start iteration was over",
     "overlapped": "dropped, another window was open",
 }
-
-
-def _push_range(nvtx: bool | str, window_id: str) -> bool:
-    """An NVTX range, where torch can make one."""
-    import torch
-
-    try:
-        torch.cuda.nvtx.range_push(nvtx if isinstance(nvtx, str) else window_id)
-    except RuntimeError:  # a build without CUDA
-        return False
-    return True
-
-
-def _pop_range() -> None:
-    import torch
-
-    torch.cuda.nvtx.range_pop()
 
 
 # --- the process ---
@@ -487,7 +343,7 @@ os.register_at_fork(after_in_child=_forget_all)
 
 @dataclass
 class _HookEventFields:
-    """The fields, for `dataclasses.fields`, `asdict` and `replace`."""
+    """The fields, for those who look at dataclasses: `fields`, `asdict`, `replace`, subclasses."""
 
     profile_name: str
     meta: dict[str, Any] | None = None
@@ -495,4 +351,6 @@ class _HookEventFields:
     rank: int | None = None
 
 
-HookEvent.__dataclass_fields__ = _HookEventFields.__dataclass_fields__
+for _name in ("__dataclass_fields__", "__dataclass_params__"):
+    setattr(HookEvent, _name, getattr(_HookEventFields, _name))
+HookEvent.__annotations__ = get_type_hints(_HookEventFields)

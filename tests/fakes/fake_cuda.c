@@ -442,14 +442,6 @@ FAKE_API int FAKE(cuThreadExchangeStreamCaptureMode)(int *mode) {
     return leave(code);
 }
 
-FAKE_API int FAKE(cuProfilerStart)(void) {
-    return leave(enter("cuProfilerStart"));
-}
-
-FAKE_API int FAKE(cuProfilerStop)(void) {
-    return leave(enter("cuProfilerStop"));
-}
-
 FAKE_API int FAKE(cuGetErrorName)(int code, const char **name) {
     *name = code == 700 ? "CUDA_ERROR_ILLEGAL_ADDRESS" : "CUDA_ERROR_UNKNOWN";
     return leave(enter("cuGetErrorName"));
@@ -478,8 +470,25 @@ FAKE_API int FAKE(cuDevicePrimaryCtxRetain)(void **context, int device) {
     return leave(code);
 }
 
+FAKE_API int FAKE(cuDevicePrimaryCtxRelease_v2)(int device) {
+    (void)device;
+    return leave(enter("cuDevicePrimaryCtxRelease"));
+}
+
 static int check_context(int code) {
     return code == OK && fake_current == NULL ? NO_CONTEXT : code;
+}
+
+FAKE_API int FAKE(cuCtxSynchronize)(void) {
+    return leave(check_context(enter("cuCtxSynchronize")));
+}
+
+FAKE_API int FAKE(cuProfilerStart)(void) {
+    return leave(check_context(enter("cuProfilerStart")));
+}
+
+FAKE_API int FAKE(cuProfilerStop)(void) {
+    return leave(check_context(enter("cuProfilerStop")));
 }
 
 FAKE_API int FAKE(cuModuleLoadData)(void **module, const void *image) {

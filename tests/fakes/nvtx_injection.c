@@ -21,6 +21,8 @@ enum { MODULE_CORE = 1, MODULE_CORE2 = 5, TABLE_CALLBACKS = 1 };
 enum { CORE_NAME_OS_THREAD_A = 14 };
 enum {
     CORE2_MARK_EX = 1,
+    CORE2_RANGE_START_EX = 2,
+    CORE2_RANGE_END = 3,
     CORE2_RANGE_PUSH_EX = 4,
     CORE2_RANGE_POP = 5,
     CORE2_NAME_CATEGORY_A = 8,
@@ -136,6 +138,17 @@ static int on_pop(struct domain *domain) {
     return 0;
 }
 
+static uint64_t on_start(struct domain *domain, const struct attributes *event) {
+    static uint64_t ranges;
+    uint64_t number = __atomic_add_fetch(&ranges, 1, __ATOMIC_SEQ_CST);
+    write_event("start", domain, event);
+    return number;
+}
+
+static void on_end(struct domain *domain, uint64_t range) {
+    write_line("end\tdomain=%s\trange=%llu", domain_name(domain), (unsigned long long)range);
+}
+
 static void on_mark(struct domain *domain, const struct attributes *event) {
     write_event("mark", domain, event);
 }
@@ -164,6 +177,8 @@ InitializeInjectionNvtx2(const void *(*get_export_table)(uint32_t)) {
     }
     *core[CORE_NAME_OS_THREAD_A] = (function)on_name_thread;
     *core2[CORE2_MARK_EX] = (function)on_mark;
+    *core2[CORE2_RANGE_START_EX] = (function)on_start;
+    *core2[CORE2_RANGE_END] = (function)on_end;
     *core2[CORE2_RANGE_PUSH_EX] = (function)on_push;
     *core2[CORE2_RANGE_POP] = (function)on_pop;
     *core2[CORE2_NAME_CATEGORY_A] = (function)on_name_category;

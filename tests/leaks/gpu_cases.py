@@ -17,6 +17,22 @@ def states(folder: Path) -> Iterator[Callable[[], object]]:
     yield lambda: (_core.cuda_state(), _core.nvtx_state())
 
 
+@case("cuda_profiler", "nvtx_range_end", "nvtx_range_start")
+def windows(folder: Path) -> Iterator[Callable[[], object]]:
+    def action() -> None:
+        assert not _core.cuda_profiler(True, wait=True)
+        assert _core.nvtx_range_start("window") is None
+        _core.nvtx_range_end(1)
+        with suppress(ValueError):
+            _core.cuda_profiler(False, False, -2)
+        with suppress(ValueError):
+            _core.nvtx_range_start("a\0b")
+        with suppress(TypeError):
+            _core.nvtx_range_end("1")  # type: ignore[arg-type]
+
+    yield action
+
+
 @case("gpu_state", "gpu_configure", "gpu_compile")
 def gpu_kernels(folder: Path) -> Iterator[Callable[[], object]]:
     def action() -> None:

@@ -32,6 +32,8 @@ static const struct {
     FAKE_ENTRY(cuDeviceGet),
     FAKE_ENTRY(cuDeviceGetAttribute),
     FAKE_ENTRY(cuDevicePrimaryCtxRetain),
+    FAKE_ENTRY(cuDevicePrimaryCtxRelease_v2),
+    FAKE_ENTRY(cuCtxSynchronize),
     FAKE_ENTRY(cuModuleLoadData),
     FAKE_ENTRY(cuModuleGetFunction),
     FAKE_ENTRY(cuMemPoolCreate),
