@@ -176,6 +176,9 @@ class CompareWithCPU(OpMode):
         except Exception as error:
             self._failed_itself(call.title, error)
             return plan.func(*args, **kwargs)
+        if call.copy.device.type == "meta":
+            self._skip(call, "has no values on the device meta")
+            return plan.func(*args, **kwargs)
         result = self._run(call, args, kwargs)
         written = plan.written(args, kwargs) if plan.writes else []
         try:

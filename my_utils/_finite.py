@@ -44,27 +44,38 @@ class Counts:
         self.elements += tensor.numel()
         if not (tensor.is_floating_point() or tensor.is_complex()):
             return
-        counts = nan_inf_count(_plain(tensor))
-        self.nan += counts.nan
-        self.pos_inf += counts.pos_inf
-        self.neg_inf += counts.neg_inf
+        nan, pos_inf, neg_inf = _counted(tensor)
+        self.nan += nan
+        self.pos_inf += pos_inf
+        self.neg_inf += neg_inf
 
 
-def _plain(tensor: Tensor) -> Tensor:
-    return tensor if tensor.layout is torch.strided else tensor.to_dense()
+def _counted(tensor: Tensor) -> tuple[int, int, int]:
+    """NaN, +Inf, -Inf of a tensor of any layout, on any device."""
+    if tensor.is_nested:
+        tensor = tensor.values()
+    elif tensor.layout is not torch.strided:
+        tensor = tensor.to_dense()
+    if tensor.is_cpu or tensor.is_cuda:
+        counts = nan_inf_count(tensor)
+        return counts.nan, counts.pos_inf, counts.neg_inf
+    if tensor.is_meta:
+        return 0, 0, 0
+    parts = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    masks = (torch.isnan(parts), parts == math.inf, parts == -math.inf)
+    nan, pos_inf, neg_inf = torch.stack([mask.sum() for mask in masks]).tolist()
+    return int(nan), int(pos_inf), int(neg_inf)
 
 
 def is_clean(value: Any) -> bool:
     """Whether all is finite; the fast way, for what nearly always is."""
-    if type(value) is Tensor:
+    if isinstance(value, Tensor):
         if not value.is_floating_point() and not value.is_complex():
             return True
-        counts = nan_inf_count(value if value.layout is torch.strided else value.to_dense())
-        return not (counts.nan or counts.pos_inf or counts.neg_inf)
+        nan, pos_inf, neg_inf = _counted(value)
+        return not (nan or pos_inf or neg_inf)
     if isinstance(value, list | tuple):
-        return all(is_clean(item) for item in value)
-    if isinstance(value, Tensor):
-        return is_clean(value.as_subclass(Tensor))
+        return all(map(is_clean, value))
     return not (isinstance(value, float) and not math.isfinite(value))
 
 

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal
 from ._compare_mode import choose_targets
 from ._finite import Counts, is_clean, is_finding
 from ._module_path import where
+from ._nan_inf_later import Call, LaterCounts
 from ._op_inputs import copied, distinct_tensors, tensors_in
 from ._op_mode import RULE, OpMode, dump_or_say
 from ._op_policy import Action, OpPlan, OpPolicy
@@ -17,6 +18,8 @@ from ._op_policy import Action, OpPlan, OpPolicy
 __all__ = ["NanInfError", "NanInfFinding", "NanInfTracker"]
 
 _SHOWN_A_STEP = 20  # of those that only pass on what came in
+
+_FINDINGS_MAX = 10_000
 
 Role = Literal["producer", "propagator"]
 
@@ -58,8 +61,13 @@ class NanInfTracker(OpMode):
     The arguments are those of `CompareWithCPU`; `verbose` is off unless it is asked for. With
     `dump_error_data` the first producer is written to `output_dir` and raised as `NanInfError`.
 
-    `findings` has what was found in its order, `first` the one to look at: the first producer,
-    an operator whose inputs were clean. Others are propagators.
+    sync: when results on a GPU are looked at. "op": at each operator, which waits for it. "step":
+        the GPU counts NaNs beside its work, and the counts are read at `step()` and at the end of
+        the block; then only NaNs are findings, and the first of them counts as the producer.
+
+    `findings` has what was found in its order, 10,000 at most (`unlisted` counts the others), and
+    `first` the one to look at: the first producer, an operator whose inputs were clean. Others are
+    propagators.
 
     >>> x = torch.tensor([1.0, 0.0])
     >>> with NanInfTracker() as tracker:  # doctest: +ELLIPSIS
@@ -87,9 +95,14 @@ class NanInfTracker(OpMode):
         end_step: int | None = None,
         *,
         target_op: Any = None,
+        sync: Literal["op", "step"] = "op",
         every: int = 1,
         stacks: bool = False,
     ) -> None:
+        if sync not in ("op", "step"):
+            raise ValueError(f"sync must be 'op' or 'step', not {sync!r:.100}")
+        if sync == "step" and dump_error_data:
+            raise ValueError("sync must be 'op' with dump_error_data: later the inputs are gone")
         targets, argument = choose_targets(target_list, target_op)
         super().__init__(
             enabled=enabled,
@@ -105,6 +118,8 @@ class NanInfTracker(OpMode):
         )
         self.dump_error_data = bool(dump_error_data)
         self.findings: list[NanInfFinding] = []
+        self.unlisted = 0
+        self._later = LaterCounts() if sync == "step" else None
         self._quiet = 0  # propagators of this step that were not shown
 
     @property
@@ -118,6 +133,8 @@ class NanInfTracker(OpMode):
             if self.verbose and plan.action is Action.PASS:
                 self._log.line(self._title(plan), " ", plan.reason)
             return plan.func(*args, **kwargs)
+        if self._later is not None:
+            return self._watch_later(plan, self._later, args, kwargs)
         if plan.writes or self.dump_error_data:
             return self._watch_written(plan, args, kwargs)
         result = plan.func(*args, **kwargs)
@@ -127,7 +144,7 @@ class NanInfTracker(OpMode):
             self._failed_itself(self._title(plan), error)
             return result
         if not clean:
-            self._found(plan, (args, kwargs), (args, kwargs), result, result)
+            self._judge(plan, (args, kwargs), (args, kwargs), result, result)
         elif self.verbose:
             self._log.line(self._title(plan), " succeeds to pass ", self.test_name, " test")
         return result
@@ -150,10 +167,50 @@ class NanInfTracker(OpMode):
             self._failed_itself(self._title(plan), error)
             return result
         if not clean:
-            self._found(plan, before, shown or (args, kwargs), result, outputs)
+            self._judge(plan, before, shown or (args, kwargs), result, outputs)
         return result
 
+    def _watch_later(
+        self, plan: OpPlan, later: LaterCounts, args: Any, kwargs: dict[str, Any]
+    ) -> Any:
+        result = plan.func(*args, **kwargs)
+        try:
+            outputs = (result, plan.written(args, kwargs))
+            elements = sum(tensor.numel() for tensor in distinct_tensors(outputs))
+            later.add(Call(self._title(plan), plan.name, where().name, elements), outputs)
+            if later.is_full:
+                self._read(later)
+        except Exception as error:
+            self._failed_itself(self._title(plan), error)
+        return result
+
+    def _read(self, later: LaterCounts) -> None:
+        """With the inputs gone, the first NaN of all is the producer."""
+        for call in later.take():
+            role: Role = "propagator" if self.findings else "producer"
+            finding = NanInfFinding(role=role, step=self.step_cnt, **call._asdict())
+            self._keep(finding)
+            if role == "producer":
+                text = f" fails to pass {self.test_name} test: {_counts_of(finding)}"
+                self._log.line("[WARNING] ", finding.title, text)
+            else:
+                self._log_propagator(finding)
+
     # --- what is found ---
+
+    def _judge(self, plan: OpPlan, before: Any, shown: Any, result: Any, outputs: Any) -> None:
+        try:
+            self._found(plan, before, shown, result, outputs)
+        except NanInfError:
+            raise
+        except Exception as error:
+            self._failed_itself(self._title(plan), error)
+
+    def _keep(self, finding: NanInfFinding) -> None:
+        if len(self.findings) < _FINDINGS_MAX:
+            self.findings.append(finding)
+        else:
+            self.unlisted += 1
 
     def _found(self, plan: OpPlan, before: Any, shown: Any, result: Any, outputs: Any) -> None:
         inputs, after = before, Counts()
@@ -164,7 +221,7 @@ class NanInfTracker(OpMode):
         if not is_finding(plan, inputs, after, tensors_in(shown)):
             return
         finding = self._finding(plan, inputs, after)
-        self.findings.append(finding)
+        self._keep(finding)
         self._log_finding(finding, inputs, shown, result)
         if self.dump_error_data and finding.role == "producer":
             self._dump_and_raise(plan, finding, shown, outputs)
@@ -183,24 +240,28 @@ class NanInfTracker(OpMode):
         )
 
     def _log_finding(self, found: NanInfFinding, inputs: Counts, shown: Any, result: Any) -> None:
-        line = self._log.line
-        counts = (
-            f"{found.nan} NaN, {found.pos_inf} +Inf, {found.neg_inf} -Inf of {found.elements} "
-            "elements"
-        )
         if found.role == "propagator":
-            self._quiet += 1
-            if self._quiet <= _SHOWN_A_STEP:
-                line("[WARNING] ", found.title, f" passes on what came in: {counts}")
+            self._log_propagator(found)
             return
+        line = self._log.line
         came = f"; {inputs.inf} Inf came in" if inputs.inf else "; its inputs are finite"
         line("\n", RULE)
-        line("[WARNING] ", found.title, f" fails to pass {self.test_name} test: {counts}{came}")
+        line(
+            "[WARNING] ",
+            found.title,
+            f" fails to pass {self.test_name} test: {_counts_of(found)}{came}",
+        )
         self._log_call(*shown)
         self._log_output(result)
         self._log_stack()
         line(RULE, "\n")
         self._log.flush()
+
+    def _log_propagator(self, found: NanInfFinding) -> None:
+        self._quiet += 1
+        if self._quiet <= _SHOWN_A_STEP:
+            text = f" passes on what came in: {_counts_of(found)}"
+            self._log.line("[WARNING] ", found.title, text)
 
     def _dump_and_raise(self, plan: OpPlan, found: NanInfFinding, shown: Any, outputs: Any) -> None:
         files, said = dump_or_say(self.output_dir, plan, shown, outputs)
@@ -213,6 +274,8 @@ class NanInfTracker(OpMode):
         super()._begin_step()
 
     def _end_step(self) -> None:
+        if self._later is not None:
+            self._read(self._later)
         if self._quiet > _SHOWN_A_STEP:
             self._log.line(f"[WARNING] {self._quiet - _SHOWN_A_STEP} more passed on what came in")
 
@@ -223,6 +286,12 @@ class NanInfTracker(OpMode):
             self._log.line(f"no NaN and no unexpected Inf in {self.step_cnt + 1} steps")
         else:
             self._log.line(f"first: {first.title} in step {first.step} ({first.role})")
+
+
+def _counts_of(found: NanInfFinding) -> str:
+    return (
+        f"{found.nan} NaN, {found.pos_inf} +Inf, {found.neg_inf} -Inf of {found.elements} elements"
+    )
 
 
 def _except_out(plan: OpPlan, args: Any, kwargs: dict[str, Any]) -> Any:

@@ -131,9 +131,10 @@ class OpMode(TorchDispatchMode):
     def step(self) -> None:
         """Says that a training step has ended: `step_cnt` grows by one. The tool is active while
         `start_step <= step_cnt < end_step`."""
-        self.step_cnt += 1
         if self._entered:
             self._end_step()
+        self.step_cnt += 1
+        if self._entered:
             self._begin_step()
             self._log.flush()
 

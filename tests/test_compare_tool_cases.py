@@ -378,3 +378,18 @@ def test_only_some_elements_of_large_tensors() -> None:
 def test_errors_of_operators_come_through_unchanged() -> None:
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         compared(lambda: torch.mm(torch.ones(2, 3), torch.ones(2, 3)))
+
+
+def test_tensors_without_values() -> None:
+    compare = compared(lambda: torch.ones(3, device="meta").log().add_(1).view(3, 1))
+    assert compare.summary.failed == 0 and compare.summary.skipped == 3
+
+
+def test_an_error_in_the_tool_does_not_reach_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*args: Any) -> Any:
+        raise ValueError("of the tool")
+
+    monkeypatch.setattr("my_utils._op_reference.Reference.run", broken)
+    with CompareWithCPU(verbose=False) as compare:
+        assert torch.ones(2).add(1).tolist() == [2, 2]
+    assert compare.errors == 2

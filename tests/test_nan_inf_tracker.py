@@ -173,3 +173,34 @@ def test_a_clean_run_has_no_findings(capsys: pytest.CaptureFixture[str]) -> None
     assert tracker.findings == [] and tracker.first is None and tracker.errors == 0
     text = capsys.readouterr().out
     assert "[WARNING]" not in text and "no NaN and no unexpected Inf" in text
+
+
+def test_nans_that_are_read_once_a_step(capsys: pytest.CaptureFixture[str]) -> None:
+    with NanInfTracker(sync="step") as tracker:
+        x = torch.tensor([1.0, -1.0])
+        tracker.step()
+        x.log().add_(1).mul(2)
+        torch._foreach_add([x, x.double()], 1.0)
+        assert tracker.findings == []
+        tracker.step()
+        assert roles(tracker) == [
+            ("log", "producer"),
+            ("add_", "propagator"),
+            ("mul", "propagator"),
+        ]
+        x.sqrt()
+    assert tracker.findings[-1].step == 2 and len(tracker.findings) == 4
+    assert "first: torch.ops.aten.log(forward) in step 1 (producer)" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="sync"):
+        NanInfTracker(sync="never")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="sync"):
+        NanInfTracker(sync="step", dump_error_data=True)
+
+
+def test_tensors_without_values_and_of_other_layouts() -> None:
+    def run() -> None:
+        torch.ones(3, device="meta").log().add_(1)
+        torch.eye(3).to_sparse().mul(2)
+        torch.ones(2, dtype=torch.int64).add(1)
+
+    assert tracked(run).findings == []
