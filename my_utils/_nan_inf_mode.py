@@ -69,6 +69,7 @@ class NanInfTracker(OpMode):
     `first` the one to look at: the first producer, an operator whose inputs were clean. Others are
     propagators.
 
+    >>> import torch
     >>> x = torch.tensor([1.0, 0.0])
     >>> with NanInfTracker() as tracker:  # doctest: +ELLIPSIS
     ...     y = (x / x).sum()
