@@ -7,6 +7,8 @@ that a forked child has nothing to write.
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import itertools
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,18 +25,22 @@ class SampleFile:
     """Rows behind those that are there already. Not thread-safe.
 
     A file of that name with the same header goes on; one with another header is set aside, as
-    `<name>.1.csv` and so on. OSError when it cannot be opened. Later trouble is one warning.
+    `<name>.old1.csv` and so on. While somebody writes it, another process or a tracker of this one,
+    the rows go to `<name>.2.csv` and so on. `path` is the file's. OSError when it cannot be opened.
+    Later trouble is one warning.
     """
 
     def __init__(self, path: Path, header: Sequence[str]) -> None:
-        self.path = path
-        first = ",".join(header) + "\n"
+        first = (",".join(header) + "\n").encode()
         path.parent.mkdir(parents=True, exist_ok=True)
-        goes_on = _begins_with(path, first)
-        if not goes_on and path.exists() and path.stat().st_size:
-            _set_aside(path)
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
-        self._pending = bytearray(self._end_of_cut_line() if goes_on else first.encode())
+        self.path, self._file = _opened(path)
+        goes_on = os.fstat(self._file).st_size > 0
+        if goes_on and os.pread(self._file, len(first), 0) != first:
+            _set_aside(self.path)
+            self.drop()
+            self.path, self._file = _opened(self.path)
+            goes_on = False
+        self._pending = bytearray(self._end_of_cut_line() if goes_on else first)
         self.lost = 0
         """Rows that found no room, as the disk was full."""
 
@@ -80,17 +86,29 @@ def quoted(text: str) -> str:
     return text
 
 
-def _begins_with(path: Path, text: str) -> bool:
-    expected = text.encode()
-    try:
-        with open(path, "rb") as file:
-            return file.read(len(expected)) == expected
-    except FileNotFoundError:
-        return False
+def _opened(path: Path) -> tuple[Path, int]:
+    """The first of `path` and its numbered kin that nobody writes, open and locked."""
+    for number in itertools.count(2):
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(file)
+            path = path.with_name(f"{_stem(path)}.{number}{path.suffix}")
+            continue
+        except OSError:  # a file system without locks
+            pass
+        break
+    return path, file
+
+
+def _stem(path: Path) -> str:
+    stem, dot, number = path.stem.rpartition(".")
+    return stem if dot and number.isdigit() else path.stem
 
 
 def _set_aside(path: Path) -> None:
     number = 1
-    while (aside := path.with_suffix(f".{number}{path.suffix}")).exists():
+    while (aside := path.with_suffix(f".old{number}{path.suffix}")).exists():
         number += 1
     path.rename(aside)

@@ -80,7 +80,8 @@ class GPU_Performance_Tracker:
 
     Files: `<prefix>_rank<rank>_performance_profile.csv`, written as it goes, each row at most a
     second late; a file of an earlier run goes on, or is set aside when its columns are others. And
-    `<prefix>_rank<rank>_performance_profile.png`, at the end. Memory is bounded: the plot is made
+    `<prefix>_rank<rank>_performance_profile.png`, at the end. While another tracker writes files of
+    these names, both are numbered: `….2.csv`. Memory is bounded: the plot is made
     of 4,096 buckets at most, which keep the least and the greatest sample.
 
     prefix: of the files, with a folder where wanted, which is made.
@@ -391,7 +392,6 @@ class _Record:
     def __init__(self, base: Path, figures: Sequence[Figure], counters: bool) -> None:
         self.figures = list(figures)
         self.csv = base.with_name(base.name + ".csv")
-        self.png = base.with_name(base.name + ".png")
         self.rank = current_rank()
         self.series = Series([figure.name for figure in figures])
         self.samples = 0
@@ -411,8 +411,13 @@ class _Record:
         header = ["timestamp_unix", "step", "stage", *(figure.name for figure in self.figures)]
         try:
             self._file = SampleFile(self.csv, header)
+            self.csv = self._file.path
         except OSError as error:
             _logger.warning("the performance tracker cannot write %s: %s", self.csv, error.strerror)
+
+    @property
+    def png(self) -> Path:
+        return self.csv.with_suffix(".png")
 
     def close(self) -> None:
         with self._lock:

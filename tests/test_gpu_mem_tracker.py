@@ -246,8 +246,43 @@ def test_a_file_of_an_earlier_run_goes_on_or_is_set_aside(tmp_path: Path) -> Non
     path.write_text("something else\n", encoding="utf-8")
     with tracker(tmp_path):
         pass
-    assert (tmp_path / "run_rank0_performance_profile.1.csv").read_text() == "something else\n"
+    assert (tmp_path / "run_rank0_performance_profile.old1.csv").read_text() == "something else\n"
     assert rows_of(path)
+
+
+def test_two_trackers_of_a_name_have_files_of_their_own(
+    run_python: RunPython, tmp_path: Path
+) -> None:
+    done = run_python("-c", """if True:
+        import os, sys, time
+        sys.modules["torch"] = None
+        from my_utils.gpu_mem_tracker import GPU_Performance_Tracker
+        def tracker():
+            return GPU_Performance_Tracker("run", 0.005, False)
+        first, second = tracker(), tracker()
+        with first, second:
+            time.sleep(0.05)
+            if os.fork() == 0:
+                with tracker() as third:
+                    time.sleep(0.05)
+                print(third.csv_path.name, third.plot_path.name, flush=True)
+                os._exit(0)
+            assert os.wait()[1] == 0
+        with second:
+            pass
+        assert first.samples > 2 and second.samples > 2
+        print(first.csv_path.name, second.csv_path.name)
+    """)  # fmt: skip
+    base = "run_rank0_performance_profile"
+    assert done.stdout.split() == [
+        f"{base}.3.csv", f"{base}.3.png", f"{base}.csv", f"{base}.2.csv"
+    ], done.stderr  # fmt: skip
+    assert sorted(os.listdir(tmp_path)) == sorted(
+        f"{base}{number}.{kind}" for number in ("", ".2", ".3") for kind in ("csv", "png")
+    )
+    for number in ("", ".2", ".3"):
+        times = [row["timestamp_unix"] for row in rows_of(tmp_path / f"{base}{number}.csv")]
+        assert times == sorted(set(times)) and len(times) > 2
 
 
 def test_files_that_cannot_be_written(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
