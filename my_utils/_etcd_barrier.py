@@ -21,9 +21,7 @@ write; larger jobs write at intervals only.
 from __future__ import annotations
 
 import json
-import os
 import secrets
-import socket
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -54,10 +52,14 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True)
 class Terms:
-    """The arguments of `etcd_barrier`, checked. seat: the rank, or a name of its own."""
+    """The arguments of `etcd_barrier`, checked.
+
+    seat: the rank, or a name of its own. who: where it runs, for messages.
+    """
 
     keys: Keys
     seat: str
+    who: str
     timeout: float
     interval: float
     lease_s: float
@@ -68,15 +70,11 @@ class _Lost(Exception):
     """This participant's seat is gone, or its round is not known any more: it has to come anew."""
 
 
-def describe_process() -> str:
-    return f"{socket.gethostname()}, pid {os.getpid()}"
-
-
 class Participant(Seat):
     """Comes to the barrier, waits, and leaves: `run` is called once."""
 
     def __init__(self, etcd: Connection, terms: Terms) -> None:
-        value = json.dumps({"id": secrets.token_hex(8), "who": describe_process()}).encode()
+        value = json.dumps({"id": secrets.token_hex(8), "who": terms.who}).encode()
         super().__init__(etcd, terms.keys, terms.seat, value)
         self.terms = terms
         self.began = time.monotonic()
@@ -281,7 +279,7 @@ class Participant(Seat):
             who = json.loads(view.own)["who"]
             raise EtcdBarrierError(
                 f"etcd_barrier {self.keys.prefix!r}: another process came as rank "
-                f"{self.seat} ({who}) and took the place of this one ({describe_process()})",
+                f"{self.seat} ({who}) and took the place of this one ({self.terms.who})",
                 self.keys.prefix,
                 self.keys.world_size,
             )

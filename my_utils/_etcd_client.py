@@ -10,17 +10,29 @@ One thread makes the calls of a connection; a watch is read by a thread of its o
 
 from __future__ import annotations
 
+import os
 import queue
 import secrets
+import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from ._tables import needed
 
-__all__ = ["Connection", "LeaseLost", "Refused", "Tls", "Unreachable", "Watch", "prefix_end"]
+__all__ = [
+    "Connection",
+    "LeaseLost",
+    "Refused",
+    "Tls",
+    "Unreachable",
+    "Watch",
+    "Where",
+    "is_safe_here",
+    "prefix_end",
+]
 
 # A lost peer is found by pings; etcd closes connections that ping oftener than every 5 s.
 _CHANNEL_OPTIONS = (
@@ -55,6 +67,35 @@ class Tls:
     cert_key: str | None = None
 
 
+@dataclass(frozen=True)
+class Where:
+    """An etcd, and how to speak to it: "host:port" of each endpoint; user and password both or
+    none."""
+
+    endpoints: tuple[str, ...]
+    tls: Tls | None = None
+    user: str | None = None
+    password: str | None = None
+
+
+class _Fork:
+    """Whether this process is the copy of one in which gRPC was loaded."""
+
+    of_grpc = False
+
+
+def _note_fork() -> None:
+    _Fork.of_grpc = _Fork.of_grpc or "grpc" in sys.modules
+
+
+os.register_at_fork(after_in_child=_note_fork)
+
+
+def is_safe_here() -> bool:
+    """False in a forked child of a process that had loaded gRPC: calls may hang there for ever."""
+    return not _Fork.of_grpc
+
+
 def prefix_end(prefix: bytes) -> bytes:
     """The end of the range of all keys that start with `prefix`.
 
@@ -66,32 +107,24 @@ def prefix_end(prefix: bytes) -> bytes:
 
 
 class Connection:
-    """A client of the etcd at `endpoints`, a list of "host:port".
+    """A client of an etcd.
 
-    tls: None speaks without. user, password: both or neither.
     call_s: how long one call may take. deadline: a moment of `time.monotonic()` from which on calls
     are given a second only.
     """
 
     def __init__(
-        self,
-        endpoints: Sequence[str],
-        *,
-        tls: Tls | None = None,
-        user: str | None = None,
-        password: str | None = None,
-        call_s: float = 5.0,
-        deadline: float = float("inf"),
+        self, where: Where, *, call_s: float = 5.0, deadline: float = float("inf")
     ) -> None:
         # pyetcd needs grpcio and protobuf, which come with it in the extra.
         self.rpc: Any = needed("pyetcd.etcdrpc", "etcd_barrier", extra="etcd")
         self._grpc: Any = needed("grpc", "etcd_barrier", extra="etcd")
-        self._endpoints = list(endpoints)
-        self._user = user
-        self._password = password
+        self._endpoints = where.endpoints
+        self._user = where.user
+        self._password = where.password
         self._call_s = call_s
         self.deadline = deadline
-        self._credentials = None if tls is None else self._channel_credentials(tls)
+        self._credentials = None if where.tls is None else self._channel_credentials(where.tls)
         self._turn = secrets.randbelow(len(self._endpoints))  # clients spread over the cluster
         self._channel: Any = None
         self._token: str | None = None

@@ -22,9 +22,10 @@ import socket
 from collections.abc import Sequence
 from typing import Any
 
-from ._etcd_barrier import Participant, Terms
-from ._etcd_client import Connection, Refused, Tls
+from ._etcd_barrier import Terms
+from ._etcd_client import Tls, Where, is_safe_here
 from ._etcd_rounds import EtcdBarrierBroken, EtcdBarrierError, EtcdBarrierTimeout, Keys
+from ._etcd_wait import wait, wait_elsewhere
 from ._ranks import check_rank, known_rank
 from ._ranks import world_size as known_world_size
 
@@ -86,34 +87,20 @@ def etcd_barrier(
     comes too late finds the next round, too, and waits there.
 
     An etcd that restarts, loses a member or is unreachable for a while holds the barrier up, and
-    does not end it. Any number of threads may wait at different barriers. A process that has called
-    it may fork, but its children should not call it: gRPC may hang there. Start those that do by
-    spawn. TypeError and ValueError name the argument; ImportError says what to install.
+    does not end it. Any number of threads may wait at different barriers. In a forked child of a
+    process that had loaded gRPC, which may hang there, a process of its own waits for the child.
+    TypeError and ValueError name the argument; ImportError says what to install.
     """
     terms = _terms(prefix, world_size, rank, timeout, interval, lease_s, restart_s)
-    tls = Tls(
-        *[None if path is None else os.fspath(path) for path in (ca_cert, cert_cert, cert_key)]
-    )
     addresses, secure = _endpoints(endpoints, etcd_host, etcd_port)
-    if (cert_cert is None) != (cert_key is None):
-        raise ValueError("cert_cert and cert_key must be given both or not at all")
+    tls = _tls(ca_cert, cert_cert, cert_key)
     if (user is None) != (password is None):
         raise ValueError("user and password must be given both or not at all")
-    etcd = Connection(
-        addresses,
-        tls=tls if secure or tls != Tls() else None,
-        user=user,
-        password=password,
-        call_s=max(1.0, min(5.0, lease_s / 2)),
-    )
-    try:
-        Participant(etcd, terms).run()
-    except Refused as error:
-        raise EtcdBarrierError(
-            f"etcd_barrier {prefix!r}: etcd refuses: {error}", prefix, terms.keys.world_size
-        ) from error
-    finally:
-        etcd.close()
+    where = Where(tuple(addresses), tls if secure or tls != Tls() else None, user, password)
+    if is_safe_here():
+        wait(terms, where)
+    else:
+        wait_elsewhere(terms, where)
     return True
 
 
@@ -136,6 +123,7 @@ def _terms(
     return Terms(
         keys=Keys(prefix.rstrip("/"), size),
         seat=_seat(rank, size),
+        who=f"{socket.gethostname()}, pid {os.getpid()}",
         timeout=math.inf if timeout is None else _seconds("timeout", timeout, 0),
         interval=_seconds("interval", interval, 0),
         lease_s=_seconds("lease_s", lease_s, 1),

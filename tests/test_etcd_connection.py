@@ -246,7 +246,8 @@ def test_user_and_password(tmp_path: Path) -> None:
 
 FORKS = """
 import os, sys
-from my_utils.etcd_utils import etcd_barrier
+from concurrent.futures import ThreadPoolExecutor
+from my_utils.etcd_utils import EtcdBarrierTimeout, etcd_barrier
 
 def statuses(work):
     children = []
@@ -264,15 +265,30 @@ def statuses(work):
 
 port = int(sys.argv[1])
 print(statuses(lambda rank: etcd_barrier("forked", 2, rank=rank, etcd_port=port)))
-etcd_barrier("forks", 1, etcd_port=port)
+with ThreadPoolExecutor(4) as pool:
+    waiting = [pool.submit(etcd_barrier, "threads", 4, rank=r, etcd_port=port) for r in range(4)]
+    print([each.result() for each in waiting])
 print(statuses(lambda rank: None))  # as the workers of a DataLoader
+for _ in range(2):
+    print(statuses(lambda rank: etcd_barrier("forked", 2, rank=rank, etcd_port=port)))
+
+def is_told(rank):
+    try:
+        etcd_barrier("forked", 3, rank=rank, etcd_port=port, timeout=0.2)
+    except EtcdBarrierTimeout as error:
+        assert error.missing[-1] == 2, error.missing
+        return
+    raise AssertionError
+
+print(statuses(is_told))
 """
 
 
 @with_etcd
 def test_processes_that_fork(server: EtcdServer, run_python: RunPython) -> None:
     done = run_python("-c", FORKS, str(server.port))
-    assert done.stdout == "[0, 0]\n[0, 0]\n", done.stderr
+    both_well, threads = "[0, 0]\n", "[True, True, True, True]\n"
+    assert done.stdout == both_well + threads + 4 * both_well, done.stderr
 
 
 @with_etcd
