@@ -1,0 +1,183 @@
+"""Writes a CMakeLists.txt that builds MUSA and C++ sources into a library.
+
+>>> import tempfile
+>>> folder = tempfile.mkdtemp()
+>>> path = CMakeListsGenerator(["/src/k.mu"], ["/src/include"], output_dir=folder).generate()
+>>> "musa_add_library(musa_plugin SHARED" in path.read_text()
+True
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from .._files import whole_file
+
+__all__ = ["CMakeListsGenerator"]
+
+StrPath = str | os.PathLike[str]
+NAME = re.compile(r"[A-Za-z0-9_.+-]+")
+MACRO = re.compile(r"[A-Za-z_]\w*(=.*)?", re.DOTALL)
+
+
+class CMakeListsGenerator:
+    """A CMakeLists.txt for one library.
+
+    Parameters:
+        sources: files; .mu go through mcc, the others through the host's compiler.
+        include_dirs: folders of headers.
+        link_libraries: files or names of libraries, a list or one alone.
+        define_macros: names, `NAME=VALUE`, pairs of both, or a mapping; None for none.
+        project_name: of the CMake project.
+        plugin_name: of the library, which becomes lib<plugin_name>.so.
+        cxx_standard: 20, as torch's headers want it.
+        mcc_flags: further flags for mcc.
+        output_dir: where `generate` writes; the working directory unless told otherwise.
+
+    Relative paths are taken from the working directory. Wrong arguments raise TypeError or
+    ValueError with their name.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[StrPath],
+        include_dirs: Sequence[StrPath] = (),
+        link_libraries: StrPath | Sequence[StrPath] = (),
+        define_macros: Sequence[str | tuple[str, str | None]] | Mapping[str, str] | None = None,
+        project_name: str = "musa_plugin_project",
+        plugin_name: str = "musa_plugin",
+        *,
+        cxx_standard: int = 20,
+        mcc_flags: Sequence[str] = (),
+        output_dir: StrPath = ".",
+    ) -> None:
+        self.sources = _paths("sources", sources)
+        if not self.sources:
+            raise ValueError("sources: at least one file is needed")
+        self.include_dirs = _paths("include_dirs", include_dirs)
+        self.link_libraries = _libraries(link_libraries)
+        self.macros = _macros(define_macros)
+        self.project_name = _name("project_name", project_name)
+        self.plugin_name = _name("plugin_name", plugin_name)
+        if isinstance(cxx_standard, bool) or cxx_standard not in (11, 14, 17, 20, 23, 26):
+            raise ValueError(f"cxx_standard must be 11, 14, 17, 20, 23 or 26, not {cxx_standard!r}")
+        self.cxx_standard = cxx_standard
+        self.mcc_flags = _strings("mcc_flags", mcc_flags)
+        self.output_dir = Path(output_dir)
+
+    def generate(self) -> Path:
+        """Writes CMakeLists.txt, whole or not at all; returns its path."""
+        self.output_dir.mkdir(parents=True, exist_ok=True)
+        path = self.output_dir / "CMakeLists.txt"
+        with whole_file(path) as file:
+            file.write(self.text().encode())
+        return path
+
+    def text(self) -> str:
+        """What `generate` writes."""
+        target = self.plugin_name
+        lines = [
+            "cmake_minimum_required(VERSION 3.18)",
+            f"project({self.project_name} LANGUAGES C CXX)",
+            "",
+            "if(NOT DEFINED MUSA_HOME)",
+            "  if(DEFINED ENV{MUSA_HOME})",
+            "    set(MUSA_HOME $ENV{MUSA_HOME})",
+            "  elseif(DEFINED ENV{MUSA_PATH})",
+            "    set(MUSA_HOME $ENV{MUSA_PATH})",
+            "  else()",
+            "    set(MUSA_HOME /usr/local/musa)",
+            "  endif()",
+            "endif()",
+            "list(APPEND CMAKE_MODULE_PATH ${MUSA_HOME}/cmake)",
+            "find_package(MUSA REQUIRED)",
+            "",
+            f"set(CMAKE_CXX_STANDARD {self.cxx_standard})",
+            "set(CMAKE_CXX_STANDARD_REQUIRED ON)",
+            "set(CMAKE_POSITION_INDEPENDENT_CODE ON)",
+        ]
+        if self.mcc_flags:
+            lines.append(f"list(APPEND MUSA_MCC_FLAGS {_quoted(self.mcc_flags)})")
+        # The module reads folders and macros of the directory for mcc, of the target for C++.
+        if self.include_dirs:
+            lines.append(f"include_directories({_quoted(self.include_dirs)})")
+        if self.macros:
+            lines.append(f"add_definitions({_quoted(['-D' + macro for macro in self.macros])})")
+        lines += [
+            "",
+            f"musa_add_library({target} SHARED",
+            *(f"  {_quoted([source])}" for source in self.sources),
+            ")",
+        ]
+        if self.link_libraries:
+            lines.append(f"target_link_libraries({target} {_quoted(self.link_libraries)})")
+        return "\n".join(lines) + "\n"
+
+
+def _quoted(words: Sequence[str]) -> str:
+    """Arguments as CMake reads them back: nothing in them is a variable or ends a string."""
+    return " ".join('"' + re.sub(r'(["\\$])', r"\\\1", word) + '"' for word in words)
+
+
+def _strings(name: str, values: object) -> list[str]:
+    if isinstance(values, str) or not isinstance(values, Sequence):
+        raise TypeError(f"{name} must be a list, not {values!r}")
+    for value in values:
+        if not isinstance(value, str):
+            raise TypeError(f"{name} must be a list of str, not {value!r} in it")
+    return list(values)
+
+
+def _paths(name: str, paths: object) -> list[str]:
+    if isinstance(paths, str | os.PathLike) or not isinstance(paths, Sequence):
+        raise TypeError(f"{name} must be a list of paths, not {paths!r}")
+    for path in paths:
+        if not isinstance(path, str | os.PathLike):
+            raise TypeError(f"{name} must be a list of paths, not {path!r} in it")
+    return [os.path.abspath(path) for path in paths]
+
+
+def _libraries(libraries: object) -> list[str]:
+    if isinstance(libraries, str | os.PathLike):
+        libraries = [libraries]
+    if not isinstance(libraries, Sequence):
+        raise TypeError(f"link_libraries must be a library or a list, not {libraries!r}")
+    found = []
+    for library in libraries:
+        if not isinstance(library, str | os.PathLike):
+            raise TypeError(f"link_libraries must be a list of paths or names, not {library!r}")
+        text = os.fspath(library)
+        found.append(os.path.abspath(text) if os.sep in text else text)
+    return found
+
+
+def _macros(macros: object) -> list[str]:
+    if macros is None:
+        return []
+    if isinstance(macros, Mapping):
+        macros = list(macros.items())
+    if isinstance(macros, str) or not isinstance(macros, Sequence):
+        raise TypeError(f"define_macros must be a list or a mapping, not {macros!r}")
+    found = []
+    for macro in macros:
+        if isinstance(macro, tuple) and len(macro) == 2:
+            name, value = macro
+            macro = name if value is None else f"{name}={value}"
+        if not isinstance(macro, str):
+            raise TypeError(f"define_macros: a macro is NAME, NAME=VALUE or a pair, not {macro!r}")
+        macro = macro.removeprefix("-D")
+        if not MACRO.fullmatch(macro):
+            raise ValueError(f"define_macros: {macro!r} is no name of a macro")
+        found.append(macro)
+    return found
+
+
+def _name(name: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be a str, not {value!r}")
+    if not NAME.fullmatch(value):
+        raise ValueError(f"{name}={value!r}: letters, digits and _ . + - are allowed")
+    return value

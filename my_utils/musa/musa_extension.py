@@ -1,0 +1,225 @@
+"""Builds C++ and MUSA extensions of PyTorch, as torch.utils.cpp_extension does for CUDA.
+
+    from my_utils.musa.musa_extension import BuildExtension, MUSAExtension
+
+    setup(
+        name="mine",
+        ext_modules=[MUSAExtension("mine._C", ["bind.cpp", "kernel.mu"],
+                                   extra_compile_args={"cxx": ["-O3"], "mcc": ["-O2"]})],
+        cmdclass={"build_ext": BuildExtension},
+    )
+
+Environment: MUSA_HOME or MUSA_PATH (the toolkit), MUDNN_HOME, TORCH_MUSA_ARCH_LIST ("21;22"; flags
+of your own that name an architecture win), MAX_JOBS (compilers at a time; default: the processors).
+The versions of compiler and ABI are checked, and names defined, by torch's own BuildExtension.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import setuptools
+from setuptools.errors import CompileError
+from torch.utils import cpp_extension
+
+from . import _toolkit
+from ._musa_jit import load, load_inline
+
+__all__ = [
+    "BuildExtension",
+    "CppExtension",
+    "MUSAExtension",
+    "include_paths",
+    "library_paths",
+    "load",
+    "load_inline",
+]
+
+CppExtension = cpp_extension.CppExtension
+KEYS = ("cxx", "mcc", "mcc_dlink")
+FORCE_MCC = "force_mcc"
+SUFFIXES = (".mu", ".muh")
+STANDARD = "-std=c++20"  # what torch's headers want
+TORCH_LIBRARIES = ("c10", "torch", "torch_cpu", "torch_python")
+
+
+def include_paths() -> list[str]:
+    """Folders of the headers of torch, MUSA, muDNN and torch_musa, those that are there."""
+    return [*cpp_extension.include_paths(), *_toolkit.folders("include")]
+
+
+def library_paths() -> list[str]:
+    """Folders of the libraries of torch, MUSA, muDNN and torch_musa, those that are there."""
+    return [*cpp_extension.library_paths(), *_toolkit.folders("lib")]
+
+
+def MUSAExtension(
+    name: str, sources: Sequence[str], *args: Any, **kwargs: Any
+) -> setuptools.Extension:
+    """A setuptools.Extension with the headers and libraries of torch and MUSA.
+
+    Takes the arguments of CUDAExtension; in `extra_compile_args`, a list for all compilers or a
+    dict, stand `cxx`, `mcc` (for .mu) and `mcc_dlink` (a link of device code before the link of the
+    extension). The element "force_mcc" of `cxx` compiles C++ sources with mcc as well, which code
+    with `half` needs. Other keys raise ValueError.
+    """
+    flags = kwargs.get("extra_compile_args")
+    if isinstance(flags, Mapping):
+        _check_keys(flags)
+    kwargs["include_dirs"] = [*(kwargs.get("include_dirs") or []), *include_paths()]
+    kwargs["library_dirs"] = [*(kwargs.get("library_dirs") or []), *library_paths()]
+    kwargs["libraries"] = [
+        *(kwargs.get("libraries") or []),
+        *TORCH_LIBRARIES,
+        *_toolkit.libraries(),
+    ]
+    kwargs["language"] = "c++"
+    extension = setuptools.Extension(name, list(sources), *args, **kwargs)
+    extension.uses_musa = True
+    return extension
+
+
+def _check_keys(flags: Mapping[str, object]) -> None:
+    for key, value in flags.items():
+        if key not in KEYS:
+            hint = " (nvcc's flags go to mcc)" if key.startswith("nvcc") else ""
+            raise ValueError(
+                f"extra_compile_args: {key!r} is not allowed{hint}; allowed are {', '.join(KEYS)}"
+            )
+        if isinstance(value, str) or not isinstance(value, Sequence):
+            raise TypeError(f"extra_compile_args[{key!r}] must be a list of flags, not {value!r}")
+
+
+class BuildExtension(cpp_extension.BuildExtension):
+    """torch's BuildExtension, that compiles .mu with mcc; other extensions it builds as torch does.
+
+    `BuildExtension.with_options(no_python_abi_suffix=True, …)` works as there.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        # Its ninja file knows no third compiler; MAX_JOBS is kept here.
+        super().__init__(*args, **{**kwargs, "use_ninja": False})
+
+    def build_extensions(self) -> None:
+        forced = {}
+        for extension in self.extensions:
+            forced[extension.name] = self._prepare(extension)
+        self._forced = forced
+        self.compiler.src_extensions += SUFFIXES
+        super().build_extensions()
+
+    def _prepare(self, extension: setuptools.Extension) -> bool:
+        """All keys are there, `force_mcc` is not; whether it was."""
+        if not getattr(extension, "uses_musa", False):
+            return False
+        flags = extension.extra_compile_args
+        if not isinstance(flags, dict):
+            flags = {"cxx": list(flags or []), "mcc": list(flags or [])}
+        flags = {"cxx": [], "mcc": [], **{key: list(value) for key, value in flags.items()}}
+        is_forced = FORCE_MCC in flags["cxx"]
+        flags["cxx"] = [flag for flag in flags["cxx"] if flag != FORCE_MCC]
+        extension.extra_compile_args = flags
+        return is_forced
+
+    def build_extension(self, ext: setuptools.Extension) -> None:
+        if not getattr(ext, "uses_musa", False):
+            super().build_extension(ext)
+            return
+        compiler = self.compiler
+        torchs = compiler.compile
+        compiler.compile = _Compilation(compiler, ext, self._forced[ext.name]).run
+        try:
+            super().build_extension(ext)
+        finally:
+            compiler.compile = torchs
+
+
+class _Compilation:
+    """The sources of one extension, each with its compiler, several at a time."""
+
+    def __init__(self, compiler: Any, ext: setuptools.Extension, is_forced: bool) -> None:
+        self.compiler = compiler
+        self.flags: dict[str, list[str]] = ext.extra_compile_args
+        self.is_forced = is_forced
+        # torch has put a method of its own in its place on the instance
+        self.compile_cxx = type(compiler)._compile.__get__(compiler)
+
+    def run(
+        self,
+        sources: Sequence[str],
+        output_dir: str | None = None,
+        macros: Any = None,
+        include_dirs: Any = None,
+        debug: bool = False,
+        extra_preargs: Any = None,
+        extra_postargs: Any = None,
+        depends: Any = None,
+    ) -> list[str]:
+        """In place of the compile of distutils; returns the objects."""
+        _, objects, _, options, build = self.compiler._setup_compile(
+            output_dir, macros, include_dirs, list(sources), depends, []
+        )
+        common = self.compiler._get_cc_args(options, debug, extra_preargs)
+        with ThreadPoolExecutor(_jobs()) as pool:
+            running = [
+                pool.submit(self.compile_one, obj, build[obj], common, options)
+                for obj in objects
+                if obj in build
+            ]
+            for each in running:
+                each.result()
+        return [*objects, *self.device_link(objects, output_dir or ".", build)]
+
+    def compile_one(
+        self, obj: str, built_from: tuple[str, str], common: list[str], options: list[str]
+    ) -> None:
+        source, suffix = built_from
+        if self.takes_mcc(source):
+            language = [] if source.endswith(SUFFIXES) else ["-x", "musa"]
+            flags = self.mcc_flags()
+            command = [_toolkit.mcc_path(), *common, "-fPIC", *language, source, "-o", obj, *flags]
+            _run(command)
+            return
+        flags = _with_standard(self.flags["cxx"])
+        self.compile_cxx(obj, source, suffix, common, flags, options)
+
+    def takes_mcc(self, source: str) -> bool:
+        is_cxx = source.endswith((".cpp", ".cc", ".cxx", ".c++"))
+        return source.endswith(SUFFIXES) or (self.is_forced and is_cxx)
+
+    def mcc_flags(self) -> list[str]:
+        given = self.flags["mcc"]
+        return [*_with_standard(given), *_toolkit.arch_flags(given)]
+
+    def device_link(self, objects: list[str], folder: str, build: Mapping[str, Any]) -> list[str]:
+        """One more object where `mcc_dlink` has flags: the device code of the others, linked."""
+        flags = self.flags.get("mcc_dlink")
+        mine = [obj for obj in objects if obj not in build or self.takes_mcc(build[obj][0])]
+        if not flags or not mine:
+            return []
+        linked = os.path.join(folder, "mcc_dlink.o")
+        arch = _toolkit.arch_flags(flags)
+        _run([_toolkit.mcc_path(), *mine, "-o", linked, *flags, *arch])
+        return [linked]
+
+
+def _run(command: Sequence[str]) -> None:
+    print(shlex.join(command), flush=True)
+    status = subprocess.run(command, check=False).returncode
+    if status != 0:
+        raise CompileError(f"{command[0]} ended with status {status}: {shlex.join(command)}")
+
+
+def _with_standard(flags: Sequence[str]) -> list[str]:
+    has_one = any(flag.startswith("-std=") for flag in flags)
+    return list(flags) if has_one else [*flags, STANDARD]
+
+
+def _jobs() -> int:
+    given = os.environ.get("MAX_JOBS", "")
+    return max(1, int(given)) if given.isdigit() else len(os.sched_getaffinity(0))
