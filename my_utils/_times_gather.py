@@ -23,7 +23,7 @@ _CHUNK_BYTES = 4 * 1024 * 1024
 _CHUNKS_MAX = 4096
 _TOGETHER = 64  # ranks whose messages are asked for at a time
 _POLL_MIN_S = 0.0001
-_POLL_MAX_S = 0.02
+_POLL_MAX_S = 0.01
 
 # How long after the deadline a call to the store may take before it counts as hung: its server may
 # be on a host that went away without a word.
@@ -191,7 +191,7 @@ class Exchange:
             if left <= 0:
                 return False
             time.sleep(min(left, pause))
-            pause = min(2 * pause, _POLL_MAX_S)
+            pause = min(1.25 * pause, _POLL_MAX_S)
 
     def _remove(self, rank: int, chunks: int) -> None:
         """The message's first `chunks` parts, as far as they are there."""
