@@ -14,6 +14,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+FILES = {"gather_times.py": ("times.pt", "simulate.png")}  # that a script says it writes
 
 
 def run(*command: str | Path, cwd: Path) -> str:
@@ -64,6 +65,8 @@ def test_runs_as_it_is(script: Path, tmp_path: Path) -> None:
     run(script, cwd=tmp_path)
     if "GlobalLogger" in script.read_text(encoding="utf-8"):
         assert (tmp_path / "logs" / "profile_rank_0.csv").stat().st_size > 1000
+    for name in FILES.get(script.name, ()):
+        assert (tmp_path / name).stat().st_size > 1000, name
     leftovers = [path.name for path in tmp_path.rglob("*.journal*")]
     assert leftovers == []
 
