@@ -1,7 +1,7 @@
 """Inputs and outputs of one call of an operator in files that anyone can read.
 
-`<op>_inputs.pkl` and `<op>_outputs.pkl` are what `torch.save` writes, of plain values that
-`torch.load(weights_only=True)` takes: a dict with
+`<op>_inputs.pkl` and `<op>_outputs.pkl` (`<op>_inputs_rank0.pkl` where there are several ranks) are
+what `torch.save` writes, of plain values that `torch.load(weights_only=True)` takes: a dict with
 
     format, version     "my_utils.op_call", 1
     op                  "aten.addmm.default"
@@ -95,16 +95,20 @@ def _decoded(value: Any) -> Any:
 
 
 def dump_call(
-    folder: Path, stem: str, op: str, inputs: tuple[Any, Any], outputs: tuple[Any, Any]
+    folder: Path,
+    names: tuple[str, str],
+    op: str,
+    inputs: tuple[Any, Any],
+    outputs: tuple[Any, Any],
 ) -> list[Path]:
-    """Writes the four files; returns their paths. `stem` is "torch.ops.aten.addmm" or the same
-    with a rank. OSError where they cannot be written."""
+    """Writes the four files; returns their paths. names: those of the inputs and of the outputs,
+    without an ending. OSError where they cannot be written."""
     folder.mkdir(parents=True, exist_ok=True)
     args, kwargs = inputs
     result, written = outputs
     return [
-        *_write(folder / f"{stem}_inputs", op, "inputs", {"args": tuple(args), "kwargs": kwargs}),
-        *_write(folder / f"{stem}_outputs", op, "outputs", {"result": result, "written": written}),
+        *_write(folder / names[0], op, "inputs", {"args": tuple(args), "kwargs": kwargs}),
+        *_write(folder / names[1], op, "outputs", {"result": result, "written": written}),
     ]
 
 

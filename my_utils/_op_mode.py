@@ -234,7 +234,9 @@ def dump_or_say(folder: Path, plan: OpPlan, inputs: Any, outputs: Any) -> tuple[
     """Writes the files of a failing call; returns them, and a text for people. A full disk must not
     hide what was found."""
     try:
-        files = dump_call(folder, f"{plan.name}{rank_suffix()}", plan.overload, inputs, outputs)
+        suffix = rank_suffix()
+        names = (f"{plan.name}_inputs{suffix}", f"{plan.name}_outputs{suffix}")
+        files = dump_call(folder, names, plan.overload, inputs, outputs)
     except Exception as error:
         said = f"inputs and outputs could not be written: {error}"
         warn_once("op_dump", said)

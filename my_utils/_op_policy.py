@@ -156,7 +156,10 @@ def _short(name: str, item: Any) -> str:
     if not isinstance(item, str) or not item:
         raise TypeError(f"each of {name} must be an operator or its name, not {item!r:.100}")
     short = item.removeprefix("torch.ops.").replace("::", ".")
-    return short if "." in short else f"aten.{short}"
+    first, _, rest = short.partition(".")
+    # "addmm" and "addmm.default" are aten's; so is what is called like a name of aten.
+    bare = not rest or (first != "aten" and hasattr(torch.ops.aten, first))
+    return f"aten.{short}" if bare else short
 
 
 class OpPolicy:

@@ -104,7 +104,9 @@ def test_the_log_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.parametrize("argument", ["target_list", "target_op"])
-@pytest.mark.parametrize("name", [ADDMM, "aten.addmm", "addmm", "aten::addmm", aten.addmm])
+@pytest.mark.parametrize(
+    "name", [ADDMM, "aten.addmm", "addmm", "addmm.default", "aten::addmm", aten.addmm]
+)
 def test_only_targets_are_compared(argument: str, name: Any) -> None:
     given: Any = {argument: [name]}
     with CompareWithCPU(verbose=False, **given) as compare:

@@ -179,6 +179,12 @@ with CompareWithCPU(verbose=False, enable_ranks=[0], should_log_to_file=True) as
 assert x.tolist() == [3.0] * 4 and y.tolist() == [1.0, 1.0], (rank, x, y)
 assert compare.summary.failed == 0 and compare.errors == 0
 assert bool(compare.summary.rows) == (rank == 0)
+try:
+    with CompareWithCPU(verbose=False, dump_error_data=True, output_dir="dump", atol=0, rtol=0,
+                        should_log_to_file=True, reference=lambda f, a, k: f(*a, **k) * 1.5):
+        torch.ones(2)
+except RuntimeError as error:
+    assert "torch.ops.aten.ones" in str(error)
 dist.barrier()
 print("good", flush=True)
 """
@@ -186,7 +192,11 @@ print("good", flush=True)
 
 def test_collectives_run_once_on_each_rank(tmp_path: Path) -> None:
     assert run_ranks(COLLECTIVES, 2, tmp_path) == ["good\n"] * 2
-    assert [path.name for path in tmp_path.iterdir()] == ["CompareWithCPU_rank0.log"]
+    assert (tmp_path / "CompareWithCPU_rank0.log").exists()
+    assert not (tmp_path / "CompareWithCPU_rank1.log").exists()
+    dumped = {path.name for path in (tmp_path / "dump").glob("*.pkl")}
+    kinds = [f"{kind}_rank{rank}" for kind in ("inputs", "outputs") for rank in (0, 1)]
+    assert dumped == {f"torch.ops.aten.ones_{kind}.pkl" for kind in kinds}
 
 
 def test_other_libraries_run_twice_only_where_that_is_asked_for() -> None:
