@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+import multiprocessing
 import os
 import pickle
 import subprocess
@@ -436,6 +437,25 @@ controller = CaptureController(Loud())
 controller.arm({"window_id": "w", "start_profile_names": ["f"], "stop_policy": "MANUAL"})
 controller.on_enter(HookEvent("f"))
 """
+
+
+def test_children_of_multiprocessing_close_theirs(tmp_path: Path) -> None:
+    stopped = tmp_path / "stopped"
+
+    class Noting(CaptureBackend):
+        def stop(self) -> None:
+            stopped.touch()
+
+    def work() -> None:
+        controller = CaptureController(Noting())  # nobody holds it at the end
+        controller.arm(window(stop_policy="MANUAL"))
+        call(controller)
+        assert controller.window == "w"
+
+    child = multiprocessing.get_context("fork").Process(target=work)
+    child.start()
+    child.join(60)
+    assert (child.exitcode, stopped.exists()) == (0, True)
 
 
 def test_an_open_window_is_closed_at_exit() -> None:

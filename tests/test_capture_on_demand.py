@@ -146,6 +146,7 @@ def steps_in(path: str) -> list[int]:
     return sorted(int(name.split()[1]) for name in names if name.startswith("step "))
 
 
+@pytest.mark.timeout(320)
 class TestFourRanks:
     def test_those_asked_trace_the_same_steps_and_no_other(
         self, torch_job: Job, run_python: RunPython
@@ -334,6 +335,7 @@ def store_ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Rank
     assert [status for status, _, _ in results] == [0, 0], results
 
 
+@pytest.mark.timeout(320)
 class TestByStore:
     def test_ranks_begin_at_the_same_step(
         self, store_ranks: tuple[Ranks, Path], run_python: RunPython

@@ -231,7 +231,7 @@ def test_from_a_file(tmp_path: Path) -> None:
         ),
         encoding="utf-8",
     )
-    for config in (path, str(path)):
+    for config in (path, str(path), path.read_text(encoding="utf-8")):
         manager = ProfileManager(config)
         assert steps_of(manager) == [10, 20, 40]
         (spec,) = manager.build_specs_to_arm_at_iter(20, 1)
@@ -288,6 +288,12 @@ def test_wrong_files(text: str, line: int, field: str, message: str, tmp_path: P
         ProfileManager(path)
     assert (caught.value.field, caught.value.line) == (field, line)
     assert str(caught.value).startswith(f"{path}, line {line}: {field}")
+
+
+def test_wrong_text() -> None:
+    with pytest.raises(ConfigError, match="the configuration, line 2: tool: ") as caught:
+        ProfileManager("steps: 3\ntool: vtune\n")
+    assert caught.value.line == 2
 
 
 def test_wrong_mappings() -> None:
@@ -542,17 +548,18 @@ class Both(CaptureWorker):
 @ray.remote(num_cpus=0)
 class Critic(CaptureWorker):
     @capture_hook("critic.forward")
-    def forward(self, seconds=0):
-        time.sleep(seconds)
+    def forward(self, until=None):
+        while until is not None and not os.path.exists(until):
+            time.sleep(0.05)
 
-    def step(self, step, seconds=0):
+    def step(self, step, until=None):
         set_position(step)
-        self.forward(seconds)
+        self.forward(until)
 
     def outcomes(self):
         return self.capture.outcomes
 
-manager = ProfileManager({
+config = {
     "tool": "torch" if TORCH else "none",
     "output_dir": folder,
     "steps": [1, 3],
@@ -561,7 +568,9 @@ manager = ProfileManager({
         "actor": {"functions": ["actor.update"], "all_ranks": True},
         "critic": {"functions": ["critic.forward"], "all_ranks": True},
     },
-}, timeout_s=2.5)
+}
+patient, short = ProfileManager(config, timeout_s=60), ProfileManager(config, timeout_s=5)
+free_now = folder + ".free"
 
 both = [Both.options(name=f"both{n}").remote() for n in range(2)]
 critics = [Critic.remote() for _ in range(3)]
@@ -571,15 +580,13 @@ groups = {"rollout": both, "actor": again, "critic": critics}
 for step in range(4):
     if step == 3:
         ray.kill(critics[0])
-        busy = critics[1].step.remote(2, 4)
-    began = time.monotonic()
-    answers = manager.arm_iter(step, 1, groups)
-    took = time.monotonic() - began
+        busy = critics[1].step.remote(2, free_now)
+    answers = (patient if step < 3 else short).arm_iter(step, 1, groups)
     for answer in answers:
         print(json.dumps([step, answer.roles, answer.status, answer.detail, answer.answer]))
     free = critics if step < 3 else critics[2:]
     ray.get([worker.step.remote(step) for worker in both + free])
-print(json.dumps(["took", took < 4]))
+open(free_now, "w").close()
 ray.get([busy, critics[1].step.remote(3)])
 for worker in both + critics[1:]:
     print(json.dumps(ray.get(worker.outcomes.remote())))
@@ -607,8 +614,7 @@ def test_with_actors_of_ray(tmp_path: Path, run_python: RunPython) -> None:
             assert found[0][3] == {"step1.rollout+actor": "armed"}
         else:
             assert statuses == ["armed", "armed", "dead", "busy", "armed"], found
-            assert "ActorDied" in found[2][2] and "2.5 s" in found[3][2]
-    assert ["took", True] in lines
+            assert "ActorDied" in found[2][2] and "no answer within 5 s" in found[3][2]
     outcomes = [line for line in lines if isinstance(line, dict)]
     shared = {"step1.rollout+actor": "done", "step3.rollout+actor": "done"}
     critic = {"step1.critic": "done", "step3.critic": "done"}
@@ -657,6 +663,7 @@ rpc.shutdown()
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(320)
 def test_over_torch_rpc(tmp_path: Path, run_python: RunPython) -> None:
     if not has_torch():
         pytest.skip("torch is not installed")
@@ -667,7 +674,7 @@ def test_over_torch_rpc(tmp_path: Path, run_python: RunPython) -> None:
     }  # fmt: skip
 
     def work(rank: int) -> Any:
-        return run_python(str(script), str(rank), str(tmp_path / "store"), env=env, timeout=100)
+        return run_python(str(script), str(rank), str(tmp_path / "store"), env=env, timeout=300)
 
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         driver, worker = pool.map(work, range(2))

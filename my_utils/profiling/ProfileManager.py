@@ -45,7 +45,8 @@ Spec = dict[str, Any]
 class ProfileManager:
     """Turns a configuration into capture windows, and arms them on the workers.
 
-    config: the path of a YAML file, or a mapping; None is an empty one. Its fields:
+    config: the path of a YAML file, YAML itself (a str of more than one line), or a mapping; None
+        is an empty one. Its fields:
 
         enable            bool, true
         tool              "nsys", "ncu", "cuda", "torch", "torch_memory", "none", or a list of them

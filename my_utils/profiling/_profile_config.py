@@ -110,15 +110,20 @@ class Plan:
 
 
 def read_plan(config: Mapping[str, Any] | str | os.PathLike[str] | None) -> Plan:
-    """The plan of a mapping, or of a YAML file by its path; None is an empty one."""
+    """The plan of a mapping, of a YAML file by its path, or of YAML itself, which is a str of more
+    than one line; None is an empty one."""
     if config is None:
         return _Reader({}, "", {}).plan()
     if isinstance(config, Mapping):
         return _Reader(_plain(config), "", {}).plan()
     if not isinstance(config, str | os.PathLike):
         raise TypeError(f"config must be a path, a mapping or None, not {config!r:.100}")
-    data, lines = _read_yaml(Path(config))
-    return _Reader(data, os.fspath(config), lines).plan()
+    if isinstance(config, str) and "\n" in config:
+        source, text = "the configuration", config
+    else:
+        source, text = os.fspath(config), Path(config).read_text(encoding="utf-8")
+    data, lines = _read_yaml(text, source)
+    return _Reader(data, source, lines).plan()
 
 
 def _plain(value: Any) -> Any:
@@ -267,11 +272,9 @@ def _parts_of(message: str) -> tuple[_Path, str]:
 # --- YAML ---
 
 
-def _read_yaml(path: Path) -> tuple[Any, dict[_Path, int]]:
-    """What a file holds, and the line of each field."""
-    yaml = needed("yaml", f"the configuration {path}")
-    with open(path, encoding="utf-8") as file:
-        text = file.read()
+def _read_yaml(text: str, source: str) -> tuple[Any, dict[_Path, int]]:
+    """What YAML holds, and the line of each field. `source` is for messages."""
+    yaml = needed("yaml", "a configuration in YAML")
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
         data = yaml.safe_load(text)
@@ -279,10 +282,10 @@ def _read_yaml(path: Path) -> tuple[Any, dict[_Path, int]]:
         mark = getattr(error, "problem_mark", None)
         line = None if mark is None else mark.line + 1
         problem = getattr(error, "problem", None) or str(error)
-        raise ConfigError(f"is not YAML: {problem}", "", line, str(path)) from None
+        raise ConfigError(f"is not YAML: {problem}", "", line, source) from None
     lines: dict[_Path, int] = {}
     if root is not None:
-        _note_lines(root, (), lines, str(path), yaml)
+        _note_lines(root, (), lines, source, yaml)
     return {} if data is None else data, lines
 
 

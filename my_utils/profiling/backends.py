@@ -47,7 +47,8 @@ class CaptureBackend:
 
     An exception out of `start` ends the window without a `stop`; one out of `stop` is logged. Both
     run in the thread whose hook opened or closed the window, with no lock of the interpreter held
-    for longer than they hold it themselves.
+    for longer than they hold it themselves. The backends here may be stopped twice, or without a
+    start: then nothing is captured or written.
     """
 
     def start(self) -> None:
@@ -117,8 +118,9 @@ class TorchProfilerBackend(CaptureBackend):
     output_dir: made as needed. rank: for the name; the logger's by default.
     options: keywords for `torch.profiler.profile`, such as `record_shapes=True`.
 
-    While another profiler runs the window is captured by nobody, with a warning. The trace is
-    written under another name first, so that a file with this name is whole.
+    While another profiler runs the window is captured by nobody, with a warning; started twice, the
+    first one goes on. The trace is written under another name first, so that a file with this name
+    is whole.
     """
 
     def __init__(
@@ -162,7 +164,7 @@ class MemorySnapshotBackend(CaptureBackend):
     max_entries: allocator events that are kept at most. A recording that runs already (of
         `MemorySnapshotter`, or of the program) is joined, with its own options, and goes on.
 
-    Without CUDA one warning is logged.
+    Without CUDA one warning is logged. Started twice, the first recording goes on.
     """
 
     def __init__(
@@ -180,7 +182,7 @@ class MemorySnapshotBackend(CaptureBackend):
 
     def start(self) -> None:
         """Begins to record allocations."""
-        if not self._warned:
+        if self._recording is None and not self._warned:
             self._recording = record("MemorySnapshotBackend", max_entries=self.max_entries)
             self._warned = self._recording is None
 

@@ -21,7 +21,6 @@ step 11
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import enum
 import logging
@@ -33,6 +32,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
 from .. import _core
 from .._core import HookEvent
+from .._process_end import call_at_end
 from ._capture_hooks import (
     capture_hook,
     default_controller,
@@ -123,6 +123,7 @@ class CaptureController(_core.CaptureWindows):
             if not isinstance(spec, Mapping):
                 raise wrong_type("spec", "a mapping or a CaptureSpec", spec)
             spec = CaptureSpec.from_mapping(spec)
+        call_at_end(_close_all)
         before = self._specs.get(spec.window_id)
         if self.window != spec.window_id:
             self._specs[spec.window_id] = spec  # first: another thread may open it at once
@@ -192,6 +193,7 @@ class CaptureController(_core.CaptureWindows):
         except Exception:
             self.logger.exception("capture window %s: the backend could not be started", window_id)
             return False
+        _capturing.add(self)
         if spec is not None and spec.nvtx:
             name = spec.nvtx if isinstance(spec.nvtx, str) else window_id
             self._ranges[window_id] = begin_range(name)
@@ -199,6 +201,7 @@ class CaptureController(_core.CaptureWindows):
         return True
 
     def _close(self, window_id: str) -> None:
+        _capturing.discard(self)
         end_range = self._ranges.pop(window_id, None)
         if end_range is not None:
             end_range()
@@ -325,15 +328,16 @@ _MEANING = {
 # --- the process ---
 
 _alive: weakref.WeakSet[CaptureController] = weakref.WeakSet()
+_capturing: set[CaptureController] = set()  # those with an open window, which must be closed
 
 
-@atexit.register
 def _close_all() -> None:
     for controller in list(_alive):
         controller.disarm()
 
 
 def _forget_all() -> None:
+    _capturing.clear()
     for controller in list(_alive):
         controller.forget_all()
 
