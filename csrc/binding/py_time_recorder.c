@@ -304,6 +304,28 @@ static PyObject *recorder_names(PyObject *object, PyObject *Py_UNUSED(ignored)) 
     return names;
 }
 
+static int append_total(PyObject *totals, PyObject *name, const struct mu_samples *samples) {
+    PyObject *total = Py_BuildValue("(OKK)", name, (unsigned long long)mu_samples_total(samples),
+                                    (unsigned long long)mu_samples_sum(samples));
+    int status = total == NULL ? -1 : PyList_Append(totals, total);
+    Py_XDECREF(total);
+    return status;
+}
+
+static PyObject *recorder_totals(PyObject *object, PyObject *Py_UNUSED(ignored)) {
+    struct time_recorder *self = (struct time_recorder *)object;
+    PyObject *totals = PyList_New(0);
+    PyObject *name, *place;
+    Py_ssize_t position = 0;
+    while (totals != NULL && PyDict_Next(self->index, &position, &name, &place)) {
+        const struct mu_samples *samples = self->series[PyLong_AsSize_t(place)];
+        if (mu_samples_total(samples) > 0 && append_total(totals, name, samples) < 0) {
+            Py_CLEAR(totals);
+        }
+    }
+    return totals;
+}
+
 /* The durations of an argument; NULL with TypeError or KeyError. */
 static struct mu_samples *asked_for(PyObject *object, PyObject *name) {
     PyObject *exact = mu_py_exact_name(name, "name");
@@ -458,6 +480,8 @@ PyDoc_STRVAR(samples_doc,
              "samples($self, name, /)\n--\n\n"
              "The first durations in their order, at most `max_samples`, as bytes: uint64 of\n"
              "nanoseconds. KeyError for a name without any.");
+PyDoc_STRVAR(totals_doc, "totals($self)\n--\n\n"
+                         "(name, count, sum in ns) of each name, in the order in which they came.");
 PyDoc_STRVAR(
     summary_doc,
     "summary($self, name, /)\n--\n\n"
@@ -475,6 +499,7 @@ static PyMethodDef recorder_methods[] = {
     {"add", (PyCFunction)(void (*)(void))recorder_add, METH_FASTCALL | METH_KEYWORDS, add_doc},
     {"names", recorder_names, METH_NOARGS, names_doc},
     {"samples", recorder_samples, METH_O, samples_doc},
+    {"totals", recorder_totals, METH_NOARGS, totals_doc},
     {"summary", recorder_summary, METH_O, summary_doc},
     {"clear", recorder_clear_all, METH_NOARGS, clear_doc},
     {NULL, NULL, 0, NULL},

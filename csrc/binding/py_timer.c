@@ -374,6 +374,36 @@ static PyObject *timer_cuda_aggregates(PyObject *object, PyObject *Py_UNUSED(ign
     return all_figures(object, mu_timer_gpu_aggregate);
 }
 
+static int append_totals(struct mu_py_timer *self, uint16_t path, PyObject *list) {
+    struct mu_totals totals;
+    mu_timer_totals(&self->timer, path, &totals);
+    if (totals.count + totals.gpu_count == 0) {
+        return 0;
+    }
+    PyObject *row =
+        Py_BuildValue("(NKKKK)", path_names(self->timer.recorder, path),
+                      (unsigned long long)totals.count, (unsigned long long)totals.sum,
+                      (unsigned long long)totals.gpu_count, (unsigned long long)totals.gpu_sum);
+    int rc = row == NULL ? -1 : PyList_Append(list, row);
+    Py_XDECREF(row);
+    return rc;
+}
+
+static PyObject *timer_totals(PyObject *object, PyObject *Py_UNUSED(ignored)) {
+    struct mu_py_timer *self = (struct mu_py_timer *)object;
+    if (self->timer.recorder == NULL) {
+        not_initialised();
+        return NULL;
+    }
+    PyObject *list = PyList_New(0);
+    for (uint32_t path = 1; list != NULL && path < self->timer.recorder->names.path_count; path++) {
+        if (append_totals(self, (uint16_t)path, list) < 0) {
+            Py_CLEAR(list);
+        }
+    }
+    return list;
+}
+
 static PyObject *timer_register_stage(PyObject *object, PyObject *const *args, Py_ssize_t count,
                                       PyObject *keywords) {
     static const struct mu_py_signature signature = {"register_stage", start_names, 1,
@@ -541,6 +571,10 @@ PyDoc_STRVAR(
 PyDoc_STRVAR(cuda_aggregates_doc,
              "cuda_aggregates($self)\n--\n\n"
              "The same figures of GPU times: of the stages whose times are written already.");
+PyDoc_STRVAR(totals_doc,
+             "totals($self)\n--\n\n"
+             "(names from the outermost on, count, sum, GPU count, GPU sum) of each path of the\n"
+             "whole run, times in ns: what `aggregates` knows in a tenth of the time.");
 PyDoc_STRVAR(register_stage_doc,
              "register_stage($self, stage_name, color='blue', domain_name=None)\n--\n\n"
              "Make a stage's NVTX range known before its first start.\n\n"
@@ -572,6 +606,7 @@ static PyMethodDef inherited_methods[] = {
     {"register_stage", FAST(timer_register_stage), register_stage_doc},
     {"aggregates", timer_aggregates, METH_NOARGS, aggregates_doc},
     {"cuda_aggregates", timer_cuda_aggregates, METH_NOARGS, cuda_aggregates_doc},
+    {"totals", timer_totals, METH_NOARGS, totals_doc},
     {"__init_subclass__", timer_init_subclass, METH_NOARGS | METH_CLASS, NULL},
     {NULL, NULL, 0, NULL},
 };

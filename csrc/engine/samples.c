@@ -66,6 +66,14 @@ uint64_t mu_samples_total(const struct mu_samples *samples) {
     return samples->count + rest;
 }
 
+uint64_t mu_samples_sum(const struct mu_samples *samples) {
+    uint64_t sum = samples->rest == NULL ? 0 : samples->rest->sum;
+    for (size_t i = 0; i < samples->count; i++) {
+        sum += samples->ns[i];
+    }
+    return sum;
+}
+
 void mu_samples_summarise(const struct mu_samples *samples, struct mu_aggregate *into) {
     for (size_t i = 0; i < samples->count; i++) {
         mu_aggregate_add(into, samples->ns[i]);

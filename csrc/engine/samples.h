@@ -39,6 +39,9 @@ static inline void mu_samples_add(struct mu_samples *samples, uint64_t ns) {
 /* How many were added and not lost. */
 uint64_t mu_samples_total(const struct mu_samples *samples);
 
+/* Their sum; takes a moment where many are kept one by one. */
+uint64_t mu_samples_sum(const struct mu_samples *samples);
+
 /* Adds all of them to `into`, which the caller initialised. */
 void mu_samples_summarise(const struct mu_samples *samples, struct mu_aggregate *into);
 

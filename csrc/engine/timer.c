@@ -105,6 +105,32 @@ void mu_timer_aggregate(struct mu_timer *timer, uint16_t path, struct mu_aggrega
     pthread_mutex_unlock(&recorder->registry_lock);
 }
 
+static void add_total(struct mu_aggregate *const *of_paths, uint16_t path, uint64_t *count,
+                      uint64_t *sum) {
+    if (of_paths != NULL && of_paths[path] != NULL) {
+        *count += atomic_load_explicit(&of_paths[path]->count, memory_order_relaxed);
+        *sum += atomic_load_explicit(&of_paths[path]->sum, memory_order_relaxed);
+    }
+}
+
+void mu_timer_totals(struct mu_timer *timer, uint16_t path, struct mu_totals *into) {
+    struct mu_recorder *recorder = timer->recorder;
+    *into = (struct mu_totals){0};
+    mu_recorder_check_fork(recorder);
+    if (path >= MU_PATHS_MAX) {
+        return;
+    }
+    pthread_mutex_lock(&recorder->registry_lock);
+    add_total(timer->retired, path, &into->count, &into->sum);
+    for (struct mu_lane *lane = recorder->lanes; lane != NULL; lane = lane->next) {
+        if (lane->timer == timer) {
+            add_total(lane->aggregates, path, &into->count, &into->sum);
+        }
+    }
+    add_total(timer->gpu, path, &into->gpu_count, &into->gpu_sum);
+    pthread_mutex_unlock(&recorder->registry_lock);
+}
+
 void mu_timer_gpu_aggregate(struct mu_timer *timer, uint16_t path, struct mu_aggregate *into) {
     struct mu_recorder *recorder = timer->recorder;
     mu_recorder_check_fork(recorder);

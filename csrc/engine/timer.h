@@ -47,6 +47,14 @@ void mu_timer_aggregate(struct mu_timer *timer, uint16_t path, struct mu_aggrega
 /* The same for GPU times. */
 void mu_timer_gpu_aggregate(struct mu_timer *timer, uint16_t path, struct mu_aggregate *into);
 
+struct mu_totals {
+    uint64_t count, sum;         /* of CPU times, in ns */
+    uint64_t gpu_count, gpu_sum; /* of GPU times */
+};
+
+/* Both in short, for those who look often: without histograms. */
+void mu_timer_totals(struct mu_timer *timer, uint16_t path, struct mu_totals *into);
+
 /* What a GPU span carries home: timer and path in one number. */
 static inline uint32_t mu_timer_gpu_label(const struct mu_timer *timer, uint16_t path) {
     return timer->generation << 21 | timer->index << 12 | path;

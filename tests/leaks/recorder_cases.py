@@ -103,6 +103,7 @@ def warning_hook(folder: Path) -> Iterator[Callable[[], object]]:
     "Timer.step",
     "Timer.synchronize_and_log",
     "Timer.aggregates",
+    "Timer.totals",
     "Timer.tag",
     "Timer.strict",
     "Timer.depth",
@@ -124,6 +125,7 @@ def timer_life(folder: Path) -> Iterator[Callable[[], object]]:
         timer.step()
         timer.synchronize_and_log(wait=False)
         timer.aggregates()
+        timer.totals()
         methods: tuple[Callable[..., object], ...] = (timer.start, timer.stop, timer.time_stage)
         for method in methods:
             with suppress(TypeError):
@@ -191,6 +193,7 @@ def subclasses(folder: Path) -> Iterator[Callable[[], object]]:
     "NoOpTimer.step",
     "NoOpTimer.synchronize_and_log",
     "NoOpTimer.aggregates",
+    "NoOpTimer.totals",
     "NoOpTimer.tag",
     "NoOpTimer.strict",
     "NoOpTimer.depth",
@@ -213,6 +216,7 @@ def no_op_life(folder: Path) -> Iterator[Callable[[], object]]:
         timer.step()
         timer.synchronize_and_log()
         timer.aggregates()
+        timer.totals()
         stage = timer.time_stage("forward")
         with stage:
             pass

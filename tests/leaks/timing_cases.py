@@ -25,6 +25,7 @@ from .harness import case
     "TimeRecorder.names",
     "TimeRecorder.samples",
     "TimeRecorder.summary",
+    "TimeRecorder.totals",
     "enabled_recorders",
 )
 def time_recorders(folder: Path) -> Iterator[Callable[[], object]]:
@@ -36,6 +37,7 @@ def time_recorders(folder: Path) -> Iterator[Callable[[], object]]:
         recorder.names()
         recorder.samples("a")
         recorder.summary("a")
+        recorder.totals()
         with contextlib.suppress(KeyError):
             recorder.summary("b")
         with contextlib.suppress(TypeError):

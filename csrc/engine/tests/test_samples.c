@@ -35,6 +35,7 @@ static void test_above_the_limit(size_t limit) {
     CHECK_INT(samples.count, limit < 300 ? limit : 300);
     CHECK((samples.rest != NULL) == (limit < 300));
     CHECK_INT(mu_samples_total(&samples), 300);
+    CHECK_INT(mu_samples_sum(&samples), sum);
     mu_aggregate_init(&all);
     mu_samples_summarise(&samples, &all);
     CHECK_INT(all.count, 300);
@@ -48,6 +49,7 @@ static void test_above_the_limit(size_t limit) {
     CHECK_INT(in_buckets, 300);
     mu_samples_clear(&samples);
     CHECK_INT(mu_samples_total(&samples), 0);
+    CHECK_INT(mu_samples_sum(&samples), 0);
     CHECK(samples.rest == NULL);
     mu_samples_free(&samples);
 }
