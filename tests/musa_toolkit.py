@@ -58,7 +58,8 @@ class Toolkit:
         source = home / "lib/runtime.c"
         source.write_text("int musaFake(void) { return 42; }\n")
         library = home / "lib/libmusart.so"
-        subprocess.run(["gcc", "-shared", "-fPIC", str(source), "-o", str(library)], check=True)
+        name = f"-Wl,-soname,{library.name}"
+        subprocess.run(["gcc", "-shared", "-fPIC", name, source, "-o", library], check=True)
 
     def calls(self) -> list[list[str]]:
         """The arguments of each call of mcc so far."""
