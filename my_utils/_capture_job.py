@@ -1,35 +1,20 @@
 """Capture on demand, inside the job: requests become windows, between two steps.
 
 `MyTimer.set_step` calls `at_step` while a request waits or a window is pending, and never else.
-Windows are opened and closed by the thread that calls set_step; answers are written by a thread of
-their own, since the log directory may hang. Whatever goes wrong is told to who asked and to the
-log; the training goes on.
 """
 
 from __future__ import annotations
 
 import atexit
-import contextlib
-import json
 import logging
 import os
-import socket
 import threading
-import time
-import weakref
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from . import _core
-from ._control_file import (
-    Request,
-    RequestError,
-    answer_path,
-    captures_folder,
-    checked_answer,
-    read_requests,
-)
-from ._files import whole_file
+from ._capture_answers import tell, tell_also
+from ._capture_window import Window
+from ._control_file import Request, RequestError, read_requests
 from ._ranks import current_rank
 from ._store import default_store
 from ._warnings import warn_once
@@ -38,14 +23,12 @@ if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
     from ._capture_store import Listener
-    from .profiling.capture_controller import CaptureController
 
-__all__ = ["at_step", "listen", "register"]
+__all__ = ["at_step", "listen"]
 
 _logger = logging.getLogger("my_utils")
 
 SEEN_MAX = 1024
-EXIT_WAIT_S = 5.0
 
 _TROUBLES = {
     "stranger": "it belongs to another user",
@@ -53,324 +36,6 @@ _TROUBLES = {
     "not_a_file": "it is no regular file",
     "unreadable": "it cannot be read",
 }
-
-
-# --- answers ---
-
-
-class _Answers:
-    """Writes small files in the background, the newest content of each."""
-
-    def __init__(self) -> None:
-        self.lock = threading.RLock()
-        self.pending: dict[Path, bytes] = {}
-        self.thread: threading.Thread | None = None
-
-    def put(self, path: Path, content: bytes) -> None:
-        with self.lock:
-            self.pending[path] = content
-            if self.thread is not None:
-                return
-            self.thread = threading.Thread(
-                target=self.write_all, name="my_utils-captures", daemon=True
-            )
-            try:
-                self.thread.start()
-                return
-            except RuntimeError:  # the interpreter ends and starts no threads any more
-                pass
-        self.write_all()
-
-    def write_all(self) -> None:
-        while True:
-            with self.lock:
-                if not self.pending:
-                    self.thread = None
-                    return
-                path = next(iter(self.pending))
-                content = self.pending.pop(path)
-            try:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                with whole_file(path) as file:
-                    file.write(content)
-            except OSError as error:
-                warn_once("capture_answer", f"a capture's state could not be written: {error}")
-
-    def finish(self) -> None:
-        thread = self.thread
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(EXIT_WAIT_S)
-
-
-# --- what is captured ---
-
-
-class _Refused(Exception):
-    """Why a window cannot be opened, or holds nothing."""
-
-
-class _Profiler:
-    """A window that a backend of ours fills."""
-
-    def __init__(self, request: Request, folder: Path, rank: int) -> None:
-        from .profiling import backends
-
-        self.request = request
-        self.note = ""
-        self.backend: Any
-        if request.backend == "torch":
-            options = dict.fromkeys(request.options, True)
-            self.backend = backends.TorchProfilerBackend(folder, rank, **options)
-        elif request.backend == "memory":
-            self.backend = backends.MemorySnapshotBackend(folder, rank)
-        elif request.backend == "cuda":
-            self.backend = backends.CudaProfilerBackend()
-        else:
-            self.backend = backends.NoOpBackend()
-
-    def open(self) -> None:
-        from .profiling import _slot
-
-        if self.request.backend == "torch":
-            holder = _slot.holder()
-            if holder is not None:
-                raise _Refused(f"{holder} is profiling, and torch has one profiler a process")
-        elif self.request.backend in ("cuda", "memory"):
-            _need_cuda()
-        if self.request.backend == "cuda" and "NSYS_PROFILING_SESSION_ID" not in os.environ:
-            self.note = "nsys did not start this process; ncu may have"
-        self.backend.start_window(self.request.id)
-
-    def ended(self) -> bool:
-        return False
-
-    def close(self) -> list[str]:
-        self.backend.stop_window(self.request.id)
-        files = _files_of(self.backend)
-        if not files and self.request.backend in ("torch", "memory"):
-            raise _Refused("the profiler was taken away, and wrote nothing; the log may say why")
-        return files
-
-
-def _need_cuda() -> None:
-    try:
-        import torch
-    except ImportError:
-        raise _Refused("torch is not installed") from None
-    if not torch.cuda.is_available():
-        raise _Refused("CUDA is not available")
-
-
-def _files_of(backend: object) -> list[str]:
-    found: list[object] = []
-    for name in ("traces", "snapshots"):
-        found += getattr(backend, name, None) or []
-    for part in getattr(backend, "backends", None) or []:
-        found += _files_of(part)
-    return [os.path.abspath(os.fspath(path)) for path in found]  # type: ignore[call-overload]
-
-
-class _Controllers:
-    """A window that is armed at the capture controllers of the program."""
-
-    def __init__(self, request: Request) -> None:
-        assert request.window is not None
-        self.id = request.id
-        self.spec = {**request.window, "window_id": request.id}
-        self.note = ""
-        self.armed: list[CaptureController] = []
-        self.files_before: list[list[str]] = []
-
-    def open(self) -> None:
-        from .profiling._capture_hooks import default_controller
-
-        controllers = set(_controllers)
-        if (default := default_controller()) is not None:
-            controllers.add(default)
-        if not controllers:
-            raise _Refused(
-                "no CaptureController is registered; see my_utils.capture.register(controller)"
-            )
-        try:
-            for controller in controllers:
-                controller.outcomes.pop(self.id, None)
-                controller.arm(self.spec)
-                self.armed.append(controller)
-                self.files_before.append(_files_of(controller.backend))
-        except (TypeError, ValueError, RuntimeError) as error:
-            self.disarm()
-            raise _Refused(str(error)) from error
-
-    def disarm(self) -> set[str]:
-        """The outcomes; a window that was open at its end is done."""
-        found = set()
-        for controller in self.armed:
-            was_open = controller.window == self.id
-            with contextlib.suppress(RuntimeError):
-                controller.disarm(self.id)
-            outcome = controller.outcomes.get(self.id, "disarmed")
-            found.add("done" if outcome == "disarmed" and was_open else outcome)
-        return found
-
-    def ended(self) -> bool:
-        return all(self.id in controller.outcomes for controller in self.armed)
-
-    def close(self) -> list[str]:
-        outcomes = self.disarm()
-        files: list[str] = []
-        for controller, before in zip(self.armed, self.files_before, strict=True):
-            files += _files_of(controller.backend)[len(before) :]
-        if outcomes == {"disarmed"}:
-            names = ", ".join(self.spec["start_profile_names"])
-            raise _Refused(f"none of {names} was called in these steps, or none that fits")
-        if "done" not in outcomes:
-            raise _Refused(f"the window ended as {', '.join(sorted(outcomes))}")
-        return files
-
-
-# --- windows ---
-
-
-class _Window:
-    """A request that this process obeys, from armed to done or failed."""
-
-    def __init__(self, request: Request, log_dir: str, rank: int) -> None:
-        self.request = request
-        self.rank = rank
-        self.log_dir = log_dir
-        self.state = "waiting"
-        self.opened_at: int | None = None
-        self.steps_done = 0
-        self._last_step = 0
-        self._thread = 0
-        self._timer: weakref.ref[_core.Timer] | None = None
-        self._capture: _Profiler | _Controllers | None = None
-
-    # Several threads may set steps; one opens the window, and the same one closes it.
-
-    def opens_at(self, timer: _core.Timer, step: int) -> bool:
-        """Whether the calling thread has to open it now, which nobody else does then."""
-        if self.state != "waiting" or not self._is_of(timer):
-            return False
-        first = self.request.first_step
-        if first is not None and step < first:
-            return False
-        self.state = "opening"
-        self._thread = threading.get_ident()
-        self._timer = weakref.ref(timer)
-        return True
-
-    def is_late(self, timer: _core.Timer, step: int) -> bool:
-        first = self.request.first_step
-        return first is not None and step > first and self._is_of(timer)
-
-    def _is_of(self, timer: _core.Timer) -> bool:
-        return self.request.tag is None or timer.tag == self.request.tag
-
-    def is_open_here(self) -> bool:
-        return self.state == "open" and self._thread == threading.get_ident()
-
-    def open(self, step: int) -> None:
-        folder = Path(self.request.output_dir or captures_folder(self.log_dir))
-        self.opened_at = self._last_step = step
-        try:
-            if self.request.window is None:
-                self._capture = _Profiler(self.request, folder, self.rank)
-            else:
-                self._capture = _Controllers(self.request)
-            self._capture.open()
-        except Exception as error:
-            self._fail(error)
-            return
-        self.state = "open"
-        # After the profiler's own, so that this one runs before it.
-        atexit.register(self.close_at_exit)
-        self.tell("open")
-
-    def hears_of(self, timer: _core.Timer, step: int) -> None:
-        """A set_step on the thread of the window, of its timer or of another one."""
-        assert self._timer is not None
-        owner = self._timer()
-        if owner is None:
-            self.close(f"its timer was deleted after {self._progress()}")
-        elif owner is timer:
-            self._goes_on(step)
-
-    def _progress(self) -> str:
-        return f"{self.steps_done} of {self.request.steps} steps"
-
-    def _goes_on(self, step: int) -> None:
-        if step != self._last_step:
-            self._last_step = step
-            self.steps_done += 1
-        assert self._capture is not None
-        if self.steps_done >= self.request.steps or self._capture.ended():
-            self.close()
-
-    def close(self, reason: str = "") -> None:
-        assert self._capture is not None
-        self.state = "closing"
-        atexit.unregister(self.close_at_exit)
-        try:
-            files = self._capture.close()
-        except Exception as error:
-            self._fail(error)
-            return
-        self.state = "failed" if reason else "done"
-        self.tell(self.state, reason=reason or self._capture.note, files=files)
-
-    def close_at_exit(self) -> None:
-        if self.state == "open":
-            self.close(f"the process ended after {self._progress()}")
-
-    def give_up(self, reason: str) -> None:
-        self.state = "failed"
-        self.tell("failed", reason=reason)
-
-    def _fail(self, error: Exception) -> None:
-        if isinstance(error, _Refused):
-            self.give_up(str(error))
-        else:
-            _logger.debug("capture %s", self.request.id, exc_info=error)
-            self.give_up(f"{type(error).__name__}: {error}")
-
-    def tell(self, state: str, *, reason: str = "", files: list[str] | None = None) -> None:
-        """To the log, the profile CSV and who asked."""
-        tell(self.request.id, self.rank, self.log_dir, state, reason, files or [], self.opened_at)
-        level = logging.WARNING if state == "failed" else logging.INFO
-        what = "; ".join(filter(None, [reason, *(files or [])]))
-        _logger.log(level, "capture %s: %s%s", self.request.id, state, f": {what}" if what else "")
-        metadata = f"request={self.request.id},state={state}"
-        _core.log_event("my_utils.capture", "INSTANT", None, metadata)
-
-
-def tell(
-    id: str,
-    rank: int,
-    log_dir: str,
-    state: str,
-    reason: str = "",
-    files: list[str] | None = None,
-    opened_at: int | None = None,
-) -> None:
-    """Answers who asked."""
-    answer = {
-        "version": 1,
-        "id": id,
-        "rank": rank,
-        "host": socket.gethostname(),
-        "pid": os.getpid(),
-        "state": state,
-        "reason": reason,
-        "opened_at_step": opened_at,
-        "files": files or [],
-        "time": time.time(),
-    }
-    assert checked_answer(answer) is not None
-    if log_dir:
-        _answers.put(answer_path(log_dir, id, rank), json.dumps(answer).encode() + b"\n")
-    if _listener is not None:
-        _listener.answer(id, rank, answer)
 
 
 # --- the job ---
@@ -382,7 +47,7 @@ class _Job:
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.seen: dict[str, Request] = {}
-        self.windows: list[_Window] = []
+        self.windows: list[Window] = []
         self.offered: list[Request] = []  # from the listener's thread
 
     def at_step(self, timer: _core.Timer, step: int) -> None:
@@ -454,7 +119,7 @@ class _Job:
         log_dir, rank = _place()
         if not request.is_for(rank):
             return
-        window = _Window(request, log_dir, rank)
+        window = Window(request, log_dir, rank)
         if not log_dir and request.output_dir is None:
             window.give_up("this process has no log directory, and no output_dir was given")
             return
@@ -502,6 +167,7 @@ def listen(store: Store | str) -> None:
     if _listener is None or not _listener.alive:
         own = open_store(store)
         _listener = Listener(own, _place()[1], job_size(), _offer)
+        tell_also(_listener.answer)
 
 
 def _listen_to_default_store() -> None:
@@ -516,29 +182,20 @@ def _listen_to_default_store() -> None:
         warn_once("capture_store", f"requests by the store are not heard: {error}")
 
 
-def register(controller: CaptureController) -> None:
-    """See `my_utils.capture.register`."""
-    _controllers.add(controller)
-
-
 # --- the process ---
 
-_controllers: weakref.WeakSet[CaptureController] = weakref.WeakSet()
 _listener: Listener | None = None
 _wants_store = os.environ.get("MY_UTILS_CAPTURE") == "store"
-_answers = _Answers()
 _job = _Job()
-atexit.register(lambda: _answers.finish())
 
 
 def _start_anew_in_child() -> None:
-    """Windows and answers are the parent's."""
-    global _answers, _job, _listener, _wants_store
+    """Windows are the parent's."""
+    global _job, _listener, _wants_store
     for window in _job.windows:
         atexit.unregister(window.close_at_exit)
     if _listener is not None:
         atexit.unregister(_listener.end)
-    _answers = _Answers()
     _job = _Job()
     _listener, _wants_store = None, False
 

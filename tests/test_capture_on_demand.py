@@ -17,7 +17,16 @@ from typing import Any
 
 import pytest
 
-from my_utils import MyTimer, _capture_job, _capture_store, _core, _warnings, capture
+from my_utils import (
+    MyTimer,
+    _capture_answers,
+    _capture_job,
+    _capture_store,
+    _capture_window,
+    _core,
+    _warnings,
+    capture,
+)
 from my_utils._capture_steps import survey
 from my_utils._control_file import (
     CONTROL_NAME,
@@ -131,7 +140,7 @@ def torch_job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
 
 
 def ask(run_python: RunPython, *arguments: object) -> subprocess.CompletedProcess[str]:
-    return run_python("-m", "my_utils.capture", *map(str, arguments))
+    return run_python("-m", "my_utils.capture", *map(str, arguments), timeout=200)
 
 
 def ask_json(run_python: RunPython, *arguments: object) -> tuple[int, dict[str, Any]]:
@@ -447,7 +456,7 @@ class Here:
         )
 
     def answer(self, request: Request) -> dict[str, Any]:
-        wait_until(lambda: _capture_job._answers.thread is None)
+        wait_until(lambda: _capture_answers._answers.thread is None)
         return capture.answers(self.folder, request.id, [0]).get(0, {})
 
     def state(self, request: Request) -> str | None:
@@ -477,7 +486,7 @@ def here(profile: Profile) -> Iterator[Here]:
     for window in _capture_job._job.windows:
         window.close_at_exit()
     _core.watch_steps(False)
-    _capture_job._controllers.clear()
+    _capture_window._controllers.clear()
 
 
 class TestOneProcess:
@@ -608,7 +617,7 @@ class TestOneProcess:
         content = {"my_utils": "control", "version": 1, "requests": [bad, evil, odd, 3, good]}
         replace(here.folder / CONTROL_NAME, json.dumps(content).encode())
         here.step_until(0, lambda: "good" in _capture_job._job.seen)
-        wait_until(lambda: _capture_job._answers.thread is None)
+        wait_until(lambda: _capture_answers._answers.thread is None)
         answers = {id: capture.answers(here.folder, id, [0])[0] for id in ("good", "bad", "odd")}
         assert answers["good"]["state"] == "open"
         assert answers["bad"]["state"] == answers["odd"]["state"] == "failed"
@@ -639,7 +648,7 @@ class TestOneProcess:
             here.step_until_read(0, request)
             for step in (5, 6):
                 here.timer.set_step(step)
-            wait_until(lambda: _capture_job._answers.thread is None)
+            wait_until(lambda: _capture_answers._answers.thread is None)
         messages = [record.getMessage() for record in caplog.records]
         assert len(messages) == 1 and "a capture's state could not be written" in messages[0]
         assert _capture_job._job.windows == []
