@@ -37,7 +37,8 @@ def current_rank() -> int:
 
 def known_rank() -> int | None:
     """As `current_rank`, but None where nothing says it."""
-    from .logger import GlobalLogger, rank_from_environment
+    from ._log_settings import rank_from_environment
+    from .logger import GlobalLogger
 
     if GlobalLogger().is_set_up or _distributed() is not None:
         return current_rank()

@@ -19,19 +19,33 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import io
 import logging
-import numbers
-import operator
 import os
-import re
 import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple, TextIO, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 from . import _core
+from ._log_checks import check_int, exact_ns, reason
+from ._log_events import (
+    TIME_NS_MAX,
+    counter_text,
+    log_event,
+    metadata_text,
+    own_key,
+    own_metadata,
+    warn_of_early_time,
+    with_id,
+)
+from ._log_handlers import ConsoleHandler, FallbackHandler, FlushingFileHandler
+from ._log_settings import (
+    Settings,
+    check_settings,
+    rank_from_environment,
+    world_size_from_environment,
+)
 from ._warnings import forget, warn_once
 
 if TYPE_CHECKING:
@@ -49,33 +63,10 @@ LOGGER_NAME = "my_utils"
 DEFAULT_MAX_CSV_BYTES = 1 << 30
 DEFAULT_KEEP_CSV_BYTES = 16 << 30
 
-# Limits of the C part, in bytes of UTF-8.
-_LABEL_BYTES_MAX = 127
-_MACHINE_BYTES_MAX = 255
-_PATH_BYTES_MAX = 900
-
-# Timestamps and the offset that is added to them stay within 64 bits together.
-_TIME_NS_MAX = 2**62
 _OFFSET_NS_MAX = 2**61 - 1
 _DURATION_NS_MAX = 2**63 - 1
-_STEP_MAX = 2**63 - 1
-_ID_MAX = 10**18 - 1
 # 2000-01-01. What lies before is hardly a Unix time: more likely 0, or time.perf_counter().
 _EARLIEST_LIKELY_NS = 946_684_800 * 10**9
-
-_RANK_VARIABLES = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
-_WORLD_SIZE_VARIABLES = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE")
-
-_ENCODED = str.maketrans({c: f"%{ord(c):02X}" for c in ',="%\r\n'})
-_TO_ENCODE = re.compile(r'[,="%\r\n]')
-_ENCODED_LINE_ENDS = str.maketrans({"\r": "%0D", "\n": "%0A"})
-# Keys with a meaning of their own in a row.
-_RESERVED_KEYS = frozenset(
-    (
-        *("node_id", "parent_id", "tid", "tag", "closed"),
-        *("cuda_ms", "cuda_ts", "cuda_err_ms", "stream", "id"),
-    )
-)
 
 
 class SingletonMeta(type):
@@ -106,139 +97,6 @@ class SingletonMeta(type):
         return instance
 
 
-class FlushingFileHandler(logging.FileHandler):
-    """A file handler whose records reach the file one by one, so that a crash loses none of them.
-
-    Each record is one write at the end of the file: nothing is buffered in the process, and lines
-    of processes that share the file do not mix. Without an `encoding` it is UTF-8, with what cannot
-    be encoded escaped. A write that fails is warned about once for each file and counted in
-    `failed`; it does not raise. Thread-safe.
-
-    >>> import logging, os, tempfile
-    >>> path = os.path.join(tempfile.mkdtemp(), "run.log")
-    >>> handler = FlushingFileHandler(path)
-    >>> handler.emit(logging.makeLogRecord({"msg": "epoch 1"}))
-    >>> open(path).read()
-    'epoch 1\\n'
-    >>> handler.close()
-    """
-
-    def __init__(
-        self,
-        filename: str | os.PathLike[str],
-        mode: str = "a",
-        encoding: str | None = None,
-        delay: bool = False,
-        errors: str | None = None,
-    ) -> None:
-        self.failed = 0
-        super().__init__(filename, mode, encoding or "utf-8", delay, errors or "backslashreplace")
-
-    def _open(self) -> TextIO:  # type: ignore[override]
-        raw = io.FileIO(self.baseFilename, self.mode.replace("t", ""))
-        # TextIOWrapper takes a raw file where nothing is to be buffered, as for `python -u`.
-        return io.TextIOWrapper(
-            cast(IO[bytes], raw), encoding=self.encoding, errors=self.errors, write_through=True
-        )
-
-    def emit(self, record: logging.LogRecord) -> None:
-        super().emit(record)
-        if (record.levelno or 0) >= logging.WARNING and not self.is_in_place():
-            self._show(record)
-
-    def _show(self, record: logging.LogRecord) -> None:
-        """A warning that the file cannot tell is told on stderr, unless a console does so."""
-        handlers = logging.getLogger("my_utils").handlers
-        if not any(isinstance(handler, _ConsoleHandler) for handler in handlers):
-            console = _ConsoleHandler()
-            console.setFormatter(self.formatter)
-            console.handle(record)
-
-    def handleError(self, record: logging.LogRecord) -> None:
-        error = sys.exc_info()[1]
-        self.failed += 1
-        shown = not self.is_in_place()  # by emit
-        if isinstance(error, OSError) and (record.levelno or 0) >= logging.WARNING and not shown:
-            self._show(record)
-        if isinstance(error, OSError):
-            warn_once(
-                f"text_log:{self.baseFilename}",
-                f"cannot write to the text log {self.baseFilename} ({_reason(error)}); "
-                "its messages are lost, the training goes on",
-            )
-        else:
-            super().handleError(record)
-
-    def is_in_place(self) -> bool:
-        """Whether the file still stands under its name."""
-        if self.stream is None:
-            return False
-        try:
-            held = os.fstat(self.stream.fileno())
-            named = os.stat(self.baseFilename)
-        except (OSError, ValueError):
-            return False
-        return os.path.samestat(held, named)
-
-
-class _ConsoleHandler(logging.StreamHandler[TextIO]):
-    """Writes to what sys.stderr is at the time of the message."""
-
-    def __init__(self) -> None:
-        logging.Handler.__init__(self)
-
-    @property
-    def stream(self) -> TextIO:
-        return sys.stderr
-
-    @stream.setter
-    def stream(self, stream: TextIO) -> None:
-        raise AttributeError("the console handler follows sys.stderr")
-
-
-class _FallbackHandler(_ConsoleHandler):
-    """Shows messages before setup(), unless the program has set up logging by itself."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if not logging.getLogger().handlers:
-            super().emit(record)
-
-
-class _Settings(NamedTuple):
-    """The arguments of setup(), checked and complete."""
-
-    log_dir: str
-    rank: int
-    world_size: int
-    label: str
-    level: int
-    console: bool
-    max_csv_bytes: int
-    keep_csv_bytes: int
-    journal_dir: str
-    io: str
-    machine: str
-
-    def text_format(self) -> logging.Formatter:
-        who = f"rank {self.rank}/{self.world_size} {self.label}".rstrip().replace("%", "%%")
-        return logging.Formatter(f"%(asctime)s [{who}] %(levelname)s %(message)s")
-
-    def output(self) -> dict[str, Any]:
-        """What `_core.open_output` takes."""
-        return {
-            "kind": "file",
-            "log_dir": self.log_dir,
-            "rank": self.rank,
-            "world_size": self.world_size,
-            "machine": self.machine,
-            "label": self.label,
-            "io": self.io,
-            "journal_dir": self.journal_dir,
-            "max_csv_bytes": self.max_csv_bytes,
-            "keep_csv_bytes": self.keep_csv_bytes,
-        }
-
-
 class GlobalLogger(metaclass=SingletonMeta):
     """The one logger of a process: text log, profile CSV, and events of the user's own.
 
@@ -261,12 +119,12 @@ class GlobalLogger(metaclass=SingletonMeta):
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._settings: _Settings | None = None
+        self._settings: Settings | None = None
         self._report: dict[str, Any] | None = None
         self._pid = os.getpid()
         self._file_handler: FlushingFileHandler | None = None
-        self._console_handler: _ConsoleHandler | None = None
-        self._fallback_handler: _FallbackHandler | None = None
+        self._console_handler: ConsoleHandler | None = None
+        self._fallback_handler: FallbackHandler | None = None
         self._own_level: int | None = None
         self._exit_registered = False
 
@@ -322,7 +180,7 @@ class GlobalLogger(metaclass=SingletonMeta):
 
         Raises TypeError and ValueError for wrong arguments, and only for these.
         """
-        settings = _check_settings(
+        settings = check_settings(
             log_dir,
             rank,
             world_size,
@@ -354,7 +212,7 @@ class GlobalLogger(metaclass=SingletonMeta):
             self._exit_registered = True
         _finalize_in_worker()
 
-    def _open_profile(self, settings: _Settings) -> tuple[dict[str, Any] | None, str]:
+    def _open_profile(self, settings: Settings) -> tuple[dict[str, Any] | None, str]:
         """The report of the C part; None with the reason when rows go on as before."""
         moved = self._settings is not None and self._settings.output() != settings.output()
         try:
@@ -366,9 +224,9 @@ class GlobalLogger(metaclass=SingletonMeta):
                 _core.close_output()
             return _core.open_output(**settings.output()), ""
         except (OSError, RuntimeError, MemoryError, _core.FormatError) as error:
-            return None, _reason(error)
+            return None, reason(error)
 
-    def _same_files(self, settings: _Settings) -> bool:
+    def _same_files(self, settings: Settings) -> bool:
         """Files of the same names are opened anew only after they were closed."""
         current = self._settings
         return (
@@ -377,7 +235,7 @@ class GlobalLogger(metaclass=SingletonMeta):
             and os.path.realpath(current.log_dir) == os.path.realpath(settings.log_dir)
         )
 
-    def _open_text_log(self, settings: _Settings, report: dict[str, Any] | None) -> str:
+    def _open_text_log(self, settings: Settings, report: dict[str, Any] | None) -> str:
         """Moves the text log to where it belongs; returns why it cannot, "" if it can."""
         label = report["label"] if report is not None else f"rank_{settings.rank}"
         path = os.path.join(settings.log_dir, f"{label}.log")
@@ -387,7 +245,7 @@ class GlobalLogger(metaclass=SingletonMeta):
         try:
             fresh = FlushingFileHandler(path)
         except OSError as error:
-            return _reason(error)
+            return reason(error)
         logger = logging.getLogger(LOGGER_NAME)
         logger.addHandler(fresh)
         if current is not None:
@@ -396,13 +254,13 @@ class GlobalLogger(metaclass=SingletonMeta):
         self._file_handler = fresh
         return ""
 
-    def _configure_logger(self, settings: _Settings) -> None:
+    def _configure_logger(self, settings: Settings) -> None:
         logger = logging.getLogger(LOGGER_NAME)
         formatter = settings.text_format()
         if self._file_handler is not None:
             self._file_handler.setFormatter(formatter)
         if settings.console and self._console_handler is None:
-            self._console_handler = _ConsoleHandler()
+            self._console_handler = ConsoleHandler()
             logger.addHandler(self._console_handler)
         if not settings.console and self._console_handler is not None:
             logger.removeHandler(self._console_handler)
@@ -416,7 +274,7 @@ class GlobalLogger(metaclass=SingletonMeta):
         # A root logger with handlers of its own would print every line a second time.
         logger.propagate = False
 
-    def _tell_failures(self, settings: _Settings, profile: str, text: str) -> None:
+    def _tell_failures(self, settings: Settings, profile: str, text: str) -> None:
         kind = f"setup:{settings.log_dir}"
         if not profile and not text:
             forget(kind)
@@ -486,7 +344,7 @@ class GlobalLogger(metaclass=SingletonMeta):
         logger = logging.getLogger(LOGGER_NAME)
         with self._lock:
             if self._settings is None and self._fallback_handler is None:
-                self._fallback_handler = _FallbackHandler()
+                self._fallback_handler = FallbackHandler()
                 self._fallback_handler.setFormatter(
                     logging.Formatter("%(asctime)s %(levelname)s %(message)s")
                 )
@@ -518,14 +376,14 @@ class GlobalLogger(metaclass=SingletonMeta):
         """The rank that `setup` took; before it, the one that it would take by default."""
         if self._settings is not None:
             return self._settings.rank
-        return _from_environment(_RANK_VARIABLES, 0) or 0
+        return rank_from_environment() or 0
 
     @property
     def world_size(self) -> int:
         """The number of ranks that `setup` took; before it, the one that it would take."""
         if self._settings is not None:
             return self._settings.world_size
-        return _from_environment(_WORLD_SIZE_VARIABLES, 1) or 1
+        return world_size_from_environment() or 1
 
     @property
     def csv_path(self) -> Path | None:
@@ -545,7 +403,7 @@ class GlobalLogger(metaclass=SingletonMeta):
         Raises TypeError for what is no number, ValueError for one that is not finite or above 73
         years.
         """
-        _core.set_time_offset_ns(_exact_ns("offset_s", offset_s, 10**9, _OFFSET_NS_MAX))
+        _core.set_time_offset_ns(exact_ns("offset_s", offset_s, 10**9, _OFFSET_NS_MAX))
 
     def log_profile_event(
         self,
@@ -578,17 +436,15 @@ class GlobalLogger(metaclass=SingletonMeta):
         ...     time.time(), 3, "eval", "END", duration_ms=12.5, metadata={"split": "test, small"})
         """
         if timestamp_ns is None and timestamp is not None:
-            timestamp_ns = _exact_ns("timestamp", timestamp, 10**9, _TIME_NS_MAX)
+            timestamp_ns = exact_ns("timestamp", timestamp, 10**9, TIME_NS_MAX)
         elif timestamp_ns is not None:
-            timestamp_ns = _check_int("timestamp_ns", timestamp_ns, -_TIME_NS_MAX, _TIME_NS_MAX)
+            timestamp_ns = check_int("timestamp_ns", timestamp_ns, -TIME_NS_MAX, TIME_NS_MAX)
         if timestamp_ns is not None and timestamp_ns < _EARLIEST_LIKELY_NS:
-            _warn_of_early_time(event_name, timestamp_ns)
+            warn_of_early_time(event_name, timestamp_ns)
         duration_ns = None
         if duration_ms is not None:
-            duration_ns = _exact_ns("duration_ms", duration_ms, 10**6, _DURATION_NS_MAX)
-        _log_event(
-            event_name, event_type, step, _metadata_text(metadata), timestamp_ns, duration_ns
-        )
+            duration_ns = exact_ns("duration_ms", duration_ms, 10**6, _DURATION_NS_MAX)
+        log_event(event_name, event_type, step, metadata_text(metadata), timestamp_ns, duration_ns)
 
     def instant(
         self,
@@ -602,7 +458,7 @@ class GlobalLogger(metaclass=SingletonMeta):
 
         >>> GlobalLogger().instant("checkpoint", {"path": "model.pt", "bytes": 1024})
         """
-        _log_event(name, "INSTANT", step, _own_metadata(metadata), timestamp_ns)
+        log_event(name, "INSTANT", step, own_metadata(metadata), timestamp_ns)
 
     def counter(
         self,
@@ -623,8 +479,8 @@ class GlobalLogger(metaclass=SingletonMeta):
         series = value if isinstance(value, Mapping) else {"value": value}
         if not series:
             raise ValueError("value must be a number or a mapping with at least one, not empty")
-        pairs = (f"{_own_key(key)}={_counter_text(item)}" for key, item in series.items())
-        _log_event(name, "COUNTER", step, ",".join(pairs), timestamp_ns)
+        pairs = (f"{own_key(key)}={counter_text(item)}" for key, item in series.items())
+        log_event(name, "COUNTER", step, ",".join(pairs), timestamp_ns)
 
     def async_start(
         self,
@@ -643,7 +499,7 @@ class GlobalLogger(metaclass=SingletonMeta):
         >>> logger.async_start("upload", 7, {"bytes": 4096})
         >>> logger.async_end("upload", 7)
         """
-        _log_event(name, "ASYNC_START", step, _with_id(id, metadata), timestamp_ns)
+        log_event(name, "ASYNC_START", step, with_id(id, metadata), timestamp_ns)
 
     def async_end(
         self,
@@ -655,7 +511,7 @@ class GlobalLogger(metaclass=SingletonMeta):
         timestamp_ns: int | None = None,
     ) -> None:
         """Ends what `async_start` began under this name and id."""
-        _log_event(name, "ASYNC_END", step, _with_id(id, metadata), timestamp_ns)
+        log_event(name, "ASYNC_END", step, with_id(id, metadata), timestamp_ns)
 
     def flow_start(
         self,
@@ -674,7 +530,7 @@ class GlobalLogger(metaclass=SingletonMeta):
         >>> logger.flow_start("batch", 12)
         >>> logger.flow_end("batch", 12)
         """
-        _log_event(name, "FLOW_START", step, _with_id(id, metadata), timestamp_ns)
+        log_event(name, "FLOW_START", step, with_id(id, metadata), timestamp_ns)
 
     def flow_end(
         self,
@@ -686,7 +542,7 @@ class GlobalLogger(metaclass=SingletonMeta):
         timestamp_ns: int | None = None,
     ) -> None:
         """Ends the arrow that `flow_start` began under this name and id."""
-        _log_event(name, "FLOW_END", step, _with_id(id, metadata), timestamp_ns)
+        log_event(name, "FLOW_END", step, with_id(id, metadata), timestamp_ns)
 
     def _after_fork_in_child(self) -> None:
         self._lock = threading.RLock()
@@ -706,270 +562,10 @@ def get_global_logger() -> logging.Logger:
     return GlobalLogger().get_logger()
 
 
-# --- arguments -----------------------------------------------------------------------------------
-
-
-def _check_settings(
-    log_dir: object,
-    rank: object,
-    world_size: object,
-    label: object,
-    level: object,
-    console: object,
-    max_csv_bytes: object,
-    keep_csv_bytes: object,
-    journal_dir: object,
-    io: object,
-    machine_id: object,
-) -> _Settings:
-    ranks = _choose_rank(rank, world_size)
-    if not isinstance(console, bool):
-        raise TypeError(f"console must be a bool, not {_kind(console)}")
-    if io not in ("auto", "inline", "background"):
-        raise ValueError(f'io must be "auto", "inline" or "background", not {io!r}')
-    max_bytes = _check_int("max_csv_bytes", max_csv_bytes, 0, _DURATION_NS_MAX)
-    keep_bytes = _check_int("keep_csv_bytes", keep_csv_bytes, 0, _DURATION_NS_MAX)
-    if 0 < keep_bytes < max_bytes:
-        raise ValueError(
-            f"keep_csv_bytes must be 0 (keep all) or at least max_csv_bytes ({max_bytes}), "
-            f"not {keep_bytes}"
-        )
-    if machine_id is None:
-        import socket
-
-        machine_id = socket.gethostname()
-    return _Settings(
-        log_dir=_check_path("log_dir", log_dir),
-        rank=ranks[0],
-        world_size=ranks[1],
-        label=_check_text("extra_log_label", label, _LABEL_BYTES_MAX),
-        level=_check_level(level),
-        console=console,
-        max_csv_bytes=max_bytes,
-        keep_csv_bytes=keep_bytes,
-        journal_dir="" if journal_dir is None else _check_path("journal_dir", journal_dir),
-        io=str(io),
-        machine=_check_text("machine_id", machine_id, _MACHINE_BYTES_MAX),
-    )
-
-
-def _choose_rank(rank: object, world_size: object) -> tuple[int, int]:
-    if world_size is None:
-        chosen_size = _from_environment(_WORLD_SIZE_VARIABLES, 1)
-    else:
-        chosen_size = _check_int("world_size", world_size, 1, 2**31 - 1)
-    if rank is None:
-        chosen_rank = _from_environment(_RANK_VARIABLES, 0) or 0
-    else:
-        chosen_rank = _check_int("rank", rank, 0, 2**31 - 2)
-        if world_size is not None and chosen_size is not None and chosen_rank >= chosen_size:
-            raise ValueError(f"rank must be below world_size ({chosen_size}), not {chosen_rank}")
-    # What only one of the two is known for cannot contradict the other.
-    return chosen_rank, max(chosen_size or 1, chosen_rank + 1)
-
-
-def rank_from_environment() -> int | None:
-    """The rank that a launcher has set; None where none has."""
-    return _from_environment(_RANK_VARIABLES, 0)
-
-
-def _from_environment(variables: tuple[str, ...], least: int) -> int | None:
-    """The first of the variables that holds a number from `least` on."""
-    for name in variables:
-        text = os.environ.get(name, "").strip()
-        if text.isascii() and text.isdigit() and least <= int(text) < 2**31 - 1:
-            return int(text)
-        if text:
-            warn_once(
-                f"environment:{name}",
-                f"{name} in the environment should be a number from {least} on, not {text!r}; "
-                "it is passed over",
-            )
-    return None
-
-
-def _check_path(name: str, value: object) -> str:
-    if not isinstance(value, (str, os.PathLike)):
-        raise TypeError(f"{name} must be a str or a path, not {_kind(value)}")
-    path = os.fspath(value)
-    if not isinstance(path, str):
-        raise TypeError(f"{name} must be a str or a path of str, not one of {_kind(path)}")
-    if not path or "\0" in path:
-        raise ValueError(f"{name} must be a path that is not empty and has no NUL, not {path!r}")
-    # A later os.chdir() must not move the files. There may be no current directory.
-    with contextlib.suppress(OSError):
-        path = os.path.abspath(path)
-    length = len(os.fsencode(path))
-    if length > _PATH_BYTES_MAX:
-        raise ValueError(f"{name} must have at most {_PATH_BYTES_MAX} bytes, not {length}")
-    return path
-
-
-def _check_text(name: str, value: object, most: int) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{name} must be a str, not {_kind(value)}")
-    length = len(value.encode("utf-8", "surrogatepass"))
-    if length > most:
-        raise ValueError(f"{name} must have at most {most} bytes, not {length}")
-    if not value.isprintable():
-        raise ValueError(f"{name} must be printable and on one line, not {value!r}")
-    return value
-
-
-def _check_level(level: object) -> int:
-    if isinstance(level, str):
-        number = logging.getLevelName(level.upper())
-        if not isinstance(number, int):
-            raise ValueError(
-                f"level must be a number or a level's name such as INFO, not {level!r}"
-            )
-        return number
-    return _check_int("level", level, 0, 2**31 - 1)
-
-
-def _check_int(name: str, value: object, low: int, high: int) -> int:
-    if type(value) is int:
-        number = value
-    elif isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise TypeError(f"{name} must be an int, not {_kind(value)}")
-    else:
-        number = operator.index(value)
-    if not low <= number <= high:
-        raise ValueError(f"{name} must be from {low} to {high}, not {number}")
-    return number
-
-
-def _exact_ns(name: str, value: object, unit_ns: int, most: int) -> int:
-    """`value` units of `unit_ns` nanoseconds, rounded once, to the nearest (a tie to even)."""
-    number: Any = value
-    if type(value) is not float and type(value) is not int:
-        if isinstance(value, bool) or not isinstance(value, numbers.Number):
-            raise TypeError(f"{name} must be a number, not {_kind(value)}")
-        if isinstance(value, numbers.Integral):
-            number = operator.index(value)
-    try:
-        numerator, denominator = number.as_integer_ratio()
-    except (AttributeError, TypeError):
-        raise TypeError(f"{name} must be a real number, not {_kind(value)}") from None
-    except (ValueError, OverflowError):
-        raise ValueError(f"{name} must be finite, not {value!r}") from None
-    ns, rest = divmod(numerator * unit_ns, denominator)
-    if 2 * rest > denominator or (2 * rest == denominator and ns % 2 == 1):
-        ns += 1
-    if not -most <= ns <= most:
-        least_unit, most_unit = -most // unit_ns, most // unit_ns
-        raise ValueError(f"{name} must be from {least_unit} to {most_unit}, not {value!r}")
-    return int(ns)
-
-
-def _kind(value: object) -> str:
-    return type(value).__name__
-
-
-def _reason(error: BaseException) -> str:
-    """An error on one line; for the operating system's, what it says of which file."""
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    return " ".join(str(error).split()) or _kind(error)
-
-
-# --- events --------------------------------------------------------------------------------------
-
-
-def _log_event(
-    name: str,
-    event_type: str,
-    step: int | None,
-    metadata: str,
-    timestamp_ns: int | None,
-    duration_ns: int | None = None,
-) -> None:
-    if timestamp_ns is not None:
-        timestamp_ns = _check_int("timestamp_ns", timestamp_ns, -_TIME_NS_MAX, _TIME_NS_MAX)
-    if step is not None:
-        step = _check_int("step", step, -_STEP_MAX - 1, _STEP_MAX)
-    if not isinstance(name, str):
-        raise TypeError(f"event_name must be a str, not {_kind(name)}")
-    _core.log_event(name, event_type, step, metadata, timestamp_ns, duration_ns)
-
-
-def _warn_of_early_time(event_name: str, timestamp_ns: int) -> None:
-    seconds = timestamp_ns / 10**9
-    warn_once(
-        "early_timestamp",
-        f"log_profile_event got the timestamp {seconds:g} s for {event_name!r}, which as Unix time "
-        "is before the year 2000; it is taken as it is, and stands far from all else in a trace. "
-        "None gives the time of now; time.time() is Unix time, time.perf_counter() is not",
-    )
-
-
-def _metadata_text(metadata: object) -> str:
-    """`key=value` pairs as they stand in a row; keys with a meaning keep it."""
-    if metadata is None:
-        return ""
-    if isinstance(metadata, str):
-        return metadata.translate(_ENCODED_LINE_ENDS)
-    if isinstance(metadata, Mapping):
-        return ",".join(f"{_key(key)}={_value_text(value)}" for key, value in metadata.items())
-    raise TypeError(f"metadata must be a str, a mapping or None, not {_kind(metadata)}")
-
-
-def _own_metadata(metadata: object) -> str:
-    """Metadata where no key of a mapping means anything to the readers."""
-    if isinstance(metadata, Mapping):
-        return ",".join(f"{_own_key(key)}={_value_text(value)}" for key, value in metadata.items())
-    return _metadata_text(metadata)
-
-
-def _with_id(id: object, metadata: object) -> str:
-    text = _own_metadata(metadata)
-    number = _check_int("id", id, 0, _ID_MAX)
-    return f"id={number},{text}" if text else f"id={number}"
-
-
-def _key(key: object) -> str:
-    if not isinstance(key, str):
-        raise TypeError(f"keys of metadata must be str, not {_kind(key)}")
-    if not key:
-        raise ValueError("keys of metadata must not be empty")
-    return _encode(key)
-
-
-def _own_key(key: object) -> str:
-    """A reserved key with its first letter encoded: readers show it, and take it for nothing."""
-    text = _key(key)
-    return f"%{ord(text[0]):02X}{text[1:]}" if text in _RESERVED_KEYS else text
-
-
-def _value_text(value: object) -> str:
-    """Numbers so that they read back equal, bools as true and false, None as nothing."""
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, float):
-        return float.__repr__(value)
-    return _encode(str(value))
-
-
-def _encode(text: str) -> str:
-    return text.translate(_ENCODED) if _TO_ENCODE.search(text) else text
-
-
-def _counter_text(value: object) -> str:
-    if type(value) is float or type(value) is int:  # the tests below are slower by far
-        return repr(value)
-    if isinstance(value, numbers.Integral):
-        return str(operator.index(value))
-    if isinstance(value, numbers.Real):
-        return repr(float(value))
-    raise TypeError(f"value of a counter must be an int or a float, not {_kind(value)}")
-
-
 # --- findings of a set-up ------------------------------------------------------------------------
 
 
-def _tell_findings(settings: _Settings, report: dict[str, Any]) -> None:
+def _tell_findings(settings: Settings, report: dict[str, Any]) -> None:
     logger = logging.getLogger(LOGGER_NAME)
     if report["worker"]:
         warn_once(
@@ -999,7 +595,7 @@ def _close_output() -> None:
     try:
         _core.close_output()
     except (OSError, RuntimeError) as error:
-        warn_once("close", f"the profile CSV could not be closed: {_reason(error)}")
+        warn_once("close", f"the profile CSV could not be closed: {reason(error)}")
 
 
 # logging's own clean-up was registered when logging was imported and so runs after this one:
