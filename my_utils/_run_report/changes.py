@@ -68,8 +68,18 @@ def _split(values: Matrix, first: int, last: int, chance: float) -> list[int]:
     exponent = -6 * float(statistic[best]) ** 2 / (count**3 + count**2)
     if 2 * math.exp(exponent) > chance:
         return []
-    at = first + best + 1
+    at = first + _where(part, best + 1)
     return [*_split(values, first, at, chance), at, *_split(values, at, last, chance)]
+
+
+def _where(part: Matrix, about: int) -> int:
+    """The place that parts two levels with the least absolute deviation; the test's own is drawn
+    towards the middle."""
+    deviations = [np.abs(part - np.median(side)) for side in (part[:about], part[about:])]
+    before = np.concatenate([[0], np.cumsum(deviations[0])])
+    after = np.concatenate([[0], np.cumsum(deviations[1][::-1])])[::-1]
+    cost = (before + after)[SEGMENT_MIN : len(part) - SEGMENT_MIN + 1]
+    return SEGMENT_MIN + int(np.argmin(cost))
 
 
 def changes_of_stages(grid: Grid) -> list[StageChange]:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from .cells import Cells
 
-__all__ = ["Grid", "Integers", "Matrix", "middle_of", "scatter_of"]
+__all__ = ["Grid", "Integers", "Matrix", "middle_of", "quantile_of", "scatter_of"]
 
 Matrix: TypeAlias = npt.NDArray[np.float64]
 Integers: TypeAlias = npt.NDArray[np.int64]
@@ -88,9 +88,16 @@ _MOMENTS = {"begin_ns", "last_begin_ns", "end_ns"}
 
 def middle_of(values: Any, axis: int | None = None) -> Any:
     """The median along an axis without NaNs; NaN where nothing is left."""
+    return quantile_of(values, 0.5, axis)
+
+
+def quantile_of(values: Any, share: float, axis: int | None = None) -> Any:
+    """The same for any quantile."""
+    if np.size(values) and not np.isnan(values).any():
+        return np.quantile(values, share, axis=axis)  # many times faster
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # of slices that hold only NaNs
-        return np.nanmedian(values, axis=axis)
+        return np.nanquantile(values, share, axis=axis)
 
 
 def scatter_of(values: Any, axis: int) -> Any:

@@ -26,7 +26,6 @@ def load_on_ray(
     cells: Cells,
     steps: tuple[int, int] = EVER,
     parquet: str | None = None,
-    ranks_a_task: int = RANKS_A_TASK,
 ) -> Loaded:
     """`load` on the cluster that this process is connected to, or that `RAY_ADDRESS` names.
 
@@ -37,8 +36,8 @@ def load_on_ray(
         ray.init(address="auto", log_to_driver=False)
     reduce = ray.remote(scheduling_strategy="SPREAD")(_reduce)
     waiting = [
-        reduce.remote(file_sets[first : first + ranks_a_task], steps, parquet)
-        for first in range(0, len(file_sets), ranks_a_task)
+        reduce.remote(file_sets[first : first + RANKS_A_TASK], steps, parquet)
+        for first in range(0, len(file_sets), RANKS_A_TASK)
     ]
     loaded = Loaded(cells)
     while waiting:

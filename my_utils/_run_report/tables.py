@@ -8,7 +8,7 @@ import numpy as np
 
 from .._tables import needed
 from .cells import Cells
-from .grid import Grid, Matrix, middle_of
+from .grid import Grid, Matrix, middle_of, quantile_of
 from .ranks import PURPOSE, RankFacts
 from .waits import NOBODY, Segments
 
@@ -48,10 +48,10 @@ def step_table(grid: Grid, waits: pd.DataFrame) -> pd.DataFrame:
         {
             "step": grid.steps,
             "median_ms": middle_of(took, 0),
-            "low_ms": np.nanquantile(took, 0.1, axis=0) if took.size else [],
-            "high_ms": np.nanquantile(took, 0.9, axis=0) if took.size else [],
-            "max_ms": known.max(0) if took.size else [],
-            "slowest_rank": grid.ranks[known.argmax(0)] if took.size else [],
+            "low_ms": quantile_of(took, 0.1, 0),
+            "high_ms": quantile_of(took, 0.9, 0),
+            "max_ms": known.max(0),
+            "slowest_rank": grid.ranks[known.argmax(0)],
         }
     )
     if waits.empty:
