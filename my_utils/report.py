@@ -74,8 +74,9 @@ class Report:
     stragglers: the ranks that are slow, the most expensive first.
     stages: a row a stage; its columns are those of `_run_report.stages.stage_table`.
     stages_by_rank: rank, stage, count, total_s, self_s, mean_ms.
-    steps: a row a step: step, median_ms, low_ms and high_ms (10 % and 90 % of the ranks), max_ms,
-        slowest_rank; where ranks wait for one another also rank (that they waited for), stage (in
+    steps: a row a step: step, median_ms; without the stages in which ranks wait busy_ms (the
+        median), busy_low_ms and busy_high_ms (10 % and 90 % of the ranks), busy_max_ms and
+        busiest_rank; where ranks wait for one another also rank (that they waited for), stage (in
         which it lost the time), lost_ms and cost_s (of all ranks together).
     waits: a row a step and synchronising stage: step, sync, rank, late_ms (behind the second),
         cost_s, stage, lost_ms.
@@ -270,7 +271,7 @@ def _report(loaded: Loaded, options: Options) -> Report:
         stragglers=stragglers,
         stages=stage_table(cells, grid, segments),
         stages_by_rank=stages_by_rank(cells),
-        steps=tables.step_table(grid, waits),
+        steps=tables.step_table(grid, sync, waits),
         waits=waits,
         ranks=ranks,
         hosts=tables.host_table(ranks, slow),

@@ -123,3 +123,14 @@ def test_where_memory_goes(tmp_path: Path) -> None:
     assert "process.rss_bytes" in curves
     for kind in ("png", "csv"):
         assert (tmp_path / "logs" / f"example_rank0_performance_profile.{kind}").exists()
+
+
+def test_slow_ranks(tmp_path: Path) -> None:
+    """Who is named is decided where the truth is known, in test_run_report; here ranks are real."""
+    pytest.importorskip("duckdb", reason="duckdb is not installed")
+    said = run(ROOT / "examples" / "slow_ranks.py", tmp_path, cwd=tmp_path)
+    assert f"the report: {tmp_path / 'report.html'}" in said
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "8 ranks, steps 0 to 39" in page
+    assert "iter/all_reduce" in page
+    assert page.count("data:image/png;base64,") == 3

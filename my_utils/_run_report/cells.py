@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .._tables import needed
-from .ranks import PURPOSE, SEPARATOR, RankStages
+from .ranks import PURPOSE, SEPARATOR, Columns, RankStages
 
 if TYPE_CHECKING:
     import duckdb
@@ -91,8 +91,8 @@ class Cells:
 
     def add(self, ranks: Sequence[RankStages], steps: tuple[int, int]) -> None:
         """Adds the cells of some ranks; steps is a half-open range. Many at once are quicker."""
-        pandas = needed("pandas", PURPOSE, "report")
-        stages = pandas.concat([self._numbered(rank) for rank in ranks], ignore_index=True)
+        parts = [self._numbered(rank) for rank in ranks]
+        stages = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         several = any(rank.facts.attempts > 1 for rank in ranks)
         kept = _KEPT if several else _KEPT_OF_ONE_ATTEMPT
         self.connection.register("stages", stages)
@@ -102,14 +102,13 @@ class Cells:
         self.connection.execute("DROP VIEW kept")
         self.connection.unregister("stages")
 
-    def _numbered(self, rank: RankStages) -> pd.DataFrame:
+    def _numbered(self, rank: RankStages) -> Columns:
         """The stages of a rank with its number, and the run's numbers of its paths."""
         numbers = np.array(self._numbers(rank.paths), "i4")
-        columns = rank.stages[["step", "begin_ns", "end_ns", "attempt"]]
-        frame: pd.DataFrame = columns.assign(
-            rank=np.int32(rank.facts.rank), path=numbers[rank.stages["path"].to_numpy()]
-        )
-        return frame
+        columns = {name: rank.stages[name] for name in ("step", "begin_ns", "end_ns", "attempt")}
+        columns["path"] = numbers[rank.stages["path"]]
+        columns["rank"] = np.full(len(columns["path"]), rank.facts.rank, "i4")
+        return columns
 
     def _numbers(self, names: Sequence[str]) -> list[int]:
         """The run's numbers of paths, parents before their children."""
@@ -142,7 +141,13 @@ class Cells:
 
     def query(self, sql: str, **values: Any) -> pd.DataFrame:
         """The rows of a query as a DataFrame."""
+        needed("pandas", PURPOSE, "report")
         return self.connection.execute(sql, values or None).df()
+
+    def columns(self, sql: str, **values: Any) -> Columns:
+        """The same as arrays, which is quicker; the query has no NULLs."""
+        columns: Columns = self.connection.execute(sql, values or None).fetchnumpy()
+        return columns
 
     def leave_out(self, rank: int) -> None:
         for table in ("cells", "durations"):

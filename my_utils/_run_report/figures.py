@@ -28,12 +28,15 @@ def draw_steps(report: Report, figure: Figure) -> None:
     figure.set_size_inches(11, 3.6)
     axes = figure.add_subplot()
     steps = report.steps
+    axes.plot(steps["step"], steps["median_ms"], color=BLUE, lw=1.4, label="step")
+    waits = " but waits" if report.run["synchronising"] else ""
     axes.fill_between(
-        steps["step"], steps["low_ms"], steps["high_ms"], color=BLUE, alpha=0.25, lw=0,
-        label="10 % to 90 % of the ranks",
+        steps["step"], steps["busy_low_ms"], steps["busy_high_ms"], color=BLUE, alpha=0.3, lw=0,
+        label=f"all{waits}: 10 % to 90 % of the ranks",
     )  # fmt: skip
-    axes.plot(steps["step"], steps["median_ms"], color=BLUE, lw=1.2, label="median rank")
-    axes.plot(steps["step"], steps["max_ms"], color=RED, lw=0.7, alpha=0.8, label="slowest rank")
+    axes.plot(
+        steps["step"], steps["busy_max_ms"], color=RED, lw=0.8, label=f"all{waits}: busiest rank"
+    )
     for change in report.changes:
         axes.axvline(change.step, color=GREY, ls="--", lw=0.8)
     axes.set(xlabel="step", ylabel="ms a step", title="Time of a step")

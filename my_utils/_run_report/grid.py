@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .cells import Cells
+from .ranks import Columns
 
 __all__ = ["Grid", "Integers", "Matrix", "middle_of", "quantile_of", "scatter_of"]
 
@@ -16,6 +17,13 @@ Matrix: TypeAlias = npt.NDArray[np.float64]
 Integers: TypeAlias = npt.NDArray[np.int64]
 
 MAD_TO_SIGMA = 1.4826
+KEPT_CELLS = 1_000_000  # that are read, in memory at once; 60 MB
+
+_OF_A_PATH = """
+SELECT rank, step, total_ns, self_ns, begin_ns - $start AS begin_ns,
+       last_begin_ns - $start AS last_begin_ns, end_ns - $start AS end_ns
+FROM cells WHERE path = $path;
+"""
 
 
 class Grid:
@@ -28,6 +36,7 @@ class Grid:
 
     def __init__(self, cells: Cells, peers: dict[int, int], warmup: int | None) -> None:
         self._cells = cells
+        self._read: dict[int, Columns] = {}  # paths, read lately
         self.paths = cells.names()
         self.ranks: Integers = self._column("SELECT DISTINCT rank FROM cells ORDER BY 1")
         self.steps: Integers = self._column("SELECT DISTINCT step FROM cells ORDER BY 1")
@@ -38,39 +47,44 @@ class Grid:
         self.warmup = _warmup_of(self.step_ns()) if warmup is None else min(warmup, len(self.steps))
 
     def _column(self, sql: str) -> Any:
-        return self._cells.query(sql).iloc[:, 0].to_numpy("i8")
+        (column,) = self._cells.columns(sql).values()
+        return column.astype("i8")
 
     def _whole_steps(self) -> tuple[Matrix, Matrix]:
-        frame = self._cells.query(
+        columns = self._cells.columns(
             "SELECT rank, step, min(begin_ns) - $start AS begin_ns, max(end_ns) - $start AS end_ns "
             "FROM cells GROUP BY rank, step",
             start=self.start_ns,
         )
-        begins, ends = self._matrices(frame, ("begin_ns", "end_ns"))
+        begins, ends = self._matrices(columns, ("begin_ns", "end_ns"))
         return begins, ends
 
     def step_ns(self) -> Matrix:
         """From the first begin to the last end of each step on each rank; NaN where it has none."""
         return self.ends - self.begins
 
+    def busy_ns(self, sync: list[int]) -> Matrix:
+        """The same without the stages in which ranks wait."""
+        busy = self.step_ns()
+        for path in sync:
+            busy -= np.nan_to_num(self.of(path, "total_ns")[0])
+        return busy
+
     def of(self, path: int, *columns: str) -> list[Matrix]:
         """The matrices of a stage; NaN where a rank did not have it in a step."""
-        since = [
-            f"({name} - {self.start_ns}) AS {name}" if name in _MOMENTS else name
-            for name in columns
-        ]
-        frame = self._cells.query(
-            f"SELECT rank, step, {', '.join(since)} FROM cells WHERE path = $path", path=path
-        )
-        return self._matrices(frame, columns)
+        if path not in self._read:
+            if sum(len(columns["rank"]) for columns in self._read.values()) > KEPT_CELLS:
+                self._read.clear()
+            self._read[path] = self._cells.columns(_OF_A_PATH, path=path, start=self.start_ns)
+        return self._matrices(self._read[path], columns)
 
-    def _matrices(self, frame: Any, columns: tuple[str, ...]) -> list[Matrix]:
-        rows = np.searchsorted(self.ranks, frame["rank"].to_numpy())
-        places = np.searchsorted(self.steps, frame["step"].to_numpy())
+    def _matrices(self, cells: Columns, columns: tuple[str, ...]) -> list[Matrix]:
+        rows = np.searchsorted(self.ranks, cells["rank"])
+        places = np.searchsorted(self.steps, cells["step"])
         found = []
         for name in columns:
             matrix = np.full((len(self.ranks), len(self.steps)), np.nan)
-            matrix[rows, places] = frame[name].to_numpy()
+            matrix[rows, places] = cells[name]
             found.append(matrix)
         return found
 
@@ -83,9 +97,6 @@ class Grid:
         return result
 
 
-_MOMENTS = {"begin_ns", "last_begin_ns", "end_ns"}
-
-
 def middle_of(values: Any, axis: int | None = None) -> Any:
     """The median along an axis without NaNs; NaN where nothing is left."""
     return quantile_of(values, 0.5, axis)
@@ -93,8 +104,10 @@ def middle_of(values: Any, axis: int | None = None) -> Any:
 
 def quantile_of(values: Any, share: float, axis: int | None = None) -> Any:
     """The same for any quantile."""
-    if np.size(values) and not np.isnan(values).any():
-        return np.quantile(values, share, axis=axis)  # many times faster
+    if np.size(values) and not np.isnan(values).any():  # many times faster
+        if share == 0.5:
+            return np.median(values, axis=axis)
+        return np.quantile(values, share, axis=axis)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # of slices that hold only NaNs
         return np.nanquantile(values, share, axis=axis)

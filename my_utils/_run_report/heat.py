@@ -35,9 +35,7 @@ def heat_of(grid: Grid, sync: list[int], stragglers: list[Straggler]) -> Heat:
         path = next(path for path, name in grid.paths.items() if name == stage)
         (took,) = grid.of(path, "self_ns")
     else:
-        took = grid.step_ns()
-        for path in sync:
-            took = took - np.nan_to_num(grid.of(path, "total_ns")[0])
+        took = grid.busy_ns(sync)
     excess = grid.over_peers(took) * 1e-6
     rows = _firsts(len(grid.ranks), RANKS_MAX)
     columns = _firsts(len(grid.steps), STEPS_MAX)

@@ -13,21 +13,20 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 from urllib.parse import unquote
 
 import numpy as np
+import numpy.typing as npt
 
 from .. import _core
-from .._tables import needed
 from .._trace_inputs import FileSet, Inputs
 
-if TYPE_CHECKING:
-    import pandas as pd
-
+Columns: TypeAlias = dict[str, npt.NDArray[Any]]
 __all__ = [
     "PURPOSE",
     "SEPARATOR",
+    "Columns",
     "RankFacts",
     "RankStages",
     "find_ranks",
@@ -80,7 +79,7 @@ class RankStages:
 
     facts: RankFacts
     paths: list[str]
-    stages: pd.DataFrame
+    stages: Columns
 
 
 def find_ranks(
@@ -123,7 +122,7 @@ def read_rank(file_set: FileSet) -> RankStages:
             except OSError as error:
                 unreadable.append(f"{part.name}: {error.strerror}")
         result = _core.read_stages(parts)
-    stages, older_runs = _last_run(_frame(result))
+    stages, older_runs = _last_run(_columns(result))
     facts = RankFacts(
         rank=file_set.rank,
         host=unquote(result["host"]),
@@ -131,8 +130,8 @@ def read_rank(file_set: FileSet) -> RankStages:
         world_size=result["world_size"],
         attempts=result["attempt"],
         older_runs=older_runs,
-        begin_ns=int(stages["begin_ns"].min()) if len(stages) else 0,
-        end_ns=int(stages["end_ns"].max()) if len(stages) else 0,
+        begin_ns=int(stages["begin_ns"].min()) if len(stages["step"]) else 0,
+        end_ns=int(stages["end_ns"].max()) if len(stages["step"]) else 0,
         clock_error_s=None if result["clock_error_ns"] < 0 else result["clock_error_ns"] * 1e-9,
         rows=result["rows"],
         bad_rows=result["bad_rows"],
@@ -143,29 +142,30 @@ def read_rank(file_set: FileSet) -> RankStages:
     return RankStages(facts, _full_names(result["paths"]), stages)
 
 
-def _frame(result: Any) -> pd.DataFrame:
-    pandas = needed("pandas", PURPOSE, "report")
-    columns = {
+def _columns(result: Any) -> Columns:
+    return {
         name: np.frombuffer(data, DTYPES.get(name, "i8"))
         for name, data in result["columns"].items()
     }
-    frame: pd.DataFrame = pandas.DataFrame(columns, copy=False)
-    return frame
 
 
-def _last_run(stages: pd.DataFrame) -> tuple[pd.DataFrame, int]:
+def _last_run(stages: Columns) -> tuple[Columns, int]:
     """The rows of the last run, and how many runs there were before it in the files.
 
     A start that goes on after the first step of the one before resumes it; one that begins at that
     step or before it is another run.
     """
-    first_steps = stages.groupby("attempt")["step"].min()
-    older, last, first = 0, None, None
-    for attempt, step in first_steps.items():
+    attempts = stages["attempt"]
+    older, last, first = 0, 0, None
+    for attempt in np.unique(attempts):
+        step = stages["step"][attempts == attempt].min()
         if first is None or step <= first:
             older += first is not None
             last, first = attempt, step
-    return (stages[stages["attempt"] >= last] if older else stages), older
+    if not older:
+        return stages, 0
+    kept = attempts >= last
+    return {name: column[kept] for name, column in stages.items()}, older
 
 
 def _full_names(paths: list[tuple[int, str]]) -> list[str]:

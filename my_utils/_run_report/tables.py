@@ -39,19 +39,20 @@ def wait_table(grid: Grid, segments: Segments) -> pd.DataFrame:
     return table
 
 
-def step_table(grid: Grid, waits: pd.DataFrame) -> pd.DataFrame:
+def step_table(grid: Grid, sync: list[int], waits: pd.DataFrame) -> pd.DataFrame:
     """A row a step: how long it took the ranks, and whom they waited for longest."""
     pandas = needed("pandas", PURPOSE, "report")
-    took = grid.step_ns() * 1e-6
-    known = np.where(np.isfinite(took), took, -np.inf)
+    took, busy = grid.step_ns() * 1e-6, grid.busy_ns(sync) * 1e-6
+    known = np.where(np.isfinite(busy), busy, -np.inf)
     table = pandas.DataFrame(
         {
             "step": grid.steps,
             "median_ms": middle_of(took, 0),
-            "low_ms": quantile_of(took, 0.1, 0),
-            "high_ms": quantile_of(took, 0.9, 0),
-            "max_ms": known.max(0),
-            "slowest_rank": grid.ranks[known.argmax(0)],
+            "busy_ms": middle_of(busy, 0),
+            "busy_low_ms": quantile_of(busy, 0.1, 0),
+            "busy_high_ms": quantile_of(busy, 0.9, 0),
+            "busy_max_ms": known.max(0),
+            "busiest_rank": grid.ranks[known.argmax(0)],
         }
     )
     if waits.empty:
