@@ -452,6 +452,8 @@ cluster.shutdown()
 """
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(400)
 def test_a_cluster_of_ray_gives_the_same(
     run: tuple[Run, Path], report: Report, run_python: RunPython
 ) -> None:
@@ -460,10 +462,10 @@ def test_a_cluster_of_ray_gives_the_same(
         "-c",
         ON_RAY,
         str(run[1]),
-        timeout=110,
+        timeout=360,
         env={
             "RAY_USAGE_STATS_ENABLED": "0",
-            "RAY_raylet_start_wait_time_s": "90",
+            "RAY_raylet_start_wait_time_s": "150",
         },
     )
     assert done.returncode == 0, done.stderr
