@@ -13,7 +13,7 @@ from ._finite import Counts, is_clean, is_finding
 from ._module_path import Scope, where
 from ._op_check import OpCheck, Rules
 from ._op_inputs import distinct_tensors
-from ._op_mode import RULE, OpMode, check_positive, dump_or_say
+from ._op_mode import RULE, OpMode, alone, check_positive, dump_or_say
 from ._op_policy import Action, OpPlan, OpPolicy
 from ._op_random import Draws
 from ._op_reference import NotComparable, OpCopy, Reference
@@ -172,7 +172,8 @@ class CompareWithCPU(OpMode):
     def _watch_values(self, call: _Call, args: Any, kwargs: dict[str, Any]) -> Any:
         plan = call.plan
         try:
-            call.take(args, kwargs, keep=self.dump_error_data)
+            with alone():
+                call.take(args, kwargs, keep=self.dump_error_data)
         except Exception as error:
             self._failed_itself(call.title, error)
             return plan.func(*args, **kwargs)
@@ -182,7 +183,8 @@ class CompareWithCPU(OpMode):
         result = self._run(call, args, kwargs)
         written = plan.written(args, kwargs) if plan.writes else []
         try:
-            check = self._compare(call, result, written)
+            with alone():
+                check = self._compare(call, result, written)
         except Exception as error:
             self._failed_itself(call.title, error)
             return result
@@ -260,7 +262,8 @@ class CompareWithCPU(OpMode):
         result = self._run(call, args, kwargs)
         try:
             check = OpCheck(_OF_VIEWS)
-            check_view(check, call.plan, args, kwargs, result)
+            with alone():
+                check_view(check, call.plan, args, kwargs, result)
         except Exception as error:
             self._failed_itself(call.title, error)
             return result

@@ -27,6 +27,8 @@ from typing import Any, Literal, Self
 import torch
 from torch import nn
 
+from ._warnings import warn_once
+
 __all__ = [
     "ModuleInfo",
     "ModuleTracker",
@@ -232,10 +234,15 @@ class ModuleTracker:
             self._note(model, name, parameter)
 
     def _hook(self, name: str, module: nn.Module) -> None:
+        if _is_hooked(module):
+            return
         facts = (id(module), name, type(module).__qualname__)
-        self._handles.append(module.register_forward_pre_hook(_Enter(*facts), prepend=True))
-        # Checkpointing stops early by an exception, which must not leave its modules open.
-        self._handles.append(module.register_forward_hook(_Leave(*facts), always_call=True))
+        try:
+            self._handles.append(module.register_forward_pre_hook(_Enter(*facts), prepend=True))
+            # Checkpointing stops early by an exception, which must not leave its modules open.
+            self._handles.append(module.register_forward_hook(_Leave(*facts), always_call=True))
+        except Exception as error:  # as of a module of torch.jit
+            warn_once("module_tracker", f"the module {name!r} takes no hooks ({error})")
 
     def _note(self, model: nn.Module, name: str, parameter: nn.Parameter) -> None:
         scope = OUTSIDE
@@ -265,6 +272,12 @@ class ModuleTracker:
         self.close()
 
 
+def _is_hooked(module: nn.Module) -> bool:
+    """Whether another tracker has hooks on it; a copy's are those of its original."""
+    hooks = module._forward_pre_hooks.values()
+    return any(isinstance(hook, _Enter) and hook.owner == id(module) for hook in hooks)
+
+
 def _modules_on_the_way(model: nn.Module, name: str) -> Iterator[tuple[str, nn.Module]]:
     """From the model to the owner of a parameter, without the containers that are never called."""
     yield "", model
@@ -281,8 +294,9 @@ def open_module_tracker(model: nn.Module) -> ModuleTracker:
 
     Puts two hooks on each module, which stay until `close()` of what is returned, or to the end of
     a `with` block. Wrap the model first (DDP, `fully_shard`, `torch.compile`). Several models may
-    be tracked. Forward hooks only, so that in-place operators stay allowed; calls from several
-    threads each have their place. TypeError where `model` is no module.
+    be tracked; one that is tracked already stays as it is. Forward hooks only, so that in-place
+    operators stay allowed; calls from several threads each have their place. TypeError where
+    `model` is no module.
 
     >>> model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU())
     >>> tracker = open_module_tracker(model)

@@ -6,13 +6,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from ._compare_log import OpLog
 from ._module_path import Scope, phase, where
@@ -24,9 +25,18 @@ from ._op_stacks import OpStacks
 from ._ranks import check_ranks, current_rank, is_chosen, world_size
 from ._warnings import warn_once
 
-__all__ = ["RULE", "OpMode", "check_positive", "dump_or_say", "rank_suffix", "skip_dynamo"]
+__all__ = ["RULE", "OpMode", "alone", "check_positive", "dump_or_say", "rank_suffix", "skip_dynamo"]
 
+_NOTHING: AbstractContextManager[Any] = nullcontext()
 RULE = "=" * 28
+
+
+def alone() -> AbstractContextManager[Any]:
+    """Without the modes below this one: what a tool does for itself is not theirs to see, and a
+    reference must not be changed by them."""
+    if torch._C._len_torch_dispatch_stack():
+        return _disable_current_modes()
+    return _NOTHING
 
 
 def skip_dynamo(function: Any) -> None:

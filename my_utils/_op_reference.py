@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import _disable_current_modes
 
 from ._op_check import ANY_FLOAT
 from ._op_inputs import WIDER, converted, copied, device_of, is_converted, tensors_in
@@ -16,8 +14,6 @@ from ._op_policy import OpPlan
 from ._op_random import Draws, kept_stream
 
 __all__ = ["Expected", "NotComparable", "OpCopy", "Reference", "ReferenceFunction"]
-
-_modes_around = torch._C._len_torch_dispatch_stack
 
 ReferenceFunction = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 
@@ -101,15 +97,13 @@ class Reference:
         """
         if draws is not None and (self._dtypes or not self.is_same_device(call.device)):
             raise NotComparable(f"takes random numbers, which {self.name} has others of")
-        undisturbed = draws is None and not call.plan.may_draw and self._function is None
-        if undisturbed and not _modes_around():
-            return self._run(call, False)
-        with contextlib.ExitStack() as stack:
-            if _modes_around():
-                stack.enter_context(_disable_current_modes())
-            if not undisturbed:
-                stack.enter_context(kept_stream() if draws is None else draws.again())
-            return self._run(call, draws is not None)
+        if draws is not None:
+            with draws.again():
+                return self._run(call, True)
+        if call.plan.may_draw or self._function is not None:
+            with kept_stream():
+                return self._run(call, False)
+        return self._run(call, False)
 
     def _run(self, call: OpCopy, drew: bool) -> Expected:
         if self._function is not None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import _disable_current_modes
 
 from ._op_check import OpCheck
 from ._op_inputs import map_tensors, tensors_in
@@ -21,15 +19,12 @@ def check_view(check: OpCheck, plan: OpPlan, args: Any, kwargs: Any, result: Any
     in shape, dtype, strides or place. Nothing is read from memory."""
     source = next(iter(tensors_in(args)), None)
     views = tensors_in(result)
-    with contextlib.ExitStack() as stack:
-        if torch._C._len_torch_dispatch_stack():
-            stack.enter_context(_disable_current_modes())
-        if source is None or source.device.type == "cpu":
-            again = plan.func(*args, **kwargs)
-            begin = 0
-        else:  # the device is what is in doubt
-            again = plan.func(*map_tensors(args, _without_memory), **kwargs)
-            begin = source.data_ptr() - source.storage_offset() * source.element_size()
+    if source is None or source.device.type == "cpu":
+        again = plan.func(*args, **kwargs)
+        begin = 0
+    else:  # the device is what is in doubt
+        again = plan.func(*map_tensors(args, _without_memory), **kwargs)
+        begin = source.data_ptr() - source.storage_offset() * source.element_size()
     expected = tensors_in(again)
     if len(views) != len(expected):
         check.lines.append(f"Lengths differ: {len(views)} vs {len(expected)}")

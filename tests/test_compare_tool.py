@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 import re
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from my_utils.compare_tool import (
     CompareError,
     CompareWithCPU,
     ModuleInfo,
+    NanInfTracker,
     compare_for_single_op,
     open_module_tracker,
 )
@@ -291,3 +294,25 @@ def test_where_the_training_is_can_be_asked() -> None:
     assert not any(module._forward_hooks for module in model.layers[:1])
     with pytest.raises(TypeError, match="model must be"):
         open_module_tracker("model")  # type: ignore[arg-type]
+
+
+def test_tracked_twice_copied_and_pickled_models() -> None:
+    model = Net()
+    first, second = open_module_tracker(model), open_module_tracker(model)
+    twin, loaded = copy.deepcopy(model), pickle.loads(pickle.dumps(model))
+    with CompareWithCPU(verbose=False, target_list=["addmm"]) as compare:
+        for net in (model, twin, loaded):
+            net(torch.ones(3, 4))
+    names = {row.module: row.passed for row in compare.summary.rows}
+    assert names == {"layers.0": 1, "layers.1": 1, "": 4}
+    second.close()
+    first.close()
+    assert not model._forward_pre_hooks
+
+
+def test_both_tools_at_once_and_modes_below_see_each_operator_once() -> None:
+    counted = Fault(aten.add, lambda result: result, nth=-1)
+    with counted, NanInfTracker() as tracker, CompareWithCPU(verbose=False) as compare:
+        torch.tensor([-1.0]).log().add(1)
+    assert counted.left == -2  # one call of add
+    assert compare.summary.failed == 0 and tracker.first is not None

@@ -18,7 +18,7 @@ from my_utils._op_inputs import converted, copied
 from my_utils.compare_tool import CompareError, CompareWithCPU, compare_for_single_op
 from my_utils.tensors import tensor_hash
 from tests.op_faults import Change, Fault, first_element, one_wrong_element, other_strides
-from tests.ranks import run_ranks
+from tests.ranks import Ranks
 
 aten = torch.ops.aten
 
@@ -190,8 +190,10 @@ print("good", flush=True)
 """
 
 
+@pytest.mark.timeout(240)
 def test_collectives_run_once_on_each_rank(tmp_path: Path) -> None:
-    assert run_ranks(COLLECTIVES, 2, tmp_path) == ["good\n"] * 2
+    results = Ranks(COLLECTIVES, 2, tmp_path).finish(timeout_s=200)
+    assert [out for _, out, _ in results] == ["good\n"] * 2, results
     assert (tmp_path / "CompareWithCPU_rank0.log").exists()
     assert not (tmp_path / "CompareWithCPU_rank1.log").exists()
     dumped = {path.name for path in (tmp_path / "dump").glob("*.pkl")}
