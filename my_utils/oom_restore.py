@@ -35,6 +35,7 @@ __all__ = ["catch_oom", "check_oom_flag", "set_oom_flag"]
 
 PREFIX = "my_utils/oom"
 TIMEOUT_S = 60.0
+RANKS_A_WORD = 62  # the store adds up signed integers of 64 bits: a bit for each rank that came
 
 
 class _Flag:
@@ -113,24 +114,33 @@ def _decide(store: Store, round: int, timeout_s: float) -> bool:
     """
     size = world_size()
     deadline = time.monotonic() + timeout_s
-    store.set(f"{round}/rank{current_rank()}", "1")
-    if store.add(f"{round}/count", 1) >= size:
-        _forget(store, round - 1, size)
-    elif not wait_for_key(store, f"{round}/decision", deadline, size):
+    word, bit = divmod(current_rank(), RANKS_A_WORD)
+    store.add(f"{round}/here{word}", 1 << bit)
+    is_last = store.add(f"{round}/count", 1) >= size
+    if not is_last and not wait_for_key(store, f"{round}/decision", deadline, size):
         _name_the_missing(store, round, size, timeout_s)
     flag = store.check([f"{round}/flag"])
     decision = store.compare_set(f"{round}/decision", "", "yes" if flag else "no")
+    if is_last:
+        _forget(store, round - 1, size)
     return bool(decision == b"yes")
 
 
 def _forget(store: Store, round: int, size: int) -> None:
-    ranks = [f"rank{rank}" for rank in range(size)]
-    for name in ("flag", "count", "decision", *ranks):
+    words = [f"here{word}" for word in range(_words(size))]
+    for name in ("flag", "count", "decision", *words):
         store.delete_key(f"{round}/{name}")
 
 
+def _words(size: int) -> int:
+    return -(-size // RANKS_A_WORD)
+
+
 def _name_the_missing(store: Store, round: int, size: int, timeout_s: float) -> None:
-    missing = [rank for rank in range(size) if not store.check([f"{round}/rank{rank}"])]
+    words = [store.add(f"{round}/here{word}", 0) for word in range(_words(size))]
+    missing = [
+        rank for rank in range(size) if not words[rank // RANKS_A_WORD] >> (rank % RANKS_A_WORD) & 1
+    ]
     names = ", ".join(map(str, missing)) or "none"
     warn_once(
         "oom_restore missing",

@@ -11,7 +11,10 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
 import torch
+from torch._C._distributed_c10d import HashStore
 
+from my_utils import oom_restore
+from my_utils._warnings import forget
 from my_utils.oom_restore import catch_oom, check_oom_flag, set_oom_flag
 
 from .ranks import Ranks, run_ranks
@@ -93,6 +96,21 @@ def test_a_dead_rank_holds_nobody_up_and_is_named(tmp_path: Path) -> None:
     assert results[2][:2] == (-9, "here\n")
     warned = "".join(err for _, _, err in results)
     assert "not all ranks came within 1.5 s, missing: 2" in warned
+
+
+def test_who_is_missing_among_many(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    forget("oom_restore missing")
+    store, missing = HashStore(), {0, 61, 62, 129}
+    store.set("1/decision", "no")  # so that none waits
+    monkeypatch.setattr(oom_restore, "world_size", lambda: 130)
+    for rank in sorted(set(range(130)) - missing):
+        monkeypatch.setattr(oom_restore, "current_rank", lambda rank=rank: rank)
+        assert not oom_restore._decide(store, 1, 10)
+    oom_restore._name_the_missing(store, 1, 130, 10)
+    assert "within 10 s, missing: 0, 61, 62, 129;" in caplog.text
+    assert store.num_keys() == 5  # of a decision of 130 ranks
 
 
 # The store's server is in rank 0, which is gone.
