@@ -6,6 +6,7 @@ import copy
 import pickle
 import resource
 import struct
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -166,6 +167,31 @@ def test_thousands_of_ranks() -> None:
         shares = [1, 50, 90, 99]
         expected = np.percentile(every, shares, method="inverted_cdf")
         assert data.percentile(shares) == pytest.approx(expected, rel=0.01)
+
+
+def test_packed_while_others_record_and_forget() -> None:
+    tm = TimeManager(max_samples=50)
+    over = threading.Event()
+
+    def record() -> None:
+        while not over.is_set():
+            for ns in range(60):
+                tm.add("a", ns)
+                tm.add("b", ns)
+            tm.clear()
+
+    threads = [threading.Thread(target=record) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        for number in range(400):
+            merger = Merger()
+            merger.add(0, pack(tm, 0, summary=number % 2 == 0))  # BadMessage if parts disagree
+            assert all(len(times) <= 50 for times in tm.records.values())
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
 
 
 # --- what it offers -----------------------------------------------------------------------------
