@@ -43,8 +43,10 @@ __all__ = ["Participant", "Terms"]
 
 CALLS_MAX = 64  # ranks: each coming then costs an answer of everyone who is there
 SIGNS_A_SECOND = 100  # of all ranks together
-ROLL_CALL_S = 3.0  # how long the living may take to answer before a round is given up
+ROLL_CALL_S = 3.0  # how long the living may take to answer before a round is given up, at least,
+ANSWERS_A_SECOND = 500  # and in large jobs
 GRACE_S = 5.0  # how long after the deadline one more who comes is worth another roll call
+LEAST_PAUSE_S = 0.01
 OPEN = {"result": "open"}
 
 Record = dict[str, Any]
@@ -116,7 +118,7 @@ class Participant(Seat):
                 self.keys.world_size,
             ) from error
         warn_once("etcd unreachable", f"etcd cannot be reached, trying again: {error}")
-        time.sleep(min(self.terms.interval, left))
+        time.sleep(min(max(self.terms.interval, LEAST_PAUSE_S), left))
 
     def _take_part(self) -> Record:
         if not self.came:
@@ -316,7 +318,9 @@ class Participant(Seat):
         return int(response.responses[-1].response_range.count)
 
     def _end(self, state: State, record: Record, *others: Any) -> bool:
-        """Writes how the round ended; False where it has ended already."""
+        """Writes how the round ended; False where it has ended already. The state is kept for its
+        full time from here on, so that it does not go before all have read it."""
+        self.etcd.keep_alive(state.lease)
         put = self._put(self.keys.state, state.after(record), state.lease)
         return bool(self.etcd.transaction([self._same(state), *others], [put]).succeeded)
 
@@ -328,7 +332,7 @@ class Participant(Seat):
         due = any(now >= self._due(since) for since, _ in self.gone.values())
         if now < self.next_judgement or not (due or now >= self.deadline):
             return None
-        self.next_judgement = now + 2 * ROLL_CALL_S
+        self.next_judgement = now + 2 * self._roll_call_s()
         view = self._roll_call()
         if view is None:
             return None
@@ -364,14 +368,17 @@ class Participant(Seat):
         call = self._call(view.state, view.call)
         if not call or not self._answer(view.state, call):
             return None
-        end = time.monotonic() + ROLL_CALL_S
+        end = time.monotonic() + self._roll_call_s()
         while True:
             view = self._read(call)
             if self._ended(view) is not None or view.call != call:
                 return None
             if len(view.answered) >= len(view.members) or time.monotonic() >= end:
                 return view
-            time.sleep(0.01)
+            time.sleep(0.01 + self.keys.world_size / 10_000)
+
+    def _roll_call_s(self) -> float:
+        return max(ROLL_CALL_S, self.keys.world_size / ANSWERS_A_SECOND)
 
     def _other_sizes(self) -> list[int]:
         response = self.etcd.transaction(

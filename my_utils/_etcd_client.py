@@ -38,6 +38,7 @@ __all__ = [
 _CHANNEL_OPTIONS = (
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.max_receive_message_length", -1),  # the seats of a large job
     ("grpc.use_local_subchannel_pool", 1),  # a new channel connects at once, whatever failed before
 )
 # A member that is cut off from the others says so, rather than keep its watchers waiting.

@@ -58,7 +58,8 @@ def etcd_barrier(
         torch.distributed or of the launcher's environment.
     etcd_host, etcd_port: where etcd listens; a name or an address, also of IPv6.
     timeout: in seconds; None waits without limit. Before the error those who are there are
-        asked once more, which takes up to three seconds where one does not answer.
+        asked once more, which takes up to three seconds where one does not answer, more from
+        1,500 ranks on.
     interval: pause in seconds between attempts while etcd cannot be reached; while it can, nothing
         is polled.
     rank: the participant's seat, from 0 to world_size - 1. One that comes again takes its seat

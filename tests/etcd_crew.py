@@ -52,6 +52,7 @@ class Worker:
             text=True,
         )
         self.answers: list[dict[str, Any]] = []
+        self.orders = 0  # not answered yet
         self.came = threading.Condition()
         self.thread = threading.Thread(target=self._read, daemon=True)
         self.thread.start()
@@ -64,6 +65,7 @@ class Worker:
                 self.came.notify_all()
 
     def order(self, **arguments: Any) -> None:
+        self.orders += 1
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(arguments) + "\n")
         self.process.stdin.flush()
@@ -75,6 +77,7 @@ class Worker:
     def answer(self) -> dict[str, Any]:
         with self.came:
             assert self.came.wait_for(lambda: bool(self.answers), WAIT_S), "no answer in time"
+            self.orders -= 1
             return self.answers.pop(0)
 
     def send(self, number: int) -> None:
@@ -114,6 +117,10 @@ class Crew:
     def kill(self, *ranks: int) -> None:
         for rank in ranks:
             self.workers.pop(rank).kill()
+
+    def dismiss_the_busy(self) -> None:
+        """Ends the workers of a test that failed, which still wait or were not asked."""
+        self.kill(*[rank for rank, worker in self.workers.items() if worker.orders])
 
     def stop(self, rank: int) -> None:
         self[rank].send(signal.SIGSTOP)
