@@ -150,14 +150,15 @@ def own_time_us(events: list[dict[str, Any]], event: dict[str, Any]) -> float:
     return float(own)
 
 
-def test_the_analysis_agrees_with_the_trace(
+@pytest.fixture
+def analysed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+) -> FlexibleProfiler:
+    """A block with ten products of matrices of two sizes."""
     monkeypatch.setenv("PROFILE_TASK_TYPES", "DIT,VAE")
-    logger = logging.getLogger("a test")
     with caplog.at_level(logging.INFO, logger="a test"), create_profiler_context(
         current_task_type="DIT",
-        logger=logger,
+        logger=logging.getLogger("a test"),
         ops_to_analyze={"aten::matmul": "self_cuda_time_total", "aten::mm": "cpu_time_total",
                         "aten::no_such_thing": "cuda_time"},
         output_dir=tmp_path / "new",
@@ -166,13 +167,13 @@ def test_the_analysis_agrees_with_the_trace(
             attend(rows)
     assert isinstance(profiler, FlexibleProfiler)
     assert sorted(os.listdir(tmp_path / "new")) == FILES
-    trace, summary, operators = profiler.paths
-    found = json.loads(operators.read_text())
-    assert (found["task_type"], found["rank"], found["has_device_time"]) == ("DIT", 0, False)
+    return profiler
 
-    events = [event for event in trace_of(trace) if event.get("cat") == "cpu_op"]
+
+def test_the_analysis_agrees_with_the_trace(analysed: FlexibleProfiler) -> None:
+    events = [event for event in trace_of(analysed.paths[0]) if event.get("cat") == "cpu_op"]
     matmuls = [event for event in events if event["name"] == "aten::matmul"]
-    seen = found["operators"]["aten::matmul"]
+    seen = json.loads(analysed.paths[2].read_text())["operators"]["aten::matmul"]
     assert (seen["asked"], seen["figure"]) == ("self_cuda_time_total", "self_cpu_time_total")
     assert len(seen["calls"]) == len(matmuls) == 10 and seen["calls_left_out"] == 0
     for call, event in zip(seen["calls"], sorted(matmuls, key=lambda e: e["ts"]), strict=True):
@@ -182,26 +183,33 @@ def test_the_analysis_agrees_with_the_trace(
         assert call["value"] == call["self_cpu_us"]
         assert call["device_us"] == call["self_device_us"] == 0
         assert any("test_ditprofiler.py" in at and "attend" in at for at in call["stack"][:2])
-    values = np.array([call["value"] for call in seen["calls"]])
-    check_statistics(seen["statistics"], values)
+
+
+def test_the_statistics_of_the_analysis(
+    analysed: FlexibleProfiler, caplog: pytest.LogCaptureFixture
+) -> None:
+    _, summary, operators = analysed.paths
+    found = json.loads(operators.read_text())
+    assert (found["task_type"], found["rank"], found["has_device_time"]) == ("DIT", 0, False)
+    seen = found["operators"]["aten::matmul"]
+    check_statistics(seen["statistics"], np.array([call["value"] for call in seen["calls"]]))
     shapes = [group["shapes"] for group in seen["by_shape"]]
     assert sorted(shapes) == [[[4, 4], [4, 16]], [[4, 16], [16, 4]],
                               [[32, 16], [16, 32]], [[32, 32], [32, 16]]]  # fmt: skip
     for group in seen["by_shape"]:
         calls = [call for call in seen["calls"] if call["shapes"] == group["shapes"]]
         check_statistics(group["statistics"], np.array([call["value"] for call in calls]))
-
     products = found["operators"]["aten::mm"]
     assert products["figure"] == "cpu_time_total" and products["statistics"]["count"] == 10
     assert all(call["value"] == call["duration_us"] for call in products["calls"])
     absent = found["operators"]["aten::no_such_thing"]
     assert absent["statistics"]["count"] == 0 and absent["statistics"]["mean"] is None
     assert (absent["calls"], absent["by_shape"]) == ([], [])
-
     text = summary.read_text()
     assert text.startswith("DIT, rank 0: operators by self_cpu_time_total (no GPU time was seen)")
     assert "aten::mm" in text and ".py(" not in text
-    assert text.strip() in caplog.text
+    logged = [record.getMessage().strip() for record in caplog.get_records("setup")]
+    assert logged == [text.strip()]
 
 
 def check_statistics(found: dict[str, Any], values: np.ndarray[Any, Any]) -> None:

@@ -201,10 +201,10 @@ def test_the_trace_is_copied_where_links_are_not_to_be_had(
 # --- kinds of functions ---
 
 
-def test_a_generator(tmp_path: Path) -> None:
-    closed = []
+def generator_into(folder: Path, closed: list[bool]) -> Any:
+    """A profiled generator function, which notes each of its ends."""
 
-    @profiler(output_dir=tmp_path)
+    @profiler(output_dir=folder)
     def losses(steps: int) -> Generator[Any, Any, str]:
         try:
             for step in range(steps):
@@ -221,7 +221,12 @@ def test_a_generator(tmp_path: Path) -> None:
         return "end"
 
     assert inspect.isgeneratorfunction(losses)
-    generator: Any = losses(9)
+    return losses
+
+
+def test_a_generator(tmp_path: Path) -> None:
+    losses = generator_into(tmp_path, [])
+    generator = losses(9)
     assert [next(generator), generator.send("sent"), next(generator)] == [0, "sent", 1]
     step_profiler()  # of nobody: the generator is suspended
     assert generator.throw(KeyError("x")) == "caught"
@@ -233,17 +238,23 @@ def test_a_generator(tmp_path: Path) -> None:
 
     got: list[Any] = []
     assert [*outer()] == [] and got == ["end"]
-    abandoned: Any = losses(9)
+
+
+def test_a_generator_that_is_abandoned_or_raises(tmp_path: Path) -> None:
+    closed: list[bool] = []
+    losses = generator_into(tmp_path, closed)
+    abandoned = losses(9)
     assert [next(abandoned) for _ in range(5)] == [0, 1, 2, 3, 4]
     abandoned.close()
-    assert len(closed) == 3
-    assert [marks(trace) for trace in board(tmp_path)] == [[3, 4, 5], [3, 4]]
-    failing: Any = losses(2)
+    assert closed == [True]
+    assert [marks(trace) for trace in board(tmp_path)] == [[3, 4]]
+    failing = losses(2)
     next(failing)
     error = ValueError("mine")
     with pytest.raises(ValueError, match="mine") as raised:
         failing.throw(error)
     assert raised.value is error
+    assert closed == [True, True]
 
 
 def test_a_coroutine_and_its_tasks(tmp_path: Path) -> None:
