@@ -39,7 +39,8 @@ class View:
             lines.append("no rank has left a journal or a heartbeat here yet")
         if seen.hang is not None and found.ranks:
             lines.append(self._paint(hang_text(seen.hang), "bold"))
-        group = len(found.ranks) > GROUP_ABOVE if self.group is None else self.group
+        is_long = seen.hang is not None or len(found.ranks) > GROUP_ABOVE
+        group = is_long if self.group is None else self.group
         if found.ranks:
             lines += ["", *self._table(found.ranks, seen.suspects, group)]
         lines += self._suspects(seen.suspects, with_times=seen.hang is not None)

@@ -166,6 +166,7 @@ class TestTheVerdict:
         lines = done.stdout.splitlines()
         verdict = "step 812, in iter > all_reduce, 3 ranks: 0-1,3"
         assert lines[1].startswith("hangs since ") and lines[1].endswith(verdict)
+        assert any(line.startswith("  0-1,3 (3)  running   812") for line in lines)
         (line,) = (line for line in lines if line.startswith("! rank 2"))
         assert "! rank 2 on node-2, step 812, in iter > data, since " in line
         assert "(1 min 1" in line
@@ -294,6 +295,28 @@ class TestAResume:
         data = live.snapshot(tmp_path, hung_after_s=30)
         assert [rank["step"] for rank in data["ranks"]] == [100, 100]
         assert data["suspects"] == []
+
+
+class TestCutFiles:
+    def test_a_row_that_was_cut_in_the_csv_is_no_matter(
+        self, tmp_path: Path, start_rank: Start
+    ) -> None:
+        start_rank(0, 5, "iter", world=1)
+        csv = tmp_path / "profile_rank_0.csv"
+        with csv.open("ab") as file:
+            file.write(b'1700000000.000000000,"2023-11-14 22:13:20.0000')
+        data = live.snapshot(tmp_path)
+        assert [rank["stack"] for rank in data["ranks"]] == [["iter"]]
+        assert data["problems"] == []
+
+    def test_a_heartbeat_that_was_cut_is_named_and_the_rank_missing(self, tmp_path: Path) -> None:
+        write_beats(tmp_path, *(beat(rank, 5, "iter", world_size=3) for rank in range(3)))
+        cut = tmp_path / "rank_1.heartbeat.json"
+        os.truncate(cut, cut.stat().st_size // 2)
+        data = live.snapshot(tmp_path, hung_after_s=30)
+        assert [problem["file"] for problem in data["problems"]] == [str(cut)]
+        assert data["hang"]["missing"] == [1]
+        assert [rank["rank"] for rank in data["ranks"]] == [0, 2]
 
 
 class TestClocks:
