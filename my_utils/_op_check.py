@@ -105,7 +105,7 @@ class OpCheck:
                 return True
             atol = _SCALAR_ATOL if self.rules.atol is None else self.rules.atol
             rtol = _SCALAR_RTOL if self.rules.rtol is None else self.rules.rtol
-            return abs(actual - expected) <= atol + rtol * abs(expected) < math.inf
+            return bool(abs(actual - expected) <= atol + rtol * abs(expected) < math.inf)
         return bool(actual == expected)
 
     def _tensors(self, actual: Tensor, expected: Tensor, where: str) -> None:

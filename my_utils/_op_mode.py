@@ -73,7 +73,7 @@ class OpMode(TorchDispatchMode):
         every: int = 1,
         stacks: bool = False,
     ) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         _check_step("start_step", start_step)
         _check_step("end_step", end_step)
         check_positive("every", every)
@@ -102,7 +102,7 @@ class OpMode(TorchDispatchMode):
             self._open_log()
             self._begin_step()
         self._entered += 1
-        super().__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(
@@ -113,7 +113,7 @@ class OpMode(TorchDispatchMode):
     ) -> None:
         if not self._entered:
             return
-        super().__exit__(kind, error, trace)
+        super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
         self._entered -= 1
         if not self._entered:
             self._active = False

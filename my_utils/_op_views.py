@@ -24,7 +24,7 @@ def check_view(check: OpCheck, plan: OpPlan, args: Any, kwargs: Any, result: Any
         begin = 0
     else:  # the device is what is in doubt
         again = plan.func(*map_tensors(args, _without_memory), **kwargs)
-        begin = source.data_ptr() - source.storage_offset() * source.element_size()
+        begin = source.data_ptr() - int(source.storage_offset()) * source.element_size()
     expected = tensors_in(again)
     if len(views) != len(expected):
         check.lines.append(f"Lengths differ: {len(views)} vs {len(expected)}")
@@ -53,5 +53,5 @@ def _check_one(check: OpCheck, view: Tensor, other: Tensor, begin: int, where: s
 
 def _address(tensor: Tensor, begin: int) -> int:
     if tensor.is_meta:
-        return begin + tensor.storage_offset() * tensor.element_size()
+        return begin + int(tensor.storage_offset()) * tensor.element_size()
     return tensor.data_ptr()
