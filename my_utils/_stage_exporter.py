@@ -144,12 +144,9 @@ class StageExporter:
         self._try(self._end)
 
     def _write_queue(self) -> None:
-        written = self.written
         while (snapshot := self._next()) is not None:
             self._write(snapshot)
             self.written += 1
-        if self.written > written:
-            self._flush()
 
     def _next(self) -> Snapshot | None:
         with self._lock:
@@ -171,9 +168,6 @@ class StageExporter:
     def _write(self, snapshot: Snapshot) -> None:
         """One that raises is lost, and the next one is tried at the next wake."""
         raise NotImplementedError
-
-    def _flush(self) -> None:
-        """Called when all that waited is written."""
 
     def _end(self) -> None:
         """Closes what is open."""

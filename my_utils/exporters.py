@@ -105,15 +105,8 @@ class TensorBoardExporter(StageExporter):
             f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}"
             f".{os.getpid()}.stages{next(_file_numbers)}"
         )
-        return self._records.RecordWriter(open(self.log_dir / name, "xb"))
-
-    def _flush(self) -> None:
-        if self._file is not None:
-            try:
-                self._file.flush()
-            except OSError:
-                self._file = None
-                raise
+        # Without a buffer, which a forked child would write a second time.
+        return self._records.RecordWriter(open(self.log_dir / name, "xb", buffering=0))
 
     def _end(self) -> None:
         if self._file is not None:
