@@ -44,10 +44,14 @@ def skip_dynamo(function: Any) -> None:
 
     What torch does by itself to the modes of its users costs four microseconds an operator.
     """
-    from torch._C._dynamo import eval_frame
+    try:
+        from torch._C._dynamo import eval_frame
 
-    skip = eval_frame._FrameAction.SKIP
-    eval_frame.set_code_exec_strategy(function.__code__, eval_frame._FrameExecStrategy(skip, skip))
+        skip = eval_frame._FrameAction.SKIP
+        strategy = eval_frame._FrameExecStrategy(skip, skip)
+        eval_frame.set_code_exec_strategy(function.__code__, strategy)
+    except (ImportError, AttributeError):
+        return  # a version of torch without it: its compiler may look into the function, too
 
 
 class OpMode(TorchDispatchMode):
