@@ -288,6 +288,7 @@ class _Stages(TypedDict):
     attempt: int
     clock_error_ns: int
     dropped: int
+    clock_steps: int
     rows: int
     bad_rows: int
     open: int

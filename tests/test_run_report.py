@@ -277,6 +277,32 @@ def test_the_last_of_two_runs_in_a_directory_counts(tmp_path: Path) -> None:
     assert "ranks 0, 1, 2, 3, 4, 5 with older runs in the same files" in problems
 
 
+def test_a_clock_that_is_set_while_it_runs(tmp_path: Path) -> None:
+    """Rank 3's clock jumps by two seconds in the middle of a step."""
+    run = planted()
+    path = run.write(tmp_path / "logs") / "profile_rank_3.csv"
+    lines = path.read_text().splitlines(keepends=True)
+    half = next(i for i, line in enumerate(lines) if ",61,backward,END" in line)
+    told = lines[half].replace("backward,END", "my_utils.clock_step,INSTANT").split(",")
+    late = [later(line, 2) for line in lines[half:]]
+    fact = ",".join(told[:6]) + ',,"delta_ns=2000000000"\n'
+    path.write_text("".join([*lines[:half], fact, *late]))
+    found = analyze(path.parent)
+    assert named(found) == BOTH
+    assert "rank 3 with a clock that was set while it ran" in found.problems
+    costs = (run.entries_ns.max(0) - run.entries_ns).sum(0) * 1e-9
+    others = np.arange(run.steps) != 61
+    waits = found.waits.set_index("step")["cost_s"].reindex(range(run.steps)).to_numpy()
+    assert np.allclose(waits[others], costs[others], atol=8 * 30e-6)
+    assert waits[61] < 0.1
+
+
+def later(line: str, seconds: int) -> str:
+    time, _, rest = line.partition(",")
+    whole, _, fraction = time.partition(".")
+    return f"{int(whole) + seconds}.{fraction},{rest}"
+
+
 def test_nothing_to_report_on(tmp_path: Path) -> None:
     with pytest.raises(ReportError, match=r"holds no profile_rank_\*\.csv"):
         analyze(tmp_path)
@@ -343,7 +369,7 @@ def test_tables_plots_and_parquet(run: tuple[Run, Path], report: Report, tmp_pat
     assert dark_red.sum() > 100  # the sleeping rank
     import duckdb
 
-    rows = duckdb.sql(
+    rows = duckdb.execute(
         f"SELECT rank, stage, count(*) n, sum(end_ns - begin_ns) / 1e9 s "
         f"FROM read_parquet('{tmp_path}/parquet/*/*.parquet', hive_partitioning=true) "
         "GROUP BY ALL ORDER BY rank, stage"

@@ -62,11 +62,12 @@ static PyObject *result_of(const struct mu_stage_table *table, PyObject *errors)
         return NULL;
     }
     return Py_BuildValue(
-        "{sNsNsNsNsOsLsLsLsKsKsKsK}", "columns", columns, "paths", paths, "host", host, "label",
+        "{sNsNsNsNsOsLsLsLsKsKsKsKsK}", "columns", columns, "paths", paths, "host", host, "label",
         label, "errors", errors, "world_size", (long long)facts->world_size, "attempt",
         (long long)facts->attempt, "clock_error_ns", (long long)facts->clock_error_ns, "dropped",
-        (unsigned long long)facts->dropped, "rows", (unsigned long long)table->counts.rows,
-        "bad_rows", (unsigned long long)table->counts.bad_rows, "open",
+        (unsigned long long)facts->dropped, "clock_steps", (unsigned long long)facts->clock_steps,
+        "rows", (unsigned long long)table->counts.rows, "bad_rows",
+        (unsigned long long)table->counts.bad_rows, "open",
         (unsigned long long)(table->counts.open + table->open_by_node.count));
 }
 

@@ -257,6 +257,7 @@ static void take_fact(struct mu_stage_table *table, struct mu_span name, struct 
             facts->dropped += (uint64_t)number;
         }
     }
+    facts->clock_steps += mu_span_equals(name, "my_utils.clock_step");
     if (facts->attempt != attempt) { /* what the process before left open, it took along */
         table->counts.open += table->open_by_node.count;
         drop_open(table);

@@ -33,6 +33,7 @@ struct mu_stage_facts {
     int64_t world_size, attempt;
     int64_t clock_error_ns; /* of the last clock synchronisation; -1 when there was none */
     uint64_t dropped;       /* records that the run says it lost */
+    uint64_t clock_steps;   /* how often the system's clock was set meanwhile */
 };
 
 struct mu_stage_counts {

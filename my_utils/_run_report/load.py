@@ -68,6 +68,7 @@ def problems_of(loaded: Loaded, ranks: set[int] | None) -> list[str]:
     for what, chosen in (
         ("rows that could not be understood", [r for r, f in facts.items() if f.bad_rows]),
         ("records that were lost while it ran", [r for r, f in facts.items() if f.dropped]),
+        ("a clock that was set while it ran", [r for r, f in facts.items() if f.clock_steps]),
         ("older runs in the same files, which are left out",
          [r for r, f in facts.items() if f.older_runs]),
     ):  # fmt: skip

@@ -48,7 +48,7 @@ class RankFacts:
     clock_error_s: the bound of its clock's error against rank 0, None where clocks were not lined
     up. attempts: the number of its last start in the directory. older_runs: runs that were recorded
     into the same files before; they are left out. begin_ns, end_ns: of what counts, Unix time.
-    open: stages that never ended.
+    clock_steps: how often the system's clock was set while it ran. open: stages that never ended.
     """
 
     rank: int
@@ -63,6 +63,7 @@ class RankFacts:
     rows: int = 0
     bad_rows: int = 0
     dropped: int = 0
+    clock_steps: int = 0
     open: int = 0
     errors: list[str] = field(default_factory=list)
 
@@ -136,6 +137,7 @@ def read_rank(file_set: FileSet) -> RankStages:
         rows=result["rows"],
         bad_rows=result["bad_rows"],
         dropped=result["dropped"],
+        clock_steps=result["clock_steps"],
         open=result["open"],
         errors=unreadable + result["errors"],
     )

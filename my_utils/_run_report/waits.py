@@ -24,8 +24,9 @@ __all__ = ["Segments", "clock_offsets", "segments_of", "synchronising_stages"]
 
 # Ends that spread less than a quarter of the starts coincide.
 SPREAD_RATIO = 0.25
-# Clocks drift apart by microseconds a second; within so many steps they are taken as steady.
-OFFSET_STEPS = 64
+OFFSET_STEPS = 9  # over which the offset of a clock is taken; odd
+ROWS_AT_ONCE = 256
+CLOCK_WAS_SET_NS = 1_000_000  # between two steps; none drifts so fast
 NOBODY = -1
 
 
@@ -58,7 +59,8 @@ def clock_offsets(grid: Grid) -> Matrix:
     """What the clock of each rank is ahead of the median one, per step, in ns.
 
     Clocks that nobody lined up differ by what the ends of a synchronising stage show. The stage
-    whose ends, once so corrected, coincide best is taken for it: zeros where there is none.
+    whose ends, once so corrected, coincide best is taken for it: zeros where there is none. NaN in
+    a step in which the clock was set.
     """
     best = np.zeros((len(grid.ranks), len(grid.steps)))
     if len(grid.ranks) < 2:
@@ -73,14 +75,21 @@ def clock_offsets(grid: Grid) -> Matrix:
         left = _spread(late - offsets)
         if left < least:
             least, best = left, offsets
-    return np.where(np.isfinite(best), best, 0.0)
+    best = np.where(np.isfinite(best), best, 0.0)
+    moved = np.abs(np.diff(best, axis=1, prepend=best[:, :1]))
+    was_set = moved > max(CLOCK_WAS_SET_NS, 10 * float(middle_of(moved)))
+    return np.where(was_set, np.nan, best)
 
 
 def _steady(late: Matrix) -> Matrix:
+    """The running median over steps, which follows a clock that drifts and one that is set."""
+    half = OFFSET_STEPS // 2
     offsets = np.empty_like(late)
-    for first in range(0, late.shape[1], OFFSET_STEPS):
-        block = slice(first, first + OFFSET_STEPS)
-        offsets[:, block] = middle_of(late[:, block], 1)[:, None]
+    for first in range(0, len(late), ROWS_AT_ONCE):
+        rows = slice(first, first + ROWS_AT_ONCE)
+        padded = np.pad(late[rows], ((0, 0), (half, half)), mode="edge")
+        windows = np.lib.stride_tricks.sliding_window_view(padded, OFFSET_STEPS, axis=1)
+        offsets[rows] = middle_of(windows, 2)
     return offsets
 
 

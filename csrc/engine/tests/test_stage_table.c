@@ -91,6 +91,7 @@ static void test_a_restart_ends_what_was_open(void) {
                "label=pp%3D1\"\n"
                "2,,h,0,my_utils.clock_sync,INSTANT,,\"offset_ns=5,error_ns=42\"\n"
                "2,,h,0,my_utils.dropped,INSTANT,,\"count=3,reason=full\"\n"
+               "2,,h,0,my_utils.clock_step,INSTANT,,\"delta_ns=-7000000\"\n"
                "3,,h,0,fwd,END,1000,\"node_id=9,parent_id=1\"\n";
     CHECK_INT(read_text(&table, text, &err), MU_OK);
     CHECK_INT(table.counts.open, 1);
@@ -99,6 +100,7 @@ static void test_a_restart_ends_what_was_open(void) {
     CHECK_INT(table.facts.world_size, 8);
     CHECK_INT(table.facts.clock_error_ns, 42);
     CHECK_INT(table.facts.dropped, 3);
+    CHECK_INT(table.facts.clock_steps, 1);
     CHECK(strcmp(table.facts.host, "b") == 0);
     CHECK(strcmp(table.facts.label, "pp%3D1") == 0);
     mu_stage_table_reset(&table);
