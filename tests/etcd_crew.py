@@ -19,6 +19,7 @@ PROGRAM = """
 import ctypes, json, random, sys, time
 ctypes.CDLL(None).prctl(1, 9)  # die with the parent
 from my_utils.etcd_utils import EtcdBarrierError, etcd_barrier
+print("ready", flush=True)
 for line in sys.stdin:
     order = json.loads(line)
     times = []
@@ -52,6 +53,7 @@ class Worker:
             text=True,
         )
         self.answers: list[dict[str, Any]] = []
+        self.ready = threading.Event()
         self.orders = 0  # not answered yet
         self.came = threading.Condition()
         self.thread = threading.Thread(target=self._read, daemon=True)
@@ -59,6 +61,8 @@ class Worker:
 
     def _read(self) -> None:
         assert self.process.stdout is not None
+        self.process.stdout.readline()
+        self.ready.set()
         for line in self.process.stdout:
             with self.came:
                 self.answers.append(json.loads(line))

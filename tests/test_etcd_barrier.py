@@ -15,7 +15,7 @@ import pytest
 
 from my_utils.etcd_utils import EtcdBarrierBroken, etcd_barrier
 
-from .etcd_crew import Crew, wait_until
+from .etcd_crew import WAIT_S, Crew, wait_until
 from .etcd_server import EtcdServer, needs_etcd
 
 pytestmark = needs_etcd
@@ -248,10 +248,10 @@ def test_ghosts_that_vanish_break_nothing(crew: Crew, at: dict[str, Any]) -> Non
 
 def test_all_are_told_the_same_whoever_dies_when(crew: Crew, at: dict[str, Any]) -> None:
     chance = random.Random(5)
-    at.update(world_size=4, lease_s=2, timeout=3)
+    at.update(world_size=4, lease_s=4, timeout=6)
     for attempt in range(2):
         for worker in EIGHT:
-            crew[worker]  # all have started
+            assert crew[worker].ready.wait(WAIT_S)
         victims = [chance.randrange(4), 4 + chance.randrange(4)]
         for worker in EIGHT:
             prefix = f"{at['prefix']}-{attempt}-{worker // 4}"
