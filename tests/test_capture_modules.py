@@ -11,6 +11,9 @@ from collections.abc import Callable
 
 import pytest
 
+pytest.importorskip("torch", reason="torch is not installed")
+import torch
+
 from my_utils.profiling.capture_controller import (
     CaptureController,
     attach,
@@ -19,8 +22,6 @@ from my_utils.profiling.capture_controller import (
 )
 
 from .test_capture_controller import Recorder, backend, controller, window
-
-torch = pytest.importorskip("torch", reason="torch is not installed")
 
 __all__ = ["backend", "controller"]  # fixtures
 
@@ -62,7 +63,7 @@ def test_named_by_the_class(controller: CaptureController) -> None:
 
 
 def test_one_that_returns_nothing(controller: CaptureController) -> None:
-    class Silent(torch.nn.Module):  # type: ignore[misc]
+    class Silent(torch.nn.Module):
         def forward(self, fails: bool) -> None:
             if fails:
                 raise ValueError("mine")
@@ -82,7 +83,7 @@ def test_one_that_returns_nothing(controller: CaptureController) -> None:
 def test_a_module_that_calls_itself(controller: CaptureController) -> None:
     seen = []
 
-    class Nested(torch.nn.Module):  # type: ignore[misc]
+    class Nested(torch.nn.Module):
         def forward(self, depth: int) -> int:
             seen.append(controller.window)
             return depth if depth == 0 else int(self(depth - 1))
@@ -99,7 +100,7 @@ def test_threads_keep_their_passes_apart(
 ) -> None:
     meet = threading.Barrier(2)
 
-    class Slow(torch.nn.Module):  # type: ignore[misc]
+    class Slow(torch.nn.Module):
         def forward(self, name: str) -> None:
             meet.wait(30)  # both are inside
             if name == "first":
@@ -129,7 +130,7 @@ def test_threads_keep_their_passes_apart(
 def test_an_interrupted_pass_ends_with_the_next(
     controller: CaptureController,
 ) -> None:
-    class Stopped(torch.nn.Module):  # type: ignore[misc]
+    class Stopped(torch.nn.Module):
         def forward(self, stops: bool) -> bool:
             if stops:
                 raise KeyboardInterrupt
