@@ -203,7 +203,8 @@ class SimplePorting:
         defaults = _tier(names | self._defaults.pairs)
         watches = tuple((each.encode(), None) for each in self._defaults.watches)
         tiers = ((given, self._whole_words), (defaults + watches, True))
-        return plan, _core.Replacer(tiers)
+        # A tier without rules would only cost a pass over the text.
+        return plan, _core.Replacer(tuple(tier for tier in tiers if tier[0]))
 
     def _port(self, entry: Entry, replacer: _core.Replacer) -> Ported | str:
         data = _read(self.root / entry.old)
