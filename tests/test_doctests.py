@@ -24,6 +24,9 @@ def test_examples_of(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.chdir(tmp_path)
     result = doctest.testmod(importlib.import_module(name))
     GlobalLogger().close()
+    # Events that the examples logged without a setup would join the next one's.
+    GlobalLogger().setup(tmp_path / "left", rank=0, world_size=1, console=False)
+    GlobalLogger().close()
     assert result.failed == 0, "see the captured output"
 
 
