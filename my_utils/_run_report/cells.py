@@ -1,8 +1,5 @@
 """A run reduced to cells: what a stage took in one step on one rank. In DuckDB, out of core.
 
-What some ranks were reduced to can be joined with that of others by appending, wherever it was
-made: `partial` and `absorb`.
-
 Tables of the database:
 
     cells      rank, step, path, count, total_ns, self_ns, begin_ns (of the first), last_begin_ns,
@@ -19,15 +16,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .._tables import needed
-from .ranks import PURPOSE, SEPARATOR, Columns, RankStages
+from .ranks import PURPOSE, SEPARATOR, Columns
+from .reduce import ReducedRank
 
 if TYPE_CHECKING:
     import duckdb
     import pandas as pd
 
-__all__ = ["BUCKETS_AN_OCTAVE", "Cells"]
-
-BUCKETS_AN_OCTAVE = 64
+__all__ = ["Cells"]
 
 _TABLES = """
 CREATE TABLE cells (
@@ -35,38 +31,6 @@ CREATE TABLE cells (
     begin_ns BIGINT, last_begin_ns BIGINT, end_ns BIGINT);
 CREATE TABLE durations (rank INTEGER, path INTEGER, bucket INTEGER, count BIGINT, max_ns BIGINT);
 CREATE TABLE paths (path INTEGER, name VARCHAR, parent INTEGER);
-"""
-
-# Of a step that was done again after a restart the last attempt counts.
-_KEPT = """
-CREATE OR REPLACE TEMP VIEW kept AS
-SELECT * FROM stages WHERE step >= {first} AND step < {last}
-QUALIFY attempt = max(attempt) OVER (PARTITION BY rank, step);
-"""
-_KEPT_OF_ONE_ATTEMPT = """
-CREATE OR REPLACE TEMP VIEW kept AS
-SELECT * FROM stages WHERE step >= {first} AND step < {last};
-"""
-
-_CELLS = """
-INSERT INTO cells
-WITH sums AS (
-    SELECT rank, step, path, count(*) AS count, sum(end_ns - begin_ns)::BIGINT AS total_ns,
-           min(begin_ns) AS begin_ns, max(begin_ns) AS last_begin_ns, max(end_ns) AS end_ns
-    FROM kept GROUP BY ALL),
-inner_sums AS (
-    SELECT s.rank, s.step, p.parent AS path, sum(s.total_ns)::BIGINT AS inner_ns
-    FROM sums s JOIN paths p USING (path) WHERE p.parent IS NOT NULL GROUP BY ALL)
-SELECT rank, step, path, count, total_ns,
-       greatest(total_ns - coalesce(inner_ns, 0), 0), begin_ns, last_begin_ns, end_ns
-FROM sums LEFT JOIN inner_sums USING (rank, step, path);
-"""
-
-_DURATIONS = f"""
-INSERT INTO durations
-SELECT rank, path, floor(log2(greatest(end_ns - begin_ns, 1)) * {BUCKETS_AN_OCTAVE}), count(*),
-       max(end_ns - begin_ns)
-FROM kept GROUP BY ALL;
 """
 
 
@@ -89,26 +53,20 @@ class Cells:
     def close(self) -> None:
         self.connection.close()
 
-    def add(self, ranks: Sequence[RankStages], steps: tuple[int, int]) -> None:
-        """Adds the cells of some ranks; steps is a half-open range. Many at once are quicker."""
-        parts = [self._numbered(rank) for rank in ranks]
-        stages = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-        several = any(rank.facts.attempts > 1 for rank in ranks)
-        kept = _KEPT if several else _KEPT_OF_ONE_ATTEMPT
-        self.connection.register("stages", stages)
-        self.connection.execute(kept.format(first=steps[0], last=steps[1]))
-        for statement in (_CELLS, _DURATIONS):
-            self.connection.execute(statement)
-        self.connection.execute("DROP VIEW kept")
-        self.connection.unregister("stages")
+    def add(self, ranks: Sequence[ReducedRank]) -> None:
+        """Adds some ranks; many at once are quicker."""
+        for table in ("cells", "durations"):
+            parts = [self._numbered(rank, getattr(rank, table)) for rank in ranks]
+            rows = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+            self.connection.register("part", rows)
+            self.connection.execute(f"INSERT INTO {table} BY NAME SELECT * FROM part")
+            self.connection.unregister("part")
 
-    def _numbered(self, rank: RankStages) -> Columns:
-        """The stages of a rank with its number, and the run's numbers of its paths."""
-        numbers = np.array(self._numbers(rank.paths), "i4")
-        columns = {name: rank.stages[name] for name in ("step", "begin_ns", "end_ns", "attempt")}
-        columns["path"] = numbers[rank.stages["path"]]
-        columns["rank"] = np.full(len(columns["path"]), rank.facts.rank, "i4")
-        return columns
+    def _numbered(self, rank: ReducedRank, columns: Columns) -> Columns:
+        """With the rank's number, and the run's numbers of its paths."""
+        numbers = np.array(self._numbers(rank.paths))
+        ranks = np.full(len(columns["path"]), rank.facts.rank)
+        return {**columns, "path": numbers[columns["path"]], "rank": ranks}
 
     def _numbers(self, names: Sequence[str]) -> list[int]:
         """The run's numbers of paths, parents before their children."""
@@ -121,23 +79,6 @@ class Cells:
         if rows:
             self.connection.executemany("INSERT INTO paths VALUES (?, ?, ?)", rows)
         return [self._paths[name] for name in names]
-
-    def partial(self) -> dict[str, pd.DataFrame]:
-        """All that was added, to be absorbed by the cells of a larger part of the run."""
-        return {
-            name: self.query(f"SELECT * FROM {name}") for name in ("paths", "cells", "durations")
-        }
-
-    def absorb(self, partial: dict[str, pd.DataFrame]) -> None:
-        """Adds what other ranks were reduced to."""
-        paths = partial["paths"].sort_values("path")
-        numbers = np.array(self._numbers(list(paths["name"])), "i4")
-        for table in ("cells", "durations"):
-            frame = partial[table]
-            frame = frame.assign(path=numbers[frame["path"].to_numpy()])
-            self.connection.register("part", frame)
-            self.connection.execute(f"INSERT INTO {table} BY NAME SELECT * FROM part")
-            self.connection.unregister("part")
 
     def query(self, sql: str, **values: Any) -> pd.DataFrame:
         """The rows of a query as a DataFrame."""

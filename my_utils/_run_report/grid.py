@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,13 +18,16 @@ Matrix: TypeAlias = npt.NDArray[np.float64]
 Integers: TypeAlias = npt.NDArray[np.int64]
 
 MAD_TO_SIGMA = 1.4826
-KEPT_CELLS = 1_000_000  # that are read, in memory at once; 60 MB
+KEPT_CELLS = 2_000_000  # of a quantity that are in memory at once; 80 MB for all five
 
-_OF_A_PATH = """
-SELECT rank, step, total_ns, self_ns, begin_ns - $start AS begin_ns,
+QUANTITIES = ("total_ns", "self_ns", "begin_ns", "last_begin_ns", "end_ns")
+
+_OF_ALL = """
+SELECT path, rank, step, total_ns, self_ns, begin_ns - $start AS begin_ns,
        last_begin_ns - $start AS last_begin_ns, end_ns - $start AS end_ns
-FROM cells WHERE path = $path;
+FROM cells
 """
+_OF_A_PATH = f"{_OF_ALL} WHERE path = $path"
 
 
 class Grid:
@@ -36,7 +40,7 @@ class Grid:
 
     def __init__(self, cells: Cells, peers: dict[int, int], warmup: int | None) -> None:
         self._cells = cells
-        self._read: dict[int, Columns] = {}  # paths, read lately
+        self._read: dict[int, dict[str, Matrix]] = {}  # of the paths read lately
         self.paths = cells.names()
         self.ranks: Integers = self._column("SELECT DISTINCT rank FROM cells ORDER BY 1")
         self.steps: Integers = self._column("SELECT DISTINCT step FROM cells ORDER BY 1")
@@ -71,20 +75,38 @@ class Grid:
         return busy
 
     def of(self, path: int, *columns: str) -> list[Matrix]:
-        """The matrices of a stage; NaN where a rank did not have it in a step."""
+        """The matrices of a stage; NaN where a rank did not have it in a step. To be read only."""
         if path not in self._read:
-            if sum(len(columns["rank"]) for columns in self._read.values()) > KEPT_CELLS:
-                self._read.clear()
-            self._read[path] = self._cells.columns(_OF_A_PATH, path=path, start=self.start_ns)
-        return self._matrices(self._read[path], columns)
+            self._read_in(path)
+        return [self._read[path][name] for name in columns]
 
-    def _matrices(self, cells: Columns, columns: tuple[str, ...]) -> list[Matrix]:
+    def _read_in(self, path: int) -> None:
+        """All stages at once where they fit, which is much quicker than one after another."""
+        if len(self.paths) * len(self.ranks) * len(self.steps) <= KEPT_CELLS:
+            cells = self._cells.columns(_OF_ALL, start=self.start_ns)
+            order = np.argsort(cells["path"], kind="stable")
+            ends = np.searchsorted(cells["path"][order], list(self.paths), side="right")
+            begins = np.searchsorted(cells["path"][order], list(self.paths))
+            for one, first, last in zip(self.paths, begins, ends, strict=True):
+                rows = order[first:last]
+                self._keep(one, {name: column[rows] for name, column in cells.items()})
+            return
+        if len(self._read) * len(self.ranks) * len(self.steps) > KEPT_CELLS:
+            self._read.clear()
+        self._keep(path, self._cells.columns(_OF_A_PATH, start=self.start_ns, path=path))
+
+    def _keep(self, path: int, cells: Columns) -> None:
+        self._read[path] = dict(zip(QUANTITIES, self._matrices(cells, QUANTITIES), strict=True))
+
+    def _matrices(self, cells: Columns, columns: Sequence[str]) -> list[Matrix]:
+        shape = (len(self.ranks), len(self.steps))
         rows = np.searchsorted(self.ranks, cells["rank"])
-        places = np.searchsorted(self.steps, cells["step"])
+        places = np.ravel_multi_index((rows, np.searchsorted(self.steps, cells["step"])), shape)
         found = []
         for name in columns:
-            matrix = np.full((len(self.ranks), len(self.steps)), np.nan)
-            matrix[rows, places] = cells[name]
+            matrix = np.full(shape, np.nan)
+            matrix.ravel()[places] = cells[name]
+            matrix.flags.writeable = False
             found.append(matrix)
         return found
 
@@ -103,14 +125,22 @@ def middle_of(values: Any, axis: int | None = None) -> Any:
 
 
 def quantile_of(values: Any, share: float, axis: int | None = None) -> Any:
-    """The same for any quantile."""
-    if np.size(values) and not np.isnan(values).any():  # many times faster
-        if share == 0.5:
-            return np.median(values, axis=axis)
-        return np.quantile(values, share, axis=axis)
+    """The same for any quantile, between two values as numpy's default has it."""
+    if np.size(values) and not np.isnan(values).any():
+        return _quantile(values, share, axis)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # of slices that hold only NaNs
         return np.nanquantile(values, share, axis=axis)
+
+
+def _quantile(values: Any, share: float, axis: int | None) -> Any:
+    """By sorting, which numpy does several times faster than its own quantiles."""
+    ordered = np.sort(values, axis=axis)
+    along = 0 if axis is None else axis
+    place = share * (ordered.shape[along] - 1)
+    lower = ordered.take(int(place), axis=along)
+    upper = ordered.take(min(int(place) + 1, ordered.shape[along] - 1), axis=along)
+    return lower + (upper - lower) * (place - int(place))
 
 
 def scatter_of(values: Any, axis: int) -> Any:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter
-from collections.abc import Iterable, Sequence
+import os
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from .._trace_inputs import FileSet
 from .cells import Cells
-from .parquet import append_parquet
-from .ranks import RankFacts, RankStages, read_ranks
+from .parquet import write_parquet
+from .ranks import RankFacts, read_rank
+from .reduce import ReducedRank, reduce_rank
 
-__all__ = ["Loaded", "load", "problems_of"]
+__all__ = ["Loaded", "add", "load", "problems_of", "reduced_ranks"]
 
 BATCH = 16  # ranks that go into the database at once
 EVER = (-(2**63), 2**63 - 1)
@@ -38,18 +41,40 @@ def load(
 ) -> Loaded:
     """Reads the files of some ranks into the cells. parquet: a folder for all rows."""
     loaded = Loaded(cells)
-    for batch in _batches(read_ranks(file_sets), BATCH):
-        for rank in batch:
-            loaded.facts[rank.facts.rank] = rank.facts
-        cells.add(batch, steps)
-        if parquet is not None:
-            append_parquet(batch, parquet)
+    for batch in _batches(reduced_ranks(file_sets, steps, parquet), BATCH):
+        add(loaded, batch)
     return loaded
 
 
-def _batches(ranks: Iterable[RankStages], size: int) -> Iterable[list[RankStages]]:
-    iterator = iter(ranks)
-    while batch := list(itertools.islice(iterator, size)):
+def add(loaded: Loaded, ranks: Sequence[ReducedRank]) -> None:
+    loaded.cells.add(ranks)
+    for rank in ranks:
+        loaded.facts[rank.facts.rank] = rank.facts
+
+
+def reduced_ranks(
+    file_sets: Sequence[FileSet], steps: tuple[int, int], parquet: str | None
+) -> Iterator[ReducedRank]:
+    """The ranks in order. While one is used the next are read, as many as there are CPUs."""
+
+    def read(file_set: FileSet) -> ReducedRank:
+        rank = read_rank(file_set)
+        if parquet is not None:
+            write_parquet(rank, parquet)
+        return reduce_rank(rank, steps)
+
+    count = len(os.sched_getaffinity(0))
+    with ThreadPoolExecutor(count) as pool:
+        reading = deque(pool.submit(read, one) for one in file_sets[: 2 * count])
+        for later in itertools.chain(file_sets[2 * count :], [None] * len(reading)):
+            rank = reading.popleft().result()
+            if later is not None:
+                reading.append(pool.submit(read, later))
+            yield rank
+
+
+def _batches(ranks: Iterator[ReducedRank], size: int) -> Iterator[list[ReducedRank]]:
+    while batch := list(itertools.islice(ranks, size)):
         yield batch
 
 

@@ -1,20 +1,19 @@
 """The files of a run reduced by the workers of a Ray cluster, when they outgrow one machine.
 
-Each task reads some ranks and reduces them with the statements of `cells`; what comes back is small
-and is absorbed here. All nodes must see the files under the same paths.
+Each task reads and reduces some ranks as `load` does it here; what comes back is small. All nodes
+must see the files under the same paths.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 from .._tables import needed
 from .._trace_inputs import FileSet
 from .cells import Cells
-from .load import EVER, Loaded, load
-from .ranks import PURPOSE, RankFacts
+from .load import EVER, Loaded, add, reduced_ranks
+from .ranks import PURPOSE
+from .reduce import ReducedRank
 
 __all__ = ["load_on_ray"]
 
@@ -42,19 +41,11 @@ def load_on_ray(
     loaded = Loaded(cells)
     while waiting:
         done, waiting = ray.wait(waiting)
-        partial, facts = ray.get(done[0])
-        cells.absorb(partial)
-        for one in facts:
-            loaded.facts[one["rank"]] = RankFacts(**one)
+        add(loaded, ray.get(done[0]))
     return loaded
 
 
 def _reduce(
     file_sets: Sequence[FileSet], steps: tuple[int, int], parquet: str | None
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    cells = Cells()
-    try:
-        loaded = load(file_sets, cells, steps, parquet)
-        return cells.partial(), [dataclasses.asdict(one) for one in loaded.facts.values()]
-    finally:
-        cells.close()
+) -> list[ReducedRank]:
+    return list(reduced_ranks(file_sets, steps, parquet))

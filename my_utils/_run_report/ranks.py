@@ -2,7 +2,7 @@
 
 Files are found and sorted as csv2trace does it: rotated parts, the current file, then the rows
 that only a journal holds. A rank is read by the engine, in one piece, without the interpreter's
-lock; ranks are read side by side.
+lock.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 from urllib.parse import unquote
@@ -31,7 +30,6 @@ __all__ = [
     "RankStages",
     "find_ranks",
     "read_rank",
-    "read_ranks",
 ]
 
 PURPOSE = "my_utils.report"
@@ -102,14 +100,6 @@ def find_ranks(
         else:
             found[file_set.rank] = file_set
     return list(found.values()), problems
-
-
-def read_ranks(file_sets: Sequence[FileSet]) -> Iterator[RankStages]:
-    """The ranks in order, as many in memory at once as there are CPUs."""
-    count = len(os.sched_getaffinity(0))
-    with ThreadPoolExecutor(count) as pool:
-        for first in range(0, len(file_sets), count):
-            yield from pool.map(read_rank, file_sets[first : first + count])
 
 
 def read_rank(file_set: FileSet) -> RankStages:

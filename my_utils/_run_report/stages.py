@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .cells import BUCKETS_AN_OCTAVE, Cells
+from .cells import Cells
 from .grid import Grid
+from .reduce import BUCKETS_AN_OCTAVE
 from .waits import Segments
 
 if TYPE_CHECKING:

@@ -1,0 +1,109 @@
+"""A rank's stages reduced to cells, what a stage took in one step, and to counts of durations.
+
+Both can be joined with those of other ranks by appending, wherever they were made.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from .ranks import SEPARATOR, Columns, RankFacts, RankStages
+
+__all__ = ["BUCKETS_AN_OCTAVE", "ReducedRank", "reduce_rank"]
+
+BUCKETS_AN_OCTAVE = 64
+BUCKETS = 64 * BUCKETS_AN_OCTAVE  # up to 2^64 ns
+
+Numbers = npt.NDArray[np.int64]
+
+
+@dataclass
+class ReducedRank:
+    """One rank; `path` of both tables is an index into `paths`.
+
+    cells: step, path, count, total_ns, self_ns, begin_ns (of the first), last_begin_ns, end_ns (of
+    the last). durations: path, bucket, count, max_ns, of single stages; a bucket is 1/64 octave.
+    """
+
+    facts: RankFacts
+    paths: list[str]
+    cells: Columns
+    durations: Columns
+
+
+def reduce_rank(rank: RankStages, steps: tuple[int, int]) -> ReducedRank:
+    """steps: a half-open range. Thread-safe."""
+    stages = _that_count(rank.stages, steps)
+    number = {name: at for at, name in enumerate(rank.paths)}
+    parents = np.array([number.get(name.rpartition(SEPARATOR)[0], -1) for name in rank.paths])
+    return ReducedRank(rank.facts, rank.paths, _cells(stages, parents), _durations(stages))
+
+
+def _that_count(stages: Columns, steps: tuple[int, int]) -> Columns:
+    """Within the range, and of a step that was done again after a restart the last attempt."""
+    step, attempt = stages["step"], stages["attempt"]
+    kept = (step >= steps[0]) & (step < steps[1])
+    if len(attempt) and attempt.min() != attempt.max():
+        places = np.unique(step, return_inverse=True)[1]
+        last = np.zeros(places.max() + 1, attempt.dtype)
+        np.maximum.at(last, places, attempt)
+        kept &= attempt == last[places]
+    return stages if kept.all() else {name: column[kept] for name, column in stages.items()}
+
+
+def _cells(stages: Columns, parents: Numbers) -> Columns:
+    step, path = stages["step"], stages["path"].astype(np.int64)
+    known, places = np.unique(step, return_inverse=True)
+    keys = places * len(parents) + path
+    order = np.argsort(keys, kind="stable")
+    keys = keys[order]
+    firsts = np.flatnonzero(np.r_[True, keys[1:] != keys[:-1]][: len(keys)])
+    cells, begins, ends = keys[firsts], stages["begin_ns"][order], stages["end_ns"][order]
+    if not len(firsts):
+        return {name: np.empty(0, "i8") for name in _CELL_COLUMNS}
+    totals = np.add.reduceat(ends - begins, firsts)
+    return {
+        "step": known[cells // len(parents)],
+        "path": cells % len(parents),
+        "count": np.diff(firsts, append=len(keys)),
+        "total_ns": totals,
+        "self_ns": np.maximum(totals - _inside(cells, totals, parents), 0),
+        "begin_ns": np.minimum.reduceat(begins, firsts),
+        "last_begin_ns": np.maximum.reduceat(begins, firsts),
+        "end_ns": np.maximum.reduceat(ends, firsts),
+    }
+
+
+_CELL_COLUMNS = (
+    "step", "path", "count", "total_ns", "self_ns", "begin_ns", "last_begin_ns", "end_ns",
+)  # fmt: skip
+
+
+def _inside(cells: Numbers, totals: Numbers, parents: Numbers) -> Numbers:
+    """What the stages directly inside each cell took in the same step."""
+    around = parents[cells % len(parents)]
+    keys = cells - cells % len(parents) + around
+    at = np.minimum(np.searchsorted(cells, keys), len(cells) - 1)
+    there = (around >= 0) & (cells[at] == keys)
+    inside = np.zeros(len(cells), np.int64)
+    np.add.at(inside, at[there], totals[there])
+    return inside
+
+
+def _durations(stages: Columns) -> Columns:
+    lengths = np.maximum(stages["end_ns"] - stages["begin_ns"], 1)
+    buckets = np.floor(np.log2(lengths) * BUCKETS_AN_OCTAVE).astype(np.int64)
+    keys = stages["path"].astype(np.int64) * BUCKETS + buckets
+    order = np.argsort(keys, kind="stable")
+    keys = keys[order]
+    firsts = np.flatnonzero(np.r_[True, keys[1:] != keys[:-1]][: len(keys)])
+    longest = np.maximum.reduceat(lengths[order], firsts) if len(firsts) else firsts
+    return {
+        "path": keys[firsts] // BUCKETS,
+        "bucket": keys[firsts] % BUCKETS,
+        "count": np.diff(firsts, append=len(keys)),
+        "max_ns": longest,
+    }
