@@ -172,7 +172,7 @@ class TimeData:
             axes.hist(values / 1e9, bins=bins, weights=weights, **kwargs)
         ranks = f"{self.rank_count()} rank{'s' if self.rank_count() != 1 else ''}"
         figures = f"n={self.count()}, mean={self.mean():.3g} s, std={self.std():.3g} s"
-        axes.set_title(f"{title or self.name}\n{ranks}, {figures}")
+        axes.set_title(f"{title or self.name}\n{ranks}, {figures}", parse_math=bool(title))
         axes.set_xlabel("time [s]")
         axes.set_ylabel("count")
         axes.grid(visible=True, alpha=0.3)

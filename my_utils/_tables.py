@@ -54,7 +54,17 @@ def drawn(draw: Callable[[Figure], None]) -> Figure:
     figure = Figure(dpi=110, layout="constrained")
     FigureCanvasAgg(figure)
     draw(figure)
+    no_formulas(figure)
     return figure
+
+
+def no_formulas(figure: Figure) -> None:
+    """Dollars in the texts of a figure are dollars: the names of users are no formulas."""
+    from matplotlib.text import Text
+
+    for text in figure.findobj(Text):
+        if isinstance(text, Text) and "$" in text.get_text():
+            text.set_parse_math(False)
 
 
 def text_table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 0) -> str:

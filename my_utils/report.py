@@ -27,7 +27,9 @@ written; 2, wrong arguments.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import operator
 import os
 import re
 import sys
@@ -35,6 +37,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import quote
 
 from ._files import whole_file
 from ._run_report.changes import StageChange
@@ -202,19 +205,23 @@ def analyze(
     Raises:
         ReportError: there are no stages to report on.
         ImportError: the extra is not installed.
-        ValueError: an argument is not one of these.
+        ValueError: an argument is not one of these, or a file of torch_traces is no trace.
+        MemoryError: memory_limit is too little.
+        OSError: the folder of parquet, or the temporary one, cannot be written to.
     """
     if engine not in ("duckdb", "ray"):
         raise ValueError(f"engine must be 'duckdb' or 'ray', not {engine!r}")
-    if warmup is not None and warmup < 0:
+    if warmup is not None and operator.index(warmup) < 0:
         raise ValueError(f"warmup must be at least 0, not {warmup}")
-    if steps is not None and steps[0] >= steps[1]:
+    if steps is not None and not (len(steps) == 2 and steps[0] < steps[1]):
         raise ValueError(f"steps must be a range that is not empty, not {steps!r}")
     options = Options(
         None if ranks is None else set(ranks), steps, engine, _pattern(sync), warmup, memory_limit,
         None if parquet is None else os.fspath(parquet), [os.fspath(path) for path in torch_traces],
     )  # fmt: skip
     several = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
+    if not several:
+        raise ValueError("paths must name a directory or a file, it is empty")
     return _analyze(several, options)
 
 
@@ -226,7 +233,7 @@ def _pattern(text: str | None) -> re.Pattern[str] | None:
 
 
 def _analyze(paths: Sequence[str | os.PathLike[str]], options: Options) -> Report:
-    from ._run_report.cells import Cells
+    from ._run_report.cells import Cells, python_errors
     from ._run_report.load import load, problems_of
     from ._run_report.on_ray import load_on_ray
     from ._run_report.ranks import find_ranks
@@ -234,15 +241,12 @@ def _analyze(paths: Sequence[str | os.PathLike[str]], options: Options) -> Repor
     file_sets, problems = find_ranks(paths, options.ranks)
     if not file_sets:
         raise ReportError("\n".join(problems) or "no rank of the input is among those asked for")
-    cells = Cells(options.memory_limit)
-    try:
+    with python_errors(), contextlib.closing(Cells(options.memory_limit)) as cells:
         reader = load_on_ray if options.engine == "ray" else load
         arguments = {} if options.steps is None else {"steps": options.steps}
         loaded = reader(file_sets, cells, parquet=options.parquet, **arguments)
         loaded.problems = problems + problems_of(loaded, options.ranks)
         return _report(loaded, options)
-    finally:
-        cells.close()
 
 
 def _report(loaded: Loaded, options: Options) -> Report:
@@ -342,7 +346,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             torch_traces=args.torch_trace,
         )  # fmt: skip
         _write(report, args)
-    except (ReportError, OSError, ImportError) as error:
+    except (ReportError, OSError, ImportError, MemoryError) as error:
         _say(f"error: {error}")
         return 1
     except ValueError as error:
@@ -390,7 +394,7 @@ def _step_traces(report: Report, paths: Sequence[str], page: Path) -> dict[int, 
         except (ConversionError, OSError) as error:
             _say(f"warning: no trace of step {step}: {error}")
             continue
-        links[place] = StepTrace(step, trace.name)
+        links[place] = StepTrace(step, quote(trace.name))
     return links
 
 

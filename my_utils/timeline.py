@@ -202,6 +202,8 @@ def _draw(spans: list[Span], png: Path, title: str) -> None:
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
+    from my_utils._tables import no_formulas
+
     tracks: dict[tuple[int, str], list[Span]] = {}
     for span in sorted(spans, key=lambda span: (span.rank, span.thread, span.start_ns)):
         tracks.setdefault((span.rank, span.thread), []).append(span)
@@ -230,6 +232,7 @@ def _draw(spans: list[Span], png: Path, title: str) -> None:
         [Patch(color=colour) for colour in colours.values()], list(colours),
         loc="outside lower center", ncols=8, frameon=False, fontsize=8,
     )  # fmt: skip
+    no_formulas(figure)
     figure.savefig(png)
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import gzip
+import html
 import json
+import re
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urljoin, urlsplit
 
 import numpy as np
 import pytest
@@ -15,6 +18,7 @@ pytest.importorskip("scipy", reason="scipy is not installed")
 
 import pandas as pd
 
+from my_utils._run_report.overlap import overlap_of
 from my_utils.report import Report, ReportError, analyze, main
 from tools.perfetto_ui import Page, find_browser
 
@@ -324,6 +328,91 @@ def test_wrong_arguments(run: tuple[Run, Path]) -> None:
         analyze(run[1], warmup=-1)
     with pytest.raises(ValueError, match=r"steps must be .* \(5, 5\)"):
         analyze(run[1], steps=(5, 5))
+    with pytest.raises(ValueError, match=r"steps must be .* \(5,\)"):
+        analyze(run[1], steps=(5,))  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        analyze(run[1], warmup=2.5)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="paths must name a directory or a file"):
+        analyze([])
+
+
+def test_too_little_memory_and_folders_that_cannot_be(
+    run: tuple[Run, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(ValueError, match="memory_limit must be such as '256MB', not 'much'"):
+        analyze(run[1], memory_limit="much")
+    with pytest.raises(MemoryError):
+        analyze(run[1], memory_limit="1MB")
+    (tmp_path / "file").touch()
+    for option in ("--parquet", "--csv", "--png"):
+        assert main([str(run[1]), option, str(tmp_path / "file" / "below")]) == 1
+        assert "report: error: " in capsys.readouterr().err
+
+
+def test_what_does_not_fit_stays_out_of_the_current_folder(
+    run: tuple[Run, Path], run_python: RunPython, tmp_path: Path
+) -> None:
+    program = """
+import os, sys
+from my_utils._run_report.cells import Cells
+cells = Cells("256MB")
+(folder,) = cells.columns("SELECT current_setting('temp_directory') AS at")["at"]
+cells.connection.execute("SET threads = 1; SET memory_limit = '40MB'")
+cells.connection.execute("CREATE TABLE large AS SELECT hash(i) AS i FROM range(8000000) t(i)")
+assert os.path.isabs(folder) and os.listdir(folder), folder
+assert not os.listdir("."), os.listdir(".")
+cells.close()
+assert not os.path.exists(os.path.dirname(folder))
+"""
+    done = run_python("-c", program, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+NAMES = ["cost $ of {$", "<b>&'\"forward", "数据 🎉", "loss/total", "a,b=c%2C"]
+
+
+@pytest.mark.filterwarnings("ignore:Glyph")  # the font of the plots has no such letters
+def test_any_name_of_a_stage(run_python: RunPython, tmp_path: Path) -> None:
+    """Formulas, markup, the separator, and what CSV and its metadata set apart."""
+    program = """
+import json, sys, time
+from my_utils import GlobalLogger, MyTimer
+GlobalLogger().setup(sys.argv[1], rank=0, world_size=1, console=False)
+timer = MyTimer(tag="train")
+for step in range(3):
+    timer.set_step(step)
+    with timer.time_stage("iter"):
+        for name in json.loads(sys.argv[2]):
+            with timer.time_stage(name), timer.time_stage("inner"):
+                time.sleep(0.002)
+    timer.step()
+GlobalLogger().close()
+"""
+    logs, page = tmp_path / "logs", tmp_path / "a #1? 100% report.html"
+    pytest.importorskip("torch", reason="torch is not installed")
+    done = run_python("-c", program, str(logs), json.dumps(NAMES))
+    assert done.returncode == 0, done.stderr
+    assert main([str(logs), "-o", str(page), "--parquet", str(tmp_path / "new" / "parquet")]) == 0
+    found = analyze(logs).stages.set_index("stage")
+    assert set(found.index) == {
+        "iter", *(f"iter/{name}" for name in NAMES), *(f"iter/{name}/inner" for name in NAMES)
+    }  # fmt: skip
+    assert found["self_s"].sum() == pytest.approx(found.loc["iter", "total_s"])
+    assert found.loc["iter", "self_s"] < 0.3 * found.loc["iter", "total_s"]
+    assert found.loc["iter/loss/total", "self_s"] < 0.3 * found.loc["iter/loss/total", "total_s"]
+    text = page.read_text(encoding="utf-8")
+    assert "iter/&lt;b&gt;&amp;&#39;&#34;forward" in text and "<b>&'" not in text
+
+
+def test_links_to_traces_of_pages_with_any_name(run: tuple[Run, Path], tmp_path: Path) -> None:
+    page = tmp_path / "a #1? 100% report.html"
+    assert main([str(run[1]), "-o", str(page)]) == 0
+    links = re.findall(r'<a href="([^"]*)">trace of', page.read_text(encoding="utf-8"))
+    assert len(links) == 2
+    for link in links:
+        url = urlsplit(urljoin(page.as_uri(), html.unescape(link)))
+        assert not url.query and not url.fragment
+        assert Path(unquote(url.path)).exists()
 
 
 # --- what is written ---
@@ -453,8 +542,24 @@ def test_communication_behind_compute(run: tuple[Run, Path], tmp_path: Path) -> 
     assert row["compute_s"] == pytest.approx(2.6e-3)
     assert row["hidden_s"] == pytest.approx(1.6e-3)  # 1000 to 2500 and 5000 to 5100
     assert row["hidden_share"] == pytest.approx(1.6 / 4.5)
-    with pytest.raises(ValueError, match="is no trace of torch's profiler"):
-        analyze(run[1], torch_traces=[run[1] / "profile_rank_0.csv"])
+
+
+def test_traces_that_are_none(run: tuple[Run, Path], tmp_path: Path) -> None:
+    damaged = bytearray(gzip.compress(b'{"traceEvents": []}' * 10))
+    damaged[14:16] = bytes(byte ^ 0xFF for byte in damaged[14:16])
+    for name, content in (
+        ("rows.json", (run[1] / "profile_rank_0.csv").read_bytes()),
+        ("null.json", b'{"traceEvents": null}'),
+        ("damaged.json.gz", bytes(damaged)),
+        ("cut.json.gz", bytes(damaged[:12])),
+    ):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(ValueError, match=f"{name} is no trace of torch's profiler"):
+            overlap_of([str(tmp_path / name)])
+    odd = {"traceEvents": [5, {"ph": "X"}, {"ph": "X", "name": "nccl"}], "distributedInfo": None}
+    (tmp_path / "odd.json").write_text(json.dumps(odd))
+    (row,) = overlap_of([str(tmp_path / "odd.json")]).to_dict("records")
+    assert (row["rank"], row["communication_s"]) == (0, 0)
 
 
 # --- on a cluster ---

@@ -5,53 +5,64 @@ Tables of the database:
     cells      rank, step, path, count, total_ns, self_ns, begin_ns (of the first), last_begin_ns,
                end_ns (of the last); one row a stage of a step on a rank
     durations  rank, path, bucket, count, max_ns: of single stages, in buckets of 2^(1/64)
-    paths      path (its number), name ("iter/forward"), parent (a path or NULL)
+    paths      path (its number), name ("iter/forward")
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .._tables import needed
-from .ranks import PURPOSE, SEPARATOR, Columns
+from .ranks import PURPOSE, Columns
 from .reduce import ReducedRank
 
 if TYPE_CHECKING:
     import duckdb
     import pandas as pd
 
-__all__ = ["Cells"]
+__all__ = ["Cells", "python_errors"]
 
 _TABLES = """
 CREATE TABLE cells (
     rank INTEGER, step BIGINT, path INTEGER, count INTEGER, total_ns BIGINT, self_ns BIGINT,
     begin_ns BIGINT, last_begin_ns BIGINT, end_ns BIGINT);
 CREATE TABLE durations (rank INTEGER, path INTEGER, bucket INTEGER, count BIGINT, max_ns BIGINT);
-CREATE TABLE paths (path INTEGER, name VARCHAR, parent INTEGER);
+CREATE TABLE paths (path INTEGER, name VARCHAR);
 """
 
 
 class Cells:
     """The database of a run. One thread at a time.
 
-    memory_limit: of DuckDB, as it writes it ("256MB"). folder: for what does not fit; a temporary
-    one by default.
+    memory_limit: of DuckDB, as it writes it ("256MB"); what does not fit goes to a temporary folder
+    until `close`.
     """
 
-    def __init__(self, memory_limit: str = "256MB", folder: str | None = None) -> None:
+    def __init__(self, memory_limit: str = "256MB") -> None:
         module = needed("duckdb", PURPOSE, "report")
         config = {"memory_limit": memory_limit, "preserve_insertion_order": False}
-        if folder is not None:
-            config["temp_directory"] = folder
-        self.connection: duckdb.DuckDBPyConnection = module.connect(":memory:", config=config)
+        try:
+            self.connection: duckdb.DuckDBPyConnection = module.connect(":memory:", config=config)
+        except module.ParserException as error:
+            raise ValueError(
+                f"memory_limit must be such as '256MB', not {memory_limit!r}: {error}"
+            ) from None
         self.connection.execute(_TABLES)
         self._paths: dict[str, int] = {}
+        self._folder = tempfile.TemporaryDirectory(prefix="my_utils_report.")
+        self.connection.execute(
+            "SET temp_directory = $folder", {"folder": os.path.join(self._folder.name, "spilled")}
+        )
 
     def close(self) -> None:
         self.connection.close()
+        self._folder.cleanup()
 
     def add(self, ranks: Sequence[ReducedRank]) -> None:
         """Adds some ranks; many at once are quicker."""
@@ -69,15 +80,15 @@ class Cells:
         return {**columns, "path": numbers[columns["path"]], "rank": ranks}
 
     def _numbers(self, names: Sequence[str]) -> list[int]:
-        """The run's numbers of paths, parents before their children."""
+        """The run's numbers of paths."""
         rows = []
         for name in names:
             if name in self._paths:
                 continue
             number = self._paths[name] = len(self._paths)
-            rows.append((number, name, self._paths.get(name.rpartition(SEPARATOR)[0])))
+            rows.append((number, name))
         if rows:
-            self.connection.executemany("INSERT INTO paths VALUES (?, ?, ?)", rows)
+            self.connection.executemany("INSERT INTO paths VALUES (?, ?)", rows)
         return [self._paths[name] for name in names]
 
     def query(self, sql: str, **values: Any) -> pd.DataFrame:
@@ -100,3 +111,15 @@ class Cells:
             "SELECT path, name FROM paths WHERE path IN (SELECT path FROM cells) ORDER BY name"
         )
         return dict(zip(frame["path"].tolist(), frame["name"].tolist(), strict=True))
+
+
+@contextlib.contextmanager
+def python_errors() -> Iterator[None]:
+    """DuckDB's errors as Python's: too little memory as MemoryError, files as OSError."""
+    module = needed("duckdb", PURPOSE, "report")
+    try:
+        yield
+    except module.OutOfMemoryException as error:
+        raise MemoryError(str(error).partition("\n")[0]) from error
+    except module.IOException as error:
+        raise OSError(str(error)) from error

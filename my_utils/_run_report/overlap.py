@@ -10,6 +10,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,8 +42,8 @@ def overlap_of(traces: Sequence[str]) -> pd.DataFrame:
 
 def _overlap(path: Path, number: int) -> tuple[int, str, float, float, float, float]:
     content = _read(path)
-    rank = content.get("distributedInfo", {}).get("rank", number)
-    events = [event for event in content.get("traceEvents", []) if event.get("ph") == "X"]
+    rank = (content.get("distributedInfo") or {}).get("rank", number)
+    events = [event for event in content["traceEvents"] if _is_slice(event)]
     kernels = [event for event in events if event.get("cat") == "kernel"]
     if kernels:
         communication = _intervals(e for e in kernels if COMMUNICATION.match(e["name"]))
@@ -60,11 +61,20 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         data = path.read_bytes()
         content = json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError, EOFError, zlib.error) as error:
         raise ValueError(f"{path} is no trace of torch's profiler: {error}") from error
-    if not isinstance(content, dict) or "traceEvents" not in content:
+    if not isinstance(content, dict) or not isinstance(content.get("traceEvents"), list):
         raise ValueError(f"{path} is no trace of torch's profiler: it has no traceEvents")
     return content
+
+
+def _is_slice(event: Any) -> bool:
+    return (
+        isinstance(event, dict)
+        and event.get("ph") == "X"
+        and isinstance(event.get("name"), str)
+        and isinstance(event.get("ts"), (int, float))
+    )
 
 
 def _intervals(events: Iterable[dict[str, Any]]) -> Intervals:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 
 from .._tables import needed
@@ -15,6 +17,8 @@ def write_parquet(rank: RankStages, folder: str) -> None:
     begin_ns, end_ns, tid, cuda_ms and attempt; a file of this rank that was there goes.
     Thread-safe."""
     duckdb = needed("duckdb", PURPOSE, "report")
+    if "://" not in folder:
+        os.makedirs(folder, exist_ok=True)
     names = np.array(rank.paths, dtype=object)
     numbers = np.arange(len(names), dtype="u4")
     with duckdb.connect() as connection:

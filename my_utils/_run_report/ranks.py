@@ -74,10 +74,12 @@ class RankFacts:
 @dataclass
 class RankStages:
     """One rank: `stages` has the columns step, path (an index into `paths`), begin_ns, end_ns, tid,
-    cuda_ms and attempt. `paths` are names joined by "/", parents before their children."""
+    cuda_ms and attempt. `paths` are names joined by "/", parents before their children; `parents`
+    their indices, what has none its own."""
 
     facts: RankFacts
     paths: list[str]
+    parents: list[int]
     stages: Columns
 
 
@@ -131,7 +133,8 @@ def read_rank(file_set: FileSet) -> RankStages:
         open=result["open"],
         errors=unreadable + result["errors"],
     )
-    return RankStages(facts, _full_names(result["paths"]), stages)
+    parents = [parent for parent, _ in result["paths"]]
+    return RankStages(facts, _full_names(result["paths"]), parents, stages)
 
 
 def _columns(result: Any) -> Columns:

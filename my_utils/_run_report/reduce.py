@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from .ranks import SEPARATOR, Columns, RankFacts, RankStages
+from .ranks import Columns, RankFacts, RankStages
 
 __all__ = ["BUCKETS_AN_OCTAVE", "ReducedRank", "reduce_rank"]
 
@@ -37,8 +37,7 @@ class ReducedRank:
 def reduce_rank(rank: RankStages, steps: tuple[int, int]) -> ReducedRank:
     """steps: a half-open range. Thread-safe."""
     stages = _that_count(rank.stages, steps)
-    number = {name: at for at, name in enumerate(rank.paths)}
-    parents = np.array([number.get(name.rpartition(SEPARATOR)[0], -1) for name in rank.paths])
+    parents = np.array([-1 if at == own else at for own, at in enumerate(rank.parents)], np.int64)
     return ReducedRank(rank.facts, rank.paths, _cells(stages, parents), _durations(stages))
 
 
