@@ -26,11 +26,11 @@ LAUNCHER_VARIABLES = (
     "WORLD_SIZE",
 )
 
-# The gate tries the same examples each time, so that it fails for what a change did. Elsewhere they
+# CI tries the same examples each time, so that it fails for what a change did. Elsewhere they
 # are new in every run, and find what is left.
-settings.register_profile("gate", derandomize=True, database=None)
+settings.register_profile("ci", derandomize=True, database=None)
 if os.environ.get("CI"):
-    settings.load_profile("gate")
+    settings.load_profile("ci")
 
 RunPython = Callable[..., subprocess.CompletedProcess[str]]
 
