@@ -1,5 +1,4 @@
 #include "aho_corasick.h"
-#include "aho_corasick_kinds.h"
 
 struct search {
     const struct mu_ac *ac;
@@ -9,7 +8,7 @@ struct search {
 };
 
 static bool is_name_at(const struct search *search, size_t at) {
-    return search->ac->kinds[search->text[at]] & MU_AC_NAME;
+    return search->ac->starts.is_name[search->text[at]];
 }
 
 /* True between two bytes of one name; `at` is that of the second. */
@@ -20,32 +19,6 @@ static bool is_inside_name(const struct search *search, size_t at) {
 static size_t end_of_name(const struct search *search, size_t at) {
     while (at < search->length && is_name_at(search, at)) {
         at++;
-    }
-    return at;
-}
-
-/* The next place at or after `at` where a pattern may begin. */
-static size_t skip(const struct search *search, size_t at) {
-    const uint8_t *kinds = search->ac->kinds;
-    const unsigned char *text = search->text;
-    size_t limit = search->limit;
-    if (!search->ac->whole) {
-        while (at < limit && !(kinds[text[at]] & MU_AC_BEGINS)) {
-            at++;
-        }
-        return at;
-    }
-    bool inside = at > 0 && kinds[text[at - 1]] & MU_AC_NAME;
-    while (at < limit) {
-        uint8_t kind = kinds[text[at]];
-        if (kind & MU_AC_BEGINS && !(inside && kind & MU_AC_NAME)) {
-            return at;
-        }
-        at++;
-        while (kind & MU_AC_NAME && at < limit && kinds[text[at]] & MU_AC_NAME) {
-            at++;
-        }
-        inside = false;
     }
     return at;
 }
@@ -105,7 +78,7 @@ bool mu_ac_find(const struct mu_ac *ac, const char *text, size_t length, size_t 
     uint32_t state = 0;
     for (size_t at = from; at < limit; at++) {
         if (state == 0) {
-            at = skip(&search, at);
+            at = ac->next_start(&ac->starts, search.text, at, limit);
             if (at == limit) {
                 break;
             }
@@ -115,7 +88,7 @@ bool mu_ac_find(const struct mu_ac *ac, const char *text, size_t length, size_t 
             at + 1 - ac->states[state].depth > search.best.start) {
             break;
         }
-        if (ac->states[state].ending != 0) {
+        if (ac->cells[state].ends) {
             weigh(&search, state, at + 1);
         }
     }

@@ -16,6 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "aho_corasick_starts.h"
 #include "error.h"
 
 /* Bytes that the patterns of one automaton may have together. */
@@ -35,8 +36,12 @@ struct mu_ac_match {
 /* One place of the double array: the child of a state by a byte stands at `base ^ byte`, and is
  * one when its `parent` is that state. A state is the number of its place; the root is 0. */
 struct mu_ac_cell {
-    uint32_t base, parent;
+    uint32_t base;
+    uint32_t parent : 31; /* MU_AC_FREE: no state stands here */
+    uint32_t ends : 1;    /* the state has an `ending`: said here too, as few have one */
 };
+
+#define MU_AC_FREE ((uint32_t)INT32_MAX)
 
 struct mu_ac_state {
     uint32_t fail;    /* the longest other state that the text so far may be the beginning of */
@@ -53,8 +58,9 @@ struct mu_ac {
     struct mu_ac_state *states; /* owned, one a cell */
     uint32_t cell_count;
     bool whole;
-    bool *is_watch;     /* owned, one a pattern */
-    uint8_t kinds[256]; /* of bytes, see aho_corasick.c */
+    bool *is_watch; /* owned, one a pattern */
+    struct mu_ac_starts starts;
+    mu_ac_next_start *next_start; /* of them */
 };
 
 /* Of equal patterns the first counts; a watch equals no other pattern. What was made must be given

@@ -1,6 +1,6 @@
-/* Makes the automaton: breadth first, so that the states that every text visits lie together. */
+/* Makes the automaton. The states are placed depth first, so that those that follow each other in
+ * a name lie together; how they fall back is found breadth first. */
 #include "aho_corasick.h"
-#include "aho_corasick_kinds.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -20,8 +20,8 @@ struct builder {
     struct mu_ac *ac;
     const struct mu_ac_pattern *patterns; /* borrowed */
     uint32_t *order;                      /* owned: numbers of patterns, sorted */
-    struct range *queue;                  /* owned */
-    size_t queued, queue_capacity;
+    struct range *stack;                  /* owned: states to be given children */
+    size_t stacked, stack_capacity;
     uint32_t *next_free, *previous_free; /* owned: a ring of free cells, cell 0 its head */
     uint32_t capacity;                   /* cells */
 };
@@ -78,6 +78,9 @@ static int reserve(struct builder *builder, uint32_t wanted, struct mu_error *er
     if (wanted <= builder->capacity) {
         return MU_OK;
     }
+    if (wanted > MU_AC_FREE / 2) {
+        return mu_error_set(err, MU_ERR_LIMIT, "the rules need too large an automaton");
+    }
     uint32_t capacity = builder->capacity == 0 ? 16 * BLOCK : builder->capacity * 2;
     ac->cells = resized(ac->cells, capacity, sizeof(*ac->cells), &failed);
     ac->states = resized(ac->states, capacity, sizeof(*ac->states), &failed);
@@ -101,7 +104,7 @@ static int add_block(struct builder *builder, struct mu_error *err) {
         builder->next_free[0] = builder->previous_free[0] = 0;
     }
     for (uint32_t at = begin; at < begin + BLOCK; at++) {
-        ac->cells[at] = (struct mu_ac_cell){0, MU_AC_NONE};
+        ac->cells[at] = (struct mu_ac_cell){.parent = MU_AC_FREE};
         ac->states[at] = (struct mu_ac_state){.pattern = MU_AC_NONE, .watch = MU_AC_NONE};
         if (at != 0) {
             uint32_t last = builder->previous_free[0];
@@ -122,7 +125,7 @@ static void take_cell(struct builder *builder, uint32_t cell, uint32_t parent) {
 }
 
 static bool is_free(const struct builder *builder, uint32_t cell) {
-    return cell != 0 && builder->ac->cells[cell].parent == MU_AC_NONE;
+    return cell != 0 && builder->ac->cells[cell].parent == MU_AC_FREE;
 }
 
 static bool all_free(const struct builder *builder, uint32_t base, const unsigned char *bytes,
@@ -152,43 +155,22 @@ static int find_base(struct builder *builder, const unsigned char *bytes, int co
 
 /* --- states --- */
 
-static int enqueue(struct builder *builder, struct range range, struct mu_error *err) {
-    if (builder->queued == builder->queue_capacity) {
-        size_t capacity = builder->queue_capacity == 0 ? 1024 : builder->queue_capacity * 2;
+static int push(struct builder *builder, struct range range, struct mu_error *err) {
+    if (builder->stacked == builder->stack_capacity) {
+        size_t capacity = builder->stack_capacity == 0 ? 1024 : builder->stack_capacity * 2;
         bool failed = false;
-        builder->queue = resized(builder->queue, capacity, sizeof(*builder->queue), &failed);
+        builder->stack = resized(builder->stack, capacity, sizeof(*builder->stack), &failed);
         if (failed) {
             return no_memory(err);
         }
-        builder->queue_capacity = capacity;
+        builder->stack_capacity = capacity;
     }
-    builder->queue[builder->queued++] = range;
+    builder->stack[builder->stacked++] = range;
     return MU_OK;
 }
 
 static unsigned char byte_at(const struct builder *builder, uint32_t place, uint32_t depth) {
     return (unsigned char)builder->patterns[builder->order[place]].bytes[depth];
-}
-
-/* Where the text goes on after `parent`'s own string by `byte`, without that string's first byte;
- * whole names begin where no name was before. */
-static uint32_t fail_of_child(const struct mu_ac *ac, uint32_t parent, int last,
-                              unsigned char byte) {
-    if (parent == 0) {
-        return 0;
-    }
-    uint32_t state = ac->states[parent].fail;
-    for (;;) {
-        uint32_t child = ac->cells[state].base ^ byte;
-        bool inside = state == 0 && ac->whole && mu_is_name_byte(last) && mu_is_name_byte(byte);
-        if (!inside && ac->cells[child].parent == state) {
-            return child;
-        }
-        if (state == 0) {
-            return 0;
-        }
-        state = ac->states[state].fail;
-    }
 }
 
 static int add_children(struct builder *builder, struct range range, struct mu_error *err) {
@@ -210,13 +192,11 @@ static int add_children(struct builder *builder, struct range range, struct mu_e
         return code;
     }
     ac->cells[range.state].base = base;
-    int last = depth == 0 ? 0 : byte_at(builder, range.begin, depth - 1);
-    for (int i = 0; code == MU_OK && i < count; i++) {
+    for (int i = count - 1; code == MU_OK && i >= 0; i--) {
         uint32_t child = base ^ bytes[i], begin = i == 0 ? range.begin : ends[i - 1];
         take_cell(builder, child, range.state);
         ac->states[child].depth = depth + 1;
-        ac->states[child].fail = fail_of_child(ac, range.state, last, bytes[i]);
-        code = enqueue(builder, (struct range){child, begin, ends[i]}, err);
+        code = push(builder, (struct range){child, begin, ends[i]}, err);
     }
     return code;
 }
@@ -234,26 +214,88 @@ static void note_patterns(struct builder *builder, struct range *range) {
         *place = *place == MU_AC_NONE ? number : *place;
         range->begin++;
     }
-    if (range->state != 0) {
-        bool ends = state->pattern != MU_AC_NONE || state->watch != MU_AC_NONE;
-        state->ending = ends ? range->state : builder->ac->states[state->fail].ending;
+}
+
+static int place_states(struct builder *builder, size_t count, struct mu_error *err) {
+    int code = add_block(builder, err);
+    if (code == MU_OK) {
+        code = push(builder, (struct range){0, 0, (uint32_t)count}, err);
     }
+    while (code == MU_OK && builder->stacked > 0) {
+        struct range range = builder->stack[--builder->stacked];
+        note_patterns(builder, &range);
+        code = add_children(builder, range, err);
+    }
+    return code;
+}
+
+/* --- how states fall back --- */
+
+static unsigned char byte_before(const struct mu_ac *ac, uint32_t state) {
+    return (unsigned char)(state ^ ac->cells[ac->cells[state].parent].base);
+}
+
+/* The state of the same string without its first byte, or without more of it; whole names begin
+ * where no name was before. Those nearer to the root must have theirs. */
+static uint32_t fail_of(const struct mu_ac *ac, uint32_t of) {
+    uint32_t parent = ac->cells[of].parent;
+    if (parent == 0) {
+        return 0;
+    }
+    unsigned char last = byte_before(ac, parent), byte = byte_before(ac, of);
+    uint32_t state = ac->states[parent].fail;
+    for (;;) {
+        uint32_t child = ac->cells[state].base ^ byte;
+        bool inside = state == 0 && ac->whole && mu_is_name_byte(last) && mu_is_name_byte(byte);
+        if (!inside && ac->cells[child].parent == state) {
+            return child;
+        }
+        if (state == 0) {
+            return 0;
+        }
+        state = ac->states[state].fail;
+    }
+}
+
+static void link_state(struct mu_ac *ac, uint32_t number) {
+    struct mu_ac_state *state = &ac->states[number];
+    bool ends = state->pattern != MU_AC_NONE || state->watch != MU_AC_NONE;
+    state->fail = fail_of(ac, number);
+    state->ending = ends ? number : ac->states[state->fail].ending;
+    ac->cells[number].ends = state->ending != 0;
+}
+
+static int compare_depths(const void *a, const void *b, void *states) {
+    const struct mu_ac_state *all = states;
+    uint32_t left = all[*(const uint32_t *)a].depth, right = all[*(const uint32_t *)b].depth;
+    return (left > right) - (left < right);
+}
+
+static int link_states(struct mu_ac *ac, struct mu_error *err) {
+    uint32_t *order = malloc(ac->cell_count * sizeof(*order));
+    size_t count = 0;
+    if (order == NULL) {
+        return no_memory(err);
+    }
+    for (uint32_t cell = 1; cell < ac->cell_count; cell++) {
+        if (ac->cells[cell].parent != MU_AC_FREE) {
+            order[count++] = cell;
+        }
+    }
+    qsort_r(order, count, sizeof(*order), compare_depths, ac->states);
+    for (size_t i = 0; i < count; i++) {
+        link_state(ac, order[i]);
+    }
+    free(order);
+    return MU_OK;
 }
 
 static int build(struct builder *builder, size_t count, struct mu_error *err) {
     int code = sort_patterns(builder, count, err);
     if (code == MU_OK) {
-        code = add_block(builder, err);
+        code = place_states(builder, count, err);
     }
-    if (code == MU_OK) {
-        code = enqueue(builder, (struct range){0, 0, (uint32_t)count}, err);
-    }
-    for (size_t at = 0; code == MU_OK && at < builder->queued; at++) {
-        struct range range = builder->queue[at];
-        note_patterns(builder, &range);
-        code = add_children(builder, range, err);
-    }
-    return code;
+    return code == MU_OK ? link_states(builder->ac, err) : code;
 }
 
 static int check_patterns(const struct mu_ac_pattern *patterns, size_t count, bool whole,
@@ -287,12 +329,12 @@ static int copy_watches(struct mu_ac *ac, const struct mu_ac_pattern *patterns, 
     return MU_OK;
 }
 
-static void note_kinds(struct mu_ac *ac) {
-    for (int byte = 0; byte < 256; byte++) {
-        bool begins = ac->cells[ac->cells[0].base ^ (uint32_t)byte].parent == 0;
-        ac->kinds[byte] =
-            (uint8_t)((mu_is_name_byte(byte) ? MU_AC_NAME : 0) | (begins ? MU_AC_BEGINS : 0));
+static void note_starts(struct mu_ac *ac, const struct mu_ac_pattern *patterns, size_t count) {
+    mu_ac_starts_init(&ac->starts, ac->whole);
+    for (size_t i = 0; i < count; i++) {
+        mu_ac_starts_add(&ac->starts, patterns[i].bytes, patterns[i].length);
     }
+    ac->next_start = mu_ac_next_start_best();
 }
 
 int mu_ac_init(struct mu_ac *ac, const struct mu_ac_pattern *patterns, size_t count, bool whole,
@@ -305,14 +347,14 @@ int mu_ac_init(struct mu_ac *ac, const struct mu_ac_pattern *patterns, size_t co
     struct builder builder = {.ac = ac, .patterns = patterns};
     code = build(&builder, count, err);
     free(builder.order);
-    free(builder.queue);
+    free(builder.stack);
     free(builder.next_free);
     free(builder.previous_free);
     if (code == MU_OK) {
         code = copy_watches(ac, patterns, count, err);
     }
     if (code == MU_OK) {
-        note_kinds(ac);
+        note_starts(ac, patterns, count);
     }
     return code;
 }

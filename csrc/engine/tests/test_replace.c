@@ -1,3 +1,4 @@
+#include "aho_corasick_starts.h"
 #include "check.h"
 #include "replace.h"
 #include "replace_oracle.h"
@@ -135,7 +136,7 @@ static void random_text(uint32_t *state, char *text, size_t length, const char *
 
 /* Rules and texts of few letters, so that matches meet, nest and fail late. */
 static void test_against_the_plain_way(void) {
-    enum { RULES = 12, TEXT = 120 };
+    enum { RULES = 12, TEXT = 120 }; /* some blocks of the AVX2 search, and a rest */
     uint32_t state = 1;
     int agreed = 0;
     for (int trial = 0; trial < 4000; trial++) {
@@ -166,6 +167,43 @@ static void test_against_the_plain_way(void) {
         mu_replacer_free(replacer);
     }
     CHECK_INT(agreed, 4000);
+}
+
+/* Every start is found by each variant, and none inside a name; all bytes, and texts of all sizes.
+ */
+static void check_starts(const struct mu_ac_starts *starts, mu_ac_next_start *variant,
+                         const unsigned char *text, size_t length) {
+    size_t next = 0;
+    for (size_t at = 0; at < length; at = next + 1) {
+        size_t wanted = mu_ac_next_start_portable(starts, text, at, length);
+        next = variant(starts, text, at, length);
+        bool is_name = next < length && starts->is_name[text[next]];
+        bool inside = is_name && next > 0 && starts->is_name[text[next - 1]];
+        if (!CHECK(next <= wanted) || !CHECK(!(starts->whole && inside))) {
+            return;
+        }
+    }
+}
+
+static void test_starts(void) {
+    enum { TEXT = 300 };
+    static const unsigned char letters[] = "ab_ :Zz{@[`/9\xff";
+    uint32_t state = 7;
+    for (int trial = 0; trial < 2000; trial++) {
+        unsigned char text[TEXT];
+        struct mu_ac_starts starts;
+        size_t length = next_random(&state) % (TEXT + 1);
+        for (size_t i = 0; i < length; i++) {
+            uint32_t any = next_random(&state);
+            text[i] = trial % 3 == 0 ? (unsigned char)any : letters[any % (sizeof(letters) - 1)];
+        }
+        mu_ac_starts_init(&starts, trial % 2);
+        for (size_t i = 0; i < 3 && i + 5 < length; i++) {
+            mu_ac_starts_add(&starts, (const char *)text + i, 1 + i + trial % 3);
+        }
+        check_starts(&starts, mu_ac_next_start_best(), text, length);
+        check_starts(&starts, mu_ac_next_start_portable, text, length);
+    }
 }
 
 /* Enough states for many blocks, and every name must be found by its own rule. */
@@ -207,6 +245,7 @@ int main(void) {
     test_earlier_tiers_win();
     test_refusals();
     test_against_the_plain_way();
+    test_starts();
     test_many_rules();
     return check_report();
 }
