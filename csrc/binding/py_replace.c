@@ -4,6 +4,7 @@
 #include "args.h"
 #include "py_tensor.h"
 #include "replace.h"
+#include "replace_names.h"
 #include "state.h"
 
 struct py_replacer {
@@ -105,45 +106,69 @@ static void replacer_dealloc(PyObject *object) {
 
 /* --- texts --- */
 
-static PyObject *watched_of(const struct mu_replaced *out) {
-    PyObject *list = PyList_New((Py_ssize_t)out->watched_count);
-    for (size_t i = 0; list != NULL && i < out->watched_count; i++) {
-        const struct mu_replace_span *span = &out->watched[i];
-        PyObject *pair = Py_BuildValue("nn", (Py_ssize_t)span->start, (Py_ssize_t)span->end);
-        if (pair == NULL) {
-            Py_CLEAR(list);
-        } else {
-            PyList_SET_ITEM(list, (Py_ssize_t)i, pair);
+/* What is made of one text without the GIL. */
+struct result {
+    struct mu_replaced replaced;
+    struct mu_replace_name *names; /* owned: those that were watched */
+    size_t name_count;
+};
+
+static int add_name(PyObject *names, const char *text, const struct mu_replace_name *name) {
+    size_t length = name->span.end - name->span.start;
+    PyObject *key = PyUnicode_DecodeLatin1(text + name->span.start, (Py_ssize_t)length, NULL);
+    PyObject *value =
+        Py_BuildValue("KK", (unsigned long long)name->count, (unsigned long long)name->line);
+    int failed = key == NULL || value == NULL ? -1 : PyDict_SetItem(names, key, value);
+    Py_XDECREF(key);
+    Py_XDECREF(value);
+    return failed;
+}
+
+static PyObject *names_of(const struct result *result, const char *text) {
+    PyObject *names = PyDict_New();
+    for (size_t i = 0; names != NULL && i < result->name_count; i++) {
+        if (add_name(names, text, &result->names[i]) < 0) {
+            Py_CLEAR(names);
         }
     }
-    return list;
+    return names;
 }
 
-static PyObject *result_of(const struct mu_replaced *out) {
-    PyObject *watched = watched_of(out);
-    if (watched == NULL) {
+static PyObject *tuple_of(const struct result *result, const char *old_text) {
+    const struct mu_replaced *replaced = &result->replaced;
+    PyObject *names = names_of(result, old_text);
+    if (names == NULL) {
         return NULL;
     }
-    if (out->count == 0) {
-        return Py_BuildValue("OKN", Py_None, 0ULL, watched);
+    if (replaced->count == 0) {
+        return Py_BuildValue("OKN", Py_None, 0ULL, names);
     }
-    PyObject *text = PyBytes_FromStringAndSize(out->bytes, (Py_ssize_t)out->length);
+    PyObject *text = PyBytes_FromStringAndSize(replaced->bytes, (Py_ssize_t)replaced->length);
     if (text == NULL) {
-        Py_DECREF(watched);
+        Py_DECREF(names);
         return NULL;
     }
-    return Py_BuildValue("NKN", text, (unsigned long long)out->count, watched);
+    return Py_BuildValue("NKN", text, (unsigned long long)replaced->count, names);
 }
 
-static int run(const struct mu_replacer *replacer, const Py_buffer *text, struct mu_replaced *out,
+static int apply(const struct mu_replacer *replacer, const Py_buffer *text, struct result *result,
+                 struct mu_error *err) {
+    int code = mu_replacer_run(replacer, text->buf, (size_t)text->len, &result->replaced, err);
+    if (code == MU_OK) {
+        code = mu_replace_names(&result->replaced, text->buf, &result->names, &result->name_count,
+                                err);
+    }
+    return code;
+}
+
+static int run(const struct mu_replacer *replacer, const Py_buffer *text, struct result *result,
                struct mu_error *err) {
-    size_t length = (size_t)text->len;
     int code;
-    if (length <= MU_PY_GIL_BYTES) {
-        return mu_replacer_run(replacer, text->buf, length, out, err);
+    if (text->len <= MU_PY_GIL_BYTES) {
+        return apply(replacer, text, result, err);
     }
     Py_BEGIN_ALLOW_THREADS;
-    code = mu_replacer_run(replacer, text->buf, length, out, err);
+    code = apply(replacer, text, result, err);
     Py_END_ALLOW_THREADS;
     return code;
 }
@@ -151,22 +176,24 @@ static int run(const struct mu_replacer *replacer, const Py_buffer *text, struct
 PyDoc_STRVAR(replace_doc,
              "replace($self, text, /)\n--\n\n"
              "Applies the rules to bytes: (new text, replacements, watched names).\n\n"
-             "The text is None when nothing is to be changed; watched names are (start, end) in\n"
-             "the old text. Safe to call from several threads; lets the GIL go for long texts.");
+             "The text is None when nothing is to be changed; watched names are a dict, by place:\n"
+             "how often each came, and the line of the first. Bytes that are not ASCII stand in\n"
+             "them as Latin-1. Safe to call from several threads; lets the GIL go for long texts.");
 
 static PyObject *replacer_replace(PyObject *object, PyObject *text) {
     const struct mu_replacer *replacer = ((struct py_replacer *)object)->replacer;
     Py_buffer buffer;
-    struct mu_replaced out;
+    struct result result = {0};
     struct mu_error err;
     if (PyObject_GetBuffer(text, &buffer, PyBUF_SIMPLE) < 0) {
         return NULL;
     }
-    int code = run(replacer, &buffer, &out, &err);
+    int code = run(replacer, &buffer, &result, &err);
+    PyObject *tuple = code == MU_OK ? tuple_of(&result, buffer.buf) : mu_py_raise(&err);
     PyBuffer_Release(&buffer);
-    PyObject *result = code == MU_OK ? result_of(&out) : mu_py_raise(&err);
-    mu_replaced_reset(&out);
-    return result;
+    mu_replaced_reset(&result.replaced);
+    free(result.names);
+    return tuple;
 }
 
 PyDoc_STRVAR(replacer_doc,

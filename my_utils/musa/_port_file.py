@@ -12,7 +12,6 @@ from __future__ import annotations
 import codecs
 import difflib
 import re
-from collections import Counter
 from dataclasses import dataclass, field
 
 from .. import _core
@@ -61,22 +60,8 @@ def _port_wide(data: bytes, mark: bytes, encoding: str, replacer: _core.Replacer
 
 
 def _port_text(data: bytes, replacer: _core.Replacer) -> Ported:
-    text, count, watched = replacer.replace(data)
-    return Ported(data if text is None else text, count, unmapped=_unmapped(data, watched))
-
-
-def _unmapped(data: bytes, watched: list[tuple[int, int]]) -> dict[str, tuple[int, int]]:
-    """By name how often it came, and the line of the first; the names come in order of place."""
-    names = [data[start:end] for start, end in watched]
-    counts = Counter(names)
-    first = dict(zip(reversed(names), reversed(watched), strict=True))
-    found = {}
-    line, at = 1, 0
-    for name, count in counts.items():
-        start = first[name][0]
-        line, at = line + data.count(b"\n", at, start), start
-        found[name.decode("ascii")] = (count, line)
-    return found
+    text, count, unmapped = replacer.replace(data)
+    return Ported(data if text is None else text, count, unmapped=unmapped)
 
 
 def diff_of(old: bytes, new: bytes, old_name: str, new_name: str) -> str:

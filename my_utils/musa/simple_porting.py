@@ -256,7 +256,11 @@ def _add(
         report.changed.append(entry.new)
     report.replaced += ported.replaced
     for name, (count, line) in ported.unmapped.items():
-        unmapped.setdefault(name, Unmapped(name, 0, entry.old, line)).count += count
+        known = unmapped.get(name)
+        if known is None:
+            unmapped[name] = Unmapped(name, count, entry.old, line)
+        else:
+            known.count += count
 
 
 def _read(path: Path) -> bytes | str:

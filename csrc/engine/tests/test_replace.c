@@ -1,6 +1,7 @@
 #include "aho_corasick_starts.h"
 #include "check.h"
 #include "replace.h"
+#include "replace_names.h"
 #include "replace_oracle.h"
 
 #include <stdio.h>
@@ -82,6 +83,35 @@ static void test_watches(void) {
     CHECK_INT(watched, 0);
     free(replaced(both, 2, "cudaFoo cudaGoo", &watched));
     CHECK_INT(watched, 1);
+}
+
+static void test_names_that_were_watched(void) {
+    const struct mu_replace_tier tier = TIER(names, true);
+    const char text[] = "cudaFree\ncudaGet cudaMalloc cudaFree\n\ncudaFrees cudaFree";
+    static const struct mu_replace_name wanted[] = {
+        {{0, 8}, 3, 1}, {{9, 16}, 1, 2}, {{38, 47}, 1, 4}};
+    struct mu_replacer *replacer;
+    struct mu_replaced out;
+    struct mu_replace_name *found;
+    size_t count;
+    CHECK_INT(mu_replacer_new(&tier, 1, &replacer, NULL), MU_OK);
+    CHECK_INT(mu_replacer_run(replacer, text, sizeof(text) - 1, &out, NULL), MU_OK);
+    CHECK_INT(mu_replace_names(&out, text, &found, &count, NULL), MU_OK);
+    CHECK_INT(count, COUNT(wanted));
+    for (size_t i = 0; i < count && i < COUNT(wanted); i++) {
+        CHECK_INT(found[i].span.start, wanted[i].span.start);
+        CHECK_INT(found[i].span.end, wanted[i].span.end);
+        CHECK_INT(found[i].count, wanted[i].count);
+        CHECK_INT(found[i].line, wanted[i].line);
+    }
+    free(found);
+    mu_replaced_reset(&out);
+    CHECK_INT(mu_replacer_run(replacer, "cudaMalloc", 10, &out, NULL), MU_OK);
+    CHECK_INT(mu_replace_names(&out, "cudaMalloc", &found, &count, NULL), MU_OK);
+    CHECK_INT(count, 0);
+    CHECK(found == NULL);
+    mu_replaced_reset(&out);
+    mu_replacer_free(replacer);
 }
 
 static void test_substrings(void) {
@@ -241,6 +271,7 @@ static void test_many_rules(void) {
 int main(void) {
     test_whole_names();
     test_watches();
+    test_names_that_were_watched();
     test_substrings();
     test_earlier_tiers_win();
     test_refusals();
