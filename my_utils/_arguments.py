@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["check_bool", "check_int", "check_logger", "check_path"]
+__all__ = ["check_bool", "check_int", "check_logger", "check_path", "check_seconds"]
 
 
 def check_bool(name: str, value: object) -> bool:
@@ -32,6 +32,15 @@ def check_int(name: str, value: object, least: int | None = None, *, or_none: bo
     if least is not None and value < least:
         raise ValueError(f"{name} must be at least {least}, not {value}")
     return value
+
+
+def check_seconds(name: str, value: object) -> float:
+    """The value, or TypeError, or ValueError unless it is above 0 and finite."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name} must be a number of seconds, not {value!r:.100}")
+    if not 0 < value < float("inf"):
+        raise ValueError(f"{name} must be finite and above 0, not {value!r}")
+    return float(value)
 
 
 def check_path(name: str, value: object, *, or_none: bool = False) -> Path:

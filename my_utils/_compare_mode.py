@@ -9,11 +9,12 @@ from typing import Any, ClassVar
 
 import torch
 
+from ._arguments import check_int
 from ._finite import Counts, is_clean, is_finding
 from ._module_path import Scope, where
 from ._op_check import OpCheck, Rules
 from ._op_inputs import distinct_tensors
-from ._op_mode import RULE, OpMode, alone, check_positive, dump_or_say
+from ._op_mode import RULE, OpMode, alone, dump_or_say
 from ._op_policy import Action, OpPlan, OpPolicy
 from ._op_random import Draws
 from ._op_reference import NotComparable, OpCopy, Reference
@@ -138,7 +139,7 @@ class CompareWithCPU(OpMode):
             stacks=stacks,
         )
         if max_elements is not None:
-            check_positive("max_elements", max_elements)
+            check_int("max_elements", max_elements, 1)
         self.dump_error_data = bool(dump_error_data)
         self._summary = OpSummary()
         self._atol = check_tolerance("atol", atol)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from ._arguments import check_int
 from ._compare_log import OpLog
 from ._module_path import Scope, phase, where
 from ._op_check import describe
@@ -25,7 +26,7 @@ from ._op_stacks import OpStacks
 from ._ranks import check_ranks, current_rank, is_chosen, world_size
 from ._warnings import warn_once
 
-__all__ = ["RULE", "OpMode", "alone", "check_positive", "dump_or_say", "rank_suffix", "skip_dynamo"]
+__all__ = ["RULE", "OpMode", "alone", "dump_or_say", "rank_suffix", "skip_dynamo"]
 
 _NOTHING: AbstractContextManager[Any] = nullcontext()
 RULE = "=" * 28
@@ -80,7 +81,7 @@ class OpMode(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         _check_step("start_step", start_step)
         _check_step("end_step", end_step)
-        check_positive("every", every)
+        check_int("every", every, 1)
         self.enabled = bool(enabled)
         self.verbose = bool(verbose)
         self.output_dir = Path(output_dir)
@@ -261,13 +262,6 @@ def dump_or_say(folder: Path, plan: OpPlan, inputs: Any, outputs: Any) -> tuple[
 def _check_step(name: str, value: Any) -> None:
     if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
         raise TypeError(f"{name} must be an int or None, not {value!r:.100}")
-
-
-def check_positive(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be an int, not {value!r:.100}")
-    if value < 1:
-        raise ValueError(f"{name} must be at least 1, not {value}")
 
 
 skip_dynamo(OpMode.__torch_dispatch__)

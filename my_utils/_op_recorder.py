@@ -12,8 +12,9 @@ from typing import Any, ClassVar
 
 import torch
 
+from ._arguments import check_int
 from ._module_path import phase, where
-from ._op_mode import OpMode, check_positive
+from ._op_mode import OpMode
 from ._op_policy import UNINITIALISED, Action, OpPlan, OpPolicy
 from ._ranks import current_rank, world_size
 from ._recorder_facts import Facts, HashKind
@@ -82,7 +83,7 @@ class OpRecorder(OpMode):
     ) -> None:
         if hash not in ("none", "md5", "tensor"):
             raise ValueError(f"hash must be 'none', 'md5' or 'tensor', not {hash!r:.100}")
-        check_positive("max_events", max_events)
+        check_int("max_events", max_events, 1)
         super().__init__(
             enabled=enabled,
             policy=OpPolicy(target_list, white_list, any_namespace=True),

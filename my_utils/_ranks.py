@@ -19,6 +19,7 @@ __all__ = [
     "check_rank",
     "check_ranks",
     "current_rank",
+    "distributed",
     "is_chosen",
     "known_rank",
     "world_size",
@@ -31,8 +32,8 @@ def current_rank() -> int:
     from .logger import GlobalLogger
 
     logger = GlobalLogger()
-    distributed = None if logger.is_set_up else _distributed()
-    return logger.rank if distributed is None else int(distributed.get_rank())
+    group = None if logger.is_set_up else distributed()
+    return logger.rank if group is None else int(group.get_rank())
 
 
 def known_rank() -> int | None:
@@ -40,7 +41,7 @@ def known_rank() -> int | None:
     from ._log_settings import rank_from_environment
     from .logger import GlobalLogger
 
-    if GlobalLogger().is_set_up or _distributed() is not None:
+    if GlobalLogger().is_set_up or distributed() is not None:
         return current_rank()
     return rank_from_environment()
 
@@ -50,11 +51,11 @@ def world_size() -> int:
     from .logger import GlobalLogger
 
     logger = GlobalLogger()
-    distributed = None if logger.is_set_up else _distributed()
-    return logger.world_size if distributed is None else int(distributed.get_world_size())
+    group = None if logger.is_set_up else distributed()
+    return logger.world_size if group is None else int(group.get_world_size())
 
 
-def _distributed() -> Any:
+def distributed() -> Any:
     """torch.distributed where it is in use, else None; it is not imported for the question."""
     module = sys.modules.get("torch.distributed")
     if module is not None and module.is_available() and module.is_initialized():

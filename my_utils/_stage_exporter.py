@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple, Self
 
 from . import _core
+from ._arguments import check_int, check_seconds
 from ._process_end import call_at_end
 from ._ranks import check_rank, check_ranks, is_chosen
 from ._stage_totals import Source, StageTotal, check_source, totals_of
@@ -57,8 +58,8 @@ class StageExporter:
     ) -> None:
         self.written = self.failed = self.dropped = 0
         self._source = check_source(source)
-        self._every_s = _check_seconds(every_s)
-        self._every_steps = _check_steps(every_steps)
+        self._every_s = check_seconds("every_s", every_s)
+        self._every_steps = check_int("every_steps", every_steps, 1)
         self._active = is_chosen(check_ranks("ranks", ranks))
         self._pid = os.getpid()
         self._calls = 0
@@ -176,19 +177,3 @@ class StageExporter:
 def _close_all() -> None:
     for exporter in list(_open):
         exporter.close()
-
-
-def _check_seconds(every_s: object) -> float:
-    if isinstance(every_s, bool) or not isinstance(every_s, int | float):
-        raise TypeError(f"every_s must be a number of seconds, not {every_s!r:.100}")
-    if not 0 < every_s < float("inf"):
-        raise ValueError(f"every_s must be above 0 and finite, not {every_s}")
-    return float(every_s)
-
-
-def _check_steps(every_steps: object) -> int:
-    if isinstance(every_steps, bool) or not isinstance(every_steps, int):
-        raise TypeError(f"every_steps must be an int, not {every_steps!r:.100}")
-    if every_steps < 1:
-        raise ValueError(f"every_steps must be at least 1, not {every_steps}")
-    return every_steps

@@ -7,13 +7,12 @@ what has come, and removes the keys. What a late rank puts there afterwards it r
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["Exchange", "distributed"]
+__all__ = ["Exchange", "default_store"]
 
 # Is given a rank, and its message or why there is none.
 _Take = Callable[[int, bytes | str], None]
@@ -28,14 +27,6 @@ _POLL_MAX_S = 0.01
 # How long after the deadline a call to the store may take before it counts as hung: its server may
 # be on a host that went away without a word.
 _GRACE_S = 5.0
-
-
-def distributed() -> Any:
-    """torch.distributed where a process group is there, else None; it is not imported for it."""
-    module = sys.modules.get("torch.distributed")
-    if module is not None and module.is_available() and module.is_initialized():
-        return module
-    return None
 
 
 def default_store() -> Any:

@@ -16,7 +16,8 @@ from . import _core
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import contextlib
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
+    from typing import Any
 
 CSV_NAME = re.compile(r"profile_rank_(\d+)(?:\.w(\d+))?(?:\.part(\d+))?\.csv$")
 JOURNAL_NAME = re.compile(r"rank_(\d+)(?:\.w(\d+))?\..*\.journal(?:-ref)?$")
@@ -82,16 +83,26 @@ class FileSet(Record):
         self.slot = 0
 
 
-def parse_numbers(text: str) -> set[int]:
-    """`0,3-7` as a set."""
+def parse_ranks(text: str) -> set[int]:
+    """Rank numbers from a list such as `0,3-7`. ValueError for anything else.
+
+    >>> sorted(parse_ranks("0,3-5"))
+    [0, 3, 4, 5]
+    """
     numbers: set[int] = set()
-    for piece in text.split(","):
-        first, dash, last = piece.strip().partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()):
-            raise ValueError(f"not a list of ranks such as 0,3-7: {text!r}")
-        if dash and int(last) < int(first):
-            raise ValueError(f"a range of ranks goes backwards: {text!r}")
-        numbers.update(range(int(first), int(last if dash else first) + 1))
+    for part in text.split(","):
+        low, dash, high = part.partition("-")
+        try:
+            first, last = int(low), int(high if dash else low)
+        except ValueError:
+            raise ValueError(
+                f"ranks must be numbers and ranges such as 0,3-7, not {text!r}"
+            ) from None
+        if not 0 <= first <= last < 1 << 31:
+            raise ValueError(f"ranks must rise from 0 up, as in 0,3-7, not {text!r}")
+        if last - first > 1_000_000:
+            raise ValueError(f"a range of ranks has at most 1,000,000 numbers, not {part!r}")
+        numbers.update(range(first, last + 1))
     return numbers
 
 
@@ -110,6 +121,19 @@ def parse_steps(text: str) -> tuple[int, int]:
     if end <= begin:
         raise ValueError(f"an empty range of steps: {text!r}")
     return begin, end
+
+
+def checked(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """The same as a type of argparse, which then says what ValueError said."""
+    import argparse
+
+    def check(text: str) -> Any:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return check
 
 
 class Inputs:

@@ -20,7 +20,16 @@ import warnings
 from pathlib import Path
 
 from . import _core
-from ._trace_inputs import FileSet, InputError, Inputs, Part, Record, parse_numbers, parse_steps
+from ._trace_inputs import (
+    FileSet,
+    InputError,
+    Inputs,
+    Part,
+    Record,
+    checked,
+    parse_ranks,
+    parse_steps,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -478,8 +487,8 @@ def _parser() -> argparse.ArgumentParser:
     add("-o", "--output", required=True, metavar="OUT", help="the trace; - for stdout")
     add("--format", choices=("json", "perfetto"), help="default: by the suffix of OUT")
     add("--layout", choices=("ranks", "seed"), default="ranks")
-    add("--ranks", type=_checked(parse_numbers), metavar="0,3-7", help="only these ranks")
-    add("--steps", type=_checked(parse_steps), metavar="10:20", help="only 10 <= step < 20")
+    add("--ranks", type=checked(parse_ranks), metavar="0,3-7", help="only these ranks")
+    add("--steps", type=checked(parse_steps), metavar="10:20", help="only 10 <= step < 20")
     add("--stages", metavar="REGEX", help="only stages in whose name REGEX is found")
     add("--merge", nargs="+", action="extend", default=[], metavar="TORCH_TRACE.json",
         help="traces of torch.profiler of the same run, onto the same time axis")  # fmt: skip
@@ -491,16 +500,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--open", action="store_true", help="show the trace in the Perfetto UI")
     add("--quiet", action="store_true", help="no progress bar and no closing line")
     return parser
-
-
-def _checked(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    def check(text: str) -> Any:
-        try:
-            return parse(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
-
-    return check
 
 
 def _say(text: str) -> None:

@@ -22,6 +22,7 @@ import socket
 from collections.abc import Sequence
 from typing import Any
 
+from ._arguments import check_int, check_path
 from ._etcd_barrier import Terms
 from ._etcd_client import Tls, Where, is_safe_here
 from ._etcd_rounds import EtcdBarrierBroken, EtcdBarrierError, EtcdBarrierTimeout, Keys
@@ -30,6 +31,8 @@ from ._ranks import check_rank, known_rank
 from ._ranks import world_size as known_world_size
 
 __all__ = ["EtcdBarrierBroken", "EtcdBarrierError", "EtcdBarrierTimeout", "etcd_barrier"]
+
+LEASE_MAX_S = 24 * 3600  # etcd refuses some 285 years; who is gone should be missed before
 
 
 def etcd_barrier(
@@ -71,8 +74,8 @@ def etcd_barrier(
         is spoken. cert_cert, cert_key: this side's certificate and key, where etcd asks for them.
     user, password: for an etcd with authentication. The user needs to read and write the keys that
         start with `prefix` and a slash.
-    lease_s: a participant that gives no sign of life for so long counts as gone. At least 1; etcd
-        makes it 2 or more, depending on its election timeout.
+    lease_s: a participant that gives no sign of life for so long counts as gone. From 1 to 86,400;
+        etcd makes it 2 or more, depending on its election timeout.
     restart_s: how long after that it may come again before the others give up. With 0 they give up
         when its lease ends: whoever restarts ranks one by one and needs longer says so here.
 
@@ -94,7 +97,10 @@ def etcd_barrier(
     """
     terms = _terms(prefix, world_size, rank, timeout, interval, lease_s, restart_s)
     addresses, secure = _endpoints(endpoints, etcd_host, etcd_port)
-    tls = _tls(ca_cert, cert_cert, cert_key)
+    tls = _tls(ca_cert=ca_cert, cert_cert=cert_cert, cert_key=cert_key)
+    for name, text in {"user": user, "password": password}.items():
+        if text is not None and not isinstance(text, str):
+            raise TypeError(f"{name} must be a str or None, not {type(text).__name__}")
     if (user is None) != (password is None):
         raise ValueError("user and password must be given both or not at all")
     where = Where(tuple(addresses), tls if secure or tls != Tls() else None, user, password)
@@ -118,7 +124,7 @@ def _terms(
         raise TypeError(f"prefix must be a str, not {prefix!r:.100}")
     if not prefix.strip("/"):
         raise ValueError(f"prefix must not be empty, it is {prefix!r}")
-    size = known_world_size() if world_size is None else _count("world_size", world_size)
+    size = known_world_size() if world_size is None else check_int("world_size", world_size, 1)
     if rank is not None and check_rank("rank", rank) >= size:
         raise ValueError(f"rank must be below world_size ({size}), not {rank}")
     return Terms(
@@ -127,7 +133,7 @@ def _terms(
         who=f"{socket.gethostname()}, pid {os.getpid()}",
         timeout=math.inf if timeout is None else _seconds("timeout", timeout, 0),
         interval=_seconds("interval", interval, 0),
-        lease_s=_seconds("lease_s", lease_s, 1),
+        lease_s=_seconds("lease_s", lease_s, 1, LEASE_MAX_S),
         restart_s=_seconds("restart_s", restart_s, 0),
     )
 
@@ -140,24 +146,21 @@ def _seat(rank: int | None, world_size: int) -> str:
     return str(rank)
 
 
-def _count(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be an int, not {value!r:.100}")
-    if value < 1:
-        raise ValueError(f"{name} must be at least 1, not {value}")
-    return value
-
-
-def _seconds(name: str, value: Any, least: float) -> float:
+def _seconds(name: str, value: Any, least: float, most: float = math.inf) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{name} must be a number of seconds, not {value!r:.100}")
     if not value >= least:
         raise ValueError(f"{name} must be at least {least}, not {value}")
+    if value > most:
+        raise ValueError(f"{name} must be at most {most}, not {value}")
     return float(value)
 
 
-def _tls(*paths: str | os.PathLike[str] | None) -> Tls:
-    ca_cert, cert_cert, cert_key = [None if path is None else os.fspath(path) for path in paths]
+def _tls(**paths: str | os.PathLike[str] | None) -> Tls:
+    ca_cert, cert_cert, cert_key = [
+        None if path is None else str(check_path(name, path, or_none=True))
+        for name, path in paths.items()
+    ]
     if (cert_cert is None) != (cert_key is None):
         raise ValueError("cert_cert and cert_key must be given both or not at all")
     return Tls(ca_cert, cert_cert, cert_key)

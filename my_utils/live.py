@@ -22,8 +22,10 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+from ._arguments import check_seconds
 from ._live_look import Look, Question, as_data, look
 from ._live_view import View, fit
+from ._trace_inputs import parse_ranks
 
 __all__ = ["main", "parse_ranks", "snapshot"]
 
@@ -114,9 +116,9 @@ def snapshot(
     ...     snapshot(folder)["ranks"]
     []
     """
-    _check_seconds("stuck_after_s", stuck_after_s)
+    check_seconds("stuck_after_s", stuck_after_s)
     if hung_after_s is not None:
-        _check_seconds("hung_after_s", hung_after_s)
+        check_seconds("hung_after_s", hung_after_s)
     dumps = None if flight_recorder is None else os.fspath(flight_recorder)
     question = Question(_directories(log_dir), ranks, stuck_after_s, hung_after_s, dumps)
     return as_data(look(question))
@@ -129,40 +131,10 @@ def _directories(log_dir: _Path | Sequence[_Path]) -> tuple[str, ...]:
     return tuple(os.fspath(path) for path in given)
 
 
-def _check_seconds(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{name} must be a number of seconds, not {value!r}")
-    if not 0 < value < float("inf"):
-        raise ValueError(f"{name} must be finite and above 0, not {value!r}")
-
-
-def parse_ranks(text: str) -> set[int]:
-    """Rank numbers from a list such as `0,3-7`. ValueError for anything else.
-
-    >>> sorted(parse_ranks("0,3-5"))
-    [0, 3, 4, 5]
-    """
-    numbers: set[int] = set()
-    for part in text.split(","):
-        low, dash, high = part.partition("-")
-        try:
-            first, last = int(low), int(high if dash else low)
-        except ValueError:
-            raise ValueError(
-                f"ranks must be numbers and ranges such as 0,3-7, not {text!r}"
-            ) from None
-        if not 0 <= first <= last < 1 << 31:
-            raise ValueError(f"ranks must rise from 0 up, as in 0,3-7, not {text!r}")
-        if last - first > 1_000_000:
-            raise ValueError(f"a range of ranks has at most 1,000,000 numbers, not {part!r}")
-        numbers.update(range(first, last + 1))
-    return numbers
-
-
 def _seconds(text: str) -> float:
     try:
         value = float(text)
-        _check_seconds("it", value)
+        check_seconds("it", value)
     except ValueError:
         raise argparse.ArgumentTypeError(f"must be seconds above 0, not {text!r}") from None
     return value

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Literal
 
+from ._arguments import check_int
 from ._ranks import world_size as _world_size
 from ._warnings import warn_once
 
@@ -53,7 +54,7 @@ def pad_for_sequence_parallel(
             [ 1.,  1.,  1.]])
     """
     dim = _check(tensor, dim, side)
-    size = _ranks_of_the_job() if world_size is None else _check_count("world_size", world_size, 1)
+    size = _ranks_of_the_job() if world_size is None else check_int("world_size", world_size, 1)
     _check_value(tensor, padding_value)
     missing = -tensor.shape[dim] % size
     if missing == 0:
@@ -109,7 +110,7 @@ def remove_pad_by_value(
         )
         kept = _length_without_padding(tensor, padding_value, dim, side)
     else:
-        kept = _check_count("original_length", original_length, 0)
+        kept = check_int("original_length", original_length, 0)
         if kept > length:
             raise ValueError(f"original_length must be at most {length}, not {kept}")
     return tensor.narrow(dim, 0 if side == "right" else length - kept, kept)
@@ -150,14 +151,6 @@ def _check(tensor: object, dim: object, side: object) -> int:
     if side not in ("left", "right"):
         raise ValueError(f'side must be "left" or "right", not {side!r}')
     return dim % dims
-
-
-def _check_count(name: str, value: object, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be an int, not {value!r}")
-    if value < least:
-        raise ValueError(f"{name} must be at least {least}, not {value}")
-    return value
 
 
 def _check_value(tensor: torch.Tensor, value: float | complex | bool) -> None:

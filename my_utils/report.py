@@ -43,7 +43,7 @@ from ._files import whole_file
 from ._run_report.changes import StageChange
 from ._run_report.stragglers import Straggler
 from ._tables import needed
-from ._trace_inputs import parse_numbers, parse_steps
+from ._trace_inputs import checked, parse_ranks, parse_steps
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -323,8 +323,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--parquet", metavar="DIR", help="all stages, partitioned by rank")
     add("--engine", choices=("duckdb", "ray"), default="duckdb",
         help="ray: on the cluster that RAY_ADDRESS names")  # fmt: skip
-    add("--steps", type=parse_steps, metavar="10:20", help="only 10 <= step < 20")
-    add("--ranks", type=parse_numbers, metavar="0,3-7", help="only these ranks")
+    add("--steps", type=checked(parse_steps), metavar="10:20", help="only 10 <= step < 20")
+    add("--ranks", type=checked(parse_ranks), metavar="0,3-7", help="only these ranks")
     add("--sync", metavar="REGEX", help="stages in which ranks wait; inferred without it")
     add("--warmup", type=int, metavar="N", help="steps at the beginning that do not count")
     add("--memory-limit", default="256MB", metavar="SIZE", help="of DuckDB (%(default)s)")

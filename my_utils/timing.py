@@ -28,7 +28,7 @@ from typing import Any, Self, TypeVar
 from . import _core
 from ._core import timer as timer
 from ._gathered_time import GatheredTime, ProfiledTime, TimeData
-from ._ranks import check_rank, current_rank
+from ._ranks import check_rank, current_rank, distributed
 from ._timed import timed
 from ._warnings import warn_once
 
@@ -147,13 +147,13 @@ class TimeManager(_core.TimeRecorder):
         from . import _times_gather
         from ._times_packed import Merger, pack
 
-        distributed = _times_gather.distributed()
-        if distributed is None:
+        group = distributed()
+        if group is None:
             rank = current_rank()
             merger = Merger()
             merger.add(rank, pack(self, rank, summary))
             return GatheredTime(merger.tables(), world_size=1, missing={})
-        rank, world_size = distributed.get_rank(), distributed.get_world_size()
+        rank, world_size = group.get_rank(), group.get_world_size()
         if dst >= world_size:
             raise ValueError(f"dst must be below the number of ranks, {world_size}, not {dst}")
         exchange = _times_gather.Exchange(

@@ -296,7 +296,7 @@ def test_a_package_that_is_not_installed(
     [
         ({"source": 3}, TypeError, "source must be a MyTimer or a TimeManager, not int"),
         ({"every_s": "1"}, TypeError, "every_s must be a number of seconds, not '1'"),
-        ({"every_s": 0}, ValueError, "every_s must be above 0 and finite, not 0"),
+        ({"every_s": 0}, ValueError, "every_s must be finite and above 0, not 0"),
         ({"every_steps": 1.5}, TypeError, r"every_steps must be an int, not 1\.5"),
         ({"every_steps": 0}, ValueError, "every_steps must be at least 1, not 0"),
         ({"ranks": "0"}, TypeError, "ranks must be None, an int or a list of int"),

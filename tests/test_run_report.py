@@ -505,6 +505,8 @@ def test_exit_statuses(
         with pytest.raises(SystemExit) as raised:
             main([str(run[1]), *wrong])
         assert raised.value.code == 2
+    told = capsys.readouterr().err
+    assert "sync is no regular expression" in told and "an empty range of steps: '7:3'" in told
 
 
 def test_a_missing_extra_says_how_to_install_it(
