@@ -32,6 +32,7 @@ class Run:
     synchronises: bool = True
     ranks_a_host: int = 8
     clock_ns: float = 0.0  # the clocks' standard deviation
+    told_late_ns: float = 0.0  # how late ends from the synchronising stage on are written down
     first_step: int = 0
     attempt: int = 1
     start_ns: int = START_NS
@@ -83,14 +84,15 @@ class Run:
         after = exits + self.took_ns[:, step, -1]
         for rank, file in enumerate(files):
             number, begin = self.first_step + step, int(now[rank])
+            late = int(self.told_late_ns * self.random.random()) if self.told_late_ns else 0
             outer = file.start(begin, number, "iter", 0)
             for name, end in zip(self.stages[:-1], ends[rank].tolist(), strict=True):
                 file.stage(begin, end, number, name, outer)
                 begin = end
             if self.synchronises:
-                file.stage(begin, int(exits[rank]), number, SYNC, outer)
-            file.stage(int(exits[rank]), int(after[rank]), number, self.stages[-1], outer)
-            file.end(int(now[rank]), int(after[rank]), number, "iter", outer, 0)
+                file.stage(begin, int(exits[rank]) + late, number, SYNC, outer)
+            file.stage(int(exits[rank]), int(after[rank]) + late, number, self.stages[-1], outer)
+            file.end(int(now[rank]), int(after[rank]) + late, number, "iter", outer, 0)
         return after
 
 

@@ -147,6 +147,32 @@ def test_clocks_that_nobody_lined_up(tmp_path: Path) -> None:
     assert np.allclose(found.waits["cost_s"], costs, atol=8 * 20e-6)
 
 
+def test_a_rank_that_is_always_late_has_no_wrong_clock(tmp_path: Path) -> None:
+    """Its stage ends as regularly as the clocks would be wrong, and more so than the barrier."""
+    run = Run(
+        stages=("forward", "backward", "optimizer"), noise=0.002, means_ms=(20, 30, 0.1),
+        told_late_ns=500_000,
+    ).slower(1.4, "forward", rank=5)  # fmt: skip
+    run.slower(10, "forward", steps=0, rank=3)
+    found = analyze(run.write(tmp_path / "logs"))
+    assert found.run["synchronising"] == [f"iter/{SYNC}"]
+    assert named(found) == [(5, "iter/forward", "persistent")]
+
+
+@pytest.mark.filterwarnings("error")
+def test_steps_in_which_nobody_waits(tmp_path: Path) -> None:
+    """As where gradients are accumulated over some steps."""
+    folder = planted().write(tmp_path / "logs")
+    for path in folder.iterdir():
+        rows = path.read_text().splitlines(keepends=True)
+        kept = [row for row in rows if f",{SYNC}," not in row or int(row.split(",")[3]) % 3 == 0]
+        path.write_text("".join(kept))
+    found = analyze(folder)
+    assert found.run["synchronising"] == [f"iter/{SYNC}"]
+    assert sorted(named(found)) == sorted(BOTH)
+    assert (found.waits["step"] % 3 == 0).all()
+
+
 def test_synchronising_stages_by_name(run: tuple[Run, Path]) -> None:
     found = analyze(run[1], sync="optimizer$")
     assert found.run["synchronising"] == ["iter/optimizer"]

@@ -26,6 +26,7 @@ __all__ = ["Segments", "clock_offsets", "segments_of", "synchronising_stages"]
 SPREAD_RATIO = 0.25
 OFFSET_STEPS = 9  # over which the offset of a clock is taken; odd
 ROWS_AT_ONCE = 256
+LINED_UP = 3  # offsets up to so many times what the best ends are apart tell nothing
 CLOCK_WAS_SET_NS = 1_000_000  # between two steps; none drifts so fast
 NOBODY = -1
 
@@ -61,11 +62,15 @@ def clock_offsets(grid: Grid) -> Matrix:
     Clocks that nobody lined up differ by what the ends of a synchronising stage show. The stage
     whose ends, once so corrected, coincide best is taken for it: zeros where there is none. NaN in
     a step in which the clock was set.
+
+    A rank that is always late in a stage looks there as one whose clock is wrong. So zeros as well
+    where the ends of some stage coincide about as well as they are.
     """
-    best = np.zeros((len(grid.ranks), len(grid.steps)))
+    none = np.zeros((len(grid.ranks), len(grid.steps)))
     if len(grid.ranks) < 2:
-        return best
-    least = np.inf
+        return none
+    best, as_they_are = none, none
+    least = least_as_they_are = np.inf
     for path in grid.paths:
         (ends,) = grid.of(path, "end_ns")
         if np.isfinite(ends).sum() < ends.size / 2:
@@ -75,6 +80,11 @@ def clock_offsets(grid: Grid) -> Matrix:
         left = _spread(late - offsets)
         if left < least:
             least, best = left, offsets
+        if (apart := _spread(late)) < least_as_they_are:
+            least_as_they_are, as_they_are = apart, offsets
+    inner = as_they_are[:, grid.warmup : len(grid.steps) - OFFSET_STEPS // 2]
+    if np.abs(np.nan_to_num(inner)).max(initial=0.0) <= LINED_UP * least:
+        return none
     best = np.where(np.isfinite(best), best, 0.0)
     moved = np.abs(np.diff(best, axis=1, prepend=best[:, :1]))
     was_set = moved > max(CLOCK_WAS_SET_NS, 10 * float(middle_of(moved)))
@@ -154,8 +164,9 @@ def _fill(found: Segments, row: int, moments: Matrix, left: Matrix) -> None:
     found.rank[row, several] = last[several]
     found.begin_ns[row, several] = left[last, steps][several]
     found.end_ns[row, several] = latest[several]
-    found.late_ns[row, several] = (latest - known.max(0))[several]
-    found.cost_ns[row, several] = (latest * here.sum(0) - np.nansum(moments, 0))[several]
+    found.late_ns[row, several] = latest[several] - known.max(0)[several]
+    sums = np.where(here, moments, 0).sum(0)[several]
+    found.cost_ns[row, several] = latest[several] * here.sum(0)[several] - sums
 
 
 def _find_losses(grid: Grid, offsets: Matrix, found: Segments) -> None:
