@@ -276,6 +276,15 @@ def test_ranks_without_files_and_ranks_that_ended_early(tmp_path: Path) -> None:
     assert last[7] < run.steps - 1 == last[0]
 
 
+def test_a_damaged_world_size_is_only_told(tmp_path: Path) -> None:
+    folder = Run(ranks=4, steps=8).write(tmp_path / "logs")
+    path = folder / "profile_rank_3.csv"
+    path.write_text(path.read_text().replace("world_size=4", "world_size=2000000000"))
+    (problem,) = analyze(folder).problems
+    assert problem.startswith("ranks 4, 5, 6, 7, 8, ")
+    assert problem.endswith(", 23 and 1999999976 more without files")
+
+
 def test_damaged_rows_are_told(tmp_path: Path) -> None:
     folder = Run(steps=20).write(tmp_path / "logs")
     path = folder / "profile_rank_3.csv"

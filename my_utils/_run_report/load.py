@@ -104,9 +104,11 @@ def problems_of(loaded: Loaded, ranks: set[int] | None) -> list[str]:
 
 def _missing(facts: dict[int, RankFacts], ranks: set[int] | None) -> list[str]:
     size = max((one.world_size for one in facts.values()), default=0)
-    wanted = set(range(size)) if ranks is None else ranks
-    missing = sorted(wanted - set(facts))
-    return [f"{_named(missing)} without files"] if missing else []
+    wanted = range(size) if ranks is None else sorted(ranks)
+    count = len(wanted) - sum(rank in wanted for rank in facts)
+    missing = (rank for rank in wanted if rank not in facts)  # a damaged size may be any
+    shown = list(itertools.islice(missing, NAMED_AT_MOST))
+    return [f"{_named(shown, count)} without files"] if shown else []
 
 
 def _of_an_older_run(loaded: Loaded) -> list[str]:
@@ -126,7 +128,9 @@ def _last_steps(cells: Cells) -> dict[int, int]:
     return dict(zip(frame["rank"].tolist(), frame["step"].tolist(), strict=True))
 
 
-def _named(ranks: Sequence[int]) -> str:
+def _named(ranks: Sequence[int], count: int | None = None) -> str:
+    """count: how many they are, where `ranks` are the first of them only."""
+    count = len(ranks) if count is None else count
     shown = ", ".join(map(str, ranks[:NAMED_AT_MOST]))
-    more = f" and {len(ranks) - NAMED_AT_MOST} more" if len(ranks) > NAMED_AT_MOST else ""
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {shown}{more}"
+    more = f" and {count - NAMED_AT_MOST} more" if count > NAMED_AT_MOST else ""
+    return f"{'rank' if count == 1 else 'ranks'} {shown}{more}"
