@@ -64,6 +64,10 @@ def wait_for_capture(
 
     A training process that waits for itself waits in vain: its window needs its steps.
     """
+    if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float):
+        raise TypeError(f"timeout_s must be a number of seconds, not {timeout_s!r:.100}")
+    if not timeout_s >= 0:
+        raise ValueError(f"timeout_s must be at least 0, not {timeout_s}")
     source = _Folder(os.fspath(job_log_dir(log_dir))) if store is None else _Store(store)
     ranks = source.asked(request)
     end = time.monotonic() + timeout_s

@@ -23,6 +23,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import _capture_store
+from ._arguments import check_seconds
 from ._capture_steps import step_ahead, survey
 from ._capture_wait import WAIT_S, answers, job_log_dir, wait_for_capture
 from ._control_file import (
@@ -127,6 +128,10 @@ def request_capture(
         raise ValueError("ranks must name at least one rank, not none")
     if isinstance(first_step, str) and first_step not in ("next", "now"):
         raise ValueError(f"first_step must be an int, 'next' or 'now', not {first_step!r}")
+    if isinstance(options, str) or not isinstance(options, Collection):
+        raise TypeError(f"options must be a list of str, not {options!r:.100}")
+    if lead_s is not None:
+        check_seconds("lead_s", lead_s)
     if store is not None and at_start:
         raise ValueError("at_start must be False for requests by a store")
     folder = None if store is not None else job_log_dir(log_dir)

@@ -23,10 +23,10 @@ import socket
 import time
 from collections.abc import Iterable, Iterator
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from . import _core
+from ._arguments import check_path
 from ._files import whole_file
 from ._ranks import current_rank
 from ._stage_exporter import Snapshot, StageExporter
@@ -69,7 +69,7 @@ class TensorBoardExporter(StageExporter):
     ) -> None:
         super().__init__(source, every_s=every_s, every_steps=every_steps, ranks=ranks)
         self._means = Means(_check_text("prefix", prefix))
-        self.log_dir = Path(log_dir)
+        self.log_dir = check_path("log_dir", log_dir)
         if not isinstance(ranks, int):
             self.log_dir /= f"rank_{current_rank()}"
         self._file: Any = None
@@ -203,7 +203,7 @@ class PrometheusExporter(StageExporter):
         self._rank = str(current_rank())
         tag = re.sub(r"[^A-Za-z0-9_.-]+", "_", self._timer)
         parts = ["my_utils", *([tag] if tag else []), "rank", self._rank]
-        self.path = Path(folder) / f"{'_'.join(parts)}.prom"
+        self.path = check_path("folder", folder) / f"{'_'.join(parts)}.prom"
         if self._active:
             self._prometheus = needed("prometheus_client", "PrometheusExporter", "prometheus")
             self._metrics = import_module("prometheus_client.metrics_core")

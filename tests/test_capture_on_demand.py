@@ -275,6 +275,23 @@ class TestWhoCannotAnswer:
         assert answer["reason"].startswith("step 500 was over: the request was read at step 1")
         assert capture.answers(job.log_dir, request.id, [0])[0]["state"] in ("done", "failed")
 
+    @pytest.mark.parametrize(("arguments", "error", "message"), [
+        ({"options": "with_stack"}, TypeError, "options must be a list of str, not 'with_stack'"),
+        ({"options": 5}, TypeError, "options must be a list of str, not 5"),
+        ({"lead_s": "1"}, TypeError, "lead_s must be a number of seconds, not '1'"),
+        ({"lead_s": float("nan")}, ValueError, "lead_s must be finite and above 0, not nan"),
+    ])  # fmt: skip
+    def test_wrong_arguments_of_the_function(
+        self, arguments: Any, error: type[Exception], message: str, tmp_path: Path
+    ) -> None:
+        with pytest.raises(error, match=message):
+            capture.request_capture(tmp_path, **arguments)
+
+    def test_a_wait_that_would_never_end(self, tmp_path: Path) -> None:
+        request = capture.request_capture(tmp_path, ranks=[0], first_step=5)
+        with pytest.raises(ValueError, match="timeout_s must be at least 0, not nan"):
+            capture.wait_for_capture(request, tmp_path, timeout_s=float("nan"))
+
     def test_wrong_arguments(self, tmp_path: Path, run_python: RunPython) -> None:
         for arguments in (
             ["--ranks", "3-1"],

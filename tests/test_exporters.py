@@ -295,6 +295,7 @@ def test_a_package_that_is_not_installed(
     ("arguments", "error", "message"),
     [
         ({"source": 3}, TypeError, "source must be a MyTimer or a TimeManager, not int"),
+        ({"log_dir": None}, TypeError, "log_dir must be a path, not None"),
         ({"every_s": "1"}, TypeError, "every_s must be a number of seconds, not '1'"),
         ({"every_s": 0}, ValueError, "every_s must be finite and above 0, not 0"),
         ({"every_steps": 1.5}, TypeError, r"every_steps must be an int, not 1\.5"),
