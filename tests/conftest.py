@@ -16,11 +16,13 @@ from .profile_rows import Profile
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# A launcher or a shell may have set these; the tests say themselves what they need.
+# A launcher or a shell may have set these; the tests say themselves what they need. Python's
+# development mode is for the tests' own process.
 LAUNCHER_VARIABLES = (
     "ENABLE_TIMER",
     "LOCAL_RANK",
     "OMPI_COMM_WORLD_RANK",
+    "PYTHONDEVMODE",
     "RANK",
     "SLURM_PROCID",
     "WORLD_SIZE",
