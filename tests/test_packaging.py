@@ -138,7 +138,7 @@ def test_the_source_distribution_builds(tmp_path: Path) -> None:
     tree = tmp_path / "tree"
     unwanted = shutil.ignore_patterns(".git", ".venv", "build", "*.so", "__pycache__", ".*_cache")
     shutil.copytree(ROOT, tree, ignore=unwanted)
-    run = {"check": True, "capture_output": True, "timeout": 100}
+    run = {"check": True, "capture_output": True, "timeout": 250}
     make = [sys.executable, "setup.py", "-q", "sdist", "--dist-dir", str(tmp_path)]
     subprocess.run(make, cwd=tree, **run)  # type: ignore[call-overload]
     (archive,) = tmp_path.glob("*.tar.gz")
