@@ -104,6 +104,14 @@ def test_a_run_without_any_names_none(seed: int, tmp_path: Path) -> None:
     assert found.run["synchronising"] == ([f"iter/{SYNC}"] if run.synchronises else [])
 
 
+def test_small_hiccups_of_others_hide_no_large_ones(tmp_path: Path) -> None:
+    run = Run(steps=60)
+    run.took_ns[2, [10, 20, 33, 51], 2] += 60_000_000
+    for rank in (0, 3, 6, 7):
+        run.took_ns[rank, 40 + rank, 2] += 5_000_000
+    assert named(analyze(run.write(tmp_path / "logs"))) == [(2, "iter/backward", "intermittent")]
+
+
 def test_since_when_it_is_slow(tmp_path: Path) -> None:
     run = Run(steps=150).slower(1.3, "data", rank=3, steps=slice(60, None))
     (one,) = analyze(run.write(tmp_path / "logs")).stragglers

@@ -8,7 +8,8 @@ generalised ESD test, so that a fleet in which every rank is a little different 
 above its own standard error.
 
 intermittent: steps whose difference stands far out of the scatter of single steps. A rank is named
-when it has more of them than chance gives one rank, judged by how many the others have (Poisson).
+when it has more of them than chance gives one rank, judged by how many of such a size the others
+have (Poisson).
 
 The limits grow with the number of series that are looked at, so that a run without stragglers names
 none, whatever its size: the chance of a false name in a whole run is about FALSE_NAMES.
@@ -171,10 +172,17 @@ def _intermittent(
     known = np.nan_to_num(single)
     distance = -special.ndtri(FALSE_NAMES / single.size) * scatter
     far = known > max(float(distance), OUTLIER_SHARE * step_ns)
-    counts = far.sum(1)
-    others = (counts.sum() - counts + 0.5) / (len(counts) - 1)
-    chance = special.pdtrc(counts - 1, others)  # of so many or more
-    named = (counts > 0) & (chance < FALSE_NAMES / series)
+    sizes = np.sort(known[far])
+    named = np.zeros(len(known), bool)
+    for at in np.flatnonzero(far.any(1)):
+        own = known[at, far[at]]
+        # Small hiccups of the others say nothing about large ones; the limit comes from the rank's
+        # own, so each of them is one more look.
+        limit = np.median(own) / 2
+        count = np.count_nonzero(own >= limit)
+        others = len(sizes) - np.searchsorted(sizes, limit) - count
+        chance = special.pdtrc(count - 1, (others + 0.5) / (len(known) - 1))  # so many or more
+        named[at] = chance < FALSE_NAMES / series / len(own)
     scores = np.where(far, known, 0).max(1) / scatter
     peer = float(scores[~named].max(initial=0.0))
     for at in np.flatnonzero(named):
