@@ -741,7 +741,7 @@ import torch
 
 path = os.environ["PYTHONPATH"]
 ray.init(
-    num_cpus=1, include_dashboard=False, log_to_driver=False,
+    address="local", num_cpus=1, include_dashboard=False, log_to_driver=False,
     runtime_env={"env_vars": {"DEBUG_DATA_CONSISTENCY": "1", "PYTHONPATH": path}},
 )
 

@@ -903,7 +903,7 @@ def train(steps):
         step_profiler()
     return steps
 
-ray.init(num_cpus=1, include_dashboard=False, object_store_memory=100 * 2**20,
+ray.init(address="local", num_cpus=1, include_dashboard=False, object_store_memory=100 * 2**20,
          configure_logging=False, log_to_driver=False)
 print(ray.get(train.remote(6)))
 """
