@@ -522,7 +522,8 @@ from my_utils.profiling.capture_worker import CaptureWorker
 folder = sys.argv[1]
 path = os.environ["PYTHONPATH"]
 ray.init(
-    address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=100 * 2**20,
+    address="local", num_cpus=2, include_dashboard=False, log_to_driver=False,
+    object_store_memory=100 * 2**20,
     runtime_env={"env_vars": {"PYTHONPATH": path}},
 )
 
