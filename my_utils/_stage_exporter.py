@@ -64,6 +64,7 @@ class StageExporter:
         self._pid = os.getpid()
         self._calls = 0
         self._reads = 0
+        self._last_step: int | None = None  # that `step` was called with
         self._queue: deque[Snapshot] = deque()
         self._lock = threading.Lock()
         self._over = threading.Event()
@@ -94,14 +95,17 @@ class StageExporter:
         if not self._is_on():
             return
         self._calls += 1
+        self._last_step = step
         if self._calls % self._every_steps == 0:
             self._put(self._look(step))
 
     def close(self) -> None:
-        """Writes what is left and ends the thread. May be called again; the end of the process
-        calls it."""
+        """Writes what is left, also steps short of `every_steps`, and ends the thread. May be
+        called again; the end of the process calls it."""
         if not self._is_on():
             return
+        if self._calls % self._every_steps != 0:
+            self._put(self._look(self._last_step))
         self._over.set()
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():

@@ -142,6 +142,20 @@ def test_steps_of_a_timer(tmp_path: Path) -> None:
     assert 2 * sum(value for _, value in found["ms/iter"]) == pytest.approx(total_ms, rel=1e-4)
 
 
+def test_the_end_writes_the_steps_that_are_left(tmp_path: Path) -> None:
+    timer = MyTimer(tag="exporter rest")
+    with TensorBoardExporter(timer, tmp_path, every_steps=4) as exporter:
+        for step in range(6):
+            timer.set_step(step)
+            with timer.time_stage("iter"):
+                pass
+            exporter.step(100 + step)
+    (found,) = scalars_in(tmp_path).values()
+    assert [step for step, _ in found] == [103, 105]
+    exporter.close()
+    assert exporter.written == 2
+
+
 def test_at_an_interval(tmp_path: Path) -> None:
     timer = MyTimer(tag="exporter interval")
     timer.set_step(3)

@@ -6,6 +6,7 @@ import gzip
 import html
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urljoin, urlsplit
@@ -291,6 +292,14 @@ def test_a_damaged_world_size_is_only_told(tmp_path: Path) -> None:
     (problem,) = analyze(folder).problems
     assert problem.startswith("ranks 4, 5, 6, 7, 8, ")
     assert problem.endswith(", 23 and 1999999976 more without files")
+
+
+def test_a_number_that_is_no_rank(tmp_path: Path) -> None:
+    folder = Run(steps=20).write(tmp_path / "logs")
+    shutil.copy(folder / "profile_rank_3.csv", folder / "profile_rank_99999999999.csv")
+    found = analyze(folder)
+    assert len(found.ranks) == 8
+    assert any("profile_rank_99999999999.csv is of no rank" in text for text in found.problems)
 
 
 def test_damaged_rows_are_told(tmp_path: Path) -> None:

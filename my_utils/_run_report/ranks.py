@@ -34,6 +34,7 @@ __all__ = [
 
 PURPOSE = "my_utils.report"
 SEPARATOR = "/"
+RANK_MAX = 2**31 - 1
 DTYPES = {"cuda_ms": "f8", "path": "u4", "attempt": "i4"}  # the others are int64
 GROUP = re.compile(r"\b([a-z]{2,3})[=_-]?(\d+)\b")
 GROUPS = ("dp", "tp", "pp", "ep", "cp", "sp")
@@ -94,7 +95,9 @@ def find_ranks(
     problems = list(inputs.errors)
     found: dict[int, FileSet] = {}
     for file_set in inputs.file_sets(ranks):
-        if file_set.rank in found:
+        if file_set.rank > RANK_MAX:
+            problems.append(f"{file_set.parts[0].name} is of no rank, and left out")
+        elif file_set.rank in found:
             problems.append(
                 f"rank {file_set.rank}: {file_set.parts[0].name} is of a second process of this "
                 "rank, and left out"
