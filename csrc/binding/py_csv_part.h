@@ -8,7 +8,7 @@
 /* Fills `input`, whose pointers are borrowed from the tuple; -1 with an exception. */
 int mu_py_csv_part(PyObject *tuple, struct mu_csv_input *input);
 
-/* Adds the message of `err` to a list; -1 with an exception. */
-int mu_py_add_error(PyObject *list, const struct mu_error *err);
+/* Adds the message of `err` to the list `errors`; -1 with an exception. */
+int mu_py_add_error(PyObject *errors, const struct mu_error *err);
 
 #endif

@@ -68,7 +68,7 @@ static PyObject *result_of(const struct mu_stage_table *table, PyObject *errors)
         (unsigned long long)facts->dropped, "clock_steps", (unsigned long long)facts->clock_steps,
         "rows", (unsigned long long)table->counts.rows, "bad_rows",
         (unsigned long long)table->counts.bad_rows, "open",
-        (unsigned long long)(table->counts.open + table->open_by_node.count));
+        (unsigned long long)table->counts.open + table->open_by_node.count);
 }
 
 /* What a part is not, or cannot be read, goes into `errors`, and the others are read. */

@@ -81,6 +81,9 @@ static int read_header(struct copy *copy, struct mu_error *err) {
 
 static int read_chunk_headers(struct copy *copy, struct mu_error *err) {
     int code = MU_OK;
+    if (copy->bytes == NULL) { /* no header was read, so there are no chunks */
+        return MU_OK;
+    }
     for (uint32_t i = 0; code == MU_OK && i < copy->chunks; i++) {
         size_t offset = chunk_offset(i);
         code = read_at(copy, copy->bytes + offset, offset, MU_CHUNK_HEADER_BYTES, err);
