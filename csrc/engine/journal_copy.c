@@ -81,9 +81,6 @@ static int read_header(struct copy *copy, struct mu_error *err) {
 
 static int read_chunk_headers(struct copy *copy, struct mu_error *err) {
     int code = MU_OK;
-    if (copy->bytes == NULL) { /* no header was read, so there are no chunks */
-        return MU_OK;
-    }
     for (uint32_t i = 0; code == MU_OK && i < copy->chunks; i++) {
         size_t offset = chunk_offset(i);
         code = read_at(copy, copy->bytes + offset, offset, MU_CHUNK_HEADER_BYTES, err);
@@ -280,7 +277,7 @@ int mu_journal_image_read(struct mu_journal_image *image, const char *path, stru
         copy.file_bytes = (size_t)status.st_size;
         code = allocate_copy(&copy, err);
     }
-    if (code == MU_OK) {
+    if (code == MU_OK && copy.bytes != NULL) {
         code = read_image(&copy, image, err);
     }
     close(copy.fd);
