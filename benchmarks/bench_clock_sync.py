@@ -21,8 +21,8 @@ from multiprocessing.synchronize import Barrier
 from typing import Any
 
 from benchmarks.harness import Claim, take_turns
-from my_utils import _clock_socket
-from my_utils._clock_star import Keeper, Meeting
+from my_utils._clock import client as clock_socket
+from my_utils._clock.star import Keeper, Meeting
 from my_utils.clockSyncUtils import ROUNDS
 
 ONE_WAY_S = 1e-4
@@ -90,7 +90,7 @@ def play(job: Job, part: int, ready: Barrier, results: Any) -> None:
 
     # PR_SET_TIMERSLACK, 50 us by default: sleeps as long as asked
     ctypes.CDLL(None).prctl(29, 1)
-    vars(_clock_socket)["create_connection"] = far_connection
+    vars(clock_socket)["create_connection"] = far_connection
     store = TCPStore("127.0.0.1", job.port, is_master=False)
     found: list[tuple[int, float, float]] = []
     begin = threading.Event()

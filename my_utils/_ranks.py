@@ -38,7 +38,7 @@ def current_rank() -> int:
 
 def known_rank() -> int | None:
     """As `current_rank`, but None where nothing says it."""
-    from ._log_settings import rank_from_environment
+    from ._log.settings import rank_from_environment
     from .logger import GlobalLogger
 
     if GlobalLogger().is_set_up or distributed() is not None:

@@ -17,7 +17,7 @@ from contextvars import ContextVar
 from typing import Any, ParamSpec, TypeVar
 
 from . import _core
-from ._report_rows import encode_tag
+from ._stage_report.rows import encode_tag
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")

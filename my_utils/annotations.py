@@ -19,9 +19,10 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, Protocol, cast
 
-from . import _sweep, _tables
-from ._sweep import Device
-from ._sweep_results import Shape, SweepPoint, SweepResult, shape_text
+from . import _tables
+from ._sweep import measure as sweep
+from ._sweep.measure import Device
+from ._sweep.results import Shape, SweepPoint, SweepResult, shape_text
 from ._warnings import warn_once
 
 __all__ = ["SweepPoint", "SweepResult", "SweptFunction", "parametrize_shapes"]
@@ -90,13 +91,13 @@ def parametrize_shapes(
     """
     names = _names(shapes, batch_sizes)
     settings = _Settings(
-        points=_sweep.combinations(
-            _sweep.checked_shapes(shapes), _sweep.checked_batch_sizes(batch_sizes)
+        points=sweep.combinations(
+            sweep.checked_shapes(shapes), sweep.checked_batch_sizes(batch_sizes)
         ),
         names=names,
-        warmup=_sweep.checked_number("warmup", warmup, 0),
-        repeats=_sweep.checked_number("repeats", repeats, 1),
-        device=_one_of("device", device, _sweep.DEVICES),
+        warmup=sweep.checked_number("warmup", warmup, 0),
+        repeats=sweep.checked_number("repeats", repeats, 1),
+        device=_one_of("device", device, sweep.DEVICES),
         on_error=_one_of("on_error", on_error, ("raise", "mark")),
         output_csv=output_csv,
         output_png=output_png,
@@ -104,7 +105,7 @@ def parametrize_shapes(
     )
 
     def decorate(function: Callable[..., Any]) -> SweptFunction:
-        _sweep.check_function(function, names)
+        sweep.check_function(function, names)
         return _decorated(function, settings)
 
     return decorate
@@ -242,7 +243,7 @@ def _tested(
 
 
 def _run(point: SweepPoint, call: Callable[[], Any], settings: _Settings) -> BaseException | None:
-    return _sweep.measure(point, call, settings.warmup, settings.repeats, settings.device)
+    return sweep.measure(point, call, settings.warmup, settings.repeats, settings.device)
 
 
 def _check_plot(settings: _Settings) -> None:

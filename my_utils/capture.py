@@ -22,11 +22,9 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from . import _capture_store
 from ._arguments import check_seconds
-from ._capture_steps import step_ahead, survey
-from ._capture_wait import WAIT_S, answers, job_log_dir, wait_for_capture
-from ._control_file import (
+from ._capture import store as capture_store
+from ._capture.control_file import (
     BACKENDS,
     OPTIONS,
     Request,
@@ -37,6 +35,8 @@ from ._control_file import (
     rank_ranges,
     ranks_text,
 )
+from ._capture.steps import step_ahead, survey
+from ._capture.wait import WAIT_S, answers, job_log_dir, wait_for_capture
 from ._ranks import check_ranks
 from .live import parse_ranks
 
@@ -163,17 +163,17 @@ def request_capture(
 def _ask_by_store(
     store: Store | str, request: Request, find_step: bool, lead_s: float | None
 ) -> Request:
-    own = _capture_store.open_store(store)
-    world_size = _capture_store.world_size(own)
+    own = capture_store.open_store(store)
+    world_size = capture_store.world_size(own)
     if world_size is None:
         raise ConnectionError("no rank listens to this store; see my_utils.capture.listen")
     if request.ranks is None:
         request = dataclasses.replace(request, ranks=((0, world_size - 1),))
     if find_step:
         ranks = [rank for rank in request.rank_numbers() if rank < world_size]
-        first = _capture_store.step_ahead(own, request.id, ranks, lead_s, ANSWER_S)
+        first = capture_store.step_ahead(own, request.id, ranks, lead_s, ANSWER_S)
         request = dataclasses.replace(request, first_step=first)
-    _capture_store.ask(own, request)
+    capture_store.ask(own, request)
     return request
 
 
@@ -200,9 +200,9 @@ def listen(store: Store | str = "default") -> None:
     reach the store can ask, as he can change whatever torch keeps there. Called again it does
     nothing. It ends with the process, or with the store.
     """
-    from . import _capture_job
+    from ._capture import job as capture_job
 
-    _capture_job.listen(store)
+    capture_job.listen(store)
 
 
 def register(controller: CaptureController) -> None:
@@ -215,12 +215,12 @@ def register(controller: CaptureController) -> None:
     >>> controller = CaptureController(NoOpBackend())
     >>> register(controller)
     """
-    from . import _capture_window
+    from ._capture import window as capture_window
     from .profiling.capture_controller import CaptureController
 
     if not isinstance(controller, CaptureController):
         raise TypeError(f"controller must be a CaptureController, not {controller!r:.100}")
-    _capture_window.register(controller)
+    capture_window.register(controller)
 
 
 # --- the command line ---

@@ -17,10 +17,10 @@ import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ._clock_offset import ClockHistory, ClockOffset, ClockSyncError, Exchange, estimate
-from ._clock_server import ClockServer
-from ._clock_socket import ROUNDS_MAX, Clock, ask
-from ._clock_star import Keeper, Meeting
+from ._clock.client import ROUNDS_MAX, Clock, ask
+from ._clock.offset import ClockHistory, ClockOffset, ClockSyncError, Exchange, estimate
+from ._clock.server import ClockServer
+from ._clock.star import Keeper, Meeting
 from ._ranks import boot_id
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ import warnings
 from pathlib import Path
 
 from . import _core
-from ._trace_inputs import (
+from ._trace.inputs import (
     FileSet,
     InputError,
     Inputs,
@@ -360,10 +360,10 @@ def _merge(
     offsets: dict[int, list[tuple[int, int]]],
     summary: Summary,
 ) -> None:
-    from . import _torch_trace
+    from ._trace import torch_trace
 
     try:
-        _, stated = _torch_trace.read_facts(path)
+        _, stated = torch_trace.read_facts(path)
     except OSError as error:
         summary.errors.append(f"{path}: {error.strerror or error}")
         return
@@ -383,7 +383,7 @@ def _merge(
     def write() -> None:
         try:
             with open(write_fd, "wb", buffering=PIPE_CHUNK) as out:
-                _torch_trace.write_rows(path, shift, out)
+                torch_trace.write_rows(path, shift, out)
         except BrokenPipeError:
             pass
         except (OSError, ValueError, EOFError) as error:
@@ -572,7 +572,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not args.quiet:
         _say(f"{summary.slices} slices of {summary.rows} rows -> {args.output}")
     if args.open:
-        from ._trace_open import serve
+        from ._trace.browser import serve
 
         serve(Path(args.output))
     return 0 if summary.is_complete else 3

@@ -14,7 +14,7 @@ and those that activation checkpointing made again, are left out. Tensors agree 
 do; with `--rtol` or `--atol`, between two dtypes, and between runs of one and of several ranks,
 samples and statistics decide, so record those then.
 
->>> from my_utils._recording import Recording, RootCall, TraceEvent, TraceTensorMeta
+>>> from my_utils._recorder.recording import Recording, RootCall, TraceEvent, TraceTensorMeta
 >>> def run(digest):
 ...     out = TraceTensorMeta("", (2,), "float32", "cpu", hash=digest, hash_kind="tensor")
 ...     x = TraceTensorMeta("0", (2,), "float32", "cpu", hash="aa", hash_kind="tensor")
@@ -38,9 +38,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ._diverge_align import align
-from ._diverge_ranks import Side, join_ranks, read_side
-from ._diverge_search import (
+from ._diverge.align import align
+from ._diverge.ranks import Side, join_ranks, read_side
+from ._diverge.search import (
     CallCheck,
     Cause,
     Difference,
@@ -48,9 +48,9 @@ from ._diverge_search import (
     find_first,
     find_first_gradient,
 )
-from ._diverge_tensors import Figures, Rules, TensorCheck, Verdict
-from ._diverge_text import largest, render
-from ._recording import Recording, RecordingError
+from ._diverge.tensors import Figures, Rules, TensorCheck, Verdict
+from ._diverge.text import largest, render
+from ._recorder.recording import Recording, RecordingError
 
 __all__ = [
     "CallCheck",

@@ -24,13 +24,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from ._dump_files import open_dump
-from ._dump_format import TENSORS, TREE, UNFINISHED, DumpError, parse_tree, safe_name
-from ._dump_loader import Decoder, StandIn, blob_digests, refuse_pickle
-from ._dump_queue import WriteQueue
-from ._dump_tensor_io import DumpTensorIO
-from ._dump_tree import IMAGE_MODES, Tree
-from ._dump_writer import Job, describe, reserve
+from ._dump.files import open_dump
+from ._dump.form import TENSORS, TREE, UNFINISHED, DumpError, parse_tree, safe_name
+from ._dump.loader import Decoder, StandIn, blob_digests, refuse_pickle
+from ._dump.tensor_io import DumpTensorIO
+from ._dump.tree import IMAGE_MODES, Tree
+from ._dump.work_queue import WriteQueue
+from ._dump.writer import Job, describe, reserve
 from ._warnings import warn_once
 from .logger import GlobalLogger, SingletonMeta
 

@@ -23,10 +23,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from ._arguments import check_int, check_path
-from ._etcd_barrier import Terms
-from ._etcd_client import Tls, Where, is_safe_here
-from ._etcd_rounds import EtcdBarrierBroken, EtcdBarrierError, EtcdBarrierTimeout, Keys
-from ._etcd_wait import wait, wait_elsewhere
+from ._etcd.barrier import Terms
+from ._etcd.client import Tls, Where, is_safe_here
+from ._etcd.rounds import EtcdBarrierBroken, EtcdBarrierError, EtcdBarrierTimeout, Keys
+from ._etcd.wait import wait, wait_elsewhere
 from ._ranks import check_rank, known_rank
 from ._ranks import world_size as known_world_size
 

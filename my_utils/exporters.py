@@ -27,10 +27,10 @@ from typing import Any
 
 from . import _core
 from ._arguments import check_path
+from ._export.exporter import Snapshot, StageExporter
+from ._export.totals import Means, Source
 from ._files import whole_file
 from ._ranks import current_rank
-from ._stage_exporter import Snapshot, StageExporter
-from ._stage_totals import Means, Source
 from ._tables import needed
 
 __all__ = ["PrometheusExporter", "TensorBoardExporter", "WandbExporter"]

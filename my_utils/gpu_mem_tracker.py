@@ -31,10 +31,10 @@ from ._open_stages import Lane, Where, where
 from ._process_end import call_at_end
 from ._ranks import check_ranks, current_rank, is_chosen
 from ._tables import needed, text_table, write_figure
-from ._tracker_csv import SampleFile, quoted
-from ._tracker_plot import draw, readable
-from ._tracker_series import Series
-from ._tracker_sources import Figure, Host, Nvml, Probe, torch_devices, torch_probes
+from ._tracker.csv_file import SampleFile, quoted
+from ._tracker.plot import draw, readable
+from ._tracker.series import Series
+from ._tracker.sources import Figure, Host, Nvml, Probe, torch_devices, torch_probes
 from ._warnings import warn_once
 
 __all__ = ["GPU_Performance_Tracker", "Peak"]

@@ -23,9 +23,9 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from ._arguments import check_seconds
-from ._live_look import Look, Question, as_data, look
-from ._live_view import View, fit
-from ._trace_inputs import parse_ranks
+from ._live.look import Look, Question, as_data, look
+from ._live.view import View, fit
+from ._trace.inputs import parse_ranks
 
 __all__ = ["main", "parse_ranks", "snapshot"]
 

@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from . import _core
-from ._log_checks import check_int, exact_ns, reason
-from ._log_events import (
+from ._log.checks import check_int, exact_ns, reason
+from ._log.events import (
     TIME_NS_MAX,
     counter_text,
     log_event,
@@ -39,8 +39,8 @@ from ._log_events import (
     warn_of_early_time,
     with_id,
 )
-from ._log_handlers import ConsoleHandler, FallbackHandler, FlushingFileHandler
-from ._log_settings import (
+from ._log.handlers import ConsoleHandler, FallbackHandler, FlushingFileHandler
+from ._log.settings import (
     Settings,
     check_settings,
     rank_from_environment,

@@ -24,9 +24,9 @@ from torch.utils._pytree import tree_leaves
 from . import _compile, _core
 from ._arguments import check_bool
 from ._files import whole_file
-from ._module_counting import Counting
-from ._module_overhead import Overhead, measure_overhead
-from ._module_rows import MODEL, Row, is_on_cuda, rows_of
+from ._module_times.counting import Counting
+from ._module_times.overhead import Overhead, measure_overhead
+from ._module_times.rows import MODEL, Row, is_on_cuda, rows_of
 from ._ranks import check_ranks, current_rank, is_chosen, world_size
 from ._tables import needed
 from ._warnings import warn_once

@@ -23,13 +23,11 @@ from typing import Any, Literal
 import torch
 
 from ._ranks import current_rank, world_size
-from ._recorder_calls import Calls, Wanted
-from ._recorder_facts import Facts, HashKind
-from ._recorder_graph import Graph
-from ._recorder_plan import Filters, Plan, Plans, compiled_modules
-from ._recorder_sample import SampleMode, Sampler
-from ._recorder_weights import ParamsAt, Weights
-from ._recording import (
+from ._recorder.calls import Calls, Wanted
+from ._recorder.facts import Facts, HashKind
+from ._recorder.graph import Graph
+from ._recorder.plan import Filters, Plan, Plans, compiled_modules
+from ._recorder.recording import (
     ModuleInfo,
     Recording,
     RecordingError,
@@ -39,6 +37,8 @@ from ._recording import (
     load_recording,
     save_recording,
 )
+from ._recorder.sample import SampleMode, Sampler
+from ._recorder.weights import ParamsAt, Weights
 from ._warnings import warn_once
 
 __all__ = [

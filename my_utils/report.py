@@ -43,7 +43,7 @@ from ._files import whole_file
 from ._run_report.changes import StageChange
 from ._run_report.stragglers import Straggler
 from ._tables import needed
-from ._trace_inputs import checked, parse_ranks, parse_steps
+from ._trace.inputs import checked, parse_ranks, parse_steps
 
 if TYPE_CHECKING:
     import pandas as pd

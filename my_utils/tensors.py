@@ -36,7 +36,7 @@ from ._core import (
     stats,
     tensor_hash,
 )
-from ._dtensor_hash import global_hash
+from ._hashing.dtensor import global_hash
 
 __all__ = [
     "NanInfCount",

@@ -27,9 +27,9 @@ from typing import Any, Self, TypeVar
 
 from . import _core
 from ._core import timer as timer
-from ._gathered_time import GatheredTime, ProfiledTime, TimeData
 from ._ranks import check_rank, current_rank, distributed
-from ._timed import timed
+from ._times.gathered import GatheredTime, ProfiledTime, TimeData
+from ._times.timed import timed
 from ._warnings import warn_once
 
 __all__ = ["GatheredTime", "ProfiledTime", "TimeData", "TimeManager", "timer", "timer_wrap"]
@@ -144,8 +144,8 @@ class TimeManager(_core.TimeRecorder):
         wrong arguments; trouble with the store is a warning, never an exception.
         """
         _check(dst, timeout, tag)
-        from . import _times_gather
-        from ._times_packed import Merger, pack
+        from ._times import gather as times_gather
+        from ._times.packed import Merger, pack
 
         group = distributed()
         if group is None:
@@ -156,8 +156,8 @@ class TimeManager(_core.TimeRecorder):
         rank, world_size = group.get_rank(), group.get_world_size()
         if dst >= world_size:
             raise ValueError(f"dst must be below the number of ranks, {world_size}, not {dst}")
-        exchange = _times_gather.Exchange(
-            _times_gather.default_store() if store is None else store,
+        exchange = times_gather.Exchange(
+            times_gather.default_store() if store is None else store,
             rank=rank, world_size=world_size, tag=tag, timeout_s=timeout,
         )  # fmt: skip
         message = pack(self, rank, summary)
@@ -190,7 +190,7 @@ def _send(exchange: Any, message: bytes, dst: int, *, waits: bool) -> None:
 
 
 def _merged(rank: int, own: bytes, exchange: Any, world_size: int) -> GatheredTime:
-    from ._times_packed import BadMessage, Merger
+    from ._times.packed import BadMessage, Merger
 
     merger = Merger()
     missing: dict[int, str] = {}

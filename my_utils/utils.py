@@ -27,10 +27,10 @@ from ._compile import CompileMode
 from ._warnings import warn_once
 
 if TYPE_CHECKING:
-    from ._checksums import ChecksumUtils as ChecksumUtils
     from ._debug_layer import DebugLayer as DebugLayer
-    from ._report import Report
-    from ._steps import StepFilter
+    from ._hashing.batches import ChecksumUtils as ChecksumUtils
+    from ._stage_report.report import Report
+    from ._stage_report.steps import StepFilter
 
 # DebugLayer is not in it: `from my_utils.utils import *` would bring torch.
 __all__ = ["ChecksumUtils", "DebuggingEvent", "MyTimer", "NoOpMyTimer", "global_timer"]
@@ -143,14 +143,14 @@ class MyTimer(_core.Timer):
         Raises TypeError and ValueError for wrong arguments. Memory grows with the iterations asked
         for, not with the files. Thread-safe.
         """
-        from . import _report
+        from ._stage_report.report import make_report, write_text_and_json
 
-        report = _report.make_report(self, stage_pattern, iteration_filter, rank=self._rank())
+        report = make_report(self, stage_pattern, iteration_filter, rank=self._rank())
         if report["bad_rows"]:
             self._warn(f"{report['bad_rows']} rows of the profile CSV could not be read")
         if output_filename is not None:
             try:
-                text, _ = _report.write_text_and_json(report, output_filename)
+                text, _ = write_text_and_json(report, output_filename)
                 self._get_logger().info("timer report written to %s", text)
             except OSError as error:
                 self._fail("the timer report could not be written", error)
@@ -162,10 +162,10 @@ class MyTimer(_core.Timer):
         report_data: what `generate_report` returned. The column `step` is empty for the whole
         selection. When writing fails it is one warning, with `strict` an OSError.
         """
-        from . import _report
+        from ._stage_report.report import write_csv
 
         try:
-            _report.write_csv(report_data, csv_filename)
+            write_csv(report_data, csv_filename)
         except OSError as error:
             self._fail("the timer report could not be written", error)
 
@@ -263,9 +263,9 @@ class NoOpMyTimer(_core.NoOpTimer):
         iteration_filter: StepFilter | None = None,
     ) -> Report:
         """An empty report; no file is written."""
-        from . import _report
+        from ._stage_report.report import empty_report
 
-        return _report.empty_report(str(getattr(stage_pattern, "pattern", stage_pattern)))
+        return empty_report(str(getattr(stage_pattern, "pattern", stage_pattern)))
 
     def generate_csv(self, report_data: Report, csv_filename: StrPath = "timer_report.csv") -> None:
         """Does nothing."""
@@ -330,7 +330,7 @@ def _make_global_timer() -> MyTimer | NoOpMyTimer:
 
 def _serve_request(timer: _core.Timer, step: int) -> None:
     """Called by `set_step` once somebody asked for a capture, see `my_utils.capture`."""
-    from ._capture_job import at_step
+    from ._capture.job import at_step
 
     _core.set_step_hook(at_step)
     at_step(timer, step)
@@ -346,7 +346,7 @@ global_timer: MyTimer | NoOpMyTimer = _make_global_timer()
 """A timer for code that is given none: records with ENABLE_TIMER=1 in the environment, else not."""
 
 
-_HOMES = {"ChecksumUtils": "_checksums", "DebugLayer": "_debug_layer"}
+_HOMES = {"ChecksumUtils": "_hashing.batches", "DebugLayer": "_debug_layer"}
 
 
 def __getattr__(name: str) -> Any:

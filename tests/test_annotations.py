@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from my_utils._sweep.results import COLUMNS
 
 from my_utils._out_of_memory import is_out_of_memory
-from my_utils._sweep_results import COLUMNS
 from my_utils.annotations import SweepResult, parametrize_shapes
 
 from .conftest import RunPython

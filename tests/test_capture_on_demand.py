@@ -17,18 +17,12 @@ from typing import Any
 
 import pytest
 
-from my_utils import (
-    MyTimer,
-    _capture_answers,
-    _capture_job,
-    _capture_store,
-    _capture_window,
-    _core,
-    _warnings,
-    capture,
-)
-from my_utils._capture_steps import survey
-from my_utils._control_file import (
+from my_utils import MyTimer, _core, _warnings, capture
+from my_utils._capture import answers as capture_answers
+from my_utils._capture import job as capture_job
+from my_utils._capture import store as capture_store
+from my_utils._capture import window as capture_window
+from my_utils._capture.control_file import (
     CONTROL_NAME,
     Request,
     RequestError,
@@ -36,6 +30,7 @@ from my_utils._control_file import (
     read_answer,
     read_requests,
 )
+from my_utils._capture.steps import survey
 from my_utils.profiling import _slot
 from my_utils.profiling.backends import CaptureBackend, NoOpBackend
 from my_utils.profiling.capture_controller import CaptureController
@@ -387,16 +382,16 @@ class TestByStore:
         assert found[5]["reason"] == "the job has 2 ranks"
 
     def test_a_rank_may_ask(self, store_ranks: tuple[Ranks, Path]) -> None:
-        store = _capture_store.open_store(store_ranks[0].address)
+        store = capture_store.open_store(store_ranks[0].address)
         id = (store_ranks[1] / "mine").read_text()
-        wait_until(lambda: all_done(_capture_store.answers(store, id, (0, 1))))
-        assert opened(_capture_store.answers(store, id, (0, 1))) == [150, 150]
+        wait_until(lambda: all_done(capture_store.answers(store, id, (0, 1))))
+        assert opened(capture_store.answers(store, id, (0, 1))) == [150, 150]
 
     def test_a_broken_request_is_answered(self, store_ranks: tuple[Ranks, Path]) -> None:
-        store = _capture_store.open_store(store_ranks[0].address)
-        _capture_store._put(store, {"request": {"id": "odd", "steps": -1}})
-        wait_until(lambda: len(_capture_store.answers(store, "odd", (0, 1))) == 2)
-        for answer in _capture_store.answers(store, "odd", (0, 1)).values():
+        store = capture_store.open_store(store_ranks[0].address)
+        capture_store._put(store, {"request": {"id": "odd", "steps": -1}})
+        wait_until(lambda: len(capture_store.answers(store, "odd", (0, 1))) == 2)
+        for answer in capture_store.answers(store, "odd", (0, 1)).values():
             assert answer["state"] == "failed"
             assert answer["reason"].startswith("the request is broken: steps must be an int from 1")
 
@@ -465,7 +460,7 @@ class Here:
     def __init__(self, profile: Profile) -> None:
         self.folder = profile.folder
         self.timer = MyTimer(tag="train")
-        _core.set_step_hook(_capture_job.at_step)
+        _core.set_step_hook(capture_job.at_step)
 
     def request(self, **options: Any) -> Request:
         return capture.request_capture(
@@ -473,7 +468,7 @@ class Here:
         )
 
     def answer(self, request: Request) -> dict[str, Any]:
-        wait_until(lambda: _capture_answers._answers.thread is None)
+        wait_until(lambda: capture_answers._answers.thread is None)
         return capture.answers(self.folder, request.id, [0]).get(0, {})
 
     def state(self, request: Request) -> str | None:
@@ -492,18 +487,18 @@ class Here:
         self.step_until(0, lambda: counted(kind) == number)
 
     def step_until_read(self, step: int, request: Request) -> None:
-        self.step_until(step, lambda: request.id in _capture_job._job.seen)
+        self.step_until(step, lambda: request.id in capture_job._job.seen)
 
 
 @pytest.fixture
 def here(profile: Profile) -> Iterator[Here]:
     _warnings._counts.clear()
-    _capture_job._job = _capture_job._Job()
+    capture_job._job = capture_job._Job()
     yield Here(profile)
-    for window in _capture_job._job.windows:
+    for window in capture_job._job.windows:
         window.close_at_exit()
     _core.watch_steps(False)
-    _capture_window._controllers.clear()
+    capture_window._controllers.clear()
 
 
 class TestOneProcess:
@@ -633,8 +628,8 @@ class TestOneProcess:
         odd = {"id": "odd", "output_dir": "relative"}
         content = {"my_utils": "control", "version": 1, "requests": [bad, evil, odd, 3, good]}
         replace(here.folder / CONTROL_NAME, json.dumps(content).encode())
-        here.step_until(0, lambda: "good" in _capture_job._job.seen)
-        wait_until(lambda: _capture_answers._answers.thread is None)
+        here.step_until(0, lambda: "good" in capture_job._job.seen)
+        wait_until(lambda: capture_answers._answers.thread is None)
         answers = {id: capture.answers(here.folder, id, [0])[0] for id in ("good", "bad", "odd")}
         assert answers["good"]["state"] == "open"
         assert answers["bad"]["state"] == answers["odd"]["state"] == "failed"
@@ -665,10 +660,10 @@ class TestOneProcess:
             here.step_until_read(0, request)
             for step in (5, 6):
                 here.timer.set_step(step)
-            wait_until(lambda: _capture_answers._answers.thread is None)
+            wait_until(lambda: capture_answers._answers.thread is None)
         messages = [record.getMessage() for record in caplog.records]
         assert len(messages) == 1 and "a capture's state could not be written" in messages[0]
-        assert _capture_job._job.windows == []
+        assert capture_job._job.windows == []
 
     def test_a_forked_child_goes_on_without(self, here: Here) -> None:
         request = here.request(first_step=5, steps=3)
@@ -677,7 +672,7 @@ class TestOneProcess:
         child = os.fork()
         if child == 0:
             here.timer.set_step(9)
-            os._exit(len(_capture_job._job.windows))
+            os._exit(len(capture_job._job.windows))
         assert os.waitpid(child, 0)[1] == 0
         assert here.state(request) == "open"
 

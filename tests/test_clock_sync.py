@@ -19,16 +19,16 @@ from typing import Any
 
 import pytest
 
-from my_utils import _clock_server
-from my_utils._clock_offset import (
+from my_utils._clock import server as clock_server
+from my_utils._clock.client import MAGIC, measure
+from my_utils._clock.offset import (
     ClockHistory,
     ClockOffset,
     ClockSyncError,
     Exchange,
     estimate,
 )
-from my_utils._clock_server import ClockServer
-from my_utils._clock_socket import MAGIC, measure
+from my_utils._clock.server import ClockServer
 from my_utils._warnings import forget
 from my_utils.clockSyncUtils import ClockSynchronizer, SocketClockSynchronizer
 
@@ -153,7 +153,7 @@ def test_over_a_socket() -> None:
 
 SERVER = """
 import sys, time
-from my_utils._clock_server import ClockServer
+from my_utils._clock.server import ClockServer
 with ClockServer(clock=lambda: time.time_ns() - 10**12) as server:
     print(server.address[1], flush=True)
     sys.stdin.read()
@@ -206,7 +206,7 @@ def test_many_clients_at_once() -> None:
 
 
 def test_more_clients_than_are_taken_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_clock_server, "SESSIONS_MAX", 2)
+    monkeypatch.setattr(clock_server, "SESSIONS_MAX", 2)
     with ClockServer() as server:
         waiting = [socket.create_connection(server.address, timeout=30) for _ in range(5)]
         for one in waiting:
@@ -239,7 +239,7 @@ def test_a_client_that_sends_without_being_asked(caplog: pytest.LogCaptureFixtur
 
 def test_a_client_that_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     forget("clock server")
-    monkeypatch.setattr(_clock_server, "ROUNDS_MAX", 20)
+    monkeypatch.setattr(clock_server, "ROUNDS_MAX", 20)
     with ClockServer() as server:
         with pytest.raises(ClockSyncError, match="ended the session"):
             measure(server.address, rounds=21)
@@ -519,11 +519,12 @@ def test_a_dead_rank(tmp_path: Path) -> None:
 # third question; the third goes on.
 LEAD_DIES = """
 import signal
-from my_utils import _clock_star, clockSyncUtils
+from my_utils import clockSyncUtils
+from my_utils._clock import star as clock_star
 from my_utils.clockSyncUtils import ClockSynchronizer
 store = dist.distributed_c10d._get_default_store()
 asked = 0
-class Mortal(_clock_star.Keeper):
+class Mortal(clock_star.Keeper):
     def _ask(self, key, deadline):
         global asked
         asked += 1

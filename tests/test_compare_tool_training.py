@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from my_utils import _warnings
-from my_utils._module_path import OUTSIDE, where
+from my_utils._operators.module_path import OUTSIDE, where
 from my_utils.compare_tool import (
     CompareWithCPU,
     ModuleInfo,
@@ -245,7 +245,7 @@ def test_the_lines_of_code_of_a_backward_operator(capsys: pytest.CaptureFixture[
         model(torch.randn(4, 8)).sum().backward()
     block = capsys.readouterr().out.split("...... stack ........")[1]
     assert "y: torch.Tensor = self.out(self.act(self.fc(x)))" in block
-    assert "model(torch.randn(4, 8)).sum().backward()" in block and "_op_mode" not in block
+    assert "model(torch.randn(4, 8)).sum().backward()" in block and "_operators" not in block
     with NanInfTracker(stacks=True):
         torch.tensor([-1.0]).log()
     assert "torch.tensor([-1.0]).log()" in capsys.readouterr().out

@@ -24,7 +24,8 @@ from torch.distributed.tensor import (
 )
 from torch.multiprocessing.spawn import spawn
 
-from my_utils import _core, _dtensor_hash
+from my_utils import _core
+from my_utils._hashing import dtensor as dtensor_hash
 from my_utils.tensors import TensorDigest, global_hash, tensor_hash
 
 # Rows and columns that are cut at blocks, at quads and within quads; uneven and empty shards.
@@ -264,5 +265,5 @@ class TestParts:
 
 def test_the_part_of_a_state_has_its_size() -> None:
     state = _core.tensor_hash_part(torch.zeros(3), 0)
-    assert len(state) == _dtensor_hash.PART_WORDS * 8
+    assert len(state) == dtensor_hash.PART_WORDS * 8
     assert isinstance(_core.tensor_hash_merge(state, "float32", (3,)), TensorDigest)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from my_utils._dump_queue import WriteQueue
+from my_utils._dump.work_queue import WriteQueue
 from my_utils.dump_utils import DumpConfig, UniversalDumper, UniversalLoader
 
 from .conftest import RunPython

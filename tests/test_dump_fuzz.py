@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from my_utils._dump_format import seal
+from my_utils._dump.form import seal
 from my_utils.dump_utils import (
     DumpConfig,
     DumpError,

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from my_utils import MyTimer
-from my_utils._stage_exporter import QUEUE_MAX
-from my_utils._stage_totals import Means, StageTotal, totals_of
+from my_utils._export.exporter import QUEUE_MAX
+from my_utils._export.totals import Means, StageTotal, totals_of
 from my_utils._warnings import forget
 from my_utils.exporters import PrometheusExporter, TensorBoardExporter, WandbExporter
 from my_utils.timing import TimeManager

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from my_utils import _core
-from my_utils._times_packed import BUCKETS, BadMessage, Merger, bucket_middles, pack
+from my_utils._times.packed import BUCKETS, BadMessage, Merger, bucket_middles, pack
 from my_utils.timing import GatheredTime, ProfiledTime, TimeManager
 
 pytestmark = pytest.mark.no_torch

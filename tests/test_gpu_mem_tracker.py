@@ -21,9 +21,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from my_utils import GlobalLogger, MyTimer
-from my_utils import _tracker_csv as tracker_csv
-from my_utils._tracker_series import Series
-from my_utils._tracker_sources import NAN, BusyShare, Host, Rate, TorchMemory
+from my_utils._tracker import csv_file as tracker_csv
+from my_utils._tracker.series import Series
+from my_utils._tracker.sources import NAN, BusyShare, Host, Rate, TorchMemory
 from my_utils.csv2trace import csv_to_trace
 from my_utils.gpu_mem_tracker import GPU_Performance_Tracker
 

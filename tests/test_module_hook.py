@@ -25,7 +25,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from my_utils import tensors
-from my_utils._recorder_sample import Sampler, random_places
+from my_utils._recorder.sample import Sampler, random_places
 from my_utils.module_hook import ForwardTraceRecorder, TraceEvent
 
 
@@ -983,15 +983,16 @@ def test_the_rank_of_a_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_rows_that_wait_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """How they are kept and fetched; the CPU stands for the device here."""
-    from my_utils import _recorder_facts, _torch_ops
+    from my_utils import _torch_ops
+    from my_utils._recorder import facts as recorder_facts
 
-    monkeypatch.setattr(_recorder_facts, "_ROWS", 4)
+    monkeypatch.setattr(recorder_facts, "_ROWS", 4)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
     _torch_ops.register()
-    rows = _recorder_facts._DeviceRows()
+    rows = recorder_facts._DeviceRows()
     for count in (10, 4, 1):
         given = [torch.randn(i + 1) for i in range(count)]
-        metas = [_recorder_facts.meta_of(str(i), x) for i, x in enumerate(given)]
+        metas = [recorder_facts.meta_of(str(i), x) for i, x in enumerate(given)]
         for meta, x in zip(metas, given, strict=True):
             rows.add_hash(meta, x)
             rows.add_stats(meta, x)

@@ -21,7 +21,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from my_utils._recording import (
+from my_utils._recorder.recording import (
     FORMAT,
     ModuleInfo,
     Recording,

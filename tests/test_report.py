@@ -20,11 +20,11 @@ from typing import Any
 
 import pytest
 
-from my_utils._figures import EXACT_MAX, Durations
-from my_utils._report import write_text_and_json
-from my_utils._report_rows import OTHER, PATHS_MAX, StageReader, StageRow
-from my_utils._report_text import render as render_text
-from my_utils._steps import compile_steps
+from my_utils._stage_report.figures import EXACT_MAX, Durations
+from my_utils._stage_report.report import write_text_and_json
+from my_utils._stage_report.rows import OTHER, PATHS_MAX, StageReader, StageRow
+from my_utils._stage_report.steps import compile_steps
+from my_utils._stage_report.text import render as render_text
 from my_utils.logger import GlobalLogger
 from my_utils.utils import MyTimer
 
@@ -642,8 +642,9 @@ def test_a_link_is_written_through(tmp_path: Path) -> None:
 def test_a_bar_shows_on_a_terminal_when_it_takes_long(tmp_path: Path) -> None:
     pytest.importorskip("tqdm", reason="tqdm is not installed")
     program = """
-from my_utils import MyTimer, _report_rows
-_report_rows.BAR_BYTES_MIN = 1000
+from my_utils import MyTimer
+from my_utils._stage_report import rows
+rows.BAR_BYTES_MIN = 1000
 timer = MyTimer(log_dir="logs")
 for step in range(100):
     with timer.time_stage("iter"):
@@ -678,12 +679,12 @@ def test_reading_takes_bounded_memory(run_python: RunPython, tmp_path: Path) -> 
     program = """
 import tracemalloc
 from pathlib import Path
-from my_utils import _report
-from my_utils._report_rows import StageReader, lines_of_files
+from my_utils._stage_report import report
+from my_utils._stage_report.rows import StageReader, lines_of_files
 tracemalloc.start()
 reader = StageReader("", None)
 rows = reader.read(lines_of_files(Path("rows.csv"), lambda count: None))
-collected = _report._collect(rows, lambda step: step == 7)
+collected = report._collect(rows, lambda step: step == 7)
 print(tracemalloc.get_traced_memory()[1], collected.cpu["iter",].count)
 """
     done = run_python("-c", program)

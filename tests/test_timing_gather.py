@@ -21,7 +21,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 import torch.distributed as dist
 
-from my_utils import _times_gather
+from my_utils._times import gather as times_gather
 from my_utils.timing import GatheredTime, TimeManager, timer_wrap
 
 if not dist.is_available() or not dist.is_gloo_available():
@@ -109,21 +109,21 @@ def several_managers(rank: int) -> GatheredTime | None:
 
 
 def many_parts(rank: int) -> GatheredTime | None:
-    _times_gather._CHUNK_BYTES = 100
+    times_gather._CHUNK_BYTES = 100
     try:
         return filled(rank).gather()
     finally:
-        _times_gather._CHUNK_BYTES = 4 * 1024 * 1024
+        times_gather._CHUNK_BYTES = 4 * 1024 * 1024
 
 
 def reached(what: str) -> None:
-    _times_gather.default_store().set(f"reached {what}", "")
+    times_gather.default_store().set(f"reached {what}", "")
 
 
 def wait_for(*what: str) -> None:
     keys = [f"reached {each}" for each in what]
     deadline = time.monotonic() + 60
-    while not _times_gather.default_store().check(keys):
+    while not times_gather.default_store().check(keys):
         assert time.monotonic() < deadline, f"no rank reached {what}"
         time.sleep(0.005)
 
@@ -145,8 +145,8 @@ def after_the_late_one(rank: int) -> GatheredTime | None:
 def one_sends_rubbish(rank: int) -> GatheredTime | None:
     if rank != 1:
         return filled(rank).gather()
-    store = _times_gather.default_store()
-    exchange = _times_gather.Exchange(store, rank=1, world_size=WORLD, tag="", timeout_s=9)
+    store = times_gather.default_store()
+    exchange = times_gather.Exchange(store, rank=1, world_size=WORLD, tag="", timeout_s=9)
     exchange.send(pickle.dumps({"evil": 1}), wait=False)
     return None
 
@@ -161,7 +161,7 @@ def others_go_on(rank: int) -> GatheredTime | None:
 
 
 def own_store(rank: int) -> GatheredTime | None:
-    store = STORES.PrefixStore("mine", _times_gather.default_store())
+    store = STORES.PrefixStore("mine", times_gather.default_store())
     return filled(rank).gather(store=store)
 
 
@@ -291,7 +291,7 @@ def die(rank: int, port: int, folder: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     tm = TimeManager({"step": [0.5 + rank]})
     if rank == 3:
-        store = _times_gather.default_store()
+        store = times_gather.default_store()
         store.set("my_utils/timing//1/3/1", b"the second part, and no first one")
         os.kill(os.getpid(), signal.SIGKILL)
     if rank == 2:
@@ -303,7 +303,7 @@ def die(rank: int, port: int, folder: str) -> None:
     found = tm.gather(timeout=0.5)
     assert found is not None
     found.save(f"{folder}/found")
-    left = _times_gather.default_store().check(["my_utils/timing//1/3/1"])
+    left = times_gather.default_store().check(["my_utils/timing//1/3/1"])
     Path(folder, "left").write_text(str(left))
     os._exit(0)  # the others are gone: no orderly end
 
@@ -341,7 +341,7 @@ def lose_the_store(rank: int, port: int, folder: str) -> None:
         Path(folder, "pid.part").write_text(str(os.getpid()))
         Path(folder, "pid.part").rename(Path(folder, "pid"))
         os.kill(os.getpid(), signal.SIGSTOP)
-    _times_gather._GRACE_S = 0.5
+    times_gather._GRACE_S = 0.5
     while not is_stopped(Path(folder, "pid")):
         time.sleep(0.01)
     for tag in ("stopped", "dead"):

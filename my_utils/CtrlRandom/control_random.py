@@ -22,7 +22,7 @@ import threading
 from pathlib import Path
 from typing import Any, ClassVar
 
-from .._dump_format import key_name
+from .._dump.form import key_name
 from .._plain_files import PlainFileError, load_plain, save_plain
 from .._ranks import check_rank, current_rank
 from .._warnings import warn_once

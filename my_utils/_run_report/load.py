@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from .._trace_inputs import FileSet
+from .._trace.inputs import FileSet
 from .cells import Cells
 from .parquet import write_parquet
 from .ranks import RankFacts, read_rank

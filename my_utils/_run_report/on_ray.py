@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .._tables import needed
-from .._trace_inputs import FileSet
+from .._trace.inputs import FileSet
 from .cells import Cells
 from .load import EVER, Loaded, add, reduced_ranks
 from .ranks import PURPOSE

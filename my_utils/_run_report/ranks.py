@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _core
-from .._trace_inputs import FileSet, Inputs
+from .._trace.inputs import FileSet, Inputs
 
 Columns: TypeAlias = dict[str, npt.NDArray[Any]]
 __all__ = [

@@ -1,0 +1,163 @@
+"""Clocks compared over TCP: how a client asks the server of `server`.
+
+A session, all numbers big-endian:
+
+    client   MAGIC (8 bytes), nonce (16)
+    server   MAGIC, nonce (16), 1 when it has a secret, else 0 (1)
+    client   HMAC-SHA256 of "client" and both nonces under the secret (32); only if it has one
+    server   "G" when it is this client's turn
+    client   number of the exchange (8)                                  } as often as
+    server   the same number, received_ns (8), answered_ns (8)           } the client likes
+    client   LAST (8)
+    server   HMAC-SHA256 of "server", both nonces and all its answers (32)
+
+A few clients have their turn at a time, so that they hardly wait behind one another inside an
+exchange; a turn ends with the session, or when the client is silent for too long. The last message
+says that nobody in between changed the figures; without a secret it is computed with an empty key,
+and finds errors only. A secret keeps strangers out. It does not hide the time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import socket
+import struct
+import time
+from collections.abc import Callable
+from socket import create_connection
+from typing import Any
+
+from .offset import ClockOffset, ClockSyncError, Exchange, estimate
+
+__all__ = ["Clock", "ask", "measure"]
+
+Clock = Callable[[], int]
+
+MAGIC = b"myclock1"
+LAST = 2**64 - 1
+NONCE_BYTES = 16
+MAC_BYTES = 32
+HELLO_BYTES = len(MAGIC) + NONCE_BYTES
+ROUNDS_MAX = 4096  # in a session
+NUMBER = struct.Struct(">Q")
+ANSWER = struct.Struct(">QQQ")
+
+
+def proof(secret: bytes, who: bytes, nonces: bytes, answers: bytes = b"") -> bytes:
+    """What only one who knows the secret can say in this session."""
+    return hmac.digest(secret, who + nonces + answers, hashlib.sha256)
+
+
+def measure(
+    address: tuple[str, int],
+    *,
+    secret: bytes | None = None,
+    rounds: int = 16,
+    timeout_s: float = 10.0,
+    clock: Clock = time.time_ns,
+) -> ClockOffset:
+    """The offset of the server's clock against `clock`, by `rounds` exchanges in one session.
+
+    timeout_s: for all of it, the wait for a turn included.
+
+    OSError (TimeoutError among them) when the server does not answer, ClockSyncError when it is
+    none of ours, refuses, or was tampered with.
+    """
+    deadline = time.monotonic() + timeout_s
+    with create_connection(address, timeout=timeout_s) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        link = _Link(connection, deadline)
+        nonces = _introduce(link, secret)
+        if link.receive(1) != b"G":
+            raise ClockSyncError(f"{address[0]} port {address[1]} answered what it should not")
+        exchanges, answers = _exchange(link, rounds, clock)
+        connection.sendall(NUMBER.pack(LAST))
+        claimed = link.receive(MAC_BYTES)
+    if not hmac.compare_digest(claimed, proof(secret or b"", b"server", nonces, answers)):
+        raise ClockSyncError(f"the answers of {address[0]} port {address[1]} were changed")
+    return estimate(exchanges)
+
+
+class _Link:
+    """A connection that is read to a deadline."""
+
+    def __init__(self, connection: socket.socket, deadline: float) -> None:
+        self.connection = connection
+        self.deadline = deadline
+
+    def receive(self, count: int) -> bytes:
+        data = b""
+        while len(data) < count:
+            left = self.deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError("the clock server did not answer in time")
+            self.connection.settimeout(left)
+            part = self.connection.recv(count - len(data))
+            if not part:
+                raise ClockSyncError(
+                    "the other side ended the session: it is no clock server, or refuses this "
+                    "client (wrong secret?)"
+                )
+            data += part
+        return data
+
+
+def _introduce(link: _Link, secret: bytes | None) -> bytes:
+    """Says who we are and looks who is there; both nonces."""
+    own = os.urandom(NONCE_BYTES)
+    link.connection.sendall(MAGIC + own)
+    greeting = link.receive(HELLO_BYTES + 1)
+    if not greeting.startswith(MAGIC):
+        raise ClockSyncError(f"no clock server: it answered {greeting[:16]!r}")
+    wants_secret = bool(greeting[-1])
+    if wants_secret != (secret is not None):
+        raise ClockSyncError(
+            "the clock server wants a secret" if wants_secret else "the clock server has no secret"
+        )
+    nonces = own + greeting[len(MAGIC) : -1]
+    if secret is not None:
+        link.connection.sendall(proof(secret, b"client", nonces))
+    return nonces
+
+
+def _exchange(link: _Link, rounds: int, clock: Clock) -> tuple[list[Exchange], bytes]:
+    exchanges = []
+    answers = bytearray()
+    for number in range(rounds):
+        sent_ns = clock()
+        link.connection.sendall(NUMBER.pack(number))
+        answer = link.receive(ANSWER.size)
+        returned_ns = clock()
+        echo, received_ns, answered_ns = ANSWER.unpack(answer)
+        if echo != number:
+            raise ClockSyncError("the clock server answered another exchange")
+        exchanges.append(Exchange(sent_ns, received_ns, answered_ns, returned_ns))
+        answers += answer
+    return exchanges, bytes(answers)
+
+
+# --- with patience ---
+
+
+def ask(address: tuple[str, int], retries: int, *, timeout_s: float, **options: Any) -> ClockOffset:
+    """The offset by the first attempt that comes through; a server that is not up yet is waited
+    for."""
+    deadline = time.monotonic() + timeout_s
+    failed = 0
+    while True:
+        try:
+            return measure(address, timeout_s=timeout_s, **options)
+        except ConnectionRefusedError as error:
+            if time.monotonic() > deadline:
+                raise _unread(address, error) from error
+            time.sleep(0.02)
+        except (OSError, ClockSyncError) as error:
+            failed += 1
+            if failed > retries:
+                raise _unread(address, error) from error
+
+
+def _unread(address: tuple[str, int], error: Exception) -> ClockSyncError:
+    return ClockSyncError(f"the clock of {address[0]} port {address[1]} could not be read: {error}")

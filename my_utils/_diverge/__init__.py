@@ -1,0 +1,1 @@
+"""Where two recordings part: aligned, searched and told."""

@@ -1,0 +1,101 @@
+"""What a participant of a barrier asks of etcd about its seat and its round."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from .client import Connection
+from .rounds import Keys, State
+
+__all__ = ["Seat", "View"]
+
+
+@dataclass
+class View:
+    """What one transaction read.
+
+    own: the value of this one's seat. seats: how many are taken. call: the last roll call's number,
+    0 without one. members: who sits where, and answered: the seats that answered a call, if asked.
+    """
+
+    state: State | None
+    own: bytes | None
+    seats: int
+    call: int
+    members: dict[str, str] = field(default_factory=dict)
+    answered: list[str] = field(default_factory=list)
+
+
+class Seat:
+    """A place in a round, and the requests that are built from it.
+
+    value: what is written there, which no other process writes. lease: what it is written under.
+    """
+
+    def __init__(self, etcd: Connection, keys: Keys, seat: str, value: bytes) -> None:
+        self.etcd = etcd
+        self.rpc = etcd.rpc
+        self.keys = keys
+        self.seat = seat
+        self.value = value
+        self.round = ""
+        self.lease = 0
+
+    def _read(self, names_for: int = 0) -> View:
+        """The state, this one's seat, the seats' number and the call, as of one revision.
+
+        names_for: the number of a call for which to read who is there and who answered.
+        """
+        members = Keys.whole(self.keys.members(self.round))
+        gets = [
+            self._get(key=self.keys.state),
+            self._get(key=self._own_key()),
+            self._get(**members, count_only=not names_for),
+            self._get(key=self.keys.call),
+        ]
+        if names_for:
+            answers = Keys.whole(self.keys.answers(self.round, names_for))
+            gets.append(self._get(**answers, keys_only=True))
+        response = self.etcd.transaction([], gets)
+        state, own, seats, call, *answered = [each.response_range for each in response.responses]
+        return View(
+            state=State.of(state.kvs[0]) if state.kvs else None,
+            own=own.kvs[0].value if own.kvs else None,
+            seats=int(seats.count),
+            call=int(call.kvs[0].mod_revision) if call.kvs else 0,
+            members={_seat_of(kv.key): json.loads(kv.value)["who"] for kv in seats.kvs},
+            answered=[_seat_of(kv.key) for each in answered for kv in each.kvs],
+        )
+
+    def _own_key(self) -> bytes:
+        return self.keys.members(self.round) + self.seat.encode()
+
+    def _put_own(self) -> Any:
+        return self._put(self._own_key(), self.value, self.lease)
+
+    def _mine(self) -> Any:
+        return self._compare(self._own_key(), value=self.value)
+
+    def _same(self, state: State) -> Any:
+        return self._compare(self.keys.state, value=state.raw)
+
+    def _compare(self, key: bytes, **equal: Any) -> Any:
+        """That one property of the key is equal: value, mod_revision, create_revision."""
+        (what,) = equal
+        targets = {"value": "VALUE", "mod_revision": "MOD", "create_revision": "CREATE"}
+        compare = self.rpc.Compare
+        target = compare.CompareTarget.Value(targets[what])
+        return compare(result=compare.EQUAL, target=target, key=key, **equal)
+
+    def _put(self, key: bytes, value: bytes, lease: int) -> Any:
+        put = self.rpc.PutRequest(key=key, value=value, lease=lease)
+        return self.rpc.RequestOp(request_put=put)
+
+    def _get(self, **what: Any) -> Any:
+        return self.rpc.RequestOp(request_range=self.rpc.RangeRequest(**what))
+
+
+def _seat_of(key: bytes) -> str:
+    return key.rpartition(b"/")[2].decode()

@@ -1,0 +1,1 @@
+"""Stage times on their way to other systems."""

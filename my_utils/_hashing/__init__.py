@@ -1,0 +1,1 @@
+"""Digests of batches and of tensors that are sharded over ranks."""

@@ -1,0 +1,1 @@
+"""What a running job does now, from the files of its ranks."""

@@ -1,0 +1,1 @@
+"""The text log and the events of the user's own: arguments, settings and handlers."""

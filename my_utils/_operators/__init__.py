@@ -1,0 +1,1 @@
+"""Modes that see every operator: compare it, look for NaNs, record it."""

@@ -1,0 +1,186 @@
+"""Compares what an operator gave with what a reference gave, and says in words how they differ."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .._core import TensorDiff
+from ..tensors import compare
+
+__all__ = ["ANY_FLOAT", "Metrics", "OpCheck", "Rules", "describe"]
+
+# What the log lists of a tensor that differs.
+ELEMENTS_SHOWN = 20
+_SCALAR_ATOL, _SCALAR_RTOL = 1e-5, 1.3e-6  # a Python number mostly was a float32
+
+
+# In the place of a table: any floating dtype may stand for any other, any complex one likewise.
+ANY_FLOAT: Mapping[torch.dtype, torch.dtype] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """atol, rtol: None for those of the dtypes. strides: whether other strides are a failure.
+    max_elements: of larger tensors every n-th element is compared; None compares all of them."""
+
+    atol: float | None = None
+    rtol: float | None = None
+    strides: bool = False
+    max_elements: int | None = None
+
+
+@dataclass(slots=True)
+class Metrics:
+    """The worst of all tensors of one call, or of many. cosine and sqnr_db are the lowest; ulp is
+    in steps of the coarser dtype, at the element that is farthest off."""
+
+    max_abs: float = 0.0
+    max_rel: float = 0.0
+    cosine: float = 1.0
+    sqnr_db: float = math.inf
+    ulp: float = 0.0
+
+    def add(self, other: Metrics) -> None:
+        self.max_abs = max(self.max_abs, other.max_abs)
+        self.max_rel = max(self.max_rel, other.max_rel)
+        self.cosine = min(self.cosine, other.cosine)
+        self.sqnr_db = min(self.sqnr_db, other.sqnr_db)
+        self.ulp = max(self.ulp, other.ulp)
+
+    def add_diff(self, diff: TensorDiff, dtype: torch.dtype) -> None:
+        if diff.equal_bits:
+            return
+        self.max_abs = max(self.max_abs, float(diff.max_abs))
+        self.max_rel = max(self.max_rel, diff.max_rel)
+        if diff.cosine == diff.cosine:
+            self.cosine = min(self.cosine, diff.cosine)
+        if diff.sqnr_db == diff.sqnr_db:
+            self.sqnr_db = min(self.sqnr_db, diff.sqnr_db)
+        if dtype.is_floating_point and diff.max_rel < math.inf:
+            # One step is between eps / 2 and eps of the value.
+            self.ulp = max(self.ulp, diff.max_rel / torch.finfo(dtype).eps)
+
+
+@dataclass(slots=True)
+class OpCheck:
+    """What was found for one call. `lines` say how it differs; there are none where it agrees."""
+
+    rules: Rules
+    dtypes: Mapping[torch.dtype, torch.dtype] = field(default_factory=dict)
+    lines: list[str] = field(default_factory=list)
+    metrics: Metrics = field(default_factory=Metrics)
+
+    @property
+    def agrees(self) -> bool:
+        return not self.lines
+
+    def values(self, actual: Any, expected: Any, where: str = "") -> None:
+        """Compares nested results; `where` names the place of these in them."""
+        if isinstance(actual, Tensor) and isinstance(expected, Tensor):
+            self._tensors(actual, expected, where)
+        elif isinstance(actual, list | tuple) and isinstance(expected, list | tuple):
+            if len(actual) != len(expected):
+                self._differ(where, "Lengths", len(actual), len(expected))
+            for place, pair in enumerate(zip(actual, expected, strict=False)):
+                self.values(*pair, where=f"{where}.{place}" if where else str(place))
+        elif type(actual) is not type(expected):
+            self._differ(where, "Types", type(actual).__name__, type(expected).__name__)
+        elif not self._same_value(actual, expected):
+            kind = type(actual).__name__
+            self._differ(where, f"{kind[:1].upper()}{kind[1:]} values", actual, expected)
+
+    def _differ(self, where: str, what: str, actual: Any, expected: Any) -> None:
+        self.lines.append(f"{_place(where)}{what} differ: {actual} vs {expected}")
+
+    def _same_value(self, actual: Any, expected: Any) -> bool:
+        if isinstance(actual, float):
+            if actual == expected or (actual != actual and expected != expected):
+                return True
+            atol = _SCALAR_ATOL if self.rules.atol is None else self.rules.atol
+            rtol = _SCALAR_RTOL if self.rules.rtol is None else self.rules.rtol
+            return bool(abs(actual - expected) <= atol + rtol * abs(expected) < math.inf)
+        return bool(actual == expected)
+
+    def _tensors(self, actual: Tensor, expected: Tensor, where: str) -> None:
+        if actual.shape != expected.shape:
+            self._differ(where, "Tensor shapes", actual.shape, expected.shape)
+            return
+        if expected.dtype != actual.dtype and not self._stands_for(expected.dtype, actual.dtype):
+            self._differ(where, "Tensor dtypes", actual.dtype, expected.dtype)
+            return
+        if actual.layout is not torch.strided or expected.layout is not torch.strided:
+            if actual.layout != expected.layout:
+                self._differ(where, "Tensor layouts", actual.layout, expected.layout)
+                return
+            actual, expected = actual.to_dense(), expected.to_dense()
+        elif self.rules.strides and _strides(actual) != _strides(expected):
+            self._differ(where, "Tensor strides", actual.stride(), expected.stride())
+        self._elements(actual, expected, where)
+
+    def _stands_for(self, wide: torch.dtype, dtype: torch.dtype) -> bool:
+        if self.dtypes is ANY_FLOAT:
+            return wide.is_floating_point == dtype.is_floating_point and (
+                wide.is_complex == dtype.is_complex
+            )
+        return self.dtypes.get(dtype) == wide
+
+    def _elements(self, actual: Tensor, expected: Tensor, where: str) -> None:
+        rules = self.rules
+        if rules.max_elements is not None and actual.numel() > rules.max_elements:
+            step = -(-actual.numel() // rules.max_elements)
+            actual, expected = actual.reshape(-1)[::step], expected.reshape(-1)[::step]
+        diff = compare(
+            actual,
+            expected,
+            atol=rules.atol,
+            rtol=rules.rtol,
+            equal_nan=True,
+            max_mismatches=ELEMENTS_SHOWN,
+        )
+        if not diff.equal_bits:
+            self.metrics.add_diff(diff, actual.dtype)
+            if not diff.equal:
+                self.lines.append(_place(where) + _not_close(diff, actual, expected))
+
+
+def _place(where: str) -> str:
+    return f"{where}: " if where else ""
+
+
+def _strides(tensor: Tensor) -> list[int]:
+    """Those that matter: of dimensions with more than one element, of tensors that have some."""
+    if tensor.numel() == 0:
+        return []
+    pairs = zip(tensor.shape, tensor.stride(), strict=True)
+    return [stride for size, stride in pairs if size > 1]
+
+
+def describe(tensor: Tensor) -> str:
+    """One line, without the values."""
+    return (
+        f"Tensor <shape={tensor.shape}, dtype={tensor.dtype}, device={tensor.device}, "
+        f"size={tensor.numel()}, >"
+    )
+
+
+def _not_close(diff: TensorDiff, actual: Tensor, expected: Tensor) -> str:
+    ours, theirs = actual.device, expected.device
+    elements = [
+        f"Element at index {index} is not close: {a}({ours}) vs {b}({theirs})"
+        for index, a, b in diff.first
+    ]
+    blocks = ["Tensor values are not close"]
+    if diff.mismatches > len(elements):
+        blocks.append(f"Too many indices (total {diff.mismatches}) to print ")
+        blocks += ["...", "\n".join(elements), "..."]
+    else:
+        blocks.append("\n".join(elements))
+    blocks.append(f"{describe(actual)}\n{actual}\n{describe(expected)}\n{expected}")
+    return "\n\n".join(blocks)

@@ -1,0 +1,107 @@
+"""Tensors that are no plain memory: what can be said of them, and what of them can be read.
+
+A sparse tensor has its indices and values as parts, a wrapper its inner tensors, a DTensor its
+local shard. One without memory, such as a meta tensor, is noted only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+
+from .recording import TraceTensorMeta
+
+__all__ = ["Part", "is_transformed", "parts_of"]
+
+_SPARSE_PARTS = {
+    torch.sparse_coo: ("_indices", "_values"),
+    torch.sparse_csr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_bsr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
+    torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
+}
+
+
+is_transformed = torch._C._functorch.is_functorch_wrapped_tensor
+
+
+class Part(NamedTuple):
+    meta: TraceTensorMeta
+    tensor: torch.Tensor | None  # None: nothing to read
+
+
+def parts_of(path: str, tensor: torch.Tensor) -> Iterator[Part]:
+    """The tensor itself and, after it, what it consists of."""
+    try:
+        yield from _parts_of(path, tensor)
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"[:300]
+        yield Part(TraceTensorMeta(path, note=reason), None)
+
+
+def _parts_of(path: str, tensor: torch.Tensor) -> Iterator[Part]:
+    kind = type(tensor).__name__
+    if kind == "AsyncCollectiveTensor":
+        yield from _parts_of(path, tensor.wait())  # type: ignore[attr-defined]
+        return
+    if kind == "DTensor":
+        yield from _shard_of(path, tensor)
+        return
+    names = _SPARSE_PARTS.get(tensor.layout)
+    if names is not None:
+        yield Part(_form(path, tensor, "its parts follow"), None)
+        for name in names:
+            yield from _parts_of(f"{path}.{name.lstrip('_')}", getattr(tensor.detach(), name)())
+    elif getattr(tensor, "fake_mode", None) is not None:
+        yield Part(_form(path, tensor, "a fake tensor has no memory"), None)
+    elif hasattr(tensor, "__tensor_flatten__"):
+        yield Part(_form(path, tensor, f"a {kind}; its parts follow"), None)
+        for name in tensor.__tensor_flatten__()[0]:
+            yield from _parts_of(f"{path}.{name}", getattr(tensor, name))
+    else:
+        yield _plain(path, tensor)
+
+
+def _plain(path: str, tensor: torch.Tensor) -> Part:
+    reason = _why_unreadable(tensor)
+    if reason is not None:
+        return Part(_form(path, tensor, reason), None)
+    return Part(_form(path, tensor), tensor)
+
+
+def _why_unreadable(tensor: torch.Tensor) -> str | None:
+    if is_transformed(tensor):
+        return "inside vmap, grad and other transforms of torch.func there is no memory"
+    if tensor.is_meta:
+        return "a meta tensor has no memory"
+    if tensor.is_nested:
+        return "a nested tensor has no memory of one shape"
+    if tensor.is_quantized:
+        return "a quantized tensor; hash its int_repr()"
+    if tensor.layout is not torch.strided:
+        return f"the layout {tensor.layout} cannot be read"
+    return None
+
+
+def _shard_of(path: str, tensor: Any) -> Iterator[Part]:
+    placements, shape = str(tuple(tensor.placements)), tuple(tensor.shape)
+    for part in _parts_of(path, tensor.to_local()):
+        part.meta.placements, part.meta.global_shape = placements, shape
+        part.meta.requires_grad = tensor.requires_grad
+        yield part
+
+
+def _form(path: str, tensor: torch.Tensor, note: str | None = None) -> TraceTensorMeta:
+    strided = tensor.layout is torch.strided and not tensor.is_nested
+    return TraceTensorMeta(
+        path,
+        () if tensor.is_nested else tuple(tensor.shape),
+        str(tensor.dtype).removeprefix("torch."),
+        str(tensor.device),
+        stride=tuple(tensor.stride()) if strided else None,
+        requires_grad=tensor.requires_grad,
+        layout=str(tensor.layout).removeprefix("torch."),
+        note=note,
+    )

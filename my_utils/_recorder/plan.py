@@ -1,0 +1,270 @@
+"""Which modules of a model are recorded, under which names, and where their parameters are hashed.
+
+A plan is made for each hooked module when the recorder is installed, so that the hooks themselves
+have nothing left to look up.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .recording import ModuleInfo
+from .weights import ParamsAt, Slot
+
+if TYPE_CHECKING:
+    from .calls import Calls
+
+__all__ = ["Filters", "Plan", "Plans", "compiled_modules", "inert_plan"]
+
+_mode_of = torch._C._get_dispatch_mode
+_PROXY = torch._C._TorchDispatchModeKey.PROXY
+
+_FSDP = frozenset(("FSDPModule", "FullyShardedDataParallel"))
+
+
+class Filters:
+    """Which modules are recorded: those that pass both of what is given and hit no exclusion."""
+
+    def __init__(
+        self,
+        include_name: re.Pattern[str] | None,
+        exclude_name: re.Pattern[str] | None,
+        include_types: Sequence[type | str],
+        exclude_types: Sequence[type | str],
+    ) -> None:
+        self._include_name = include_name
+        self._exclude_name = exclude_name
+        self._include_types = include_types
+        self._exclude_types = exclude_types
+
+    def take(self, names: Sequence[str], module: torch.nn.Module) -> bool:
+        if self._include_name is not None and not any(map(self._include_name.search, names)):
+            return False
+        if self._exclude_name is not None and any(map(self._exclude_name.search, names)):
+            return False
+        if self._include_types and not _is_any(module, self._include_types):
+            return False
+        return not _is_any(module, self._exclude_types)
+
+
+def _is_any(module: torch.nn.Module, kinds: Sequence[type | str]) -> bool:
+    return any(
+        any(kind in (cls.__name__, f"{cls.__module__}.{cls.__qualname__}") for cls in _mro(module))
+        if isinstance(kind, str)
+        else isinstance(module, kind)
+        for kind in kinds
+    )
+
+
+def _mro(module: torch.nn.Module) -> Sequence[type]:
+    return type(module).__mro__
+
+
+class Plan:
+    """What the hooks of one module do. A copy of the module, as by deepcopy, gets an inert one."""
+
+    __slots__ = (
+        "calls",
+        "counts",
+        "deferred",
+        "is_model",
+        "is_sharded",
+        "module",
+        "name",
+        "params",
+        "plans",
+        "recorded",
+        "type_name",
+        "unit",
+    )
+
+    calls: Calls | None
+
+    def __init__(
+        self, plans: Plans, calls: Calls, name: str, module: torch.nn.Module, recorded: bool
+    ) -> None:
+        self.plans = plans
+        self.calls = calls
+        self.name = name
+        self.module = module
+        self.type_name = type(module).__qualname__
+        self.recorded = recorded
+        self.is_model = name == ""
+        self.is_sharded = _is_sharded(module)
+        self.counts = {"forward": 0, "recompute": 0}
+        self.params: list[tuple[str, str]] = []  # own ones: name in the module, full name
+        self.deferred: list[Slot] = []  # own ones that are hashed when the root has ended
+        self.unit: list[Slot] = []  # those that are hashed in this module's pre-hook
+
+    def before(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
+        if torch.compiler.is_compiling() or self.calls is None or _is_traced():
+            return
+        self.calls.before(self, args, kwargs)
+
+    def after(self, module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        if torch.compiler.is_compiling() or self.calls is None:
+            return
+        self.calls.after(self, output)
+
+    def deferred_below(self) -> list[Slot]:
+        return self.plans.below(self.name)[0]
+
+    def unit_below(self) -> list[Slot]:
+        return self.plans.below(self.name)[1]
+
+    def __deepcopy__(self, memo: Any) -> Plan:
+        return inert_plan()
+
+    def __reduce__(self) -> Any:
+        return (inert_plan, ())
+
+
+def _is_traced() -> bool:
+    """Whether torch.jit or torch.fx writes down what runs: it would write down our copies, too."""
+    return torch._C._get_tracing_state() is not None or _mode_of(_PROXY) is not None
+
+
+def inert_plan() -> Plan:
+    """Of a module that was copied or loaded: its hooks do nothing."""
+    plan = Plan.__new__(Plan)
+    plan.calls = None
+    return plan
+
+
+class Plans:
+    """All modules of the model as it is now."""
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        calls: Calls,
+        filters: Filters,
+        hash_params: bool,
+        params_at: ParamsAt,
+    ) -> None:
+        self.hooked: list[Plan] = []
+        self.infos: list[ModuleInfo] = []
+        self._deferred: list[tuple[str, Slot]] = []  # with the owner's name
+        self._units: list[tuple[str, Slot]] = []
+        self._below: dict[str, tuple[list[Slot], list[Slot]]] = {}
+        names = _names_of(model)
+        first_names = _first_names(model)
+        by_name: dict[str, Plan] = {}
+        hashed_below: set[str] = set()
+        for module, own_names in names.items():
+            recorded = filters.take(own_names, module)
+            if recorded:
+                hashed_below.add(own_names[0])
+            self.infos.append(_info_of(module, own_names, first_names, recorded))
+            if recorded or module is model or (hash_params and _is_sharded(module)):
+                plan = Plan(self, calls, own_names[0], module, recorded)
+                plan.params = list(self.infos[-1].params.items())
+                by_name[plan.name] = plan
+                self.hooked.append(plan)
+        if hash_params:
+            self._assign(names, by_name, hashed_below, params_at)
+
+    def _assign(
+        self,
+        names: dict[torch.nn.Module, list[str]],
+        by_name: dict[str, Plan],
+        hashed_below: set[str],
+        params_at: ParamsAt,
+    ) -> None:
+        """Says for each parameter where it is hashed."""
+        seen: set[str] = set()
+        for info, module in zip(self.infos, names, strict=True):
+            above = _above(info.name)
+            if hashed_below.isdisjoint(above):
+                continue
+            plan = by_name.get(info.name)
+            unit = next((by_name[n] for n in above if n in by_name and by_name[n].is_sharded), None)
+            for local, full in info.params.items():
+                slot = Slot(full, module, local)
+                now = unit is not None or params_at == "call" or _is_gathered_alone(slot)
+                if full not in seen:
+                    seen.add(full)
+                    (self._units if now else self._deferred).append((info.name, slot))
+                    if unit is not None:
+                        unit.unit.append(slot)
+                if plan is not None and unit is None:
+                    (plan.unit if now else plan.deferred).append(slot)
+
+    def below(self, name: str) -> tuple[list[Slot], list[Slot]]:
+        """The slots of the parameters at and below a module: deferred ones, and those of units."""
+        known = self._below.get(name)
+        if known is None:
+            known = self._below[name] = (
+                [slot for owner, slot in self._deferred if name in _above(owner)],
+                [slot for owner, slot in self._units if name in _above(owner)],
+            )
+        return known
+
+
+def _names_of(model: torch.nn.Module) -> dict[torch.nn.Module, list[str]]:
+    """The names of each module, the first one first."""
+    names: dict[torch.nn.Module, list[str]] = {}
+    for name, module in model.named_modules(remove_duplicate=False):
+        names.setdefault(module, []).append(name)
+    return names
+
+
+def _first_names(model: torch.nn.Module) -> dict[int, str]:
+    """By id, of parameters and buffers."""
+    names: dict[int, str] = {}
+    for name, param in model.named_parameters():
+        names.setdefault(id(param), name)
+    for name, buffer in model.named_buffers():
+        names.setdefault(id(buffer), name)
+    return names
+
+
+def _above(name: str) -> list[str]:
+    """The name itself and those of the modules around it, the innermost first.
+
+    >>> _above("layers.0.fc")
+    ['layers.0.fc', 'layers.0', 'layers', '']
+    """
+    above = [name] if name else []
+    while "." in name:
+        name = name.rpartition(".")[0]
+        above.append(name)
+    return [*above, ""]
+
+
+def _info_of(
+    module: torch.nn.Module, names: list[str], first_names: dict[int, str], recorded: bool
+) -> ModuleInfo:
+    return ModuleInfo(
+        names[0],
+        type(module).__qualname__,
+        names[1:],
+        {n: first_names[id(p)] for n, p in module._parameters.items() if p is not None},
+        {n: first_names[id(b)] for n, b in module._buffers.items() if b is not None},
+        recorded,
+        compiled=is_compiled(module),
+    )
+
+
+def is_compiled(module: torch.nn.Module) -> bool:
+    """Wrapped by torch.compile(module), or told to by module.compile()."""
+    wrapped = any(cls.__name__ == "OptimizedModule" for cls in _mro(module))
+    return wrapped or module._compiled_call_impl is not None
+
+
+def compiled_modules(model: torch.nn.Module) -> list[str]:
+    return [name for name, module in model.named_modules() if is_compiled(module)]
+
+
+def _is_sharded(module: torch.nn.Module) -> bool:
+    """Whether the parameters below it have their values during its calls only."""
+    return any(cls.__name__ in _FSDP for cls in _mro(module))
+
+
+def _is_gathered_alone(slot: Slot) -> bool:
+    """ZeRO-3 marks its parameters so, and accelerate the modules that it offloads."""
+    return hasattr(slot.current(), "ds_id") or hasattr(slot.module, "_hf_hook")

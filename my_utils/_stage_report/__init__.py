@@ -1,0 +1,1 @@
+"""The report of one process's stages: its rows, figures and text."""

@@ -1,0 +1,1 @@
+"""Times of functions, gathered over ranks."""

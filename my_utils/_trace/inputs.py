@@ -1,0 +1,281 @@
+"""What csv2trace reads: CSVs, directories, globs and journals, sorted into one file set a process.
+
+Internal. A file set is the rotated parts of one process in order, then its current file, then the
+rows that only its journal holds.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+
+from .. import _core
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import contextlib
+    from collections.abc import Callable, Iterable
+    from typing import Any
+
+CSV_NAME = re.compile(r"profile_rank_(\d+)(?:\.w(\d+))?(?:\.part(\d+))?\.csv$")
+JOURNAL_NAME = re.compile(r"rank_(\d+)(?:\.w(\d+))?\..*\.journal(?:-ref)?$")
+GLOB_CHARACTERS = re.compile(r"[*?\[]")
+
+
+class InputError(Exception):
+    """An input that cannot be used; the text says which and why."""
+
+
+class Record:
+    """Named values, shown and compared as such. Dataclasses would double the time of a start."""
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
+        return f"{type(self).__name__}({values})"
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and vars(self) == vars(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Part(Record):
+    """One file, or rows in memory. `limit`: the bytes of the file that count, -1 for all.
+
+    `path` is None for standard input, and for rows.
+    """
+
+    def __init__(
+        self, name: str, path: Path | None = None, limit: int = -1, rows: bytes | None = None
+    ) -> None:
+        self.name = name
+        self.path = path
+        self.limit = limit
+        self.rows = rows
+
+    def size(self) -> int:
+        if self.rows is not None:
+            return len(self.rows)
+        if self.path is None:
+            return 0
+        size = self.path.stat().st_size
+        return size if self.limit < 0 else min(size, self.limit)
+
+    def opened(self, stack: contextlib.ExitStack) -> _core._TracePart:
+        """The form in which the engine takes it, its file open until the stack is left."""
+        if self.rows is not None:
+            return self.name, -1, -1, self.rows, False
+        if self.path is None:
+            return self.name, 0, -1, None, True
+        handle = stack.enter_context(self.path.open("rb", buffering=0))
+        return self.name, handle.fileno(), self.limit, None, True
+
+
+class FileSet(Record):
+    """What one process of one rank recorded."""
+
+    def __init__(self, rank: int, worker: int = 0) -> None:
+        self.rank = rank
+        self.worker = worker
+        self.parts: list[Part] = []
+        self.slot = 0
+
+
+def parse_ranks(text: str) -> set[int]:
+    """Rank numbers from a list such as `0,3-7`. ValueError for anything else.
+
+    >>> sorted(parse_ranks("0,3-5"))
+    [0, 3, 4, 5]
+    """
+    numbers: set[int] = set()
+    for part in text.split(","):
+        low, dash, high = part.partition("-")
+        try:
+            first, last = int(low), int(high if dash else low)
+        except ValueError:
+            raise ValueError(
+                f"ranks must be numbers and ranges such as 0,3-7, not {text!r}"
+            ) from None
+        if not 0 <= first <= last < 1 << 31:
+            raise ValueError(f"ranks must rise from 0 up, as in 0,3-7, not {text!r}")
+        if last - first > 1_000_000:
+            raise ValueError(f"a range of ranks has at most 1,000,000 numbers, not {part!r}")
+        numbers.update(range(first, last + 1))
+    return numbers
+
+
+def parse_steps(text: str) -> tuple[int, int]:
+    """`10:20` as the half-open range that a slice would be; either side may be missing."""
+    first, colon, last = text.partition(":")
+    try:
+        begin = int(first) if first else -(2**63)
+        end = int(last) if last else 2**63 - 1
+    except ValueError:
+        raise ValueError(f"not a range of steps such as 10:20: {text!r}") from None
+    if not colon:
+        if not first:
+            raise ValueError("an empty range of steps")
+        end = begin + 1
+    if end <= begin:
+        raise ValueError(f"an empty range of steps: {text!r}")
+    return begin, end
+
+
+def checked(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """The same as a type of argparse, which then says what ValueError said."""
+    import argparse
+
+    def check(text: str) -> Any:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return check
+
+
+class Inputs:
+    """Collects file sets. `errors` are inputs that were left out, with the reason."""
+
+    def __init__(self, rank: int | None, recover: bool) -> None:
+        self._rank = rank
+        self._recover = recover
+        self._sets: dict[tuple[str, int, int], FileSet] = {}
+        self._seen: set[Path] = set()
+        self.errors: list[str] = []
+
+    def add(self, text: str) -> None:
+        if text == "-":
+            self._set("-", self._next_rank(), 0).parts.append(Part("standard input"))
+            return
+        path = Path(text)
+        if path.is_dir():
+            self._add_directory(path)
+        elif path.exists():
+            self._add_file(path)
+        elif GLOB_CHARACTERS.search(text):
+            self._add_glob(text)
+        else:
+            self.errors.append(f"{text}: no such file or directory")
+
+    def _add_glob(self, pattern: str) -> None:
+        import glob
+
+        found = sorted(glob.glob(pattern))
+        if not found:
+            self.errors.append(f"{pattern}: matches no file")
+        for name in found:
+            self.add(name)
+
+    def _add_directory(self, path: Path) -> None:
+        names = sorted(os.listdir(path))
+        files = [path / name for name in names if CSV_NAME.match(name)]
+        journals = [path / name for name in names if JOURNAL_NAME.match(name)]
+        if not files and not (journals and self._recover):
+            found = " (it has journals: --recover reads them)" if journals else ""
+            self.errors.append(f"{path}: the directory holds no profile_rank_*.csv{found}")
+            return
+        for file in sorted(files, key=_rotation_order):
+            self._add_csv(file)
+        if self._recover:
+            for journal in journals:
+                self._add_journal(journal)
+
+    def _add_file(self, path: Path) -> None:
+        if path.name.endswith((".journal", ".journal-ref")):
+            self._add_journal(path)
+            return
+        match = CSV_NAME.match(path.name)
+        if match and match[3] is None:
+            for older in _older_parts(path):
+                self._add_csv(older)
+        self._add_csv(path)
+        if self._recover and match:
+            for journal in _journals_of(path, match):
+                self._add_journal(journal)
+
+    def _add_csv(self, path: Path) -> None:
+        real = path.resolve()
+        if real in self._seen:
+            return
+        self._seen.add(real)
+        match = CSV_NAME.match(path.name)
+        if match:
+            rank, worker = int(match[1]), int(match[2] or 0)
+            rank = rank if self._rank is None else self._rank
+            target = self._set(str(path.parent), rank, worker)
+        else:
+            target = self._set(str(path), self._next_rank(), 0)
+        target.parts.append(Part(str(path), path))
+
+    def _add_journal(self, path: Path) -> None:
+        try:
+            csv_name, csv_bytes, rows = _core.recover_rows(str(path))
+        except (OSError, ValueError) as error:
+            self.errors.append(f"{path}: {error}")
+            return
+        match = JOURNAL_NAME.match(path.name)
+        rank, worker = (int(match[1]), int(match[2] or 0)) if match else (self._next_rank(), 0)
+        parent = str(Path(csv_name).parent) if csv_name else str(path.parent)
+        if csv_name and csv_bytes > 0 and Path(csv_name).exists():
+            self._add_file_of_journal(Path(csv_name), csv_bytes)
+        target = self._set(parent, rank if self._rank is None else self._rank, worker)
+        if rows:
+            target.parts.append(Part(f"{path} (recovered rows)", rows=rows))
+
+    def _add_file_of_journal(self, csv: Path, csv_bytes: int) -> None:
+        for older in _older_parts(csv):
+            self._add_csv(older)
+        self._add_csv(csv)
+        real = csv.resolve()
+        for file_set in self._sets.values():
+            for part in file_set.parts:
+                if part.path is not None and part.path.resolve() == real:
+                    part.limit = csv_bytes
+
+    def _set(self, place: str, rank: int, worker: int) -> FileSet:
+        return self._sets.setdefault((place, rank, worker), FileSet(rank, worker))
+
+    def _next_rank(self) -> int:
+        if self._rank is not None:
+            return self._rank
+        used = {file_set.rank for file_set in self._sets.values()}
+        return next(rank for rank in range(len(used) + 1) if rank not in used)
+
+    def file_sets(self, ranks: set[int] | None) -> list[FileSet]:
+        """In the order of ranks. Each gets a slot of its own among the sets of its rank."""
+        found = [s for s in self._sets.values() if s.parts and (ranks is None or s.rank in ranks)]
+        found.sort(key=lambda s: (s.rank, s.worker))
+        taken: set[tuple[int, int]] = set()
+        for file_set in found:
+            file_set.slot = file_set.worker
+            while (file_set.rank, file_set.slot) in taken:
+                file_set.slot += 1
+            taken.add((file_set.rank, file_set.slot))
+        return found
+
+
+def _rotation_order(path: Path) -> tuple[int, int, int]:
+    match = CSV_NAME.match(path.name)
+    assert match is not None
+    part = sys.maxsize if match[3] is None else int(match[3])
+    return int(match[1]), int(match[2] or 0), part
+
+
+def _older_parts(path: Path) -> Iterable[Path]:
+    stem = path.name.removesuffix(".csv")
+    parts = re.compile(re.escape(stem) + r"\.part\d+\.csv$")
+    found = [path.parent / name for name in os.listdir(path.parent) if parts.match(name)]
+    return sorted(found, key=_rotation_order)
+
+
+def _journals_of(path: Path, match: re.Match[str]) -> list[Path]:
+    worker = f".w{match[2]}" if match[2] else ""
+    start = f"rank_{match[1]}{worker}."
+    names = sorted(os.listdir(path.parent))
+    found = [name for name in names if name.startswith(start) and JOURNAL_NAME.match(name)]
+    if not worker:
+        found = [name for name in found if not name.startswith(f"{start}w")]
+    return [path.parent / name for name in found]

@@ -1,0 +1,1 @@
+"""The performance tracker: sources, series, CSV and plot."""
