@@ -149,3 +149,9 @@ int mu_py_bind(const struct mu_py_signature *signature, PyObject *const *args, P
     }
     return 0;
 }
+
+int mu_py_append_new(PyObject *list, PyObject *item) {
+    int status = item == NULL ? -1 : PyList_Append(list, item);
+    Py_XDECREF(item);
+    return status;
+}

@@ -1,4 +1,4 @@
-/* Arguments from Python to C, and errors of the engine back to Python.
+/* Arguments from Python to C, and results and errors of the engine back to Python.
  *
  * Every converter returns 0, or -1 with a TypeError or ValueError that names the argument, what
  * came and what is allowed. What they hand out is borrowed from the argument unless said otherwise.
@@ -46,6 +46,10 @@ struct mu_py_signature {
 /* Sorts the arguments into `out`, one place a name; NULL where none was given. Borrowed. */
 int mu_py_bind(const struct mu_py_signature *signature, PyObject *const *args, Py_ssize_t count,
                PyObject *keywords, PyObject **out);
+
+/* Appends a new object, whose reference it takes: 0, or -1 with an exception. `item` may be NULL
+ * with an exception set. */
+int mu_py_append_new(PyObject *list, PyObject *item);
 
 /* Sets the exception that belongs to the code of `err`; returns NULL. */
 PyObject *mu_py_raise(const struct mu_error *err);

@@ -397,11 +397,9 @@ static PyObject *pending(PyObject *object, PyObject *Py_UNUSED(ignored)) {
         if (self->capture.windows[i].state != MU_CAPTURE_ARMED) {
             continue;
         }
-        PyObject *id = id_of(&self->capture.windows[i]);
-        if (id == NULL || PyList_Append(armed, id) < 0) {
+        if (mu_py_append_new(armed, id_of(&self->capture.windows[i])) < 0) {
             Py_CLEAR(open);
         }
-        Py_XDECREF(id);
     }
     if (open == NULL) {
         Py_XDECREF(armed);

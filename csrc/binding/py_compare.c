@@ -289,10 +289,9 @@ static PyObject *diff_repr(PyObject *object) {
     PyObject *text = NULL;
     for (int i = 0; parts != NULL && i < FIELDS; i++) {
         PyObject *part = PyUnicode_FromFormat("%s=%R", diff_members[i].name, self->field[i]);
-        if (part == NULL || PyList_Append(parts, part) < 0) {
+        if (mu_py_append_new(parts, part) < 0) {
             Py_CLEAR(parts);
         }
-        Py_XDECREF(part);
     }
     if (parts != NULL && comma != NULL) {
         joined = PyUnicode_Join(comma, parts);

@@ -32,9 +32,6 @@ int mu_py_csv_part(PyObject *tuple, struct mu_csv_input *input) {
 }
 
 int mu_py_add_error(PyObject *errors, const struct mu_error *err) {
-    PyObject *text =
-        PyUnicode_DecodeUTF8(err->message, (Py_ssize_t)strlen(err->message), "replace");
-    int failed = text == NULL || PyList_Append(errors, text) < 0;
-    Py_XDECREF(text);
-    return failed ? -1 : 0;
+    return mu_py_append_new(
+        errors, PyUnicode_DecodeUTF8(err->message, (Py_ssize_t)strlen(err->message), "replace"));
 }

@@ -168,12 +168,6 @@ static PyObject *lane_as_dict(const struct mu_seen_lane *lane) {
                          thread, "step", (long long)lane->step, "open", open, "last", last);
 }
 
-static int append_new(PyObject *list, PyObject *item) {
-    int rc = item == NULL ? -1 : PyList_Append(list, item);
-    Py_XDECREF(item);
-    return rc;
-}
-
 static PyObject *lanes_as_list(struct mu_journal_image *image,
                                PyObject *(*as_object)(const struct mu_seen_lane *)) {
     struct mu_seen_lane *lane = PyMem_RawMalloc(sizeof(*lane));
@@ -182,7 +176,7 @@ static PyObject *lanes_as_list(struct mu_journal_image *image,
     }
     PyObject *list = PyList_New(0);
     for (uint32_t i = 0; list != NULL && i < image->chunk_count; i++) {
-        if (mu_journal_image_lane(image, i, lane) && append_new(list, as_object(lane)) < 0) {
+        if (mu_journal_image_lane(image, i, lane) && mu_py_append_new(list, as_object(lane)) < 0) {
             Py_CLEAR(list);
         }
     }

@@ -99,10 +99,9 @@ static PyObject *list_notes(const struct mu_notes *notes) {
             Py_BuildValue("sNKsKs", mu_note_name(kind), PyBool_FromLong(mu_note_is_loss(kind)),
                           (unsigned long long)note->count, note->file,
                           (unsigned long long)note->line, note->text);
-        if (item == NULL || PyList_Append(list, item) < 0) {
+        if (mu_py_append_new(list, item) < 0) {
             Py_CLEAR(list);
         }
-        Py_XDECREF(item);
     }
     return list;
 }
@@ -112,10 +111,9 @@ static PyObject *list_offsets(const struct mu_converter *converter) {
     for (size_t i = 0; list != NULL && i < converter->offset_count; i++) {
         PyObject *item = Py_BuildValue("LL", (long long)converter->offsets[i].at_ns,
                                        (long long)converter->offsets[i].offset_ns);
-        if (item == NULL || PyList_Append(list, item) < 0) {
+        if (mu_py_append_new(list, item) < 0) {
             Py_CLEAR(list);
         }
-        Py_XDECREF(item);
     }
     return list;
 }
