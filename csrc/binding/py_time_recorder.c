@@ -290,40 +290,39 @@ static PyObject *recorder_add(PyObject *object, PyObject *const *args, Py_ssize_
     Py_RETURN_NONE;
 }
 
-static PyObject *recorder_names(PyObject *object, PyObject *Py_UNUSED(ignored)) {
-    struct time_recorder *self = (struct time_recorder *)object;
-    PyObject *names = PyList_New(0);
-    PyObject *name, *place;
-    Py_ssize_t position = 0;
-    while (names != NULL && PyDict_Next(self->index, &position, &name, &place)) {
-        if (mu_samples_total(self->series[PyLong_AsSize_t(place)]) > 0 &&
-            PyList_Append(names, name) < 0) {
-            Py_CLEAR(names);
-        }
-    }
-    return names;
+static int append_name(PyObject *list, PyObject *name, const struct mu_samples *samples) {
+    (void)samples;
+    return PyList_Append(list, name);
 }
 
-static int append_total(PyObject *totals, PyObject *name, const struct mu_samples *samples) {
-    PyObject *total = Py_BuildValue("(OKK)", name, (unsigned long long)mu_samples_total(samples),
-                                    (unsigned long long)mu_samples_sum(samples));
-    int status = total == NULL ? -1 : PyList_Append(totals, total);
-    Py_XDECREF(total);
-    return status;
+static int append_total(PyObject *list, PyObject *name, const struct mu_samples *samples) {
+    return mu_py_append_new(list, Py_BuildValue("(OKK)", name,
+                                                (unsigned long long)mu_samples_total(samples),
+                                                (unsigned long long)mu_samples_sum(samples)));
+}
+
+/* Of the names that have durations. */
+static PyObject *list_names(PyObject *object,
+                            int (*append)(PyObject *, PyObject *, const struct mu_samples *)) {
+    struct time_recorder *self = (struct time_recorder *)object;
+    PyObject *list = PyList_New(0);
+    PyObject *name, *place;
+    Py_ssize_t position = 0;
+    while (list != NULL && PyDict_Next(self->index, &position, &name, &place)) {
+        const struct mu_samples *samples = self->series[PyLong_AsSize_t(place)];
+        if (mu_samples_total(samples) > 0 && append(list, name, samples) < 0) {
+            Py_CLEAR(list);
+        }
+    }
+    return list;
+}
+
+static PyObject *recorder_names(PyObject *object, PyObject *Py_UNUSED(ignored)) {
+    return list_names(object, append_name);
 }
 
 static PyObject *recorder_totals(PyObject *object, PyObject *Py_UNUSED(ignored)) {
-    struct time_recorder *self = (struct time_recorder *)object;
-    PyObject *totals = PyList_New(0);
-    PyObject *name, *place;
-    Py_ssize_t position = 0;
-    while (totals != NULL && PyDict_Next(self->index, &position, &name, &place)) {
-        const struct mu_samples *samples = self->series[PyLong_AsSize_t(place)];
-        if (mu_samples_total(samples) > 0 && append_total(totals, name, samples) < 0) {
-            Py_CLEAR(totals);
-        }
-    }
-    return totals;
+    return list_names(object, append_total);
 }
 
 /* The durations of an argument; NULL with TypeError or KeyError. */

@@ -302,10 +302,9 @@ static PyObject *path_names(struct mu_recorder *recorder, uint16_t path) {
     while (names != NULL && mu_recorder_path(recorder, path, &name, &length, &parent)) {
         PyObject *text = name == NULL ? PyUnicode_FromString("(other)")
                                       : PyUnicode_DecodeUTF8(name, (Py_ssize_t)length, "replace");
-        if (text == NULL || PyList_Append(names, text) < 0) {
+        if (mu_py_append_new(names, text) < 0) {
             Py_CLEAR(names);
         }
-        Py_XDECREF(text);
         path = parent;
     }
     if (names == NULL || PyList_Reverse(names) < 0) {
@@ -343,35 +342,18 @@ static int append_figures(struct mu_py_timer *self, path_sum add_up, uint16_t pa
     add_up(&self->timer, path, sum);
     int rc = 0;
     if (atomic_load(&sum->count) > 0) {
-        PyObject *row = figures(self->timer.recorder, path, sum);
-        rc = row == NULL ? -1 : PyList_Append(list, row);
-        Py_XDECREF(row);
+        rc = mu_py_append_new(list, figures(self->timer.recorder, path, sum));
     }
     PyMem_Free(sum);
     return rc;
 }
 
-static PyObject *all_figures(PyObject *object, path_sum add_up) {
-    struct mu_py_timer *self = (struct mu_py_timer *)object;
-    if (self->timer.recorder == NULL) {
-        not_initialised();
-        return NULL;
-    }
-    PyObject *list = PyList_New(0);
-    for (uint32_t path = 1; list != NULL && path < self->timer.recorder->names.path_count; path++) {
-        if (append_figures(self, add_up, (uint16_t)path, list) < 0) {
-            Py_CLEAR(list);
-        }
-    }
-    return list;
+static int append_cpu_figures(struct mu_py_timer *self, uint16_t path, PyObject *list) {
+    return append_figures(self, mu_timer_aggregate, path, list);
 }
 
-static PyObject *timer_aggregates(PyObject *object, PyObject *Py_UNUSED(ignored)) {
-    return all_figures(object, mu_timer_aggregate);
-}
-
-static PyObject *timer_cuda_aggregates(PyObject *object, PyObject *Py_UNUSED(ignored)) {
-    return all_figures(object, mu_timer_gpu_aggregate);
+static int append_gpu_figures(struct mu_py_timer *self, uint16_t path, PyObject *list) {
+    return append_figures(self, mu_timer_gpu_aggregate, path, list);
 }
 
 static int append_totals(struct mu_py_timer *self, uint16_t path, PyObject *list) {
@@ -380,16 +362,17 @@ static int append_totals(struct mu_py_timer *self, uint16_t path, PyObject *list
     if (totals.count + totals.gpu_count == 0) {
         return 0;
     }
-    PyObject *row =
-        Py_BuildValue("(NKKKK)", path_names(self->timer.recorder, path),
-                      (unsigned long long)totals.count, (unsigned long long)totals.sum,
-                      (unsigned long long)totals.gpu_count, (unsigned long long)totals.gpu_sum);
-    int rc = row == NULL ? -1 : PyList_Append(list, row);
-    Py_XDECREF(row);
-    return rc;
+    return mu_py_append_new(list, Py_BuildValue("(NKKKK)", path_names(self->timer.recorder, path),
+                                                (unsigned long long)totals.count,
+                                                (unsigned long long)totals.sum,
+                                                (unsigned long long)totals.gpu_count,
+                                                (unsigned long long)totals.gpu_sum));
 }
 
-static PyObject *timer_totals(PyObject *object, PyObject *Py_UNUSED(ignored)) {
+/* Appends what is known of a path, and nothing for one without times. */
+typedef int (*path_append)(struct mu_py_timer *self, uint16_t path, PyObject *list);
+
+static PyObject *list_paths(PyObject *object, path_append append) {
     struct mu_py_timer *self = (struct mu_py_timer *)object;
     if (self->timer.recorder == NULL) {
         not_initialised();
@@ -397,11 +380,23 @@ static PyObject *timer_totals(PyObject *object, PyObject *Py_UNUSED(ignored)) {
     }
     PyObject *list = PyList_New(0);
     for (uint32_t path = 1; list != NULL && path < self->timer.recorder->names.path_count; path++) {
-        if (append_totals(self, (uint16_t)path, list) < 0) {
+        if (append(self, (uint16_t)path, list) < 0) {
             Py_CLEAR(list);
         }
     }
     return list;
+}
+
+static PyObject *timer_aggregates(PyObject *object, PyObject *Py_UNUSED(ignored)) {
+    return list_paths(object, append_cpu_figures);
+}
+
+static PyObject *timer_cuda_aggregates(PyObject *object, PyObject *Py_UNUSED(ignored)) {
+    return list_paths(object, append_gpu_figures);
+}
+
+static PyObject *timer_totals(PyObject *object, PyObject *Py_UNUSED(ignored)) {
+    return list_paths(object, append_totals);
 }
 
 static PyObject *timer_register_stage(PyObject *object, PyObject *const *args, Py_ssize_t count,
