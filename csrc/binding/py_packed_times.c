@@ -8,7 +8,6 @@ enum { BUFFERS_MAX = 5 };
 
 /* What one argument must be: a contiguous buffer of elements of `width` bytes. */
 struct wanted {
-    const char *name;
     Py_ssize_t width;
     int flags;
 };
@@ -24,31 +23,39 @@ static void release(struct buffers *buffers) {
     }
 }
 
-static int take_one(PyObject *value, const struct wanted *wanted, struct buffers *buffers) {
+static int take_one(PyObject *value, const char *name, const struct wanted *wanted,
+                    struct buffers *buffers) {
     Py_buffer *view = &buffers->views[buffers->taken];
     if (PyObject_GetBuffer(value, view, PyBUF_ND | wanted->flags) < 0) {
         return -1;
     }
     buffers->taken++;
     if (view->itemsize != wanted->width) {
-        PyErr_Format(PyExc_TypeError, "%s must have elements of %zd bytes, not %zd", wanted->name,
+        PyErr_Format(PyExc_TypeError, "%s must have elements of %zd bytes, not %zd", name,
                      wanted->width, view->itemsize);
         return -1;
     }
     return 0;
 }
 
-/* Takes all of them, or none with an exception. */
-static int take(PyObject *const *values, const struct wanted *wanted, int count,
-                struct buffers *buffers) {
-    buffers->taken = 0;
-    for (int i = 0; i < count; i++) {
-        if (take_one(values[i], &wanted[i], buffers) < 0) {
-            release(buffers);
-            return -1;
+/* Calls `with` with the views of all arguments. */
+static PyObject *call(const struct mu_py_signature *signature, const struct wanted *wanted,
+                      PyObject *(*with)(const Py_buffer *views), PyObject *const *args,
+                      Py_ssize_t count, PyObject *keywords) {
+    PyObject *values[BUFFERS_MAX];
+    struct buffers buffers = {.taken = 0};
+    if (mu_py_bind(signature, args, count, keywords, values) < 0) {
+        return NULL;
+    }
+    for (int i = 0; i < signature->required; i++) {
+        if (take_one(values[i], signature->names[i], &wanted[i], &buffers) < 0) {
+            release(&buffers);
+            return NULL;
         }
     }
-    return 0;
+    PyObject *result = with(buffers.views);
+    release(&buffers);
+    return result;
 }
 
 static size_t length(const Py_buffer *view) {
@@ -62,8 +69,9 @@ static PyObject *different_lengths(void) {
 
 /* --- histograms ----------------------------------------------------------------------------- */
 
-static PyObject *add(const Py_buffer *sum, const Py_buffer *places, const Py_buffer *used,
-                     const Py_buffer *totals, const Py_buffer *packed) {
+static PyObject *add(const Py_buffer *views) {
+    const Py_buffer *sum = &views[0], *places = &views[1], *used = &views[2];
+    const Py_buffer *totals = &views[3], *packed = &views[4];
     struct mu_packed_histograms from = {
         .count = length(places),
         .places = places->buf,
@@ -85,22 +93,10 @@ static PyObject *add(const Py_buffer *sum, const Py_buffer *places, const Py_buf
 
 static PyObject *add_histograms(PyObject *Py_UNUSED(module), PyObject *const *args,
                                 Py_ssize_t count, PyObject *keywords) {
-    static const struct wanted wanted[] = {
-        {"sum", 8, PyBUF_WRITABLE}, {"places", 8, 0}, {"used", 8, 0},
-        {"totals", 8, 0},           {"packed", 1, 0},
-    };
+    static const struct wanted wanted[] = {{8, PyBUF_WRITABLE}, {8, 0}, {8, 0}, {8, 0}, {1, 0}};
     static const char *const names[] = {"sum", "places", "used", "totals", "packed", NULL};
     static const struct mu_py_signature signature = {"add_histograms", names, 5, 5};
-    PyObject *values[5];
-    struct buffers buffers;
-    if (mu_py_bind(&signature, args, count, keywords, values) < 0 ||
-        take(values, wanted, 5, &buffers) < 0) {
-        return NULL;
-    }
-    const Py_buffer *views = buffers.views;
-    PyObject *added = add(&views[0], &views[1], &views[2], &views[3], &views[4]);
-    release(&buffers);
-    return added;
+    return call(&signature, wanted, add, args, count, keywords);
 }
 
 /* --- durations ------------------------------------------------------------------------------ */
@@ -153,36 +149,18 @@ static PyObject *decode(const Py_buffer *views) {
 
 static PyObject *encode_durations(PyObject *Py_UNUSED(module), PyObject *const *args,
                                   Py_ssize_t count, PyObject *keywords) {
-    static const struct wanted wanted[] = {
-        {"ns", 8, 0}, {"values", 8, 0}, {"shortest", 8, 0}, {"longest", 8, 0}};
+    static const struct wanted wanted[] = {{8, 0}, {8, 0}, {8, 0}, {8, 0}};
     static const char *const names[] = {"ns", "values", "shortest", "longest", NULL};
     static const struct mu_py_signature signature = {"encode_durations", names, 4, 4};
-    PyObject *values[4];
-    struct buffers buffers;
-    if (mu_py_bind(&signature, args, count, keywords, values) < 0 ||
-        take(values, wanted, 4, &buffers) < 0) {
-        return NULL;
-    }
-    PyObject *codes = encode(buffers.views);
-    release(&buffers);
-    return codes;
+    return call(&signature, wanted, encode, args, count, keywords);
 }
 
 static PyObject *decode_durations(PyObject *Py_UNUSED(module), PyObject *const *args,
                                   Py_ssize_t count, PyObject *keywords) {
-    static const struct wanted wanted[] = {
-        {"codes", 2, 0}, {"values", 8, 0}, {"shortest", 8, 0}, {"longest", 8, 0}};
+    static const struct wanted wanted[] = {{2, 0}, {8, 0}, {8, 0}, {8, 0}};
     static const char *const names[] = {"codes", "values", "shortest", "longest", NULL};
     static const struct mu_py_signature signature = {"decode_durations", names, 4, 4};
-    PyObject *values[4];
-    struct buffers buffers;
-    if (mu_py_bind(&signature, args, count, keywords, values) < 0 ||
-        take(values, wanted, 4, &buffers) < 0) {
-        return NULL;
-    }
-    PyObject *ns = decode(buffers.views);
-    release(&buffers);
-    return ns;
+    return call(&signature, wanted, decode, args, count, keywords);
 }
 
 PyDoc_STRVAR(
