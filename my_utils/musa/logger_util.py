@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
-from typing import TextIO
+
+from .._log.handlers import ConsoleHandler
 
 __all__ = ["LOGGER"]
 
@@ -21,25 +21,10 @@ FORMAT = "%(asctime)s | %(levelname)s | %(filename)s:%(lineno)d | %(message)s"
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 
-class _StandardError(logging.StreamHandler[TextIO]):
-    """Writes to what sys.stderr is now, so that redirections hold."""
-
-    def __init__(self) -> None:
-        logging.Handler.__init__(self)
-
-    @property
-    def stream(self) -> TextIO:
-        return sys.stderr
-
-    @stream.setter
-    def stream(self, stream: TextIO) -> None:
-        pass
-
-
 def _made() -> logging.Logger:
     logger = logging.getLogger("my_utils.musa")
     if not logger.handlers:
-        handler = _StandardError()
+        handler = ConsoleHandler()
         handler.setFormatter(logging.Formatter(FORMAT))
         logger.addHandler(handler)
     level = os.environ.get("MUSA_LOG_LEVEL", "INFO").upper()
