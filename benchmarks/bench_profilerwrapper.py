@@ -8,7 +8,9 @@ get them otherwise.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+import tempfile
 from collections.abc import Callable
 
 import torch
@@ -27,8 +29,9 @@ def work() -> None:
         x = torch.relu(x + x)
 
 
-def wrapped(**options: bool) -> Callable[[], None]:
-    pw = ProfilerWrapper(prefix="benchmark", **options)  # type: ignore[arg-type]
+def wrapped(folder: str, leaving: contextlib.ExitStack, **options: bool) -> Callable[[], None]:
+    pw = ProfilerWrapper(output_dir=folder, **options)  # type: ignore[arg-type]
+    leaving.callback(pw.leave)
 
     def entry() -> None:
         with pw:
@@ -49,15 +52,17 @@ def bare(read: bool = False, profile_memory: bool = False) -> Callable[[], None]
 
 def entries(rounds: int) -> dict[str, float]:
     """Milliseconds an entry."""
-    sides = {
-        "bare": bare(),
-        "trace": wrapped(),
-        "bare, read": bare(read=True),
-        "times": wrapped(enabled_record_cuda_average_time=True),
-        "bare, memory": bare(profile_memory=True),
-        "memory": wrapped(enabled_record_cuda_average_time=True, profile_memory=True),
-    }
-    times = take_turns(sides, calls=1, rounds=rounds)
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as leaving:
+        wrap = functools.partial(wrapped, folder, leaving)
+        sides = {
+            "bare": bare(),
+            "trace": wrap(),
+            "bare, read": bare(read=True),
+            "times": wrap(enabled_record_cuda_average_time=True),
+            "bare, memory": bare(profile_memory=True),
+            "memory": wrap(enabled_record_cuda_average_time=True, profile_memory=True),
+        }
+        times = take_turns(sides, calls=1, rounds=rounds)
     return {name: ns / 1e6 for name, ns in times.items()}
 
 
