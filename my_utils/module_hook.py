@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
-import time
 from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
@@ -22,7 +20,6 @@ from typing import Any, Literal
 
 import torch
 
-from ._ranks import current_rank, world_size
 from ._recorder.calls import Calls, Wanted
 from ._recorder.facts import Facts, HashKind
 from ._recorder.graph import Graph
@@ -311,15 +308,8 @@ class ForwardTraceRecorder:
         """All of it as one object, as `load` gives it back. Waits for CUDA where it was used."""
         self._fetch()
         calls = self._calls
-        return Recording(
-            name=self.name,
-            rank=current_rank(),
-            world_size=world_size(),
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            created_unix=time.time(),
-            torch=str(torch.__version__),
-            my_utils=_version(),
+        return Recording.of_this_rank(
+            self.name,
             settings={**self._settings, "forced_eager": self._graph.forced_eager},
             modules=list(self._infos),
             roots=list(calls.roots),
@@ -411,9 +401,3 @@ def _kind(what: str, md5: bool, tensor: bool) -> HashKind:
     if md5 and tensor:
         raise ValueError(f"choose one of record_{what}_md5 and record_{what}_hash")
     return "md5" if md5 else "tensor" if tensor else "none"
-
-
-def _version() -> str:
-    from . import __version__
-
-    return __version__

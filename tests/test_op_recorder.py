@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,8 @@ pytest.importorskip("torch", reason="torch is not installed")
 import torch
 from torch import nn
 
-from my_utils import diverge
+from my_utils import __version__, diverge
+from my_utils._recorder.recording import load_recording
 from my_utils.compare_tool import OpRecorder, open_module_tracker
 from my_utils.tensors import tensor_hash
 from tests.op_faults import Fault, one_wrong_element
@@ -110,6 +113,14 @@ def test_lines_with_digests(tmp_path: Path) -> None:
     digest = tensor_hash(result).content
     text = (folder / "OpRecorder.log").read_text()
     assert f"torch.ops.aten.add(forward) {digest}\n" in text
+
+
+def test_the_file_says_who_recorded_it_with_what(tmp_path: Path) -> None:
+    record(tmp_path / "run.pt", name="mine")
+    found = load_recording(tmp_path / "run.pt")
+    assert (found.name, found.rank, found.world_size, found.pid) == ("mine", 0, 1, os.getpid())
+    assert (found.torch, found.my_utils) == (torch.__version__, __version__)
+    assert 0 <= time.time() - found.created_unix < 600
 
 
 def test_bounds_and_arguments() -> None:

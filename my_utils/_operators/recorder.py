@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
-import time
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,7 +11,6 @@ from typing import Any, ClassVar
 import torch
 
 from .._arguments import check_int
-from .._ranks import current_rank, world_size
 from .._recorder.facts import Facts, HashKind
 from .._recorder.recording import Recording, TraceEvent, TraceTensorMeta, save_recording
 from .._recorder.walk import Found, find, find_arguments
@@ -173,14 +170,8 @@ class OpRecorder(OpMode):
 
     def snapshot(self, extra: Any = None) -> Recording:
         """All of it as one object, which `my_utils.diverge.compare_recordings` takes."""
-        return Recording(
-            name=self.name,
-            rank=current_rank(),
-            world_size=world_size(),
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            created_unix=time.time(),
-            torch=str(torch.__version__),
+        return Recording.of_this_rank(
+            self.name,
             settings={"hash": self._kind, "stats": self._stats},
             events=list(self.events),
             counts={"errors": self.errors} if self.errors else {},

@@ -34,13 +34,17 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+import socket
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from .. import __version__
 from .._plain_copy import plain_copy
 from .._plain_files import PlainFileError, load_plain, save_plain
+from .._ranks import current_rank, world_size
 
 if TYPE_CHECKING:
     import torch
@@ -206,6 +210,23 @@ class Recording:
     param_grads: list[TraceTensorMeta] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
     extra: Any = None
+
+    @classmethod
+    def of_this_rank(cls, name: str, **content: Any) -> Recording:
+        """With who recorded it, when and with what; `content` are the fields from `settings` on."""
+        import torch
+
+        return cls(
+            name=name,
+            rank=current_rank(),
+            world_size=world_size(),
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            created_unix=time.time(),
+            torch=str(torch.__version__),
+            my_utils=__version__,
+            **content,
+        )
 
 
 # --- writing ---
