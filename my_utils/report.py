@@ -269,7 +269,7 @@ def _report(loaded: Loaded, options: Options) -> Report:
     stragglers = find_stragglers(grid, segments, {r: one.host for r, one in facts.items()})
     slow = [one.rank for one in stragglers]
     waits = tables.wait_table(grid, segments)
-    ranks = tables.rank_table(grid, cells, segments, offsets, facts)
+    ranks = tables.rank_table(grid, segments, offsets, facts)
     return Report(
         run=_run_facts(grid, sync, waits),
         stragglers=stragglers,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -83,9 +83,9 @@ def problems_of(loaded: Loaded, ranks: set[int] | None) -> list[str]:
     facts = loaded.facts
     problems = _missing(facts, ranks)
     problems.extend(_of_an_older_run(loaded))
-    last = Counter(_last_steps(loaded.cells).values())
-    end = max(last, default=0)
-    stopped = sorted(rank for rank, step in _last_steps(loaded.cells).items() if step < end)
+    last = _last_steps(loaded.cells)
+    end = max(last.values(), default=0)
+    stopped = sorted(rank for rank, step in last.items() if step < end)
     if stopped:
         problems.append(f"{_named(stopped)} ended before step {end}, the last of the run")
     for rank, one in sorted(facts.items()):

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .._tables import needed
-from .cells import Cells
 from .grid import Grid, Matrix, middle_of, quantile_of
 from .ranks import PURPOSE, RankFacts
 from .waits import NOBODY, Segments
@@ -65,12 +64,12 @@ def step_table(grid: Grid, sync: list[int], waits: pd.DataFrame) -> pd.DataFrame
 
 
 def rank_table(
-    grid: Grid, cells: Cells, segments: Segments, offsets: Matrix, facts: dict[int, RankFacts]
+    grid: Grid, segments: Segments, offsets: Matrix, facts: dict[int, RankFacts]
 ) -> pd.DataFrame:
     """A row a rank: what it is, how long its steps take, what it waited and made others wait."""
     pandas = needed("pandas", PURPOSE, "report")
     waited, cost = _waits_of_ranks(grid, segments, offsets)
-    last = cells.query("SELECT rank, max(step) AS step FROM cells GROUP BY rank ORDER BY rank")
+    steps_after_last = np.isfinite(grid.ends)[:, ::-1].argmax(1)
     known = [facts.get(int(rank), RankFacts(int(rank))) for rank in grid.ranks]
     names = sorted({name for one in known for name in one.groups})
     columns: dict[str, Any] = {"rank": grid.ranks, "host": [one.host for one in known]}
@@ -80,7 +79,7 @@ def rank_table(
         "step_ms": middle_of(grid.step_ns()[:, grid.warmup :], 1) * 1e-6,
         "waited_s": waited * 1e-9,
         "cost_s": cost * 1e-9,
-        "last_step": last["step"],
+        "last_step": grid.steps[-1 - steps_after_last],
     }
     for name in ("rows", "bad_rows", "dropped", "open", "attempts"):
         columns[name] = [getattr(one, name) for one in known]
