@@ -29,7 +29,7 @@ from .._tables import needed
 from .changes import change_points
 from .grid import Grid, Integers, Matrix, middle_of, scatter_of
 from .ranks import PURPOSE
-from .waits import Segments
+from .waits import Segments, working_paths
 
 __all__ = ["Straggler", "find_stragglers"]
 
@@ -94,18 +94,13 @@ def find_stragglers(grid: Grid, segments: Segments, hosts: dict[int, str]) -> li
     counted = len(grid.steps) - grid.warmup
     if len(grid.ranks) < RANKS_MIN or counted < STEPS_MIN:
         return []
-    waiting = {grid.paths[path] for path in segments.sync}
-    paths = [path for path, name in grid.paths.items() if not _waits(name, waiting)]
+    paths = working_paths(grid, segments.sync)
     step_ns = float(middle_of(grid.step_ns()[:, grid.warmup :]))
     found: list[_Found] = []
     for path in paths:
         found.extend(_of_stage(grid, path, len(paths), step_ns))
     named = [_priced(grid, segments, hosts, group) for group in _by_rank(found)]
     return sorted(named, key=lambda one: (-one.cost_s, one.rank))
-
-
-def _waits(name: str, waiting: set[str]) -> bool:
-    return any(name == other or name.startswith(f"{other}/") for other in waiting)
 
 
 def _of_stage(grid: Grid, path: int, stages: int, step_ns: float) -> Iterator[_Found]:

@@ -20,7 +20,7 @@ import numpy as np
 from .grid import Grid, Integers, Matrix, middle_of
 from .ranks import SEPARATOR
 
-__all__ = ["Segments", "clock_offsets", "segments_of", "synchronising_stages"]
+__all__ = ["Segments", "clock_offsets", "segments_of", "synchronising_stages", "working_paths"]
 
 # Ends that spread less than a quarter of the starts coincide.
 SPREAD_RATIO = 0.25
@@ -130,6 +130,14 @@ def _inside(grid: Grid, path: int, around: int) -> bool:
     return grid.paths[path].startswith(grid.paths[around] + SEPARATOR)
 
 
+def working_paths(grid: Grid, sync: list[int]) -> list[int]:
+    """The paths in which ranks do not wait: no synchronising stage, nor inside one."""
+    waiting = tuple(grid.paths[path] + SEPARATOR for path in sync)
+    return [
+        path for path, name in grid.paths.items() if not f"{name}{SEPARATOR}".startswith(waiting)
+    ]
+
+
 def segments_of(grid: Grid, offsets: Matrix, sync: list[int]) -> Segments:
     """The segments of all steps, with what was lost in them and where."""
     shape = (len(sync) + 1, len(grid.steps))
@@ -170,10 +178,7 @@ def _fill(found: Segments, row: int, moments: Matrix, left: Matrix) -> None:
 
 
 def _find_losses(grid: Grid, offsets: Matrix, found: Segments) -> None:
-    waiting = [grid.paths[path] + SEPARATOR for path in found.sync]
-    for path, name in grid.paths.items():
-        if f"{name}{SEPARATOR}".startswith(tuple(waiting)):
-            continue
+    for path in working_paths(grid, found.sync):
         own, begins, ends = grid.of(path, "self_ns", "begin_ns", "end_ns")
         excess = grid.over_peers(own)
         critical = 0.0
