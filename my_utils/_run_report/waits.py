@@ -38,10 +38,10 @@ class Segments:
     All arrays have a row a segment and a column a step. sync: the stage at the end of each but the
     last segment. rank: the row (of the grid) that came last, NOBODY where fewer than two ranks
     came. begin_ns, end_ns: when that rank had left the segment before, and came to this end.
-    late_ns: how much later than the second. cost_ns: the waits of all ranks together. exit_ns: when
-    the ranks left the stage at the end. lost_path, lost_ns: the stage in which the rank took longer
-    than the median of its peers by most, and how much; NOBODY where it took longer in none.
-    critical_ns: of each path what it took on the critical path, all steps but the warm-up together.
+    late_ns: how much later than the second. cost_ns: the waits of all ranks together. lost_path,
+    lost_ns: the stage in which the rank took longer than the median of its peers by most, and how
+    much; NOBODY where it took longer in none. critical_ns: of each path what it took on the
+    critical path, all steps but the warm-up together.
     """
 
     sync: list[int]
@@ -50,7 +50,6 @@ class Segments:
     end_ns: Matrix
     late_ns: Matrix
     cost_ns: Matrix
-    exit_ns: Matrix
     lost_path: Integers
     lost_ns: Matrix
     critical_ns: dict[int, float]
@@ -144,16 +143,14 @@ def segments_of(grid: Grid, offsets: Matrix, sync: list[int]) -> Segments:
     unknown, nobody = np.full(shape, np.nan), np.full(shape, NOBODY)
     found = Segments(
         sync=sync, rank=nobody, begin_ns=unknown, end_ns=unknown.copy(), late_ns=unknown.copy(),
-        cost_ns=unknown.copy(), exit_ns=unknown.copy(), lost_path=nobody.copy(),
-        lost_ns=np.zeros(shape), critical_ns={},
+        cost_ns=unknown.copy(), lost_path=nobody.copy(), lost_ns=np.zeros(shape), critical_ns={},
     )  # fmt: skip
     left = grid.begins - offsets
     for row, path in enumerate(sync):
         begins, ends = (moments - offsets for moments in grid.of(path, "last_begin_ns", "end_ns"))
         _fill(found, row, begins, left)
-        found.exit_ns[row] = middle_of(ends, 0)
         left = ends
-        wait = found.exit_ns[row] - found.end_ns[row]
+        wait = middle_of(ends, 0) - found.end_ns[row]
         found.critical_ns[path] = float(np.nansum(np.maximum(wait, 0)[grid.warmup :]))
     _fill(found, len(sync), grid.ends - offsets, left)
     _find_losses(grid, offsets, found)
