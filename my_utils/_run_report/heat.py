@@ -46,7 +46,6 @@ def heat_of(grid: Grid, sync: list[int], stragglers: list[Straggler]) -> Heat:
 
 
 def _firsts(count: int, most: int) -> Integers:
-    firsts: Integers = np.unique(
-        np.linspace(0, count, min(count, most), endpoint=False).astype(int)
-    )
+    parts = min(count, most)
+    firsts: Integers = np.arange(parts) * count // parts
     return firsts
