@@ -290,14 +290,14 @@ def _report(loaded: Loaded, options: Options) -> Report:
 def _run_facts(grid: Grid, sync: list[int], waits: pd.DataFrame) -> dict[str, Any]:
     import numpy as np
 
-    took = grid.step_ns()[:, grid.warmup :]
+    step_ns = grid.middle_step_ns()
     return {
         "ranks": len(grid.ranks),
         "steps": len(grid.steps),
         "first_step": int(grid.steps[0]),
         "last_step": int(grid.steps[-1]),
         "warmup": grid.warmup,
-        "step_ms": round(float(np.nanmedian(took)) * 1e-6, 6) if took.size else None,
+        "step_ms": None if np.isnan(step_ns) else round(step_ns * 1e-6, 6),
         "duration_s": round(float(np.nanmax(grid.ends) - np.nanmin(grid.begins)) * 1e-9, 9),
         "synchronising": [grid.paths[path] for path in sync],
         "waited_s": round(float(waits["cost_s"].sum()), 9),

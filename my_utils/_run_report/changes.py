@@ -85,7 +85,7 @@ def _where(part: Matrix, about: int) -> int:
 def changes_of_stages(grid: Grid) -> list[StageChange]:
     """The changes of all stages, in the order of steps: those of at least 5 % of the stage that
     are at least 0.5 % of a step. The warm-up is left out."""
-    step_ns = float(middle_of(grid.step_ns()[:, grid.warmup :])) if len(grid.steps) else 0.0
+    step_ns = grid.middle_step_ns()
     found = []
     for path, name in grid.paths.items():
         (own,) = grid.of(path, "self_ns")

@@ -67,6 +67,10 @@ class Grid:
         """From the first begin to the last end of each step on each rank; NaN where it has none."""
         return self.ends - self.begins
 
+    def middle_step_ns(self) -> float:
+        """The median of what a step took a rank, without the warm-up; NaN where that is all."""
+        return float(middle_of(self.step_ns()[:, self.warmup :]))
+
     def busy_ns(self, sync: list[int]) -> Matrix:
         """The same without the stages in which ranks wait."""
         busy = self.step_ns()

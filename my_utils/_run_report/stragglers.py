@@ -95,7 +95,7 @@ def find_stragglers(grid: Grid, segments: Segments, hosts: dict[int, str]) -> li
     if len(grid.ranks) < RANKS_MIN or counted < STEPS_MIN:
         return []
     paths = working_paths(grid, segments.sync)
-    step_ns = float(middle_of(grid.step_ns()[:, grid.warmup :]))
+    step_ns = grid.middle_step_ns()
     found: list[_Found] = []
     for path in paths:
         found.extend(_of_stage(grid, path, len(paths), step_ns))
@@ -209,7 +209,8 @@ def _priced(
     )  # fmt: skip
     if first.kind == "persistent":
         result.since = _since(grid, first)
-        here &= grid.steps >= (result.since if result.since is not None else grid.steps[0])
+        if result.since is not None:
+            here &= grid.steps >= result.since
     excess = np.sum([_on_all_steps(grid, one) for one in group], axis=0)
     if segments.sync:
         last = segments.rank == first.row
