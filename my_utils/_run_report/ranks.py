@@ -23,6 +23,7 @@ from .._trace.inputs import FileSet, Inputs
 
 Columns: TypeAlias = dict[str, npt.NDArray[Any]]
 __all__ = [
+    "GROUPS",
     "PURPOSE",
     "SEPARATOR",
     "Columns",

@@ -8,7 +8,7 @@ import numpy as np
 
 from .._tables import needed
 from .grid import Grid, Matrix, middle_of, quantile_of
-from .ranks import PURPOSE, RankFacts
+from .ranks import GROUPS, PURPOSE, RankFacts
 from .waits import NOBODY, Segments
 
 if TYPE_CHECKING:
@@ -70,11 +70,11 @@ def rank_table(
     pandas = needed("pandas", PURPOSE, "report")
     waited, cost = _waits_of_ranks(grid, segments, offsets)
     steps_after_last = np.isfinite(grid.ends)[:, ::-1].argmax(1)
-    known = [facts.get(int(rank), RankFacts(int(rank))) for rank in grid.ranks]
-    names = sorted({name for one in known for name in one.groups})
+    known = [facts[rank] for rank in grid.ranks.tolist()]
+    places = [one.groups for one in known]
     columns: dict[str, Any] = {"rank": grid.ranks, "host": [one.host for one in known]}
-    for name in names:
-        columns[name] = pandas.array([one.groups.get(name) for one in known], "Int64")
+    for name in sorted(set().union(*places)):
+        columns[name] = pandas.array([of_rank.get(name) for of_rank in places], "Int64")
     columns |= {
         "step_ms": middle_of(grid.step_ns()[:, grid.warmup :], 1) * 1e-6,
         "waited_s": waited * 1e-9,
@@ -113,18 +113,11 @@ def host_table(ranks: pd.DataFrame, stragglers: list[int]) -> pd.DataFrame:
 def group_table(ranks: pd.DataFrame, stragglers: list[int]) -> pd.DataFrame:
     """The same of each parallel group that the labels of the ranks name: group ("pp"), place."""
     pandas = needed("pandas", PURPOSE, "report")
-    names = [name for name in ranks.columns[2:] if name not in _RANK_COLUMNS]
     parts = []
-    for name in names:
+    for name in (column for column in ranks.columns if column in GROUPS):
         part = host_table(ranks.assign(host=ranks[name]).dropna(subset=["host"]), stragglers)
         parts.append(part.rename(columns={"host": "place"}).assign(group=name))
     if not parts:
         return host_table(ranks.iloc[:0], []).rename(columns={"host": "place"}).assign(group="")
     table: pd.DataFrame = pandas.concat(parts, ignore_index=True)
     return table
-
-
-_RANK_COLUMNS = {
-    "step_ms", "waited_s", "cost_s", "last_step", "rows", "bad_rows", "dropped", "open", "attempts",
-    "clock_error_s",
-}  # fmt: skip
