@@ -44,7 +44,7 @@ class Grid:
         self.paths = cells.names()
         self.ranks: Integers = self._column("SELECT DISTINCT rank FROM cells ORDER BY 1")
         self.steps: Integers = self._column("SELECT DISTINCT step FROM cells ORDER BY 1")
-        self.peers = np.array([peers.get(int(rank), 0) for rank in self.ranks])
+        self.peers = np.array([peers[rank] for rank in self.ranks.tolist()])
         start = self._column("SELECT coalesce(min(begin_ns), 0) FROM cells")
         self.start_ns = int(start[0])
         self.begins, self.ends = self._whole_steps()

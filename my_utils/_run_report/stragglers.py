@@ -203,7 +203,7 @@ def _priced(
     for one in group:
         here[grid.warmup + one.steps] = True
     result = Straggler(
-        rank, hosts.get(rank, ""), grid.paths[first.path], first.kind,
+        rank, hosts[rank], grid.paths[first.path], first.kind,
         score=round(first.score, 2), peer_score=round(first.peer_score, 2),
         also=[grid.paths[one.path] for one in group[1:]],
     )  # fmt: skip
