@@ -56,18 +56,13 @@ def _that_count(stages: Columns, steps: tuple[int, int]) -> Columns:
 def _cells(stages: Columns, parents: Numbers) -> Columns:
     step, path = stages["step"], stages["path"].astype(np.int64)
     known, places = np.unique(step, return_inverse=True)
-    keys = places * len(parents) + path
-    order = np.argsort(keys, kind="stable")
-    keys = keys[order]
-    firsts = np.flatnonzero(np.r_[True, keys[1:] != keys[:-1]][: len(keys)])
-    cells, begins, ends = keys[firsts], stages["begin_ns"][order], stages["end_ns"][order]
-    if not len(firsts):
-        return {name: np.empty(0, "i8") for name in _CELL_COLUMNS}
+    order, firsts, counts, cells = _grouped(places * len(parents) + path)
+    begins, ends = stages["begin_ns"][order], stages["end_ns"][order]
     totals = np.add.reduceat(ends - begins, firsts)
     return {
         "step": known[cells // len(parents)],
         "path": cells % len(parents),
-        "count": np.diff(firsts, append=len(keys)),
+        "count": counts,
         "total_ns": totals,
         "self_ns": np.maximum(totals - _inside(cells, totals, parents), 0),
         "begin_ns": np.minimum.reduceat(begins, firsts),
@@ -76,9 +71,13 @@ def _cells(stages: Columns, parents: Numbers) -> Columns:
     }
 
 
-_CELL_COLUMNS = (
-    "step", "path", "count", "total_ns", "self_ns", "begin_ns", "last_begin_ns", "end_ns",
-)  # fmt: skip
+def _grouped(keys: Numbers) -> tuple[Numbers, Numbers, Numbers, Numbers]:
+    """The order that brings equal keys together, then of each key the first place in that order,
+    how often it occurs, and itself."""
+    order = np.argsort(keys, kind="stable")
+    keys = keys[order]
+    firsts = np.flatnonzero(np.r_[True, keys[1:] != keys[:-1]][: len(keys)])
+    return order, firsts, np.diff(firsts, append=len(keys)), keys[firsts]
 
 
 def _inside(cells: Numbers, totals: Numbers, parents: Numbers) -> Numbers:
@@ -95,14 +94,10 @@ def _inside(cells: Numbers, totals: Numbers, parents: Numbers) -> Numbers:
 def _durations(stages: Columns) -> Columns:
     lengths = np.maximum(stages["end_ns"] - stages["begin_ns"], 1)
     buckets = np.floor(np.log2(lengths) * BUCKETS_AN_OCTAVE).astype(np.int64)
-    keys = stages["path"].astype(np.int64) * BUCKETS + buckets
-    order = np.argsort(keys, kind="stable")
-    keys = keys[order]
-    firsts = np.flatnonzero(np.r_[True, keys[1:] != keys[:-1]][: len(keys)])
-    longest = np.maximum.reduceat(lengths[order], firsts) if len(firsts) else firsts
+    order, firsts, counts, keys = _grouped(stages["path"].astype(np.int64) * BUCKETS + buckets)
     return {
-        "path": keys[firsts] // BUCKETS,
-        "bucket": keys[firsts] % BUCKETS,
-        "count": np.diff(firsts, append=len(keys)),
-        "max_ns": longest,
+        "path": keys // BUCKETS,
+        "bucket": keys % BUCKETS,
+        "count": counts,
+        "max_ns": np.maximum.reduceat(lengths[order], firsts),
     }
