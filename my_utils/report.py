@@ -48,10 +48,11 @@ from ._trace.inputs import checked, parse_ranks, parse_steps
 if TYPE_CHECKING:
     import pandas as pd
 
+    from ._run_report.cells import Cells
     from ._run_report.grid import Grid
     from ._run_report.heat import Heat
-    from ._run_report.load import Loaded
     from ._run_report.page import StepTrace
+    from ._run_report.ranks import RankFacts
 
 __all__ = ["Report", "ReportError", "Straggler", "analyze", "main"]
 
@@ -159,14 +160,14 @@ class Report:
 class Options:
     """How `analyze` reads and what it leaves out; its arguments under their names."""
 
-    ranks: set[int] | None = None
-    steps: tuple[int, int] | None = None
-    engine: Literal["duckdb", "ray"] = "duckdb"
-    sync: re.Pattern[str] | None = None
-    warmup: int | None = None
-    memory_limit: str = "256MB"
-    parquet: str | None = None
-    torch_traces: Sequence[str] = ()
+    ranks: set[int] | None
+    steps: tuple[int, int] | None
+    engine: Literal["duckdb", "ray"]
+    sync: re.Pattern[str] | None
+    warmup: int | None
+    memory_limit: str
+    parquet: str | None
+    torch_traces: Sequence[str]
 
 
 def analyze(
@@ -234,22 +235,27 @@ def _pattern(text: str | None) -> re.Pattern[str] | None:
 
 def _analyze(paths: Sequence[str | os.PathLike[str]], options: Options) -> Report:
     from ._run_report.cells import Cells, python_errors
-    from ._run_report.load import load, problems_of
-    from ._run_report.on_ray import load_on_ray
+    from ._run_report.load import EVER, in_batches, leave_out_older_runs, problems_of
+    from ._run_report.on_ray import in_batches_on_ray
     from ._run_report.ranks import find_ranks
 
     file_sets, problems = find_ranks(paths, options.ranks)
     if not file_sets:
         raise ReportError("\n".join(problems) or "no rank of the input is among those asked for")
     with python_errors(), contextlib.closing(Cells(options.memory_limit)) as cells:
-        reader = load_on_ray if options.engine == "ray" else load
-        arguments = {} if options.steps is None else {"steps": options.steps}
-        loaded = reader(file_sets, cells, parquet=options.parquet, **arguments)
-        loaded.problems = problems + problems_of(loaded, options.ranks)
-        return _report(loaded, options)
+        batches = in_batches_on_ray if options.engine == "ray" else in_batches
+        facts: dict[int, RankFacts] = {}
+        for ranks in batches(file_sets, options.steps or EVER, options.parquet):
+            cells.add(ranks)
+            facts.update((one.facts.rank, one.facts) for one in ranks)
+        older = leave_out_older_runs(cells, facts)
+        problems += problems_of(cells, facts, options.ranks, older)
+        return _report(cells, facts, problems, options)
 
 
-def _report(loaded: Loaded, options: Options) -> Report:
+def _report(
+    cells: Cells, facts: dict[int, RankFacts], problems: list[str], options: Options
+) -> Report:
     from ._run_report import tables
     from ._run_report.changes import changes_of_stages
     from ._run_report.grid import Grid
@@ -259,10 +265,9 @@ def _report(loaded: Loaded, options: Options) -> Report:
     from ._run_report.stragglers import find_stragglers
     from ._run_report.waits import clock_offsets, segments_of, synchronising_stages
 
-    cells, facts = loaded.cells, loaded.facts
     grid = Grid(cells, {r: one.groups.get("pp", 0) for r, one in facts.items()}, options.warmup)
     if not grid.paths:
-        raise ReportError("\n".join([*loaded.problems, "no stage has ended in these files"]))
+        raise ReportError("\n".join([*problems, "no stage has ended in these files"]))
     offsets = clock_offsets(grid)
     sync = synchronising_stages(grid, offsets, options.sync)
     segments = segments_of(grid, offsets, sync)
@@ -282,7 +287,7 @@ def _report(loaded: Loaded, options: Options) -> Report:
         groups=tables.group_table(ranks, slow),
         changes=changes_of_stages(grid),
         overlap=overlap_of(options.torch_traces),
-        problems=loaded.problems,
+        problems=problems,
         heat=heat_of(grid, sync, stragglers),
     )
 

@@ -7,7 +7,6 @@ import os
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -17,45 +16,27 @@ from .parquet import write_parquet
 from .ranks import RankFacts, read_rank
 from .reduce import ReducedRank, reduce_rank
 
-__all__ = ["Loaded", "add", "load", "problems_of", "reduced_ranks"]
+__all__ = ["EVER", "in_batches", "leave_out_older_runs", "problems_of", "reduced_ranks"]
 
 BATCH = 16  # ranks that go into the database at once
 EVER = (-(2**63), 2**63 - 1)
 NAMED_AT_MOST = 20
 
 
-@dataclass
-class Loaded:
-    """What the files held. problems: what a reader of the report has to know about them."""
-
-    cells: Cells
-    facts: dict[int, RankFacts] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)
-
-
-def load(
-    file_sets: Sequence[FileSet],
-    cells: Cells,
-    steps: tuple[int, int] = EVER,
-    parquet: str | None = None,
-) -> Loaded:
-    """Reads the files of some ranks into the cells. parquet: a folder for all rows."""
-    loaded = Loaded(cells)
-    for batch in _batches(reduced_ranks(file_sets, steps, parquet), BATCH):
-        add(loaded, batch)
-    return loaded
-
-
-def add(loaded: Loaded, ranks: Sequence[ReducedRank]) -> None:
-    loaded.cells.add(ranks)
-    for rank in ranks:
-        loaded.facts[rank.facts.rank] = rank.facts
+def in_batches(
+    file_sets: Sequence[FileSet], steps: tuple[int, int], parquet: str | None
+) -> Iterator[list[ReducedRank]]:
+    """The reduced ranks in order, some at a time."""
+    ranks = reduced_ranks(file_sets, steps, parquet)
+    while batch := list(itertools.islice(ranks, BATCH)):
+        yield batch
 
 
 def reduced_ranks(
     file_sets: Sequence[FileSet], steps: tuple[int, int], parquet: str | None
 ) -> Iterator[ReducedRank]:
-    """The ranks in order. While one is used the next are read, as many as there are CPUs."""
+    """The ranks in order. While one is used the next are read, as many as there are CPUs. parquet:
+    a folder for all rows."""
 
     def read(file_set: FileSet) -> ReducedRank:
         rank = read_rank(file_set)
@@ -73,17 +54,27 @@ def reduced_ranks(
             yield rank
 
 
-def _batches(ranks: Iterator[ReducedRank], size: int) -> Iterator[list[ReducedRank]]:
-    while batch := list(itertools.islice(ranks, size)):
-        yield batch
+def leave_out_older_runs(cells: Cells, facts: dict[int, RankFacts]) -> list[int]:
+    """Takes the ranks out of the cells whose last row is older than the beginning of the run."""
+    known = {rank: one for rank, one in facts.items() if one.end_ns}
+    if not known:
+        return []
+    begin = int(np.median([one.begin_ns for one in known.values()]))
+    older = sorted(rank for rank, one in known.items() if one.end_ns < begin)
+    for rank in older:
+        cells.leave_out(rank)
+    return older
 
 
-def problems_of(loaded: Loaded, ranks: set[int] | None) -> list[str]:
-    """Ranks without files, of an older run, cut short, with damaged rows or lost records."""
-    facts = loaded.facts
+def problems_of(
+    cells: Cells, facts: dict[int, RankFacts], ranks: set[int] | None, older: list[int]
+) -> list[str]:
+    """Ranks without files, of an older run, cut short, with damaged rows or lost records. ranks:
+    that were asked for. older: that were left out."""
     problems = _missing(facts, ranks)
-    problems.extend(_of_an_older_run(loaded))
-    last = _last_steps(loaded.cells)
+    if older:
+        problems.append(f"{_named(older)} left out: nothing of the last run is in their files")
+    last = _last_steps(cells)
     end = max(last.values(), default=0)
     stopped = sorted(rank for rank, step in last.items() if step < end)
     if stopped:
@@ -109,18 +100,6 @@ def _missing(facts: dict[int, RankFacts], ranks: set[int] | None) -> list[str]:
     missing = (rank for rank in wanted if rank not in facts)  # a damaged size may be any
     shown = list(itertools.islice(missing, NAMED_AT_MOST))
     return [f"{_named(shown, count)} without files"] if shown else []
-
-
-def _of_an_older_run(loaded: Loaded) -> list[str]:
-    """Leaves out ranks whose last row is older than the beginning of the run."""
-    facts = {rank: one for rank, one in loaded.facts.items() if one.end_ns}
-    if not facts:
-        return []
-    begin = int(np.median([one.begin_ns for one in facts.values()]))
-    old = sorted(rank for rank, one in facts.items() if one.end_ns < begin)
-    for rank in old:
-        loaded.cells.leave_out(rank)
-    return [f"{_named(old)} left out: nothing of the last run is in their files"] if old else []
 
 
 def _last_steps(cells: Cells) -> dict[int, int]:

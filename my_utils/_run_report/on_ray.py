@@ -1,32 +1,29 @@
 """The files of a run reduced by the workers of a Ray cluster, when they outgrow one machine.
 
-Each task reads and reduces some ranks as `load` does it here; what comes back is small. All nodes
+Each task reads and reduces some ranks as it is done here; what comes back is small. All nodes
 must see the files under the same paths.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from .._tables import needed
 from .._trace.inputs import FileSet
-from .cells import Cells
-from .load import EVER, Loaded, add, reduced_ranks
+from .load import reduced_ranks
 from .ranks import PURPOSE
 from .reduce import ReducedRank
 
-__all__ = ["load_on_ray"]
+__all__ = ["in_batches_on_ray"]
 
 RANKS_A_TASK = 32
 
 
-def load_on_ray(
-    file_sets: Sequence[FileSet],
-    cells: Cells,
-    steps: tuple[int, int] = EVER,
-    parquet: str | None = None,
-) -> Loaded:
-    """`load` on the cluster that this process is connected to, or that `RAY_ADDRESS` names.
+def in_batches_on_ray(
+    file_sets: Sequence[FileSet], steps: tuple[int, int], parquet: str | None
+) -> Iterator[list[ReducedRank]]:
+    """The ranks, reduced on the cluster that this process is connected to, or that
+    `RAY_ADDRESS` names, as they come.
 
     A task whose worker dies is run again by Ray.
     """
@@ -38,11 +35,9 @@ def load_on_ray(
         reduce.remote(file_sets[first : first + RANKS_A_TASK], steps, parquet)
         for first in range(0, len(file_sets), RANKS_A_TASK)
     ]
-    loaded = Loaded(cells)
     while waiting:
         done, waiting = ray.wait(waiting)
-        add(loaded, ray.get(done[0]))
-    return loaded
+        yield ray.get(done[0])
 
 
 def _reduce(
