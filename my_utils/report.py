@@ -39,24 +39,31 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
+import numpy as np
+
 from ._files import whole_file
-from ._run_report.changes import StageChange
-from ._run_report.stragglers import Straggler
+from ._run_report import tables
+from ._run_report.cells import Cells, python_errors
+from ._run_report.changes import StageChange, changes_of_stages
+from ._run_report.grid import Grid
+from ._run_report.heat import Heat, heat_of
+from ._run_report.load import EVER, in_batches, leave_out_older_runs, problems_of
+from ._run_report.on_ray import in_batches_on_ray
+from ._run_report.overlap import overlap_of
+from ._run_report.ranks import PURPOSE, RankFacts, find_ranks
+from ._run_report.stages import stage_table, stages_by_rank
+from ._run_report.stragglers import Straggler, find_stragglers
+from ._run_report.waits import clock_offsets, segments_of, synchronising_stages
 from ._tables import needed
 from ._trace.inputs import checked, parse_ranks, parse_steps
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ._run_report.cells import Cells
-    from ._run_report.grid import Grid
-    from ._run_report.heat import Heat
     from ._run_report.page import StepTrace
-    from ._run_report.ranks import RankFacts
 
 __all__ = ["Report", "ReportError", "Straggler", "analyze", "main"]
 
-PURPOSE = "my_utils.report"
 TABLES = ("stages", "stages_by_rank", "steps", "waits", "ranks", "hosts", "groups", "overlap")
 STEP_TRACES = 3  # stragglers whose worst step gets a trace
 PEERS_IN_TRACE = 3
@@ -234,11 +241,6 @@ def _pattern(text: str | None) -> re.Pattern[str] | None:
 
 
 def _analyze(paths: Sequence[str | os.PathLike[str]], options: Options) -> Report:
-    from ._run_report.cells import Cells, python_errors
-    from ._run_report.load import EVER, in_batches, leave_out_older_runs, problems_of
-    from ._run_report.on_ray import in_batches_on_ray
-    from ._run_report.ranks import find_ranks
-
     file_sets, problems = find_ranks(paths, options.ranks)
     if not file_sets:
         raise ReportError("\n".join(problems) or "no rank of the input is among those asked for")
@@ -256,15 +258,6 @@ def _analyze(paths: Sequence[str | os.PathLike[str]], options: Options) -> Repor
 def _report(
     cells: Cells, facts: dict[int, RankFacts], problems: list[str], options: Options
 ) -> Report:
-    from ._run_report import tables
-    from ._run_report.changes import changes_of_stages
-    from ._run_report.grid import Grid
-    from ._run_report.heat import heat_of
-    from ._run_report.overlap import overlap_of
-    from ._run_report.stages import stage_table, stages_by_rank
-    from ._run_report.stragglers import find_stragglers
-    from ._run_report.waits import clock_offsets, segments_of, synchronising_stages
-
     grid = Grid(cells, {r: one.groups.get("pp", 0) for r, one in facts.items()}, options.warmup)
     if not grid.paths:
         raise ReportError("\n".join([*problems, "no stage has ended in these files"]))
@@ -293,8 +286,6 @@ def _report(
 
 
 def _run_facts(grid: Grid, sync: list[int], waits: pd.DataFrame) -> dict[str, Any]:
-    import numpy as np
-
     step_ns = grid.middle_step_ns()
     return {
         "ranks": len(grid.ranks),
