@@ -9,14 +9,15 @@ True
 
 from __future__ import annotations
 
-import sys
 import time
 from typing import TYPE_CHECKING
+
+from ._ranks import distributed
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
-__all__ = ["default_store", "wait_for_key"]
+__all__ = ["default_store", "wait_for_keys"]
 
 _FIRST_PAUSE_S = 0.0002
 _LONGEST_PAUSE_S = 0.01
@@ -24,28 +25,29 @@ _LONGEST_PAUSE_S = 0.01
 _PAUSE_OF_EACH_S = 1e-4
 
 
-def default_store(prefix: str) -> Store | None:
-    """The store of the job with `prefix` before all keys, or None where there is no job.
+def default_store(prefix: str = "") -> Store | None:
+    """The store of the job with `prefix`, if any, before all keys; None where there is no job.
 
     torch.distributed is not imported for the question. The store may be used by many threads.
     """
-    module = sys.modules.get("torch.distributed")
-    if module is None or not module.is_available() or not module.is_initialized():
+    module = distributed()
+    if module is None:
         return None
-    store: Store = module.PrefixStore(prefix, module.distributed_c10d._get_default_store())
-    return store
+    store: Store = module.distributed_c10d._get_default_store()
+    return module.PrefixStore(prefix, store) if prefix else store
 
 
-def wait_for_key(store: Store, key: str, deadline: float, askers: int = 1) -> bool:
-    """Whether the key came before `deadline`, a moment of `time.monotonic()`.
+def wait_for_keys(store: Store, keys: list[str], deadline: float, askers: int = 1) -> bool:
+    """Whether all of the keys came before `deadline`, a moment of `time.monotonic()`; it asks at
+    least once.
 
     askers: how many processes wait like this at a time; the more, the longer each pauses.
 
-    It asks again and again: the store's own wait keeps other threads of the process from it.
+    The store's own wait would keep other threads of the process from it, and print each timeout.
     """
     longest = max(_LONGEST_PAUSE_S, askers * _PAUSE_OF_EACH_S)
     pause = max(_FIRST_PAUSE_S, longest / 50)
-    while not store.check([key]):
+    while not store.check(keys):
         left = deadline - time.monotonic()
         if left <= 0:
             return False

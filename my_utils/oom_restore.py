@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from ._out_of_memory import is_out_of_memory
 from ._ranks import current_rank, world_size
-from ._store import default_store, wait_for_key
+from ._store import default_store, wait_for_keys
 from ._warnings import warn_once
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def _decide(store: Store, round: int, timeout_s: float) -> bool:
     word, bit = divmod(current_rank(), RANKS_A_WORD)
     store.add(f"{round}/here{word}", 1 << bit)
     is_last = store.add(f"{round}/count", 1) >= size
-    if not is_last and not wait_for_key(store, f"{round}/decision", deadline, size):
+    if not is_last and not wait_for_keys(store, [f"{round}/decision"], deadline, size):
         _name_the_missing(store, round, size, timeout_s)
     flag = store.check([f"{round}/flag"])
     decision = store.compare_set(f"{round}/decision", "", "yes" if flag else "no")

@@ -28,6 +28,7 @@ from typing import Any, Self, TypeVar
 from . import _core
 from ._core import timer as timer
 from ._ranks import check_rank, current_rank, distributed
+from ._store import default_store
 from ._times.gathered import GatheredTime, ProfiledTime, TimeData
 from ._times.timed import timed
 from ._warnings import warn_once
@@ -157,7 +158,7 @@ class TimeManager(_core.TimeRecorder):
         if dst >= world_size:
             raise ValueError(f"dst must be below the number of ranks, {world_size}, not {dst}")
         exchange = times_gather.Exchange(
-            times_gather.default_store() if store is None else store,
+            default_store() if store is None else store,
             rank=rank, world_size=world_size, tag=tag, timeout_s=timeout,
         )  # fmt: skip
         message = pack(self, rank, summary)

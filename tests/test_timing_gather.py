@@ -116,14 +116,18 @@ def many_parts(rank: int) -> GatheredTime | None:
         times_gather._CHUNK_BYTES = 4 * 1024 * 1024
 
 
+def job_store() -> Any:
+    return STORES.distributed_c10d._get_default_store()
+
+
 def reached(what: str) -> None:
-    times_gather.default_store().set(f"reached {what}", "")
+    job_store().set(f"reached {what}", "")
 
 
 def wait_for(*what: str) -> None:
     keys = [f"reached {each}" for each in what]
     deadline = time.monotonic() + 60
-    while not times_gather.default_store().check(keys):
+    while not job_store().check(keys):
         assert time.monotonic() < deadline, f"no rank reached {what}"
         time.sleep(0.005)
 
@@ -145,7 +149,7 @@ def after_the_late_one(rank: int) -> GatheredTime | None:
 def one_sends_rubbish(rank: int) -> GatheredTime | None:
     if rank != 1:
         return filled(rank).gather()
-    store = times_gather.default_store()
+    store = job_store()
     exchange = times_gather.Exchange(store, rank=1, world_size=WORLD, tag="", timeout_s=9)
     exchange.send(pickle.dumps({"evil": 1}), wait=False)
     return None
@@ -161,7 +165,7 @@ def others_go_on(rank: int) -> GatheredTime | None:
 
 
 def own_store(rank: int) -> GatheredTime | None:
-    store = STORES.PrefixStore("mine", times_gather.default_store())
+    store = STORES.PrefixStore("mine", job_store())
     return filled(rank).gather(store=store)
 
 
@@ -291,7 +295,7 @@ def die(rank: int, port: int, folder: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     tm = TimeManager({"step": [0.5 + rank]})
     if rank == 3:
-        store = times_gather.default_store()
+        store = job_store()
         store.set("my_utils/timing//1/3/1", b"the second part, and no first one")
         os.kill(os.getpid(), signal.SIGKILL)
     if rank == 2:
@@ -303,7 +307,7 @@ def die(rank: int, port: int, folder: str) -> None:
     found = tm.gather(timeout=0.5)
     assert found is not None
     found.save(f"{folder}/found")
-    left = times_gather.default_store().check(["my_utils/timing//1/3/1"])
+    left = job_store().check(["my_utils/timing//1/3/1"])
     Path(folder, "left").write_text(str(left))
     os._exit(0)  # the others are gone: no orderly end
 

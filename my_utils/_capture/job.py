@@ -173,7 +173,7 @@ def listen(store: Store | str) -> None:
 def _listen_to_default_store() -> None:
     """For MY_UTILS_CAPTURE=store, at the first step after torch.distributed began."""
     global _wants_store
-    if default_store("") is None:
+    if default_store() is None:
         return
     _wants_store = False
     try:

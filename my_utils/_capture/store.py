@@ -20,7 +20,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from .._open_stages import where_now
+from .._ranks import distributed
 from .._ranks import world_size as own_world_size
+from .._store import default_store
 from .control_file import Request, RequestError, checked_answer
 
 if TYPE_CHECKING:
@@ -51,7 +53,6 @@ def open_store(store: Store | str) -> Store:
 
     TypeError or ValueError for what is none of these, ConnectionError when nobody is there.
     """
-    import torch.distributed as distributed
     from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
     if isinstance(store, str) and store != "default":
@@ -66,9 +67,10 @@ def open_store(store: Store | str) -> Store:
         except RuntimeError as error:
             raise ConnectionError(f"no store answers at {store}") from error
     if store == "default":
-        if not (distributed.is_available() and distributed.is_initialized()):
+        found = default_store()
+        if found is None:
             raise ValueError("store 'default' needs torch.distributed.init_process_group()")
-        store = distributed.distributed_c10d._get_default_store()
+        store = found
     if not isinstance(store, Store):
         raise TypeError(f"store must be a torch store or HOST:PORT, not {store!r:.100}")
     while isinstance(store, PrefixStore):
@@ -159,10 +161,8 @@ def _steps(store: Store, id: str, ranks: list[int], timeout_s: float) -> dict[in
 
 def job_size() -> int:
     """The number of ranks that share the store; a logger may know of fewer."""
-    import torch.distributed as distributed
-
-    known = distributed.is_available() and distributed.is_initialized()
-    return distributed.get_world_size() if known else own_world_size()
+    group = distributed()
+    return own_world_size() if group is None else int(group.get_world_size())
 
 
 def _pause(world_size: int) -> float:

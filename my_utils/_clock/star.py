@@ -21,7 +21,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .._store import default_store, wait_for_key
+from .._store import default_store, wait_for_keys
 from .._warnings import warn_once
 from ..logger import GlobalLogger
 from .client import Clock, ask
@@ -92,7 +92,7 @@ class Keeper:
             self._wait_for_all(deadline)
             return ClockOffset(0, 0.0, measured_ns=self._clock())
         try:
-            if not wait_for_key(self._store, "server", deadline, self._size):
+            if not wait_for_keys(self._store, ["server"], deadline, self._size):
                 raise ClockSyncError("rank 0 did not come")
             self._serving = json.loads(self._store.get("server"))
             return self._measure(deadline)
@@ -124,7 +124,7 @@ class Keeper:
             if self._is_lead():
                 return self._ask(key, deadline)
             now = time.monotonic()
-            if wait_for_key(self._store, key, now + (deadline - now) / left, self._size):
+            if wait_for_keys(self._store, [key], now + (deadline - now) / left, self._size):
                 return ClockOffset(*json.loads(self._store.get(key)))
             self._lead += 1
         raise ClockSyncError("the rank that asks for this host has no answer")

@@ -12,7 +12,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["Exchange", "default_store"]
+from .._store import wait_for_keys
+
+__all__ = ["Exchange"]
 
 # Is given a rank, and its message or why there is none.
 _Take = Callable[[int, bytes | str], None]
@@ -21,19 +23,11 @@ _Take = Callable[[int, bytes | str], None]
 _CHUNK_BYTES = 4 * 1024 * 1024
 _CHUNKS_MAX = 4096
 _TOGETHER = 64  # ranks whose messages are asked for at a time
-_POLL_MIN_S = 0.0001
-_POLL_MAX_S = 0.01
+_POLL_S = 0.01
 
 # How long after the deadline a call to the store may take before it counts as hung: its server may
 # be on a host that went away without a word.
 _GRACE_S = 5.0
-
-
-def default_store() -> Any:
-    """The store of the default process group."""
-    from torch.distributed import distributed_c10d
-
-    return distributed_c10d._get_default_store()
 
 
 class Exchange:
@@ -101,7 +95,7 @@ class Exchange:
         if self._is_closed():
             self._remove(self._rank, len(chunks))
         while wait and not self._is_closed() and time.monotonic() < self._deadline:
-            time.sleep(_POLL_MAX_S)
+            time.sleep(_POLL_S)
 
     def _is_closed(self) -> bool:
         key = self._closed_key
@@ -147,7 +141,7 @@ class Exchange:
 
     def _firsts(self, ranks: list[int]) -> dict[int, bytes]:
         """The first parts of the messages that are there by the deadline."""
-        if not self._wait([self._key(rank) for rank in ranks]):
+        if not wait_for_keys(self._store, [self._key(rank) for rank in ranks], self._deadline):
             ranks = [rank for rank in ranks if self._store.check([self._key(rank)])]
         keys = [self._key(rank) for rank in ranks]
         if keys and self._store.has_extended_api():
@@ -163,26 +157,11 @@ class Exchange:
             return f"its message is damaged: it has {count} parts"
         chunks = [first[4:]]
         for number in range(1, count):
-            if not self._wait([self._key(rank, number)]):
+            if not wait_for_keys(self._store, [self._key(rank, number)], self._deadline):
                 return f"part {number} of {count} of its message did not come"
             chunks.append(bytes(self._store.get(self._key(rank, number))))
         self._remove(rank, count)
         return b"".join(chunks)
-
-    def _wait(self, keys: list[str]) -> bool:
-        """Whether the keys are all there by the deadline; asked for at least once.
-
-        The store's own wait would keep other threads of torch from it, and print each timeout.
-        """
-        pause = _POLL_MIN_S
-        while True:
-            if self._store.check(keys):
-                return True
-            left = self._deadline - time.monotonic()
-            if left <= 0:
-                return False
-            time.sleep(min(left, pause))
-            pause = min(1.25 * pause, _POLL_MAX_S)
 
     def _remove(self, rank: int, chunks: int) -> None:
         """The message's first `chunks` parts, as far as they are there."""
