@@ -34,7 +34,3 @@ int mu_error_sys(struct mu_error *err, const char *action, const char *object) {
     errno = saved;
     return code;
 }
-
-int mu_error_no_memory(struct mu_error *err, const char *what) {
-    return mu_error_set(err, MU_ERR_NO_MEMORY, "out of memory: %s", what);
-}

@@ -35,6 +35,10 @@ int mu_error_set(struct mu_error *err, int code, const char *format, ...)
  * `object` may be NULL. Returns MU_ERR_IO, or MU_ERR_NO_MEMORY for ENOMEM. */
 int mu_error_sys(struct mu_error *err, const char *action, const char *object);
 
-int mu_error_no_memory(struct mu_error *err, const char *what);
+/* Inline, so that whoever follows a caller sees that it never returns MU_OK. */
+static inline int mu_error_no_memory(struct mu_error *err, const char *what) {
+    mu_error_set(err, MU_ERR_NO_MEMORY, "out of memory: %s", what);
+    return MU_ERR_NO_MEMORY;
+}
 
 #endif

@@ -277,7 +277,7 @@ int mu_journal_image_read(struct mu_journal_image *image, const char *path, stru
         copy.file_bytes = (size_t)status.st_size;
         code = allocate_copy(&copy, err);
     }
-    if (code == MU_OK && copy.bytes != NULL) {
+    if (code == MU_OK) {
         code = read_image(&copy, image, err);
     }
     close(copy.fd);
