@@ -23,8 +23,6 @@ C_SOURCES := $(wildcard csrc/*.py csrc/*/*.[ch] csrc/engine/kernels/*)
 ANY_PYTHON = $(if $(wildcard $(RUN)),$(RUN),$(PYTHON))
 C_FORMATTED := $(wildcard csrc/*/*.[ch] csrc/engine/*/*.[ch] csrc/engine/*/*.cu tests/*/*.[ch])
 CTEST = $(MAKE) --no-print-directory -f csrc/engine/tests/Makefile PYTHON=$(ANY_PYTHON)
-# Many tests wait for processes of theirs; the tests of a file stay together.
-SIDE_BY_SIDE = -n auto --maxprocesses 4 --dist loadfile
 FUZZ = $(MAKE) --no-print-directory -f csrc/engine/fuzz/Makefile PYTHON=$(ANY_PYTHON)
 
 .PHONY: help demo test bench bench-smoke lint format fuzz fuzz-long leaks \
@@ -77,9 +75,10 @@ build: $(VENV)/stamp-build
 demo: build
 	@$(RUN) -m my_utils.demo
 
+# Side by side, for many tests wait for processes of theirs; the tests of a file stay together.
 test: build $(VENV)/stamp-tests
 	@$(CTEST) FLAVOUR=plain run
-	@$(RUN) -m pytest --ignore=tests/leaks $(SIDE_BY_SIDE) $(PYTEST)
+	@$(RUN) -m pytest --ignore=tests/leaks @tests/side-by-side.txt $(PYTEST)
 
 leaks: build $(VENV)/stamp-tests
 	@$(RUN) -m pytest tests/leaks $(PYTEST)
