@@ -15,16 +15,6 @@ FLAGS = runpy.run_path(str(ROOT / "csrc" / "flags.py"))
 EMBED = runpy.run_path(str(ROOT / "csrc" / "embed.py"))
 
 
-def numpy_include() -> list[str]:
-    """The numpy C API is a build requirement; without isolation it may be missing all the same."""
-    try:
-        import numpy
-    except ImportError:
-        print("my_utils: numpy not found: built without its headers")
-        return []
-    return ["-isystem", numpy.get_include()]
-
-
 def prerequisites(depfile: Path) -> list[Path]:
     """The files that an object was made from, out of the make rule that the compiler wrote."""
     rule = depfile.read_text(encoding="utf-8").replace("\\\n", " ")
@@ -42,13 +32,13 @@ def is_current(product: Path, record: Path, command: str, inputs: list[Path]) ->
 
 
 class BuildCore(build_ext):
-    """Compiles file by file: flags of their own, two at a time, and only what has changed."""
+    """Compiles file by file: flags of their own, some at a time, and only what has changed."""
 
     def build_extension(self, ext: Extension) -> None:
         optional, left_out = FLAGS["optional_headers"]()
         for line in left_out:
             print(f"my_utils: {line}")
-        common = FLAGS["CFLAGS"] + optional + numpy_include() + ["-I", str(ROOT / "csrc/engine")]
+        common = FLAGS["CFLAGS"] + optional + ["-I", str(ROOT / "csrc/engine")]
         kernels = Path(self.build_temp) / "kernel_sources.c"
         EMBED["write"](kernels)
         sources = [*ext.sources, str(kernels)]
