@@ -78,6 +78,7 @@ def test_the_installed_extras() -> None:
     assert metadata["Requires-Python"] == ">=3.11"
 
 
+@pytest.mark.timeout(300)  # mypy reads all of torch, without a cache where it runs first
 def test_the_stub_says_what_the_module_has() -> None:
     pytest.importorskip("mypy", reason="mypy is not installed")
     if importlib.util.find_spec("torch") is None:
@@ -132,6 +133,7 @@ def c_files(names: list[str]) -> set[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)  # compiles everything, beside other tests
 def test_the_source_distribution_builds(tmp_path: Path) -> None:
     """What stands in the archive is enough for a build: no header and no script is left out."""
     pytest.importorskip("setuptools", reason="setuptools is not installed")
