@@ -10,10 +10,19 @@ TypeError: with_stack must be a bool, not 1
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 
-__all__ = ["check_bool", "check_int", "check_logger", "check_path", "check_seconds"]
+__all__ = [
+    "check_bool",
+    "check_int",
+    "check_logger",
+    "check_path",
+    "check_seconds",
+    "check_str",
+    "check_tolerance",
+]
 
 
 def check_bool(name: str, value: object) -> bool:
@@ -34,13 +43,47 @@ def check_int(name: str, value: object, least: int | None = None, *, or_none: bo
     return value
 
 
-def check_seconds(name: str, value: object) -> float:
-    """The value, or TypeError, or ValueError unless it is above 0 and finite."""
+def check_seconds(
+    name: str, value: object, least: float | None = None, most: float | None = None
+) -> float:
+    """The value, or TypeError, or ValueError unless it is at least `least` (None: above 0) and at
+    most `most` (None: finite; math.inf: it may be endless).
+
+    >>> check_seconds("timeout_s", math.inf, 0, math.inf)
+    inf
+    >>> check_seconds("every_s", 0)
+    Traceback (most recent call last):
+        ...
+    ValueError: every_s must be finite and above 0, not 0
+    """
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{name} must be a number of seconds, not {value!r:.100}")
-    if not 0 < value < float("inf"):
-        raise ValueError(f"{name} must be finite and above 0, not {value!r}")
+    enough = value > 0 if least is None else value >= least
+    if not enough or (most is None and value == math.inf):
+        finite = "finite and " if most is None else ""
+        allowed = "above 0" if least is None else f"at least {least}"
+        raise ValueError(f"{name} must be {finite}{allowed}, not {value!r}")
+    if most is not None and value > most:
+        raise ValueError(f"{name} must be at most {most}, not {value!r}")
     return float(value)
+
+
+def check_tolerance(name: str, value: object) -> float | None:
+    """The value, which may be None, or TypeError, or ValueError unless it is finite and >= 0."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name} must be a number or None, not {value!r:.100}")
+    if not 0 <= value < math.inf:
+        raise ValueError(f"{name} must be finite and not negative, not {value!r}")
+    return float(value)
+
+
+def check_str(name: str, value: object) -> str:
+    """The value, or TypeError."""
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be a str, not {value!r:.100}")
+    return value
 
 
 def check_path(name: str, value: object, *, or_none: bool = False) -> Path:

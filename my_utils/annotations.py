@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Literal, Protocol, cast
 
 from . import _tables
+from ._arguments import check_int
 from ._sweep import measure as sweep
 from ._sweep.measure import Device
 from ._sweep.results import Shape, SweepPoint, SweepResult, shape_text
@@ -95,8 +96,8 @@ def parametrize_shapes(
             sweep.checked_shapes(shapes), sweep.checked_batch_sizes(batch_sizes)
         ),
         names=names,
-        warmup=sweep.checked_number("warmup", warmup, 0),
-        repeats=sweep.checked_number("repeats", repeats, 1),
+        warmup=check_int("warmup", warmup, 0),
+        repeats=check_int("repeats", repeats, 1),
         device=_one_of("device", device, sweep.DEVICES),
         on_error=_one_of("on_error", on_error, ("raise", "mark")),
         output_csv=output_csv,

@@ -11,12 +11,14 @@ True
 
 from __future__ import annotations
 
+import math
 import socket
 import threading
 import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from ._arguments import check_int, check_seconds
 from ._clock.client import ROUNDS_MAX, Clock, ask
 from ._clock.offset import ClockHistory, ClockOffset, ClockSyncError, Exchange, estimate
 from ._clock.server import ClockServer
@@ -77,9 +79,8 @@ class SocketClockSynchronizer:
         ClockSyncError when no attempt came through, or there is another program at that port.
         TypeError and ValueError name the argument.
         """
-        _check(rounds=rounds, timeout_s=timeout_s)
-        if isinstance(retries, bool) or not isinstance(retries, int) or retries < 0:
-            raise ValueError(f"retries must be an int of at least 0, not {retries!r}")
+        _check(rounds, timeout_s)
+        check_int("retries", retries, 0)
         key = _bytes(secret)
         if is_server:
             _answer_one(host, port, key, timeout_s, clock)
@@ -127,9 +128,8 @@ class ClockSynchronizer:
 
         ClockSyncError when the other rank does not answer, or a clock was set meanwhile.
         """
-        _check(rounds=rounds, timeout_s=timeout_s)
-        if isinstance(peer_rank, bool) or not isinstance(peer_rank, int):
-            raise TypeError(f"peer_rank must be an int, not {peer_rank!r}")
+        _check(rounds, timeout_s)
+        check_int("peer_rank", peer_rank)
         pair = _Pair(peer_rank, group, timeout_s)
         if is_server:
             pair.answer(rounds, clock)
@@ -168,7 +168,9 @@ class ClockSynchronizer:
         Without torch.distributed the result is 0, with an error of 0. ValueError for a group that
         this rank does not belong to.
         """
-        _check(rounds=rounds, timeout_s=timeout_s, every_s=1.0 if every_s is None else every_s)
+        _check(rounds, timeout_s)
+        if every_s is not None:
+            check_seconds("every_s", every_s, most=math.inf)
         cls.stop()
         name = "world" if group is None else str(getattr(group, "group_name", "none"))
         meeting = Meeting.of(group, cls._next_call(name))
@@ -277,13 +279,7 @@ def _bytes(secret: bytes | str | None) -> bytes | None:
     return secret.encode()
 
 
-def _check(**numbers: float) -> None:
-    for name, value in numbers.items():
-        allowed = int if name == "rounds" else int | float
-        if isinstance(value, bool) or not isinstance(value, allowed):
-            what = "an int" if allowed is int else "a number of seconds"
-            raise TypeError(f"{name} must be {what}, not {value!r}")
-        if not value > 0:
-            raise ValueError(f"{name} must be above 0, not {value}")
-        if name == "rounds" and value > ROUNDS_MAX:
-            raise ValueError(f"rounds must be at most {ROUNDS_MAX}, not {value}")
+def _check(rounds: int, timeout_s: float) -> None:
+    if check_int("rounds", rounds, 1) > ROUNDS_MAX:
+        raise ValueError(f"rounds must be at most {ROUNDS_MAX}, not {rounds}")
+    check_seconds("timeout_s", timeout_s, most=math.inf)

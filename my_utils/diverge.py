@@ -38,6 +38,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ._arguments import check_tolerance
 from ._diverge.align import align
 from ._diverge.ranks import Side, join_ranks, read_side
 from ._diverge.search import (
@@ -147,8 +148,8 @@ def compare_recordings(
 
     ValueError for a tolerance that is negative or not finite.
     """
-    _check_tolerance("rtol", rtol)
-    _check_tolerance("atol", atol)
+    check_tolerance("rtol", rtol)
+    check_tolerance("atol", atol)
     if (rtol is None) != (atol is None):
         rtol, atol = rtol or 0.0, atol or 0.0
     rules = Rules(
@@ -158,15 +159,6 @@ def compare_recordings(
         shapes_may_differ=first.world_size != second.world_size,
     )
     return _compare(first, second, rules)
-
-
-def _check_tolerance(name: str, value: float | None) -> None:
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{name} must be a number or None, not {value!r}")
-    if not (math.isfinite(value) and value >= 0):
-        raise ValueError(f"{name} must be finite and not negative, not {value!r}")
 
 
 def _sampling(recording: Recording) -> tuple[Any, ...]:

@@ -24,6 +24,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from ._arguments import check_bool, check_int, check_str
 from ._dump.files import open_dump
 from ._dump.form import TENSORS, TREE, UNFINISHED, DumpError, parse_tree, safe_name
 from ._dump.loader import Decoder, StandIn, blob_digests, refuse_pickle
@@ -94,16 +95,15 @@ class DumpConfig:
     def __post_init__(self) -> None:
         _check_folder("root_dir", self.root_dir)
         for name in ("enable", "save_tensor_cpu", "asynchronous", "fsync", "strict"):
-            if not isinstance(getattr(self, name), bool):
-                raise TypeError(f"{name} must be True or False, not {getattr(self, name)!r}")
+            check_bool(name, getattr(self, name))
         for name in _LIMITS:
             if getattr(self, name) is not None:
-                _check_count(name, getattr(self, name), " or None for no limit,")
-        _check_count("max_depth", self.max_depth)
-        _check_count("queue_bytes", self.queue_bytes)
-        if not isinstance(self.image_format, str):
-            raise TypeError(f"image_format must be a str, not {self.image_format!r}")
-        self.image_format = self.image_format.lower().replace("jpg", "jpeg")
+                check_int(name, getattr(self, name), 1, or_none=True)
+        check_int("max_depth", self.max_depth, 1)
+        check_int("queue_bytes", self.queue_bytes, 1)
+        self.image_format = (
+            check_str("image_format", self.image_format).lower().replace("jpg", "jpeg")
+        )
         if self.image_format not in IMAGE_MODES:
             allowed = ", ".join(IMAGE_MODES)
             raise ValueError(f"image_format must be one of {allowed}, not {self.image_format!r}")
@@ -116,14 +116,6 @@ def _check_folder(name: str, value: object) -> str:
     if not isinstance(path, str) or not path or "\0" in path:
         raise ValueError(f"{name} must be the path of a folder, not {path!r}")
     return path
-
-
-def _check_count(name: str, value: object, otherwise: str = "") -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be an int, not {value!r}")
-    if value < 1:
-        comma = "," if otherwise else ""
-        raise ValueError(f"{name} must be at least 1{comma}{otherwise} not {value!r}")
 
 
 class UniversalDumper:
@@ -307,7 +299,7 @@ class UniversalLoader:
         self, root_dir: str | os.PathLike[str] = DEFAULT_ROOT, *, max_bytes: int = 1 << 28
     ) -> None:
         self.root_dir = _check_folder("root_dir", root_dir)
-        _check_count("max_bytes", max_bytes)
+        check_int("max_bytes", max_bytes, 1)
         self.max_bytes = max_bytes
 
     def load(

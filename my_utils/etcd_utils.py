@@ -22,7 +22,7 @@ import socket
 from collections.abc import Sequence
 from typing import Any
 
-from ._arguments import check_int, check_path
+from ._arguments import check_int, check_path, check_seconds, check_str
 from ._etcd.barrier import Terms
 from ._etcd.client import Tls, Where, is_safe_here
 from ._etcd.rounds import EtcdBarrierBroken, EtcdBarrierError, EtcdBarrierTimeout, Keys
@@ -120,9 +120,7 @@ def _terms(
     lease_s: float,
     restart_s: float,
 ) -> Terms:
-    if not isinstance(prefix, str):
-        raise TypeError(f"prefix must be a str, not {prefix!r:.100}")
-    if not prefix.strip("/"):
+    if not check_str("prefix", prefix).strip("/"):
         raise ValueError(f"prefix must not be empty, it is {prefix!r}")
     size = known_world_size() if world_size is None else check_int("world_size", world_size, 1)
     if rank is not None and check_rank("rank", rank) >= size:
@@ -131,10 +129,10 @@ def _terms(
         keys=Keys(prefix.rstrip("/"), size),
         seat=_seat(rank, size),
         who=f"{socket.gethostname()}, pid {os.getpid()}",
-        timeout=math.inf if timeout is None else _seconds("timeout", timeout, 0),
-        interval=_seconds("interval", interval, 0),
-        lease_s=_seconds("lease_s", lease_s, 1, LEASE_MAX_S),
-        restart_s=_seconds("restart_s", restart_s, 0),
+        timeout=math.inf if timeout is None else check_seconds("timeout", timeout, 0, math.inf),
+        interval=check_seconds("interval", interval, 0, math.inf),
+        lease_s=check_seconds("lease_s", lease_s, 1, LEASE_MAX_S),
+        restart_s=check_seconds("restart_s", restart_s, 0, math.inf),
     )
 
 
@@ -144,16 +142,6 @@ def _seat(rank: int | None, world_size: int) -> str:
     if rank is None or rank >= world_size:
         return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
     return str(rank)
-
-
-def _seconds(name: str, value: Any, least: float, most: float = math.inf) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{name} must be a number of seconds, not {value!r:.100}")
-    if not value >= least:
-        raise ValueError(f"{name} must be at least {least}, not {value}")
-    if value > most:
-        raise ValueError(f"{name} must be at most {most}, not {value}")
-    return float(value)
 
 
 def _tls(**paths: str | os.PathLike[str] | None) -> Tls:
@@ -177,9 +165,8 @@ def _endpoints(
         raise ValueError("endpoints must not be empty")
     found, secure = [], False
     for endpoint in listed:
-        if not isinstance(endpoint, str):
-            raise TypeError(f"each of endpoints must be a str, not {endpoint!r:.100}")
-        scheme, separator, rest = endpoint.strip().rpartition("://")
+        text = check_str("each of endpoints", endpoint)
+        scheme, separator, rest = text.strip().rpartition("://")
         if separator and scheme not in ("http", "https"):
             raise ValueError(f"each of endpoints must be http or https, not {endpoint!r}")
         secure |= scheme == "https"
@@ -191,12 +178,8 @@ def _endpoints(
 
 
 def _address(name: str, host: Any, port: Any) -> str:
-    if not isinstance(host, str):
-        raise TypeError(f"{name} must be a str, not {host!r:.100}")
-    if not host:
+    if not check_str(name, host):
         raise ValueError(f"{name} must name a host")
-    if isinstance(port, bool) or not isinstance(port, int):
-        raise TypeError(f"etcd_port must be an int, not {port!r:.100}")
-    if not 0 < port < 2**16:
+    if not 0 < check_int("etcd_port", port) < 2**16:
         raise ValueError(f"the port must be from 1 to 65535, not {port}")
     return f"[{host.strip('[]')}]:{port}" if ":" in host else f"{host}:{port}"

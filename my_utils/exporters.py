@@ -26,7 +26,7 @@ from importlib import import_module
 from typing import Any
 
 from . import _core
-from ._arguments import check_path
+from ._arguments import check_path, check_str
 from ._export.exporter import Snapshot, StageExporter
 from ._export.totals import Means, Source
 from ._files import whole_file
@@ -273,8 +273,7 @@ class _Collected:
 
 
 def _check_text(name: str, value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{name} must be a str, not {value!r:.100}")
-    if not value:
+    text = check_str(name, value)
+    if not text:
         raise ValueError(f"{name} must not be empty")
-    return value
+    return text

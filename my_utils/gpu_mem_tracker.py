@@ -26,7 +26,7 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from . import _core
-from ._arguments import check_bool
+from ._arguments import check_bool, check_seconds
 from ._open_stages import Lane, Where, where
 from ._process_end import call_at_end
 from ._ranks import check_ranks, current_rank, is_chosen
@@ -42,6 +42,7 @@ __all__ = ["GPU_Performance_Tracker", "Peak"]
 _logger = logging.getLogger("my_utils")
 
 _LEAST_INTERVAL_S = 0.001
+_MOST_INTERVAL_S = threading.TIMEOUT_MAX / 2
 # Samples are worked on once a second, or when so many are there.
 _DIGEST_NS = 10**9
 _DIGEST_SAMPLES = 256
@@ -122,7 +123,7 @@ class GPU_Performance_Tracker:
         counters: bool = True,
     ) -> None:
         self.prefix = _check_prefix(prefix)
-        self.interval = _check_interval(interval)
+        self.interval = check_seconds("interval", interval, _LEAST_INTERVAL_S, _MOST_INTERVAL_S)
         self.track_hardware_metrics = check_bool("track_hardware_metrics", track_hardware_metrics)
         self.devices = check_ranks("devices", devices)
         self.ranks = check_ranks("ranks", ranks)
@@ -540,14 +541,6 @@ def _check_prefix(prefix: object) -> str:
     if not os.path.basename(text) or "\0" in text:
         raise ValueError(f"prefix must end in the beginning of a file name, not {text!r:.100}")
     return str(text)
-
-
-def _check_interval(interval: object) -> float:
-    if isinstance(interval, bool) or not isinstance(interval, int | float):
-        raise TypeError(f"interval must be a number of seconds, not {interval!r:.100}")
-    if not _LEAST_INTERVAL_S <= interval < threading.TIMEOUT_MAX / 2:
-        raise ValueError(f"interval must be at least {_LEAST_INTERVAL_S} s, not {interval!r}")
-    return float(interval)
 
 
 # --- the end of the process, and forks ---

@@ -25,7 +25,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
 
-from ._arguments import check_path
+from ._arguments import check_path, check_str
 from ._process_end import call_at_end
 from ._ranks import check_ranks, current_rank, is_chosen
 from .profiling._memory_history import Context, Recording, Stacks, check_options, record
@@ -226,9 +226,7 @@ class NoOpMemorySnapshotter:
 
 
 def _check_name(name: object) -> None:
-    if not isinstance(name, str):
-        raise TypeError(f"name must be a str, not {name!r:.100}")
-    if not name:
+    if not check_str("name", name):
         raise ValueError("name must not be empty")
 
 

@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 import torch
 
+from ._arguments import check_bool, check_int, check_str
 from ._recorder.calls import Calls, Wanted
 from ._recorder.facts import Facts, HashKind
 from ._recorder.graph import Graph
@@ -133,16 +134,15 @@ class ForwardTraceRecorder:
     ) -> None:
         if not isinstance(model, torch.nn.Module):
             raise TypeError(f"model must be a torch.nn.Module, not {model!r:.100}")
-        if not isinstance(name, str):
-            raise TypeError(f"name must be a str, not {name!r:.100}")
+        check_str("name", name)
         _check_choice("sample_mode", sample_mode, ("none", "head", "rand"))
         _check_choice("hash", hash, ("none", "md5", "tensor"))
         _check_choice("params_at", params_at, ("auto", "call", "end"))
         _check_choice("compiled", compiled, ("eager", "op"))
-        _check_int("seed", seed, None)
-        _check_int("max_pending_bytes", max_pending_bytes, 0)
+        check_int("seed", seed)
+        check_int("max_pending_bytes", max_pending_bytes, 0)
         if sample_max_elems is not None:
-            _check_int("sample_max_elems", sample_max_elems, 1)
+            check_int("sample_max_elems", sample_max_elems, 1, or_none=True)
         self.model = model
         self.name = name
         self._settings = {
@@ -151,8 +151,8 @@ class ForwardTraceRecorder:
             if key not in ("self", "model", "name", "include_types", "exclude_types")
         }
         for key, value in self._settings.items():
-            if key in _SWITCHES and not isinstance(value, bool):
-                raise TypeError(f"{key} must be True or False, not {value!r:.100}")
+            if key in _SWITCHES:
+                check_bool(key, value)
         included = _types("include_types", include_types)
         excluded = _types("exclude_types", exclude_types)
         self._settings["include_types"] = [str(kind) for kind in included]
@@ -369,13 +369,6 @@ _SWITCHES = frozenset(
 def _check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, not {value!r}")
-
-
-def _check_int(name: str, value: object, least: int | None) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be an int, not {value!r:.100}")
-    if least is not None and value < least:
-        raise ValueError(f"{name} must be {least} or more, not {value}")
 
 
 def _pattern(name: str, text: str | None) -> re.Pattern[str] | None:

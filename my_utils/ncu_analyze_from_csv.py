@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from . import _tables
+from ._arguments import check_int
 from ._ncu_csv import (
     PERCENT,
     PERCENTAGES,
@@ -176,10 +177,7 @@ def _checked(
     taken = set(KERNEL_COLUMNS).intersection(metrics)
     if taken:
         raise ValueError(f"metrics: {sorted(taken)[0]!r} is a column already")
-    if isinstance(top, bool) or not isinstance(top, int):
-        raise TypeError(f"top={top!r}: a whole number is wanted, 0 for all")
-    if top < 0:
-        raise ValueError(f"top={top!r}: 0 for all, or more")
+    check_int("top", top, 0)
     return _tables.needed("pandas", "a table of Nsight Compute's results")
 
 

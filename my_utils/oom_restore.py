@@ -16,6 +16,7 @@ False
 from __future__ import annotations
 
 import gc
+import math
 import sys
 import threading
 import time
@@ -23,6 +24,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from ._arguments import check_bool, check_seconds
 from ._out_of_memory import is_out_of_memory
 from ._ranks import current_rank, world_size
 from ._store import default_store, wait_for_keys
@@ -85,12 +87,8 @@ def check_oom_flag(agree: bool = False, timeout_s: float = TIMEOUT_S) -> bool:
     >>> check_oom_flag(), check_oom_flag(agree=True), check_oom_flag()
     (True, True, False)
     """
-    if not isinstance(agree, bool):
-        raise TypeError(f"agree must be a bool, not {agree!r}")
-    if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float):
-        raise TypeError(f"timeout_s must be a number of seconds, not {timeout_s!r}")
-    if not timeout_s >= 0:
-        raise ValueError(f"timeout_s must be at least 0, not {timeout_s}")
+    check_bool("agree", agree)
+    check_seconds("timeout_s", timeout_s, 0, math.inf)
     store = default_store(PREFIX)
     if not agree:
         own = _flag.raised

@@ -143,14 +143,13 @@ def _check(tensor: object, dim: object, side: object) -> int:
 
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"tensor must be a torch.Tensor, not {type(tensor).__name__}")
-    if isinstance(dim, bool) or not isinstance(dim, int):
-        raise TypeError(f"dim must be an int, not {dim!r}")
     dims = tensor.dim()
-    if not -dims <= dim < dims:
+    found = check_int("dim", dim)
+    if not -dims <= found < dims:
         raise ValueError(f"dim must be from {-dims} to {dims - 1} for this tensor, not {dim}")
     if side not in ("left", "right"):
         raise ValueError(f'side must be "left" or "right", not {side!r}')
-    return dim % dims
+    return found % dims
 
 
 def _check_value(tensor: torch.Tensor, value: float | complex | bool) -> None:

@@ -25,7 +25,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from ._arguments import check_bool, check_int, check_logger, check_path
+from ._arguments import check_bool, check_int, check_logger, check_path, check_str
 from ._files import on_whole_path
 from ._process_end import call_at_end
 from ._ranks import check_ranks, current_rank, is_chosen, world_size
@@ -445,8 +445,7 @@ def _leave_all() -> None:
 
 
 def _check_prefix(prefix: object) -> str:
-    if not isinstance(prefix, str):
-        raise TypeError(f"prefix must be a str, not {prefix!r:.100}")
-    if not prefix or "/" in prefix or "\0" in prefix:
-        raise ValueError(f"prefix must be the beginning of a file's name, not {prefix!r:.100}")
-    return prefix
+    text = check_str("prefix", prefix)
+    if not text or "/" in text or "\0" in text:
+        raise ValueError(f"prefix must be the beginning of a file's name, not {text!r:.100}")
+    return text

@@ -26,6 +26,7 @@ from contextlib import contextmanager
 from typing import Any, Self, TypeVar
 
 from . import _core
+from ._arguments import check_seconds, check_str
 from ._core import timer as timer
 from ._ranks import check_rank, current_rank, distributed
 from ._store import default_store
@@ -170,12 +171,8 @@ class TimeManager(_core.TimeRecorder):
 
 def _check(dst: int, timeout: float, tag: str) -> None:
     check_rank("dst", dst)
-    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
-        raise TypeError(f"timeout must be a number of seconds, not {timeout!r:.100}")
-    if not 0 <= timeout < float("inf"):
-        raise ValueError(f"timeout must be at least 0 and finite, not {timeout}")
-    if not isinstance(tag, str):
-        raise TypeError(f"tag must be a str, not {tag!r:.100}")
+    check_seconds("timeout", timeout, 0)
+    check_str("tag", tag)
 
 
 def _serves_store() -> bool:

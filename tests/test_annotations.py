@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from my_utils._sweep.results import COLUMNS
 
 from my_utils._out_of_memory import is_out_of_memory
+from my_utils._sweep.results import COLUMNS
 from my_utils.annotations import SweepResult, parametrize_shapes
 
 from .conftest import RunPython
@@ -317,11 +317,11 @@ def test_bad_arguments() -> None:
         ({"shapes": [1.5]}, work, TypeError, "1.5 is neither"),
         ({"shapes": [(2, -1)]}, work, ValueError, "-1 is negative"),
         ({"batch_sizes": []}, work, ValueError, "batch_sizes is empty"),
-        ({"batch_sizes": [0]}, work, ValueError, "batch_sizes: 0 is below 1"),
+        ({"batch_sizes": [0]}, work, ValueError, "each of batch_sizes must be at least 1, not 0"),
         ({"batch_sizes": 4}, work, TypeError, "batch_sizes=4"),
-        ({"shapes": [1], "warmup": -1}, work, ValueError, "warmup: -1"),
-        ({"shapes": [1], "repeats": 0}, work, ValueError, "repeats: 0"),
-        ({"shapes": [1], "repeats": True}, work, TypeError, "repeats: True"),
+        ({"shapes": [1], "warmup": -1}, work, ValueError, "warmup must be at least 0, not -1"),
+        ({"shapes": [1], "repeats": 0}, work, ValueError, "repeats must be at least 1, not 0"),
+        ({"shapes": [1], "repeats": True}, work, TypeError, "repeats must be an int, not True"),
         ({"shapes": [1], "device": "tpu"}, work, ValueError, "device='tpu': allowed are auto"),
         ({"shapes": [1], "on_error": "pass"}, work, ValueError, "on_error='pass'"),
         ({"shapes": [1]}, later, TypeError, "later is asynchronous"),

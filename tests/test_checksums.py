@@ -485,7 +485,7 @@ def test_wrong_arguments() -> None:
         ChecksumUtils.sign(torch.ones(3))
     with pytest.raises(TypeError, match=r"not Pair; pass x\._asdict\(\)"):
         ChecksumUtils.sign(Pair(1, 2))
-    with pytest.raises(TypeError, match="batched must be a bool, not int"):
+    with pytest.raises(TypeError, match="batched must be a bool, not 1"):
         ChecksumUtils.sign({}, batched=1)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"logger must be a logging\.Logger, not str"):
         ChecksumUtils.verify({}, "log")  # type: ignore[arg-type]

@@ -404,11 +404,11 @@ def test_two_processes_that_both_call_it() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"rounds": 0}, ValueError, "rounds must be above 0, not 0"),
+        ({"rounds": 0}, ValueError, "rounds must be at least 1, not 0"),
         ({"rounds": 5000}, ValueError, "rounds must be at most 4096, not 5000"),
         ({"rounds": 1.5}, TypeError, r"rounds must be an int, not 1\.5"),
         ({"timeout_s": "1"}, TypeError, "timeout_s must be a number of seconds, not '1'"),
-        ({"retries": -1}, ValueError, "retries must be an int of at least 0, not -1"),
+        ({"retries": -1}, ValueError, "retries must be at least 0, not -1"),
         ({"secret": 3}, TypeError, "secret must be bytes, a str or None, not int"),
     ],
 )

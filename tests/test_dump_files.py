@@ -151,15 +151,15 @@ def test_paths_from_the_root_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_wrong_arguments() -> None:
-    with pytest.raises(TypeError, match="enable must be True or False, not 1"):
+    with pytest.raises(TypeError, match="enable must be a bool, not 1"):
         DumpConfig(enable=1)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"image_format must be one of png, .*, not 'gif'"):
         DumpConfig(image_format="gif")
     with pytest.raises(ValueError, match="root_dir must be the path of a folder, not ''"):
         DumpConfig(root_dir="")
-    with pytest.raises(TypeError, match="max_items must be an int, not '3'"):
+    with pytest.raises(TypeError, match="max_items must be an int or None, not '3'"):
         DumpConfig(max_items="3")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="queue_bytes must be at least 1 not 0"):
+    with pytest.raises(ValueError, match="queue_bytes must be at least 1, not 0"):
         DumpConfig(queue_bytes=0)
     with pytest.raises(TypeError, match="cfg must be a DumpConfig, not 'x'"):
         UniversalDumper("x")  # type: ignore[arg-type]

@@ -301,8 +301,8 @@ def test_bad_arguments(here: Path) -> None:
         ({"metrics": "sm"}, TypeError, "metrics='sm'"),
         ({"metrics": ["count"]}, ValueError, "'count' is a column already"),
         ({"metrics": ["sm__no_such.avg"]}, NcuCsvError, "no metric 'sm__no_such.avg'"),
-        ({"top": -1}, ValueError, "top=-1"),
-        ({"top": "all"}, TypeError, "top='all'"),
+        ({"top": -1}, ValueError, "top must be at least 0, not -1"),
+        ({"top": "all"}, TypeError, "top must be an int, not 'all'"),
     ]
     for keywords, error, text in cases:
         with pytest.raises(error, match=text):

@@ -435,8 +435,8 @@ def test_one_rank(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         ({"dst": None}, TypeError, "dst must be an int"),
         ({"dst": -1}, ValueError, "dst must be at least 0"),
         ({"timeout": "1"}, TypeError, "timeout must be a number of seconds"),
-        ({"timeout": -1}, ValueError, "timeout must be at least 0"),
-        ({"timeout": float("nan")}, ValueError, "timeout must be at least 0"),
+        ({"timeout": -1}, ValueError, "timeout must be finite and at least 0, not -1"),
+        ({"timeout": float("nan")}, ValueError, "timeout must be finite and at least 0"),
         ({"tag": 3}, TypeError, "tag must be a str"),
     ],
 )

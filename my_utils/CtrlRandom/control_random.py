@@ -22,6 +22,7 @@ import threading
 from pathlib import Path
 from typing import Any, ClassVar
 
+from .._arguments import check_path
 from .._dump.form import key_name
 from .._plain_files import PlainFileError, load_plain, save_plain
 from .._ranks import check_rank, current_rank
@@ -61,11 +62,10 @@ class ControlRandom:
 
         rank: that of this process; by default of the logger, torch.distributed or the launcher.
         """
-        if not isinstance(folder, str | os.PathLike):
-            raise TypeError(f"folder must be a str or a path, not {type(folder).__name__}")
+        found = check_path("folder", folder)
         with cls._lock:
             cls._rank = None if rank is None else check_rank("rank", rank)
-            cls._folder = Path(folder)
+            cls._folder = found
             cls._database = {}
 
     @classmethod

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .._arguments import check_seconds
 from . import store as capture_store
 from .control_file import FINAL_STATES, Request, answer_path, read_answer
 from .steps import Survey, survey
@@ -64,10 +66,7 @@ def wait_for_capture(
 
     A training process that waits for itself waits in vain: its window needs its steps.
     """
-    if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float):
-        raise TypeError(f"timeout_s must be a number of seconds, not {timeout_s!r:.100}")
-    if not timeout_s >= 0:
-        raise ValueError(f"timeout_s must be at least 0, not {timeout_s}")
+    check_seconds("timeout_s", timeout_s, 0, math.inf)
     source = _Folder(os.fspath(job_log_dir(log_dir))) if store is None else _Store(store)
     ranks = source.asked(request)
     end = time.monotonic() + timeout_s

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from .. import _core
+from .._arguments import check_bool
 from .leaves import (
     KEY,
     NAME_BYTES,
@@ -177,8 +178,7 @@ class ChecksumUtils:
 
 def _sign(payload: Any, batched: bool) -> Any:
     _check_payload(payload)
-    if not isinstance(batched, bool):
-        raise TypeError(f"batched must be a bool, not {type(batched).__name__}")
+    check_bool("batched", batched)
     size = batch_size(payload) if batched else None
     leaves: Leaves = {}
     for name, value in items(payload):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
 import torch
 
-from .._arguments import check_int
+from .._arguments import check_int, check_tolerance
 from .check import OpCheck, Rules
 from .finite import Counts, is_clean, is_finding
 from .inputs import distinct_tensors
@@ -21,7 +20,7 @@ from .reference import NotComparable, OpCopy, Reference
 from .summary import OpSummary
 from .views import check_view
 
-__all__ = ["CompareError", "CompareWithCPU", "check_tolerance", "choose_targets"]
+__all__ = ["CompareError", "CompareWithCPU", "choose_targets"]
 
 
 _STARTS = " starts to run ..."
@@ -43,16 +42,6 @@ def choose_targets(target_list: Any, target_op: Any) -> tuple[Any, str]:
     if target_op is not None:
         return target_op, "target_op"
     return target_list, "target_list"
-
-
-def check_tolerance(name: str, value: Any) -> float | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{name} must be a number or None, not {value!r:.100}")
-    if not (math.isfinite(value) and value >= 0):
-        raise ValueError(f"{name} must be finite and not negative, not {value!r}")
-    return float(value)
 
 
 class CompareWithCPU(OpMode):

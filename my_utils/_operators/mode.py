@@ -79,8 +79,9 @@ class OpMode(TorchDispatchMode):
         stacks: bool = False,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        _check_step("start_step", start_step)
-        _check_step("end_step", end_step)
+        for what, step in (("start_step", start_step), ("end_step", end_step)):
+            if step is not None:
+                check_int(what, step, or_none=True)
         check_int("every", every, 1)
         self.enabled = bool(enabled)
         self.verbose = bool(verbose)
@@ -257,11 +258,6 @@ def dump_or_say(folder: Path, plan: OpPlan, inputs: Any, outputs: Any) -> tuple[
         warn_once("op_dump", said)
         return [], said
     return files, f"inputs and outputs are in {files[0]} and {files[2]}"
-
-
-def _check_step(name: str, value: Any) -> None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-        raise TypeError(f"{name} must be an int or None, not {value!r:.100}")
 
 
 skip_dynamo(OpMode.__torch_dispatch__)

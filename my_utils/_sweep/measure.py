@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
+from .._arguments import check_int
 from .._out_of_memory import is_out_of_memory
 from .results import Shape, SweepPoint
 
@@ -155,16 +156,8 @@ def checked_batch_sizes(batch_sizes: Iterable[Any] | None) -> list[int] | None:
     if not found:
         raise ValueError("batch_sizes is empty; at least one is wanted, or None for no batches")
     for size in found:
-        checked_number("batch_sizes", size, 1)
+        check_int("each of batch_sizes", size, 1)
     return found
-
-
-def checked_number(name: str, value: Any, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name}: {value!r} is no whole number")
-    if value < least:
-        raise ValueError(f"{name}: {value} is below {least}")
-    return value
 
 
 def check_function(function: Any, names: tuple[str, ...]) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from .._arguments import check_int
 from . import _rules
 
 StrPath = str | os.PathLike[str]
@@ -50,20 +51,10 @@ def mapping(rules: Any) -> dict[str, str]:
     return dict(rules)
 
 
-def flag(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError(f"{name} must be True or False, not {value!r}")
-    return value
-
-
 def job_count(jobs: Any) -> int:
     if jobs is None:
         return len(os.sched_getaffinity(0))
-    if isinstance(jobs, bool) or not isinstance(jobs, int):
-        raise TypeError(f"jobs must be an int or None, not {jobs!r}")
-    if jobs < 1:
-        raise ValueError(f"jobs must be 1 or more, not {jobs}")
-    return jobs
+    return check_int("jobs", jobs, 1, or_none=True)
 
 
 def platform(name: Any) -> _rules.Platform:

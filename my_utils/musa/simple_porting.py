@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import _core
+from .._arguments import check_bool
 from .._files import whole_file
 from . import _porting_arguments as checked
 from . import _rules
@@ -142,9 +143,9 @@ class SimplePorting:
         given = _rules.read_mapping_dir(mapping_dir_path) if mapping_dir_path is not None else {}
         self._given = given | checked.mapping(mapping_rule)
         self._defaults = _rules.RuleSet()
-        if not checked.flag("drop_default_mapping", drop_default_mapping):
+        if not check_bool("drop_default_mapping", drop_default_mapping):
             self._defaults = _rules.load(self.platform.name)
-        self._whole_words = checked.flag("whole_words", whole_words)
+        self._whole_words = check_bool("whole_words", whole_words)
 
     def run(self, *, check: bool = False) -> PortingReport:
         """Ports the folder. With `check` nothing is written, and the report says what would be.

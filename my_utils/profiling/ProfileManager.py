@@ -25,10 +25,12 @@ True
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from .._arguments import check_int, check_seconds
 from .._tables import needed
 from .._warnings import warn_once
 from ._worker_calls import Acknowledgement, Target, call_targets, targets_of
@@ -90,13 +92,9 @@ class ProfileManager:
 
         if not isinstance(arm_method, str) or not arm_method.isidentifier():
             raise ValueError(f"arm_method must be the name of a method, not {arm_method!r:.100}")
-        if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float):
-            raise TypeError(f"timeout_s must be a number of seconds, not {timeout_s!r:.100}")
-        if not timeout_s > 0:
-            raise ValueError(f"timeout_s must be above 0, not {timeout_s}")
         self._plan = read_plan(config)
         self._arm_method = arm_method
-        self._timeout_s = float(timeout_s)
+        self._timeout_s = check_seconds("timeout_s", timeout_s, most=math.inf)
         self._logger = _logger if logger is None else logger
         self._covered_to = -1  # the last step of the window that was armed last
 
@@ -106,7 +104,7 @@ class ProfileManager:
 
     def should_capture_this_iter(self, it: int) -> bool:
         """Whether the iteration is among the chosen steps, those in a continuous window too."""
-        return self.enabled() and self._is_chosen(_check_int("it", it))
+        return self.enabled() and self._is_chosen(check_int("it", it))
 
     def build_specs_to_arm_at_iter(
         self, it: int, num_microbatches: int | None = None
@@ -141,7 +139,7 @@ class ProfileManager:
         share is called once: its whole-step windows become one, from the first function of the
         first of its roles to the last function of the last one.
         """
-        _check_int("it", it)
+        check_int("it", it)
         count = _check_microbatches(num_microbatches)
         if not isinstance(wg_by_role, Mapping):
             raise TypeError(f"wg_by_role must be a mapping, not {wg_by_role!r:.100}")
@@ -292,16 +290,10 @@ def _ranks_of(roles: Sequence[Role]) -> list[int] | None:
     return sorted(ranks)
 
 
-def _check_int(name: str, value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be an int, not {value!r:.100}")
-    return value
-
-
 def _check_microbatches(count: object) -> int | None:
     if count is None:
         return None
-    found = _check_int("num_microbatches", count)
+    found = check_int("num_microbatches", count)
     if found < 1:
         raise ValueError(f"num_microbatches must be at least 1, not {found}")
     return found

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from .._arguments import check_int
 from .._core import HookEvent
 from .._ranks import check_rank, current_rank
 
@@ -98,11 +99,8 @@ def set_position(iter: int | None, microbatch_index: int | None = None) -> None:
     """
     position = {}
     for name, value in (("iter", iter), ("microbatch_index", microbatch_index)):
-        if value is None:
-            continue
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise TypeError(f"{name} must be an int or None, not {value!r:.100}")
-        position[name] = value
+        if value is not None:
+            position[name] = check_int(name, value, or_none=True)
     _process.position = position
 
 

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import _core
+from .._arguments import check_bool, check_path
 from ._memory_history import Recording, record
 from ._torch_profile import TorchProfile, export_trace, file_name, free_path
 
@@ -83,9 +84,7 @@ class CudaProfilerBackend(CaptureBackend):
     """
 
     def __init__(self, synchronize: bool = True) -> None:
-        if not isinstance(synchronize, bool):
-            raise TypeError(f"synchronize must be a bool, not {synchronize!r:.100}")
-        self.synchronize = synchronize
+        self.synchronize = check_bool("synchronize", synchronize)
         self._warned = False
 
     def start(self) -> None:
@@ -264,8 +263,7 @@ def make_backend(
     for name in tools:
         if name not in TOOLS:
             raise ValueError(f"tool must be one of {', '.join(TOOLS)}, not {name!r:.100}")
-    if not isinstance(output_dir, str | os.PathLike):
-        raise TypeError(f"output_dir must be a path, not {output_dir!r:.100}")
+    check_path("output_dir", output_dir)
     given = {} if options is None else options
     if not isinstance(given, Mapping):
         raise TypeError(f"options must be a mapping of tools to keywords, not {given!r:.100}")
