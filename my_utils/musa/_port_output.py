@@ -106,7 +106,10 @@ class Output:
             folder = folder.parent
 
     def _is_empty(self) -> bool:
-        return self.root.is_dir() and next(os.scandir(self.root), None) is None
+        if not self.root.is_dir():
+            return False
+        with os.scandir(self.root) as entries:
+            return next(entries, None) is None
 
     def _read_marker(self) -> list[str] | None:
         try:
