@@ -96,7 +96,7 @@ class TensorBoardExporter(StageExporter):
                 self._record(wall_time=fields["wall_time"], file_version="brain.Event:2")
             self._file.write(self._events.Event(**fields).SerializeToString())
         except OSError:
-            self._file = None  # it may end in the middle of a record
+            self._end()  # it may end in the middle of a record
             raise
 
     def _new_file(self) -> Any:
@@ -109,8 +109,9 @@ class TensorBoardExporter(StageExporter):
         return self._records.RecordWriter(open(self.log_dir / name, "xb", buffering=0))
 
     def _end(self) -> None:
-        if self._file is not None:
-            self._file.close()
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
 
 
 class WandbExporter(StageExporter):

@@ -295,29 +295,31 @@ def test_secrets() -> None:
 
 def test_answers_that_were_changed() -> None:
     """A relay in between makes the other clock a second late."""
-    with ClockServer(secret=b"s") as server:
-        listener = socket.create_server(("127.0.0.1", 0))
+    with ClockServer(secret=b"s") as server, socket.create_server(("127.0.0.1", 0)) as listener:
 
         def tamper() -> None:
             near, _ = listener.accept()
-            far = socket.create_connection(server.address)
+            with near, socket.create_connection(server.address) as far:
 
-            def forward() -> None:
-                while data := near.recv(4096):
-                    far.sendall(data)
+                def forward() -> None:
+                    while data := near.recv(4096):
+                        far.sendall(data)
+                    far.shutdown(socket.SHUT_WR)
 
-            threading.Thread(target=forward, daemon=True).start()
-            while data := far.recv(4096):
-                if len(data) == 24:
-                    number = int.from_bytes(data[8:16]) + 10**9
-                    data = data[:8] + number.to_bytes(8) + data[16:]
-                near.sendall(data)
-            near.close()
+                forwarding = threading.Thread(target=forward, daemon=True)
+                forwarding.start()
+                while data := far.recv(4096):
+                    if len(data) == 24:
+                        number = int.from_bytes(data[8:16]) + 10**9
+                        data = data[:8] + number.to_bytes(8) + data[16:]
+                    near.sendall(data)
+                forwarding.join(10)
 
-        threading.Thread(target=tamper, daemon=True).start()
+        tampering = threading.Thread(target=tamper, daemon=True)
+        tampering.start()
         with pytest.raises(ClockSyncError, match="were changed"):
             measure(listener.getsockname(), secret=b"s", rounds=1)
-        listener.close()
+        tampering.join(10)
 
 
 @pytest.mark.parametrize(

@@ -208,8 +208,11 @@ def test_a_disk_that_is_full_for_a_while(tmp_path: Path, monkeypatch: pytest.Mon
     manager = TimeManager()
     exporter = TensorBoardExporter(manager, tmp_path, every_s=0.01)
     new_file = exporter._new_file
-    full = open("/dev/full", "wb", buffering=0)  # noqa: SIM115
-    monkeypatch.setattr(exporter, "_new_file", lambda: exporter._records.RecordWriter(full))
+
+    def full_disk() -> Any:
+        return exporter._records.RecordWriter(open("/dev/full", "wb", buffering=0))
+
+    monkeypatch.setattr(exporter, "_new_file", full_disk)
     manager.add("load", 1_000_000)
     exporter.step(1)
     wait_for(lambda: exporter.failed)

@@ -22,11 +22,11 @@ class FlushingFileHandler(logging.FileHandler):
     be encoded escaped. A write that fails is warned about once for each file and counted in
     `failed`; it does not raise. Thread-safe.
 
-    >>> import logging, os, tempfile
+    >>> import logging, os, pathlib, tempfile
     >>> path = os.path.join(tempfile.mkdtemp(), "run.log")
     >>> handler = FlushingFileHandler(path)
     >>> handler.emit(logging.makeLogRecord({"msg": "epoch 1"}))
-    >>> open(path).read()
+    >>> pathlib.Path(path).read_text()
     'epoch 1\\n'
     >>> handler.close()
     """

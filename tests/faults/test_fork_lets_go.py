@@ -27,14 +27,13 @@ os.waitpid(child, 0)
 
 
 def test_a_restart_takes_the_rank_over_while_a_forked_child_lives(tmp_path: Path) -> None:
-    parent = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-c", PARENT, str(tmp_path)], stdout=subprocess.PIPE, text=True
-    )
-    assert parent.stdout is not None
-    child = int(parent.stdout.readline().split()[1])
-    try:
+    ) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline().split()[1])
         parent.kill()
-        parent.wait()
+    try:
         report = _core.open_output(log_dir=tmp_path)
         _core.open_output(kind="memory")
         assert report["worker"] == 0
