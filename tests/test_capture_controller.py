@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import gc
 import logging
 import multiprocessing
 import os
@@ -11,6 +12,7 @@ import pickle
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -567,6 +569,31 @@ class TestHookEvent:
     def test_keywords_in_any_order(self) -> None:
         event = HookEvent(rank=1, role="r", profile_name="f")
         assert event == HookEvent("f", None, "r", 1)
+
+    def test_that_becomes_another_class(self) -> None:
+        class Bare(HookEvent):
+            __slots__ = ()
+
+        for number in range(100):
+            event = HookEvent("f", {"iter": number})
+            event.__class__ = Bare
+            other = Bare("g", rank=number)
+            other.__class__ = HookEvent  # type: ignore[assignment]
+            assert HookEvent("h", role="r") == HookEvent("h", role="r")
+            assert (event.meta, other.rank) == ({"iter": number}, number)
+
+    def test_in_a_cycle(self) -> None:
+        class Held:
+            pass
+
+        held = Held()
+        meta: dict[str, Any] = {}
+        event = HookEvent("f", meta)
+        meta.update(event=event, held=held)
+        gone = weakref.ref(held)
+        del held, meta, event
+        gc.collect()
+        assert gone() is None
 
     def test_subclass(self, controller: CaptureController) -> None:
         class Mine(HookEvent):

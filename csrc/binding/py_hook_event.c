@@ -9,6 +9,7 @@ struct hook_event {
     PyObject *meta;                       /* dict or None */
     PyObject *role;                       /* str or None */
     PyObject *rank;                       /* int or None */
+    struct mu_state *keeper;              /* borrowed from the module; NULL in subclasses */
 };
 
 enum { FIELDS = MU_PY_HOOK_FIELDS };
@@ -43,35 +44,30 @@ static int check_fields(PyObject *const *fields) {
 
 /* --- memory ------------------------------------------------------------------------------- */
 
-static PyObject *event_vectorcall(PyObject *type, PyObject *const *args, size_t flags,
-                                  PyObject *keywords);
-
-/* The state where freed events of this type are kept for the next ones: an event a hook lives for
- * one call, and half of its cost was malloc. NULL for subclasses, whose size is their own, and at
- * the end of the interpreter. */
-static struct mu_state *keeper_of(PyTypeObject *type) {
-    if (type->tp_vectorcall != event_vectorcall || ((PyHeapTypeObject *)type)->ht_module == NULL) {
-        return NULL;
-    }
-    return mu_state_of(((PyHeapTypeObject *)type)->ht_module);
+/* NULL at the end of the interpreter. */
+static struct mu_state *state_of(PyTypeObject *type) {
+    PyObject *module = ((PyHeapTypeObject *)type)->ht_module;
+    return module == NULL ? NULL : mu_state_of(module);
 }
 
-/* A new event without fields, not tracked yet when `*tracked` is false. `state` may be NULL. */
-static struct hook_event *allocate(struct mu_state *state, PyTypeObject *type, bool *tracked) {
-    *tracked = state == NULL || state->hook_events_free == 0;
-    if (*tracked) {
-        return (struct hook_event *)type->tp_alloc(type, 0);
+/* A new event without fields, not tracked yet. `state` may be NULL. */
+static struct hook_event *allocate(struct mu_state *state, PyTypeObject *type) {
+    if (state == NULL || state->hook_events_free == 0) {
+        return PyObject_GC_New(struct hook_event, type);
     }
     PyObject *object = state->hook_events[--state->hook_events_free];
     return (struct hook_event *)PyObject_Init(object, type);
 }
 
+/* Keeps a freed event for the next ones: an event a hook lives for one call, and half of its cost
+ * was malloc. Not that of a subclass, whose size is its own. */
 static void give_back(PyTypeObject *type, PyObject *object) {
-    struct mu_state *state = keeper_of(type);
-    if (state == NULL || state->hook_events_free == MU_PY_HOOK_EVENTS_KEPT) {
+    struct mu_state *keeper = ((struct hook_event *)object)->keeper;
+    bool stays = keeper != NULL && ((PyHeapTypeObject *)type)->ht_module != NULL;
+    if (!stays || keeper->hook_events_free == MU_PY_HOOK_EVENTS_KEPT) {
         type->tp_free(object);
     } else {
-        state->hook_events[state->hook_events_free++] = object;
+        keeper->hook_events[keeper->hook_events_free++] = object;
     }
 }
 
@@ -83,15 +79,49 @@ void mu_py_hook_events_free(struct mu_state *state) {
 
 /* --- making one --------------------------------------------------------------------------- */
 
-static PyObject *make(struct mu_state *state, PyTypeObject *type, PyObject **fields) {
-    bool tracked;
+/* Arguments in the order of the fields, with keywords as the compiler interned them: false for all
+ * others, which take the longer way. */
+static bool bind_in_order(const struct mu_state *state, PyObject *const *args, Py_ssize_t count,
+                          PyObject *keywords, PyObject **fields) {
+    Py_ssize_t named = keywords == NULL ? 0 : PyTuple_GET_SIZE(keywords);
+    Py_ssize_t given = count + named;
+    if (given < 1 || given > FIELDS) {
+        return false;
+    }
+    for (Py_ssize_t i = count; i < given; i++) {
+        if (PyTuple_GET_ITEM(keywords, i - count) != state->hook_event_names[i]) {
+            return false;
+        }
+    }
+    for (Py_ssize_t i = 0; i < FIELDS; i++) {
+        fields[i] = i < given ? args[i] : Py_None;
+    }
+    return true;
+}
+
+static int bind(PyObject *const *args, Py_ssize_t count, PyObject *keywords, PyObject **fields) {
+    if (mu_py_bind(&signature, args, count, keywords, fields) < 0) {
+        return -1;
+    }
     for (int i = 0; i < FIELDS; i++) {
         fields[i] = fields[i] == NULL ? Py_None : fields[i];
+    }
+    return 0;
+}
+
+static PyObject *event_vectorcall(PyObject *type, PyObject *const *args, size_t flags,
+                                  PyObject *keywords) {
+    struct mu_state *state = state_of((PyTypeObject *)type);
+    Py_ssize_t count = PyVectorcall_NARGS(flags);
+    PyObject *fields[FIELDS];
+    if ((state == NULL || !bind_in_order(state, args, count, keywords, fields)) &&
+        bind(args, count, keywords, fields) < 0) {
+        return NULL;
     }
     if (check_fields(fields) < 0) {
         return NULL;
     }
-    struct hook_event *self = allocate(state, type, &tracked);
+    struct hook_event *self = allocate(state, (PyTypeObject *)type);
     if (self == NULL) {
         return NULL;
     }
@@ -99,40 +129,9 @@ static PyObject *make(struct mu_state *state, PyTypeObject *type, PyObject **fie
     self->meta = Py_NewRef(fields[1]);
     self->role = Py_NewRef(fields[2]);
     self->rank = Py_NewRef(fields[3]);
-    if (!tracked) {
-        PyObject_GC_Track(self);
-    }
+    self->keeper = state;
+    PyObject_GC_Track(self);
     return (PyObject *)self;
-}
-
-/* Arguments in the order of the fields, with keywords as the compiler interned them: false for all
- * others, which take the longer way. */
-static bool bind_in_order(const struct mu_state *state, PyObject *const *args, Py_ssize_t count,
-                          PyObject *keywords, PyObject **fields) {
-    Py_ssize_t named = keywords == NULL ? 0 : PyTuple_GET_SIZE(keywords);
-    if (count + named < 1 || count + named > FIELDS) {
-        return false;
-    }
-    for (Py_ssize_t i = 0; i < FIELDS; i++) {
-        if (i >= count && i < count + named &&
-            PyTuple_GET_ITEM(keywords, i - count) != state->hook_event_names[i]) {
-            return false;
-        }
-        fields[i] = i < count + named ? args[i] : NULL;
-    }
-    return true;
-}
-
-static PyObject *event_vectorcall(PyObject *type, PyObject *const *args, size_t flags,
-                                  PyObject *keywords) {
-    struct mu_state *state = keeper_of((PyTypeObject *)type);
-    Py_ssize_t count = PyVectorcall_NARGS(flags);
-    PyObject *fields[FIELDS];
-    if ((state == NULL || !bind_in_order(state, args, count, keywords, fields)) &&
-        mu_py_bind(&signature, args, count, keywords, fields) < 0) {
-        return NULL;
-    }
-    return make(state, (PyTypeObject *)type, fields);
 }
 
 /* For subclasses, which have no vectorcall, and may have an __init__ of their own, as those have
@@ -278,10 +277,6 @@ static PyType_Spec event_spec = {
 };
 
 /* --- reading one -------------------------------------------------------------------------- */
-
-bool mu_py_is_hook_event(const struct mu_state *state, PyObject *object) {
-    return PyObject_TypeCheck(object, state->hook_event_type);
-}
 
 static int text_of(PyObject *value, const char *name, struct mu_capture_text *out) {
     struct mu_py_text text;

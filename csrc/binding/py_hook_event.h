@@ -6,7 +6,9 @@
 #include "state.h"
 
 /* Whether `object` is one, or of a subclass. */
-bool mu_py_is_hook_event(const struct mu_state *state, PyObject *object);
+static inline bool mu_py_is_hook_event(const struct mu_state *state, PyObject *object) {
+    return PyObject_TypeCheck(object, state->hook_event_type);
+}
 
 /* The name alone; borrowed from the event. 0, or -1 with TypeError. */
 int mu_py_hook_name(PyObject *event, struct mu_capture_text *name);
