@@ -1,6 +1,7 @@
 #include "args.h"
 
 #include <math.h>
+#include <stdbool.h>
 #include <string.h>
 
 static int wrong_type(const char *name, const char *allowed, PyObject *value) {
@@ -26,10 +27,11 @@ int mu_py_utf8(PyObject *value, const char *name, struct mu_py_text *out) {
 }
 
 int mu_py_int64_in(PyObject *value, const char *name, int64_t low, int64_t high, int64_t *out) {
-    if (PyBool_Check(value) || !PyIndex_Check(value)) {
+    bool plain = PyLong_CheckExact(value);
+    if (!plain && (PyBool_Check(value) || !PyIndex_Check(value))) {
         return wrong_type(name, "int", value);
     }
-    PyObject *number = PyNumber_Index(value);
+    PyObject *number = plain ? Py_NewRef(value) : PyNumber_Index(value);
     if (number == NULL) {
         return -1;
     }
