@@ -60,7 +60,7 @@ class Grid:
             "FROM cells GROUP BY rank, step",
             start=self.start_ns,
         )
-        begins, ends = self._matrices(columns, ("begin_ns", "end_ns"))
+        (begins,), (ends,) = self._matrices(columns, ("begin_ns", "end_ns"))
         return begins, ends
 
     def step_ns(self) -> Matrix:
@@ -86,32 +86,34 @@ class Grid:
 
     def _read_in(self, path: int) -> None:
         """All stages at once where they fit, which is much quicker than one after another."""
-        if len(self.paths) * len(self.ranks) * len(self.steps) <= KEPT_CELLS:
-            cells = self._cells.columns(_OF_ALL, start=self.start_ns)
-            order = np.argsort(cells["path"], kind="stable")
-            ends = np.searchsorted(cells["path"][order], list(self.paths), side="right")
-            begins = np.searchsorted(cells["path"][order], list(self.paths))
-            for one, first, last in zip(self.paths, begins, ends, strict=True):
-                rows = order[first:last]
-                self._keep(one, {name: column[rows] for name, column in cells.items()})
+        size = len(self.ranks) * len(self.steps)
+        if len(self.paths) * size <= KEPT_CELLS:
+            self._keep(sorted(self.paths), self._cells.columns(_OF_ALL, start=self.start_ns))
             return
-        if len(self._read) * len(self.ranks) * len(self.steps) > KEPT_CELLS:
+        if len(self._read) * size > KEPT_CELLS:
             self._read.clear()
-        self._keep(path, self._cells.columns(_OF_A_PATH, start=self.start_ns, path=path))
+        self._keep([path], self._cells.columns(_OF_A_PATH, start=self.start_ns, path=path))
 
-    def _keep(self, path: int, cells: Columns) -> None:
-        self._read[path] = dict(zip(QUANTITIES, self._matrices(cells, QUANTITIES), strict=True))
+    def _keep(self, paths: list[int], cells: Columns) -> None:
+        at = np.searchsorted(paths, cells["path"])
+        stacks = self._matrices(cells, QUANTITIES, len(paths), at)
+        for number, path in enumerate(paths):
+            matrices = (stack[number] for stack in stacks)
+            self._read[path] = dict(zip(QUANTITIES, matrices, strict=True))
 
-    def _matrices(self, cells: Columns, columns: Sequence[str]) -> list[Matrix]:
-        shape = (len(self.ranks), len(self.steps))
+    def _matrices(
+        self, cells: Columns, columns: Sequence[str], count: int = 1, at: Any = 0
+    ) -> list[npt.NDArray[np.float64]]:
+        """Of each column `count` matrices; `at`: into which of them each cell goes."""
+        shape = (count, len(self.ranks), len(self.steps))
         rows = np.searchsorted(self.ranks, cells["rank"])
-        places = np.ravel_multi_index((rows, np.searchsorted(self.steps, cells["step"])), shape)
+        places = np.ravel_multi_index((at, rows, np.searchsorted(self.steps, cells["step"])), shape)
         found = []
         for name in columns:
-            matrix = np.full(shape, np.nan)
-            matrix.ravel()[places] = cells[name]
-            matrix.flags.writeable = False
-            found.append(matrix)
+            stack = np.full(shape, np.nan)
+            stack.ravel()[places] = cells[name]
+            stack.flags.writeable = False
+            found.append(stack)
         return found
 
     def over_peers(self, matrix: Matrix) -> Matrix:
