@@ -250,15 +250,15 @@ def _analyze(paths: Sequence[str | os.PathLike[str]], options: Options) -> Repor
         for ranks in batches(file_sets, options.steps or EVER, options.parquet):
             cells.add(ranks)
             facts.update((one.facts.rank, one.facts) for one in ranks)
-        older = leave_out_older_runs(cells, facts)
-        problems += problems_of(cells, facts, options.ranks, older)
         return _report(cells, facts, problems, options)
 
 
 def _report(
     cells: Cells, facts: dict[int, RankFacts], problems: list[str], options: Options
 ) -> Report:
+    older = leave_out_older_runs(cells, facts)
     grid = Grid(cells, {r: one.groups.get("pp", 0) for r, one in facts.items()}, options.warmup)
+    problems = problems + problems_of(grid, facts, options.ranks, older)
     if not grid.paths:
         raise ReportError("\n".join([*problems, "no stage has ended in these files"]))
     offsets = clock_offsets(grid)

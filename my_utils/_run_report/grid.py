@@ -28,6 +28,9 @@ SELECT path, rank, step, total_ns, self_ns, begin_ns - $start AS begin_ns,
 FROM cells
 """
 _OF_A_PATH = f"{_OF_ALL} WHERE path = $path"
+_OF_WHOLE_STEPS = """
+SELECT rank, step, min(begin_ns) AS begin_ns, max(end_ns) AS end_ns FROM cells GROUP BY rank, step
+"""
 
 
 class Grid:
@@ -42,30 +45,26 @@ class Grid:
         self._cells = cells
         self._read: dict[int, dict[str, Matrix]] = {}  # of the paths read lately
         self.paths = cells.names()
-        self.ranks: Integers = self._column("SELECT DISTINCT rank FROM cells ORDER BY 1")
-        self.steps: Integers = self._column("SELECT DISTINCT step FROM cells ORDER BY 1")
+        whole = cells.columns(_OF_WHOLE_STEPS)
+        self.ranks: Integers = np.unique(whole["rank"]).astype("i8")
+        self.steps: Integers = np.unique(whole["step"])
         self.peers = np.array([peers[rank] for rank in self.ranks.tolist()])
-        start = self._column("SELECT coalesce(min(begin_ns), 0) FROM cells")
-        self.start_ns = int(start[0])
-        self.begins, self.ends = self._whole_steps()
+        self._start_ns = int(whole["begin_ns"].min(initial=np.iinfo("i8").max))
+        for name in ("begin_ns", "end_ns"):
+            whole[name] = whole[name] - self._start_ns
+        (self.begins,), (self.ends,) = self._matrices(whole, ("begin_ns", "end_ns"))
         self.warmup = _warmup_of(self.step_ns()) if warmup is None else min(warmup, len(self.steps))
-
-    def _column(self, sql: str) -> Any:
-        (column,) = self._cells.columns(sql).values()
-        return column.astype("i8")
-
-    def _whole_steps(self) -> tuple[Matrix, Matrix]:
-        columns = self._cells.columns(
-            "SELECT rank, step, min(begin_ns) - $start AS begin_ns, max(end_ns) - $start AS end_ns "
-            "FROM cells GROUP BY rank, step",
-            start=self.start_ns,
-        )
-        (begins,), (ends,) = self._matrices(columns, ("begin_ns", "end_ns"))
-        return begins, ends
 
     def step_ns(self) -> Matrix:
         """From the first begin to the last end of each step on each rank; NaN where it has none."""
-        return self.ends - self.begins
+        took: Matrix = self.ends - self.begins
+        return took
+
+    def last_steps(self) -> Integers:
+        """The last step of each rank."""
+        last = np.where(np.isfinite(self.ends), np.arange(len(self.steps)), 0).max(1, initial=0)
+        steps: Integers = self.steps[last]
+        return steps
 
     def middle_step_ns(self) -> float:
         """The median of what a step took a rank, without the warm-up; NaN where that is all."""
@@ -88,11 +87,11 @@ class Grid:
         """All stages at once where they fit, which is much quicker than one after another."""
         size = len(self.ranks) * len(self.steps)
         if len(self.paths) * size <= KEPT_CELLS:
-            self._keep(sorted(self.paths), self._cells.columns(_OF_ALL, start=self.start_ns))
+            self._keep(sorted(self.paths), self._cells.columns(_OF_ALL, start=self._start_ns))
             return
         if len(self._read) * size > KEPT_CELLS:
             self._read.clear()
-        self._keep([path], self._cells.columns(_OF_A_PATH, start=self.start_ns, path=path))
+        self._keep([path], self._cells.columns(_OF_A_PATH, start=self._start_ns, path=path))
 
     def _keep(self, paths: list[int], cells: Columns) -> None:
         at = np.searchsorted(paths, cells["path"])

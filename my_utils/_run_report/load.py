@@ -12,6 +12,7 @@ import numpy as np
 
 from .._trace.inputs import FileSet
 from .cells import Cells
+from .grid import Grid
 from .parquet import write_parquet
 from .ranks import RankFacts, read_rank
 from .reduce import ReducedRank, reduce_rank
@@ -67,17 +68,15 @@ def leave_out_older_runs(cells: Cells, facts: dict[int, RankFacts]) -> list[int]
 
 
 def problems_of(
-    cells: Cells, facts: dict[int, RankFacts], ranks: set[int] | None, older: list[int]
+    grid: Grid, facts: dict[int, RankFacts], ranks: set[int] | None, older: list[int]
 ) -> list[str]:
     """Ranks without files, of an older run, cut short, with damaged rows or lost records. ranks:
     that were asked for. older: that were left out."""
     problems = _missing(facts, ranks)
     if older:
         problems.append(f"{_named(older)} left out: nothing of the last run is in their files")
-    last = _last_steps(cells)
-    end = max(last.values(), default=0)
-    stopped = sorted(rank for rank, step in last.items() if step < end)
-    if stopped:
+    if stopped := grid.ranks[grid.last_steps() < grid.steps[-1:]].tolist():
+        end = grid.steps[-1]
         problems.append(f"{_named(stopped)} ended before step {end}, the last of the run")
     for rank, one in sorted(facts.items()):
         problems.extend(f"rank {rank}: {error}" for error in one.errors)
@@ -100,11 +99,6 @@ def _missing(facts: dict[int, RankFacts], ranks: set[int] | None) -> list[str]:
     missing = (rank for rank in wanted if rank not in facts)  # a damaged size may be any
     shown = list(itertools.islice(missing, NAMED_AT_MOST))
     return [f"{_named(shown, count)} without files"] if shown else []
-
-
-def _last_steps(cells: Cells) -> dict[int, int]:
-    frame = cells.query("SELECT rank, max(step) AS step FROM cells GROUP BY rank")
-    return dict(zip(frame["rank"].tolist(), frame["step"].tolist(), strict=True))
 
 
 def _named(ranks: Sequence[int], count: int | None = None) -> str:

@@ -69,7 +69,6 @@ def rank_table(
     """A row a rank: what it is, how long its steps take, what it waited and made others wait."""
     pandas = needed("pandas", PURPOSE, "report")
     waited, cost = _waits_of_ranks(grid, segments, offsets)
-    steps_after_last = np.isfinite(grid.ends)[:, ::-1].argmax(1)
     known = [facts[rank] for rank in grid.ranks.tolist()]
     places = [one.groups for one in known]
     columns: dict[str, Any] = {"rank": grid.ranks, "host": [one.host for one in known]}
@@ -79,7 +78,7 @@ def rank_table(
         "step_ms": middle_of(grid.step_ns()[:, grid.warmup :], 1) * 1e-6,
         "waited_s": waited * 1e-9,
         "cost_s": cost * 1e-9,
-        "last_step": grid.steps[-1 - steps_after_last],
+        "last_step": grid.last_steps(),
     }
     for name in ("rows", "bad_rows", "dropped", "open", "attempts"):
         columns[name] = [getattr(one, name) for one in known]
