@@ -19,7 +19,8 @@ from .reduce import ReducedRank, reduce_rank
 
 __all__ = ["EVER", "in_batches", "leave_out_older_runs", "problems_of", "reduced_ranks"]
 
-BATCH = 16  # ranks that go into the database at once
+# That go into the database together, 35 MB. It copies what is left over of whole groups of 122,880.
+CELLS_AT_ONCE = 4 * 122_880
 EVER = (-(2**63), 2**63 - 1)
 NAMED_AT_MOST = 20
 
@@ -28,8 +29,15 @@ def in_batches(
     file_sets: Sequence[FileSet], steps: tuple[int, int], parquet: str | None
 ) -> Iterator[list[ReducedRank]]:
     """The reduced ranks in order, some at a time."""
-    ranks = reduced_ranks(file_sets, steps, parquet)
-    while batch := list(itertools.islice(ranks, BATCH)):
+    batch: list[ReducedRank] = []
+    cells = 0
+    for rank in reduced_ranks(file_sets, steps, parquet):
+        batch.append(rank)
+        cells += len(rank.cells["path"])
+        if cells >= CELLS_AT_ONCE:
+            yield batch
+            batch, cells = [], 0
+    if batch:
         yield batch
 
 
