@@ -76,10 +76,10 @@ static int take_pair(struct mu_metadata *metadata, struct mu_span key, struct mu
     return 1;
 }
 
-/* Digits from `at` on; `value` is theirs when there are at most 18. */
+/* Digits from `at` on; `value` goes on with them as long as there are at most 18. */
 static inline size_t read_digits(const char *at, const char *end, uint64_t *value) {
     const char *first = at;
-    for (*value = 0; at < end && (unsigned)(*at - '0') <= 9; at++) {
+    for (; at < end && (unsigned)(*at - '0') <= 9; at++) {
         *value = *value * 10 + (unsigned)(*at - '0');
     }
     return (size_t)(at - first);
@@ -87,10 +87,11 @@ static inline size_t read_digits(const char *at, const char *end, uint64_t *valu
 
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
 
-/* The same, up to seven digits at once. `before` bytes may be read in front of `at`. */
+/* The same from 0 on, eight digits at once. `before` bytes may be read in front of `at`. */
 static inline size_t read_number(const char *at, const char *end, size_t before, uint64_t *value) {
     size_t left = (size_t)(end - at);
     uint64_t word;
+    *value = 0;
     if (left >= 8) {
         memcpy(&word, at, 8);
     } else if (left > 0 && left + before >= 8) {
@@ -100,17 +101,18 @@ static inline size_t read_number(const char *at, const char *end, size_t before,
         return read_digits(at, end, value);
     }
     unsigned count = mu_digits_in_word(word);
-    if (count == 0 || count == 8) {
-        return read_digits(at, end, value);
+    if (count == 0) {
+        return 0;
     }
     *value = mu_digits_of_word(word << 8 * (8 - count));
-    return count;
+    return count < 8 ? count : 8 + read_digits(at + 8, end, value);
 }
 
 #else
 
 static inline size_t read_number(const char *at, const char *end, size_t before, uint64_t *value) {
     (void)before;
+    *value = 0;
     return read_digits(at, end, value);
 }
 
