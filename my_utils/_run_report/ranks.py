@@ -155,6 +155,8 @@ def _last_run(stages: Columns) -> tuple[Columns, int]:
     step or before it is another run.
     """
     attempts = stages["attempt"]
+    if not len(attempts) or attempts.min() == attempts.max():
+        return stages, 0
     older, last, first = 0, 0, None
     for attempt in np.unique(attempts):
         step = stages["step"][attempts == attempt].min()
