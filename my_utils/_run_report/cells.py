@@ -107,10 +107,11 @@ class Cells:
 
     def names(self) -> dict[int, str]:
         """The names of the paths that have cells, by their numbers, in the order of the names."""
-        frame = self.query(
-            "SELECT path, name FROM paths WHERE path IN (SELECT path FROM cells) ORDER BY name"
+        return dict(
+            self.connection.execute(
+                "SELECT path, name FROM paths SEMI JOIN durations USING (path) ORDER BY name"
+            ).fetchall()
         )
-        return dict(zip(frame["path"].tolist(), frame["name"].tolist(), strict=True))
 
 
 @contextlib.contextmanager

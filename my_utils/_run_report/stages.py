@@ -71,7 +71,9 @@ def stage_table(cells: Cells, grid: Grid, segments: Segments) -> pd.DataFrame:
 def stages_by_rank(cells: Cells) -> pd.DataFrame:
     """rank, stage, count, total_s, self_s and mean_ms of a single run; sorted."""
     return cells.query(
-        "SELECT rank, name AS stage, sum(count)::BIGINT AS count, sum(total_ns) * 1e-9 AS total_s, "
-        "sum(self_ns) * 1e-9 AS self_s, sum(total_ns) / sum(count) * 1e-6 AS mean_ms "
-        "FROM cells JOIN paths USING (path) GROUP BY rank, name ORDER BY rank, name"
+        "SELECT rank, name AS stage, count::BIGINT AS count, total_ns * 1e-9 AS total_s, "
+        "self_ns * 1e-9 AS self_s, total_ns / count * 1e-6 AS mean_ms "
+        "FROM (SELECT rank, path, sum(count) AS count, sum(total_ns) AS total_ns, "
+        "sum(self_ns) AS self_ns FROM cells GROUP BY rank, path) "
+        "JOIN paths USING (path) ORDER BY rank, name"
     )
