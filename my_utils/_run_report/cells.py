@@ -68,7 +68,11 @@ class Cells:
         """Adds some ranks; many at once are quicker."""
         for table in ("cells", "durations"):
             parts = [self._numbered(rank, getattr(rank, table)) for rank in ranks]
-            rows = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+            # In one array, which is large enough for huge pages where columns are not.
+            columns = np.empty((len(parts[0]), sum(len(part["path"]) for part in parts)), "i8")
+            rows = dict(zip(parts[0], columns, strict=True))
+            for name, column in rows.items():
+                np.concatenate([part[name] for part in parts], out=column)
             self.connection.register("part", rows)
             self.connection.execute(f"INSERT INTO {table} BY NAME SELECT * FROM part")
             self.connection.unregister("part")

@@ -97,22 +97,20 @@ class Grid:
         at = np.searchsorted(paths, cells["path"])
         stacks = self._matrices(cells, QUANTITIES, len(paths), at)
         for number, path in enumerate(paths):
-            matrices = (stack[number] for stack in stacks)
-            self._read[path] = dict(zip(QUANTITIES, matrices, strict=True))
+            self._read[path] = dict(zip(QUANTITIES, stacks[:, number], strict=True))
 
     def _matrices(
         self, cells: Columns, columns: Sequence[str], count: int = 1, at: Any = 0
-    ) -> list[npt.NDArray[np.float64]]:
-        """Of each column `count` matrices; `at`: into which of them each cell goes."""
+    ) -> Matrix:
+        """Of each column `count` matrices; `at`: into which of them each cell goes. All in one
+        array, which is large enough for huge pages."""
         shape = (count, len(self.ranks), len(self.steps))
         rows = np.searchsorted(self.ranks, cells["rank"])
         places = np.ravel_multi_index((at, rows, np.searchsorted(self.steps, cells["step"])), shape)
-        found = []
-        for name in columns:
-            stack = np.full(shape, np.nan)
+        found = np.full((len(columns), *shape), np.nan)
+        for name, stack in zip(columns, found, strict=True):
             stack.ravel()[places] = cells[name]
-            stack.flags.writeable = False
-            found.append(stack)
+        found.flags.writeable = False
         return found
 
     def over_peers(self, matrix: Matrix) -> Matrix:
