@@ -24,6 +24,9 @@ GAP = "  "
 def needed(package: str, purpose: str, extra: str = "profiling") -> Any:
     """The module `package`, or an ImportError that says how to install it and what needs it."""
     try:
+        # The import of a submodule locks it before its parent, and another thread that imports
+        # the parent locks them the other way round: one of them would see half a module.
+        importlib.import_module(package.partition(".")[0])
         return importlib.import_module(package)
     except ImportError as error:
         raise ImportError(

@@ -76,7 +76,7 @@ class DumpConfig:
     'png'
     >>> DumpConfig(max_items=0)
     Traceback (most recent call last):
-    ValueError: max_items must be at least 1, or None for no limit, not 0
+    ValueError: max_items must be at least 1, not 0
     """
 
     root_dir: str | os.PathLike[str] = DEFAULT_ROOT

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from .process_state import differences, process_state
 from .profile_rows import Profile
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -43,6 +44,15 @@ def plain_environment() -> None:
         os.environ.pop(name, None)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what runs behind it
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def nothing_is_left(plain_environment: None) -> Iterator[None]:
+    """The tests of a file leave the process as they found it: which files share one is chance."""
+    before = process_state()
+    yield
+    left = differences(before, process_state())
+    assert not left, f"left in the process: {left}"
 
 
 @pytest.fixture

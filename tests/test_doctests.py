@@ -11,6 +11,7 @@ import pytest
 
 import my_utils
 from my_utils.logger import GlobalLogger
+from my_utils.profiling.capture_controller import set_default_controller
 
 MODULES = sorted(
     module.name
@@ -23,6 +24,7 @@ MODULES = sorted(
 def test_examples_of(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     result = doctest.testmod(importlib.import_module(name))
+    set_default_controller(None)
     GlobalLogger().close()
     # Events that the examples logged without a setup would join the next one's.
     GlobalLogger().setup(tmp_path / "left", rank=0, world_size=1, console=False)
