@@ -1,4 +1,5 @@
 #include "replace_names.h"
+#include "id_map.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
@@ -13,15 +14,6 @@ struct tally {
     size_t mask; /* slots - 1, all ones */
 };
 
-/* FNV-1a, which is quick enough for names: G. Fowler, L. C. Noll, K.-P. Vo. */
-static uint64_t hash_of(const char *bytes, size_t length) {
-    uint64_t hash = 0xcbf29ce484222325u;
-    for (size_t i = 0; i < length; i++) {
-        hash = (hash ^ (unsigned char)bytes[i]) * 0x100000001b3u;
-    }
-    return hash ^ hash >> 32;
-}
-
 static bool is_same(const char *text, struct mu_replace_span a, struct mu_replace_span b) {
     size_t length = a.end - a.start;
     return length == b.end - b.start && memcmp(text + a.start, text + b.start, length) == 0;
@@ -29,7 +21,7 @@ static bool is_same(const char *text, struct mu_replace_span a, struct mu_replac
 
 /* The slot of a name, or the free one that it is to get. */
 static size_t *slot_of(const struct tally *tally, struct mu_replace_span span) {
-    size_t at = hash_of(tally->text + span.start, span.end - span.start) & tally->mask;
+    size_t at = mu_hash_bytes(tally->text + span.start, span.end - span.start) & tally->mask;
     while (tally->slots[at] != 0 &&
            !is_same(tally->text, tally->names[tally->slots[at] - 1].span, span)) {
         at = (at + 1) & tally->mask;
