@@ -3,7 +3,8 @@
  * Of all matches the leftmost is found, and of those that begin there the longest. An automaton of
  * whole names matches a pattern only where it does not begin or end inside a name; a name is a run
  * of ASCII letters, digits and underscores. There a pattern may also be a watch: it matches the
- * beginning of a longer name, and the match is the whole of that name.
+ * beginning of a longer name, and the match is the whole of that name. There too the automaton goes
+ * from its root over a whole name at once, by a table of the names that the patterns begin with.
  *
  * An automaton does not change once it is made; any number of threads may search with it at a time.
  * Sources: A. Aho, M. Corasick, Efficient string matching, CACM 18 (1975); J. Aoe, An efficient
@@ -16,6 +17,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "aho_corasick_names.h"
 #include "aho_corasick_starts.h"
 #include "error.h"
 
@@ -31,6 +33,7 @@ struct mu_ac_pattern {
 struct mu_ac_match {
     size_t start, end;
     uint32_t pattern; /* its number in the list */
+    bool is_watch;
 };
 
 /* One place of the double array: the child of a state by a byte stands at `base ^ byte`, and is
@@ -58,9 +61,11 @@ struct mu_ac {
     struct mu_ac_state *states; /* owned, one a cell */
     uint32_t cell_count;
     bool whole;
-    bool *is_watch; /* owned, one a pattern */
     struct mu_ac_starts starts;
     mu_ac_next_start *next_start; /* of them */
+    mu_ac_name_end *name_end;
+    struct mu_ac_names names; /* that patterns are or begin with; among whole names only */
+    uint32_t watch_depth;     /* of the longest watch that lies within a name */
 };
 
 /* Of equal patterns the first counts; a watch equals no other pattern. What was made must be given

@@ -317,24 +317,53 @@ static int check_patterns(const struct mu_ac_pattern *patterns, size_t count, bo
     return MU_OK;
 }
 
-static int copy_watches(struct mu_ac *ac, const struct mu_ac_pattern *patterns, size_t count,
-                        struct mu_error *err) {
-    ac->is_watch = calloc(count + 1, sizeof(*ac->is_watch));
-    if (ac->is_watch == NULL) {
-        return no_memory(err);
-    }
-    for (size_t i = 0; i < count; i++) {
-        ac->is_watch[i] = patterns[i].is_watch;
-    }
-    return MU_OK;
-}
-
 static void note_starts(struct mu_ac *ac, const struct mu_ac_pattern *patterns, size_t count) {
     mu_ac_starts_init(&ac->starts, ac->whole);
     for (size_t i = 0; i < count; i++) {
         mu_ac_starts_add(&ac->starts, patterns[i].bytes, patterns[i].length);
     }
     ac->next_start = mu_ac_next_start_best();
+    ac->name_end = mu_ac_name_end_best();
+}
+
+/* --- names --- */
+
+/* Of the name that a pattern begins with; 0: of none. */
+static size_t length_of_name(const struct mu_ac_pattern *pattern) {
+    return mu_ac_name_end_portable((const unsigned char *)pattern->bytes, 0, pattern->length);
+}
+
+static uint32_t state_of(const struct mu_ac *ac, const char *bytes, size_t length) {
+    uint32_t state = 0;
+    for (size_t i = 0; i < length; i++) {
+        state = ac->cells[state].base ^ (unsigned char)bytes[i];
+    }
+    return state;
+}
+
+static void note_name(struct mu_ac *ac, const struct mu_ac_pattern *pattern) {
+    size_t length = length_of_name(pattern);
+    if (pattern->is_watch && length == pattern->length) {
+        ac->watch_depth = length > ac->watch_depth ? (uint32_t)length : ac->watch_depth;
+    } else if (length > 0) {
+        struct mu_ac_name *name = mu_ac_names_add(&ac->names, pattern->bytes, length);
+        uint32_t state = state_of(ac, pattern->bytes, length);
+        name->pattern = ac->states[state].pattern;
+        name->state = length < pattern->length ? state : name->state;
+    }
+}
+
+static int note_names(struct mu_ac *ac, const struct mu_ac_pattern *patterns, size_t count,
+                      struct mu_error *err) {
+    size_t bytes = 0;
+    for (size_t i = 0; i < count; i++) {
+        bytes += length_of_name(&patterns[i]);
+    }
+    int code = mu_ac_names_init(&ac->names, count, bytes, err);
+    for (size_t i = 0; code == MU_OK && i < count; i++) {
+        note_name(ac, &patterns[i]);
+    }
+    return code;
 }
 
 int mu_ac_init(struct mu_ac *ac, const struct mu_ac_pattern *patterns, size_t count, bool whole,
@@ -351,10 +380,8 @@ int mu_ac_init(struct mu_ac *ac, const struct mu_ac_pattern *patterns, size_t co
     free(builder.next_free);
     free(builder.previous_free);
     if (code == MU_OK) {
-        code = copy_watches(ac, patterns, count, err);
-    }
-    if (code == MU_OK) {
         note_starts(ac, patterns, count);
+        code = whole ? note_names(ac, patterns, count, err) : MU_OK;
     }
     return code;
 }
@@ -362,6 +389,6 @@ int mu_ac_init(struct mu_ac *ac, const struct mu_ac_pattern *patterns, size_t co
 void mu_ac_reset(struct mu_ac *ac) {
     free(ac->cells);
     free(ac->states);
-    free(ac->is_watch);
+    mu_ac_names_reset(&ac->names);
     *ac = (struct mu_ac){0};
 }

@@ -42,6 +42,13 @@ size_t mu_ac_next_start_portable(const struct mu_ac_starts *starts, const unsign
     return at;
 }
 
+size_t mu_ac_name_end_portable(const unsigned char *text, size_t at, size_t limit) {
+    while (at < limit && mu_is_name_byte(text[at])) {
+        at++;
+    }
+    return at;
+}
+
 mu_ac_next_start *mu_ac_next_start_best(void) {
 #if defined(__x86_64__)
     if (__builtin_cpu_supports("avx2")) {
@@ -49,4 +56,13 @@ mu_ac_next_start *mu_ac_next_start_best(void) {
     }
 #endif
     return mu_ac_next_start_portable;
+}
+
+mu_ac_name_end *mu_ac_name_end_best(void) {
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx2")) {
+        return mu_ac_name_end_avx2;
+    }
+#endif
+    return mu_ac_name_end_portable;
 }

@@ -1,4 +1,5 @@
-/* The places of a text where a pattern may begin, so that an automaton looks at no others.
+/* The places of a text where a pattern may begin, so that an automaton looks at no others; and
+ * where names end.
  *
  * The patterns are dealt into eight buckets by their first byte; a place is a start when its next
  * three bytes have a bucket in common. Among whole names it is none inside a name. A start may be a
@@ -30,8 +31,15 @@ typedef size_t mu_ac_next_start(const struct mu_ac_starts *starts, const unsigne
 mu_ac_next_start mu_ac_next_start_portable;
 mu_ac_next_start mu_ac_next_start_avx2;
 
-/* The quickest one that this processor has. */
+/* The first byte in [at, limit) of `text` that is none of a name, or `limit`. */
+typedef size_t mu_ac_name_end(const unsigned char *text, size_t at, size_t limit);
+
+mu_ac_name_end mu_ac_name_end_portable;
+mu_ac_name_end mu_ac_name_end_avx2;
+
+/* The quickest ones that this processor has. */
 mu_ac_next_start *mu_ac_next_start_best(void);
+mu_ac_name_end *mu_ac_name_end_best(void);
 
 void mu_ac_starts_init(struct mu_ac_starts *starts, bool whole);
 

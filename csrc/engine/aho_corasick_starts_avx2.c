@@ -61,3 +61,13 @@ size_t mu_ac_next_start_avx2(const struct mu_ac_starts *starts, const unsigned c
     }
     return mu_ac_next_start_portable(starts, text, at, limit);
 }
+
+size_t mu_ac_name_end_avx2(const unsigned char *text, size_t at, size_t limit) {
+    for (; limit - at >= BLOCK; at += BLOCK) {
+        uint32_t others = ~names_in(text + at);
+        if (others != 0) {
+            return at + (size_t)__builtin_ctz(others);
+        }
+    }
+    return mu_ac_name_end_portable(text, at, limit);
+}

@@ -161,7 +161,7 @@ static int watch(struct run *run, const struct mu_ac_match *match) {
 
 static int insert(struct run *run, const struct tier *tier, const struct mu_ac_match *match) {
     const struct insertion *insertion = &tier->insertions[match->pattern];
-    if (tier->ac.is_watch[match->pattern]) {
+    if (match->is_watch) {
         return watch(run, match);
     }
     if (!insertion->changes) {

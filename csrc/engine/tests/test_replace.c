@@ -85,6 +85,49 @@ static void test_watches(void) {
     CHECK_INT(watched, 1);
 }
 
+/* Names that fill blocks of the AVX2 search, and rules that go on behind a name. */
+static void test_long_names(void) {
+    static const struct mu_replace_rule rules[] = {
+        RULE("a_name_of_thirty_two_letters_abc", "n32"),
+        RULE("a_name_of_thirty_two_letters_abc_and_of_33_more_of_them_up_to_65_", "n65"),
+        RULE("a_name_of_thirty_two_letters_abc.x", "x"),
+        RULE("space::a_name_of_thirty_two_letters_abc", "in_space"),
+        RULE("space", "room"),
+        WATCH("a_name"),
+        WATCH("a_name_of_thirty_two_letters"),
+        WATCH("space::a_name"),
+    };
+    const struct mu_replace_tier tier[] = {TIER(rules, true)};
+    uint64_t watched;
+    check_replaced(tier, 1, "(a_name_of_thirty_two_letters_abc) ................................",
+                   "(n32) ................................");
+    check_replaced(tier, 1, "a_name_of_thirty_two_letters_abc", "n32");
+    check_replaced(tier, 1, "a_name_of_thirty_two_letters_abc_and_of_33_more_of_them_up_to_65_+",
+                   "n65+");
+    check_replaced(tier, 1, "a_name_of_thirty_two_letters_abc.x a_name_of_thirty_two_letters_abc.y",
+                   "x n32.y");
+    check_replaced(tier, 1, "space::a_name_of_thirty_two_letters_abc space::space space",
+                   "in_space room::room room");
+    free(replaced(tier, 1,
+                  "a_name a_names a_name_of_thirty_two_letters a_name_of_thirty_two_letters_ab "
+                  "a_name_of_thirty_two_letters_abc_and_of_33_more_of_them_up_to_65_ of_a_name "
+                  "space::a_name_of_thirty_two_letters_abcd spaces::a_name.a_name_",
+                  &watched));
+    CHECK_INT(watched, 5);
+}
+
+/* What an earlier tier takes out of a name leaves no rest that is a name. */
+static void test_names_cut_by_an_earlier_tier(void) {
+    const struct mu_replace_rule part[] = {RULE("Async", "Later"), RULE("Cut", "")};
+    const struct mu_replace_tier tiers[] = {TIER(part, false), TIER(names, true)};
+    uint64_t watched;
+    check_replaced(tiers, 2, "cudaMallocCut Cutcuda CutcudaMalloc cudaMallocCut",
+                   "cudaMalloc cuda cudaMalloc cudaMalloc");
+    check_replaced(tiers, 2, "at::cudaCut cudaMalloc", "at::cuda musaMalloc");
+    free(replaced(tiers, 2, "cudaFreeCut cudaFree_ Cutcuda_", &watched));
+    CHECK_INT(watched, 1);
+}
+
 static void test_names_that_were_watched(void) {
     const struct mu_replace_tier tier = TIER(names, true);
     const char text[] = "cudaFree\ncudaGet cudaMalloc cudaFree\n\ncudaFrees cudaFree";
@@ -236,6 +279,21 @@ static void test_starts(void) {
     }
 }
 
+static void test_ends_of_names(void) {
+    enum { TEXT = 80 };
+    unsigned char text[TEXT];
+    for (int byte = 0; byte < 256; byte++) {
+        for (size_t end = 0; end < TEXT; end++) {
+            size_t wanted = mu_is_name_byte(byte) ? TEXT : end;
+            memset(text, 'a', TEXT);
+            text[end] = (unsigned char)byte;
+            CHECK_INT(mu_ac_name_end_best()(text, 0, TEXT), wanted);
+            CHECK_INT(mu_ac_name_end_portable(text, 0, TEXT), wanted);
+            CHECK_INT(mu_ac_name_end_best()(text, 0, end), end);
+        }
+    }
+}
+
 /* Enough states for many blocks, and every name must be found by its own rule. */
 static void test_many_rules(void) {
     enum { RULES = 20000, WIDTH = 32 };
@@ -271,12 +329,15 @@ static void test_many_rules(void) {
 int main(void) {
     test_whole_names();
     test_watches();
+    test_long_names();
+    test_names_cut_by_an_earlier_tier();
     test_names_that_were_watched();
     test_substrings();
     test_earlier_tiers_win();
     test_refusals();
     test_against_the_plain_way();
     test_starts();
+    test_ends_of_names();
     test_many_rules();
     return check_report();
 }
