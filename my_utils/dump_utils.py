@@ -26,10 +26,12 @@ from typing import Any
 
 from ._arguments import check_bool, check_int, check_str
 from ._dump.files import open_dump
-from ._dump.form import TENSORS, TREE, UNFINISHED, DumpError, parse_tree, safe_name
-from ._dump.loader import Decoder, StandIn, blob_digests, refuse_pickle
+from ._dump.form import TENSORS, TREE, UNFINISHED, DumpError, StandIn, parse_tree, safe_name
+from ._dump.images import IMAGE_MODES
+from ._dump.loader import Decoder, blob_digests
+from ._dump.pickles import refuse_pickle
 from ._dump.tensor_io import DumpTensorIO
-from ._dump.tree import IMAGE_MODES, Tree
+from ._dump.tree import Tree
 from ._dump.work_queue import WriteQueue
 from ._dump.writer import Job, describe, reserve
 from ._warnings import warn_once

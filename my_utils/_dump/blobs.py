@@ -19,9 +19,10 @@ from .form import STORED, Stored, digest
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Blobs", "plain_tensor", "shrink_expanded"]
+__all__ = ["Blobs", "blob_name", "plain_dtype", "plain_tensor", "shrink_expanded"]
 
 HEADER_BYTES_MAX = 100_000_000
+ROOT_CHARS = len("/root/")
 
 
 class Blobs:
@@ -134,6 +135,11 @@ class Blobs:
         return {"bytes": size, "header_bytes": len(header), "header_digest": digest(header)}
 
 
+def blob_name(path: str) -> str:
+    """Blobs are named by where they stand in the tree."""
+    return path[ROOT_CHARS:]
+
+
 def shrink_expanded(tensor: Any, strides: tuple[int, ...]) -> Any:
     """The part of a tensor or an array that is there once: index 0 of dimensions of stride 0."""
     sizes = tensor.shape
@@ -156,3 +162,10 @@ def plain_tensor(tensor: Tensor) -> Stored | None:
     if tensor.numel() and tensor.untyped_storage().nbytes() == 0:
         return None
     return STORED.get(str(tensor.dtype).removeprefix("torch."))
+
+
+def plain_dtype(dtype: Any) -> bool:
+    """Whether the elements of a numpy array are bytes in its memory, all of known meaning."""
+    return bool(
+        not dtype.hasobject and dtype.isbuiltin != 2 and dtype.itemsize and dtype.kind != "T"
+    )

@@ -32,7 +32,9 @@ __all__ = [
     "TREE",
     "VERSION",
     "DumpError",
+    "StandIn",
     "Stored",
+    "class_name",
     "digest",
     "parse_json",
     "parse_tree",
@@ -66,6 +68,26 @@ class DumpError(ValueError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.path, self.reason)
+
+
+class StandIn:
+    """Stands for an object that a dump holds and that could not be made again.
+
+    type_name: "module:Class" of the object.
+    reason: why, and what to do about it.
+    value: what the dump has of it: a dict of the fields of a dataclass, a tuple of the values of a
+        namedtuple, the value of an enum, None for what could not be dumped.
+    """
+
+    __slots__ = ("reason", "type_name", "value")
+
+    def __init__(self, type_name: str, reason: str, value: Any = None) -> None:
+        self.type_name = type_name
+        self.reason = reason
+        self.value = value
+
+    def __repr__(self) -> str:
+        return f"<StandIn for {self.type_name}: {self.reason}>"
 
 
 class Stored(NamedTuple):
@@ -125,6 +147,11 @@ def key_name(key: object) -> str:
     name = safe_name(text)
     mark = digest(text.encode("utf-8", "surrogatepass"))[:8]
     return name if name == text else f"{name}-{mark}"
+
+
+def class_name(cls: Any) -> str:
+    module = getattr(cls, "__module__", None) or "?"
+    return f"{module}:{getattr(cls, '__qualname__', type(cls).__qualname__)}"
 
 
 def seal(body: dict[str, Any]) -> bytes:

@@ -22,7 +22,7 @@ from .._warnings import warn_once
 from .blobs import Blobs, plain_tensor
 from .files import open_plain, read_header, read_index, read_into_memory
 from .form import STORED, DumpError, key_name, parse_json
-from .loader import torch_from
+from .tensors import torch_from
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -1,0 +1,233 @@
+"""Lists, tuples, sets, dicts and their kin of `collections`, and namespaces."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import sys
+import types
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from .form import class_name
+from .plain import optional_text
+
+if TYPE_CHECKING:
+    from .loader import Decoder, Reader
+    from .tree import Tree, Writer
+
+__all__ = ["READERS", "WRITERS", "writer_of"]
+
+
+def write_list(tree: Tree, obj: list[Any], path: str) -> None:
+    if not tree.seen(obj, path):
+        kept, place = tree.cut(obj, path, "list")
+        tree.values(kept, place)
+        tree.end_cut(obj, kept)
+
+
+def _write_tagged(
+    tree: Tree, tag: str, obj: Any, values: Any, path: str, *, patchable: bool, extra: str = ""
+) -> None:
+    if tree.seen(obj, path):
+        return
+    kept, place = tree.cut(values, path, tag[1:])
+    tree.out.append(f'{{"{tag}": ')
+    unfinished = None if patchable else obj
+    tree.values(kept, f"{place}/{tag}", patchable=patchable, unfinished=unfinished)
+    tree.out.append(extra + "}")
+    tree.end_cut(values, kept)
+
+
+def write_tuple(tree: Tree, obj: tuple[Any, ...], path: str) -> None:
+    if not obj:
+        tree.out.append('{"$tuple": []}')  # there is one empty tuple
+    else:
+        _write_tagged(tree, "$tuple", obj, obj, path, patchable=False)
+
+
+def read_tuple(decoder: Decoder, node: dict[str, Any], body: Any) -> Any:
+    return tuple(decoder.values(body))
+
+
+def write_set(tree: Tree, obj: set[Any], path: str) -> None:
+    _write_tagged(tree, "$set", obj, _in_order(obj), path, patchable=False)
+
+
+def read_set(decoder: Decoder, node: dict[str, Any], body: Any) -> Any:
+    result = decoder.made(node, set())
+    result.update(decoder.values(body))
+    return result
+
+
+def write_frozenset(tree: Tree, obj: frozenset[Any], path: str) -> None:
+    _write_tagged(tree, "$frozenset", obj, _in_order(obj), path, patchable=False)
+
+
+def read_frozenset(decoder: Decoder, node: dict[str, Any], body: Any) -> Any:
+    return frozenset(decoder.values(body))
+
+
+def _in_order(items: Iterable[Any]) -> list[Any]:
+    """Sorted where that is possible, so that trees of equal sets are equal."""
+    values = list(items)
+    kinds = set(map(type, values))
+    if len(kinds) == 1 and kinds <= {int, str, float, bytes}:
+        values.sort()
+    return values
+
+
+def write_deque(tree: Tree, obj: collections.deque[Any], path: str) -> None:
+    length = "null" if obj.maxlen is None else str(obj.maxlen)
+    extra = f', "maxlen": {length}'
+    _write_tagged(tree, "$deque", obj, list(obj), path, patchable=True, extra=extra)
+
+
+def read_deque(decoder: Decoder, node: dict[str, Any], body: Any) -> Any:
+    maxlen = node["maxlen"]
+    if maxlen is not None and len(decoder.array(body)) > decoder.size(maxlen):
+        raise decoder.wrong("$deque: has more items than its limit")
+    result: collections.deque[Any] = collections.deque(maxlen=maxlen)
+    decoder.made(node, result)
+    decoder.fill(result, decoder.array(body))
+    return result
+
+
+def write_dict(tree: Tree, obj: dict[Any, Any], path: str) -> None:
+    if tree.seen(obj, path):
+        return
+    limit = tree.config.max_items
+    if limit is not None and len(obj) > limit:
+        tree.counts["truncated"] += 1
+        tree.out.append(f'{{"$truncated": "dict", "length": {len(obj)}, "kept": ')
+        tree.mapping(dict(list(obj.items())[:limit]), path + "/kept")
+        tree.out.append("}")
+    else:
+        tree.mapping(obj, path)
+
+
+def read_dict(decoder: Decoder, node: dict[str, Any], body: Any) -> Any:
+    result = decoder.made(node, {})
+    decoder.put_pairs(result.__setitem__, body)
+    return result
+
+
+def _write_special_dict(tree: Tree, tag: str, obj: Any, path: str, extra: str = "") -> None:
+    if tree.seen(obj, path):
+        return
+    tree.out.append(f'{{"{tag}": ')
+    tree.pairs(obj.items(), f"{path}/{tag}")
+    attributes = getattr(obj, "__dict__", None)
+    if attributes:
+        tree.out.append(', "attributes": ')
+        tree.mapping(dict(attributes), path + "/attributes")
+    tree.out.append(extra + "}")
+
+
+def _read_special_dict(decoder: Decoder, node: dict[str, Any], body: Any, result: Any) -> Any:
+    decoder.made(node, result)
+    decoder.put_pairs(functools.partial(dict.__setitem__, result), body)
+    if "attributes" in node:
+        decoder.put_items(result.__dict__.__setitem__, node["attributes"])
+    return result
+
+
+def write_ordered_dict(tree: Tree, obj: Any, path: str) -> None:
+    _write_special_dict(tree, "$ordered_dict", obj, path)
+
+
+def read_ordered_dict(decoder: Decoder, node: dict[str, Any], body: Any) -> Any:
+    result: Any = collections.OrderedDict()
+    decoder.made(node, result)
+    decoder.put_pairs(result.__setitem__, body)
+    if "attributes" in node:
+        decoder.put_items(result.__dict__.__setitem__, node["attributes"])
+    return result
+
+
+def write_counter(tree: Tree, obj: Any, path: str) -> None:
+    _write_special_dict(tree, "$counter", obj, path)
+
+
+def read_counter(decoder: Decoder, node: dict[str, Any], body: Any) -> Any:
+    return _read_special_dict(decoder, node, body, collections.Counter())
+
+
+def write_defaultdict(tree: Tree, obj: Any, path: str) -> None:
+    factory = obj.default_factory
+    name = None if factory is None else class_name(factory)
+    if isinstance(factory, type):
+        name = _factory_names().get(factory, name)
+    _write_special_dict(tree, "$defaultdict", obj, path, f', "factory": {optional_text(name)}')
+
+
+def read_defaultdict(decoder: Decoder, node: dict[str, Any], body: Any) -> Any:
+    name = node["factory"]
+    factory = None
+    if name is not None:
+        known = {text: kind for kind, text in _factory_names().items()}
+        factory = known.get(decoder.text(name)) or decoder.classes.get(name)
+        if factory is None:
+            decoder.notes.append(f"the factory {name} of a defaultdict was left out")
+    return _read_special_dict(decoder, node, body, collections.defaultdict(factory))
+
+
+def _factory_names() -> dict[Any, str]:
+    """Factories of a defaultdict that are made again without a question."""
+    plain = (list, dict, set, int, float, str, tuple, bool, bytes, frozenset, complex)
+    names: dict[Any, str] = {kind: kind.__name__ for kind in plain}
+    names[collections.OrderedDict] = "OrderedDict"
+    return names
+
+
+def write_namespace(tree: Tree, obj: Any, path: str) -> None:
+    if tree.seen(obj, path):
+        return
+    tree.out.append(f'{{"$namespace": "{class_name(type(obj))}", "fields": ')
+    tree.mapping(vars(obj), path + "/fields")
+    tree.out.append("}")
+
+
+def read_namespace(decoder: Decoder, node: dict[str, Any], body: Any) -> Any:
+    if body == "argparse:Namespace":
+        import argparse
+
+        result: Any = argparse.Namespace()
+    elif body == "types:SimpleNamespace":
+        result = types.SimpleNamespace()
+    else:
+        raise decoder.wrong("$namespace: is of no known class")
+    decoder.made(node, result)
+    decoder.put_items(result.__dict__.__setitem__, node["fields"])
+    return result
+
+
+def writer_of(cls: type) -> Writer | None:
+    argparse = sys.modules.get("argparse")
+    return write_namespace if argparse is not None and cls is argparse.Namespace else None
+
+
+WRITERS: dict[type, Writer] = {
+    list: write_list,
+    tuple: write_tuple,
+    set: write_set,
+    frozenset: write_frozenset,
+    collections.deque: write_deque,
+    dict: write_dict,
+    collections.OrderedDict: write_ordered_dict,
+    collections.Counter: write_counter,
+    collections.defaultdict: write_defaultdict,
+    types.SimpleNamespace: write_namespace,
+}
+
+READERS: dict[str, Reader] = {
+    "$tuple": read_tuple,
+    "$set": read_set,
+    "$frozenset": read_frozenset,
+    "$deque": read_deque,
+    "$dict": read_dict,
+    "$ordered_dict": read_ordered_dict,
+    "$counter": read_counter,
+    "$defaultdict": read_defaultdict,
+    "$namespace": read_namespace,
+}

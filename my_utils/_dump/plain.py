@@ -1,0 +1,143 @@
+"""Numbers, texts and bytes."""
+
+from __future__ import annotations
+
+import math
+import struct
+from typing import TYPE_CHECKING, Any
+
+from .blobs import blob_name
+from .form import quote
+
+if TYPE_CHECKING:
+    from .loader import Decoder, Reader
+    from .tree import Tree, Writer
+
+__all__ = ["CONSTANTS", "INT_BITS_MAX", "READERS", "WRITERS", "optional_text", "str_text"]
+
+INT_BITS_MAX = 2000  # Python reads no more than 640 decimal digits where it is told so
+INLINE_BYTES_MAX = 64
+CONSTANTS: dict[Any, str] = {None: "null", True: "true", False: "false"}
+_QUIET_NAN = 0x7FF8000000000000
+
+
+def write_constant(tree: Tree, obj: Any, path: str) -> None:
+    tree.out.append(CONSTANTS[obj])
+
+
+def write_int(tree: Tree, obj: int, path: str) -> None:
+    plain = obj.bit_length() <= INT_BITS_MAX
+    tree.out.append(str(obj) if plain else f'{{"$int": "{obj:#x}"}}')
+
+
+def read_int(decoder: Decoder, node: dict[str, Any], body: Any) -> int:
+    return int(decoder.text(body), 16)
+
+
+def write_float(tree: Tree, obj: float, path: str) -> None:
+    tree.out.append(float_text(obj))
+
+
+def float_text(value: float) -> str:
+    if math.isfinite(value):
+        return repr(value)
+    if not math.isnan(value):
+        return f'{{"$float": "{value}"}}'
+    (bits,) = struct.unpack("<Q", struct.pack("<d", value))
+    return '{"$float": "nan"}' if bits == _QUIET_NAN else f'{{"$float": "nan", "bits": "{bits:x}"}}'
+
+
+def read_float(decoder: Decoder, node: dict[str, Any], body: Any) -> float:
+    if body == "nan" and "bits" in node:
+        bits = int(decoder.text(node["bits"]), 16)
+        return float(struct.unpack("<d", struct.pack("<Q", bits))[0])
+    if body not in ("nan", "inf", "-inf"):
+        raise decoder.wrong("$float: is no such number")
+    return float(body)
+
+
+def write_complex(tree: Tree, obj: complex, path: str) -> None:
+    tree.out.append(f'{{"$complex": [{float_text(obj.real)}, {float_text(obj.imag)}]}}')
+
+
+def read_complex(decoder: Decoder, node: dict[str, Any], body: Any) -> complex:
+    real, imag = decoder.numbers(body, 2, float)
+    return complex(real, imag)
+
+
+def write_str(tree: Tree, obj: str, path: str) -> None:
+    limit = tree.config.max_string
+    if limit is not None and len(obj) > limit:
+        tree.counts["truncated"] += 1
+        kept = str_text(obj[:limit])
+        tree.out.append(f'{{"$truncated": "str", "length": {len(obj)}, "kept": {kept}}}')
+    else:
+        tree.out.append(str_text(obj))
+
+
+def str_text(text: str) -> str:
+    if not text.isascii():
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError:
+            return f'{{"$str": {quote(text.encode("unicode_escape").decode("ascii"))}}}'
+    return str(quote(text))
+
+
+def optional_text(text: str | None) -> str:
+    return "null" if text is None else str_text(text)
+
+
+def read_str(decoder: Decoder, node: dict[str, Any], body: Any) -> str:
+    return decoder.text(body).encode("ascii").decode("unicode_escape")
+
+
+def write_bytes(tree: Tree, obj: bytes | bytearray, path: str) -> None:
+    tag = "$bytearray" if type(obj) is bytearray else "$bytes"
+    if tag == "$bytearray" and tree.seen(obj, path):
+        return
+    limit = tree.config.max_string
+    data = bytes(obj)
+    length = ""
+    if limit is not None and len(data) > limit:
+        tree.counts["truncated"] += 1
+        length = f', "truncated_from": {len(data)}'
+        data = data[:limit]
+    if len(data) <= INLINE_BYTES_MAX:
+        tree.out.append(f'{{"{tag}": "{data.hex()}"{length}}}')
+        return
+    name = tree.blobs.add_bytes(blob_name(path), data)
+    tree.blob_node(f'{{"{tag}": {quote(name)}, "blob": {len(data)}{length}')
+
+
+def read_bytes(decoder: Decoder, node: dict[str, Any], body: Any) -> bytes:
+    if "truncated_from" in node:
+        decoder.notes.append(f"bytes of {node['truncated_from']} were cut when dumped")
+    if "blob" not in node:
+        return bytes.fromhex(decoder.text(body))
+    return bytes(decoder.blob(body, "U8", (node["blob"],)))
+
+
+def read_bytearray(decoder: Decoder, node: dict[str, Any], body: Any) -> bytearray:
+    return bytearray(read_bytes(decoder, node, body))
+
+
+WRITERS: dict[type, Writer] = {
+    type(None): write_constant,
+    bool: write_constant,
+    int: write_int,
+    float: write_float,
+    complex: write_complex,
+    str: write_str,
+    bytes: write_bytes,
+    bytearray: write_bytes,
+}
+
+READERS: dict[str, Reader] = {
+    "$int": read_int,
+    "$float": read_float,
+    "$complex": read_complex,
+    "$str": read_str,
+    "$bytes": read_bytes,
+    "$bytearray": read_bytearray,
+}

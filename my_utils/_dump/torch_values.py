@@ -1,0 +1,127 @@
+"""What torch has beside tensors: sizes, types, devices, results of several parts, TensorDict."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from .form import quote
+from .plain import CONSTANTS
+
+if TYPE_CHECKING:
+    from .loader import Decoder, Reader
+    from .tree import Tree, Writer
+
+__all__ = ["READERS", "writer_of"]
+
+
+def write_size(tree: Tree, obj: Any, path: str) -> None:
+    tree.out.append(f'{{"$torch_size": {list(obj)}}}')
+
+
+def read_size(decoder: Decoder, node: dict[str, Any], body: Any) -> Any:
+    import torch
+
+    return torch.Size(decoder.shape(body))
+
+
+def write_constant(tree: Tree, obj: Any, path: str) -> None:
+    name = quote(str(obj).removeprefix("torch."))
+    tree.out.append(f'{{"$torch_{type(obj).__name__}": {name}}}')
+
+
+def read_constant(decoder: Decoder, node: dict[str, Any], body: Any) -> Any:
+    import torch
+
+    tag = next(iter(node))
+    if tag == "$torch_device":
+        return torch.device(decoder.text(body))
+    kind = getattr(torch, tag.removeprefix("$torch_"))
+    found = vars(torch).get(decoder.text(body))
+    if not isinstance(found, kind):
+        raise decoder.wrong(f"{tag}: torch has no {body[:50]!r}")
+    return found
+
+
+def write_return_type(tree: Tree, obj: Any, path: str) -> None:
+    """What `x.max(dim=0)` and the like return."""
+    kind = quote(type(obj).__name__)
+    if tree.seen(obj, path):
+        return
+    tree.out.append(f'{{"$torch_return_type": {kind}, "values": ')
+    tree.values(tuple(obj), path + "/values", patchable=False, unfinished=obj)
+    tree.out.append("}")
+
+
+def read_return_type(decoder: Decoder, node: dict[str, Any], body: Any) -> Any:
+    import torch
+
+    values = decoder.values(node["values"])
+    kind = vars(torch.return_types).get(decoder.text(body))
+    if not isinstance(kind, type) or not issubclass(kind, tuple):
+        return decoder.stand_in(f"torch.return_types:{body}", tuple(values), "torch has it not")
+    return kind(values)
+
+
+def write_tensordict(tree: Tree, obj: Any, path: str) -> None:
+    if tree.seen(obj, path):
+        return
+    device = None if obj.device is None else str(obj.device)
+    tree.out.append(
+        f'{{"$tensordict": {json.dumps(list(obj.batch_size))}, '
+        f'"device": {json.dumps(device)}, "names": {json.dumps(_dimension_names(obj))}, '
+        f'"locked": {CONSTANTS[obj.is_locked]}, "items": '
+    )
+    tree.mapping({key: obj[key] for key in obj.keys()}, path + "/items")  # noqa: SIM118
+    tree.out.append("}")
+
+
+def _dimension_names(obj: Any) -> list[str | None] | None:
+    try:
+        names = list(obj.names) if obj._has_names() else None
+    except (AttributeError, RuntimeError):
+        return None
+    return names
+
+
+def read_tensordict(decoder: Decoder, node: dict[str, Any], body: Any) -> Any:
+    items: dict[str, Any] = {}
+    decoder.put_items(items.__setitem__, node["items"])
+    try:
+        import tensordict
+    except ImportError:
+        return decoder.stand_in("tensordict:TensorDict", items, "tensordict is not installed")
+    # Devices of the parts are the dump's business, see save_tensor_cpu.
+    device = node["device"] if node["device"] == "cpu" else None
+    result = tensordict.TensorDict(
+        items, batch_size=decoder.shape(body), device=device, names=node["names"]
+    )
+    return result.lock_() if node["locked"] is True else result
+
+
+def writer_of(cls: type) -> Writer | None:
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return None
+    if cls is torch.Size:
+        return write_size
+    if cls in (torch.dtype, torch.device, torch.layout, torch.memory_format):
+        return write_constant
+    if cls.__module__ == "torch.return_types" and issubclass(cls, tuple):
+        return write_return_type
+    tensordict = sys.modules.get("tensordict")
+    if tensordict is not None and cls is tensordict.TensorDict:
+        return write_tensordict
+    return None
+
+
+READERS: dict[str, Reader] = {
+    "$torch_size": read_size,
+    "$torch_dtype": read_constant,
+    "$torch_device": read_constant,
+    "$torch_layout": read_constant,
+    "$torch_memory_format": read_constant,
+    "$torch_return_type": read_return_type,
+    "$tensordict": read_tensordict,
+}
