@@ -405,27 +405,8 @@ static PyType_Spec diff_spec = {
 
 /* --- compare ------------------------------------------------------------------------------ */
 
-/* Puts a copy on the CPU in the place of a tensor on a GPU. */
-static int move_to_cpu(struct mu_state *state, const char *name, struct mu_py_tensor *tensor) {
-    if (tensor->view.device == MU_DEVICE_CPU) {
-        return 0;
-    }
-    PyObject *copy = PyObject_CallMethod(tensor->owner, "cpu", NULL);
-    if (copy == NULL) {
-        return -1;
-    }
-    mu_py_tensor_release(tensor);
-    int status = mu_py_tensor_view(state, copy, name, tensor);
-    Py_DECREF(copy);
-    return status;
-}
-
 static int check_shapes(const struct mu_tensor *a, const struct mu_tensor *b) {
-    bool same = a->ndim == b->ndim;
-    for (int dim = 0; same && dim < a->ndim; dim++) {
-        same = a->shape[dim] == b->shape[dim];
-    }
-    if (same) {
+    if (mu_tensor_same_shape(a, b)) {
         return 0;
     }
     PyObject *shape_a = tuple_of_sizes(a->shape, a->ndim);
@@ -478,7 +459,7 @@ static int find_diff(struct mu_state *state, struct mu_py_tensor *a, struct mu_p
     if (done != 0) {
         return done < 0 ? -1 : 0;
     }
-    if (move_to_cpu(state, "a", a) < 0 || move_to_cpu(state, "b", b) < 0) {
+    if (mu_py_tensor_to_cpu(state, "a", a) < 0 || mu_py_tensor_to_cpu(state, "b", b) < 0) {
         return -1;
     }
     return run(&a->view, &b->view, options, diff);

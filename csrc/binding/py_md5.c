@@ -4,28 +4,19 @@
 #include "py_tensor.h"
 #include "state.h"
 
-/* Puts a copy on the CPU in the place of a tensor on a GPU; `cpu()` waits for the GPU. */
+/* The copying waits for the GPU. */
 static int copy_to_cpu(struct mu_state *state, struct mu_py_tensor *item) {
-    struct mu_py_tensor copy;
-    if (PyCapsule_CheckExact(item->owner)) {
+    if (item->view.device != MU_DEVICE_CPU && PyCapsule_CheckExact(item->owner)) {
         PyErr_SetString(PyExc_TypeError, "tensors must not hold objects other than torch's on a "
                                          "GPU; pass torch.from_dlpack(x)");
         return -1;
     }
-    PyObject *tensor = PyObject_CallMethod(item->owner, "cpu", NULL);
-    int status = tensor == NULL ? -1 : mu_py_tensor_view(state, tensor, "tensors", &copy);
-    Py_XDECREF(tensor);
-    if (status == 0) {
-        mu_py_tensor_release(item);
-        *item = copy;
-    }
-    return status;
+    return mu_py_tensor_to_cpu(state, "tensors", item);
 }
 
 static int all_to_cpu(struct mu_state *state, struct mu_py_tensors *tensors) {
     for (Py_ssize_t i = 0; tensors->on_cuda && i < tensors->count; i++) {
-        if (tensors->items[i].view.device != MU_DEVICE_CPU &&
-            copy_to_cpu(state, &tensors->items[i]) < 0) {
+        if (copy_to_cpu(state, &tensors->items[i]) < 0) {
             return -1;
         }
     }

@@ -400,6 +400,27 @@ void mu_py_tensor_release(struct mu_py_tensor *tensor) {
     Py_CLEAR(tensor->owner);
 }
 
+int mu_py_tensor_copy_to_cpu(struct mu_state *state, const char *name,
+                             const struct mu_py_tensor *tensor, struct mu_py_tensor *copy) {
+    PyObject *on_cpu = PyObject_CallMethod(tensor->owner, "cpu", NULL);
+    int status = on_cpu == NULL ? -1 : mu_py_tensor_view(state, on_cpu, name, copy);
+    Py_XDECREF(on_cpu);
+    return status;
+}
+
+int mu_py_tensor_to_cpu(struct mu_state *state, const char *name, struct mu_py_tensor *tensor) {
+    struct mu_py_tensor copy;
+    if (tensor->view.device == MU_DEVICE_CPU) {
+        return 0;
+    }
+    if (mu_py_tensor_copy_to_cpu(state, name, tensor, &copy) < 0) {
+        return -1;
+    }
+    mu_py_tensor_release(tensor);
+    *tensor = copy;
+    return 0;
+}
+
 static int add_item(struct mu_state *state, PyObject *object, const char *name,
                     struct mu_py_tensors *out) {
     struct mu_py_tensor *item = &out->items[out->count];

@@ -31,6 +31,13 @@ int mu_py_tensor_view(struct mu_state *state, PyObject *object, const char *name
 
 void mu_py_tensor_release(struct mu_py_tensor *tensor);
 
+/* Views a copy on the CPU of a tensor on a GPU; waits for the GPU. */
+int mu_py_tensor_copy_to_cpu(struct mu_state *state, const char *name,
+                             const struct mu_py_tensor *tensor, struct mu_py_tensor *copy);
+
+/* Puts such a copy in the place of a tensor that is on a GPU. */
+int mu_py_tensor_to_cpu(struct mu_state *state, const char *name, struct mu_py_tensor *tensor);
+
 /* Views of one tensor, or of the items of a list or tuple. */
 struct mu_py_tensors {
     struct mu_py_tensor *items; /* `one`, or owned */

@@ -262,11 +262,7 @@ static int check_tolerance(const char *name, double value, struct mu_error *err)
 
 static int check_tensors(const struct mu_tensor *a, const struct mu_tensor *b,
                          struct mu_error *err) {
-    bool same_shape = a->ndim == b->ndim;
-    for (int dim = 0; same_shape && dim < a->ndim; dim++) {
-        same_shape = a->shape[dim] == b->shape[dim];
-    }
-    if (!same_shape) {
+    if (!mu_tensor_same_shape(a, b)) {
         return mu_error_set(err, MU_ERR_ARGUMENT, "the tensors must have the same shape");
     }
     if (a->device != MU_DEVICE_CPU || b->device != MU_DEVICE_CPU) {

@@ -254,20 +254,12 @@ size_t mu_gpu_diff_bytes(int64_t list_max) {
     return sizeof(struct mu_gpu_diff) + (size_t)list_max * sizeof(struct mu_gpu_mismatch);
 }
 
-static bool same_shape(const struct mu_tensor *a, const struct mu_tensor *b) {
-    bool same = a->ndim == b->ndim;
-    for (int dim = 0; same && dim < a->ndim; dim++) {
-        same = a->shape[dim] == b->shape[dim];
-    }
-    return same;
-}
-
 static int check_pair(const struct mu_tensor *a, const struct mu_tensor *b, struct mu_error *err) {
     if (a->device != b->device || a->device_index != b->device_index) {
         mu_error_set(err, MU_ERR_ARGUMENT, "the two tensors are on different devices");
         return MU_ERR_ARGUMENT;
     }
-    if (!same_shape(a, b)) {
+    if (!mu_tensor_same_shape(a, b)) {
         mu_error_set(err, MU_ERR_ARGUMENT, "the shapes of the two tensors differ");
         return MU_ERR_ARGUMENT;
     }

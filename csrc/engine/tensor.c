@@ -85,6 +85,14 @@ bool mu_tensor_is_contiguous(const struct mu_tensor *tensor) {
     return true;
 }
 
+bool mu_tensor_same_shape(const struct mu_tensor *a, const struct mu_tensor *b) {
+    bool same = a->ndim == b->ndim;
+    for (int dim = 0; same && dim < a->ndim; dim++) {
+        same = a->shape[dim] == b->shape[dim];
+    }
+    return same;
+}
+
 /* --- the walk ----------------------------------------------------------------------------- */
 
 /* The dimensions without those of size 1, neighbours merged where one continues the other. */

@@ -56,6 +56,8 @@ static inline int64_t mu_tensor_bytes(const struct mu_tensor *tensor) {
 /* True when the elements lie in row-major order without gaps, from `data` on. */
 bool mu_tensor_is_contiguous(const struct mu_tensor *tensor);
 
+bool mu_tensor_same_shape(const struct mu_tensor *a, const struct mu_tensor *b);
+
 /* A walk over the row-major bytes of a tensor on the CPU, whatever its strides.
  *
  * Dimensions that lie one behind the other are merged first, so the runs are as long as can be.
