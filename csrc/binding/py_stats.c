@@ -2,11 +2,8 @@
  * they are asked for, and NanInfCount, a named tuple. */
 #include "args.h"
 #include "nan_inf.h"
-#include "py_gpu_kernels.h"
-#include "py_tensor.h"
-#include "state.h"
+#include "py_measure.h"
 #include "stats.h"
-#include "tensor_batch.h"
 
 #include <structmember.h>
 
@@ -323,188 +320,29 @@ static PyObject *count_result(struct mu_state *state, const struct mu_tensor *te
     return tuple;
 }
 
-/* --- one function for both -------------------------------------------------------------------- */
-
-union fact {
-    struct mu_stats stats;
-    int64_t counts[MU_NAN_INF_COUNTS];
-};
-
-struct measure {
-    const struct mu_py_gpu_work *gpu;
-    void (*measure)(const struct mu_tensor *tensor, union fact *out); /* without the GIL */
-    PyObject *(*result)(struct mu_state *state, const struct mu_tensor *tensor, const void *fact);
-};
-
-static void measure_stats(const struct mu_tensor *tensor, union fact *out) {
-    mu_stats_of(tensor, &out->stats);
-}
-
-static void measure_counts(const struct mu_tensor *tensor, union fact *out) {
-    mu_nan_inf_count(tensor, out->counts);
-}
-
-static const struct measure stats_measure = {&mu_py_gpu_stats, measure_stats, stats_result};
-static const struct measure counts_measure = {&mu_py_gpu_nan_inf, measure_counts, count_result};
-
-/* Of a tensor on a GPU whose kernels cannot be used, by a copy of it on the CPU. */
-static int measure_copy(struct mu_state *state, const struct measure *measure,
-                        const struct mu_py_tensor *tensor, union fact *out) {
-    struct mu_py_tensor copy;
-    PyObject *on_cpu = PyObject_CallMethod(tensor->owner, "cpu", NULL);
-    if (on_cpu == NULL) {
-        return -1;
-    }
-    int status = mu_py_tensor_view(state, on_cpu, "tensors", &copy);
-    Py_DECREF(on_cpu);
-    if (status < 0) {
-        return -1;
-    }
-    Py_BEGIN_ALLOW_THREADS;
-    measure->measure(&copy.view, out);
-    Py_END_ALLOW_THREADS;
-    mu_py_tensor_release(&copy);
-    return 0;
-}
-
-/* Of those that are on a GPU. */
-static int measure_cuda(struct mu_state *state, const struct measure *measure,
-                        const struct mu_py_tensor *items, Py_ssize_t count, union fact *out) {
-    int done = mu_py_gpu_results(state, measure->gpu, items, count, out, sizeof(*out));
-    for (Py_ssize_t i = 0; done == 0 && i < count; i++) {
-        if (items[i].view.device != MU_DEVICE_CPU &&
-            measure_copy(state, measure, &items[i], &out[i]) < 0) {
-            return -1;
-        }
-    }
-    return done < 0 ? -1 : 0;
-}
-
-static int measure_one(struct mu_state *state, const struct measure *measure,
-                       const struct mu_py_tensor *tensor, union fact *out) {
-    if (tensor->view.device != MU_DEVICE_CPU) {
-        return measure_cuda(state, measure, tensor, 1, out);
-    }
-    if (mu_tensor_bytes(&tensor->view) <= MU_PY_GIL_BYTES) {
-        measure->measure(&tensor->view, out);
-        return 0;
-    }
-    Py_BEGIN_ALLOW_THREADS;
-    measure->measure(&tensor->view, out);
-    Py_END_ALLOW_THREADS;
-    return 0;
-}
-
-static PyObject *fact_of(struct mu_state *state, const struct measure *measure, PyObject *object) {
-    struct mu_py_tensor tensor;
-    union fact fact;
-    PyObject *result = NULL;
-    if (mu_py_tensor_view(state, object, "tensors", &tensor) < 0) {
-        return NULL;
-    }
-    if (measure_one(state, measure, &tensor, &fact) == 0) {
-        result = measure->result(state, &tensor.view, &fact);
-    }
-    mu_py_tensor_release(&tensor);
-    return result;
-}
-
-/* The tensors of a list. */
-struct facts {
-    const struct measure *measure;
-    const struct mu_tensor **views; /* owned: those on the CPU */
-    int64_t *places;                /* owned: of the views among all */
-    union fact *facts;              /* owned: of all */
-    int64_t on_cpu;
-};
-
-static void measure_view(const struct mu_tensor *tensor, int64_t index, void *context) {
-    const struct facts *facts = context;
-    facts->measure->measure(tensor, &facts->facts[facts->places[index]]);
-}
-
-static int make_facts(struct facts *facts, const struct mu_py_tensors *tensors) {
-    size_t count = (size_t)tensors->count + 1;
-    facts->views = PyMem_New(const struct mu_tensor *, count);
-    facts->places = PyMem_New(int64_t, count);
-    facts->facts = PyMem_New(union fact, count);
-    if (facts->views == NULL || facts->places == NULL || facts->facts == NULL) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    for (Py_ssize_t i = 0; i < tensors->count; i++) {
-        if (tensors->items[i].view.device == MU_DEVICE_CPU) {
-            facts->places[facts->on_cpu] = i;
-            facts->views[facts->on_cpu++] = &tensors->items[i].view;
-        }
-    }
-    return 0;
-}
-
-static void free_facts(struct facts *facts) {
-    PyMem_Free((void *)facts->views);
-    PyMem_Free(facts->places);
-    PyMem_Free(facts->facts);
-}
-
-static int measure_all(struct mu_state *state, struct facts *facts,
-                       const struct mu_py_tensors *tensors) {
-    if (tensors->total_bytes <= MU_PY_GIL_BYTES) {
-        mu_tensors_each(facts->views, facts->on_cpu, measure_view, facts);
-    } else {
-        Py_BEGIN_ALLOW_THREADS;
-        mu_tensors_each(facts->views, facts->on_cpu, measure_view, facts);
-        Py_END_ALLOW_THREADS;
-    }
-    return tensors->on_cuda
-               ? measure_cuda(state, facts->measure, tensors->items, tensors->count, facts->facts)
-               : 0;
-}
-
-static PyObject *list_results(struct mu_state *state, const struct facts *facts,
-                              const struct mu_py_tensors *tensors) {
-    PyObject *list = PyList_New(tensors->count);
-    for (Py_ssize_t i = 0; list != NULL && i < tensors->count; i++) {
-        PyObject *result = facts->measure->result(state, &tensors->items[i].view, &facts->facts[i]);
-        if (result == NULL) {
-            Py_CLEAR(list);
-        } else {
-            PyList_SET_ITEM(list, i, result);
-        }
-    }
-    return list;
-}
-
-static PyObject *facts_of(struct mu_state *state, const struct measure *measure,
-                          PyObject *objects) {
-    struct mu_py_tensors tensors;
-    struct facts facts = {.measure = measure};
-    PyObject *list = NULL;
-    if (mu_py_tensors_view(state, objects, "tensors", &tensors) < 0) {
-        return NULL;
-    }
-    if (make_facts(&facts, &tensors) == 0 && measure_all(state, &facts, &tensors) == 0) {
-        list = list_results(state, &facts, &tensors);
-    }
-    free_facts(&facts);
-    mu_py_tensors_release(&tensors);
-    return list;
-}
-
-static PyObject *results_of(PyObject *module, const struct measure *measure, PyObject *tensors) {
-    struct mu_state *state = mu_state_of(module);
-    bool is_list = PyList_CheckExact(tensors) || PyTuple_CheckExact(tensors);
-    return is_list ? facts_of(state, measure, tensors) : fact_of(state, measure, tensors);
-}
-
 /* --- the functions ---------------------------------------------------------------------------- */
 
+_Static_assert(sizeof(struct mu_stats) <= MU_PY_FACT_BYTES, "a fact has room for statistics");
+
+static void measure_stats(const struct mu_tensor *tensor, void *fact) {
+    mu_stats_of(tensor, fact);
+}
+
+static void measure_counts(const struct mu_tensor *tensor, void *fact) {
+    mu_nan_inf_count(tensor, fact);
+}
+
+static const struct mu_py_measure stats_measure = {sizeof(struct mu_stats), &mu_py_gpu_stats,
+                                                   measure_stats, stats_result};
+static const struct mu_py_measure counts_measure = {
+    sizeof(int64_t[MU_NAN_INF_COUNTS]), &mu_py_gpu_nan_inf, measure_counts, count_result};
+
 static PyObject *stats(PyObject *module, PyObject *tensors) {
-    return results_of(module, &stats_measure, tensors);
+    return mu_py_measure(module, &stats_measure, tensors);
 }
 
 static PyObject *nan_inf_count(PyObject *module, PyObject *tensors) {
-    return results_of(module, &counts_measure, tensors);
+    return mu_py_measure(module, &counts_measure, tensors);
 }
 
 PyDoc_STRVAR(

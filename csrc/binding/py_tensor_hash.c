@@ -7,8 +7,7 @@
 #include <string.h>
 
 #include "args.h"
-#include "py_gpu_kernels.h"
-#include "py_tensor.h"
+#include "py_measure.h"
 
 struct digest {
     PyObject_VAR_HEAD /* the size is the number of dimensions */
@@ -36,11 +35,6 @@ static struct digest *make_digest(PyTypeObject *type, const struct mu_digest *co
 PyObject *mu_py_digest(struct mu_state *state, const struct mu_digest *content, int dtype, int ndim,
                        const int64_t *shape) {
     return (PyObject *)make_digest(state->digest_type, content, dtype, ndim, shape);
-}
-
-static PyObject *digest_for(struct mu_state *state, const struct mu_tensor *view,
-                            const struct mu_digest *content) {
-    return mu_py_digest(state, content, view->dtype, view->ndim, view->shape);
 }
 
 static int parse_half(const char *text, uint64_t *out) {
@@ -259,135 +253,20 @@ static PyType_Spec digest_spec = {
 
 /* --- hashing ------------------------------------------------------------------------------ */
 
-/* The content of a tensor on a GPU whose kernels cannot be used, by a copy of it on the CPU. */
-static int hash_copy(struct mu_state *state, const struct mu_py_tensor *tensor,
-                     struct mu_digest *content) {
-    struct mu_py_tensor copy;
-    PyObject *on_cpu = PyObject_CallMethod(tensor->owner, "cpu", NULL);
-    if (on_cpu == NULL) {
-        return -1;
-    }
-    int status = mu_py_tensor_view(state, on_cpu, "tensors", &copy);
-    Py_DECREF(on_cpu);
-    if (status < 0) {
-        return -1;
-    }
-    Py_BEGIN_ALLOW_THREADS;
-    mu_tensor_hash(&copy.view, content);
-    Py_END_ALLOW_THREADS;
-    mu_py_tensor_release(&copy);
-    return 0;
+static void hash_of(const struct mu_tensor *tensor, void *fact) {
+    mu_tensor_hash(tensor, fact);
 }
 
-static int hash_cuda(struct mu_state *state, const struct mu_py_tensor *tensor,
-                     struct mu_digest *content) {
-    int done = mu_py_gpu_results(state, &mu_py_gpu_hash, tensor, 1, content, sizeof(*content));
-    return done == 0 ? hash_copy(state, tensor, content) : done < 0 ? -1 : 0;
+static PyObject *digest_for(struct mu_state *state, const struct mu_tensor *tensor,
+                            const void *fact) {
+    return mu_py_digest(state, fact, tensor->dtype, tensor->ndim, tensor->shape);
 }
 
-static int hash_one(struct mu_state *state, const struct mu_py_tensor *tensor,
-                    struct mu_digest *content) {
-    if (tensor->view.device != MU_DEVICE_CPU) {
-        return hash_cuda(state, tensor, content);
-    }
-    if (mu_tensor_bytes(&tensor->view) <= MU_PY_GIL_BYTES) {
-        mu_tensor_hash(&tensor->view, content);
-        return 0;
-    }
-    Py_BEGIN_ALLOW_THREADS;
-    mu_tensor_hash(&tensor->view, content);
-    Py_END_ALLOW_THREADS;
-    return 0;
-}
-
-static PyObject *digest_of(struct mu_state *state, PyObject *object) {
-    struct mu_py_tensor tensor;
-    if (mu_py_tensor_view(state, object, "tensors", &tensor) < 0) {
-        return NULL;
-    }
-    struct mu_digest content;
-    PyObject *result = NULL;
-    if (hash_one(state, &tensor, &content) == 0) {
-        result = digest_for(state, &tensor.view, &content);
-    }
-    mu_py_tensor_release(&tensor);
-    return result;
-}
-
-/* All those on the CPU in one go. */
-static int hash_items(struct mu_state *state, const struct mu_py_tensors *tensors,
-                      const struct mu_tensor **views, struct mu_digest *contents) {
-    int64_t on_cpu = 0;
-    for (Py_ssize_t i = 0; i < tensors->count; i++) {
-        if (tensors->items[i].view.device == MU_DEVICE_CPU) {
-            views[on_cpu++] = &tensors->items[i].view;
-        }
-    }
-    if (tensors->total_bytes <= MU_PY_GIL_BYTES) {
-        mu_tensor_hash_all(views, on_cpu, contents);
-    } else {
-        Py_BEGIN_ALLOW_THREADS;
-        mu_tensor_hash_all(views, on_cpu, contents);
-        Py_END_ALLOW_THREADS;
-    }
-    if (!tensors->on_cuda) {
-        return 0;
-    }
-    for (Py_ssize_t i = tensors->count - 1; i >= 0; i--) {
-        if (tensors->items[i].view.device == MU_DEVICE_CPU) {
-            contents[i] = contents[--on_cpu];
-        }
-    }
-    int done = mu_py_gpu_results(state, &mu_py_gpu_hash, tensors->items, tensors->count, contents,
-                                 sizeof(*contents));
-    for (Py_ssize_t i = 0; done == 0 && i < tensors->count; i++) {
-        if (tensors->items[i].view.device != MU_DEVICE_CPU &&
-            hash_copy(state, &tensors->items[i], &contents[i]) < 0) {
-            return -1;
-        }
-    }
-    return done < 0 ? -1 : 0;
-}
-
-static PyObject *list_digests(struct mu_state *state, const struct mu_py_tensors *tensors,
-                              const struct mu_digest *contents) {
-    PyObject *list = PyList_New(tensors->count);
-    for (Py_ssize_t i = 0; list != NULL && i < tensors->count; i++) {
-        PyObject *result = digest_for(state, &tensors->items[i].view, &contents[i]);
-        if (result == NULL) {
-            Py_CLEAR(list);
-        } else {
-            PyList_SET_ITEM(list, i, result);
-        }
-    }
-    return list;
-}
-
-static PyObject *digests_of(struct mu_state *state, PyObject *objects) {
-    struct mu_py_tensors tensors;
-    if (mu_py_tensors_view(state, objects, "tensors", &tensors) < 0) {
-        return NULL;
-    }
-    PyObject *list = NULL;
-    const struct mu_tensor **views = PyMem_New(const struct mu_tensor *, tensors.count + 1);
-    struct mu_digest *contents = PyMem_New(struct mu_digest, tensors.count + 1);
-    if (views == NULL || contents == NULL) {
-        PyErr_NoMemory();
-    } else if (hash_items(state, &tensors, views, contents) == 0) {
-        list = list_digests(state, &tensors, contents);
-    }
-    PyMem_Free(contents);
-    PyMem_Free(views);
-    mu_py_tensors_release(&tensors);
-    return list;
-}
+static const struct mu_py_measure hash_measure = {sizeof(struct mu_digest), &mu_py_gpu_hash,
+                                                  hash_of, digest_for};
 
 static PyObject *tensor_hash(PyObject *module, PyObject *tensors) {
-    struct mu_state *state = mu_state_of(module);
-    if (PyList_Check(tensors) || PyTuple_Check(tensors)) {
-        return digests_of(state, tensors);
-    }
-    return digest_of(state, tensors);
+    return mu_py_measure(module, &hash_measure, tensors);
 }
 
 PyDoc_STRVAR(

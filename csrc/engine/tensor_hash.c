@@ -2,11 +2,7 @@
 
 #include <string.h>
 
-#include "parallel.h"
 #include "tensor_hash_part.h"
-
-/* Groups into which small tensors are shared out. */
-enum { GROUPS = 64 };
 
 /* --- plain bytes -------------------------------------------------------------------------- */
 
@@ -51,60 +47,6 @@ void mu_tensor_hash(const struct mu_tensor *tensor, struct mu_digest *content) {
     struct mu_hash_part part;
     mu_hash_part_of(tensor, 0, &part);
     mu_hash_merge(&part, 1, (uint64_t)bytes, content, NULL); /* there is no gap to complain of */
-}
-
-/* --- many tensors ------------------------------------------------------------------------- */
-
-struct batch {
-    const struct mu_tensor *const *tensors; /* borrowed */
-    struct mu_digest *contents;             /* borrowed */
-    int64_t count;
-    int64_t shared_bytes; /* of the tensors that are shared out */
-};
-
-static bool is_shared_out(const struct mu_tensor *tensor) {
-    return mu_tensor_bytes(tensor) <= MU_HASH_SPLIT_BYTES;
-}
-
-/* A tensor belongs to the group in which its first byte falls when all of them stand in a row. */
-static void hash_groups(int64_t begin, int64_t end, void *context) {
-    const struct batch *batch = context;
-    int64_t group_bytes = batch->shared_bytes / GROUPS + 1, bytes_before = 0;
-    for (int64_t i = 0; i < batch->count; i++) {
-        int64_t group = bytes_before / group_bytes;
-        if (!is_shared_out(batch->tensors[i])) {
-            continue;
-        }
-        if (group >= begin && group < end) {
-            mu_tensor_hash(batch->tensors[i], &batch->contents[i]);
-        }
-        bytes_before += mu_tensor_bytes(batch->tensors[i]);
-    }
-}
-
-static void hash_in_turn(const struct batch *batch) {
-    for (int64_t i = 0; i < batch->count; i++) {
-        if (is_shared_out(batch->tensors[i])) {
-            mu_tensor_hash(batch->tensors[i], &batch->contents[i]);
-        }
-    }
-}
-
-void mu_tensor_hash_all(const struct mu_tensor *const *tensors, int64_t count,
-                        struct mu_digest *contents) {
-    struct batch batch = {.tensors = tensors, .contents = contents, .count = count};
-    for (int64_t i = 0; i < count; i++) {
-        if (is_shared_out(tensors[i])) {
-            batch.shared_bytes += mu_tensor_bytes(tensors[i]);
-        } else {
-            mu_tensor_hash(tensors[i], &contents[i]);
-        }
-    }
-    if (batch.shared_bytes > MU_HASH_SPLIT_BYTES) {
-        mu_parallel_for(GROUPS, 1, hash_groups, &batch);
-    } else {
-        hash_in_turn(&batch);
-    }
 }
 
 /* --- dtype and shape ---------------------------------------------------------------------- */

@@ -20,10 +20,6 @@ enum { MU_HASH_SPLIT_BYTES = 1 << 20 };
 /* The content digest. */
 void mu_tensor_hash(const struct mu_tensor *tensor, struct mu_digest *content);
 
-/* The content digests of many: big ones are split, small ones are shared out. */
-void mu_tensor_hash_all(const struct mu_tensor *const *tensors, int64_t count,
-                        struct mu_digest *contents);
-
 /* One digest of content, dtype (enum mu_dtype) and shape. */
 void mu_tensor_hash_combine(const struct mu_digest *content, int dtype, int ndim,
                             const int64_t *shape, struct mu_digest *out);
