@@ -2,17 +2,16 @@
 
 #include <string.h>
 
+#include "id_map.h"
+
 void mu_names_init(struct mu_names *names, struct mu_journal *journal) {
     memset(names, 0, sizeof(*names));
     names->journal = journal;
     names->path_count = MU_PATH_OTHER + 1;
 }
 
-uint64_t mu_hash_bytes(const char *bytes, size_t length) {
-    uint64_t hash = UINT64_C(0xcbf29ce484222325);
-    for (size_t i = 0; i < length; i++) {
-        hash = (hash ^ (uint8_t)bytes[i]) * UINT64_C(0x100000001b3);
-    }
+uint64_t mu_name_hash(const char *bytes, size_t length) {
+    uint64_t hash = mu_hash_bytes(bytes, length);
     return hash == 0 ? 1 : hash;
 }
 

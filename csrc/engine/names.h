@@ -38,8 +38,8 @@ struct mu_names {
 
 void mu_names_init(struct mu_names *names, struct mu_journal *journal);
 
-/* FNV-1a; for callers that have no hash of their own. Never 0. */
-uint64_t mu_hash_bytes(const char *bytes, size_t length);
+/* For callers that have no hash of their own. Never 0. */
+uint64_t mu_name_hash(const char *bytes, size_t length);
 
 size_t mu_name_cut_long(const char *bytes);
 
