@@ -43,6 +43,10 @@ static inline int64_t mu_clock_ns(clockid_t clock) {
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
+static inline int64_t mu_clock_monotonic_ns(void) {
+    return mu_clock_ns(CLOCK_MONOTONIC);
+}
+
 static inline uint64_t mu_clock_ticks(bool counter) {
 #if defined(__x86_64__)
     if (counter) {

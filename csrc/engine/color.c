@@ -1,5 +1,7 @@
 #include "color.h"
 
+#include "digits.h"
+
 #include <inttypes.h>
 #include <stdbool.h>
 #include <string.h>
@@ -37,18 +39,10 @@ static bool find_name(const char *text, size_t length, uint32_t *argb) {
     return false;
 }
 
-static int hex_digit(char digit) {
-    if (digit >= '0' && digit <= '9') {
-        return digit - '0';
-    }
-    char lower = (char)(digit | 0x20);
-    return lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : -1;
-}
-
 static bool parse_hex(const char *digits, size_t length, uint32_t *argb) {
     uint32_t rgb = 0;
     for (size_t i = 0; i < length; i++) {
-        int digit = hex_digit(digits[i]);
+        int digit = mu_digits_hex(digits[i]);
         if (digit < 0) {
             return false;
         }

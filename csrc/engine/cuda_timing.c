@@ -1,17 +1,11 @@
 #include "cuda_timing.h"
 
 #include <stdlib.h>
-#include <time.h>
 
+#include "clock.h"
 #include "cuda_pool.h"
 
 static const int64_t ANCHOR_INTERVAL_NS = 1000000000;
-
-static int64_t monotonic_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
 
 int mu_cuda_pool_create(struct mu_cuda_pool **out, const struct mu_cuda_pool_options *options,
                         struct mu_error *err) {
@@ -31,7 +25,7 @@ int mu_cuda_pool_create(struct mu_cuda_pool **out, const struct mu_cuda_pool_opt
     pool->driver = options->driver;
     pool->current_stream = options->current_stream;
     pool->stream_owner = options->stream_owner;
-    pool->now_ns = options->now_ns == NULL ? monotonic_ns : options->now_ns;
+    pool->now_ns = options->now_ns == NULL ? mu_clock_monotonic_ns : options->now_ns;
     pool->capacity = (int32_t)capacity;
     pool->slots = slots;
     pool->first_unbound = MU_CUDA_NO_SLOT;

@@ -1,4 +1,5 @@
-/* Decimal numbers in text, to and from integers; nothing here goes through a float.
+/* Numbers in text, decimal unless said otherwise, to and from integers; nothing here goes through a
+ * float.
  *
  * Parsing takes exactly the bytes given: a sign, digits, a point and digits. Exponents, spaces,
  * `inf` and `nan` are refused. Decimals beyond the scale are cut off towards zero.
@@ -55,6 +56,15 @@ static inline int64_t mu_digits_of_few(const char *text, size_t count) {
 }
 
 #endif
+
+/* -1 when it is no hexadecimal digit. */
+static inline int mu_digits_hex(char digit) {
+    if (digit >= '0' && digit <= '9') {
+        return digit - '0';
+    }
+    char lower = (char)(digit | 0x20);
+    return lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : -1;
+}
 
 /* A non-negative integer of at most 18 digits, -1 when the bytes are something else. */
 static inline int64_t mu_digits_small(const char *text, size_t length) {

@@ -49,10 +49,6 @@ struct mu_module_times {
     struct mu_module_counts counts;
 };
 
-static int64_t monotonic_ns(void) {
-    return mu_clock_ns(CLOCK_MONOTONIC);
-}
-
 static int use_gpu(struct mu_module_times *times, const struct mu_cuda_pool_options *gpu,
                    struct mu_error *err) {
     struct mu_cuda_pool_options options = *gpu;
@@ -80,7 +76,7 @@ int mu_module_times_create(struct mu_module_times **out, uint32_t slots,
         free(figures);
         return mu_error_no_memory(err, "the times of modules");
     }
-    times->now_ns = now_ns == NULL ? monotonic_ns : now_ns;
+    times->now_ns = now_ns == NULL ? mu_clock_monotonic_ns : now_ns;
     times->slots = slots;
     times->figures = figures;
     if (gpu != NULL) {

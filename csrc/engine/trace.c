@@ -69,6 +69,11 @@ struct mu_span mu_trace_clean(struct mu_trace_writer *writer, struct mu_span tex
     return (struct mu_span){clean, mu_utf8_clean(clean, raw, length, &writer->bad_bytes)};
 }
 
+int mu_trace_is_own_key(struct mu_span key) {
+    return mu_span_equals(key, "step") || mu_span_equals(key, "node_id") ||
+           mu_span_equals(key, "parent_id");
+}
+
 size_t mu_trace_event_room(const struct mu_trace_event *event) {
     size_t text = event->user[0].length + event->user[1].length + event->metadata.length +
                   event->machine.length;

@@ -149,6 +149,9 @@ int mu_trace_writer_init(struct mu_trace_writer *writer, enum mu_trace_format fo
                          struct mu_shared_output *output, struct mu_error *err);
 void mu_trace_writer_reset(struct mu_trace_writer *writer);
 
+/* Keys that the writers write themselves: what a user calls so gets a `_` behind it. */
+int mu_trace_is_own_key(struct mu_span key);
+
 /* Percent codes decoded, valid UTF-8, in scratch memory of the writer: place 0 or 1, each valid
  * until it is used again. Empty when memory is out. */
 struct mu_span mu_trace_clean(struct mu_trace_writer *writer, struct mu_span text, int place);

@@ -55,11 +55,6 @@ static char *put_value(char *out, struct mu_trace_writer *writer, struct mu_span
     return out;
 }
 
-static int is_own_key(struct mu_span key) {
-    return mu_span_equals(key, "step") || mu_span_equals(key, "node_id") ||
-           mu_span_equals(key, "parent_id");
-}
-
 static char *put_pairs(char *out, struct mu_trace_writer *writer, struct mu_span pairs,
                        struct mu_span written) {
     struct mu_span key, value;
@@ -67,7 +62,7 @@ static char *put_pairs(char *out, struct mu_trace_writer *writer, struct mu_span
         if (mu_metadata_has_key(written, key)) {
             continue;
         }
-        int own = is_own_key(key);
+        int own = mu_trace_is_own_key(key);
         key = mu_trace_clean(writer, key, 0);
         out = PUT(out, ",\"");
         out = mu_utf8_put_json(out, key.text, key.length);

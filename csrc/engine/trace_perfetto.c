@@ -300,13 +300,8 @@ static char *put_value(char *out, struct mu_trace_writer *writer, struct mu_span
     return pb_bytes(out, ANNOTATION_STRING, value.text, value.length);
 }
 
-static int is_taken(struct mu_span key) {
-    return mu_span_equals(key, "step") || mu_span_equals(key, "node_id") ||
-           mu_span_equals(key, "parent_id");
-}
-
 static char *put_key(char *out, struct mu_trace_writer *writer, struct mu_span key) {
-    int taken = is_taken(key);
+    int taken = mu_trace_is_own_key(key);
     key = mu_trace_clean(writer, key, 0);
     out = pb_varint(pb_tag(out, ANNOTATION_NAME, PB_BYTES), key.length + (size_t)taken);
     memcpy(out, key.text, key.length);

@@ -1,5 +1,7 @@
 #include "utf8.h"
 
+#include "digits.h"
+
 #include <stdint.h>
 #include <string.h>
 
@@ -89,21 +91,13 @@ char *mu_utf8_put_json(char *out, const char *text, size_t length) {
     return out;
 }
 
-static int hex_value(char digit) {
-    if (digit >= '0' && digit <= '9') {
-        return digit - '0';
-    }
-    char lower = (char)(digit | 0x20);
-    return lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : -1;
-}
-
 size_t mu_utf8_percent_decode(char *out, const char *text, size_t length) {
     size_t kept = 0;
     for (size_t i = 0; i < length; i++) {
         int high = -1, low = -1;
         if (text[i] == '%' && i + 2 < length) {
-            high = hex_value(text[i + 1]);
-            low = hex_value(text[i + 2]);
+            high = mu_digits_hex(text[i + 1]);
+            low = mu_digits_hex(text[i + 2]);
         }
         if (high >= 0 && low >= 0) {
             out[kept++] = (char)(high * 16 + low);
