@@ -67,26 +67,15 @@ static void describe_track(const struct mu_strings *strings, const struct mu_chu
                           text, text == NULL ? 0 : length);
 }
 
-/* Stops at a slot that changes under the reader: the deeper ones are newer still. */
 static void copy_open(struct mu_chunk_header *chunk, struct mu_lane_view *view) {
     uint32_t depth = atomic_load_explicit(&chunk->depth, memory_order_acquire);
     for (int i = 0; i < MU_OPEN_MAX; i++) {
         view->open[i].node = 0;
     }
     for (uint32_t i = 0; i < depth && i < MU_OPEN_MAX; i++) {
-        struct mu_open_stage *stage = &chunk->open[i];
-        uint64_t node = atomic_load_explicit(&stage->node, memory_order_acquire);
-        struct mu_open_view open = {
-            .parent = atomic_load_explicit(&stage->parent, memory_order_acquire),
-            .step = atomic_load_explicit(&stage->step, memory_order_acquire),
-            .start = atomic_load_explicit(&stage->start, memory_order_acquire),
-            .name = atomic_load_explicit(&stage->name, memory_order_acquire),
-        };
-        if (node == 0 || atomic_load_explicit(&stage->node, memory_order_relaxed) != node) {
+        if (!mu_open_view_load(&view->open[i], &chunk->open[i])) {
             return;
         }
-        open.node = node;
-        view->open[i] = open;
     }
 }
 

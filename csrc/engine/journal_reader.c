@@ -115,28 +115,12 @@ static uint32_t kept_depth(const struct mu_chunk_header *chunk) {
     return depth < MU_OPEN_MAX ? depth : MU_OPEN_MAX;
 }
 
-/* False for a slot that changes under the reader: the deeper ones are newer still. */
-static bool load_open(const struct mu_open_stage *stage, struct mu_open_view *open) {
-    struct mu_open_view seen = {
-        .node = atomic_load_explicit(&stage->node, memory_order_acquire),
-        .parent = atomic_load_explicit(&stage->parent, memory_order_acquire),
-        .step = atomic_load_explicit(&stage->step, memory_order_acquire),
-        .start = atomic_load_explicit(&stage->start, memory_order_acquire),
-        .name = atomic_load_explicit(&stage->name, memory_order_acquire),
-    };
-    if (seen.node == 0 || atomic_load_explicit(&stage->node, memory_order_relaxed) != seen.node) {
-        return false;
-    }
-    *open = seen;
-    return true;
-}
-
 static void copy_open(const struct mu_chunk_header *chunk, struct mu_lane_view *view) {
     if (atomic_load(&chunk->state) != MU_CHUNK_OWNED) {
         return;
     }
     for (uint32_t i = 0; i < kept_depth(chunk); i++) {
-        if (!load_open(&chunk->open[i], &view->open[i])) {
+        if (!mu_open_view_load(&view->open[i], &chunk->open[i])) {
             return;
         }
     }
@@ -264,7 +248,7 @@ static void see_open(struct mu_journal_image *image, const struct mu_chunk_heade
                      struct mu_seen_lane *lane) {
     for (uint32_t i = 0; i < kept_depth(chunk); i++) {
         struct mu_open_view open;
-        if (!load_open(&chunk->open[i], &open)) {
+        if (!mu_open_view_load(&open, &chunk->open[i])) {
             return;
         }
         struct mu_seen_stage *seen = &lane->open[lane->depth++];

@@ -450,6 +450,22 @@ int mu_rows_write(struct mu_rows *rows, const struct mu_row_context *context,
     return MU_OK;
 }
 
+bool mu_open_view_load(struct mu_open_view *open, const struct mu_open_stage *stage) {
+    uint64_t node = atomic_load_explicit(&stage->node, memory_order_acquire); /* before the rest */
+    struct mu_open_view seen = {
+        .node = node,
+        .parent = atomic_load_explicit(&stage->parent, memory_order_acquire),
+        .step = atomic_load_explicit(&stage->step, memory_order_acquire),
+        .start = atomic_load_explicit(&stage->start, memory_order_acquire),
+        .name = atomic_load_explicit(&stage->name, memory_order_acquire),
+    };
+    if (node == 0 || atomic_load_explicit(&stage->node, memory_order_relaxed) != node) {
+        return false;
+    }
+    *open = seen;
+    return true;
+}
+
 static void take_as_open(struct mu_lane_view *view, const struct mu_record *record) {
     struct mu_open_view *open = &view->open[record->depth];
     open->node = record->node;

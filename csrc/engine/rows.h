@@ -34,6 +34,10 @@ struct mu_open_view {
     uint32_t name;
 };
 
+/* False, and `open` untouched, for a slot that is empty or changes under the reader: the deeper
+ * ones are newer still. */
+bool mu_open_view_load(struct mu_open_view *open, const struct mu_open_stage *stage);
+
 /* A record whose END row waits for its GPU time. Its slots are kept. */
 struct mu_held_row {
     uint64_t position;
