@@ -29,7 +29,8 @@ FROM cells
 """
 _OF_A_PATH = f"{_OF_ALL} WHERE path = $path"
 _OF_WHOLE_STEPS = """
-SELECT rank, step, min(begin_ns) AS begin_ns, max(end_ns) AS end_ns FROM cells GROUP BY rank, step
+SELECT 0 AS path, rank, step, min(begin_ns) AS begin_ns, max(end_ns) AS end_ns
+FROM cells GROUP BY rank, step
 """
 
 
@@ -52,7 +53,7 @@ class Grid:
         self._start_ns = int(whole["begin_ns"].min(initial=np.iinfo("i8").max))
         for name in ("begin_ns", "end_ns"):
             whole[name] = whole[name] - self._start_ns
-        (self.begins,), (self.ends,) = self._matrices(whole, ("begin_ns", "end_ns"))
+        (self.begins,), (self.ends,) = self._matrices(whole, ("begin_ns", "end_ns"), [0])
         self.warmup = _warmup_of(self.step_ns()) if warmup is None else min(warmup, len(self.steps))
 
     def step_ns(self) -> Matrix:
@@ -94,22 +95,21 @@ class Grid:
         self._keep([path], self._cells.columns(_OF_A_PATH, start=self._start_ns, path=path))
 
     def _keep(self, paths: list[int], cells: Columns) -> None:
-        at = np.searchsorted(paths, cells["path"])
-        stacks = self._matrices(cells, QUANTITIES, len(paths), at)
+        stacks = self._matrices(cells, QUANTITIES, paths)
         for number, path in enumerate(paths):
             self._read[path] = dict(zip(QUANTITIES, stacks[:, number], strict=True))
 
-    def _matrices(
-        self, cells: Columns, columns: Sequence[str], count: int = 1, at: Any = 0
-    ) -> Matrix:
-        """Of each column `count` matrices; `at`: into which of them each cell goes. All in one
-        array, which is large enough for huge pages."""
-        shape = (count, len(self.ranks), len(self.steps))
-        rows = np.searchsorted(self.ranks, cells["rank"])
-        places = np.ravel_multi_index((at, rows, np.searchsorted(self.steps, cells["step"])), shape)
-        found = np.full((len(columns), *shape), np.nan)
+    def _matrices(self, cells: Columns, columns: Sequence[str], paths: list[int]) -> Matrix:
+        """Of each column a matrix a path, all in one array, which is large enough for huge pages.
+        `cells` is used up: columns go once they are read."""
+        places = np.searchsorted(paths, cells.pop("path"))
+        places *= len(self.ranks)
+        places += np.searchsorted(self.ranks, cells.pop("rank"))
+        places *= len(self.steps)
+        places += np.searchsorted(self.steps, cells.pop("step"))
+        found = np.full((len(columns), len(paths), len(self.ranks), len(self.steps)), np.nan)
         for name, stack in zip(columns, found, strict=True):
-            stack.ravel()[places] = cells[name]
+            stack.ravel()[places] = cells.pop(name)
         found.flags.writeable = False
         return found
 
