@@ -33,6 +33,7 @@ from ._ranks import check_ranks, current_rank, is_chosen
 from ._tables import needed, text_table, write_figure
 from ._tracker.csv_file import SampleFile, quoted
 from ._tracker.plot import draw, readable
+from ._tracker.psutil_probes import psutil_probes
 from ._tracker.series import Series
 from ._tracker.sources import Figure, Host, Nvml, Probe, torch_devices, torch_probes
 from ._warnings import warn_once
@@ -55,7 +56,7 @@ class Peak(NamedTuple):
 
     value: float
     unit: str
-    """bytes, bytes/s, %, W, °C or MHz."""
+    """bytes, bytes/s, %, W, °C, MHz or processes."""
     timestamp: float
     """Unix seconds."""
     step: int | None
@@ -78,6 +79,9 @@ class GPU_Performance_Tracker:
       takes the driver 20 ms)
     - of the host: `host_cpu_percent` (of all cores), `process_cpu_percent` (100 is one core),
       `process_rss_bytes`, `process_read_bytes_per_s` and `process_write_bytes_per_s` (of the disk)
+    - where psutil is installed (`pip install 'my_utils[system]'`), once a second at most:
+      `children_rss_bytes` and `children_count` of all descendants of this process, such as the
+      workers of a DataLoader, and `host_available_bytes`, the memory that the machine has left
 
     Files: `<prefix>_rank<rank>_performance_profile.csv`, written as it goes, each row at most a
     second late; a file of an earlier run goes on, or is set aside when its columns are others. And
@@ -170,7 +174,7 @@ class GPU_Performance_Tracker:
         if nvml is not None:
             probes += nvml.probes(devices)
         host = Host()
-        return _Sources(probes + host.probes(), nvml, host)
+        return _Sources(probes + host.probes() + psutil_probes(), nvml, host)
 
     def _open_nvml(self) -> Nvml | None:
         try:
@@ -404,7 +408,7 @@ class _Record:
         self._digest_at_ns = 0  # the first sample is written at once
         self._peaks: list[Peak | None] = [None] * len(figures)
         self._highest = [-math.inf] * len(figures)
-        self._formats = ["%d" if figure.unit.startswith("bytes") else "%.2f" for figure in figures]
+        self._formats = ["%d" if figure.is_whole else "%.2f" for figure in figures]
         self._groups = _slots_of_groups(figures) if counters else {}
 
     def open(self) -> None:

@@ -8,6 +8,7 @@ import logging
 import math
 import os
 import struct
+import subprocess
 import sys
 import threading
 import time
@@ -22,8 +23,10 @@ from hypothesis import strategies as st
 
 from my_utils import GlobalLogger, MyTimer
 from my_utils._tracker import csv_file as tracker_csv
+from my_utils._tracker.plot import draw
+from my_utils._tracker.psutil_probes import Seldom, _memory_of
 from my_utils._tracker.series import Series
-from my_utils._tracker.sources import NAN, BusyShare, Host, Rate, TorchMemory
+from my_utils._tracker.sources import NAN, BusyShare, Figure, Host, Rate, TorchMemory
 from my_utils.csv2trace import csv_to_trace
 from my_utils.gpu_mem_tracker import GPU_Performance_Tracker
 
@@ -456,6 +459,130 @@ def test_torch_s_memory_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     idle = TorchMemory(0)
     assert [idle.read() for _ in range(5)] == [(0, 0, 0)] * 5
     assert asked == [1, 0]
+
+
+# --- psutil ---
+
+
+def test_the_memory_of_children_and_of_the_machine(run_python: RunPython, tmp_path: Path) -> None:
+    """A child that holds 60 MiB has one that holds 30 MiB; a third has ended, and nobody waited."""
+    done = run_python("-c", """if True:
+        import json, os, subprocess, sys, time
+        sys.modules["torch"] = None
+        from my_utils.gpu_mem_tracker import GPU_Performance_Tracker
+        hold = "ballast = bytearray(b'x') * (%d << 20); print(flush=True); input()"
+        nested = (
+            "import subprocess, sys; subprocess.Popen([sys.executable, '-c', sys.argv[1]]); "
+            + hold % 60
+        )
+        child = subprocess.Popen([sys.executable, "-c", nested, hold % 30],
+                                 stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        ended = subprocess.Popen(["true"])
+        os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+        for _ in range(2):
+            assert child.stdout.readline()
+        with GPU_Performance_Tracker("run", 0.02, False) as run:
+            while run.samples < 5:
+                time.sleep(0.01)
+        child.stdin.close()
+        child.stdout.read()
+        assert (child.wait(), ended.wait()) == (1, 0)
+        print(json.dumps({name: (peak.value, peak.unit) for name, peak in run.peaks().items()}))
+    """)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    peaks = json.loads(done.stdout)
+    assert peaks["children_count"] == [2, "processes"]
+    rss, unit = peaks["children_rss_bytes"]
+    assert unit == "bytes" and 90 * MIB < rss < 90 * MIB + 2 * 40 * MIB
+    available, unit = peaks["host_available_bytes"]
+    assert unit == "bytes" and 0 < available <= psutil.virtual_memory().total
+    rows = rows_of(tmp_path / "run_rank0_performance_profile.csv")
+    assert 90 * MIB < int(rows[0]["children_rss_bytes"]) <= rss
+    assert rows[0]["children_count"] == "2"
+    assert "" in {row["children_count"] for row in rows}  # read once a second at most
+    assert min(png_size(tmp_path / "run_rank0_performance_profile.png")) > 300
+
+
+def test_children_that_end_while_they_are_looked_at() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        process = psutil.Process(child.pid)
+        own = psutil.Process()
+        rss, count = _memory_of([process, own])
+        assert rss > own.memory_info().rss * 0.5 and count == 2
+        child.kill()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        assert _memory_of([process]) == (0, 0)
+        child.wait()
+        assert _memory_of([process]) == (0, 0)
+        assert _memory_of([process, own])[1] == 1
+
+
+def test_seldom_takes_its_share_of_a_core_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    spent: list[float] = []
+
+    def read() -> tuple[float]:
+        began = time.thread_time()
+        while time.thread_time() < began + 0.004:
+            pass
+        spent.append(time.thread_time() - began)
+        return (len(spent),)
+
+    monkeypatch.setattr(Seldom, "EVERY_S", 0.0)
+    monkeypatch.setattr(Seldom, "SHARE", 0.1)
+    seldom = Seldom(read, 1)
+    began = time.monotonic()
+    seen: list[float] = []
+    while len(spent) < 5:
+        seen += (value for value in seldom.read() if value == value)
+    assert seen == [1, 2, 3, 4, 5]
+    assert sum(spent[:-1]) <= 0.1 * (time.monotonic() - began)
+
+
+def test_seldom_reads_nothing_before_it_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Seldom.EVERY_S == 1.0
+    monkeypatch.setattr(Seldom, "EVERY_S", 3600.0)
+    reads: list[None] = []
+    seldom = Seldom(lambda: (reads.append(None) or 1.0, 2.0), 2)  # type: ignore[func-returns-value]
+    assert tuple(seldom.read()) == (1.0, 2.0)
+    assert all(map(math.isnan, seldom.read())) and len(seldom.read()) == 2
+    assert len(reads) == 1
+
+
+def test_without_psutil_there_are_no_columns_of_it(run_python: RunPython, tmp_path: Path) -> None:
+    done = run_python("-c", """if True:
+        import sys
+        sys.modules["psutil"] = sys.modules["torch"] = None
+        from my_utils.gpu_mem_tracker import GPU_Performance_Tracker
+        with GPU_Performance_Tracker("run", 0.01, False, plot=False):
+            pass
+    """)  # fmt: skip
+    assert (done.returncode, done.stderr.count("WARNING")) == (0, 0), done.stderr
+    columns = rows_of(tmp_path / "run_rank0_performance_profile.csv")[0].keys()
+    assert "host_cpu_percent" in columns
+    assert not {"children_rss_bytes", "children_count", "host_available_bytes"} & columns
+
+
+def test_where_the_plot_has_the_figures_of_psutil() -> None:
+    from matplotlib.figure import Figure as Picture
+
+    from my_utils.gpu_mem_tracker import Peak
+
+    figures = [
+        Figure("process", "rss_bytes", "bytes"),
+        Figure("children", "rss_bytes", "bytes"),
+        Figure("children", "count", "processes"),
+        Figure("host", "available_bytes", "bytes"),
+    ]
+    series = Series([figure.name for figure in figures])
+    series.add(0.0, [1.0, 2.0, 3.0, 4.0])
+    peaks = {figure.name: Peak(1.0, "bytes", 0.0, None, "") for figure in figures}
+    picture = Picture()
+    draw(picture, figures, series, peaks, "")
+    shown = {axis.get_ylabel(): axis.get_legend_handles_labels()[1] for axis in picture.axes}
+    assert shown == {
+        "RSS, GiB": ["process rss", "children rss"],
+        "host memory, GiB": ["available"],
+    }
 
 
 # --- NVML ---

@@ -40,6 +40,7 @@ _PANELS = (
     _Panel("clocks, MHz", 1, ("sm_clock_mhz", "memory_clock_mhz"), True),
     _Panel("PCIe, MB/s", 1e6, ("pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s"), True),
     _Panel("RSS, GiB", GIB, ("rss_bytes",), False),
+    _Panel("host memory, GiB", GIB, ("available_bytes",), False),
     _Panel("CPU, %", 1, ("cpu_percent",), False),
     _Panel("disk, MB/s", 1e6, ("read_bytes_per_s", "write_bytes_per_s"), False),
 )

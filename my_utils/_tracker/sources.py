@@ -31,11 +31,16 @@ class Figure(NamedTuple):
     group: str
     key: str
     unit: str
-    """bytes, bytes/s, %, W, °C or MHz."""
+    """bytes, bytes/s, %, W, °C, MHz or processes."""
 
     @property
     def name(self) -> str:
         return f"{self.group}_{self.key}"
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether its samples are written without a fraction."""
+        return self.unit.startswith("bytes") or self.unit == "processes"
 
 
 class Probe(NamedTuple):
