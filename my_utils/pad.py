@@ -12,6 +12,7 @@ tensor([[5, 6, 7]])
 from __future__ import annotations
 
 import math
+import sys
 from typing import TYPE_CHECKING, Literal
 
 from ._arguments import check_int
@@ -38,11 +39,15 @@ def pad_for_sequence_parallel(
     tensor: any dtype and device, one dimension at least.
     padding_value: what the new elements hold; the dtype must be able to.
     dim: the dimension of the sequence; negative ones count from the end.
-    world_size: the ranks that share a sequence; by default all of the job.
+    world_size: the ranks that share a sequence. By default those of Megatron's
+        tensor-model-parallel group, where the program has set up the groups of `megatron.core.parallel_state` (`pip
+        install 'my_utils[megatron]'`), else all of the job. Give it where more ranks share a
+        sequence, as with Megatron's context parallelism.
     side: where the new elements go, "right" (behind the sequence) or "left".
 
     A tensor that fits already is returned itself, not a copy. Gradients of the padding are dropped.
-    It makes one graph under `torch.compile`. Keep `tensor.shape[dim]` for `remove_pad_by_value`.
+    It makes one graph under `torch.compile`, in which the default is a constant. Keep
+    `tensor.shape[dim]` for `remove_pad_by_value`.
 
     TypeError and ValueError name the argument.
 
@@ -54,7 +59,7 @@ def pad_for_sequence_parallel(
             [ 1.,  1.,  1.]])
     """
     dim = _check(tensor, dim, side)
-    size = _ranks_of_the_job() if world_size is None else check_int("world_size", world_size, 1)
+    size = _ranks_of_a_sequence() if world_size is None else check_int("world_size", world_size, 1)
     _check_value(tensor, padding_value)
     missing = -tensor.shape[dim] % size
     if missing == 0:
@@ -67,13 +72,17 @@ def pad_for_sequence_parallel(
     return torch.cat(parts, dim)
 
 
-def _ranks_of_the_job() -> int:
+def _ranks_of_a_sequence() -> int:
+    # Not imported for the question, which takes seconds: who has groups in it has imported it.
+    megatron = sys.modules.get("megatron.core.parallel_state")
+    if megatron is not None and megatron.model_parallel_is_initialized():
+        return int(megatron.get_tensor_model_parallel_world_size())
     return _world_size()
 
 
 # What torch.compiler.assume_constant_result does, which would import Dynamo: a compiled graph has
 # the number in it.
-_ranks_of_the_job._dynamo_marked_constant = True  # type: ignore[attr-defined]
+_ranks_of_a_sequence._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def remove_pad_by_value(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,7 @@ from my_utils.pad import pad_for_sequence_parallel, remove_pad_by_value
 
 from .conftest import RunPython
 from .dtypes import DTYPES, FLOAT4
+from .ranks import Ranks
 
 shapes = st.lists(st.integers(0, 5), min_size=1, max_size=4)
 
@@ -143,6 +146,35 @@ def test_the_world_of_the_job_under_compile(monkeypatch: pytest.MonkeyPatch) -> 
     tensor = torch.arange(world_size() + 1)
     assert torch.equal(pad(tensor), pad_for_sequence_parallel(tensor, -1))
     assert pad(tensor).shape[0] == 2 * world_size()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_ranks_of_megatron_that_share_a_sequence(tmp_path: Path) -> None:
+    """Two of four, eager and in one graph, while its groups are there; else all of the job."""
+    if importlib.util.find_spec("megatron") is None:
+        pytest.skip("megatron-core is not installed")
+    code = """
+import warnings
+warnings.simplefilter("ignore")  # of what Megatron finds missing
+from my_utils.pad import pad_for_sequence_parallel as pad
+tokens = torch.arange(5)
+sizes = [len(pad(tokens))]
+assert "megatron" not in sys.modules
+from megatron.core import parallel_state
+sizes.append(len(pad(tokens)))
+parallel_state.initialize_model_parallel(tensor_model_parallel_size=2)
+sizes += [len(pad(tokens)), len(pad(tokens, world_size=5))]
+if rank == 0:
+    compiled = torch.compile(lambda x: pad(x), fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(tokens), pad(tokens))
+parallel_state.destroy_model_parallel()
+sizes.append(len(pad(tokens)))
+print(*sizes)
+dist.destroy_process_group()
+"""
+    results = Ranks(code, 4, tmp_path).finish(240)
+    assert [(status, out) for status, out, _ in results] == [(0, "8 8 6 5 8\n")] * 4, results
 
 
 def test_by_value_under_compile_breaks_the_graph_and_works() -> None:
