@@ -39,9 +39,9 @@ def pad_for_sequence_parallel(
     tensor: any dtype and device, one dimension at least.
     padding_value: what the new elements hold; the dtype must be able to.
     dim: the dimension of the sequence; negative ones count from the end.
-    world_size: the ranks that share a sequence. By default those of Megatron's
-        tensor-model-parallel group, where the program has set up the groups of `megatron.core.parallel_state` (`pip
-        install 'my_utils[megatron]'`), else all of the job. Give it where more ranks share a
+    world_size: the ranks that share a sequence. By default those of Megatron's tensor
+        parallel group, where the program has set up the groups of `megatron.core.parallel_state`
+        (`pip install 'my_utils[megatron]'`), else all of the job. Give it where more ranks share a
         sequence, as with Megatron's context parallelism.
     side: where the new elements go, "right" (behind the sequence) or "left".
 
