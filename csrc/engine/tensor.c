@@ -7,7 +7,7 @@
         .name = (text), .kind = (family), .size = (bytes), .parts = (numbers), .part = (of_part)}
 #define NUMBER(index, text, family, bytes) DTYPE(index, text, family, bytes, 1, index)
 
-static const struct mu_dtype_info dtypes[MU_DTYPE_COUNT] = {
+const struct mu_dtype_info mu_dtypes[MU_DTYPE_COUNT] = {
     NUMBER(MU_DTYPE_BOOL, "bool", MU_KIND_BOOL, 1),
     NUMBER(MU_DTYPE_UINT8, "uint8", MU_KIND_UINT, 1),
     NUMBER(MU_DTYPE_UINT16, "uint16", MU_KIND_UINT, 2),
@@ -33,13 +33,9 @@ static const struct mu_dtype_info dtypes[MU_DTYPE_COUNT] = {
           MU_DTYPE_FLOAT4_E2M1FN_X2),
 };
 
-const struct mu_dtype_info *mu_dtype_info(int dtype) {
-    return &dtypes[dtype];
-}
-
 int mu_dtype_by_name(const char *name) {
     for (int dtype = 0; dtype < MU_DTYPE_COUNT; dtype++) {
-        if (strcmp(dtypes[dtype].name, name) == 0) {
+        if (strcmp(mu_dtypes[dtype].name, name) == 0) {
             return dtype;
         }
     }
@@ -52,19 +48,19 @@ int mu_tensor_check(struct mu_tensor *tensor, struct mu_error *err) {
                             (int)tensor->ndim, MU_TENSOR_DIMS_MAX);
     }
     int64_t bytes = mu_dtype_info(tensor->dtype)->size;
-    bool empty = false;
+    int64_t elements = 1; /* no more than the bytes, so that they cannot overflow first */
     for (int dim = 0; dim < tensor->ndim; dim++) {
         int64_t size = tensor->shape[dim];
         if (size < 0) {
             return mu_error_set(err, MU_ERR_ARGUMENT, "size %lld in dimension %d", (long long)size,
                                 dim);
         }
-        empty = empty || size == 0;
-        if (!empty && __builtin_mul_overflow(bytes, size, &bytes)) {
+        if (elements > 0 && size > 0 && __builtin_mul_overflow(bytes, size, &bytes)) {
             return mu_error_set(err, MU_ERR_ARGUMENT, "a tensor of more than 2^63 bytes");
         }
+        elements *= size;
     }
-    tensor->elements = empty ? 0 : bytes / mu_dtype_info(tensor->dtype)->size;
+    tensor->elements = elements;
     if (tensor->elements > 0 && tensor->data == NULL) {
         return mu_error_set(err, MU_ERR_ARGUMENT, "a tensor with elements, but no memory");
     }

@@ -27,8 +27,12 @@ struct mu_dtype_info {
     uint8_t part;     /* enum mu_dtype of one number of a complex type; else the type itself */
 };
 
+extern const struct mu_dtype_info mu_dtypes[MU_DTYPE_COUNT];
+
 /* `dtype` is an enum mu_dtype, below MU_DTYPE_COUNT. */
-const struct mu_dtype_info *mu_dtype_info(int dtype);
+static inline const struct mu_dtype_info *mu_dtype_info(int dtype) {
+    return &mu_dtypes[dtype];
+}
 
 /* The type of that name, or -1. */
 int mu_dtype_by_name(const char *name);
