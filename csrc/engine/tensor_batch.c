@@ -35,6 +35,15 @@ static void do_groups(int64_t begin, int64_t end, void *context) {
     }
 }
 
+/* By this thread alone: no groups, and no divisions, of which one costs as much as a small task. */
+static void do_shared(const struct batch *batch) {
+    for (int64_t i = 0; i < batch->count; i++) {
+        if (is_shared_out(batch->tensors[i])) {
+            batch->task(batch->tensors[i], i, batch->context);
+        }
+    }
+}
+
 void mu_tensors_each(const struct mu_tensor *const *tensors, int64_t count, mu_tensor_task task,
                      void *context) {
     struct batch batch = {.tensors = tensors, .count = count, .task = task, .context = context};
@@ -48,6 +57,6 @@ void mu_tensors_each(const struct mu_tensor *const *tensors, int64_t count, mu_t
     if (batch.shared_bytes > MU_BATCH_SHARE_BYTES) {
         mu_parallel_for(GROUPS, 1, do_groups, &batch);
     } else {
-        do_groups(0, GROUPS, &batch);
+        do_shared(&batch);
     }
 }
