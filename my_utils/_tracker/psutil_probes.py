@@ -23,7 +23,7 @@ AVAILABLE = Figure("host", "available_bytes", "bytes")
 
 
 def psutil_probes() -> list[Probe]:
-    """None where psutil is not installed."""
+    """Empty where psutil is not installed."""
     try:
         import psutil
     except ImportError:
