@@ -225,14 +225,21 @@ for i in range(10):
 def test_a_signal_handler_may_dump(tmp_path: Path) -> None:
     dumper = dumper_of(tmp_path, queue_bytes=1000)
     taken: list[str | None] = []
-    old = signal.signal(signal.SIGALRM, lambda *_: taken.append(dumper.dump("handler", [1])))
-    signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
+
+    def handler(*_: object) -> None:
+        taken.append(dumper.dump("handler", [1]))
+        signal.setitimer(signal.ITIMER_REAL, 0.01)  # no signal meanwhile, however long it took
+
+    old = signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.01)
     try:
         for i in range(100):
             dumper.dump("s", [i, torch.zeros(1000)])
     finally:
+        signal.signal(signal.SIGALRM, signal.SIG_IGN)
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, old)
+    assert taken
     dumper.close()
     assert dumper.written == 100 + len(taken)
     assert json.dumps(dumper.failed) == "0"
