@@ -74,15 +74,9 @@ static int count_parts(const struct batch *batch) {
 
 static int make_parts(struct batch *batch, struct mu_error *err) {
     batch->part_count = count_parts(batch);
-    batch->parts = malloc((size_t)batch->part_count * sizeof *batch->parts);
+    batch->parts = calloc((size_t)batch->part_count, sizeof *batch->parts);
     if (batch->parts == NULL) {
         return mu_error_no_memory(err, "the lanes");
-    }
-    for (int i = 0; i < batch->part_count; i++) {
-        struct part *part = &batch->parts[i];
-        part->first = part->last = NULL;
-        part->bytes = 0;
-        part->lanes.strided = NULL;
     }
     if (!batch->any_strided || batch->kernel.lanes == 1) {
         return MU_OK;
