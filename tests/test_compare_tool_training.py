@@ -94,6 +94,26 @@ def test_two_forward_passes_before_their_backward_passes() -> None:
     assert len(recorder.events) == 14
 
 
+def test_a_place_does_not_outlast_its_module() -> None:
+    """Modules of a new model may have the ids of those of one that is gone."""
+    first, second = nn.Linear(4, 4), nn.Linear(4, 4)
+    model = nn.Sequential()
+    infos: list[ModuleInfo | None] = []
+    first.register_forward_pre_hook(lambda *_: infos.append(ModuleInfo.current()))
+    other = type("Other", (nn.Sequential,), {})
+    for kind, order in ((nn.Sequential, (first, second)), (other, (second, first))):
+        model.__class__ = kind
+        model._modules.clear()
+        for number, module in enumerate(order):
+            model.add_module(f"at{number}", module)
+        with open_module_tracker(model):
+            model(torch.randn(2, 4))
+    assert infos == [
+        ModuleInfo("at0", "Linear", "Sequential/Linear"),
+        ModuleInfo("at1", "Linear", "Other/Linear"),
+    ]
+
+
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_checkpointing(reentrant: bool, capsys: pytest.CaptureFixture[str]) -> None:
     model = Net(reentrant)

@@ -81,11 +81,18 @@ class Scope:
         self._inner: dict[int, Scope] = {}
 
     def inner(self, owner: int, name: str, type_name: str) -> Scope:
-        found = self._inner.get(owner)
+        found = self.known(owner, name, type_name)
         if found is None:
             path = type_name if self.info is None else f"{self.info.path}/{type_name}"
             found = self._inner[owner] = Scope(self, ModuleInfo(name, type_name, path), owner)
         return found
+
+    def known(self, owner: int, name: str, type_name: str) -> Scope | None:
+        """The place inside of this one, unless it was that of a module whose id another has now."""
+        found = self._inner.get(owner)
+        if found is None or found.info is None:
+            return None
+        return found if (found.info.name, found.info.type) == (name, type_name) else None
 
     @property
     def name(self) -> str:
@@ -176,7 +183,7 @@ def _again(owner: int, name: str, type_name: str) -> Scope:
     has the name that it had in the forward pass."""
     around: Scope | None = where()
     while around is not None:
-        known = around._inner.get(owner)
+        known = around.known(owner, name, type_name)
         if known is not None and known.info is not None:
             return Scope(OUTSIDE, known.info, owner)
         around = around.parent
