@@ -23,7 +23,7 @@ static int64_t thread_ns(void) {
 /* The drains are not part of the figure: only the pairs between them are timed. */
 static void *work(void *argument) {
     struct worker *worker = argument;
-    uint64_t hash = mu_hash_bytes("forward", 7);
+    uint64_t hash = mu_name_hash("forward", 7);
     int64_t spent = 0;
     for (long done = 0; done < worker->pairs; done += PAIRS_A_DRAIN) {
         int64_t began = thread_ns();
