@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import functools
 import sys
 import types
 from collections.abc import Iterable
@@ -126,7 +125,7 @@ def _write_special_dict(tree: Tree, tag: str, obj: Any, path: str, extra: str = 
 
 def _read_special_dict(decoder: Decoder, node: dict[str, Any], body: Any, result: Any) -> Any:
     decoder.made(node, result)
-    decoder.put_pairs(functools.partial(dict.__setitem__, result), body)
+    decoder.put_pairs(result.__setitem__, body)
     if "attributes" in node:
         decoder.put_items(result.__dict__.__setitem__, node["attributes"])
     return result
@@ -137,12 +136,7 @@ def write_ordered_dict(tree: Tree, obj: Any, path: str) -> None:
 
 
 def read_ordered_dict(decoder: Decoder, node: dict[str, Any], body: Any) -> Any:
-    result: Any = collections.OrderedDict()
-    decoder.made(node, result)
-    decoder.put_pairs(result.__setitem__, body)
-    if "attributes" in node:
-        decoder.put_items(result.__dict__.__setitem__, node["attributes"])
-    return result
+    return _read_special_dict(decoder, node, body, collections.OrderedDict())
 
 
 def write_counter(tree: Tree, obj: Any, path: str) -> None:

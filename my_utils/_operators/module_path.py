@@ -184,7 +184,7 @@ def _again(owner: int, name: str, type_name: str) -> Scope:
     around: Scope | None = where()
     while around is not None:
         known = around.known(owner, name, type_name)
-        if known is not None and known.info is not None:
+        if known is not None:
             return Scope(OUTSIDE, known.info, owner)
         around = around.parent
     return OUTSIDE.inner(owner, name, type_name)
