@@ -6,6 +6,7 @@
  */
 #include "args.h"
 #include "capture.h"
+#include "heap_types.h"
 #include "py_hook_event.h"
 
 struct windows {
@@ -453,8 +454,5 @@ static PyType_Spec windows_spec = {
 };
 
 int mu_py_capture_exec(PyObject *module) {
-    PyObject *type = PyType_FromModuleAndSpec(module, &windows_spec, NULL);
-    int status = type == NULL ? -1 : PyModule_AddType(module, (PyTypeObject *)type);
-    Py_XDECREF(type);
-    return status;
+    return mu_py_add_type(module, &windows_spec, NULL);
 }

@@ -2,6 +2,7 @@
 #include "args.h"
 #include "compare.h"
 #include "decode.h"
+#include "heap_types.h"
 #include "py_gpu_kernels.h"
 #include "py_tensor.h"
 
@@ -568,8 +569,7 @@ static PyMethodDef functions[] = {
 
 int mu_py_compare_exec(PyObject *module) {
     struct mu_state *state = mu_state_of(module);
-    state->tensor_diff_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &diff_spec, NULL);
-    if (state->tensor_diff_type == NULL || PyModule_AddType(module, state->tensor_diff_type) < 0) {
+    if (mu_py_add_type(module, &diff_spec, &state->tensor_diff_type) < 0) {
         return -1;
     }
     return PyModule_AddFunctions(module, functions);

@@ -13,6 +13,7 @@
 #include <stdbool.h>
 
 #include "args.h"
+#include "heap_types.h"
 #include "state.h"
 
 struct pass {
@@ -319,10 +320,5 @@ static PyType_Spec passes_spec = {
 };
 
 int mu_py_forward_passes_exec(PyObject *module) {
-    struct mu_state *state = mu_state_of(module);
-    state->forward_passes_type =
-        (PyTypeObject *)PyType_FromModuleAndSpec(module, &passes_spec, NULL);
-    return state->forward_passes_type == NULL
-               ? -1
-               : PyModule_AddType(module, state->forward_passes_type);
+    return mu_py_add_type(module, &passes_spec, &mu_state_of(module)->forward_passes_type);
 }

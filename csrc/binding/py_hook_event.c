@@ -3,6 +3,7 @@
 #include <structmember.h>
 
 #include "args.h"
+#include "heap_types.h"
 
 struct hook_event {
     PyObject_HEAD PyObject *profile_name; /* owned, as all four: str */
@@ -335,11 +336,10 @@ int mu_py_hook_read(struct mu_state *state, PyObject *event, struct mu_capture_e
 
 int mu_py_hook_event_exec(PyObject *module) {
     struct mu_state *state = mu_state_of(module);
-    state->hook_event_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &event_spec, NULL);
     state->key_iter = PyUnicode_InternFromString("iter");
     state->key_microbatch = PyUnicode_InternFromString("microbatch_index");
-    if (state->hook_event_type == NULL || state->key_iter == NULL ||
-        state->key_microbatch == NULL) {
+    if (state->key_iter == NULL || state->key_microbatch == NULL ||
+        mu_py_add_type(module, &event_spec, &state->hook_event_type) < 0) {
         return -1;
     }
     for (int i = 0; i < FIELDS; i++) {
@@ -351,11 +351,10 @@ int mu_py_hook_event_exec(PyObject *module) {
     state->hook_event_type->tp_vectorcall = event_vectorcall;
     PyObject *names = PyTuple_Pack(FIELDS, state->hook_event_names[0], state->hook_event_names[1],
                                    state->hook_event_names[2], state->hook_event_names[3]);
-    if (names == NULL ||
-        PyObject_SetAttrString((PyObject *)state->hook_event_type, "__match_args__", names) < 0) {
-        Py_XDECREF(names);
+    if (names == NULL) {
         return -1;
     }
+    int rc = PyObject_SetAttrString((PyObject *)state->hook_event_type, "__match_args__", names);
     Py_DECREF(names);
-    return PyModule_AddType(module, state->hook_event_type);
+    return rc;
 }

@@ -7,6 +7,7 @@
  * by deepcopy or pickle of a model, does nothing.
  */
 #include "args.h"
+#include "heap_types.h"
 #include "module_times.h"
 #include "py_cuda.h"
 
@@ -444,13 +445,8 @@ static PyType_Spec times_spec = {
 };
 
 int mu_py_module_timer_exec(PyObject *module) {
-    struct mu_state *state = mu_state_of(module);
-    PyObject *type = PyType_FromModuleAndSpec(module, &times_spec, NULL);
-    int status = type == NULL ? -1 : PyModule_AddType(module, (PyTypeObject *)type);
-    Py_XDECREF(type);
-    if (status < 0) {
+    if (mu_py_add_type(module, &times_spec, NULL) < 0) {
         return -1;
     }
-    state->module_hook_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &hook_spec, NULL);
-    return state->module_hook_type == NULL ? -1 : PyModule_AddType(module, state->module_hook_type);
+    return mu_py_add_type(module, &hook_spec, &mu_state_of(module)->module_hook_type);
 }

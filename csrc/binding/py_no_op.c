@@ -1,4 +1,5 @@
 /* NoOpTimer and its stage: the surface of Timer at the cost of an empty C method. */
+#include "heap_types.h"
 #include "py_timer.h"
 
 static PyObject *nothing(PyObject *Py_UNUSED(self), PyObject *const *Py_UNUSED(args),
@@ -173,19 +174,15 @@ static PyType_Spec timer_spec = {
 
 int mu_py_no_op_exec(PyObject *module) {
     struct mu_state *state = mu_state_of(module);
-    PyTypeObject *stage = (PyTypeObject *)PyType_FromModuleAndSpec(module, &stage_spec, NULL);
-    state->no_op_stage_type = stage;
-    if (stage == NULL || PyModule_AddType(module, stage) < 0) {
+    if (mu_py_add_type(module, &stage_spec, &state->no_op_stage_type) < 0) {
         return -1;
     }
-    state->no_op_stage = stage->tp_alloc(stage, 0);
-    PyTypeObject *timer = (PyTypeObject *)PyType_FromModuleAndSpec(module, &timer_spec, NULL);
-    if (state->no_op_stage == NULL || timer == NULL) {
-        Py_XDECREF(timer);
+    state->no_op_stage = state->no_op_stage_type->tp_alloc(state->no_op_stage_type, 0);
+    PyTypeObject *timer;
+    if (state->no_op_stage == NULL || mu_py_add_type(module, &timer_spec, &timer) < 0) {
         return -1;
     }
     int rc = mu_py_own_descriptors(timer, timer_methods);
-    rc = rc < 0 ? rc : PyModule_AddType(module, timer);
     Py_DECREF(timer);
     return rc;
 }

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "args.h"
+#include "heap_types.h"
 #include "py_tensor.h"
 #include "replace.h"
 #include "replace_names.h"
@@ -224,11 +225,5 @@ static PyType_Spec replacer_spec = {
 };
 
 int mu_py_replace_exec(PyObject *module) {
-    PyObject *type = PyType_FromModuleAndSpec(module, &replacer_spec, NULL);
-    if (type == NULL) {
-        return -1;
-    }
-    int failed = PyModule_AddType(module, (PyTypeObject *)type);
-    Py_DECREF(type);
-    return failed;
+    return mu_py_add_type(module, &replacer_spec, NULL);
 }

@@ -1,5 +1,6 @@
 /* The Stage type: what time_stage hands out. A context manager, an asynchronous one, and a
  * decorator; the last two are not hot and live in my_utils/_stages.py. */
+#include "heap_types.h"
 #include "py_timer.h"
 
 struct mu_py_stage {
@@ -146,7 +147,5 @@ static PyType_Spec stage_spec = {
 };
 
 int mu_py_stage_exec(PyObject *module) {
-    struct mu_state *state = mu_state_of(module);
-    state->stage_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &stage_spec, NULL);
-    return state->stage_type == NULL ? -1 : PyModule_AddType(module, state->stage_type);
+    return mu_py_add_type(module, &stage_spec, &mu_state_of(module)->stage_type);
 }

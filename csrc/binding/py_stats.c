@@ -1,6 +1,7 @@
 /* stats and nan_inf_count, and their results: TensorStats, whose numbers become Python objects when
  * they are asked for, and NanInfCount, a named tuple. */
 #include "args.h"
+#include "heap_types.h"
 #include "nan_inf.h"
 #include "py_measure.h"
 #include "stats.h"
@@ -401,12 +402,10 @@ static PyMethodDef functions[] = {
 
 int mu_py_stats_exec(PyObject *module) {
     struct mu_state *state = mu_state_of(module);
-    state->tensor_stats_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &stats_spec, NULL);
     state->nan_inf_count_type = PyStructSequence_NewType(&count_desc);
-    if (state->tensor_stats_type == NULL || state->nan_inf_count_type == NULL ||
-        set_count_repr(state->nan_inf_count_type) < 0 ||
-        PyModule_AddType(module, state->tensor_stats_type) < 0 ||
-        PyModule_AddType(module, state->nan_inf_count_type) < 0) {
+    if (state->nan_inf_count_type == NULL || set_count_repr(state->nan_inf_count_type) < 0 ||
+        PyModule_AddType(module, state->nan_inf_count_type) < 0 ||
+        mu_py_add_type(module, &stats_spec, &state->tensor_stats_type) < 0) {
         return -1;
     }
     return PyModule_AddFunctions(module, functions);

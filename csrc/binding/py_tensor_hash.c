@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "args.h"
+#include "heap_types.h"
 #include "py_measure.h"
 
 struct digest {
@@ -303,8 +304,7 @@ static PyMethodDef functions[] = {
 
 int mu_py_tensor_hash_exec(PyObject *module) {
     struct mu_state *state = mu_state_of(module);
-    state->digest_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &digest_spec, NULL);
-    if (state->digest_type == NULL || PyModule_AddType(module, state->digest_type) < 0) {
+    if (mu_py_add_type(module, &digest_spec, &state->digest_type) < 0) {
         return -1;
     }
     return PyModule_AddFunctions(module, functions);

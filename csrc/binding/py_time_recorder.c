@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "args.h"
+#include "heap_types.h"
 #include "packed_histogram.h"
 #include "recorder_state.h"
 
@@ -544,10 +545,8 @@ static PyMethodDef functions[] = {
 int mu_py_time_recorder_exec(PyObject *module) {
     struct mu_state *state = mu_state_of(module);
     state->recorder_stack = PyContextVar_New("my_utils.timing", NULL);
-    state->time_recorder_type =
-        (PyTypeObject *)PyType_FromModuleAndSpec(module, &recorder_spec, NULL);
-    if (state->recorder_stack == NULL || state->time_recorder_type == NULL ||
-        PyModule_AddType(module, state->time_recorder_type) < 0) {
+    if (state->recorder_stack == NULL ||
+        mu_py_add_type(module, &recorder_spec, &state->time_recorder_type) < 0) {
         return -1;
     }
     return PyModule_AddFunctions(module, functions);

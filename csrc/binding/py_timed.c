@@ -4,6 +4,7 @@
 #include <structmember.h>
 
 #include "args.h"
+#include "heap_types.h"
 
 /* --- functions ------------------------------------------------------------------------------ */
 
@@ -326,15 +327,8 @@ static PyMethodDef functions[] = {
 };
 
 int mu_py_timed_exec(PyObject *module) {
-    struct mu_state *state = mu_state_of(module);
-    PyObject *function_type = PyType_FromModuleAndSpec(module, &function_spec, NULL);
-    if (function_type == NULL || PyModule_AddType(module, (PyTypeObject *)function_type) < 0) {
-        Py_XDECREF(function_type);
-        return -1;
-    }
-    Py_DECREF(function_type);
-    state->timed_block_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &block_spec, NULL);
-    if (state->timed_block_type == NULL || PyModule_AddType(module, state->timed_block_type) < 0) {
+    if (mu_py_add_type(module, &function_spec, NULL) < 0 ||
+        mu_py_add_type(module, &block_spec, &mu_state_of(module)->timed_block_type) < 0) {
         return -1;
     }
     return PyModule_AddFunctions(module, functions);

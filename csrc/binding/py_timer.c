@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "heap_types.h"
+
 enum { STAGES_CACHED_MAX = 4096 };
 
 static const int64_t step_drain_wait_ns = 100000000;
@@ -19,27 +21,6 @@ int mu_py_name_slow(PyObject *value, const char *argument, struct mu_py_name *ou
     out->bytes = text.bytes;
     out->length = text.length;
     out->hash = (uint64_t)hash;
-    return 0;
-}
-
-int mu_py_own_descriptors(PyTypeObject *type, PyMethodDef *methods) {
-    for (PyMethodDef *method = methods; method->ml_name != NULL; method++) {
-        PyObject *name = PyUnicode_InternFromString(method->ml_name);
-        if (name == NULL) {
-            return -1;
-        }
-        int own = PyDict_Contains(type->tp_dict, name);
-        PyObject *descriptor = own == 0 ? PyDescr_NewMethod(type, method) : NULL;
-        int rc = own == 0 ? -1 : own > 0 ? 0 : own;
-        if (descriptor != NULL) {
-            rc = PyObject_SetAttr((PyObject *)type, name, descriptor);
-            Py_DECREF(descriptor);
-        }
-        Py_DECREF(name);
-        if (rc < 0) {
-            return -1;
-        }
-    }
     return 0;
 }
 
@@ -630,9 +611,8 @@ static PyType_Spec timer_spec = {
 
 int mu_py_timer_exec(PyObject *module) {
     struct mu_state *state = mu_state_of(module);
-    state->timer_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &timer_spec, NULL);
-    if (state->timer_type == NULL || mu_py_own_descriptors(state->timer_type, hot_methods) < 0) {
+    if (mu_py_add_type(module, &timer_spec, &state->timer_type) < 0) {
         return -1;
     }
-    return PyModule_AddType(module, state->timer_type);
+    return mu_py_own_descriptors(state->timer_type, hot_methods);
 }

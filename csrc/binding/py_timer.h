@@ -35,9 +35,4 @@ int mu_py_timer_stop(struct mu_py_timer *self, const struct mu_py_name *name);
 PyObject *mu_py_stage_new(struct mu_py_timer *timer, PyObject *name, const struct mu_py_look *look,
                           PyObject *domain);
 
-/* Gives a class method descriptors of its own for every method of the table that it does not
- * define itself. CPython specialises a call only when the type of `self` is exactly the type of
- * the descriptor, so a subclass that merely inherits pays for it. */
-int mu_py_own_descriptors(PyTypeObject *type, PyMethodDef *methods);
-
 #endif

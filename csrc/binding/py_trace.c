@@ -5,6 +5,7 @@
  */
 #include "args.h"
 #include "convert.h"
+#include "heap_types.h"
 #include "py_csv_part.h"
 #include "state.h"
 
@@ -346,11 +347,8 @@ static PyMethodDef functions[] = {
 };
 
 int mu_py_trace_exec(PyObject *module) {
-    PyObject *type = PyType_FromModuleAndSpec(module, &job_spec, NULL);
-    if (type == NULL) {
+    if (mu_py_add_type(module, &job_spec, NULL) < 0) {
         return -1;
     }
-    int failed = PyModule_AddType(module, (PyTypeObject *)type);
-    Py_DECREF(type);
-    return failed < 0 ? -1 : PyModule_AddFunctions(module, functions);
+    return PyModule_AddFunctions(module, functions);
 }
