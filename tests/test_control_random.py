@@ -177,7 +177,8 @@ def test_damaged_files(folder: Path) -> None:
     path = ControlRandom.save_random("a", torch.arange(100))
     assert path is not None
     whole = path.read_bytes()
-    for content in (whole[:-30], whole[:500] + b"x" + whole[501:], b"", b"PK"):
+    other = bytes([whole[500] ^ 1])
+    for content in (whole[:-30], whole[:500] + other + whole[501:], b"", b"PK"):
         path.write_bytes(content)
         with pytest.raises(ValueError, match=r"a\.pt"):
             ControlRandom.load_random("a")
