@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -756,6 +757,7 @@ class TestTheFile:
         ids = [capture.request_capture(tmp_path, first_step=n).id for n in range(20)]
         text = (tmp_path / CONTROL_NAME).read_bytes()
         assert [item.id for item in read_requests(text)] == ids[-16:]
+        assert all(re.fullmatch(r"\d{8}T\d{6}-[0-9a-f]{8}", id) for id in ids)
         assert len(text) < 64 * 1024
 
     def test_many_ranks_fit(self, tmp_path: Path) -> None:

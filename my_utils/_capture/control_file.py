@@ -193,7 +193,7 @@ def ranks_text(ranges: Iterable[tuple[int, int]]) -> str:
 
 def new_id() -> str:
     """A name for a request: when it was made, and enough to tell it from others."""
-    return f"{time.strftime('%Y%m%dT%H%M%S')}-{secrets.token_hex(2)}"
+    return f"{time.strftime('%Y%m%dT%H%M%S')}-{secrets.token_hex(4)}"
 
 
 def read_requests(text: bytes) -> list[Request | RequestError]:
