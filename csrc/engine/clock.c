@@ -26,6 +26,25 @@ bool mu_clock_counter_is_kernel_clock(void) {
     return same;
 }
 
+/* How far the system's clock is before the monotonic one. */
+static int64_t real_offset(void) {
+    int64_t offset = 0;
+    int64_t best_width = INT64_MAX;
+    for (int i = 0; i < ANCHOR_TRIES; i++) {
+        int64_t before = mu_clock_ns(CLOCK_MONOTONIC);
+        int64_t real = mu_clock_ns(CLOCK_REALTIME);
+        int64_t width = mu_clock_ns(CLOCK_MONOTONIC) - before;
+        if (width < best_width) {
+            best_width = width;
+            offset = real - (before + width / 2);
+        }
+        if (i > 0 && width <= best_width + best_width / 4) {
+            break;
+        }
+    }
+    return offset;
+}
+
 struct mu_anchor mu_clock_anchor(bool counter) {
     struct mu_anchor best = {0, 0, 0};
     uint64_t best_width = UINT64_MAX;
@@ -43,10 +62,7 @@ struct mu_anchor mu_clock_anchor(bool counter) {
             break;
         }
     }
-    int64_t mono_before = mu_clock_ns(CLOCK_MONOTONIC);
-    int64_t real = mu_clock_ns(CLOCK_REALTIME);
-    int64_t mono_after = mu_clock_ns(CLOCK_MONOTONIC);
-    best.real_ns = real - (mono_before + (mono_after - mono_before) / 2) + best.mono_ns;
+    best.real_ns = best.mono_ns + real_offset();
     return best;
 }
 
