@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ import pytest
 from my_utils import MyTimer, _core, _warnings, capture
 from my_utils._capture import answers as capture_answers
 from my_utils._capture import job as capture_job
+from my_utils._capture import steps as capture_steps
 from my_utils._capture import store as capture_store
 from my_utils._capture import window as capture_window
 from my_utils._capture.control_file import (
@@ -39,6 +41,18 @@ from my_utils.profiling.capture_controller import CaptureController
 from .conftest import ROOT, RunPython
 from .profile_rows import Profile
 from .ranks import Ranks
+
+# `held()` in a rank: whether requests that the test will make are to be read before the next step.
+HELD = """
+from pathlib import Path
+def held():
+    try:
+        since, number = map(float, Path(HOLD).read_text().split())
+    except FileNotFoundError:
+        return False
+    from my_utils._capture.job import _job
+    return sum(request.time >= since for request in _job.seen.values()) < number
+"""
 
 # A rank that trains: each step has a name of its own in a trace. It ends when its parent does.
 LOOP = """
@@ -60,8 +74,9 @@ if options["torch"]:
             torch.ones(8) + step
 ended = threading.Event()
 threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
-print("ready", flush=True)
+HOLD = options["hold"]
 step = options["first"]
+is_ready = False
 while not ended.is_set() and step < options["end"]:
     if options["steps"]:
         timer.set_step(step)
@@ -69,8 +84,16 @@ while not ended.is_set() and step < options["end"]:
         if work:
             work(step)
         time.sleep(options["pause"])
-    step += 1
+    if not is_ready:
+        is_ready = True
+        print("ready", flush=True)
+    step += not held()
 """
+
+
+def hold(folder: Path, requests: int = 1) -> None:
+    """Ranks begin no step before they have read that many requests which are made from now on."""
+    replace(folder / "hold", f"{time.time()!r} {requests}".encode())
 
 
 @dataclass
@@ -83,10 +106,10 @@ class Job:
     def start(self, rank: int, env: dict[str, str] | None = None, **options: Any) -> None:
         chosen = {
             "log_dir": str(self.log_dir), "rank": rank, "first": 0, "end": 10**9, "pause": 0.02,
-            "torch": False, "steps": True, **options,
+            "torch": False, "steps": True, "hold": str(self.log_dir.parent / "hold"), **options,
         }  # fmt: skip
         process = subprocess.Popen(
-            [sys.executable, "-c", LOOP, json.dumps(chosen)],
+            [sys.executable, "-c", HELD + LOOP, json.dumps(chosen)],
             env={**os.environ, "PYTHONPATH": str(ROOT), **(env or {})},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -94,6 +117,9 @@ class Job:
             text=True,
         )
         self.ranks.append(process)
+
+    def hold(self, requests: int = 1) -> None:
+        hold(self.log_dir.parent, requests)
 
     def wait_until_ready(self) -> None:
         for process in self.ranks:
@@ -156,8 +182,9 @@ class TestFourRanks:
     def test_those_asked_trace_the_same_steps_and_no_other(
         self, torch_job: Job, run_python: RunPython
     ) -> None:
+        torch_job.hold()
         done = ask(
-            run_python, torch_job.log_dir, "--ranks", "1,3", "--steps", 3, "--wait", 40,
+            run_python, torch_job.log_dir, "--ranks", "1,3", "--steps", 3, "--wait", 150,
             "--options", "record_shapes",
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
@@ -177,6 +204,7 @@ class TestFourRanks:
     def test_two_requests_in_a_row_are_both_served(
         self, torch_job: Job, run_python: RunPython
     ) -> None:
+        torch_job.hold(2)
         here = survey(str(torch_job.log_dir)).ranks[0].step
         assert here is not None
         requests = [
@@ -184,7 +212,7 @@ class TestFourRanks:
             for ahead in (100, 140)
         ]
         for request, ahead in zip(requests, (100, 140), strict=True):
-            answer = capture.wait_for_capture(request, torch_job.log_dir, timeout_s=40)[0]
+            answer = capture.wait_for_capture(request, torch_job.log_dir, timeout_s=100)[0]
             assert answer["state"] == "done", answer
             assert answer["opened_at_step"] == here + ahead
             assert steps_in(answer["files"][0]) == [here + ahead, here + ahead + 1]
@@ -192,8 +220,9 @@ class TestFourRanks:
     def test_all_ranks_at_another_place(
         self, torch_job: Job, run_python: RunPython, tmp_path: Path
     ) -> None:
+        torch_job.hold()
         status, data = ask_json(
-            run_python, torch_job.log_dir, "--output-dir", tmp_path / "here", "--wait", 40
+            run_python, torch_job.log_dir, "--output-dir", tmp_path / "here", "--wait", 150
         )
         assert status == 0, data
         files = [answer["files"][0] for answer in data["answers"].values()]
@@ -210,7 +239,7 @@ class TestFourRanks:
             pytest.skip("CUDA is available")
         for backend in ("cuda", "memory"):
             status, data = ask_json(
-                run_python, torch_job.log_dir, "--ranks", 2, "--backend", backend, "--wait", 40,
+                run_python, torch_job.log_dir, "--ranks", 2, "--backend", backend, "--wait", 100,
                 "--now",
             )  # fmt: skip
             assert status == 3
@@ -220,16 +249,17 @@ class TestFourRanks:
         log_dir, last = torch_job.log_dir, torch_job.ranks.pop()
         request = capture.request_capture(log_dir, ranks=3, steps=10_000, first_step="now")
         wait_until(lambda: state_of(log_dir, request, 3) == "open")
-        time.sleep(0.2)
+        opened_at = capture.answers(log_dir, request.id, [3])[3]["opened_at_step"]
+        wait_until(lambda: (survey(str(log_dir)).ranks[3].step or 0) > opened_at + 2)
         assert last.stdin is not None and last.stdout is not None
         last.stdin.close()
-        last.wait(30)
+        last.wait(60)
         last.stdout.close()
         answer = capture.answers(log_dir, request.id, [3])[3]
         assert answer["state"] == "failed"
         assert answer["reason"].startswith("the process ended after ")
         steps = steps_in(answer["files"][0])
-        assert steps[0] == answer["opened_at_step"] and len(steps) > 1
+        assert steps[0] == answer["opened_at_step"] == opened_at and len(steps) > 1
 
 
 class TestWhoCannotAnswer:
@@ -239,7 +269,8 @@ class TestWhoCannotAnswer:
         job.wait_until_ready()
         job.ranks[1].kill()
         job.ranks[1].wait()
-        done = ask(run_python, job.log_dir, "--ranks", "0,1,9", "--backend", "none", "--wait", 30)
+        job.hold()
+        done = ask(run_python, job.log_dir, "--ranks", "0,1,9", "--backend", "none", "--wait", 60)
         assert done.returncode == 3
         assert "rank 0: done" in done.stdout
         assert "rank 1: failed: its process " in done.stdout and " is gone" in done.stdout
@@ -262,14 +293,16 @@ class TestWhoCannotAnswer:
             assert "MY_UTILS_CAPTURE=0" in answer["reason"]
 
     def test_a_step_that_is_over(self, job: Job) -> None:
+        job.hold(2)
         job.start(0, first=1000)
         job.wait_until_ready()
         request = capture.request_capture(job.log_dir, first_step=1001, backend="none")
         late = capture.request_capture(job.log_dir, first_step=500, backend="none")
-        answer = capture.wait_for_capture(late, job.log_dir, timeout_s=20)[0]
+        answer = capture.wait_for_capture(late, job.log_dir, timeout_s=60)[0]
         assert answer["state"] == "failed"
-        assert answer["reason"].startswith("step 500 was over: the request was read at step 1")
-        assert capture.answers(job.log_dir, request.id, [0])[0]["state"] in ("done", "failed")
+        assert answer["reason"] == "step 500 was over: the request was read at step 1000"
+        answer = capture.wait_for_capture(request, job.log_dir, timeout_s=30)[0]
+        assert (answer["state"], answer["opened_at_step"]) == ("done", 1001)
 
     @pytest.mark.parametrize(("arguments", "error", "message"), [
         ({"options": "with_stack"}, TypeError, "options must be a list of str, not 'with_stack'"),
@@ -314,6 +347,30 @@ class TestWhoCannotAnswer:
             capture.request_capture(tmp_path, ranks=[])
 
 
+def test_the_step_lies_ahead_of_ranks_that_move(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+
+    def step_of(rank: int) -> int:
+        return int((50 if rank == 0 else 10) * (now[0] - 1000)) + rank
+
+    def look(log_dir: str, ranks: list[int]) -> capture_steps.Survey:
+        found: Any = {
+            rank: SimpleNamespace(alive=True, source="journal", step=step_of(rank))
+            for rank in ranks
+        }
+        return capture_steps.Survey(found, ranks)
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    monkeypatch.setattr(capture_steps, "survey", look)
+    monkeypatch.setattr(capture_steps, "time", SimpleNamespace(time=lambda: now[0], sleep=sleep))
+    for lead_s in (None, 4.0):
+        first = capture_steps.step_ahead("", [0, 1], lead_s)
+        now[0] += lead_s or capture_steps.LEAD_LOCAL_S
+        assert first is not None and step_of(0) < first <= step_of(0) + 2
+
+
 # Ranks of one job that share nothing but torch's store. Half of them are told to listen by the
 # environment, and have a timer before there is a store.
 STORE_BEFORE = """
@@ -338,10 +395,11 @@ step = 2
 while not Path("stop").exists():
     timer.set_step(step)
     time.sleep(0.01)
-    step += 1
     if step == 20 and rank == 0:
         mine = capture.request_capture(store="default", backend="none", first_step=150, steps=3)
-        Path("mine").write_text(mine.id)
+        Path("mine.new").write_text(mine.id)
+        Path("mine.new").replace("mine")
+    step += step < 100 or not held()
 """
 
 
@@ -349,8 +407,9 @@ while not Path("stop").exists():
 def store_ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Ranks, Path]]:
     pytest.importorskip("torch")
     folder = tmp_path_factory.mktemp("store")
-    ranks = Ranks(STORE_LOOP, 2, folder, STORE_BEFORE)
-    wait_until((folder / "mine").exists, 120)
+    hold(folder)
+    ranks = Ranks(STORE_LOOP, 2, folder, f"HOLD = 'hold'{HELD}{STORE_BEFORE}")
+    wait_until((folder / "mine").exists, 200)
     yield ranks, folder
     (folder / "stop").touch()
     results = ranks.finish()
@@ -362,6 +421,7 @@ class TestByStore:
     def test_ranks_begin_at_the_same_step(
         self, store_ranks: tuple[Ranks, Path], run_python: RunPython
     ) -> None:
+        hold(store_ranks[1])
         asked = ["--store", store_ranks[0].address, "--backend", "none", "--steps", 2, "--wait", 60]
         status, data = ask_json(run_python, *asked)
         assert status == 0, data
@@ -431,7 +491,7 @@ class TestAtStart:
         )
         job.start(0, first=1, end=60)
         answer = capture.wait_for_capture(
-            Request(**{**vars(new), "ranks": ((0, 0),)}), job.log_dir, timeout_s=20
+            Request(**{**vars(new), "ranks": ((0, 0),)}), job.log_dir, timeout_s=60
         )[0]
         assert (answer["state"], answer["opened_at_step"]) == ("done", 2)
         job.end()
@@ -443,7 +503,7 @@ class TestAtStart:
 # --- in this process ---
 
 
-def wait_until(condition: Callable[[], object], seconds: float = 20.0) -> None:
+def wait_until(condition: Callable[[], object], seconds: float = 60.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "waited in vain"
@@ -616,9 +676,10 @@ class TestOneProcess:
 
     @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
     def test_a_stranger_is_not_obeyed(self, here: Here) -> None:
-        request = here.request()
-        path = here.folder / CONTROL_NAME
-        replace(path, path.read_bytes(), owner=12345)
+        (elsewhere := here.folder / "elsewhere").mkdir()
+        request = capture.request_capture(elsewhere, backend="none", first_step="now")
+        content = (elsewhere / CONTROL_NAME).read_bytes()
+        replace(here.folder / CONTROL_NAME, content, owner=12345)
         here.step_until(0, lambda: counted("capture_request:stranger") == 1)
         assert here.state(request) is None
 
