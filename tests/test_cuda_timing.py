@@ -47,9 +47,13 @@ def run(timer, name, work_ns):
     timer.stop(name)
     truth.append([name, begin, device.fakeCudaLastEvent(None) - begin])
 
+def unix_offset():
+    before, real, after = time.monotonic_ns(), time.time_ns(), time.monotonic_ns()
+    return after - before, real - (before + after) // 2
+
 def report(**more):
     _core.close_output()
-    unix = time.time_ns() - time.monotonic_ns()
+    _, unix = min(unix_offset() for _ in range(100))
     print(json.dumps({"truth": truth, "unix": unix, "warnings": warnings,
                       "state": _core.cuda_state(), "misuse": device.fakeCudaMisuse(), **more}))
 """
@@ -301,18 +305,23 @@ report(torch="torch" in sys.modules)
 def test_the_current_stream_is_torchs(run_script: RunScript) -> None:
     run = run_script("""
 timer = _core.Timer(use_cuda=True)
-with timer.time_stage("main"):
-    streams.append(device.fakeCudaStream(3))
-    with timer.time_stage("side"):
-        device.fakeCudaWork(streams[-1], 2_000_000)
-    streams.pop()
+timer.start("main")
+begin = device.fakeCudaLastEvent(None)
+streams.append(device.fakeCudaStream(3))
+with timer.time_stage("side"):
+    device.fakeCudaWork(streams[-1], 2_000_000)
+streams.pop()
+timer.stop("main")
+truth.append(["main", begin, device.fakeCudaLastEvent(None) - begin])
 timer.step()
 report()
 """)
-    assert run.ends("main")[0]["stream"] == "1"
-    assert run.ends("side")[0]["stream"] == "4"
-    assert float(run.ends("side")[0]["cuda_ms"]) >= 2.0
-    assert float(run.ends("main")[0]["cuda_ms"]) < 1.0
+    (main,), (side,) = run.ends("main"), run.ends("side")
+    assert main["stream"] == "1"
+    assert side["stream"] == "4"
+    assert float(side["cuda_ms"]) >= 2.0
+    ((_, _, duration),) = run.said["truth"]
+    assert abs(ns_of(main["cuda_ms"], 6) - duration) <= duration * 50e-6 + 1000
 
 
 @pytest.mark.parametrize(
@@ -373,10 +382,11 @@ def ended(name):
     text = "".join(path.read_text() for path in Path(os.environ["LOGS"]).glob("*.csv"))
     return text.count(f",{name},END,")
 seen = []
-run(timer, "slow", 10_000_000_000)
+run(timer, "slow", 1_000_000_000_000)
 run(timer, "quick", 0)
 for _ in range(3):
     timer.step(wait=False)
+    _core.drain(60.0)  # where another drain was running, the step left it to that one
     seen.append([ended("slow"), ended("quick")])
 report(seen=seen)
 """)
@@ -389,15 +399,18 @@ report(seen=seen)
 def test_an_empty_pool_is_counted(run_script: RunScript) -> None:
     run = run_script("""
 timer = _core.Timer(use_cuda=True)
-device.fakeCudaWork(None, 100_000_000)
-for _ in range(4096 + 10):
-    run(timer, "many", 0)
-truth.clear()
+timers = [_core.Timer(use_cuda=True, tag=tag) for tag in "ab"]
+for timer in timers:
+    for _ in range(2048 + 5):
+        timer.start("many")  # an open one keeps its place
+for timer in timers:
+    for _ in range(2048 + 5):
+        timer.stop("many")
 timer.step()
 report()
 """)
     assert len(run.ends()) == 4106
-    assert run.said["state"]["pool_empty"] > 0
+    assert run.said["state"]["pool_empty"] == 10
     assert "cuda_pool_empty" in [kind for kind, _ in run.said["warnings"]]
 
 
