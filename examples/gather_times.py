@@ -5,8 +5,9 @@ rank. Run it as it is; torch and matplotlib are all it needs.
 """
 
 import random
-import socket
+import tempfile
 import time
+from pathlib import Path
 
 import torch.distributed as dist
 from torch.multiprocessing.spawn import spawn
@@ -25,10 +26,8 @@ def send_and_receive() -> None:
         time.sleep(random.uniform(0.01, 0.03))
 
 
-def worker(rank: int, world_size: int, port: int) -> None:
-    dist.init_process_group(
-        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world_size
-    )
+def worker(rank: int, world_size: int, store: str) -> None:
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world_size)
     tm = TimeManager()
     with tm.timer(name="set up"):  # timed whatever is enabled
         time.sleep(0.01)
@@ -64,11 +63,6 @@ def report(path: object) -> None:
     plt.savefig("simulate.png")
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 if __name__ == "__main__":
-    spawn(worker, args=(4, free_port()), nprocs=4)
+    with tempfile.TemporaryDirectory() as folder:
+        spawn(worker, args=(4, Path(folder, "store").as_uri()), nprocs=4)
