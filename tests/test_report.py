@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import itertools
 import json
@@ -549,8 +550,9 @@ def test_short_stages_are_shown_to_the_nanosecond() -> None:
     with timer.time_stage("short"):
         pass
     report = timer.generate_report()
+    report["stages"][0].update(total_ms=0.000123, mean_ms=0.000123)
     cells = render_text(report).splitlines()[4].split()
-    assert cells[2] == f"{report['stages'][0]['total_ms']:.6f}"
+    assert cells[2] == "0.000123"
 
 
 def test_csv_of_a_report(profile: Profile, tmp_path: Path) -> None:
@@ -663,7 +665,10 @@ timer.generate_report("", None, "0:2")
         check=False,
     )
     os.close(other)
-    shown = os.read(main, 100_000).decode()
+    shown = ""
+    with contextlib.suppress(OSError):  # EIO: nobody is at the other end, and all is read
+        while text := os.read(main, 100_000):
+            shown += text.decode()
     os.close(main)
     assert done.returncode == 0, shown
     assert "reading stages: 100%" in shown
