@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from .process_state import differences, process_state
 from .profile_rows import Profile
@@ -28,6 +28,10 @@ LAUNCHER_VARIABLES = (
     "SLURM_PROCID",
     "WORLD_SIZE",
 )
+
+# How long an example takes says how busy the machine is.
+settings.register_profile("everywhere", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("everywhere")
 
 # CI tries the same examples each time, so that it fails for what a change did. Elsewhere they
 # are new in every run, and find what is left.
