@@ -47,8 +47,10 @@ _MOST_INTERVAL_S = threading.TIMEOUT_MAX / 2
 # Samples are worked on once a second, or when so many are there.
 _DIGEST_NS = 10**9
 _DIGEST_SAMPLES = 256
-# How long `stop_monitoring` waits for a read that hangs in the driver.
+# How long `stop_monitoring` waits for a read that hangs in the driver, and in how many waits: for
+# as long as the whole process was stopped, the thread did not hang.
 _JOIN_S = 2.0
+_JOINS = 20
 
 
 class Peak(NamedTuple):
@@ -333,7 +335,8 @@ class _Run:
     def stop(self) -> None:
         """Lets the thread take its last sample; does not wait for one that hangs."""
         self._stop.set()
-        self._thread.join(_JOIN_S)
+        for _ in range(_JOINS):
+            self._thread.join(_JOIN_S / _JOINS)
         if self._thread.is_alive():
             self._given_up = True
             _logger.warning(
