@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from my_utils import MyTimer
-from my_utils._export.exporter import QUEUE_MAX
+from my_utils._export.exporter import QUEUE_MAX, Snapshot
 from my_utils._export.totals import Means, StageTotal, totals_of
 from my_utils._warnings import forget
 from my_utils.exporters import PrometheusExporter, TensorBoardExporter, WandbExporter
@@ -47,6 +47,13 @@ def metrics_in(path: Path) -> dict[tuple[str, ...], float]:
             quantile = [sample.labels[name] for name in sample.labels if name == "quantile"]
             found[sample.name, sample.labels.get("stage", ""), *quantile] = sample.value
     return found
+
+
+@pytest.fixture
+def at_steps_only(monkeypatch: pytest.MonkeyPatch) -> float:
+    """An interval that does not end in a test; the thread looks into its queue often."""
+    monkeypatch.setattr("my_utils._export.exporter.WAKE_S", 0.01)
+    return 1000.0
 
 
 def wait_for(happened: Callable[[], object]) -> None:
@@ -170,6 +177,26 @@ def test_at_an_interval(tmp_path: Path) -> None:
     assert [step for step, _ in scalars_in(tmp_path)["time/iter"]] == [3, 4]
 
 
+def test_a_look_at_the_interval_is_not_written_behind_the_first_step(tmp_path: Path) -> None:
+    manager = TimeManager({"load": [0.001]})
+    looks, stepped = threading.Event(), threading.Event()
+
+    class Slow(TensorBoardExporter):
+        def _look(self, step: int | None) -> Snapshot:
+            snapshot = super()._look(step)
+            if step is None:
+                looks.set()
+                stepped.wait(0.5)
+            return snapshot
+
+    with Slow(manager, tmp_path, every_s=0.01) as exporter:
+        looks.wait()
+        manager.add("load", 7_000_000)
+        exporter.step(5)
+        stepped.set()
+    assert scalars_in(tmp_path) == {"time/load": [(0, 1.0), (5, 7.0)]}
+
+
 def test_beside_a_writer_of_the_users(tmp_path: Path) -> None:
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.summary_pb2 import Summary
@@ -186,13 +213,13 @@ def test_beside_a_writer_of_the_users(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_cannot_be_written_at_first(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, at_steps_only: float
 ) -> None:
     forget("TensorBoardExporter")
     place = tmp_path / "run"
     place.write_text("a file where the folder should be")
     manager = TimeManager({"load": [0.001]})
-    with TensorBoardExporter(manager, place, every_s=0.01) as exporter:
+    with TensorBoardExporter(manager, place, every_s=at_steps_only) as exporter:
         for failures in (1, 2):
             manager.add("load", 1_000_000)
             exporter.step(failures)
@@ -204,9 +231,11 @@ def test_a_folder_that_cannot_be_written_at_first(
     assert caplog.text.count("TensorBoardExporter could not write stage times: ") == 1
 
 
-def test_a_disk_that_is_full_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_is_full_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_steps_only: float
+) -> None:
     manager = TimeManager()
-    exporter = TensorBoardExporter(manager, tmp_path, every_s=0.01)
+    exporter = TensorBoardExporter(manager, tmp_path, every_s=at_steps_only)
     new_file = exporter._new_file
 
     def full_disk() -> Any:
@@ -225,9 +254,9 @@ def test_a_disk_that_is_full_for_a_while(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     manager = TimeManager({"load": [0.001]})
-    before = threading.active_count()
+    before = set(threading.enumerate())
     with TensorBoardExporter(manager, tmp_path / "a", ranks=1) as exporter:
-        assert threading.active_count() == before
+        assert set(threading.enumerate()) <= before
         exporter.step(1)
     assert not (tmp_path / "a").exists()
     with TensorBoardExporter(manager, tmp_path / "b", ranks=None) as exporter:
@@ -239,9 +268,11 @@ def test_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 # --- what holds for all of them ---
 
 
-def test_a_writer_that_hangs_does_not_hold_up_the_training(tmp_path: Path) -> None:
+def test_a_writer_that_hangs_does_not_hold_up_the_training(
+    tmp_path: Path, at_steps_only: float
+) -> None:
     manager = TimeManager({"load": [0.001]})
-    exporter = PrometheusExporter(manager, tmp_path, every_s=0.01)
+    exporter = PrometheusExporter(manager, tmp_path, every_s=at_steps_only)
     exporter._needs_all = True
     goes_on, hangs = threading.Event(), threading.Event()
 
@@ -383,8 +414,10 @@ OFFLINE = """
 import json, sys
 from pathlib import Path
 import wandb
+import my_utils._export.exporter
 from my_utils.exporters import WandbExporter
 from my_utils.timing import TimeManager
+my_utils._export.exporter.WAKE_S = 0.01
 manager = TimeManager()
 with WandbExporter(manager, project="stages") as exporter:
     for step in (3, 4):
@@ -395,7 +428,7 @@ assert wandb.run is None, "its own run is finished"
 manager.clear()
 manager.add("load", 1_000_000)  # before there was an exporter
 run = wandb.init(project="theirs")
-exporter = WandbExporter(manager, every_s=0.01)
+exporter = WandbExporter(manager, every_s=1000)
 for step in (10, 20):
     manager.add("load", 7_000_000)
     exporter.step(step)

@@ -94,18 +94,20 @@ class StageExporter:
             check_rank("step", step)
         if not self._is_on():
             return
-        self._calls += 1
-        self._last_step = step
-        if self._calls % self._every_steps == 0:
-            self._put(self._look(step))
+        with self._lock:
+            self._calls += 1
+            self._last_step = step
+            if self._calls % self._every_steps == 0:
+                self._take_lock_held(step)
 
     def close(self) -> None:
         """Writes what is left, also steps short of `every_steps`, and ends the thread. May be
         called again; the end of the process calls it."""
         if not self._is_on():
             return
-        if self._calls % self._every_steps != 0:
-            self._put(self._look(self._last_step))
+        with self._lock:
+            if self._calls % self._every_steps != 0:
+                self._take_lock_held(self._last_step)
         self._over.set()
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
@@ -121,12 +123,13 @@ class StageExporter:
     def _is_on(self) -> bool:
         return self._thread is not None and self._pid == os.getpid() and not self._over.is_set()
 
-    def _put(self, snapshot: Snapshot) -> None:
-        with self._lock:
-            if len(self._queue) == QUEUE_MAX:
-                self._queue.popleft()  # its calls count for the next one
-                self.dropped += 1
-            self._queue.append(snapshot)
+    def _take_lock_held(self, step: int | None) -> None:
+        """Looks and queues in one, so that no look is written behind a later one."""
+        snapshot = self._look(step)
+        if len(self._queue) == QUEUE_MAX:
+            self._queue.popleft()  # its calls count for the next one
+            self.dropped += 1
+        self._queue.append(snapshot)
 
     def _look(self, step: int | None) -> Snapshot:
         if step is None:
@@ -142,9 +145,11 @@ class StageExporter:
         over = False
         while not over:
             over = self._over.wait(min(WAKE_S, self._every_s))
-            if self._calls == 0 and (over or time.monotonic() >= due):
+            if over or time.monotonic() >= due:
                 due = time.monotonic() + self._every_s
-                self._put(self._look(None))
+                with self._lock:
+                    if self._calls == 0:
+                        self._take_lock_held(None)
             self._try(self._write_queue)
         self._try(self._end)
 
