@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -262,6 +263,7 @@ class TestFourRanks:
         assert steps[0] == answer["opened_at_step"] == opened_at and len(steps) > 1
 
 
+@pytest.mark.timeout(320)
 class TestWhoCannotAnswer:
     def test_unknown_ranks_and_dead_ones(self, job: Job, run_python: RunPython) -> None:
         job.start(0)
@@ -469,6 +471,19 @@ class TestByStore:
         both = ask(run_python, tmp_path, "--store", "host:1")
         assert both.returncode == 2 and "either LOG_DIR or --store" in both.stderr
 
+    def test_one_that_asks_and_is_held_up_before_it_says_what(self) -> None:
+        distributed = pytest.importorskip("torch.distributed")
+        store = distributed.HashStore()
+        offered: list[Request] = []
+        listener = capture_store.Listener(store, 0, 1, offered.append)
+        listener.end()
+        number = store.add(capture_store.COUNT, 1)
+        for _ in range(40):  # looks of 20 seconds
+            listener._look()
+        store.set(f"{capture_store.PREFIX}/{number}", json.dumps({"request": {"id": "late"}}))
+        listener._look()
+        assert [request.id for request in offered] == ["late"]
+
 
 def is_done(path: Path) -> bool:
     return (read_answer(path) or {}).get("state") == "done"
@@ -480,6 +495,38 @@ def opened(answers: dict[Any, dict[str, Any]]) -> list[int]:
 
 def all_done(answers: dict[int, dict[str, Any]]) -> bool:
     return len(answers) == 2 and all(answer["state"] == "done" for answer in answers.values())
+
+
+# The answer is written while the process ends, and it is stopped meanwhile.
+STOPPED_AT_EXIT = """
+import os, signal, sys, threading, time
+from my_utils._capture import answers
+whole_file = answers.whole_file
+def slow(path):
+    while threading.main_thread().is_alive():
+        time.sleep(0.01)
+    time.sleep(0.5)
+    os.kill(os.getpid(), signal.SIGSTOP)
+    time.sleep(0.2)
+    return whole_file(path)
+answers.whole_file = slow
+answers.tell("id", 0, sys.argv[1], "done")
+"""
+
+
+@pytest.mark.no_torch
+def test_the_last_answer_of_a_process_that_is_stopped_meanwhile(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", STOPPED_AT_EXIT, str(tmp_path)], cwd=ROOT
+    )  # fmt: skip
+    try:
+        assert os.WIFSTOPPED(os.waitpid(process.pid, os.WUNTRACED)[1])
+        time.sleep(capture_answers.EXIT_WAIT_S)
+        process.send_signal(signal.SIGCONT)
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+    assert capture.answers(tmp_path, "id", [0])[0]["state"] == "done"
 
 
 class TestAtStart:

@@ -21,7 +21,10 @@ from .control_file import answer_path, checked_answer
 
 __all__ = ["tell", "tell_also"]
 
+# For a directory that hangs, and in how many waits: while the whole process was stopped, the thread
+# did not hang.
 EXIT_WAIT_S = 5.0
+EXIT_WAITS = 10
 
 Listener = Callable[[str, int, dict[str, Any]], object]
 
@@ -67,7 +70,8 @@ class _Answers:
     def finish(self) -> None:
         thread = self.thread
         if thread is not None and thread is not threading.current_thread():
-            thread.join(EXIT_WAIT_S)
+            for _ in range(EXIT_WAITS):
+                thread.join(EXIT_WAIT_S / EXIT_WAITS)
 
 
 def tell(

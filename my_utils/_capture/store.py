@@ -36,13 +36,14 @@ PREFIX = "my_utils/control"
 COUNT = f"{PREFIX}/count"
 WORLD = f"{PREFIX}/world_size"
 LOOK_S = 0.5
-LOOKS_FOR_A_NUMBER = 10  # who counts writes a moment later, unless it was killed
+LOOKS_FOR_A_NUMBER = 60  # who counts writes a moment later, unless it was killed
 # A look a rank and half second is too much for one store from some thousand ranks on.
 LOOKS_A_SECOND_MAX = 4000
 LEAD_S = 2.0
 ASK_AGAIN_S = 0.05
 CONNECT_S = 10.0
 EXIT_WAIT_S = 2.0
+EXIT_WAITS = 10  # as in answers
 
 
 def open_store(store: Store | str) -> Store:
@@ -206,7 +207,8 @@ class Listener:
         self.ended = True
         self.wake.set()
         if self.thread is not threading.current_thread():
-            self.thread.join(EXIT_WAIT_S)
+            for _ in range(EXIT_WAITS):
+                self.thread.join(EXIT_WAIT_S / EXIT_WAITS)
         atexit.unregister(self.end)
 
     def answer(self, id: str, rank: int, answer: Mapping[str, Any]) -> None:
