@@ -58,9 +58,10 @@ print([digest.combined for digest in tensor_hash(list(model.parameters()))])
 """
 
 
+@pytest.mark.timeout(320)  # torch is imported twice, with its compiler
 def test_a_run_that_goes_on_is_the_run_that_did_not_stop(run_python: RunPython) -> None:
-    whole = run_python("-c", TRAIN, "0", "10", "whole")
-    rest = run_python("-c", TRAIN, "5", "10", "rest")
+    whole = run_python("-c", TRAIN, "0", "10", "whole", timeout=150)
+    rest = run_python("-c", TRAIN, "5", "10", "rest", timeout=150)
     assert whole.returncode == rest.returncode == 0, whole.stderr + rest.stderr
     assert whole.stdout == rest.stdout
     assert len(whole.stdout) > 4 * 32

@@ -42,6 +42,8 @@ no_cuda = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 pytest.importorskip("accelerate", reason="accelerate is not installed")
 
+pytestmark = pytest.mark.timeout(320)  # the first training of a process imports much
+
 # A window of the steps 3 and 4 with little in its files.
 SHORT: dict[str, Any] = {
     "wait_steps": 1,
@@ -449,7 +451,7 @@ t.trainer(folder, t.ProfCallback(folder / "out", **t.SHORT), t.AtStep(4, t.fails
 
 
 def test_a_window_left_open_is_written_at_exit(tmp_path: Path, run_python: RunPython) -> None:
-    done = run_python("-c", LEFT_OPEN, str(tmp_path))
+    done = run_python("-c", LEFT_OPEN, str(tmp_path), timeout=200)
     assert done.returncode == 1, done.stderr
     assert "\ntests.test_trainer_callback.Stop" in done.stderr
     assert "Error" not in done.stderr
