@@ -154,7 +154,7 @@ class UniversalDumper:
         self.failed = 0
         self.unsupported = 0
         self._lock = threading.Lock()
-        self._queue: WriteQueue | None = None
+        self._queue = WriteQueue(self.cfg.queue_bytes)
         self._error: BaseException | None = None
         self._pid = os.getpid()
 
@@ -199,10 +199,6 @@ class UniversalDumper:
         return Job(place, tree, about, self.cfg.fsync)
 
     def _enqueue(self, job: Job, stage: object) -> None:
-        if self._queue is None:
-            with self._lock:
-                self._queue = self._queue or WriteQueue(self.cfg.queue_bytes)
-
         def write() -> None:
             try:
                 job.write()
@@ -248,14 +244,13 @@ class UniversalDumper:
 
     def flush(self, timeout_s: float | None = None) -> bool:
         """Waits until all dumps are written; False when that took longer than `timeout_s`."""
-        done = self._queue is None or self._queue.flush(timeout_s)
+        done = self._queue.flush(timeout_s)
         self._raise_late_error()
         return done
 
     def close(self) -> None:
         """Waits until all dumps are written, and ends the thread. A later `dump` starts another."""
-        if self._queue is not None:
-            self._queue.close()
+        self._queue.close()
         self._raise_late_error()
 
     def __enter__(self) -> UniversalDumper:

@@ -83,11 +83,11 @@ def test_the_queue_is_bounded() -> None:
     assert third.is_alive()
     assert not queue.flush(0.01)
     go.set()
-    third.join(10)
-    assert queue.flush(10)
+    third.join(60)
+    assert queue.flush(60)
     assert done == ["second", "third"]
     queue.put(lambda: done.append("larger than the queue"), 1000)
-    assert queue.flush(10)
+    assert queue.flush(60)
     queue.close()
     queue.close()
     queue.put(lambda: done.append("after close"), 1)
@@ -95,13 +95,33 @@ def test_the_queue_is_bounded() -> None:
     assert done[2:] == ["larger than the queue", "after close"]
 
 
+def threads_that_write() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name == "my_utils dump"}
+
+
 def test_closing_ends_the_thread(tmp_path: Path) -> None:
-    before = threading.active_count()
+    before = threads_that_write()
     with dumper_of(tmp_path) as dumper:
         dumper.dump("s", [1])
-        assert threading.active_count() == before + 1
-    assert threading.active_count() == before
+        (thread,) = threads_that_write() - before
+    assert not thread.is_alive()
     assert dumper.written == 1
+
+
+def test_a_signal_handler_may_dump_while_the_thread_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    queue, done = WriteQueue(100), []
+    before, start = threads_that_write(), threading.Thread.start
+
+    def interrupted(thread: threading.Thread) -> None:
+        monkeypatch.undo()
+        queue.put(lambda: done.append("handler"), 1)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    queue.put(lambda: done.append("call"), 1)
+    assert len(threads_that_write() - before) == 1
+    queue.close()
+    assert done == ["handler", "call"]
 
 
 def test_many_threads(tmp_path: Path) -> None:
@@ -128,7 +148,6 @@ def test_errors_of_the_thread(tmp_path: Path) -> None:
     block = threading.Event()
     dumper.dump("s", [0])
     dumper.flush()
-    assert dumper._queue is not None
     dumper._queue.put(block.wait, 1)  # type: ignore[arg-type]
     dumper.dump("s", [1])
     (folder,) = tmp_path.glob("sample_none/.unfinished*")

@@ -35,6 +35,7 @@ class WriteQueue:
         self._bytes = 0  # of the jobs that wait and the one that runs
         self._running = False
         self._closing = False
+        self._starting = False
         self._thread: threading.Thread | None = None
 
     def put(self, job: Callable[[], None], size: int) -> None:
@@ -54,14 +55,18 @@ class WriteQueue:
         job()
 
     def _start_thread(self) -> bool:
-        if self._thread is not None and self._thread.is_alive():
+        """A signal handler that dumps while the thread starts must not start another."""
+        if self._starting or (self._thread is not None and self._thread.is_alive()):
             return True
         thread = threading.Thread(target=self._work, name="my_utils dump", daemon=True)
+        self._starting, self._thread = True, thread
         try:
             thread.start()
         except RuntimeError:
+            self._thread = None
             return False
-        self._thread = thread
+        finally:
+            self._starting = False
         _register_exit()
         return True
 
