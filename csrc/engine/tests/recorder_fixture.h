@@ -13,6 +13,9 @@
 #include "../recorder.h"
 #include "check.h"
 
+/* Of a drain: the drain thread may hold the lock, and be kept from running, for long. */
+static const int64_t drain_wait_ns = 100000000000;
+
 struct fixture {
     char directory[64];
     struct mu_recorder *recorder;

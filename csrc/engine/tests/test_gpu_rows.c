@@ -1,4 +1,5 @@
-/* GPU times in the CSV, from a recorder on a simulated driver that keeps real time. */
+/* GPU times in the CSV, from a recorder on a simulated driver. Its clock starts with the real one
+ * and goes on by a little at each reading, however long the test is kept from running. */
 #define FAKE(name) fake_##name
 #include "../../../tests/fakes/fake_cuda.c" /* NOLINT(bugprone-suspicious-include): for tests */
 
@@ -17,14 +18,39 @@ static int default_stream(void *owner, int32_t device, void **stream) {
     return 0;
 }
 
+static int64_t fake_clock(void) {
+    pthread_mutex_lock(&fake.lock);
+    int64_t now = host_now();
+    pthread_mutex_unlock(&fake.lock);
+    return now;
+}
+
+static void set_clock_step(int64_t ns) {
+    pthread_mutex_lock(&fake.lock);
+    fake.clock_step_ns = ns;
+    pthread_mutex_unlock(&fake.lock);
+}
+
+static void start_clock(void) {
+    pthread_mutex_lock(&fake.lock);
+    fake.manual_clock = 1;
+    fake.clock_ns = mu_clock_ns(CLOCK_MONOTONIC);
+    memset(fake.streams, 0, sizeof(fake.streams));
+    pthread_mutex_unlock(&fake.lock);
+    set_clock_step(100);
+}
+
 struct gpu_fixture {
     struct fixture base;
     struct mu_timer timer;
 };
 
 static void begin(struct gpu_fixture *fixture, uint32_t capacity) {
-    struct mu_cuda_pool_options options = {
-        .driver = &driver, .current_stream = default_stream, .capacity = capacity};
+    struct mu_cuda_pool_options options = {.driver = &driver,
+                                           .current_stream = default_stream,
+                                           .capacity = capacity,
+                                           .now_ns = fake_clock};
+    start_clock();
     fixture_start(&fixture->base);
     CHECK_INT(mu_recorder_use_gpu(fixture->base.recorder, &options, NULL), MU_OK);
     fixture_open(&fixture->base);
@@ -54,7 +80,7 @@ static void work(struct gpu_fixture *fixture, const char *name, int64_t ns) {
 }
 
 static void drain(struct gpu_fixture *fixture) {
-    mu_recorder_drain(fixture->base.recorder, 1000000000);
+    mu_recorder_drain(fixture->base.recorder, drain_wait_ns);
 }
 
 static void step(struct gpu_fixture *fixture) {
@@ -130,6 +156,7 @@ static void test_end_of_files(void) {
     work(&fixture, "last", 30000000);
     drain(&fixture);
     CHECK_INT(rows_with(&fixture, "last,END"), 0);
+    set_clock_step(1000000); /* a close looks some hundred times */
     CHECK_INT(mu_recorder_close(fixture.base.recorder, NULL), MU_OK);
     CHECK_INT(rows_with(&fixture, "last,END"), 1);
     CHECK_INT(rows_with(&fixture, "cuda_ms=30."), 1);

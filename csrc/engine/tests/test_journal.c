@@ -147,7 +147,7 @@ static void *write_pairs(void *argument) {
         stage_stop(timer, "inner");
         stage_stop(timer, "outer");
         if (i % PAIRS_A_DRAIN == 0) {
-            mu_recorder_drain(timer->recorder, 1000000000);
+            mu_recorder_drain(timer->recorder, drain_wait_ns);
             nanosleep(&pause, NULL);
         }
     }

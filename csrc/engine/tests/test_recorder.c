@@ -39,7 +39,7 @@ static void test_nested_stages_become_rows(void) {
     stage_start(&timer, "forward, \"x\"");
     CHECK_INT(stage_stop(&timer, "forward, \"x\""), MU_STOP_OK);
     CHECK_INT(stage_stop(&timer, "iter"), MU_STOP_OK);
-    mu_recorder_drain(fixture.recorder, 1000000000);
+    mu_recorder_drain(fixture.recorder, drain_wait_ns);
     char *csv = fixture_csv(&fixture);
     int tid = (int)gettid();
     check_row(csv, "iter,START", "host-a,7,iter,START,,\"node_id=1,parent_id=0,tid=%d,tag=train\"",
@@ -68,10 +68,10 @@ static void test_rows_before_open_are_replayed(void) {
     stage_start(&timer, "early");
     stage_start(&timer, "inner");
     stage_stop(&timer, "inner");
-    mu_recorder_drain(fixture.recorder, 1000000000);
+    mu_recorder_drain(fixture.recorder, drain_wait_ns);
     fixture_open(&fixture);
     stage_stop(&timer, "early");
-    mu_recorder_drain(fixture.recorder, 1000000000);
+    mu_recorder_drain(fixture.recorder, drain_wait_ns);
     char *csv = fixture_csv(&fixture);
     CHECK_INT(count_of(csv, "early,START"), 1);
     CHECK_INT(count_of(csv, "early,END"), 1);
@@ -93,7 +93,7 @@ static void test_open_stage_is_written_once(void) {
     for (int i = 0; i < 3; i++) {
         stage_start(&timer, "inner");
         stage_stop(&timer, "inner");
-        mu_recorder_drain(fixture.recorder, 1000000000);
+        mu_recorder_drain(fixture.recorder, drain_wait_ns);
     }
     char *csv = fixture_csv(&fixture);
     CHECK_INT(count_of(csv, "outer,START"), 1);
@@ -101,7 +101,7 @@ static void test_open_stage_is_written_once(void) {
     CHECK_INT(count_of(csv, "inner,END"), 3);
     free(csv);
     stage_stop(&timer, "outer");
-    mu_recorder_drain(fixture.recorder, 1000000000);
+    mu_recorder_drain(fixture.recorder, drain_wait_ns);
     csv = fixture_csv(&fixture);
     CHECK_INT(count_of(csv, "outer,START"), 1);
     CHECK_INT(count_of(csv, "outer,END"), 1);
@@ -125,7 +125,7 @@ static void test_stage_that_ended_but_still_stands_as_open(void) {
     struct mu_chunk_header *chunk = mu_timer_lane(&timer)->chunk;
     for (int i = 0; i < 3; i++) {
         atomic_store(&chunk->depth, 2);
-        mu_recorder_drain(fixture.recorder, 1000000000);
+        mu_recorder_drain(fixture.recorder, drain_wait_ns);
     }
     struct mu_journal_image image;
     struct mu_csv_writer writer;
@@ -139,7 +139,7 @@ static void test_stage_that_ended_but_still_stands_as_open(void) {
     mu_journal_image_close(&image);
     atomic_store(&chunk->depth, 1);
     stage_stop(&timer, "outer");
-    mu_recorder_drain(fixture.recorder, 1000000000);
+    mu_recorder_drain(fixture.recorder, drain_wait_ns);
     char *csv = fixture_csv(&fixture);
     CHECK_INT(count_of(csv, "inner,START"), 1);
     CHECK_INT(count_of(csv, "inner,END"), 1);
@@ -164,7 +164,7 @@ static void test_misuse(void) {
     CHECK_INT(mu_lane_set_step(mu_timer_lane(&timer)), 0);
     stage_start(&timer, "left");
     CHECK_INT(mu_lane_set_step(mu_timer_lane(&timer)), 1);
-    mu_recorder_drain(fixture.recorder, 1000000000);
+    mu_recorder_drain(fixture.recorder, drain_wait_ns);
     char *csv = fixture_csv(&fixture);
     CHECK_INT(count_of(csv, "closed=out_of_order"), 1);
     CHECK_INT(count_of(csv, "closed=step"), 1);
@@ -184,11 +184,11 @@ static void test_deep_stages(void) {
     for (int i = 0; i < DEPTH; i++) {
         stage_start(&timer, "recursive");
     }
-    mu_recorder_drain(fixture.recorder, 1000000000);
+    mu_recorder_drain(fixture.recorder, drain_wait_ns);
     for (int i = 0; i < DEPTH; i++) {
         stage_stop(&timer, "recursive");
     }
-    mu_recorder_drain(fixture.recorder, 1000000000);
+    mu_recorder_drain(fixture.recorder, drain_wait_ns);
     char *csv = fixture_csv(&fixture);
     CHECK_INT(count_of(csv, "recursive,START"), DEPTH);
     CHECK_INT(count_of(csv, "recursive,END"), DEPTH);
@@ -211,10 +211,10 @@ static void test_names_beyond_the_table(void) {
         stage_start(&timer, name);
         CHECK_INT(stage_stop(&timer, name), MU_STOP_OK);
         if (i % 500 == 0) {
-            mu_recorder_drain(fixture.recorder, 1000000000);
+            mu_recorder_drain(fixture.recorder, drain_wait_ns);
         }
     }
-    mu_recorder_drain(fixture.recorder, 1000000000);
+    mu_recorder_drain(fixture.recorder, drain_wait_ns);
     char *csv = fixture_csv(&fixture);
     CHECK_INT(count_of(csv, ",END,"), NAMES);
     CHECK_INT(count_of(csv, "name-5999,END"), 1);
@@ -243,7 +243,7 @@ static void test_events(void) {
                              .real_ns = 1750000000123456789,
                              .step = 3};
     CHECK(mu_lane_event(mu_timer_lane(&timer), &event));
-    mu_recorder_drain(fixture.recorder, 1000000000);
+    mu_recorder_drain(fixture.recorder, drain_wait_ns);
     char *csv = fixture_csv(&fixture);
     check_row(csv, "loss", "host-a,3,loss,COUNTER,,\"tid=%d,value=0.5\"", (int)gettid());
     CHECK_INT(count_of(csv, "1750000000.123456789,"), 1);
@@ -252,7 +252,7 @@ static void test_events(void) {
     event.metadata = large;
     event.metadata_length = 100000;
     CHECK(!mu_lane_event(mu_timer_lane(&timer), &event));
-    mu_recorder_drain(fixture.recorder, 1000000000);
+    mu_recorder_drain(fixture.recorder, drain_wait_ns);
     free(csv);
     csv = fixture_csv(&fixture);
     CHECK_INT(count_of(csv, "loss,COUNTER"), 2);
@@ -307,7 +307,7 @@ static void test_forked_child_has_files_of_its_own(void) {
     CHECK_INT(waitpid(child, &status, 0), child);
     CHECK_INT(status, 0);
     stage_stop(&timer, "parent");
-    mu_recorder_drain(fixture.recorder, 1000000000);
+    mu_recorder_drain(fixture.recorder, drain_wait_ns);
     char *csv = fixture_csv(&fixture);
     CHECK_INT(count_of(csv, "parent,END"), 1);
     CHECK_INT(count_of(csv, "child"), 0);
@@ -335,7 +335,7 @@ static void test_dead_journal_is_adopted(void) {
         stage_start(&timer, "open");
         stage_start(&timer, "drained");
         stage_stop(&timer, "drained");
-        mu_recorder_drain(fixture.recorder, 1000000000);
+        mu_recorder_drain(fixture.recorder, drain_wait_ns);
         stage_start(&timer, "lost?");
         stage_stop(&timer, "lost?");
         _exit(0);
@@ -371,7 +371,7 @@ static void test_rotation_keeps_the_newest(void) {
         stage_start(&timer, "s");
         stage_stop(&timer, "s");
         if (i % 10 == 0) {
-            mu_recorder_drain(fixture.recorder, 1000000000);
+            mu_recorder_drain(fixture.recorder, drain_wait_ns);
         }
     }
     mu_recorder_close(fixture.recorder, NULL);
@@ -396,7 +396,7 @@ static void *record_many(void *argument) {
         stage_stop(timer, "inner");
         stage_stop(timer, "outer");
         if (i % 500 == 499) {
-            mu_recorder_drain(timer->recorder, 1000000000);
+            mu_recorder_drain(timer->recorder, drain_wait_ns);
         }
     }
     return NULL;
@@ -415,7 +415,7 @@ static void test_eight_threads_lose_nothing(void) {
     for (int i = 0; i < THREADS; i++) {
         pthread_join(threads[i], NULL);
     }
-    mu_recorder_drain(fixture.recorder, 10000000000);
+    mu_recorder_drain(fixture.recorder, drain_wait_ns);
     CHECK_INT(atomic_load(&fixture.recorder->troubles.dropped_records), 0);
     char *csv = fixture_csv(&fixture);
     CHECK_INT(count_of(csv, "inner,START"), THREADS * STAGES);
