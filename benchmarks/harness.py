@@ -6,6 +6,7 @@ finds it by its name, ``bench_*.py``.
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -30,7 +31,8 @@ class Claim:
 
     @property
     def ratio(self) -> float:
-        return self.peer / self.ours if self.faster else self.ours / self.peer
+        above, below = (self.peer, self.ours) if self.faster else (self.ours, self.peer)
+        return above / below if below else math.inf  # a difference of medians may be 0
 
     @property
     def met(self) -> bool:
