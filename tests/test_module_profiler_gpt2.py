@@ -116,8 +116,9 @@ def test_the_big_modules_come_first(trained: Any) -> None:
     rows = trained[2]
     assert rows.share_percent.is_monotonic_decreasing
     assert rows.share_percent.sum() == pytest.approx(100)
-    big = rows[rows.type.isin(["Conv1D", "Linear"])]
-    assert big.share_percent.sum() > 40
+    whole = rows.total_ms + rows.recompute_ms + rows.backward_ms
+    assert list(rows.share_percent) == pytest.approx(list(100 * whole / whole.sum()))
+    assert rows.min_ms["lm_head"] > rows.min_ms["transformer.drop"], "the shortest of all steps"
 
 
 def test_a_backward_as_torch_sees_it() -> None:
@@ -134,7 +135,9 @@ def test_a_backward_as_torch_sees_it() -> None:
     nodes = {event.key: event.cpu_time_total / 1e3 for event in peer.key_averages()}
     # Conv1D is addmm: four a layer, which no other module makes.
     mine = rows.backward_ms[rows.type == "Conv1D"].sum()
-    assert 0.8 < mine / nodes["AddmmBackward0"] < 3
+    around = "autograd::engine::evaluate_function: "
+    most = nodes[around + "AddmmBackward0"] + nodes[around + "ViewBackward0"]
+    assert nodes["AddmmBackward0"] <= mine <= most
 
 
 def test_checkpointed_blocks() -> None:

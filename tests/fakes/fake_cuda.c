@@ -669,6 +669,14 @@ FAKE_API void FAKE(fakeCudaDevice)(int64_t delay_ns, int64_t offset_ns, double d
     leave(OK);
 }
 
+/* Stops the device's clock, or sets the one that stands. */
+FAKE_API void FAKE(fakeCudaClock)(int64_t ns) {
+    pthread_mutex_lock(&fake.lock);
+    fake.manual_clock = 1;
+    fake.clock_ns = ns;
+    leave(OK);
+}
+
 FAKE_API int FAKE(fakeCudaCalls)(const char *name) {
     pthread_mutex_lock(&fake.lock);
     int calls = *calls_of(name);
