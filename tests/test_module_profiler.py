@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import itertools
 import json
 import logging
 import math
@@ -28,6 +29,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from my_utils import _core, _warnings
+from my_utils._module_times import overhead
 from my_utils.moduleProfiler import ModuleProfiler
 
 from .conftest import RunPython
@@ -648,6 +650,17 @@ def test_its_own_overhead() -> None:
     assert table.overhead_ms.sum() == pytest.approx(500 * facts["overhead_ns_per_pair"] / 1e6)
     assert facts["overhead_ms"] == pytest.approx(550 * facts["overhead_ns_per_pair"] / 1e6)
     assert 0 < facts["empty_call_ms"] < 1
+
+
+def test_a_stall_is_no_overhead(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = itertools.count()
+
+    def forward(module: nn.Module, value: Any) -> Any:
+        time.sleep(1 if next(calls) == 50 else 0)
+        return value
+
+    monkeypatch.setattr(overhead._Nothing, "forward", forward)
+    assert 0 < overhead.measure_overhead(backward=False, use_cuda=False).empty_ns < 1e6
 
 
 # --- wrapped and compiled models ---
