@@ -34,10 +34,10 @@ settings.register_profile("everywhere", deadline=None, suppress_health_check=[He
 settings.load_profile("everywhere")
 
 # CI tries the same examples each time, so that it fails for what a change did. Elsewhere they
-# are new in every run, and find what is left. No example has a deadline: a machine may stall.
-settings.register_profile("tests", deadline=None)
-settings.register_profile("ci", derandomize=True, database=None, deadline=None)
-settings.load_profile("ci" if os.environ.get("CI") else "tests")
+# are new in every run, and find what is left.
+settings.register_profile("ci", derandomize=True, database=None)
+if os.environ.get("CI"):
+    settings.load_profile("ci")
 
 RunPython = Callable[..., subprocess.CompletedProcess[str]]
 
