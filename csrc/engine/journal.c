@@ -115,9 +115,10 @@ static void used_ranges(const struct mu_journal *journal, struct range ranges[2]
     ranges[1].bytes = (size_t)chunk_count(journal) * MU_CHUNK_BYTES;
 }
 
-/* The file is ours; a reader that asks whether somebody holds it takes the lock for a moment. */
+/* The file is ours; a reader that asks whether somebody holds it takes the lock for a moment, and
+ * may be kept from running meanwhile. */
 static bool lock_new(int fd) {
-    enum { TRIES = 100 };
+    enum { TRIES = 5000 };
     static const struct timespec pause = {.tv_nsec = 1000000};
     int rc = flock(fd, LOCK_EX | LOCK_NB);
     for (int i = 0; i < TRIES && rc != 0 && (errno == EWOULDBLOCK || errno == EINTR); i++) {

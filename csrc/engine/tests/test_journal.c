@@ -2,8 +2,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <time.h>
 
 #include "../drain.h"
@@ -135,6 +137,46 @@ static void test_readers_do_not_keep_a_journal_from_its_lock(void) {
     fixture_remove(&fixture);
 }
 
+static atomic_bool reader_comes;
+
+/* Takes the place of libc's for this program: the writer's lock comes after the reader's. */
+int flock(int fd, int operation) {
+    while ((operation & LOCK_EX) != 0 && atomic_load(&reader_comes)) {
+        sched_yield();
+    }
+    return (int)syscall(SYS_flock, fd, operation);
+}
+
+static void *hold_for_long(void *path) {
+    struct timespec pause = {.tv_nsec = 300000000};
+    int fd = -1;
+    while (fd < 0) {
+        fd = open(path, O_RDONLY | O_CLOEXEC);
+    }
+    CHECK_INT(flock(fd, LOCK_SH | LOCK_NB), 0);
+    atomic_store(&reader_comes, false);
+    nanosleep(&pause, NULL);
+    close(fd);
+    return NULL;
+}
+
+static void test_nor_does_one_that_is_kept_from_running(void) {
+    struct fixture fixture;
+    struct mu_journal journal;
+    pthread_t reader;
+    char path[128];
+    fixture_directory(&fixture);
+    journal_path(&fixture, path);
+    atomic_store(&reader_comes, true);
+    CHECK_INT(pthread_create(&reader, NULL, hold_for_long, path), 0);
+    CHECK_INT(mu_journal_init_memory(&journal, false, NULL), MU_OK);
+    CHECK_INT(mu_journal_attach(&journal, path, NULL), MU_OK);
+    pthread_join(reader, NULL);
+    CHECK_INT(mu_journal_detach(&journal, NULL), MU_OK);
+    mu_journal_release(&journal);
+    fixture_remove(&fixture);
+}
+
 enum { PAIRS = 20000, PAIRS_A_DRAIN = 7 };
 
 /* Nodes 1, 2, 3, 4, ...: an odd one outside, an even one inside it. */
@@ -254,6 +296,7 @@ int main(void) {
     test_strings_up_to_the_limit();
     test_chunks_are_given_out_again();
     test_readers_do_not_keep_a_journal_from_its_lock();
+    test_nor_does_one_that_is_kept_from_running();
     test_a_reader_of_a_running_process_sees_a_moment();
     return check_report();
 }
