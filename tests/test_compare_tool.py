@@ -30,6 +30,12 @@ ADDMM = "torch.ops.aten.addmm"
 aten = torch.ops.aten
 
 
+@pytest.fixture(autouse=True)
+def same_numbers() -> None:
+    """Whatever was drawn before: a wrong element is not found where it is close to 0."""
+    torch.manual_seed(0)
+
+
 class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -23,6 +23,12 @@ from tests.ranks import Ranks
 aten = torch.ops.aten
 
 
+@pytest.fixture(autouse=True)
+def same_numbers() -> None:
+    """Whatever was drawn before: a wrong element is not found where it is close to 0."""
+    torch.manual_seed(0)
+
+
 def compared(run: Callable[[], object], **given: Any) -> CompareWithCPU:
     with CompareWithCPU(**{"verbose": False, **given}) as compare:
         run()

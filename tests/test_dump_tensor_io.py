@@ -178,7 +178,7 @@ for i in range(100):
         )
         for rank in range(3)
     ]
-    assert [child.wait(60) for child in children] == [0, 0, 0]
+    assert [child.wait(110) for child in children] == [0, 0, 0]
     lines = report(tmp_path / "r.jsonl")
     assert sorted(line["rank"] for line in lines) == [0] * 100 + [1] * 100 + [2] * 100
 

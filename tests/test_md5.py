@@ -164,7 +164,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
 def test_in_a_forked_child(run_python: RunPython) -> None:
-    result = run_python("-c", FORK, timeout=30)
+    result = run_python("-c", FORK)
     assert (result.returncode, result.stdout) == (0, "0\n"), result.stderr
 
 

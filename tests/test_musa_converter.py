@@ -313,6 +313,6 @@ def test_this_projects_own_scripts(tmp_path: Path) -> None:
 def test_as_a_module(project: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "my_utils.musa.converter", "-r", str(project), "-l", "train.py"],
-        cwd=ROOT, capture_output=True, text=True, check=False, timeout=60,
+        cwd=ROOT, capture_output=True, text=True, check=False, timeout=110,
     )  # fmt: skip
     assert done.returncode == 1 and "changed" in done.stderr

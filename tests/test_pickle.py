@@ -122,7 +122,7 @@ def test_a_timer_as_an_argument_of_a_process(method: str, tmp_path: Path) -> Non
     context: Any = multiprocessing.get_context(method)
     process = context.Process(target=work, args=(timer, str(tmp_path / "logs")))
     process.start()
-    process.join(60)
+    process.join(110)
     assert process.exitcode == 0
     rows = [
         row

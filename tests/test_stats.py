@@ -320,8 +320,8 @@ class TestThreads:
         queue = context.Queue()
         child = context.Process(target=in_child, args=(queue, tensor))
         child.start()
-        found, counts = queue.get(timeout=60)
-        child.join(60)
+        found, counts = queue.get(timeout=110)
+        child.join(110)
         assert child.exitcode == 0
         assert pickle.loads(found) == wanted and counts == [(0, 0, 0)] * 2
 
@@ -431,4 +431,4 @@ def test_no_temporary_memory() -> None:
     before = peak_kib()
     stats(tensor)
     nan_inf_count(tensor)
-    assert peak_kib() - before < 1024
+    assert peak_kib() - before < 8192  # a byte an element would be twice that
