@@ -20,6 +20,8 @@ from my_utils.demo import WARM_UP, who_waits
 
 from .planted_runs import Run
 
+pytestmark = pytest.mark.timeout(320)  # three processes import torch side by side
+
 ROOT = Path(__file__).resolve().parent.parent
 STEPS = 6
 STAGES = {"iter": 1, "data": 1, "forward": 1, "backward": 1, "all_reduce": 1, "optimizer": 1,
@@ -40,7 +42,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]
     pytest.importorskip("torch")
     out = tmp_path_factory.mktemp("demo")
     process = start("--out", out, "--steps", str(STEPS), "--ranks", "2")
-    stdout, stderr = process.communicate(timeout=100)
+    stdout, stderr = process.communicate(timeout=250)
     assert process.returncode == 0, stderr
     yield stdout, out
 
@@ -149,7 +151,7 @@ def test_a_rank_that_dies_ends_the_demo_with_its_name(tmp_path: Path) -> None:
         workers = workers_of(process.pid)
         assert sorted(workers) == [0, 1]
         os.kill(workers[1], signal.SIGKILL)
-        _, stderr = process.communicate(timeout=60)
+        _, stderr = process.communicate(timeout=200)
     finally:
         process.kill()
         process.wait()
@@ -188,7 +190,7 @@ def alive(pid: int) -> bool:
 )
 def test_bad_arguments(arguments: list[str], message: str) -> None:
     process = start(*arguments)
-    _, stderr = process.communicate(timeout=60)
+    _, stderr = process.communicate(timeout=200)
     assert process.returncode == 2
     assert message in stderr
 
@@ -196,7 +198,7 @@ def test_bad_arguments(arguments: list[str], message: str) -> None:
 def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     process = start("--out", tmp_path / "file")
-    _, stderr = process.communicate(timeout=60)
+    _, stderr = process.communicate(timeout=200)
     assert process.returncode == 1
     assert stderr.startswith("demo: ")
     assert "file" in stderr

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.timeout(320)  # some import much, in several processes
+
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 FILES = {"gather_times.py": ("times.pt", "simulate.png")}  # that a script says it writes
@@ -28,7 +30,7 @@ def run(*command: str | Path, cwd: Path) -> str:
         environment.pop(name, None)
     done = subprocess.run(
         [sys.executable, *map(str, command)],
-        cwd=cwd, env=environment, capture_output=True, text=True, timeout=100, check=False,
+        cwd=cwd, env=environment, capture_output=True, text=True, timeout=200, check=False,
     )  # fmt: skip
     assert done.returncode == 0, f"{command} ended with {done.returncode}:\n{done.stderr}"
     return done.stdout

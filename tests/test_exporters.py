@@ -474,10 +474,11 @@ for file in sorted(files, key=lambda file: file.stat().st_mtime):
 """
 
 
+@pytest.mark.timeout(320)
 def test_offline_runs(run_python: RunPython, tmp_path: Path) -> None:
     pytest.importorskip("wandb", reason="wandb is not installed")
     settings = {"WANDB_MODE": "offline", "WANDB_DIR": str(tmp_path), "WANDB_SILENT": "true"}
-    done = run_python("-c", OFFLINE, env=settings, timeout=110)
+    done = run_python("-c", OFFLINE, env=settings, timeout=200)
     assert done.returncode == 0, done.stderr
     done = run_python("-c", READ, str(tmp_path))
     assert done.returncode == 0, done.stderr

@@ -16,6 +16,8 @@ from tests.ranks import ROOT, free_port
 pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("matplotlib", reason="matplotlib is not installed")
 
+pytestmark = pytest.mark.timeout(320)  # four processes import torch side by side
+
 JOB = """
 import os
 import sys
@@ -86,7 +88,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "MPLBACKEND": "agg"}
     done = subprocess.run(
         [sys.executable, "job.py", str(free_port())],
-        cwd=folder, env=environment, capture_output=True, text=True, timeout=100, check=False,
+        cwd=folder, env=environment, capture_output=True, text=True, timeout=250, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return folder, done.stdout
