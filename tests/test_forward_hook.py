@@ -197,7 +197,7 @@ def test_a_nested_call_that_raises_inside(backend: Recorder) -> None:
 def test_threads_count_each_pass(backend: Recorder) -> None:
     inside = threading.Barrier(4)
     hook = hook_of(backend, 4, 8).attach(
-        model := Model(backend.calls, lambda number: inside.wait(20))
+        model := Model(backend.calls, lambda number: inside.wait(60))
     )
     threads = [threading.Thread(target=run, args=(model, 3)) for _ in range(4)]
     for thread in threads:
@@ -227,6 +227,73 @@ def test_a_stop_waits_for_a_start_in_another_thread() -> None:
     model(None)
     thread.join()
     assert backend.calls == ["starting", "start", "stop"]
+
+
+@pytest.mark.parametrize("stop", [1, 5])
+@pytest.mark.parametrize("backend_is_slow", [False, True])
+def test_a_pass_waits_for_the_window_of_another_thread(stop: int, backend_is_slow: bool) -> None:
+    calls: list[str] = []
+    begun, ended = threading.Event(), threading.Event()
+
+    def linger() -> None:
+        begun.set()
+        ended.wait(1)  # for a pass that does not wait; one that does, does not end by then
+
+    class Slow(Recorder):
+        def start(self) -> None:
+            if backend_is_slow:
+                linger()
+            super().start()
+
+    class Late(ForwardProfilerHook):
+        def _opens(self) -> None:
+            if not backend_is_slow:
+                linger()
+            super()._opens()
+
+    backend = Slow()
+    backend.calls = calls
+    hook = Late(0, stop, backend=backend).attach(model := Model(calls))
+    thread = threading.Thread(target=model, args=(None,))
+    thread.start()
+    assert begun.wait(60)
+    model(None)
+    ended.set()
+    thread.join()
+    assert calls[0] == "start" and calls.count("stop") == (stop == 1)
+    assert hook.outcome == ("done" if stop == 1 else "open")
+    hook.detach()
+
+
+def test_a_pass_that_raises_closes_the_window_that_opens_meanwhile() -> None:
+    begun, ended = threading.Event(), threading.Event()
+
+    class Late(ForwardProfilerHook):
+        def _opens(self) -> None:
+            begun.set()
+            ended.wait(1)
+            super()._opens()
+
+    def do(number: int) -> None:
+        if threading.current_thread() is thread:
+            assert begun.wait(60)
+            raise ValueError
+
+    backend = Recorder()
+    hook = Late(1, 9, backend=backend).attach(model := Model([], do))
+
+    def raising() -> None:
+        with pytest.raises(ValueError):
+            model(None)
+        ended.set()
+
+    thread = threading.Thread(target=raising)
+    thread.start()
+    while hook.passes < 1:
+        time.sleep(0.01)
+    model(None)
+    thread.join()
+    assert (backend.calls, hook.outcome) == (["start", "stop"], "raised")
 
 
 def test_copies_are_not_counted(backend: Recorder, caplog: pytest.LogCaptureFixture) -> None:

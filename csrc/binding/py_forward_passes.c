@@ -9,6 +9,9 @@
  *
  * torch does not call `after` for what is no Exception, such as a Ctrl-C. So a pass is known by the
  * frame that called its hooks: one whose frame runs no more was cut short.
+ *
+ * What begins or closes while another thread opens the window waits until it is open: the window
+ * holds the pass whole, and there is one to close.
  */
 #include <stdbool.h>
 
@@ -29,7 +32,9 @@ struct passes {
     int64_t first, stop;
     bool at_end;
     bool watching;        /* the window is open, or about to be */
+    bool opening;         /* `opener` is in _opens() */
     bool told;            /* that a copy runs */
+    unsigned long opener; /* a thread */
     struct pass *running; /* owned: one a thread at most */
     size_t count, room;
 };
@@ -94,7 +99,27 @@ static bool runs_under(PyFrameObject *top, const PyFrameObject *wanted) {
 
 /* --- the window --------------------------------------------------------------------------- */
 
+/* A profiler takes milliseconds to start, once. -1 with what a signal handler raised. */
+static int await_opening(const struct passes *self) {
+    const struct timespec look_again = {.tv_nsec = 1000000};
+    while (self->opening && self->opener != PyThread_get_thread_ident()) {
+        Py_BEGIN_ALLOW_THREADS;
+        nanosleep(&look_again, NULL);
+        Py_END_ALLOW_THREADS;
+        if (PyErr_CheckSignals() < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
 static int call_closes(struct passes *self, const char *outcome) {
+    if (await_opening(self) < 0) {
+        return -1;
+    }
+    if (!self->watching) { /* it could not be opened, or another thread was first */
+        return 0;
+    }
     self->watching = false;
     PyObject *answer = PyObject_CallMethod((PyObject *)self, "_closes", "s", outcome);
     Py_XDECREF(answer);
@@ -102,8 +127,11 @@ static int call_closes(struct passes *self, const char *outcome) {
 }
 
 static int call_opens(struct passes *self) {
-    self->watching = true; /* first: a pass of another thread may come to the stop meanwhile */
+    self->watching = true; /* first: a detach in another thread may end it meanwhile */
+    self->opening = true;
+    self->opener = PyThread_get_thread_ident();
     PyObject *answer = PyObject_CallMethod((PyObject *)self, "_opens", NULL);
+    self->opening = false;
     Py_XDECREF(answer);
     return answer == NULL ? -1 : 0;
 }
@@ -123,10 +151,13 @@ static int begin_pass(struct passes *self, PyFrameObject *frame) {
     if (frame != NULL && note_pass(self, number, frame) < 0) {
         return -1;
     }
-    if (self->watching && number >= self->stop) {
-        return call_closes(self, "done");
+    if (number == self->first) {
+        return call_opens(self);
     }
-    return number == self->first ? call_opens(self) : 0;
+    if (await_opening(self) < 0) {
+        return -1;
+    }
+    return self->watching && number >= self->stop ? call_closes(self, "done") : 0;
 }
 
 static bool has_raised(const struct pass *pass) {
@@ -221,6 +252,7 @@ static PyObject *count_passes(PyObject *object, PyObject *const *args, Py_ssize_
     self->stop = stop;
     self->at_end = at_end != 0;
     self->watching = false;
+    self->opening = false;
     self->told = false;
     Py_RETURN_NONE;
 }
