@@ -92,11 +92,12 @@ static void keep_lock_held(struct mu_control *control, struct mu_control_text *t
 }
 
 /* Opening a file, unlike stat, asks an NFS server for its present state. */
-static void look(struct mu_control *control, bool first) {
+void mu_control_look(struct mu_control *control) {
     char path[CONTROL_PATH_BYTES];
     pthread_mutex_lock(&control->lock);
     bool watched = control->directory[0] != '\0' && atomic_load(&control->wanted);
     unsigned moves = control->moves;
+    bool first = !control->looked;
     struct stat seen = control->seen, found = {0};
     int seen_errno = control->seen_errno;
     snprintf(path, sizeof(path), "%s/" MU_CONTROL_NAME, control->directory);
@@ -122,6 +123,7 @@ static void look(struct mu_control *control, bool first) {
     if (moves == control->moves) {
         control->seen = found;
         control->seen_errno = failed;
+        control->looked = true;
         if (changed) {
             keep_lock_held(control, &text, first);
             text.bytes = NULL;
@@ -129,10 +131,6 @@ static void look(struct mu_control *control, bool first) {
     }
     pthread_mutex_unlock(&control->lock);
     free(text.bytes);
-}
-
-void mu_control_look(struct mu_control *control) {
-    look(control, false);
 }
 
 /* --- the reader --------------------------------------------------------------------------- */
@@ -145,15 +143,20 @@ void mu_control_begin(struct mu_control *control, const char *directory) {
     snprintf(control->directory, sizeof(control->directory), "%s", directory);
     control->seen = (struct stat){0};
     control->seen_errno = 0;
+    control->looked = false;
     control->moves++;
     pthread_mutex_unlock(&control->lock);
-    look(control, true);
+    mu_control_look(control);
 }
 
 void mu_control_listen(struct mu_control *control, bool wanted) {
-    bool before = atomic_exchange(&control->wanted, wanted);
-    if (wanted && !before) {
-        look(control, true);
+    pthread_mutex_lock(&control->lock);
+    bool begins = wanted && !atomic_load(&control->wanted);
+    control->looked = control->looked && !begins;
+    atomic_store(&control->wanted, wanted);
+    pthread_mutex_unlock(&control->lock);
+    if (begins) {
+        mu_control_look(control);
     }
 }
 

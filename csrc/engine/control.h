@@ -48,6 +48,7 @@ struct mu_control {
     unsigned moves;                             /* of `directory` */
     struct stat seen;                           /* the file that was read last; st_ino 0: none */
     int seen_errno;                             /* of the last attempt to open it */
+    bool looked;                                /* for the first text, whichever thread did */
     struct mu_control_text first, latest;       /* what waits; both may */
     bool has_first, has_latest;
 };

@@ -109,6 +109,21 @@ static void test_what_was_there_first_is_told_apart(void) {
     end(&place);
 }
 
+/* As when the drain thread comes between a move and its look. */
+static void test_whoever_looks_first_finds_what_was_there(void) {
+    struct place place;
+    start(&place);
+    write_file(&place, "old");
+    mu_control_listen(&place.control, true);
+    snprintf(place.control.directory, sizeof(place.control.directory), "%s", place.directory);
+    place.control.looked = false;
+    mu_control_look(&place.control);
+    mu_control_look(&place.control);
+    check_taken(&place, "old", true);
+    check_nothing(&place);
+    end(&place);
+}
+
 static void test_only_files_of_ours_are_read(void) {
     struct place place;
     start(&place);
@@ -184,6 +199,7 @@ static void test_threads(void) {
 int main(void) {
     test_a_file_is_read_when_it_changes();
     test_what_was_there_first_is_told_apart();
+    test_whoever_looks_first_finds_what_was_there();
     test_only_files_of_ours_are_read();
     test_steps_are_watched_apart();
     test_threads();
