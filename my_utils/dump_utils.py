@@ -153,7 +153,7 @@ class UniversalDumper:
         self.written = 0
         self.failed = 0
         self.unsupported = 0
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may dump while a dump is counted
         self._queue = WriteQueue(self.cfg.queue_bytes)
         self._error: BaseException | None = None
         self._pid = os.getpid()
@@ -238,7 +238,7 @@ class UniversalDumper:
     def _begin_anew_after_fork(self) -> None:
         if self._pid != os.getpid():
             self._pid = os.getpid()
-            self._lock = threading.Lock()
+            self._lock = threading.RLock()
             self._error = None
             self.written = self.failed = self.unsupported = 0
 

@@ -658,7 +658,7 @@ def run_loader(tmp_path: Path, run_python: RunPython, *arguments: str) -> list[s
     script = tmp_path / "loader.py"
     script.write_text(LOADER)
     env = {"DEBUG_DATA_CONSISTENCY": "1", "OMP_NUM_THREADS": "1"}
-    result = run_python(script, *arguments, env=env, timeout=100)
+    result = run_python(script, *arguments, env=env, timeout=200)
     assert result.returncode == 0, result.stderr
     lines: list[str] = result.stdout.splitlines()
     assert result.stderr.count("data inconsistency: key 'x', sample 1") == 2
@@ -673,11 +673,13 @@ LOADED = {
 }
 
 
+@pytest.mark.timeout(240)
 def test_from_forked_workers_of_a_data_loader(tmp_path: Path, run_python: RunPython) -> None:
     lines = run_loader(tmp_path, run_python, "fork", "2", *LOADED)
     assert lines == list(LOADED.values())
 
 
+@pytest.mark.timeout(240)
 def test_from_a_spawned_worker_of_a_data_loader(tmp_path: Path, run_python: RunPython) -> None:
     assert run_loader(tmp_path, run_python, "spawn", "1", "spoil") == [LOADED["spoil"]]
 

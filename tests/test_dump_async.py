@@ -241,6 +241,13 @@ for i in range(10):
     assert sorted(loader.load(path)[0] for path in loader.dumps(stage="child")) == list(range(10))
 
 
+def test_a_signal_handler_may_dump_while_a_dump_is_counted(tmp_path: Path) -> None:
+    dumper = UniversalDumper(DumpConfig(root_dir=tmp_path, strict=True))
+    with dumper._lock:
+        dumper.dump("handler", [1])
+    assert dumper.written == 1
+
+
 def test_a_signal_handler_may_dump(tmp_path: Path) -> None:
     dumper = dumper_of(tmp_path, queue_bytes=1000)
     taken: list[str | None] = []
