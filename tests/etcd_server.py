@@ -76,7 +76,7 @@ class EtcdServer:
         self.name = "one"
         # Every write is flushed to the disk, which the machine's other tests keep busy.
         self.data = tempfile.mkdtemp(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else folder)
-        self.port = free_port()
+        self.port = free_port(host)
         self.peer_port = free_port()
         self.health_port = free_port()
         self.cluster: list[EtcdServer] = [self]

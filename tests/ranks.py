@@ -20,10 +20,16 @@ dist.init_process_group("gloo", init_method="env://", rank=rank, world_size=worl
 """
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+def free_port(host: str = "127.0.0.1") -> int:
+    """A port for a server that sets SO_REUSEADDR; nobody else is given it while this process
+    lives, nor is a client that asks there before the server is up connected with itself."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind((host, 0))
+        port = int(held.getsockname()[1])
+        held.detach()
+        return port
 
 
 class Ranks:
