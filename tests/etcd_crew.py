@@ -15,13 +15,22 @@ from typing import Any
 
 from .ranks import ROOT
 
-PROGRAM = """
+# Runs before a program's barriers: on a busy machine etcd may take long to answer, which must not
+# count as an etcd that is not there, and ranks that live may take long to answer a roll call.
+PATIENCE = """
+from my_utils._etcd import barrier, client
+client.Connection._limit = lambda self: 60.0
+barrier.ROLL_CALL_S = 20.0
+"""
+PROGRAM = f"""
 import ctypes, json, random, sys, time
 ctypes.CDLL(None).prctl(1, 9)  # die with the parent
+{PATIENCE}
 from my_utils.etcd_utils import EtcdBarrierError, etcd_barrier
 print("ready", flush=True)
 for line in sys.stdin:
     order = json.loads(line)
+    barrier.ROLL_CALL_S = order.pop("roll_call_s", 20.0)
     times = []
     try:
         for pause_s in order.pop("pauses", [0]):
@@ -29,11 +38,11 @@ for line in sys.stdin:
             times.append([time.monotonic(), None])
             etcd_barrier(**order)
             times[-1][1] = time.monotonic()
-        found = {"result": "passed"}
+        found = dict(result="passed")
     except EtcdBarrierError as error:
-        found = {"result": type(error).__name__, "text": str(error), "missing": error.missing}
+        found = dict(result=type(error).__name__, text=str(error), missing=error.missing)
         found["count"] = error.missing_count
-    print(json.dumps({**found, "times": times}), flush=True)
+    print(json.dumps(dict(**found, times=times)), flush=True)
 """
 WAIT_S = 90.0
 
@@ -128,6 +137,7 @@ class Crew:
 
     def stop(self, rank: int) -> None:
         self[rank].send(signal.SIGSTOP)
+        os.waitid(os.P_PID, self[rank].process.pid, os.WSTOPPED)
 
     def go_on(self, rank: int) -> None:
         self[rank].send(signal.SIGCONT)
