@@ -19,7 +19,7 @@ pytest.importorskip("torch")
 
 WORLD = 3
 HELD = 1
-START_S = 150.0
+START_S = 100.0
 
 TRAIN = f"""
 import threading
@@ -42,9 +42,13 @@ for step in range(3):
     with timer.time_stage("iter"):
         with timer.time_stage("data"):
             if (rank, step) == ({HELD}, 2):
+                Path("there_{HELD}").touch()
                 time.sleep(1000)
         with timer.time_stage("all_reduce"):
-            dist.all_reduce(torch.ones(8, 2))
+            call = dist.all_reduce(torch.ones(8, 2), async_op=True)
+            if step == 2:
+                Path(f"there_{{rank}}").touch()
+            call.wait()
 """
 
 
@@ -54,7 +58,7 @@ def held(tmp_path: Path) -> Iterator[Path]:
     (tmp_path / "dumps").mkdir()
     ranks = Ranks(TRAIN, WORLD, tmp_path)
     try:
-        wait_until(lambda: (tmp_path / "logs").exists(), START_S)
+        wait_until(lambda: all((tmp_path / f"there_{r}").exists() for r in range(WORLD)), START_S)
         wait_until(lambda: all_stand_still(tmp_path / "logs"), START_S)
         (tmp_path / "dump").touch()
         wait_until(lambda: all((tmp_path / f"dumps/trace_{r}").exists() for r in range(WORLD)))
@@ -72,7 +76,15 @@ def all_stand_still(logs: Path) -> bool:
 
 
 def test_a_rank_that_hangs_while_the_others_wait(held: Path) -> None:
-    data = live.snapshot(held / "logs", hung_after_s=1, flight_recorder=held / "dumps/trace_")
+    data: dict[str, Any] = {}
+
+    def all_give_signs_of_life() -> bool:
+        data.update(
+            live.snapshot(held / "logs", hung_after_s=1, flight_recorder=held / "dumps/trace_")
+        )
+        return {rank["state"] for rank in data["ranks"]} == {"running"}
+
+    wait_until(all_give_signs_of_life)
     (suspect,) = data["suspects"]
     assert (suspect["rank"], suspect["kinds"]) == (HELD, ["elsewhere"])
     assert suspect["stack"] == ["iter", "data"]
