@@ -79,7 +79,7 @@ def run_ranks(log_dir: Path, ranks: int, steps: int, balance: bool) -> None:
 
 def _wait(workers: list[subprocess.Popen[bytes]]) -> None:
     """Returns when all have ended well, or soon after one has not."""
-    while any(worker.poll() is None for worker in workers):
+    while None in [worker.poll() for worker in workers]:
         if any(worker.returncode for worker in workers):
             return
         time.sleep(0.02)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from my_utils.demo import WARM_UP, who_waits
+from my_utils.demo import WARM_UP, _wait, who_waits
 
 from .planted_runs import Run
 
@@ -158,6 +158,16 @@ def test_a_rank_that_dies_ends_the_demo_with_its_name(tmp_path: Path) -> None:
     assert process.returncode == 1
     assert stderr.startswith("demo: rank 1 was killed by SIGKILL")
     assert not any(alive(worker) for worker in workers.values())
+
+
+def test_a_later_rank_that_dies_is_noticed_while_the_first_one_waits() -> None:
+    with (
+        subprocess.Popen(["sleep", "1000"]) as first,
+        subprocess.Popen(["false"]) as second,
+    ):
+        _wait([first, second])
+        assert (first.poll(), second.returncode) == (None, 1)
+        first.kill()
 
 
 def workers_of(parent: int) -> dict[int, int]:
