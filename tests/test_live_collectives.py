@@ -7,12 +7,14 @@ import json
 import os
 import pickle
 import subprocess
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from my_utils import live
+from my_utils._live.files import read_whole
 
 from .conftest import RunPython
 from .flight_dumps import START_NS, calls, content, entry, write_dump
@@ -350,6 +352,23 @@ class TestBadFiles:
             (dumps / "trace_0").write_bytes(whole[:length])
             data = seen(logs, dumps)
             assert (data["dumps"], len(data["problems"])) == ([], 1)
+
+    def test_a_small_one_takes_little_memory(self, logs: Path, dumps: Path) -> None:
+        """Not as much as a dump may have: where memory is filled first, that took half a second."""
+        write_dump(dumps, 0, calls("barrier"), world=1)
+        tracemalloc.start()
+        try:
+            assert seen(logs, dumps)["dumps"] == [0]
+            assert tracemalloc.get_traced_memory()[1] < 16 << 20
+        finally:
+            tracemalloc.stop()
+
+    def test_one_that_grows_while_it_is_read(self) -> None:
+        """As files do whose size the system does not say beforehand."""
+        whole, _ = read_whole("/proc/self/status", 1 << 20, "a status")
+        assert whole.startswith(b"Name:") and whole.endswith(b"\n")
+        with pytest.raises(ValueError, match="larger than 100 bytes: not a status"):
+            read_whole("/proc/self/status", 100, "a status")
 
     def test_what_is_no_file(self, logs: Path, dumps: Path) -> None:
         os.mkfifo(dumps / "trace_0")

@@ -146,13 +146,15 @@ def read_whole(path: str, bytes_max: int, what: str) -> tuple[bytes, float]:
     """The bytes of a file that is not larger than it may be, and when it was written. Does not wait
     for a writer when the path names a FIFO."""
     with open(path, "rb", opener=_open_without_waiting) as file:
-        written_s = os.fstat(file.fileno()).st_mtime
-        data = file.read(bytes_max + 1)
+        status = os.fstat(file.fileno())
+        data = file.read(min(status.st_size, bytes_max) + 1)
+        if data and len(data) > status.st_size:  # it has grown
+            data += file.read(bytes_max + 1 - len(data)) or b""
     if data is None:
         raise ValueError(f"not a file: not {what}")
     if len(data) > bytes_max:
         raise ValueError(f"larger than {bytes_max} bytes: not {what}")
-    return data, written_s
+    return data, status.st_mtime
 
 
 def _open_without_waiting(path: str, flags: int) -> int:
