@@ -64,7 +64,8 @@ def snapshot(
 
     log_dir: the log directory of the run, or several that its ranks share out among them.
     ranks: the ranks to look at; all by default.
-    stuck_after_s: seconds without a sign of life after which a rank counts as silent, and seconds
+    stuck_after_s: seconds without a sign of life after which a rank counts as silent (at least two
+        of its beats: 1 s where its journal is, 4 s elsewhere), and seconds
         without a stage that begins or ends after which it is asked which rank the others wait for.
     hung_after_s: ask whether the run hangs: suspects are then only ranks that are gone, or that
         have been silent or stood still for so many seconds. It takes the place of `stuck_after_s`.

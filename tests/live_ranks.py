@@ -43,6 +43,8 @@ for line in sys.stdin:
     print("done", flush=True)
 """
 
+AHEAD_S = 600
+
 Start = Callable[..., subprocess.Popen[str]]
 
 
@@ -108,8 +110,9 @@ def wait_until(condition: Callable[[], object], seconds: float = 60.0) -> None:
 
 
 def beat(rank: int, step: int, *stages: str, ago_s: float = 60.0, **more: object) -> dict[str, Any]:
-    """A heartbeat as the recorder writes it."""
-    now = time.time()
+    """A heartbeat as the recorder writes it, by clocks that are ahead: whenever it is read, its
+    stages are as old as is said here."""
+    now = float(_later())
     opened = [{"name": name, "step": step, "since": now - ago_s} for name in stages]
     lane = {"tid": 100 + rank, "thread": "MainThread", "tag": "", "step": step, "open": opened}
     return {
@@ -132,3 +135,8 @@ def write_beats(folder: Path, *beats: dict[str, Any]) -> None:
     for content in beats:
         path = folder / f"{content['label']}.heartbeat.json"
         path.write_text(json.dumps(content), encoding="utf-8")
+        os.utime(path, (_later(), _later()))
+
+
+def _later() -> int:
+    return int(time.time()) + AHEAD_S

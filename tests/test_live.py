@@ -23,6 +23,7 @@ from .live_ranks import Start, Started, beat, kill, tell_to_close, wait_until, w
 
 pytestmark = pytest.mark.no_torch
 
+LONG_S = 600.0  # within which no rank counts as silent, wherever the machine stands still
 VERSION_AT = 8  # bytes into a journal, as csrc/engine/journal_format.h has it
 
 
@@ -38,6 +39,10 @@ def one(data: dict[str, Any], rank: int) -> dict[str, Any]:
     return dict(found)
 
 
+def one_of(folder: Path, rank: int) -> dict[str, Any]:
+    return one(live.snapshot(folder, stuck_after_s=LONG_S), rank)
+
+
 def show(run_python: RunPython, *arguments: object) -> subprocess.CompletedProcess[str]:
     return run_python("-m", "my_utils.live", *map(str, arguments))
 
@@ -49,7 +54,7 @@ class TestWhatItShows:
         before = time.time_ns()
         kill(start_rank(0, 7, "iter,data"))
         start_rank(1, 8, "iter,backward,all_reduce")
-        done = show(run_python, tmp_path, "--once", "--json")
+        done = show(run_python, tmp_path, "--once", "--json", "--stuck-after", LONG_S)
         data = json.loads(done.stdout)
         assert done.returncode == live.EXIT_SUSPECTS
         assert data["version"] == 1
@@ -77,7 +82,7 @@ class TestWhatItShows:
         process = start_rank(0, 7, "iter,data")
         start_rank(1, 8, "iter,all_reduce")
         kill(process)
-        done = show(run_python, tmp_path, "--once")
+        done = show(run_python, tmp_path, "--once", "--stuck-after", LONG_S)
         lines = done.stdout.splitlines()
         assert lines[0].endswith("1 running, 1 dead")
         (dead,) = (line for line in lines if line.startswith("! 0"))
@@ -124,7 +129,7 @@ class TestWhatItShows:
         shutil.copy(journal, dead)
         start_rank(0, 6, "iter,new")
         shutil.copy(dead / journal.name, tmp_path)
-        rank = one(live.snapshot(tmp_path), 0)
+        rank = one_of(tmp_path, 0)
         assert (rank["state"], rank["attempt"]) == ("running", 2)
         assert rank["stack"] == ["iter", "new"]
 
@@ -155,17 +160,18 @@ class TestOtherHosts:
         logs, elsewhere, seen = tmp_path / "logs", tmp_path / "local", tmp_path / "seen"
         elsewhere.mkdir()
         start_rank(0, 4, "iter,data", log_dir=logs, journal_dir=str(elsewhere))
+        heartbeat = logs / "rank_0.heartbeat.json"
+        wait_until(lambda: "data" in heartbeat.read_text(encoding="utf-8"))
         here = one(live.snapshot(logs), 0)
         assert (here["source"], here["stack"]) == ("journal", ["iter", "data"])
 
-        heartbeat = logs / "rank_0.heartbeat.json"
-        wait_until(lambda: "data" in heartbeat.read_text(encoding="utf-8"))
         (pointer,) = logs.glob("*.journal-ref")
         seen.mkdir()
+        before = time.time()
         shutil.copy(heartbeat, seen)
         target = pointer.read_text(encoding="utf-8").replace("/local/", "/other-host/")
         (seen / pointer.name).write_text(target, encoding="utf-8")
-        data = live.snapshot(seen)
+        data = live.snapshot(seen, stuck_after_s=LONG_S)
         there = one(data, 0)
         assert data["problems"] == []
         assert (there["source"], there["state"]) == ("heartbeat", "running")
@@ -174,7 +180,7 @@ class TestOtherHosts:
             here["threads"][0]["open"], there["threads"][0]["open"], strict=True
         ):
             assert abs(stage["since_ns"] - same["since_ns"]) < 10_000
-        assert 0 <= there["beat_age_s"] < 20
+        assert 0 <= there["beat_age_s"] < time.time() - before + 1
 
     def test_a_journal_of_another_boot_is_not_called_dead(
         self, tmp_path: Path, start_rank: Start
@@ -363,14 +369,16 @@ class TestTheCommand:
 
     def test_it_follows_the_run_line_by_line(self, tmp_path: Path, start_rank: Start) -> None:
         process = start_rank(0, 1, "iter")
-        with follow(tmp_path, "--json", "--interval", "0.05", stdout=subprocess.PIPE) as looking:
+        options = ("--json", "--interval", "0.05", "--stuck-after", str(LONG_S))
+        with follow(tmp_path, *options, stdout=subprocess.PIPE) as looking:
             assert looking.stdout is not None
             states = [json.loads(looking.stdout.readline())["ranks"][0]["state"]]
             tell_to_close(process)
             while states[-1] != "closed":
                 states.append(json.loads(looking.stdout.readline())["ranks"][0]["state"])
             looking.send_signal(signal.SIGINT)
-            assert looking.wait(10) == live.EXIT_FINE
+            looking.communicate(timeout=60)  # a full pipe would hold it up
+            assert looking.returncode == live.EXIT_FINE
         assert states[0] == "running"
 
     def test_it_draws_over_itself_on_a_terminal(self, tmp_path: Path, start_rank: Start) -> None:
@@ -383,7 +391,7 @@ class TestTheCommand:
                 drawn += os.read(ours, 65536)
             looking.send_signal(signal.SIGINT)
             drawn += read_rest(ours)
-            assert looking.wait(10) == live.EXIT_FINE
+            assert looking.wait(60) == live.EXIT_FINE
         os.close(ours)
         assert drawn.count(b"\x1b[H") >= 2
         assert drawn.count(b"\x1b[?25l") == drawn.count(b"\x1b[?25h") == 1
@@ -396,7 +404,7 @@ class TestTheCommand:
             assert looking.stdout is not None and looking.stderr is not None
             looking.stdout.readline()
             looking.stdout.close()
-            assert looking.wait(10) == live.EXIT_FINE
+            assert looking.wait(60) == live.EXIT_FINE
             assert looking.stderr.read() == ""
 
 

@@ -10,11 +10,13 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from my_utils import live
+from my_utils._live import files
 
 from .conftest import RunPython
 from .live_ranks import Start, Started, beat, kill, tell, tell_to_close, wait_until, write_beats
@@ -33,15 +35,19 @@ def start_rank(tmp_path: Path) -> Iterator[Start]:
     started.end()
 
 
-def until_hung(folder: Path, count: int, hung_after_s: float = HUNG_S) -> dict[str, Any]:
-    """What is seen once `count` ranks have stood still for so long."""
+def until_hung(folder: Path, count: int) -> dict[str, Any]:
+    """What is seen once `count` ranks have stood still for so long, and none is late to say that
+    it lives."""
+    seen: dict[str, Any] = {}
 
-    def standing() -> int:
-        ranks = live.snapshot(folder)["ranks"]
-        return sum((rank["still_s"] or 0.0) >= hung_after_s for rank in ranks)
+    def standing() -> bool:
+        seen.update(live.snapshot(folder, hung_after_s=HUNG_S))
+        states = [rank["state"] for rank in seen["ranks"]]
+        still = [rank["still_s"] or 0.0 for rank in seen["ranks"]]
+        return "silent" not in states and sum(each >= HUNG_S for each in still) >= count
 
-    wait_until(lambda: standing() >= count)
-    return live.snapshot(folder, hung_after_s=hung_after_s)
+    wait_until(standing)
+    return seen
 
 
 def kinds(data: dict[str, Any]) -> dict[int, list[str]]:
@@ -86,10 +92,12 @@ class TestOneRankHolds:
         processes = [start_rank(rank, 5, "iter,all_reduce", world=3) for rank in range(3)]
         wait_until(lambda: live.snapshot(tmp_path)["ranks"][1]["beat_age_s"] is not None)
         os.kill(processes[1].pid, signal.SIGSTOP)
-        wait_until(
-            lambda: kinds(live.snapshot(tmp_path, hung_after_s=2.5)).get(1, [])[:1] == ["silent"]
-        )
-        assert 0 in live.snapshot(tmp_path, hung_after_s=2.5)["hang"]["waiting"]
+
+        def only_one_is_silent() -> bool:
+            data = live.snapshot(tmp_path, hung_after_s=2.5)
+            return kinds(data).get(1, [])[:1] == ["silent"] and 0 in data["hang"]["waiting"]
+
+        wait_until(only_one_is_silent)
 
     def test_without_files(self, tmp_path: Path, start_rank: Start, run_python: RunPython) -> None:
         for rank in (0, 2):
@@ -134,7 +142,7 @@ class TestTheVerdict:
     def test_behind_but_on_its_way(self, tmp_path: Path, start_rank: Start) -> None:
         start_rank(0, 30, "iter")
         start_rank(1, 3, "iter")
-        assert kinds(live.snapshot(tmp_path)) == {1: ["behind"]}
+        assert kinds(live.snapshot(tmp_path, stuck_after_s=LONG_S)) == {1: ["behind"]}
         assert live.snapshot(tmp_path, hung_after_s=LONG_S)["suspects"] == []
 
     def test_all_in_one_place(self, tmp_path: Path) -> None:
@@ -194,7 +202,8 @@ class TestSeveralDirectories:
         data = live.snapshot(folders)
         assert [rank["rank"] for rank in data["ranks"]] == [0, 1]
         assert data["log_dirs"] == [str(folder) for folder in folders]
-        done = run_python("-m", "my_utils.live", *map(str, folders), "--once")
+        long = ("--stuck-after", str(LONG_S))
+        done = run_python("-m", "my_utils.live", *map(str, folders), "--once", *long)
         assert done.returncode == live.EXIT_FINE
 
     def test_the_same_rank_in_two_of_them(self, tmp_path: Path) -> None:
@@ -218,7 +227,7 @@ class TestTwoRunsInOneDirectory:
         time.sleep(BETWEEN_RUNS_S)
         for rank in range(2):
             start_rank(rank, 5, "new", world=2)
-        data = live.snapshot(tmp_path)
+        data = live.snapshot(tmp_path, stuck_after_s=LONG_S)
         assert [(rank["rank"], rank["step"]) for rank in data["ranks"]] == [(0, 5), (1, 5)]
         assert [(rank["rank"], rank["state"]) for rank in data["earlier_run"]] == [
             (2, "dead"),
@@ -246,9 +255,8 @@ class TestTwoRunsInOneDirectory:
         kill(start_rank(0, 0, "load", world=2))
         time.sleep(BETWEEN_RUNS_S)
         start_rank(1, 0, "init", world=2)
-        ((rank, reasons),) = (
-            (item["rank"], item["reasons"]) for item in live.snapshot(tmp_path)["suspects"]
-        )
+        suspects = live.snapshot(tmp_path, stuck_after_s=LONG_S)["suspects"]
+        ((rank, reasons),) = ((item["rank"], item["reasons"]) for item in suspects)
         assert rank == 0
         assert reasons[0].endswith("; it was not seen after the other ranks began")
 
@@ -319,6 +327,30 @@ class TestCutFiles:
         assert [rank["rank"] for rank in data["ranks"]] == [0, 2]
 
 
+class TestSilence:
+    @pytest.mark.parametrize(("age_s", "state"), [(3.0, "running"), (5.0, "silent")])
+    def test_a_rank_is_not_silent_between_two_of_its_beats(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, age_s: float, state: str
+    ) -> None:
+        write_beats(tmp_path, beat(0, 4, "iter", ago_s=0.5))
+        now = (tmp_path / "rank_0.heartbeat.json").stat().st_mtime + age_s
+        monkeypatch.setattr(files, "time", SimpleNamespace(time=lambda: now))
+        (rank,) = live.snapshot(tmp_path, hung_after_s=1)["ranks"]
+        assert (rank["beat_age_s"], rank["state"]) == (age_s, state)
+
+    def test_a_moment_between_two_clocks_makes_no_process_older(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The start of a process is told by two clocks; something may come between them."""
+        held_up = iter([100.0, 0.0, 0.0])
+        clocks = SimpleNamespace(
+            time=lambda: 5000.0, clock_gettime=lambda _: 1000.0 + next(held_up), CLOCK_BOOTTIME=7
+        )
+        monkeypatch.setattr(files, "time", clocks)
+        ticks = 50 * os.sysconf("SC_CLK_TCK")
+        assert files._began_s(ticks) == 4050.0
+
+
 class TestClocks:
     def test_a_host_whose_clock_is_wrong(self, tmp_path: Path, run_python: RunPython) -> None:
         """Its heartbeats are as old as their files, and its stages as old as they were then."""
@@ -352,7 +384,7 @@ class TestClocks:
 
     def test_an_old_copy_keeps_the_heartbeats_own_time(self, tmp_path: Path) -> None:
         content = beat(0, 4, "iter")
-        content["time"] -= 86_400.0
+        content["time"] -= 90_000.0
         write_beats(tmp_path, content)
         (rank,) = live.snapshot(tmp_path)["ranks"]
         assert rank["state"] == "silent" and rank["beat_age_s"] >= 86_400.0
@@ -367,9 +399,9 @@ class TestHeartbeatsOfRealProcesses:
         for folder in (elsewhere, seen):
             folder.mkdir()
         start_rank(0, 4, "iter,data", log_dir=logs, journal_dir=str(elsewhere))
-        (here,) = live.snapshot(logs)["ranks"]
         heartbeat = logs / "rank_0.heartbeat.json"
         wait_until(lambda: "data" in heartbeat.read_text(encoding="utf-8"))
+        (here,) = live.snapshot(logs)["ranks"]
         shutil.copy2(heartbeat, seen)
         (there,) = live.snapshot(seen)["ranks"]
         assert (here["source"], there["source"]) == ("journal", "heartbeat")
@@ -383,7 +415,6 @@ class TestHeartbeatsOfRealProcesses:
             folder.mkdir()
         process = start_rank(0, 4, "iter,data", log_dir=logs, journal_dir=str(elsewhere))
         tell(process, "stop data")
-        (here,) = live.snapshot(logs)["ranks"]
 
         def of_heartbeat() -> dict[str, Any]:
             shutil.copy2(logs / "rank_0.heartbeat.json", seen)
@@ -391,4 +422,5 @@ class TestHeartbeatsOfRealProcesses:
             return dict(rank)
 
         wait_until(lambda: of_heartbeat()["stack"] == ["iter"])
+        (here,) = live.snapshot(logs)["ranks"]
         assert abs(of_heartbeat()["moved_ns"] - here["moved_ns"]) < 10_000
