@@ -70,18 +70,21 @@ def test_one_rank_fails_and_all_are_told(tmp_path: Path) -> None:
 DEAD = """
 import json, logging
 logging.basicConfig(stream=sys.stderr)
-from my_utils.oom_restore import check_oom_flag, set_oom_flag
+from my_utils.oom_restore import PREFIX, check_oom_flag, set_oom_flag
 decisions = [check_oom_flag(agree=True)]
 if rank == 2:
     print("here", flush=True)
     os.kill(os.getpid(), 9)
 if rank == 1:
     set_oom_flag()
-decisions.append(check_oom_flag(agree=True, timeout_s=1.5))
+while rank == 0 and not dist.distributed_c10d._get_default_store().add(PREFIX + "/1/here0", 0) & 2:
+    time.sleep(0.01)  # its time is over only when the rank that lives is there
+decisions.append(check_oom_flag(agree=True, timeout_s=60 if rank == 1 else 1.5))
 decisions.append(check_oom_flag(agree=True, timeout_s=0.2))
 print(json.dumps(decisions), flush=True)
-dist.distributed_c10d._get_default_store().add("done", 1)
-while rank == 0 and dist.distributed_c10d._get_default_store().add("done", 0) < 2:
+if rank == 1:
+    open("done", "w").close()
+while rank == 0 and not os.path.exists("done"):
     time.sleep(0.01)  # the store's server lives in rank 0
 os._exit(0)
 """
