@@ -73,7 +73,7 @@ def bare_root() -> Bare:
 
 def lines_of(logger: GlobalLogger) -> list[str]:
     """The rows that users made, as text, in the order of the file."""
-    logger.flush()
+    logger.flush(30)
     assert logger.csv_path is not None
     text = logger.csv_path.read_text(encoding="utf-8")
     assert text.startswith(HEADER)
@@ -82,7 +82,7 @@ def lines_of(logger: GlobalLogger) -> list[str]:
 
 
 def rows_of(logger: GlobalLogger) -> list[dict[str, str]]:
-    logger.flush()
+    logger.flush(30)
     assert logger.csv_path is not None
     with open(logger.csv_path, encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))

@@ -199,7 +199,7 @@ def test_other_limits_in_the_same_directory_are_taken(
         logger.setup("logs", console=False); events(5)
         logger.setup("logs", console=False, max_csv_bytes=4096, machine_id="other")
         for first in range(5, 205, 20):
-            events(20, first=first); logger.flush()
+            events(20, first=first); logger.flush(30)
         """,
     )
     files = sorted((tmp_path / "logs").glob("profile_rank_0*.csv"))
@@ -326,7 +326,7 @@ def test_a_fork_in_the_middle_of_everything_does_not_hang_the_child(
         def busy():
             step = 0
             while not stop.is_set():
-                logger.instant("busy", step=step); logger.flush()
+                logger.instant("busy", step=step); logger.flush(30)
                 logger.setup("logs", console=False)
                 step += 1
         threads = [threading.Thread(target=busy) for _ in range(3)]
@@ -334,7 +334,7 @@ def test_a_fork_in_the_middle_of_everything_does_not_hang_the_child(
         for number in range(40):
             child = os.fork()
             if child == 0:
-                logger.instant("child", step=number); logger.flush()
+                logger.instant("child", step=number); logger.flush(30)
                 logger.get_logger().info("child")
                 logger.close()
                 os._exit(0)
@@ -411,7 +411,8 @@ def test_workers_of_a_data_loader_lose_no_row(run_python: RunPython, tmp_path: P
     finished(
         run_python,
         """
-        from torch.utils.data import DataLoader, Dataset
+        from torch.utils.data import DataLoader, Dataset, _utils
+        _utils.MP_STATUS_CHECK_INTERVAL = 60.0  # workers that take longer to end are killed
         class Numbers(Dataset):
             def __len__(self):
                 return 200
@@ -475,7 +476,7 @@ def test_a_restart_takes_over_what_a_killed_run_left(
 ) -> None:
     dying = f"""
     import resource; resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    logger.setup("logs", console=False); events(100); logger.flush(); events(50, first=100)
+    logger.setup("logs", console=False); events(100); logger.flush(30); events(50, first=100)
     timer = _core.Timer("t"); timer.set_step(150)
     timer.start("outer"); timer.start("inner"); timer.stop("inner")
     {end}
@@ -547,7 +548,7 @@ def test_a_journal_elsewhere_is_found_again(
 
 GOES_ON = """
 logger.setup(sys.argv[1], rank=0, world_size=1)
-events(10); logger.flush()
+events(10); logger.flush(30)
 logger.get_logger().info("still here")
 logger.setup(sys.argv[1], rank=0, world_size=1)
 rows = _core.memory_rows().decode()
@@ -599,7 +600,7 @@ def test_a_read_only_directory(run_python: RunPython, tmp_path: Path) -> None:
 def test_a_current_directory_that_is_gone(run_python: RunPython, tmp_path: Path) -> None:
     text = """
     os.mkdir("gone"); os.chdir("gone"); os.rmdir("../gone")
-    logger.setup("logs"); events(10); logger.flush()
+    logger.setup("logs"); events(10); logger.flush(30)
     logger.get_logger().info("still here")
     """
     done = finished(run_python, text)
@@ -658,15 +659,15 @@ def test_a_file_size_limit_is_one_warning_and_whole_rows(
         run_python,
         """
         import resource
-        logger.setup("logs"); events(10); logger.flush()
+        logger.setup("logs"); events(10); logger.flush(30)
         size = logger.csv_path.stat().st_size
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         limit = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (size + 5000, limit[1]))
         for first in range(10, 1010, 20):
-            events(20, first=first); logger.flush()
+            events(20, first=first); logger.flush(30)
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
-        events(10, first=1010); logger.flush()
+        events(10, first=1010); logger.flush(30)
         counts = _core.troubles()
         assert counts["failed_writes"] > 1 and counts["lost_rows"] > 100, counts
         print(counts["lost_rows"])
@@ -710,7 +711,7 @@ def test_a_full_disk_at_any_moment(
         """
         logger.setup("small/logs")
         for first in range(0, 20000, 100):
-            events(100, first=first); logger.flush(); logger.get_logger().info("step")
+            events(100, first=first); logger.flush(30); logger.get_logger().info("step")
         waiting = _core.memory_rows().decode().count(",e,INSTANT,")
         counts = _core.troubles()
         assert counts["dropped_lanes"] == counts["dropped_records"] == 0, counts
@@ -734,10 +735,10 @@ def test_a_deleted_log_directory_is_made_anew_by_setup(
         run_python,
         """
         import shutil
-        logger.setup("logs"); events(5); logger.flush()
+        logger.setup("logs"); events(5); logger.flush(30)
         shutil.rmtree("logs")
         for first in range(5, 50, 5):
-            events(5, first=first); logger.flush(); logger.get_logger().info("in the void")
+            events(5, first=first); logger.flush(30); logger.get_logger().info("in the void")
         logger.setup("logs"); events(5, first=50)
         logger.get_logger().info("back")
         """,
@@ -754,7 +755,7 @@ def test_a_log_directory_that_is_gone_at_the_end_is_one_warning_with_the_path(
         run_python,
         """
         import shutil
-        logger.setup("logs"); events(5); logger.flush(); shutil.rmtree("logs"); events(5)
+        logger.setup("logs"); events(5); logger.flush(30); shutil.rmtree("logs"); events(5)
         """,
     )
     path = tmp_path / "logs/profile_rank_0.csv"
@@ -769,7 +770,7 @@ def test_a_forked_child_reports_its_own_troubles(run_python: RunPython, tmp_path
         """
         logger.setup("logs")
         def stumble():
-            logger.instant("long", "k=" + "x" * 40000); logger.flush()
+            logger.instant("long", "k=" + "x" * 40000); logger.flush(30)
         stumble(); stumble()
         child = os.fork()
         if child == 0:
@@ -805,7 +806,7 @@ def test_parts_rotate_at_their_size_and_the_newest_are_kept(
         """
         logger.setup("logs", max_csv_bytes=8192, keep_csv_bytes=40000)
         for first in range(0, 4000, 20):
-            events(20, first=first); logger.flush()
+            events(20, first=first); logger.flush(30)
         print(_core.troubles()["removed_parts"])
         """,
     )
@@ -838,7 +839,7 @@ def test_each_part_and_each_directory_says_the_time_offset(
         """
         logger.setup("one", console=False, max_csv_bytes=4096); logger.set_time_offset(2.5)
         for first in range(0, 200, 20):
-            events(20, first=first); logger.flush()
+            events(20, first=first); logger.flush(30)
         logger.setup("two", console=False)
         """,
     )
@@ -855,7 +856,7 @@ def test_zero_neither_rotates_nor_removes(run_python: RunPython, tmp_path: Path)
         """
         logger.setup("logs", console=False, max_csv_bytes=0, keep_csv_bytes=0)
         for first in range(0, 2000, 100):
-            events(100, first=first); logger.flush()
+            events(100, first=first); logger.flush(30)
         """,
     )
     assert names_in(tmp_path / "logs") == CLOSED
@@ -870,7 +871,7 @@ def test_a_restart_goes_on_with_the_numbers_of_the_parts(
             f"""
             logger.setup("logs", console=False, max_csv_bytes=8192)
             for first in range({first}, {first} + 300, 20):
-                events(20, first=first); logger.flush()
+                events(20, first=first); logger.flush(30)
             """,
         )
     logs = tmp_path / "logs"
@@ -890,7 +891,7 @@ def test_in_the_background_rows_are_written_by_the_end(
         logger.setup("logs", console=False, io="background")
         assert _core.output_state()["in_background"]
         for first in range(0, 1000, 100):
-            events(100, first=first); logger.flush()
+            events(100, first=first); logger.flush(30)
         """,
     )
     assert done.stderr == ""

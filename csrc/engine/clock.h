@@ -43,6 +43,16 @@ static inline int64_t mu_clock_ns(clockid_t clock) {
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
+static inline struct timespec mu_clock_after(clockid_t clock, int64_t ns) {
+    int64_t at = mu_clock_ns(clock) + ns;
+    struct timespec when = {.tv_sec = at / 1000000000, .tv_nsec = at % 1000000000};
+    return when;
+}
+
+/* Waits for another thread are made of pieces of this length, so that a time in which the whole
+ * process was stopped counts as one of them. */
+enum { MU_WAIT_ONCE_NS = 50000000 };
+
 static inline int64_t mu_clock_monotonic_ns(void) {
     return mu_clock_ns(CLOCK_MONOTONIC);
 }

@@ -16,15 +16,9 @@ static const int64_t heartbeat_file_ns = 2000000000;
 static const int64_t look_ns = 450000000; /* at every beat, and not at every call */
 static const int64_t stop_wait_ns = 5000000000;
 
-static struct timespec after(clockid_t clock, int64_t ns) {
-    int64_t at = mu_clock_ns(clock) + ns;
-    struct timespec when = {.tv_sec = at / 1000000000, .tv_nsec = at % 1000000000};
-    return when;
-}
-
 /* Waits for a call or the next beat. Returns false when the thread is to end. */
 static bool wait_for_work(struct mu_recorder *recorder, bool *called) {
-    struct timespec until = after(CLOCK_MONOTONIC, beat_ns);
+    struct timespec until = mu_clock_after(CLOCK_MONOTONIC, beat_ns);
     pthread_mutex_lock(&recorder->thread_lock);
     int rc = 0;
     while (rc == 0 && !recorder->thread_stop && !atomic_load(&recorder->thread_called)) {
@@ -123,12 +117,14 @@ void mu_drain_thread_call(struct mu_recorder *recorder) {
 bool mu_drain_thread_stop(struct mu_recorder *recorder) {
     pthread_mutex_lock(&recorder->thread_lock);
     bool asked_before = recorder->thread_stop;
-    struct timespec until = after(CLOCK_MONOTONIC, asked_before ? 0 : stop_wait_ns);
+    int64_t wait_ns = asked_before ? 0 : stop_wait_ns;
     recorder->thread_stop = recorder->thread_runs;
     pthread_cond_broadcast(&recorder->thread_wake);
-    int rc = 0;
-    while (recorder->thread_runs && rc == 0) {
-        rc = pthread_cond_timedwait(&recorder->thread_wake, &recorder->thread_lock, &until);
+    while (recorder->thread_runs && wait_ns > 0) {
+        struct timespec until = mu_clock_after(CLOCK_MONOTONIC, MU_WAIT_ONCE_NS);
+        if (pthread_cond_timedwait(&recorder->thread_wake, &recorder->thread_lock, &until) != 0) {
+            wait_ns -= MU_WAIT_ONCE_NS;
+        }
     }
     bool stopped = !recorder->thread_runs;
     pthread_mutex_unlock(&recorder->thread_lock);

@@ -21,12 +21,13 @@ enum { ATTEMPT_SHIFT = 40, ATTEMPTS_APART = 1 << 13 };
 static const int64_t close_wait_ns = 5000000000;
 
 static bool lock_within(pthread_mutex_t *mutex, int64_t wait_ns) {
-    if (wait_ns <= 0) {
-        return pthread_mutex_trylock(mutex) == 0;
+    bool locked = pthread_mutex_trylock(mutex) == 0;
+    for (; !locked && wait_ns > 0; wait_ns -= MU_WAIT_ONCE_NS) {
+        struct timespec until =
+            mu_clock_after(CLOCK_REALTIME, wait_ns < MU_WAIT_ONCE_NS ? wait_ns : MU_WAIT_ONCE_NS);
+        locked = pthread_mutex_timedlock(mutex, &until) == 0;
     }
-    int64_t at = mu_clock_ns(CLOCK_REALTIME) + wait_ns;
-    struct timespec until = {.tv_sec = at / 1000000000, .tv_nsec = at % 1000000000};
-    return pthread_mutex_timedlock(mutex, &until) == 0;
+    return locked;
 }
 
 void mu_recorder_drain(struct mu_recorder *recorder, int64_t wait_ns) {

@@ -95,3 +95,25 @@ def test_rings_that_fill_while_the_output_hangs_drop_and_say_so(
     written = steps_of(tmp_path / CSV)
     assert len(written) == len(set(written)) == 30_000 - dropped
     assert f"count={dropped},reason=ring_full" in (tmp_path / CSV).read_text()
+
+
+def test_a_close_waits_on_for_an_output_that_was_stopped_with_the_whole_process(
+    run_python: RunPython, tmp_path: Path, hanging_writes: Path
+) -> None:
+    """As a machine does that is busy or asleep: an output that answers soon after has not hung."""
+    done = finished(
+        run_python,
+        """
+        import subprocess
+        logger.setup("logs", console=False, io="background")
+        open(os.environ["HANG_WHILE"], "w").close()
+        stages(10)
+        helper = subprocess.Popen(["sh", "-c", "sleep 0.2; kill -STOP $PPID; sleep 5.5; "
+                                  "kill -CONT $PPID; sleep 0.5; rm $HANG_WHILE"])
+        logger.close()
+        helper.wait()
+        """,
+        env=environment(hanging_writes, tmp_path),
+    )
+    assert told(done, tmp_path / "logs", "does not answer") == []
+    assert steps_of(tmp_path / CSV) == list(range(10))
