@@ -84,7 +84,7 @@ def test_in_a_forked_child_and_before_any_timer(run_python: RunPython) -> None:
         import os
         from my_utils import MyTimer
         from my_utils._open_stages import where_now
-        print(where_now())
+        print(where_now(), flush=True)
         timer = MyTimer()
         timer.set_step(3)
         timer.start("iter")

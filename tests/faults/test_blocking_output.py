@@ -23,7 +23,8 @@ def lap(number):
     stages(10, first=10 * number)
     timer.step()
 def longest(first, count):
-    return max(timed(lap, number) for number in range(first, first + count))
+    # But for a few, in which the machine may have stood still.
+    return sorted(timed(lap, number) for number in range(first, first + count))[-10]
 control = longest(0, 200)
 _core.drain()
 flag = os.environ["HANG_WHILE"]
@@ -64,7 +65,7 @@ def test_a_process_whose_output_hangs_for_ever_ends_in_bounded_time(
     assert time.monotonic() - began < 40
     figures = json.loads(done.stdout.splitlines()[-1])
     assert figures["hanging"] < max(0.5, 20 * figures["control"])
-    assert 4 < figures["close"] < 15
+    assert 4 < figures["close"] < 30
     assert len(told(done, tmp_path / "logs", "does not answer")) == 1
     # Nothing is lost for that: the next process finds the journal.
     finished(run_python, "logger.setup('logs', console=False)")

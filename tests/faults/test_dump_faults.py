@@ -28,14 +28,13 @@ from my_utils.dump_utils import DumpConfig, UniversalDumper
 torch.set_num_threads(1)
 mode, size = sys.argv[1], int(sys.argv[2])
 dumper = UniversalDumper(DumpConfig(root_dir="dumps", asynchronous=mode == "async", strict=True))
-number = 0
-while True:
+for number in range(100):  # should it be killed late
     tensors = [torch.full((size,), float(number)) for _ in range(20)]
     dump_dir = dumper.dump("s", {"n": number, "t": tensors}, data_id=number % 3)
     if mode == "async":
         dumper.flush()
     print(dump_dir, flush=True)
-    number += 1
+signal.pause()
 """
 
 

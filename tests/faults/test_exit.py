@@ -71,13 +71,14 @@ def test_daemon_threads_that_record_to_the_last_do_not_crash_the_end(
         run_python,
         """
         logger.setup("logs", console=False)
-        def work():
+        def work(recorded):
             while True:
                 stages(100)
                 timer.step()
-        for _ in range(4):
-            threading.Thread(target=work, daemon=True).start()
-        time.sleep(0.2)
+                recorded.set()
+        for recorded in [threading.Event() for _ in range(4)]:
+            threading.Thread(target=work, args=(recorded,), daemon=True).start()
+            recorded.wait()
         """,
     )
     assert steps_of(tmp_path / CSV)
@@ -133,6 +134,10 @@ def test_setup_and_close_leave_no_file_no_thread_and_no_mapping(
         import json
         faulthandler.cancel_dump_traceback_later()  # it has a thread
         def held():
+            # A thread that was waited for is in the list a moment longer.
+            until = time.monotonic() + 30
+            while len(os.listdir("/proc/self/task")) > 1 and time.monotonic() < until:
+                time.sleep(0.01)
             maps = open("/proc/self/maps").read()
             return {
                 "files": len(os.listdir("/proc/self/fd")),
@@ -169,6 +174,8 @@ def test_memory_does_not_grow_with_the_run(run_python: RunPython) -> None:
     done = finished(
         run_python,
         """
+        import ctypes
+        ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)  # PR_SET_THP_DISABLE: no page is made larger
         _core.open_output(kind="null")
         def resident():
             pages = int(open("/proc/self/statm").read().split()[1])

@@ -12,7 +12,9 @@ from .programs import finished, rows_of, steps_of
 
 LOADER = """
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, _utils
+
+_utils.MP_STATUS_CHECK_INTERVAL = 45.0  # a worker that does not end in 5 s would be terminated
 
 class Numbers(Dataset):
     def __init__(self, records):
@@ -114,7 +116,7 @@ for number in range(24):
     timer.start("parent")
     child = os.fork()
     if child == 0:
-        signal.alarm(20)   # a child that hangs ends with a signal
+        signal.alarm(40)   # a child that hangs ends with a signal
         if number % 2:
             timer.set_step(number)
             timer.start("child"); timer.stop("child")
