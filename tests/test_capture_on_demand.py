@@ -484,6 +484,54 @@ class TestByStore:
         listener._look()
         assert [request.id for request in offered] == ["late"]
 
+    def test_a_store_that_hangs_while_a_rank_ends(self) -> None:
+        pytest.importorskip("torch")
+        server = python(STORE_SERVER)
+        assert server.stdout is not None
+        rank = python(LISTENER, server.stdout.readline())
+        try:
+            assert rank.stdout is not None and rank.stdout.readline() == "listens\n"
+            server.send_signal(signal.SIGSTOP)
+            time.sleep(0.2)
+            assert rank.stdin is not None
+            rank.stdin.write("\n")
+            rank.stdin.flush()
+            time.sleep(3)
+            server.send_signal(signal.SIGCONT)
+            assert rank.wait(60) == 0
+        finally:
+            for process in (server, rank):
+                process.kill()
+                process.communicate()
+
+
+STORE_SERVER = """
+import sys, torch.distributed as dist
+server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+print(f"127.0.0.1:{server.port}", flush=True)
+sys.stdin.read()
+"""
+
+LISTENER = """
+import sys
+from my_utils._capture import store
+listener = store.Listener(store.open_store(sys.argv[1].strip()), 0, 1, print)
+listener.pause = 0.001
+listener.wake.set()
+print("listens", flush=True)
+sys.stdin.readline()
+"""
+
+
+def python(code: str, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *arguments],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
 
 def is_done(path: Path) -> bool:
     return (read_answer(path) or {}).get("state") == "done"

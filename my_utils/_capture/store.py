@@ -42,8 +42,10 @@ LOOKS_A_SECOND_MAX = 4000
 LEAD_S = 2.0
 ASK_AGAIN_S = 0.05
 CONNECT_S = 10.0
-EXIT_WAIT_S = 2.0
-EXIT_WAITS = 10  # as in answers
+# For a store that hangs, and in how many waits, as in answers. Python before 3.14 aborts a process
+# whose thread comes back from torch while the interpreter ends, so this is long.
+EXIT_WAIT_S = 10.0
+EXIT_WAITS = 20
 
 
 def open_store(store: Store | str) -> Store:
@@ -203,7 +205,7 @@ class Listener:
         return self.thread.is_alive()
 
     def end(self) -> None:
-        """Writes the last answers and stops. A store that hangs is waited for two seconds."""
+        """Writes the last answers and stops. A store that hangs is waited for ten seconds."""
         self.ended = True
         self.wake.set()
         if self.thread is not threading.current_thread():
