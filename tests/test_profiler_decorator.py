@@ -69,7 +69,7 @@ def marks(trace: Path) -> list[int]:
 
 def board(folder: Path, rank: int = 0) -> list[Path]:
     """The traces for TensorBoard, in the order in which they were written."""
-    return sorted((folder / f"rank_{rank}").iterdir(), key=lambda path: path.name.split(".")[1])
+    return sorted((folder / f"rank_{rank}").iterdir(), key=lambda path: path.name.rsplit(".", 4)[1])
 
 
 # --- files and steps ---
@@ -91,7 +91,7 @@ def test_defaults(
     assert sorted(os.listdir(folder)) == ["rank_0", "trace_rank_0.json"]
     (trace,) = board(folder)
     # The plugin of TensorBoard takes the worker and the span out of the name by this.
-    assert re.fullmatch(r"[^.]+_\d+\.\d+\.pt\.trace\.json", trace.name)
+    assert re.fullmatch(r".+_\d+\.\d+\.pt\.trace\.json", trace.name)
     assert marks(trace) == [3, 4, 5]
     assert (folder / "trace_rank_0.json").read_bytes() == trace.read_bytes()
     assert content(trace)["distributedInfo"]["rank"] == 0
