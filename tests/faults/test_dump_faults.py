@@ -49,11 +49,12 @@ def check(root: Path, finished: list[str]) -> int:
     return len(seen)
 
 
+@pytest.mark.parametrize("part", range(3))
 @pytest.mark.parametrize("mode", ["sync", "async"])
-def test_killed_while_it_dumps(tmp_path: Path, mode: str) -> None:
-    rng = random.Random(mode)
+def test_killed_while_it_dumps(tmp_path: Path, mode: str, part: int) -> None:
+    rng = random.Random(f"{mode} {part}")
     halves, whole = 0, 0
-    for number in range(6):
+    for number in range(2):
         folder = tmp_path / str(number)
         folder.mkdir()
         victim = subprocess.Popen(
@@ -71,8 +72,8 @@ def test_killed_while_it_dumps(tmp_path: Path, mode: str) -> None:
         assert victim.wait() == -signal.SIGKILL
         whole += check(folder / "dumps", finished)
         halves += len(list(folder.rglob(".unfinished-*")))
-    assert whole >= 6
-    assert halves <= 6  # the one that was being written, at most
+    assert whole >= 2
+    assert halves <= 2  # the one that was being written, at most
 
 
 def test_killed_at_every_system_call_that_changes_files(
