@@ -16,7 +16,7 @@ import faulthandler, os, resource, signal, sys, threading, time
 from my_utils import _core
 from my_utils.logger import GlobalLogger
 from my_utils.utils import MyTimer
-faulthandler.dump_traceback_later(50, exit=True)
+faulthandler.dump_traceback_later(100, exit=True)
 logger = GlobalLogger()
 timer = MyTimer()
 def stages(count, name="stage", first=0):
