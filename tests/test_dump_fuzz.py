@@ -159,8 +159,13 @@ class Forger:
 
 
 @pytest.fixture
-def forger(tmp_path: Path) -> Forger:
-    return Forger(tmp_path)
+def forger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Forger:
+    """Its files are the same in every run, but for the order that safetensors gives metadata."""
+    with monkeypatch.context() as patch:
+        patch.setattr("time.time_ns", lambda: 1_700_000_000_123_456_789)
+        patch.setattr("socket.gethostname", lambda: "host")
+        patch.setattr("os.getpid", lambda: 4242)
+        return Forger(tmp_path)
 
 
 @pytest.fixture(autouse=True)
