@@ -71,7 +71,8 @@ with ModuleProfiler(model) as modules:
     work(3)
 assert len(modules.summary("out/modules.csv")) == 2
 with GPU_Performance_Tracker("out/run", 0.01, False) as tracker:
-    work()
+    while tracker.samples < 2:
+        work()
 assert tracker.samples > 1
 
 @parametrize_shapes([1, 2], output_csv="out/sweep.csv", output_png="out/sweep.png", repeats=1)
