@@ -149,6 +149,7 @@ def test_the_figures_are_those_of_the_traces(tmp_path: Path) -> None:
     assert pw.series == points, "the figures stay when the series is left"
 
 
+@pytest.mark.usefixtures("no_collector")
 def test_the_curve_of_memory(tmp_path: Path) -> None:
     pw = ProfilerWrapper(profile_memory=True, output_dir=tmp_path)
     with pw:
