@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import starmap
 from typing import Any
 
+from .._workers import end_with_parent
 from .flight_files import Call, Dump, list_dumps, read_dump
 from .flight_match import Stalled, find_stalled
 from .state import Problem, Rank
@@ -62,12 +63,13 @@ def _read_all(files: Mapping[int, str], processes: int) -> Iterable[Dump | Probl
     if processes < 2 or len(files) <= POOL_ABOVE:
         return list(starmap(read_dump, files.items()))
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, mp_context=context, initializer=_limit_memory) as pool:
+    with ProcessPoolExecutor(processes, mp_context=context, initializer=_begin_reader) as pool:
         return list(pool.map(read_dump, files.keys(), files.values(), chunksize=DUMPS_A_TURN))
 
 
-def _limit_memory() -> None:
-    """A damaged pickle may ask for any amount: then it is that file's error."""
+def _begin_reader() -> None:
+    """A damaged pickle may ask for any amount of memory: then it is that file's error."""
+    end_with_parent()
     _, most = resource.getrlimit(resource.RLIMIT_AS)
     limit = READER_BYTES_MAX if most == resource.RLIM_INFINITY else min(READER_BYTES_MAX, most)
     resource.setrlimit(resource.RLIMIT_AS, (limit, most))

@@ -135,8 +135,8 @@ def stack_text(stack: Sequence[str]) -> str:
 def describe_seconds(seconds: float) -> str:
     """A duration for people.
 
-    >>> [describe_seconds(seconds) for seconds in (1e-6, 0.0123, 3.21, 75, 7e4)]
-    ['1.0 µs', '12.3 ms', '3.2 s', '1 min 15 s', '19 h 26 min']
+    >>> [describe_seconds(seconds) for seconds in (1e-6, 0.0123, 3.21, 75, 119.7, 7e4)]
+    ['1.0 µs', '12.3 ms', '3.2 s', '1 min 15 s', '2 min 0 s', '19 h 26 min']
     """
     if seconds < 0.001:
         return f"{seconds * 1e6:.1f} µs"
@@ -144,6 +144,7 @@ def describe_seconds(seconds: float) -> str:
         return f"{seconds * 1000:.1f} ms"
     if seconds < 60:
         return f"{seconds:.1f} s"
-    if seconds < 3600:
-        return f"{seconds // 60:.0f} min {seconds % 60:.0f} s"
-    return f"{seconds // 3600:.0f} h {seconds % 3600 // 60:.0f} min"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .._tables import needed
+from .._workers import end_with_parent
 from ._port_file import diff_of
 from ._port_output import put_file
 
@@ -97,7 +98,7 @@ def _run(tasks: Sequence[_Task], jobs: int | None) -> Iterator[Outcome]:
     if count <= 1 or len(tasks) < FEW:
         yield from map(_convert_file, tasks)
         return
-    with ProcessPoolExecutor(count) as pool:
+    with ProcessPoolExecutor(count, initializer=end_with_parent) as pool:
         yield from pool.map(_convert_file, tasks, chunksize=4)
 
 

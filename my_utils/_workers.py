@@ -1,0 +1,25 @@
+"""Worker processes end with the process that they work for."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+from multiprocessing.process import BaseProcess
+
+__all__ = ["end_with_parent"]
+
+
+def end_with_parent() -> None:
+    """Called in a worker of a pool: when its parent is killed it ends, where it would wait for work
+    for ever."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(
+            target=_outlast, args=(parent,), name="my_utils parent", daemon=True
+        ).start()
+
+
+def _outlast(parent: BaseProcess) -> None:
+    parent.join()
+    os._exit(1)
