@@ -16,26 +16,22 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-import math
 import os
 import threading
-import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Self
 
-from . import _core
 from ._arguments import check_bool, check_seconds
-from ._open_stages import Lane, Where, where
 from ._process_end import call_at_end
 from ._ranks import check_ranks, current_rank, is_chosen
-from ._tables import needed, text_table, write_figure
-from ._tracker.csv_file import SampleFile, quoted
-from ._tracker.plot import draw, readable
+from ._tables import needed, write_figure
+from ._tracker.plot import draw
 from ._tracker.psutil_probes import psutil_probes
-from ._tracker.series import Series
-from ._tracker.sources import Figure, Host, Nvml, Probe, torch_devices, torch_probes
+from ._tracker.record import Peak, Record
+from ._tracker.run import Run, Sources
+from ._tracker.sources import Host, Nvml, torch_devices, torch_probes
 from ._warnings import warn_once
 
 __all__ = ["GPU_Performance_Tracker", "Peak"]
@@ -44,27 +40,6 @@ _logger = logging.getLogger("my_utils")
 
 _LEAST_INTERVAL_S = 0.001
 _MOST_INTERVAL_S = threading.TIMEOUT_MAX / 2
-# Samples are worked on once a second, or when so many are there.
-_DIGEST_NS = 10**9
-_DIGEST_SAMPLES = 256
-# How long `stop_monitoring` waits for a read that hangs in the driver, and in how many waits: for
-# as long as the whole process was stopped, the thread did not hang.
-_JOIN_S = 2.0
-_JOINS = 20
-
-
-class Peak(NamedTuple):
-    """The greatest sample of a figure, and where the program was."""
-
-    value: float
-    unit: str
-    """bytes, bytes/s, %, W, °C, MHz or processes."""
-    timestamp: float
-    """Unix seconds."""
-    step: int | None
-    """None before any timer recorded."""
-    stage: str
-    """The timer's open stages, such as "iter/forward"; empty when none was open."""
 
 
 class GPU_Performance_Tracker:
@@ -136,8 +111,8 @@ class GPU_Performance_Tracker:
         self.plot = check_bool("plot", plot)
         self.counters = check_bool("counters", counters)
         self._lock = threading.RLock()
-        self._record: _Record | None = None
-        self._run: _Run | None = None
+        self._record: Record | None = None
+        self._run: Run | None = None
 
     # --- the run ---
 
@@ -161,14 +136,14 @@ class GPU_Performance_Tracker:
             if self._record is None:
                 figures = [figure for probe in sources.probes for figure in probe.figures]
                 base = f"{self.prefix}_rank{current_rank()}_performance_profile"
-                self._record = _Record(Path(base).absolute(), figures, self.counters)
-            run = _Run(self._record, sources, self.interval)
+                self._record = Record(Path(base).absolute(), figures, self.counters)
+            run = Run(self._record, sources, self.interval)
             if run.start():
                 self._run = run
                 _running.add(self)
                 call_at_end(_stop_all)
 
-    def _open_sources(self) -> _Sources:
+    def _open_sources(self) -> Sources:
         nvml = self._open_nvml() if self.track_hardware_metrics else None
         in_torch, in_nvml = torch_devices(), 0 if nvml is None else nvml.count
         devices = _present(self.devices, max(in_torch, in_nvml))
@@ -176,7 +151,7 @@ class GPU_Performance_Tracker:
         if nvml is not None:
             probes += nvml.probes(devices)
         host = Host()
-        return _Sources(probes + host.probes() + psutil_probes(), nvml, host)
+        return Sources(probes + host.probes() + psutil_probes(), nvml, host)
 
     def _open_nvml(self) -> Nvml | None:
         try:
@@ -207,7 +182,7 @@ class GPU_Performance_Tracker:
             _logger.info("performance tracker %r:\n%s", self.prefix, self.report())
             return self.peaks()
 
-    def _write_plot(self, record: _Record) -> None:
+    def _write_plot(self, record: Record) -> None:
         title = f"{Path(self.prefix).name}, rank {record.rank}"
         if not any(figure.group.startswith("gpu") for figure in record.figures):
             title += ": no GPU here, figures of the host"
@@ -267,262 +242,6 @@ class GPU_Performance_Tracker:
     def report(self) -> str:
         """The peaks and means as a table."""
         return "no samples" if self._record is None else self._record.report()
-
-
-class _Sources(NamedTuple):
-    probes: list[Probe]
-    nvml: Nvml | None
-    host: Host
-
-    def close(self) -> None:
-        self.host.close()
-        if self.nvml is not None:
-            self.nvml.close()
-
-
-class _Run:
-    """The thread of one start."""
-
-    def __init__(self, record: _Record, sources: _Sources, interval: float) -> None:
-        self._reader = _Reader(record.figures, sources.probes)
-        self._record = record
-        self._sources = sources
-        self._interval = interval
-        self._stop = threading.Event()
-        self._given_up = False
-        self._thread = threading.Thread(
-            target=self._sample_on, name="my_utils performance tracker", daemon=True
-        )
-
-    def _sample_on(self) -> None:
-        due = time.monotonic()
-        try:
-            while True:
-                last = self._stop.is_set()
-                self._sample()
-                if last:
-                    break
-                late = time.monotonic() - due
-                due += self._interval * max(1, math.ceil(late / self._interval))
-                self._stop.wait(due - time.monotonic())
-        except Exception:
-            _logger.exception("the performance tracker stopped sampling")
-        self._record.cpu_s += time.thread_time()
-        self._sources.close()
-
-    def _sample(self) -> None:
-        values = self._reader.read()
-        if not self._given_up:
-            self._record.add(_Sample(time.time_ns(), _core.open_stages(), values))
-
-    def forget(self) -> None:
-        """In a forked child, where the thread is not."""
-        self._sources.host.close()
-        self._record.forget()
-
-    def start(self) -> bool:
-        """Opens the file and starts the thread; False, with a warning, when there can be none."""
-        self._record.open()
-        try:
-            self._thread.start()
-            return True
-        except RuntimeError as error:  # too many threads, or the interpreter ends
-            _logger.warning("the performance tracker cannot run: %s", error)
-            self._record.close()
-            self._sources.close()
-            return False
-
-    def stop(self) -> None:
-        """Lets the thread take its last sample; does not wait for one that hangs."""
-        self._stop.set()
-        for _ in range(_JOINS):
-            self._thread.join(_JOIN_S / _JOINS)
-        if self._thread.is_alive():
-            self._given_up = True
-            _logger.warning(
-                "the performance tracker waits for a read of its sources, which hangs; the "
-                "samples before it are kept"
-            )
-        self._record.close()
-
-
-class _Reader:
-    """Reads all probes into one row; what fails is left out from then on."""
-
-    def __init__(self, figures: Sequence[Figure], probes: Sequence[Probe]) -> None:
-        self._width = len(figures)
-        slots = {figure.name: slot for slot, figure in enumerate(figures)}
-        # A start later on may find what the first one did not; the columns stay those of the first.
-        self._probes = [
-            (slots[probe.figures[0].name], probe)
-            for probe in probes
-            if all(figure.name in slots for figure in probe.figures)
-        ]
-
-    def read(self) -> list[float]:
-        row = [math.nan] * self._width
-        failed: list[tuple[Probe, Exception]] = []
-        for slot, probe in self._probes:
-            try:
-                row[slot : slot + len(probe.figures)] = probe.read()
-            except Exception as error:
-                failed.append((probe, error))
-        if failed:
-            self._leave_out(failed)
-        return row
-
-    def _leave_out(self, failed: Sequence[tuple[Probe, Exception]]) -> None:
-        gone = [probe for probe, _ in failed]
-        self._probes = [item for item in self._probes if item[1] not in gone]
-        reasons: dict[str, list[str]] = {}
-        for probe, error in failed:
-            reason = str(error) or type(error).__name__
-            reasons.setdefault(reason, []).extend(figure.name for figure in probe.figures)
-        for reason, names in reasons.items():
-            _logger.warning(
-                "the performance tracker goes on without %s (%s)", ", ".join(names), reason
-            )
-
-
-class _Sample(NamedTuple):
-    time_ns: int
-    lanes: list[Lane]
-    row: list[float]
-
-
-class _Record:
-    """What was sampled: the series, the peaks, the file and the counters. Thread-safe.
-
-    Samples are collected for a second and worked on together: after a pause the first run through
-    code costs several times what the next ones do.
-    """
-
-    def __init__(self, base: Path, figures: Sequence[Figure], counters: bool) -> None:
-        self.figures = list(figures)
-        self.csv = base.with_name(base.name + ".csv")
-        self.rank = current_rank()
-        self.series = Series([figure.name for figure in figures])
-        self.samples = 0
-        self.cpu_s = 0.0
-        """Processor time of the threads that sampled and have ended."""
-        self._lock = threading.RLock()  # a handler of a warning or of a signal may ask for peaks
-        self._file: SampleFile | None = None
-        self._waiting: list[_Sample] = []
-        self._digest_at_ns = 0  # the first sample is written at once
-        self._peaks: list[Peak | None] = [None] * len(figures)
-        self._highest = [-math.inf] * len(figures)
-        self._formats = ["%d" if figure.is_whole else "%.2f" for figure in figures]
-        self._groups = _slots_of_groups(figures) if counters else {}
-
-    def open(self) -> None:
-        """Opens the CSV; where that fails, samples are kept for the plot alone."""
-        header = ["timestamp_unix", "step", "stage", *(figure.name for figure in self.figures)]
-        try:
-            self._file = SampleFile(self.csv, header)
-            self.csv = self._file.path
-        except OSError as error:
-            _logger.warning("the performance tracker cannot write %s: %s", self.csv, error.strerror)
-
-    @property
-    def png(self) -> Path:
-        return self.csv.with_suffix(".png")
-
-    def close(self) -> None:
-        with self._lock:
-            self._digest()
-            if self._file is not None:
-                self._file.close()
-                self._file = None
-
-    def forget(self) -> None:
-        self._lock = threading.RLock()
-        self._waiting.clear()
-        if self._file is not None:
-            self._file.drop()
-            self._file = None
-
-    def add(self, sample: _Sample) -> None:
-        with self._lock:
-            self._waiting.append(sample)
-            if sample.time_ns >= self._digest_at_ns or len(self._waiting) >= _DIGEST_SAMPLES:
-                self._digest_at_ns = sample.time_ns + _DIGEST_NS
-                self._digest()
-
-    def _digest(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        logs_counters = bool(self._groups) and _logger_is_set_up()
-        for sample in waiting:
-            place = where(sample.lanes)
-            self.samples += 1
-            self.series.add(sample.time_ns / 1e9, sample.row)
-            self._raise_peaks(sample, place)
-            texts = [
-                "" if value != value else form % value
-                for form, value in zip(self._formats, sample.row, strict=True)
-            ]
-            if self._file is not None:
-                self._file.add(_csv_row(sample.time_ns, place, texts))
-            if logs_counters:
-                self._count(sample.time_ns, place.step, texts)
-        if self._file is not None:
-            self._file.flush()
-
-    def _raise_peaks(self, sample: _Sample, place: Where) -> None:
-        for slot, value in enumerate(sample.row):
-            if value > self._highest[slot]:
-                self._highest[slot] = value
-                unit = self.figures[slot].unit
-                self._peaks[slot] = Peak(value, unit, sample.time_ns / 1e9, *place)
-
-    def _count(self, time_ns: int, step: int | None, texts: Sequence[str]) -> None:
-        for group, slots in self._groups.items():
-            pairs = ",".join([f"{key}={texts[slot]}" for key, slot in slots if texts[slot]])
-            if pairs:
-                _core.log_event(group, "COUNTER", step, pairs, time_ns, None)
-
-    def peaks(self) -> dict[str, Peak]:
-        with self._lock:
-            self._digest()
-            found = zip(self.figures, self._peaks, strict=True)
-            return {figure.name: peak for figure, peak in found if peak is not None}
-
-    def count(self) -> int:
-        with self._lock:
-            return self.samples + len(self._waiting)
-
-    def report(self) -> str:
-        peaks = self.peaks()
-        with self._lock:
-            begin = self.series.begins[0] if self.samples else 0.0
-            means = {name: self.series.mean(name) for name in peaks}
-        rows = [
-            [name, readable(peak.value, peak.unit), readable(means[name], peak.unit),
-             f"{peak.timestamp - begin:.1f} s", "" if peak.step is None else str(peak.step),
-             peak.stage]
-            for name, peak in peaks.items()
-        ]  # fmt: skip
-        table = text_table(["figure", "peak", "mean", "after", "step", "stage"], rows, left=1)
-        cost = f", {self.cpu_s / self.samples * 1e6:.0f} µs of CPU each" if self.cpu_s else ""
-        return f"{table}\n{self.samples} samples{cost}: {self.csv}"
-
-
-def _csv_row(time_ns: int, place: Where, texts: Sequence[str]) -> str:
-    seconds, rest = divmod(time_ns, 10**9)
-    step = "" if place.step is None else place.step
-    return f"{seconds}.{rest:09d},{step},{quoted(place.stage)},{','.join(texts)}\n"
-
-
-def _slots_of_groups(figures: Sequence[Figure]) -> dict[str, list[tuple[str, int]]]:
-    groups: dict[str, list[tuple[str, int]]] = {}
-    for slot, figure in enumerate(figures):
-        groups.setdefault(figure.group, []).append((figure.key, slot))
-    return groups
-
-
-def _logger_is_set_up() -> bool:
-    from .logger import GlobalLogger
-
-    return GlobalLogger().is_set_up
 
 
 def _present(devices: Sequence[int] | None, count: int) -> list[int]:

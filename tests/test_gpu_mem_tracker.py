@@ -215,7 +215,7 @@ def test_a_stop_waits_on_for_a_thread_that_was_stopped_with_the_whole_process(
     done = run_python("-c", """if True:
         import subprocess, sys, time
         sys.modules["torch"] = None
-        from my_utils import gpu_mem_tracker
+        from my_utils._tracker import run as sampling
         from my_utils.gpu_mem_tracker import GPU_Performance_Tracker
         run = GPU_Performance_Tracker("run", 3600, False, plot=False)
         run.start_monitoring()
@@ -228,7 +228,7 @@ def test_a_stop_waits_on_for_a_thread_that_was_stopped_with_the_whole_process(
             return (1.0,)
         slot, probe = run._run._reader._probes[0]
         run._run._reader._probes[0] = slot, probe._replace(read=read)
-        gpu_mem_tracker._JOIN_S = 1.5
+        sampling._JOIN_S = 1.5
         stopper = subprocess.Popen(["sh", "-c", "sleep 0.1; kill -STOP $PPID; sleep 2; "
                                                 "kill -CONT $PPID"])
         run.stop_monitoring()
