@@ -16,15 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from .._files import whole_file
+from .._process_end import join_within
 from .._warnings import warn_once
 from .control_file import answer_path, checked_answer
 
 __all__ = ["tell", "tell_also"]
 
-# For a directory that hangs, and in how many waits: while the whole process was stopped, the thread
-# did not hang.
-EXIT_WAIT_S = 5.0
-EXIT_WAITS = 10
+EXIT_WAIT_S = 5.0  # for a directory that hangs
 
 Listener = Callable[[str, int, dict[str, Any]], object]
 
@@ -69,9 +67,8 @@ class _Answers:
 
     def finish(self) -> None:
         thread = self.thread
-        if thread is not None and thread is not threading.current_thread():
-            for _ in range(EXIT_WAITS):
-                thread.join(EXIT_WAIT_S / EXIT_WAITS)
+        if thread is not None:
+            join_within(thread, EXIT_WAIT_S)
 
 
 def tell(

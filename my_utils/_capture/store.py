@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from .._open_stages import where_now
+from .._process_end import join_within
 from .._ranks import distributed
 from .._ranks import world_size as own_world_size
 from .._store import default_store
@@ -42,10 +43,9 @@ LOOKS_A_SECOND_MAX = 4000
 LEAD_S = 2.0
 ASK_AGAIN_S = 0.05
 CONNECT_S = 10.0
-# For a store that hangs, and in how many waits, as in answers. Python before 3.14 aborts a process
-# whose thread comes back from torch while the interpreter ends, so this is long.
+# For a store that hangs. Python before 3.14 aborts a process whose thread comes back from torch
+# while the interpreter ends, so this is long.
 EXIT_WAIT_S = 10.0
-EXIT_WAITS = 20
 
 
 def open_store(store: Store | str) -> Store:
@@ -208,9 +208,7 @@ class Listener:
         """Writes the last answers and stops. A store that hangs is waited for ten seconds."""
         self.ended = True
         self.wake.set()
-        if self.thread is not threading.current_thread():
-            for _ in range(EXIT_WAITS):
-                self.thread.join(EXIT_WAIT_S / EXIT_WAITS)
+        join_within(self.thread, EXIT_WAIT_S)
         atexit.unregister(self.end)
 
     def answer(self, id: str, rank: int, answer: Mapping[str, Any]) -> None:

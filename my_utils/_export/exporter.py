@@ -16,7 +16,7 @@ from typing import NamedTuple, Self
 
 from .. import _core
 from .._arguments import check_int, check_seconds
-from .._process_end import call_at_end
+from .._process_end import call_at_end, join_within
 from .._ranks import check_rank, check_ranks, is_chosen
 from .._warnings import warn_once
 from .totals import Source, StageTotal, check_source, totals_of
@@ -110,8 +110,8 @@ class StageExporter:
                 self._take_lock_held(self._last_step)
         self._over.set()
         thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(LAST_WRITE_S)
+        if thread is not None:
+            join_within(thread, LAST_WRITE_S)
         _open.discard(self)
 
     def __enter__(self) -> Self:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from .. import _core
+from .._process_end import join_within
 from .record import Record, Sample
 from .sources import Figure, Host, Nvml, Probe
 
@@ -17,10 +18,7 @@ __all__ = ["Run", "Sources"]
 
 _logger = logging.getLogger("my_utils")
 
-# How long `stop_monitoring` waits for a read that hangs in the driver, and in how many waits: for
-# as long as the whole process was stopped, the thread did not hang.
-_JOIN_S = 2.0
-_JOINS = 20
+_JOIN_S = 2.0  # how long `stop_monitoring` waits for a read that hangs in the driver
 
 
 class Sources(NamedTuple):
@@ -89,9 +87,7 @@ class Run:
     def stop(self) -> None:
         """Lets the thread take its last sample; does not wait for one that hangs."""
         self._stop.set()
-        for _ in range(_JOINS):
-            self._thread.join(_JOIN_S / _JOINS)
-        if self._thread.is_alive():
+        if not join_within(self._thread, _JOIN_S):
             self._given_up = True
             _logger.warning(
                 "the performance tracker waits for a read of its sources, which hangs; the "
