@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { ANCHOR_TRIES = 4 };
+enum { TRIES = 4 };
 
 static const char *const clock_source_path =
     "/sys/devices/system/clocksource/clocksource0/current_clocksource";
@@ -26,17 +26,16 @@ bool mu_clock_counter_is_kernel_clock(void) {
     return same;
 }
 
-/* How far the system's clock is before the monotonic one. */
-static int64_t real_offset(void) {
+int64_t mu_clock_offset(clockid_t of, clockid_t over) {
     int64_t offset = 0;
     int64_t best_width = INT64_MAX;
-    for (int i = 0; i < ANCHOR_TRIES; i++) {
-        int64_t before = mu_clock_ns(CLOCK_MONOTONIC);
-        int64_t real = mu_clock_ns(CLOCK_REALTIME);
-        int64_t width = mu_clock_ns(CLOCK_MONOTONIC) - before;
+    for (int i = 0; i < TRIES; i++) {
+        int64_t before = mu_clock_ns(over);
+        int64_t found = mu_clock_ns(of);
+        int64_t width = mu_clock_ns(over) - before;
         if (width < best_width) {
             best_width = width;
-            offset = real - (before + width / 2);
+            offset = found - (before + width / 2);
         }
         if (i > 0 && width <= best_width + best_width / 4) {
             break;
@@ -48,7 +47,7 @@ static int64_t real_offset(void) {
 struct mu_anchor mu_clock_anchor(bool counter) {
     struct mu_anchor best = {0, 0, 0};
     uint64_t best_width = UINT64_MAX;
-    for (int i = 0; i < ANCHOR_TRIES; i++) {
+    for (int i = 0; i < TRIES; i++) {
         uint64_t before = mu_clock_ticks(counter);
         int64_t mono = mu_clock_ns(CLOCK_MONOTONIC);
         uint64_t after = mu_clock_ticks(counter);
@@ -62,7 +61,7 @@ struct mu_anchor mu_clock_anchor(bool counter) {
             break;
         }
     }
-    best.real_ns = best.mono_ns + real_offset();
+    best.real_ns = best.mono_ns + mu_clock_offset(CLOCK_REALTIME, CLOCK_MONOTONIC);
     return best;
 }
 

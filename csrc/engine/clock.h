@@ -74,6 +74,10 @@ static inline uint64_t mu_clock_ticks(bool counter) {
     return (uint64_t)mu_clock_ns(CLOCK_MONOTONIC);
 }
 
+/* How many ns the first clock is ahead of the second. Takes the tightest of a few tries: the thread
+ * may be kept from running between two readings. */
+int64_t mu_clock_offset(clockid_t of, clockid_t over);
+
 /* Reads the three clocks together; takes the tightest of a few tries. */
 struct mu_anchor mu_clock_anchor(bool counter);
 

@@ -68,14 +68,8 @@ static double process_began(const struct mu_journal_header *header) {
     if (header->process_start == 0) {
         return 0;
     }
-    /* What comes between the two clocks makes the difference larger. */
-    int64_t booted_ns = INT64_MAX;
-    for (int i = 0; i < 3; i++) {
-        int64_t since_boot = mu_clock_ns(CLOCK_BOOTTIME);
-        int64_t difference = mu_clock_ns(CLOCK_REALTIME) - since_boot;
-        booted_ns = difference < booted_ns ? difference : booted_ns;
-    }
-    return (double)booted_ns / 1e9 + (double)header->process_start / (double)sysconf(_SC_CLK_TCK);
+    double booted_s = (double)mu_clock_offset(CLOCK_REALTIME, CLOCK_BOOTTIME) / 1e9;
+    return booted_s + (double)header->process_start / (double)sysconf(_SC_CLK_TCK);
 }
 
 static void describe(struct mu_recorder *recorder, bool closed, struct text *text) {
