@@ -677,6 +677,13 @@ FAKE_API void FAKE(fakeCudaClock)(int64_t ns) {
     leave(OK);
 }
 
+FAKE_API int64_t FAKE(fakeCudaNow)(void) {
+    pthread_mutex_lock(&fake.lock);
+    int64_t now = host_now();
+    leave(OK);
+    return now;
+}
+
 FAKE_API int FAKE(fakeCudaCalls)(const char *name) {
     pthread_mutex_lock(&fake.lock);
     int calls = *calls_of(name);

@@ -18,13 +18,6 @@ static int current_stream(void *owner, int32_t device, void **stream) {
     return 0;
 }
 
-static int64_t fake_clock(void) {
-    pthread_mutex_lock(&fake.lock);
-    int64_t now = host_now();
-    pthread_mutex_unlock(&fake.lock);
-    return now;
-}
-
 static void pass_time(int64_t ns) {
     pthread_mutex_lock(&fake.lock);
     fake.clock_ns += ns;
@@ -52,7 +45,7 @@ static struct mu_cuda_pool *fresh_pool(uint32_t capacity) {
     struct mu_cuda_pool_options options = {.driver = &driver,
                                            .current_stream = current_stream,
                                            .capacity = capacity,
-                                           .now_ns = fake_clock};
+                                           .now_ns = fake_fakeCudaNow};
     struct mu_cuda_pool *pool = NULL;
     CHECK_INT(mu_cuda_pool_create(&pool, &options, NULL), MU_OK);
     return pool;

@@ -18,13 +18,6 @@ static int default_stream(void *owner, int32_t device, void **stream) {
     return 0;
 }
 
-static int64_t fake_clock(void) {
-    pthread_mutex_lock(&fake.lock);
-    int64_t now = host_now();
-    pthread_mutex_unlock(&fake.lock);
-    return now;
-}
-
 static void set_clock_step(int64_t ns) {
     pthread_mutex_lock(&fake.lock);
     fake.clock_step_ns = ns;
@@ -32,9 +25,8 @@ static void set_clock_step(int64_t ns) {
 }
 
 static void start_clock(void) {
+    fake_fakeCudaClock(mu_clock_ns(CLOCK_MONOTONIC));
     pthread_mutex_lock(&fake.lock);
-    fake.manual_clock = 1;
-    fake.clock_ns = mu_clock_ns(CLOCK_MONOTONIC);
     memset(fake.streams, 0, sizeof(fake.streams));
     pthread_mutex_unlock(&fake.lock);
     set_clock_step(100);
@@ -49,7 +41,7 @@ static void begin(struct gpu_fixture *fixture, uint32_t capacity) {
     struct mu_cuda_pool_options options = {.driver = &driver,
                                            .current_stream = default_stream,
                                            .capacity = capacity,
-                                           .now_ns = fake_clock};
+                                           .now_ns = fake_fakeCudaNow};
     start_clock();
     fixture_start(&fixture->base);
     CHECK_INT(mu_recorder_use_gpu(fixture->base.recorder, &options, NULL), MU_OK);
