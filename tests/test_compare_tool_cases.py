@@ -21,12 +21,7 @@ from tests.op_faults import Change, Fault, first_element, one_wrong_element, oth
 from tests.ranks import Ranks
 
 aten = torch.ops.aten
-
-
-@pytest.fixture(autouse=True)
-def same_numbers() -> None:
-    """Whatever was drawn before: a wrong element is not found where it is close to 0."""
-    torch.manual_seed(0)
+pytestmark = pytest.mark.usefixtures("same_numbers")
 
 
 def compared(run: Callable[[], object], **given: Any) -> CompareWithCPU:

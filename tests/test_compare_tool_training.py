@@ -28,12 +28,7 @@ from tests.op_faults import Fault, one_wrong_element
 from tests.ranks import Ranks
 
 aten = torch.ops.aten
-
-
-@pytest.fixture(autouse=True)
-def same_numbers() -> None:
-    """Whatever was drawn before: a wrong element is not found where it is close to 0."""
-    torch.manual_seed(0)
+pytestmark = pytest.mark.usefixtures("same_numbers")
 
 
 class Block(nn.Module):
