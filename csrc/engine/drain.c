@@ -45,8 +45,7 @@ static struct mu_strings live_strings(const struct mu_recorder *recorder) {
         .entries =
             (const struct mu_string_entry *)(const void *)(journal->base + MU_STRINGS_OFFSET),
         .blob = (const char *)(journal->base + MU_BLOB_OFFSET),
-        .count =
-            atomic_load_explicit(&mu_journal_header(journal)->string_count, memory_order_acquire),
+        .count = &mu_journal_header(journal)->string_count,
         .blob_bytes = MU_STRING_BLOB_BYTES,
     };
     return strings;
@@ -60,7 +59,7 @@ static uint32_t chunk_count(const struct mu_recorder *recorder) {
 static void describe_track(const struct mu_strings *strings, const struct mu_chunk_header *chunk,
                            struct mu_lane_view *view) {
     size_t length = 0;
-    uint32_t tag = atomic_load_explicit(&chunk->tag, memory_order_relaxed);
+    uint32_t tag = atomic_load_explicit(&chunk->tag, memory_order_acquire);
     const char *text = mu_strings_get(strings, tag, &length);
     view->track_length =
         mu_csv_track_text(view->track, atomic_load_explicit(&chunk->tid, memory_order_relaxed),
@@ -218,7 +217,7 @@ void mu_drain_write_beginning(struct mu_recorder *recorder) {
 static void name_thread(struct mu_recorder *recorder, const struct mu_strings *strings,
                         uint32_t index) {
     struct mu_chunk_header *chunk = mu_journal_chunk(&recorder->journal, index);
-    uint32_t string = atomic_load_explicit(&chunk->thread_name, memory_order_relaxed);
+    uint32_t string = atomic_load_explicit(&chunk->thread_name, memory_order_acquire);
     size_t length;
     const char *name = mu_strings_get(strings, string, &length);
     if (name == NULL || string == recorder->drain->named_threads[index]) {
@@ -311,6 +310,13 @@ static bool drain_round(struct mu_recorder *recorder) {
     struct mu_drain *drain = recorder->drain;
     uint32_t count = chunk_count(recorder);
     struct mu_strings strings = live_strings(recorder);
+    bool more = false;
+    for (uint32_t i = 0; i < count; i++) {
+        look_at_lane(recorder, &strings, i);
+        name_thread(recorder, &strings, i);
+        more = more || drain->views[i].to - drain->views[i].from >= SLOTS_A_ROUND / 2;
+    }
+    /* After the heads: a record with a GPU span is newer than the pool that holds the span. */
     struct mu_cuda_pool *pool = atomic_load(&recorder->gpu);
     struct mu_gpu_rows gpu = {.pool = pool,
                               .step = mu_cuda_pool_steps(pool),
@@ -322,12 +328,6 @@ static bool drain_round(struct mu_recorder *recorder) {
                                      .real_offset_ns = recorder->real_offset_ns,
                                      .user_offset_ns = recorder->user_offset_ns,
                                      .gpu = pool == NULL ? NULL : &gpu};
-    bool more = false;
-    for (uint32_t i = 0; i < count; i++) {
-        look_at_lane(recorder, &strings, i);
-        name_thread(recorder, &strings, i);
-        more = more || drain->views[i].to - drain->views[i].from >= SLOTS_A_ROUND / 2;
-    }
     mu_drain_take_anchor_lock_held(recorder);
     mu_cuda_collect(pool);
     if (mu_rows_write(&drain->rows, &context, drain->views, count, &drain->writer, NULL) != MU_OK) {

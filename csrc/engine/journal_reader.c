@@ -75,11 +75,10 @@ int mu_journal_image_open(struct mu_journal_image *image, const uint8_t *bytes, 
     image->bytes = bytes;
     image->size = size;
     image->header = header;
-    uint32_t strings = atomic_load_explicit(&header->string_count, memory_order_acquire);
     image->strings.entries = (const void *)(bytes + MU_STRINGS_OFFSET);
     image->strings.blob = (const char *)bytes + MU_BLOB_OFFSET;
     image->strings.blob_bytes = MU_STRING_BLOB_BYTES;
-    image->strings.count = strings < MU_STRINGS_MAX ? strings : MU_STRINGS_MAX;
+    image->strings.count = &header->string_count;
     uint32_t chunks = atomic_load_explicit(&header->chunk_count, memory_order_acquire);
     chunks = chunks < MU_CHUNKS_MAX ? chunks : MU_CHUNKS_MAX;
     size_t whole = (size - MU_CHUNKS_OFFSET) / MU_CHUNK_BYTES;

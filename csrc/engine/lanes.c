@@ -117,7 +117,7 @@ static void describe_chunk(struct mu_recorder *recorder, struct mu_lane *lane, c
         tag_string = mu_names_intern(&recorder->names, tag, length, mu_name_hash(tag, length));
     }
     atomic_store_explicit(&chunk->tid, (uint32_t)syscall(SYS_gettid), memory_order_relaxed);
-    atomic_store_explicit(&chunk->tag, tag_string, memory_order_relaxed);
+    atomic_store_explicit(&chunk->tag, tag_string, memory_order_release);
     atomic_store_explicit(&chunk->thread_name, MU_NAME_NONE, memory_order_relaxed);
     atomic_store_explicit(&chunk->depth, 0, memory_order_relaxed);
     atomic_store_explicit(&chunk->step, 0, memory_order_relaxed);
@@ -191,7 +191,7 @@ void mu_recorder_set_thread_name(struct mu_recorder *recorder, struct mu_lane *l
     pthread_mutex_lock(&recorder->registry_lock);
     uint16_t string = mu_names_intern(&recorder->names, name, length, mu_name_hash(name, length));
     pthread_mutex_unlock(&recorder->registry_lock);
-    atomic_store_explicit(&lane->chunk->thread_name, string, memory_order_relaxed);
+    atomic_store_explicit(&lane->chunk->thread_name, string, memory_order_release);
 }
 
 static struct mu_aggregate *lane_aggregate(struct mu_lane *lane, uint16_t path) {

@@ -35,7 +35,8 @@ void mu_rows_free(struct mu_rows *rows) {
 }
 
 const char *mu_strings_get(const struct mu_strings *strings, uint32_t index, size_t *length) {
-    if (index == 0 || index >= strings->count) {
+    uint32_t count = atomic_load_explicit(strings->count, memory_order_acquire);
+    if (index == 0 || index >= count || index >= MU_STRINGS_MAX) {
         return NULL;
     }
     const struct mu_string_entry *entry = &strings->entries[index];

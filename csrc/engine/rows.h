@@ -6,6 +6,7 @@
 #ifndef MU_ROWS_H
 #define MU_ROWS_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -18,11 +19,14 @@
 struct mu_strings {
     const struct mu_string_entry *entries;
     const char *blob;
-    uint32_t count;
+    /* How many there are; borrowed, and read anew at every look-up. A string is counted before its
+     * number is published, so a reader that has the number finds the string, even one that was
+     * added while it read. */
+    const _Atomic uint32_t *count;
     uint32_t blob_bytes;
 };
 
-/* NULL when there is no such string. */
+/* NULL when there is no such string. In a living process `index` was read with acquire. */
 const char *mu_strings_get(const struct mu_strings *strings, uint32_t index, size_t *length);
 
 /* A stage whose START may be due before its END is known. */

@@ -1,5 +1,8 @@
 /* The recorder end to end: stages into a journal, rows into a CSV, forks, moves, adoption. */
+#include <errno.h>
+#include <signal.h>
 #include <stdarg.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
@@ -386,6 +389,134 @@ static void test_rotation_keeps_the_newest(void) {
     fixture_end(&fixture);
 }
 
+/* Where a drain is held in its middle: it meets a page of a ring that may not be read, and in the
+ * handler of that fault it waits until another thread has recorded. Ends of pipes: a handler may
+ * read and write them. */
+static struct {
+    struct mu_recorder *recorder;
+    void *page;
+    size_t page_bytes;
+    int reached[2], go_on[2];
+} hold;
+
+static void post(const int ends[2]) {
+    while (write(ends[1], "", 1) < 0 && errno == EINTR) {
+    }
+}
+
+static void wait_for(const int ends[2]) {
+    char token;
+    while (read(ends[0], &token, 1) < 0 && errno == EINTR) {
+    }
+}
+
+static void hold_reader(int number) {
+    (void)number;
+    mprotect(hold.page, hold.page_bytes, PROT_READ | PROT_WRITE);
+    post(hold.reached);
+    wait_for(hold.go_on);
+}
+
+/* From now on who reads the ring of the first chunk is held, once. */
+static void hold_next_reader(void) {
+    struct sigaction action = {.sa_handler = hold_reader};
+    CHECK_INT(sigaction(SIGSEGV, &action, NULL), 0);
+    hold.page_bytes = (size_t)sysconf(_SC_PAGESIZE);
+    uintptr_t ring = (uintptr_t)mu_chunk_ring(mu_journal_chunk(&hold.recorder->journal, 0));
+    hold.page = (void *)((ring + hold.page_bytes - 1) / hold.page_bytes * hold.page_bytes);
+    CHECK_INT(mprotect(hold.page, hold.page_bytes, PROT_NONE), 0);
+}
+
+static void *record_one(void *timer) {
+    stage_start(timer, "old");
+    stage_stop(timer, "old");
+    return NULL;
+}
+
+/* A tag, a name of a thread and names of stages that nobody has used before. */
+static void *record_new_names(void *timer) {
+    wait_for(hold.reached);
+    struct mu_lane *lane = mu_timer_lane(timer);
+    mu_recorder_set_thread_name(hold.recorder, lane, "new-thread");
+    stage_start(timer, "new-outer");
+    stage_start(timer, "new-inner");
+    stage_stop(timer, "new-inner");
+    post(hold.go_on);
+    wait_for(hold.reached); /* the thread lives until its rows were looked at */
+    return NULL;
+}
+
+static void check_new_names(void) {
+    char *csv = NULL;
+    size_t length;
+    CHECK_INT(mu_recorder_copy_memory(hold.recorder, drain_wait_ns, &csv, &length, NULL), MU_OK);
+    CHECK_INT(count_of(csv, "new-outer,START"), 1);
+    CHECK_INT(count_of(csv, "new-inner,START"), 1);
+    CHECK_INT(count_of(csv, "new-inner,END"), 1);
+    CHECK_INT(count_of(csv, "tag=new-tag"), 4); /* of three rows and of the thread's */
+    CHECK_INT(count_of(csv, "thread_name=new-thread"), 1);
+    CHECK_INT(count_of(csv, ",,START"), 0);
+    CHECK_INT(count_of(csv, ",,END"), 0);
+    free(csv);
+}
+
+/* In memory, where nobody drains but the test. */
+static void test_names_that_are_new_in_the_middle_of_a_drain(void) {
+    enum { BACKLOG = 3000 }; /* more than one round takes, and too few to call the drain thread */
+    struct fixture fixture;
+    struct mu_timer timer, other;
+    pthread_t thread;
+    fixture_start(&fixture);
+    hold.recorder = fixture.recorder;
+    CHECK(pipe(hold.reached) == 0 && pipe(hold.go_on) == 0);
+    CHECK_INT(mu_timer_init(&timer, fixture.recorder, "", NULL), MU_OK);
+    CHECK_INT(mu_timer_init(&other, fixture.recorder, "new-tag", NULL), MU_OK);
+    stage_start(&timer, "open");
+    CHECK_INT(pthread_create(&thread, NULL, record_one, &timer), 0);
+    pthread_join(thread, NULL);
+    mu_recorder_drain(fixture.recorder, drain_wait_ns); /* the second chunk is free for others */
+    for (int i = 0; i < BACKLOG; i++) {
+        stage_start(&timer, "old");
+        stage_stop(&timer, "old");
+    }
+    CHECK_INT(pthread_create(&thread, NULL, record_new_names, &other), 0);
+    hold_next_reader();
+    mu_recorder_drain(fixture.recorder, drain_wait_ns);
+    signal(SIGSEGV, SIG_DFL);
+    check_new_names();
+    post(hold.reached);
+    pthread_join(thread, NULL);
+    for (int i = 0; i < 2; i++) {
+        close(hold.reached[i]);
+        close(hold.go_on[i]);
+    }
+    mu_timer_release(&other);
+    mu_timer_release(&timer);
+    fixture_end(&fixture);
+}
+
+static void test_names_that_are_new_to_an_image_of_the_own_journal(void) {
+    struct fixture fixture;
+    struct mu_timer timer;
+    struct mu_journal_image image;
+    struct mu_seen_lane lane;
+    fixture_start(&fixture);
+    const uint8_t *base = fixture.recorder->journal.base;
+    mu_timer_init(&timer, fixture.recorder, "new-tag", NULL);
+    stage_start(&timer, "old");
+    CHECK_INT(mu_journal_image_open(&image, base, MU_JOURNAL_BYTES, NULL), MU_OK);
+    stage_start(&timer, "new-outer");
+    stage_start(&timer, "new-inner");
+    stage_stop(&timer, "new-inner");
+    CHECK(mu_journal_image_lane(&image, 0, &lane));
+    CHECK_INT(lane.depth, 2);
+    CHECK(lane.open[1].name != NULL && strncmp(lane.open[1].name, "new-outer", 9) == 0);
+    CHECK_INT(lane.last_count, 1);
+    CHECK(lane.last[0].name != NULL && strncmp(lane.last[0].name, "new-inner", 9) == 0);
+    mu_timer_release(&timer);
+    fixture_end(&fixture);
+}
+
 enum { THREADS = 8, STAGES = 20000 };
 
 static void *record_many(void *argument) {
@@ -441,6 +572,8 @@ int main(void) {
     test_forked_child_has_files_of_its_own();
     test_dead_journal_is_adopted();
     test_rotation_keeps_the_newest();
+    test_names_that_are_new_in_the_middle_of_a_drain();
+    test_names_that_are_new_to_an_image_of_the_own_journal();
     test_eight_threads_lose_nothing();
     return check_report();
 }
