@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import random
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,54 @@ def test_sorted_json_is_in_the_order_of_time(log_dir: Path, tmp_path: Path) -> N
     times = [event["ts"] for event in slices(ordered)]
     assert times == sorted(times) and len(times) == 18
     assert sorted(map(str, slices(plain))) == sorted(map(str, slices(ordered)))
+
+
+def rows_that_share_node_ids(seed: int) -> list[tuple[str, int, int]]:
+    """(type, node id, thread) of rows a microsecond apart: few ids, open on several threads."""
+    draw = random.Random(seed)
+    return [
+        (draw.choice(["START", "START", "END"]), draw.randint(1, 4), draw.randint(1, 3))
+        for _ in range(80)
+    ]
+
+
+def lengths_by_the_rule(rows: list[tuple[str, int, int]]) -> dict[str, float]:
+    """What docs/profile-csv.md says: an END takes the latest START of its node id on its thread,
+    else on any; a START takes an END that waits for it in the same way."""
+    opened: list[tuple[int, int, int]] = []
+    waiting: list[tuple[int, int, int]] = []
+    lengths = {}
+    for at, (kind, node, thread) in enumerate(rows):
+        others = waiting if kind == "START" else opened
+        same = [one for one in others if one[1] == node]
+        pair = max(same, key=lambda one: (one[2] == thread, one[0]), default=None)
+        if pair is None:
+            (opened if kind == "START" else waiting).append((at, node, thread))
+            continue
+        others.remove(pair)
+        if kind == "END":
+            lengths[f"s{pair[0]}"] = at - pair[0]
+        else:
+            lengths[f"s{at}"] = 0  # its END came first
+    return lengths
+
+
+@pytest.mark.filterwarnings("ignore::my_utils.csv2trace.ConversionWarning")
+@pytest.mark.parametrize("seed", range(20))
+def test_rows_that_share_node_ids_lose_no_pair(seed: int, tmp_path: Path) -> None:
+    rows = rows_that_share_node_ids(seed)
+    source, out = tmp_path / "profile_rank_0.csv", tmp_path / "out.json"
+    source.write_text(
+        HEADER
+        + "".join(
+            f'1750000000.{at * 1000:09d},,h,0,s{at},{kind},,"node_id={node},tid={thread}"\n'
+            for at, (kind, node, thread) in enumerate(rows)
+        )
+    )
+    summary = csv_to_trace(source, out)
+    wanted = lengths_by_the_rule(rows)
+    assert {one["name"]: one["dur"] for one in slices(out)} == pytest.approx(wanted)
+    assert summary.slices == len(wanted) and summary.rows == len(rows)
 
 
 def test_standard_input_and_output(log_dir: Path, run_python: RunPython) -> None:

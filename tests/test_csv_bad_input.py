@@ -163,7 +163,7 @@ TABLE: dict[str, tuple[bytes, int, str, list[str]]] = {
         HEADER + row(1, "START", 1, "a") + row(2, "START", 1, "b") + row(3, "END", 1, "b")
         + row(4, "END", 1, "a"),
         0,
-        "warning: {path}:3: node_id 1 is open already; its END goes to the later START",
+        "warning: {path}:3: node_id 1 is open already; an END goes to the latest START of its thread",
         ["b", "a"],
     ),
     "steps that go backwards": (

@@ -16,10 +16,11 @@ struct mu_event_row {
 
 /* A stage whose END has not come, or one that ended under an open one. */
 struct mu_open {
-    struct mu_open *below;         /* on the stack of its track */
-    struct mu_open *next_same_key; /* in open_by_key */
-    struct mu_open *older, *newer; /* of all */
+    struct mu_open *below;                             /* on the stack of its track */
+    struct mu_open *next_same_key, *previous_same_key; /* in open_by_key */
+    struct mu_open *older, *newer;                     /* of all */
     uint64_t key;
+    uint64_t row; /* its START's place among all rows */
     int64_t begin_ns, end_ns, step, node, parent;
     uint64_t line;
     struct mu_trace_name *name; /* owned when it has no number */

@@ -3,6 +3,11 @@
  * The stages of a thread nest, so the stack of its track answers most ENDs. A stage that ends while
  * others above it are open stays on the stack, marked as ended, until those are gone: one of them
  * that ends later overlaps it, and moves to a track of its own.
+ *
+ * A node id should be open once. Where it is open several times, an END takes the latest START of
+ * its own track, and the latest of all tracks only when its own has none; a START that finds ENDs
+ * waiting for it chooses among them in the same way. So each END ends one stage, and each stage
+ * ends once.
  */
 #include "convert_internal.h"
 
@@ -63,19 +68,31 @@ static void release_open(struct mu_converter *converter, struct mu_open *open) {
 }
 
 static void enter_map(struct mu_converter *converter, struct mu_open *open) {
-    open->next_same_key = mu_id_map_find(&converter->open_by_key, open->key);
+    struct mu_open *next = mu_id_map_find(&converter->open_by_key, open->key);
+    if (mu_id_map_put(&converter->open_by_key, open->key, open, &converter->error) != MU_OK) {
+        return;
+    }
     open->in_map = 1;
-    mu_id_map_put(&converter->open_by_key, open->key, open, &converter->error);
+    open->previous_same_key = NULL;
+    open->next_same_key = next;
+    if (next != NULL) {
+        next->previous_same_key = open;
+    }
 }
 
-/* `open` is the latest of its key. */
+/* Others of the same key stay, those that entered before it and those that entered after. */
 static void leave_map(struct mu_converter *converter, struct mu_open *open) {
-    struct mu_open *next = open->next_same_key;
+    struct mu_open *next = open->next_same_key, *previous = open->previous_same_key;
     open->in_map = 0;
-    if (next == NULL) {
-        mu_id_map_remove(&converter->open_by_key, open->key);
-    } else {
+    if (next != NULL) {
+        next->previous_same_key = previous;
+    }
+    if (previous != NULL) {
+        previous->next_same_key = next;
+    } else if (next != NULL) {
         mu_id_map_put(&converter->open_by_key, open->key, next, &converter->error);
+    } else {
+        mu_id_map_remove(&converter->open_by_key, open->key);
     }
 }
 
@@ -111,6 +128,7 @@ static struct mu_open *open_from_row(struct mu_converter *converter, struct mu_t
     open->node = row->metadata.node;
     open->parent = row->metadata.parent;
     open->line = row->line;
+    open->row = converter->counts.rows;
     open->name = row->name;
     open->track = track;
     keep_text(converter, open, row);
@@ -358,22 +376,32 @@ static void keep_pending(struct mu_converter *converter, struct mu_track *track,
     mu_id_map_put(&converter->pending_by_key, key, pending, &converter->error);
 }
 
-static struct mu_pending *take_pending(struct mu_converter *converter, uint64_t key) {
+static struct mu_pending *take_pending(struct mu_converter *converter, uint64_t key,
+                                       const struct mu_track *track) {
     if (converter->pending_by_key.count == 0) {
         return NULL;
     }
-    struct mu_pending *pending = mu_id_map_find(&converter->pending_by_key, key);
-    if (pending != NULL && pending->next_same_key != NULL) {
-        mu_id_map_put(&converter->pending_by_key, key, pending->next_same_key, &converter->error);
-    } else if (pending != NULL) {
+    struct mu_pending *latest = mu_id_map_find(&converter->pending_by_key, key);
+    struct mu_pending *pending = latest, *before = NULL;
+    while (pending != NULL && pending->track != track) {
+        before = pending;
+        pending = pending->next_same_key;
+    }
+    if (pending != NULL && before != NULL) {
+        before->next_same_key = pending->next_same_key;
+        return pending;
+    }
+    if (latest != NULL && latest->next_same_key != NULL) {
+        mu_id_map_put(&converter->pending_by_key, key, latest->next_same_key, &converter->error);
+    } else if (latest != NULL) {
         mu_id_map_remove(&converter->pending_by_key, key);
     }
-    return pending;
+    return latest;
 }
 
 /* 1 when the END of this stage was waiting. */
 static int meet_pending(struct mu_converter *converter, struct mu_open *open) {
-    struct mu_pending *pending = take_pending(converter, open->key);
+    struct mu_pending *pending = take_pending(converter, open->key, open->track);
     if (pending == NULL) {
         return 0;
     }
@@ -392,7 +420,7 @@ static uint64_t key_of_name(const struct mu_track *track, const struct mu_trace_
 
 static void note_duplicate(struct mu_converter *converter, const struct mu_event_row *row) {
     mu_notes_add(&converter->notes, MU_NOTE_DUPLICATE_NODE, converter->file, row->line,
-                 "node_id %lld is open already; its END goes to the later START",
+                 "node_id %lld is open already; an END goes to the latest START of its thread",
                  (long long)row->metadata.node);
 }
 
@@ -456,25 +484,55 @@ void mu_stage_start(struct mu_converter *converter, struct mu_track *track,
     }
 }
 
-/* On top of another track, where it is not in the map: the END was recorded by another thread. */
-static struct mu_open *find_on_tops(struct mu_converter *converter, uint64_t key) {
+static int is_open_on_top(const struct mu_track *track, uint64_t key) {
+    return track->top != NULL && track->top->key == key && !track->top->ended;
+}
+
+static struct mu_open *later_of(struct mu_open *a, struct mu_open *b) {
+    return a == NULL || (b != NULL && b->row > a->row) ? b : a;
+}
+
+/* In the map, where stages are that others lie upon. Those of one track entered it in the order of
+ * their STARTs. */
+static struct mu_open *latest_below(struct mu_converter *converter, const struct mu_track *track,
+                                    uint64_t key) {
+    struct mu_open *open = mu_id_map_find(&converter->open_by_key, key);
+    while (open != NULL && open->track != track) {
+        open = open->next_same_key;
+    }
+    return open;
+}
+
+/* On top of any track, where it need not be in the map. */
+static struct mu_open *latest_on_tops(struct mu_converter *converter, uint64_t key) {
+    struct mu_open *latest = NULL;
     for (struct mu_process *process = converter->processes; process; process = process->next) {
         for (struct mu_track *track = process->tracks; track != NULL; track = track->next) {
-            if (track->top != NULL && track->top->key == key && !track->top->ended) {
-                return track->top;
+            if (is_open_on_top(track, key)) {
+                latest = later_of(latest, track->top);
             }
         }
     }
-    return NULL;
+    return latest;
 }
 
+static struct mu_open *latest_of_all(struct mu_converter *converter, uint64_t key) {
+    struct mu_open *latest = latest_on_tops(converter, key);
+    for (struct mu_open *open = mu_id_map_find(&converter->open_by_key, key); open != NULL;
+         open = open->next_same_key) {
+        latest = later_of(latest, open);
+    }
+    return latest;
+}
+
+/* On another track than its own when the END was recorded by another thread. */
 static struct mu_open *find_open(struct mu_converter *converter, struct mu_track *track,
                                  uint64_t key) {
-    if (track->top != NULL && track->top->key == key && !track->top->ended) {
+    if (is_open_on_top(track, key)) {
         return track->top;
     }
-    struct mu_open *open = mu_id_map_find(&converter->open_by_key, key);
-    return open != NULL ? open : find_on_tops(converter, key);
+    struct mu_open *own = latest_below(converter, track, key);
+    return own != NULL ? own : latest_of_all(converter, key);
 }
 
 void mu_stage_end(struct mu_converter *converter, struct mu_track *track,

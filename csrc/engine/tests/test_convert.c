@@ -4,6 +4,7 @@
 
 #include "check.h"
 
+#include <stdbool.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -58,6 +59,65 @@ static void test_pairing(enum mu_trace_format format) {
     CHECK(got.bytes > 100);
 }
 
+/* One node id is open on two tracks, under other stages, and the one that began first ends first.
+ */
+static void test_a_node_id_open_on_two_tracks(enum mu_trace_format format) {
+    struct outcome got = convert(HEADER "1,,h,0,a,START,,\"node_id=7,tid=1\"\n"
+                                        "2,,h,0,b,START,,\"node_id=7,tid=2\"\n"
+                                        "3,,h,0,on_a,START,,\"node_id=1,tid=1\"\n"
+                                        "4,,h,0,on_b,START,,\"node_id=2,tid=2\"\n"
+                                        "5,,h,0,on_a,END,,\"node_id=1,tid=1\"\n"
+                                        "6,,h,0,a,END,,\"node_id=7,tid=1\"\n"
+                                        "7,,h,0,on_b,END,,\"node_id=2,tid=2\"\n"
+                                        "8,,h,0,b,END,,\"node_id=7,tid=2\"\n"
+                                        "9,,h,0,c,START,,\"node_id=7,tid=1\"\n"
+                                        "10,,h,0,c,END,,\"node_id=7,tid=3\"\n",
+                                 format, 0);
+    CHECK_INT(got.counts.slices, 5);
+    CHECK_INT(got.counts.open, 0);
+    CHECK_INT(got.notes[MU_NOTE_END_DROPPED], 0);
+}
+
+static uint32_t random_below(uint64_t *state, uint32_t limit) {
+    *state = *state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return (uint32_t)(*state >> 33) % limit;
+}
+
+/* Rows of few node ids on few tracks, most of them in the order of time. Whatever the order, each
+ * START meets one END of its id while there are any. */
+static void test_random_rows_that_share_node_ids(enum mu_trace_format format, uint64_t seed) {
+    enum { ROWS = 60, NODES = 4, TRACKS = 3 };
+    char text[sizeof(HEADER) + ROWS * 64] = HEADER, *at = text + strlen(text);
+    uint64_t begun[NODES + 1] = {0}, ended[NODES + 1] = {0}, met = 0;
+    for (int i = 0; i < ROWS; i++) {
+        uint32_t node = 1 + random_below(&seed, NODES), track = 1 + random_below(&seed, TRACKS);
+        bool start = random_below(&seed, 2) == 0;
+        int time = random_below(&seed, 8) == 0 ? 1 + i / 2 : 100 + i;
+        at += sprintf(at, "%d,,h,0,n%u,%s,,\"node_id=%u,tid=%u\"\n", time, node,
+                      start ? "START" : "END", node, track);
+        *(start ? &begun[node] : &ended[node]) += 1;
+    }
+    struct outcome got = convert(text, format, 0);
+    uint64_t starts = 0, ends = 0;
+    for (int node = 1; node <= NODES; node++) {
+        starts += begun[node];
+        ends += ended[node];
+        met += begun[node] < ended[node] ? begun[node] : ended[node];
+    }
+    CHECK_INT(got.counts.rows, ROWS);
+    CHECK_INT(got.counts.slices, met);
+    CHECK_INT(got.counts.open, starts - met);
+    CHECK_INT(got.notes[MU_NOTE_END_DROPPED], ends - met);
+}
+
+static void test_shared_node_ids(enum mu_trace_format format) {
+    enum { CASES = 500 };
+    test_a_node_id_open_on_two_tracks(format);
+    for (uint64_t seed = 1; seed <= CASES; seed++) {
+        test_random_rows_that_share_node_ids(format, seed);
+    }
+}
+
 /* More ENDs without a START than are kept: the early ones are drawn by their length. */
 static void test_pending_is_bounded(void) {
     enum { ENDS = MU_PENDING_MAX + 10 };
@@ -98,6 +158,9 @@ int main(void) {
     test_pairing(MU_TRACE_JSON);
     test_pairing(MU_TRACE_SEED_JSON);
     test_pairing(MU_TRACE_PERFETTO);
+    test_shared_node_ids(MU_TRACE_JSON);
+    test_shared_node_ids(MU_TRACE_SEED_JSON);
+    test_shared_node_ids(MU_TRACE_PERFETTO);
     test_pending_is_bounded();
     test_sorted();
     test_sink_errors_stick();
