@@ -20,8 +20,8 @@ written; 2, wrong arguments.
 >>> report = analyze(logs)
 >>> list(report.stages["stage"]), report.stages["count"].tolist()
 (['iter', 'iter/forward'], [6, 6])
->>> report.stragglers  # one rank alone has no peers
-[]
+>>> report.stragglers, report.run["not_judged"]  # one rank alone has no peers
+([], 'fewer than 4 ranks')
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from ._run_report.on_ray import in_batches_on_ray
 from ._run_report.overlap import overlap_of
 from ._run_report.ranks import PURPOSE, RankFacts, find_ranks
 from ._run_report.stages import stage_table, stages_by_rank
-from ._run_report.stragglers import Straggler, find_stragglers
+from ._run_report.stragglers import Straggler, find_stragglers, why_not_judged
 from ._run_report.waits import clock_offsets, segments_of, synchronising_stages
 from ._tables import needed
 from ._trace.inputs import checked, parse_ranks, parse_steps
@@ -81,8 +81,10 @@ class Report:
 
     run: ranks, steps, first_step, last_step, warmup (steps at the beginning that were left out of
         comparisons), step_ms (the median of all ranks and steps), duration_s, synchronising (the
-        stages in which ranks wait for one another), waited_s (of all ranks together).
-    stragglers: the ranks that are slow, the most expensive first.
+        stages in which ranks wait for one another), waited_s (of all ranks together), not_judged
+        (why no rank can be told from the others, such as "fewer than 4 ranks"; None where ranks
+        were compared).
+    stragglers: the ranks that are slow, the most expensive first; empty where ranks are not judged.
     stages: a row a stage; its columns are those of `_run_report.stages.stage_table`.
     stages_by_rank: rank, stage, count, total_s, self_s, mean_ms.
     steps: a row a step: step, median_ms; without the stages in which ranks wait busy_ms (the
@@ -297,6 +299,7 @@ def _run_facts(grid: Grid, sync: list[int], waits: pd.DataFrame) -> dict[str, An
         "duration_s": round(float(np.nanmax(grid.ends) - np.nanmin(grid.begins)) * 1e-9, 9),
         "synchronising": [grid.paths[path] for path in sync],
         "waited_s": round(float(waits["cost_s"].sum()), 9),
+        "not_judged": why_not_judged(grid),
     }
 
 
@@ -367,7 +370,9 @@ def _write(report: Report, args: argparse.Namespace) -> None:
             f"rank {one.rank} is slow in {one.stage} ({one.kind}): "
             f"{one.cost_s:.3f} s of all ranks together"
         )
-    if not report.stragglers:
+    if report.run["not_judged"]:
+        _say(f"not judged: {report.run['not_judged']}")
+    elif not report.stragglers:
         _say("no rank stands out from the others")
 
 

@@ -134,6 +134,55 @@ def test_few_ranks_have_no_exception(tmp_path: Path) -> None:
     assert analyze(run.write(tmp_path / "logs")).stragglers == []
 
 
+def verdict_of_page(page: Path) -> tuple[str, str]:
+    """(classes, text) of the line under the heading."""
+    (found,) = re.findall(r'<div class="(verdict[^"]*)">(.*?)</div>', page.read_text())
+    return found
+
+
+@pytest.mark.parametrize(
+    "ranks, steps, why",
+    [
+        (1, 20, "fewer than 4 ranks"),
+        (2, 20, "fewer than 4 ranks"),
+        (3, 20, "fewer than 4 ranks"),
+        (4, 4, "fewer than 5 steps"),
+        (4, 20, None),
+    ],
+)
+def test_ranks_that_are_not_judged_are_not_called_alike(
+    ranks: int, steps: int, why: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logs, page = Run(ranks=ranks, steps=steps).write(tmp_path / "logs"), tmp_path / "report.html"
+    assert main([str(logs), "-o", str(page), "--warmup", "0"]) == 0
+    said = capsys.readouterr().err
+    if why is None:
+        assert verdict_of_page(page) == ("verdict clean", "No rank stands out from the others.")
+        assert said == "report: no rank stands out from the others\n"
+    else:
+        assert verdict_of_page(page) == ("verdict unjudged", f"not judged: {why}")
+        assert said == f"report: not judged: {why}\n"
+        assert "stands out" not in page.read_text()
+    assert main([str(logs), "--json", "--warmup", "0"]) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert (content["run"]["not_judged"], content["stragglers"]) == (why, [])
+
+
+def test_what_is_not_judged_is_grey(tmp_path: Path) -> None:
+    browser = find_browser()
+    if browser is None:
+        pytest.skip("no chromium on this machine (Debian package chromium)")
+    report = tmp_path / "report.html"
+    analyze(Run(ranks=2, steps=20).write(tmp_path / "logs")).save_html(report)
+    with Page(browser, 1200, 900) as page:
+        page.call("Page.navigate", url=report.as_uri())
+        page.wait_for("document.readyState === 'complete'", "the page")
+        style = "getComputedStyle(document.querySelector('.verdict'))"
+        for what in ("color", "borderLeftColor", "backgroundColor"):
+            shades = [int(shade) for shade in re.findall(r"\d+", page.evaluate(f"{style}.{what}"))]
+            assert max(shades) - min(shades) < 24, what  # no colour is above the others
+
+
 # --- waits, stages, steps ---
 
 

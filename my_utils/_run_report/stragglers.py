@@ -31,7 +31,7 @@ from .grid import Grid, Integers, Matrix, middle_of, scatter_of
 from .ranks import PURPOSE
 from .waits import Segments, working_paths
 
-__all__ = ["Straggler", "find_stragglers"]
+__all__ = ["Straggler", "find_stragglers", "why_not_judged"]
 
 FALSE_NAMES = 0.01
 LEAST_SHARE = 0.005  # of a step: what costs less is no straggler, however sure
@@ -89,10 +89,19 @@ class _Found:
     peer_score: float
 
 
+def why_not_judged(grid: Grid) -> str | None:
+    """Why no rank can be told from the others, whatever they do; None where one can be."""
+    if len(grid.ranks) < RANKS_MIN:
+        return f"fewer than {RANKS_MIN} ranks"
+    if len(grid.steps) - grid.warmup < STEPS_MIN:
+        return f"fewer than {STEPS_MIN} steps"
+    return None
+
+
 def find_stragglers(grid: Grid, segments: Segments, hosts: dict[int, str]) -> list[Straggler]:
-    """The stragglers, the most expensive first; one of each kind a rank at most."""
-    counted = len(grid.steps) - grid.warmup
-    if len(grid.ranks) < RANKS_MIN or counted < STEPS_MIN:
+    """The stragglers, the most expensive first; one of each kind a rank at most. None are found
+    where ranks are not judged."""
+    if why_not_judged(grid) is not None:
         return []
     paths = working_paths(grid, segments.sync)
     step_ns = grid.middle_step_ns()
