@@ -16,7 +16,8 @@ int mu_converter_init(struct mu_converter *converter, struct mu_trace_job *job,
     converter->job = job;
     converter->options = *options;
     converter->file = "";
-    int code = mu_trace_writer_init(&converter->writer, job->format, &job->output, err);
+    int code =
+        mu_trace_writer_init(&converter->writer, mu_trace_ops_of(job->format), &job->output, err);
     if (code == MU_OK) {
         code = mu_trace_names_init(&converter->names, err);
     }
