@@ -216,7 +216,8 @@ static int look_for_overrun(const struct copy *copy, struct mu_journal_image *im
     int code = MU_OK;
     image->overrun = !copy->steady;
     for (uint32_t i = 0; code == MU_OK && i < image->chunk_count; i++) {
-        uint64_t needed = first_needed(mu_journal_lane_commit(image, mu_journal_chunk(image, i))),
+        uint64_t needed =
+                     first_needed(mu_journal_lane_commit(image, mu_journal_image_chunk(image, i))),
                  head;
         code = read_at(copy, &head, chunk_offset(i) + offsetof(struct mu_chunk_header, head),
                        sizeof(head), err);

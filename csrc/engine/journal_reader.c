@@ -149,7 +149,7 @@ static void view_held(struct mu_journal_image *image, const struct mu_chunk_comm
 
 static void view_chunk(struct mu_journal_image *image, uint32_t index, struct mu_lane_view *view,
                        struct mu_recovered *recovered) {
-    const struct mu_chunk_header *chunk = mu_journal_chunk(image, index);
+    const struct mu_chunk_header *chunk = mu_journal_image_chunk(image, index);
     const struct mu_chunk_commit *commit = mu_journal_lane_commit(image, chunk);
     uint64_t head = atomic_load_explicit(&chunk->head, memory_order_acquire);
     memset(view, 0, sizeof(*view));
@@ -178,7 +178,7 @@ static void view_chunk(struct mu_journal_image *image, uint32_t index, struct mu
 uint64_t mu_journal_image_dropped(const struct mu_journal_image *image) {
     uint64_t dropped = atomic_load(&image->header->dropped);
     for (uint32_t i = 0; i < image->chunk_count; i++) {
-        dropped += atomic_load(&mu_journal_chunk(image, i)->dropped);
+        dropped += atomic_load(&mu_journal_image_chunk(image, i)->dropped);
     }
     return dropped;
 }
@@ -291,7 +291,7 @@ bool mu_journal_image_lane(struct mu_journal_image *image, uint32_t chunk_index,
     if (chunk_index >= image->chunk_count) {
         return false;
     }
-    const struct mu_chunk_header *chunk = mu_journal_chunk(image, chunk_index);
+    const struct mu_chunk_header *chunk = mu_journal_image_chunk(image, chunk_index);
     if (atomic_load(&chunk->state) != MU_CHUNK_OWNED) {
         return false;
     }
