@@ -2,7 +2,7 @@
 #ifndef MU_PY_MARKS_H
 #define MU_PY_MARKS_H
 
-#include "marks.h"
+#include "nvtx.h"
 #include "recorder_state.h"
 #include "text.h"
 

@@ -2,8 +2,11 @@
 #ifndef MU_RECORDER_STATE_H
 #define MU_RECORDER_STATE_H
 
+#include "fork.h"
+#include "open.h"
 #include "recorder.h"
 #include "state.h"
+#include "timer.h"
 
 /* The recorder, made at first use; borrowed. NULL with an exception set. */
 struct mu_recorder *mu_py_recorder(struct mu_state *state);

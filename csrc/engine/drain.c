@@ -6,7 +6,7 @@
 #include <time.h>
 
 #include "event.h"
-#include "recorder.h"
+#include "state.h"
 
 /* Slots of a lane that one write takes at most; bounds the memory of a drain. */
 enum { SLOTS_A_ROUND = 2048 };
@@ -278,34 +278,6 @@ static void follow_clock_step(struct mu_recorder *recorder) {
     mu_drain_write_fact(recorder, "my_utils.clock_step", metadata);
 }
 
-static struct mu_aggregate *gpu_aggregate_locked(struct mu_timer *timer, uint16_t path) {
-    if (timer->gpu == NULL) {
-        timer->gpu = calloc(MU_PATHS_MAX, sizeof(struct mu_aggregate *));
-    }
-    if (timer->gpu != NULL && timer->gpu[path] == NULL) {
-        timer->gpu[path] = malloc(sizeof(struct mu_aggregate));
-        if (timer->gpu[path] != NULL) {
-            mu_aggregate_init(timer->gpu[path]);
-        }
-    }
-    return timer->gpu == NULL ? NULL : timer->gpu[path];
-}
-
-static void add_gpu_time(void *owner, uint32_t label, int64_t duration_ns) {
-    struct mu_recorder *recorder = owner;
-    uint32_t index = label >> 12 & 0x1ff;
-    uint16_t path = label & (MU_PATHS_MAX - 1);
-    pthread_mutex_lock(&recorder->registry_lock);
-    struct mu_timer *timer = index < MU_TIMERS_MAX ? recorder->timers[index] : NULL;
-    if (timer != NULL && mu_timer_gpu_label(timer, path) == label) {
-        struct mu_aggregate *aggregate = gpu_aggregate_locked(timer, path);
-        if (aggregate != NULL) {
-            mu_aggregate_add(aggregate, (uint64_t)duration_ns);
-        }
-    }
-    pthread_mutex_unlock(&recorder->registry_lock);
-}
-
 /* One round: at most SLOTS_A_ROUND slots of each lane. Returns whether a lane has more. */
 static bool drain_round(struct mu_recorder *recorder) {
     struct mu_drain *drain = recorder->drain;
@@ -315,7 +287,7 @@ static bool drain_round(struct mu_recorder *recorder) {
     struct mu_gpu_rows gpu = {.pool = pool,
                               .step = mu_cuda_pool_steps(pool),
                               .settle = drain->settle,
-                              .add = add_gpu_time,
+                              .add = recorder->add_gpu_time,
                               .owner = recorder};
     struct mu_row_context context = {.strings = strings,
                                      .timeline = &recorder->timeline,

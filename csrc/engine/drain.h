@@ -53,15 +53,4 @@ void mu_drain_write_beginning(struct mu_recorder *recorder);
 /* Hands the rows that were formatted so far to the output. */
 void mu_drain_flush_lock_held(struct mu_recorder *recorder);
 
-/* Calls the drain thread, which is started when there is none. Never blocks. */
-void mu_drain_thread_call(struct mu_recorder *recorder);
-
-/* Starts the thread that drains, beats the heart and takes anchors between steps. */
-void mu_drain_thread_start(struct mu_recorder *recorder);
-
-/* Asks the thread to stop and waits for it for five seconds at most, once: a write to a dead mount
- * must not keep a process from ending. Returns whether it has stopped. One that has not stops when
- * its write returns, and may be started again then. */
-bool mu_drain_thread_stop(struct mu_recorder *recorder);
-
 #endif

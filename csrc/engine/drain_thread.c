@@ -1,5 +1,5 @@
-/* The thread that works between steps: it drains when a ring fills, takes anchors, beats the heart
- * looks for requests and writes for outputs that may block. It never takes the GIL. */
+#include "drain_thread.h"
+
 #include <errno.h>
 #include <signal.h>
 #include <string.h>
@@ -7,7 +7,7 @@
 
 #include "drain.h"
 #include "heartbeat.h"
-#include "recorder.h"
+#include "state.h"
 
 enum { STACK_BYTES = 1024 * 1024 }; /* the CUDA driver is called on it */
 

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "journal_reader.h"
-#include "recorder.h"
+#include "state.h"
 
 enum { TEXT_BYTES = 32 * 1024 };
 

@@ -3,15 +3,25 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "marks.h"
-#include "recorder.h"
+#include "clock.h"
+#include "cuda_timing.h"
+#include "nvtx.h"
+#include "state.h"
 
-enum { FRAMES_AT_FIRST = MU_OPEN_MAX };
+enum { FRAMES_AT_FIRST = MU_OPEN_MAX, NODES_PER_BLOCK = 4096 };
 
 static const uint64_t ring_mask = MU_RING_SLOTS - 1;
 
+/* What happens seldom stays out of line, so that the way of every stage is short. */
+#define SELDOM __attribute__((noinline, cold)) static
+
 static inline bool unlikely(bool condition) {
     return __builtin_expect(condition, 0);
+}
+
+SELDOM void cancel_span(struct mu_lane *lane, struct mu_frame *frame) {
+    mu_cuda_span_cancel(lane->recorder->gpu, frame->span);
+    frame->span = 0;
 }
 
 int mu_lane_init(struct mu_lane *lane) {
@@ -29,7 +39,7 @@ int mu_lane_init(struct mu_lane *lane) {
 void mu_lane_free(struct mu_lane *lane) {
     for (uint32_t i = 0; lane->frames != NULL && i < lane->depth; i++) {
         free(lane->frames[i].owned_name);
-        mu_frame_cancel_span(lane, &lane->frames[i]);
+        cancel_span(lane, &lane->frames[i]);
     }
     free(lane->frames);
     for (int path = 0; lane->aggregates != NULL && path < MU_PATHS_MAX; path++) {
@@ -62,13 +72,44 @@ static inline bool same_text(const char *a, const char *b, size_t length) {
     return memcmp(a, b, length) == 0;
 }
 
+static struct mu_aggregate *lane_aggregate(struct mu_lane *lane, uint16_t path) {
+    if (lane->aggregates[path] == NULL) {
+        struct mu_aggregate *aggregate = malloc(sizeof(*aggregate));
+        if (aggregate != NULL) {
+            mu_aggregate_init(aggregate);
+        }
+        lane->aggregates[path] = aggregate;
+    }
+    return lane->aggregates[path];
+}
+
+SELDOM void resolve(struct mu_lane *lane, uint16_t parent_path, const char *name, size_t length,
+                    uint64_t hash, struct mu_stage *stage) {
+    struct mu_recorder *recorder = lane->recorder;
+    pthread_mutex_lock(&recorder->registry_lock);
+    memset(stage, 0, sizeof(*stage));
+    stage->name_id = mu_names_intern(&recorder->names, name, length, hash);
+    stage->path = mu_names_path(&recorder->names, parent_path, stage->name_id);
+    stage->aggregate = lane_aggregate(lane, stage->path);
+    if (stage->name_id != MU_NAME_NONE) {
+        size_t known;
+        stage->name = mu_journal_string(&recorder->journal, stage->name_id, &known);
+        stage->hash = hash;
+        stage->length = (uint32_t)length;
+        stage->parent_path = parent_path;
+    } else {
+        atomic_fetch_add_explicit(&recorder->troubles.full_names, 1, memory_order_relaxed);
+    }
+    pthread_mutex_unlock(&recorder->registry_lock);
+}
+
 static inline const struct mu_stage *find_stage(struct mu_lane *lane, uint16_t parent_path,
                                                 const char *name, size_t length, uint64_t hash) {
     struct mu_stage *stage = &lane->cache[(hash ^ (parent_path * 0x9E37u)) % MU_LANE_CACHE];
     if (unlikely(stage->hash != hash || stage->parent_path != parent_path ||
                  stage->length != length || stage->name == NULL ||
                  !same_text(stage->name, name, length))) {
-        mu_recorder_resolve(lane, parent_path, name, length, hash, stage);
+        resolve(lane, parent_path, name, length, hash, stage);
     }
     return stage;
 }
@@ -115,6 +156,13 @@ static void keep_name(struct mu_frame *frame, const char *name, size_t length) {
     frame->name = frame->owned_name;
 }
 
+/* Node ids are taken in blocks, so that threads seldom meet. */
+SELDOM void more_nodes(struct mu_lane *lane) {
+    lane->node_next = atomic_fetch_add_explicit(&lane->recorder->node_next, NODES_PER_BLOCK,
+                                                memory_order_relaxed);
+    lane->node_end = lane->node_next + NODES_PER_BLOCK;
+}
+
 void mu_lane_start(struct mu_lane *lane, const char *name, size_t length, uint64_t hash) {
     length = mu_name_cut(name, length);
     uint32_t depth = lane->depth;
@@ -127,7 +175,7 @@ void mu_lane_start(struct mu_lane *lane, const char *name, size_t length, uint64
     uint16_t parent_path = depth == 0 ? MU_PATH_ROOT : frame[-1].path;
     const struct mu_stage *stage = find_stage(lane, parent_path, name, length, hash);
     if (unlikely(lane->node_next == lane->node_end)) {
-        mu_recorder_more_nodes(lane);
+        more_nodes(lane);
     }
     frame->name = stage->name;
     frame->owned_name = NULL;
@@ -148,6 +196,24 @@ void mu_lane_start(struct mu_lane *lane, const char *name, size_t length, uint64
         publish_open(lane, depth, frame, depth == 0 ? 0 : frame[-1].node);
     }
     set_depth(lane, depth + 1);
+}
+
+void mu_lane_start_marked(struct mu_lane *lane, const char *name, size_t length, uint64_t hash,
+                          const struct mu_marks *marks) {
+    struct mu_cuda_pool *pool = lane->recorder->gpu;
+    uint32_t depth = lane->depth;
+    mu_nvtx_push(marks->range);
+    uint32_t span = marks->gpu ? mu_cuda_span_begin(pool) : 0;
+    mu_lane_start(lane, name, length, hash);
+    if (lane->depth == depth) { /* too deep to be recorded */
+        mu_cuda_span_cancel(pool, span);
+        mu_nvtx_pop(marks->range);
+        return;
+    }
+    struct mu_frame *frame = &lane->frames[depth];
+    frame->range = marks->range;
+    frame->span = span;
+    mu_cuda_span_label(pool, span, mu_timer_gpu_label(lane->timer, frame->path));
 }
 
 /* Bytes at a position of the ring, which may run over its end. */
@@ -180,8 +246,30 @@ static void write_payload(struct mu_lane *lane, const char *name, size_t name_le
     ring_copy(lane, slot, sizeof(payload) + name_length, metadata, metadata_length);
 }
 
+SELDOM void call_drain(struct mu_lane *lane) {
+    uint64_t tail = atomic_load_explicit(&lane->chunk->tail, memory_order_acquire);
+    if (lane->head - tail < MU_RING_SLOTS / 2) {
+        lane->wake_at = tail + MU_RING_SLOTS / 2;
+        return;
+    }
+    lane->wake_at = lane->head + MU_RING_SLOTS / 8;
+    lane->recorder->call_drain(lane->recorder);
+}
+
+SELDOM bool make_room(struct mu_lane *lane, uint32_t slots) {
+    uint64_t tail = atomic_load_explicit(&lane->chunk->tail, memory_order_acquire);
+    lane->room_until = tail + MU_RING_SLOTS;
+    if (lane->head + slots <= lane->room_until) {
+        return true;
+    }
+    MU_RELAXED_ADD(lane->chunk->dropped, 1);
+    atomic_fetch_add_explicit(&lane->recorder->troubles.dropped_records, 1, memory_order_relaxed);
+    call_drain(lane);
+    return false;
+}
+
 static inline struct mu_record *reserve(struct mu_lane *lane, uint32_t slots) {
-    if (unlikely(lane->head + slots > lane->room_until) && !mu_recorder_make_room(lane, slots)) {
+    if (unlikely(lane->head + slots > lane->room_until) && !make_room(lane, slots)) {
         return NULL;
     }
     return &lane->ring[lane->head & ring_mask];
@@ -191,7 +279,7 @@ static inline void publish(struct mu_lane *lane, uint32_t slots) {
     lane->head += slots;
     atomic_store_explicit(&lane->chunk->head, lane->head, memory_order_release);
     if (unlikely(lane->head >= lane->wake_at)) {
-        mu_recorder_call_drain(lane);
+        call_drain(lane);
     }
 }
 
@@ -205,7 +293,7 @@ static inline void record_stage(struct mu_lane *lane, struct mu_frame *frame, ui
     }
     struct mu_record *record = reserve(lane, slots);
     if (unlikely(record == NULL)) {
-        mu_frame_cancel_span(lane, frame);
+        cancel_span(lane, frame);
         return;
     }
     record->kind = MU_RECORD_STAGE;
@@ -226,10 +314,15 @@ static inline void record_stage(struct mu_lane *lane, struct mu_frame *frame, ui
     publish(lane, slots);
 }
 
+SELDOM void end_marks(struct mu_lane *lane, struct mu_frame *frame) {
+    mu_cuda_span_end(lane->recorder->gpu, frame->span);
+    mu_nvtx_pop(frame->range);
+}
+
 static inline void close_top(struct mu_lane *lane, uint64_t end, uint8_t flags) {
     struct mu_frame *frame = &lane->frames[lane->depth - 1];
     if (unlikely(frame->span != 0 || frame->range != NULL)) {
-        mu_frame_end_marks(lane, frame);
+        end_marks(lane, frame);
     }
     if (frame->aggregate != NULL) {
         uint64_t rate = atomic_load_explicit(lane->rate, memory_order_relaxed);

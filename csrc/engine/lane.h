@@ -82,6 +82,17 @@ enum mu_stop_result {
 /* Begins a stage. `hash` belongs to the name and is the same for the same bytes. */
 void mu_lane_start(struct mu_lane *lane, const char *name, size_t length, uint64_t hash);
 
+/* What a stage leaves on the GPU's side: an NVTX range, and a pair of CUDA events. */
+struct mu_marks {
+    const struct mu_nvtx_range *range; /* NULL: none */
+    bool gpu;                          /* take GPU times */
+};
+
+/* mu_lane_start with marks. They begin before the stage and end after it was timed, so that
+ * neither is counted as the stage's own time but for the recording of the end event. */
+void mu_lane_start_marked(struct mu_lane *lane, const char *name, size_t length, uint64_t hash,
+                          const struct mu_marks *marks);
+
 /* Ends the innermost stage of that name, and those inside it. */
 enum mu_stop_result mu_lane_stop(struct mu_lane *lane, const char *name, size_t length,
                                  uint64_t hash);

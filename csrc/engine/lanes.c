@@ -6,15 +6,13 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "drain.h"
-#include "open.h"
-#include "recorder.h"
+#include "aggregate.h"
+#include "journal.h"
+#include "names.h"
 
 #ifndef MADV_WIPEONFORK
 #define MADV_WIPEONFORK 18 /* Linux 4.14 */
 #endif
-
-enum { NODES_PER_BLOCK = 4096 };
 
 _Thread_local struct mu_thread *mu_this_thread = NULL;
 
@@ -33,6 +31,28 @@ void *mu_map_wiped_page(void) {
     return page;
 }
 
+/* Figures of a thread that ended stay with its timer. */
+static void keep_aggregates(struct mu_lane *lane) {
+    struct mu_timer *timer = lane->timer;
+    if (timer->retired == NULL) {
+        timer->retired = lane->aggregates;
+        lane->aggregates = NULL;
+        return;
+    }
+    for (int path = 0; path < MU_PATHS_MAX; path++) {
+        struct mu_aggregate *from = lane->aggregates[path];
+        if (from == NULL) {
+            continue;
+        }
+        if (timer->retired[path] == NULL) {
+            timer->retired[path] = from;
+            lane->aggregates[path] = NULL;
+        } else {
+            mu_aggregate_merge(timer->retired[path], from);
+        }
+    }
+}
+
 static void unlink_lane(struct mu_recorder *recorder, struct mu_lane *lane) {
     struct mu_lane **at = &recorder->lanes;
     while (*at != NULL && *at != lane) {
@@ -44,7 +64,7 @@ static void unlink_lane(struct mu_recorder *recorder, struct mu_lane *lane) {
 }
 
 void mu_lane_retire_locked(struct mu_recorder *recorder, struct mu_lane *lane) {
-    mu_timer_keep_aggregates(lane);
+    keep_aggregates(lane);
     unlink_lane(recorder, lane);
     atomic_store_explicit(&lane->chunk->state, MU_CHUNK_RETIRED, memory_order_release);
     mu_lane_free(lane);
@@ -123,7 +143,7 @@ static void describe_chunk(struct mu_recorder *recorder, struct mu_lane *lane, c
     atomic_store_explicit(&chunk->step, 0, memory_order_relaxed);
 }
 
-static struct mu_lane *new_lane_locked(struct mu_timer *timer) {
+struct mu_lane *mu_lane_new_locked(struct mu_timer *timer) {
     struct mu_recorder *recorder = timer->recorder;
     struct mu_thread *thread = this_thread_locked(recorder);
     struct mu_lane *lane = thread == NULL ? NULL : calloc(1, sizeof(*lane));
@@ -152,39 +172,6 @@ static struct mu_lane *new_lane_locked(struct mu_timer *timer) {
     return lane;
 }
 
-/* Chunks of ended threads are free again once they are drained. */
-static bool has_retired_chunk(const struct mu_recorder *recorder) {
-    uint32_t count = atomic_load(&mu_journal_header(&recorder->journal)->chunk_count);
-    for (uint32_t i = 0; i < count; i++) {
-        if (atomic_load(&mu_journal_chunk(&recorder->journal, i)->state) == MU_CHUNK_RETIRED) {
-            return true;
-        }
-    }
-    return false;
-}
-
-struct mu_lane *mu_timer_new_lane(struct mu_timer *timer) {
-    struct mu_recorder *recorder = timer->recorder;
-    mu_recorder_check_fork(recorder);
-    if (recorder->reopen) {
-        mu_recorder_reopen_in_child(recorder);
-    }
-    pthread_mutex_lock(&recorder->registry_lock);
-    struct mu_lane *lane = recorder->broken ? NULL : new_lane_locked(timer);
-    bool retry = lane == NULL && !recorder->broken && has_retired_chunk(recorder);
-    pthread_mutex_unlock(&recorder->registry_lock);
-    if (retry) {
-        mu_recorder_drain(recorder, 100000000);
-        pthread_mutex_lock(&recorder->registry_lock);
-        lane = new_lane_locked(timer);
-        pthread_mutex_unlock(&recorder->registry_lock);
-    }
-    if (lane == NULL) {
-        atomic_fetch_add(&recorder->troubles.dropped_lanes, 1);
-    }
-    return lane;
-}
-
 void mu_recorder_set_thread_name(struct mu_recorder *recorder, struct mu_lane *lane,
                                  const char *name) {
     size_t length = mu_name_cut(name, strlen(name));
@@ -192,64 +179,4 @@ void mu_recorder_set_thread_name(struct mu_recorder *recorder, struct mu_lane *l
     uint16_t string = mu_names_intern(&recorder->names, name, length, mu_name_hash(name, length));
     pthread_mutex_unlock(&recorder->registry_lock);
     atomic_store_explicit(&lane->chunk->thread_name, string, memory_order_relaxed);
-}
-
-static struct mu_aggregate *lane_aggregate(struct mu_lane *lane, uint16_t path) {
-    if (lane->aggregates[path] == NULL) {
-        struct mu_aggregate *aggregate = malloc(sizeof(*aggregate));
-        if (aggregate != NULL) {
-            mu_aggregate_init(aggregate);
-        }
-        lane->aggregates[path] = aggregate;
-    }
-    return lane->aggregates[path];
-}
-
-void mu_recorder_resolve(struct mu_lane *lane, uint16_t parent_path, const char *name,
-                         size_t length, uint64_t hash, struct mu_stage *stage) {
-    struct mu_recorder *recorder = lane->recorder;
-    pthread_mutex_lock(&recorder->registry_lock);
-    memset(stage, 0, sizeof(*stage));
-    stage->name_id = mu_names_intern(&recorder->names, name, length, hash);
-    stage->path = mu_names_path(&recorder->names, parent_path, stage->name_id);
-    stage->aggregate = lane_aggregate(lane, stage->path);
-    if (stage->name_id != MU_NAME_NONE) {
-        size_t known;
-        stage->name = mu_journal_string(&recorder->journal, stage->name_id, &known);
-        stage->hash = hash;
-        stage->length = (uint32_t)length;
-        stage->parent_path = parent_path;
-    } else {
-        atomic_fetch_add_explicit(&recorder->troubles.full_names, 1, memory_order_relaxed);
-    }
-    pthread_mutex_unlock(&recorder->registry_lock);
-}
-
-bool mu_recorder_make_room(struct mu_lane *lane, uint32_t slots) {
-    uint64_t tail = atomic_load_explicit(&lane->chunk->tail, memory_order_acquire);
-    lane->room_until = tail + MU_RING_SLOTS;
-    if (lane->head + slots <= lane->room_until) {
-        return true;
-    }
-    MU_RELAXED_ADD(lane->chunk->dropped, 1);
-    atomic_fetch_add_explicit(&lane->recorder->troubles.dropped_records, 1, memory_order_relaxed);
-    mu_recorder_call_drain(lane);
-    return false;
-}
-
-void mu_recorder_call_drain(struct mu_lane *lane) {
-    uint64_t tail = atomic_load_explicit(&lane->chunk->tail, memory_order_acquire);
-    if (lane->head - tail < MU_RING_SLOTS / 2) {
-        lane->wake_at = tail + MU_RING_SLOTS / 2;
-        return;
-    }
-    lane->wake_at = lane->head + MU_RING_SLOTS / 8;
-    mu_drain_thread_call(lane->recorder);
-}
-
-uint64_t mu_recorder_more_nodes(struct mu_lane *lane) {
-    lane->node_next = atomic_fetch_add_explicit(&lane->recorder->node_next, NODES_PER_BLOCK,
-                                                memory_order_relaxed);
-    lane->node_end = lane->node_next + NODES_PER_BLOCK;
-    return lane->node_next;
 }

@@ -6,16 +6,12 @@
 #ifndef MU_LANES_H
 #define MU_LANES_H
 
-#include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
 #include "lane.h"
+#include "state.h"
 
-enum { MU_TIMERS_MAX = 480, MU_WIPED_PAGE_BYTES = 4096 };
-
-struct mu_recorder;
-struct mu_timer;
+enum { MU_WIPED_PAGE_BYTES = 4096 };
 
 /* What a thread has; one page, wiped in a forked child. */
 struct mu_thread {
@@ -41,19 +37,12 @@ void mu_thread_ends(void *page);
  * caller holds recorder->registry_lock. */
 void mu_lane_retire_locked(struct mu_recorder *recorder, struct mu_lane *lane);
 
-/* Makes the calling thread's lane of the timer. NULL when there is no room for one (counted). */
-struct mu_lane *mu_timer_new_lane(struct mu_timer *timer);
+/* Makes the calling thread's lane of the timer; NULL when there is no room for one. The caller
+ * holds recorder->registry_lock. */
+struct mu_lane *mu_lane_new_locked(struct mu_timer *timer);
 
 /* Names the calling thread's track. */
 void mu_recorder_set_thread_name(struct mu_recorder *recorder, struct mu_lane *lane,
                                  const char *name);
-
-/* The slow ways out of lane.c: a stage seen for the first time, a full ring, a half-full one, and
- * the next block of node ids. */
-void mu_recorder_resolve(struct mu_lane *lane, uint16_t parent_path, const char *name,
-                         size_t length, uint64_t hash, struct mu_stage *stage);
-bool mu_recorder_make_room(struct mu_lane *lane, uint32_t slots);
-void mu_recorder_call_drain(struct mu_lane *lane);
-uint64_t mu_recorder_more_nodes(struct mu_lane *lane);
 
 #endif

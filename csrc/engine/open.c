@@ -10,9 +10,10 @@
 
 #include "adopt.h"
 #include "drain.h"
+#include "drain_thread.h"
+#include "fork.h"
 #include "heartbeat.h"
 #include "placement.h"
-#include "recorder.h"
 
 /* Node ids of an attempt begin at a multiple of 2^40; after 2^13 attempts they begin again, so that
  * they fit into a double. */
@@ -380,11 +381,45 @@ bool mu_recorder_give_up_journal(struct mu_recorder *recorder) {
     return given_up;
 }
 
-void mu_recorder_reopen_in_child(struct mu_recorder *recorder) {
+/* In a forked child whose parent wrote files: opens files of the child's own, once. */
+static void reopen_in_child(struct mu_recorder *recorder) {
     struct mu_output_config config = recorder->config;
     struct mu_open_report report;
     recorder->reopen = false;
     if (mu_recorder_open(recorder, &config, &report, NULL) != MU_OK) {
         atomic_fetch_add(&recorder->troubles.failed_writes, 1);
     }
+}
+
+/* Chunks of ended threads are free again once they are drained. */
+static bool has_retired_chunk(const struct mu_recorder *recorder) {
+    uint32_t count = atomic_load(&mu_journal_header(&recorder->journal)->chunk_count);
+    for (uint32_t i = 0; i < count; i++) {
+        if (atomic_load(&mu_journal_chunk(&recorder->journal, i)->state) == MU_CHUNK_RETIRED) {
+            return true;
+        }
+    }
+    return false;
+}
+
+struct mu_lane *mu_timer_new_lane(struct mu_timer *timer) {
+    struct mu_recorder *recorder = timer->recorder;
+    mu_recorder_check_fork(recorder);
+    if (recorder->reopen) {
+        reopen_in_child(recorder);
+    }
+    pthread_mutex_lock(&recorder->registry_lock);
+    struct mu_lane *lane = recorder->broken ? NULL : mu_lane_new_locked(timer);
+    bool retry = lane == NULL && !recorder->broken && has_retired_chunk(recorder);
+    pthread_mutex_unlock(&recorder->registry_lock);
+    if (retry) {
+        mu_recorder_drain(recorder, 100000000);
+        pthread_mutex_lock(&recorder->registry_lock);
+        lane = mu_lane_new_locked(timer);
+        pthread_mutex_unlock(&recorder->registry_lock);
+    }
+    if (lane == NULL) {
+        atomic_fetch_add(&recorder->troubles.dropped_lanes, 1);
+    }
+    return lane;
 }

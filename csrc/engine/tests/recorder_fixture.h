@@ -9,8 +9,11 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "../fork.h"
 #include "../names.h"
+#include "../open.h"
 #include "../recorder.h"
+#include "../timer.h"
 #include "check.h"
 
 /* Of a drain: the drain thread may hold the lock, and be kept from running, for long. */

@@ -6,7 +6,6 @@
 #include <sys/wait.h>
 
 #include "fake_lookup.h"
-#include "marks.h"
 #include "recorder_fixture.h"
 
 static struct mu_cuda_driver driver;
