@@ -3,7 +3,7 @@
 #define MU_RECORDER_STATE_H
 
 #include "fork.h"
-#include "open.h"
+#include "open_profile.h"
 #include "recorder.h"
 #include "state.h"
 #include "timer.h"

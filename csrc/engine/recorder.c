@@ -7,7 +7,7 @@
 #include "drain.h"
 #include "drain_thread.h"
 #include "fork.h"
-#include "lanes.h"
+#include "thread_buffers.h"
 #include "timer.h"
 
 static const int64_t first_calibration_ns = 200000;

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "fork.h"
-#include "lanes.h"
+#include "thread_buffers.h"
 
 static void free_by_path(struct mu_aggregate ***aggregates) {
     for (int path = 0; *aggregates != NULL && path < MU_PATHS_MAX; path++) {

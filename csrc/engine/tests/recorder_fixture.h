@@ -11,7 +11,7 @@
 
 #include "../fork.h"
 #include "../names.h"
-#include "../open.h"
+#include "../open_profile.h"
 #include "../recorder.h"
 #include "../timer.h"
 #include "check.h"

@@ -1,4 +1,4 @@
-#include "lane.h"
+#include "thread_buffer.h"
 
 #include <stdlib.h>
 #include <string.h>

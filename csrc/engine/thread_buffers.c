@@ -1,4 +1,4 @@
-#include "lanes.h"
+#include "thread_buffers.h"
 
 #include <stdlib.h>
 #include <string.h>

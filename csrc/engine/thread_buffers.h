@@ -8,8 +8,8 @@
 
 #include <stdint.h>
 
-#include "lane.h"
 #include "state.h"
+#include "thread_buffer.h"
 
 enum { MU_WIPED_PAGE_BYTES = 4096 };
 

@@ -1,4 +1,4 @@
-#include "open.h"
+#include "open_profile.h"
 
 #include <fcntl.h>
 #include <stdio.h>

@@ -11,8 +11,8 @@
 #include <stdint.h>
 
 #include "error.h"
-#include "lanes.h"
 #include "state.h"
+#include "thread_buffers.h"
 
 /* Where rows go from now on; see output.h. What is recorded and not yet written moves along.
  * Nobody may record meanwhile. On failure the recorder goes on as before. */
