@@ -186,14 +186,14 @@ static int wants_gpu(struct mu_py_marks *marks, const struct mu_py_name *name) {
     return choice->gpu;
 }
 
-int mu_py_marks_start(struct mu_py_marks *marks, struct mu_lane *lane,
+int mu_py_marks_start(struct mu_py_marks *marks, struct mu_thread_buffer *buffer,
                       const struct mu_py_name *name, const struct mu_py_look *look) {
     int gpu = wants_gpu(marks, name);
     if (gpu < 0) {
         return -1;
     }
     struct mu_marks engine = {.range = range_of(marks, name, look), .gpu = gpu > 0};
-    mu_lane_start_marked(lane, name->bytes, (size_t)name->length, name->hash, &engine);
+    mu_thread_buffer_start_marked(buffer, name->bytes, (size_t)name->length, name->hash, &engine);
     return 0;
 }
 

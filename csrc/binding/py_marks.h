@@ -31,8 +31,9 @@ void mu_py_marks_clear(struct mu_py_marks *marks);
 /* Checks color and domain_name, either of which may be NULL. The domain is borrowed. */
 int mu_py_look_of(PyObject *color, PyObject *domain, struct mu_py_look *look);
 
-/* mu_lane_start with what the marks say of the name; `look` NULL: blue, in the default domain. */
-int mu_py_marks_start(struct mu_py_marks *marks, struct mu_lane *lane,
+/* mu_thread_buffer_start with what the marks say of the name; `look` NULL: blue, in the default
+ * domain. */
+int mu_py_marks_start(struct mu_py_marks *marks, struct mu_thread_buffer *buffer,
                       const struct mu_py_name *name, const struct mu_py_look *look);
 
 /* Makes the range known to the tool ahead of its first use. */

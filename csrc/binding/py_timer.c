@@ -79,12 +79,12 @@ int mu_py_timer_start(struct mu_py_timer *self, const struct mu_py_name *name,
     if (__builtin_expect(self->timer.recorder == NULL, 0)) {
         return not_initialised();
     }
-    struct mu_lane *lane = mu_py_lane(&self->timer);
+    struct mu_thread_buffer *buffer = mu_py_thread_buffer(&self->timer);
     if (__builtin_expect(self->marks.any, 0)) {
-        return lane == NULL ? 0 : mu_py_marks_start(&self->marks, lane, name, look);
+        return buffer == NULL ? 0 : mu_py_marks_start(&self->marks, buffer, name, look);
     }
-    if (__builtin_expect(lane != NULL, 1)) {
-        mu_lane_start(lane, name->bytes, (size_t)name->length, name->hash);
+    if (__builtin_expect(buffer != NULL, 1)) {
+        mu_thread_buffer_start(buffer, name->bytes, (size_t)name->length, name->hash);
     }
     return 0;
 }
@@ -93,11 +93,12 @@ int mu_py_timer_stop(struct mu_py_timer *self, const struct mu_py_name *name) {
     if (__builtin_expect(self->timer.recorder == NULL, 0)) {
         return not_initialised();
     }
-    struct mu_lane *lane = mu_py_lane(&self->timer);
-    if (__builtin_expect(lane == NULL, 0)) {
+    struct mu_thread_buffer *buffer = mu_py_thread_buffer(&self->timer);
+    if (__builtin_expect(buffer == NULL, 0)) {
         return 0;
     }
-    enum mu_stop_result result = mu_lane_stop(lane, name->bytes, (size_t)name->length, name->hash);
+    enum mu_stop_result result =
+        mu_thread_buffer_stop(buffer, name->bytes, (size_t)name->length, name->hash);
     if (__builtin_expect(result == MU_STOP_OK, 1)) {
         return 0;
     }
@@ -233,8 +234,8 @@ static PyObject *timer_set_step(PyObject *object, PyObject *const *args, Py_ssiz
     atomic_store_explicit(&self->timer.step, step, memory_order_relaxed);
     /* Events that name no step belong to the one that any timer set last. */
     atomic_store_explicit(&self->state->event_timer->step, step, memory_order_relaxed);
-    struct mu_lane *lane = mu_py_lane(&self->timer);
-    uint32_t closed = lane == NULL ? 0 : mu_lane_set_step(lane);
+    struct mu_thread_buffer *buffer = mu_py_thread_buffer(&self->timer);
+    uint32_t closed = buffer == NULL ? 0 : mu_thread_buffer_set_step(buffer);
     if (closed > 0) {
         self->closed_stages += closed;
         mu_py_warn(self->state, "stage_left_open",
@@ -483,8 +484,9 @@ static PyObject *get_current_step(PyObject *object, void *Py_UNUSED(closure)) {
 
 static PyObject *get_depth(PyObject *object, void *Py_UNUSED(closure)) {
     struct mu_py_timer *self = (struct mu_py_timer *)object;
-    struct mu_lane *lane = self->timer.recorder == NULL ? NULL : mu_py_lane(&self->timer);
-    return PyLong_FromUnsignedLong(lane == NULL ? 0 : lane->depth);
+    struct mu_thread_buffer *buffer =
+        self->timer.recorder == NULL ? NULL : mu_py_thread_buffer(&self->timer);
+    return PyLong_FromUnsignedLong(buffer == NULL ? 0 : buffer->depth);
 }
 
 static PyObject *get_unmatched_stops(PyObject *object, void *Py_UNUSED(closure)) {

@@ -37,7 +37,7 @@ struct mu_state {
     PyObject *key_microbatch;                      /* owned: "microbatch_index" */
     PyTypeObject *forward_passes_type;             /* owned */
     struct mu_recorder *recorder;                  /* owned; NULL before the first use */
-    struct mu_timer *event_timer; /* owned: its lanes carry the events of log_event */
+    struct mu_timer *event_timer; /* owned: its thread buffers carry the events of log_event */
     uint32_t reported_troubles;   /* bits of the kinds that were warned of */
     uint32_t reported_cuda;       /* the same for GPU times */
     struct mu_nvtx *nvtx;         /* owned; NULL while no tool listens */

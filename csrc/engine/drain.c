@@ -8,7 +8,7 @@
 #include "event.h"
 #include "state.h"
 
-/* Slots of a lane that one write takes at most; bounds the memory of a drain. */
+/* Slots of a thread buffer that one write takes at most; bounds the memory of a drain. */
 enum { SLOTS_A_ROUND = 2048 };
 
 /* The system's clock was set when real time leaves monotonic time by more than this; slewing by
@@ -58,7 +58,7 @@ static uint32_t chunk_count(const struct mu_recorder *recorder) {
 }
 
 static void describe_track(const struct mu_strings *strings, const struct mu_chunk_header *chunk,
-                           struct mu_lane_view *view) {
+                           struct mu_buffer_view *view) {
     size_t length = 0;
     uint32_t tag = atomic_load_explicit(&chunk->tag, memory_order_relaxed);
     const char *text = mu_strings_get(strings, tag, &length);
@@ -67,7 +67,7 @@ static void describe_track(const struct mu_strings *strings, const struct mu_chu
                           text, text == NULL ? 0 : length);
 }
 
-static void copy_open(struct mu_chunk_header *chunk, struct mu_lane_view *view) {
+static void copy_open(struct mu_chunk_header *chunk, struct mu_buffer_view *view) {
     uint32_t depth = atomic_load_explicit(&chunk->depth, memory_order_acquire);
     for (int i = 0; i < MU_OPEN_MAX; i++) {
         view->open[i].node = 0;
@@ -80,7 +80,7 @@ static void copy_open(struct mu_chunk_header *chunk, struct mu_lane_view *view) 
 }
 
 /* The end of the last whole record at or before `limit`. */
-static uint64_t record_boundary(const struct mu_lane_view *view, uint64_t head, uint64_t limit) {
+static uint64_t record_boundary(const struct mu_buffer_view *view, uint64_t head, uint64_t limit) {
     if (head <= limit) {
         return head;
     }
@@ -94,17 +94,17 @@ static uint64_t record_boundary(const struct mu_lane_view *view, uint64_t head, 
     }
 }
 
-static void look_at_lane(struct mu_recorder *recorder, const struct mu_strings *strings,
-                         uint32_t index) {
+static void view_chunk(struct mu_recorder *recorder, const struct mu_strings *strings,
+                       uint32_t index) {
     struct mu_chunk_header *chunk = mu_journal_chunk(&recorder->journal, index);
-    struct mu_lane_view *view = &recorder->drain->views[index];
+    struct mu_buffer_view *view = &recorder->drain->views[index];
     view->changed = false;
     view->ring = mu_chunk_ring(chunk);
     uint64_t head = atomic_load_explicit(&chunk->head, memory_order_acquire);
     view->to = record_boundary(view, head, view->from + SLOTS_A_ROUND);
     copy_open(chunk, view);
     uint64_t later = atomic_load_explicit(&chunk->head, memory_order_acquire);
-    mu_lane_view_cut_open(view, later);
+    mu_buffer_view_cut_open(view, later);
     describe_track(strings, chunk, view);
 }
 
@@ -115,9 +115,9 @@ void mu_drain_take_anchor_lock_held(struct mu_recorder *recorder) {
     mu_journal_publish_anchors(&recorder->journal, &recorder->timeline);
 }
 
-static void commit_lane(struct mu_recorder *recorder, uint32_t index) {
+static void commit_chunk(struct mu_recorder *recorder, uint32_t index) {
     struct mu_chunk_header *chunk = mu_journal_chunk(&recorder->journal, index);
-    const struct mu_lane_view *view = &recorder->drain->views[index];
+    const struct mu_buffer_view *view = &recorder->drain->views[index];
     uint64_t first = atomic_load_explicit(&chunk->commits[0].epoch, memory_order_relaxed);
     uint64_t second = atomic_load_explicit(&chunk->commits[1].epoch, memory_order_relaxed);
     struct mu_chunk_commit *commit = &chunk->commits[first <= second ? 0 : 1];
@@ -145,7 +145,7 @@ void mu_drain_commit_lock_held(struct mu_recorder *recorder) {
 
 static void free_slots(struct mu_recorder *recorder, uint32_t index) {
     struct mu_chunk_header *chunk = mu_journal_chunk(&recorder->journal, index);
-    struct mu_lane_view *view = &recorder->drain->views[index];
+    struct mu_buffer_view *view = &recorder->drain->views[index];
     view->from = view->to;
     uint64_t tail = view->held_count == 0 ? view->to : view->held[0].position;
     atomic_store_explicit(&chunk->tail, tail, memory_order_release);
@@ -228,7 +228,7 @@ static void name_thread(struct mu_recorder *recorder, const struct mu_strings *s
     size_t used = strlen(metadata);
     used += mu_metadata_encode(metadata + used, name, length);
     metadata[used] = '\0';
-    const struct mu_lane_view *view = &recorder->drain->views[index];
+    const struct mu_buffer_view *view = &recorder->drain->views[index];
     write_fact(recorder, view->track, view->track_length, "my_utils.thread", metadata);
     recorder->drain->named_threads[index] = string;
 }
@@ -250,7 +250,7 @@ static void rotate_if_full(struct mu_recorder *recorder) {
     mu_drain_commit_lock_held(recorder);
 }
 
-/* Rows of records whose lanes could not keep up. */
+/* Rows of records whose thread buffers could not keep up. */
 static void report_drops(struct mu_recorder *recorder) {
     uint64_t dropped =
         atomic_load_explicit(&recorder->troubles.dropped_records, memory_order_relaxed);
@@ -278,7 +278,8 @@ static void follow_clock_step(struct mu_recorder *recorder) {
     mu_drain_write_fact(recorder, "my_utils.clock_step", metadata);
 }
 
-/* One round: at most SLOTS_A_ROUND slots of each lane. Returns whether a lane has more. */
+/* One round: at most SLOTS_A_ROUND slots of each thread buffer. Returns whether a thread buffer has
+ * more. */
 static bool drain_round(struct mu_recorder *recorder) {
     struct mu_drain *drain = recorder->drain;
     uint32_t count = chunk_count(recorder);
@@ -296,7 +297,7 @@ static bool drain_round(struct mu_recorder *recorder) {
                                      .gpu = pool == NULL ? NULL : &gpu};
     bool more = false;
     for (uint32_t i = 0; i < count; i++) {
-        look_at_lane(recorder, &strings, i);
+        view_chunk(recorder, &strings, i);
         name_thread(recorder, &strings, i);
         more = more || drain->views[i].to - drain->views[i].from >= SLOTS_A_ROUND / 2;
     }
@@ -308,7 +309,7 @@ static bool drain_round(struct mu_recorder *recorder) {
     }
     for (uint32_t i = 0; i < count; i++) {
         if (drain->views[i].changed || drain->views[i].to != drain->views[i].from) {
-            commit_lane(recorder, i);
+            commit_chunk(recorder, i);
         }
     }
     mu_drain_flush_lock_held(recorder);

@@ -1,6 +1,6 @@
 /* The drain: complete records become rows, rows go to the output, and a commit says so.
  *
- * Order of a drain, so that a kill at any moment loses nothing and doubles nothing: the lanes'
+ * Order of a drain, so that a kill at any moment loses nothing and doubles nothing: the chunks'
  * commits of the coming epoch, the rows in one write, the commit of the epoch, and only then the
  * ring's slots are free again. Whoever drains holds recorder->drain_lock.
  */
@@ -19,10 +19,10 @@ struct mu_recorder;
 struct mu_drain {
     struct mu_rows rows;
     struct mu_csv_writer writer;
-    struct mu_lane_view views[MU_CHUNKS_MAX]; /* by chunk; `from`, `started`, `held` live on */
-    bool settle;                              /* no row is held back for its GPU times */
-    char process_row[1024];                   /* metadata of the my_utils.process row */
-    uint32_t named_threads[MU_CHUNKS_MAX];    /* thread name (string) that the CSV has, by chunk */
+    struct mu_buffer_view views[MU_CHUNKS_MAX]; /* by chunk; `from`, `started`, `held` live on */
+    bool settle;                                /* no row is held back for its GPU times */
+    char process_row[1024];                     /* metadata of the my_utils.process row */
+    uint32_t named_threads[MU_CHUNKS_MAX]; /* thread name (string) that the CSV has, by chunk */
 };
 
 int mu_drain_create(struct mu_drain **out, struct mu_error *err);

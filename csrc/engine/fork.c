@@ -56,7 +56,7 @@ static void forget_parent(struct mu_recorder *recorder) {
             recorder->timers[i]->retired = recorder->timers[i]->gpu = NULL;
         }
     }
-    recorder->lanes = NULL;
+    recorder->buffers = NULL;
     recorder->threads = NULL;
     recorder->drain = NULL;
     recorder->in_background = false;

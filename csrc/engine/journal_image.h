@@ -16,8 +16,9 @@ mu_journal_image_chunk(const struct mu_journal_image *image, uint32_t index) {
                                                           (size_t)index * MU_CHUNK_BYTES);
 }
 
-/* The state of the lane's output that belongs to the image's commit, NULL before the first. */
-const struct mu_chunk_commit *mu_journal_lane_commit(const struct mu_journal_image *image,
-                                                     const struct mu_chunk_header *chunk);
+/* The state of the thread buffer's output that belongs to the image's commit, NULL before the
+ * first. */
+const struct mu_chunk_commit *mu_journal_chunk_commit(const struct mu_journal_image *image,
+                                                      const struct mu_chunk_header *chunk);
 
 #endif

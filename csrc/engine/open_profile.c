@@ -202,8 +202,9 @@ static void choose_attempt(struct mu_recorder *recorder, const struct mu_adopted
     uint64_t base = ((uint64_t)(last % ATTEMPTS_APART) << ATTEMPT_SHIFT) + 1;
     if (base > atomic_load(&recorder->node_next)) {
         atomic_store(&recorder->node_next, base);
-        for (struct mu_lane *lane = recorder->lanes; lane != NULL; lane = lane->next) {
-            lane->node_next = lane->node_end = 0;
+        for (struct mu_thread_buffer *buffer = recorder->buffers; buffer != NULL;
+             buffer = buffer->next) {
+            buffer->node_next = buffer->node_end = 0;
         }
     }
 }
@@ -374,7 +375,7 @@ bool mu_recorder_give_up_journal(struct mu_recorder *recorder) {
     bool given_up = recorder->journal.fd >= 0 && chunks < MU_CHUNKS_MAX &&
                     leave_journal(recorder, NULL) == MU_OK;
     if (given_up) {
-        atomic_fetch_sub(&recorder->troubles.dropped_lanes, 1);
+        atomic_fetch_sub(&recorder->troubles.dropped_buffers, 1);
         atomic_store(&recorder->troubles.lost_journal, 1);
     }
     pthread_mutex_unlock(&recorder->drain_lock);
@@ -402,24 +403,24 @@ static bool has_retired_chunk(const struct mu_recorder *recorder) {
     return false;
 }
 
-struct mu_lane *mu_timer_new_lane(struct mu_timer *timer) {
+struct mu_thread_buffer *mu_timer_new_thread_buffer(struct mu_timer *timer) {
     struct mu_recorder *recorder = timer->recorder;
     mu_recorder_check_fork(recorder);
     if (recorder->reopen) {
         reopen_in_child(recorder);
     }
     pthread_mutex_lock(&recorder->registry_lock);
-    struct mu_lane *lane = recorder->broken ? NULL : mu_lane_new_locked(timer);
-    bool retry = lane == NULL && !recorder->broken && has_retired_chunk(recorder);
+    struct mu_thread_buffer *buffer = recorder->broken ? NULL : mu_thread_buffer_new_locked(timer);
+    bool retry = buffer == NULL && !recorder->broken && has_retired_chunk(recorder);
     pthread_mutex_unlock(&recorder->registry_lock);
     if (retry) {
         mu_recorder_drain(recorder, 100000000);
         pthread_mutex_lock(&recorder->registry_lock);
-        lane = mu_lane_new_locked(timer);
+        buffer = mu_thread_buffer_new_locked(timer);
         pthread_mutex_unlock(&recorder->registry_lock);
     }
-    if (lane == NULL) {
-        atomic_fetch_add(&recorder->troubles.dropped_lanes, 1);
+    if (buffer == NULL) {
+        atomic_fetch_add(&recorder->troubles.dropped_buffers, 1);
     }
-    return lane;
+    return buffer;
 }

@@ -3,8 +3,8 @@
  * Functions are thread-safe unless they say "nobody may record meanwhile"; the binding sees to
  * that by keeping the GIL.
  */
-#ifndef MU_OPEN_H
-#define MU_OPEN_H
+#ifndef MU_OPEN_PROFILE_H
+#define MU_OPEN_PROFILE_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -22,9 +22,9 @@ int mu_recorder_open(struct mu_recorder *recorder, const struct mu_output_config
 /* Writes everything out and goes back to memory. Nobody may record meanwhile. */
 int mu_recorder_close(struct mu_recorder *recorder, struct mu_error *err);
 
-/* After mu_timer_new_lane returned NULL: when that was for want of room in the journal's file
- * system, moves the journal to memory, and true says that another attempt is worth while. Nobody
- * may record meanwhile. */
+/* After mu_timer_new_thread_buffer returned NULL: when that was for want of room in the journal's
+ * file system, moves the journal to memory, and true says that another attempt is worth while.
+ * Nobody may record meanwhile. */
 bool mu_recorder_give_up_journal(struct mu_recorder *recorder);
 
 /* Turns complete records into rows and writes them. `wait_ns` bounds the wait for a drain that is
@@ -39,20 +39,20 @@ int mu_recorder_copy_memory(struct mu_recorder *recorder, int64_t wait_ns, char 
 /* Drains, then shifts all later timestamps. */
 void mu_recorder_set_time_offset(struct mu_recorder *recorder, int64_t offset_ns);
 
-/* Makes the calling thread's lane of the timer, in a forked child after files of its own. NULL when
- * there is no room for one (counted). */
-struct mu_lane *mu_timer_new_lane(struct mu_timer *timer);
+/* Makes the calling thread's buffer of the timer, in a forked child after files of its own. NULL
+ * when there is no room for one (counted). */
+struct mu_thread_buffer *mu_timer_new_thread_buffer(struct mu_timer *timer);
 
-/* The calling thread's lane of the timer. */
-static inline struct mu_lane *mu_timer_lane(struct mu_timer *timer) {
+/* The calling thread's buffer of the timer. */
+static inline struct mu_thread_buffer *mu_timer_thread_buffer(struct mu_timer *timer) {
     struct mu_thread *thread = mu_this_thread;
     if (__builtin_expect(thread != NULL && thread->recorder == timer->recorder, 1)) {
-        struct mu_lane *lane = thread->lanes[timer->index];
-        if (__builtin_expect(lane != NULL, 1)) {
-            return lane;
+        struct mu_thread_buffer *buffer = thread->buffers[timer->index];
+        if (__builtin_expect(buffer != NULL, 1)) {
+            return buffer;
         }
     }
-    return mu_timer_new_lane(timer);
+    return mu_timer_new_thread_buffer(timer);
 }
 
 #endif

@@ -55,12 +55,12 @@ int mu_recorder_create(struct mu_recorder **out, struct mu_error *err) {
     return MU_OK;
 }
 
-static void free_lanes(struct mu_recorder *recorder) {
-    while (recorder->lanes != NULL) {
-        struct mu_lane *lane = recorder->lanes;
-        recorder->lanes = lane->next;
-        mu_lane_free(lane);
-        free(lane);
+static void free_buffers(struct mu_recorder *recorder) {
+    while (recorder->buffers != NULL) {
+        struct mu_thread_buffer *buffer = recorder->buffers;
+        recorder->buffers = buffer->next;
+        mu_thread_buffer_free(buffer);
+        free(buffer);
     }
 }
 
@@ -79,7 +79,7 @@ void mu_recorder_destroy(struct mu_recorder *recorder) {
         munmap(thread, MU_WIPED_PAGE_BYTES);
     }
     mu_this_thread = NULL;
-    free_lanes(recorder);
+    free_buffers(recorder);
     mu_cuda_pool_free(recorder->gpu);
     mu_drain_free(recorder->drain);
     mu_output_free(&recorder->output);

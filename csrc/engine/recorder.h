@@ -1,7 +1,7 @@
-/* The recorder of a process: it owns the journal, the lanes of all threads, the names, and the
+/* The recorder of a process: it owns the journal, the buffers of all threads, the names, and the
  * output to which the drain writes.
  *
- * Threads reach their lane through one thread-local pointer. The memory behind it is wiped in a
+ * Threads reach their buffers through one thread-local pointer. The memory behind it is wiped in a
  * forked child (MADV_WIPEONFORK), which is how a child notices that it is one: it drops what it
  * inherited and starts with a recorder of its own, in memory until it is told where to write.
  *
@@ -15,7 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "cuda_pool.h"
+#include "cuda_timing.h"
 #include "error.h"
 #include "state.h"
 

@@ -21,14 +21,14 @@
 struct mu_aggregate;
 struct mu_cuda_pool;
 struct mu_drain;
-struct mu_lane;
+struct mu_thread_buffer;
 struct mu_thread;
 
 enum { MU_TIMERS_MAX = 480, MU_TAG_BYTES_MAX = 64 };
 
 struct mu_timer {
     struct mu_recorder *recorder; /* borrowed */
-    uint32_t index;               /* in mu_thread.lanes */
+    uint32_t index;               /* in mu_thread.buffers */
     uint32_t generation;          /* tells it from timers that had the index before */
     _Atomic int64_t step;
     char tag[MU_TAG_BYTES_MAX];
@@ -40,7 +40,7 @@ struct mu_timer {
 /* Counts of what went wrong; each kind is reported once by the binding. */
 struct mu_troubles {
     _Atomic uint64_t dropped_records; /* a ring was full */
-    _Atomic uint64_t dropped_lanes;   /* starts on threads that got no lane */
+    _Atomic uint64_t dropped_buffers; /* starts on threads that got no thread buffer */
     _Atomic uint64_t failed_writes;
     _Atomic uint64_t lost_rows;  /* rows of failed writes and of a full memory output */
     _Atomic uint64_t full_names; /* starts whose name found no room in the table */
@@ -99,9 +99,9 @@ struct mu_recorder {
 
     struct mu_control control; /* requests from outside */
 
-    pthread_mutex_t registry_lock; /* names, lanes, chunks, timers */
+    pthread_mutex_t registry_lock; /* names, thread buffers, chunks, timers */
     struct mu_thread *threads;
-    struct mu_lane *lanes;
+    struct mu_thread_buffer *buffers;
     struct mu_timer *timers[MU_TIMERS_MAX];
     uint32_t timers_made;
     _Atomic(struct mu_cuda_pool *) gpu; /* owned; NULL: no GPU times */
@@ -111,9 +111,9 @@ struct mu_recorder {
     struct mu_drain *drain;         /* owned scratch memory */
     struct mu_output_config config; /* of the last mu_recorder_open */
     struct mu_open_report opened;   /* what that found */
-    bool reopen;                    /* in a forked child: open files when the first lane is made */
-    bool in_background;             /* the output may block: only the drain thread writes */
-    bool broken;                    /* a forked child that found no memory: nothing is recorded */
+    bool reopen;        /* in a forked child: open files when the first thread buffer is made */
+    bool in_background; /* the output may block: only the drain thread writes */
+    bool broken;        /* a forked child that found no memory: nothing is recorded */
 
     /* Borrowed functions of the files above, for those below. Set by mu_recorder_create. */
     void (*call_drain)(struct mu_recorder *recorder); /* mu_drain_thread_call */

@@ -19,36 +19,36 @@ static inline bool unlikely(bool condition) {
     return __builtin_expect(condition, 0);
 }
 
-SELDOM void cancel_span(struct mu_lane *lane, struct mu_frame *frame) {
-    mu_cuda_span_cancel(lane->recorder->gpu, frame->span);
+SELDOM void cancel_span(struct mu_thread_buffer *buffer, struct mu_frame *frame) {
+    mu_cuda_span_cancel(buffer->recorder->gpu, frame->span);
     frame->span = 0;
 }
 
-int mu_lane_init(struct mu_lane *lane) {
-    lane->frames = calloc(FRAMES_AT_FIRST, sizeof(*lane->frames));
-    lane->aggregates = calloc(MU_PATHS_MAX, sizeof(*lane->aggregates));
-    if (lane->frames == NULL || lane->aggregates == NULL) {
-        mu_lane_free(lane);
+int mu_thread_buffer_init(struct mu_thread_buffer *buffer) {
+    buffer->frames = calloc(FRAMES_AT_FIRST, sizeof(*buffer->frames));
+    buffer->aggregates = calloc(MU_PATHS_MAX, sizeof(*buffer->aggregates));
+    if (buffer->frames == NULL || buffer->aggregates == NULL) {
+        mu_thread_buffer_free(buffer);
         return MU_ERR_NO_MEMORY;
     }
-    lane->frames_allocated = FRAMES_AT_FIRST;
-    lane->step_depth = -1;
+    buffer->frames_allocated = FRAMES_AT_FIRST;
+    buffer->step_depth = -1;
     return MU_OK;
 }
 
-void mu_lane_free(struct mu_lane *lane) {
-    for (uint32_t i = 0; lane->frames != NULL && i < lane->depth; i++) {
-        free(lane->frames[i].owned_name);
-        cancel_span(lane, &lane->frames[i]);
+void mu_thread_buffer_free(struct mu_thread_buffer *buffer) {
+    for (uint32_t i = 0; buffer->frames != NULL && i < buffer->depth; i++) {
+        free(buffer->frames[i].owned_name);
+        cancel_span(buffer, &buffer->frames[i]);
     }
-    free(lane->frames);
-    for (int path = 0; lane->aggregates != NULL && path < MU_PATHS_MAX; path++) {
-        free(lane->aggregates[path]);
+    free(buffer->frames);
+    for (int path = 0; buffer->aggregates != NULL && path < MU_PATHS_MAX; path++) {
+        free(buffer->aggregates[path]);
     }
-    free(lane->aggregates);
-    lane->frames = NULL;
-    lane->aggregates = NULL;
-    lane->depth = 0;
+    free(buffer->aggregates);
+    buffer->frames = NULL;
+    buffer->aggregates = NULL;
+    buffer->depth = 0;
 }
 
 static inline uint64_t load8(const char *bytes) {
@@ -72,25 +72,25 @@ static inline bool same_text(const char *a, const char *b, size_t length) {
     return memcmp(a, b, length) == 0;
 }
 
-static struct mu_aggregate *lane_aggregate(struct mu_lane *lane, uint16_t path) {
-    if (lane->aggregates[path] == NULL) {
+static struct mu_aggregate *aggregate_of(struct mu_thread_buffer *buffer, uint16_t path) {
+    if (buffer->aggregates[path] == NULL) {
         struct mu_aggregate *aggregate = malloc(sizeof(*aggregate));
         if (aggregate != NULL) {
             mu_aggregate_init(aggregate);
         }
-        lane->aggregates[path] = aggregate;
+        buffer->aggregates[path] = aggregate;
     }
-    return lane->aggregates[path];
+    return buffer->aggregates[path];
 }
 
-SELDOM void resolve(struct mu_lane *lane, uint16_t parent_path, const char *name, size_t length,
-                    uint64_t hash, struct mu_stage *stage) {
-    struct mu_recorder *recorder = lane->recorder;
+SELDOM void resolve(struct mu_thread_buffer *buffer, uint16_t parent_path, const char *name,
+                    size_t length, uint64_t hash, struct mu_stage *stage) {
+    struct mu_recorder *recorder = buffer->recorder;
     pthread_mutex_lock(&recorder->registry_lock);
     memset(stage, 0, sizeof(*stage));
     stage->name_id = mu_names_intern(&recorder->names, name, length, hash);
     stage->path = mu_names_path(&recorder->names, parent_path, stage->name_id);
-    stage->aggregate = lane_aggregate(lane, stage->path);
+    stage->aggregate = aggregate_of(buffer, stage->path);
     if (stage->name_id != MU_NAME_NONE) {
         size_t known;
         stage->name = mu_journal_string(&recorder->journal, stage->name_id, &known);
@@ -103,34 +103,35 @@ SELDOM void resolve(struct mu_lane *lane, uint16_t parent_path, const char *name
     pthread_mutex_unlock(&recorder->registry_lock);
 }
 
-static inline const struct mu_stage *find_stage(struct mu_lane *lane, uint16_t parent_path,
-                                                const char *name, size_t length, uint64_t hash) {
-    struct mu_stage *stage = &lane->cache[(hash ^ (parent_path * 0x9E37u)) % MU_LANE_CACHE];
+static inline const struct mu_stage *find_stage(struct mu_thread_buffer *buffer,
+                                                uint16_t parent_path, const char *name,
+                                                size_t length, uint64_t hash) {
+    struct mu_stage *stage = &buffer->cache[(hash ^ (parent_path * 0x9E37u)) % MU_STAGE_CACHE];
     if (unlikely(stage->hash != hash || stage->parent_path != parent_path ||
                  stage->length != length || stage->name == NULL ||
                  !same_text(stage->name, name, length))) {
-        resolve(lane, parent_path, name, length, hash, stage);
+        resolve(buffer, parent_path, name, length, hash, stage);
     }
     return stage;
 }
 
-static bool grow_frames(struct mu_lane *lane) {
-    if (lane->depth >= MU_LANE_DEPTH_MAX) {
+static bool grow_frames(struct mu_thread_buffer *buffer) {
+    if (buffer->depth >= MU_STAGE_DEPTH_MAX) {
         return false;
     }
-    uint32_t wanted = lane->frames_allocated * 2;
-    struct mu_frame *frames = realloc(lane->frames, wanted * sizeof(*frames));
+    uint32_t wanted = buffer->frames_allocated * 2;
+    struct mu_frame *frames = realloc(buffer->frames, wanted * sizeof(*frames));
     if (frames == NULL) {
         return false;
     }
-    lane->frames = frames;
-    lane->frames_allocated = wanted;
+    buffer->frames = frames;
+    buffer->frames_allocated = wanted;
     return true;
 }
 
-static inline void publish_open(struct mu_lane *lane, uint32_t depth, const struct mu_frame *frame,
-                                uint64_t parent) {
-    struct mu_open_stage *open = &lane->chunk->open[depth];
+static inline void publish_open(struct mu_thread_buffer *buffer, uint32_t depth,
+                                const struct mu_frame *frame, uint64_t parent) {
+    struct mu_open_stage *open = &buffer->chunk->open[depth];
     /* Release on each field: a reader that sees one of them sees the 0 as well. */
     atomic_store_explicit(&open->node, 0, memory_order_relaxed);
     atomic_store_explicit(&open->parent, parent, memory_order_release);
@@ -140,9 +141,9 @@ static inline void publish_open(struct mu_lane *lane, uint32_t depth, const stru
     atomic_store_explicit(&open->node, frame->node, memory_order_release);
 }
 
-static inline void set_depth(struct mu_lane *lane, uint32_t depth) {
-    lane->depth = depth;
-    atomic_store_explicit(&lane->chunk->depth, depth, memory_order_release);
+static inline void set_depth(struct mu_thread_buffer *buffer, uint32_t depth) {
+    buffer->depth = depth;
+    atomic_store_explicit(&buffer->chunk->depth, depth, memory_order_release);
 }
 
 /* A name beyond the table's bound lives in the frame while its stage runs. */
@@ -157,25 +158,26 @@ static void keep_name(struct mu_frame *frame, const char *name, size_t length) {
 }
 
 /* Node ids are taken in blocks, so that threads seldom meet. */
-SELDOM void more_nodes(struct mu_lane *lane) {
-    lane->node_next = atomic_fetch_add_explicit(&lane->recorder->node_next, NODES_PER_BLOCK,
-                                                memory_order_relaxed);
-    lane->node_end = lane->node_next + NODES_PER_BLOCK;
+SELDOM void more_nodes(struct mu_thread_buffer *buffer) {
+    buffer->node_next = atomic_fetch_add_explicit(&buffer->recorder->node_next, NODES_PER_BLOCK,
+                                                  memory_order_relaxed);
+    buffer->node_end = buffer->node_next + NODES_PER_BLOCK;
 }
 
-void mu_lane_start(struct mu_lane *lane, const char *name, size_t length, uint64_t hash) {
+void mu_thread_buffer_start(struct mu_thread_buffer *buffer, const char *name, size_t length,
+                            uint64_t hash) {
     length = mu_name_cut(name, length);
-    uint32_t depth = lane->depth;
-    if (unlikely(depth == lane->frames_allocated && !grow_frames(lane))) {
-        lane->too_deep++;
-        atomic_fetch_add_explicit(&lane->recorder->troubles.too_deep, 1, memory_order_relaxed);
+    uint32_t depth = buffer->depth;
+    if (unlikely(depth == buffer->frames_allocated && !grow_frames(buffer))) {
+        buffer->too_deep++;
+        atomic_fetch_add_explicit(&buffer->recorder->troubles.too_deep, 1, memory_order_relaxed);
         return;
     }
-    struct mu_frame *frame = &lane->frames[depth];
+    struct mu_frame *frame = &buffer->frames[depth];
     uint16_t parent_path = depth == 0 ? MU_PATH_ROOT : frame[-1].path;
-    const struct mu_stage *stage = find_stage(lane, parent_path, name, length, hash);
-    if (unlikely(lane->node_next == lane->node_end)) {
-        more_nodes(lane);
+    const struct mu_stage *stage = find_stage(buffer, parent_path, name, length, hash);
+    if (unlikely(buffer->node_next == buffer->node_end)) {
+        more_nodes(buffer);
     }
     frame->name = stage->name;
     frame->owned_name = NULL;
@@ -184,45 +186,45 @@ void mu_lane_start(struct mu_lane *lane, const char *name, size_t length, uint64
     frame->name_id = stage->name_id;
     frame->path = stage->path;
     frame->aggregate = stage->aggregate;
-    frame->node = lane->node_next++;
+    frame->node = buffer->node_next++;
     frame->span = 0;
     frame->range = NULL;
-    frame->step = atomic_load_explicit(&lane->timer->step, memory_order_relaxed);
+    frame->step = atomic_load_explicit(&buffer->timer->step, memory_order_relaxed);
     if (unlikely(stage->name_id == MU_NAME_NONE)) {
         keep_name(frame, name, length);
     }
-    frame->start = mu_clock_ticks(lane->counter);
+    frame->start = mu_clock_ticks(buffer->counter);
     if (depth < MU_OPEN_MAX) {
-        publish_open(lane, depth, frame, depth == 0 ? 0 : frame[-1].node);
+        publish_open(buffer, depth, frame, depth == 0 ? 0 : frame[-1].node);
     }
-    set_depth(lane, depth + 1);
+    set_depth(buffer, depth + 1);
 }
 
-void mu_lane_start_marked(struct mu_lane *lane, const char *name, size_t length, uint64_t hash,
-                          const struct mu_marks *marks) {
-    struct mu_cuda_pool *pool = lane->recorder->gpu;
-    uint32_t depth = lane->depth;
+void mu_thread_buffer_start_marked(struct mu_thread_buffer *buffer, const char *name, size_t length,
+                                   uint64_t hash, const struct mu_marks *marks) {
+    struct mu_cuda_pool *pool = buffer->recorder->gpu;
+    uint32_t depth = buffer->depth;
     mu_nvtx_push(marks->range);
     uint32_t span = marks->gpu ? mu_cuda_span_begin(pool) : 0;
-    mu_lane_start(lane, name, length, hash);
-    if (lane->depth == depth) { /* too deep to be recorded */
+    mu_thread_buffer_start(buffer, name, length, hash);
+    if (buffer->depth == depth) { /* too deep to be recorded */
         mu_cuda_span_cancel(pool, span);
         mu_nvtx_pop(marks->range);
         return;
     }
-    struct mu_frame *frame = &lane->frames[depth];
+    struct mu_frame *frame = &buffer->frames[depth];
     frame->range = marks->range;
     frame->span = span;
-    mu_cuda_span_label(pool, span, mu_timer_gpu_label(lane->timer, frame->path));
+    mu_cuda_span_label(pool, span, mu_timer_gpu_label(buffer->timer, frame->path));
 }
 
 /* Bytes at a position of the ring, which may run over its end. */
-static void ring_copy(struct mu_lane *lane, uint64_t slot, size_t offset, const char *bytes,
-                      size_t length) {
+static void ring_copy(struct mu_thread_buffer *buffer, uint64_t slot, size_t offset,
+                      const char *bytes, size_t length) {
     if (length == 0) {
         return;
     }
-    uint8_t *ring = (uint8_t *)lane->ring;
+    uint8_t *ring = (uint8_t *)buffer->ring;
     size_t at = ((slot & ring_mask) * MU_SLOT_BYTES + offset) % (MU_RING_SLOTS * MU_SLOT_BYTES);
     size_t first = MU_RING_SLOTS * MU_SLOT_BYTES - at;
     if (first > length) {
@@ -237,63 +239,63 @@ static uint16_t payload_slots(size_t name_length, size_t metadata_length) {
     return (uint16_t)((bytes + MU_SLOT_BYTES - 1) / MU_SLOT_BYTES);
 }
 
-static void write_payload(struct mu_lane *lane, const char *name, size_t name_length,
+static void write_payload(struct mu_thread_buffer *buffer, const char *name, size_t name_length,
                           const char *metadata, size_t metadata_length) {
     struct mu_record_payload payload = {(uint32_t)name_length, (uint32_t)metadata_length};
-    uint64_t slot = lane->head + 1;
-    ring_copy(lane, slot, 0, (const char *)&payload, sizeof(payload));
-    ring_copy(lane, slot, sizeof(payload), name, name_length);
-    ring_copy(lane, slot, sizeof(payload) + name_length, metadata, metadata_length);
+    uint64_t slot = buffer->head + 1;
+    ring_copy(buffer, slot, 0, (const char *)&payload, sizeof(payload));
+    ring_copy(buffer, slot, sizeof(payload), name, name_length);
+    ring_copy(buffer, slot, sizeof(payload) + name_length, metadata, metadata_length);
 }
 
-SELDOM void call_drain(struct mu_lane *lane) {
-    uint64_t tail = atomic_load_explicit(&lane->chunk->tail, memory_order_acquire);
-    if (lane->head - tail < MU_RING_SLOTS / 2) {
-        lane->wake_at = tail + MU_RING_SLOTS / 2;
+SELDOM void call_drain(struct mu_thread_buffer *buffer) {
+    uint64_t tail = atomic_load_explicit(&buffer->chunk->tail, memory_order_acquire);
+    if (buffer->head - tail < MU_RING_SLOTS / 2) {
+        buffer->wake_at = tail + MU_RING_SLOTS / 2;
         return;
     }
-    lane->wake_at = lane->head + MU_RING_SLOTS / 8;
-    lane->recorder->call_drain(lane->recorder);
+    buffer->wake_at = buffer->head + MU_RING_SLOTS / 8;
+    buffer->recorder->call_drain(buffer->recorder);
 }
 
-SELDOM bool make_room(struct mu_lane *lane, uint32_t slots) {
-    uint64_t tail = atomic_load_explicit(&lane->chunk->tail, memory_order_acquire);
-    lane->room_until = tail + MU_RING_SLOTS;
-    if (lane->head + slots <= lane->room_until) {
+SELDOM bool make_room(struct mu_thread_buffer *buffer, uint32_t slots) {
+    uint64_t tail = atomic_load_explicit(&buffer->chunk->tail, memory_order_acquire);
+    buffer->room_until = tail + MU_RING_SLOTS;
+    if (buffer->head + slots <= buffer->room_until) {
         return true;
     }
-    MU_RELAXED_ADD(lane->chunk->dropped, 1);
-    atomic_fetch_add_explicit(&lane->recorder->troubles.dropped_records, 1, memory_order_relaxed);
-    call_drain(lane);
+    MU_RELAXED_ADD(buffer->chunk->dropped, 1);
+    atomic_fetch_add_explicit(&buffer->recorder->troubles.dropped_records, 1, memory_order_relaxed);
+    call_drain(buffer);
     return false;
 }
 
-static inline struct mu_record *reserve(struct mu_lane *lane, uint32_t slots) {
-    if (unlikely(lane->head + slots > lane->room_until) && !make_room(lane, slots)) {
+static inline struct mu_record *reserve(struct mu_thread_buffer *buffer, uint32_t slots) {
+    if (unlikely(buffer->head + slots > buffer->room_until) && !make_room(buffer, slots)) {
         return NULL;
     }
-    return &lane->ring[lane->head & ring_mask];
+    return &buffer->ring[buffer->head & ring_mask];
 }
 
-static inline void publish(struct mu_lane *lane, uint32_t slots) {
-    lane->head += slots;
-    atomic_store_explicit(&lane->chunk->head, lane->head, memory_order_release);
-    if (unlikely(lane->head >= lane->wake_at)) {
-        call_drain(lane);
+static inline void publish(struct mu_thread_buffer *buffer, uint32_t slots) {
+    buffer->head += slots;
+    atomic_store_explicit(&buffer->chunk->head, buffer->head, memory_order_release);
+    if (unlikely(buffer->head >= buffer->wake_at)) {
+        call_drain(buffer);
     }
 }
 
-static inline void record_stage(struct mu_lane *lane, struct mu_frame *frame, uint64_t end,
-                                uint8_t flags) {
-    uint32_t depth = lane->depth - 1;
+static inline void record_stage(struct mu_thread_buffer *buffer, struct mu_frame *frame,
+                                uint64_t end, uint8_t flags) {
+    uint32_t depth = buffer->depth - 1;
     uint16_t slots = 1;
     if (unlikely(frame->name_id == MU_NAME_NONE)) {
         slots += payload_slots(frame->length, 0);
         flags |= MU_RECORD_INLINE_NAME;
     }
-    struct mu_record *record = reserve(lane, slots);
+    struct mu_record *record = reserve(buffer, slots);
     if (unlikely(record == NULL)) {
-        cancel_span(lane, frame);
+        cancel_span(buffer, frame);
         return;
     }
     record->kind = MU_RECORD_STAGE;
@@ -309,31 +311,31 @@ static inline void record_stage(struct mu_lane *lane, struct mu_frame *frame, ui
     record->end = end;
     record->span = frame->span;
     if (unlikely(slots > 1)) {
-        write_payload(lane, frame->name, frame->length, NULL, 0);
+        write_payload(buffer, frame->name, frame->length, NULL, 0);
     }
-    publish(lane, slots);
+    publish(buffer, slots);
 }
 
-SELDOM void end_marks(struct mu_lane *lane, struct mu_frame *frame) {
-    mu_cuda_span_end(lane->recorder->gpu, frame->span);
+SELDOM void end_marks(struct mu_thread_buffer *buffer, struct mu_frame *frame) {
+    mu_cuda_span_end(buffer->recorder->gpu, frame->span);
     mu_nvtx_pop(frame->range);
 }
 
-static inline void close_top(struct mu_lane *lane, uint64_t end, uint8_t flags) {
-    struct mu_frame *frame = &lane->frames[lane->depth - 1];
+static inline void close_top(struct mu_thread_buffer *buffer, uint64_t end, uint8_t flags) {
+    struct mu_frame *frame = &buffer->frames[buffer->depth - 1];
     if (unlikely(frame->span != 0 || frame->range != NULL)) {
-        end_marks(lane, frame);
+        end_marks(buffer, frame);
     }
     if (frame->aggregate != NULL) {
-        uint64_t rate = atomic_load_explicit(lane->rate, memory_order_relaxed);
+        uint64_t rate = atomic_load_explicit(buffer->rate, memory_order_relaxed);
         mu_aggregate_add(frame->aggregate, mu_clock_scale(end - frame->start, rate));
     }
-    record_stage(lane, frame, end, flags);
+    record_stage(buffer, frame, end, flags);
     if (unlikely(frame->owned_name != NULL)) {
         free(frame->owned_name);
         frame->owned_name = NULL;
     }
-    set_depth(lane, lane->depth - 1);
+    set_depth(buffer, buffer->depth - 1);
 }
 
 static inline bool frame_is(const struct mu_frame *frame, const char *name, size_t length,
@@ -341,53 +343,53 @@ static inline bool frame_is(const struct mu_frame *frame, const char *name, size
     return frame->hash == hash && frame->length == length && same_text(frame->name, name, length);
 }
 
-static enum mu_stop_result stop_outer(struct mu_lane *lane, const char *name, size_t length,
-                                      uint64_t hash, uint64_t end) {
-    if (lane->too_deep > 0) {
-        lane->too_deep--;
+static enum mu_stop_result stop_outer(struct mu_thread_buffer *buffer, const char *name,
+                                      size_t length, uint64_t hash, uint64_t end) {
+    if (buffer->too_deep > 0) {
+        buffer->too_deep--;
         return MU_STOP_OK;
     }
-    uint32_t found = lane->depth;
-    while (found > 0 && !frame_is(&lane->frames[found - 1], name, length, hash)) {
+    uint32_t found = buffer->depth;
+    while (found > 0 && !frame_is(&buffer->frames[found - 1], name, length, hash)) {
         found--;
     }
     if (found == 0) {
         return MU_STOP_NOT_OPEN;
     }
-    while (lane->depth > found) {
-        close_top(lane, end, MU_RECORD_CLOSED_ORDER);
+    while (buffer->depth > found) {
+        close_top(buffer, end, MU_RECORD_CLOSED_ORDER);
     }
-    close_top(lane, end, 0);
+    close_top(buffer, end, 0);
     return MU_STOP_CLOSED_INNER;
 }
 
-enum mu_stop_result mu_lane_stop(struct mu_lane *lane, const char *name, size_t length,
-                                 uint64_t hash) {
-    uint64_t end = mu_clock_ticks(lane->counter);
+enum mu_stop_result mu_thread_buffer_stop(struct mu_thread_buffer *buffer, const char *name,
+                                          size_t length, uint64_t hash) {
+    uint64_t end = mu_clock_ticks(buffer->counter);
     length = mu_name_cut(name, length);
-    if (unlikely(lane->depth == 0 || lane->too_deep > 0 ||
-                 !frame_is(&lane->frames[lane->depth - 1], name, length, hash))) {
-        return stop_outer(lane, name, length, hash, end);
+    if (unlikely(buffer->depth == 0 || buffer->too_deep > 0 ||
+                 !frame_is(&buffer->frames[buffer->depth - 1], name, length, hash))) {
+        return stop_outer(buffer, name, length, hash, end);
     }
-    close_top(lane, end, 0);
+    close_top(buffer, end, 0);
     return MU_STOP_OK;
 }
 
-uint32_t mu_lane_set_step(struct mu_lane *lane) {
+uint32_t mu_thread_buffer_set_step(struct mu_thread_buffer *buffer) {
     uint32_t closed = 0;
-    uint64_t end = mu_clock_ticks(lane->counter);
-    while (lane->step_depth >= 0 && lane->depth > (uint32_t)lane->step_depth) {
-        close_top(lane, end, MU_RECORD_CLOSED_STEP);
+    uint64_t end = mu_clock_ticks(buffer->counter);
+    while (buffer->step_depth >= 0 && buffer->depth > (uint32_t)buffer->step_depth) {
+        close_top(buffer, end, MU_RECORD_CLOSED_STEP);
         closed++;
     }
-    lane->step_depth = (int32_t)lane->depth;
-    lane->too_deep = 0;
-    int64_t step = atomic_load_explicit(&lane->timer->step, memory_order_relaxed);
-    atomic_store_explicit(&lane->chunk->step, step, memory_order_relaxed);
+    buffer->step_depth = (int32_t)buffer->depth;
+    buffer->too_deep = 0;
+    int64_t step = atomic_load_explicit(&buffer->timer->step, memory_order_relaxed);
+    atomic_store_explicit(&buffer->chunk->step, step, memory_order_relaxed);
     return closed;
 }
 
-bool mu_lane_event(struct mu_lane *lane, const struct mu_event *event) {
+bool mu_thread_buffer_event(struct mu_thread_buffer *buffer, const struct mu_event *event) {
     size_t name_length = mu_name_cut(event->name, event->name_length);
     size_t metadata_length = event->metadata_length;
     bool whole = metadata_length <= MU_METADATA_BYTES_MAX;
@@ -396,10 +398,11 @@ bool mu_lane_event(struct mu_lane *lane, const struct mu_event *event) {
         while (metadata_length > 0 && ((uint8_t)event->metadata[metadata_length] & 0xC0) == 0x80) {
             metadata_length--;
         }
-        atomic_fetch_add_explicit(&lane->recorder->troubles.cut_metadata, 1, memory_order_relaxed);
+        atomic_fetch_add_explicit(&buffer->recorder->troubles.cut_metadata, 1,
+                                  memory_order_relaxed);
     }
     uint16_t slots = 1 + payload_slots(name_length, metadata_length);
-    struct mu_record *record = reserve(lane, slots);
+    struct mu_record *record = reserve(buffer, slots);
     if (record == NULL) {
         return whole;
     }
@@ -410,10 +413,10 @@ bool mu_lane_event(struct mu_lane *lane, const struct mu_event *event) {
                     (event->has_duration ? MU_RECORD_HAS_DURATION : 0);
     record->slots = slots;
     record->step = event->step;
-    record->start = mu_clock_ticks(lane->counter);
+    record->start = mu_clock_ticks(buffer->counter);
     record->end = event->has_time ? (uint64_t)event->real_ns : record->start;
     record->parent = event->has_duration ? (uint64_t)event->duration_ns : 0;
-    write_payload(lane, event->name, name_length, event->metadata, metadata_length);
-    publish(lane, slots);
+    write_payload(buffer, event->name, name_length, event->metadata, metadata_length);
+    publish(buffer, slots);
     return whole;
 }

@@ -32,49 +32,49 @@ void *mu_map_wiped_page(void) {
 }
 
 /* Figures of a thread that ended stay with its timer. */
-static void keep_aggregates(struct mu_lane *lane) {
-    struct mu_timer *timer = lane->timer;
+static void keep_aggregates(struct mu_thread_buffer *buffer) {
+    struct mu_timer *timer = buffer->timer;
     if (timer->retired == NULL) {
-        timer->retired = lane->aggregates;
-        lane->aggregates = NULL;
+        timer->retired = buffer->aggregates;
+        buffer->aggregates = NULL;
         return;
     }
     for (int path = 0; path < MU_PATHS_MAX; path++) {
-        struct mu_aggregate *from = lane->aggregates[path];
+        struct mu_aggregate *from = buffer->aggregates[path];
         if (from == NULL) {
             continue;
         }
         if (timer->retired[path] == NULL) {
             timer->retired[path] = from;
-            lane->aggregates[path] = NULL;
+            buffer->aggregates[path] = NULL;
         } else {
             mu_aggregate_merge(timer->retired[path], from);
         }
     }
 }
 
-static void unlink_lane(struct mu_recorder *recorder, struct mu_lane *lane) {
-    struct mu_lane **at = &recorder->lanes;
-    while (*at != NULL && *at != lane) {
+static void unlink_buffer(struct mu_recorder *recorder, struct mu_thread_buffer *buffer) {
+    struct mu_thread_buffer **at = &recorder->buffers;
+    while (*at != NULL && *at != buffer) {
         at = &(*at)->next;
     }
-    if (*at == lane) {
-        *at = lane->next;
+    if (*at == buffer) {
+        *at = buffer->next;
     }
 }
 
-void mu_lane_retire_locked(struct mu_recorder *recorder, struct mu_lane *lane) {
-    keep_aggregates(lane);
-    unlink_lane(recorder, lane);
-    atomic_store_explicit(&lane->chunk->state, MU_CHUNK_RETIRED, memory_order_release);
-    mu_lane_free(lane);
-    free(lane);
+void mu_thread_buffer_retire_locked(struct mu_recorder *recorder, struct mu_thread_buffer *buffer) {
+    keep_aggregates(buffer);
+    unlink_buffer(recorder, buffer);
+    atomic_store_explicit(&buffer->chunk->state, MU_CHUNK_RETIRED, memory_order_release);
+    mu_thread_buffer_free(buffer);
+    free(buffer);
 }
 
 static void free_thread_locked(struct mu_recorder *recorder, struct mu_thread *thread) {
     for (int i = 0; i < MU_TIMERS_MAX; i++) {
-        if (thread->lanes[i] != NULL) {
-            mu_lane_retire_locked(recorder, thread->lanes[i]);
+        if (thread->buffers[i] != NULL) {
+            mu_thread_buffer_retire_locked(recorder, thread->buffers[i]);
         }
     }
     struct mu_thread **at = &recorder->threads;
@@ -129,8 +129,9 @@ static struct mu_thread *this_thread_locked(struct mu_recorder *recorder) {
     return thread;
 }
 
-static void describe_chunk(struct mu_recorder *recorder, struct mu_lane *lane, const char *tag) {
-    struct mu_chunk_header *chunk = lane->chunk;
+static void describe_chunk(struct mu_recorder *recorder, struct mu_thread_buffer *buffer,
+                           const char *tag) {
+    struct mu_chunk_header *chunk = buffer->chunk;
     uint32_t tag_string = MU_NAME_NONE;
     size_t length = strlen(tag);
     if (length > 0) {
@@ -143,40 +144,40 @@ static void describe_chunk(struct mu_recorder *recorder, struct mu_lane *lane, c
     atomic_store_explicit(&chunk->step, 0, memory_order_relaxed);
 }
 
-struct mu_lane *mu_lane_new_locked(struct mu_timer *timer) {
+struct mu_thread_buffer *mu_thread_buffer_new_locked(struct mu_timer *timer) {
     struct mu_recorder *recorder = timer->recorder;
     struct mu_thread *thread = this_thread_locked(recorder);
-    struct mu_lane *lane = thread == NULL ? NULL : calloc(1, sizeof(*lane));
-    if (lane == NULL) {
+    struct mu_thread_buffer *buffer = thread == NULL ? NULL : calloc(1, sizeof(*buffer));
+    if (buffer == NULL) {
         return NULL;
     }
-    if (mu_lane_init(lane) != MU_OK ||
-        mu_journal_claim_chunk(&recorder->journal, &lane->chunk_index, NULL) != MU_OK) {
-        mu_lane_free(lane);
-        free(lane);
+    if (mu_thread_buffer_init(buffer) != MU_OK ||
+        mu_journal_claim_chunk(&recorder->journal, &buffer->chunk_index, NULL) != MU_OK) {
+        mu_thread_buffer_free(buffer);
+        free(buffer);
         return NULL;
     }
-    lane->recorder = recorder;
-    lane->timer = timer;
-    lane->chunk = mu_journal_chunk(&recorder->journal, lane->chunk_index);
-    lane->ring = mu_chunk_ring(lane->chunk);
-    lane->rate = &recorder->rate;
-    lane->counter = recorder->counter;
-    lane->head = atomic_load_explicit(&lane->chunk->head, memory_order_relaxed);
-    lane->room_until = lane->head;
-    lane->wake_at = lane->head + MU_RING_SLOTS / 2;
-    describe_chunk(recorder, lane, timer->tag);
-    lane->next = recorder->lanes;
-    recorder->lanes = lane;
-    thread->lanes[timer->index] = lane;
-    return lane;
+    buffer->recorder = recorder;
+    buffer->timer = timer;
+    buffer->chunk = mu_journal_chunk(&recorder->journal, buffer->chunk_index);
+    buffer->ring = mu_chunk_ring(buffer->chunk);
+    buffer->rate = &recorder->rate;
+    buffer->counter = recorder->counter;
+    buffer->head = atomic_load_explicit(&buffer->chunk->head, memory_order_relaxed);
+    buffer->room_until = buffer->head;
+    buffer->wake_at = buffer->head + MU_RING_SLOTS / 2;
+    describe_chunk(recorder, buffer, timer->tag);
+    buffer->next = recorder->buffers;
+    recorder->buffers = buffer;
+    thread->buffers[timer->index] = buffer;
+    return buffer;
 }
 
-void mu_recorder_set_thread_name(struct mu_recorder *recorder, struct mu_lane *lane,
+void mu_recorder_set_thread_name(struct mu_recorder *recorder, struct mu_thread_buffer *buffer,
                                  const char *name) {
     size_t length = mu_name_cut(name, strlen(name));
     pthread_mutex_lock(&recorder->registry_lock);
     uint16_t string = mu_names_intern(&recorder->names, name, length, mu_name_hash(name, length));
     pthread_mutex_unlock(&recorder->registry_lock);
-    atomic_store_explicit(&lane->chunk->thread_name, string, memory_order_relaxed);
+    atomic_store_explicit(&buffer->chunk->thread_name, string, memory_order_relaxed);
 }

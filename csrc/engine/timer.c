@@ -48,10 +48,10 @@ void mu_timer_release(struct mu_timer *timer) {
     mu_recorder_check_fork(recorder);
     pthread_mutex_lock(&recorder->registry_lock);
     for (struct mu_thread *thread = recorder->threads; thread != NULL; thread = thread->next) {
-        struct mu_lane *lane = thread->lanes[timer->index];
-        if (lane != NULL) {
-            thread->lanes[timer->index] = NULL;
-            mu_lane_retire_locked(recorder, lane);
+        struct mu_thread_buffer *buffer = thread->buffers[timer->index];
+        if (buffer != NULL) {
+            thread->buffers[timer->index] = NULL;
+            mu_thread_buffer_retire_locked(recorder, buffer);
         }
     }
     recorder->timers[timer->index] = NULL;
@@ -71,9 +71,10 @@ void mu_timer_aggregate(struct mu_timer *timer, uint16_t path, struct mu_aggrega
     if (timer->retired != NULL && timer->retired[path] != NULL) {
         mu_aggregate_merge(into, timer->retired[path]);
     }
-    for (struct mu_lane *lane = recorder->lanes; lane != NULL; lane = lane->next) {
-        if (lane->timer == timer && lane->aggregates[path] != NULL) {
-            mu_aggregate_merge(into, lane->aggregates[path]);
+    for (struct mu_thread_buffer *buffer = recorder->buffers; buffer != NULL;
+         buffer = buffer->next) {
+        if (buffer->timer == timer && buffer->aggregates[path] != NULL) {
+            mu_aggregate_merge(into, buffer->aggregates[path]);
         }
     }
     pthread_mutex_unlock(&recorder->registry_lock);
@@ -96,9 +97,10 @@ void mu_timer_totals(struct mu_timer *timer, uint16_t path, struct mu_totals *in
     }
     pthread_mutex_lock(&recorder->registry_lock);
     add_total(timer->retired, path, &into->count, &into->sum);
-    for (struct mu_lane *lane = recorder->lanes; lane != NULL; lane = lane->next) {
-        if (lane->timer == timer) {
-            add_total(lane->aggregates, path, &into->count, &into->sum);
+    for (struct mu_thread_buffer *buffer = recorder->buffers; buffer != NULL;
+         buffer = buffer->next) {
+        if (buffer->timer == timer) {
+            add_total(buffer->aggregates, path, &into->count, &into->sum);
         }
     }
     add_total(timer->gpu, path, &into->gpu_count, &into->gpu_sum);

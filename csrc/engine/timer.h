@@ -12,7 +12,7 @@
 int mu_timer_init(struct mu_timer *timer, struct mu_recorder *recorder, const char *tag,
                   struct mu_error *err);
 
-/* Lets go of the timer's lanes. Nobody may record on the timer meanwhile. */
+/* Lets go of the timer's thread buffers. Nobody may record on the timer meanwhile. */
 void mu_timer_release(struct mu_timer *timer);
 
 /* Adds up the aggregates of all threads for a path; `into` was initialised by the caller. */

@@ -111,8 +111,8 @@ static void test_open_stage_is_written_once(void) {
     fixture_end(&fixture);
 }
 
-/* A lane publishes the record of a stage and closes the stage after it; drains that fall in between
- * see a stage that is open and has ended. */
+/* A thread buffer publishes the record of a stage and closes the stage after it; drains that fall
+ * in between see a stage that is open and has ended. */
 static void test_stage_that_ended_but_still_stands_as_open(void) {
     struct fixture fixture;
     struct mu_timer timer;
@@ -122,7 +122,7 @@ static void test_stage_that_ended_but_still_stands_as_open(void) {
     stage_start(&timer, "outer");
     stage_start(&timer, "inner");
     stage_stop(&timer, "inner");
-    struct mu_chunk_header *chunk = mu_timer_lane(&timer)->chunk;
+    struct mu_chunk_header *chunk = mu_timer_thread_buffer(&timer)->chunk;
     for (int i = 0; i < 3; i++) {
         atomic_store(&chunk->depth, 2);
         mu_recorder_drain(fixture.recorder, drain_wait_ns);
@@ -161,9 +161,9 @@ static void test_misuse(void) {
     stage_start(&timer, "a");
     stage_start(&timer, "b");
     CHECK_INT(stage_stop(&timer, "a"), MU_STOP_CLOSED_INNER);
-    CHECK_INT(mu_lane_set_step(mu_timer_lane(&timer)), 0);
+    CHECK_INT(mu_thread_buffer_set_step(mu_timer_thread_buffer(&timer)), 0);
     stage_start(&timer, "left");
-    CHECK_INT(mu_lane_set_step(mu_timer_lane(&timer)), 1);
+    CHECK_INT(mu_thread_buffer_set_step(mu_timer_thread_buffer(&timer)), 1);
     mu_recorder_drain(fixture.recorder, drain_wait_ns);
     char *csv = fixture_csv(&fixture);
     CHECK_INT(count_of(csv, "closed=out_of_order"), 1);
@@ -242,7 +242,7 @@ static void test_events(void) {
                              .has_time = true,
                              .real_ns = 1750000000123456789,
                              .step = 3};
-    CHECK(mu_lane_event(mu_timer_lane(&timer), &event));
+    CHECK(mu_thread_buffer_event(mu_timer_thread_buffer(&timer), &event));
     mu_recorder_drain(fixture.recorder, drain_wait_ns);
     char *csv = fixture_csv(&fixture);
     check_row(csv, "loss", "host-a,3,loss,COUNTER,,\"tid=%d,value=0.5\"", (int)gettid());
@@ -251,7 +251,7 @@ static void test_events(void) {
     memset(large, 'x', 100000);
     event.metadata = large;
     event.metadata_length = 100000;
-    CHECK(!mu_lane_event(mu_timer_lane(&timer), &event));
+    CHECK(!mu_thread_buffer_event(mu_timer_thread_buffer(&timer), &event));
     mu_recorder_drain(fixture.recorder, drain_wait_ns);
     free(csv);
     csv = fixture_csv(&fixture);
