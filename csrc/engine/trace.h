@@ -66,8 +66,8 @@ struct mu_track {
     struct mu_open *top; /* innermost open stage */
     int kept_count;      /* stages that ended under an open one */
     int64_t last_ns;
-    struct mu_track *lane; /* the next track for what does not fit on this one */
-    struct mu_nest *nest;  /* owned; tracks whose slices are not known to nest */
+    struct mu_track *overflow; /* the next track for what does not fit on this one */
+    struct mu_nest *nest;      /* owned; tracks whose slices are not known to nest */
     /* of the writer */
     uint32_t uuid;
     int64_t clock_ns;      /* protobuf: the delta clock */
