@@ -2,7 +2,7 @@
 #ifndef MU_PY_TIMER_H
 #define MU_PY_TIMER_H
 
-#include "py_marks.h"
+#include "py_gpu_events.h"
 #include "recorder_state.h"
 #include "text.h"
 

@@ -1,4 +1,4 @@
-#include "py_marks.h"
+#include "py_gpu_events.h"
 
 #include <string.h>
 
