@@ -74,7 +74,7 @@ int mu_py_stage_exec(PyObject *module);
 int mu_py_no_op_exec(PyObject *module);
 int mu_py_cuda_exec(PyObject *module);
 int mu_py_gpu_kernels_exec(PyObject *module);
-int mu_py_marks_exec(PyObject *module);
+int mu_py_gpu_events_exec(PyObject *module);
 int mu_py_journal_exec(PyObject *module);
 int mu_py_trace_exec(PyObject *module);
 int mu_py_stage_table_exec(PyObject *module);

@@ -200,20 +200,20 @@ void mu_thread_buffer_start(struct mu_thread_buffer *buffer, const char *name, s
     set_depth(buffer, depth + 1);
 }
 
-void mu_thread_buffer_start_marked(struct mu_thread_buffer *buffer, const char *name, size_t length,
-                                   uint64_t hash, const struct mu_marks *marks) {
+void mu_thread_buffer_start_with(struct mu_thread_buffer *buffer, const char *name, size_t length,
+                                 uint64_t hash, const struct mu_gpu_events *events) {
     struct mu_cuda_pool *pool = buffer->recorder->gpu;
     uint32_t depth = buffer->depth;
-    mu_nvtx_push(marks->range);
-    uint32_t span = marks->gpu ? mu_cuda_span_begin(pool) : 0;
+    mu_nvtx_push(events->range);
+    uint32_t span = events->gpu ? mu_cuda_span_begin(pool) : 0;
     mu_thread_buffer_start(buffer, name, length, hash);
     if (buffer->depth == depth) { /* too deep to be recorded */
         mu_cuda_span_cancel(pool, span);
-        mu_nvtx_pop(marks->range);
+        mu_nvtx_pop(events->range);
         return;
     }
     struct mu_frame *frame = &buffer->frames[depth];
-    frame->range = marks->range;
+    frame->range = events->range;
     frame->span = span;
     mu_cuda_span_label(pool, span, mu_timer_gpu_label(buffer->timer, frame->path));
 }
@@ -316,7 +316,7 @@ static inline void record_stage(struct mu_thread_buffer *buffer, struct mu_frame
     publish(buffer, slots);
 }
 
-SELDOM void end_marks(struct mu_thread_buffer *buffer, struct mu_frame *frame) {
+SELDOM void end_gpu_events(struct mu_thread_buffer *buffer, struct mu_frame *frame) {
     mu_cuda_span_end(buffer->recorder->gpu, frame->span);
     mu_nvtx_pop(frame->range);
 }
@@ -324,7 +324,7 @@ SELDOM void end_marks(struct mu_thread_buffer *buffer, struct mu_frame *frame) {
 static inline void close_top(struct mu_thread_buffer *buffer, uint64_t end, uint8_t flags) {
     struct mu_frame *frame = &buffer->frames[buffer->depth - 1];
     if (unlikely(frame->span != 0 || frame->range != NULL)) {
-        end_marks(buffer, frame);
+        end_gpu_events(buffer, frame);
     }
     if (frame->aggregate != NULL) {
         uint64_t rate = atomic_load_explicit(buffer->rate, memory_order_relaxed);

@@ -84,15 +84,15 @@ void mu_thread_buffer_start(struct mu_thread_buffer *buffer, const char *name, s
                             uint64_t hash);
 
 /* What a stage leaves on the GPU's side: an NVTX range, and a pair of CUDA events. */
-struct mu_marks {
+struct mu_gpu_events {
     const struct mu_nvtx_range *range; /* NULL: none */
     bool gpu;                          /* take GPU times */
 };
 
-/* mu_thread_buffer_start with marks. They begin before the stage and end after it was timed, so
- * that neither is counted as the stage's own time but for the recording of the end event. */
-void mu_thread_buffer_start_marked(struct mu_thread_buffer *buffer, const char *name, size_t length,
-                                   uint64_t hash, const struct mu_marks *marks);
+/* mu_thread_buffer_start with GPU events. They begin before the stage and end after it was timed,
+ * so that neither is counted as the stage's own time but for the recording of the end event. */
+void mu_thread_buffer_start_with(struct mu_thread_buffer *buffer, const char *name, size_t length,
+                                 uint64_t hash, const struct mu_gpu_events *events);
 
 /* Ends the innermost stage of that name, and those inside it. */
 enum mu_stop_result mu_thread_buffer_stop(struct mu_thread_buffer *buffer, const char *name,
