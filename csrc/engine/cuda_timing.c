@@ -284,7 +284,7 @@ static int anchor_claim(struct mu_cuda_pool *pool, struct mu_cuda_context *conte
 }
 
 /* Hands the anchor to the collector, or gives its place back. */
-static void anchor_settle(struct mu_cuda_pool *pool, struct mu_cuda_context *context, int index,
+static void anchor_finish(struct mu_cuda_pool *pool, struct mu_cuda_context *context, int index,
                           bool recorded) {
     pthread_mutex_lock(&pool->lock);
     context->anchor_busy = false;
@@ -311,7 +311,7 @@ static bool anchor_record_if_due(struct mu_cuda_pool *pool, struct mu_cuda_conte
         anchor->called_ns = pool->now_ns();
         recorded = event_record(pool, context, anchor->event, stream);
     }
-    anchor_settle(pool, context, index, recorded);
+    anchor_finish(pool, context, index, recorded);
     return recorded;
 }
 

@@ -15,9 +15,9 @@ enum { SLOTS_A_ROUND = 2048 };
  * NTP moves both. */
 static const int64_t clock_step_ns = 1000000;
 
-/* How long the end of a file waits for GPU times, and how often it looks. */
-enum { SETTLE_TRIES = 500 };
-static const struct timespec settle_pause = {.tv_nsec = 2000000};
+/* How long the end of a file waits for GPU times, and how often it polls. */
+enum { FINISH_TRIES = 500 };
+static const struct timespec finish_pause = {.tv_nsec = 2000000};
 
 int mu_drain_create(struct mu_drain **out, struct mu_error *err) {
     struct mu_drain *drain = calloc(1, sizeof(*drain));
@@ -178,8 +178,8 @@ void mu_drain_flush_lock_held(struct mu_recorder *recorder) {
     writer->length = 0;
 }
 
-static void write_fact(struct mu_recorder *recorder, const char *track, size_t track_length,
-                       const char *name, const char *metadata) {
+static void write_own_row(struct mu_recorder *recorder, const char *track, size_t track_length,
+                          const char *name, const char *metadata) {
     int64_t mono = mu_timeline_mono_ns(&recorder->timeline, mu_clock_ticks(recorder->counter));
     struct mu_csv_event_row row = {
         .real_ns = mono + recorder->real_offset_ns + recorder->user_offset_ns,
@@ -194,21 +194,21 @@ static void write_fact(struct mu_recorder *recorder, const char *track, size_t t
     mu_csv_write_event(&recorder->drain->writer, &row);
 }
 
-void mu_drain_write_fact(struct mu_recorder *recorder, const char *name, const char *metadata) {
+void mu_drain_write_own_row(struct mu_recorder *recorder, const char *name, const char *metadata) {
     char track[MU_CSV_TRACK_MAX];
     int32_t pid = mu_journal_header(&recorder->journal)->pid;
     size_t length = mu_csv_track_text(track, (uint32_t)pid, NULL, 0);
-    write_fact(recorder, track, length, name, metadata);
+    write_own_row(recorder, track, length, name, metadata);
 }
 
 void mu_drain_write_offset(struct mu_recorder *recorder) {
     char metadata[64];
     snprintf(metadata, sizeof(metadata), "offset_ns=%lld", (long long)recorder->user_offset_ns);
-    mu_drain_write_fact(recorder, "my_utils.time_offset", metadata);
+    mu_drain_write_own_row(recorder, "my_utils.time_offset", metadata);
 }
 
 void mu_drain_write_beginning(struct mu_recorder *recorder) {
-    mu_drain_write_fact(recorder, "my_utils.process", recorder->drain->process_row);
+    mu_drain_write_own_row(recorder, "my_utils.process", recorder->drain->process_row);
     if (recorder->user_offset_ns != 0) {
         mu_drain_write_offset(recorder);
     }
@@ -229,7 +229,7 @@ static void name_thread(struct mu_recorder *recorder, const struct mu_strings *s
     used += mu_metadata_encode(metadata + used, name, length);
     metadata[used] = '\0';
     const struct mu_buffer_view *view = &recorder->drain->views[index];
-    write_fact(recorder, view->track, view->track_length, "my_utils.thread", metadata);
+    write_own_row(recorder, view->track, view->track_length, "my_utils.thread", metadata);
     recorder->drain->named_threads[index] = string;
 }
 
@@ -261,7 +261,7 @@ static void report_drops(struct mu_recorder *recorder) {
     snprintf(metadata, sizeof(metadata), "count=%llu,reason=ring_full",
              (unsigned long long)(dropped - recorder->reported_drops));
     recorder->reported_drops = dropped;
-    mu_drain_write_fact(recorder, "my_utils.dropped", metadata);
+    mu_drain_write_own_row(recorder, "my_utils.dropped", metadata);
 }
 
 static void follow_clock_step(struct mu_recorder *recorder) {
@@ -275,7 +275,7 @@ static void follow_clock_step(struct mu_recorder *recorder) {
     recorder->real_offset_ns = offset;
     char metadata[64];
     snprintf(metadata, sizeof(metadata), "delta_ns=%lld", (long long)moved);
-    mu_drain_write_fact(recorder, "my_utils.clock_step", metadata);
+    mu_drain_write_own_row(recorder, "my_utils.clock_step", metadata);
 }
 
 /* One round: at most SLOTS_A_ROUND slots of each thread buffer. Returns whether a thread buffer has
@@ -287,7 +287,7 @@ static bool drain_round(struct mu_recorder *recorder) {
     struct mu_cuda_pool *pool = atomic_load(&recorder->gpu);
     struct mu_gpu_rows gpu = {.pool = pool,
                               .step = mu_cuda_pool_steps(pool),
-                              .settle = drain->settle,
+                              .finish = drain->finish,
                               .add = recorder->add_gpu_time,
                               .owner = recorder};
     struct mu_row_context context = {.strings = strings,
@@ -342,15 +342,15 @@ static bool holds_rows(const struct mu_recorder *recorder) {
     return held;
 }
 
-void mu_drain_settle_lock_held(struct mu_recorder *recorder) {
+void mu_drain_finish_lock_held(struct mu_recorder *recorder) {
     mu_drain_run_lock_held(recorder);
-    for (int i = 0; i < SETTLE_TRIES && holds_rows(recorder); i++) {
-        nanosleep(&settle_pause, NULL);
+    for (int i = 0; i < FINISH_TRIES && holds_rows(recorder); i++) {
+        nanosleep(&finish_pause, NULL);
         mu_drain_run_lock_held(recorder);
     }
     if (holds_rows(recorder)) {
-        recorder->drain->settle = true;
+        recorder->drain->finish = true;
         mu_drain_run_lock_held(recorder);
-        recorder->drain->settle = false;
+        recorder->drain->finish = false;
     }
 }

@@ -20,7 +20,7 @@ struct mu_drain {
     struct mu_rows rows;
     struct mu_csv_writer writer;
     struct mu_buffer_view views[MU_CHUNKS_MAX]; /* by chunk; `from`, `started`, `held` live on */
-    bool settle;                                /* no row is held back for its GPU times */
+    bool finish;                                /* no row is held back for its GPU times */
     char process_row[1024];                     /* metadata of the my_utils.process row */
     uint32_t named_threads[MU_CHUNKS_MAX]; /* thread name (string) that the CSV has, by chunk */
 };
@@ -36,13 +36,13 @@ void mu_drain_run_lock_held(struct mu_recorder *recorder);
 void mu_drain_take_anchor_lock_held(struct mu_recorder *recorder);
 
 /* Drains, and writes what waits for GPU times: waits a second for them at most. */
-void mu_drain_settle_lock_held(struct mu_recorder *recorder);
+void mu_drain_finish_lock_held(struct mu_recorder *recorder);
 
 /* Publishes the output's state without rows, as after a change of files. */
 void mu_drain_commit_lock_held(struct mu_recorder *recorder);
 
 /* Writes a row of the tool's own, an INSTANT named `name`, at the time of now. */
-void mu_drain_write_fact(struct mu_recorder *recorder, const char *name, const char *metadata);
+void mu_drain_write_own_row(struct mu_recorder *recorder, const char *name, const char *metadata);
 
 /* Says which offset is added to timestamps from here on. */
 void mu_drain_write_offset(struct mu_recorder *recorder);

@@ -1,5 +1,5 @@
 /* The thread that works between steps: it drains when a ring fills, takes anchors, beats the heart,
- * looks for requests and writes for outputs that may block. It never takes the GIL. */
+ * polls for requests and writes for outputs that may block. It never takes the GIL. */
 #ifndef MU_DRAIN_THREAD_H
 #define MU_DRAIN_THREAD_H
 

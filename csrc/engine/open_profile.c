@@ -241,7 +241,7 @@ static int leave_files(struct mu_recorder *recorder, struct mu_error *err) {
         return MU_OK;
     }
     mu_control_begin(&recorder->control, "");
-    mu_drain_settle_lock_held(recorder);
+    mu_drain_finish_lock_held(recorder);
     mu_heartbeat_write(recorder, true);
     int code = leave_journal(recorder, err);
     mu_output_drop_csv(&recorder->output);

@@ -26,7 +26,7 @@ struct mu_totals {
     uint64_t gpu_count, gpu_sum; /* of GPU times */
 };
 
-/* Both in short, for those who look often: without histograms. */
+/* Both in short, for those who poll: without histograms. */
 void mu_timer_totals(struct mu_timer *timer, uint16_t path, struct mu_totals *into);
 
 /* Adds the GPU time of one span to the figures of the timer and path that its label names; nothing
