@@ -131,7 +131,7 @@ static void add_offset(struct mu_converter *converter, const struct mu_event_row
 }
 
 /* 1 when the row names a process or a thread and is not drawn. */
-static int take_fact(struct mu_converter *converter, const struct mu_event_row *row) {
+static int take_own_row(struct mu_converter *converter, const struct mu_event_row *row) {
     const struct mu_trace_name *name = row->name;
     if (name->raw_length < 9 || memcmp(name->raw, "my_utils.", 9) != 0) {
         return 0;
@@ -271,7 +271,7 @@ static void point_row(struct mu_converter *converter, struct mu_process *process
 }
 
 static void dispatch(struct mu_converter *converter, struct mu_event_row *row) {
-    if (row->type == MU_EVENT_INSTANT && take_fact(converter, row)) {
+    if (row->type == MU_EVENT_INSTANT && take_own_row(converter, row)) {
         mu_trace_names_release(row->name);
         return;
     }
