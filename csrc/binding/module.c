@@ -71,7 +71,7 @@ static PyModuleDef_Slot slots[] = {
     {Py_mod_exec, mu_py_no_op_exec},
     {Py_mod_exec, mu_py_cuda_exec},
     {Py_mod_exec, mu_py_gpu_kernels_exec},
-    {Py_mod_exec, mu_py_marks_exec},
+    {Py_mod_exec, mu_py_gpu_events_exec},
     {Py_mod_exec, mu_py_journal_exec},
     {Py_mod_exec, mu_py_trace_exec},
     {Py_mod_exec, mu_py_stage_table_exec},

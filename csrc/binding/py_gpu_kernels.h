@@ -1,5 +1,5 @@
-/* Facts about tensors on GPUs: enqueued for all tensors of a call, and fetched with one wait for
- * each stream.
+/* What is measured of tensors on GPUs: enqueued for all tensors of a call, and fetched with one
+ * wait for each stream.
  *
  * All of it needs the GIL, and gives it up while kernels are compiled, launched and waited for. The
  * work goes to torch's current stream of each tensor's device. Where GPU kernels cannot be used (no

@@ -111,7 +111,7 @@ static int look(const char *path, struct seen *seen, struct mu_error *err) {
     code = mu_journal_image_rows(&seen->image, &writer, &seen->recovered, err);
     mu_csv_writer_free(&writer);
     if (code == MU_ERR_STATE) {
-        return MU_OK; /* what its lanes do can be told all the same */
+        return MU_OK; /* what its threads do can be told all the same */
     }
     if (code != MU_OK) {
         mu_journal_image_close(&seen->image);
@@ -153,34 +153,36 @@ static PyObject *stages_as_list(const struct mu_seen_stage *stages, int count, b
     return list;
 }
 
-static PyObject *lane_as_dict(const struct mu_seen_lane *lane) {
-    PyObject *open = stages_as_list(lane->open, lane->depth, false);
-    PyObject *last = open == NULL ? NULL : stages_as_list(lane->last, lane->last_count, true);
-    PyObject *tag = last == NULL ? NULL : text_of(lane->tag, lane->tag_length);
-    PyObject *thread = tag == NULL ? NULL : text_of(lane->thread_name, lane->thread_name_length);
-    if (thread == NULL) {
+static PyObject *thread_as_dict(const struct mu_seen_thread *thread) {
+    PyObject *open = stages_as_list(thread->open, thread->depth, false);
+    PyObject *last = open == NULL ? NULL : stages_as_list(thread->last, thread->last_count, true);
+    PyObject *tag = last == NULL ? NULL : text_of(thread->tag, thread->tag_length);
+    PyObject *thread_name =
+        tag == NULL ? NULL : text_of(thread->thread_name, thread->thread_name_length);
+    if (thread_name == NULL) {
         Py_XDECREF(open);
         Py_XDECREF(last);
         Py_XDECREF(tag);
         return NULL;
     }
-    return Py_BuildValue("{sIsNsNsLsNsN}", "tid", (unsigned)lane->tid, "tag", tag, "thread_name",
-                         thread, "step", (long long)lane->step, "open", open, "last", last);
+    return Py_BuildValue("{sIsNsNsLsNsN}", "tid", (unsigned)thread->tid, "tag", tag, "thread_name",
+                         thread_name, "step", (long long)thread->step, "open", open, "last", last);
 }
 
-static PyObject *lanes_as_list(struct mu_journal_image *image,
-                               PyObject *(*as_object)(const struct mu_seen_lane *)) {
-    struct mu_seen_lane *lane = PyMem_RawMalloc(sizeof(*lane));
-    if (lane == NULL) {
+static PyObject *threads_as_list(struct mu_journal_image *image,
+                                 PyObject *(*as_object)(const struct mu_seen_thread *)) {
+    struct mu_seen_thread *thread = PyMem_RawMalloc(sizeof(*thread));
+    if (thread == NULL) {
         return PyErr_NoMemory();
     }
     PyObject *list = PyList_New(0);
     for (uint32_t i = 0; list != NULL && i < image->chunk_count; i++) {
-        if (mu_journal_image_lane(image, i, lane) && mu_py_append_new(list, as_object(lane)) < 0) {
+        if (mu_journal_image_thread(image, i, thread) &&
+            mu_py_append_new(list, as_object(thread)) < 0) {
             Py_CLEAR(list);
         }
     }
-    PyMem_RawFree(lane);
+    PyMem_RawFree(thread);
     return list;
 }
 
@@ -221,7 +223,7 @@ static int put_state(PyObject *dict, struct seen *seen) {
                    put(dict, "csv_bytes", PyLong_FromUnsignedLongLong(seen->image.csv_bytes)) < 0 ||
                    put(dict, "bad_records",
                        PyLong_FromUnsignedLongLong(seen->recovered.bad_records)) < 0 ||
-                   put(dict, "lanes", lanes_as_list(&seen->image, lane_as_dict)) < 0
+                   put(dict, "lanes", threads_as_list(&seen->image, thread_as_dict)) < 0
                ? -1
                : 0;
 }
@@ -263,10 +265,10 @@ static PyObject *read_journal(PyObject *Py_UNUSED(module), PyObject *argument) {
 
 /* --- open_stages --------------------------------------------------------------------------- */
 
-static PyObject *open_names(const struct mu_seen_lane *lane) {
-    PyObject *names = PyTuple_New(lane->depth);
-    for (int i = 0; names != NULL && i < lane->depth; i++) {
-        PyObject *name = text_of(lane->open[i].name, lane->open[i].name_length);
+static PyObject *open_names(const struct mu_seen_thread *thread) {
+    PyObject *names = PyTuple_New(thread->depth);
+    for (int i = 0; names != NULL && i < thread->depth; i++) {
+        PyObject *name = text_of(thread->open[i].name, thread->open[i].name_length);
         if (name == NULL) {
             Py_CLEAR(names);
         } else {
@@ -276,19 +278,19 @@ static PyObject *open_names(const struct mu_seen_lane *lane) {
     return names;
 }
 
-/* A lane learns of a step where set_step is called; what opens on other threads has it, too. */
-static int64_t step_of(const struct mu_seen_lane *lane) {
-    return lane->depth > 0 ? lane->open[lane->depth - 1].step : lane->step;
+/* A thread learns of a step where set_step is called; what opens on other threads has it, too. */
+static int64_t step_of(const struct mu_seen_thread *thread) {
+    return thread->depth > 0 ? thread->open[thread->depth - 1].step : thread->step;
 }
 
-static PyObject *lane_as_tuple(const struct mu_seen_lane *lane) {
-    PyObject *names = open_names(lane);
-    PyObject *tag = names == NULL ? NULL : text_of(lane->tag, lane->tag_length);
+static PyObject *thread_as_tuple(const struct mu_seen_thread *thread) {
+    PyObject *names = open_names(thread);
+    PyObject *tag = names == NULL ? NULL : text_of(thread->tag, thread->tag_length);
     if (tag == NULL) {
         Py_XDECREF(names);
         return NULL;
     }
-    return Py_BuildValue("(INLN)", (unsigned)lane->tid, tag, (long long)step_of(lane), names);
+    return Py_BuildValue("(INLN)", (unsigned)thread->tid, tag, (long long)step_of(thread), names);
 }
 
 /* The GIL is kept, so that the journal stays where it is. */
@@ -306,7 +308,7 @@ static PyObject *open_stages(PyObject *module, PyObject *Py_UNUSED(ignored)) {
     if (mu_journal_image_open(&image, recorder->journal.base, MU_JOURNAL_BYTES, &err) != MU_OK) {
         return mu_py_raise(&err);
     }
-    return lanes_as_list(&image, lane_as_tuple);
+    return threads_as_list(&image, thread_as_tuple);
 }
 
 PyDoc_STRVAR(recover_rows_doc,

@@ -9,13 +9,13 @@
 
 #include "py_gpu_kernels.h"
 
-enum { MU_PY_FACT_BYTES = 256 };
+enum { MU_PY_VALUE_BYTES = 256 };
 
 struct mu_py_measure {
-    size_t fact_bytes; /* of what is found of a tensor, MU_PY_FACT_BYTES at most */
+    size_t value_bytes; /* of what is found of a tensor, MU_PY_VALUE_BYTES at most */
     const struct mu_py_gpu_work *gpu;
-    void (*measure)(const struct mu_tensor *tensor, void *fact); /* without the GIL */
-    PyObject *(*result)(struct mu_state *state, const struct mu_tensor *tensor, const void *fact);
+    void (*measure)(const struct mu_tensor *tensor, void *value); /* without the GIL */
+    PyObject *(*result)(struct mu_state *state, const struct mu_tensor *tensor, const void *value);
 };
 
 /* The result of the tensor, or a list of them for a list or tuple; NULL with an exception. */

@@ -115,26 +115,27 @@ static bool is_power_of_two(uint64_t n) {
     return n != 0 && (n & (n - 1)) == 0;
 }
 
-/* Timers whose stages were kept are freed by the collector only, and hold lanes until then. Rare:
- * called for the first failure, the second, the fourth and so on. */
-static struct mu_lane *new_lane_after_collection(struct mu_timer *timer) {
+/* Timers whose stages were kept are freed by the collector only, and hold thread buffers until
+ * then. Rare: called for the first failure, the second, the fourth and so on. */
+static struct mu_thread_buffer *new_buffer_after_collection(struct mu_timer *timer) {
     PyGC_Collect();
-    struct mu_lane *lane = mu_timer_new_lane(timer);
-    if (lane != NULL) {
-        atomic_store(&timer->recorder->troubles.dropped_lanes, 0);
+    struct mu_thread_buffer *buffer = mu_timer_new_thread_buffer(timer);
+    if (buffer != NULL) {
+        atomic_store(&timer->recorder->troubles.dropped_buffers, 0);
     }
-    return lane;
+    return buffer;
 }
 
-struct mu_lane *mu_py_new_lane(struct mu_timer *timer) {
-    struct mu_lane *lane = mu_timer_new_lane(timer);
-    if (lane == NULL && mu_recorder_give_up_journal(timer->recorder)) {
-        lane = mu_timer_new_lane(timer);
+struct mu_thread_buffer *mu_py_new_thread_buffer(struct mu_timer *timer) {
+    struct mu_thread_buffer *buffer = mu_timer_new_thread_buffer(timer);
+    if (buffer == NULL && mu_recorder_give_up_journal(timer->recorder)) {
+        buffer = mu_timer_new_thread_buffer(timer);
     }
-    if (lane == NULL && is_power_of_two(atomic_load(&timer->recorder->troubles.dropped_lanes))) {
-        lane = new_lane_after_collection(timer);
+    if (buffer == NULL &&
+        is_power_of_two(atomic_load(&timer->recorder->troubles.dropped_buffers))) {
+        buffer = new_buffer_after_collection(timer);
     }
-    if (lane == NULL) {
+    if (buffer == NULL) {
         return NULL;
     }
     PyObject *error_type, *error, *traceback;
@@ -142,11 +143,11 @@ struct mu_lane *mu_py_new_lane(struct mu_timer *timer) {
     PyObject *name = python_thread_name();
     const char *text = name != NULL && PyUnicode_Check(name) ? PyUnicode_AsUTF8(name) : NULL;
     if (text != NULL) {
-        mu_recorder_set_thread_name(timer->recorder, lane, text);
+        mu_recorder_set_thread_name(timer->recorder, buffer, text);
     }
     Py_XDECREF(name);
     PyErr_Restore(error_type, error, traceback);
-    return lane;
+    return buffer;
 }
 
 /* --- warnings ----------------------------------------------------------------------------- */
@@ -177,7 +178,7 @@ static const struct trouble troubles[] = {
     {"dropped_records", COUNT_OF(dropped_records),
      "stages came faster than they could be written, and records were dropped; call step() more "
      "often or time fewer stages (the totals of the report stay right)"},
-    {"dropped_lanes", COUNT_OF(dropped_lanes),
+    {"dropped_lanes", COUNT_OF(dropped_buffers),
      "the journal has no room for another thread (64 threads and timers at once, or a full disk); "
      "what "
      "it records is lost"},
@@ -511,9 +512,9 @@ static PyObject *log_event(PyObject *module, PyObject *const *args, Py_ssize_t c
     if (fill_event(values, &event) < 0) {
         return NULL;
     }
-    struct mu_lane *lane = mu_py_lane(state->event_timer);
-    if (lane != NULL) {
-        mu_lane_event(lane, &event);
+    struct mu_thread_buffer *buffer = mu_py_thread_buffer(state->event_timer);
+    if (buffer != NULL) {
+        mu_thread_buffer_event(buffer, &event);
     }
     Py_RETURN_NONE;
 }

@@ -7,13 +7,13 @@ struct mu_py_stage {
     PyObject_HEAD struct mu_py_timer *timer; /* owned */
     PyObject *text;                          /* owned: the name, a str */
     struct mu_py_name name;                  /* borrowed from text */
-    bool has_look;
-    struct mu_py_look look; /* its domain is borrowed from `domain` */
-    PyObject *domain;       /* owned; may be NULL */
+    bool has_appearance;
+    struct mu_py_appearance appearance; /* its domain is borrowed from `domain` */
+    PyObject *domain;                   /* owned; may be NULL */
 };
 
-PyObject *mu_py_stage_new(struct mu_py_timer *timer, PyObject *name, const struct mu_py_look *look,
-                          PyObject *domain) {
+PyObject *mu_py_stage_new(struct mu_py_timer *timer, PyObject *name,
+                          const struct mu_py_appearance *appearance, PyObject *domain) {
     PyTypeObject *type = timer->state->stage_type;
     struct mu_py_stage *self = (struct mu_py_stage *)type->tp_alloc(type, 0);
     if (self == NULL) {
@@ -21,9 +21,9 @@ PyObject *mu_py_stage_new(struct mu_py_timer *timer, PyObject *name, const struc
     }
     self->timer = (struct mu_py_timer *)Py_NewRef((PyObject *)timer);
     self->text = Py_NewRef(name);
-    if (look != NULL) {
-        self->has_look = true;
-        self->look = *look;
+    if (appearance != NULL) {
+        self->has_appearance = true;
+        self->appearance = *appearance;
         self->domain = Py_XNewRef(domain);
     }
     if (mu_py_name_of(name, "stage_name", &self->name) < 0) {
@@ -35,7 +35,8 @@ PyObject *mu_py_stage_new(struct mu_py_timer *timer, PyObject *name, const struc
 
 static PyObject *stage_enter(PyObject *object, PyObject *Py_UNUSED(ignored)) {
     struct mu_py_stage *self = (struct mu_py_stage *)object;
-    if (mu_py_timer_start(self->timer, &self->name, self->has_look ? &self->look : NULL) < 0) {
+    if (mu_py_timer_start(self->timer, &self->name,
+                          self->has_appearance ? &self->appearance : NULL) < 0) {
         return NULL;
     }
     return Py_NewRef(object);

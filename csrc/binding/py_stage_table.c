@@ -51,9 +51,9 @@ static PyObject *text_of(const char *text) {
 }
 
 static PyObject *result_of(const struct mu_stage_table *table, PyObject *errors) {
-    const struct mu_stage_facts *facts = &table->facts;
+    const struct mu_process_metadata *process = &table->process;
     PyObject *columns = columns_of(table), *paths = paths_of(table);
-    PyObject *host = text_of(facts->host), *label = text_of(facts->label);
+    PyObject *host = text_of(process->host), *label = text_of(process->label);
     if (columns == NULL || paths == NULL || host == NULL || label == NULL) {
         Py_XDECREF(columns);
         Py_XDECREF(paths);
@@ -63,11 +63,11 @@ static PyObject *result_of(const struct mu_stage_table *table, PyObject *errors)
     }
     return Py_BuildValue(
         "{sNsNsNsNsOsLsLsLsKsKsKsKsK}", "columns", columns, "paths", paths, "host", host, "label",
-        label, "errors", errors, "world_size", (long long)facts->world_size, "attempt",
-        (long long)facts->attempt, "clock_error_ns", (long long)facts->clock_error_ns, "dropped",
-        (unsigned long long)facts->dropped, "clock_steps", (unsigned long long)facts->clock_steps,
-        "rows", (unsigned long long)table->counts.rows, "bad_rows",
-        (unsigned long long)table->counts.bad_rows, "open",
+        label, "errors", errors, "world_size", (long long)process->world_size, "attempt",
+        (long long)process->attempt, "clock_error_ns", (long long)process->clock_error_ns,
+        "dropped", (unsigned long long)process->dropped, "clock_steps",
+        (unsigned long long)process->clock_steps, "rows", (unsigned long long)table->counts.rows,
+        "bad_rows", (unsigned long long)table->counts.bad_rows, "open",
         (unsigned long long)table->counts.open + table->open_by_node.count);
 }
 

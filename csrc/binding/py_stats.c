@@ -323,14 +323,14 @@ static PyObject *count_result(struct mu_state *state, const struct mu_tensor *te
 
 /* --- the functions ---------------------------------------------------------------------------- */
 
-_Static_assert(sizeof(struct mu_stats) <= MU_PY_FACT_BYTES, "a fact has room for statistics");
+_Static_assert(sizeof(struct mu_stats) <= MU_PY_VALUE_BYTES, "a value has room for statistics");
 
-static void measure_stats(const struct mu_tensor *tensor, void *fact) {
-    mu_stats_of(tensor, fact);
+static void measure_stats(const struct mu_tensor *tensor, void *value) {
+    mu_stats_of(tensor, value);
 }
 
-static void measure_counts(const struct mu_tensor *tensor, void *fact) {
-    mu_nan_inf_count(tensor, fact);
+static void measure_counts(const struct mu_tensor *tensor, void *value) {
+    mu_nan_inf_count(tensor, value);
 }
 
 static const struct mu_py_measure stats_measure = {sizeof(struct mu_stats), &mu_py_gpu_stats,

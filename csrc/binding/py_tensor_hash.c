@@ -254,13 +254,13 @@ static PyType_Spec digest_spec = {
 
 /* --- hashing ------------------------------------------------------------------------------ */
 
-static void hash_of(const struct mu_tensor *tensor, void *fact) {
-    mu_tensor_hash(tensor, fact);
+static void hash_of(const struct mu_tensor *tensor, void *value) {
+    mu_tensor_hash(tensor, value);
 }
 
 static PyObject *digest_for(struct mu_state *state, const struct mu_tensor *tensor,
-                            const void *fact) {
-    return mu_py_digest(state, fact, tensor->dtype, tensor->ndim, tensor->shape);
+                            const void *value) {
+    return mu_py_digest(state, value, tensor->dtype, tensor->ndim, tensor->shape);
 }
 
 static const struct mu_py_measure hash_measure = {sizeof(struct mu_digest), &mu_py_gpu_hash,

@@ -75,16 +75,17 @@ static int not_initialised(void) {
 /* --- the hot path ------------------------------------------------------------------------- */
 
 int mu_py_timer_start(struct mu_py_timer *self, const struct mu_py_name *name,
-                      const struct mu_py_look *look) {
+                      const struct mu_py_appearance *appearance) {
     if (__builtin_expect(self->timer.recorder == NULL, 0)) {
         return not_initialised();
     }
-    struct mu_lane *lane = mu_py_lane(&self->timer);
-    if (__builtin_expect(self->marks.any, 0)) {
-        return lane == NULL ? 0 : mu_py_marks_start(&self->marks, lane, name, look);
+    struct mu_thread_buffer *buffer = mu_py_thread_buffer(&self->timer);
+    if (__builtin_expect(self->gpu_events.any, 0)) {
+        return buffer == NULL ? 0
+                              : mu_py_gpu_events_start(&self->gpu_events, buffer, name, appearance);
     }
-    if (__builtin_expect(lane != NULL, 1)) {
-        mu_lane_start(lane, name->bytes, (size_t)name->length, name->hash);
+    if (__builtin_expect(buffer != NULL, 1)) {
+        mu_thread_buffer_start(buffer, name->bytes, (size_t)name->length, name->hash);
     }
     return 0;
 }
@@ -93,11 +94,12 @@ int mu_py_timer_stop(struct mu_py_timer *self, const struct mu_py_name *name) {
     if (__builtin_expect(self->timer.recorder == NULL, 0)) {
         return not_initialised();
     }
-    struct mu_lane *lane = mu_py_lane(&self->timer);
-    if (__builtin_expect(lane == NULL, 0)) {
+    struct mu_thread_buffer *buffer = mu_py_thread_buffer(&self->timer);
+    if (__builtin_expect(buffer == NULL, 0)) {
         return 0;
     }
-    enum mu_stop_result result = mu_lane_stop(lane, name->bytes, (size_t)name->length, name->hash);
+    enum mu_stop_result result =
+        mu_thread_buffer_stop(buffer, name->bytes, (size_t)name->length, name->hash);
     if (__builtin_expect(result == MU_STOP_OK, 1)) {
         return 0;
     }
@@ -113,16 +115,16 @@ static PyObject *timer_start(PyObject *self, PyObject *const *args, Py_ssize_t c
                              PyObject *keywords) {
     PyObject *values[START_ARGUMENTS];
     struct mu_py_name name;
-    struct mu_py_look look;
-    const struct mu_py_look *given = NULL;
+    struct mu_py_appearance appearance;
+    const struct mu_py_appearance *given = NULL;
     PyObject *stage = count > 0 ? args[0] : NULL;
     if (__builtin_expect(count != 1 || keywords != NULL, 0)) {
         if (mu_py_bind(&start_signature, args, count, keywords, values) < 0 ||
-            mu_py_look_of(values[START_COLOR], values[START_DOMAIN], &look) < 0) {
+            mu_py_appearance_of(values[START_COLOR], values[START_DOMAIN], &appearance) < 0) {
             return NULL;
         }
         stage = values[START_STAGE];
-        given = &look;
+        given = &appearance;
     }
     if (mu_py_name_of(stage, "stage_name", &name) < 0 ||
         mu_py_timer_start((struct mu_py_timer *)self, &name, given) < 0) {
@@ -184,14 +186,14 @@ static PyObject *timer_time_stage(PyObject *object, PyObject *const *args, Py_ss
     PyObject *values[START_ARGUMENTS];
     PyObject *stage_name = count > 0 ? args[0] : NULL;
     if (__builtin_expect(count != 1 || keywords != NULL, 0)) {
-        struct mu_py_look look;
+        struct mu_py_appearance appearance;
         if (mu_py_bind(&signature, args, count, keywords, values) < 0 ||
-            mu_py_look_of(values[START_COLOR], values[START_DOMAIN], &look) < 0) {
+            mu_py_appearance_of(values[START_COLOR], values[START_DOMAIN], &appearance) < 0) {
             return NULL;
         }
         stage_name = values[START_STAGE];
-        if (mu_nvtx_attached(self->marks.nvtx)) {
-            return mu_py_stage_new(self, stage_name, &look, values[START_DOMAIN]);
+        if (mu_nvtx_attached(self->gpu_events.nvtx)) {
+            return mu_py_stage_new(self, stage_name, &appearance, values[START_DOMAIN]);
         }
     }
     const struct mu_recent_stage *recent = recent_place(self, stage_name);
@@ -233,8 +235,8 @@ static PyObject *timer_set_step(PyObject *object, PyObject *const *args, Py_ssiz
     atomic_store_explicit(&self->timer.step, step, memory_order_relaxed);
     /* Events that name no step belong to the one that any timer set last. */
     atomic_store_explicit(&self->state->event_timer->step, step, memory_order_relaxed);
-    struct mu_lane *lane = mu_py_lane(&self->timer);
-    uint32_t closed = lane == NULL ? 0 : mu_lane_set_step(lane);
+    struct mu_thread_buffer *buffer = mu_py_thread_buffer(&self->timer);
+    uint32_t closed = buffer == NULL ? 0 : mu_thread_buffer_set_step(buffer);
     if (closed > 0) {
         self->closed_stages += closed;
         mu_py_warn(self->state, "stage_left_open",
@@ -261,7 +263,7 @@ static PyObject *timer_step(PyObject *object, PyObject *const *args, Py_ssize_t 
     }
     struct mu_recorder *recorder = self->timer.recorder;
     mu_recorder_check_fork(recorder); /* a child has no pool */
-    struct mu_cuda_pool *gpu = self->marks.use_cuda ? recorder->gpu : NULL;
+    struct mu_cuda_pool *gpu = self->gpu_events.use_cuda ? recorder->gpu : NULL;
     Py_BEGIN_ALLOW_THREADS;
     if (wait) {
         mu_cuda_wait(gpu);
@@ -387,13 +389,13 @@ static PyObject *timer_register_stage(PyObject *object, PyObject *const *args, P
     struct mu_py_timer *self = (struct mu_py_timer *)object;
     PyObject *values[START_ARGUMENTS];
     struct mu_py_name name;
-    struct mu_py_look look;
+    struct mu_py_appearance appearance;
     if (mu_py_bind(&signature, args, count, keywords, values) < 0 ||
         mu_py_name_of(values[START_STAGE], "stage_name", &name) < 0 ||
-        mu_py_look_of(values[START_COLOR], values[START_DOMAIN], &look) < 0) {
+        mu_py_appearance_of(values[START_COLOR], values[START_DOMAIN], &appearance) < 0) {
         return NULL;
     }
-    mu_py_marks_register(&self->marks, &name, &look);
+    mu_py_gpu_events_register(&self->gpu_events, &name, &appearance);
     Py_RETURN_NONE;
 }
 
@@ -438,13 +440,14 @@ static int timer_init(PyObject *object, PyObject *args, PyObject *kwargs) {
         return -1;
     }
     self->strict = strict != 0;
-    return mu_py_marks_init(&self->marks, self->state, self->timer.tag, use_cuda, cuda_stages);
+    return mu_py_gpu_events_init(&self->gpu_events, self->state, self->timer.tag, use_cuda,
+                                 cuda_stages);
 }
 
 static int timer_traverse(PyObject *object, visitproc visit, void *arg) {
     Py_VISIT(Py_TYPE(object));
     Py_VISIT(((struct mu_py_timer *)object)->stages);
-    Py_VISIT(((struct mu_py_timer *)object)->marks.search);
+    Py_VISIT(((struct mu_py_timer *)object)->gpu_events.search);
     return 0;
 }
 
@@ -460,7 +463,7 @@ static void timer_dealloc(PyObject *object) {
     PyObject_GC_UnTrack(object);
     timer_clear(object);
     mu_timer_release(&((struct mu_py_timer *)object)->timer);
-    mu_py_marks_clear(&((struct mu_py_timer *)object)->marks);
+    mu_py_gpu_events_clear(&((struct mu_py_timer *)object)->gpu_events);
     type->tp_free(object);
     Py_DECREF(type);
 }
@@ -474,7 +477,7 @@ static PyObject *get_strict(PyObject *object, void *Py_UNUSED(closure)) {
 }
 
 static PyObject *get_use_cuda(PyObject *object, void *Py_UNUSED(closure)) {
-    return PyBool_FromLong(((struct mu_py_timer *)object)->marks.use_cuda);
+    return PyBool_FromLong(((struct mu_py_timer *)object)->gpu_events.use_cuda);
 }
 
 static PyObject *get_current_step(PyObject *object, void *Py_UNUSED(closure)) {
@@ -483,8 +486,9 @@ static PyObject *get_current_step(PyObject *object, void *Py_UNUSED(closure)) {
 
 static PyObject *get_depth(PyObject *object, void *Py_UNUSED(closure)) {
     struct mu_py_timer *self = (struct mu_py_timer *)object;
-    struct mu_lane *lane = self->timer.recorder == NULL ? NULL : mu_py_lane(&self->timer);
-    return PyLong_FromUnsignedLong(lane == NULL ? 0 : lane->depth);
+    struct mu_thread_buffer *buffer =
+        self->timer.recorder == NULL ? NULL : mu_py_thread_buffer(&self->timer);
+    return PyLong_FromUnsignedLong(buffer == NULL ? 0 : buffer->depth);
 }
 
 static PyObject *get_unmatched_stops(PyObject *object, void *Py_UNUSED(closure)) {

@@ -2,7 +2,7 @@
 #ifndef MU_PY_TIMER_H
 #define MU_PY_TIMER_H
 
-#include "py_marks.h"
+#include "py_gpu_events.h"
 #include "recorder_state.h"
 #include "text.h"
 
@@ -20,19 +20,20 @@ struct mu_py_timer {
     PyObject *stages;                    /* owned: name -> Stage; bounded */
     struct mu_recent_stage recent[MU_RECENT_STAGES]; /* by the address of the name */
     bool strict;
-    struct mu_py_marks marks;
+    struct mu_py_gpu_events gpu_events;
     uint64_t unmatched_stops;
     uint64_t closed_stages;
 };
 
-/* Begin and end a stage on the calling thread: 0, or -1 with an exception. `look` may be NULL. */
+/* Begin and end a stage on the calling thread: 0, or -1 with an exception. `appearance` may be
+ * NULL. */
 int mu_py_timer_start(struct mu_py_timer *self, const struct mu_py_name *name,
-                      const struct mu_py_look *look);
+                      const struct mu_py_appearance *appearance);
 int mu_py_timer_stop(struct mu_py_timer *self, const struct mu_py_name *name);
 
-/* A new Stage of the timer; `name` is a str. `look` NULL: the default one; the object that it
+/* A new Stage of the timer; `name` is a str. `appearance` NULL: the default one; the object that it
  * borrows its domain from is `domain`, which may be NULL. */
-PyObject *mu_py_stage_new(struct mu_py_timer *timer, PyObject *name, const struct mu_py_look *look,
-                          PyObject *domain);
+PyObject *mu_py_stage_new(struct mu_py_timer *timer, PyObject *name,
+                          const struct mu_py_appearance *appearance, PyObject *domain);
 
 #endif

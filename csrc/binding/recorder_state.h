@@ -2,26 +2,29 @@
 #ifndef MU_RECORDER_STATE_H
 #define MU_RECORDER_STATE_H
 
+#include "fork.h"
+#include "open_profile.h"
 #include "recorder.h"
 #include "state.h"
+#include "timer.h"
 
 /* The recorder, made at first use; borrowed. NULL with an exception set. */
 struct mu_recorder *mu_py_recorder(struct mu_state *state);
 
-/* Makes the calling thread's lane and gives it the thread's Python name. NULL, without an
- * exception, when there is no room for a lane. */
-struct mu_lane *mu_py_new_lane(struct mu_timer *timer);
+/* Makes the calling thread's buffer and gives it the thread's Python name. NULL, without an
+ * exception, when there is no room for a thread buffer. */
+struct mu_thread_buffer *mu_py_new_thread_buffer(struct mu_timer *timer);
 
-/* The calling thread's lane of the timer, NULL when there is no room for one. */
-static inline struct mu_lane *mu_py_lane(struct mu_timer *timer) {
+/* The calling thread's buffer of the timer, NULL when there is no room for one. */
+static inline struct mu_thread_buffer *mu_py_thread_buffer(struct mu_timer *timer) {
     struct mu_thread *thread = mu_this_thread;
     if (__builtin_expect(thread != NULL && thread->recorder == timer->recorder, 1)) {
-        struct mu_lane *lane = thread->lanes[timer->index];
-        if (__builtin_expect(lane != NULL, 1)) {
-            return lane;
+        struct mu_thread_buffer *buffer = thread->buffers[timer->index];
+        if (__builtin_expect(buffer != NULL, 1)) {
+            return buffer;
         }
     }
-    return mu_py_new_lane(timer);
+    return mu_py_new_thread_buffer(timer);
 }
 
 /* Hands a warning to the hook of set_warning_hook; the hook's own exceptions are unraisable. */

@@ -37,7 +37,7 @@ struct mu_state {
     PyObject *key_microbatch;                      /* owned: "microbatch_index" */
     PyTypeObject *forward_passes_type;             /* owned */
     struct mu_recorder *recorder;                  /* owned; NULL before the first use */
-    struct mu_timer *event_timer; /* owned: its lanes carry the events of log_event */
+    struct mu_timer *event_timer; /* owned: its thread buffers carry the events of log_event */
     uint32_t reported_troubles;   /* bits of the kinds that were warned of */
     uint32_t reported_cuda;       /* the same for GPU times */
     struct mu_nvtx *nvtx;         /* owned; NULL while no tool listens */
@@ -74,7 +74,7 @@ int mu_py_stage_exec(PyObject *module);
 int mu_py_no_op_exec(PyObject *module);
 int mu_py_cuda_exec(PyObject *module);
 int mu_py_gpu_kernels_exec(PyObject *module);
-int mu_py_marks_exec(PyObject *module);
+int mu_py_gpu_events_exec(PyObject *module);
 int mu_py_journal_exec(PyObject *module);
 int mu_py_trace_exec(PyObject *module);
 int mu_py_stage_table_exec(PyObject *module);

@@ -92,12 +92,12 @@ static void keep_lock_held(struct mu_control *control, struct mu_control_text *t
 }
 
 /* Opening a file, unlike stat, asks an NFS server for its present state. */
-void mu_control_look(struct mu_control *control) {
+void mu_control_poll(struct mu_control *control) {
     char path[CONTROL_PATH_BYTES];
     pthread_mutex_lock(&control->lock);
     bool watched = control->directory[0] != '\0' && atomic_load(&control->wanted);
     unsigned moves = control->moves;
-    bool first = !control->looked;
+    bool first = !control->polled;
     struct stat seen = control->seen, found = {0};
     int seen_errno = control->seen_errno;
     snprintf(path, sizeof(path), "%s/" MU_CONTROL_NAME, control->directory);
@@ -123,7 +123,7 @@ void mu_control_look(struct mu_control *control) {
     if (moves == control->moves) {
         control->seen = found;
         control->seen_errno = failed;
-        control->looked = true;
+        control->polled = true;
         if (changed) {
             keep_lock_held(control, &text, first);
             text.bytes = NULL;
@@ -143,20 +143,20 @@ void mu_control_begin(struct mu_control *control, const char *directory) {
     snprintf(control->directory, sizeof(control->directory), "%s", directory);
     control->seen = (struct stat){0};
     control->seen_errno = 0;
-    control->looked = false;
+    control->polled = false;
     control->moves++;
     pthread_mutex_unlock(&control->lock);
-    mu_control_look(control);
+    mu_control_poll(control);
 }
 
 void mu_control_listen(struct mu_control *control, bool wanted) {
     pthread_mutex_lock(&control->lock);
     bool begins = wanted && !atomic_load(&control->wanted);
-    control->looked = control->looked && !begins;
+    control->polled = control->polled && !begins;
     atomic_store(&control->wanted, wanted);
     pthread_mutex_unlock(&control->lock);
     if (begins) {
-        mu_control_look(control);
+        mu_control_poll(control);
     }
 }
 

@@ -1,7 +1,7 @@
 /* The control file of a run: `<log_dir>/my_utils.control.json`, by which other processes ask a job
- * for something, such as a capture. What it says is not looked at here.
+ * for something, such as a capture. What it says is not read here.
  *
- * The drain thread looks twice a second whether the file has changed and reads it, since a log
+ * The drain thread polls twice a second whether the file has changed and reads it, since a log
  * directory may hang. The training reads one number, `attention`, at every set_step.
  *
  * Only a regular file that belongs to this user or to root is read. Thread-safe; after a fork the
@@ -48,7 +48,7 @@ struct mu_control {
     unsigned moves;                             /* of `directory` */
     struct stat seen;                           /* the file that was read last; st_ino 0: none */
     int seen_errno;                             /* of the last attempt to open it */
-    bool looked;                                /* for the first text, whichever thread did */
+    bool polled;                                /* for the first text, whichever thread did */
     struct mu_control_text first, latest;       /* what waits; both may */
     bool has_first, has_latest;
 };
@@ -64,7 +64,7 @@ void mu_control_listen(struct mu_control *control, bool wanted);
 void mu_control_begin(struct mu_control *control, const char *directory);
 
 /* Reads the file when it has changed. May block as long as the file system does. */
-void mu_control_look(struct mu_control *control);
+void mu_control_poll(struct mu_control *control);
 
 /* Hands over a text that waits, the oldest first; false when none does. The caller frees it. */
 bool mu_control_take(struct mu_control *control, struct mu_control_text *out);

@@ -16,7 +16,8 @@ int mu_converter_init(struct mu_converter *converter, struct mu_trace_job *job,
     converter->job = job;
     converter->options = *options;
     converter->file = "";
-    int code = mu_trace_writer_init(&converter->writer, job->format, &job->output, err);
+    int code =
+        mu_trace_writer_init(&converter->writer, mu_trace_ops_of(job->format), &job->output, err);
     if (code == MU_OK) {
         code = mu_trace_names_init(&converter->names, err);
     }
@@ -130,7 +131,7 @@ static void add_offset(struct mu_converter *converter, const struct mu_event_row
 }
 
 /* 1 when the row names a process or a thread and is not drawn. */
-static int take_fact(struct mu_converter *converter, const struct mu_event_row *row) {
+static int take_own_row(struct mu_converter *converter, const struct mu_event_row *row) {
     const struct mu_trace_name *name = row->name;
     if (name->raw_length < 9 || memcmp(name->raw, "my_utils.", 9) != 0) {
         return 0;
@@ -270,7 +271,7 @@ static void point_row(struct mu_converter *converter, struct mu_process *process
 }
 
 static void dispatch(struct mu_converter *converter, struct mu_event_row *row) {
-    if (row->type == MU_EVENT_INSTANT && take_fact(converter, row)) {
+    if (row->type == MU_EVENT_INSTANT && take_own_row(converter, row)) {
         mu_trace_names_release(row->name);
         return;
     }

@@ -22,64 +22,64 @@ static CUresult elapsed(const struct mu_cuda_pool *pool, float *milliseconds, CU
 
 /* --- anchors --- */
 
-static int first_pending(struct mu_cuda_pool *pool, struct mu_cuda_lane *lane) {
+static int first_pending(struct mu_cuda_pool *pool, struct mu_cuda_context *context) {
     pthread_mutex_lock(&pool->lock);
-    int index = lane->pending_count > 0 ? lane->pending[0] : MU_CUDA_NO_ANCHOR;
+    int index = context->pending_count > 0 ? context->pending[0] : MU_CUDA_NO_ANCHOR;
     pthread_mutex_unlock(&pool->lock);
     return index;
 }
 
 /* The first pending anchor becomes the axis's, and the one before it is free again. */
-static void anchor_move(struct mu_cuda_pool *pool, struct mu_cuda_lane *lane, int index) {
+static void anchor_move(struct mu_cuda_pool *pool, struct mu_cuda_context *context, int index) {
     pthread_mutex_lock(&pool->lock);
-    lane->pending_count--;
-    for (int i = 0; i < lane->pending_count; i++) {
-        lane->pending[i] = lane->pending[i + 1];
+    context->pending_count--;
+    for (int i = 0; i < context->pending_count; i++) {
+        context->pending[i] = context->pending[i + 1];
     }
-    if (lane->anchor != MU_CUDA_NO_ANCHOR) {
-        lane->anchors[lane->anchor].used = false;
+    if (context->anchor != MU_CUDA_NO_ANCHOR) {
+        context->anchors[context->anchor].used = false;
     }
     pthread_mutex_unlock(&pool->lock);
-    lane->anchor = index;
+    context->anchor = index;
 }
 
 /* True when the anchor at `index` was complete and is now the axis's. */
-static bool anchor_take(struct mu_cuda_pool *pool, struct mu_cuda_lane *lane, int index) {
-    const struct mu_cuda_anchor *anchor = &lane->anchors[index];
-    bool first = lane->anchor == MU_CUDA_NO_ANCHOR;
+static bool anchor_take(struct mu_cuda_pool *pool, struct mu_cuda_context *context, int index) {
+    const struct mu_cuda_anchor *anchor = &context->anchors[index];
+    bool first = context->anchor == MU_CUDA_NO_ANCHOR;
     float elapsed_ms = 0.0f;
     CUresult code =
         first ? pool->driver->event_query(anchor->event)
-              : elapsed(pool, &elapsed_ms, lane->anchors[lane->anchor].event, anchor->event);
+              : elapsed(pool, &elapsed_ms, context->anchors[context->anchor].event, anchor->event);
     if (code == CUDA_ERROR_NOT_READY || mu_cuda_is_capture_error(code)) {
         return false;
     }
     if (code != CUDA_SUCCESS) {
-        mu_cuda_lane_fail(pool, lane, first ? "cuEventQuery" : "cuEventElapsedTime", code);
+        mu_cuda_context_fail(pool, context, first ? "cuEventQuery" : "cuEventElapsedTime", code);
         return false;
     }
     struct mu_cuda_seen seen = {anchor->called_ns, pool->now_ns()};
     if (first) {
-        mu_cuda_axis_start(&lane->axis, seen);
+        mu_cuda_axis_start(&context->axis, seen);
     } else {
-        mu_cuda_axis_advance(&lane->axis, elapsed_ms, seen);
+        mu_cuda_axis_advance(&context->axis, elapsed_ms, seen);
     }
-    anchor_move(pool, lane, index);
+    anchor_move(pool, context, index);
     return true;
 }
 
-static void collect_anchors(struct mu_cuda_pool *pool, struct mu_cuda_lane *lane) {
-    int index = first_pending(pool, lane);
-    while (index != MU_CUDA_NO_ANCHOR && anchor_take(pool, lane, index)) {
-        index = first_pending(pool, lane);
+static void collect_anchors(struct mu_cuda_pool *pool, struct mu_cuda_context *context) {
+    int index = first_pending(pool, context);
+    while (index != MU_CUDA_NO_ANCHOR && anchor_take(pool, context, index)) {
+        index = first_pending(pool, context);
     }
 }
 
 /* --- spans --- */
 
-static struct mu_cuda_waited waited_of(struct mu_cuda_pool *pool, struct mu_cuda_lane *lane) {
+static struct mu_cuda_waited waited_of(struct mu_cuda_pool *pool, struct mu_cuda_context *context) {
     pthread_mutex_lock(&pool->lock);
-    struct mu_cuda_waited waited = lane->waited;
+    struct mu_cuda_waited waited = context->waited;
     pthread_mutex_unlock(&pool->lock);
     return waited;
 }
@@ -100,8 +100,8 @@ static struct mu_cuda_seen begin_seen(const struct mu_cuda_slot *slot) {
     return seen;
 }
 
-/* Reads the elapsed times of one span. False: the driver failed, and the lane with it. */
-static bool slot_measure(struct mu_cuda_pool *pool, struct mu_cuda_lane *lane,
+/* Reads the elapsed times of one span. False: the driver failed, and the context is dead. */
+static bool slot_measure(struct mu_cuda_pool *pool, struct mu_cuda_context *context,
                          struct mu_cuda_slot *slot, const struct mu_cuda_waited *waited,
                          struct blocked *blocked) {
     float duration_ms = 0.0f;
@@ -109,54 +109,55 @@ static bool slot_measure(struct mu_cuda_pool *pool, struct mu_cuda_lane *lane,
     CUresult code = elapsed(pool, &duration_ms, slot->begin, slot->end);
     int64_t now = pool->now_ns();
     if (code == CUDA_SUCCESS) {
-        code = elapsed(pool, &begin_ms, lane->anchors[lane->anchor].event, slot->begin);
+        code = elapsed(pool, &begin_ms, context->anchors[context->anchor].event, slot->begin);
     }
     if (code == CUDA_ERROR_NOT_READY) {
         *blocked = (struct blocked){true, slot->stream, slot->end_done_ns};
         return true;
     }
     if (code != CUDA_SUCCESS) {
-        mu_cuda_lane_fail(pool, lane, "cuEventElapsedTime", code);
+        mu_cuda_context_fail(pool, context, "cuEventElapsedTime", code);
         return false;
     }
     slot->begin_ms = begin_ms;
     slot->times.duration_ns = duration_ms > 0.0f ? mu_cuda_ms_to_ns(duration_ms) : 0;
     slot->complete_ns = complete_at(slot, waited, now);
     slot->measured = true;
-    mu_cuda_axis_tighten(&lane->axis, begin_ms, begin_seen(slot));
+    mu_cuda_axis_tighten(&context->axis, begin_ms, begin_seen(slot));
     return true;
 }
 
-static bool is_closed(const struct mu_cuda_slot *slot, const struct mu_cuda_lane *lane) {
+static bool is_closed(const struct mu_cuda_slot *slot, const struct mu_cuda_context *context) {
     return atomic_load_explicit(&slot->state, memory_order_acquire) == MU_CUDA_SLOT_CLOSED &&
-           slot->lane == lane->index;
+           slot->context == context->index;
 }
 
-static void measure_spans(struct mu_cuda_pool *pool, struct mu_cuda_lane *lane,
+static void measure_spans(struct mu_cuda_pool *pool, struct mu_cuda_context *context,
                           int32_t slot_count) {
-    struct mu_cuda_waited waited = waited_of(pool, lane);
+    struct mu_cuda_waited waited = waited_of(pool, context);
     struct blocked blocked = {0};
     for (int32_t i = 0; i < slot_count; i++) {
         struct mu_cuda_slot *slot = &pool->slots[i];
-        if (!is_closed(slot, lane) || (blocked.some && slot->stream == blocked.stream &&
-                                       slot->end_called_ns >= blocked.end_done_ns)) {
+        if (!is_closed(slot, context) || (blocked.some && slot->stream == blocked.stream &&
+                                          slot->end_called_ns >= blocked.end_done_ns)) {
             continue;
         }
-        if (!slot_measure(pool, lane, slot, &waited, &blocked)) {
+        if (!slot_measure(pool, context, slot, &waited, &blocked)) {
             return;
         }
     }
 }
 
 /* The axis has learnt from every span by now, so the first profits from the last. */
-static void place_spans(struct mu_cuda_pool *pool, struct mu_cuda_lane *lane, int32_t slot_count) {
+static void place_spans(struct mu_cuda_pool *pool, struct mu_cuda_context *context,
+                        int32_t slot_count) {
     for (int32_t i = 0; i < slot_count; i++) {
         struct mu_cuda_slot *slot = &pool->slots[i];
-        if (!is_closed(slot, lane) || !slot->measured) {
+        if (!is_closed(slot, context) || !slot->measured) {
             continue;
         }
         struct mu_cuda_instant start =
-            mu_cuda_axis_place(&lane->axis, slot->begin_ms, begin_seen(slot));
+            mu_cuda_axis_place(&context->axis, slot->begin_ms, begin_seen(slot));
         slot->times.start_ns = start.ns;
         slot->times.error_ns = start.error_ns;
         int closed = MU_CUDA_SLOT_CLOSED; /* or cancelled meanwhile, and swept below */
@@ -171,26 +172,28 @@ static void sweep(struct mu_cuda_pool *pool, int32_t slot_count) {
         int state = atomic_load_explicit(&slot->state, memory_order_acquire);
         if (state == MU_CUDA_SLOT_CANCELLED) {
             mu_cuda_slot_free(pool, slot);
-        } else if (state == MU_CUDA_SLOT_CLOSED && mu_cuda_lane_dead(&pool->lanes[slot->lane])) {
+        } else if (state == MU_CUDA_SLOT_CLOSED &&
+                   mu_cuda_context_dead(&pool->contexts[slot->context])) {
             atomic_compare_exchange_strong(&slot->state, &state, MU_CUDA_SLOT_FAILED);
         }
     }
 }
 
-static void collect_lane(struct mu_cuda_pool *pool, struct mu_cuda_lane *lane, int32_t slot_count) {
+static void collect_context(struct mu_cuda_pool *pool, struct mu_cuda_context *context,
+                            int32_t slot_count) {
     struct mu_cuda_visit visit;
-    if (mu_cuda_lane_dead(lane) || !mu_cuda_lane_enter(pool, lane, &visit)) {
+    if (mu_cuda_context_dead(context) || !mu_cuda_context_enter(pool, context, &visit)) {
         return;
     }
-    uint64_t resets = lane->axis.resets;
-    collect_anchors(pool, lane);
-    if (lane->anchor != MU_CUDA_NO_ANCHOR && !mu_cuda_lane_dead(lane)) {
-        measure_spans(pool, lane, slot_count);
-        place_spans(pool, lane, slot_count);
+    uint64_t resets = context->axis.resets;
+    collect_anchors(pool, context);
+    if (context->anchor != MU_CUDA_NO_ANCHOR && !mu_cuda_context_dead(context)) {
+        measure_spans(pool, context, slot_count);
+        place_spans(pool, context, slot_count);
     }
-    mu_cuda_lane_leave(pool, &visit);
+    mu_cuda_context_leave(pool, &visit);
     pthread_mutex_lock(&pool->lock);
-    pool->stats.axis_resets += lane->axis.resets - resets;
+    pool->stats.axis_resets += context->axis.resets - resets;
     pthread_mutex_unlock(&pool->lock);
 }
 
@@ -201,9 +204,9 @@ void mu_cuda_collect(struct mu_cuda_pool *pool) {
     pthread_mutex_lock(&pool->lock);
     int32_t slot_count = pool->slot_count;
     pthread_mutex_unlock(&pool->lock);
-    int32_t lane_count = atomic_load_explicit(&pool->lane_count, memory_order_acquire);
-    for (int32_t i = 0; i < lane_count; i++) {
-        collect_lane(pool, &pool->lanes[i], slot_count);
+    int32_t context_count = atomic_load_explicit(&pool->context_count, memory_order_acquire);
+    for (int32_t i = 0; i < context_count; i++) {
+        collect_context(pool, &pool->contexts[i], slot_count);
     }
     sweep(pool, slot_count);
 }

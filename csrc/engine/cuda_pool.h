@@ -29,8 +29,8 @@ enum mu_cuda_slot_state {
 struct mu_cuda_slot {
     _Atomic int state;
     int32_t next_free; /* guarded by the pool's lock */
-    int32_t lane;      /* whose events the slot holds; < 0: it has none yet */
-    CUevent begin;     /* owned, with `end`; in the lane's context */
+    int32_t context;   /* whose events the slot holds; < 0: it has none yet */
+    CUevent begin;     /* owned, with `end`; in that context */
     CUevent end;
     CUstream stream;
     _Atomic uint64_t serial; /* tells one use of the slot from the next */
@@ -39,7 +39,7 @@ struct mu_cuda_slot {
     int64_t end_done_ns;
     /* The collector's: */
     bool measured;
-    float begin_ms; /* after the lane's anchor */
+    float begin_ms; /* after the context's anchor */
     int64_t complete_ns;
     struct mu_cuda_times times;
 };
@@ -59,10 +59,10 @@ struct mu_cuda_waited {
 };
 
 /* One CUDA context. */
-struct mu_cuda_lane {
+struct mu_cuda_context {
     _Atomic bool dead;
-    CUcontext context;
-    unsigned long long context_id; /* 0 where the driver has none */
+    CUcontext handle;
+    unsigned long long handle_id; /* 0 where the driver has none */
     int32_t device;
     int32_t index;
     /* Guarded by the pool's lock: */
@@ -91,31 +91,31 @@ struct mu_cuda_pool {
     pthread_mutex_t lock;       /* never held during a call of the driver */
     int32_t slot_count;         /* slots that were ever used; guarded by lock, as all below */
     int32_t first_unbound;      /* free slots without events */
-    _Atomic int32_t lane_count;
-    struct mu_cuda_lane lanes[MU_CUDA_CONTEXTS_MAX];
+    _Atomic int32_t context_count;
+    struct mu_cuda_context contexts[MU_CUDA_CONTEXTS_MAX];
     uint64_t steps;
     struct mu_cuda_stats stats;
 };
 
-/* Makes the lane's context current on the calling thread, and lifts the ban on calls that a graph
- * capture elsewhere would forbid. False: the context is gone, and the lane with it. */
+/* Makes the context current on the calling thread, and lifts the ban on calls that a graph
+ * capture elsewhere would forbid. False: it is gone. */
 struct mu_cuda_visit {
     bool pushed;
     CUstreamCaptureMode mode; /* what the thread had */
 };
-bool mu_cuda_lane_enter(struct mu_cuda_pool *pool, struct mu_cuda_lane *lane,
-                        struct mu_cuda_visit *visit);
-void mu_cuda_lane_leave(struct mu_cuda_pool *pool, const struct mu_cuda_visit *visit);
+bool mu_cuda_context_enter(struct mu_cuda_pool *pool, struct mu_cuda_context *context,
+                           struct mu_cuda_visit *visit);
+void mu_cuda_context_leave(struct mu_cuda_pool *pool, const struct mu_cuda_visit *visit);
 
-/* Ends GPU timing in the lane's context. `call` is static text. */
-void mu_cuda_lane_fail(struct mu_cuda_pool *pool, struct mu_cuda_lane *lane, const char *call,
-                       CUresult code);
+/* Ends GPU timing in the context. `call` is static text. */
+void mu_cuda_context_fail(struct mu_cuda_pool *pool, struct mu_cuda_context *context,
+                          const char *call, CUresult code);
 
-/* The slot goes to the free list of its lane, or loses its events if the lane is dead. */
+/* The slot goes to the free list of its context, or loses its events if that is dead. */
 void mu_cuda_slot_free(struct mu_cuda_pool *pool, struct mu_cuda_slot *slot);
 
-static inline bool mu_cuda_lane_dead(const struct mu_cuda_lane *lane) {
-    return atomic_load_explicit(&lane->dead, memory_order_acquire);
+static inline bool mu_cuda_context_dead(const struct mu_cuda_context *context) {
+    return atomic_load_explicit(&context->dead, memory_order_acquire);
 }
 
 /* The driver refuses because a stream is being captured; the capture is none of our business. */

@@ -48,11 +48,11 @@ static void count(struct mu_cuda_pool *pool, uint64_t *counter) {
 
 /* --- contexts --- */
 
-void mu_cuda_lane_fail(struct mu_cuda_pool *pool, struct mu_cuda_lane *lane, const char *call,
-                       CUresult code) {
+void mu_cuda_context_fail(struct mu_cuda_pool *pool, struct mu_cuda_context *context,
+                          const char *call, CUresult code) {
     pthread_mutex_lock(&pool->lock);
-    if (!mu_cuda_lane_dead(lane)) {
-        atomic_store_explicit(&lane->dead, true, memory_order_release);
+    if (!mu_cuda_context_dead(context)) {
+        atomic_store_explicit(&context->dead, true, memory_order_release);
         if (code != CUDA_ERROR_DEINITIALIZED) { /* the process ends: nothing went wrong */
             pool->stats.errors++;
             if (pool->stats.first_error == 0) {
@@ -65,29 +65,29 @@ void mu_cuda_lane_fail(struct mu_cuda_pool *pool, struct mu_cuda_lane *lane, con
 }
 
 /* After a device reset another context may stand at the same address: its number tells. */
-static bool lane_is_there(struct mu_cuda_pool *pool, struct mu_cuda_lane *lane) {
+static bool context_is_there(struct mu_cuda_pool *pool, struct mu_cuda_context *context) {
     unsigned long long id = 0;
-    CUresult code = pool->driver->ctx_get_id(lane->context, &id);
+    CUresult code = pool->driver->ctx_get_id(context->handle, &id);
     if (code == CUDA_ERROR_NOT_SUPPORTED) {
         return true;
     }
-    if (code == CUDA_SUCCESS && id == lane->context_id) {
+    if (code == CUDA_SUCCESS && id == context->handle_id) {
         return true;
     }
-    mu_cuda_lane_fail(pool, lane, "cuCtxGetId",
-                      code == CUDA_SUCCESS ? CUDA_ERROR_INVALID_CONTEXT : code);
+    mu_cuda_context_fail(pool, context, "cuCtxGetId",
+                         code == CUDA_SUCCESS ? CUDA_ERROR_INVALID_CONTEXT : code);
     return false;
 }
 
-bool mu_cuda_lane_enter(struct mu_cuda_pool *pool, struct mu_cuda_lane *lane,
-                        struct mu_cuda_visit *visit) {
+bool mu_cuda_context_enter(struct mu_cuda_pool *pool, struct mu_cuda_context *context,
+                           struct mu_cuda_visit *visit) {
     const struct mu_cuda_driver *driver = pool->driver;
-    if (!lane_is_there(pool, lane)) {
+    if (!context_is_there(pool, context)) {
         return false;
     }
-    CUresult code = driver->ctx_push(lane->context);
+    CUresult code = driver->ctx_push(context->handle);
     if (code != CUDA_SUCCESS) {
-        mu_cuda_lane_fail(pool, lane, "cuCtxPushCurrent", code);
+        mu_cuda_context_fail(pool, context, "cuCtxPushCurrent", code);
         return false;
     }
     visit->mode = CU_STREAM_CAPTURE_MODE_RELAXED;
@@ -95,13 +95,13 @@ bool mu_cuda_lane_enter(struct mu_cuda_pool *pool, struct mu_cuda_lane *lane,
     if (code != CUDA_SUCCESS) {
         CUcontext popped;
         driver->ctx_pop(&popped);
-        mu_cuda_lane_fail(pool, lane, "cuThreadExchangeStreamCaptureMode", code);
+        mu_cuda_context_fail(pool, context, "cuThreadExchangeStreamCaptureMode", code);
         return false;
     }
     return true;
 }
 
-void mu_cuda_lane_leave(struct mu_cuda_pool *pool, const struct mu_cuda_visit *visit) {
+void mu_cuda_context_leave(struct mu_cuda_pool *pool, const struct mu_cuda_visit *visit) {
     CUstreamCaptureMode mode = visit->mode;
     CUcontext popped;
     pool->driver->thread_exchange_capture_mode(&mode);
@@ -110,12 +110,12 @@ void mu_cuda_lane_leave(struct mu_cuda_pool *pool, const struct mu_cuda_visit *v
 
 /* What is free in contexts that are gone may serve the next one. */
 static void reclaim_dead_lock_held(struct mu_cuda_pool *pool) {
-    int32_t lane_count = atomic_load(&pool->lane_count);
-    for (int32_t i = 0; i < lane_count; i++) {
-        struct mu_cuda_lane *lane = &pool->lanes[i];
-        while (mu_cuda_lane_dead(lane) && lane->first_free != MU_CUDA_NO_SLOT) {
-            struct mu_cuda_slot *slot = &pool->slots[lane->first_free];
-            lane->first_free = slot->next_free;
+    int32_t context_count = atomic_load(&pool->context_count);
+    for (int32_t i = 0; i < context_count; i++) {
+        struct mu_cuda_context *context = &pool->contexts[i];
+        while (mu_cuda_context_dead(context) && context->first_free != MU_CUDA_NO_SLOT) {
+            struct mu_cuda_slot *slot = &pool->slots[context->first_free];
+            context->first_free = slot->next_free;
             slot->begin = NULL; /* gone with their context */
             slot->end = NULL;
             slot->next_free = pool->first_unbound;
@@ -124,63 +124,63 @@ static void reclaim_dead_lock_held(struct mu_cuda_pool *pool) {
     }
 }
 
-static struct mu_cuda_lane *lane_add_lock_held(struct mu_cuda_pool *pool, CUcontext context,
-                                               unsigned long long id, int32_t device) {
-    int32_t index = atomic_load(&pool->lane_count);
+static struct mu_cuda_context *context_add_lock_held(struct mu_cuda_pool *pool, CUcontext handle,
+                                                     unsigned long long id, int32_t device) {
+    int32_t index = atomic_load(&pool->context_count);
     if (index == MU_CUDA_CONTEXTS_MAX) {
         return NULL;
     }
     reclaim_dead_lock_held(pool);
-    struct mu_cuda_lane *lane = &pool->lanes[index];
-    lane->context = context;
-    lane->context_id = id;
-    lane->device = device;
-    lane->index = index;
-    lane->first_free = MU_CUDA_NO_SLOT;
-    lane->last_closed = MU_CUDA_NO_SLOT;
-    lane->anchor = MU_CUDA_NO_ANCHOR;
-    lane->anchor_due = true;
-    atomic_store_explicit(&pool->lane_count, index + 1, memory_order_release);
-    return lane;
+    struct mu_cuda_context *context = &pool->contexts[index];
+    context->handle = handle;
+    context->handle_id = id;
+    context->device = device;
+    context->index = index;
+    context->first_free = MU_CUDA_NO_SLOT;
+    context->last_closed = MU_CUDA_NO_SLOT;
+    context->anchor = MU_CUDA_NO_ANCHOR;
+    context->anchor_due = true;
+    atomic_store_explicit(&pool->context_count, index + 1, memory_order_release);
+    return context;
 }
 
-/* The calling thread's context, NULL when it has none or its lane is dead. */
-static struct mu_cuda_lane *current_lane(struct mu_cuda_pool *pool) {
+/* The calling thread's context, NULL when it has none or a dead one. */
+static struct mu_cuda_context *current_context(struct mu_cuda_pool *pool) {
     const struct mu_cuda_driver *driver = pool->driver;
-    CUcontext context = NULL;
+    CUcontext handle = NULL;
     CUdevice device;
     unsigned long long id = 0;
-    if (driver->ctx_get_current(&context) != CUDA_SUCCESS || context == NULL ||
+    if (driver->ctx_get_current(&handle) != CUDA_SUCCESS || handle == NULL ||
         driver->ctx_get_device(&device) != CUDA_SUCCESS) {
         return NULL;
     }
-    CUresult code = driver->ctx_get_id(context, &id);
+    CUresult code = driver->ctx_get_id(handle, &id);
     if (code != CUDA_SUCCESS && code != CUDA_ERROR_NOT_SUPPORTED) {
         return NULL;
     }
     pthread_mutex_lock(&pool->lock);
-    struct mu_cuda_lane *lane = NULL;
-    int32_t lane_count = atomic_load(&pool->lane_count);
-    for (int32_t i = 0; i < lane_count; i++) {
-        if (pool->lanes[i].context == context && pool->lanes[i].context_id == id) {
-            lane = &pool->lanes[i];
+    struct mu_cuda_context *context = NULL;
+    int32_t context_count = atomic_load(&pool->context_count);
+    for (int32_t i = 0; i < context_count; i++) {
+        if (pool->contexts[i].handle == handle && pool->contexts[i].handle_id == id) {
+            context = &pool->contexts[i];
         }
     }
-    if (lane == NULL) {
-        lane = lane_add_lock_held(pool, context, id, (int32_t)device);
+    if (context == NULL) {
+        context = context_add_lock_held(pool, handle, id, (int32_t)device);
     }
     pthread_mutex_unlock(&pool->lock);
-    return lane == NULL || mu_cuda_lane_dead(lane) ? NULL : lane;
+    return context == NULL || mu_cuda_context_dead(context) ? NULL : context;
 }
 
 /* --- slots --- */
 
-static struct mu_cuda_slot *slot_take(struct mu_cuda_pool *pool, struct mu_cuda_lane *lane) {
+static struct mu_cuda_slot *slot_take(struct mu_cuda_pool *pool, struct mu_cuda_context *context) {
     pthread_mutex_lock(&pool->lock);
     int32_t index = MU_CUDA_NO_SLOT;
-    if (lane->first_free != MU_CUDA_NO_SLOT) {
-        index = lane->first_free;
-        lane->first_free = pool->slots[index].next_free;
+    if (context->first_free != MU_CUDA_NO_SLOT) {
+        index = context->first_free;
+        context->first_free = pool->slots[index].next_free;
     } else if (pool->first_unbound != MU_CUDA_NO_SLOT) {
         index = pool->first_unbound;
         pool->first_unbound = pool->slots[index].next_free;
@@ -190,7 +190,7 @@ static struct mu_cuda_slot *slot_take(struct mu_cuda_pool *pool, struct mu_cuda_
         pool->stats.exhausted++;
     }
     if (index != MU_CUDA_NO_SLOT) {
-        pool->slots[index].lane = lane->index;
+        pool->slots[index].context = context->index;
         atomic_fetch_add(&pool->slots[index].serial, 1);
     }
     pthread_mutex_unlock(&pool->lock);
@@ -198,9 +198,9 @@ static struct mu_cuda_slot *slot_take(struct mu_cuda_pool *pool, struct mu_cuda_
 }
 
 void mu_cuda_slot_free(struct mu_cuda_pool *pool, struct mu_cuda_slot *slot) {
-    struct mu_cuda_lane *lane = &pool->lanes[slot->lane];
-    int32_t *list = &lane->first_free;
-    if (mu_cuda_lane_dead(lane)) {
+    struct mu_cuda_context *context = &pool->contexts[slot->context];
+    int32_t *list = &context->first_free;
+    if (mu_cuda_context_dead(context)) {
         slot->begin = NULL; /* gone with their context */
         slot->end = NULL;
         list = &pool->first_unbound;
@@ -214,28 +214,28 @@ void mu_cuda_slot_free(struct mu_cuda_pool *pool, struct mu_cuda_slot *slot) {
 }
 
 /* Making an event is one of the calls that a capture in another thread forbids. */
-static bool event_make(struct mu_cuda_pool *pool, struct mu_cuda_lane *lane, CUevent *event) {
+static bool event_make(struct mu_cuda_pool *pool, struct mu_cuda_context *context, CUevent *event) {
     if (*event != NULL) {
         return true;
     }
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     CUresult code = pool->driver->thread_exchange_capture_mode(&mode);
     if (code != CUDA_SUCCESS) {
-        mu_cuda_lane_fail(pool, lane, "cuThreadExchangeStreamCaptureMode", code);
+        mu_cuda_context_fail(pool, context, "cuThreadExchangeStreamCaptureMode", code);
         return false;
     }
     CUevent made = NULL;
     code = pool->driver->event_create(&made, CU_EVENT_DEFAULT);
     pool->driver->thread_exchange_capture_mode(&mode);
     if (code != CUDA_SUCCESS) {
-        mu_cuda_lane_fail(pool, lane, "cuEventCreate", code);
+        mu_cuda_context_fail(pool, context, "cuEventCreate", code);
         return false;
     }
     *event = made;
     return true;
 }
 
-static bool event_record(struct mu_cuda_pool *pool, struct mu_cuda_lane *lane, CUevent event,
+static bool event_record(struct mu_cuda_pool *pool, struct mu_cuda_context *context, CUevent event,
                          CUstream stream) {
     CUresult code = pool->driver->event_record(event, stream);
     if (code == CUDA_SUCCESS) {
@@ -244,12 +244,13 @@ static bool event_record(struct mu_cuda_pool *pool, struct mu_cuda_lane *lane, C
     if (mu_cuda_is_capture_error(code)) {
         count(pool, &pool->stats.captured);
     } else {
-        mu_cuda_lane_fail(pool, lane, "cuEventRecord", code);
+        mu_cuda_context_fail(pool, context, "cuEventRecord", code);
     }
     return false;
 }
 
-static bool is_capturing(struct mu_cuda_pool *pool, struct mu_cuda_lane *lane, CUstream stream) {
+static bool is_capturing(struct mu_cuda_pool *pool, struct mu_cuda_context *context,
+                         CUstream stream) {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
     CUresult code = pool->driver->stream_is_capturing(stream, &status);
     if (code == CUDA_SUCCESS && status == CU_STREAM_CAPTURE_STATUS_NONE) {
@@ -258,22 +259,22 @@ static bool is_capturing(struct mu_cuda_pool *pool, struct mu_cuda_lane *lane, C
     if (code == CUDA_SUCCESS || mu_cuda_is_capture_error(code)) {
         count(pool, &pool->stats.captured);
     } else {
-        mu_cuda_lane_fail(pool, lane, "cuStreamIsCapturing", code);
+        mu_cuda_context_fail(pool, context, "cuStreamIsCapturing", code);
     }
     return true;
 }
 
 /* --- anchors --- */
 
-static int anchor_claim(struct mu_cuda_pool *pool, struct mu_cuda_lane *lane, int64_t now) {
+static int anchor_claim(struct mu_cuda_pool *pool, struct mu_cuda_context *context, int64_t now) {
     int claimed = MU_CUDA_NO_ANCHOR;
     pthread_mutex_lock(&pool->lock);
-    bool due = lane->anchor_due || now - lane->anchor_called_ns > ANCHOR_INTERVAL_NS;
-    if (due && !lane->anchor_busy) {
+    bool due = context->anchor_due || now - context->anchor_called_ns > ANCHOR_INTERVAL_NS;
+    if (due && !context->anchor_busy) {
         for (int i = 0; i < MU_CUDA_ANCHORS && claimed == MU_CUDA_NO_ANCHOR; i++) {
-            if (!lane->anchors[i].used) {
-                lane->anchors[i].used = true;
-                lane->anchor_busy = true;
+            if (!context->anchors[i].used) {
+                context->anchors[i].used = true;
+                context->anchor_busy = true;
                 claimed = i;
             }
         }
@@ -283,34 +284,34 @@ static int anchor_claim(struct mu_cuda_pool *pool, struct mu_cuda_lane *lane, in
 }
 
 /* Hands the anchor to the collector, or gives its place back. */
-static void anchor_settle(struct mu_cuda_pool *pool, struct mu_cuda_lane *lane, int index,
+static void anchor_finish(struct mu_cuda_pool *pool, struct mu_cuda_context *context, int index,
                           bool recorded) {
     pthread_mutex_lock(&pool->lock);
-    lane->anchor_busy = false;
+    context->anchor_busy = false;
     if (recorded) {
-        lane->anchor_due = false;
-        lane->anchor_called_ns = lane->anchors[index].called_ns;
-        lane->pending[lane->pending_count++] = index;
+        context->anchor_due = false;
+        context->anchor_called_ns = context->anchors[index].called_ns;
+        context->pending[context->pending_count++] = index;
     } else {
-        lane->anchors[index].used = false;
+        context->anchors[index].used = false;
     }
     pthread_mutex_unlock(&pool->lock);
 }
 
 /* With no place left the GPU lies steps behind: the next anchor will do. */
-static bool anchor_record_if_due(struct mu_cuda_pool *pool, struct mu_cuda_lane *lane,
+static bool anchor_record_if_due(struct mu_cuda_pool *pool, struct mu_cuda_context *context,
                                  CUstream stream) {
-    int index = anchor_claim(pool, lane, pool->now_ns());
+    int index = anchor_claim(pool, context, pool->now_ns());
     if (index == MU_CUDA_NO_ANCHOR) {
         return true;
     }
-    struct mu_cuda_anchor *anchor = &lane->anchors[index];
-    bool recorded = event_make(pool, lane, &anchor->event);
+    struct mu_cuda_anchor *anchor = &context->anchors[index];
+    bool recorded = event_make(pool, context, &anchor->event);
     if (recorded) {
         anchor->called_ns = pool->now_ns();
-        recorded = event_record(pool, lane, anchor->event, stream);
+        recorded = event_record(pool, context, anchor->event, stream);
     }
-    anchor_settle(pool, lane, index, recorded);
+    anchor_finish(pool, context, index, recorded);
     return recorded;
 }
 
@@ -319,9 +320,9 @@ void mu_cuda_pool_step(struct mu_cuda_pool *pool) {
         return;
     }
     pthread_mutex_lock(&pool->lock);
-    int32_t lane_count = atomic_load(&pool->lane_count);
-    for (int32_t i = 0; i < lane_count; i++) {
-        pool->lanes[i].anchor_due = true;
+    int32_t context_count = atomic_load(&pool->context_count);
+    for (int32_t i = 0; i < context_count; i++) {
+        pool->contexts[i].anchor_due = true;
     }
     pool->steps++;
     pthread_mutex_unlock(&pool->lock);
@@ -347,38 +348,38 @@ static uint64_t stream_number(const struct mu_cuda_pool *pool, CUstream stream) 
     return (uint64_t)(uintptr_t)stream;
 }
 
-static bool slot_begin(struct mu_cuda_pool *pool, struct mu_cuda_lane *lane,
+static bool slot_begin(struct mu_cuda_pool *pool, struct mu_cuda_context *context,
                        struct mu_cuda_slot *slot, CUstream stream) {
-    if (!event_make(pool, lane, &slot->begin) || !event_make(pool, lane, &slot->end) ||
-        !anchor_record_if_due(pool, lane, stream)) {
+    if (!event_make(pool, context, &slot->begin) || !event_make(pool, context, &slot->end) ||
+        !anchor_record_if_due(pool, context, stream)) {
         return false;
     }
     slot->stream = stream;
     slot->times =
-        (struct mu_cuda_times){.stream = stream_number(pool, stream), .device = lane->device};
+        (struct mu_cuda_times){.stream = stream_number(pool, stream), .device = context->device};
     slot->begin_called_ns = pool->now_ns();
-    return event_record(pool, lane, slot->begin, stream);
+    return event_record(pool, context, slot->begin, stream);
 }
 
 uint32_t mu_cuda_span_begin(struct mu_cuda_pool *pool) {
-    struct mu_cuda_lane *lane = pool == NULL ? NULL : current_lane(pool);
+    struct mu_cuda_context *context = pool == NULL ? NULL : current_context(pool);
     void *current = NULL;
-    if (lane == NULL) {
+    if (context == NULL) {
         return 0;
     }
-    if (pool->current_stream(pool->stream_owner, lane->device, &current) != 0) {
+    if (pool->current_stream(pool->stream_owner, context->device, &current) != 0) {
         count(pool, &pool->stats.no_stream);
         return 0;
     }
     CUstream stream = (CUstream)current;
-    if (is_capturing(pool, lane, stream)) {
+    if (is_capturing(pool, context, stream)) {
         return 0;
     }
-    struct mu_cuda_slot *slot = slot_take(pool, lane);
+    struct mu_cuda_slot *slot = slot_take(pool, context);
     if (slot == NULL) {
         return 0;
     }
-    if (!slot_begin(pool, lane, slot, stream)) {
+    if (!slot_begin(pool, context, slot, stream)) {
         mu_cuda_slot_free(pool, slot);
         return 0;
     }
@@ -395,27 +396,28 @@ void mu_cuda_span_label(struct mu_cuda_pool *pool, uint32_t id, uint32_t label) 
 }
 
 /* The thread may have moved to another device since the span began. */
-static bool record_end(struct mu_cuda_pool *pool, struct mu_cuda_lane *lane,
+static bool record_end(struct mu_cuda_pool *pool, struct mu_cuda_context *context,
                        struct mu_cuda_slot *slot) {
     CUcontext current = NULL;
     pool->driver->ctx_get_current(&current);
-    if (current == lane->context) {
-        return lane_is_there(pool, lane) && event_record(pool, lane, slot->end, slot->stream);
+    if (current == context->handle) {
+        return context_is_there(pool, context) &&
+               event_record(pool, context, slot->end, slot->stream);
     }
     struct mu_cuda_visit visit;
-    if (!mu_cuda_lane_enter(pool, lane, &visit)) {
+    if (!mu_cuda_context_enter(pool, context, &visit)) {
         return false;
     }
-    bool recorded = event_record(pool, lane, slot->end, slot->stream);
-    mu_cuda_lane_leave(pool, &visit);
+    bool recorded = event_record(pool, context, slot->end, slot->stream);
+    mu_cuda_context_leave(pool, &visit);
     return recorded;
 }
 
-static void note_last_closed(struct mu_cuda_pool *pool, struct mu_cuda_lane *lane,
+static void note_last_closed(struct mu_cuda_pool *pool, struct mu_cuda_context *context,
                              struct mu_cuda_slot *slot) {
     pthread_mutex_lock(&pool->lock);
-    lane->last_closed = (int32_t)(slot - pool->slots);
-    lane->last_serial = atomic_load(&slot->serial);
+    context->last_closed = (int32_t)(slot - pool->slots);
+    context->last_serial = atomic_load(&slot->serial);
     pthread_mutex_unlock(&pool->lock);
 }
 
@@ -424,13 +426,13 @@ void mu_cuda_span_end(struct mu_cuda_pool *pool, uint32_t id) {
     if (slot == NULL || atomic_load(&slot->state) != MU_CUDA_SLOT_OPEN) {
         return;
     }
-    struct mu_cuda_lane *lane = &pool->lanes[slot->lane];
+    struct mu_cuda_context *context = &pool->contexts[slot->context];
     slot->end_called_ns = pool->now_ns();
-    bool ended = !mu_cuda_lane_dead(lane) && !is_capturing(pool, lane, slot->stream) &&
-                 record_end(pool, lane, slot);
+    bool ended = !mu_cuda_context_dead(context) && !is_capturing(pool, context, slot->stream) &&
+                 record_end(pool, context, slot);
     slot->end_done_ns = pool->now_ns();
     if (ended) {
-        note_last_closed(pool, lane, slot);
+        note_last_closed(pool, context, slot);
     }
     atomic_store_explicit(&slot->state, ended ? MU_CUDA_SLOT_CLOSED : MU_CUDA_SLOT_FAILED,
                           memory_order_release);
@@ -500,40 +502,40 @@ struct last_event {
     struct mu_cuda_waited waited;
 };
 
-static bool last_event_of(struct mu_cuda_pool *pool, struct mu_cuda_lane *lane,
+static bool last_event_of(struct mu_cuda_pool *pool, struct mu_cuda_context *context,
                           struct last_event *last) {
     pthread_mutex_lock(&pool->lock);
-    bool some = lane->last_closed != MU_CUDA_NO_SLOT;
+    bool some = context->last_closed != MU_CUDA_NO_SLOT;
     if (some) {
-        last->slot = &pool->slots[lane->last_closed];
-        last->serial = lane->last_serial;
+        last->slot = &pool->slots[context->last_closed];
+        last->serial = context->last_serial;
         last->event = last->slot->end;
         last->waited.stream = last->slot->stream;
         last->waited.end_called_ns = last->slot->end_called_ns;
-        lane->last_closed = MU_CUDA_NO_SLOT;
+        context->last_closed = MU_CUDA_NO_SLOT;
     }
     pthread_mutex_unlock(&pool->lock);
     return some;
 }
 
-static void lane_wait(struct mu_cuda_pool *pool, struct mu_cuda_lane *lane) {
+static void context_wait(struct mu_cuda_pool *pool, struct mu_cuda_context *context) {
     struct last_event last;
     struct mu_cuda_visit visit;
-    if (!last_event_of(pool, lane, &last) || !mu_cuda_lane_enter(pool, lane, &visit)) {
+    if (!last_event_of(pool, context, &last) || !mu_cuda_context_enter(pool, context, &visit)) {
         return;
     }
     CUresult code = pool->driver->event_synchronize(last.event);
     last.waited.complete_ns = pool->now_ns();
-    mu_cuda_lane_leave(pool, &visit);
+    mu_cuda_context_leave(pool, &visit);
     if (code != CUDA_SUCCESS) {
         if (!mu_cuda_is_capture_error(code)) {
-            mu_cuda_lane_fail(pool, lane, "cuEventSynchronize", code);
+            mu_cuda_context_fail(pool, context, "cuEventSynchronize", code);
         }
         return;
     }
     pthread_mutex_lock(&pool->lock);
     if (atomic_load(&last.slot->serial) == last.serial) { /* else it was another span's event */
-        lane->waited = last.waited;
+        context->waited = last.waited;
     }
     pthread_mutex_unlock(&pool->lock);
 }
@@ -542,10 +544,10 @@ void mu_cuda_wait(struct mu_cuda_pool *pool) {
     if (pool == NULL) {
         return;
     }
-    int32_t lane_count = atomic_load_explicit(&pool->lane_count, memory_order_acquire);
-    for (int32_t i = 0; i < lane_count; i++) {
-        if (!mu_cuda_lane_dead(&pool->lanes[i])) {
-            lane_wait(pool, &pool->lanes[i]);
+    int32_t context_count = atomic_load_explicit(&pool->context_count, memory_order_acquire);
+    for (int32_t i = 0; i < context_count; i++) {
+        if (!mu_cuda_context_dead(&pool->contexts[i])) {
+            context_wait(pool, &pool->contexts[i]);
         }
     }
 }
@@ -560,35 +562,35 @@ void mu_cuda_pool_stats(struct mu_cuda_pool *pool, struct mu_cuda_stats *stats) 
     pthread_mutex_unlock(&pool->lock);
 }
 
-static void lane_destroy_events(struct mu_cuda_pool *pool, struct mu_cuda_lane *lane) {
+static void context_destroy_events(struct mu_cuda_pool *pool, struct mu_cuda_context *context) {
     struct mu_cuda_visit visit;
-    if (mu_cuda_lane_dead(lane) || !mu_cuda_lane_enter(pool, lane, &visit)) {
+    if (mu_cuda_context_dead(context) || !mu_cuda_context_enter(pool, context, &visit)) {
         return;
     }
     for (int32_t i = 0; i < pool->slot_count; i++) {
         struct mu_cuda_slot *slot = &pool->slots[i];
-        if (slot->lane == lane->index && slot->begin != NULL) {
+        if (slot->context == context->index && slot->begin != NULL) {
             pool->driver->event_destroy(slot->begin);
         }
-        if (slot->lane == lane->index && slot->end != NULL) {
+        if (slot->context == context->index && slot->end != NULL) {
             pool->driver->event_destroy(slot->end);
         }
     }
     for (int i = 0; i < MU_CUDA_ANCHORS; i++) {
-        if (lane->anchors[i].event != NULL) {
-            pool->driver->event_destroy(lane->anchors[i].event);
+        if (context->anchors[i].event != NULL) {
+            pool->driver->event_destroy(context->anchors[i].event);
         }
     }
-    mu_cuda_lane_leave(pool, &visit);
+    mu_cuda_context_leave(pool, &visit);
 }
 
 void mu_cuda_pool_free(struct mu_cuda_pool *pool) {
     if (pool == NULL) {
         return;
     }
-    int32_t lane_count = atomic_load(&pool->lane_count);
-    for (int32_t i = 0; i < lane_count; i++) {
-        lane_destroy_events(pool, &pool->lanes[i]);
+    int32_t context_count = atomic_load(&pool->context_count);
+    for (int32_t i = 0; i < context_count; i++) {
+        context_destroy_events(pool, &pool->contexts[i]);
     }
     pthread_mutex_destroy(&pool->lock);
     free(pool->slots);

@@ -32,7 +32,4 @@ void mu_decode_doubles_avx2(int part, const uint8_t *bytes, size_t numbers, doub
 void mu_decode_floats_avx2(int part, const uint8_t *bytes, size_t numbers, float *out);
 #endif
 
-/* The values of all bytes of a float of 8 bits. */
-const float *mu_decode_byte_values(int dtype);
-
 #endif

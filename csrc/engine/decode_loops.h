@@ -5,6 +5,7 @@
 
 #include <string.h>
 
+#include "byte_floats.h"
 #include "decode.h"
 #include "number.h"
 
@@ -66,7 +67,7 @@ static inline void floats_of_numbers(int part, const uint8_t *bytes, size_t numb
         floats_of_float4(bytes, numbers / 2, out);
         break;
     default: {
-        const float *values = mu_decode_byte_values(part);
+        const float *values = mu_byte_float_values(part);
         DECODE(uint8_t, values[x])
         break;
     }

@@ -6,18 +6,18 @@
 #include <time.h>
 
 #include "event.h"
-#include "recorder.h"
+#include "state.h"
 
-/* Slots of a lane that one write takes at most; bounds the memory of a drain. */
+/* Slots of a thread buffer that one write takes at most; bounds the memory of a drain. */
 enum { SLOTS_A_ROUND = 2048 };
 
 /* The system's clock was set when real time leaves monotonic time by more than this; slewing by
  * NTP moves both. */
 static const int64_t clock_step_ns = 1000000;
 
-/* How long the end of a file waits for GPU times, and how often it looks. */
-enum { SETTLE_TRIES = 500 };
-static const struct timespec settle_pause = {.tv_nsec = 2000000};
+/* How long the end of a file waits for GPU times, and how often it polls. */
+enum { FINISH_TRIES = 500 };
+static const struct timespec finish_pause = {.tv_nsec = 2000000};
 
 int mu_drain_create(struct mu_drain **out, struct mu_error *err) {
     struct mu_drain *drain = calloc(1, sizeof(*drain));
@@ -57,7 +57,7 @@ static uint32_t chunk_count(const struct mu_recorder *recorder) {
 }
 
 static void describe_track(const struct mu_strings *strings, const struct mu_chunk_header *chunk,
-                           struct mu_lane_view *view) {
+                           struct mu_buffer_view *view) {
     size_t length = 0;
     uint32_t tag = atomic_load_explicit(&chunk->tag, memory_order_acquire);
     const char *text = mu_strings_get(strings, tag, &length);
@@ -66,7 +66,7 @@ static void describe_track(const struct mu_strings *strings, const struct mu_chu
                           text, text == NULL ? 0 : length);
 }
 
-static void copy_open(struct mu_chunk_header *chunk, struct mu_lane_view *view) {
+static void copy_open(struct mu_chunk_header *chunk, struct mu_buffer_view *view) {
     uint32_t depth = atomic_load_explicit(&chunk->depth, memory_order_acquire);
     for (int i = 0; i < MU_OPEN_MAX; i++) {
         view->open[i].node = 0;
@@ -79,7 +79,7 @@ static void copy_open(struct mu_chunk_header *chunk, struct mu_lane_view *view) 
 }
 
 /* The end of the last whole record at or before `limit`. */
-static uint64_t record_boundary(const struct mu_lane_view *view, uint64_t head, uint64_t limit) {
+static uint64_t record_boundary(const struct mu_buffer_view *view, uint64_t head, uint64_t limit) {
     if (head <= limit) {
         return head;
     }
@@ -93,17 +93,17 @@ static uint64_t record_boundary(const struct mu_lane_view *view, uint64_t head, 
     }
 }
 
-static void look_at_lane(struct mu_recorder *recorder, const struct mu_strings *strings,
-                         uint32_t index) {
+static void view_chunk(struct mu_recorder *recorder, const struct mu_strings *strings,
+                       uint32_t index) {
     struct mu_chunk_header *chunk = mu_journal_chunk(&recorder->journal, index);
-    struct mu_lane_view *view = &recorder->drain->views[index];
+    struct mu_buffer_view *view = &recorder->drain->views[index];
     view->changed = false;
     view->ring = mu_chunk_ring(chunk);
     uint64_t head = atomic_load_explicit(&chunk->head, memory_order_acquire);
     view->to = record_boundary(view, head, view->from + SLOTS_A_ROUND);
     copy_open(chunk, view);
     uint64_t later = atomic_load_explicit(&chunk->head, memory_order_acquire);
-    mu_lane_view_cut_open(view, later);
+    mu_buffer_view_cut_open(view, later);
     describe_track(strings, chunk, view);
 }
 
@@ -114,9 +114,9 @@ void mu_drain_take_anchor_lock_held(struct mu_recorder *recorder) {
     mu_journal_publish_anchors(&recorder->journal, &recorder->timeline);
 }
 
-static void commit_lane(struct mu_recorder *recorder, uint32_t index) {
+static void commit_chunk(struct mu_recorder *recorder, uint32_t index) {
     struct mu_chunk_header *chunk = mu_journal_chunk(&recorder->journal, index);
-    const struct mu_lane_view *view = &recorder->drain->views[index];
+    const struct mu_buffer_view *view = &recorder->drain->views[index];
     uint64_t first = atomic_load_explicit(&chunk->commits[0].epoch, memory_order_relaxed);
     uint64_t second = atomic_load_explicit(&chunk->commits[1].epoch, memory_order_relaxed);
     struct mu_chunk_commit *commit = &chunk->commits[first <= second ? 0 : 1];
@@ -144,7 +144,7 @@ void mu_drain_commit_lock_held(struct mu_recorder *recorder) {
 
 static void free_slots(struct mu_recorder *recorder, uint32_t index) {
     struct mu_chunk_header *chunk = mu_journal_chunk(&recorder->journal, index);
-    struct mu_lane_view *view = &recorder->drain->views[index];
+    struct mu_buffer_view *view = &recorder->drain->views[index];
     view->from = view->to;
     uint64_t tail = view->held_count == 0 ? view->to : view->held[0].position;
     atomic_store_explicit(&chunk->tail, tail, memory_order_release);
@@ -177,8 +177,8 @@ void mu_drain_flush_lock_held(struct mu_recorder *recorder) {
     writer->length = 0;
 }
 
-static void write_fact(struct mu_recorder *recorder, const char *track, size_t track_length,
-                       const char *name, const char *metadata) {
+static void write_own_row(struct mu_recorder *recorder, const char *track, size_t track_length,
+                          const char *name, const char *metadata) {
     int64_t mono = mu_timeline_mono_ns(&recorder->timeline, mu_clock_ticks(recorder->counter));
     struct mu_csv_event_row row = {
         .real_ns = mono + recorder->real_offset_ns + recorder->user_offset_ns,
@@ -193,21 +193,21 @@ static void write_fact(struct mu_recorder *recorder, const char *track, size_t t
     mu_csv_write_event(&recorder->drain->writer, &row);
 }
 
-void mu_drain_write_fact(struct mu_recorder *recorder, const char *name, const char *metadata) {
+void mu_drain_write_own_row(struct mu_recorder *recorder, const char *name, const char *metadata) {
     char track[MU_CSV_TRACK_MAX];
     int32_t pid = mu_journal_header(&recorder->journal)->pid;
     size_t length = mu_csv_track_text(track, (uint32_t)pid, NULL, 0);
-    write_fact(recorder, track, length, name, metadata);
+    write_own_row(recorder, track, length, name, metadata);
 }
 
 void mu_drain_write_offset(struct mu_recorder *recorder) {
     char metadata[64];
     snprintf(metadata, sizeof(metadata), "offset_ns=%lld", (long long)recorder->user_offset_ns);
-    mu_drain_write_fact(recorder, "my_utils.time_offset", metadata);
+    mu_drain_write_own_row(recorder, "my_utils.time_offset", metadata);
 }
 
 void mu_drain_write_beginning(struct mu_recorder *recorder) {
-    mu_drain_write_fact(recorder, "my_utils.process", recorder->drain->process_row);
+    mu_drain_write_own_row(recorder, "my_utils.process", recorder->drain->process_row);
     if (recorder->user_offset_ns != 0) {
         mu_drain_write_offset(recorder);
     }
@@ -227,8 +227,8 @@ static void name_thread(struct mu_recorder *recorder, const struct mu_strings *s
     size_t used = strlen(metadata);
     used += mu_metadata_encode(metadata + used, name, length);
     metadata[used] = '\0';
-    const struct mu_lane_view *view = &recorder->drain->views[index];
-    write_fact(recorder, view->track, view->track_length, "my_utils.thread", metadata);
+    const struct mu_buffer_view *view = &recorder->drain->views[index];
+    write_own_row(recorder, view->track, view->track_length, "my_utils.thread", metadata);
     recorder->drain->named_threads[index] = string;
 }
 
@@ -249,7 +249,7 @@ static void rotate_if_full(struct mu_recorder *recorder) {
     mu_drain_commit_lock_held(recorder);
 }
 
-/* Rows of records whose lanes could not keep up. */
+/* Rows of records whose thread buffers could not keep up. */
 static void report_drops(struct mu_recorder *recorder) {
     uint64_t dropped =
         atomic_load_explicit(&recorder->troubles.dropped_records, memory_order_relaxed);
@@ -260,7 +260,7 @@ static void report_drops(struct mu_recorder *recorder) {
     snprintf(metadata, sizeof(metadata), "count=%llu,reason=ring_full",
              (unsigned long long)(dropped - recorder->reported_drops));
     recorder->reported_drops = dropped;
-    mu_drain_write_fact(recorder, "my_utils.dropped", metadata);
+    mu_drain_write_own_row(recorder, "my_utils.dropped", metadata);
 }
 
 static void follow_clock_step(struct mu_recorder *recorder) {
@@ -274,45 +274,18 @@ static void follow_clock_step(struct mu_recorder *recorder) {
     recorder->real_offset_ns = offset;
     char metadata[64];
     snprintf(metadata, sizeof(metadata), "delta_ns=%lld", (long long)moved);
-    mu_drain_write_fact(recorder, "my_utils.clock_step", metadata);
+    mu_drain_write_own_row(recorder, "my_utils.clock_step", metadata);
 }
 
-static struct mu_aggregate *gpu_aggregate_locked(struct mu_timer *timer, uint16_t path) {
-    if (timer->gpu == NULL) {
-        timer->gpu = calloc(MU_PATHS_MAX, sizeof(struct mu_aggregate *));
-    }
-    if (timer->gpu != NULL && timer->gpu[path] == NULL) {
-        timer->gpu[path] = malloc(sizeof(struct mu_aggregate));
-        if (timer->gpu[path] != NULL) {
-            mu_aggregate_init(timer->gpu[path]);
-        }
-    }
-    return timer->gpu == NULL ? NULL : timer->gpu[path];
-}
-
-static void add_gpu_time(void *owner, uint32_t label, int64_t duration_ns) {
-    struct mu_recorder *recorder = owner;
-    uint32_t index = label >> 12 & 0x1ff;
-    uint16_t path = label & (MU_PATHS_MAX - 1);
-    pthread_mutex_lock(&recorder->registry_lock);
-    struct mu_timer *timer = index < MU_TIMERS_MAX ? recorder->timers[index] : NULL;
-    if (timer != NULL && mu_timer_gpu_label(timer, path) == label) {
-        struct mu_aggregate *aggregate = gpu_aggregate_locked(timer, path);
-        if (aggregate != NULL) {
-            mu_aggregate_add(aggregate, (uint64_t)duration_ns);
-        }
-    }
-    pthread_mutex_unlock(&recorder->registry_lock);
-}
-
-/* One round: at most SLOTS_A_ROUND slots of each lane. Returns whether a lane has more. */
+/* One round: at most SLOTS_A_ROUND slots of each thread buffer. Returns whether a thread buffer has
+ * more. */
 static bool drain_round(struct mu_recorder *recorder) {
     struct mu_drain *drain = recorder->drain;
     uint32_t count = chunk_count(recorder);
     struct mu_strings strings = live_strings(recorder);
     bool more = false;
     for (uint32_t i = 0; i < count; i++) {
-        look_at_lane(recorder, &strings, i);
+        view_chunk(recorder, &strings, i);
         name_thread(recorder, &strings, i);
         more = more || drain->views[i].to - drain->views[i].from >= SLOTS_A_ROUND / 2;
     }
@@ -320,8 +293,8 @@ static bool drain_round(struct mu_recorder *recorder) {
     struct mu_cuda_pool *pool = atomic_load(&recorder->gpu);
     struct mu_gpu_rows gpu = {.pool = pool,
                               .step = mu_cuda_pool_steps(pool),
-                              .settle = drain->settle,
-                              .add = add_gpu_time,
+                              .finish = drain->finish,
+                              .add = recorder->add_gpu_time,
                               .owner = recorder};
     struct mu_row_context context = {.strings = strings,
                                      .timeline = &recorder->timeline,
@@ -336,7 +309,7 @@ static bool drain_round(struct mu_recorder *recorder) {
     }
     for (uint32_t i = 0; i < count; i++) {
         if (drain->views[i].changed || drain->views[i].to != drain->views[i].from) {
-            commit_lane(recorder, i);
+            commit_chunk(recorder, i);
         }
     }
     mu_drain_flush_lock_held(recorder);
@@ -369,15 +342,15 @@ static bool holds_rows(const struct mu_recorder *recorder) {
     return held;
 }
 
-void mu_drain_settle_lock_held(struct mu_recorder *recorder) {
+void mu_drain_finish_lock_held(struct mu_recorder *recorder) {
     mu_drain_run_lock_held(recorder);
-    for (int i = 0; i < SETTLE_TRIES && holds_rows(recorder); i++) {
-        nanosleep(&settle_pause, NULL);
+    for (int i = 0; i < FINISH_TRIES && holds_rows(recorder); i++) {
+        nanosleep(&finish_pause, NULL);
         mu_drain_run_lock_held(recorder);
     }
     if (holds_rows(recorder)) {
-        recorder->drain->settle = true;
+        recorder->drain->finish = true;
         mu_drain_run_lock_held(recorder);
-        recorder->drain->settle = false;
+        recorder->drain->finish = false;
     }
 }

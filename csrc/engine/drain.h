@@ -1,6 +1,6 @@
 /* The drain: complete records become rows, rows go to the output, and a commit says so.
  *
- * Order of a drain, so that a kill at any moment loses nothing and doubles nothing: the lanes'
+ * Order of a drain, so that a kill at any moment loses nothing and doubles nothing: the chunks'
  * commits of the coming epoch, the rows in one write, the commit of the epoch, and only then the
  * ring's slots are free again. Whoever drains holds recorder->drain_lock.
  */
@@ -19,10 +19,10 @@ struct mu_recorder;
 struct mu_drain {
     struct mu_rows rows;
     struct mu_csv_writer writer;
-    struct mu_lane_view views[MU_CHUNKS_MAX]; /* by chunk; `from`, `started`, `held` live on */
-    bool settle;                              /* no row is held back for its GPU times */
-    char process_row[1024];                   /* metadata of the my_utils.process row */
-    uint32_t named_threads[MU_CHUNKS_MAX];    /* thread name (string) that the CSV has, by chunk */
+    struct mu_buffer_view views[MU_CHUNKS_MAX]; /* by chunk; `from`, `started`, `held` live on */
+    bool finish;                                /* no row is held back for its GPU times */
+    char process_row[1024];                     /* metadata of the my_utils.process row */
+    uint32_t named_threads[MU_CHUNKS_MAX]; /* thread name (string) that the CSV has, by chunk */
 };
 
 int mu_drain_create(struct mu_drain **out, struct mu_error *err);
@@ -36,13 +36,13 @@ void mu_drain_run_lock_held(struct mu_recorder *recorder);
 void mu_drain_take_anchor_lock_held(struct mu_recorder *recorder);
 
 /* Drains, and writes what waits for GPU times: waits a second for them at most. */
-void mu_drain_settle_lock_held(struct mu_recorder *recorder);
+void mu_drain_finish_lock_held(struct mu_recorder *recorder);
 
 /* Publishes the output's state without rows, as after a change of files. */
 void mu_drain_commit_lock_held(struct mu_recorder *recorder);
 
 /* Writes a row of the tool's own, an INSTANT named `name`, at the time of now. */
-void mu_drain_write_fact(struct mu_recorder *recorder, const char *name, const char *metadata);
+void mu_drain_write_own_row(struct mu_recorder *recorder, const char *name, const char *metadata);
 
 /* Says which offset is added to timestamps from here on. */
 void mu_drain_write_offset(struct mu_recorder *recorder);
@@ -52,16 +52,5 @@ void mu_drain_write_beginning(struct mu_recorder *recorder);
 
 /* Hands the rows that were formatted so far to the output. */
 void mu_drain_flush_lock_held(struct mu_recorder *recorder);
-
-/* Calls the drain thread, which is started when there is none. Never blocks. */
-void mu_drain_thread_call(struct mu_recorder *recorder);
-
-/* Starts the thread that drains, beats the heart and takes anchors between steps. */
-void mu_drain_thread_start(struct mu_recorder *recorder);
-
-/* Asks the thread to stop and waits for it for five seconds at most, once: a write to a dead mount
- * must not keep a process from ending. Returns whether it has stopped. One that has not stops when
- * its write returns, and may be started again then. */
-bool mu_drain_thread_stop(struct mu_recorder *recorder);
 
 #endif

@@ -1,5 +1,5 @@
-/* The thread that works between steps: it drains when a ring fills, takes anchors, beats the heart
- * looks for requests and writes for outputs that may block. It never takes the GIL. */
+#include "drain_thread.h"
+
 #include <errno.h>
 #include <signal.h>
 #include <string.h>
@@ -7,13 +7,13 @@
 
 #include "drain.h"
 #include "heartbeat.h"
-#include "recorder.h"
+#include "state.h"
 
 enum { STACK_BYTES = 1024 * 1024 }; /* the CUDA driver is called on it */
 
 static const int64_t beat_ns = 500000000;
 static const int64_t heartbeat_file_ns = 2000000000;
-static const int64_t look_ns = 450000000; /* at every beat, and not at every call */
+static const int64_t poll_ns = 450000000; /* at every beat, and not at every call */
 static const int64_t stop_wait_ns = 5000000000;
 
 /* Waits for a call or the next beat. Returns false when the thread is to end. */
@@ -45,17 +45,17 @@ static void beat(struct mu_recorder *recorder, int64_t *next_file_ns) {
 }
 
 /* Without the drain's lock: a directory that hangs keeps nobody waiting. */
-static void look_for_requests(struct mu_recorder *recorder, int64_t *next_look_ns) {
+static void poll_requests(struct mu_recorder *recorder, int64_t *next_poll_ns) {
     int64_t now = mu_clock_ns(CLOCK_MONOTONIC);
-    if (now >= *next_look_ns) {
-        *next_look_ns = now + look_ns;
-        mu_control_look(&recorder->control);
+    if (now >= *next_poll_ns) {
+        *next_poll_ns = now + poll_ns;
+        mu_control_poll(&recorder->control);
     }
 }
 
 static void *thread_main(void *argument) {
     struct mu_recorder *recorder = argument;
-    int64_t next_file_ns = 0, next_look_ns = 0;
+    int64_t next_file_ns = 0, next_poll_ns = 0;
     bool called;
     while (wait_for_work(recorder, &called)) {
         pthread_mutex_lock(&recorder->drain_lock);
@@ -66,7 +66,7 @@ static void *thread_main(void *argument) {
         }
         beat(recorder, &next_file_ns);
         pthread_mutex_unlock(&recorder->drain_lock);
-        look_for_requests(recorder, &next_look_ns);
+        poll_requests(recorder, &next_poll_ns);
     }
     if (called) {
         /* A close waits for this thread with a limit; what may block is not left to the caller. */

@@ -20,7 +20,7 @@ enum mu_gpu_answer mu_gpu_rows_ask(const struct mu_gpu_rows *gpu, uint32_t span,
     struct mu_cuda_times times;
     *length = 0;
     enum mu_cuda_span_state state = mu_cuda_span_poll(gpu->pool, span, &times);
-    if (state == MU_CUDA_SPAN_PENDING && !gpu->settle && age < MU_GPU_HELD_STEPS) {
+    if (state == MU_CUDA_SPAN_PENDING && !gpu->finish && age < MU_GPU_HELD_STEPS) {
         return MU_GPU_WAIT;
     }
     if (state == MU_CUDA_SPAN_READY) {

@@ -23,7 +23,7 @@ typedef void (*mu_gpu_add)(void *owner, uint32_t label, int64_t duration_ns);
 struct mu_gpu_rows {
     struct mu_cuda_pool *pool; /* borrowed */
     uint64_t step;             /* steps of the pool so far */
-    bool settle;               /* nothing is held back any more: the files are about to change */
+    bool finish;               /* nothing is held back any more: the files are about to change */
     mu_gpu_add add;
     void *owner;
 };

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "journal_reader.h"
-#include "recorder.h"
+#include "state.h"
 
 enum { TEXT_BYTES = 32 * 1024 };
 
@@ -43,18 +43,19 @@ static void add_string(struct text *text, const char *string, size_t length) {
     add(text, "\"");
 }
 
-static void add_lane(struct text *text, const struct mu_seen_lane *lane, bool first) {
-    add(text, "%s{\"tid\":%u,\"thread\":", first ? "" : ",", lane->tid);
-    add_string(text, lane->thread_name, lane->thread_name == NULL ? 0 : lane->thread_name_length);
+static void add_thread(struct text *text, const struct mu_seen_thread *thread, bool first) {
+    add(text, "%s{\"tid\":%u,\"thread\":", first ? "" : ",", thread->tid);
+    add_string(text, thread->thread_name,
+               thread->thread_name == NULL ? 0 : thread->thread_name_length);
     add(text, ",\"tag\":");
-    add_string(text, lane->tag, lane->tag == NULL ? 0 : lane->tag_length);
-    add(text, ",\"step\":%lld", (long long)lane->step);
-    if (lane->last_count > 0) {
-        add(text, ",\"ended\":%.6f", (double)lane->last[0].end_ns / 1e9);
+    add_string(text, thread->tag, thread->tag == NULL ? 0 : thread->tag_length);
+    add(text, ",\"step\":%lld", (long long)thread->step);
+    if (thread->last_count > 0) {
+        add(text, ",\"ended\":%.6f", (double)thread->last[0].end_ns / 1e9);
     }
     add(text, ",\"open\":[");
-    for (int i = 0; i < lane->depth; i++) {
-        const struct mu_seen_stage *stage = &lane->open[i];
+    for (int i = 0; i < thread->depth; i++) {
+        const struct mu_seen_stage *stage = &thread->open[i];
         add(text, "%s{\"name\":", i == 0 ? "" : ",");
         add_string(text, stage->name, stage->name == NULL ? 0 : stage->name_length);
         add(text, ",\"step\":%lld,\"since\":%.6f}", (long long)stage->step,
@@ -85,20 +86,20 @@ static void describe(struct mu_recorder *recorder, bool closed, struct text *tex
     add(text, "\"dropped\":%llu,\"lanes\":[",
         (unsigned long long)atomic_load(&recorder->troubles.dropped_records));
     struct mu_journal_image image;
-    struct mu_seen_lane *lane = malloc(sizeof(*lane));
+    struct mu_seen_thread *thread = malloc(sizeof(*thread));
     bool first = true;
-    if (lane != NULL &&
+    if (thread != NULL &&
         mu_journal_image_open(&image, recorder->journal.base, MU_JOURNAL_BYTES, NULL) == MU_OK) {
         for (uint32_t i = 0; i < image.chunk_count && !text->full; i++) {
-            if (mu_journal_image_lane(&image, i, lane)) {
+            if (mu_journal_image_thread(&image, i, thread)) {
                 size_t before = text->length;
-                add_lane(text, lane, first);
+                add_thread(text, thread, first);
                 text->length = text->full ? before : text->length;
                 first = false;
             }
         }
     }
-    free(lane);
+    free(thread);
     text->full = false;
     add(text, "]}\n");
 }

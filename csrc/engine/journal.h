@@ -1,8 +1,8 @@
 /* The writer's side of a journal: the mapping, its string table and its chunks.
  *
  * The mapping begins as private memory and can be moved to a file and back without changing its
- * address, so that lanes keep their pointers: what was recorded before a log directory was known
- * is not lost. Nobody may record during mu_journal_attach and mu_journal_detach; the other
+ * address, so that thread buffers keep their pointers: what was recorded before a log directory was
+ * known is not lost. Nobody may record during mu_journal_attach and mu_journal_detach; the other
  * functions are for one caller at a time (the recorder's registry lock).
  */
 #ifndef MU_JOURNAL_H

@@ -122,7 +122,7 @@ static void join_copies(struct copy *copy, struct mu_chunk_header *after, uint32
 }
 
 /* Three copies of the chunks' headers, between which no drain may end. */
-static int read_lanes(struct copy *copy, struct mu_chunk_header *scratch, struct mu_error *err) {
+static int read_chunks(struct copy *copy, struct mu_chunk_header *scratch, struct mu_error *err) {
     int code = read_chunk_headers(copy, err);
     if (code == MU_OK) {
         keep_heads_and_nodes(copy);
@@ -158,7 +158,7 @@ static int read_moment(struct copy *copy, struct mu_error *err) {
     for (int i = 0; code == MU_OK && !copy->steady && i < READ_TRIES; i++) {
         code = read_header(copy, err);
         if (code == MU_OK) {
-            code = read_lanes(copy, scratch, err);
+            code = read_chunks(copy, scratch, err);
         }
         if (code == MU_OK) {
             code = read_at(copy, scratch, 0, MU_JOURNAL_HEADER_BYTES, err);
@@ -216,7 +216,8 @@ static int look_for_overrun(const struct copy *copy, struct mu_journal_image *im
     int code = MU_OK;
     image->overrun = !copy->steady;
     for (uint32_t i = 0; code == MU_OK && i < image->chunk_count; i++) {
-        uint64_t needed = first_needed(mu_journal_lane_commit(image, mu_journal_chunk(image, i))),
+        uint64_t needed =
+                     first_needed(mu_journal_chunk_commit(image, mu_journal_image_chunk(image, i))),
                  head;
         code = read_at(copy, &head, chunk_offset(i) + offsetof(struct mu_chunk_header, head),
                        sizeof(head), err);

@@ -2,11 +2,11 @@
  *
  *   header (two pages) | string index | string bytes | chunk 0 | chunk 1 | ...
  *
- * A chunk belongs to one lane: the stages of one timer on one thread. It holds the lane's open
- * stages and a ring of 64-byte slots. Each field has one writer: the lane's thread (head, open
- * stages, slots) or the drain (tail, commits), so that neither needs a lock; a record is published
- * by the store of `head`. All numbers are in the byte order of the machine, which `byte_order`
- * states. Offsets and lengths are checked by readers, never trusted.
+ * A chunk belongs to one thread buffer: the stages of one timer on one thread. It holds the thread
+ * buffer's open stages and a ring of 64-byte slots. Each field has one writer: its thread (head,
+ * open stages, slots) or the drain (tail, commits), so that neither needs a lock; a record is
+ * published by the store of `head`. All numbers are in the byte order of the machine, which
+ * `byte_order` states. Offsets and lengths are checked by readers, never trusted.
  */
 #ifndef MU_JOURNAL_FORMAT_H
 #define MU_JOURNAL_FORMAT_H
@@ -124,7 +124,7 @@ struct mu_chunk_commit {
 enum mu_chunk_state {
     MU_CHUNK_FREE = 0,
     MU_CHUNK_OWNED = 1,
-    MU_CHUNK_RETIRED = 2, /* its lane is gone; free again once it is drained */
+    MU_CHUNK_RETIRED = 2, /* its thread buffer is gone; free again once it is drained */
 };
 
 struct mu_chunk_header {
@@ -133,12 +133,12 @@ struct mu_chunk_header {
     _Atomic uint32_t tag;         /* string */
     _Atomic uint32_t thread_name; /* string */
     uint64_t reserved[6];
-    /* The lane's line. */
+    /* The thread's line. */
     _Atomic uint64_t head;
     _Atomic uint64_t dropped;
     _Atomic int64_t step;
     _Atomic uint32_t depth;
-    uint32_t reserved_lane[9];
+    uint32_t reserved_thread[9];
     /* The drain's line. */
     _Atomic uint64_t tail;
     uint64_t reserved_drain[7];

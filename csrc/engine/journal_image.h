@@ -10,14 +10,15 @@
 int mu_journal_check_header(const struct mu_journal_header *header, struct mu_error *err);
 
 /* `index` is below the image's chunk_count. */
-static inline const struct mu_chunk_header *mu_journal_chunk(const struct mu_journal_image *image,
-                                                             uint32_t index) {
+static inline const struct mu_chunk_header *
+mu_journal_image_chunk(const struct mu_journal_image *image, uint32_t index) {
     return (const struct mu_chunk_header *)(const void *)(image->bytes + MU_CHUNKS_OFFSET +
                                                           (size_t)index * MU_CHUNK_BYTES);
 }
 
-/* The state of the lane's output that belongs to the image's commit, NULL before the first. */
-const struct mu_chunk_commit *mu_journal_lane_commit(const struct mu_journal_image *image,
-                                                     const struct mu_chunk_header *chunk);
+/* The state of the thread buffer's output that belongs to the image's commit, NULL before the
+ * first. */
+const struct mu_chunk_commit *mu_journal_chunk_commit(const struct mu_journal_image *image,
+                                                      const struct mu_chunk_header *chunk);
 
 #endif

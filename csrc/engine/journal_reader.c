@@ -95,8 +95,8 @@ void mu_journal_image_close(struct mu_journal_image *image) {
     memset(image, 0, sizeof(*image));
 }
 
-const struct mu_chunk_commit *mu_journal_lane_commit(const struct mu_journal_image *image,
-                                                     const struct mu_chunk_header *chunk) {
+const struct mu_chunk_commit *mu_journal_chunk_commit(const struct mu_journal_image *image,
+                                                      const struct mu_chunk_header *chunk) {
     const struct mu_chunk_commit *best = NULL;
     uint64_t best_epoch = 0;
     for (int i = 0; i < 2; i++) {
@@ -114,7 +114,7 @@ static uint32_t kept_depth(const struct mu_chunk_header *chunk) {
     return depth < MU_OPEN_MAX ? depth : MU_OPEN_MAX;
 }
 
-static void copy_open(const struct mu_chunk_header *chunk, struct mu_lane_view *view) {
+static void copy_open(const struct mu_chunk_header *chunk, struct mu_buffer_view *view) {
     if (atomic_load(&chunk->state) != MU_CHUNK_OWNED) {
         return;
     }
@@ -127,7 +127,7 @@ static void copy_open(const struct mu_chunk_header *chunk, struct mu_lane_view *
 
 /* Records whose END rows waited for GPU times when the process ended. */
 static void view_held(struct mu_journal_image *image, const struct mu_chunk_commit *commit,
-                      uint64_t head, struct mu_lane_view *view, struct mu_recovered *recovered) {
+                      uint64_t head, struct mu_buffer_view *view, struct mu_recovered *recovered) {
     uint64_t count = commit->held_count <= MU_HELD_MAX ? commit->held_count : 0;
     for (uint64_t i = 0; i < count; i++) {
         uint64_t position = commit->drained - commit->held[i];
@@ -146,10 +146,10 @@ static void view_held(struct mu_journal_image *image, const struct mu_chunk_comm
     }
 }
 
-static void view_chunk(struct mu_journal_image *image, uint32_t index, struct mu_lane_view *view,
+static void view_chunk(struct mu_journal_image *image, uint32_t index, struct mu_buffer_view *view,
                        struct mu_recovered *recovered) {
-    const struct mu_chunk_header *chunk = mu_journal_chunk(image, index);
-    const struct mu_chunk_commit *commit = mu_journal_lane_commit(image, chunk);
+    const struct mu_chunk_header *chunk = mu_journal_image_chunk(image, index);
+    const struct mu_chunk_commit *commit = mu_journal_chunk_commit(image, chunk);
     uint64_t head = atomic_load_explicit(&chunk->head, memory_order_acquire);
     memset(view, 0, sizeof(*view));
     view->ring = ring_of(chunk);
@@ -166,7 +166,7 @@ static void view_chunk(struct mu_journal_image *image, uint32_t index, struct mu
     copy_open(chunk, view);
     uint64_t later = image->later_heads == NULL ? head : image->later_heads[index];
     if (view->to == head && later > head && later - view->from <= MU_RING_SLOTS) {
-        mu_lane_view_cut_open(view, later);
+        mu_buffer_view_cut_open(view, later);
     }
     size_t length = 0;
     const char *tag = mu_strings_get(&image->strings, atomic_load(&chunk->tag), &length);
@@ -177,7 +177,7 @@ static void view_chunk(struct mu_journal_image *image, uint32_t index, struct mu
 uint64_t mu_journal_image_dropped(const struct mu_journal_image *image) {
     uint64_t dropped = atomic_load(&image->header->dropped);
     for (uint32_t i = 0; i < image->chunk_count; i++) {
-        dropped += atomic_load(&mu_journal_chunk(image, i)->dropped);
+        dropped += atomic_load(&mu_journal_image_chunk(image, i)->dropped);
     }
     return dropped;
 }
@@ -191,7 +191,7 @@ static uint64_t count_rows(const struct mu_csv_writer *writer) {
 }
 
 /* Of views that were written: those that ended are not among the open ones any more. */
-static uint64_t count_open(const struct mu_lane_view *views, uint32_t view_count) {
+static uint64_t count_open(const struct mu_buffer_view *views, uint32_t view_count) {
     uint64_t open = 0;
     for (uint32_t i = 0; i < view_count; i++) {
         for (int depth = 0; depth < MU_OPEN_MAX; depth++) {
@@ -210,7 +210,7 @@ int mu_journal_image_rows(struct mu_journal_image *image, struct mu_csv_writer *
     }
     recovered->bad_records = image->missing_chunks;
     struct mu_rows *rows = malloc(sizeof(*rows));
-    struct mu_lane_view *views = calloc(image->chunk_count + 1, sizeof(*views));
+    struct mu_buffer_view *views = calloc(image->chunk_count + 1, sizeof(*views));
     int code = MU_OK;
     if (rows == NULL || views == NULL) {
         code = mu_error_no_memory(err, "recovery");
@@ -244,13 +244,13 @@ static int64_t unix_ns(struct mu_journal_image *image, uint64_t ticks) {
 }
 
 static void see_open(struct mu_journal_image *image, const struct mu_chunk_header *chunk,
-                     struct mu_seen_lane *lane) {
+                     struct mu_seen_thread *thread) {
     for (uint32_t i = 0; i < kept_depth(chunk); i++) {
         struct mu_open_view open;
         if (!mu_open_view_load(&open, &chunk->open[i])) {
             return;
         }
-        struct mu_seen_stage *seen = &lane->open[lane->depth++];
+        struct mu_seen_stage *seen = &thread->open[thread->depth++];
         seen->name = mu_strings_get(&image->strings, open.name, &seen->name_length);
         seen->node = open.node;
         seen->step = open.step;
@@ -261,17 +261,17 @@ static void see_open(struct mu_journal_image *image, const struct mu_chunk_heade
 /* Goes back from the newest slot, also over those that are in the CSV already. Lengths lead only
  * forward, so a slot counts when it looks like the record of a stage. */
 static void see_last(struct mu_journal_image *image, const struct mu_chunk_header *chunk,
-                     struct mu_seen_lane *lane) {
+                     struct mu_seen_thread *thread) {
     const struct mu_record *ring = ring_of(chunk);
     uint64_t head = atomic_load_explicit(&chunk->head, memory_order_acquire);
     uint64_t lowest = head > LAST_SEARCH_SLOTS ? head - LAST_SEARCH_SLOTS : 0;
-    for (uint64_t position = head; position > lowest && lane->last_count < MU_SEEN_LAST_MAX;) {
+    for (uint64_t position = head; position > lowest && thread->last_count < MU_SEEN_LAST_MAX;) {
         const struct mu_record *record = &ring[--position & (MU_RING_SLOTS - 1)];
         if (record->kind != MU_RECORD_STAGE || record->slots != 1 || record->event != 0 ||
             record->node == 0 || record->end < record->start) {
             continue;
         }
-        struct mu_seen_stage *seen = &lane->last[lane->last_count];
+        struct mu_seen_stage *seen = &thread->last[thread->last_count];
         seen->name = mu_strings_get(&image->strings, record->name, &seen->name_length);
         if (seen->name == NULL) {
             continue;
@@ -280,26 +280,26 @@ static void see_last(struct mu_journal_image *image, const struct mu_chunk_heade
         seen->step = record->step;
         seen->start_ns = unix_ns(image, record->start);
         seen->end_ns = unix_ns(image, record->end);
-        lane->last_count++;
+        thread->last_count++;
     }
 }
 
-bool mu_journal_image_lane(struct mu_journal_image *image, uint32_t chunk_index,
-                           struct mu_seen_lane *lane) {
-    memset(lane, 0, sizeof(*lane));
+bool mu_journal_image_thread(struct mu_journal_image *image, uint32_t chunk_index,
+                             struct mu_seen_thread *thread) {
+    memset(thread, 0, sizeof(*thread));
     if (chunk_index >= image->chunk_count) {
         return false;
     }
-    const struct mu_chunk_header *chunk = mu_journal_chunk(image, chunk_index);
+    const struct mu_chunk_header *chunk = mu_journal_image_chunk(image, chunk_index);
     if (atomic_load(&chunk->state) != MU_CHUNK_OWNED) {
         return false;
     }
-    lane->tid = atomic_load(&chunk->tid);
-    lane->step = atomic_load(&chunk->step);
-    lane->tag = mu_strings_get(&image->strings, atomic_load(&chunk->tag), &lane->tag_length);
-    lane->thread_name = mu_strings_get(&image->strings, atomic_load(&chunk->thread_name),
-                                       &lane->thread_name_length);
-    see_open(image, chunk, lane);
-    see_last(image, chunk, lane);
+    thread->tid = atomic_load(&chunk->tid);
+    thread->step = atomic_load(&chunk->step);
+    thread->tag = mu_strings_get(&image->strings, atomic_load(&chunk->tag), &thread->tag_length);
+    thread->thread_name = mu_strings_get(&image->strings, atomic_load(&chunk->thread_name),
+                                         &thread->thread_name_length);
+    see_open(image, chunk, thread);
+    see_last(image, chunk, thread);
     return true;
 }

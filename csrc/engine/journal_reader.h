@@ -21,7 +21,7 @@ struct mu_journal_image {
     const uint8_t *bytes; /* borrowed */
     size_t size;
     uint8_t *owned; /* the bytes when they were read from a file */
-    /* How far lanes had got when their open stages were known; NULL when nothing moves. Owned. */
+    /* How far threads had got when their open stages were known; NULL when nothing moves. Owned. */
     uint64_t *later_heads;
     bool overrun; /* the process wrote faster than its rings could be read */
     const struct mu_journal_header *header;
@@ -87,7 +87,7 @@ struct mu_seen_stage {
 
 enum { MU_SEEN_LAST_MAX = 16 };
 
-struct mu_seen_lane {
+struct mu_seen_thread {
     uint32_t tid;
     int64_t step;
     const char *tag;
@@ -100,8 +100,8 @@ struct mu_seen_lane {
     struct mu_seen_stage last[MU_SEEN_LAST_MAX];
 };
 
-/* What the lane of a chunk does. False when no lane owns the chunk. */
-bool mu_journal_image_lane(struct mu_journal_image *image, uint32_t chunk,
-                           struct mu_seen_lane *lane);
+/* What the thread of a chunk does. False when no thread owns the chunk. */
+bool mu_journal_image_thread(struct mu_journal_image *image, uint32_t chunk,
+                             struct mu_seen_thread *thread);
 
 #endif

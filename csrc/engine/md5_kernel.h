@@ -125,7 +125,7 @@ mu_turn_block(mu_vector words[16], const uint8_t *const *data, size_t offset) {
 #define MU_MD5_ADD_I(sum, b, c, d) ((sum) - ((~b & d) ^ c))
 
 /* Keeps gcc from adding in another order, with b early; clang leaves the order as it is. */
-static inline __attribute__((always_inline)) void mu_settle(mu_vector *sum) {
+static inline __attribute__((always_inline)) void mu_keep_order(mu_vector *sum) {
 #if defined(__AVX512F__) || (defined(__AVX2__) && MU_MD5_VECTOR_BYTES == 32)
     __asm__("" : "+v"(*sum)); /* NOLINT(portability-no-assembler): not an instruction */
 #else
@@ -136,7 +136,7 @@ static inline __attribute__((always_inline)) void mu_settle(mu_vector *sum) {
 #define MU_MD5_LANE_STEP(round, a, b, c, d, word, shift, addend)                                   \
     for (int g = 0; g < groups; g++) {                                                             \
         mu_vector sum = words[g][word] + mu_md5_addends[step] + a[g];                              \
-        mu_settle(&sum);                                                                           \
+        mu_keep_order(&sum);                                                                       \
         sum = MU_MD5_ADD_##round(sum, b[g], c[g], d[g]);                                           \
         a[g] = b[g] + (sum << (shift) | sum >> (32 - (shift)));                                    \
     }                                                                                              \

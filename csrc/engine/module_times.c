@@ -6,7 +6,7 @@
 
 enum {
     SPANS = 16384,
-    COLLECT_EVERY = SPANS / 16, /* spans ended since the last look */
+    COLLECT_EVERY = SPANS / 16, /* spans ended since the last poll */
     NO_ACCOUNT = -1,
     FIRST_DEPTH = 16,
 };
@@ -45,7 +45,7 @@ struct mu_module_times {
     struct mu_cuda_pool *pool; /* owned; NULL for no GPU times */
     struct pending *pending;   /* owned, SPANS of them with a pool */
     uint32_t pending_count;
-    uint32_t collect_at; /* the number of pending ones at which to look */
+    uint32_t collect_at; /* the number of pending ones at which to poll */
     struct mu_module_counts counts;
 };
 
@@ -237,8 +237,8 @@ bool mu_module_exit(struct mu_module_times *times, uint64_t thread, uint32_t slo
     return true;
 }
 
-/* True when the span is settled, one way or another. */
-static bool settle(struct mu_module_times *times, const struct pending *pending) {
+/* True when the span needs no more work. */
+static bool finish(struct mu_module_times *times, const struct pending *pending) {
     struct mu_cuda_times gpu;
     enum mu_cuda_span_state state = mu_cuda_span_poll(times->pool, pending->span, &gpu);
     if (state == MU_CUDA_SPAN_PENDING) {
@@ -260,7 +260,7 @@ void mu_module_collect(struct mu_module_times *times) {
     uint32_t kept = 0;
     mu_cuda_collect(times->pool);
     for (uint32_t i = 0; i < times->pending_count; i++) {
-        if (!settle(times, &times->pending[i])) {
+        if (!finish(times, &times->pending[i])) {
             times->pending[kept++] = times->pending[i];
         }
     }

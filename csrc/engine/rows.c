@@ -48,7 +48,7 @@ const char *mu_strings_get(const struct mu_strings *strings, uint32_t index, siz
     return strings->blob + entry->offset;
 }
 
-static const struct mu_record *record_at(const struct mu_lane_view *view, uint64_t position) {
+static const struct mu_record *record_at(const struct mu_buffer_view *view, uint64_t position) {
     return &view->ring[position & ring_mask];
 }
 
@@ -67,7 +67,7 @@ static bool reserve(void **array, size_t *allocated, size_t wanted, size_t unit)
 }
 
 /* The positions of the view's records; fewer than there are when a length makes no sense. */
-static size_t find_records(struct mu_rows *rows, struct mu_lane_view *view) {
+static size_t find_records(struct mu_rows *rows, struct mu_buffer_view *view) {
     size_t count = 0;
     uint64_t position = view->from;
     while (position < view->to) {
@@ -82,13 +82,13 @@ static size_t find_records(struct mu_rows *rows, struct mu_lane_view *view) {
     return count;
 }
 
-static bool is_started(const struct mu_lane_view *view, const struct mu_record *record) {
+static bool is_started(const struct mu_buffer_view *view, const struct mu_record *record) {
     return record->depth < MU_OPEN_MAX && view->started[record->depth].node == record->node;
 }
 
-/* Takes stages that have ended out of the open ones. A lane publishes the record first and closes
- * the stage after; in between, this drain or the one before may have seen the record. */
-static void drop_ended_from_open(struct mu_rows *rows, struct mu_lane_view *view, size_t count) {
+/* Takes stages that have ended out of the open ones. A thread buffer publishes the record first and
+ * closes the stage after; in between, this drain or the one before may have seen the record. */
+static void drop_ended_from_open(struct mu_rows *rows, struct mu_buffer_view *view, size_t count) {
     for (int depth = 0; depth < MU_OPEN_MAX; depth++) {
         if (view->open[depth].node == view->started[depth].node &&
             view->started[depth].mono_ns == MU_STAGE_ENDED) {
@@ -104,7 +104,7 @@ static void drop_ended_from_open(struct mu_rows *rows, struct mu_lane_view *view
     }
 }
 
-static size_t count_open(const struct mu_lane_view *view) {
+static size_t count_open(const struct mu_buffer_view *view) {
     size_t count = 0;
     for (int depth = 0; depth < MU_OPEN_MAX; depth++) {
         count += view->open[depth].node != 0 &&
@@ -118,10 +118,10 @@ static struct mu_row_ref make_ref(uint64_t ticks, uint64_t position, enum row_wh
     return ref;
 }
 
-/* Orders the rows of one lane in linear time. Records stand in the order of their ends, so the
- * walk goes backwards: a START waits on a stack until what lies inside its stage is placed. The
+/* Orders the rows of one thread buffer in linear time. Records stand in the order of their ends, so
+ * the walk goes backwards: a START waits on a stack until what lies inside its stage is placed. The
  * stack grows in the lower part of the very array that is filled from its upper end. */
-static size_t order_lane(struct mu_rows *rows, struct mu_lane_view *view, struct mu_row_ref *refs,
+static size_t order_rows(struct mu_rows *rows, struct mu_buffer_view *view, struct mu_row_ref *refs,
                          size_t total, size_t count) {
     size_t waiting = 0, free_end = total;
     for (int depth = 0; depth < MU_OPEN_MAX; depth++) {
@@ -171,7 +171,7 @@ static const struct mu_quoted_name *quoted_name(struct mu_rows *rows,
 
 /* The record's payload in one piece, with its two lengths checked. NULL when they make no sense
  * or memory ran out. */
-static const char *read_payload(struct mu_rows *rows, const struct mu_lane_view *view,
+static const char *read_payload(struct mu_rows *rows, const struct mu_buffer_view *view,
                                 uint64_t position, struct mu_record_payload *payload) {
     size_t slots = record_at(view, position)->slots - 1u;
     size_t bytes = slots * MU_SLOT_BYTES;
@@ -190,7 +190,7 @@ static const char *read_payload(struct mu_rows *rows, const struct mu_lane_view 
 }
 
 static bool describe_name(struct mu_rows *rows, const struct mu_row_context *context,
-                          const struct mu_lane_view *view, uint64_t position,
+                          const struct mu_buffer_view *view, uint64_t position,
                           struct mu_csv_stage_row *row) {
     const struct mu_record *record = record_at(view, position);
     if ((record->flags & MU_RECORD_INLINE_NAME) == 0) {
@@ -226,7 +226,7 @@ static int64_t real_ns(const struct mu_row_context *context, int64_t mono_ns) {
 }
 
 /* Where the stage's START row has it; its END row is written now. */
-static int64_t began_at(const struct mu_row_context *context, struct mu_lane_view *view,
+static int64_t began_at(const struct mu_row_context *context, struct mu_buffer_view *view,
                         const struct mu_record *record) {
     int64_t began = mu_timeline_mono_ns(context->timeline, record->start);
     if (record->depth < MU_OPEN_MAX) {
@@ -240,7 +240,7 @@ static int64_t began_at(const struct mu_row_context *context, struct mu_lane_vie
     return began;
 }
 
-static void describe_stage(const struct mu_lane_view *view, const struct mu_record *record,
+static void describe_stage(const struct mu_buffer_view *view, const struct mu_record *record,
                            struct mu_csv_stage_row *row) {
     row->step = record->step;
     row->node = record->node;
@@ -250,7 +250,7 @@ static void describe_stage(const struct mu_lane_view *view, const struct mu_reco
 }
 
 /* How many steps the row has waited; too many when its slots, or its place here, are needed. */
-static uint64_t held_age(const struct mu_row_context *context, const struct mu_lane_view *view,
+static uint64_t held_age(const struct mu_row_context *context, const struct mu_buffer_view *view,
                          const struct mu_held_row *end) {
     bool crowded = view->to - end->position > MU_RING_SLOTS / 2 || view->held_count >= MU_HELD_MAX;
     return crowded ? MU_GPU_HELD_STEPS : context->gpu->step - end->step;
@@ -258,7 +258,7 @@ static uint64_t held_age(const struct mu_row_context *context, const struct mu_l
 
 /* False: the row has to wait for its GPU times, and was not written. */
 static bool write_end_row(struct mu_rows *rows, const struct mu_row_context *context,
-                          const struct mu_lane_view *view, const struct mu_held_row *end,
+                          const struct mu_buffer_view *view, const struct mu_held_row *end,
                           struct mu_csv_writer *writer) {
     const struct mu_record *record = record_at(view, end->position);
     char extra[48 + MU_GPU_TEXT_MAX];
@@ -282,7 +282,7 @@ static bool write_end_row(struct mu_rows *rows, const struct mu_row_context *con
 }
 
 static void write_stage_row(struct mu_rows *rows, const struct mu_row_context *context,
-                            struct mu_lane_view *view, const struct mu_row_ref *ref,
+                            struct mu_buffer_view *view, const struct mu_row_ref *ref,
                             struct mu_csv_writer *writer) {
     const struct mu_record *record = record_at(view, ref->position);
     int64_t offset = mu_clock_add(context->real_offset_ns, context->user_offset_ns);
@@ -306,7 +306,7 @@ static void write_stage_row(struct mu_rows *rows, const struct mu_row_context *c
 
 /* Rows that waited and need not any more. */
 static void write_held(struct mu_rows *rows, const struct mu_row_context *context,
-                       struct mu_lane_view *view, struct mu_csv_writer *writer) {
+                       struct mu_buffer_view *view, struct mu_csv_writer *writer) {
     uint32_t count = view->held_count;
     view->held_count = 0;
     for (uint32_t i = 0; i < count; i++) {
@@ -319,7 +319,7 @@ static void write_held(struct mu_rows *rows, const struct mu_row_context *contex
 }
 
 static void write_open_row(struct mu_rows *rows, const struct mu_row_context *context,
-                           struct mu_lane_view *view, const struct mu_row_ref *ref,
+                           struct mu_buffer_view *view, const struct mu_row_ref *ref,
                            struct mu_csv_writer *writer) {
     uint64_t depth = ref->position;
     const struct mu_open_view *open = &view->open[depth];
@@ -339,7 +339,7 @@ static void write_open_row(struct mu_rows *rows, const struct mu_row_context *co
 }
 
 static void write_event_row(struct mu_rows *rows, const struct mu_row_context *context,
-                            struct mu_lane_view *view, const struct mu_row_ref *ref,
+                            struct mu_buffer_view *view, const struct mu_row_ref *ref,
                             struct mu_csv_writer *writer) {
     const struct mu_record *record = record_at(view, ref->position);
     struct mu_record_payload payload;
@@ -367,7 +367,7 @@ static void write_event_row(struct mu_rows *rows, const struct mu_row_context *c
 }
 
 static void write_row(struct mu_rows *rows, const struct mu_row_context *context,
-                      struct mu_lane_view *view, const struct mu_row_ref *ref,
+                      struct mu_buffer_view *view, const struct mu_row_ref *ref,
                       struct mu_csv_writer *writer) {
     switch (ref->what) {
     case ROW_OPEN:
@@ -388,7 +388,7 @@ struct run {
     size_t next, end;
 };
 
-static int order_view(struct mu_rows *rows, struct mu_lane_view *view, struct run *run,
+static int order_view(struct mu_rows *rows, struct mu_buffer_view *view, struct run *run,
                       size_t *used, struct mu_error *err) {
     size_t slots = (size_t)(view->to - view->from);
     if (!reserve((void **)&rows->positions, &rows->positions_allocated, slots,
@@ -403,13 +403,13 @@ static int order_view(struct mu_rows *rows, struct mu_lane_view *view, struct ru
         return mu_error_no_memory(err, "rows of a drain");
     }
     run->end = *used + total;
-    run->next = *used + order_lane(rows, view, rows->refs + *used, total, count);
+    run->next = *used + order_rows(rows, view, rows->refs + *used, total, count);
     *used += total;
     return MU_OK;
 }
 
 static void merge_runs(struct mu_rows *rows, const struct mu_row_context *context,
-                       struct mu_lane_view *views, struct run *runs, size_t count,
+                       struct mu_buffer_view *views, struct run *runs, size_t count,
                        struct mu_csv_writer *writer) {
     for (;;) {
         size_t best = count;
@@ -428,12 +428,12 @@ static void merge_runs(struct mu_rows *rows, const struct mu_row_context *contex
 }
 
 int mu_rows_write(struct mu_rows *rows, const struct mu_row_context *context,
-                  struct mu_lane_view *views, size_t view_count, struct mu_csv_writer *writer,
+                  struct mu_buffer_view *views, size_t view_count, struct mu_csv_writer *writer,
                   struct mu_error *err) {
     struct run runs[MU_CHUNKS_MAX] = {{0}};
     size_t used = 0;
     if (view_count > MU_CHUNKS_MAX) {
-        return mu_error_set(err, MU_ERR_LIMIT, "%zu lanes at once", view_count);
+        return mu_error_set(err, MU_ERR_LIMIT, "%zu thread buffers at once", view_count);
     }
     for (size_t i = 0; i < view_count; i++) {
         int code = order_view(rows, &views[i], &runs[i], &used, err);
@@ -467,7 +467,7 @@ bool mu_open_view_load(struct mu_open_view *open, const struct mu_open_stage *st
     return true;
 }
 
-static void take_as_open(struct mu_lane_view *view, const struct mu_record *record) {
+static void take_as_open(struct mu_buffer_view *view, const struct mu_record *record) {
     struct mu_open_view *open = &view->open[record->depth];
     open->node = record->node;
     open->parent = record->parent;
@@ -477,7 +477,7 @@ static void take_as_open(struct mu_lane_view *view, const struct mu_record *reco
 }
 
 /* The time of the last row that the view will write. */
-static uint64_t last_ticks(const struct mu_lane_view *view) {
+static uint64_t last_ticks(const struct mu_buffer_view *view) {
     uint64_t last = 0;
     for (uint64_t position = view->from; position < view->to;) {
         const struct mu_record *record = record_at(view, position);
@@ -490,7 +490,7 @@ static uint64_t last_ticks(const struct mu_lane_view *view) {
     return last;
 }
 
-void mu_lane_view_cut_open(struct mu_lane_view *view, uint64_t end) {
+void mu_buffer_view_cut_open(struct mu_buffer_view *view, uint64_t end) {
     if (view->to == end) {
         return;
     }

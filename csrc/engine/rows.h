@@ -1,7 +1,8 @@
 /* From records to CSV rows in the order of time.
  *
  * The same code serves a drain of the living process and the recovery of a dead one: both fill
- * views of lanes, and neither the numbers nor the texts in them are trusted. Not thread-safe.
+ * views of thread buffers, and neither the numbers nor the texts in them are trusted. Not
+ * thread-safe.
  */
 #ifndef MU_ROWS_H
 #define MU_ROWS_H
@@ -50,8 +51,9 @@ struct mu_held_row {
     uint64_t step;     /* of the pool, when it was first asked for */
 };
 
-/* What of a lane becomes rows now: the slots [from, to), and the stages that were open then. */
-struct mu_lane_view {
+/* What of a thread buffer becomes rows now: the slots [from, to), and the stages that were open
+ * then. */
+struct mu_buffer_view {
     const struct mu_record *ring; /* borrowed: MU_RING_SLOTS */
     uint64_t from;
     uint64_t to;
@@ -94,11 +96,11 @@ struct mu_row_context {
 
 /* Writes the rows of all views, merged by time. MU_ERR_NO_MEMORY leaves out the rest. */
 int mu_rows_write(struct mu_rows *rows, const struct mu_row_context *context,
-                  struct mu_lane_view *views, size_t view_count, struct mu_csv_writer *writer,
+                  struct mu_buffer_view *views, size_t view_count, struct mu_csv_writer *writer,
                   struct mu_error *err);
 
 /* Fits the open stages of a view to records in [view->to, end) that the view leaves for later:
- * rows of one lane must not overtake each other. */
-void mu_lane_view_cut_open(struct mu_lane_view *view, uint64_t end);
+ * rows of one thread buffer must not overtake each other. */
+void mu_buffer_view_cut_open(struct mu_buffer_view *view, uint64_t end);
 
 #endif

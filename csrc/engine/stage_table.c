@@ -93,7 +93,7 @@ static int add_path(struct mu_stage_table *table, uint32_t parent, struct mu_spa
 
 int mu_stage_table_init(struct mu_stage_table *table, struct mu_error *err) {
     memset(table, 0, sizeof(*table));
-    table->facts.clock_error_ns = -1;
+    table->process.clock_error_ns = -1;
     table->paths = calloc(MU_STAGE_PATHS_MAX, sizeof(*table->paths));
     if (table->paths == NULL) {
         return mu_error_no_memory(err, "the paths of stages");
@@ -217,7 +217,7 @@ static int end_stage(struct mu_stage_table *table, const struct mu_csv_row *row,
     table->cuda_ms[at] =
         metadata->has & MU_HAS_CUDA_MS ? (double)metadata->cuda_ns * 1e-6 : (double)NAN;
     table->path[at] = path;
-    table->attempt[at] = (int32_t)table->facts.attempt;
+    table->attempt[at] = (int32_t)table->process.attempt;
     return MU_OK;
 }
 
@@ -231,34 +231,35 @@ static void take_text(char *text, size_t size, struct mu_span value) {
     }
 }
 
-static void take_process(struct mu_stage_facts *facts, struct mu_span key, struct mu_span value) {
+static void take_process(struct mu_process_metadata *process, struct mu_span key,
+                         struct mu_span value) {
     if (mu_span_equals(key, "attempt")) {
-        (void)mu_digits_parse(value.text, value.length, 0, &facts->attempt);
+        (void)mu_digits_parse(value.text, value.length, 0, &process->attempt);
     } else if (mu_span_equals(key, "world_size")) {
-        (void)mu_digits_parse(value.text, value.length, 0, &facts->world_size);
+        (void)mu_digits_parse(value.text, value.length, 0, &process->world_size);
     } else if (mu_span_equals(key, "host")) {
-        take_text(facts->host, sizeof(facts->host), value);
+        take_text(process->host, sizeof(process->host), value);
     } else if (mu_span_equals(key, "label")) {
-        take_text(facts->label, sizeof(facts->label), value);
+        take_text(process->label, sizeof(process->label), value);
     }
 }
 
-static void take_fact(struct mu_stage_table *table, struct mu_span name, struct mu_span pairs) {
-    struct mu_stage_facts *facts = &table->facts;
+static void take_own_row(struct mu_stage_table *table, struct mu_span name, struct mu_span pairs) {
+    struct mu_process_metadata *process = &table->process;
     struct mu_span key, value;
-    int64_t number, attempt = facts->attempt;
+    int64_t number, attempt = process->attempt;
     while (mu_metadata_next(&pairs, &key, &value)) {
         if (mu_span_equals(name, "my_utils.process")) {
-            take_process(facts, key, value);
+            take_process(process, key, value);
         } else if (mu_span_equals(name, "my_utils.clock_sync") && mu_span_equals(key, "error_ns")) {
-            (void)mu_digits_parse(value.text, value.length, 0, &facts->clock_error_ns);
+            (void)mu_digits_parse(value.text, value.length, 0, &process->clock_error_ns);
         } else if (mu_span_equals(name, "my_utils.dropped") && mu_span_equals(key, "count") &&
                    mu_digits_parse(value.text, value.length, 0, &number) && number > 0) {
-            facts->dropped += (uint64_t)number;
+            process->dropped += (uint64_t)number;
         }
     }
-    facts->clock_steps += mu_span_equals(name, "my_utils.clock_step");
-    if (facts->attempt != attempt) { /* what the process before left open, it took along */
+    process->clock_steps += mu_span_equals(name, "my_utils.clock_step");
+    if (process->attempt != attempt) { /* what the process before left open, it took along */
         table->counts.open += table->open_by_node.count;
         drop_open(table);
     }
@@ -282,7 +283,7 @@ static int take_row(struct mu_stage_table *table, const struct mu_csv_row *row,
     mu_metadata_parse(mu_csv_field(row, MU_CSV_METADATA), &metadata);
     if (type == MU_EVENT_INSTANT) {
         if (name.length > 9 && memcmp(name.text, "my_utils.", 9) == 0) {
-            take_fact(table, name, metadata.user);
+            take_own_row(table, name, metadata.user);
         }
         return MU_OK;
     }

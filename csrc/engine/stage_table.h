@@ -27,7 +27,7 @@ struct mu_stage_path {
     const char *name; /* the stage's own name, UTF-8, not terminated; owned */
 };
 
-struct mu_stage_facts {
+struct mu_process_metadata {
     char host[256];  /* of the last process row; "" when there was none */
     char label[256]; /* the same; percent-encoded as in the row */
     int64_t world_size, attempt;
@@ -49,7 +49,7 @@ struct mu_stage_table {
     int32_t *attempt;
     struct mu_stage_path *paths;
     uint32_t path_count;
-    struct mu_stage_facts facts;
+    struct mu_process_metadata process;
     struct mu_stage_counts counts;
     struct mu_id_map path_by_key, open_by_node;
     struct mu_second second;

@@ -193,7 +193,8 @@ static void draw_on_stream(struct mu_converter *converter, struct mu_process *pr
     if (metadata->has & MU_HAS_CUDA_ERR) {
         add_ms_field(&event, "cuda_err_ms", metadata->cuda_error_ns);
     }
-    track = track == NULL ? NULL : mu_track_lane(converter, track, event.begin_ns, event.end_ns);
+    track =
+        track == NULL ? NULL : mu_track_with_room(converter, track, event.begin_ns, event.end_ns);
     if (track != NULL && !converter->writer.ops->begins_at_start) {
         converter->writer.ops->slice(&converter->writer, track, &event);
         converter->counts.slices++;
@@ -224,7 +225,7 @@ static struct mu_track *place(struct mu_converter *converter, struct mu_open *op
         return open->track;
     }
     open->moved = 1;
-    return mu_track_lane(converter, open->track, open->begin_ns, open->end_ns);
+    return mu_track_with_room(converter, open->track, open->begin_ns, open->end_ns);
 }
 
 static void draw(struct mu_converter *converter, struct mu_open *open,
@@ -645,7 +646,7 @@ static void draw_open(struct mu_converter *converter, struct mu_open *open) {
     if (!open->begun) {
         struct mu_track *track = open->track;
         if (track->kind == MU_TRACK_ASYNC) {
-            track = mu_track_lane(converter, track, open->begin_ns, INT64_MAX);
+            track = mu_track_with_room(converter, track, open->begin_ns, INT64_MAX);
         }
         if (track != NULL) {
             converter->writer.ops->slice_begin(&converter->writer, track, &event);

@@ -3,30 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "lanes.h"
-#include "recorder.h"
-
-/* Figures of a thread that ended stay with its timer. */
-void mu_timer_keep_aggregates(struct mu_lane *lane) {
-    struct mu_timer *timer = lane->timer;
-    if (timer->retired == NULL) {
-        timer->retired = lane->aggregates;
-        lane->aggregates = NULL;
-        return;
-    }
-    for (int path = 0; path < MU_PATHS_MAX; path++) {
-        struct mu_aggregate *from = lane->aggregates[path];
-        if (from == NULL) {
-            continue;
-        }
-        if (timer->retired[path] == NULL) {
-            timer->retired[path] = from;
-            lane->aggregates[path] = NULL;
-        } else {
-            mu_aggregate_merge(timer->retired[path], from);
-        }
-    }
-}
+#include "fork.h"
+#include "thread_buffers.h"
 
 static void free_by_path(struct mu_aggregate ***aggregates) {
     for (int path = 0; *aggregates != NULL && path < MU_PATHS_MAX; path++) {
@@ -34,11 +12,6 @@ static void free_by_path(struct mu_aggregate ***aggregates) {
     }
     free(*aggregates);
     *aggregates = NULL;
-}
-
-void mu_timer_free_aggregates(struct mu_timer *timer) {
-    free_by_path(&timer->retired);
-    free_by_path(&timer->gpu);
 }
 
 int mu_timer_init(struct mu_timer *timer, struct mu_recorder *recorder, const char *tag,
@@ -75,14 +48,15 @@ void mu_timer_release(struct mu_timer *timer) {
     mu_recorder_check_fork(recorder);
     pthread_mutex_lock(&recorder->registry_lock);
     for (struct mu_thread *thread = recorder->threads; thread != NULL; thread = thread->next) {
-        struct mu_lane *lane = thread->lanes[timer->index];
-        if (lane != NULL) {
-            thread->lanes[timer->index] = NULL;
-            mu_lane_retire_locked(recorder, lane);
+        struct mu_thread_buffer *buffer = thread->buffers[timer->index];
+        if (buffer != NULL) {
+            thread->buffers[timer->index] = NULL;
+            mu_thread_buffer_retire_locked(recorder, buffer);
         }
     }
     recorder->timers[timer->index] = NULL;
-    mu_timer_free_aggregates(timer);
+    free_by_path(&timer->retired);
+    free_by_path(&timer->gpu);
     pthread_mutex_unlock(&recorder->registry_lock);
     timer->recorder = NULL;
 }
@@ -97,9 +71,10 @@ void mu_timer_aggregate(struct mu_timer *timer, uint16_t path, struct mu_aggrega
     if (timer->retired != NULL && timer->retired[path] != NULL) {
         mu_aggregate_merge(into, timer->retired[path]);
     }
-    for (struct mu_lane *lane = recorder->lanes; lane != NULL; lane = lane->next) {
-        if (lane->timer == timer && lane->aggregates[path] != NULL) {
-            mu_aggregate_merge(into, lane->aggregates[path]);
+    for (struct mu_thread_buffer *buffer = recorder->buffers; buffer != NULL;
+         buffer = buffer->next) {
+        if (buffer->timer == timer && buffer->aggregates[path] != NULL) {
+            mu_aggregate_merge(into, buffer->aggregates[path]);
         }
     }
     pthread_mutex_unlock(&recorder->registry_lock);
@@ -122,9 +97,10 @@ void mu_timer_totals(struct mu_timer *timer, uint16_t path, struct mu_totals *in
     }
     pthread_mutex_lock(&recorder->registry_lock);
     add_total(timer->retired, path, &into->count, &into->sum);
-    for (struct mu_lane *lane = recorder->lanes; lane != NULL; lane = lane->next) {
-        if (lane->timer == timer) {
-            add_total(lane->aggregates, path, &into->count, &into->sum);
+    for (struct mu_thread_buffer *buffer = recorder->buffers; buffer != NULL;
+         buffer = buffer->next) {
+        if (buffer->timer == timer) {
+            add_total(buffer->aggregates, path, &into->count, &into->sum);
         }
     }
     add_total(timer->gpu, path, &into->gpu_count, &into->gpu_sum);
@@ -137,6 +113,34 @@ void mu_timer_gpu_aggregate(struct mu_timer *timer, uint16_t path, struct mu_agg
     pthread_mutex_lock(&recorder->registry_lock);
     if (path < MU_PATHS_MAX && timer->gpu != NULL && timer->gpu[path] != NULL) {
         mu_aggregate_merge(into, timer->gpu[path]);
+    }
+    pthread_mutex_unlock(&recorder->registry_lock);
+}
+
+static struct mu_aggregate *gpu_aggregate_locked(struct mu_timer *timer, uint16_t path) {
+    if (timer->gpu == NULL) {
+        timer->gpu = calloc(MU_PATHS_MAX, sizeof(struct mu_aggregate *));
+    }
+    if (timer->gpu != NULL && timer->gpu[path] == NULL) {
+        timer->gpu[path] = malloc(sizeof(struct mu_aggregate));
+        if (timer->gpu[path] != NULL) {
+            mu_aggregate_init(timer->gpu[path]);
+        }
+    }
+    return timer->gpu == NULL ? NULL : timer->gpu[path];
+}
+
+void mu_timer_add_gpu_time(void *owner, uint32_t label, int64_t duration_ns) {
+    struct mu_recorder *recorder = owner;
+    uint32_t index = label >> 12 & 0x1ff;
+    uint16_t path = label & (MU_PATHS_MAX - 1);
+    pthread_mutex_lock(&recorder->registry_lock);
+    struct mu_timer *timer = index < MU_TIMERS_MAX ? recorder->timers[index] : NULL;
+    if (timer != NULL && mu_timer_gpu_label(timer, path) == label) {
+        struct mu_aggregate *aggregate = gpu_aggregate_locked(timer, path);
+        if (aggregate != NULL) {
+            mu_aggregate_add(aggregate, (uint64_t)duration_ns);
+        }
     }
     pthread_mutex_unlock(&recorder->registry_lock);
 }

@@ -7,26 +7,10 @@
 
 enum { WRITER_BUFFER = 128 * 1024, EVENT_ROOM = 1024, ROOM_PER_BYTE = 32 };
 
-size_t mu_trace_separator(enum mu_trace_format format) {
-    return format == MU_TRACE_PERFETTO ? 0 : 2; /* ",\n" */
-}
-
-const struct mu_trace_ops *mu_trace_ops_of(enum mu_trace_format format) {
-    switch (format) {
-    case MU_TRACE_SEED_JSON:
-        return &mu_trace_seed_ops;
-    case MU_TRACE_PERFETTO:
-        return &mu_trace_perfetto_ops;
-    case MU_TRACE_JSON:
-        break;
-    }
-    return &mu_trace_json_ops;
-}
-
-int mu_trace_writer_init(struct mu_trace_writer *writer, enum mu_trace_format format,
+int mu_trace_writer_init(struct mu_trace_writer *writer, const struct mu_trace_ops *ops,
                          struct mu_shared_output *output, struct mu_error *err) {
     memset(writer, 0, sizeof(*writer));
-    writer->ops = mu_trace_ops_of(format);
+    writer->ops = ops;
     writer->with_args = 1;
     writer->c_locale = newlocale(LC_ALL_MASK, "C", (locale_t)0);
     if (writer->c_locale == NULL) {

@@ -66,8 +66,8 @@ struct mu_track {
     struct mu_open *top; /* innermost open stage */
     int kept_count;      /* stages that ended under an open one */
     int64_t last_ns;
-    struct mu_track *lane; /* the next track for what does not fit on this one */
-    struct mu_nest *nest;  /* owned; tracks whose slices are not known to nest */
+    struct mu_track *overflow; /* the next track for what does not fit on this one */
+    struct mu_nest *nest;      /* owned; tracks whose slices are not known to nest */
     /* of the writer */
     uint32_t uuid;
     int64_t clock_ns;      /* protobuf: the delta clock */
@@ -137,15 +137,8 @@ struct mu_trace_writer {
     void *c_locale;     /* owned; protobuf: numbers to doubles whatever the program's locale */
 };
 
-enum mu_trace_format { MU_TRACE_JSON, MU_TRACE_SEED_JSON, MU_TRACE_PERFETTO };
-
-const struct mu_trace_ops *mu_trace_ops_of(enum mu_trace_format format);
-
-/* Bytes that the first block of an output leaves out: the separator before its first event. */
-size_t mu_trace_separator(enum mu_trace_format format);
-
 /* `output` collects what all writers write. */
-int mu_trace_writer_init(struct mu_trace_writer *writer, enum mu_trace_format format,
+int mu_trace_writer_init(struct mu_trace_writer *writer, const struct mu_trace_ops *ops,
                          struct mu_shared_output *output, struct mu_error *err);
 void mu_trace_writer_reset(struct mu_trace_writer *writer);
 

@@ -7,7 +7,7 @@
 #ifndef MU_TRACE_JOB_H
 #define MU_TRACE_JOB_H
 
-#include "trace.h"
+#include "trace_format.h"
 
 #include <pthread.h>
 

@@ -253,7 +253,7 @@ static void json_flow(struct mu_trace_writer *writer, struct mu_track *track,
     mu_sink_commit(&writer->sink, PUT(out, "}"));
 }
 
-static char *put_fact(char *out, const char *fact, int64_t pid, int64_t tid) {
+static char *put_metadata(char *out, const char *kind, int64_t pid, int64_t tid) {
     out = PUT(out, ",\n{\"ph\":\"M\",\"pid\":");
     out = mu_digits_put_i64(out, pid);
     if (tid >= 0) {
@@ -261,40 +261,40 @@ static char *put_fact(char *out, const char *fact, int64_t pid, int64_t tid) {
         out = mu_digits_put_i64(out, tid);
     }
     out = PUT(out, ",\"name\":\"");
-    out = put_bytes(out, fact, strlen(fact));
+    out = put_bytes(out, kind, strlen(kind));
     return PUT(out, "\",\"args\":{\"");
 }
 
-static void write_text_fact(struct mu_trace_writer *writer, const char *fact, const char *key,
-                            int64_t pid, int64_t tid, const char *text) {
+static void write_text_metadata(struct mu_trace_writer *writer, const char *kind, const char *key,
+                                int64_t pid, int64_t tid, const char *text) {
     char *out = mu_sink_reserve(&writer->sink, 256 + strlen(text) * MU_UTF8_JSON_FACTOR);
     if (out == NULL) {
         return;
     }
-    out = put_fact(out, fact, pid, tid);
+    out = put_metadata(out, kind, pid, tid);
     out = put_bytes(out, key, strlen(key));
     out = PUT(out, "\":\"");
     out = mu_utf8_put_json(out, text, strlen(text));
     mu_sink_commit(&writer->sink, PUT(out, "\"}}"));
 }
 
-static void write_order_fact(struct mu_trace_writer *writer, const char *fact, int64_t pid,
-                             int64_t tid, int64_t order) {
+static void write_order_metadata(struct mu_trace_writer *writer, const char *kind, int64_t pid,
+                                 int64_t tid, int64_t order) {
     char *out = mu_sink_reserve(&writer->sink, 256);
     if (out == NULL) {
         return;
     }
-    out = put_fact(out, fact, pid, tid);
+    out = put_metadata(out, kind, pid, tid);
     out = PUT(out, "sort_index\":");
     out = mu_digits_put_i64(out, order);
     mu_sink_commit(&writer->sink, PUT(out, "}}"));
 }
 
 static void json_process(struct mu_trace_writer *writer, struct mu_process *process) {
-    write_text_fact(writer, "process_name", "name", process->pid, -1, process->name);
-    write_order_fact(writer, "process_sort_index", process->pid, -1, process->rank);
+    write_text_metadata(writer, "process_name", "name", process->pid, -1, process->name);
+    write_order_metadata(writer, "process_sort_index", process->pid, -1, process->rank);
     if (process->label[0] != 0) {
-        write_text_fact(writer, "process_labels", "labels", process->pid, -1, process->label);
+        write_text_metadata(writer, "process_labels", "labels", process->pid, -1, process->label);
     }
 }
 
@@ -303,8 +303,8 @@ static void json_track(struct mu_trace_writer *writer, struct mu_track *track) {
         return; /* they have no thread; their names stand in the events */
     }
     struct mu_process *process = track->process;
-    write_text_fact(writer, "thread_name", "name", process->pid, track->tid, track->name);
-    write_order_fact(writer, "thread_sort_index", process->pid, track->tid, track->order);
+    write_text_metadata(writer, "thread_name", "name", process->pid, track->tid, track->name);
+    write_order_metadata(writer, "thread_sort_index", process->pid, track->tid, track->order);
     char *end = put_start(track->prefix, "X", track);
     track->prefix_length = (uint32_t)(end - track->prefix);
 }

@@ -145,7 +145,7 @@ static int is_track(const struct mu_track *track, const struct mu_process *proce
            (tag.length == 0 ? track->tag[0] == 0 : mu_span_equals(tag, track->tag));
 }
 
-/* Not in the map: lanes are reached from the track that they belong to. */
+/* Not in the map: overflow tracks are reached from the track that they belong to. */
 static struct mu_track *make_track(struct mu_converter *converter, struct mu_process *process,
                                    enum mu_track_kind kind, int64_t key) {
     struct mu_track *track = calloc(1, sizeof(*track));
@@ -316,33 +316,34 @@ struct mu_track *mu_track_of_kind(struct mu_converter *converter, struct mu_proc
     return track;
 }
 
-static struct mu_track *add_lane(struct mu_converter *converter, struct mu_track *first,
-                                 struct mu_track *last, int number) {
+static struct mu_track *add_overflow(struct mu_converter *converter, struct mu_track *first,
+                                     struct mu_track *last, int number) {
     char name[sizeof(first->name)];
     /* Trace processors melt sibling tracks of the same name into one. */
     snprintf(name, sizeof(name), "%.200s (%d)", first->name, number);
-    last->lane = add_other(converter, first->process, first->kind, first->key, name, 1);
-    if (last->lane != NULL) {
+    last->overflow = add_other(converter, first->process, first->kind, first->key, name, 1);
+    if (last->overflow != NULL) {
         if (first->kind == MU_TRACK_THREAD) {
-            last->lane->order = first->order;
+            last->overflow->order = first->order;
         }
-        announce(converter, last->lane);
+        announce(converter, last->overflow);
     }
-    return last->lane;
+    return last->overflow;
 }
 
 /* The first track, from `track` on, where the interval nests; one more where there is none. */
-struct mu_track *mu_track_lane(struct mu_converter *converter, struct mu_track *track,
-                               int64_t begin_ns, int64_t end_ns) {
+struct mu_track *mu_track_with_room(struct mu_converter *converter, struct mu_track *track,
+                                    int64_t begin_ns, int64_t end_ns) {
     int number = 1;
-    for (struct mu_track *lane = track; lane != NULL; number++) {
-        if (lane->nest != NULL && mu_nest_accept(lane->nest, begin_ns, end_ns)) {
-            return lane;
+    for (struct mu_track *candidate = track; candidate != NULL; number++) {
+        if (candidate->nest != NULL && mu_nest_accept(candidate->nest, begin_ns, end_ns)) {
+            return candidate;
         }
-        if (lane->lane == NULL && add_lane(converter, track, lane, number + 1) == NULL) {
+        if (candidate->overflow == NULL &&
+            add_overflow(converter, track, candidate, number + 1) == NULL) {
             return NULL;
         }
-        lane = lane->lane;
+        candidate = candidate->overflow;
     }
     return NULL;
 }

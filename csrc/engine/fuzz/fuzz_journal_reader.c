@@ -73,16 +73,16 @@ static void read_all(const uint8_t *bytes, size_t size) {
     }
     struct mu_csv_writer writer;
     struct mu_recovered recovered;
-    struct mu_seen_lane *lane = malloc(sizeof(*lane));
+    struct mu_seen_thread *thread = malloc(sizeof(*thread));
     char path[512];
     mu_csv_writer_init(&writer);
     mu_journal_image_rows(&image, &writer, &recovered, &err);
     mu_journal_image_csv_path(&image, "/nowhere/rank_0.1.2.journal", path, sizeof(path));
-    for (uint32_t i = 0; lane != NULL && i <= image.chunk_count; i++) {
-        mu_journal_image_lane(&image, i, lane);
+    for (uint32_t i = 0; thread != NULL && i <= image.chunk_count; i++) {
+        mu_journal_image_thread(&image, i, thread);
     }
     mu_journal_image_dropped(&image);
-    free(lane);
+    free(thread);
     mu_csv_writer_free(&writer);
     mu_journal_image_close(&image);
 }

@@ -179,7 +179,7 @@ MU_DEVICE void merge_block(struct mu_compare_part *part) {
         }
         merge_mingled(part, &moved.part);
     }
-    if (mu_lane() == 0) {
+    if (mu_thread_buffer() == 0) {
         warps[mu_warp()] = *part;
     }
     __syncthreads();
@@ -225,7 +225,7 @@ MU_DEVICE uint64_t least_of_block(uint64_t value, struct listing *listing) {
         value = other < value ? other : value;
     }
     __syncthreads();
-    if (mu_lane() == 0) {
+    if (mu_thread_buffer() == 0) {
         listing->found[mu_warp()] = value;
     }
     __syncthreads();
@@ -275,7 +275,7 @@ MU_DEVICE void list_round(const struct compare_tensors *tensors, uint64_t index,
         store_element(pair.b, entry->b);
     }
     uint64_t found = mu_sum_of_warp((uint64_t)mismatch);
-    if (mu_lane() == 0) {
+    if (mu_thread_buffer() == 0) {
         listing->found[mu_warp()] = found;
     }
     __syncthreads();

@@ -42,7 +42,7 @@ MU_DEVICE struct mu_quad mu_load_quad(const uint8_t *at) {
 
 #endif
 
-MU_DEVICE int mu_lane(void) {
+MU_DEVICE int mu_thread_buffer(void) {
     return (int)(threadIdx.x % MU_LANES);
 }
 

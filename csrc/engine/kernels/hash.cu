@@ -93,7 +93,7 @@ MU_DEVICE struct mu_digest hash_blocks(const struct mu_gpu_layout *layout, int d
     uint64_t blocks = (bytes + MU_HASH_BLOCK_BYTES - 1) / MU_HASH_BLOCK_BYTES;
     uint64_t full = dense ? bytes / MU_HASH_BLOCK_BYTES : 0;
     uint64_t stride = (uint64_t)gridDim.x * MU_WARPS;
-    int lane = mu_lane();
+    int lane = mu_thread_buffer();
     struct mu_digest digest = {0, 0};
     for (uint64_t block = (uint64_t)blockIdx.x * MU_WARPS + (uint64_t)mu_warp(); block < blocks;
          block += stride) {
@@ -113,7 +113,7 @@ MU_DEVICE struct mu_digest hash_blocks(const struct mu_gpu_layout *layout, int d
 /* Adds what the warps of this block found, one atomic a word. */
 MU_DEVICE void hash_add_to_result(struct mu_digest digest, uint64_t *result) {
     __shared__ struct mu_digest found[MU_WARPS];
-    if (mu_lane() == 0) {
+    if (mu_thread_buffer() == 0) {
         found[mu_warp()] = digest;
     }
     __syncthreads();
@@ -128,13 +128,13 @@ MU_DEVICE void hash_add_to_result(struct mu_digest digest, uint64_t *result) {
 
 MU_KERNEL(MU_GPU_THREADS) mu_hash_dense(const struct mu_gpu_layout layout, uint64_t *result) {
     struct hash_keys keys;
-    hash_fill_keys(&keys, mu_lane());
+    hash_fill_keys(&keys, mu_thread_buffer());
     hash_add_to_result(hash_blocks(&layout, 1, &keys), result);
 }
 
 MU_KERNEL(MU_GPU_THREADS) mu_hash_strided(const struct mu_gpu_layout layout, uint64_t *result) {
     struct hash_keys keys;
-    hash_fill_keys(&keys, mu_lane());
+    hash_fill_keys(&keys, mu_thread_buffer());
     hash_add_to_result(hash_blocks(&layout, 0, &keys), result);
 }
 

@@ -96,7 +96,7 @@ MU_DEVICE void add_to_result(const struct special_counts *counts, uint64_t *resu
     __shared__ uint64_t found[MU_WARPS][3];
     for (int kind = 0; kind < 3; kind++) {
         uint64_t sum = mu_sum_of_warp(counts->of[kind]);
-        if (mu_lane() == 0) {
+        if (mu_thread_buffer() == 0) {
             found[mu_warp()][kind] = sum;
         }
     }

@@ -217,7 +217,7 @@ MU_DEVICE void stats_merge_block(struct mu_stats_part *part) {
         struct mu_stats_part next = stats_shuffle(part, lanes);
         mu_stats_merge(part, &next);
     }
-    if (mu_lane() == 0) {
+    if (mu_thread_buffer() == 0) {
         warps[mu_warp()] = *part;
     }
     __syncthreads();

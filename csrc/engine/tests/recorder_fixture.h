@@ -9,8 +9,11 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "../fork.h"
 #include "../names.h"
+#include "../open_profile.h"
 #include "../recorder.h"
+#include "../timer.h"
 #include "check.h"
 
 /* Of a drain: the drain thread may hold the lock, and be kept from running, for long. */
@@ -65,12 +68,13 @@ static inline void fixture_end(struct fixture *fixture) {
 
 static inline void stage_start(struct mu_timer *timer, const char *name) {
     size_t length = strlen(name);
-    mu_lane_start(mu_timer_lane(timer), name, length, mu_name_hash(name, length));
+    mu_thread_buffer_start(mu_timer_thread_buffer(timer), name, length, mu_name_hash(name, length));
 }
 
 static inline enum mu_stop_result stage_stop(struct mu_timer *timer, const char *name) {
     size_t length = strlen(name);
-    return mu_lane_stop(mu_timer_lane(timer), name, length, mu_name_hash(name, length));
+    return mu_thread_buffer_stop(mu_timer_thread_buffer(timer), name, length,
+                                 mu_name_hash(name, length));
 }
 
 /* A file as a string that the caller frees; empty when it is not there. */

@@ -59,11 +59,11 @@ static void check_nothing(struct place *place) {
 
 static void check_trouble(struct place *place, enum mu_control_trouble trouble) {
     struct mu_control_text text = {0};
-    mu_control_look(&place->control);
+    mu_control_poll(&place->control);
     CHECK(mu_control_take(&place->control, &text));
     CHECK_INT(text.trouble, trouble);
     CHECK(text.bytes == NULL);
-    mu_control_look(&place->control); /* said once */
+    mu_control_poll(&place->control); /* said once */
     check_nothing(place);
 }
 
@@ -75,14 +75,14 @@ static void test_a_file_is_read_when_it_changes(void) {
     check_nothing(&place);
     write_file(&place, "one");
     check_nothing(&place);
-    mu_control_look(&place.control);
+    mu_control_poll(&place.control);
     check_taken(&place, "one", false);
-    mu_control_look(&place.control);
+    mu_control_poll(&place.control);
     check_nothing(&place);
     write_file(&place, "two");
-    mu_control_look(&place.control);
+    mu_control_poll(&place.control);
     write_file(&place, "three");
-    mu_control_look(&place.control);
+    mu_control_poll(&place.control);
     check_taken(&place, "three", false);
     check_nothing(&place);
     end(&place);
@@ -96,29 +96,29 @@ static void test_what_was_there_first_is_told_apart(void) {
     check_nothing(&place); /* nobody listens */
     mu_control_listen(&place.control, true);
     write_file(&place, "new");
-    mu_control_look(&place.control);
+    mu_control_poll(&place.control);
     check_taken(&place, "old", true);
     check_taken(&place, "new", false);
     check_nothing(&place);
     mu_control_begin(&place.control, "");
     write_file(&place, "newer");
-    mu_control_look(&place.control);
+    mu_control_poll(&place.control);
     check_nothing(&place);
     mu_control_begin(&place.control, place.directory);
     check_taken(&place, "newer", true);
     end(&place);
 }
 
-/* As when the drain thread comes between a move and its look. */
-static void test_whoever_looks_first_finds_what_was_there(void) {
+/* As when the drain thread comes between a move and its poll. */
+static void test_whoever_polls_first_finds_what_was_there(void) {
     struct place place;
     start(&place);
     write_file(&place, "old");
     mu_control_listen(&place.control, true);
     snprintf(place.control.directory, sizeof(place.control.directory), "%s", place.directory);
-    place.control.looked = false;
-    mu_control_look(&place.control);
-    mu_control_look(&place.control);
+    place.control.polled = false;
+    mu_control_poll(&place.control);
+    mu_control_poll(&place.control);
     check_taken(&place, "old", true);
     check_nothing(&place);
     end(&place);
@@ -140,7 +140,7 @@ static void test_only_files_of_ours_are_read(void) {
     check_trouble(&place, MU_CONTROL_TOO_LARGE);
     CHECK_INT(truncate(place.path, MU_CONTROL_BYTES_MAX), 0);
     struct mu_control_text text = {0};
-    mu_control_look(&place.control);
+    mu_control_poll(&place.control);
     CHECK(mu_control_take(&place.control, &text));
     CHECK_INT(text.length, MU_CONTROL_BYTES_MAX);
     free(text.bytes);
@@ -161,27 +161,27 @@ static void test_steps_are_watched_apart(void) {
     mu_control_watch_steps(&place.control, true);
     CHECK(mu_control_calls(&place.control));
     write_file(&place, "one");
-    mu_control_look(&place.control);
+    mu_control_poll(&place.control);
     mu_control_watch_steps(&place.control, false);
     check_taken(&place, "one", false);
     check_nothing(&place);
     end(&place);
 }
 
-static void *look_often(void *argument) {
+static void *poll_often(void *argument) {
     for (int i = 0; i < 300; i++) {
-        mu_control_look(argument);
+        mu_control_poll(argument);
     }
     return NULL;
 }
 
 static void test_threads(void) {
     struct place place;
-    pthread_t looker;
+    pthread_t poller;
     start(&place);
     mu_control_listen(&place.control, true);
     mu_control_begin(&place.control, place.directory);
-    CHECK_INT(pthread_create(&looker, NULL, look_often, &place.control), 0);
+    CHECK_INT(pthread_create(&poller, NULL, poll_often, &place.control), 0);
     for (int i = 0; i < 100; i++) {
         struct mu_control_text text = {0};
         write_file(&place, i % 2 == 0 ? "even" : "odd");
@@ -192,14 +192,14 @@ static void test_threads(void) {
             mu_control_begin(&place.control, place.directory);
         }
     }
-    pthread_join(looker, NULL);
+    pthread_join(poller, NULL);
     end(&place);
 }
 
 int main(void) {
     test_a_file_is_read_when_it_changes();
     test_what_was_there_first_is_told_apart();
-    test_whoever_looks_first_finds_what_was_there();
+    test_whoever_polls_first_finds_what_was_there();
     test_only_files_of_ours_are_read();
     test_steps_are_watched_apart();
     test_threads();

@@ -111,7 +111,7 @@ static void record_mark(struct mu_timer *timer, int lap) {
                              .metadata = metadata,
                              .metadata_length = (size_t)length,
                              .step = lap};
-    mu_lane_event(mu_timer_lane(timer), &event);
+    mu_thread_buffer_event(mu_timer_thread_buffer(timer), &event);
 }
 
 static void record_lap(struct mu_timer *timer, struct tally *tally, int lap) {
@@ -135,8 +135,8 @@ static void record_lap(struct mu_timer *timer, struct tally *tally, int lap) {
 
 /* A full ring drops records by design; that is not what is tested here. */
 static void wait_for_room(struct mu_timer *timer) {
-    struct mu_lane *lane = mu_timer_lane(timer);
-    while (lane->head - atomic_load(&lane->chunk->tail) > MU_RING_SLOTS / 2) {
+    struct mu_thread_buffer *buffer = mu_timer_thread_buffer(timer);
+    while (buffer->head - atomic_load(&buffer->chunk->tail) > MU_RING_SLOTS / 2) {
         mu_recorder_drain(timer->recorder, drain_wait_ns);
         sched_yield();
     }

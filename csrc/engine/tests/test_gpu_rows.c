@@ -6,7 +6,6 @@
 #include <sys/wait.h>
 
 #include "fake_lookup.h"
-#include "marks.h"
 #include "recorder_fixture.h"
 
 static struct mu_cuda_driver driver;
@@ -59,10 +58,10 @@ static void end(struct gpu_fixture *fixture) {
 }
 
 static void start(struct gpu_fixture *fixture, const char *name) {
-    static const struct mu_marks marks = {.gpu = true};
+    static const struct mu_gpu_events events = {.gpu = true};
     size_t length = strlen(name);
-    mu_lane_start_marked(mu_timer_lane(&fixture->timer), name, length, mu_name_hash(name, length),
-                         &marks);
+    mu_thread_buffer_start_with(mu_timer_thread_buffer(&fixture->timer), name, length,
+                                mu_name_hash(name, length), &events);
 }
 
 static void work(struct gpu_fixture *fixture, const char *name, int64_t ns) {

@@ -104,7 +104,7 @@ static void test_stages_and_open_stages(void) {
     free(builder.bytes);
 }
 
-static void test_lanes_are_merged_by_time(void) {
+static void test_threads_are_merged_by_time(void) {
     struct builder builder;
     build_journal(&builder, 3);
     uint32_t a = build_string(&builder, "a"), b = build_string(&builder, "b");
@@ -126,8 +126,8 @@ static void test_records_below_the_commit_are_in_the_csv(void) {
     free(builder.bytes);
 }
 
-/* A kill between the lanes' commits of an epoch and that epoch's own: the older one counts. */
-static void test_a_lane_commit_of_a_later_epoch_does_not_count(void) {
+/* A kill between the threads' commits of an epoch and that epoch's own: the older one counts. */
+static void test_a_chunk_commit_of_a_later_epoch_does_not_count(void) {
     struct builder builder;
     build_journal(&builder, 1);
     uint32_t a = build_string(&builder, "a"), b = build_string(&builder, "b");
@@ -210,12 +210,12 @@ static void test_sixty_four_open_stages_and_deeper(void) {
     CHECK_INT(count_of(rows, "deep,START"), MU_OPEN_MAX);
     CHECK_INT(recovered.open_stages, MU_OPEN_MAX);
     struct mu_journal_image image;
-    struct mu_seen_lane *lane = malloc(sizeof(*lane));
+    struct mu_seen_thread *thread = malloc(sizeof(*thread));
     mu_journal_image_open(&image, builder.bytes, builder.size, NULL);
-    CHECK(mu_journal_image_lane(&image, 0, lane));
-    CHECK_INT(lane->depth, MU_OPEN_MAX);
-    CHECK_INT(lane->open[63].start_ns, BUILT_REAL_NS + 163);
-    free(lane);
+    CHECK(mu_journal_image_thread(&image, 0, thread));
+    CHECK_INT(thread->depth, MU_OPEN_MAX);
+    CHECK_INT(thread->open[63].start_ns, BUILT_REAL_NS + 163);
+    free(thread);
     free(rows);
     free(builder.bytes);
 }
@@ -280,11 +280,11 @@ static void test_a_retired_chunk(void) {
     build_stage(&builder, 0, name, 20, 30)->depth = 1;
     atomic_store(&built_chunk(&builder, 0)->state, MU_CHUNK_RETIRED);
     check_order(&builder, "s,START s,END ");
-    struct mu_seen_lane *lane = malloc(sizeof(*lane));
+    struct mu_seen_thread *thread = malloc(sizeof(*thread));
     mu_journal_image_open(&image, builder.bytes, builder.size, NULL);
-    CHECK(!mu_journal_image_lane(&image, 0, lane));
-    CHECK(!mu_journal_image_lane(&image, 1, lane));
-    free(lane);
+    CHECK(!mu_journal_image_thread(&image, 0, thread));
+    CHECK(!mu_journal_image_thread(&image, 1, thread));
+    free(thread);
     free(builder.bytes);
 }
 
@@ -487,10 +487,10 @@ static void test_extreme_times(void) {
     char *rows = rows_of(&builder, &recovered);
     CHECK_INT(count_of(rows, "\n"), 5);
     struct mu_journal_image image;
-    struct mu_seen_lane *lane = malloc(sizeof(*lane));
+    struct mu_seen_thread *thread = malloc(sizeof(*thread));
     mu_journal_image_open(&image, builder.bytes, builder.size, NULL);
-    CHECK(mu_journal_image_lane(&image, 0, lane));
-    free(lane);
+    CHECK(mu_journal_image_thread(&image, 0, thread));
+    free(thread);
     free(rows);
     free(builder.bytes);
 }
@@ -672,22 +672,22 @@ static void test_the_last_finished_stages(void) {
         build_event(&builder, 0, 3, "e", "k=v", 10 * i + 5);
     }
     build_stage(&builder, 0, name, 50, 40); /* ends before it starts */
-    struct mu_seen_lane *lane = malloc(sizeof(*lane));
+    struct mu_seen_thread *thread = malloc(sizeof(*thread));
     mu_journal_image_open(&image, builder.bytes, builder.size, NULL);
-    CHECK(mu_journal_image_lane(&image, 0, lane));
-    CHECK_INT(lane->last_count, MU_SEEN_LAST_MAX);
-    for (int i = 0; i < lane->last_count; i++) {
-        CHECK_INT(lane->last[i].start_ns, BUILT_REAL_NS + 10 * (39 - i));
+    CHECK(mu_journal_image_thread(&image, 0, thread));
+    CHECK_INT(thread->last_count, MU_SEEN_LAST_MAX);
+    for (int i = 0; i < thread->last_count; i++) {
+        CHECK_INT(thread->last[i].start_ns, BUILT_REAL_NS + 10 * (39 - i));
     }
-    free(lane);
+    free(thread);
     free(builder.bytes);
 }
 
 int main(void) {
     test_stages_and_open_stages();
-    test_lanes_are_merged_by_time();
+    test_threads_are_merged_by_time();
     test_records_below_the_commit_are_in_the_csv();
-    test_a_lane_commit_of_a_later_epoch_does_not_count();
+    test_a_chunk_commit_of_a_later_epoch_does_not_count();
     test_the_newest_commit_counts_and_an_unfinished_one_does_not();
     test_started_stages();
     test_a_stage_that_is_both_finished_and_open_ends_once();

@@ -114,8 +114,8 @@ static void test_open_stage_is_written_once(void) {
     fixture_end(&fixture);
 }
 
-/* A lane publishes the record of a stage and closes the stage after it; drains that fall in between
- * see a stage that is open and has ended. */
+/* A thread buffer publishes the record of a stage and closes the stage after it; drains that fall
+ * in between see a stage that is open and has ended. */
 static void test_stage_that_ended_but_still_stands_as_open(void) {
     struct fixture fixture;
     struct mu_timer timer;
@@ -125,7 +125,7 @@ static void test_stage_that_ended_but_still_stands_as_open(void) {
     stage_start(&timer, "outer");
     stage_start(&timer, "inner");
     stage_stop(&timer, "inner");
-    struct mu_chunk_header *chunk = mu_timer_lane(&timer)->chunk;
+    struct mu_chunk_header *chunk = mu_timer_thread_buffer(&timer)->chunk;
     for (int i = 0; i < 3; i++) {
         atomic_store(&chunk->depth, 2);
         mu_recorder_drain(fixture.recorder, drain_wait_ns);
@@ -164,9 +164,9 @@ static void test_misuse(void) {
     stage_start(&timer, "a");
     stage_start(&timer, "b");
     CHECK_INT(stage_stop(&timer, "a"), MU_STOP_CLOSED_INNER);
-    CHECK_INT(mu_lane_set_step(mu_timer_lane(&timer)), 0);
+    CHECK_INT(mu_thread_buffer_set_step(mu_timer_thread_buffer(&timer)), 0);
     stage_start(&timer, "left");
-    CHECK_INT(mu_lane_set_step(mu_timer_lane(&timer)), 1);
+    CHECK_INT(mu_thread_buffer_set_step(mu_timer_thread_buffer(&timer)), 1);
     mu_recorder_drain(fixture.recorder, drain_wait_ns);
     char *csv = fixture_csv(&fixture);
     CHECK_INT(count_of(csv, "closed=out_of_order"), 1);
@@ -245,7 +245,7 @@ static void test_events(void) {
                              .has_time = true,
                              .real_ns = 1750000000123456789,
                              .step = 3};
-    CHECK(mu_lane_event(mu_timer_lane(&timer), &event));
+    CHECK(mu_thread_buffer_event(mu_timer_thread_buffer(&timer), &event));
     mu_recorder_drain(fixture.recorder, drain_wait_ns);
     char *csv = fixture_csv(&fixture);
     check_row(csv, "loss", "host-a,3,loss,COUNTER,,\"tid=%d,value=0.5\"", (int)gettid());
@@ -254,7 +254,7 @@ static void test_events(void) {
     memset(large, 'x', 100000);
     event.metadata = large;
     event.metadata_length = 100000;
-    CHECK(!mu_lane_event(mu_timer_lane(&timer), &event));
+    CHECK(!mu_thread_buffer_event(mu_timer_thread_buffer(&timer), &event));
     mu_recorder_drain(fixture.recorder, drain_wait_ns);
     free(csv);
     csv = fixture_csv(&fixture);
@@ -436,8 +436,8 @@ static void *record_one(void *timer) {
 /* A tag, a name of a thread and names of stages that nobody has used before. */
 static void *record_new_names(void *timer) {
     wait_for(hold.reached);
-    struct mu_lane *lane = mu_timer_lane(timer);
-    mu_recorder_set_thread_name(hold.recorder, lane, "new-thread");
+    struct mu_thread_buffer *buffer = mu_timer_thread_buffer(timer);
+    mu_recorder_set_thread_name(hold.recorder, buffer, "new-thread");
     stage_start(timer, "new-outer");
     stage_start(timer, "new-inner");
     stage_stop(timer, "new-inner");
@@ -499,7 +499,7 @@ static void test_names_that_are_new_to_an_image_of_the_own_journal(void) {
     struct fixture fixture;
     struct mu_timer timer;
     struct mu_journal_image image;
-    struct mu_seen_lane lane;
+    struct mu_seen_thread seen;
     fixture_start(&fixture);
     const uint8_t *base = fixture.recorder->journal.base;
     mu_timer_init(&timer, fixture.recorder, "new-tag", NULL);
@@ -508,11 +508,11 @@ static void test_names_that_are_new_to_an_image_of_the_own_journal(void) {
     stage_start(&timer, "new-outer");
     stage_start(&timer, "new-inner");
     stage_stop(&timer, "new-inner");
-    CHECK(mu_journal_image_lane(&image, 0, &lane));
-    CHECK_INT(lane.depth, 2);
-    CHECK(lane.open[1].name != NULL && strncmp(lane.open[1].name, "new-outer", 9) == 0);
-    CHECK_INT(lane.last_count, 1);
-    CHECK(lane.last[0].name != NULL && strncmp(lane.last[0].name, "new-inner", 9) == 0);
+    CHECK(mu_journal_image_thread(&image, 0, &seen));
+    CHECK_INT(seen.depth, 2);
+    CHECK(seen.open[1].name != NULL && strncmp(seen.open[1].name, "new-outer", 9) == 0);
+    CHECK_INT(seen.last_count, 1);
+    CHECK(seen.last[0].name != NULL && strncmp(seen.last[0].name, "new-inner", 9) == 0);
     mu_timer_release(&timer);
     fixture_end(&fixture);
 }

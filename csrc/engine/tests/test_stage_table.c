@@ -97,12 +97,12 @@ static void test_a_restart_ends_what_was_open(void) {
     CHECK_INT(table.counts.open, 1);
     CHECK(path_is(&table, 0, "fwd", NULL));
     CHECK_INT(table.attempt[0], 2);
-    CHECK_INT(table.facts.world_size, 8);
-    CHECK_INT(table.facts.clock_error_ns, 42);
-    CHECK_INT(table.facts.dropped, 3);
-    CHECK_INT(table.facts.clock_steps, 1);
-    CHECK(strcmp(table.facts.host, "b") == 0);
-    CHECK(strcmp(table.facts.label, "pp%3D1") == 0);
+    CHECK_INT(table.process.world_size, 8);
+    CHECK_INT(table.process.clock_error_ns, 42);
+    CHECK_INT(table.process.dropped, 3);
+    CHECK_INT(table.process.clock_steps, 1);
+    CHECK(strcmp(table.process.host, "b") == 0);
+    CHECK(strcmp(table.process.label, "pp%3D1") == 0);
     mu_stage_table_reset(&table);
 }
 

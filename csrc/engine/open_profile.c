@@ -1,4 +1,4 @@
-#include "open.h"
+#include "open_profile.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -10,9 +10,10 @@
 
 #include "adopt.h"
 #include "drain.h"
+#include "drain_thread.h"
+#include "fork.h"
 #include "heartbeat.h"
 #include "placement.h"
-#include "recorder.h"
 
 /* Node ids of an attempt begin at a multiple of 2^40; after 2^13 attempts they begin again, so that
  * they fit into a double. */
@@ -201,8 +202,9 @@ static void choose_attempt(struct mu_recorder *recorder, const struct mu_adopted
     uint64_t base = ((uint64_t)(last % ATTEMPTS_APART) << ATTEMPT_SHIFT) + 1;
     if (base > atomic_load(&recorder->node_next)) {
         atomic_store(&recorder->node_next, base);
-        for (struct mu_lane *lane = recorder->lanes; lane != NULL; lane = lane->next) {
-            lane->node_next = lane->node_end = 0;
+        for (struct mu_thread_buffer *buffer = recorder->buffers; buffer != NULL;
+             buffer = buffer->next) {
+            buffer->node_next = buffer->node_end = 0;
         }
     }
 }
@@ -239,7 +241,7 @@ static int leave_files(struct mu_recorder *recorder, struct mu_error *err) {
         return MU_OK;
     }
     mu_control_begin(&recorder->control, "");
-    mu_drain_settle_lock_held(recorder);
+    mu_drain_finish_lock_held(recorder);
     mu_heartbeat_write(recorder, true);
     int code = leave_journal(recorder, err);
     mu_output_drop_csv(&recorder->output);
@@ -373,18 +375,52 @@ bool mu_recorder_give_up_journal(struct mu_recorder *recorder) {
     bool given_up = recorder->journal.fd >= 0 && chunks < MU_CHUNKS_MAX &&
                     leave_journal(recorder, NULL) == MU_OK;
     if (given_up) {
-        atomic_fetch_sub(&recorder->troubles.dropped_lanes, 1);
+        atomic_fetch_sub(&recorder->troubles.dropped_buffers, 1);
         atomic_store(&recorder->troubles.lost_journal, 1);
     }
     pthread_mutex_unlock(&recorder->drain_lock);
     return given_up;
 }
 
-void mu_recorder_reopen_in_child(struct mu_recorder *recorder) {
+/* In a forked child whose parent wrote files: opens files of the child's own, once. */
+static void reopen_in_child(struct mu_recorder *recorder) {
     struct mu_output_config config = recorder->config;
     struct mu_open_report report;
     recorder->reopen = false;
     if (mu_recorder_open(recorder, &config, &report, NULL) != MU_OK) {
         atomic_fetch_add(&recorder->troubles.failed_writes, 1);
     }
+}
+
+/* Chunks of ended threads are free again once they are drained. */
+static bool has_retired_chunk(const struct mu_recorder *recorder) {
+    uint32_t count = atomic_load(&mu_journal_header(&recorder->journal)->chunk_count);
+    for (uint32_t i = 0; i < count; i++) {
+        if (atomic_load(&mu_journal_chunk(&recorder->journal, i)->state) == MU_CHUNK_RETIRED) {
+            return true;
+        }
+    }
+    return false;
+}
+
+struct mu_thread_buffer *mu_timer_new_thread_buffer(struct mu_timer *timer) {
+    struct mu_recorder *recorder = timer->recorder;
+    mu_recorder_check_fork(recorder);
+    if (recorder->reopen) {
+        reopen_in_child(recorder);
+    }
+    pthread_mutex_lock(&recorder->registry_lock);
+    struct mu_thread_buffer *buffer = recorder->broken ? NULL : mu_thread_buffer_new_locked(timer);
+    bool retry = buffer == NULL && !recorder->broken && has_retired_chunk(recorder);
+    pthread_mutex_unlock(&recorder->registry_lock);
+    if (retry) {
+        mu_recorder_drain(recorder, 100000000);
+        pthread_mutex_lock(&recorder->registry_lock);
+        buffer = mu_thread_buffer_new_locked(timer);
+        pthread_mutex_unlock(&recorder->registry_lock);
+    }
+    if (buffer == NULL) {
+        atomic_fetch_add(&recorder->troubles.dropped_buffers, 1);
+    }
+    return buffer;
 }

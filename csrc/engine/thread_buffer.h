@@ -1,12 +1,12 @@
-/* A lane: the stages of one timer on one thread. The hot path of the project.
+/* A thread buffer: the stages of one timer on one thread. The hot path of the project.
  *
- * A lane is owned by its thread; only that thread calls the functions here, and none of them
- * takes a lock, allocates or makes a system call, but for the first use of a name and for stages
- * deeper than MU_OPEN_MAX. What other threads and other processes read of it lies in its chunk of
- * the journal (see journal_format.h).
+ * A thread buffer is owned by its thread; only that thread calls the functions here, and none of
+ * them takes a lock, allocates or makes a system call, but for the first use of a name and for
+ * stages deeper than MU_OPEN_MAX. What other threads and other processes read of it lies in its
+ * chunk of the journal (see journal_format.h).
  */
-#ifndef MU_LANE_H
-#define MU_LANE_H
+#ifndef MU_THREAD_BUFFER_H
+#define MU_THREAD_BUFFER_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -20,8 +20,8 @@ struct mu_recorder;
 struct mu_timer;
 
 enum {
-    MU_LANE_CACHE = 256,
-    MU_LANE_DEPTH_MAX = 4096,
+    MU_STAGE_CACHE = 256,
+    MU_STAGE_DEPTH_MAX = 4096,
     MU_METADATA_BYTES_MAX = 32 * 1024,
 };
 
@@ -33,7 +33,7 @@ struct mu_stage {
     uint16_t name_id;
     uint16_t parent_path;
     uint16_t path;
-    struct mu_aggregate *aggregate; /* of this lane; NULL when memory ran out */
+    struct mu_aggregate *aggregate; /* of this thread buffer; NULL when memory ran out */
 };
 
 struct mu_frame {
@@ -51,7 +51,7 @@ struct mu_frame {
     uint16_t path;
 };
 
-struct mu_lane {
+struct mu_thread_buffer {
     struct mu_recorder *recorder; /* borrowed */
     struct mu_timer *timer;       /* borrowed; NULL once the timer is gone */
     struct mu_chunk_header *chunk;
@@ -65,12 +65,12 @@ struct mu_lane {
     uint32_t frames_allocated;
     uint32_t depth;
     int32_t step_depth; /* depth at the last set_step, -1 before */
-    uint32_t too_deep;  /* starts above MU_LANE_DEPTH_MAX whose stops are awaited */
+    uint32_t too_deep;  /* starts above MU_STAGE_DEPTH_MAX whose stops are awaited */
     bool counter;
     uint32_t chunk_index;
     struct mu_aggregate **aggregates; /* owned: by path */
-    struct mu_lane *next;             /* in the recorder's list */
-    struct mu_stage cache[MU_LANE_CACHE];
+    struct mu_thread_buffer *next;    /* in the recorder's list */
+    struct mu_stage cache[MU_STAGE_CACHE];
 };
 
 enum mu_stop_result {
@@ -80,14 +80,26 @@ enum mu_stop_result {
 };
 
 /* Begins a stage. `hash` belongs to the name and is the same for the same bytes. */
-void mu_lane_start(struct mu_lane *lane, const char *name, size_t length, uint64_t hash);
+void mu_thread_buffer_start(struct mu_thread_buffer *buffer, const char *name, size_t length,
+                            uint64_t hash);
+
+/* What a stage leaves on the GPU's side: an NVTX range, and a pair of CUDA events. */
+struct mu_gpu_events {
+    const struct mu_nvtx_range *range; /* NULL: none */
+    bool gpu;                          /* take GPU times */
+};
+
+/* mu_thread_buffer_start with GPU events. They begin before the stage and end after it was timed,
+ * so that neither is counted as the stage's own time but for the recording of the end event. */
+void mu_thread_buffer_start_with(struct mu_thread_buffer *buffer, const char *name, size_t length,
+                                 uint64_t hash, const struct mu_gpu_events *events);
 
 /* Ends the innermost stage of that name, and those inside it. */
-enum mu_stop_result mu_lane_stop(struct mu_lane *lane, const char *name, size_t length,
-                                 uint64_t hash);
+enum mu_stop_result mu_thread_buffer_stop(struct mu_thread_buffer *buffer, const char *name,
+                                          size_t length, uint64_t hash);
 
 /* Closes the stages above what the last set_step left open. Returns how many. */
-uint32_t mu_lane_set_step(struct mu_lane *lane);
+uint32_t mu_thread_buffer_set_step(struct mu_thread_buffer *buffer);
 
 struct mu_event {
     int type; /* enum mu_event_type */
@@ -103,11 +115,11 @@ struct mu_event {
 };
 
 /* Records one event. Metadata above MU_METADATA_BYTES_MAX is cut; returns false then. */
-bool mu_lane_event(struct mu_lane *lane, const struct mu_event *event);
+bool mu_thread_buffer_event(struct mu_thread_buffer *buffer, const struct mu_event *event);
 
-int mu_lane_init(struct mu_lane *lane);
+int mu_thread_buffer_init(struct mu_thread_buffer *buffer);
 
-/* Frees what the lane owns, not the lane. */
-void mu_lane_free(struct mu_lane *lane);
+/* Frees what the thread buffer owns, not the thread buffer. */
+void mu_thread_buffer_free(struct mu_thread_buffer *buffer);
 
 #endif

@@ -1,4 +1,4 @@
-#include "py_marks.h"
+#include "py_gpu_events.h"
 
 #include <string.h>
 
@@ -47,10 +47,10 @@ static int color_of(PyObject *color, uint32_t *argb) {
     return -1;
 }
 
-int mu_py_look_of(PyObject *color, PyObject *domain, struct mu_py_look *look) {
-    look->argb = blue;
-    look->domain = (struct mu_py_text){NULL, 0};
-    if (color != NULL && color_of(color, &look->argb) < 0) {
+int mu_py_appearance_of(PyObject *color, PyObject *domain, struct mu_py_appearance *appearance) {
+    appearance->argb = blue;
+    appearance->domain = (struct mu_py_text){NULL, 0};
+    if (color != NULL && color_of(color, &appearance->argb) < 0) {
         return -1;
     }
     if (domain == NULL || domain == Py_None) {
@@ -61,7 +61,7 @@ int mu_py_look_of(PyObject *color, PyObject *domain, struct mu_py_look *look) {
                      Py_TYPE(domain)->tp_name, domain);
         return -1;
     }
-    return mu_py_utf8(domain, "domain_name", &look->domain);
+    return mu_py_utf8(domain, "domain_name", &appearance->domain);
 }
 
 /* The `search` method of the pattern; a new reference. */
@@ -104,61 +104,62 @@ static int attach_nvtx(struct mu_state *state) {
     return 0;
 }
 
-static int choose_stages(struct mu_py_marks *marks, PyObject *cuda_stages) {
+static int choose_stages(struct mu_py_gpu_events *events, PyObject *cuda_stages) {
     if (cuda_stages == NULL || cuda_stages == Py_None) {
         return 0;
     }
-    marks->search = search_of(cuda_stages);
-    if (marks->search == NULL) {
+    events->search = search_of(cuda_stages);
+    if (events->search == NULL) {
         return -1;
     }
-    marks->choices = PyMem_Calloc(CHOICES, sizeof(*marks->choices));
-    if (marks->choices == NULL) {
+    events->choices = PyMem_Calloc(CHOICES, sizeof(*events->choices));
+    if (events->choices == NULL) {
         PyErr_NoMemory();
         return -1;
     }
     return 0;
 }
 
-int mu_py_marks_init(struct mu_py_marks *marks, struct mu_state *state, const char *tag,
-                     int use_cuda, PyObject *cuda_stages) {
-    if (choose_stages(marks, cuda_stages) < 0 || attach_nvtx(state) < 0 ||
+int mu_py_gpu_events_init(struct mu_py_gpu_events *events, struct mu_state *state, const char *tag,
+                          int use_cuda, PyObject *cuda_stages) {
+    if (choose_stages(events, cuda_stages) < 0 || attach_nvtx(state) < 0 ||
         (use_cuda && mu_py_cuda_use(state) < 0)) {
-        mu_py_marks_clear(marks);
+        mu_py_gpu_events_clear(events);
         return -1;
     }
-    marks->use_cuda = use_cuda && state->recorder->gpu != NULL;
-    marks->nvtx = state->nvtx;
-    marks->category = tag[0] == '\0' ? NULL : tag;
-    marks->any = marks->use_cuda || mu_nvtx_attached(marks->nvtx);
+    events->use_cuda = use_cuda && state->recorder->gpu != NULL;
+    events->nvtx = state->nvtx;
+    events->category = tag[0] == '\0' ? NULL : tag;
+    events->any = events->use_cuda || mu_nvtx_attached(events->nvtx);
     return 0;
 }
 
-void mu_py_marks_clear(struct mu_py_marks *marks) {
-    Py_CLEAR(marks->search);
-    PyMem_Free(marks->choices);
-    memset(marks, 0, sizeof(*marks));
+void mu_py_gpu_events_clear(struct mu_py_gpu_events *events) {
+    Py_CLEAR(events->search);
+    PyMem_Free(events->choices);
+    memset(events, 0, sizeof(*events));
 }
 
 /* --- stages ------------------------------------------------------------------------------- */
 
-static const struct mu_nvtx_range *
-range_of(struct mu_py_marks *marks, const struct mu_py_name *name, const struct mu_py_look *look) {
-    if (!mu_nvtx_attached(marks->nvtx)) {
+static const struct mu_nvtx_range *range_of(struct mu_py_gpu_events *events,
+                                            const struct mu_py_name *name,
+                                            const struct mu_py_appearance *appearance) {
+    if (!mu_nvtx_attached(events->nvtx)) {
         return NULL;
     }
     struct mu_nvtx_key key = {
         .name = name->bytes,
         .name_length = (size_t)name->length,
-        .category = marks->category,
-        .category_length = marks->category == NULL ? 0 : strlen(marks->category),
-        .argb = look == NULL ? blue : look->argb,
+        .category = events->category,
+        .category_length = events->category == NULL ? 0 : strlen(events->category),
+        .argb = appearance == NULL ? blue : appearance->argb,
     };
-    if (look != NULL && look->domain.bytes != NULL) {
-        key.domain = look->domain.bytes;
-        key.domain_length = (size_t)look->domain.length;
+    if (appearance != NULL && appearance->domain.bytes != NULL) {
+        key.domain = appearance->domain.bytes;
+        key.domain_length = (size_t)appearance->domain.length;
     }
-    return mu_nvtx_range_get(marks->nvtx, &key);
+    return mu_nvtx_range_get(events->nvtx, &key);
 }
 
 /* 1, 0, or -1 with an exception. */
@@ -171,13 +172,13 @@ static int ask_pattern(PyObject *search, const struct mu_py_name *name) {
     return gpu;
 }
 
-static int wants_gpu(struct mu_py_marks *marks, const struct mu_py_name *name) {
-    if (!marks->use_cuda || marks->search == NULL) {
-        return marks->use_cuda;
+static int wants_gpu(struct mu_py_gpu_events *events, const struct mu_py_name *name) {
+    if (!events->use_cuda || events->search == NULL) {
+        return events->use_cuda;
     }
-    struct mu_gpu_choice *choice = &marks->choices[name->hash % CHOICES];
+    struct mu_gpu_choice *choice = &events->choices[name->hash % CHOICES];
     if (!choice->known || choice->hash != name->hash || choice->length != name->length) {
-        int gpu = ask_pattern(marks->search, name);
+        int gpu = ask_pattern(events->search, name);
         if (gpu < 0) {
             return -1;
         }
@@ -186,20 +187,21 @@ static int wants_gpu(struct mu_py_marks *marks, const struct mu_py_name *name) {
     return choice->gpu;
 }
 
-int mu_py_marks_start(struct mu_py_marks *marks, struct mu_lane *lane,
-                      const struct mu_py_name *name, const struct mu_py_look *look) {
-    int gpu = wants_gpu(marks, name);
+int mu_py_gpu_events_start(struct mu_py_gpu_events *events, struct mu_thread_buffer *buffer,
+                           const struct mu_py_name *name,
+                           const struct mu_py_appearance *appearance) {
+    int gpu = wants_gpu(events, name);
     if (gpu < 0) {
         return -1;
     }
-    struct mu_marks engine = {.range = range_of(marks, name, look), .gpu = gpu > 0};
-    mu_lane_start_marked(lane, name->bytes, (size_t)name->length, name->hash, &engine);
+    struct mu_gpu_events engine = {.range = range_of(events, name, appearance), .gpu = gpu > 0};
+    mu_thread_buffer_start_with(buffer, name->bytes, (size_t)name->length, name->hash, &engine);
     return 0;
 }
 
-void mu_py_marks_register(struct mu_py_marks *marks, const struct mu_py_name *name,
-                          const struct mu_py_look *look) {
-    range_of(marks, name, look);
+void mu_py_gpu_events_register(struct mu_py_gpu_events *events, const struct mu_py_name *name,
+                               const struct mu_py_appearance *appearance) {
+    range_of(events, name, appearance);
 }
 
 /* --- functions of the module -------------------------------------------------------------- */
@@ -260,6 +262,6 @@ static PyMethodDef functions[] = {
     {NULL, NULL, 0, NULL},
 };
 
-int mu_py_marks_exec(PyObject *module) {
+int mu_py_gpu_events_exec(PyObject *module) {
     return PyModule_AddFunctions(module, functions);
 }
