@@ -2,6 +2,9 @@
 #ifndef MU_PY_MARKS_H
 #define MU_PY_MARKS_H
 
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
 #include "marks.h"
 #include "recorder_state.h"
 #include "text.h"
