@@ -45,7 +45,7 @@ $(VENV)/stamp-torch: $(VENV)/stamp-venv constraints.txt
 
 $(VENV)/stamp-package: $(VENV)/stamp-torch pyproject.toml setup.py
 	@echo "installing my_utils"
-	@$(PIP_INSTALL) 'setuptools>=77' 'nvidia-nvtx>=13' 'nvidia-cuda-runtime>=13'
+	@$(PIP_INSTALL) 'setuptools>=77' 'nvidia-nvtx>=13'
 	@$(PIP_INSTALL) --no-build-isolation -e '.[profiling,tensordict]'
 	@touch $@
 

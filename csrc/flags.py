@@ -50,7 +50,6 @@ UNWOUND = "torch_ops"
 # Header, the macro that says that it is there, the package that brings it.
 OPTIONAL_HEADERS = [
     ("nvtx3/nvToolsExt.h", "MU_HAVE_NVTX", "nvidia-nvtx"),
-    ("cuda.h", "MU_HAVE_CUDA_HEADERS", "nvidia-cuda-runtime"),
 ]
 
 
@@ -100,10 +99,7 @@ def optional_headers() -> tuple[list[str], list[str]]:
         if not folders:
             left_out.append(f"{header} not found (package {package}): built without {macro}")
             continue
-        flags.append(f"-D{macro}=1")
-        include = ["-isystem", str(folders[0])]
-        if include[1] not in flags:
-            flags += include
+        flags += [f"-D{macro}=1", "-isystem", str(folders[0])]
     return flags, left_out
 
 
