@@ -46,7 +46,7 @@ $(VENV)/stamp-torch: $(VENV)/stamp-venv constraints.txt
 $(VENV)/stamp-package: $(VENV)/stamp-torch pyproject.toml setup.py
 	@echo "installing my_utils"
 	@$(PIP_INSTALL) 'setuptools>=77' 'nvidia-nvtx>=13'
-	@$(PIP_INSTALL) --no-build-isolation -e '.[profiling,tensordict]'
+	@$(PIP_INSTALL) --no-build-isolation -e '.[torch,profiling,tensordict]'
 	@touch $@
 
 $(VENV)/stamp-build: $(VENV)/stamp-package $(C_SOURCES)
