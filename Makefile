@@ -1,12 +1,13 @@
 # The commands of the project. Two do all the set-up by themselves:
 #   make demo    trains a small model on real text and leaves a trace for Perfetto
 #   make test    the tests: the engine's in C, then pytest
-# Others: bench, lint, format, fuzz, fuzz-long, leaks, ctest, ctest-asan, ctest-tsan, hash-strength,
-# clean.
+# Others: bench, lint, format, fuzz, fuzz-long, leaks, ctest, ctest-asan, ctest-tsan, compilers,
+# matrix, hash-strength, clean.
 #
 # Variables: PYTHON (the interpreter, python3), VENV (the environment, .venv), TORCH_INDEX (a package
 # index for torch, such as the one with wheels for the CPU only), PYTEST (more arguments for pytest),
-# FAMILY (hash-strength runs only families with this in their name).
+# FAMILY (hash-strength runs only families with this in their name), COMPILERS (compilers and matrix
+# take only these).
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -26,7 +27,7 @@ CTEST = $(MAKE) --no-print-directory -f csrc/engine/tests/Makefile PYTHON=$(ANY_
 FUZZ = $(MAKE) --no-print-directory -f csrc/engine/fuzz/Makefile PYTHON=$(ANY_PYTHON)
 
 .PHONY: help demo test bench bench-smoke lint format fuzz fuzz-long leaks \
-        ctest ctest-asan ctest-tsan hash-strength build clean
+        ctest ctest-asan ctest-tsan compilers matrix hash-strength build clean
 .DELETE_ON_ERROR:
 
 help:
@@ -45,8 +46,8 @@ $(VENV)/stamp-torch: $(VENV)/stamp-venv constraints.txt
 
 $(VENV)/stamp-package: $(VENV)/stamp-torch pyproject.toml setup.py
 	@echo "installing my_utils"
-	@$(PIP_INSTALL) 'setuptools>=77' 'nvidia-nvtx>=13' 'nvidia-cuda-runtime>=13'
-	@$(PIP_INSTALL) --no-build-isolation -e '.[profiling,tensordict]'
+	@$(PIP_INSTALL) 'setuptools>=77' 'nvidia-nvtx>=13'
+	@$(PIP_INSTALL) --no-build-isolation -e '.[torch,profiling,tensordict]'
 	@touch $@
 
 $(VENV)/stamp-build: $(VENV)/stamp-package $(C_SOURCES)
@@ -97,6 +98,13 @@ ctest-asan:
 
 ctest-tsan:
 	@$(CTEST) FLAVOUR=tsan run
+
+# The oldest compilers that users have and the newest of this Debian; as root, those of newer Debians.
+compilers: $(VENV)/stamp-package
+	@.ci/compilers $(RUN) $(COMPILERS)
+
+matrix: $(VENV)/stamp-package
+	@PYTHON=$(RUN) .ci/matrix $(COMPILERS)
 
 # The families of inputs of docs/tensor-hash.md; about ten minutes on one core.
 hash-strength:

@@ -38,7 +38,7 @@ class BuildCore(build_ext):
         optional, left_out = FLAGS["optional_headers"]()
         for line in left_out:
             print(f"my_utils: {line}")
-        common = FLAGS["CFLAGS"] + optional + ["-I", str(ROOT / "csrc/engine")]
+        common = FLAGS["common_flags"]() + optional + ["-I", str(ROOT / "csrc/engine")]
         kernels = Path(self.build_temp) / "kernel_sources.c"
         EMBED["write"](kernels)
         sources = [*ext.sources, str(kernels)]

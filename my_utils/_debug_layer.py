@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import nn
+from ._extras import needs_extra
+
+with needs_extra("DebugLayer"):
+    from torch import nn
 
 
 class DebugLayer(nn.Module):

@@ -17,6 +17,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+from ._extras import needs_extra
 from ._files import whole_file
 
 __all__ = ["PlainFileError", "load_plain", "save_plain"]
@@ -79,7 +80,8 @@ def _check_zip(file: Path, what: str) -> None:
 
 
 def _read_pickle(file: Path, format: str, newest: int, what: str) -> dict[str, Any]:
-    import torch
+    with needs_extra(f"a {what}"):
+        import torch
 
     try:
         payload = torch.load(file, map_location="cpu", weights_only=True)

@@ -18,11 +18,14 @@ Under torch.compile they see what its back end runs as operators: all of them wi
 
 from __future__ import annotations
 
-from ._operators.compare_mode import CompareError, CompareWithCPU
-from ._operators.module_path import ModuleInfo, ModuleTracker, open_module_tracker
-from ._operators.nan_inf_mode import NanInfError, NanInfFinding, NanInfTracker
-from ._operators.recorder import OpRecorder
-from ._operators.single_op import compare_for_single_op, nan_inf_track_for_single_op
+from ._extras import needs_extra
+
+with needs_extra("my_utils.compare_tool"):
+    from ._operators.compare_mode import CompareError, CompareWithCPU
+    from ._operators.module_path import ModuleInfo, ModuleTracker, open_module_tracker
+    from ._operators.nan_inf_mode import NanInfError, NanInfFinding, NanInfTracker
+    from ._operators.recorder import OpRecorder
+    from ._operators.single_op import compare_for_single_op, nan_inf_track_for_single_op
 
 __all__ = [
     "CompareError",

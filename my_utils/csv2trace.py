@@ -20,6 +20,7 @@ import warnings
 from pathlib import Path
 
 from . import _core
+from ._progress import shown_bar
 from ._trace.inputs import (
     FileSet,
     InputError,
@@ -512,16 +513,8 @@ def _bar(is_shown: bool) -> Iterator[Callable[[int, int], None] | None]:
     if not is_shown:
         yield None
         return
-    from tqdm import tqdm
-
-    with tqdm(unit="B", unit_scale=True, leave=False, desc="csv2trace") as bar:
-
-        def report(done: int, total: int) -> None:
-            bar.total = total or None
-            bar.n = done
-            bar.refresh()
-
-        yield report
+    with shown_bar("csv2trace", None, "bytes") as move:
+        yield lambda done, total: move(done, total or None)
 
 
 def _options(args: argparse.Namespace) -> Options:

@@ -20,13 +20,15 @@ import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
-import torch
-import torch.distributed as dist
-import torch.nn.functional as F
-from torch import Tensor, nn
-
+from my_utils._extras import needs_extra
 from my_utils.logger import GlobalLogger
 from my_utils.utils import MyTimer
+
+with needs_extra("the demo"):
+    import torch
+    import torch.distributed as dist
+    import torch.nn.functional as F
+    from torch import Tensor, nn
 
 CONTEXT = 256  # bytes of text that the model sees at most
 BATCH = 12  # texts a rank and step

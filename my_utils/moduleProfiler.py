@@ -18,18 +18,21 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch
-from torch.utils._pytree import tree_leaves
-
 from . import _compile, _core
 from ._arguments import check_bool
+from ._extras import needs_extra
 from ._files import whole_file
-from ._module_times.counting import Counting
-from ._module_times.overhead import Overhead, measure_overhead
-from ._module_times.rows import MODEL, Row, is_on_cuda, rows_of
 from ._ranks import check_ranks, current_rank, is_chosen, world_size
 from ._tables import needed
 from ._warnings import warn_once
+
+with needs_extra("my_utils.moduleProfiler"):
+    import torch
+    from torch.utils._pytree import tree_leaves
+
+    from ._module_times.counting import Counting
+    from ._module_times.overhead import Overhead, measure_overhead
+    from ._module_times.rows import MODEL, Row, is_on_cuda, rows_of
 
 if TYPE_CHECKING:
     import pandas

@@ -18,13 +18,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
-import torch
-
 from ._arguments import check_bool, check_int, check_str
-from ._recorder.calls import Calls, Wanted
-from ._recorder.facts import Facts, HashKind
-from ._recorder.graph import Graph
-from ._recorder.plan import Filters, Plan, Plans, compiled_modules
+from ._extras import needs_extra
 from ._recorder.recording import (
     ModuleInfo,
     Recording,
@@ -35,9 +30,17 @@ from ._recorder.recording import (
     load_recording,
     save_recording,
 )
-from ._recorder.sample import SampleMode, Sampler
-from ._recorder.weights import ParamsAt, Weights
 from ._warnings import warn_once
+
+with needs_extra("my_utils.module_hook"):
+    import torch
+
+    from ._recorder.calls import Calls, Wanted
+    from ._recorder.facts import Facts, HashKind
+    from ._recorder.graph import Graph
+    from ._recorder.plan import Filters, Plan, Plans, compiled_modules
+    from ._recorder.sample import SampleMode, Sampler
+    from ._recorder.weights import ParamsAt, Weights
 
 __all__ = [
     "ForwardTraceRecorder",

@@ -10,6 +10,8 @@ import shutil
 import subprocess
 import sys
 import tomllib
+import zipfile
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -21,7 +23,7 @@ from .conftest import ROOT, RunPython
 
 pytestmark = pytest.mark.no_torch
 
-HEAVY = ["torch", "numpy", "pandas", "matplotlib", "tqdm"]
+HEAVY = ["torch", "numpy", "pandas", "matplotlib", "rich", "msgspec"]
 LIBC = {"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "ld-linux-x86-64.so.2"}
 LIBC |= {"ld-linux-aarch64.so.1", "linux-vdso.so.1"}
 
@@ -132,32 +134,55 @@ def c_files(names: list[str]) -> set[str]:
     return {name for name in names if re.search(r"csrc/.*\.([ch]|cu|py)$", name)}
 
 
+def packaged(names: Iterable[str]) -> set[str]:
+    """The package's files that are neither compiled nor left over from a build."""
+    inside = {name for name in names if name.startswith("my_utils/")}
+    return {name for name in inside if not name.endswith((".so", ".pyc"))}
+
+
+def build_wheel(source: Path, folder: Path) -> Path:
+    """As pip does for users: in an environment that has the requirements of the build alone."""
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
+    project = tomllib.loads((source / "pyproject.toml").read_text(encoding="utf-8"))
+    wheels = ["--no-deps", "-d", str(folder / "requirements"), *project["build-system"]["requires"]]
+    if subprocess.run([*pip, "download", *wheels], check=False).returncode != 0:
+        pytest.skip("pip is missing, or reaches no index with the requirements of the build")
+    options = ["--no-deps", "--no-index", "--find-links", str(folder / "requirements")]
+    subprocess.run(
+        [*pip, "wheel", *options, "-w", str(folder / "wheel"), str(source)], check=True, timeout=400
+    )
+    (wheel,) = (folder / "wheel").glob("*.whl")
+    return wheel
+
+
 @pytest.mark.slow
-@pytest.mark.timeout(300)  # compiles everything, beside other tests
-def test_the_source_distribution_builds(tmp_path: Path) -> None:
-    """What stands in the archive is enough for a build: no header and no script is left out."""
+@pytest.mark.timeout(500)  # compiles everything, beside other tests
+def test_the_source_distribution_builds_a_wheel(tmp_path: Path) -> None:
+    """What stands in the archive is enough for a wheel with all files of the package, and NVTX."""
     pytest.importorskip("setuptools", reason="setuptools is not installed")
     tree = tmp_path / "tree"
     # Other tests write into the hidden folders meanwhile.
     unwanted = shutil.ignore_patterns(".*", "build", "*.so", "__pycache__")
     shutil.copytree(ROOT, tree, ignore=unwanted)
-    run = {"check": True, "capture_output": True, "timeout": 250}
     make = [sys.executable, "setup.py", "-q", "sdist", "--dist-dir", str(tmp_path)]
-    subprocess.run(make, cwd=tree, **run)  # type: ignore[call-overload]
+    subprocess.run(make, cwd=tree, check=True, capture_output=True, timeout=60)
     (archive,) = tmp_path.glob("*.tar.gz")
     shutil.unpack_archive(archive, tmp_path / "unpacked")
     (source,) = (tmp_path / "unpacked").iterdir()
     inside = [path.relative_to(source).as_posix() for path in source.rglob("*") if path.is_file()]
-    here = [path.relative_to(tree).as_posix() for path in tree.glob("csrc/**/*") if path.is_file()]
+    here = [path.relative_to(tree).as_posix() for path in tree.rglob("*") if path.is_file()]
     assert c_files(here) == c_files(inside)
+    assert packaged(here) == packaged(inside)
 
     built = tmp_path / "built"
-    build = [sys.executable, "setup.py", "-q", "build", "--build-lib", str(built)]
-    subprocess.run(build, cwd=source, **run)  # type: ignore[call-overload]
-    assert (built / "my_utils" / "py.typed").exists()
-    assert (built / "my_utils" / "_core.pyi").exists()
-    program = "import my_utils._core as c; print(c.__file__)"
+    with zipfile.ZipFile(build_wheel(source, tmp_path)) as wheel:
+        assert packaged(wheel.namelist()) == packaged(here)
+        wheel.extractall(built)
+    (module,) = (built / "my_utils").glob("_core*.so")
+    # Where its functions look for a tool that is attached; nothing else has this text.
+    assert b"NVTX_INJECTION64_PATH" in module.read_bytes()
+    program = "import my_utils._core as c; print(c.nvtx_state()['built'], c.__file__)"
     found = subprocess.run(
         [sys.executable, "-c", program], cwd=built, capture_output=True, text=True, check=True
     )
-    assert found.stdout.startswith(str(built))
+    assert found.stdout.strip() == f"True {module}"

@@ -642,7 +642,6 @@ def test_a_link_is_written_through(tmp_path: Path) -> None:
 
 
 def test_a_bar_shows_on_a_terminal_when_it_takes_long(tmp_path: Path) -> None:
-    pytest.importorskip("tqdm", reason="tqdm is not installed")
     program = """
 from my_utils import MyTimer
 from my_utils._stage_report import rows
@@ -671,7 +670,7 @@ timer.generate_report("", None, "0:2")
             shown += text.decode()
     os.close(main)
     assert done.returncode == 0, shown
-    assert "reading stages: 100%" in shown
+    assert "reading stages" in shown
 
 
 def test_reading_takes_bounded_memory(run_python: RunPython, tmp_path: Path) -> None:

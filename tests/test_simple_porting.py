@@ -406,7 +406,6 @@ class TestCommand:
         assert "musaMallocs" in (tree.with_name("cuda_musa") / "k.mu").read_text()
 
     def test_a_bar(self, tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        pytest.importorskip("tqdm", reason="tqdm is not installed")
         SimplePorting(tree, progress=True).run()
         assert "simple_porting" in capsys.readouterr().err
 

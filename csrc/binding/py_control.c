@@ -1,4 +1,6 @@
 /* Requests from outside: what a job hears of its control file, at set_step. */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
 #include <stdlib.h>
 
 #include "args.h"

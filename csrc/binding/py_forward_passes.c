@@ -13,6 +13,8 @@
  * What begins or closes while another thread opens the window waits until it is open: the window
  * holds the pass whole, and there is one to close.
  */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
 #include <stdbool.h>
 
 #include "args.h"

@@ -2,6 +2,9 @@
 #ifndef MU_PY_GPU_EVENTS_H
 #define MU_PY_GPU_EVENTS_H
 
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
 #include "nvtx.h"
 #include "recorder_state.h"
 #include "text.h"

@@ -8,6 +8,9 @@
 #ifndef MU_PY_GPU_KERNELS_H
 #define MU_PY_GPU_KERNELS_H
 
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
 #include "compare.h"
 #include "py_tensor.h"
 

@@ -2,6 +2,9 @@
 #ifndef MU_PY_HOOK_EVENT_H
 #define MU_PY_HOOK_EVENT_H
 
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
 #include "capture.h"
 #include "state.h"
 

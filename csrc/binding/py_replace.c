@@ -1,4 +1,6 @@
 /* The type Replacer: rules, made once, that any number of threads apply to texts. */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
 #include <stdlib.h>
 
 #include "args.h"

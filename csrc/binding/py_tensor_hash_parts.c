@@ -4,6 +4,9 @@
  * States and accumulators are bytearrays of 64-bit numbers, so that torch can take them as they are
  * and sum or gather them; they come back as tensors.
  */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
 #include "tensor_hash_part.h"
 
 #include <string.h>

@@ -6,6 +6,9 @@
 #ifndef MU_PY_TIME_H
 #define MU_PY_TIME_H
 
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
 #include "clock.h"
 #include "samples.h"
 #include "state.h"

@@ -2,6 +2,9 @@
 #ifndef MU_RECORDER_STATE_H
 #define MU_RECORDER_STATE_H
 
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
 #include "fork.h"
 #include "open_profile.h"
 #include "recorder.h"

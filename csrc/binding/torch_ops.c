@@ -4,6 +4,9 @@
  * error is raised, which goes through these functions as a C++ exception: this file is compiled
  * with -fexceptions.
  */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
 #include "stable_abi.h"
 #include "state.h"
 

@@ -1,17 +1,10 @@
-/* The part of the CUDA driver's ABI that is used here.
+/* The part of the CUDA driver's ABI that is used here, so that a build needs nothing of CUDA.
  *
- * With the header of the package nvidia-cuda-runtime the types are NVIDIA's own. Without it the
- * same ones are declared below, after cuda.h of CUDA 13.0: only names, values and layouts that the
- * driver has kept since CUDA 11.
+ * Declared after cuda.h of CUDA 13.0: only names, values and layouts that the driver has kept since
+ * CUDA 11. tests/test_cuda_abi.py compares them with NVIDIA's header where that is installed.
  */
 #ifndef MU_CUDA_ABI_H
 #define MU_CUDA_ABI_H
-
-#ifdef MU_HAVE_CUDA_HEADERS
-
-#include <cuda.h>
-
-#else
 
 typedef enum {
     CUDA_SUCCESS = 0,
@@ -62,7 +55,5 @@ typedef struct {
     void *win32SecurityAttributes;
     unsigned char reserved[64];
 } CUmemPoolProps;
-
-#endif
 
 #endif

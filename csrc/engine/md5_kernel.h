@@ -30,6 +30,19 @@ static inline __attribute__((always_inline)) mu_quad mu_load_quad(const uint8_t 
     return quad;
 }
 
+/* GCC has __builtin_shufflevector from version 12 on, and clang has no __builtin_shuffle, which
+ * takes two vectors to one of the same width. MU_JOIN puts two vectors end to end into one that is
+ * twice as wide. */
+#if defined(__clang__) || __GNUC__ >= 12
+#define MU_SHUFFLE(x, y, ...) __builtin_shufflevector(x, y, __VA_ARGS__)
+#define MU_JOIN(to, low, high, ...) (*(to) = __builtin_shufflevector(low, high, __VA_ARGS__))
+#else
+#define MU_SHUFFLE(x, y, ...) __builtin_shuffle(x, y, (mu_vector){__VA_ARGS__})
+#define MU_JOIN(to, low, high, ...)                                                                \
+    (memcpy((to), &(low), sizeof(low)),                                                            \
+     memcpy((uint8_t *)(to) + sizeof(low), &(high), sizeof(high)))
+#endif
+
 /* Results go through a pointer: how wide vectors are returned depends on the processor. */
 
 #if MU_MD5_VECTOR_BYTES == 32
@@ -39,13 +52,13 @@ static inline __attribute__((always_inline)) void
 mu_gather_quads(mu_vector *quads, const uint8_t *const *data, int lane, size_t offset) {
     mu_quad low = mu_load_quad(data[lane] + offset);
     mu_quad high = mu_load_quad(data[lane + 4] + offset);
-    *quads = __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7);
+    MU_JOIN(quads, low, high, 0, 1, 2, 3, 4, 5, 6, 7);
 }
 
-#define MU_UNPACK_LOW(x, y) __builtin_shufflevector(x, y, 0, 8, 1, 9, 4, 12, 5, 13)
-#define MU_UNPACK_HIGH(x, y) __builtin_shufflevector(x, y, 2, 10, 3, 11, 6, 14, 7, 15)
-#define MU_UNPACK_LOW_PAIRS(x, y) __builtin_shufflevector(x, y, 0, 1, 8, 9, 4, 5, 12, 13)
-#define MU_UNPACK_HIGH_PAIRS(x, y) __builtin_shufflevector(x, y, 2, 3, 10, 11, 6, 7, 14, 15)
+#define MU_UNPACK_LOW(x, y) MU_SHUFFLE(x, y, 0, 8, 1, 9, 4, 12, 5, 13)
+#define MU_UNPACK_HIGH(x, y) MU_SHUFFLE(x, y, 2, 10, 3, 11, 6, 14, 7, 15)
+#define MU_UNPACK_LOW_PAIRS(x, y) MU_SHUFFLE(x, y, 0, 1, 8, 9, 4, 5, 12, 13)
+#define MU_UNPACK_HIGH_PAIRS(x, y) MU_SHUFFLE(x, y, 2, 3, 10, 11, 6, 7, 14, 15)
 
 #else
 
@@ -55,7 +68,7 @@ static inline __attribute__((always_inline)) void
 mu_gather_half(mu_half *quads, const uint8_t *const *data, int lane, size_t offset) {
     mu_quad low = mu_load_quad(data[lane] + offset);
     mu_quad high = mu_load_quad(data[lane + 4] + offset);
-    *quads = __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7);
+    MU_JOIN(quads, low, high, 0, 1, 2, 3, 4, 5, 6, 7);
 }
 
 /* Four words each of the messages `lane`, `lane + 4`, `lane + 8` and `lane + 12`. */
@@ -64,18 +77,17 @@ mu_gather_quads(mu_vector *quads, const uint8_t *const *data, int lane, size_t o
     mu_half low, high;
     mu_gather_half(&low, data, lane, offset);
     mu_gather_half(&high, data, lane + 8, offset);
-    *quads =
-        __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    MU_JOIN(quads, low, high, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
 }
 
 #define MU_UNPACK_LOW(x, y)                                                                        \
-    __builtin_shufflevector(x, y, 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29)
+    MU_SHUFFLE(x, y, 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29)
 #define MU_UNPACK_HIGH(x, y)                                                                       \
-    __builtin_shufflevector(x, y, 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31)
+    MU_SHUFFLE(x, y, 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31)
 #define MU_UNPACK_LOW_PAIRS(x, y)                                                                  \
-    __builtin_shufflevector(x, y, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29)
+    MU_SHUFFLE(x, y, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29)
 #define MU_UNPACK_HIGH_PAIRS(x, y)                                                                 \
-    __builtin_shufflevector(x, y, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31)
+    MU_SHUFFLE(x, y, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31)
 
 #endif
 

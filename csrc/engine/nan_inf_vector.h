@@ -24,7 +24,7 @@
     INLINE bool has_special##bits(const uint8_t *bytes, size_t numbers, uint##bits##_t infinity) { \
         enum { STEP = MU_VECTOR_BYTES / (bits / 8), UNROLL = 4 };                                  \
         const uint##bits##_t top = (uint##bits##_t)1 << (bits - 1);                                \
-        const uint##bits##_t magnitude = (uint##bits##_t)(top - 1);                                \
+        const uint##bits##_t magnitude = (uint##bits##_t) ~top;                                    \
         const uint##bits##_t lift = (uint##bits##_t)(top - infinity);                              \
         lanes##bits seen[UNROLL] = {{0}};                                                          \
         uint##bits##_t all = 0;                                                                    \
@@ -58,7 +58,7 @@
         for (size_t i = 0; i < numbers; i++) {                                                     \
             uint##bits##_t x;                                                                      \
             memcpy(&x, bytes + i * (bits / 8), sizeof(x));                                         \
-            nans += (uint##bits##_t)(x & (top - 1)) > infinity;                                    \
+            nans += (uint##bits##_t)(x & (uint##bits##_t) ~top) > infinity;                        \
             pos_infs += x == infinity;                                                             \
             neg_infs += x == (infinity | top);                                                     \
         }                                                                                          \

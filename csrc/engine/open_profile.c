@@ -252,7 +252,7 @@ static int leave_files(struct mu_recorder *recorder, struct mu_error *err) {
 static int begin_files(struct mu_recorder *recorder, struct mu_output *fresh,
                        struct mu_open_report *report, struct mu_error *err) {
     struct mu_adopted adopted;
-    snprintf(report->label, sizeof(report->label), "%s", fresh->stem + strlen("profile_"));
+    set_text(report->label, sizeof(report->label), fresh->stem + strlen("profile_"));
     int code = mu_adopt_journals(fresh, report->label, &adopted, err);
     if (code != MU_OK) {
         return code;

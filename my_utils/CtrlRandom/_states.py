@@ -18,6 +18,7 @@ import random
 import sys
 from typing import Any
 
+from .._extras import needs_extra
 from .._plain_copy import plain_copy
 
 __all__ = ["capture", "decoded", "encoded", "restore"]
@@ -28,7 +29,8 @@ KIND = "__kind__"
 def capture() -> dict[str, Any]:
     """The states of Python, of numpy where it is loaded, of torch on the CPU and on accelerators
     that are in use."""
-    import torch
+    with needs_extra("ControlRandom"):
+        import torch
 
     states: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
     numpy = sys.modules.get("numpy")
@@ -41,7 +43,8 @@ def capture() -> dict[str, Any]:
 
 def restore(states: dict[str, Any]) -> list[str]:
     """Puts the states back; says which could not be."""
-    import torch
+    with needs_extra("ControlRandom"):
+        import torch
 
     version, words, gauss = states["python"]
     random.setstate((version, tuple(words), gauss))

@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
+from .._extras import needs_extra
 from .._open_stages import where_now
 from .._process_end import join_within
 from .._ranks import distributed
@@ -56,7 +57,8 @@ def open_store(store: Store | str) -> Store:
 
     TypeError or ValueError for what is none of these, ConnectionError when nobody is there.
     """
-    from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
+    with needs_extra("a store of torch"):
+        from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
     if isinstance(store, str) and store != "default":
         host, colon, port = store.rpartition(":")

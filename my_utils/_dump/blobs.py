@@ -14,6 +14,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from .. import _core
+from .._extras import needs_extra
 from .form import STORED, Stored, digest
 
 if TYPE_CHECKING:
@@ -97,7 +98,8 @@ class Blobs:
     ) -> str:
         """Takes `size` bytes in row-major order that `owner` keeps alive."""
         if self._make_spec is None:
-            from safetensors import TensorSpec
+            with needs_extra("UniversalDumper"):
+                from safetensors import TensorSpec
 
             self._make_spec = TensorSpec
         if not name or name in self.specs or name == "__metadata__":
@@ -120,7 +122,8 @@ class Blobs:
 
     def write(self, path: str, metadata: dict[str, str], mode: int) -> dict[str, Any]:
         """Writes the file; returns its entry of the manifest."""
-        from safetensors import serialize_file
+        with needs_extra("UniversalDumper"):
+            from safetensors import serialize_file
 
         serialize_file(self.specs, path, metadata=metadata)
         os.chmod(path, mode)  # safetensors makes its files for the owner alone

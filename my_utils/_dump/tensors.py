@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from .._extras import needs_extra
 from .blobs import ROOT_CHARS, blob_name, plain_tensor, shrink_expanded
 from .form import STORED, Stored, quote
 from .pickles import write_pickle
@@ -29,7 +30,8 @@ def make_writers(tree: Tree) -> dict[type, Writer]:
     torch = sys.modules.get("torch")
     if torch is None:
         return {}
-    from safetensors import TensorSpec
+    with needs_extra("UniversalDumper"):
+        from safetensors import TensorSpec
 
     memo, blobs, out, slots = tree.memo, tree.blobs, tree.out, tree.slots
     specs, sources, parameter = blobs.specs, blobs.sources, torch.nn.Parameter

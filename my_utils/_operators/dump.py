@@ -25,6 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._extras import needs_extra
 from .._files import on_whole_path
 from .._plain_files import PlainFileError, load_plain, save_plain
 from .inputs import copied, map_tensors, tensors_in
@@ -123,7 +124,8 @@ def _write(path: Path, op: str, kind: str, parts: dict[str, Any]) -> list[Path]:
 
 
 def _write_safetensors(path: Path, payload: dict[str, Any]) -> Path:
-    from safetensors.torch import save_file
+    with needs_extra("a dump of an operator"):
+        from safetensors.torch import save_file
 
     tensors: dict[str, Tensor] = {}
     call = json.dumps(_as_json(payload, "", tensors))
@@ -204,7 +206,8 @@ def _one_of(tensor: Tensor, moved: Tensor, on_cpu: set[int]) -> Tensor:
 
 
 def _read_safetensors(file: Path) -> dict[str, Any]:
-    from safetensors import SafetensorError, safe_open
+    with needs_extra("a dump of an operator"):
+        from safetensors import SafetensorError, safe_open
 
     with file.open("rb"):
         pass  # what the system has to say about it comes first

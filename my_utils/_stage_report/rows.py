@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from .._progress import shown_bar
+
 Path_ = tuple[str, ...]
 
 PATHS_MAX = 4096
@@ -191,13 +193,15 @@ def progress_bar(total_bytes: int) -> Iterator[Callable[[int], Any]]:
     if total_bytes < BAR_BYTES_MIN or not sys.stderr.isatty():
         yield lambda count: None
         return
-    try:
-        from tqdm import tqdm
-    except ImportError:
-        yield lambda count: None
-        return
-    with tqdm(total=total_bytes, unit="B", unit_scale=True, desc="reading stages") as bar:
-        yield bar.update
+    with shown_bar("reading stages", total_bytes, "bytes") as move:
+        done = 0
+
+        def read(count: int) -> None:
+            nonlocal done
+            done += count
+            move(done, total_bytes)
+
+        yield read
 
 
 def size_of_files(csv_path: Path) -> int:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import os
 import stat
 import sys
@@ -22,6 +23,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from .._progress import shown_bar
 from .._tables import needed
 from .._workers import end_with_parent
 from ._port_file import diff_of
@@ -174,10 +176,9 @@ def _bar(total: int, is_shown: bool) -> Iterator[Callable[[], object]]:
     if not is_shown:
         yield lambda: None
         return
-    from tqdm import tqdm
-
-    with tqdm(total=total, unit="file", leave=False, desc="musa-converter") as bar:
-        yield bar.update
+    with shown_bar("musa-converter", total, "files") as move:
+        count = itertools.count(1)
+        yield lambda: move(next(count), total)
 
 
 # --- the command line ---

@@ -23,12 +23,14 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import setuptools
-from setuptools.errors import CompileError
-from torch.utils import cpp_extension
-
+from .._extras import needs_extra
 from . import _toolkit
 from ._musa_jit import load, load_inline
+
+with needs_extra("my_utils.musa.musa_extension"):
+    import setuptools
+    from setuptools.errors import CompileError
+    from torch.utils import cpp_extension
 
 __all__ = [
     "BuildExtension",

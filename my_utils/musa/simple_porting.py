@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import shlex
@@ -27,6 +28,7 @@ from typing import Any
 from .. import _core
 from .._arguments import check_bool
 from .._files import whole_file
+from .._progress import shown_bar
 from . import _porting_arguments as checked
 from . import _rules
 from ._port_file import Ported, diff_of, port_bytes
@@ -237,10 +239,9 @@ class SimplePorting:
         if not (sys.stderr.isatty() if self.progress is None else self.progress):
             yield lambda: None
             return
-        from tqdm import tqdm
-
-        with tqdm(total=total, unit="file", leave=False, desc="simple_porting") as bar:
-            yield bar.update
+        with shown_bar("simple_porting", total, "files") as move:
+            count = itertools.count(1)
+            yield lambda: move(next(count), total)
 
 
 def _add(

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from .._arguments import check_int
+from .._extras import needs_extra
 from .._files import whole_file
 
 __all__ = ["Context", "Recording", "Stacks", "check_options", "record", "trimmed"]
@@ -103,7 +104,8 @@ def record(
     None, with a warning, where there is no CUDA. What torch raises goes through. `owner` is for
     messages.
     """
-    import torch
+    with needs_extra("the history of CUDA's allocator"):
+        import torch
 
     if not torch.cuda.is_available():
         _logger.warning("%s: CUDA is not available; nothing is recorded", owner)

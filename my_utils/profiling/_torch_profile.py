@@ -30,6 +30,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .._extras import needs_extra
 from .._files import on_whole_path
 from .._ranks import current_rank
 from . import _slot
@@ -100,7 +101,8 @@ class TorchProfile:
         """Opens the profiler; whether it is open now. RuntimeError when it is open already."""
         if self.running:
             raise RuntimeError(f"{self.owner} is profiling already")
-        import torch
+        with needs_extra("torch's profiler"):
+            import torch
 
         lease = _slot.take(self.owner, close=self._at_exit or self.stop)
         if lease is None:

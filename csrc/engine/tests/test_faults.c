@@ -745,6 +745,13 @@ static void test_output_that_hangs_and_comes_back(void) {
     fixture_end(&fixture);
 }
 
+static bool thread_runs(struct mu_recorder *recorder) {
+    pthread_mutex_lock(&recorder->thread_lock);
+    bool runs = recorder->thread_runs;
+    pthread_mutex_unlock(&recorder->thread_lock);
+    return runs;
+}
+
 /* The recorder goes away under a thread that hangs in a write; when that returns it must find
  * everything that it left. */
 static void test_end_while_the_output_hangs(void) {
@@ -759,7 +766,7 @@ static void test_end_while_the_output_hangs(void) {
     wait_for_hang(fixture.recorder);
     mu_recorder_destroy(fixture.recorder);
     atomic_store(&writes_hang, false);
-    while (atomic_load(&fixture.recorder->thread_runs)) {
+    while (thread_runs(fixture.recorder)) {
         wait_us(1000);
         sched_yield();
     }

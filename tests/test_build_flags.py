@@ -1,0 +1,39 @@
+"""The flags that the C code is compiled with, as csrc/flags.py prints them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from .conftest import ROOT
+
+pytestmark = pytest.mark.no_torch
+
+
+def flags(werror: str | None) -> list[str]:
+    env = {name: value for name, value in os.environ.items() if name != "MY_UTILS_WERROR"}
+    if werror is not None:
+        env["MY_UTILS_WERROR"] = werror
+    done = subprocess.run(
+        [sys.executable, "csrc/flags.py", "csrc/engine/error.c"],
+        cwd=ROOT,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize("value", [None, "", "0", "no", "off"])
+def test_a_warning_ends_no_build_of_a_user(value: str | None) -> None:
+    assert "-Werror" not in flags(value)
+    assert {"-Wall", "-Wextra"} <= set(flags(value))
+
+
+@pytest.mark.parametrize("value", ["1", "true", "YES", "on"])
+def test_a_warning_ends_the_builds_of_the_checks(value: str) -> None:
+    assert "-Werror" in flags(value)

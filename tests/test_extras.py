@@ -1,0 +1,117 @@
+"""What runs without torch, and what the rest says then."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.no_torch
+
+NEED_TORCH = [
+    "my_utils.compare_tool",
+    "my_utils.demo_gpt",
+    "my_utils.moduleProfiler",
+    "my_utils.module_hook",
+    "my_utils.musa.musa_extension",
+    "my_utils.torch_ops",
+]
+
+# torch and safetensors are hidden where they are installed.
+WITHOUT_TORCH = """
+import sys
+
+class Hide:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("torch", "safetensors", "tensordict"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Hide())
+"""
+
+IMPORT_ALL = """
+import importlib, json, pkgutil
+import my_utils
+
+said = {}
+for found in pkgutil.walk_packages(my_utils.__path__, "my_utils."):
+    if any(part.startswith("_") for part in found.name.split(".")):
+        continue
+    try:
+        importlib.import_module(found.name)
+    except ImportError as error:
+        said[found.name] = str(error)
+assert "torch" not in sys.modules
+print(json.dumps(said))
+"""
+
+
+def run(program: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", WITHOUT_TORCH + program]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_modules_that_need_torch_say_so_in_one_line_and_no_others_do() -> None:
+    done = run(IMPORT_ALL)
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert sorted(said) == NEED_TORCH
+    for name, text in said.items():
+        assert " needs " in text, name
+        assert text.endswith("which is not installed: pip install 'my_utils[torch]'"), name
+        assert "\n" not in text
+
+
+@pytest.mark.parametrize(
+    ("purpose", "program"),
+    [
+        ("DebugLayer", "from my_utils import DebugLayer"),
+        ("ControlRandom", "from my_utils.CtrlRandom import _states; _states.capture()"),
+    ],
+)
+def test_what_is_used_without_torch_says_so(purpose: str, program: str) -> None:
+    done = run(program)
+    assert done.returncode != 0
+    expected = f"{purpose} needs torch, which is not installed: pip install 'my_utils[torch]'"
+    assert done.stderr.splitlines()[-1] == f"ImportError: {expected}"
+
+
+def test_a_dump_of_arrays_without_safetensors_is_left_out_and_says_so(tmp_path: Path) -> None:
+    pytest.importorskip("numpy")
+    program = f"""
+import numpy
+from my_utils.dump_utils import DumpConfig, UniversalDumper
+UniversalDumper(DumpConfig(root_dir={str(tmp_path)!r})).dump("here", {{"x": numpy.ones(3)}})
+"""
+    done = run(program)
+    assert done.returncode == 0, done.stderr
+    assert "UniversalDumper needs safetensors, which is not installed" in done.stderr
+    assert "pip install 'my_utils[torch]'" in done.stderr
+
+
+def test_a_package_that_is_there_and_broken_keeps_its_own_error() -> None:
+    program = """
+from my_utils._extras import needs_extra
+with needs_extra("this"):
+    raise ModuleNotFoundError("No module named 'torch.missing'", name="torch.missing")
+"""
+    done = run(program)
+    assert done.stderr.splitlines()[-1] == "ModuleNotFoundError: No module named 'torch.missing'"
+
+
+def test_stages_become_a_trace_without_torch(tmp_path: Path) -> None:
+    program = f"""
+from my_utils import GlobalLogger, MyTimer, csv_to_trace
+GlobalLogger().setup({str(tmp_path)!r})
+timer = MyTimer()
+with timer.time_stage("forward"):
+    pass
+timer.step()
+print(csv_to_trace({str(tmp_path)!r}, {str(tmp_path)!r} + "/out.json"))
+assert "torch" not in sys.modules
+"""
+    done = run(program)
+    assert done.returncode == 0, done.stderr
