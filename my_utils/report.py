@@ -42,6 +42,7 @@ from urllib.parse import quote
 import numpy as np
 
 from ._files import whole_file
+from ._ranges import checked, parse_ranks, parse_steps
 from ._run_report import tables
 from ._run_report.cells import Cells, python_errors
 from ._run_report.changes import StageChange, changes_of_stages
@@ -55,7 +56,6 @@ from ._run_report.stages import stage_table, stages_by_rank
 from ._run_report.stragglers import Straggler, find_stragglers
 from ._run_report.waits import clock_offsets, segments_of, synchronising_stages
 from ._tables import needed
-from ._trace.inputs import checked, parse_ranks, parse_steps
 
 if TYPE_CHECKING:
     import pandas as pd
