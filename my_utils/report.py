@@ -41,6 +41,7 @@ from urllib.parse import quote
 
 import numpy as np
 
+from ._arguments import check_int
 from ._files import whole_file
 from ._ranges import checked, parse_ranks, parse_steps
 from ._run_report import tables
@@ -219,8 +220,8 @@ def analyze(
     """
     if engine not in ("duckdb", "ray"):
         raise ValueError(f"engine must be 'duckdb' or 'ray', not {engine!r}")
-    if warmup is not None and operator.index(warmup) < 0:
-        raise ValueError(f"warmup must be at least 0, not {warmup}")
+    if warmup is not None:
+        check_int("warmup", operator.index(warmup), 0)
     if steps is not None and not (len(steps) == 2 and steps[0] < steps[1]):
         raise ValueError(f"steps must be a range that is not empty, not {steps!r}")
     options = Options(

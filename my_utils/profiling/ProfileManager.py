@@ -292,12 +292,7 @@ def _ranks_of(roles: Sequence[Role]) -> list[int] | None:
 
 
 def _check_microbatches(count: object) -> int | None:
-    if count is None:
-        return None
-    found = check_int("num_microbatches", count)
-    if found < 1:
-        raise ValueError(f"num_microbatches must be at least 1, not {found}")
-    return found
+    return None if count is None else check_int("num_microbatches", count, 1)
 
 
 def __getattr__(name: str) -> Any:

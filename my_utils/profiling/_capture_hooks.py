@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from .._arguments import check_int
+from .._arguments import check_int, check_str_or_none
 from .._core import HookEvent
 from .._ranks import check_rank, current_rank
 from .._wrapping import Scope, decorate
@@ -58,8 +58,7 @@ def set_default_controller(
     """
     if controller is not None and not callable(getattr(controller, "on_enter", None)):
         raise TypeError(f"controller must be a CaptureController or None, not {controller!r:.100}")
-    if role is not None and not isinstance(role, str):
-        raise TypeError(f"role must be a str or None, not {role!r:.100}")
+    check_str_or_none("role", role)
     found = None if rank is None else check_rank("rank", rank)
     with _process.lock:
         before, _process.controller = _process.controller, controller

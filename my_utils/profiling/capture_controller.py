@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
 from .. import _core
+from .._arguments import wrong_type
 from .._core import HookEvent
 from .._process_end import call_at_end
 from .._wrapping import Scope, decorate
@@ -42,7 +43,7 @@ from ._capture_hooks import (
     set_position,
 )
 from ._capture_modules import attach, forward_name, report_passes
-from ._capture_spec import CaptureSpec, StopPolicy, wrong_type
+from ._capture_spec import CaptureSpec, StopPolicy
 from ._nvtx_range import begin_range
 from .backends import CaptureBackend, make_backend
 
