@@ -30,7 +30,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from ._arguments import check_bool, check_int, check_logger, check_path
+from ._arguments import check_bool, check_int, check_logger, check_path, check_str
 from ._files import whole_file
 from ._ranks import check_ranks, current_rank, is_chosen
 from ._tables import write_text
@@ -136,9 +136,7 @@ class FlexibleProfiler:
         from .profiling._operator_figures import check_figure, check_operators
         from .profiling._torch_profile import check_activities
 
-        if not isinstance(task_type, str):
-            raise TypeError(f"task_type must be a str, not {task_type!r:.100}")
-        if not task_type:
+        if not check_str("task_type", task_type):
             raise ValueError("task_type must not be empty")
         check_logger("logger", logger)
         self.task_type = task_type

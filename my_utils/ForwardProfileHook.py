@@ -32,7 +32,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from . import _core
-from ._arguments import check_bool, check_int
+from ._arguments import check_bool, check_int, check_str_or_none
 from ._process_end import call_at_end
 from ._ranks import check_ranks, is_chosen
 from ._warnings import warn_once
@@ -94,9 +94,7 @@ class ForwardProfilerHook(_core.ForwardPasses):
         if rank_only is not None and ranks is not None:
             raise ValueError("rank_only and ranks are the same; give one of them")
         self.ranks = check_ranks("rank_only", rank_only if ranks is None else ranks)
-        if nvtx_range is not None and not isinstance(nvtx_range, str):
-            raise TypeError(f"nvtx_range must be a str or None, not {nvtx_range!r:.100}")
-        self.nvtx_range = nvtx_range
+        self.nvtx_range = check_str_or_none("nvtx_range", nvtx_range)
         self.forward_only = check_bool("forward_only", forward_only)
         self.backend: Any = CudaProfilerBackend() if backend is None else backend
         for method in ("start", "stop"):

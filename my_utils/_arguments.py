@@ -10,25 +10,50 @@ TypeError: with_stack must be a bool, not 1
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import math
+import numbers
+import operator
 import os
 from pathlib import Path
+from typing import Any
 
 __all__ = [
     "check_bool",
     "check_int",
+    "check_integer",
+    "check_level",
     "check_logger",
+    "check_output_path",
     "check_path",
     "check_seconds",
     "check_str",
+    "check_str_or_none",
+    "check_text",
     "check_tolerance",
+    "exact_ns",
+    "kind",
+    "wrong_type",
 ]
+
+_PATH_BYTES_MAX = 900  # of the C part, in UTF-8
+
+
+def wrong_type(name: str, allowed: str, value: object) -> TypeError:
+    """The error for an argument that is none of what is allowed."""
+    return TypeError(f"{name} must be {allowed}, not {value!r:.100}")
+
+
+def kind(value: object) -> str:
+    """What messages say in place of a value that is long, or a secret."""
+    return type(value).__name__
 
 
 def check_bool(name: str, value: object) -> bool:
     """The value, or TypeError."""
     if not isinstance(value, bool):
-        raise TypeError(f"{name} must be a bool, not {value!r:.100}")
+        raise wrong_type(name, "a bool", value)
     return value
 
 
@@ -37,7 +62,7 @@ def check_int(name: str, value: object, least: int | None = None, *, or_none: bo
     the caller has dealt with it."""
     if isinstance(value, bool) or not isinstance(value, int):
         allowed = "an int or None" if or_none else "an int"
-        raise TypeError(f"{name} must be {allowed}, not {value!r:.100}")
+        raise wrong_type(name, allowed, value)
     if least is not None and value < least:
         raise ValueError(f"{name} must be at least {least}, not {value}")
     return value
@@ -57,7 +82,7 @@ def check_seconds(
     ValueError: every_s must be finite and above 0, not 0
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{name} must be a number of seconds, not {value!r:.100}")
+        raise wrong_type(name, "a number of seconds", value)
     enough = value > 0 if least is None else value >= least
     if not enough or (most is None and value == math.inf):
         finite = "finite and " if most is None else ""
@@ -73,7 +98,7 @@ def check_tolerance(name: str, value: object) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{name} must be a number or None, not {value!r:.100}")
+        raise wrong_type(name, "a number or None", value)
     if not 0 <= value < math.inf:
         raise ValueError(f"{name} must be finite and not negative, not {value!r}")
     return float(value)
@@ -82,7 +107,14 @@ def check_tolerance(name: str, value: object) -> float | None:
 def check_str(name: str, value: object) -> str:
     """The value, or TypeError."""
     if not isinstance(value, str):
-        raise TypeError(f"{name} must be a str, not {value!r:.100}")
+        raise wrong_type(name, "a str", value)
+    return value
+
+
+def check_str_or_none(name: str, value: object) -> str | None:
+    """The value, or TypeError."""
+    if value is not None and not isinstance(value, str):
+        raise wrong_type(name, "a str or None", value)
     return value
 
 
@@ -90,11 +122,89 @@ def check_path(name: str, value: object, *, or_none: bool = False) -> Path:
     """The path, or TypeError. or_none: as for `check_int`."""
     if not isinstance(value, (str, os.PathLike)):
         allowed = "a path or None" if or_none else "a path"
-        raise TypeError(f"{name} must be {allowed}, not {value!r:.100}")
+        raise wrong_type(name, allowed, value)
     return Path(os.fsdecode(value))
 
 
 def check_logger(name: str, value: object) -> None:
     """TypeError unless it is None or takes messages as a `logging.Logger` does."""
     if value is not None and not callable(getattr(value, "info", None)):
-        raise TypeError(f"{name} must be a logging.Logger or None, not {value!r:.100}")
+        raise wrong_type(name, "a logging.Logger or None", value)
+
+
+def check_output_path(name: str, value: object) -> str:
+    """The absolute path as a str, short enough for the C part, or TypeError or ValueError."""
+    if not isinstance(value, (str, os.PathLike)):
+        raise TypeError(f"{name} must be a str or a path, not {kind(value)}")
+    path = os.fspath(value)
+    if not isinstance(path, str):
+        raise TypeError(f"{name} must be a str or a path of str, not one of {kind(path)}")
+    if not path or "\0" in path:
+        raise ValueError(f"{name} must be a path that is not empty and has no NUL, not {path!r}")
+    # A later os.chdir() must not move the files. There may be no current directory.
+    with contextlib.suppress(OSError):
+        path = os.path.abspath(path)
+    length = len(os.fsencode(path))
+    if length > _PATH_BYTES_MAX:
+        raise ValueError(f"{name} must have at most {_PATH_BYTES_MAX} bytes, not {length}")
+    return path
+
+
+def check_text(name: str, value: object, most: int) -> str:
+    """The value if it is printable, has one line and at most `most` bytes in UTF-8."""
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be a str, not {kind(value)}")
+    length = len(value.encode("utf-8", "surrogatepass"))
+    if length > most:
+        raise ValueError(f"{name} must have at most {most} bytes, not {length}")
+    if not value.isprintable():
+        raise ValueError(f"{name} must be printable and on one line, not {value!r}")
+    return value
+
+
+def check_level(level: object) -> int:
+    """The number of a level of `logging`, given by its number or its name in any case."""
+    if isinstance(level, str):
+        number = logging.getLevelName(level.upper())
+        if not isinstance(number, int):
+            raise ValueError(
+                f"level must be a number or a level's name such as INFO, not {level!r}"
+            )
+        return number
+    return check_integer("level", level, 0, 2**31 - 1)
+
+
+def check_integer(name: str, value: object, low: int, high: int) -> int:
+    """The int that the value is or stands for, as numpy's do, from `low` to `high`."""
+    if type(value) is int:
+        number = value
+    elif isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise TypeError(f"{name} must be an int, not {kind(value)}")
+    else:
+        number = operator.index(value)
+    if not low <= number <= high:
+        raise ValueError(f"{name} must be from {low} to {high}, not {number}")
+    return number
+
+
+def exact_ns(name: str, value: object, unit_ns: int, most: int) -> int:
+    """`value` units of `unit_ns` nanoseconds, rounded once, to the nearest (a tie to even)."""
+    number: Any = value
+    if type(value) is not float and type(value) is not int:
+        if isinstance(value, bool) or not isinstance(value, numbers.Number):
+            raise TypeError(f"{name} must be a number, not {kind(value)}")
+        if isinstance(value, numbers.Integral):
+            number = operator.index(value)
+    try:
+        numerator, denominator = number.as_integer_ratio()
+    except (AttributeError, TypeError):
+        raise TypeError(f"{name} must be a real number, not {kind(value)}") from None
+    except (ValueError, OverflowError):
+        raise ValueError(f"{name} must be finite, not {value!r}") from None
+    ns, rest = divmod(numerator * unit_ns, denominator)
+    if 2 * rest > denominator or (2 * rest == denominator and ns % 2 == 1):
+        ns += 1
+    if not -most <= ns <= most:
+        least_unit, most_unit = -most // unit_ns, most // unit_ns
+        raise ValueError(f"{name} must be from {least_unit} to {most_unit}, not {value!r}")
+    return int(ns)

@@ -7,17 +7,16 @@ events, each with an id of its own, and leave the thread's stack alone.
 
 from __future__ import annotations
 
-import functools
-import inspect
 import itertools
 import os
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, ParamSpec, TypeVar
 
 from . import _core
 from ._stage_report.rows import encode_tag
+from ._wrapping import Scope, decorate
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -36,7 +35,7 @@ def _fresh_ids_in_child() -> None:
 os.register_at_fork(after_in_child=_fresh_ids_in_child)
 
 
-class _Span:
+class _Span(Scope):
     """One run of an asynchronous stage."""
 
     __slots__ = ("_metadata", "_stage")
@@ -106,91 +105,25 @@ def _take_open(stage: _core.Stage, wanted: _Span | None) -> _Span | None:
 # --- decorators ---
 
 
-def wrap(stage: _core.Stage, function: _Function) -> _Function:
-    """The function inside the stage: plain functions and methods, coroutine functions, generator
-    functions and asynchronous ones, static and class methods, and any callable object.
+def wrap(stage: _core.Stage, function: Any) -> Any:
+    """The function inside the stage, whatever kind of function it is; see `_wrapping.decorate`.
 
-    Raises TypeError for a class (decorate its methods) and for what cannot be called.
+    A plain call is a stage of its thread. A coroutine's, a generator's and a context manager's is
+    an asynchronous event from its first statement to its end, waiting and consumer included.
     """
-    if isinstance(function, (staticmethod, classmethod)):
-        return type(function)(wrap(stage, function.__func__))
-    if inspect.isclass(function):
-        raise TypeError(
-            f"time_stage({stage.name!r}) cannot decorate the class {function.__qualname__}; "
-            "decorate its methods"
-        )
-    if not callable(function):
-        raise TypeError(
-            f"time_stage({stage.name!r}) decorates functions, not {type(function).__name__}"
-        )
-    make = _wrapper_for(function)
-    if inspect.isroutine(function):
-        return functools.wraps(function)(make(stage, function))
-    # An object may keep anything in its __dict__ (a torch module: its parameters), so only the
-    # names are taken.
-    return functools.wraps(function, updated=())(make(stage, function))
 
+    def plain(function: _Function) -> _Function:
+        return _plain(stage, function)
 
-def _wrapper_for(function: _Function) -> Callable[[_core.Stage, _Function], _Function]:
-    called = function if inspect.isroutine(function) else type(function).__call__
-    for test, make in (
-        (inspect.iscoroutinefunction, _coroutine),
-        (inspect.isasyncgenfunction, _async_generator),
-        (inspect.isgeneratorfunction, _generator),
-    ):
-        if test(function) or test(called):
-            return make
-    return _plain
+    def span(*_: object) -> _Span:
+        return _Span(stage)
+
+    return decorate(function, span, decorator=f"time_stage({stage.name!r})", plain=plain)
 
 
 def _plain(stage: _core.Stage, function: Callable[_P, _T]) -> Callable[_P, _T]:
     def timed(*args: _P.args, **kwargs: _P.kwargs) -> _T:
         with stage:
             return function(*args, **kwargs)
-
-    return timed
-
-
-def _coroutine(
-    stage: _core.Stage, function: Callable[_P, Awaitable[_T]]
-) -> Callable[_P, Awaitable[_T]]:
-    async def timed(*args: _P.args, **kwargs: _P.kwargs) -> _T:
-        with _Span(stage):
-            return await function(*args, **kwargs)
-
-    return timed
-
-
-def _generator(
-    stage: _core.Stage, function: Callable[_P, Generator[Any, Any, Any]]
-) -> Callable[_P, Generator[Any, Any, Any]]:
-    def timed(*args: _P.args, **kwargs: _P.kwargs) -> Generator[Any, Any, Any]:
-        with _Span(stage):
-            return (yield from function(*args, **kwargs))
-
-    return timed
-
-
-def _async_generator(
-    stage: _core.Stage, function: Callable[_P, AsyncGenerator[Any, Any]]
-) -> Callable[_P, AsyncGenerator[Any, Any]]:
-    async def timed(*args: _P.args, **kwargs: _P.kwargs) -> AsyncGenerator[Any, Any]:
-        with _Span(stage):
-            inner = function(*args, **kwargs)
-            resume = inner.__anext__()
-            while True:
-                try:
-                    value = await resume
-                except StopAsyncIteration:
-                    return
-                try:
-                    sent = yield value
-                except GeneratorExit:
-                    await inner.aclose()
-                    raise
-                except BaseException as error:
-                    resume = inner.athrow(error)
-                else:
-                    resume = inner.asend(sent)
 
     return timed

@@ -29,16 +29,13 @@ from ._capture.control_file import (
     OPTIONS,
     Request,
     add_request,
-    as_ranges,
     captures_folder,
     new_id,
-    rank_ranges,
-    ranks_text,
 )
 from ._capture.steps import step_ahead, survey
 from ._capture.wait import WAIT_S, answers, job_log_dir, wait_for_capture
+from ._ranges import as_ranges, checked, parse_ranks, ranges_text
 from ._ranks import check_ranks
-from .live import parse_ranks
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
@@ -233,14 +230,6 @@ def _positive(text: str) -> float:
     return value
 
 
-def _ranks(text: str) -> tuple[int, ...]:
-    try:
-        rank_ranges(text)
-        return tuple(sorted(parse_ranks(text)))
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
 def _json_object(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
@@ -265,7 +254,7 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("log_dir", metavar="LOG_DIR", nargs="?", help="the log_dir of the job")
     add("--store", metavar="HOST:PORT", help="ask by the job's store; its ranks must listen")
-    add("--ranks", type=_ranks, metavar="LIST", help="such as 0,3-7 (all)")
+    add("--ranks", type=checked(parse_ranks), metavar="LIST", help="such as 0,3-7 (all)")
     add("--steps", type=int, default=1, metavar="N", help="how many steps (1)")
     add("--backend", choices=BACKENDS, default="torch", help="what captures them (torch)")
     add(
@@ -315,7 +304,7 @@ def _window_of(arguments: argparse.Namespace) -> dict[str, Any] | None:
 
 
 def _describe(request: Request) -> str:
-    ranks = "all ranks" if request.ranks is None else f"ranks {ranks_text(request.ranks)}"
+    ranks = "all ranks" if request.ranks is None else f"ranks {ranges_text(request.ranks)}"
     first, last = request.first_step, None
     if first is None:
         steps = f"the next {request.steps} steps" if request.steps > 1 else "the next step"

@@ -21,16 +21,8 @@ from pathlib import Path
 
 from . import _core
 from ._progress import shown_bar
-from ._trace.inputs import (
-    FileSet,
-    InputError,
-    Inputs,
-    Part,
-    Record,
-    checked,
-    parse_ranks,
-    parse_steps,
-)
+from ._ranges import checked, parse_ranks, parse_steps
+from ._trace.inputs import FileSet, InputError, Inputs, Part, Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

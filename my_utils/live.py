@@ -25,7 +25,7 @@ from typing import Any
 from ._arguments import check_seconds
 from ._live.look import Look, Question, as_data, look
 from ._live.view import View, fit
-from ._trace.inputs import parse_ranks
+from ._ranges import checked, parse_ranks
 
 __all__ = ["main", "parse_ranks", "snapshot"]
 
@@ -141,13 +141,6 @@ def _seconds(text: str) -> float:
     return value
 
 
-def _ranks(text: str) -> set[int]:
-    try:
-        return parse_ranks(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m my_utils.live",
@@ -175,7 +168,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--interval", type=_seconds, default=1.0, metavar="S", help="seconds between two looks (1)"
     )
-    parser.add_argument("--ranks", type=_ranks, metavar="LIST", help="such as 0,3-7 (all)")
+    parser.add_argument(
+        "--ranks", type=checked(parse_ranks), metavar="LIST", help="such as 0,3-7 (all)"
+    )
     parser.add_argument(
         "--stuck-after",
         type=_seconds,

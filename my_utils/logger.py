@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from . import _core
-from ._log.checks import check_int, exact_ns, reason
+from ._arguments import check_integer, exact_ns
 from ._log.events import (
     TIME_NS_MAX,
     counter_text,
@@ -39,7 +39,7 @@ from ._log.events import (
     warn_of_early_time,
     with_id,
 )
-from ._log.handlers import ConsoleHandler, FallbackHandler, FlushingFileHandler
+from ._log.handlers import ConsoleHandler, FallbackHandler, FlushingFileHandler, reason
 from ._log.settings import (
     Settings,
     check_settings,
@@ -438,7 +438,7 @@ class GlobalLogger(metaclass=SingletonMeta):
         if timestamp_ns is None and timestamp is not None:
             timestamp_ns = exact_ns("timestamp", timestamp, 10**9, TIME_NS_MAX)
         elif timestamp_ns is not None:
-            timestamp_ns = check_int("timestamp_ns", timestamp_ns, -TIME_NS_MAX, TIME_NS_MAX)
+            timestamp_ns = check_integer("timestamp_ns", timestamp_ns, -TIME_NS_MAX, TIME_NS_MAX)
         if timestamp_ns is not None and timestamp_ns < _EARLIEST_LIKELY_NS:
             warn_of_early_time(event_name, timestamp_ns)
         duration_ns = None

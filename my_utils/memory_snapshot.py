@@ -26,6 +26,7 @@ from datetime import datetime
 from pathlib import Path
 
 from ._arguments import check_path, check_str
+from ._environment import read_switch
 from ._process_end import call_at_end
 from ._ranks import check_ranks, current_rank, is_chosen
 from .profiling._memory_history import Context, Recording, Stacks, check_options, record
@@ -255,7 +256,7 @@ os.register_at_fork(after_in_child=_forget_all)
 
 
 def _make_global() -> MemorySnapshotter | NoOpMemorySnapshotter:
-    enabled = os.environ.get("ENABLE_MEMORY_SNAPSHOT") == "1"
+    enabled = read_switch("ENABLE_MEMORY_SNAPSHOT")
     return MemorySnapshotter() if enabled else NoOpMemorySnapshotter()
 
 

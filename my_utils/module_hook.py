@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
-from ._arguments import check_bool, check_int, check_str
+from ._arguments import check_bool, check_int, check_str, check_str_or_none
 from ._extras import needs_extra
 from ._recorder.recording import (
     ModuleInfo,
@@ -375,12 +375,11 @@ def _check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
 
 
 def _pattern(name: str, text: str | None) -> re.Pattern[str] | None:
-    if text is None:
+    pattern = check_str_or_none(name, text)
+    if pattern is None:
         return None
-    if not isinstance(text, str):
-        raise TypeError(f"{name} must be a str or None, not {text!r:.100}")
     try:
-        return re.compile(text)
+        return re.compile(pattern)
     except re.error as error:
         raise ValueError(f"{name} is no regular expression: {error}") from None
 

@@ -41,7 +41,9 @@ from urllib.parse import quote
 
 import numpy as np
 
+from ._arguments import check_int
 from ._files import whole_file
+from ._ranges import checked, parse_ranks, parse_steps
 from ._run_report import tables
 from ._run_report.cells import Cells, python_errors
 from ._run_report.changes import StageChange, changes_of_stages
@@ -55,7 +57,6 @@ from ._run_report.stages import stage_table, stages_by_rank
 from ._run_report.stragglers import Straggler, find_stragglers, why_not_judged
 from ._run_report.waits import clock_offsets, segments_of, synchronising_stages
 from ._tables import needed
-from ._trace.inputs import checked, parse_ranks, parse_steps
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -221,8 +222,8 @@ def analyze(
     """
     if engine not in ("duckdb", "ray"):
         raise ValueError(f"engine must be 'duckdb' or 'ray', not {engine!r}")
-    if warmup is not None and operator.index(warmup) < 0:
-        raise ValueError(f"warmup must be at least 0, not {warmup}")
+    if warmup is not None:
+        check_int("warmup", operator.index(warmup), 0)
     if steps is not None and not (len(steps) == 2 and steps[0] < steps[1]):
         raise ValueError(f"steps must be a range that is not empty, not {steps!r}")
     options = Options(

@@ -20,6 +20,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from ._ranges import checked, parse_steps
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
@@ -273,11 +275,7 @@ def _draw_track(
 
 
 def _steps(text: str) -> range:
-    match = re.fullmatch(r"(-?\d+)(?::(-?\d+))?", text)
-    if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no step N and no range FROM:TO")
-    first = int(match[1])
-    return range(first, int(match[2]) if match[2] else first + 1)
+    return range(*parse_steps(text, bounded=True))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -286,7 +284,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("input", nargs="+", help="profile CSVs, or directories of them")
     parser.add_argument("-o", "--out", default="timeline.png", help="default: %(default)s")
-    parser.add_argument("--steps", type=_steps, help="N or FROM:TO, TO not included")
+    parser.add_argument("--steps", type=checked(_steps), help="N, FROM:TO without TO, or FROM-TO")
     args = parser.parse_args(argv)
     try:
         print(plot_timeline(args.input, args.out, args.steps))

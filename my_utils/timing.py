@@ -46,7 +46,8 @@ def timer_wrap(name: str | None = None) -> Callable[[_F], _F]:
     name: what the times are recorded under; None: the function's `__name__`.
 
     A call that raises is timed, too. A coroutine's time is from its start to its end, waiting
-    included; a generator's is that of its own code, without that of its consumer, one time a run.
+    included; a generator's is that of its own code, without that of its consumer, one time a run;
+    that of a `contextlib.contextmanager` is of its entry and its exit, without the block between.
     What `functools.wraps` copies is there; the function is pickled by reference.
 
     Takes functions and methods (below `@staticmethod` and `@classmethod` or above), coroutine and

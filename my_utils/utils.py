@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from . import _compile, _core
 from ._compile import CompileMode
+from ._environment import read_choice, read_switch
 from ._warnings import warn_once
 
 if TYPE_CHECKING:
@@ -319,7 +320,7 @@ class DebuggingEvent(threading.Event):
 
 
 def _make_global_timer() -> MyTimer | NoOpMyTimer:
-    if os.environ.get("ENABLE_TIMER") != "1":
+    if not read_switch("ENABLE_TIMER"):
         return NoOpMyTimer()
     try:
         return MyTimer()
@@ -336,9 +337,10 @@ def _serve_request(timer: _core.Timer, step: int) -> None:
     at_step(timer, step)
 
 
-if os.environ.get("MY_UTILS_CAPTURE") != "0":
+_capture = read_choice("MY_UTILS_CAPTURE", "store", default=True)
+if _capture:
     _core.set_step_hook(_serve_request)
-if os.environ.get("MY_UTILS_CAPTURE") == "store":
+if _capture == "store":
     _core.watch_steps(True)  # until torch.distributed has begun
 
 

@@ -255,7 +255,7 @@ def test_wrong_arguments() -> None:
         capture_hook(1)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="meta must be a function"):
         capture_hook("f", meta={"iter": 1})  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="decorates a function"):
+    with pytest.raises(TypeError, match="capture_hook decorates functions, not 1"):
         capture_hook("f")(1)  # type: ignore[type-var]
     with pytest.raises(TypeError, match="controller must be"):
         set_default_controller("c")  # type: ignore[arg-type]

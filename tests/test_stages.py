@@ -141,8 +141,8 @@ def test_callable_objects_and_partials(timer: MyTimer, profile: Profile) -> None
     ("given", "text"),
     [
         (dict, r"time_stage\('x'\) cannot decorate the class dict; decorate its methods"),
-        (3, r"time_stage\('x'\) decorates functions, not int"),
-        (property(len), r"time_stage\('x'\) decorates functions, not property"),
+        (3, r"time_stage\('x'\) decorates functions, not 3"),
+        (property(len), r"time_stage\('x'\) decorates functions, not <property"),
     ],
 )
 def test_what_is_no_function_is_refused(given: Any, text: str) -> None:

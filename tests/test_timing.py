@@ -464,7 +464,7 @@ class TestWrongUse:
             timer_wrap(lambda: None)  # type: ignore[arg-type]
 
     def test_functions(self) -> None:
-        with pytest.raises(TypeError, match="class Model cannot be timed"):
+        with pytest.raises(TypeError, match="timer_wrap cannot decorate the class Model"):
             timer_wrap()(Model)
         with pytest.raises(TypeError, match="decorates functions, not 3"):
             timer_wrap("x")(3)  # type: ignore[type-var]

@@ -14,12 +14,13 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from .._files import whole_file
+from .._ranges import Ranges, ranges_text, rank_ranges
 
 __all__ = ["BACKENDS", "OPTIONS", "Request", "RequestError", "add_request", "read_requests"]
 
@@ -49,7 +50,7 @@ class Request:
     """A capture window that ranks are asked for; the fields are those of `request_capture`."""
 
     id: str
-    ranks: tuple[tuple[int, int], ...] | None = None  # ranges, both ends included; None: all
+    ranks: Ranges | None = None  # None: all
     first_step: int | None = None  # None: each rank's next
     steps: int = 1
     backend: str = "torch"
@@ -87,7 +88,7 @@ class Request:
     def as_data(self) -> dict[str, Any]:
         """What stands in the file."""
         data = dataclasses.asdict(self)
-        data["ranks"] = None if self.ranks is None else ranks_text(self.ranks)
+        data["ranks"] = None if self.ranks is None else ranges_text(self.ranks)
         data["options"] = list(self.options)
         return data
 
@@ -135,57 +136,13 @@ _ALLOWED = {
     "tag": "a str or None",
     "window": "a mapping or None",
     "at_start": "a bool",
-    "ranks": "a list of ranks such as 0,3-7",
+    "ranks": "numbers and ranges such as 0,3-7",
 }
 
 
 def _check(fine: object, name: str, value: object) -> None:
     if not fine:
         raise ValueError(f"{name} must be {_ALLOWED[name]}, not {value!r:.200}")
-
-
-# --- ranks ---
-
-
-def rank_ranges(text: str) -> tuple[tuple[int, int], ...]:
-    """Ranges from a list such as "0,3-7". ValueError for anything else.
-
-    >>> rank_ranges("0,3-7")
-    ((0, 0), (3, 7))
-    """
-    ranges = []
-    for part in text.split(","):
-        match = re.fullmatch(r"\s*(\d{1,9})(?:-(\d{1,9}))?\s*", part, re.ASCII)
-        low = int(match[1]) if match else 0
-        high = int(match[2] or low) if match else -1
-        if high < low:
-            raise ValueError(f"ranks must be {_ALLOWED['ranks']}, not {text!r:.200}")
-        ranges.append((low, high))
-    return tuple(ranges)
-
-
-def as_ranges(ranks: Iterable[int]) -> tuple[tuple[int, int], ...]:
-    """The fewest ranges that hold these ranks.
-
-    >>> as_ranges([7, 0, 3, 4])
-    ((0, 0), (3, 4), (7, 7))
-    """
-    ranges: list[tuple[int, int]] = []
-    for rank in sorted(set(ranks)):
-        if ranges and ranges[-1][1] == rank - 1:
-            ranges[-1] = (ranges[-1][0], rank)
-        else:
-            ranges.append((rank, rank))
-    return tuple(ranges)
-
-
-def ranks_text(ranges: Iterable[tuple[int, int]]) -> str:
-    """`rank_ranges` backwards.
-
-    >>> ranks_text(((0, 0), (3, 7)))
-    '0,3-7'
-    """
-    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in ranges)
 
 
 # --- the file ---

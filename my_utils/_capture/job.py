@@ -12,6 +12,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from .. import _core
+from .._environment import read_choice
 from .._ranks import current_rank
 from .._store import default_store
 from .._warnings import warn_once
@@ -185,7 +186,7 @@ def _listen_to_default_store() -> None:
 # --- the process ---
 
 _listener: Listener | None = None
-_wants_store = os.environ.get("MY_UTILS_CAPTURE") == "store"
+_wants_store = read_choice("MY_UTILS_CAPTURE", "store", default=True) == "store"
 _job = _Job()
 
 

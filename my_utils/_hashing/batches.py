@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import copy
 import logging
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from .. import _core
 from .._arguments import check_bool
+from .._environment import read_switch
 from .leaves import (
     KEY,
     NAME_BYTES,
@@ -131,7 +131,7 @@ class ChecksumUtils:
     """
 
     KEY = KEY
-    enabled: bool = os.environ.get("DEBUG_DATA_CONSISTENCY") == "1"
+    enabled: bool = read_switch("DEBUG_DATA_CONSISTENCY")
 
     @staticmethod
     def sign(payload: _Payload, *, batched: bool = True) -> _Payload:

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from .._ranges import as_ranges, ranges_text
 from .collectives import Collectives, call_text, missing_last
 from .flight_match import Stalled
 from .hang import Hang
@@ -87,7 +88,7 @@ class View:
             yield f"! {name}{place}: {'; '.join(suspect.reasons)}"
         if len(suspects) > LINES_OF_SUSPECTS:
             rest = [suspect.rank.rank for suspect in suspects[LINES_OF_SUSPECTS:]]
-            yield f"! and {_count(rest, 'more rank')}: {number_ranges(sorted(rest))}"
+            yield f"! and {_count(rest, 'more rank')}: {_numbers(sorted(rest))}"
 
 
 def _place(rank: Rank) -> str:
@@ -126,7 +127,7 @@ def hang_text(hang: Hang) -> str:
         return f"hangs{since}"
     step, stack = hang.crowd
     at_step = "" if step is None else f"step {step}, "
-    waiting = number_ranges(rank.rank for rank in hang.waiting)
+    waiting = _numbers(rank.rank for rank in hang.waiting)
     return f"hangs{since}: {at_step}in {stack_text(stack)}, {_ranks(hang.waiting)} {waiting}"
 
 
@@ -152,30 +153,30 @@ def _stalled_lines(stalled: Stalled, places: Mapping[int, str]) -> Iterator[str]
     group = stalled.description
     if group in ("", "undefined"):
         group = f"group {stalled.group}"
-    waiting = f"{_ranks(stalled.waiting)} {number_ranges(stalled.waiting)}"
+    waiting = f"{_ranks(stalled.waiting)} {_numbers(stalled.waiting)}"
     entered = f"; in it {waiting}" if stalled.waiting else ""
     since = clock_text(stalled.since_ns)
     yield f"! {call_text(stalled.call)} of {group}, since {since}: {stalled.verdict}{entered}"
     for kind, callers in stalled.others.items():
-        yield f"    {kind}: {_ranks(callers)} {number_ranges(callers)}"
+        yield f"    {kind}: {_ranks(callers)} {_numbers(callers)}"
     for rank, last in list(missing_last(stalled))[:MISSING_SHOWN]:
         place = f"in {places[rank]}; " if rank in places else ""
         yield f"    never entered by rank {rank}: {place}{last}"
     if len(stalled.missing) > MISSING_SHOWN:
-        yield f"    never entered by {_ranks(stalled.missing)} {number_ranges(stalled.missing)}"
+        yield f"    never entered by {_ranks(stalled.missing)} {_numbers(stalled.missing)}"
     if stalled.no_dump:
-        yield f"    no dump of {_ranks(stalled.no_dump)} {number_ranges(stalled.no_dump)}"
+        yield f"    no dump of {_ranks(stalled.no_dump)} {_numbers(stalled.no_dump)}"
 
 
 def _left_out(seen: Look) -> Iterator[str]:
     if seen.missing:
         yield ""
-        yield f"no file of {_count(seen.missing, 'rank')}: {number_ranges(seen.missing)}"
+        yield f"no file of {_count(seen.missing, 'rank')}: {_numbers(seen.missing)}"
     if seen.found.earlier:
         numbers = sorted({rank.rank for rank in seen.found.earlier})
         yield ""
         count = _count(numbers, "rank")
-        yield f"left by an earlier run, not shown: {count}: {number_ranges(numbers)}"
+        yield f"left by an earlier run, not shown: {count}: {_numbers(numbers)}"
     ahead = [rank for rank in seen.found.ranks if abs(rank.clock_ahead_s or 0.0) > CLOCK_AHEAD_S]
     if ahead:
         yield ""
@@ -233,7 +234,7 @@ def _row(members: Sequence[Rank]) -> tuple[str, str, str, str, str]:
 
 def _group_name(members: Sequence[Rank]) -> str:
     workers = f", {_count(members, 'worker')}" if members[0].worker else f" ({len(members)})"
-    return number_ranges(sorted({rank.rank for rank in members})) + workers
+    return _numbers(sorted({rank.rank for rank in members})) + workers
 
 
 def _state(rank: Rank) -> str:
@@ -271,28 +272,9 @@ def _count(items: Sequence[object], noun: str) -> str:
     return f"{len(items)} {noun}" if len(items) == 1 else f"{len(items)} {noun}s"
 
 
-def number_ranges(numbers: Iterable[int], most: int = RANGES_SHOWN) -> str:
-    """Sorted numbers in short, `most` ranges of them.
-
-    >>> number_ranges([0, 1, 2, 5, 7, 8])
-    '0-2,5,7-8'
-    >>> number_ranges([0, 1, 2, 5, 7, 8], most=2)
-    '0-2,5,…'
-    """
-    parts: list[list[int]] = []
-    for number in numbers:
-        if parts and number == parts[-1][1] + 1:
-            parts[-1][1] = number
-        elif len(parts) == most:
-            parts.append([])
-            break
-        else:
-            parts.append([number, number])
-    return ",".join(_range_text(*part) if part else "…" for part in parts)
-
-
-def _range_text(low: int, high: int) -> str:
-    return str(low) if low == high else f"{low}-{high}"
+def _numbers(numbers: Iterable[int]) -> str:
+    """In short, as far as there is room."""
+    return ranges_text(as_ranges(numbers), RANGES_SHOWN)
 
 
 def visible(line: str, *, keep_colors: bool = False) -> str:

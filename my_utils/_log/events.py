@@ -8,8 +8,8 @@ import re
 from collections.abc import Mapping
 
 from .. import _core
+from .._arguments import check_integer, kind
 from .._warnings import warn_once
-from .checks import check_int, kind
 
 # Timestamps and the offset that is added to them stay within 64 bits together.
 TIME_NS_MAX = 2**62
@@ -37,9 +37,9 @@ def log_event(
     duration_ns: int | None = None,
 ) -> None:
     if timestamp_ns is not None:
-        timestamp_ns = check_int("timestamp_ns", timestamp_ns, -TIME_NS_MAX, TIME_NS_MAX)
+        timestamp_ns = check_integer("timestamp_ns", timestamp_ns, -TIME_NS_MAX, TIME_NS_MAX)
     if step is not None:
-        step = check_int("step", step, -_STEP_MAX - 1, _STEP_MAX)
+        step = check_integer("step", step, -_STEP_MAX - 1, _STEP_MAX)
     if not isinstance(name, str):
         raise TypeError(f"event_name must be a str, not {kind(name)}")
     _core.log_event(name, event_type, step, metadata, timestamp_ns, duration_ns)
@@ -75,7 +75,7 @@ def own_metadata(metadata: object) -> str:
 
 def with_id(id: object, metadata: object) -> str:
     text = own_metadata(metadata)
-    number = check_int("id", id, 0, _ID_MAX)
+    number = check_integer("id", id, 0, _ID_MAX)
     return f"id={number},{text}" if text else f"id={number}"
 
 

@@ -9,7 +9,6 @@ import sys
 from typing import IO, TextIO, cast
 
 from .._warnings import warn_once
-from .checks import reason
 
 __all__ = ["ConsoleHandler", "FallbackHandler", "FlushingFileHandler"]
 
@@ -110,3 +109,10 @@ class FallbackHandler(ConsoleHandler):
     def emit(self, record: logging.LogRecord) -> None:
         if not logging.getLogger().handlers:
             super().emit(record)
+
+
+def reason(error: BaseException) -> str:
+    """An error on one line; for the operating system's, what it says of which file."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return " ".join(str(error).split()) or type(error).__name__

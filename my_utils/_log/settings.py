@@ -6,8 +6,8 @@ import logging
 import os
 from typing import Any, NamedTuple
 
+from .._arguments import check_integer, check_level, check_output_path, check_text, kind
 from .._warnings import warn_once
-from .checks import check_int, check_level, check_path, check_text, kind
 
 # Limits of the C part, in bytes of UTF-8.
 _LABEL_BYTES_MAX = 127
@@ -71,8 +71,8 @@ def check_settings(
         raise TypeError(f"console must be a bool, not {kind(console)}")
     if io not in ("auto", "inline", "background"):
         raise ValueError(f'io must be "auto", "inline" or "background", not {io!r}')
-    max_bytes = check_int("max_csv_bytes", max_csv_bytes, 0, _CSV_BYTES_MAX)
-    keep_bytes = check_int("keep_csv_bytes", keep_csv_bytes, 0, _CSV_BYTES_MAX)
+    max_bytes = check_integer("max_csv_bytes", max_csv_bytes, 0, _CSV_BYTES_MAX)
+    keep_bytes = check_integer("keep_csv_bytes", keep_csv_bytes, 0, _CSV_BYTES_MAX)
     if 0 < keep_bytes < max_bytes:
         raise ValueError(
             f"keep_csv_bytes must be 0 (keep all) or at least max_csv_bytes ({max_bytes}), "
@@ -83,7 +83,7 @@ def check_settings(
 
         machine_id = socket.gethostname()
     return Settings(
-        log_dir=check_path("log_dir", log_dir),
+        log_dir=check_output_path("log_dir", log_dir),
         rank=ranks[0],
         world_size=ranks[1],
         label=check_text("extra_log_label", label, _LABEL_BYTES_MAX),
@@ -91,7 +91,7 @@ def check_settings(
         console=console,
         max_csv_bytes=max_bytes,
         keep_csv_bytes=keep_bytes,
-        journal_dir="" if journal_dir is None else check_path("journal_dir", journal_dir),
+        journal_dir="" if journal_dir is None else check_output_path("journal_dir", journal_dir),
         io=str(io),
         machine=check_text("machine_id", machine_id, _MACHINE_BYTES_MAX),
     )
@@ -101,11 +101,11 @@ def _choose_rank(rank: object, world_size: object) -> tuple[int, int]:
     if world_size is None:
         chosen_size = world_size_from_environment()
     else:
-        chosen_size = check_int("world_size", world_size, 1, 2**31 - 1)
+        chosen_size = check_integer("world_size", world_size, 1, 2**31 - 1)
     if rank is None:
         chosen_rank = rank_from_environment() or 0
     else:
-        chosen_rank = check_int("rank", rank, 0, 2**31 - 2)
+        chosen_rank = check_integer("rank", rank, 0, 2**31 - 2)
         if world_size is not None and chosen_size is not None and chosen_rank >= chosen_size:
             raise ValueError(f"rank must be below world_size ({chosen_size}), not {chosen_rank}")
     # What only one of the two is known for cannot contradict the other.

@@ -6,6 +6,8 @@ import operator
 from collections.abc import Callable, Collection
 from typing import SupportsIndex
 
+from .._ranges import step_slice
+
 StepFilter = SupportsIndex | range | slice | str | Collection[int] | Callable[[int], object]
 """What `iteration_filter` may be; text such as "10:20" is half open, as slices are."""
 
@@ -75,15 +77,9 @@ def _from_text(text: str) -> tuple[Callable[[int], bool], str]:
 
 
 def _from_part(part: str, whole: str) -> Callable[[int], bool]:
-    bounds = part.split(":")
-    try:
-        numbers = [int(bound) if bound.strip() else None for bound in bounds]
-    except ValueError:
-        numbers = []
-    if not 1 <= len(numbers) <= 3 or numbers == [None]:
+    found = step_slice(part)
+    if found is None:
         raise ValueError(
             f'iteration_filter must be text such as "7", "10:20" or "3,10:20", not {whole!r}'
         )
-    if len(numbers) == 1:
-        return numbers[0].__eq__
-    return _from_slice(slice(*numbers))[0]
+    return _from_slice(found)[0]

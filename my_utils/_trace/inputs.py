@@ -16,8 +16,7 @@ from .. import _core
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import contextlib
-    from collections.abc import Callable, Iterable
-    from typing import Any
+    from collections.abc import Iterable
 
 CSV_NAME = re.compile(r"profile_rank_(\d+)(?:\.w(\d+))?(?:\.part(\d+))?\.csv$")
 JOURNAL_NAME = re.compile(r"rank_(\d+)(?:\.w(\d+))?\..*\.journal(?:-ref)?$")
@@ -81,59 +80,6 @@ class FileSet(Record):
         self.worker = worker
         self.parts: list[Part] = []
         self.slot = 0
-
-
-def parse_ranks(text: str) -> set[int]:
-    """Rank numbers from a list such as `0,3-7`. ValueError for anything else.
-
-    >>> sorted(parse_ranks("0,3-5"))
-    [0, 3, 4, 5]
-    """
-    numbers: set[int] = set()
-    for part in text.split(","):
-        low, dash, high = part.partition("-")
-        try:
-            first, last = int(low), int(high if dash else low)
-        except ValueError:
-            raise ValueError(
-                f"ranks must be numbers and ranges such as 0,3-7, not {text!r}"
-            ) from None
-        if not 0 <= first <= last < 1 << 31:
-            raise ValueError(f"ranks must rise from 0 up, as in 0,3-7, not {text!r}")
-        if last - first > 1_000_000:
-            raise ValueError(f"a range of ranks has at most 1,000,000 numbers, not {part!r}")
-        numbers.update(range(first, last + 1))
-    return numbers
-
-
-def parse_steps(text: str) -> tuple[int, int]:
-    """`10:20` as the half-open range that a slice would be; either side may be missing."""
-    first, colon, last = text.partition(":")
-    try:
-        begin = int(first) if first else -(2**63)
-        end = int(last) if last else 2**63 - 1
-    except ValueError:
-        raise ValueError(f"not a range of steps such as 10:20: {text!r}") from None
-    if not colon:
-        if not first:
-            raise ValueError("an empty range of steps")
-        end = begin + 1
-    if end <= begin:
-        raise ValueError(f"an empty range of steps: {text!r}")
-    return begin, end
-
-
-def checked(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """The same as a type of argparse, which then says what ValueError said."""
-    import argparse
-
-    def check(text: str) -> Any:
-        try:
-            return parse(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
-
-    return check
 
 
 class Inputs:

@@ -14,6 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from .._arguments import check_str
 from .._files import whole_file
 
 __all__ = ["CMakeListsGenerator"]
@@ -176,8 +177,7 @@ def _macros(macros: object) -> list[str]:
 
 
 def _name(name: str, value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{name} must be a str, not {value!r}")
-    if not NAME.fullmatch(value):
-        raise ValueError(f"{name}={value!r}: letters, digits and _ . + - are allowed")
-    return value
+    text = check_str(name, value)
+    if not NAME.fullmatch(text):
+        raise ValueError(f"{name}={text!r}: letters, digits and _ . + - are allowed")
+    return text

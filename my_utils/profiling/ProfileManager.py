@@ -54,8 +54,9 @@ class ProfileManager:
         tool              "nsys", "ncu", "cuda", "torch", "torch_memory", "none", or a list of them
         output_dir        for what the tool writes, "profiles"
         options           keywords by tool: {torch: {record_shapes: true}}
-        steps             10; "20-29", both included; {every: 100}, with `first` (`every` by
-                          default) and `last`; {first: 5, last: 9}; or a list of such
+        steps             10; "20-29", both included, or "20:30", without the end; {every: 100},
+                          with `first` (`every` by default) and `last`; {first: 5, last: 9}; or a
+                          list of such
         continuous_steps  bool, false: steps in a row share one window
         discrete          bool, false: one window a step; true: one for each call of a function
         micro_batches     a list of numbers, "first" and "last"; all by default
@@ -291,12 +292,7 @@ def _ranks_of(roles: Sequence[Role]) -> list[int] | None:
 
 
 def _check_microbatches(count: object) -> int | None:
-    if count is None:
-        return None
-    found = check_int("num_microbatches", count)
-    if found < 1:
-        raise ValueError(f"num_microbatches must be at least 1, not {found}")
-    return found
+    return None if count is None else check_int("num_microbatches", count, 1)
 
 
 def __getattr__(name: str) -> Any:

@@ -6,16 +6,14 @@ to. Without one a marked function costs one look at an attribute more.
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import inspect
 import threading
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from .._arguments import check_int
+from .._arguments import check_int, check_str_or_none
 from .._core import HookEvent
 from .._ranks import check_rank, current_rank
+from .._wrapping import Scope, decorate
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -23,11 +21,11 @@ if TYPE_CHECKING:
     from .capture_controller import CaptureController
 
 __all__ = [
+    "Reported",
     "capture_hook",
     "default_controller",
     "set_default_controller",
     "set_position",
-    "wrapped",
 ]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -60,8 +58,7 @@ def set_default_controller(
     """
     if controller is not None and not callable(getattr(controller, "on_enter", None)):
         raise TypeError(f"controller must be a CaptureController or None, not {controller!r:.100}")
-    if role is not None and not isinstance(role, str):
-        raise TypeError(f"role must be a str or None, not {role!r:.100}")
+    check_str_or_none("role", role)
     found = None if rank is None else check_rank("rank", rank)
     with _process.lock:
         before, _process.controller = _process.controller, controller
@@ -107,7 +104,7 @@ def set_position(iter: int | None, microbatch_index: int | None = None) -> None:
 class capture_hook:
     """Reports a function or a block to the process's controller, see `set_default_controller`.
 
-    As a decorator, of a function, method, coroutine function or generator, or with `with`:
+    As a decorator, of a function or method of any kind, or with `with`:
 
         @capture_hook("generator.forward", meta=lambda self, batch: {"iter": batch.step})
         def forward(self, batch): ...
@@ -216,12 +213,12 @@ class capture_hook:
     # --- decorator ---
 
     def __call__(self, function: _F) -> _F:
-        if not callable(function):
-            raise TypeError(f"capture_hook decorates a function, not {function!r:.100}")
-        if _is_special(function):
-            return wrapped(function, self._around)
+        decorated: _F = decorate(
+            function, self._scope, decorator="capture_hook", plain=self._around_plain
+        )
+        return decorated
 
-        @functools.wraps(function)
+    def _around_plain(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             controller = _process.controller
             if controller is None:
@@ -236,17 +233,17 @@ class capture_hook:
             controller.on_exit(event)
             return result
 
-        return cast(_F, wrapper)
+        return wrapper
 
-    def _around(self, *args: Any, **kwargs: Any) -> contextlib.AbstractContextManager[object]:
+    def _scope(self, _: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Scope:
         controller = _process.controller
         if controller is None:
-            return contextlib.nullcontext()
-        return _Reported(controller, self._event(controller, args, kwargs))
+            return Scope()
+        return Reported(controller, self._event(controller, args, kwargs))
 
 
-class _Reported:
-    """One event, reported at both ends of a block."""
+class Reported(Scope):
+    """One event, reported at both ends of a call or a block."""
 
     __slots__ = ("_controller", "_event")
 
@@ -264,42 +261,3 @@ class _Reported:
         traceback: TracebackType | None,
     ) -> None:
         self._controller.on_exit(self._event, raised=error is not None)
-
-
-# --- functions of all kinds ---
-
-
-def _is_special(function: Callable[..., Any]) -> bool:
-    return (
-        inspect.isasyncgenfunction(function)
-        or inspect.iscoroutinefunction(function)
-        or inspect.isgeneratorfunction(function)
-    )
-
-
-def wrapped(function: _F, hook: Callable[..., contextlib.AbstractContextManager[object]]) -> _F:
-    """The function with a hook round its body, whatever kind of function it is."""
-    wrapper: Any
-    if inspect.isasyncgenfunction(function):
-
-        async def wrapper(*args: Any, **kwargs: Any) -> Any:
-            with hook(*args, **kwargs):
-                async for item in function(*args, **kwargs):
-                    yield item
-    elif inspect.iscoroutinefunction(function):
-
-        async def wrapper(*args: Any, **kwargs: Any) -> Any:
-            with hook(*args, **kwargs):
-                return await function(*args, **kwargs)
-    elif inspect.isgeneratorfunction(function):
-
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            with hook(*args, **kwargs):
-                return (yield from function(*args, **kwargs))
-    else:
-
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            with hook(*args, **kwargs):
-                return function(*args, **kwargs)
-
-    return cast(_F, functools.wraps(function)(wrapper))

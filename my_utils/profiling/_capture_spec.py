@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .._arguments import check_integer, wrong_type
 from .backends import make_backend
 
 __all__ = ["CaptureSpec", "StopPolicy", "wrong_type"]
@@ -162,12 +163,4 @@ def _number(name: str, value: object, low: int, words: str) -> int:
     """An int, or what stands for one, such as numpy's."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise wrong_type(name, words, value)
-    number = operator.index(value)
-    if not low <= number <= INT_MAX:
-        raise ValueError(f"{name} must be from {low} to {INT_MAX}, not {number}")
-    return number
-
-
-def wrong_type(name: str, allowed: str, value: object) -> TypeError:
-    """The error for an argument of another type."""
-    return TypeError(f"{name} must be {allowed}, not {value!r:.200}")
+    return check_integer(name, operator.index(value), low, INT_MAX)

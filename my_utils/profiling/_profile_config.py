@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from .._ranges import step_slice
 from .._tables import needed
 from .backends import make_backend
 
@@ -221,11 +222,11 @@ class _Reader:
                 yield self._steps_of(item, at)
 
     def _range_of(self, text: str, at: _Path) -> Steps:
-        found = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", text)
-        if found is None:
+        found = step_slice(text)
+        if found is None or min(found.start or 0, found.stop or 0) < 0 or (found.step or 1) < 1:
             raise self.wrong(at, f"a range of steps is 'first-last', not {text!r:.100}")
-        first = int(found[1])
-        return self._checked(Steps(first, int(found[2] or first)), at)
+        last = None if found.stop is None else found.stop - 1
+        return self._checked(Steps(found.start or 0, last, found.step or 1), at)
 
     def _steps_of(self, item: _StepsSchema, at: _Path) -> Steps:
         if item.every is None and (item.first is None or item.last is None):

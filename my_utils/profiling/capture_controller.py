@@ -31,17 +31,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
 from .. import _core
+from .._arguments import wrong_type
 from .._core import HookEvent
 from .._process_end import call_at_end
+from .._wrapping import Scope, decorate
 from ._capture_hooks import (
+    Reported,
     capture_hook,
     default_controller,
     set_default_controller,
     set_position,
-    wrapped,
 )
 from ._capture_modules import attach, forward_name, report_passes
-from ._capture_spec import CaptureSpec, StopPolicy, wrong_type
+from ._capture_spec import CaptureSpec, StopPolicy
 from ._nvtx_range import begin_range
 from .backends import CaptureBackend, make_backend
 
@@ -271,21 +273,15 @@ class CaptureController(_core.CaptureWindows):
         meta: called with the function's arguments, returns the event's `meta`.
         """
 
-        def decorate(function: _F) -> _F:
-            def hook(*args: Any, **kwargs: Any) -> contextlib.AbstractContextManager[None]:
+        def reported(function: _F) -> _F:
+            def scope(_: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Scope:
                 found = {} if meta is None else meta(*args, **kwargs)
-                return self._hook_of(profile_name, found, role, rank)
+                return Reported(self, HookEvent(profile_name, found, role, rank))
 
-            return wrapped(function, hook)
+            decorated: _F = decorate(function, scope, decorator="CaptureController.wrap")
+            return decorated
 
-        return decorate
-
-    @contextlib.contextmanager
-    def _hook_of(
-        self, profile_name: str, meta: dict[str, Any], role: str | None, rank: int | None
-    ) -> Iterator[None]:
-        with self.hook(profile_name, role=role, rank=rank, **meta):
-            yield
+        return reported
 
     def attach(
         self,

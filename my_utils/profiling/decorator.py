@@ -21,15 +21,15 @@ import argparse
 import contextlib
 import contextvars
 import functools
-import inspect
 import os
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, TypedDict, TypeVar, overload
 
 from .._arguments import check_bool, check_int, check_path
 from .._ranks import check_ranks
 from .._warnings import warn_once
+from .._wrapping import Scope, decorate
 from ._decorated_run import NestedRun, Run, Settings
 
 __all__ = ["ProfilerOptions", "add_profiler_args", "profiler", "profiler_options", "step_profiler"]
@@ -114,7 +114,7 @@ def profiler(
 
     Raises TypeError or ValueError at once for wrong arguments.
     """
-    if function is not None and not _can_be_decorated(function):
+    if function is not None and not (callable(function) or isinstance(function, classmethod)):
         raise TypeError(f"@profiler takes a function or keywords, not {function!r:.100}")
     settings = Settings(
         enabled=_enabled(enabled),
@@ -183,103 +183,26 @@ def profiler_options(args: argparse.Namespace) -> ProfilerOptions:
 
 # --- what is decorated ---
 #
-# The functions that take the place of the user's have no state but Settings, and refer to this
-# module by classes only: cloudpickle sends them by value when the user's function is in __main__.
-
-
-def _can_be_decorated(function: Any) -> bool:
-    return callable(function) or isinstance(function, classmethod)
+# What takes the place of the user's function has no state but Settings, and refers to this module
+# by classes only: cloudpickle sends it by value when the user's function is in __main__.
 
 
 def _decorated(function: Any, settings: Settings) -> Any:
-    if not _can_be_decorated(function):
-        raise TypeError(f"@profiler(...) decorates functions, not {function!r:.100}")
-    if settings.enabled is False:
-        return function
-    if isinstance(function, (staticmethod, classmethod)):
-        return type(function)(_decorated(function.__func__, settings))
-    return functools.update_wrapper(_wrapper(function, settings), function)
+    scope = functools.partial(_Call, settings)
+    wrapper = decorate(function, scope, decorator="@profiler(...)")
+    return function if settings.enabled is False else wrapper
 
 
-def _wrapper(function: Any, settings: Settings) -> Any:
-    """A function of the same kind: plain, coroutine, generator, asynchronous generator."""
-    if inspect.isasyncgenfunction(function):
-        return _stream_wrapper(function, settings)
-    if inspect.isgeneratorfunction(function):
-        return _generator_wrapper(function, settings)
-    if inspect.iscoroutinefunction(function):
-
-        async def profiled_coroutine(*args: Any, **kwargs: Any) -> Any:
-            call = _Call(function, settings, args, kwargs)
-            with call, call.current:
-                return await function(*args, **kwargs)
-
-        return profiled_coroutine
-
-    def profiled(*args: Any, **kwargs: Any) -> Any:
-        call = _Call(function, settings, args, kwargs)
-        with call, call.current:
-            return function(*args, **kwargs)
-
-    return profiled
-
-
-def _generator_wrapper(function: Any, settings: Settings) -> Any:
-    def profiled_generator(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
-        with _Call(function, settings, args, kwargs) as call:
-            generator = function(*args, **kwargs)
-            resume, value = generator.send, None
-            while True:
-                with call.current:
-                    try:
-                        item = resume(value)
-                    except StopIteration as stop:
-                        return stop.value
-                try:
-                    resume, value = generator.send, (yield item)
-                except GeneratorExit:
-                    with call.current:
-                        generator.close()
-                    raise
-                except BaseException as error:
-                    resume, value = generator.throw, error
-
-    return profiled_generator
-
-
-def _stream_wrapper(function: Any, settings: Settings) -> Any:
-    async def profiled_stream(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
-        with _Call(function, settings, args, kwargs) as call:
-            stream = function(*args, **kwargs)
-            resume, value = stream.asend, None
-            while True:
-                with call.current:
-                    try:
-                        item = await resume(value)
-                    except StopAsyncIteration:
-                        return
-                try:
-                    resume, value = stream.asend, (yield item)
-                except GeneratorExit:
-                    with call.current:
-                        await stream.aclose()
-                    raise
-                except BaseException as error:
-                    resume, value = stream.athrow, error
-
-    return profiled_stream
-
-
-class _Call:
-    """One call of a decorated function, from its first statement to its end."""
+class _Call(Scope):
+    """One call of a decorated function, whose run is the current one in each of its turns."""
 
     def __init__(
-        self, function: Any, settings: Settings, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, settings: Settings, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         enabled = settings.enabled
         on = enabled(*args, **kwargs) if callable(enabled) else enabled
         self._run = _new_run(function, settings) if on else None
-        self.current = _Current(self._run)
+        self.turn = _Current(self._run)
 
     def __enter__(self) -> _Call:
         if self._run is not None:
