@@ -294,6 +294,41 @@ class _Stages(TypedDict):
     open: int
 
 def read_stages(parts: list[_TracePart], /) -> _Stages: ...
+
+# kind, node, parent, name
+_StartRow = tuple[Literal["START"], int, int, str]
+# kind, node, parent, name, line, bad columns, step, duration_ns, cuda_ns, end_ns, tid, tag
+_EndRow = tuple[Literal["END"], int, int, str, int, str, int, int | None, int | None, int, int, str]
+_ProcessRow = tuple[Literal["PROCESS"], int]
+_BadRow = tuple[Literal["BAD"], int, str]
+_AnyRow = _StartRow | _EndRow | _ProcessRow | _BadRow
+
+UNFINISHED_ROW: str
+
+@final
+class StageRows:
+    """Iterates over the rows of stages in a part of a profile CSV. One thread at a time."""
+
+    def __new__(cls, part: _TracePart, tag: str | None = None) -> Self: ...
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> _AnyRow: ...
+    @property
+    def bytes_read(self) -> int: ...
+
+# count, total, min, max, std, p50, p90, p99; ns
+_FigureNumbers = tuple[int, int, int, int, float, float, float, float]
+
+@final
+class Durations:
+    """Collects durations in ns in bounded memory."""
+
+    def __new__(cls) -> Self: ...
+    @property
+    def exact(self) -> bool: ...
+    def add(self, ns: int, /) -> None: ...
+    def merge(self, other: Self, /) -> None: ...
+    def figures(self) -> _FigureNumbers: ...
+
 def trace_first_ns(part: _TracePart, /) -> int: ...
 
 # Operators for torch.

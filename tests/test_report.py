@@ -21,9 +21,16 @@ from typing import Any
 
 import pytest
 
-from my_utils._stage_report.figures import EXACT_MAX, Durations
+from my_utils import _core
+from my_utils._stage_report.figures import figures_of
 from my_utils._stage_report.report import write_text_and_json
-from my_utils._stage_report.rows import OTHER, PATHS_MAX, StageReader, StageRow
+from my_utils._stage_report.rows import (
+    OTHER,
+    PATHS_MAX,
+    StageReader,
+    StageRow,
+    part_of_memory,
+)
 from my_utils._stage_report.steps import compile_steps
 from my_utils._stage_report.text import render as render_text
 from my_utils.logger import GlobalLogger
@@ -34,6 +41,7 @@ from .profile_rows import Profile, Row, forget_rows
 
 pytestmark = pytest.mark.no_torch
 
+EXACT_MAX = 131_072  # durations that are kept one by one
 FIGURES = ["count", "total_ms", "mean_ms", "std_ms", "min_ms", "p50_ms", "p90_ms", "p99_ms",
            "max_ms"]  # fmt: skip
 
@@ -287,7 +295,8 @@ def line(kind: str, node: int, parent: int, name: str = "a", more: str = "", ste
 
 def read_stages(lines: list[str], tag: str = "", attempt: int | None = None) -> StageReader:
     reader = StageReader(tag, attempt)
-    reader.found = list(reader.read(lines))  # type: ignore[attr-defined]
+    part = part_of_memory("".join(lines).encode())
+    reader.found = list(reader.read([part]))  # type: ignore[attr-defined]
     return reader
 
 
@@ -392,31 +401,65 @@ def test_paths_are_bounded() -> None:
 def test_figures_of_random_durations(count: int) -> None:
     chance = random.Random(count)
     values = [int(chance.lognormvariate(10, 3)) for _ in range(count)]
-    durations = Durations(values)
+    durations = durations_of(values)
     assert durations.exact
-    assert dict(durations.figures()) == close(oracle(values))
+    assert dict(figures_of(durations.figures())) == close(oracle(values))
+
+
+def durations_of(values: Iterable[int]) -> _core.Durations:
+    durations = _core.Durations()
+    for value in values:
+        durations.add(value)
+    return durations
 
 
 def test_many_durations_take_bounded_memory_and_stay_within_one_percent() -> None:
     chance = random.Random(5)
     values = [int(chance.lognormvariate(12, 2)) for _ in range(EXACT_MAX + 50_000)]
     values += [0, 1, 63, 64, 65, 127, 128, 2**50]
-    durations = Durations(values)
+    durations = durations_of(values)
     assert not durations.exact
-    got, wanted = dict(durations.figures()), oracle(values)
+    got, wanted = dict(figures_of(durations.figures())), oracle(values)
     for name in FIGURES:
         assert got[name] == pytest.approx(wanted[name], rel=0.01 if name[0] == "p" else 1e-9)
-    halves = Durations(values[: EXACT_MAX + 10])
-    halves.merge(Durations(values[EXACT_MAX + 10 :]))
-    assert halves.figures() == durations.figures()
+    halves = durations_of(values[: EXACT_MAX + 10])
+    halves.merge(durations_of(values[EXACT_MAX + 10 :]))
+    merged = dict(figures_of(halves.figures()))
+    assert merged == pytest.approx(got, rel=1e-12)
+
+
+def test_durations_that_are_merged_stay_exact_while_they_are_few() -> None:
+    chance = random.Random(6)
+    values = [chance.randrange(10**9) for _ in range(1000)]
+    merged = durations_of(values[:300])
+    merged.merge(durations_of(values[300:]))
+    merged.merge(_core.Durations())
+    assert merged.exact
+    assert dict(figures_of(merged.figures())) == close(oracle(values))
+    merged.merge(merged)
+    assert dict(figures_of(merged.figures())) == close(oracle(values * 2))
+
+
+def test_the_bound_of_exact_durations() -> None:
+    full, over = durations_of(range(EXACT_MAX)), durations_of(range(EXACT_MAX + 1))
+    assert (full.exact, over.exact) == (True, False)
+    assert over.figures()[0] == EXACT_MAX + 1
 
 
 def test_no_durations() -> None:
-    assert set(Durations().figures().values()) == {0}
+    assert set(figures_of(_core.Durations().figures()).values()) == {0}
 
 
 def test_equal_large_durations_have_no_spread() -> None:
-    assert Durations([10**15] * 1000).std() == 0.0
+    assert figures_of(durations_of([10**15 + 7] * 1000).figures())["std_ms"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("ns", "error"), [(-1, ValueError), (2**63, ValueError), (1.5, TypeError), (True, TypeError)]
+)
+def test_a_wrong_duration_is_named(ns: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match="ns must be"):
+        _core.Durations().add(ns)
 
 
 # --- arguments ---
@@ -685,12 +728,12 @@ def test_reading_takes_bounded_memory(run_python: RunPython, tmp_path: Path) -> 
 import tracemalloc
 from pathlib import Path
 from my_utils._stage_report import report
-from my_utils._stage_report.rows import StageReader, lines_of_files
+from my_utils._stage_report.rows import StageReader, parts_of_files
 tracemalloc.start()
 reader = StageReader("", None)
-rows = reader.read(lines_of_files(Path("rows.csv"), lambda count: None))
+rows = reader.read(parts_of_files(Path("rows.csv")))
 collected = report._collect(rows, lambda step: step == 7)
-print(tracemalloc.get_traced_memory()[1], collected.cpu["iter",].count)
+print(tracemalloc.get_traced_memory()[1], collected.cpu["iter",].figures()[0])
 """
     done = run_python("-c", program)
     peak, count = map(int, done.stdout.split())

@@ -23,12 +23,13 @@ from typing import Any
 
 from .. import _core
 from .._files import whole_file
-from .figures import FIGURE_NAMES, Durations, Figures
+from .figures import FIGURE_NAMES, Figures, figures_of
 from .rows import (
     Path_,
     StageReader,
     StageRow,
-    lines_of_files,
+    part_of_memory,
+    parts_of_files,
     progress_bar,
     size_of_files,
 )
@@ -50,14 +51,14 @@ class Collected:
     """Durations by path, of the whole selection and of each iteration."""
 
     def __init__(self) -> None:
-        self.cpu: dict[Path_, Durations] = {}
-        self.cuda: dict[Path_, Durations] = {}
+        self.cpu: dict[Path_, _core.Durations] = {}
+        self.cuda: dict[Path_, _core.Durations] = {}
         self.steps: dict[int, Collected] = {}
 
     def add(self, row: StageRow) -> None:
-        self.cpu.setdefault(row.path, Durations()).add(row.duration_ns)
+        self.cpu.setdefault(row.path, _core.Durations()).add(row.duration_ns)
         if row.cuda_ns is not None:
-            self.cuda.setdefault(row.path, Durations()).add(row.cuda_ns)
+            self.cuda.setdefault(row.path, _core.Durations()).add(row.cuda_ns)
 
     @property
     def exact(self) -> bool:
@@ -75,7 +76,7 @@ class Collected:
             for mine, other in ((kept.cpu, self.steps[step].cpu),
                                 (kept.cuda, self.steps[step].cuda)):  # fmt: skip
                 for path, durations in other.items():
-                    mine.setdefault(path, Durations()).merge(durations)
+                    mine.setdefault(path, _core.Durations()).merge(durations)
         return kept
 
 
@@ -91,8 +92,8 @@ def make_report(
     report = empty_report(pattern.pattern)
     report |= {"rank": rank, "tag": timer.tag}
     if iteration_filter is None:
-        cpu = {row[0]: _from_aggregate(row) for row in timer.aggregates()}
-        cuda = {row[0]: _from_aggregate(row) for row in timer.cuda_aggregates()}
+        cpu = {row[0]: figures_of(row[1:]) for row in timer.aggregates()}
+        cuda = {row[0]: figures_of(row[1:]) for row in timer.cuda_aggregates()}
         report["stages"] = _rows_of_tree(cpu, cuda, pattern)
         return report
     test, report["iteration_filter"] = compile_steps(iteration_filter)
@@ -135,21 +136,6 @@ def compile_pattern(pattern: object) -> re.Pattern[str]:
     raise TypeError(f"stage_pattern must be a str or a compiled str pattern, not {kind}")
 
 
-def _from_aggregate(row: tuple[Path_, int, int, int, int, float, float, float, float]) -> Figures:
-    _, count, total, least, most, std, p50, p90, p99 = row
-    return {
-        "count": count,
-        "total_ms": total / 1e6,
-        "mean_ms": total / count / 1e6 if count else 0.0,
-        "std_ms": std / 1e6,
-        "min_ms": least / 1e6,
-        "p50_ms": p50 / 1e6,
-        "p90_ms": p90 / 1e6,
-        "p99_ms": p99 / 1e6,
-        "max_ms": most / 1e6,
-    }
-
-
 def collect(tag: str, test: Callable[[int], bool], report: Report) -> Collected:
     """Reads the finished stages of this process and this tag whose step passes the test."""
     _core.drain(DRAIN_WAIT_S)
@@ -159,12 +145,11 @@ def collect(tag: str, test: Callable[[int], bool], report: Report) -> Collected:
         csv_path = Path(state["csv_path"])
         reader = StageReader(tag, state["attempt"])
         with progress_bar(size_of_files(csv_path)) as progress:
-            collected = _collect(reader.read(lines_of_files(csv_path, progress)), test)
+            collected = _collect(reader.read(parts_of_files(csv_path), progress), test)
     else:
         report["source"] = "memory"
         reader = StageReader(tag, None)
-        text = _core.memory_rows().decode("utf-8", "replace")
-        collected = _collect(reader.read(text.splitlines(keepends=True)), test)
+        collected = _collect(reader.read([part_of_memory(_core.memory_rows())]), test)
         collected = collected.keep_newest(MEMORY_STEPS_MAX)
     report["bad_rows"] = reader.bad_rows
     return collected
@@ -189,8 +174,8 @@ def _collect(rows: Iterable[StageRow | None], test: Callable[[int], bool]) -> Co
 
 
 def _stages_of(collected: Collected, pattern: re.Pattern[str]) -> list[Stage]:
-    cpu = {path: durations.figures() for path, durations in collected.cpu.items()}
-    cuda = {path: durations.figures() for path, durations in collected.cuda.items()}
+    cpu = {path: figures_of(durations.figures()) for path, durations in collected.cpu.items()}
+    cuda = {path: figures_of(durations.figures()) for path, durations in collected.cuda.items()}
     return _rows_of_tree(cpu, cuda, pattern)
 
 

@@ -16,6 +16,31 @@ from .harness import case
 
 
 @case(
+    *("Durations", "Durations.add", "Durations.exact", "Durations.figures", "Durations.merge"),
+    repeat=100,
+)
+def durations_of_a_stage(folder: Path) -> Iterator[Callable[[], object]]:
+    many = _core.Durations()
+    for ns in range(131_080):
+        many.add(ns)
+
+    def action() -> None:
+        few = _core.Durations()
+        few.add(7)
+        few.figures()
+        assert few.exact
+        few.merge(many)
+        few.figures()
+        for wrong in (-1, 1.5, None):
+            with contextlib.suppress(TypeError, ValueError):
+                few.add(wrong)  # type: ignore[arg-type]
+        with contextlib.suppress(TypeError):
+            few.merge(3)  # type: ignore[arg-type]
+
+    yield action
+
+
+@case(
     "TimeRecorder",
     "TimeRecorder.add",
     "TimeRecorder.clear",
