@@ -145,6 +145,19 @@ def timed_blocks(folder: Path) -> Iterator[Callable[[], object]]:
     yield action
 
 
+@case("histogram_buckets", "histogram_middles")
+def buckets_of_durations(folder: Path) -> Iterator[Callable[[], object]]:
+    ns = array("q", [-1, 0, 70_000, 1 << 62])
+
+    def action() -> None:
+        assert len(_core.histogram_buckets(ns)) == 32
+        assert len(_core.histogram_middles()) == 8 * _core.HISTOGRAM_BUCKETS
+        with contextlib.suppress(TypeError):
+            _core.histogram_buckets(b"abc")
+
+    yield action
+
+
 @case("add_histograms")
 def histograms(folder: Path) -> Iterator[Callable[[], object]]:
     table = array("q", bytes(8 * 2880 * 2))
