@@ -20,6 +20,7 @@ import warnings
 from pathlib import Path
 
 from . import _core
+from ._terminal import bytes_bar
 from ._trace.inputs import (
     FileSet,
     InputError,
@@ -507,23 +508,6 @@ def _say(text: str) -> None:
         print(f"csv2trace: {line}", file=sys.stderr)
 
 
-@contextlib.contextmanager
-def _bar(is_shown: bool) -> Iterator[Callable[[int, int], None] | None]:
-    if not is_shown:
-        yield None
-        return
-    from tqdm import tqdm
-
-    with tqdm(unit="B", unit_scale=True, leave=False, desc="csv2trace") as bar:
-
-        def report(done: int, total: int) -> None:
-            bar.total = total or None
-            bar.n = done
-            bar.refresh()
-
-        yield report
-
-
 def _options(args: argparse.Namespace) -> Options:
     if args.stages is not None:
         try:
@@ -557,7 +541,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ValueError as error:
         parser.error(str(error))
     try:
-        with _bar(sys.stderr.isatty() and not args.quiet) as options.on_progress:
+        with bytes_bar("csv2trace", wanted=not args.quiet, stays=False) as bar:
+            options.on_progress = bar.show if bar.is_shown else None
             summary = convert(args.inputs, args.output, options)
     except (ConversionError, InputError) as error:
         _say("\n".join(f"error: {line}" for line in str(error).splitlines()))

@@ -174,6 +174,6 @@ def test_rows_of_a_killed_run_are_recovered(tmp_path: Path, run_python: RunPytho
 
 
 def test_nothing_heavy_is_imported(run_python: RunPython) -> None:
-    names = "('torch', 'numpy', 'tqdm')"
+    names = "('torch', 'numpy', 'rich')"
     code = f"import sys, my_utils.csv2trace; print([m for m in {names} if m in sys.modules])"
     assert run_python("-c", code).stdout == "[]\n"

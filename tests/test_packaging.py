@@ -21,7 +21,7 @@ from .conftest import ROOT, RunPython
 
 pytestmark = pytest.mark.no_torch
 
-HEAVY = ["torch", "numpy", "pandas", "matplotlib", "tqdm"]
+HEAVY = ["torch", "numpy", "pandas", "matplotlib", "rich", "msgspec"]
 LIBC = {"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "ld-linux-x86-64.so.2"}
 LIBC |= {"ld-linux-aarch64.so.1", "linux-vdso.so.1"}
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import itertools
 import json
 import math
 import os
-import pty
 import random
 import statistics
 import subprocess
 import sys
-import termios
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -37,6 +34,7 @@ from my_utils.logger import GlobalLogger
 from my_utils.utils import MyTimer
 
 from .conftest import RunPython
+from .on_terminal import on_terminal, plain
 from .profile_rows import Profile, Row, forget_rows
 
 pytestmark = pytest.mark.no_torch
@@ -685,36 +683,19 @@ def test_a_link_is_written_through(tmp_path: Path) -> None:
 
 
 def test_a_bar_shows_on_a_terminal_when_it_takes_long(tmp_path: Path) -> None:
-    pytest.importorskip("tqdm", reason="tqdm is not installed")
     program = """
 from my_utils import MyTimer
-from my_utils._stage_report import rows
-rows.BAR_BYTES_MIN = 1000
+from my_utils._stage_report import report
+report.BAR_BYTES_MIN = 1000
 timer = MyTimer(log_dir="logs")
 for step in range(100):
     with timer.time_stage("iter"):
         pass
 timer.generate_report("", None, "0:2")
 """
-    root = Path(__file__).resolve().parent.parent
-    main, other = pty.openpty()
-    termios.tcsetwinsize(other, (24, 80))
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(root)},
-        stdout=subprocess.PIPE,
-        stderr=other,
-        check=False,
-    )
-    os.close(other)
-    shown = ""
-    with contextlib.suppress(OSError):  # EIO: nobody is at the other end, and all is read
-        while text := os.read(main, 100_000):
-            shown += text.decode()
-    os.close(main)
-    assert done.returncode == 0, shown
-    assert "reading stages: 100%" in shown
+    status, shown = on_terminal(["-c", program], tmp_path)
+    assert status == 0, shown
+    assert "reading stages: 100%" in plain(shown)
 
 
 def test_reading_takes_bounded_memory(run_python: RunPython, tmp_path: Path) -> None:

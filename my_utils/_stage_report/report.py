@@ -23,6 +23,7 @@ from typing import Any
 
 from .. import _core
 from .._files import whole_file
+from .._terminal import bytes_bar
 from .figures import FIGURE_NAMES, Figures, figures_of
 from .rows import (
     Path_,
@@ -30,7 +31,6 @@ from .rows import (
     StageRow,
     part_of_memory,
     parts_of_files,
-    progress_bar,
     size_of_files,
 )
 from .steps import StepFilter, compile_steps
@@ -41,6 +41,7 @@ STAGE_KEYS = (
 )  # fmt: skip
 MEMORY_STEPS_MAX = 1024  # iterations that are reported when no file was written
 DRAIN_WAIT_S = 5.0
+BAR_BYTES_MIN = 32 << 20  # a progress bar from here on, some seconds' worth of rows
 VERDICTS_KEPT = 4096  # of a filter, which may be slow
 
 Report = dict[str, Any]
@@ -144,8 +145,9 @@ def collect(tag: str, test: Callable[[int], bool], report: Report) -> Collected:
         report["source"] = "csv"
         csv_path = Path(state["csv_path"])
         reader = StageReader(tag, state["attempt"])
-        with progress_bar(size_of_files(csv_path)) as progress:
-            collected = _collect(reader.read(parts_of_files(csv_path), progress), test)
+        total = size_of_files(csv_path)
+        with bytes_bar("reading stages", total, wanted=total >= BAR_BYTES_MIN) as bar:
+            collected = _collect(reader.read(parts_of_files(csv_path), bar.advance), test)
     else:
         report["source"] = "memory"
         reader = StageReader(tag, None)

@@ -6,7 +6,6 @@ import contextlib
 import io
 import os
 import re
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +17,6 @@ Path_ = tuple[str, ...]
 PATHS_MAX = 4096
 OTHER: Path_ = ("(other)",)
 UNKNOWN = "(unknown)"  # stands for a parent whose START row is gone
-BAR_BYTES_MIN = 32 << 20  # a progress bar from here on, some seconds' worth of rows
 
 PROGRESS_BYTES = 1 << 20
 
@@ -154,21 +152,6 @@ def _behind_header(file: io.FileIO, path: Path) -> _core._TracePart:
 def part_of_memory(rows: bytes) -> _core._TracePart:
     """Rows that no file has, for StageReader."""
     return "the rows in memory", -1, -1, rows, False
-
-
-@contextlib.contextmanager
-def progress_bar(total_bytes: int) -> Iterator[Callable[[int], Any]]:
-    """A bar on standard error when that is a terminal and there is enough to read."""
-    if total_bytes < BAR_BYTES_MIN or not sys.stderr.isatty():
-        yield lambda count: None
-        return
-    try:
-        from tqdm import tqdm
-    except ImportError:
-        yield lambda count: None
-        return
-    with tqdm(total=total_bytes, unit="B", unit_scale=True, desc="reading stages") as bar:
-        yield bar.update
 
 
 def size_of_files(csv_path: Path) -> int:
