@@ -19,7 +19,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypedDict, cast
 
 from .. import _core
 from .._files import whole_file
@@ -44,8 +44,45 @@ DRAIN_WAIT_S = 5.0
 BAR_BYTES_MIN = 32 << 20  # a progress bar from here on, some seconds' worth of rows
 VERDICTS_KEPT = 4096  # of a filter, which may be slow
 
-Report = dict[str, Any]
-Stage = dict[str, Any]
+
+class Stage(Figures):
+    """Figures of one stage, with those of its GPU time, None where none was taken."""
+
+    path: str
+    name: str
+    parent: str | None
+    depth: int
+    parent_percent: float | None
+    cuda_count: int | None
+    cuda_total_ms: float | None
+    cuda_mean_ms: float | None
+    cuda_std_ms: float | None
+    cuda_min_ms: float | None
+    cuda_p50_ms: float | None
+    cuda_p90_ms: float | None
+    cuda_p99_ms: float | None
+    cuda_max_ms: float | None
+
+
+class Iteration(TypedDict):
+    """The stages of one iteration."""
+
+    step: int
+    stages: list[Stage]
+
+
+class Report(TypedDict):
+    """See the module's docstring."""
+
+    rank: int
+    tag: str
+    stage_pattern: str
+    iteration_filter: str | None
+    source: Literal["aggregates", "csv", "memory"]
+    exact_percentiles: bool
+    bad_rows: int
+    stages: list[Stage]
+    iterations: list[Iteration]
 
 
 class Collected:
@@ -91,7 +128,7 @@ def make_report(
     """See MyTimer.generate_report."""
     pattern = compile_pattern(stage_pattern)
     report = empty_report(pattern.pattern)
-    report |= {"rank": rank, "tag": timer.tag}
+    report["rank"], report["tag"] = rank, timer.tag
     if iteration_filter is None:
         cpu = {row[0]: figures_of(row[1:]) for row in timer.aggregates()}
         cuda = {row[0]: figures_of(row[1:]) for row in timer.cuda_aggregates()}
@@ -208,7 +245,7 @@ def _stage_row(path: Path_, cpu: dict[Path_, Figures], cuda: Figures | None) -> 
     if parent is not None and parent["total_ms"] > 0:
         share = 100 * figures["total_ms"] / parent["total_ms"]
     gpu = {f"cuda_{name}": cuda[name] if cuda else None for name in FIGURE_NAMES}  # type: ignore[literal-required]
-    return {
+    row = {
         "path": "/".join(path),
         "name": path[-1],
         "parent": "/".join(path[:-1]) or None,
@@ -217,6 +254,7 @@ def _stage_row(path: Path_, cpu: dict[Path_, Figures], cuda: Figures | None) -> 
         "parent_percent": share,
         **gpu,
     }
+    return cast("Stage", row)
 
 
 # --- files ---
@@ -269,7 +307,8 @@ def write_csv(report: Report, output: str | os.PathLike[str]) -> None:
     writer.writeheader()
     for step, stages in _tables(report):
         for stage in stages:
-            writer.writerow({"step": step} | {key: _cell(stage[key]) for key in STAGE_KEYS})
+            cells: dict[str, Any] = {**stage}
+            writer.writerow({"step": step} | {key: _cell(cells[key]) for key in STAGE_KEYS})
     write_whole(Path(output), out.getvalue())
 
 
