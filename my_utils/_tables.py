@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ._files import whole_file
@@ -70,14 +70,26 @@ def no_formulas(figure: Figure) -> None:
             text.set_parse_math(False)
 
 
-def text_table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 0) -> str:
-    """Columns side by side; the first `left` of them start at the left, the others end right."""
-    lines = [header, *rows]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
-    return "\n".join(
+def text_table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], left: int | Collection[int] = 0
+) -> str:
+    """Columns side by side; `left`, the first so many or those, start at the left, the others end
+    right."""
+    return "\n".join(table_lines([header, *rows], left))
+
+
+def table_lines(rows: Sequence[Sequence[str]], left: int | Collection[int] = 0) -> list[str]:
+    """The same as a string a row, the header one of them; cells may hold line ends.
+
+    >>> table_lines([["step", "stage"], ["7", "forward"]], left={1})
+    ['step  stage', '   7  forward']
+    """
+    starts_left = range(left) if isinstance(left, int) else left
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
         GAP.join(
-            cell.ljust(width) if column < left else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+            cell.ljust(width) if column in starts_left else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
-        for line in lines
-    )
+        for row in rows
+    ]

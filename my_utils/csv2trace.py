@@ -20,8 +20,8 @@ import warnings
 from pathlib import Path
 
 from . import _core
-from ._progress import shown_bar
 from ._ranges import checked, parse_ranks, parse_steps
+from ._terminal import progress_bar
 from ._trace.inputs import FileSet, InputError, Inputs, Part, Record
 
 TYPE_CHECKING = False
@@ -500,15 +500,6 @@ def _say(text: str) -> None:
         print(f"csv2trace: {line}", file=sys.stderr)
 
 
-@contextlib.contextmanager
-def _bar(is_shown: bool) -> Iterator[Callable[[int, int], None] | None]:
-    if not is_shown:
-        yield None
-        return
-    with shown_bar("csv2trace", None, "bytes") as move:
-        yield lambda done, total: move(done, total or None)
-
-
 def _options(args: argparse.Namespace) -> Options:
     if args.stages is not None:
         try:
@@ -542,7 +533,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ValueError as error:
         parser.error(str(error))
     try:
-        with _bar(sys.stderr.isatty() and not args.quiet) as options.on_progress:
+        with progress_bar("csv2trace", wanted=False if args.quiet else None, stays=False) as bar:
+            options.on_progress = bar.show if bar.is_shown else None
             summary = convert(args.inputs, args.output, options)
     except (ConversionError, InputError) as error:
         _say("\n".join(f"error: {line}" for line in str(error).splitlines()))

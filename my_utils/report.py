@@ -36,12 +36,13 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 from urllib.parse import quote
 
 import numpy as np
 
 from ._arguments import check_int
+from ._equality import same_fields
 from ._files import whole_file
 from ._ranges import checked, parse_ranks, parse_steps
 from ._run_report import tables
@@ -76,6 +77,21 @@ class ReportError(ValueError):
     """There is nothing to report on; the text says why."""
 
 
+class RunFigures(TypedDict):
+    """What is said of the whole run; see Report."""
+
+    ranks: int
+    steps: int
+    first_step: int
+    last_step: int
+    warmup: int
+    not_judged: str | None
+    step_ms: float | None
+    duration_s: float
+    synchronising: list[str]
+    waited_s: float
+
+
 @dataclass
 class Report:
     """What `analyze` found. Times are seconds (`_s`) or milliseconds (`_ms`).
@@ -107,7 +123,7 @@ class Report:
     Written by `to_json`, `save_csv`, `save_html` and `save_figures`.
     """
 
-    run: dict[str, Any]
+    run: RunFigures
     stragglers: list[Straggler]
     stages: pd.DataFrame
     stages_by_rank: pd.DataFrame
@@ -120,6 +136,9 @@ class Report:
     overlap: pd.DataFrame
     problems: list[str]
     heat: Heat
+
+    def __eq__(self, other: object) -> bool:
+        return same_fields(self, other)
 
     def to_json(self) -> str:
         """All of it but stages_by_rank, waits and heat, as one JSON object; NaN becomes null."""
@@ -288,7 +307,7 @@ def _report(
     )
 
 
-def _run_facts(grid: Grid, sync: list[int], waits: pd.DataFrame) -> dict[str, Any]:
+def _run_facts(grid: Grid, sync: list[int], waits: pd.DataFrame) -> RunFigures:
     step_ns = grid.middle_step_ns()
     return {
         "ranks": len(grid.ranks),

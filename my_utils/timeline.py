@@ -12,7 +12,6 @@ drawn, whatever the length of the files.
 from __future__ import annotations
 
 import argparse
-import csv
 import re
 import sys
 import warnings
@@ -20,6 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from . import _core
 from ._ranges import checked, parse_steps
 
 if TYPE_CHECKING:
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 __all__ = ["Span", "find_csvs", "plot_timeline", "read_spans"]
 
 _FILE = re.compile(r"profile_rank_(\d+)(\.w\d+)?(?:\.part(\d+))?\.csv$")
-_COLUMNS = frozenset(
-    ("timestamp_unix", "step", "event_name", "event_type", "duration_ms", "metadata")
-)
 _OUTERMOST = "#aab2bd"  # the stage round a step: it says little, so it stays in the background
 _PALETTE = (
     "#edc948", "#4e79a7", "#59a14f", "#e15759", "#b07aa1", "#76b7b2", "#f28e2b", "#ff9da7",
@@ -111,42 +108,40 @@ def read_spans(path: str | Path, steps: range | None = None) -> Iterator[Span]:
     path = Path(path)
     rank = _rank_of(path)
     bad, first = 0, ""
-    with open(path, encoding="utf-8", errors="replace", newline="") as handle:
-        rows = csv.DictReader(handle)
-        missing = sorted(_COLUMNS.difference(rows.fieldnames or ()))
-        if missing:
-            raise ValueError(f"{path}: no profile CSV, it lacks the column {missing[0]}")
-        while True:
-            try:
-                row = next(rows)
-                if row["event_type"] == "END" and row["duration_ms"]:
-                    step = int(row["step"])
-                    if steps is None or step in steps:
-                        yield _span(rank, step, row)
-            except StopIteration:
-                break
-            except (TypeError, AttributeError, ValueError, csv.Error) as error:
-                first = first or f"{path}:{rows.line_num}: {error}"
+    with open(path, "rb", buffering=0) as file:
+        for row in _core.StageRows((str(path), file.fileno(), -1, None, True)):
+            problem = _problem_of(row)
+            if problem:
+                first = first or f"{path}:{problem}"
                 bad += 1
+            elif row[0] == "END" and row[7] is not None and (steps is None or row[6] in steps):
+                yield _span(rank, row)
     if bad:
         warnings.warn(f"{bad} rows left out, the first: {first}", RuntimeWarning, stacklevel=2)
 
 
-def _span(rank: int, step: int, row: dict[str, str]) -> Span:
-    pairs = (pair.partition("=") for pair in row["metadata"].split(","))
-    facts = {key: value for key, _, value in pairs}
-    # Nine and six decimals: without the point both are whole nanoseconds.
-    end_ns = int(row["timestamp_unix"].replace(".", ""))
-    duration_ns = int(row["duration_ms"].replace(".", ""))
+def _problem_of(row: _core._AnyRow) -> str:
+    """The line and why nothing can be drawn of the row; "" for one that is fine. A file that is
+    being written may end within a row."""
+    if row[0] == "BAD" and row[2] != _core.UNFINISHED_ROW:
+        return f"{row[1]}: {row[2]}"
+    if row[0] == "END" and row[7] is not None and row[5] not in ("", "cuda_ms"):
+        return f"{row[4]}: not understood: {row[5]}"
+    return ""
+
+
+def _span(rank: int, row: _core._EndRow) -> Span:
+    _, node, parent, name, _, _, step, duration_ns, _, end_ns, tid, tag = row
+    assert duration_ns is not None
     return Span(
         rank=rank,
-        thread=" ".join(filter(None, (facts.get("tag"), facts.get("tid")))),
+        thread=" ".join(filter(None, (tag, str(tid) if tid >= 0 else ""))),
         step=step,
-        name=row["event_name"],
+        name=name,
         start_ns=end_ns - duration_ns,
         duration_ns=duration_ns,
-        node=int(facts.get("node_id") or 0),
-        parent=int(facts.get("parent_id") or 0),
+        node=max(node, 0),
+        parent=max(parent, 0),
     )
 
 

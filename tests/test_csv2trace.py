@@ -88,7 +88,7 @@ def lengths_by_the_rule(rows: list[tuple[str, int, int]]) -> dict[str, float]:
     else on any; a START takes an END that waits for it in the same way."""
     opened: list[tuple[int, int, int]] = []
     waiting: list[tuple[int, int, int]] = []
-    lengths = {}
+    lengths: dict[str, float] = {}
     for at, (kind, node, thread) in enumerate(rows):
         others = waiting if kind == "START" else opened
         same = [one for one in others if one[1] == node]
@@ -100,7 +100,7 @@ def lengths_by_the_rule(rows: list[tuple[str, int, int]]) -> dict[str, float]:
         if kind == "END":
             lengths[f"s{pair[0]}"] = at - pair[0]
         else:
-            lengths[f"s{at}"] = 0  # its END came first
+            lengths[f"s{at}"] = 0.0  # its END came first
     return lengths
 
 

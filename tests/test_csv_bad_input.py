@@ -163,7 +163,8 @@ TABLE: dict[str, tuple[bytes, int, str, list[str]]] = {
         HEADER + row(1, "START", 1, "a") + row(2, "START", 1, "b") + row(3, "END", 1, "b")
         + row(4, "END", 1, "a"),
         0,
-        "warning: {path}:3: node_id 1 is open already; an END goes to the latest START of its thread",
+        "warning: {path}:3: node_id 1 is open already; "
+        "an END goes to the latest START of its thread",
         ["b", "a"],
     ),
     "steps that go backwards": (

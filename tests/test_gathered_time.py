@@ -132,6 +132,17 @@ def tm_ns(tm: TimeManager) -> list[int]:
     return memoryview(tm.samples("all")).cast("q").tolist()
 
 
+def test_the_middle_of_a_bucket_is_near_every_duration_in_it() -> None:
+    chance = np.random.default_rng(3)
+    ns = np.concatenate([np.arange(5000), (2 ** chance.uniform(0, 50, 100_000)).astype(np.int64)])
+    buckets = np.frombuffer(_core.histogram_buckets(ns), np.int64)
+    middles = bucket_middles()
+    assert len(middles) == BUCKETS
+    assert np.all(np.diff(middles) > 0)
+    assert np.all(np.abs(middles[buckets] - ns) <= 0.008 * ns)
+    assert np.array_equal(middles[buckets[:128]], np.arange(128))
+
+
 def test_buckets_are_those_of_the_engine() -> None:
     middles = bucket_middles()
     buckets = np.zeros(BUCKETS, dtype=np.int64)

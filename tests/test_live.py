@@ -47,6 +47,9 @@ def show(run_python: RunPython, *arguments: object) -> subprocess.CompletedProce
     return run_python("-m", "my_utils.live", *map(str, arguments))
 
 
+FOREIGN = "not a heartbeat of my_utils"
+
+
 class TestWhatItShows:
     def test_a_running_and_a_dead_rank(
         self, tmp_path: Path, start_rank: Start, run_python: RunPython
@@ -305,12 +308,13 @@ class TestBadFiles:
     @pytest.mark.parametrize(
         ("content", "reason"),
         [
-            ('{"version": 1, "rank"', "damaged or cut short: Expecting ':' delimiter: line 1 col"),
+            ('{"version": 1, "rank"', "damaged or cut short: Input data was truncated"),
             ('{"version": 2}', "heartbeat version 2; this program reads up to 1"),
-            ("[]", "not a heartbeat of my_utils"),
-            ('{"version": 1}', "not a heartbeat of my_utils: 'rank' is not a number"),
-            (json.dumps(beat(1, 1) | {"lanes": [{}]}), "not a heartbeat of my_utils: no 'tid' in"),
-            (json.dumps(beat(1, 1) | {"lanes": 5}), "not a heartbeat of my_utils: 'int' object"),
+            ("[]", FOREIGN),
+            ('{"version": 1}', f"{FOREIGN}: Object missing required field `rank`"),
+            (json.dumps(beat(1, 1) | {"lanes": [{}]}), f"{FOREIGN}: Object missing required field"),
+            (json.dumps(beat(1, 1) | {"lanes": 5}), f"{FOREIGN}: Expected `array`, got `int`"),
+            (json.dumps(beat(1, 1) | {"time": 1e300, "time_offset": 1e308}), FOREIGN),
         ],
     )
     def test_bad_heartbeats(self, good: Path, content: str, reason: str) -> None:

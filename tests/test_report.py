@@ -2,38 +2,44 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import itertools
 import json
 import math
 import os
-import pty
 import random
 import statistics
 import subprocess
 import sys
-import termios
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from my_utils._stage_report.figures import EXACT_MAX, Durations
+from my_utils import _core
+from my_utils._stage_report.figures import figures_of
 from my_utils._stage_report.report import write_text_and_json
-from my_utils._stage_report.rows import OTHER, PATHS_MAX, StageReader, StageRow
+from my_utils._stage_report.rows import (
+    OTHER,
+    PATHS_MAX,
+    StageReader,
+    StageRow,
+    part_of_memory,
+)
 from my_utils._stage_report.steps import compile_steps
 from my_utils._stage_report.text import render as render_text
 from my_utils.logger import GlobalLogger
 from my_utils.utils import MyTimer
 
 from .conftest import RunPython
+from .on_terminal import on_terminal, plain
 from .profile_rows import Profile, Row, forget_rows
 
 pytestmark = pytest.mark.no_torch
 
+EXACT_MAX = 131_072  # durations that are kept one by one
 FIGURES = ["count", "total_ms", "mean_ms", "std_ms", "min_ms", "p50_ms", "p90_ms", "p99_ms",
            "max_ms"]  # fmt: skip
 
@@ -84,11 +90,11 @@ def by_path(rows: list[Row]) -> dict[str, list[int]]:
     return found
 
 
-def figures(stage: dict[str, Any]) -> dict[str, float]:
+def figures(stage: Mapping[str, Any]) -> dict[str, float]:
     return {name: stage[name] for name in FIGURES}
 
 
-def by_stage(stages: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+def by_stage(stages: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
     return {stage["path"]: stage for stage in stages}
 
 
@@ -180,7 +186,7 @@ def test_children_stand_below_their_parent_the_longest_first(profile: Profile) -
 # --- chosen iterations ---
 
 
-def check_iterations(report: dict[str, Any], rows: list[Row], steps: list[int]) -> None:
+def check_iterations(report: Mapping[str, Any], rows: list[Row], steps: list[int]) -> None:
     assert report["exact_percentiles"]
     assert [iteration["step"] for iteration in report["iterations"]] == steps
     starts = [row for row in rows if row.kind == "START"]
@@ -287,7 +293,8 @@ def line(kind: str, node: int, parent: int, name: str = "a", more: str = "", ste
 
 def read_stages(lines: list[str], tag: str = "", attempt: int | None = None) -> StageReader:
     reader = StageReader(tag, attempt)
-    reader.found = list(reader.read(lines))  # type: ignore[attr-defined]
+    part = part_of_memory("".join(lines).encode())
+    reader.found = list(reader.read([part]))  # type: ignore[attr-defined]
     return reader
 
 
@@ -392,31 +399,65 @@ def test_paths_are_bounded() -> None:
 def test_figures_of_random_durations(count: int) -> None:
     chance = random.Random(count)
     values = [int(chance.lognormvariate(10, 3)) for _ in range(count)]
-    durations = Durations(values)
+    durations = durations_of(values)
     assert durations.exact
-    assert dict(durations.figures()) == close(oracle(values))
+    assert dict(figures_of(durations.figures())) == close(oracle(values))
+
+
+def durations_of(values: Iterable[int]) -> _core.Durations:
+    durations = _core.Durations()
+    for value in values:
+        durations.add(value)
+    return durations
 
 
 def test_many_durations_take_bounded_memory_and_stay_within_one_percent() -> None:
     chance = random.Random(5)
     values = [int(chance.lognormvariate(12, 2)) for _ in range(EXACT_MAX + 50_000)]
     values += [0, 1, 63, 64, 65, 127, 128, 2**50]
-    durations = Durations(values)
+    durations = durations_of(values)
     assert not durations.exact
-    got, wanted = dict(durations.figures()), oracle(values)
+    got, wanted = dict(figures_of(durations.figures())), oracle(values)
     for name in FIGURES:
         assert got[name] == pytest.approx(wanted[name], rel=0.01 if name[0] == "p" else 1e-9)
-    halves = Durations(values[: EXACT_MAX + 10])
-    halves.merge(Durations(values[EXACT_MAX + 10 :]))
-    assert halves.figures() == durations.figures()
+    halves = durations_of(values[: EXACT_MAX + 10])
+    halves.merge(durations_of(values[EXACT_MAX + 10 :]))
+    merged = dict(figures_of(halves.figures()))
+    assert merged == pytest.approx(got, rel=1e-12)
+
+
+def test_durations_that_are_merged_stay_exact_while_they_are_few() -> None:
+    chance = random.Random(6)
+    values = [chance.randrange(10**9) for _ in range(1000)]
+    merged = durations_of(values[:300])
+    merged.merge(durations_of(values[300:]))
+    merged.merge(_core.Durations())
+    assert merged.exact
+    assert dict(figures_of(merged.figures())) == close(oracle(values))
+    merged.merge(merged)
+    assert dict(figures_of(merged.figures())) == close(oracle(values * 2))
+
+
+def test_the_bound_of_exact_durations() -> None:
+    full, over = durations_of(range(EXACT_MAX)), durations_of(range(EXACT_MAX + 1))
+    assert (full.exact, over.exact) == (True, False)
+    assert over.figures()[0] == EXACT_MAX + 1
 
 
 def test_no_durations() -> None:
-    assert set(Durations().figures().values()) == {0}
+    assert set(figures_of(_core.Durations().figures()).values()) == {0}
 
 
 def test_equal_large_durations_have_no_spread() -> None:
-    assert Durations([10**15] * 1000).std() == 0.0
+    assert figures_of(durations_of([10**15 + 7] * 1000).figures())["std_ms"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("ns", "error"), [(-1, ValueError), (2**63, ValueError), (1.5, TypeError), (True, TypeError)]
+)
+def test_a_wrong_duration_is_named(ns: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match="ns must be"):
+        _core.Durations().add(ns)
 
 
 # --- arguments ---
@@ -508,7 +549,7 @@ def test_the_table_shows_the_figures_in_a_tree(profile: Profile) -> None:
         assert name == stage["name"]
         assert cells[0] == str(stage["count"])
         for cell, key in zip(cells[1:9], FIGURES[1:], strict=True):
-            assert float(cell.replace(",", "")) == pytest.approx(stage[key], abs=5e-4)
+            assert float(cell.replace(",", "")) == pytest.approx(figures(stage)[key], abs=5e-4)
         share = stage["parent_percent"]
         assert cells[9] == ("-" if share is None else f"{share:.1f}")
 
@@ -550,7 +591,7 @@ def test_short_stages_are_shown_to_the_nanosecond() -> None:
     with timer.time_stage("short"):
         pass
     report = timer.generate_report()
-    report["stages"][0].update(total_ms=0.000123, mean_ms=0.000123)
+    report["stages"][0]["total_ms"] = report["stages"][0]["mean_ms"] = 0.000123
     cells = render_text(report).splitlines()[4].split()
     assert cells[2] == "0.000123"
 
@@ -571,7 +612,7 @@ def test_csv_of_a_report(profile: Profile, tmp_path: Path) -> None:
         assert row["depth"] == str(stage["depth"])
         assert row["parent"] == (stage["parent"] or "")
         for name in FIGURES:
-            assert float(row[name]) == pytest.approx(stage[name], abs=1e-6)
+            assert float(row[name]) == pytest.approx(figures(stage)[name], abs=1e-6)
             assert row[f"cuda_{name}"] == ""
 
 
@@ -644,33 +685,17 @@ def test_a_link_is_written_through(tmp_path: Path) -> None:
 def test_a_bar_shows_on_a_terminal_when_it_takes_long(tmp_path: Path) -> None:
     program = """
 from my_utils import MyTimer
-from my_utils._stage_report import rows
-rows.BAR_BYTES_MIN = 1000
+from my_utils._stage_report import report
+report.BAR_BYTES_MIN = 1000
 timer = MyTimer(log_dir="logs")
 for step in range(100):
     with timer.time_stage("iter"):
         pass
 timer.generate_report("", None, "0:2")
 """
-    root = Path(__file__).resolve().parent.parent
-    main, other = pty.openpty()
-    termios.tcsetwinsize(other, (24, 80))
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(root)},
-        stdout=subprocess.PIPE,
-        stderr=other,
-        check=False,
-    )
-    os.close(other)
-    shown = ""
-    with contextlib.suppress(OSError):  # EIO: nobody is at the other end, and all is read
-        while text := os.read(main, 100_000):
-            shown += text.decode()
-    os.close(main)
-    assert done.returncode == 0, shown
-    assert "reading stages" in shown
+    status, shown = on_terminal(["-c", program], tmp_path)
+    assert status == 0, shown
+    assert "reading stages: 100%" in plain(shown)
 
 
 def test_reading_takes_bounded_memory(run_python: RunPython, tmp_path: Path) -> None:
@@ -684,12 +709,12 @@ def test_reading_takes_bounded_memory(run_python: RunPython, tmp_path: Path) -> 
 import tracemalloc
 from pathlib import Path
 from my_utils._stage_report import report
-from my_utils._stage_report.rows import StageReader, lines_of_files
+from my_utils._stage_report.rows import StageReader, parts_of_files
 tracemalloc.start()
 reader = StageReader("", None)
-rows = reader.read(lines_of_files(Path("rows.csv"), lambda count: None))
+rows = reader.read(parts_of_files(Path("rows.csv")))
 collected = report._collect(rows, lambda step: step == 7)
-print(tracemalloc.get_traced_memory()[1], collected.cpu["iter",].count)
+print(tracemalloc.get_traced_memory()[1], collected.cpu["iter",].figures()[0])
 """
     done = run_python("-c", program)
     peak, count = map(int, done.stdout.split())

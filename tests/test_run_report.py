@@ -70,6 +70,17 @@ def test_both_stragglers_are_named(report: Report) -> None:
     assert slow.since is None
 
 
+def test_reports_can_be_compared(run: tuple[Run, Path], report: Report) -> None:
+    again = analyze(run[1])
+    assert again == report
+    again.heat.excess_ms[0, 0] += 1
+    assert again != report
+    again = analyze(run[1])
+    again.stages.loc[0, "count"] += 1
+    assert again != report
+    assert report != "report"
+
+
 def test_what_they_cost(run: tuple[Run, Path], report: Report) -> None:
     entries = run[0].entries_ns
     waits = (entries.max(0) - entries)[:, SLEEPS].sum()
@@ -136,8 +147,8 @@ def test_few_ranks_have_no_exception(tmp_path: Path) -> None:
 
 def verdict_of_page(page: Path) -> tuple[str, str]:
     """(classes, text) of the line under the heading."""
-    (found,) = re.findall(r'<div class="(verdict[^"]*)">(.*?)</div>', page.read_text())
-    return found
+    ((classes, text),) = re.findall(r'<div class="(verdict[^"]*)">(.*?)</div>', page.read_text())
+    return classes, text
 
 
 @pytest.mark.parametrize(

@@ -99,6 +99,33 @@ static PyObject *add_histograms(PyObject *Py_UNUSED(module), PyObject *const *ar
     return call(&signature, wanted, add, args, count, keywords);
 }
 
+static PyObject *buckets(const Py_buffer *views) {
+    size_t count = length(&views[0]);
+    const int64_t *ns = views[0].buf;
+    PyObject *found = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(count * sizeof(int64_t)));
+    int64_t *out = found == NULL ? NULL : (int64_t *)PyBytes_AS_STRING(found);
+    for (size_t i = 0; out != NULL && i < count; i++) {
+        out[i] = mu_histogram_bucket(ns[i] < 0 ? 0 : (uint64_t)ns[i]);
+    }
+    return found;
+}
+
+static PyObject *histogram_buckets(PyObject *Py_UNUSED(module), PyObject *const *args,
+                                   Py_ssize_t count, PyObject *keywords) {
+    static const struct wanted wanted[] = {{8, 0}};
+    static const char *const names[] = {"ns", NULL};
+    static const struct mu_py_signature signature = {"histogram_buckets", names, 1, 1};
+    return call(&signature, wanted, buckets, args, count, keywords);
+}
+
+static PyObject *histogram_middles(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored)) {
+    double middles[MU_HISTOGRAM_BUCKETS];
+    for (unsigned bucket = 0; bucket < MU_HISTOGRAM_BUCKETS; bucket++) {
+        middles[bucket] = mu_histogram_bucket_middle(bucket);
+    }
+    return PyBytes_FromStringAndSize((const char *)middles, sizeof(middles));
+}
+
 /* --- durations ------------------------------------------------------------------------------ */
 
 /* The other arguments of both directions. */
@@ -170,6 +197,14 @@ PyDoc_STRVAR(
     "to rows of 2,880 int64 in `sum`. For each (int64): which row, how many buckets it\n"
     "has, and what its counts sum up to. False, with nothing added, where these do not\n"
     "agree. TypeError and ValueError for buffers of the wrong kind or length.");
+PyDoc_STRVAR(buckets_doc,
+             "histogram_buckets(ns)\n--\n\n"
+             "The bucket of the histograms that each duration (int64) falls into, as int64.\n"
+             "TypeError for a buffer of the wrong kind.");
+PyDoc_STRVAR(middles_doc,
+             "histogram_middles()\n--\n\n"
+             "What stands for the durations of each bucket, in ns as float64: within 0.8 % of\n"
+             "each of them.");
 PyDoc_STRVAR(encode_doc,
              "encode_durations(ns, values, shortest, longest)\n--\n\n"
              "Durations (int64) as codes of two bytes each. For each name (int64): how many of\n"
@@ -185,6 +220,9 @@ PyDoc_STRVAR(decode_doc,
 static PyMethodDef functions[] = {
     {"add_histograms", (PyCFunction)(void (*)(void))add_histograms, METH_FASTCALL | METH_KEYWORDS,
      add_doc},
+    {"histogram_buckets", (PyCFunction)(void (*)(void))histogram_buckets,
+     METH_FASTCALL | METH_KEYWORDS, buckets_doc},
+    {"histogram_middles", histogram_middles, METH_NOARGS, middles_doc},
     {"encode_durations", (PyCFunction)(void (*)(void))encode_durations,
      METH_FASTCALL | METH_KEYWORDS, encode_doc},
     {"decode_durations", (PyCFunction)(void (*)(void))decode_durations,
@@ -193,5 +231,8 @@ static PyMethodDef functions[] = {
 };
 
 int mu_py_packed_times_exec(PyObject *module) {
+    if (PyModule_AddIntConstant(module, "HISTOGRAM_BUCKETS", MU_HISTOGRAM_BUCKETS) < 0) {
+        return -1;
+    }
     return PyModule_AddFunctions(module, functions);
 }

@@ -78,6 +78,8 @@ int mu_py_gpu_events_exec(PyObject *module);
 int mu_py_journal_exec(PyObject *module);
 int mu_py_trace_exec(PyObject *module);
 int mu_py_stage_table_exec(PyObject *module);
+int mu_py_stage_rows_exec(PyObject *module);
+int mu_py_durations_exec(PyObject *module);
 int mu_py_tensor_exec(PyObject *module);
 int mu_py_hook_event_exec(PyObject *module);
 int mu_py_capture_exec(PyObject *module);

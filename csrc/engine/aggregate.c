@@ -12,6 +12,12 @@ uint64_t mu_histogram_bucket_floor(unsigned bucket) {
     return mantissa << (octave - sub);
 }
 
+double mu_histogram_bucket_middle(unsigned bucket) {
+    double floor = (double)mu_histogram_bucket_floor(bucket);
+    double width = (double)mu_histogram_bucket_floor(bucket + 1) - floor;
+    return width <= 1.0 ? floor : floor + width / 2; /* a nanosecond wide: it holds just that one */
+}
+
 void mu_aggregate_init(struct mu_aggregate *aggregate) {
     atomic_init(&aggregate->count, 0);
     atomic_init(&aggregate->sum, 0);
@@ -83,9 +89,7 @@ double mu_aggregate_quantile(const struct mu_aggregate *aggregate, double q) {
         }
         below += n;
     }
-    double floor = (double)mu_histogram_bucket_floor(bucket);
-    double width = (double)mu_histogram_bucket_floor(bucket + 1) - floor;
-    double middle = width <= 1.0 ? floor : floor + width / 2;
+    double middle = mu_histogram_bucket_middle(bucket);
     return clamp(middle, (double)load(&aggregate->min), (double)load(&aggregate->max));
 }
 

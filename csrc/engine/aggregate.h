@@ -43,6 +43,9 @@ static inline unsigned mu_histogram_bucket(uint64_t ns) {
 /* The lowest duration of the bucket; of the next bucket: where it ends. */
 uint64_t mu_histogram_bucket_floor(unsigned bucket);
 
+/* What stands for the durations of the bucket: within 0.8 % of each of them. */
+double mu_histogram_bucket_middle(unsigned bucket);
+
 void mu_aggregate_init(struct mu_aggregate *aggregate);
 
 #define MU_RELAXED_ADD(field, value)                                                               \

@@ -62,6 +62,7 @@ static int take_pair(struct mu_metadata *metadata, struct mu_span key, struct mu
         metadata->closed = value;
     } else if (mu_span_equals(key, "cuda_ms")) {
         take_decimal(metadata, value, 6, &metadata->cuda_ns, MU_HAS_CUDA_MS);
+        metadata->has |= metadata->has & MU_HAS_CUDA_MS ? 0 : MU_HAS_BAD_CUDA_MS;
     } else if (mu_span_equals(key, "cuda_ts")) {
         take_decimal(metadata, value, 9, &metadata->cuda_begin_ns, MU_HAS_CUDA_TS);
     } else if (mu_span_equals(key, "cuda_err_ms")) {

@@ -61,6 +61,20 @@ void mu_samples_add_slowly(struct mu_samples *samples, uint64_t ns) {
     }
 }
 
+int mu_samples_merge(struct mu_samples *into, const struct mu_samples *from, struct mu_error *err) {
+    size_t count = from->count; /* grows meanwhile when both are the same */
+    if (from->rest != NULL && rest_of(into) == NULL) {
+        return mu_error_no_memory(err, "a histogram of durations");
+    }
+    if (from->rest != NULL) {
+        mu_aggregate_merge(into->rest, from->rest);
+    }
+    for (size_t i = 0; i < count; i++) {
+        mu_samples_add(into, from->ns[i]);
+    }
+    return MU_OK;
+}
+
 uint64_t mu_samples_total(const struct mu_samples *samples) {
     uint64_t rest = samples->rest == NULL ? 0 : samples->rest->count;
     return samples->count + rest;

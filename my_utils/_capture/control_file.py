@@ -14,13 +14,15 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .._files import whole_file
 from .._ranges import Ranges, ranges_text, rank_ranges
+
+if TYPE_CHECKING:
+    from .control_data import ControlFile
 
 __all__ = ["BACKENDS", "OPTIONS", "Request", "RequestError", "add_request", "read_requests"]
 
@@ -102,22 +104,14 @@ class Request:
         known = {item.name for item in dataclasses.fields(cls)}
         if unknown := sorted(map(str, data.keys() - known)):
             raise RequestError(f"unknown: {', '.join(unknown)}; from a newer version?", id)
+        from .control_data import request_fields
+
         try:
-            ranks = data.get("ranks")
-            options = data.get("options", [])
-            _check(ranks is None or isinstance(ranks, str), "ranks", ranks)
-            _check(
-                isinstance(options, list) and all(isinstance(item, str) for item in options),
-                "options",
-                options,
-            )
-            return cls(
-                **{
-                    **data,
-                    "ranks": None if ranks is None else rank_ranges(ranks),
-                    "options": tuple(options),
-                }
-            )
+            fields = request_fields(data)
+            ranks = fields["ranks"]
+            fields["ranks"] = None if ranks is None else rank_ranges(ranks)
+            fields["options"] = tuple(fields["options"])
+            return cls(**fields)
         except (TypeError, ValueError) as error:
             raise RequestError(str(error), id) from error
 
@@ -155,24 +149,32 @@ def new_id() -> str:
 
 def read_requests(text: bytes) -> list[Request | RequestError]:
     """The requests of a control file, the broken ones as errors; RequestError when it is none."""
-    try:
-        content = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise RequestError(f"it is not JSON: {error}") from error
-    if not isinstance(content, dict) or content.get("my_utils") != "control":
-        raise RequestError("it is not a control file of my_utils", kind="foreign")
-    version, items = content.get("version"), content.get("requests")
-    if not _is_int(version) or not isinstance(items, list):
-        raise RequestError("it has no version, or no list of requests")
-    if version != VERSION:
-        raise RequestError(f"it has version {version}, and this process reads {VERSION}")
+    content = _content_of(text)
+    if content.version != VERSION:
+        raise RequestError(f"it has version {content.version}, and this process reads {VERSION}")
     found: list[Request | RequestError] = []
-    for item in items[-KEPT:]:
+    for item in content.requests[-KEPT:]:
         try:
             found.append(Request.from_data(item))
         except RequestError as error:
             found.append(error)
     return found
+
+
+def _content_of(text: bytes) -> ControlFile:
+    from .._json import Damaged, Foreign, decoded
+    from .control_data import ControlFile, Kind
+
+    try:
+        decoded(text, Kind)
+    except Damaged as error:
+        raise RequestError(f"it is not JSON: {error}") from error
+    except Foreign as error:
+        raise RequestError("it is not a control file of my_utils", kind="foreign") from error
+    try:
+        return decoded(text, ControlFile)
+    except Foreign as error:
+        raise RequestError(f"it has no version, or no list of requests: {error}") from error
 
 
 def add_request(log_dir: Path, request: Request) -> None:
@@ -227,13 +229,9 @@ def read_answer(path: Path) -> dict[str, Any] | None:
     """What a rank answered; None for nothing, or nothing that can be read."""
     try:
         with open(path, "rb") as file:
-            answer = json.loads(file.read(ANSWER_BYTES_MAX))
-    except (OSError, ValueError, RecursionError):
+            data = file.read(ANSWER_BYTES_MAX)
+    except OSError:
         return None
-    return checked_answer(answer)
+    from .control_data import answer_of
 
-
-def checked_answer(answer: object) -> dict[str, Any] | None:
-    if not isinstance(answer, Mapping) or answer.get("state") not in STATES:
-        return None
-    return dict(answer)
+    return answer_of(data)

@@ -17,7 +17,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from .._extras import needs_extra
 from .._open_stages import where_now
@@ -25,10 +25,14 @@ from .._process_end import join_within
 from .._ranks import distributed
 from .._ranks import world_size as own_world_size
 from .._store import default_store
-from .control_file import Request, RequestError, checked_answer
+from .control_file import Request, RequestError
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
+
+    from .control_data import Asked
+
+_T = TypeVar("_T")
 
 __all__ = ["Listener", "answers", "ask", "job_size", "open_store", "step_ahead"]
 
@@ -88,14 +92,22 @@ def _key(kind: str, id: str, rank: int) -> str:
     return f"{PREFIX}/{kind}/{id}/{rank}"
 
 
-def _read(store: Store, key: str) -> Any:
-    """The JSON under a key, None where there is none; without waiting for it."""
+def _read(store: Store, key: str, kind: type[_T]) -> _T | None:
+    """The JSON under a key, None where there is none of that kind; without waiting for it."""
+    from .._json import Damaged, Foreign, decoded
+
     if not store.check([key]):
         return None
     try:
-        return json.loads(store.get(key))
-    except (ValueError, RecursionError):
+        return decoded(store.get(key), kind)
+    except (Damaged, Foreign):
         return None
+
+
+def _answer(store: Store, key: str) -> dict[str, Any] | None:
+    from .control_data import answer_of
+
+    return answer_of(store.get(key)) if store.check([key]) else None
 
 
 # --- outside, or on the rank that asks ---
@@ -112,13 +124,12 @@ def ask(store: Store, request: Request) -> None:
 
 def world_size(store: Store) -> int | None:
     """Of the job whose ranks listen; None when none does."""
-    found = _read(store, WORLD)
-    return found if isinstance(found, int) else None
+    return _read(store, WORLD, int)
 
 
 def answers(store: Store, id: str, ranks: Iterable[int]) -> dict[int, dict[str, Any]]:
     """As `my_utils.capture.answers`."""
-    found = {rank: checked_answer(_read(store, _key("answer", id, rank))) for rank in ranks}
+    found = {rank: _answer(store, _key("answer", id, rank)) for rank in ranks}
     return {rank: answer for rank, answer in found.items() if answer is not None}
 
 
@@ -154,9 +165,11 @@ def _steps(store: Store, id: str, ranks: list[int], timeout_s: float) -> dict[in
     end = time.monotonic() + timeout_s
     while len(told) < len(ranks) and time.monotonic() < end:
         for rank in ranks:
-            reply = None if rank in told else _read(store, _key("step", id, rank))
-            if isinstance(reply, list) and len(reply) == 2:
-                told[rank] = (int(reply[0]), float(reply[1]), time.time())
+            if rank in told:
+                continue
+            reply = _read(store, _key("step", id, rank), tuple[int, float])
+            if reply is not None:
+                told[rank] = (*reply, time.time())
         time.sleep(ASK_AGAIN_S)
     return told
 
@@ -242,21 +255,26 @@ class Listener:
             self.seen += 1
             self.awaited[self.seen] = 0
         for number, looks in list(self.awaited.items()):
-            content = _read(self.store, f"{PREFIX}/{number}")
+            content = self._asked(f"{PREFIX}/{number}")
             if content is None and looks < LOOKS_FOR_A_NUMBER:
                 self.awaited[number] += 1
                 continue
             del self.awaited[number]
-            if isinstance(content, dict):
+            if content is not None:
                 self._hear(content)
 
-    def _hear(self, content: Mapping[str, Any]) -> None:
-        question = content.get("question")
-        if isinstance(question, str) and (step := where_now().step) is not None:
+    def _asked(self, key: str) -> Asked | None:
+        from .control_data import Asked
+
+        return _read(self.store, key, Asked)
+
+    def _hear(self, content: Asked) -> None:
+        question = content.question
+        if question is not None and (step := where_now().step) is not None:
             self.store.set(_key("step", question, self.rank), json.dumps([step, time.time()]))
-        if "request" in content:
+        if content.has_request:
             try:
-                self.offer(Request.from_data(content["request"]))
+                self.offer(Request.from_data(content.request))
             except RequestError as error:
                 _logger.warning("a request for a capture is ignored: %s", error)
                 if error.id is not None:

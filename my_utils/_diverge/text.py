@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from .._recorder.recording import Recording
+from .._tables import table_lines
 from .search import CallCheck
 from .tensors import Figures, TensorCheck, Verdict, worst
 
@@ -144,13 +145,7 @@ def _growth(rank: RankReport, limit: int | None) -> Iterator[str]:
     shown = rows if limit is None else rows[:limit]
     cells = [_row(check) for check in shown]
     heads = ("how the difference grows", "inputs", "outputs", "|a-b|/|b|", "max |a-b|")
-    widths = [max(len(row[place]) for row in [heads, *cells]) for place in range(len(heads))]
-    for row in [heads, *cells]:
-        left = "  ".join(cell.ljust(width) for cell, width in zip(row[:3], widths, strict=False))
-        right = "  ".join(
-            cell.rjust(width) for cell, width in zip(row[3:], widths[3:], strict=True)
-        )
-        yield f"{left}  {right}".rstrip()
+    yield from table_lines([heads, *cells], left=3)
     if len(rows) > len(shown):
         yield f"and {len(rows) - len(shown)} more calls (--limit)"
     yield ""

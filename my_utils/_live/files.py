@@ -7,19 +7,22 @@ the process lives. Files that cannot be read are named with the reason, and the 
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from .. import _core
 from .._ranks import boot_id
 from .state import FinishedStage, OpenStage, Problem, Rank, Thread
 
-HEARTBEAT_VERSION = 1
+if TYPE_CHECKING:
+    from .heartbeat import Heartbeat, HeartbeatLane
+
+_T = TypeVar("_T")
+
 HEARTBEAT_BYTES_MAX = 1 << 20
 CLOCK_DIFFERENCE_MAX_S = 3600.0
 
@@ -40,6 +43,15 @@ class Files:
     heartbeats: list[str] = field(default_factory=list)
 
 
+@dataclass
+class Beat:
+    """A heartbeat file, and when the file was written by the file server's clock, in s."""
+
+    path: str
+    written_s: float
+    content: Heartbeat
+
+
 def read_files(
     label: str, files: Files, silent_after_s: float
 ) -> tuple[Rank | None, list[Problem]]:
@@ -52,19 +64,19 @@ def read_files(
             journals.append(journal)
     beats = [beat for path in files.heartbeats if (beat := _heartbeat(path, problems))]
     journal = max(journals, key=_order_of_journal, default=None)
-    beat = max(beats, key=lambda content: (content["attempt"], content["time"]), default=None)
+    beat = max(beats, key=lambda beat: (beat.content.attempt, beat.content.time), default=None)
     try:
         return _newest(label, journal, beat, silent_after_s), problems
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        file = beat["path"] if beat else label
+    except (TypeError, ValueError, OverflowError) as error:  # a time beyond all bounds
+        file = beat.path if beat else label
         problems.append(Problem(file, f"not a heartbeat of my_utils: {describe(error)}"))
         return None, problems
 
 
 def _newest(
-    label: str, journal: dict[str, Any] | None, beat: dict[str, Any] | None, silent_after_s: float
+    label: str, journal: dict[str, Any] | None, beat: Beat | None, silent_after_s: float
 ) -> Rank | None:
-    if journal is not None and (beat is None or _is_newer(journal, beat)):
+    if journal is not None and (beat is None or _is_newer(journal, beat.content)):
         return _from_journal(label, journal, silent_after_s)
     return _from_heartbeat(label, beat, silent_after_s) if beat else None
 
@@ -73,15 +85,15 @@ def _order_of_journal(journal: dict[str, Any]) -> tuple[bool, int, int]:
     return journal["held"], journal["attempt"], journal["process_start"]
 
 
-def _is_newer(journal: dict[str, Any], heartbeat: dict[str, Any]) -> bool:
+def _is_newer(journal: dict[str, Any], heartbeat: Heartbeat) -> bool:
     """Of the two, which knows more. A journal that is held says what is now."""
     if journal["held"]:
         return True
-    if journal["attempt"] != heartbeat["attempt"]:
-        return bool(journal["attempt"] > heartbeat["attempt"])
+    if journal["attempt"] != heartbeat.attempt:
+        return bool(journal["attempt"] > heartbeat.attempt)
     if _is_of_this_boot(journal):
         return True
-    return bool(journal["heartbeat_ns"] >= heartbeat["time"] * 1e9)
+    return bool(journal["heartbeat_ns"] >= heartbeat.time * 1e9)
 
 
 def _is_of_this_boot(journal: dict[str, Any]) -> bool:
@@ -95,9 +107,7 @@ def _journal(path: str, problems: list[Problem]) -> dict[str, Any] | None:
     return _attempt(path, read, problems)
 
 
-def _attempt(
-    path: str, read: Callable[[], dict[str, Any]], problems: list[Problem]
-) -> dict[str, Any] | None:
+def _attempt(path: str, read: Callable[[], _T], problems: list[Problem]) -> _T | None:
     """None for a file that vanished, as they do when a process ends in good order, and for one that
     cannot be read, which is a problem."""
     try:
@@ -135,14 +145,12 @@ def _follow(pointer: str, problems: list[Problem]) -> str | None:
     return path
 
 
-def _heartbeat(path: str, problems: list[Problem]) -> dict[str, Any] | None:
-    def read() -> dict[str, Any]:
+def _heartbeat(path: str, problems: list[Problem]) -> Beat | None:
+    def read() -> Beat:
+        from .heartbeat import read_heartbeat
+
         data, written_s = read_whole(path, HEARTBEAT_BYTES_MAX, "a heartbeat")
-        try:
-            content = json.loads(data.decode("utf-8", "replace"))
-        except ValueError as error:
-            raise ValueError(f"damaged or cut short: {error}") from error
-        return {**_check_heartbeat(content), "path": path, "written_s": written_s}
+        return Beat(path, written_s, read_heartbeat(data))
 
     return _attempt(path, read, problems)
 
@@ -164,21 +172,6 @@ def read_whole(path: str, bytes_max: int, what: str) -> tuple[bytes, float]:
 
 def _open_without_waiting(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK)
-
-
-def _check_heartbeat(content: object) -> dict[str, Any]:
-    if not isinstance(content, dict) or not isinstance(content.get("version"), int):
-        raise ValueError("not a heartbeat of my_utils")
-    if content["version"] > HEARTBEAT_VERSION:
-        raise ValueError(
-            f"heartbeat version {content['version']}; this program reads up to {HEARTBEAT_VERSION}"
-        )
-    for key in ("rank", "world_size", "pid", "attempt", "dropped"):
-        if not isinstance(content.get(key), int):
-            raise ValueError(f"not a heartbeat of my_utils: {key!r} is not a number")
-    if not isinstance(content.get("time"), int | float):
-        raise ValueError("not a heartbeat of my_utils: 'time' is not a number")
-    return content
 
 
 def split_label(label: str) -> tuple[int, int]:
@@ -259,32 +252,32 @@ def _threads(lanes: Iterable[dict[str, Any]], now_ns: int) -> list[Thread]:
     ]
 
 
-def _from_heartbeat(label: str, beat: dict[str, Any], silent_after_s: float) -> Rank:
-    age, ahead = _age_and_clock(beat["time"], beat["written_s"], time.time())
-    if beat.get("closed"):
+def _from_heartbeat(label: str, beat: Beat, silent_after_s: float) -> Rank:
+    found = beat.content
+    age, ahead = _age_and_clock(found.time, beat.written_s, time.time())
+    if found.closed:
         state = "closed"
     else:
         state = "silent" if age > max(silent_after_s, HEARTBEAT_SILENT_S) else "running"
-    offset = float(beat.get("time_offset", 0.0))
-    seen_ns = round((beat["time"] + age + offset) * 1e9)
+    seen_ns = round((found.time + age + found.time_offset) * 1e9)
     rank, worker = split_label(label)
     return Rank(
         label=label,
         rank=rank,
         worker=worker,
-        world_size=beat["world_size"],
-        host=str(beat.get("host", "")),
-        pid=beat["pid"],
-        attempt=beat["attempt"],
+        world_size=found.world_size,
+        host=found.host,
+        pid=found.pid,
+        attempt=found.attempt,
         state=state,
         source="heartbeat",
         beat_age_s=age,
-        began_s=float(beat["began"]) or None if "began" in beat else None,
-        time_offset_s=offset,
+        began_s=found.began or None,
+        time_offset_s=found.time_offset,
         clock_ahead_s=ahead,
         seen_ns=seen_ns,
-        dropped=beat["dropped"],
-        threads=_threads(map(_lane_of_heartbeat, beat["lanes"]), seen_ns),
+        dropped=found.dropped,
+        threads=_threads(map(_lane_of_heartbeat, found.lanes), seen_ns),
     )
 
 
@@ -304,21 +297,17 @@ def _age_and_clock(beat_s: float, written_s: float, now_s: float) -> tuple[float
     return max(0.0, now_s - written_s), ahead
 
 
-def _lane_of_heartbeat(lane: dict[str, Any]) -> dict[str, Any]:
+def _lane_of_heartbeat(lane: HeartbeatLane) -> dict[str, Any]:
     """As `_core.read_journal` has it."""
     return {
-        "tid": int(lane["tid"]),
-        "tag": str(lane["tag"]),
-        "thread_name": str(lane["thread"]),
-        "step": int(lane["step"]),
+        "tid": lane.tid,
+        "tag": lane.tag,
+        "thread_name": lane.thread,
+        "step": lane.step,
         "open": [
-            {
-                "name": str(stage["name"]),
-                "step": int(stage["step"]),
-                "start_ns": round(stage["since"] * 1e9),
-            }
-            for stage in lane["open"]
+            {"name": stage.name, "step": stage.step, "start_ns": round(stage.since * 1e9)}
+            for stage in lane.open
         ],
         "last": [],
-        "ended_ns": round(lane["ended"] * 1e9) if "ended" in lane else None,
+        "ended_ns": None if lane.ended is None else round(lane.ended * 1e9),
     }

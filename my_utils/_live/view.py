@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from .._ranges import as_ranges, ranges_text
+from .._tables import table_lines
 from .collectives import Collectives, call_text, missing_last
 from .flight_match import Stalled
 from .hang import Hang
@@ -69,14 +70,13 @@ class View:
         order = {suspect.rank.label: place for place, suspect in enumerate(suspects)}
         groups = _groups(ranks, order, group)
         rows = [_row(members) for members in groups]
-        widths = [max(len(row[column]) for row in [_HEAD, *rows]) for column in range(4)]
-        yield self._paint(_join("  ", _HEAD, widths), "dim")
-        for members, row in zip(groups, rows, strict=True):
-            mark = "! " if members[0].label in order else "  "
-            line = _join(mark, row, widths)
-            yield self._paint(line, members[0].state) if mark == "! " else line
+        head, *lines = table_lines([_HEAD, *rows], left={0, 1, 4})
+        yield self._paint(f"  {head}", "dim")
+        for members, line in zip(groups, lines, strict=True):
+            is_suspect = members[0].label in order
+            yield self._paint(f"! {line}", members[0].state) if is_suspect else f"  {line}"
             if len(members) == 1:
-                yield from _other_threads(members[0], sum(widths) + 10)
+                yield from _other_threads(members[0], len("  ") + head.rindex(_HEAD[4]))
 
     def _suspects(self, suspects: Sequence[Suspect], *, with_times: bool) -> Iterator[str]:
         if not suspects:
@@ -200,13 +200,6 @@ def _clock_line(ranks: Sequence[Rank]) -> str:
 
 
 _HEAD = ("rank", "state", "step", "for", "in")
-
-
-def _join(mark: str, row: Sequence[str], widths: Sequence[int]) -> str:
-    cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
-    cells[2] = row[2].rjust(widths[2])
-    cells[3] = row[3].rjust(widths[3])
-    return mark + "  ".join([*cells, row[4]]).rstrip()
 
 
 def _groups(ranks: Sequence[Rank], suspects: Mapping[str, int], group: bool) -> list[list[Rank]]:

@@ -4,7 +4,7 @@ Tables of the database:
 
     cells      rank, step, path, count, total_ns, self_ns, begin_ns (of the first), last_begin_ns,
                end_ns (of the last); one row a stage of a step on a rank
-    durations  rank, path, bucket, count, max_ns: of single stages, in buckets of 2^(1/64)
+    durations  rank, path, bucket, count, max_ns: of single stages, in the buckets of the engine
     paths      path (its number), name ("iter/forward")
 """
 

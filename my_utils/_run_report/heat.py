@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .._equality import same_fields
 from .grid import Grid, Integers, Matrix
 from .stragglers import Straggler
 
@@ -26,6 +27,9 @@ class Heat:
     ranks: Integers
     steps: Integers
     excess_ms: Matrix
+
+    def __eq__(self, other: object) -> bool:
+        return same_fields(self, other)
 
 
 def heat_of(grid: Grid, sync: list[int], stragglers: list[Straggler]) -> Heat:

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from .. import _core
 from .ranks import Columns, RankFacts, RankStages
 
-__all__ = ["BUCKETS_AN_OCTAVE", "ReducedRank", "reduce_rank"]
+__all__ = ["ReducedRank", "reduce_rank"]
 
-BUCKETS_AN_OCTAVE = 64
-BUCKETS = 64 * BUCKETS_AN_OCTAVE  # up to 2^64 ns
+BUCKETS = _core.HISTOGRAM_BUCKETS
 
 Numbers = npt.NDArray[np.int64]
 
@@ -25,7 +25,8 @@ class ReducedRank:
     """One rank; `path` of both tables is an index into `paths`.
 
     cells: step, path, count, total_ns, self_ns, begin_ns (of the first), last_begin_ns, end_ns (of
-    the last). durations: path, bucket, count, max_ns, of single stages; a bucket is 1/64 octave.
+    the last). durations: path, bucket, count, max_ns, of single stages; a bucket is one of the
+    engine's histograms.
     """
 
     facts: RankFacts
@@ -93,7 +94,7 @@ def _inside(cells: Numbers, totals: Numbers, parents: Numbers) -> Numbers:
 
 def _durations(stages: Columns) -> Columns:
     lengths = np.maximum(stages["end_ns"] - stages["begin_ns"], 1)
-    buckets = np.floor(np.log2(lengths) * BUCKETS_AN_OCTAVE).astype(np.int64)
+    buckets = np.frombuffer(_core.histogram_buckets(lengths), np.int64)
     order, firsts, counts, keys = _grouped(stages["path"].astype(np.int64) * BUCKETS + buckets)
     return {
         "path": keys // BUCKETS,

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .. import _core
 from .cells import Cells
 from .grid import Grid
-from .reduce import BUCKETS_AN_OCTAVE
 from .waits import Segments
 
 if TYPE_CHECKING:
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["stage_table", "stages_by_rank"]
 
-# A percentile is the middle of the bucket it falls into: within 0.6 %, and never above the maximum.
-_STAGES = f"""
+# Percentiles are buckets here.
+_STAGES = """
 WITH buckets AS (
     SELECT path, bucket, sum(count) AS count, max(max_ns) AS max_ns
     FROM durations GROUP BY path, bucket),
@@ -42,8 +42,7 @@ imbalance AS (
     FROM ranks GROUP BY path)
 SELECT path, name AS stage, count, total_ns * 1e-9 AS total_s, self_ns * 1e-9 AS self_s,
        total_ns / count * 1e-6 AS mean_ms,
-       least(pow(2, (p50 + 0.5) / {BUCKETS_AN_OCTAVE}), max_ns) * 1e-6 AS p50_ms,
-       least(pow(2, (p99 + 0.5) / {BUCKETS_AN_OCTAVE}), max_ns) * 1e-6 AS p99_ms,
+       p50 AS p50_ms, p99 AS p99_ms,
        max_ns * 1e-6 AS max_ms, step_mean_ns * 1e-6 AS step_mean_ms,
        step_std_ns * 1e-6 AS step_std_ms, imbalance, slowest_rank
 FROM percentiles JOIN totals USING (path) JOIN imbalance USING (path) JOIN paths USING (path)
@@ -61,6 +60,9 @@ def stage_table(cells: Cells, grid: Grid, segments: Segments) -> pd.DataFrame:
     synchronises: ranks wait in it.
     """
     table = cells.query(_STAGES)
+    middles = np.frombuffer(_core.histogram_middles()) * 1e-6
+    for share in ("p50_ms", "p99_ms"):  # within 0.8 %, and never above the maximum
+        table[share] = np.minimum(middles[table[share]], table["max_ms"])
     critical: Any = np.array([segments.critical_ns.get(path, 0.0) for path in table["path"]])
     table["critical_s"] = critical * 1e-9
     table["critical_share"] = critical / (critical.sum() or 1.0)

@@ -19,17 +19,18 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypedDict, cast
 
 from .. import _core
 from .._files import whole_file
-from .figures import FIGURE_NAMES, Durations, Figures
+from .._terminal import progress_bar
+from .figures import FIGURE_NAMES, Figures, figures_of
 from .rows import (
     Path_,
     StageReader,
     StageRow,
-    lines_of_files,
-    progress_bar,
+    part_of_memory,
+    parts_of_files,
     size_of_files,
 )
 from .steps import StepFilter, compile_steps
@@ -40,24 +41,62 @@ STAGE_KEYS = (
 )  # fmt: skip
 MEMORY_STEPS_MAX = 1024  # iterations that are reported when no file was written
 DRAIN_WAIT_S = 5.0
+BAR_BYTES_MIN = 32 << 20  # a progress bar from here on, some seconds' worth of rows
 VERDICTS_KEPT = 4096  # of a filter, which may be slow
 
-Report = dict[str, Any]
-Stage = dict[str, Any]
+
+class Stage(Figures):
+    """Figures of one stage, with those of its GPU time, None where none was taken."""
+
+    path: str
+    name: str
+    parent: str | None
+    depth: int
+    parent_percent: float | None
+    cuda_count: int | None
+    cuda_total_ms: float | None
+    cuda_mean_ms: float | None
+    cuda_std_ms: float | None
+    cuda_min_ms: float | None
+    cuda_p50_ms: float | None
+    cuda_p90_ms: float | None
+    cuda_p99_ms: float | None
+    cuda_max_ms: float | None
+
+
+class Iteration(TypedDict):
+    """The stages of one iteration."""
+
+    step: int
+    stages: list[Stage]
+
+
+class Report(TypedDict):
+    """See the module's docstring."""
+
+    rank: int
+    tag: str
+    stage_pattern: str
+    iteration_filter: str | None
+    source: Literal["aggregates", "csv", "memory"]
+    exact_percentiles: bool
+    bad_rows: int
+    stages: list[Stage]
+    iterations: list[Iteration]
 
 
 class Collected:
     """Durations by path, of the whole selection and of each iteration."""
 
     def __init__(self) -> None:
-        self.cpu: dict[Path_, Durations] = {}
-        self.cuda: dict[Path_, Durations] = {}
+        self.cpu: dict[Path_, _core.Durations] = {}
+        self.cuda: dict[Path_, _core.Durations] = {}
         self.steps: dict[int, Collected] = {}
 
     def add(self, row: StageRow) -> None:
-        self.cpu.setdefault(row.path, Durations()).add(row.duration_ns)
+        self.cpu.setdefault(row.path, _core.Durations()).add(row.duration_ns)
         if row.cuda_ns is not None:
-            self.cuda.setdefault(row.path, Durations()).add(row.cuda_ns)
+            self.cuda.setdefault(row.path, _core.Durations()).add(row.cuda_ns)
 
     @property
     def exact(self) -> bool:
@@ -75,7 +114,7 @@ class Collected:
             for mine, other in ((kept.cpu, self.steps[step].cpu),
                                 (kept.cuda, self.steps[step].cuda)):  # fmt: skip
                 for path, durations in other.items():
-                    mine.setdefault(path, Durations()).merge(durations)
+                    mine.setdefault(path, _core.Durations()).merge(durations)
         return kept
 
 
@@ -89,10 +128,10 @@ def make_report(
     """See MyTimer.generate_report."""
     pattern = compile_pattern(stage_pattern)
     report = empty_report(pattern.pattern)
-    report |= {"rank": rank, "tag": timer.tag}
+    report["rank"], report["tag"] = rank, timer.tag
     if iteration_filter is None:
-        cpu = {row[0]: _from_aggregate(row) for row in timer.aggregates()}
-        cuda = {row[0]: _from_aggregate(row) for row in timer.cuda_aggregates()}
+        cpu = {row[0]: figures_of(row[1:]) for row in timer.aggregates()}
+        cuda = {row[0]: figures_of(row[1:]) for row in timer.cuda_aggregates()}
         report["stages"] = _rows_of_tree(cpu, cuda, pattern)
         return report
     test, report["iteration_filter"] = compile_steps(iteration_filter)
@@ -135,21 +174,6 @@ def compile_pattern(pattern: object) -> re.Pattern[str]:
     raise TypeError(f"stage_pattern must be a str or a compiled str pattern, not {kind}")
 
 
-def _from_aggregate(row: tuple[Path_, int, int, int, int, float, float, float, float]) -> Figures:
-    _, count, total, least, most, std, p50, p90, p99 = row
-    return {
-        "count": count,
-        "total_ms": total / 1e6,
-        "mean_ms": total / count / 1e6 if count else 0.0,
-        "std_ms": std / 1e6,
-        "min_ms": least / 1e6,
-        "p50_ms": p50 / 1e6,
-        "p90_ms": p90 / 1e6,
-        "p99_ms": p99 / 1e6,
-        "max_ms": most / 1e6,
-    }
-
-
 def collect(tag: str, test: Callable[[int], bool], report: Report) -> Collected:
     """Reads the finished stages of this process and this tag whose step passes the test."""
     _core.drain(DRAIN_WAIT_S)
@@ -158,13 +182,15 @@ def collect(tag: str, test: Callable[[int], bool], report: Report) -> Collected:
         report["source"] = "csv"
         csv_path = Path(state["csv_path"])
         reader = StageReader(tag, state["attempt"])
-        with progress_bar(size_of_files(csv_path)) as progress:
-            collected = _collect(reader.read(lines_of_files(csv_path, progress)), test)
+        total = size_of_files(csv_path)
+        with progress_bar(
+            "reading stages", total, wanted=None if total >= BAR_BYTES_MIN else False
+        ) as bar:
+            collected = _collect(reader.read(parts_of_files(csv_path), bar.advance), test)
     else:
         report["source"] = "memory"
         reader = StageReader(tag, None)
-        text = _core.memory_rows().decode("utf-8", "replace")
-        collected = _collect(reader.read(text.splitlines(keepends=True)), test)
+        collected = _collect(reader.read([part_of_memory(_core.memory_rows())]), test)
         collected = collected.keep_newest(MEMORY_STEPS_MAX)
     report["bad_rows"] = reader.bad_rows
     return collected
@@ -189,8 +215,8 @@ def _collect(rows: Iterable[StageRow | None], test: Callable[[int], bool]) -> Co
 
 
 def _stages_of(collected: Collected, pattern: re.Pattern[str]) -> list[Stage]:
-    cpu = {path: durations.figures() for path, durations in collected.cpu.items()}
-    cuda = {path: durations.figures() for path, durations in collected.cuda.items()}
+    cpu = {path: figures_of(durations.figures()) for path, durations in collected.cpu.items()}
+    cuda = {path: figures_of(durations.figures()) for path, durations in collected.cuda.items()}
     return _rows_of_tree(cpu, cuda, pattern)
 
 
@@ -221,7 +247,7 @@ def _stage_row(path: Path_, cpu: dict[Path_, Figures], cuda: Figures | None) -> 
     if parent is not None and parent["total_ms"] > 0:
         share = 100 * figures["total_ms"] / parent["total_ms"]
     gpu = {f"cuda_{name}": cuda[name] if cuda else None for name in FIGURE_NAMES}  # type: ignore[literal-required]
-    return {
+    row = {
         "path": "/".join(path),
         "name": path[-1],
         "parent": "/".join(path[:-1]) or None,
@@ -230,6 +256,7 @@ def _stage_row(path: Path_, cpu: dict[Path_, Figures], cuda: Figures | None) -> 
         "parent_percent": share,
         **gpu,
     }
+    return cast("Stage", row)
 
 
 # --- files ---
@@ -282,7 +309,8 @@ def write_csv(report: Report, output: str | os.PathLike[str]) -> None:
     writer.writeheader()
     for step, stages in _tables(report):
         for stage in stages:
-            writer.writerow({"step": step} | {key: _cell(stage[key]) for key in STAGE_KEYS})
+            cells: dict[str, Any] = {**stage}
+            writer.writerow({"step": step} | {key: _cell(cells[key]) for key in STAGE_KEYS})
     write_whole(Path(output), out.getvalue())
 
 

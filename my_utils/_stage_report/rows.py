@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import io
 import os
 import re
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .._progress import shown_bar
+from .. import _core
 
 Path_ = tuple[str, ...]
 
 PATHS_MAX = 4096
 OTHER: Path_ = ("(other)",)
 UNKNOWN = "(unknown)"  # stands for a parent whose START row is gone
-BAR_BYTES_MIN = 32 << 20  # a progress bar from here on, some seconds' worth of rows
 
-_COLUMNS = 8
+PROGRESS_BYTES = 1 << 20
 
 
 class StageRow(NamedTuple):
@@ -46,33 +43,35 @@ class StageReader:
         self._attempt = attempt
         self._is_ours = True
         self._was_told = False
-        self._open: dict[str, Path_] = {}
+        self._open: dict[int, Path_] = {}
         self._paths: dict[Path_, Path_] = {}
 
-    def read(self, lines: Iterable[str]) -> Iterator[StageRow | None]:
-        """Yields None where another run begins: what came before was not ours."""
-        reader = csv.reader(lines)
-        while True:
-            try:
-                row = next(reader)
-            except StopIteration:
-                return
-            except csv.Error:
-                self.bad_rows += 1
-                continue
-            if len(row) != _COLUMNS:
-                self.bad_rows += bool(row)
-                continue
-            kind = row[5]
-            if kind == "START":
-                self._start(row)
-            elif kind == "END":
-                stage = self._end(row)
-                if stage is not None:
-                    yield stage
-            elif row[4] == "my_utils.process" and self._turns_to(self._is_of_attempt(row[7])):
-                self._open.clear()
-                yield None
+    def read(
+        self, parts: Iterable[_core._TracePart], progress: Callable[[int], Any] = lambda count: None
+    ) -> Iterator[StageRow | None]:
+        """Yields None where another run begins: what came before was not ours.
+
+        `progress` is called with the number of bytes that were read since it was called last.
+        """
+        for part in parts:
+            rows = _core.StageRows(part, self._tag)
+            shown = 0
+            for row in rows:
+                if row[0] == "START":
+                    if self._is_ours:
+                        self._start(row[1], row[2], row[3])
+                elif row[0] == "END":
+                    if self._is_ours and (stage := self._end(row)):
+                        yield stage
+                elif row[0] == "BAD":
+                    self.bad_rows += 1
+                elif self._turns_to(self._attempt in (None, row[1])):
+                    self._open.clear()
+                    yield None
+                if rows.bytes_read - shown >= PROGRESS_BYTES:
+                    progress(rows.bytes_read - shown)
+                    shown = rows.bytes_read
+            progress(rows.bytes_read - shown)
 
     def _turns_to(self, ours: bool) -> bool:
         """A run says who it is at the head of every part; False where it was said before."""
@@ -80,21 +79,9 @@ class StageReader:
         self._is_ours, self._was_told = ours, True
         return changed
 
-    def _is_of_attempt(self, metadata: str) -> bool:
-        found = re.search(r"(?:^|,)attempt=(\d+)", metadata)
-        return self._attempt is None or (found is not None and int(found[1]) == self._attempt)
-
-    def _fields(self, metadata: str) -> dict[str, str]:
-        return dict(pair.partition("=")[::2] for pair in metadata.split(","))
-
-    def _start(self, row: list[str]) -> None:
-        fields = self._fields(row[7])
-        node = fields.get("node_id")
-        if not self._is_ours or node is None or fields.get("tag", "") != self._tag:
-            return
-        parent = fields.get("parent_id", "0")
-        above = () if parent == "0" else self._open.get(parent, (UNKNOWN,))
-        self._open[node] = self._intern(OTHER if above == OTHER else (*above, row[4]))
+    def _start(self, node: int, parent: int, name: str) -> None:
+        above = () if parent <= 0 else self._open.get(parent, (UNKNOWN,))
+        self._open[node] = self._intern(OTHER if above == OTHER else (*above, name))
 
     def _intern(self, path: Path_) -> Path_:
         known = self._paths.get(path)
@@ -103,34 +90,15 @@ class StageReader:
             self._paths[known] = known
         return known
 
-    def _end(self, row: list[str]) -> StageRow | None:
-        fields = self._fields(row[7])
-        node = fields.get("node_id")
-        if not self._is_ours or node is None or fields.get("tag", "") != self._tag:
-            return None
+    def _end(self, row: _core._EndRow) -> StageRow | None:
+        _, node, _, name, _, bad, step, duration_ns, cuda_ns, *_ = row
         path = self._open.pop(node, None)
         if path is None:
-            path = self._intern((UNKNOWN, row[4]))
-        try:
-            cuda = fields.get("cuda_ms")
-            return StageRow(
-                int(row[3]), path, ms_to_ns(row[6]), None if cuda is None else ms_to_ns(cuda)
-            )
-        except ValueError:
+            path = self._intern((UNKNOWN, name))
+        if duration_ns is None or bad not in ("", "timestamp_unix"):
             self.bad_rows += 1
             return None
-
-
-def ms_to_ns(text: str) -> int:
-    """Exact for six decimals, which is what the recorder writes.
-
-    >>> ms_to_ns("1.234567"), ms_to_ns("2.5")
-    (1234567, 2500000)
-    """
-    whole, _, decimals = text.partition(".")
-    if len(decimals) == 6:
-        return int(whole + decimals)
-    return round(float(text) * 1e6)
+        return StageRow(step, path, duration_ns, cuda_ns)
 
 
 def encode_tag(tag: str) -> str:
@@ -142,12 +110,12 @@ def encode_tag(tag: str) -> str:
     return re.sub(r'[,="%\r\n]', lambda found: f"%{ord(found[0]):02X}", tag)
 
 
-def csv_parts(csv_path: Path) -> tuple[io.BufferedReader, list[Path]]:
+def csv_parts(csv_path: Path) -> tuple[io.FileIO, list[Path]]:
     """Opens the current file, and lists the older parts in order.
 
     The file is opened first: should it be rotated meanwhile, it is not read a second time.
     """
-    current = open(csv_path, "rb")  # noqa: SIM115 (the caller closes it)
+    current = open(csv_path, "rb", buffering=0)  # noqa: SIM115 (the caller closes it)
     with contextlib.ExitStack() as stack:
         stack.callback(current.close)
         identity = os.fstat(current.fileno())
@@ -164,44 +132,26 @@ def glob_escape(text: str) -> str:
     return re.sub(r"([*?[])", r"[\1]", text)
 
 
-def lines_of_files(csv_path: Path, progress: Callable[[int], Any]) -> Iterator[str]:
-    """All lines of the CSV, its older parts first. `progress` is called with bytes read."""
+def parts_of_files(csv_path: Path) -> Iterator[_core._TracePart]:
+    """The CSV for StageReader, its older parts first; each is open while it is asked for."""
     current, parts = csv_parts(csv_path)
     with current:
-        for part in parts:
+        for path in parts:
             # A part may be removed just now, to keep under the cap.
-            with contextlib.suppress(FileNotFoundError), open(part, "rb") as file:
-                yield from _lines(file, progress)
-        yield from _lines(current, progress)
+            with contextlib.suppress(FileNotFoundError), open(path, "rb", buffering=0) as file:
+                yield _behind_header(file, path)
+        yield _behind_header(current, csv_path)
 
 
-def _lines(file: io.BufferedReader, progress: Callable[[int], Any]) -> Iterator[str]:
-    next(file, None)  # the header
-    waiting = 0
-    for line in file:
-        waiting += len(line)
-        if waiting > 1 << 20:
-            progress(waiting)
-            waiting = 0
-        yield line.decode("utf-8", "replace")
-    progress(waiting)
+def _behind_header(file: io.FileIO, path: Path) -> _core._TracePart:
+    """The recorder's own file has the usual columns, also where the first line is damaged."""
+    file.readline()
+    return str(path), file.fileno(), -1, None, False
 
 
-@contextlib.contextmanager
-def progress_bar(total_bytes: int) -> Iterator[Callable[[int], Any]]:
-    """A bar on standard error when that is a terminal and there is enough to read."""
-    if total_bytes < BAR_BYTES_MIN or not sys.stderr.isatty():
-        yield lambda count: None
-        return
-    with shown_bar("reading stages", total_bytes, "bytes") as move:
-        done = 0
-
-        def read(count: int) -> None:
-            nonlocal done
-            done += count
-            move(done, total_bytes)
-
-        yield read
+def part_of_memory(rows: bytes) -> _core._TracePart:
+    """Rows that no file has, for StageReader."""
+    return "the rows in memory", -1, -1, rows, False
 
 
 def size_of_files(csv_path: Path) -> int:

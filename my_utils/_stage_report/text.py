@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-Stage = dict[str, Any]
+Stage = Mapping[str, Any]
 
 _HEADS = ("count", "total", "mean", "std", "min", "p50", "p90", "p99", "max", "% of parent")
 _KEYS = ("count", "total_ms", "mean_ms", "std_ms", "min_ms", "p50_ms", "p90_ms", "p99_ms",
@@ -14,7 +14,7 @@ _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), 127)}
 NAME_WIDTH_MAX = 60
 
 
-def render(report: dict[str, Any]) -> str:
+def render(report: Mapping[str, Any]) -> str:
     """The whole report as text, ending with a line end."""
     parts = [_title(report), *_section("", report["stages"])]
     for iteration in report["iterations"]:
@@ -22,7 +22,7 @@ def render(report: dict[str, Any]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _title(report: dict[str, Any]) -> str:
+def _title(report: Mapping[str, Any]) -> str:
     words = [f"Stages of rank {report['rank']}"]
     if report["tag"]:
         words.append(f"tag {_visible(report['tag'])}")
@@ -38,7 +38,7 @@ def _title(report: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _section(label: str, stages: list[Stage]) -> Iterator[str]:
+def _section(label: str, stages: Sequence[Stage]) -> Iterator[str]:
     if not stages:
         return
     comma = f"{label}, " if label else ""
@@ -48,7 +48,7 @@ def _section(label: str, stages: list[Stage]) -> Iterator[str]:
         yield "\n".join(_table(f"{comma}GPU time, ms", on_gpu, "cuda_"))
 
 
-def _table(title: str, stages: list[Stage], prefix: str) -> Iterator[str]:
+def _table(title: str, stages: Sequence[Stage], prefix: str) -> Iterator[str]:
     heads = [head for head in _HEADS if not (prefix and head == "% of parent")]
     decimals = _decimals(stage[f"{prefix}mean_ms"] for stage in stages)
     rows = [
@@ -82,7 +82,7 @@ def _cell(value: Any, key: str, decimals: int) -> str:
     return f"{value:.1f}" if key == "parent_percent" else f"{value:,.{decimals}f}"
 
 
-def _names(stages: list[Stage]) -> list[str]:
+def _names(stages: Sequence[Stage]) -> list[str]:
     """Indented below the nearest ancestor in the table; what lies between is written out."""
     shown: dict[str, int] = {}
     names = []

@@ -36,8 +36,7 @@ EXACT_MAX = 4096  # durations of a rank that travel to the nanosecond
 # buckets each, all between a duration and 200 times that; where it is not, a multiple is taken.
 SUMMARY_BYTES = 1024
 
-BUCKET_BITS = 6  # as MU_HISTOGRAM_SUB_BITS
-BUCKETS = 45 << BUCKET_BITS  # as MU_HISTOGRAM_BUCKETS
+BUCKETS = _core.HISTOGRAM_BUCKETS
 
 _MAGIC = b"MUT1"
 # Rank, bytes of a duration, and how many bytes each part has: names, rows, durations, histograms.
@@ -64,11 +63,7 @@ def bucket_middles() -> NDArray[np.float64]:
     """The middle of each bucket of the histograms, in ns."""
     import numpy as np
 
-    places = np.arange(BUCKETS, dtype=np.int64)
-    octaves = np.maximum((places >> BUCKET_BITS) - 1, 0)
-    floors = places - (octaves << BUCKET_BITS)
-    # One that is a nanosecond wide holds just that one.
-    return np.where(octaves > 0, np.ldexp(floors + 0.5, octaves), places)
+    return np.frombuffer(_core.histogram_middles())
 
 
 # --- packing ------------------------------------------------------------------------------------

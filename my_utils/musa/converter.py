@@ -13,18 +13,16 @@ would change; 2 wrong usage.
 from __future__ import annotations
 
 import argparse
-import contextlib
-import itertools
 import os
 import stat
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .._progress import shown_bar
 from .._tables import needed
+from .._terminal import progress_bar
 from .._workers import end_with_parent
 from ._port_file import diff_of
 from ._port_output import put_file
@@ -89,9 +87,9 @@ def convert_project(
     project = _project(Path(root), [Path(path) for path in launch], [Path(e) for e in excluded])
     tasks = [_Task(path, path in project.launched, write, diff) for path in project.scripts]
     yield from (Outcome(Path(root), error=note) for note in project.notes)
-    with _bar(len(tasks), progress) as step:
+    with progress_bar("musa-converter", len(tasks), "files", wanted=progress, stays=False) as bar:
         for outcome in _run(tasks, jobs):
-            step()
+            bar.advance()
             yield outcome
 
 
@@ -169,16 +167,6 @@ def _scripts(path: Path, left_out: set[str]) -> Iterator[Path]:
             continue
         if entry.is_dir() or entry.name.endswith((".py", ".pyw")):
             yield from _scripts(path / entry.name, left_out)
-
-
-@contextlib.contextmanager
-def _bar(total: int, is_shown: bool) -> Iterator[Callable[[], object]]:
-    if not is_shown:
-        yield lambda: None
-        return
-    with shown_bar("musa-converter", total, "files") as move:
-        count = itertools.count(1)
-        yield lambda: move(next(count), total)
 
 
 # --- the command line ---

@@ -13,8 +13,6 @@ would change; 2 wrong usage.
 from __future__ import annotations
 
 import argparse
-import contextlib
-import itertools
 import json
 import os
 import shlex
@@ -28,7 +26,7 @@ from typing import Any
 from .. import _core
 from .._arguments import check_bool
 from .._files import whole_file
-from .._progress import shown_bar
+from .._terminal import progress_bar
 from . import _porting_arguments as checked
 from . import _rules
 from ._port_file import Ported, diff_of, port_bytes
@@ -229,19 +227,13 @@ class SimplePorting:
                 report.changed.append(link.new)
 
     def _in_parallel(self, work: Any, entries: Sequence[Entry]) -> Iterator[Any]:
-        with ThreadPoolExecutor(self.jobs) as pool, self._bar(len(entries)) as step:
+        bar = progress_bar(
+            "simple_porting", len(entries), "files", wanted=self.progress, stays=False
+        )
+        with ThreadPoolExecutor(self.jobs) as pool, bar as shown:
             for done in pool.map(work, entries):
-                step()
+                shown.advance()
                 yield done
-
-    @contextlib.contextmanager
-    def _bar(self, total: int) -> Iterator[Any]:
-        if not (sys.stderr.isatty() if self.progress is None else self.progress):
-            yield lambda: None
-            return
-        with shown_bar("simple_porting", total, "files") as move:
-            count = itertools.count(1)
-            yield lambda: move(next(count), total)
 
 
 def _add(

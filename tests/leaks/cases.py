@@ -113,6 +113,33 @@ def read_stages_of_parts(folder: Path) -> Iterator[Callable[[], object]]:
     yield action
 
 
+@case(
+    *("StageRows", "StageRows.__iter__", "StageRows.__next__", "StageRows.bytes_read"), repeat=200
+)
+def stage_rows_of_a_part(folder: Path) -> Iterator[Callable[[], object]]:
+    rows = (
+        b'1,,h,0,a,START,,"node_id=1"\n1,,h,0,my_utils.process,INSTANT,,"attempt=1"\n'
+        b'torn\n2,,h,x,a,END,1,"node_id=1,tag=t,cuda_ms=1"\n2,,h,0,a,END,,\n'
+    )
+
+    def action() -> None:
+        found = _core.StageRows(("rows", -1, -1, rows, False))
+        assert len(list(found)) == 5
+        assert found.bytes_read == len(rows)
+        assert len(list(_core.StageRows(("rows", -1, -1, rows, False), "t"))) == 3
+        next(_core.StageRows(("rows", -1, -1, rows, False)))
+        with contextlib.suppress(_core.FormatError):
+            _core.StageRows(("rows", -1, -1, rows, True))
+        with contextlib.suppress(TypeError):
+            _core.StageRows(("rows", -1, -1, rows, False), 3)  # type: ignore[arg-type]
+        with contextlib.suppress(TypeError):
+            _core.StageRows(("rows", 3))  # type: ignore[arg-type]
+        with contextlib.suppress(OSError):
+            list(_core.StageRows(("rows", 1 << 20, -1, None, False)))
+
+    yield action
+
+
 @case("recover_rows", "read_journal", repeat=200)
 def journals_that_are_none(folder: Path) -> Iterator[Callable[[], object]]:
     foreign = folder / "foreign.journal"

@@ -16,6 +16,31 @@ from .harness import case
 
 
 @case(
+    *("Durations", "Durations.add", "Durations.exact", "Durations.figures", "Durations.merge"),
+    repeat=100,
+)
+def durations_of_a_stage(folder: Path) -> Iterator[Callable[[], object]]:
+    many = _core.Durations()
+    for ns in range(131_080):
+        many.add(ns)
+
+    def action() -> None:
+        few = _core.Durations()
+        few.add(7)
+        few.figures()
+        assert few.exact
+        few.merge(many)
+        few.figures()
+        for wrong in (-1, 1.5, None):
+            with contextlib.suppress(TypeError, ValueError):
+                few.add(wrong)  # type: ignore[arg-type]
+        with contextlib.suppress(TypeError):
+            few.merge(3)  # type: ignore[arg-type]
+
+    yield action
+
+
+@case(
     "TimeRecorder",
     "TimeRecorder.add",
     "TimeRecorder.clear",
@@ -116,6 +141,19 @@ def timed_blocks(folder: Path) -> Iterator[Callable[[], object]]:
         with contextlib.suppress(TypeError):
             _core.timer(3)  # type: ignore[arg-type]
         _core.timer("entered and never left").__enter__()
+
+    yield action
+
+
+@case("histogram_buckets", "histogram_middles")
+def buckets_of_durations(folder: Path) -> Iterator[Callable[[], object]]:
+    ns = array("q", [-1, 0, 70_000, 1 << 62])
+
+    def action() -> None:
+        assert len(_core.histogram_buckets(ns)) == 32
+        assert len(_core.histogram_middles()) == 8 * _core.HISTOGRAM_BUCKETS
+        with contextlib.suppress(TypeError):
+            _core.histogram_buckets(b"abc")
 
     yield action
 
