@@ -12,10 +12,6 @@ static const char *const column_names[MU_CSV_COLUMN_COUNT] = {
     [MU_CSV_DURATION] = "duration_ms",     [MU_CSV_METADATA] = "metadata",
 };
 
-const char *mu_csv_column_name(enum mu_csv_column column) {
-    return column_names[column];
-}
-
 /* Bytes read, -1 on an error. */
 static ssize_t read_fd(struct mu_csv_reader *reader, size_t room, struct mu_error *err) {
     uint64_t left = reader->input.limit - reader->taken;

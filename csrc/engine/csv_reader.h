@@ -87,6 +87,4 @@ void mu_csv_reader_reset(struct mu_csv_reader *reader);
 enum mu_csv_status mu_csv_reader_next(struct mu_csv_reader *reader, struct mu_csv_row *row,
                                       struct mu_error *err);
 
-const char *mu_csv_column_name(enum mu_csv_column column);
-
 #endif

@@ -92,13 +92,3 @@ int mu_gpu_stats_enqueue(const struct mu_tensor *tensor, void *stream, double *d
     int code = find(&gpu, err);
     return code != MU_OK ? code : mu_gpu_stats_on(gpu, tensor, stream, &out, err);
 }
-
-int mu_gpu_compare_enqueue(const struct mu_tensor *a, const struct mu_tensor *b,
-                           const struct mu_compare_tolerance *tolerance, int64_t list_max,
-                           void *stream, struct mu_gpu_diff *device_out, struct mu_error *err) {
-    struct mu_gpu *gpu;
-    int code = find(&gpu, err);
-    return code != MU_OK
-               ? code
-               : mu_gpu_compare_on(gpu, a, b, tolerance, list_max, stream, device_out, err);
-}

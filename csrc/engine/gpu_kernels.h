@@ -46,11 +46,6 @@ int mu_gpu_nan_inf_enqueue(const struct mu_tensor *tensor, void *stream, int64_t
 int mu_gpu_stats_enqueue(const struct mu_tensor *tensor, void *stream, double *device_out,
                          struct mu_error *err);
 
-/* Both tensors are of one shape and on one device. `device_out`: mu_gpu_diff_bytes(list_max). */
-int mu_gpu_compare_enqueue(const struct mu_tensor *a, const struct mu_tensor *b,
-                           const struct mu_compare_tolerance *tolerance, int64_t list_max,
-                           void *stream, struct mu_gpu_diff *device_out, struct mu_error *err);
-
 /* Of a struct mu_gpu_diff with a list of `list_max`. */
 size_t mu_gpu_diff_bytes(int64_t list_max);
 

@@ -17,7 +17,6 @@ enum {
     MU_PATH_BYTES = 1280,
     MU_LABEL_BYTES = 64,
     MU_MEMORY_OUTPUT_BYTES = 8 * 1024 * 1024,
-    MU_MEMORY_OUTPUT_STEPS = 1024,
 };
 
 enum mu_output_kind {
