@@ -33,18 +33,20 @@ enum {
     MU_GPU_STATS_WORDS = 16,  /* double: the fields of struct mu_stats up to first_inf, and 0 */
 };
 
-/* `device_out`: MU_GPU_HASH_WORDS numbers in memory of the tensor's device, aligned to 8 bytes, as
- * all others. */
-int mu_gpu_hash_enqueue(const struct mu_tensor *tensor, void *stream, uint64_t *device_out,
-                        struct mu_error *err);
+/* What can be found of one tensor. */
+enum mu_gpu_operation {
+    MU_GPU_OP_HASH,       /* MU_GPU_HASH_WORDS numbers */
+    MU_GPU_OP_NAN_INF,    /* MU_GPU_NAN_INF_WORDS numbers */
+    MU_GPU_OP_STATS,      /* MU_GPU_STATS_WORDS numbers */
+    MU_GPU_OP_STATS_PART, /* struct mu_stats_part, which mu_stats_finish takes */
+};
 
-/* `device_out`: MU_GPU_NAN_INF_WORDS numbers. */
-int mu_gpu_nan_inf_enqueue(const struct mu_tensor *tensor, void *stream, int64_t *device_out,
-                           struct mu_error *err);
+/* Bytes of a result. */
+size_t mu_gpu_result_bytes(enum mu_gpu_operation operation);
 
-/* `device_out`: MU_GPU_STATS_WORDS numbers. */
-int mu_gpu_stats_enqueue(const struct mu_tensor *tensor, void *stream, double *device_out,
-                         struct mu_error *err);
+/* `device_out`: room for a result in memory of the tensor's device, aligned to 8 bytes. */
+int mu_gpu_enqueue(enum mu_gpu_operation operation, const struct mu_tensor *tensor, void *stream,
+                   void *device_out, struct mu_error *err);
 
 /* Of a struct mu_gpu_diff with a list of `list_max`. */
 size_t mu_gpu_diff_bytes(int64_t list_max);
