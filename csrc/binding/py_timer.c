@@ -30,14 +30,7 @@ enum { SHOWN_NAME_BYTES = 100 };
 
 /* `name` cut for a message, at the start of a character. */
 static int shown_length(const struct mu_py_name *name) {
-    Py_ssize_t length = name->length;
-    if (length > SHOWN_NAME_BYTES) {
-        length = SHOWN_NAME_BYTES;
-        while (length > 0 && ((unsigned char)name->bytes[length] & 0xC0) == 0x80) {
-            length--;
-        }
-    }
-    return (int)length;
+    return (int)mu_utf8_cut(name->bytes, (size_t)name->length, SHOWN_NAME_BYTES);
 }
 
 /* A stop that does not fit: an error of a strict timer, a warning and a count otherwise. */

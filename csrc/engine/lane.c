@@ -296,13 +296,10 @@ uint32_t mu_lane_set_step(struct mu_lane *lane) {
 
 bool mu_lane_event(struct mu_lane *lane, const struct mu_event *event) {
     size_t name_length = mu_name_cut(event->name, event->name_length);
-    size_t metadata_length = event->metadata_length;
-    bool whole = metadata_length <= MU_METADATA_BYTES_MAX;
+    size_t metadata_length =
+        mu_utf8_cut(event->metadata, event->metadata_length, MU_METADATA_BYTES_MAX);
+    bool whole = event->metadata_length <= MU_METADATA_BYTES_MAX;
     if (!whole) {
-        metadata_length = MU_METADATA_BYTES_MAX;
-        while (metadata_length > 0 && ((uint8_t)event->metadata[metadata_length] & 0xC0) == 0x80) {
-            metadata_length--;
-        }
         atomic_fetch_add_explicit(&lane->recorder->troubles.cut_metadata, 1, memory_order_relaxed);
     }
     uint16_t slots = 1 + payload_slots(name_length, metadata_length);

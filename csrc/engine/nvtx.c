@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "utf8.h"
+
 /* Twice the number of ranges, so that a probe ends soon; a power of two. */
 enum { SLOT_COUNT = 2 * MU_NVTX_RANGES_MAX };
 
@@ -80,15 +82,7 @@ static size_t usable_length(const char *text, size_t length) {
     if (text == NULL) {
         return 0;
     }
-    length = strnlen(text, length);
-    if (length <= MU_NVTX_NAME_MAX) {
-        return length;
-    }
-    length = MU_NVTX_NAME_MAX;
-    while (length > 0 && ((unsigned char)text[length] & 0xc0) == 0x80) {
-        length--;
-    }
-    return length;
+    return mu_utf8_cut(text, strnlen(text, length), MU_NVTX_NAME_MAX);
 }
 
 static struct mu_nvtx_key usable_key(const struct mu_nvtx_key *key) {

@@ -35,12 +35,7 @@ static void store_text(char *out, size_t size, struct mu_span text) {
     size_t bad = 0, room = sizeof(clean) / MU_UTF8_CLEAN_FACTOR;
     size_t raw_length = text.length < room ? text.length : room;
     size_t length = mu_utf8_clean(clean, text.text, raw_length, &bad);
-    if (length >= size) {
-        length = size - 1;
-        while (length > 0 && ((unsigned char)clean[length] & 0xC0) == 0x80) {
-            length--;
-        }
-    }
+    length = mu_utf8_cut(clean, length, size - 1);
     memcpy(out, clean, length);
     out[length] = 0;
 }
