@@ -6,8 +6,8 @@
 #include "args.h"
 #include "gpu_kernels.h"
 #include "gpu_operations.h"
-#include "recorder_state.h"
 #include "stats.h"
+#include "warnings.h"
 
 /* --- the kinds of work -------------------------------------------------------------------- */
 

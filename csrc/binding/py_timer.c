@@ -4,25 +4,11 @@
 #include <string.h>
 
 #include "heap_types.h"
+#include "warnings.h"
 
 enum { STAGES_CACHED_MAX = 4096 };
 
 static const int64_t step_drain_wait_ns = 100000000;
-
-int mu_py_name_slow(PyObject *value, const char *argument, struct mu_py_name *out) {
-    struct mu_py_text text;
-    if (mu_py_utf8(value, argument, &text) < 0) {
-        return -1;
-    }
-    Py_hash_t hash = PyUnicode_Type.tp_hash(value);
-    if (hash == -1) {
-        return -1;
-    }
-    out->bytes = text.bytes;
-    out->length = text.length;
-    out->hash = (uint64_t)hash;
-    return 0;
-}
 
 /* --- misuse ------------------------------------------------------------------------------- */
 

@@ -24,9 +24,6 @@ static inline struct mu_lane *mu_py_lane(struct mu_timer *timer) {
     return mu_py_new_lane(timer);
 }
 
-/* Hands a warning to the hook of set_warning_hook; the hook's own exceptions are unraisable. */
-void mu_py_warn(struct mu_state *state, const char *kind, const char *message);
-
 /* Warns of what went wrong in the engine since the last call, each kind once. */
 void mu_py_report_troubles(struct mu_state *state);
 
