@@ -45,8 +45,8 @@ enum mu_gpu_operation {
 size_t mu_gpu_result_bytes(enum mu_gpu_operation operation);
 
 /* `device_out`: room for a result in memory of the tensor's device, aligned to 8 bytes. */
-int mu_gpu_enqueue(enum mu_gpu_operation operation, const struct mu_tensor *tensor, void *stream,
-                   void *device_out, struct mu_error *err);
+MU_MUST_CHECK int mu_gpu_enqueue(enum mu_gpu_operation operation, const struct mu_tensor *tensor,
+                                 void *stream, void *device_out, struct mu_error *err);
 
 /* Of a struct mu_gpu_diff with a list of `list_max`. */
 size_t mu_gpu_diff_bytes(int64_t list_max);
@@ -56,6 +56,7 @@ struct mu_gpu *mu_gpu_get(void);
 
 /* Where NVRTC and the cache on disk are; NULL leaves either as it is. MU_ERR_STATE once a kernel
  * was asked for. */
-int mu_gpu_configure(const char *nvrtc_path, const char *cache_folder, struct mu_error *err);
+MU_MUST_CHECK int mu_gpu_configure(const char *nvrtc_path, const char *cache_folder,
+                                   struct mu_error *err);
 
 #endif

@@ -49,9 +49,9 @@ struct mu_module_counts {
 struct mu_module_times;
 
 /* `gpu`: how to make the pool; NULL for no GPU times. `now_ns`: NULL for CLOCK_MONOTONIC. */
-int mu_module_times_create(struct mu_module_times **out, uint32_t slots,
-                           const struct mu_cuda_pool_options *gpu, int64_t (*now_ns)(void),
-                           struct mu_error *err);
+MU_MUST_CHECK int mu_module_times_create(struct mu_module_times **out, uint32_t slots,
+                                         const struct mu_cuda_pool_options *gpu,
+                                         int64_t (*now_ns)(void), struct mu_error *err);
 void mu_module_times_free(struct mu_module_times *times);
 
 /* Begins a call of `slot`, whose time will be added to `account`, the same slot or one that stands

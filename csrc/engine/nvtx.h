@@ -44,7 +44,7 @@ struct mu_nvtx_key {
 };
 
 /* `*out` is NULL, and the result MU_OK, when no tool listens. */
-int mu_nvtx_create(struct mu_nvtx **out, struct mu_error *err);
+MU_MUST_CHECK int mu_nvtx_create(struct mu_nvtx **out, struct mu_error *err);
 
 /* Frees what the tables hold. The tool keeps its domains: other code may use the same names. */
 void mu_nvtx_free(struct mu_nvtx *nvtx);

@@ -112,7 +112,7 @@ struct mu_recorder {
     _Atomic bool thread_called;
 };
 
-int mu_recorder_create(struct mu_recorder **out, struct mu_error *err);
+MU_MUST_CHECK int mu_recorder_create(struct mu_recorder **out, struct mu_error *err);
 
 /* Stops the drain thread and frees everything; nothing is freed when that thread hangs in a write.
  * Nobody may record meanwhile or later. */
@@ -124,11 +124,12 @@ bool mu_recorder_check_fork(struct mu_recorder *recorder);
 
 /* Where rows go from now on; see output.h. What is recorded and not yet written moves along.
  * Nobody may record meanwhile. On failure the recorder goes on as before. */
-int mu_recorder_open(struct mu_recorder *recorder, const struct mu_output_config *config,
-                     struct mu_open_report *report, struct mu_error *err);
+MU_MUST_CHECK int mu_recorder_open(struct mu_recorder *recorder,
+                                   const struct mu_output_config *config,
+                                   struct mu_open_report *report, struct mu_error *err);
 
 /* Writes everything out and goes back to memory. Nobody may record meanwhile. */
-int mu_recorder_close(struct mu_recorder *recorder, struct mu_error *err);
+MU_MUST_CHECK int mu_recorder_close(struct mu_recorder *recorder, struct mu_error *err);
 
 /* After mu_timer_new_lane returned NULL: when that was for want of room in the journal's file
  * system, moves the journal to memory, and true says that another attempt is worth while. Nobody
@@ -141,16 +142,17 @@ void mu_recorder_drain(struct mu_recorder *recorder, int64_t wait_ns);
 
 /* The rows that wait in memory, as text that the caller frees; nothing while there are files.
  * MU_ERR_STATE when the output in use does not answer within `wait_ns`. */
-int mu_recorder_copy_memory(struct mu_recorder *recorder, int64_t wait_ns, char **text,
-                            size_t *length, struct mu_error *err);
+MU_MUST_CHECK int mu_recorder_copy_memory(struct mu_recorder *recorder, int64_t wait_ns,
+                                          char **text, size_t *length, struct mu_error *err);
 
 /* Drains, then shifts all later timestamps. */
 void mu_recorder_set_time_offset(struct mu_recorder *recorder, int64_t offset_ns);
 
 /* From now on stages may have GPU times. Once for a recorder; later calls change nothing. Nobody
  * may record meanwhile. */
-int mu_recorder_use_gpu(struct mu_recorder *recorder, const struct mu_cuda_pool_options *options,
-                        struct mu_error *err);
+MU_MUST_CHECK int mu_recorder_use_gpu(struct mu_recorder *recorder,
+                                      const struct mu_cuda_pool_options *options,
+                                      struct mu_error *err);
 
 /* The path's name and its parent's number; false for a number that is not in use, and for the
  * root. The name is NULL for MU_PATH_OTHER; its bytes never move. */

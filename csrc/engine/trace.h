@@ -145,8 +145,8 @@ const struct mu_trace_ops *mu_trace_ops_of(enum mu_trace_format format);
 size_t mu_trace_separator(enum mu_trace_format format);
 
 /* `output` collects what all writers write. */
-int mu_trace_writer_init(struct mu_trace_writer *writer, enum mu_trace_format format,
-                         struct mu_shared_output *output, struct mu_error *err);
+MU_MUST_CHECK int mu_trace_writer_init(struct mu_trace_writer *writer, enum mu_trace_format format,
+                                       struct mu_shared_output *output, struct mu_error *err);
 void mu_trace_writer_reset(struct mu_trace_writer *writer);
 
 /* Keys that the writers write themselves: what a user calls so gets a `_` behind it. */

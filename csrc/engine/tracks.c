@@ -179,7 +179,7 @@ static void register_track(struct mu_converter *converter, struct mu_track *trac
     struct mu_span tag = {track->tag, strlen(track->tag)};
     uint64_t key = track_key(track->process, track->kind, track->key, tag);
     track->next_same_key = mu_id_map_find(&converter->tracks, key);
-    mu_id_map_put(&converter->tracks, key, track, &converter->error);
+    mu_error_kept(mu_id_map_put(&converter->tracks, key, track, &converter->error));
 }
 
 static int tid_is_taken(const struct mu_process *process, int64_t tid) {
