@@ -1,8 +1,8 @@
 # The commands of the project. Two do all the set-up by themselves:
 #   make demo    trains a small model on real text and leaves a trace for Perfetto
 #   make test    the tests: the engine's in C, then pytest
-# Others: bench, lint, format, fuzz, fuzz-long, leaks, ctest, ctest-asan, ctest-tsan, compilers,
-# matrix, hash-strength, clean.
+# Others: bench, lint, format, fuzz, fuzz-long, leaks, ctest, ctest-asan, ctest-tsan, ctest-masked
+# (needs QEMU), compilers, matrix, hash-strength, clean.
 #
 # Variables: PYTHON (the interpreter, python3), VENV (the environment, .venv), TORCH_INDEX (a package
 # index for torch, such as the one with wheels for the CPU only), PYTEST (more arguments for pytest),
@@ -27,7 +27,7 @@ CTEST = $(MAKE) --no-print-directory -f csrc/engine/tests/Makefile PYTHON=$(ANY_
 FUZZ = $(MAKE) --no-print-directory -f csrc/engine/fuzz/Makefile PYTHON=$(ANY_PYTHON)
 
 .PHONY: help demo test bench bench-smoke lint format fuzz fuzz-long leaks \
-        ctest ctest-asan ctest-tsan compilers matrix hash-strength build clean
+        ctest ctest-asan ctest-tsan ctest-masked compilers matrix hash-strength build clean
 .DELETE_ON_ERROR:
 
 help:
@@ -98,6 +98,9 @@ ctest-asan:
 
 ctest-tsan:
 	@$(CTEST) FLAVOUR=tsan run
+
+ctest-masked:
+	@$(CTEST) FLAVOUR=plain masked
 
 # The oldest compilers that users have and the newest of this Debian; as root, those of newer Debians.
 compilers: $(VENV)/stamp-package

@@ -32,17 +32,13 @@ TRUE = {"1", "true", "yes", "on"}
 
 LIBRARIES = ["pthread", "dl", "m"]
 
-# Files that run only behind a check of the processor: (end of the name, machine, flags).
-TARGETS = {
-    "_avx2": ("x86_64", ["-mavx2", "-mbmi2", "-mf16c", "-mfma"]),
-    "_avx512": (
-        "x86_64",
-        [
-            *("-mavx2", "-mbmi2", "-mf16c", "-mfma"),
-            *("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"),
-        ],
-    ),
-}
+AVX2 = ["-mavx2", "-mbmi2", "-mf16c", "-mfma", "-mpclmul"]
+AVX512 = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"]
+
+# Files that run only behind a check of the processor, by the end of their names: (machine, flags).
+# cpu.c checks for the same flags; its test is passed them.
+TARGETS = {"_avx2": ("x86_64", AVX2), "_avx512": ("x86_64", AVX512)}
+TEST_OF_TARGETS = "test_cpu.c"
 
 # Files through whose functions C++ exceptions of torch pass, by the beginning of their names.
 UNWOUND = "torch_ops"
@@ -76,8 +72,12 @@ def target_of(name: str) -> tuple[str, list[str]] | None:
 def own_flags(source: str) -> list[str]:
     """What `source` is compiled with beyond the flags of all files."""
     target = target_of(source)
-    unwound = Path(source).name.startswith(UNWOUND)
-    return (target[1] if target else []) + (["-fexceptions"] if unwound else [])
+    flags = list(target[1]) if target else []
+    if Path(source).name.startswith(UNWOUND):
+        flags.append("-fexceptions")
+    if Path(source).name == TEST_OF_TARGETS:
+        flags += [f"-DFLAGS{end.upper()}={','.join(of)}" for end, (_, of) in TARGETS.items()]
+    return flags
 
 
 def header_folders(header: str) -> list[Path]:

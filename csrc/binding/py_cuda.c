@@ -6,6 +6,7 @@
 
 #include "args.h"
 #include "cuda_profiler.h"
+#include "warnings.h"
 
 /* Called in the middle of a stage's start, with the GIL and a CUDA context of the thread's own. */
 int mu_py_cuda_stream(void *owner, int32_t device, void **stream) {

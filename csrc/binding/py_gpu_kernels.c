@@ -6,59 +6,18 @@
 #include "args.h"
 #include "gpu_kernels.h"
 #include "gpu_operations.h"
-#include "recorder_state.h"
 #include "stats.h"
-#include "tensor_hash.h"
+#include "warnings.h"
 
 /* --- the kinds of work -------------------------------------------------------------------- */
-
-static int enqueue_hash(const struct mu_tensor *tensor, void *stream, void *device_out,
-                        struct mu_error *err) {
-    return mu_gpu_hash_enqueue(tensor, stream, device_out, err);
-}
-
-static int enqueue_nan_inf(const struct mu_tensor *tensor, void *stream, void *device_out,
-                           struct mu_error *err) {
-    return mu_gpu_nan_inf_enqueue(tensor, stream, device_out, err);
-}
-
-static int enqueue_stats(const struct mu_tensor *tensor, void *stream, void *device_out,
-                         struct mu_error *err) {
-    struct mu_gpu_stats_out out = {.part = device_out};
-    return mu_gpu_stats_on(mu_gpu_get(), tensor, stream, &out, err);
-}
-
-static void finish_hash(const struct mu_tensor *tensor, const void *fetched, void *out) {
-    (void)tensor;
-    memcpy(out, fetched, sizeof(struct mu_digest));
-}
-
-static void finish_nan_inf(const struct mu_tensor *tensor, const void *fetched, void *out) {
-    (void)tensor;
-    memcpy(out, fetched, sizeof(int64_t) * MU_GPU_NAN_INF_WORDS);
-}
 
 static void finish_stats(const struct mu_tensor *tensor, const void *fetched, void *out) {
     mu_stats_finish_as(tensor->dtype, fetched, out);
 }
 
-const struct mu_py_gpu_work mu_py_gpu_hash = {
-    .device_bytes = sizeof(struct mu_digest),
-    .enqueue = enqueue_hash,
-    .finish = finish_hash,
-};
-
-const struct mu_py_gpu_work mu_py_gpu_nan_inf = {
-    .device_bytes = sizeof(int64_t) * MU_GPU_NAN_INF_WORDS,
-    .enqueue = enqueue_nan_inf,
-    .finish = finish_nan_inf,
-};
-
-const struct mu_py_gpu_work mu_py_gpu_stats = {
-    .device_bytes = sizeof(struct mu_stats_part),
-    .enqueue = enqueue_stats,
-    .finish = finish_stats,
-};
+const struct mu_py_gpu_work mu_py_gpu_hash = {MU_GPU_OP_HASH, NULL};
+const struct mu_py_gpu_work mu_py_gpu_nan_inf = {MU_GPU_OP_NAN_INF, NULL};
+const struct mu_py_gpu_work mu_py_gpu_stats = {MU_GPU_OP_STATS_PART, finish_stats};
 
 /* --- failures ----------------------------------------------------------------------------- */
 
@@ -92,6 +51,7 @@ struct share {
 struct job {
     const struct mu_py_gpu_work *work;
     const struct mu_py_tensor *items; /* borrowed */
+    size_t result_bytes;              /* on the device */
     Py_ssize_t count;
     struct share *shares; /* owned */
     int share_count;
@@ -135,7 +95,7 @@ static int make_shares(struct mu_state *state, struct job *job) {
     }
     for (int i = 0; i < job->share_count; i++) {
         struct share *share = &job->shares[i];
-        share->fetched = PyMem_Malloc((size_t)share->count * job->work->device_bytes);
+        share->fetched = PyMem_Malloc((size_t)share->count * job->result_bytes);
         if (share->fetched == NULL) {
             PyErr_NoMemory();
             return -1;
@@ -153,7 +113,7 @@ static void free_shares(struct job *job) {
 
 /* Without the GIL: all the work of one device, in its stream's order. */
 static int enqueue_share(const struct job *job, struct share *share, struct mu_error *err) {
-    size_t bytes = (size_t)share->count * job->work->device_bytes;
+    size_t bytes = (size_t)share->count * job->result_bytes;
     struct mu_gpu *gpu = mu_gpu_get();
     if (gpu == NULL) {
         return mu_error_no_memory(err, "the table of GPUs");
@@ -164,8 +124,8 @@ static int enqueue_share(const struct job *job, struct share *share, struct mu_e
     for (Py_ssize_t i = 0; code == MU_OK && i < job->count; i++) {
         const struct mu_tensor *view = &job->items[i].view;
         if (view->device == MU_DEVICE_CUDA && view->device_index == share->device_index) {
-            code = job->work->enqueue(view, share->stream, place, err);
-            place += job->work->device_bytes;
+            code = mu_gpu_enqueue_on(gpu, job->work->operation, view, share->stream, place, err);
+            place += job->result_bytes;
         }
     }
     return code;
@@ -202,8 +162,13 @@ static void finish_share(const struct job *job, const struct share *share, char 
     for (Py_ssize_t i = 0; i < job->count; i++) {
         const struct mu_tensor *view = &job->items[i].view;
         if (view->device == MU_DEVICE_CUDA && view->device_index == share->device_index) {
-            job->work->finish(view, fetched, out + (size_t)i * stride);
-            fetched += job->work->device_bytes;
+            char *place = out + (size_t)i * stride;
+            if (job->work->finish == NULL) {
+                memcpy(place, fetched, job->result_bytes);
+            } else {
+                job->work->finish(view, fetched, place);
+            }
+            fetched += job->result_bytes;
         }
     }
 }
@@ -229,7 +194,10 @@ static int run_job(struct mu_state *state, struct job *job, char *out, size_t st
 int mu_py_gpu_results(struct mu_state *state, const struct mu_py_gpu_work *work,
                       const struct mu_py_tensor *items, Py_ssize_t count, void *out,
                       size_t stride) {
-    struct job job = {.work = work, .items = items, .count = count};
+    struct job job = {.work = work,
+                      .items = items,
+                      .result_bytes = mu_gpu_result_bytes(work->operation),
+                      .count = count};
     if (state->gpu_kernels_off) {
         return 0;
     }

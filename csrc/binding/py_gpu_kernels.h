@@ -12,13 +12,13 @@
 #include <Python.h>
 
 #include "compare.h"
+#include "gpu_kernels.h"
 #include "py_tensor.h"
 
 /* What is found of one tensor. */
 struct mu_py_gpu_work {
-    size_t device_bytes; /* of a result there, a multiple of 8 */
-    int (*enqueue)(const struct mu_tensor *tensor, void *stream, void *device_out,
-                   struct mu_error *err);
+    enum mu_gpu_operation operation;
+    /* From the result on the device to that of the processor; NULL where both are the same. */
     void (*finish)(const struct mu_tensor *tensor, const void *fetched, void *out);
 };
 

@@ -4,6 +4,7 @@
 #include "nvtx.h"
 #include "py_cuda.h"
 #include "recorder_state.h"
+#include "warnings.h"
 
 #include <stddef.h>
 #include <stdio.h>
@@ -150,21 +151,7 @@ struct mu_thread_buffer *mu_py_new_thread_buffer(struct mu_timer *timer) {
     return buffer;
 }
 
-/* --- warnings ----------------------------------------------------------------------------- */
-
-void mu_py_warn(struct mu_state *state, const char *kind, const char *message) {
-    if (state->warning_hook == NULL) {
-        return;
-    }
-    PyObject *error_type, *error, *traceback;
-    PyErr_Fetch(&error_type, &error, &traceback);
-    PyObject *result = PyObject_CallFunction(state->warning_hook, "ss", kind, message);
-    if (result == NULL) {
-        PyErr_WriteUnraisable(state->warning_hook);
-    }
-    Py_XDECREF(result);
-    PyErr_Restore(error_type, error, traceback);
-}
+/* --- troubles ----------------------------------------------------------------------------- */
 
 struct trouble {
     const char *kind;

@@ -5,7 +5,7 @@
 #include "args.h"
 #include "heap_types.h"
 #include "packed_histogram.h"
-#include "recorder_state.h"
+#include "warnings.h"
 
 enum {
     DEFAULT_SAMPLES_MAX = 1 << 20, /* 8 MiB a name */

@@ -4,25 +4,11 @@
 #include <string.h>
 
 #include "heap_types.h"
+#include "warnings.h"
 
 enum { STAGES_CACHED_MAX = 4096 };
 
 static const int64_t step_drain_wait_ns = 100000000;
-
-int mu_py_name_slow(PyObject *value, const char *argument, struct mu_py_name *out) {
-    struct mu_py_text text;
-    if (mu_py_utf8(value, argument, &text) < 0) {
-        return -1;
-    }
-    Py_hash_t hash = PyUnicode_Type.tp_hash(value);
-    if (hash == -1) {
-        return -1;
-    }
-    out->bytes = text.bytes;
-    out->length = text.length;
-    out->hash = (uint64_t)hash;
-    return 0;
-}
 
 /* --- misuse ------------------------------------------------------------------------------- */
 
@@ -30,14 +16,7 @@ enum { SHOWN_NAME_BYTES = 100 };
 
 /* `name` cut for a message, at the start of a character. */
 static int shown_length(const struct mu_py_name *name) {
-    Py_ssize_t length = name->length;
-    if (length > SHOWN_NAME_BYTES) {
-        length = SHOWN_NAME_BYTES;
-        while (length > 0 && ((unsigned char)name->bytes[length] & 0xC0) == 0x80) {
-            length--;
-        }
-    }
-    return (int)length;
+    return (int)mu_utf8_cut(name->bytes, (size_t)name->length, SHOWN_NAME_BYTES);
 }
 
 /* A stop that does not fit: an error of a strict timer, a warning and a count otherwise. */

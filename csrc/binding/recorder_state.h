@@ -30,9 +30,6 @@ static inline struct mu_thread_buffer *mu_py_thread_buffer(struct mu_timer *time
     return mu_py_new_thread_buffer(timer);
 }
 
-/* Hands a warning to the hook of set_warning_hook; the hook's own exceptions are unraisable. */
-void mu_py_warn(struct mu_state *state, const char *kind, const char *message);
-
 /* Warns of what went wrong in the engine since the last call, each kind once. */
 void mu_py_report_troubles(struct mu_state *state);
 

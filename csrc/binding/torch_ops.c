@@ -85,7 +85,7 @@ static int compute(const struct mu_quantity *quantity, const struct mu_tensor *t
         torch.get_current_cuda_stream(tensor->device_index, &stream) != 0) {
         return mu_error_set(err, MU_ERR_STATE, "this torch has no CUDA stream to work on");
     }
-    return quantity->on_gpu(tensor, stream, out, err);
+    return mu_gpu_enqueue(quantity->on_gpu, tensor, stream, out, err);
 }
 
 /* --- kernels -------------------------------------------------------------------------------- */

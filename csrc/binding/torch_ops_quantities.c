@@ -2,7 +2,6 @@
 
 #include <string.h>
 
-#include "gpu_kernels.h"
 #include "nan_inf.h"
 #include "stats.h"
 #include "tensor_hash.h"
@@ -13,11 +12,6 @@ static void hash_on_cpu(const struct mu_tensor *tensor, void *out) {
     uint64_t *words = out;
     words[0] = digest.lo;
     words[1] = digest.hi;
-}
-
-static int hash_on_gpu(const struct mu_tensor *tensor, void *stream, void *out,
-                       struct mu_error *err) {
-    return mu_gpu_hash_enqueue(tensor, stream, out, err);
 }
 
 static void stats_on_cpu(const struct mu_tensor *tensor, void *out) {
@@ -34,23 +28,13 @@ static void stats_on_cpu(const struct mu_tensor *tensor, void *out) {
     memcpy(out, numbers, sizeof(numbers));
 }
 
-static int stats_on_gpu(const struct mu_tensor *tensor, void *stream, void *out,
-                        struct mu_error *err) {
-    return mu_gpu_stats_enqueue(tensor, stream, out, err);
-}
-
 static void nan_inf_on_cpu(const struct mu_tensor *tensor, void *out) {
     mu_nan_inf_count(tensor, out);
 }
 
-static int nan_inf_on_gpu(const struct mu_tensor *tensor, void *stream, void *out,
-                          struct mu_error *err) {
-    return mu_gpu_nan_inf_enqueue(tensor, stream, out, err);
-}
-
-const struct mu_quantity mu_content_hash = {hash_on_cpu, hash_on_gpu, MU_GPU_HASH_WORDS,
+const struct mu_quantity mu_content_hash = {hash_on_cpu, MU_GPU_OP_HASH, MU_GPU_HASH_WORDS,
                                             MU_DTYPE_INT64};
-const struct mu_quantity mu_statistics = {stats_on_cpu, stats_on_gpu, MU_GPU_STATS_WORDS,
+const struct mu_quantity mu_statistics = {stats_on_cpu, MU_GPU_OP_STATS, MU_GPU_STATS_WORDS,
                                           MU_DTYPE_FLOAT64};
-const struct mu_quantity mu_nan_inf_counts = {nan_inf_on_cpu, nan_inf_on_gpu, MU_GPU_NAN_INF_WORDS,
-                                              MU_DTYPE_INT64};
+const struct mu_quantity mu_nan_inf_counts = {nan_inf_on_cpu, MU_GPU_OP_NAN_INF,
+                                              MU_GPU_NAN_INF_WORDS, MU_DTYPE_INT64};

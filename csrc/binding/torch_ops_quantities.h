@@ -3,13 +3,12 @@
 #ifndef MU_TORCH_OPS_QUANTITIES_H
 #define MU_TORCH_OPS_QUANTITIES_H
 
-#include "error.h"
+#include "gpu_kernels.h"
 #include "tensor.h"
 
 struct mu_quantity {
     void (*on_cpu)(const struct mu_tensor *tensor, void *out);
-    /* Enqueues the work; `out` is in memory of the device. */
-    int (*on_gpu)(const struct mu_tensor *tensor, void *stream, void *out, struct mu_error *err);
+    enum mu_gpu_operation on_gpu;
     int64_t count; /* of the numbers */
     int dtype;     /* theirs, an enum mu_dtype */
 };

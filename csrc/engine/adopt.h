@@ -18,7 +18,7 @@ struct mu_adopted {
  * name, unless a living process holds them. The output holds the CSV. Each journal is removed when
  * its rows are written; killed in between, the next adoption cuts the CSV to what the journal's
  * commit counts and begins again. */
-int mu_adopt_journals(struct mu_output *output, const char *label, struct mu_adopted *adopted,
-                      struct mu_error *err);
+MU_MUST_CHECK int mu_adopt_journals(struct mu_output *output, const char *label,
+                                    struct mu_adopted *adopted, struct mu_error *err);
 
 #endif

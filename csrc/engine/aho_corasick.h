@@ -71,8 +71,8 @@ struct mu_ac {
 /* Of equal patterns the first counts; a watch equals no other pattern. What was made must be given
  * to mu_ac_reset, also after an error. MU_ERR_ARGUMENT for an empty pattern, or a watch outside
  * whole names; MU_ERR_LIMIT. */
-int mu_ac_init(struct mu_ac *ac, const struct mu_ac_pattern *patterns, size_t count, bool whole,
-               struct mu_error *err);
+MU_MUST_CHECK int mu_ac_init(struct mu_ac *ac, const struct mu_ac_pattern *patterns, size_t count,
+                             bool whole, struct mu_error *err);
 void mu_ac_reset(struct mu_ac *ac);
 
 /* The first match in [from, limit) of `text`; false for none. The `length` bytes around that range

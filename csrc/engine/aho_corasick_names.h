@@ -29,7 +29,8 @@ struct mu_ac_names {
 
 /* For `count` names of `bytes` bytes together at most. What was made must be given to
  * mu_ac_names_reset, also after an error. */
-int mu_ac_names_init(struct mu_ac_names *names, size_t count, size_t bytes, struct mu_error *err);
+MU_MUST_CHECK int mu_ac_names_init(struct mu_ac_names *names, size_t count, size_t bytes,
+                                   struct mu_error *err);
 void mu_ac_names_reset(struct mu_ac_names *names);
 
 /* The slot of a name; a new one has no state yet. The bytes are copied. */

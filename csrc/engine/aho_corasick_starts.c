@@ -1,5 +1,7 @@
 #include "aho_corasick_starts.h"
 
+#include "cpu.h"
+
 void mu_ac_starts_init(struct mu_ac_starts *starts, bool whole) {
     *starts = (struct mu_ac_starts){.whole = whole};
     for (int byte = 0; byte < 256; byte++) {
@@ -51,7 +53,7 @@ size_t mu_ac_name_end_portable(const unsigned char *text, size_t at, size_t limi
 
 mu_ac_next_start *mu_ac_next_start_best(void) {
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx2")) {
+    if (mu_cpu_has(MU_CPU_AVX2)) {
         return mu_ac_next_start_avx2;
     }
 #endif
@@ -60,7 +62,7 @@ mu_ac_next_start *mu_ac_next_start_best(void) {
 
 mu_ac_name_end *mu_ac_name_end_best(void) {
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx2")) {
+    if (mu_cpu_has(MU_CPU_AVX2)) {
         return mu_ac_name_end_avx2;
     }
 #endif

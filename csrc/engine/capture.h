@@ -112,8 +112,8 @@ void mu_capture_release(struct mu_capture *capture);
  * was armed first does. One that waits under the same id ends as disarmed. MU_ERR_STATE when the
  * window of that id is open, MU_ERR_LIMIT when all places are taken, MU_ERR_ARGUMENT for lists that
  * are too long. */
-int mu_capture_arm(struct mu_capture *capture, const struct mu_capture_spec *spec, int *index,
-                   struct mu_error *err);
+MU_MUST_CHECK int mu_capture_arm(struct mu_capture *capture, const struct mu_capture_spec *spec,
+                                 int *index, struct mu_error *err);
 
 /* Whether any window waits for functions of this name: the others need not be reported. */
 bool mu_capture_concerns(const struct mu_capture *capture, struct mu_capture_text name);

@@ -14,9 +14,10 @@
 /* Takes a basic name of CSS (red, navy, ...), a few more that plotting libraries share (orange,
  * cyan, ...), `#rgb` or `#rrggbb`; letters of either case. MU_ERR_ARGUMENT names what came and what
  * is allowed. */
-int mu_color_parse(const char *text, size_t length, uint32_t *argb, struct mu_error *err);
+MU_MUST_CHECK int mu_color_parse(const char *text, size_t length, uint32_t *argb,
+                                 struct mu_error *err);
 
 /* 0xRRGGBB is opaque; a number above that is taken as 0xAARRGGBB. */
-int mu_color_from_int(int64_t number, uint32_t *argb, struct mu_error *err);
+MU_MUST_CHECK int mu_color_from_int(int64_t number, uint32_t *argb, struct mu_error *err);
 
 #endif

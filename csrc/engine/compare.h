@@ -51,9 +51,9 @@ void mu_compare_default_tolerance(int dtype_a, int dtype_b, double *atol, double
 
 /* MU_ERR_ARGUMENT when the shapes differ, a tensor is not on the CPU, or a tolerance is negative or
  * not finite; MU_ERR_NO_MEMORY. */
-int mu_compare(const struct mu_tensor *a, const struct mu_tensor *b,
-               const struct mu_compare_options *options, struct mu_diff *diff,
-               struct mu_error *err);
+MU_MUST_CHECK int mu_compare(const struct mu_tensor *a, const struct mu_tensor *b,
+                             const struct mu_compare_options *options, struct mu_diff *diff,
+                             struct mu_error *err);
 
 /* The counts and figures, of a part that covers `elements` pairs of these types: everything but
  * `listed`, which is set to 0. */

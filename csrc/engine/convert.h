@@ -56,18 +56,19 @@ struct mu_converter {
     struct mu_error error; /* the first one; conversion stops */
 };
 
-int mu_converter_init(struct mu_converter *converter, struct mu_trace_job *job,
-                      const struct mu_convert_options *options, struct mu_error *err);
+MU_MUST_CHECK int mu_converter_init(struct mu_converter *converter, struct mu_trace_job *job,
+                                    const struct mu_convert_options *options, struct mu_error *err);
 void mu_converter_reset(struct mu_converter *converter);
 
 /* MU_ERR_FORMAT: this part is no profile CSV; the converter can go on with the next. */
-int mu_converter_part(struct mu_converter *converter, const struct mu_csv_input *input,
-                      struct mu_error *err);
+MU_MUST_CHECK int mu_converter_part(struct mu_converter *converter,
+                                    const struct mu_csv_input *input, struct mu_error *err);
 
 /* Writes what is still open, and hands everything to the job. */
-int mu_converter_finish(struct mu_converter *converter, struct mu_error *err);
+MU_MUST_CHECK int mu_converter_finish(struct mu_converter *converter, struct mu_error *err);
 
 /* The time of the first good row; MU_ERR_FORMAT when there is none. */
-int mu_convert_first_ns(const struct mu_csv_input *input, int64_t *first_ns, struct mu_error *err);
+MU_MUST_CHECK int mu_convert_first_ns(const struct mu_csv_input *input, int64_t *first_ns,
+                                      struct mu_error *err);
 
 #endif

@@ -5,16 +5,14 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "utf8.h"
+
 static const char *const column_names[MU_CSV_COLUMN_COUNT] = {
     [MU_CSV_TIMESTAMP] = "timestamp_unix", [MU_CSV_READABLE_TIME] = "readable_time",
     [MU_CSV_MACHINE_ID] = "machine_id",    [MU_CSV_STEP] = "step",
     [MU_CSV_EVENT_NAME] = "event_name",    [MU_CSV_EVENT_TYPE] = "event_type",
     [MU_CSV_DURATION] = "duration_ms",     [MU_CSV_METADATA] = "metadata",
 };
-
-const char *mu_csv_column_name(enum mu_csv_column column) {
-    return column_names[column];
-}
 
 /* Bytes read, -1 on an error. */
 static ssize_t read_fd(struct mu_csv_reader *reader, size_t room, struct mu_error *err) {
@@ -239,15 +237,6 @@ static void take_usual_row(struct mu_csv_reader *reader, struct mu_csv_row *row,
     }
 }
 
-static uint64_t count_lines(const char *text, const char *end) {
-    uint64_t count = 0;
-    while ((text = memchr(text, '\n', (size_t)(end - text))) != NULL) {
-        count++;
-        text++;
-    }
-    return count;
-}
-
 /* A file system that came back from a crash leaves NUL bytes where a write was lost. */
 static int skip_nul(struct mu_csv_reader *reader, const struct mu_csv_cut *cut) {
     size_t begin = reader->begin;
@@ -287,7 +276,8 @@ enum mu_csv_status mu_csv_reader_next(struct mu_csv_reader *reader, struct mu_cs
     row->skipped_nul = reader->buffer[reader->begin] == 0 && skip_nul(reader, &cut);
     uint64_t more_lines = 0;
     if (cut.line_end_in_quotes) {
-        more_lines = count_lines(reader->buffer + reader->begin, cut.row_end);
+        more_lines = mu_count_lines(reader->buffer + reader->begin,
+                                    (size_t)(cut.row_end - reader->buffer) - reader->begin);
     }
     if (reader->is_usual && cut.count == MU_CSV_COLUMN_COUNT && cut.row_end[-1] != '\r') {
         take_usual_row(reader, row, &cut);

@@ -80,13 +80,11 @@ struct mu_csv_reader {
 };
 
 /* Reads the header. The reader needs mu_csv_reader_reset after a failure, too. */
-int mu_csv_reader_init(struct mu_csv_reader *reader, const struct mu_csv_input *input,
-                       struct mu_error *err);
+MU_MUST_CHECK int mu_csv_reader_init(struct mu_csv_reader *reader, const struct mu_csv_input *input,
+                                     struct mu_error *err);
 void mu_csv_reader_reset(struct mu_csv_reader *reader);
 
 enum mu_csv_status mu_csv_reader_next(struct mu_csv_reader *reader, struct mu_csv_row *row,
                                       struct mu_error *err);
-
-const char *mu_csv_column_name(enum mu_csv_column column);
 
 #endif

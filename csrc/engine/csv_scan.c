@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "cpu.h"
+
 static void add_field(struct mu_csv_cut *cut, const char *end) {
     if (cut->count < MU_CSV_COLUMNS_MAX) {
         cut->end[cut->count++] = end;
@@ -78,7 +80,7 @@ enum mu_csv_scan_result mu_csv_scan_strict(const char *row, const char *limit,
 
 mu_csv_scan mu_csv_scan_best(void) {
 #ifdef __x86_64__
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2")) {
+    if (mu_cpu_has(MU_CPU_AVX2)) {
         return mu_csv_scan_avx2;
     }
 #endif

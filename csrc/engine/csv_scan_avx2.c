@@ -12,14 +12,14 @@ static inline uint64_t equal_mask(__m256i low, __m256i high, char byte) {
 }
 
 /* Bit i of the result is the parity of the bits 0 to i: 1 from an opening quote to the closing. A
- * multiplication without carries by all ones does it; processors with AVX2 have it. */
-__attribute__((target("pclmul"))) static inline uint64_t running_parity(uint64_t bits) {
+ * multiplication without carries by all ones does it. */
+static inline uint64_t running_parity(uint64_t bits) {
     __m128i product = _mm_clmulepi64_si128(_mm_set_epi64x(0, (int64_t)bits), _mm_set1_epi8(-1), 0);
     return (uint64_t)_mm_cvtsi128_si64(product);
 }
 
-__attribute__((target("pclmul"))) enum mu_csv_scan_result
-mu_csv_scan_avx2(const char *row, const char *limit, struct mu_csv_cut *cut) {
+enum mu_csv_scan_result mu_csv_scan_avx2(const char *row, const char *limit,
+                                         struct mu_csv_cut *cut) {
     uint64_t open = 0; /* all ones when the block starts inside quotes */
     uint64_t hidden_line_ends = 0, adjacent = 0, last_was_quote = 0;
     int count = 0;

@@ -14,52 +14,68 @@
 
 #include "cuda_abi.h"
 
+/* The functions, each as X(need, entry, symbol, parameters, empty): drivers since CUDA 11 export
+ * `symbol` with these parameters, and `empty` is what its stub does beside failing. The stub of a
+ * NEEDED one fails with CUDA_ERROR_NOT_INITIALIZED; that of an OPTIONAL one, which a driver may
+ * lack, with CUDA_ERROR_NOT_SUPPORTED. */
+#define MU_CUDA_FUNCTIONS(X)                                                                       \
+    X(NEEDED, ctx_get_current, cuCtxGetCurrent, (CUcontext * context), *context = NULL)            \
+    X(NEEDED, ctx_get_device, cuCtxGetDevice, (CUdevice * device), *device = 0)                    \
+    X(NEEDED, ctx_push, cuCtxPushCurrent_v2, (CUcontext context), )                                \
+    X(NEEDED, ctx_pop, cuCtxPopCurrent_v2, (CUcontext * context), *context = NULL)                 \
+    X(NEEDED, event_create, cuEventCreate, (CUevent * event, unsigned flags), *event = NULL)       \
+    X(NEEDED, event_destroy, cuEventDestroy_v2, (CUevent event), )                                 \
+    X(NEEDED, event_record, cuEventRecord, (CUevent event, CUstream stream), )                     \
+    X(NEEDED, event_query, cuEventQuery, (CUevent event), )                                        \
+    X(NEEDED, event_synchronize, cuEventSynchronize, (CUevent event), )                            \
+    X(NEEDED, event_elapsed_ms, cuEventElapsedTime,                                                \
+      (float *milliseconds, CUevent start, CUevent end), *milliseconds = 0)                        \
+    X(NEEDED, stream_is_capturing, cuStreamIsCapturing,                                            \
+      (CUstream stream, CUstreamCaptureStatus * status), *status = CU_STREAM_CAPTURE_STATUS_NONE)  \
+    X(NEEDED, thread_exchange_capture_mode, cuThreadExchangeStreamCaptureMode,                     \
+      (CUstreamCaptureMode * mode), )                                                              \
+    X(NEEDED, profiler_start, cuProfilerStart, (void), )                                           \
+    X(NEEDED, profiler_stop, cuProfilerStop, (void), )                                             \
+    /* These two are of CUDA 12.0. */                                                              \
+    X(OPTIONAL, ctx_get_id, cuCtxGetId, (CUcontext context, unsigned long long *id), *id = 0)      \
+    X(OPTIONAL, stream_get_id, cuStreamGetId, (CUstream stream, unsigned long long *id), *id = 0)  \
+    X(OPTIONAL, get_error_name, cuGetErrorName, (CUresult error, const char **name), *name = NULL) \
+    /* What kernels need. */                                                                       \
+    X(OPTIONAL, device_get, cuDeviceGet, (CUdevice * device, int ordinal), *device = 0)            \
+    X(OPTIONAL, device_get_attribute, cuDeviceGetAttribute,                                        \
+      (int *value, CUdevice_attribute attribute, CUdevice device), *value = 0)                     \
+    X(OPTIONAL, primary_ctx_retain, cuDevicePrimaryCtxRetain,                                      \
+      (CUcontext * context, CUdevice device), *context = NULL)                                     \
+    X(OPTIONAL, primary_ctx_release, cuDevicePrimaryCtxRelease_v2, (CUdevice device), )            \
+    X(OPTIONAL, ctx_synchronize, cuCtxSynchronize, (void), )                                       \
+    X(OPTIONAL, module_load_data, cuModuleLoadData, (CUmodule * module, const void *image),        \
+      *module = NULL)                                                                              \
+    X(OPTIONAL, module_get_function, cuModuleGetFunction,                                          \
+      (CUfunction * function, CUmodule module, const char *name), *function = NULL)                \
+    X(OPTIONAL, launch_kernel, cuLaunchKernel,                                                     \
+      (CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,   \
+       unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream stream,                 \
+       void **arguments, void **extra), )                                                          \
+    /* The memory pools are of CUDA 11.2. */                                                       \
+    X(OPTIONAL, mem_pool_create, cuMemPoolCreate,                                                  \
+      (CUmemoryPool * pool, const CUmemPoolProps *properties), *pool = NULL)                       \
+    X(OPTIONAL, mem_pool_set_attribute, cuMemPoolSetAttribute,                                     \
+      (CUmemoryPool pool, CUmemPool_attribute attribute, void *value), )                           \
+    X(OPTIONAL, mem_alloc_from_pool, cuMemAllocFromPoolAsync,                                      \
+      (CUdeviceptr * memory, size_t bytes, CUmemoryPool pool, CUstream stream), *memory = 0)       \
+    X(OPTIONAL, mem_free_async, cuMemFreeAsync, (CUdeviceptr memory, CUstream stream), )           \
+    X(OPTIONAL, memset_words_async, cuMemsetD32Async,                                              \
+      (CUdeviceptr memory, unsigned value, size_t words, CUstream stream), )                       \
+    X(OPTIONAL, copy_to_host_async, cuMemcpyDtoHAsync_v2,                                          \
+      (void *host, CUdeviceptr memory, size_t bytes, CUstream stream), )                           \
+    X(OPTIONAL, stream_synchronize, cuStreamSynchronize, (CUstream stream), )
+
+#define MU_CUDA_ENTRY(need, entry, symbol, parameters, empty) CUresult(*entry) parameters;
+
 struct mu_cuda_driver {
     bool available;
     char reason[160]; /* why not; empty when available */
-
-    CUresult (*ctx_get_current)(CUcontext *context);
-    CUresult (*ctx_get_device)(CUdevice *device);
-    CUresult (*ctx_push)(CUcontext context);
-    CUresult (*ctx_pop)(CUcontext *context);
-    CUresult (*event_create)(CUevent *event, unsigned int flags);
-    CUresult (*event_destroy)(CUevent event);
-    CUresult (*event_record)(CUevent event, CUstream stream);
-    CUresult (*event_query)(CUevent event);
-    CUresult (*event_synchronize)(CUevent event);
-    CUresult (*event_elapsed_ms)(float *milliseconds, CUevent start, CUevent end);
-    CUresult (*stream_is_capturing)(CUstream stream, CUstreamCaptureStatus *status);
-    CUresult (*thread_exchange_capture_mode)(CUstreamCaptureMode *mode);
-    CUresult (*profiler_start)(void);
-    CUresult (*profiler_stop)(void);
-
-    /* Newer ones: stubs that fail with CUDA_ERROR_NOT_SUPPORTED where the driver lacks them. */
-    CUresult (*ctx_get_id)(CUcontext context, unsigned long long *id);  /* CUDA 12.0 */
-    CUresult (*stream_get_id)(CUstream stream, unsigned long long *id); /* CUDA 12.0 */
-    CUresult (*get_error_name)(CUresult error, const char **name);
-
-    /* What kernels need; stubs likewise. The memory pools are of CUDA 11.2. */
-    CUresult (*device_get)(CUdevice *device, int ordinal);
-    CUresult (*device_get_attribute)(int *value, CUdevice_attribute attribute, CUdevice device);
-    CUresult (*primary_ctx_retain)(CUcontext *context, CUdevice device);
-    CUresult (*primary_ctx_release)(CUdevice device); /* CUDA 11.0 */
-    CUresult (*ctx_synchronize)(void);
-    CUresult (*module_load_data)(CUmodule *module, const void *image);
-    CUresult (*module_get_function)(CUfunction *function, CUmodule module, const char *name);
-    CUresult (*launch_kernel)(CUfunction function, unsigned int grid_x, unsigned int grid_y,
-                              unsigned int grid_z, unsigned int block_x, unsigned int block_y,
-                              unsigned int block_z, unsigned int shared_bytes, CUstream stream,
-                              void **arguments, void **extra);
-    CUresult (*mem_pool_create)(CUmemoryPool *pool, const CUmemPoolProps *properties);
-    CUresult (*mem_pool_set_attribute)(CUmemoryPool pool, CUmemPool_attribute attribute,
-                                       void *value);
-    CUresult (*mem_alloc_from_pool)(CUdeviceptr *memory, size_t bytes, CUmemoryPool pool,
-                                    CUstream stream);
-    CUresult (*mem_free_async)(CUdeviceptr memory, CUstream stream);
-    CUresult (*memset_words_async)(CUdeviceptr memory, unsigned int value, size_t words,
-                                   CUstream stream);
-    CUresult (*copy_to_host_async)(void *host, CUdeviceptr memory, size_t bytes, CUstream stream);
-    CUresult (*stream_synchronize)(CUstream stream);
+    MU_CUDA_FUNCTIONS(MU_CUDA_ENTRY)
 };
 
 /* Finds the address of a function of the driver, or NULL: dlsym, or what a test puts there. */

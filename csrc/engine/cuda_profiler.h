@@ -18,7 +18,7 @@ enum { MU_CUDA_NO_DEVICE = -1 };
  * `wait`: for all work of the context first, so that what is captured ends and begins there.
  * `*reached` is false, and the result MU_OK, without a driver or a context: nothing was done.
  * MU_ERR_STATE names the call of the driver that failed. */
-int mu_cuda_profiler(const struct mu_cuda_driver *driver, bool start, bool wait, int ordinal,
-                     bool *reached, struct mu_error *err);
+MU_MUST_CHECK int mu_cuda_profiler(const struct mu_cuda_driver *driver, bool start, bool wait,
+                                   int ordinal, bool *reached, struct mu_error *err);
 
 #endif

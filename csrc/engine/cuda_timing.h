@@ -68,8 +68,9 @@ struct mu_cuda_stats {
     const char *first_call; /* static text: which function failed first; NULL: none */
 };
 
-int mu_cuda_pool_create(struct mu_cuda_pool **out, const struct mu_cuda_pool_options *options,
-                        struct mu_error *err);
+MU_MUST_CHECK int mu_cuda_pool_create(struct mu_cuda_pool **out,
+                                      const struct mu_cuda_pool_options *options,
+                                      struct mu_error *err);
 
 /* Destroys the events of contexts that still live. No span may be begun or ended any more. */
 void mu_cuda_pool_free(struct mu_cuda_pool *pool);

@@ -1,5 +1,6 @@
 #include "decode.h"
 
+#include "cpu.h"
 #include "decode_loops.h"
 
 bool mu_decode_fits_float(int dtype) {
@@ -15,17 +16,10 @@ void mu_decode_floats_portable(int part, const uint8_t *bytes, size_t numbers, f
     floats_of_numbers(part, bytes, numbers, out);
 }
 
-#ifdef __x86_64__
-/* Every processor with AVX2 and FMA has F16C. */
-static bool has_avx2(void) {
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-}
-#endif
-
 void mu_decode_doubles(int dtype, const uint8_t *bytes, size_t elements, double *out) {
     const struct mu_dtype_info *info = mu_dtype_info(dtype);
 #ifdef __x86_64__
-    if (has_avx2()) {
+    if (mu_cpu_has(MU_CPU_AVX2)) {
         mu_decode_doubles_avx2(info->part, bytes, elements * info->parts, out);
         return;
     }
@@ -36,7 +30,7 @@ void mu_decode_doubles(int dtype, const uint8_t *bytes, size_t elements, double 
 void mu_decode_floats(int dtype, const uint8_t *bytes, size_t elements, float *out) {
     const struct mu_dtype_info *info = mu_dtype_info(dtype);
 #ifdef __x86_64__
-    if (has_avx2()) {
+    if (mu_cpu_has(MU_CPU_AVX2)) {
         mu_decode_floats_avx2(info->part, bytes, elements * info->parts, out);
         return;
     }

@@ -7,6 +7,7 @@
 
 #include "event.h"
 #include "state.h"
+#include "utf8.h"
 
 /* Slots of a thread buffer that one write takes at most; bounds the memory of a drain. */
 enum { SLOTS_A_ROUND = 2048 };
@@ -158,11 +159,7 @@ static void free_slots(struct mu_recorder *recorder, uint32_t index) {
 }
 
 static size_t count_rows(const struct mu_csv_writer *writer) {
-    size_t rows = 0;
-    for (size_t i = 0; i < writer->length; i++) {
-        rows += writer->buffer[i] == '\n';
-    }
-    return rows;
+    return mu_count_lines(writer->buffer, writer->length);
 }
 
 void mu_drain_flush_lock_held(struct mu_recorder *recorder) {

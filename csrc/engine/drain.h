@@ -25,7 +25,7 @@ struct mu_drain {
     uint32_t named_threads[MU_CHUNKS_MAX]; /* thread name (string) that the CSV has, by chunk */
 };
 
-int mu_drain_create(struct mu_drain **out, struct mu_error *err);
+MU_MUST_CHECK int mu_drain_create(struct mu_drain **out, struct mu_error *err);
 void mu_drain_free(struct mu_drain *drain);
 
 /* Drains all that was recorded before the call. A failed write loses its rows; they are counted

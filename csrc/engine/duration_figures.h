@@ -16,7 +16,7 @@ struct mu_duration_figures {
 };
 
 /* All zero where there is no duration. */
-int mu_duration_figures(const struct mu_samples *samples, struct mu_duration_figures *out,
-                        struct mu_error *err);
+MU_MUST_CHECK int mu_duration_figures(const struct mu_samples *samples,
+                                      struct mu_duration_figures *out, struct mu_error *err);
 
 #endif

@@ -7,6 +7,9 @@
 #ifndef MU_ERROR_H
 #define MU_ERROR_H
 
+/* Before a function whose result is such a code: a caller that does not look at it is warned. */
+#define MU_MUST_CHECK __attribute__((warn_unused_result))
+
 enum mu_code {
     MU_OK = 0,
     MU_ERR_ARGUMENT, /* the caller passed something that is not allowed */
@@ -34,6 +37,11 @@ int mu_error_set(struct mu_error *err, int code, const char *format, ...)
 /* As above for a failed system call: takes errno at once and names the action and its object.
  * `object` may be NULL. Returns MU_ERR_IO, or MU_ERR_NO_MEMORY for ENOMEM. */
 int mu_error_sys(struct mu_error *err, const char *action, const char *object);
+
+/* Takes a code that needs no look here: it cannot be an error, or is kept to be seen later. */
+static inline void mu_error_kept(int code) {
+    (void)code;
+}
 
 /* Inline, so that whoever follows a caller sees that it never returns MU_OK. */
 static inline int mu_error_no_memory(struct mu_error *err, const char *what) {

@@ -1,6 +1,7 @@
 #include "event_sort.h"
 
 #include "digits.h"
+#include "utf8.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -37,15 +38,6 @@ static int compare(const void *left, const void *right) {
     return a->text < b->text ? -1 : a->text > b->text;
 }
 
-static size_t count_lines(const char *text, size_t length) {
-    size_t count = 1;
-    for (const char *at = text; (at = memchr(at, '\n', length - (size_t)(at - text))) != NULL;
-         at++) {
-        count++;
-    }
-    return count;
-}
-
 static size_t split(const char *text, size_t length, struct item *items) {
     size_t count = 0;
     for (const char *end = text + length; text < end; count++) {
@@ -64,7 +56,7 @@ int mu_event_sort(const char *events, size_t length, struct mu_sink *out, struct
     if (length == 0) {
         return MU_OK;
     }
-    struct item *items = malloc(count_lines(events, length) * sizeof(*items));
+    struct item *items = malloc((mu_count_lines(events, length) + 1) * sizeof(*items));
     if (items == NULL) {
         return mu_error_no_memory(err, "sorting events");
     }

@@ -8,7 +8,7 @@
 #include "state.h"
 
 /* Gives a recorder all that a fresh process needs, in memory: locks, journal, names, output. */
-int mu_recorder_begin(struct mu_recorder *recorder, struct mu_error *err);
+MU_MUST_CHECK int mu_recorder_begin(struct mu_recorder *recorder, struct mu_error *err);
 
 /* Must be called before anything else is done with a recorder that may have come through a fork.
  * Cheap when it has not. Returns true when this process is a child that starts afresh. */

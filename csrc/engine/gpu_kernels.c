@@ -65,40 +65,9 @@ int mu_gpu_configure(const char *nvrtc_path, const char *cache_folder, struct mu
     return code;
 }
 
-/* The GPUs of the process, or MU_ERR_NO_MEMORY. */
-static int find(struct mu_gpu **gpu, struct mu_error *err) {
-    *gpu = mu_gpu_get();
-    return *gpu == NULL ? mu_error_no_memory(err, "the table of GPUs") : MU_OK;
-}
-
-int mu_gpu_hash_enqueue(const struct mu_tensor *tensor, void *stream, uint64_t *device_out,
-                        struct mu_error *err) {
-    struct mu_gpu *gpu;
-    int code = find(&gpu, err);
-    return code != MU_OK ? code : mu_gpu_hash_on(gpu, tensor, stream, device_out, err);
-}
-
-int mu_gpu_nan_inf_enqueue(const struct mu_tensor *tensor, void *stream, int64_t *device_out,
-                           struct mu_error *err) {
-    struct mu_gpu *gpu;
-    int code = find(&gpu, err);
-    return code != MU_OK ? code : mu_gpu_nan_inf_on(gpu, tensor, stream, device_out, err);
-}
-
-int mu_gpu_stats_enqueue(const struct mu_tensor *tensor, void *stream, double *device_out,
-                         struct mu_error *err) {
-    struct mu_gpu *gpu;
-    struct mu_gpu_stats_out out = {.words = device_out};
-    int code = find(&gpu, err);
-    return code != MU_OK ? code : mu_gpu_stats_on(gpu, tensor, stream, &out, err);
-}
-
-int mu_gpu_compare_enqueue(const struct mu_tensor *a, const struct mu_tensor *b,
-                           const struct mu_compare_tolerance *tolerance, int64_t list_max,
-                           void *stream, struct mu_gpu_diff *device_out, struct mu_error *err) {
-    struct mu_gpu *gpu;
-    int code = find(&gpu, err);
-    return code != MU_OK
-               ? code
-               : mu_gpu_compare_on(gpu, a, b, tolerance, list_max, stream, device_out, err);
+int mu_gpu_enqueue(enum mu_gpu_operation operation, const struct mu_tensor *tensor, void *stream,
+                   void *device_out, struct mu_error *err) {
+    struct mu_gpu *gpu = mu_gpu_get();
+    return gpu == NULL ? mu_error_no_memory(err, "the table of GPUs")
+                       : mu_gpu_enqueue_on(gpu, operation, tensor, stream, device_out, err);
 }

@@ -33,23 +33,20 @@ enum {
     MU_GPU_STATS_WORDS = 16,  /* double: the fields of struct mu_stats up to first_inf, and 0 */
 };
 
-/* `device_out`: MU_GPU_HASH_WORDS numbers in memory of the tensor's device, aligned to 8 bytes, as
- * all others. */
-int mu_gpu_hash_enqueue(const struct mu_tensor *tensor, void *stream, uint64_t *device_out,
-                        struct mu_error *err);
+/* What can be found of one tensor. */
+enum mu_gpu_operation {
+    MU_GPU_OP_HASH,       /* MU_GPU_HASH_WORDS numbers */
+    MU_GPU_OP_NAN_INF,    /* MU_GPU_NAN_INF_WORDS numbers */
+    MU_GPU_OP_STATS,      /* MU_GPU_STATS_WORDS numbers */
+    MU_GPU_OP_STATS_PART, /* struct mu_stats_part, which mu_stats_finish takes */
+};
 
-/* `device_out`: MU_GPU_NAN_INF_WORDS numbers. */
-int mu_gpu_nan_inf_enqueue(const struct mu_tensor *tensor, void *stream, int64_t *device_out,
-                           struct mu_error *err);
+/* Bytes of a result. */
+size_t mu_gpu_result_bytes(enum mu_gpu_operation operation);
 
-/* `device_out`: MU_GPU_STATS_WORDS numbers. */
-int mu_gpu_stats_enqueue(const struct mu_tensor *tensor, void *stream, double *device_out,
-                         struct mu_error *err);
-
-/* Both tensors are of one shape and on one device. `device_out`: mu_gpu_diff_bytes(list_max). */
-int mu_gpu_compare_enqueue(const struct mu_tensor *a, const struct mu_tensor *b,
-                           const struct mu_compare_tolerance *tolerance, int64_t list_max,
-                           void *stream, struct mu_gpu_diff *device_out, struct mu_error *err);
+/* `device_out`: room for a result in memory of the tensor's device, aligned to 8 bytes. */
+MU_MUST_CHECK int mu_gpu_enqueue(enum mu_gpu_operation operation, const struct mu_tensor *tensor,
+                                 void *stream, void *device_out, struct mu_error *err);
 
 /* Of a struct mu_gpu_diff with a list of `list_max`. */
 size_t mu_gpu_diff_bytes(int64_t list_max);
@@ -59,6 +56,7 @@ struct mu_gpu *mu_gpu_get(void);
 
 /* Where NVRTC and the cache on disk are; NULL leaves either as it is. MU_ERR_STATE once a kernel
  * was asked for. */
-int mu_gpu_configure(const char *nvrtc_path, const char *cache_folder, struct mu_error *err);
+MU_MUST_CHECK int mu_gpu_configure(const char *nvrtc_path, const char *cache_folder,
+                                   struct mu_error *err);
 
 #endif

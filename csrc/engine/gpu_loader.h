@@ -48,7 +48,8 @@ struct mu_gpu_options {
 
 struct mu_gpu; /* all of it, for one process */
 
-int mu_gpu_open(struct mu_gpu **gpu, const struct mu_gpu_options *options, struct mu_error *err);
+MU_MUST_CHECK int mu_gpu_open(struct mu_gpu **gpu, const struct mu_gpu_options *options,
+                              struct mu_error *err);
 
 /* Frees the memory on the host; what the driver holds goes with its context. */
 void mu_gpu_close(struct mu_gpu *gpu);
@@ -67,8 +68,9 @@ void mu_gpu_state_of(struct mu_gpu *gpu, struct mu_gpu_state *state);
 const char *mu_gpu_source_name(int source);
 
 /* Compiles a program by NVRTC for an architecture, past all caches. */
-int mu_gpu_compile(struct mu_gpu *gpu, const struct mu_gpu_program *program, int arch,
-                   enum mu_nvrtc_form form, struct mu_nvrtc_image *image, struct mu_error *err);
+MU_MUST_CHECK int mu_gpu_compile(struct mu_gpu *gpu, const struct mu_gpu_program *program, int arch,
+                                 enum mu_nvrtc_form form, struct mu_nvrtc_image *image,
+                                 struct mu_error *err);
 
 /* One device that kernels run on. */
 struct mu_gpu_device {
@@ -81,13 +83,14 @@ struct mu_gpu_device {
 
 /* The device of that number, its primary context retained for good. MU_ERR_STATE in a forked child,
  * or where the driver fails. */
-int mu_gpu_device_of(struct mu_gpu *gpu, int index, const struct mu_gpu_device **device,
-                     struct mu_error *err);
+MU_MUST_CHECK int mu_gpu_device_of(struct mu_gpu *gpu, int index,
+                                   const struct mu_gpu_device **device, struct mu_error *err);
 
 /* The kernels of a program on a device, in the order of mu_gpu_kernel_names. The device's context
  * is current. */
-int mu_gpu_functions_of(struct mu_gpu *gpu, int index, const struct mu_gpu_program *program,
-                        const CUfunction **functions, struct mu_error *err);
+MU_MUST_CHECK int mu_gpu_functions_of(struct mu_gpu *gpu, int index,
+                                      const struct mu_gpu_program *program,
+                                      const CUfunction **functions, struct mu_error *err);
 
 /* MU_GPU_KERNELS_MAX names at most; NULL ends them. */
 const char *const *mu_gpu_kernel_names(enum mu_gpu_source source);
@@ -96,6 +99,7 @@ const char *const *mu_gpu_kernel_names(enum mu_gpu_source source);
 const struct mu_cuda_driver *mu_gpu_driver_of(const struct mu_gpu *gpu);
 
 /* "cuLaunchKernel failed with CUDA_ERROR_... (700)": MU_ERR_STATE. */
-int mu_gpu_fail(const struct mu_gpu *gpu, const char *call, CUresult result, struct mu_error *err);
+MU_MUST_CHECK int mu_gpu_fail(const struct mu_gpu *gpu, const char *call, CUresult result,
+                              struct mu_error *err);
 
 #endif

@@ -128,53 +128,35 @@ static uint64_t grid(const struct call *call, uint64_t wanted) {
 
 enum { HASH_DENSE, HASH_STRIDED, HASH_FINISH };
 
-int mu_gpu_hash_on(struct mu_gpu *gpu, const struct mu_tensor *tensor, void *stream,
-                   uint64_t *device_out, struct mu_error *err) {
-    struct mu_gpu_program program = {.source = MU_GPU_HASH, .a = -1, .b = -1};
-    struct mu_gpu_layout layout;
-    struct call call;
-    int code = begin_call(&call, gpu, tensor, &program, stream, err);
-    if (code != MU_OK) {
-        return code;
-    }
-    mu_gpu_layout_of(tensor, &layout);
+static void hash(struct call *call, const struct mu_tensor *tensor, struct mu_gpu_layout *layout,
+                 void *device_out) {
     uint64_t bytes = (uint64_t)mu_tensor_bytes(tensor);
     uint64_t blocks_of_hash = ceil_div(bytes, MU_HASH_BLOCK_BYTES);
-    uint64_t blocks = grid(&call, ceil_div(blocks_of_hash, WARPS));
-    void *arguments[] = {&layout, &device_out};
+    uint64_t blocks = grid(call, ceil_div(blocks_of_hash, WARPS));
+    void *arguments[] = {layout, &device_out};
     void *last[] = {&device_out, &bytes};
-    zero_words(&call, device_out, MU_GPU_HASH_WORDS * 2);
+    zero_words(call, device_out, MU_GPU_HASH_WORDS * 2);
     if (blocks > 0) {
-        launch(&call, layout.dense ? HASH_DENSE : HASH_STRIDED, blocks, MU_GPU_THREADS, arguments);
+        launch(call, layout->dense ? HASH_DENSE : HASH_STRIDED, blocks, MU_GPU_THREADS, arguments);
     }
-    launch(&call, HASH_FINISH, 1, 1, last);
-    return end_call(&call, err);
+    launch(call, HASH_FINISH, 1, 1, last);
 }
 
 /* --- NaN and Inf -------------------------------------------------------------------------- */
 
 enum { COUNT_DENSE, COUNT_STRIDED };
 
-int mu_gpu_nan_inf_on(struct mu_gpu *gpu, const struct mu_tensor *tensor, void *stream,
-                      int64_t *device_out, struct mu_error *err) {
-    struct mu_gpu_program program = {.source = MU_GPU_NAN_INF, .a = -1, .b = -1};
+static void count_nan_inf(struct call *call, const struct mu_tensor *tensor,
+                          struct mu_gpu_layout *layout, void *device_out) {
     struct mu_special_rule rule = mu_special_rule_of(tensor->dtype);
-    struct mu_gpu_layout layout;
-    struct call call;
-    int code = begin_call(&call, gpu, tensor, &program, stream, err);
-    if (code != MU_OK) {
-        return code;
-    }
-    mu_gpu_layout_of(tensor, &layout);
     uint64_t quads = ceil_div((uint64_t)mu_tensor_bytes(tensor), QUAD_BYTES);
-    uint64_t blocks = grid(&call, ceil_div(quads, MU_GPU_THREADS));
-    void *arguments[] = {&layout, &rule, &device_out};
-    zero_words(&call, device_out, MU_GPU_NAN_INF_WORDS * 2);
+    uint64_t blocks = grid(call, ceil_div(quads, MU_GPU_THREADS));
+    void *arguments[] = {layout, &rule, &device_out};
+    zero_words(call, device_out, MU_GPU_NAN_INF_WORDS * 2);
     if (blocks > 0 && rule.bits > 0) {
-        launch(&call, layout.dense ? COUNT_DENSE : COUNT_STRIDED, blocks, MU_GPU_THREADS,
+        launch(call, layout->dense ? COUNT_DENSE : COUNT_STRIDED, blocks, MU_GPU_THREADS,
                arguments);
     }
-    return end_call(&call, err);
 }
 
 /* --- scratch memory ----------------------------------------------------------------------- */
@@ -209,9 +191,63 @@ enum { STATS_DENSE, STATS_STRIDED, STATS_END };
 /* The result depends on how a tensor is cut, so that is by its size alone. */
 enum { STATS_BLOCKS_MAX = 2048, STATS_BLOCK_QUADS = MU_GPU_THREADS * 4 };
 
-int mu_gpu_stats_on(struct mu_gpu *gpu, const struct mu_tensor *tensor, void *stream,
-                    const struct mu_gpu_stats_out *device_out, struct mu_error *err) {
-    struct mu_gpu_program program = {.source = MU_GPU_STATS, .a = tensor->dtype, .b = -1};
+/* Either of `words` and `part` may be NULL. */
+static void find_stats(struct call *call, const struct mu_tensor *tensor,
+                       struct mu_gpu_layout *layout, double *words, struct mu_stats_part *part) {
+    uint64_t quads = ceil_div((uint64_t)mu_tensor_bytes(tensor), QUAD_BYTES);
+    uint64_t wanted = ceil_div(quads, STATS_BLOCK_QUADS);
+    int blocks = wanted == 0 ? 1 : wanted < STATS_BLOCKS_MAX ? (int)wanted : STATS_BLOCKS_MAX;
+    struct mu_stats_part *parts = NULL;
+    if (blocks > 1) {
+        parts = take_memory(call, sizeof(*parts) * (size_t)blocks);
+    }
+    void *arguments[] = {layout, &parts, &words, &part};
+    void *last[] = {&parts, &blocks, &words, &part};
+    launch(call, layout->dense ? STATS_DENSE : STATS_STRIDED, (uint64_t)blocks, MU_GPU_THREADS,
+           arguments);
+    if (blocks > 1) {
+        launch(call, STATS_END, 1, MU_GPU_THREADS, last);
+    }
+    give_memory(call, parts);
+}
+
+static void stats(struct call *call, const struct mu_tensor *tensor, struct mu_gpu_layout *layout,
+                  void *device_out) {
+    find_stats(call, tensor, layout, device_out, NULL);
+}
+
+static void stats_part(struct call *call, const struct mu_tensor *tensor,
+                       struct mu_gpu_layout *layout, void *device_out) {
+    find_stats(call, tensor, layout, NULL, device_out);
+}
+
+/* --- the operations on one tensor --------------------------------------------------------- */
+
+/* `of_dtype`: whether the program is compiled for the type of the tensor. */
+static const struct operation {
+    size_t bytes; /* of the result, a multiple of 8 */
+    enum mu_gpu_source source;
+    bool of_dtype;
+    void (*enqueue)(struct call *call, const struct mu_tensor *tensor, struct mu_gpu_layout *layout,
+                    void *device_out);
+} operations[] = {
+    [MU_GPU_OP_HASH] = {sizeof(uint64_t) * MU_GPU_HASH_WORDS, MU_GPU_HASH, false, hash},
+    [MU_GPU_OP_NAN_INF] = {sizeof(int64_t) * MU_GPU_NAN_INF_WORDS, MU_GPU_NAN_INF, false,
+                           count_nan_inf},
+    [MU_GPU_OP_STATS] = {sizeof(double) * MU_GPU_STATS_WORDS, MU_GPU_STATS, true, stats},
+    [MU_GPU_OP_STATS_PART] = {sizeof(struct mu_stats_part), MU_GPU_STATS, true, stats_part},
+};
+
+size_t mu_gpu_result_bytes(enum mu_gpu_operation operation) {
+    return operations[operation].bytes;
+}
+
+int mu_gpu_enqueue_on(struct mu_gpu *gpu, enum mu_gpu_operation operation,
+                      const struct mu_tensor *tensor, void *stream, void *device_out,
+                      struct mu_error *err) {
+    const struct operation *wanted = &operations[operation];
+    struct mu_gpu_program program = {
+        .source = wanted->source, .a = wanted->of_dtype ? tensor->dtype : -1, .b = -1};
     struct mu_gpu_layout layout;
     struct call call;
     int code = begin_call(&call, gpu, tensor, &program, stream, err);
@@ -219,23 +255,7 @@ int mu_gpu_stats_on(struct mu_gpu *gpu, const struct mu_tensor *tensor, void *st
         return code;
     }
     mu_gpu_layout_of(tensor, &layout);
-    uint64_t quads = ceil_div((uint64_t)mu_tensor_bytes(tensor), QUAD_BYTES);
-    uint64_t wanted = ceil_div(quads, STATS_BLOCK_QUADS);
-    int blocks = wanted == 0 ? 1 : wanted < STATS_BLOCKS_MAX ? (int)wanted : STATS_BLOCKS_MAX;
-    struct mu_stats_part *parts = NULL;
-    double *words = device_out->words;
-    struct mu_stats_part *part = device_out->part;
-    if (blocks > 1) {
-        parts = take_memory(&call, sizeof(*parts) * (size_t)blocks);
-    }
-    void *arguments[] = {&layout, &parts, &words, &part};
-    void *last[] = {&parts, &blocks, &words, &part};
-    launch(&call, layout.dense ? STATS_DENSE : STATS_STRIDED, (uint64_t)blocks, MU_GPU_THREADS,
-           arguments);
-    if (blocks > 1) {
-        launch(&call, STATS_END, 1, MU_GPU_THREADS, last);
-    }
-    give_memory(&call, parts);
+    wanted->enqueue(&call, tensor, &layout, device_out);
     return end_call(&call, err);
 }
 

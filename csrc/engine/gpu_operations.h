@@ -1,4 +1,5 @@
-/* The operations of gpu_kernels.h on a given table of GPUs, and memory for what they find.
+/* The operations of gpu_kernels.h on a given table of GPUs, the comparison of two tensors, and
+ * memory for what they find.
  *
  * What holds there holds here.
  */
@@ -14,23 +15,17 @@
 /* Dimensions are merged where one continues the other. */
 void mu_gpu_layout_of(const struct mu_tensor *tensor, struct mu_gpu_layout *layout);
 
-int mu_gpu_hash_on(struct mu_gpu *gpu, const struct mu_tensor *tensor, void *stream,
-                   uint64_t *device_out, struct mu_error *err);
-int mu_gpu_nan_inf_on(struct mu_gpu *gpu, const struct mu_tensor *tensor, void *stream,
-                      int64_t *device_out, struct mu_error *err);
+/* mu_gpu_enqueue on these GPUs. */
+MU_MUST_CHECK int mu_gpu_enqueue_on(struct mu_gpu *gpu, enum mu_gpu_operation operation,
+                                    const struct mu_tensor *tensor, void *stream, void *device_out,
+                                    struct mu_error *err);
 
-/* Where the statistics go, on the device; either may be NULL. */
-struct mu_gpu_stats_out {
-    double *words;              /* MU_GPU_STATS_WORDS */
-    struct mu_stats_part *part; /* what mu_stats_finish takes */
-};
-
-int mu_gpu_stats_on(struct mu_gpu *gpu, const struct mu_tensor *tensor, void *stream,
-                    const struct mu_gpu_stats_out *device_out, struct mu_error *err);
-
-int mu_gpu_compare_on(struct mu_gpu *gpu, const struct mu_tensor *a, const struct mu_tensor *b,
-                      const struct mu_compare_tolerance *tolerance, int64_t list_max, void *stream,
-                      struct mu_gpu_diff *device_out, struct mu_error *err);
+/* Both tensors are of one shape and on one device. `device_out`: mu_gpu_diff_bytes(list_max). */
+MU_MUST_CHECK int mu_gpu_compare_on(struct mu_gpu *gpu, const struct mu_tensor *a,
+                                    const struct mu_tensor *b,
+                                    const struct mu_compare_tolerance *tolerance, int64_t list_max,
+                                    void *stream, struct mu_gpu_diff *device_out,
+                                    struct mu_error *err);
 
 /* Memory for results, in the order of one stream of one device. */
 struct mu_gpu_results {
@@ -43,11 +38,13 @@ struct mu_gpu_results {
 };
 
 /* MU_ERR_STATE while the stream is under capture. */
-int mu_gpu_results_open(struct mu_gpu_results *results, struct mu_gpu *gpu, int device_index,
-                        void *stream, size_t bytes, struct mu_error *err);
+MU_MUST_CHECK int mu_gpu_results_open(struct mu_gpu_results *results, struct mu_gpu *gpu,
+                                      int device_index, void *stream, size_t bytes,
+                                      struct mu_error *err);
 
 /* Copies all of it to `host` and waits until the stream is through. */
-int mu_gpu_results_fetch(const struct mu_gpu_results *results, void *host, struct mu_error *err);
+MU_MUST_CHECK int mu_gpu_results_fetch(const struct mu_gpu_results *results, void *host,
+                                       struct mu_error *err);
 
 /* The memory goes when the stream is through. */
 void mu_gpu_results_close(struct mu_gpu_results *results);

@@ -1,5 +1,6 @@
 #include "id_map.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 enum { SLOTS_AT_START = 64 };
@@ -53,6 +54,12 @@ int mu_id_map_put(struct mu_id_map *map, uint64_t key, void *value, struct mu_er
     slot->key = key;
     slot->value = value;
     return MU_OK;
+}
+
+void mu_id_map_replace(struct mu_id_map *map, uint64_t key, void *value) {
+    struct mu_id_slot *slot = slot_of(map, key);
+    assert(slot->key == key);
+    slot->value = value;
 }
 
 /* Moves later entries of the same run back over the hole, so that probing never meets a gap. */

@@ -22,11 +22,15 @@ struct mu_id_map {
     size_t mask, count;
 };
 
-int mu_id_map_init(struct mu_id_map *map, struct mu_error *err);
+MU_MUST_CHECK int mu_id_map_init(struct mu_id_map *map, struct mu_error *err);
 void mu_id_map_reset(struct mu_id_map *map);
 
 /* Replaces the value when the key is there. */
-int mu_id_map_put(struct mu_id_map *map, uint64_t key, void *value, struct mu_error *err);
+MU_MUST_CHECK int mu_id_map_put(struct mu_id_map *map, uint64_t key, void *value,
+                                struct mu_error *err);
+
+/* Puts another value to a key that is there; needs no memory. */
+void mu_id_map_replace(struct mu_id_map *map, uint64_t key, void *value);
 
 /* The value that was there, or NULL. */
 void *mu_id_map_remove(struct mu_id_map *map, uint64_t key);

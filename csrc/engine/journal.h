@@ -37,7 +37,8 @@ static inline struct mu_record *mu_chunk_ring(struct mu_chunk_header *chunk) {
     return (struct mu_record *)(void *)((uint8_t *)chunk + MU_CHUNK_HEADER_BYTES);
 }
 
-int mu_journal_init_memory(struct mu_journal *journal, bool counter_clock, struct mu_error *err);
+MU_MUST_CHECK int mu_journal_init_memory(struct mu_journal *journal, bool counter_clock,
+                                         struct mu_error *err);
 
 /* Unmaps and closes; the file, if any, stays. */
 void mu_journal_release(struct mu_journal *journal);
@@ -45,18 +46,20 @@ void mu_journal_release(struct mu_journal *journal);
 /* Moves everything into a new file at `path`, which must not exist, and locks it. Room on the disk
  * is reserved for all that is mapped in, so that a full disk is an error here and no SIGBUS later.
  * On failure the journal stays as it was and no file is left. */
-int mu_journal_attach(struct mu_journal *journal, const char *path, struct mu_error *err);
+MU_MUST_CHECK int mu_journal_attach(struct mu_journal *journal, const char *path,
+                                    struct mu_error *err);
 
 /* Moves everything back into memory and removes the file. */
-int mu_journal_detach(struct mu_journal *journal, struct mu_error *err);
+MU_MUST_CHECK int mu_journal_detach(struct mu_journal *journal, struct mu_error *err);
 
 /* Takes a free chunk and makes it OWNED. MU_ERR_LIMIT when all are taken. */
-int mu_journal_claim_chunk(struct mu_journal *journal, uint32_t *index, struct mu_error *err);
+MU_MUST_CHECK int mu_journal_claim_chunk(struct mu_journal *journal, uint32_t *index,
+                                         struct mu_error *err);
 
 /* Adds a string of at most MU_STRING_BYTES_MAX bytes; its number is above 0. MU_ERR_LIMIT when
  * the table is full. The bytes never move. */
-int mu_journal_add_string(struct mu_journal *journal, const char *bytes, size_t length,
-                          uint32_t *index, struct mu_error *err);
+MU_MUST_CHECK int mu_journal_add_string(struct mu_journal *journal, const char *bytes,
+                                        size_t length, uint32_t *index, struct mu_error *err);
 
 static inline const char *mu_journal_string(const struct mu_journal *journal, uint32_t index,
                                             size_t *length) {

@@ -7,7 +7,8 @@
 #include "journal_reader.h"
 
 /* Whether the bytes begin as a journal does that this program can read. */
-int mu_journal_check_header(const struct mu_journal_header *header, struct mu_error *err);
+MU_MUST_CHECK int mu_journal_check_header(const struct mu_journal_header *header,
+                                          struct mu_error *err);
 
 /* `index` is below the image's chunk_count. */
 static inline const struct mu_chunk_header *

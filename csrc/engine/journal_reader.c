@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "journal_image.h"
+#include "utf8.h"
 
 enum { LAST_SEARCH_SLOTS = 512 };
 
@@ -183,11 +184,7 @@ uint64_t mu_journal_image_dropped(const struct mu_journal_image *image) {
 }
 
 static uint64_t count_rows(const struct mu_csv_writer *writer) {
-    uint64_t rows = 0;
-    for (size_t i = 0; i < writer->length; i++) {
-        rows += writer->buffer[i] == '\n';
-    }
-    return rows;
+    return mu_count_lines(writer->buffer, writer->length);
 }
 
 /* Of views that were written: those that ended are not among the open ones any more. */

@@ -39,12 +39,13 @@ struct mu_journal_image {
 
 /* Looks at bytes in memory, which stay the caller's. MU_ERR_FORMAT for what is no journal,
  * MU_ERR_VERSION for a newer one. */
-int mu_journal_image_open(struct mu_journal_image *image, const uint8_t *bytes, size_t size,
-                          struct mu_error *err);
+MU_MUST_CHECK int mu_journal_image_open(struct mu_journal_image *image, const uint8_t *bytes,
+                                        size_t size, struct mu_error *err);
 
 /* Reads the used parts of a file, which its process may change meanwhile: the commit, the records
  * and the open stages of the image fit together. */
-int mu_journal_image_read(struct mu_journal_image *image, const char *path, struct mu_error *err);
+MU_MUST_CHECK int mu_journal_image_read(struct mu_journal_image *image, const char *path,
+                                        struct mu_error *err);
 
 void mu_journal_image_close(struct mu_journal_image *image);
 
@@ -59,8 +60,9 @@ struct mu_recovered {
 
 /* Writes the rows that are not in the CSV yet: records after the last commit, and the STARTs of
  * stages that were open. MU_ERR_STATE when the process overran the image. */
-int mu_journal_image_rows(struct mu_journal_image *image, struct mu_csv_writer *writer,
-                          struct mu_recovered *recovered, struct mu_error *err);
+MU_MUST_CHECK int mu_journal_image_rows(struct mu_journal_image *image,
+                                        struct mu_csv_writer *writer,
+                                        struct mu_recovered *recovered, struct mu_error *err);
 
 /* The CSV file that the image's commit speaks of: beside the journal when it is there, otherwise
  * in the directory that the journal names. */
@@ -70,8 +72,8 @@ void mu_journal_image_csv_path(const struct mu_journal_image *image, const char 
 /* How many bytes of that CSV stand when the rows of the image follow: what the commit counts, since
  * the journal has the rest. All of them when the commit does not fit the file, or when another
  * process has written there since. */
-int mu_journal_image_csv_prefix(const struct mu_journal_image *image, int csv_fd, uint64_t *bytes,
-                                struct mu_error *err);
+MU_MUST_CHECK int mu_journal_image_csv_prefix(const struct mu_journal_image *image, int csv_fd,
+                                              uint64_t *bytes, struct mu_error *err);
 
 /* Records that were lost because a ring was full. */
 uint64_t mu_journal_image_dropped(const struct mu_journal_image *image);

@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "cpu.h"
 #include "md5_lanes.h"
 #include "parallel.h"
 
@@ -29,11 +30,10 @@ struct batch {
 
 struct mu_md5_kernel mu_md5_best(void) {
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
+    if (mu_cpu_has(MU_CPU_AVX512)) {
         return (struct mu_md5_kernel){mu_md5_run32_avx512, 32, mu_md5_run16_avx512};
     }
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2")) {
+    if (mu_cpu_has(MU_CPU_AVX2)) {
         return (struct mu_md5_kernel){mu_md5_run16_avx2, 16, mu_md5_run8_avx2};
     }
 #endif

@@ -24,6 +24,6 @@ struct mu_md5_job {
  * there are 16 KiB a lane. Thread-safe, as long as nobody writes to the tensors. MU_ERR_NO_MEMORY,
  * never for a single tensor. The caller must not hold the GIL when there is work for several
  * threads. */
-int mu_md5_batch(struct mu_md5_job *jobs, size_t count, struct mu_error *err);
+MU_MUST_CHECK int mu_md5_batch(struct mu_md5_job *jobs, size_t count, struct mu_error *err);
 
 #endif

@@ -33,8 +33,8 @@ extern const uint32_t mu_md5_addends[64];
 struct mu_md5_kernel mu_md5_best(void);
 
 /* As mu_md5_batch, with the kernel given. */
-int mu_md5_batch_with(struct mu_md5_kernel kernel, struct mu_md5_job *jobs, size_t count,
-                      struct mu_error *err);
+MU_MUST_CHECK int mu_md5_batch_with(struct mu_md5_kernel kernel, struct mu_md5_job *jobs,
+                                    size_t count, struct mu_error *err);
 
 /* A list of messages, the longest first. */
 struct mu_md5_item {

@@ -268,11 +268,6 @@ void mu_module_collect(struct mu_module_times *times) {
     times->collect_at = kept + COLLECT_EVERY < SPANS ? kept + COLLECT_EVERY : SPANS;
 }
 
-void mu_module_wait(struct mu_module_times *times) {
-    mu_cuda_wait(times->pool);
-    mu_module_collect(times);
-}
-
 struct mu_module_figures mu_module_figures_of(const struct mu_module_times *times, uint32_t slot) {
     return times->figures[slot];
 }

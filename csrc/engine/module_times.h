@@ -5,9 +5,8 @@
  * slot too, is also counted as `inner` time of the other, so that `total - inner` never has a
  * nanosecond twice. A call whose end never comes is dropped when one around it ends.
  *
- * GPU times come from a pool of CUDA events and are added when they are ready; nothing waits but
- * mu_module_wait. A call for which there is no span, as while its stream is captured, has its time
- * on the CPU only.
+ * GPU times come from a pool of CUDA events and are added when they are ready; nothing waits. A
+ * call for which there is no span, as while its stream is captured, has its time on the CPU only.
  *
  * Times are nanoseconds. Calls may come from many threads, but one at a time: the caller holds a
  * lock around every function here (Python's GIL).
@@ -50,9 +49,9 @@ struct mu_module_counts {
 struct mu_module_times;
 
 /* `gpu`: how to make the pool; NULL for no GPU times. `now_ns`: NULL for CLOCK_MONOTONIC. */
-int mu_module_times_create(struct mu_module_times **out, uint32_t slots,
-                           const struct mu_cuda_pool_options *gpu, int64_t (*now_ns)(void),
-                           struct mu_error *err);
+MU_MUST_CHECK int mu_module_times_create(struct mu_module_times **out, uint32_t slots,
+                                         const struct mu_cuda_pool_options *gpu,
+                                         int64_t (*now_ns)(void), struct mu_error *err);
 void mu_module_times_free(struct mu_module_times *times);
 
 /* Begins a call of `slot`, whose time will be added to `account`, the same slot or one that stands
@@ -67,9 +66,6 @@ bool mu_module_exit(struct mu_module_times *times, uint64_t thread, uint32_t slo
 
 /* Adds the GPU times that are ready. */
 void mu_module_collect(struct mu_module_times *times);
-
-/* The same, after it has waited for the GPU to be through with the span that ended last. */
-void mu_module_wait(struct mu_module_times *times);
 
 struct mu_module_figures mu_module_figures_of(const struct mu_module_times *times, uint32_t slot);
 uint32_t mu_module_slots(const struct mu_module_times *times);

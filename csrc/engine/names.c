@@ -15,14 +15,6 @@ uint64_t mu_name_hash(const char *bytes, size_t length) {
     return hash == 0 ? 1 : hash;
 }
 
-size_t mu_name_cut_long(const char *bytes) {
-    size_t cut = MU_STRING_BYTES_MAX;
-    while (cut > 0 && ((uint8_t)bytes[cut] & 0xC0) == 0x80) {
-        cut--;
-    }
-    return cut;
-}
-
 static bool same_name(const struct mu_names *names, uint16_t id, const char *bytes, size_t length) {
     size_t known;
     const char *text = mu_journal_string(names->journal, id, &known);

@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "journal.h"
+#include "utf8.h"
 
 enum {
     MU_NAME_NONE = 0,
@@ -41,11 +42,9 @@ void mu_names_init(struct mu_names *names, struct mu_journal *journal);
 /* For callers that have no hash of their own. Never 0. */
 uint64_t mu_name_hash(const char *bytes, size_t length);
 
-size_t mu_name_cut_long(const char *bytes);
-
 /* `length` cut to what a name may have, at the start of a UTF-8 character. */
 static inline size_t mu_name_cut(const char *bytes, size_t length) {
-    return length <= MU_STRING_BYTES_MAX ? length : mu_name_cut_long(bytes);
+    return mu_utf8_cut(bytes, length, MU_STRING_BYTES_MAX);
 }
 
 /* The number of the name, MU_NAME_NONE when there is no room for a new one. The same bytes must

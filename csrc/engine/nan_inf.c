@@ -3,6 +3,7 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "cpu.h"
 #include "nan_inf_kernels.h"
 #include "parallel.h"
 
@@ -80,10 +81,11 @@ void mu_nan_inf_count_with(mu_nan_inf_block block, const struct mu_tensor *tenso
 
 mu_nan_inf_block mu_nan_inf_block_best(void) {
 #ifdef __x86_64__
-    if (__builtin_cpu_supports("avx2")) {
-        bool wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                    __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-        return wide ? mu_nan_inf_block_avx512 : mu_nan_inf_block_avx2;
+    if (mu_cpu_has(MU_CPU_AVX512)) {
+        return mu_nan_inf_block_avx512;
+    }
+    if (mu_cpu_has(MU_CPU_AVX2)) {
+        return mu_nan_inf_block_avx2;
     }
 #endif
     return mu_nan_inf_block_portable;

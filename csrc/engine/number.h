@@ -44,14 +44,6 @@ MU_SHARED float mu_float_of_bits(uint32_t bits) {
     return pun.value;
 }
 
-MU_SHARED uint32_t mu_bits_of_float(float value) {
-    union {
-        float value;
-        uint32_t bits;
-    } pun = {value};
-    return pun.bits;
-}
-
 /* 2 to the power of `exponent`, from -126 to 127. */
 MU_SHARED float mu_power_of_two(int exponent) {
     return mu_float_of_bits((uint32_t)(exponent + 127) << 23);

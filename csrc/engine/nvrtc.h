@@ -51,8 +51,8 @@ struct mu_nvrtc_image {
 
 /* MU_ERR_STATE without a library, MU_ERR_ARGUMENT with the beginning of the log when it does not
  * compile. */
-int mu_nvrtc_compile(const struct mu_nvrtc *nvrtc, const struct mu_nvrtc_job *job,
-                     struct mu_nvrtc_image *image, struct mu_error *err);
+MU_MUST_CHECK int mu_nvrtc_compile(const struct mu_nvrtc *nvrtc, const struct mu_nvrtc_job *job,
+                                   struct mu_nvrtc_image *image, struct mu_error *err);
 
 void mu_nvrtc_image_release(struct mu_nvrtc_image *image);
 

@@ -7,8 +7,8 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
-#include <unistd.h>
+
+#include "utf8.h"
 
 /* Twice the number of ranges, so that a probe ends soon; a power of two. */
 enum { SLOT_COUNT = 2 * MU_NVTX_RANGES_MAX };
@@ -82,15 +82,7 @@ static size_t usable_length(const char *text, size_t length) {
     if (text == NULL) {
         return 0;
     }
-    length = strnlen(text, length);
-    if (length <= MU_NVTX_NAME_MAX) {
-        return length;
-    }
-    length = MU_NVTX_NAME_MAX;
-    while (length > 0 && ((unsigned char)text[length] & 0xc0) == 0x80) {
-        length--;
-    }
-    return length;
+    return mu_utf8_cut(text, strnlen(text, length), MU_NVTX_NAME_MAX);
 }
 
 static struct mu_nvtx_key usable_key(const struct mu_nvtx_key *key) {
@@ -303,12 +295,6 @@ void mu_nvtx_pop(const struct mu_nvtx_range *range) {
     }
 }
 
-void mu_nvtx_mark(const struct mu_nvtx_range *range) {
-    if (range != NULL) {
-        nvtxDomainMarkEx(range->domain, &range->attributes);
-    }
-}
-
 uint64_t mu_nvtx_start(const struct mu_nvtx *nvtx, const char *name, uint32_t argb) {
     const nvtxEventAttributes_t attributes = {
         .version = NVTX_VERSION,
@@ -324,12 +310,6 @@ uint64_t mu_nvtx_start(const struct mu_nvtx *nvtx, const char *name, uint32_t ar
 void mu_nvtx_end(const struct mu_nvtx *nvtx, uint64_t range) {
     if (nvtx != NULL) {
         nvtxDomainRangeEnd(NULL, range);
-    }
-}
-
-void mu_nvtx_name_thread(const struct mu_nvtx *nvtx, const char *name) {
-    if (nvtx != NULL) {
-        nvtxNameOsThreadA((uint32_t)syscall(SYS_gettid), name);
     }
 }
 
@@ -368,10 +348,6 @@ void mu_nvtx_pop(const struct mu_nvtx_range *range) {
     (void)range;
 }
 
-void mu_nvtx_mark(const struct mu_nvtx_range *range) {
-    (void)range;
-}
-
 uint64_t mu_nvtx_start(const struct mu_nvtx *nvtx, const char *name, uint32_t argb) {
     (void)nvtx;
     (void)name;
@@ -382,11 +358,6 @@ uint64_t mu_nvtx_start(const struct mu_nvtx *nvtx, const char *name, uint32_t ar
 void mu_nvtx_end(const struct mu_nvtx *nvtx, uint64_t range) {
     (void)nvtx;
     (void)range;
-}
-
-void mu_nvtx_name_thread(const struct mu_nvtx *nvtx, const char *name) {
-    (void)nvtx;
-    (void)name;
 }
 
 uint64_t mu_nvtx_overflowed(const struct mu_nvtx *nvtx) {

@@ -44,7 +44,7 @@ struct mu_nvtx_key {
 };
 
 /* `*out` is NULL, and the result MU_OK, when no tool listens. */
-int mu_nvtx_create(struct mu_nvtx **out, struct mu_error *err);
+MU_MUST_CHECK int mu_nvtx_create(struct mu_nvtx **out, struct mu_error *err);
 
 /* Frees what the tables hold. The tool keeps its domains: other code may use the same names. */
 void mu_nvtx_free(struct mu_nvtx *nvtx);
@@ -62,15 +62,11 @@ const struct mu_nvtx_range *mu_nvtx_range_get(struct mu_nvtx *nvtx,
 
 void mu_nvtx_push(const struct mu_nvtx_range *range);
 void mu_nvtx_pop(const struct mu_nvtx_range *range);
-void mu_nvtx_mark(const struct mu_nvtx_range *range);
 
 /* A range of the default domain that another thread may end; 0 when no tool listens. `name` ends in
  * NUL and is borrowed for the call. Nothing is looked up or kept. */
 uint64_t mu_nvtx_start(const struct mu_nvtx *nvtx, const char *name, uint32_t argb);
 void mu_nvtx_end(const struct mu_nvtx *nvtx, uint64_t range);
-
-/* Names the calling thread in the tool. `name` ends in NUL. */
-void mu_nvtx_name_thread(const struct mu_nvtx *nvtx, const char *name);
 
 /* How many lookups met a full table. */
 uint64_t mu_nvtx_overflowed(const struct mu_nvtx *nvtx);

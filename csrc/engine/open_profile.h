@@ -16,11 +16,12 @@
 
 /* Where rows go from now on; see output.h. What is recorded and not yet written moves along.
  * Nobody may record meanwhile. On failure the recorder goes on as before. */
-int mu_recorder_open(struct mu_recorder *recorder, const struct mu_output_config *config,
-                     struct mu_open_report *report, struct mu_error *err);
+MU_MUST_CHECK int mu_recorder_open(struct mu_recorder *recorder,
+                                   const struct mu_output_config *config,
+                                   struct mu_open_report *report, struct mu_error *err);
 
 /* Writes everything out and goes back to memory. Nobody may record meanwhile. */
-int mu_recorder_close(struct mu_recorder *recorder, struct mu_error *err);
+MU_MUST_CHECK int mu_recorder_close(struct mu_recorder *recorder, struct mu_error *err);
 
 /* After mu_timer_new_thread_buffer returned NULL: when that was for want of room in the journal's
  * file system, moves the journal to memory, and true says that another attempt is worth while.
@@ -33,8 +34,8 @@ void mu_recorder_drain(struct mu_recorder *recorder, int64_t wait_ns);
 
 /* The rows that wait in memory, as text that the caller frees; nothing while there are files.
  * MU_ERR_STATE when the output in use does not answer within `wait_ns`. */
-int mu_recorder_copy_memory(struct mu_recorder *recorder, int64_t wait_ns, char **text,
-                            size_t *length, struct mu_error *err);
+MU_MUST_CHECK int mu_recorder_copy_memory(struct mu_recorder *recorder, int64_t wait_ns,
+                                          char **text, size_t *length, struct mu_error *err);
 
 /* Drains, then shifts all later timestamps. */
 void mu_recorder_set_time_offset(struct mu_recorder *recorder, int64_t offset_ns);

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "csv_writer.h"
+#include "utf8.h"
 
 enum { WORKERS_MAX = 4096, TAIL_BYTES = 64 * 1024 };
 
@@ -241,22 +242,14 @@ int mu_output_take_csv(struct mu_output *output, const char *directory, int rank
                         WORKERS_MAX, rank, directory);
 }
 
-static size_t count_lines(const char *text, size_t bytes) {
-    size_t lines = 0;
-    for (const char *at = text, *end = text + bytes; at < end; lines++) {
-        const char *newline = memchr(at, '\n', (size_t)(end - at));
-        at = newline == NULL ? end : newline + 1;
-    }
-    return lines;
-}
-
 /* Drops the older half, at a row's end. */
 static void forget_oldest(struct mu_output *output) {
     char *half = output->memory + output->memory_bytes / 2;
     char *end = output->memory + output->memory_bytes;
     char *newline = memchr(half, '\n', (size_t)(end - half));
     char *keep = newline == NULL ? end : newline + 1;
-    output->memory_dropped_rows += count_lines(output->memory, (size_t)(keep - output->memory));
+    output->memory_dropped_rows +=
+        mu_count_lines(output->memory, (size_t)(keep - output->memory)) + (newline == NULL);
     output->memory_bytes = (size_t)(end - keep);
     memmove(output->memory, keep, output->memory_bytes);
 }

@@ -17,7 +17,6 @@ enum {
     MU_PATH_BYTES = 1280,
     MU_LABEL_BYTES = 64,
     MU_MEMORY_OUTPUT_BYTES = 8 * 1024 * 1024,
-    MU_MEMORY_OUTPUT_STEPS = 1024,
 };
 
 enum mu_output_kind {
@@ -53,19 +52,20 @@ void mu_output_free(struct mu_output *output);
  * process holds, creates the directory and the file where missing, and cuts a torn last row.
  * `worker` numbers from 1 the name that was taken, 0 is the plain one. A file that is no profile
  * CSV is an error. */
-int mu_output_take_csv(struct mu_output *output, const char *directory, int rank, int *worker,
-                       struct mu_error *err);
+MU_MUST_CHECK int mu_output_take_csv(struct mu_output *output, const char *directory, int rank,
+                                     int *worker, struct mu_error *err);
 
 /* Writes whole rows at the committed end and moves that. On failure nothing is moved, and what was
  * written of them is cut off again. */
-int mu_output_write(struct mu_output *output, const char *rows, size_t bytes, struct mu_error *err);
+MU_MUST_CHECK int mu_output_write(struct mu_output *output, const char *rows, size_t bytes,
+                                  struct mu_error *err);
 
 /* Whether the current part has grown beyond max_csv_bytes. */
 bool mu_output_is_full(const struct mu_output *output);
 
 /* Renames the current part to `<stem>.part<NNNN>.csv`, begins a new one with the header, and
  * removes the oldest parts above keep_csv_bytes. */
-int mu_output_rotate(struct mu_output *output, struct mu_error *err);
+MU_MUST_CHECK int mu_output_rotate(struct mu_output *output, struct mu_error *err);
 
 /* The numbered part's path. */
 void mu_output_part_path(const struct mu_output *output, uint64_t part, char path[MU_PATH_BYTES]);

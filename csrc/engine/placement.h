@@ -14,7 +14,7 @@ bool mu_placement_is_local(const char *directory);
 
 /* A directory on this machine for journals that may not lie in their log directory:
  * /dev/shm/my_utils-<uid>, or below $TMPDIR or /tmp. It is made when missing. */
-int mu_placement_local_directory(char *path, size_t size, struct mu_error *err);
+MU_MUST_CHECK int mu_placement_local_directory(char *path, size_t size, struct mu_error *err);
 
 /* When the process began, in clock ticks after boot; 0 when /proc does not say. */
 uint64_t mu_placement_process_start(void);

@@ -19,7 +19,7 @@
 #include "error.h"
 #include "state.h"
 
-int mu_recorder_create(struct mu_recorder **out, struct mu_error *err);
+MU_MUST_CHECK int mu_recorder_create(struct mu_recorder **out, struct mu_error *err);
 
 /* Stops the drain thread and frees everything; nothing is freed when that thread hangs in a write.
  * Nobody may record meanwhile or later. */
@@ -27,8 +27,9 @@ void mu_recorder_destroy(struct mu_recorder *recorder);
 
 /* From now on stages may have GPU times. Once for a recorder; later calls change nothing. Nobody
  * may record meanwhile. */
-int mu_recorder_use_gpu(struct mu_recorder *recorder, const struct mu_cuda_pool_options *options,
-                        struct mu_error *err);
+MU_MUST_CHECK int mu_recorder_use_gpu(struct mu_recorder *recorder,
+                                      const struct mu_cuda_pool_options *options,
+                                      struct mu_error *err);
 
 /* The path's name and its parent's number; false for a number that is not in use, and for the
  * root. The name is NULL for MU_PATH_OTHER; its bytes never move. */

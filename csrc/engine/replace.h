@@ -48,13 +48,13 @@ struct mu_replaced {
 
 struct mu_replacer;
 
-int mu_replacer_new(const struct mu_replace_tier *tiers, size_t count,
-                    struct mu_replacer **replacer, struct mu_error *err);
+MU_MUST_CHECK int mu_replacer_new(const struct mu_replace_tier *tiers, size_t count,
+                                  struct mu_replacer **replacer, struct mu_error *err);
 void mu_replacer_free(struct mu_replacer *replacer);
 
 /* Fills `out`, which mu_replaced_reset frees, also after an error. */
-int mu_replacer_run(const struct mu_replacer *replacer, const char *text, size_t length,
-                    struct mu_replaced *out, struct mu_error *err);
+MU_MUST_CHECK int mu_replacer_run(const struct mu_replacer *replacer, const char *text,
+                                  size_t length, struct mu_replaced *out, struct mu_error *err);
 void mu_replaced_reset(struct mu_replaced *out);
 
 #endif

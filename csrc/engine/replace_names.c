@@ -1,5 +1,6 @@
 #include "replace_names.h"
 #include "id_map.h"
+#include "utf8.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
@@ -42,9 +43,9 @@ static void number_lines(const struct tally *tally) {
     uint64_t line = 1;
     size_t at = 0;
     for (size_t i = 0; i < tally->count; i++) {
-        for (; at < tally->names[i].span.start; at++) {
-            line += tally->text[at] == '\n';
-        }
+        size_t start = tally->names[i].span.start;
+        line += mu_count_lines(tally->text + at, start - at);
+        at = start;
         tally->names[i].line = line;
     }
 }

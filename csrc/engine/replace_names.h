@@ -16,7 +16,8 @@ struct mu_replace_name {
 
 /* Gives the `*count` names that were watched in `text`, in order of their first places. They are
  * the caller's, free(); NULL for none, and after an error. */
-int mu_replace_names(const struct mu_replaced *replaced, const char *text,
-                     struct mu_replace_name **names, size_t *count, struct mu_error *err);
+MU_MUST_CHECK int mu_replace_names(const struct mu_replaced *replaced, const char *text,
+                                   struct mu_replace_name **names, size_t *count,
+                                   struct mu_error *err);
 
 #endif

@@ -95,9 +95,9 @@ struct mu_row_context {
 };
 
 /* Writes the rows of all views, merged by time. MU_ERR_NO_MEMORY leaves out the rest. */
-int mu_rows_write(struct mu_rows *rows, const struct mu_row_context *context,
-                  struct mu_buffer_view *views, size_t view_count, struct mu_csv_writer *writer,
-                  struct mu_error *err);
+MU_MUST_CHECK int mu_rows_write(struct mu_rows *rows, const struct mu_row_context *context,
+                                struct mu_buffer_view *views, size_t view_count,
+                                struct mu_csv_writer *writer, struct mu_error *err);
 
 /* Fits the open stages of a view to records in [view->to, end) that the view leaves for later:
  * rows of one thread buffer must not overtake each other. */

@@ -45,7 +45,8 @@ uint64_t mu_samples_sum(const struct mu_samples *samples);
 
 /* Adds the durations of `from`: one by one where it has them so, which may be `into` itself. What
  * finds no memory is counted as lost; a failure leaves `into` as it was. */
-int mu_samples_merge(struct mu_samples *into, const struct mu_samples *from, struct mu_error *err);
+MU_MUST_CHECK int mu_samples_merge(struct mu_samples *into, const struct mu_samples *from,
+                                   struct mu_error *err);
 
 /* Adds all of them to `into`, which the caller initialised. */
 void mu_samples_summarise(const struct mu_samples *samples, struct mu_aggregate *into);

@@ -38,23 +38,24 @@ struct mu_shared_output {
     int any_written;
 };
 
-int mu_sink_init_null(struct mu_sink *sink, size_t capacity, struct mu_error *err);
-int mu_sink_init_fd(struct mu_sink *sink, int fd, size_t capacity, struct mu_error *err);
+MU_MUST_CHECK int mu_sink_init_null(struct mu_sink *sink, size_t capacity, struct mu_error *err);
+MU_MUST_CHECK int mu_sink_init_fd(struct mu_sink *sink, int fd, size_t capacity,
+                                  struct mu_error *err);
 /* The buffer grows and is never handed on: `data` and `length` are the content. */
-int mu_sink_init_memory(struct mu_sink *sink, struct mu_error *err);
-int mu_sink_init_shared(struct mu_sink *sink, struct mu_shared_output *shared, size_t capacity,
-                        struct mu_error *err);
+MU_MUST_CHECK int mu_sink_init_memory(struct mu_sink *sink, struct mu_error *err);
+MU_MUST_CHECK int mu_sink_init_shared(struct mu_sink *sink, struct mu_shared_output *shared,
+                                      size_t capacity, struct mu_error *err);
 void mu_sink_reset(struct mu_sink *sink); /* frees the buffer; does not flush */
 
-int mu_shared_output_init(struct mu_shared_output *shared, struct mu_sink *target,
-                          size_t skip_first, struct mu_error *err);
+MU_MUST_CHECK int mu_shared_output_init(struct mu_shared_output *shared, struct mu_sink *target,
+                                        size_t skip_first, struct mu_error *err);
 void mu_shared_output_reset(struct mu_shared_output *shared);
 
 /* Bytes taken so far, buffered ones included. */
 uint64_t mu_sink_total(const struct mu_sink *sink);
 
 int mu_sink_write(struct mu_sink *sink, const void *data, size_t length);
-int mu_sink_flush(struct mu_sink *sink, struct mu_error *err);
+MU_MUST_CHECK int mu_sink_flush(struct mu_sink *sink, struct mu_error *err);
 
 char *mu_sink_make_room(struct mu_sink *sink, size_t size);
 

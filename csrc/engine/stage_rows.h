@@ -57,8 +57,8 @@ struct mu_stage_rows {
 
 /* MU_ERR_FORMAT: the part has no header of a profile CSV. Needs mu_stage_rows_reset after a
  * failure, too. */
-int mu_stage_rows_init(struct mu_stage_rows *rows, const struct mu_csv_input *input,
-                       struct mu_error *err);
+MU_MUST_CHECK int mu_stage_rows_init(struct mu_stage_rows *rows, const struct mu_csv_input *input,
+                                     struct mu_error *err);
 void mu_stage_rows_reset(struct mu_stage_rows *rows);
 
 /* Rows of other kinds are passed over. */

@@ -90,7 +90,7 @@ static void leave_map(struct mu_converter *converter, struct mu_open *open) {
     if (previous != NULL) {
         previous->next_same_key = next;
     } else if (next != NULL) {
-        mu_id_map_put(&converter->open_by_key, open->key, next, &converter->error);
+        mu_id_map_replace(&converter->open_by_key, open->key, next);
     } else {
         mu_id_map_remove(&converter->open_by_key, open->key);
     }
@@ -374,7 +374,9 @@ static void keep_pending(struct mu_converter *converter, struct mu_track *track,
     copy_span(text, &pending->row.metadata_text);
     parse_again(&pending->row);
     pending->next_same_key = mu_id_map_find(&converter->pending_by_key, key);
-    mu_id_map_put(&converter->pending_by_key, key, pending, &converter->error);
+    if (mu_id_map_put(&converter->pending_by_key, key, pending, &converter->error) != MU_OK) {
+        free_pending(pending);
+    }
 }
 
 static struct mu_pending *take_pending(struct mu_converter *converter, uint64_t key,
@@ -393,7 +395,7 @@ static struct mu_pending *take_pending(struct mu_converter *converter, uint64_t 
         return pending;
     }
     if (latest != NULL && latest->next_same_key != NULL) {
-        mu_id_map_put(&converter->pending_by_key, key, latest->next_same_key, &converter->error);
+        mu_id_map_replace(&converter->pending_by_key, key, latest->next_same_key);
     } else if (latest != NULL) {
         mu_id_map_remove(&converter->pending_by_key, key);
     }

@@ -3,6 +3,7 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "cpu.h"
 #include "decode.h"
 #include "float_mode.h"
 #include "nan_inf_kernels.h"
@@ -268,10 +269,11 @@ void mu_stats_part_with(const struct mu_stats_kernels *kernels, const struct mu_
 
 const struct mu_stats_kernels *mu_stats_kernels_best(void) {
 #ifdef __x86_64__
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
-        bool wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                    __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-        return wide ? &mu_stats_kernels_avx512 : &mu_stats_kernels_avx2;
+    if (mu_cpu_has(MU_CPU_AVX512)) {
+        return &mu_stats_kernels_avx512;
+    }
+    if (mu_cpu_has(MU_CPU_AVX2)) {
+        return &mu_stats_kernels_avx2;
     }
 #endif
     return &mu_stats_kernels_portable;

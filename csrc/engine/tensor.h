@@ -51,7 +51,7 @@ struct mu_tensor {
 /* Checks what came from outside and counts the elements, where the other fields are set already.
  * MU_ERR_ARGUMENT for too many dimensions, a negative size, a size in bytes beyond 2^63 - 1, or
  * elements without memory. */
-int mu_tensor_check(struct mu_tensor *tensor, struct mu_error *err);
+MU_MUST_CHECK int mu_tensor_check(struct mu_tensor *tensor, struct mu_error *err);
 
 static inline int64_t mu_tensor_bytes(const struct mu_tensor *tensor) {
     return tensor->elements * mu_dtype_info(tensor->dtype)->size;

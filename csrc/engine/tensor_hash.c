@@ -46,7 +46,7 @@ void mu_tensor_hash(const struct mu_tensor *tensor, struct mu_digest *content) {
     }
     struct mu_hash_part part;
     mu_hash_part_of(tensor, 0, &part);
-    mu_hash_merge(&part, 1, (uint64_t)bytes, content, NULL); /* there is no gap to complain of */
+    mu_error_kept(mu_hash_merge(&part, 1, (uint64_t)bytes, content, NULL)); /* without a gap */
 }
 
 /* --- dtype and shape ---------------------------------------------------------------------- */

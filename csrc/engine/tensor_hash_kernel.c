@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "cpu.h"
+
 /* --- any processor ------------------------------------------------------------------------ */
 
 static void add_quads(struct mu_hash_sums *sums, const uint8_t *bytes, size_t quads,
@@ -40,11 +42,10 @@ const struct mu_hash_kernel *mu_hash_kernel_by_name(const char *name) {
         return &mu_hash_kernel_scalar;
     }
 #if defined(__x86_64__)
-    __builtin_cpu_init();
-    if (strcmp(name, "avx2") == 0 && __builtin_cpu_supports("avx2")) {
+    if (strcmp(name, "avx2") == 0 && mu_cpu_has(MU_CPU_AVX2)) {
         return &mu_hash_kernel_avx2;
     }
-    if (strcmp(name, "avx512") == 0 && __builtin_cpu_supports("avx512dq")) {
+    if (strcmp(name, "avx512") == 0 && mu_cpu_has(MU_CPU_AVX512)) {
         return &mu_hash_kernel_avx512;
     }
 #endif

@@ -40,8 +40,8 @@ void mu_hash_part_of(const struct mu_tensor *tensor, uint64_t begin, struct mu_h
 
 /* The content digest of `bytes` bytes from all parts of them, in any order; empty ones may be among
  * them. Sorts the array. MU_ERR_ARGUMENT when bytes are missing or there twice. */
-int mu_hash_merge(struct mu_hash_part *parts, size_t count, uint64_t bytes,
-                  struct mu_digest *content, struct mu_error *err);
+MU_MUST_CHECK int mu_hash_merge(struct mu_hash_part *parts, size_t count, uint64_t bytes,
+                                struct mu_digest *content, struct mu_error *err);
 
 /* --- boxes -------------------------------------------------------------------------------- */
 
@@ -53,8 +53,9 @@ uint64_t mu_hash_blocks_of(uint64_t bytes);
  * dimensions. The accumulators of all boxes of the whole, added up, are the whole's.
  * MU_ERR_ARGUMENT when the box does not lie within the whole, or one of its rows begins or ends
  * within a quad. The GIL as for mu_hash_part_of. */
-int mu_hash_box_sums(const struct mu_tensor *box, const int64_t *shape, const int64_t *offset,
-                     struct mu_hash_sums *sums, struct mu_error *err);
+MU_MUST_CHECK int mu_hash_box_sums(const struct mu_tensor *box, const int64_t *shape,
+                                   const int64_t *offset, struct mu_hash_sums *sums,
+                                   struct mu_error *err);
 
 /* The content digest of `bytes` bytes from the accumulators of all blocks. */
 void mu_hash_close_sums(const struct mu_hash_sums *sums, uint64_t bytes, struct mu_digest *content);

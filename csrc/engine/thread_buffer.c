@@ -7,6 +7,7 @@
 #include "cuda_timing.h"
 #include "nvtx.h"
 #include "state.h"
+#include "utf8.h"
 
 enum { FRAMES_AT_FIRST = MU_OPEN_MAX, NODES_PER_BLOCK = 4096 };
 
@@ -391,13 +392,10 @@ uint32_t mu_thread_buffer_set_step(struct mu_thread_buffer *buffer) {
 
 bool mu_thread_buffer_event(struct mu_thread_buffer *buffer, const struct mu_event *event) {
     size_t name_length = mu_name_cut(event->name, event->name_length);
-    size_t metadata_length = event->metadata_length;
-    bool whole = metadata_length <= MU_METADATA_BYTES_MAX;
+    size_t metadata_length =
+        mu_utf8_cut(event->metadata, event->metadata_length, MU_METADATA_BYTES_MAX);
+    bool whole = event->metadata_length <= MU_METADATA_BYTES_MAX;
     if (!whole) {
-        metadata_length = MU_METADATA_BYTES_MAX;
-        while (metadata_length > 0 && ((uint8_t)event->metadata[metadata_length] & 0xC0) == 0x80) {
-            metadata_length--;
-        }
         atomic_fetch_add_explicit(&buffer->recorder->troubles.cut_metadata, 1,
                                   memory_order_relaxed);
     }

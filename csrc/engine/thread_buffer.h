@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include "aggregate.h"
+#include "error.h"
 #include "journal_format.h"
 
 struct mu_nvtx_range;
@@ -117,7 +118,7 @@ struct mu_event {
 /* Records one event. Metadata above MU_METADATA_BYTES_MAX is cut; returns false then. */
 bool mu_thread_buffer_event(struct mu_thread_buffer *buffer, const struct mu_event *event);
 
-int mu_thread_buffer_init(struct mu_thread_buffer *buffer);
+MU_MUST_CHECK int mu_thread_buffer_init(struct mu_thread_buffer *buffer);
 
 /* Frees what the thread buffer owns, not the thread buffer. */
 void mu_thread_buffer_free(struct mu_thread_buffer *buffer);

@@ -9,8 +9,8 @@
 #include "state.h"
 
 /* Registers the timer; MU_ERR_LIMIT when MU_TIMERS_MAX live at once. */
-int mu_timer_init(struct mu_timer *timer, struct mu_recorder *recorder, const char *tag,
-                  struct mu_error *err);
+MU_MUST_CHECK int mu_timer_init(struct mu_timer *timer, struct mu_recorder *recorder,
+                                const char *tag, struct mu_error *err);
 
 /* Lets go of the timer's thread buffers. Nobody may record on the timer meanwhile. */
 void mu_timer_release(struct mu_timer *timer);

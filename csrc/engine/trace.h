@@ -138,8 +138,9 @@ struct mu_trace_writer {
 };
 
 /* `output` collects what all writers write. */
-int mu_trace_writer_init(struct mu_trace_writer *writer, const struct mu_trace_ops *ops,
-                         struct mu_shared_output *output, struct mu_error *err);
+MU_MUST_CHECK int mu_trace_writer_init(struct mu_trace_writer *writer,
+                                       const struct mu_trace_ops *ops,
+                                       struct mu_shared_output *output, struct mu_error *err);
 void mu_trace_writer_reset(struct mu_trace_writer *writer);
 
 /* Keys that the writers write themselves: what a user calls so gets a `_` behind it. */

@@ -66,7 +66,7 @@ static void write_frame(struct mu_trace_job *job, int is_header) {
     struct mu_trace_writer writer = {.base_ns = job->base_ns, .ids = &job->ids};
     const struct mu_trace_ops *ops = mu_trace_ops_of(job->format);
     (is_header ? ops->header : ops->trailer)(&writer, &job->file);
-    mu_sink_flush(&job->file, NULL); /* sticky: the error comes back at the end */
+    mu_error_kept(mu_sink_flush(&job->file, NULL)); /* sticky: the error comes back at the end */
 }
 
 int64_t mu_trace_job_base(struct mu_trace_job *job, int64_t first_ns) {

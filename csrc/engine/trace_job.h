@@ -26,8 +26,8 @@ struct mu_trace_job {
 };
 
 /* `fd` is borrowed; -1 throws the trace away. Sorting is for JSON only. */
-int mu_trace_job_init(struct mu_trace_job *job, int fd, enum mu_trace_format format, int sort,
-                      struct mu_error *err);
+MU_MUST_CHECK int mu_trace_job_init(struct mu_trace_job *job, int fd, enum mu_trace_format format,
+                                    int sort, struct mu_error *err);
 void mu_trace_job_reset(struct mu_trace_job *job);
 
 /* The base is the second before the second of `first_ns` in JSON, the hour before its hour in
@@ -36,7 +36,7 @@ void mu_trace_job_reset(struct mu_trace_job *job);
 int64_t mu_trace_job_base(struct mu_trace_job *job, int64_t first_ns);
 
 /* All converters are done: writes what is left, and the trailer. */
-int mu_trace_job_finish(struct mu_trace_job *job, struct mu_error *err);
+MU_MUST_CHECK int mu_trace_job_finish(struct mu_trace_job *job, struct mu_error *err);
 
 uint64_t mu_trace_job_bytes_written(const struct mu_trace_job *job);
 

@@ -37,7 +37,7 @@ struct mu_trace_names {
     void *filter_context;
 };
 
-int mu_trace_names_init(struct mu_trace_names *names, struct mu_error *err);
+MU_MUST_CHECK int mu_trace_names_init(struct mu_trace_names *names, struct mu_error *err);
 void mu_trace_names_reset(struct mu_trace_names *names);
 
 /* NULL when memory is out. */

@@ -35,12 +35,7 @@ static void store_text(char *out, size_t size, struct mu_span text) {
     size_t bad = 0, room = sizeof(clean) / MU_UTF8_CLEAN_FACTOR;
     size_t raw_length = text.length < room ? text.length : room;
     size_t length = mu_utf8_clean(clean, text.text, raw_length, &bad);
-    if (length >= size) {
-        length = size - 1;
-        while (length > 0 && ((unsigned char)clean[length] & 0xC0) == 0x80) {
-            length--;
-        }
-    }
+    length = mu_utf8_cut(clean, length, size - 1);
     memcpy(out, clean, length);
     out[length] = 0;
 }
@@ -184,7 +179,7 @@ static void register_track(struct mu_converter *converter, struct mu_track *trac
     struct mu_span tag = {track->tag, strlen(track->tag)};
     uint64_t key = track_key(track->process, track->kind, track->key, tag);
     track->next_same_key = mu_id_map_find(&converter->tracks, key);
-    mu_id_map_put(&converter->tracks, key, track, &converter->error);
+    mu_error_kept(mu_id_map_put(&converter->tracks, key, track, &converter->error));
 }
 
 static int tid_is_taken(const struct mu_process *process, int64_t tid) {

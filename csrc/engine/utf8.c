@@ -108,3 +108,20 @@ size_t mu_utf8_percent_decode(char *out, const char *text, size_t length) {
     }
     return kept;
 }
+
+size_t mu_utf8_cut_long(const char *text, size_t most) {
+    while (most > 0 && is_continuation((unsigned char)text[most])) {
+        most--;
+    }
+    return most;
+}
+
+size_t mu_count_lines(const char *text, size_t length) {
+    const char *end = text + length;
+    size_t lines = 0;
+    while (text < end && (text = memchr(text, '\n', (size_t)(end - text))) != NULL) {
+        lines++;
+        text++;
+    }
+    return lines;
+}

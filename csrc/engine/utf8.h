@@ -1,4 +1,5 @@
-/* Bytes of unknown origin made fit for JSON and protobuf strings. Pure functions.
+/* Bytes of unknown origin made fit for JSON and protobuf strings; where text is cut, and its lines
+ * counted. Pure functions.
  *
  * Bytes that are not valid UTF-8 become `\xNN`, four characters, so nothing is lost and the result
  * is valid UTF-8.
@@ -21,5 +22,16 @@ char *mu_utf8_put_json(char *out, const char *text, size_t length);
 
 /* `%2C` and the like become bytes; a stray `%` stays. `out` may be `text`. Returns the length. */
 size_t mu_utf8_percent_decode(char *out, const char *text, size_t length);
+
+/* For `text` of more than `most` bytes. */
+size_t mu_utf8_cut_long(const char *text, size_t most);
+
+/* `length` cut to `most` bytes, at the start of a character. */
+static inline size_t mu_utf8_cut(const char *text, size_t length, size_t most) {
+    return length <= most ? length : mu_utf8_cut_long(text, most);
+}
+
+/* Only \n ends a line; a last line without an end is not counted. */
+size_t mu_count_lines(const char *text, size_t length);
 
 #endif

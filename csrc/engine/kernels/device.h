@@ -50,15 +50,6 @@ MU_DEVICE int mu_warp(void) {
     return (int)(threadIdx.x / MU_LANES);
 }
 
-MU_DEVICE double mu_shuffle_double(double value, int lanes) {
-    union {
-        double value;
-        uint64_t bits;
-    } pun = {value};
-    pun.bits = mu_shuffle(pun.bits, lanes);
-    return pun.value;
-}
-
 /* The sum over all lanes of the warp, in each of them. */
 MU_DEVICE uint64_t mu_sum_of_warp(uint64_t value) {
     MU_UNROLL

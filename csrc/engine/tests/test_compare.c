@@ -4,6 +4,7 @@
 #include "check.h"
 #include "compare.h"
 #include "compare_block.h"
+#include "cpu.h"
 #include "decode.h"
 
 /* The widest vectors, split by the compiler into what this machine has. */
@@ -28,11 +29,10 @@ enum { VARIANTS = sizeof(variants) / sizeof(variants[0]) };
 
 static void find_variants(void) {
 #ifdef __x86_64__
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+    if (mu_cpu_has(MU_CPU_AVX2)) {
         variants[2].kernels = &mu_compare_avx2;
     }
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
+    if (mu_cpu_has(MU_CPU_AVX512)) {
         variants[3].kernels = &mu_compare_avx512;
     }
 #endif

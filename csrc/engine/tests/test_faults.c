@@ -148,7 +148,7 @@ static void *victim_thread_main(void *argument) {
     struct mu_timer timer;
     char tag[8];
     snprintf(tag, sizeof(tag), "t%d", self->index);
-    mu_timer_init(&timer, self->recorder, tag, NULL);
+    mu_error_kept(mu_timer_init(&timer, self->recorder, tag, NULL));
     for (int lap = 0; lap < LAPS_MAX; lap++) {
         record_lap(&timer, tally, lap);
         wait_for_room(&timer);
@@ -206,7 +206,7 @@ static void run_adopter(const struct fixture *fixture, const struct scenario *sc
         _exit(1);
     }
     atomic_store(&proof->opened, 1);
-    mu_recorder_open(recorder, &config, &report, NULL);
+    mu_error_kept(mu_recorder_open(recorder, &config, &report, NULL));
     for (;;) {
         pause();
     }
@@ -547,7 +547,7 @@ static void test_full_disk_leaves_no_torn_row(void) {
     struct found found;
     signal(SIGXFSZ, SIG_IGN);
     fixture_start(&fixture);
-    mu_timer_init(&timer, fixture.recorder, "t0", NULL);
+    mu_error_kept(mu_timer_init(&timer, fixture.recorder, "t0", NULL));
     fixture_open(&fixture);
     record_laps(&timer, &tally, 0, 10);
     mu_recorder_drain(fixture.recorder, drain_wait_ns);
@@ -585,9 +585,9 @@ static void run_and_die(const struct fixture *fixture, int from, int laps) {
         struct mu_timer timer;
         struct tally tally = {0};
         struct mu_output_config config = fixture_config(fixture);
-        mu_recorder_create(&recorder, NULL);
-        mu_timer_init(&timer, recorder, "t0", NULL);
-        mu_recorder_open(recorder, &config, &report, NULL);
+        mu_error_kept(mu_recorder_create(&recorder, NULL));
+        mu_error_kept(mu_timer_init(&timer, recorder, "t0", NULL));
+        mu_error_kept(mu_recorder_open(recorder, &config, &report, NULL));
         record_laps(&timer, &tally, from, from + laps / 2);
         mu_recorder_drain(recorder, drain_wait_ns);
         record_laps(&timer, &tally, from + laps / 2, from + laps);
@@ -618,16 +618,16 @@ static void test_late_adoption_keeps_what_came_after(void) {
     snprintf(hidden, sizeof(hidden), "%s.hidden", journal);
     CHECK_INT(rename(journal, hidden), 0);
     run_and_die(&fixture, 20, 20);
-    mu_recorder_create(&fixture.recorder, NULL);
+    mu_error_kept(mu_recorder_create(&fixture.recorder, NULL));
     fixture_open(&fixture);
     CHECK_INT(fixture.report.adopted_journals, 1);
-    mu_recorder_close(fixture.recorder, NULL);
+    mu_error_kept(mu_recorder_close(fixture.recorder, NULL));
     mu_recorder_destroy(fixture.recorder);
     CHECK_INT(rename(hidden, journal), 0);
-    mu_recorder_create(&fixture.recorder, NULL);
+    mu_error_kept(mu_recorder_create(&fixture.recorder, NULL));
     fixture_open(&fixture);
     CHECK_INT(fixture.report.adopted_journals, 1);
-    mu_recorder_close(fixture.recorder, NULL);
+    mu_error_kept(mu_recorder_close(fixture.recorder, NULL));
     check_laps(fixture.report.csv_path, 40);
     fixture_end(&fixture);
 }
@@ -640,13 +640,13 @@ static void test_journal_that_never_began_is_removed(void) {
     FILE *file = fopen(path, "wb");
     CHECK(file != NULL && ftruncate(fileno(file), MU_JOURNAL_BYTES) == 0);
     fclose(file);
-    mu_recorder_create(&fixture.recorder, NULL);
+    mu_error_kept(mu_recorder_create(&fixture.recorder, NULL));
     fixture_open(&fixture);
     CHECK_INT(fixture.report.adopted_journals, 0);
     CHECK_INT(access(path, F_OK), -1);
     snprintf(path, sizeof(path), "%s/rank_0.1.1.journal.unreadable", fixture.directory);
     CHECK_INT(access(path, F_OK), -1);
-    mu_recorder_close(fixture.recorder, NULL);
+    mu_error_kept(mu_recorder_close(fixture.recorder, NULL));
     fixture_end(&fixture);
 }
 
@@ -672,7 +672,7 @@ static void test_reader_does_not_cost_the_journal(void) {
         fixture_open(&fixture);
         CHECK(fixture.report.journal_path[0] != '\0');
         pthread_join(reader, NULL);
-        mu_recorder_close(fixture.recorder, NULL);
+        mu_error_kept(mu_recorder_close(fixture.recorder, NULL));
         fixture_end(&fixture);
     }
 }
@@ -712,7 +712,7 @@ static void test_output_that_hangs_and_comes_back(void) {
     struct tally tally = {0};
     struct mu_error err = {0};
     fixture_start(&fixture);
-    mu_timer_init(&timer, fixture.recorder, "t0", NULL);
+    mu_error_kept(mu_timer_init(&timer, fixture.recorder, "t0", NULL));
     open_in_background(&fixture);
     atomic_store(&writes_hang, true);
     record_laps(&timer, &tally, 0, 10);
@@ -739,7 +739,7 @@ static void test_output_that_hangs_and_comes_back(void) {
     open_in_background(&fixture);
     record_laps(&timer, &tally, 1000, 1010);
     mu_recorder_drain(fixture.recorder, 0);
-    mu_recorder_close(fixture.recorder, NULL);
+    mu_error_kept(mu_recorder_close(fixture.recorder, NULL));
     check_laps(fixture.report.csv_path, 1010);
     mu_timer_release(&timer);
     fixture_end(&fixture);
@@ -759,7 +759,7 @@ static void test_end_while_the_output_hangs(void) {
     struct mu_timer timer;
     struct tally tally = {0};
     fixture_start(&fixture);
-    mu_timer_init(&timer, fixture.recorder, "t0", NULL);
+    mu_error_kept(mu_timer_init(&timer, fixture.recorder, "t0", NULL));
     open_in_background(&fixture);
     atomic_store(&writes_hang, true);
     record_laps(&timer, &tally, 0, 10);

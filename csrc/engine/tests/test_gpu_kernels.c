@@ -58,6 +58,10 @@ static struct mu_tensor view_of(int dtype, const struct view *view) {
                      view->strides);
 }
 
+static int enqueue(enum mu_gpu_operation operation, const struct mu_tensor *tensor, void *out) {
+    return mu_gpu_enqueue_on(fixture_gpu, operation, tensor, NULL, out, NULL);
+}
+
 /* --- hash --------------------------------------------------------------------------------- */
 
 static void check_hash(const struct mu_tensor *tensor) {
@@ -65,7 +69,7 @@ static void check_hash(const struct mu_tensor *tensor) {
     struct mu_digest want;
     uint64_t got[MU_GPU_HASH_WORDS] = {1, 2};
     mu_tensor_hash(tensor, &want);
-    CHECK_INT(mu_gpu_hash_on(fixture_gpu, &moved, NULL, got, NULL), MU_OK);
+    CHECK_INT(enqueue(MU_GPU_OP_HASH, &moved, got), MU_OK);
     CHECK_INT(got[0], want.lo);
     CHECK_INT(got[1], want.hi);
 }
@@ -111,7 +115,7 @@ static void check_nan_inf(const struct mu_tensor *tensor) {
     int64_t want[MU_GPU_NAN_INF_WORDS];
     int64_t got[MU_GPU_NAN_INF_WORDS] = {7, 8, 9};
     mu_nan_inf_count(tensor, want);
-    CHECK_INT(mu_gpu_nan_inf_on(fixture_gpu, &moved, NULL, got, NULL), MU_OK);
+    CHECK_INT(enqueue(MU_GPU_OP_NAN_INF, &moved, got), MU_OK);
     for (int i = 0; i < MU_GPU_NAN_INF_WORDS; i++) {
         CHECK_INT(got[i], want[i]);
     }
@@ -221,9 +225,9 @@ static void check_stats(const struct mu_tensor *tensor) {
     struct mu_stats want, got;
     struct mu_stats_part part;
     double words[MU_GPU_STATS_WORDS];
-    struct mu_gpu_stats_out out = {.words = words, .part = &part};
     mu_stats_of(tensor, &want);
-    CHECK_INT(mu_gpu_stats_on(fixture_gpu, &moved, NULL, &out, NULL), MU_OK);
+    CHECK_INT(enqueue(MU_GPU_OP_STATS, &moved, words), MU_OK);
+    CHECK_INT(enqueue(MU_GPU_OP_STATS_PART, &moved, &part), MU_OK);
     mu_stats_finish_as(tensor->dtype, &part, &got);
     check_stats_equal(&got, &want);
     check_words(words, &got);
@@ -288,9 +292,8 @@ static void test_stats_do_not_depend_on_strides(void) {
     dense = tensor_of(MU_DTYPE_FLOAT32, copy, 2, shape, NULL);
     strided.device = dense.device = MU_DEVICE_CUDA;
     double words[2][MU_GPU_STATS_WORDS];
-    struct mu_gpu_stats_out out[] = {{.words = words[0]}, {.words = words[1]}};
-    CHECK_INT(mu_gpu_stats_on(fixture_gpu, &strided, NULL, &out[0], NULL), MU_OK);
-    CHECK_INT(mu_gpu_stats_on(fixture_gpu, &dense, NULL, &out[1], NULL), MU_OK);
+    CHECK_INT(enqueue(MU_GPU_OP_STATS, &strided, words[0]), MU_OK);
+    CHECK_INT(enqueue(MU_GPU_OP_STATS, &dense, words[1]), MU_OK);
     CHECK_BYTES(words[0], words[1], sizeof(words[0]));
 }
 

@@ -41,14 +41,17 @@ static int run_all(void *stream, struct mu_error *err) {
         struct mu_gpu_diff diff;
         struct mu_gpu_mismatch list[3];
     } diff;
+    static const enum mu_gpu_operation operations[] = {MU_GPU_OP_HASH, MU_GPU_OP_NAN_INF,
+                                                       MU_GPU_OP_STATS};
     struct mu_tensor tensor = on_fake(shape);
     uint64_t hash[MU_GPU_HASH_WORDS];
     int64_t counts[MU_GPU_NAN_INF_WORDS];
     double words[MU_GPU_STATS_WORDS];
-    struct mu_gpu_stats_out out = {.words = words};
-    int code = mu_gpu_hash_on(fixture_gpu, &tensor, stream, hash, err);
-    code = code != MU_OK ? code : mu_gpu_nan_inf_on(fixture_gpu, &tensor, stream, counts, err);
-    code = code != MU_OK ? code : mu_gpu_stats_on(fixture_gpu, &tensor, stream, &out, err);
+    void *const out[] = {hash, counts, words};
+    int code = MU_OK;
+    for (int i = 0; code == MU_OK && i < 3; i++) {
+        code = mu_gpu_enqueue_on(fixture_gpu, operations[i], &tensor, stream, out[i], err);
+    }
     return code != MU_OK ? code
                          : mu_gpu_compare_on(fixture_gpu, &tensor, &tensor, &exact, 3, stream,
                                              &diff.diff, err);
@@ -114,7 +117,8 @@ static void test_results_are_fetched_with_one_wait(void) {
     CHECK_INT(mu_gpu_results_open(&results, fixture_gpu, 0, stream, sizeof(digests), NULL), MU_OK);
     for (int i = 0; i < 2; i++) {
         uint64_t *row = (uint64_t *)results.memory + (size_t)i * MU_GPU_HASH_WORDS;
-        CHECK_INT(mu_gpu_hash_on(fixture_gpu, &tensor, stream, row, NULL), MU_OK);
+        CHECK_INT(mu_gpu_enqueue_on(fixture_gpu, MU_GPU_OP_HASH, &tensor, stream, row, NULL),
+                  MU_OK);
     }
     check_nothing_waited();
     CHECK_INT(mu_gpu_results_fetch(&results, digests, NULL), MU_OK);
@@ -166,7 +170,7 @@ static void test_without_a_driver(void) {
     uint64_t hash[MU_GPU_HASH_WORDS];
     mu_cuda_driver_open(&missing, "libno_such_driver.so.1");
     CHECK_INT(mu_gpu_open(&gpu, &options, NULL), MU_OK);
-    CHECK_INT(mu_gpu_hash_on(gpu, &tensor, NULL, hash, &err), MU_ERR_STATE);
+    CHECK_INT(mu_gpu_enqueue_on(gpu, MU_GPU_OP_HASH, &tensor, NULL, hash, &err), MU_ERR_STATE);
     CHECK(strstr(err.message, "no CUDA driver") != NULL);
     mu_gpu_close(gpu);
 }
@@ -183,7 +187,7 @@ static void test_with_half_a_driver(void) {
     mu_cuda_driver_from(&old, fake_lookup, "cuModuleLoadData");
     CHECK(old.available);
     CHECK_INT(mu_gpu_open(&gpu, &options, NULL), MU_OK);
-    CHECK_INT(mu_gpu_hash_on(gpu, &tensor, NULL, hash, &err), MU_ERR_STATE);
+    CHECK_INT(mu_gpu_enqueue_on(gpu, MU_GPU_OP_HASH, &tensor, NULL, hash, &err), MU_ERR_STATE);
     CHECK(strstr(err.message, "cuModuleLoadData") != NULL);
     mu_gpu_close(gpu);
 }
@@ -193,12 +197,15 @@ static void test_wrong_tensors(void) {
     struct mu_tensor tensor = on_fake(shape);
     uint64_t hash[MU_GPU_HASH_WORDS];
     tensor.device = MU_DEVICE_CPU;
-    CHECK_INT(mu_gpu_hash_on(fixture_gpu, &tensor, NULL, hash, NULL), MU_ERR_ARGUMENT);
+    CHECK_INT(mu_gpu_enqueue_on(fixture_gpu, MU_GPU_OP_HASH, &tensor, NULL, hash, NULL),
+              MU_ERR_ARGUMENT);
     tensor.device = MU_DEVICE_CUDA;
     tensor.device_index = 64;
-    CHECK_INT(mu_gpu_hash_on(fixture_gpu, &tensor, NULL, hash, NULL), MU_ERR_LIMIT);
+    CHECK_INT(mu_gpu_enqueue_on(fixture_gpu, MU_GPU_OP_HASH, &tensor, NULL, hash, NULL),
+              MU_ERR_LIMIT);
     tensor.device_index = 1; /* there is one device */
-    CHECK_INT(mu_gpu_hash_on(fixture_gpu, &tensor, NULL, hash, NULL), MU_ERR_STATE);
+    CHECK_INT(mu_gpu_enqueue_on(fixture_gpu, MU_GPU_OP_HASH, &tensor, NULL, hash, NULL),
+              MU_ERR_STATE);
     fixture_close();
 }
 

@@ -196,10 +196,10 @@ static void record_and_die(const char *directory) {
     struct gpu_fixture fixture = {0};
     struct mu_cuda_pool_options options = {.driver = &driver, .current_stream = default_stream};
     snprintf(fixture.base.directory, sizeof(fixture.base.directory), "%s", directory);
-    mu_recorder_create(&fixture.base.recorder, NULL);
-    mu_recorder_use_gpu(fixture.base.recorder, &options, NULL);
+    CHECK_INT(mu_recorder_create(&fixture.base.recorder, NULL), MU_OK);
+    CHECK_INT(mu_recorder_use_gpu(fixture.base.recorder, &options, NULL), MU_OK);
     fixture_open(&fixture.base);
-    mu_timer_init(&fixture.timer, fixture.base.recorder, "", NULL);
+    CHECK_INT(mu_timer_init(&fixture.timer, fixture.base.recorder, "", NULL), MU_OK);
     fake_fakeCudaMakeCurrent(1);
     fake_fakeCudaWork(NULL, 60000000000);
     for (int i = 0; i < 5; i++) {

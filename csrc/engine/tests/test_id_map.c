@@ -31,6 +31,12 @@ int main(void) {
     for (int key = 0; key < KEYS; key++) {
         CHECK(mu_id_map_find(&map, (uint64_t)key + 1) == (present[key] ? &values[key] : NULL));
     }
+    for (int key = 0; key < KEYS; key++) {
+        if (present[key]) {
+            mu_id_map_replace(&map, (uint64_t)key + 1, &values[0]);
+            CHECK(mu_id_map_find(&map, (uint64_t)key + 1) == &values[0]);
+        }
+    }
     mu_id_map_reset(&map);
     return check_report();
 }

@@ -211,7 +211,7 @@ static void test_sixty_four_open_stages_and_deeper(void) {
     CHECK_INT(recovered.open_stages, MU_OPEN_MAX);
     struct mu_journal_image image;
     struct mu_seen_thread *thread = malloc(sizeof(*thread));
-    mu_journal_image_open(&image, builder.bytes, builder.size, NULL);
+    CHECK_INT(mu_journal_image_open(&image, builder.bytes, builder.size, NULL), MU_OK);
     CHECK(mu_journal_image_thread(&image, 0, thread));
     CHECK_INT(thread->depth, MU_OPEN_MAX);
     CHECK_INT(thread->open[63].start_ns, BUILT_REAL_NS + 163);
@@ -281,7 +281,7 @@ static void test_a_retired_chunk(void) {
     atomic_store(&built_chunk(&builder, 0)->state, MU_CHUNK_RETIRED);
     check_order(&builder, "s,START s,END ");
     struct mu_seen_thread *thread = malloc(sizeof(*thread));
-    mu_journal_image_open(&image, builder.bytes, builder.size, NULL);
+    CHECK_INT(mu_journal_image_open(&image, builder.bytes, builder.size, NULL), MU_OK);
     CHECK(!mu_journal_image_thread(&image, 0, thread));
     CHECK(!mu_journal_image_thread(&image, 1, thread));
     free(thread);
@@ -488,7 +488,7 @@ static void test_extreme_times(void) {
     CHECK_INT(count_of(rows, "\n"), 5);
     struct mu_journal_image image;
     struct mu_seen_thread *thread = malloc(sizeof(*thread));
-    mu_journal_image_open(&image, builder.bytes, builder.size, NULL);
+    CHECK_INT(mu_journal_image_open(&image, builder.bytes, builder.size, NULL), MU_OK);
     CHECK(mu_journal_image_thread(&image, 0, thread));
     free(thread);
     free(rows);
@@ -507,7 +507,7 @@ static void test_texts_without_an_end(void) {
     memset(header->log_dir, 'd', sizeof(header->log_dir));
     build_stage(&builder, 0, build_string(&builder, "s"), 10, 20);
     check_order(&builder, "s,START s,END ");
-    mu_journal_image_open(&image, builder.bytes, builder.size, NULL);
+    CHECK_INT(mu_journal_image_open(&image, builder.bytes, builder.size, NULL), MU_OK);
     mu_journal_image_csv_path(&image, "/x/rank_0.1.2.journal", path, sizeof(path));
     CHECK_STR(path, "");
     free(builder.bytes);
@@ -518,7 +518,7 @@ static void test_texts_without_an_end(void) {
 static void check_csv_path(const struct builder *builder, const char *journal, const char *wanted) {
     struct mu_journal_image image;
     char path[4096];
-    mu_journal_image_open(&image, builder->bytes, builder->size, NULL);
+    CHECK_INT(mu_journal_image_open(&image, builder->bytes, builder->size, NULL), MU_OK);
     mu_journal_image_csv_path(&image, journal, path, sizeof(path));
     CHECK_STR(path, wanted);
 }
@@ -571,7 +571,7 @@ static void check_prefix(const char *csv, uint64_t committed, uint64_t wanted) {
     CHECK(write(fd, csv, strlen(csv)) == (ssize_t)strlen(csv));
     build_journal(&builder, 0);
     built_header(&builder)->commits[1].csv_bytes = committed;
-    mu_journal_image_open(&image, builder.bytes, builder.size, NULL);
+    CHECK_INT(mu_journal_image_open(&image, builder.bytes, builder.size, NULL), MU_OK);
     CHECK_INT(mu_journal_image_csv_prefix(&image, fd, &bytes, NULL), MU_OK);
     CHECK_INT(bytes, wanted);
     close(fd);
@@ -673,7 +673,7 @@ static void test_the_last_finished_stages(void) {
     }
     build_stage(&builder, 0, name, 50, 40); /* ends before it starts */
     struct mu_seen_thread *thread = malloc(sizeof(*thread));
-    mu_journal_image_open(&image, builder.bytes, builder.size, NULL);
+    CHECK_INT(mu_journal_image_open(&image, builder.bytes, builder.size, NULL), MU_OK);
     CHECK(mu_journal_image_thread(&image, 0, thread));
     CHECK_INT(thread->last_count, MU_SEEN_LAST_MAX);
     for (int i = 0; i < thread->last_count; i++) {

@@ -219,7 +219,7 @@ static void test_gpu_times(void) {
         CHECK(end_call(times, 1, 0));
     }
     CHECK_INT(mu_module_counts_of(times).gpu_waits, 200);
-    mu_module_wait(times);
+    mu_cuda_wait(mu_module_pool(times));
     pass_time(1000000000);
     mu_module_collect(times);
     struct mu_module_total outer = mu_module_figures_of(times, 0).gpu;
@@ -295,7 +295,7 @@ static void test_gpu_failures(void) {
                 CHECK(end_call(times, 1, 0));
             }
             pass_time(100000000);
-            mu_module_wait(times);
+            mu_cuda_wait(mu_module_pool(times));
             mu_module_collect(times);
             struct mu_module_counts counts = mu_module_counts_of(times);
             struct mu_module_figures figures = mu_module_figures_of(times, 0);

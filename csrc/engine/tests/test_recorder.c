@@ -67,7 +67,7 @@ static void test_rows_before_open_are_replayed(void) {
     struct fixture fixture;
     struct mu_timer timer;
     fixture_start(&fixture);
-    mu_timer_init(&timer, fixture.recorder, "", NULL);
+    CHECK_INT(mu_timer_init(&timer, fixture.recorder, "", NULL), MU_OK);
     stage_start(&timer, "early");
     stage_start(&timer, "inner");
     stage_stop(&timer, "inner");
@@ -82,7 +82,7 @@ static void test_rows_before_open_are_replayed(void) {
     CHECK_INT(count_of(csv, "inner,END"), 1);
     free(csv);
     mu_timer_release(&timer);
-    mu_recorder_close(fixture.recorder, NULL);
+    CHECK_INT(mu_recorder_close(fixture.recorder, NULL), MU_OK);
     fixture_end(&fixture);
 }
 
@@ -90,7 +90,7 @@ static void test_open_stage_is_written_once(void) {
     struct fixture fixture;
     struct mu_timer timer;
     fixture_start(&fixture);
-    mu_timer_init(&timer, fixture.recorder, "", NULL);
+    CHECK_INT(mu_timer_init(&timer, fixture.recorder, "", NULL), MU_OK);
     fixture_open(&fixture);
     stage_start(&timer, "outer");
     for (int i = 0; i < 3; i++) {
@@ -110,7 +110,7 @@ static void test_open_stage_is_written_once(void) {
     CHECK_INT(count_of(csv, "outer,END"), 1);
     free(csv);
     mu_timer_release(&timer);
-    mu_recorder_close(fixture.recorder, NULL);
+    CHECK_INT(mu_recorder_close(fixture.recorder, NULL), MU_OK);
     fixture_end(&fixture);
 }
 
@@ -120,7 +120,7 @@ static void test_stage_that_ended_but_still_stands_as_open(void) {
     struct fixture fixture;
     struct mu_timer timer;
     fixture_start(&fixture);
-    mu_timer_init(&timer, fixture.recorder, "", NULL);
+    CHECK_INT(mu_timer_init(&timer, fixture.recorder, "", NULL), MU_OK);
     fixture_open(&fixture);
     stage_start(&timer, "outer");
     stage_start(&timer, "inner");
@@ -150,7 +150,7 @@ static void test_stage_that_ended_but_still_stands_as_open(void) {
     CHECK_INT(count_of(csv, "outer,END"), 1);
     free(csv);
     mu_timer_release(&timer);
-    mu_recorder_close(fixture.recorder, NULL);
+    CHECK_INT(mu_recorder_close(fixture.recorder, NULL), MU_OK);
     fixture_end(&fixture);
 }
 
@@ -158,7 +158,7 @@ static void test_misuse(void) {
     struct fixture fixture;
     struct mu_timer timer;
     fixture_start(&fixture);
-    mu_timer_init(&timer, fixture.recorder, "", NULL);
+    CHECK_INT(mu_timer_init(&timer, fixture.recorder, "", NULL), MU_OK);
     fixture_open(&fixture);
     CHECK_INT(stage_stop(&timer, "never"), MU_STOP_NOT_OPEN);
     stage_start(&timer, "a");
@@ -173,7 +173,7 @@ static void test_misuse(void) {
     CHECK_INT(count_of(csv, "closed=step"), 1);
     free(csv);
     mu_timer_release(&timer);
-    mu_recorder_close(fixture.recorder, NULL);
+    CHECK_INT(mu_recorder_close(fixture.recorder, NULL), MU_OK);
     fixture_end(&fixture);
 }
 
@@ -182,7 +182,7 @@ static void test_deep_stages(void) {
     struct fixture fixture;
     struct mu_timer timer;
     fixture_start(&fixture);
-    mu_timer_init(&timer, fixture.recorder, "", NULL);
+    CHECK_INT(mu_timer_init(&timer, fixture.recorder, "", NULL), MU_OK);
     fixture_open(&fixture);
     for (int i = 0; i < DEPTH; i++) {
         stage_start(&timer, "recursive");
@@ -197,7 +197,7 @@ static void test_deep_stages(void) {
     CHECK_INT(count_of(csv, "recursive,END"), DEPTH);
     free(csv);
     mu_timer_release(&timer);
-    mu_recorder_close(fixture.recorder, NULL);
+    CHECK_INT(mu_recorder_close(fixture.recorder, NULL), MU_OK);
     fixture_end(&fixture);
 }
 
@@ -207,7 +207,7 @@ static void test_names_beyond_the_table(void) {
     struct mu_timer timer;
     char name[32];
     fixture_start(&fixture);
-    mu_timer_init(&timer, fixture.recorder, "", NULL);
+    CHECK_INT(mu_timer_init(&timer, fixture.recorder, "", NULL), MU_OK);
     fixture_open(&fixture);
     for (int i = 0; i < NAMES; i++) {
         snprintf(name, sizeof(name), "name-%d", i);
@@ -227,7 +227,7 @@ static void test_names_beyond_the_table(void) {
     CHECK(atomic_load(&other.count) >= NAMES - MU_STRINGS_MAX);
     free(csv);
     mu_timer_release(&timer);
-    mu_recorder_close(fixture.recorder, NULL);
+    CHECK_INT(mu_recorder_close(fixture.recorder, NULL), MU_OK);
     fixture_end(&fixture);
 }
 
@@ -235,7 +235,7 @@ static void test_events(void) {
     struct fixture fixture;
     struct mu_timer timer;
     fixture_start(&fixture);
-    mu_timer_init(&timer, fixture.recorder, "", NULL);
+    CHECK_INT(mu_timer_init(&timer, fixture.recorder, "", NULL), MU_OK);
     fixture_open(&fixture);
     struct mu_event event = {.type = 4,
                              .name = "loss",
@@ -262,7 +262,7 @@ static void test_events(void) {
     free(csv);
     free(large);
     mu_timer_release(&timer);
-    mu_recorder_close(fixture.recorder, NULL);
+    CHECK_INT(mu_recorder_close(fixture.recorder, NULL), MU_OK);
     fixture_end(&fixture);
 }
 
@@ -270,7 +270,7 @@ static void test_full_ring_drops_and_counts(void) {
     struct fixture fixture;
     struct mu_timer timer;
     fixture_start(&fixture);
-    mu_timer_init(&timer, fixture.recorder, "", NULL);
+    CHECK_INT(mu_timer_init(&timer, fixture.recorder, "", NULL), MU_OK);
     pthread_mutex_lock(&fixture.recorder->drain_lock);
     for (int i = 0; i < MU_RING_SLOTS + 100; i++) {
         stage_start(&timer, "s");
@@ -288,7 +288,7 @@ static void test_full_ring_drops_and_counts(void) {
     mu_timer_aggregate(&timer, 2, &all);
     CHECK_INT(atomic_load(&all.count), MU_RING_SLOTS + 100);
     mu_timer_release(&timer);
-    mu_recorder_close(fixture.recorder, NULL);
+    CHECK_INT(mu_recorder_close(fixture.recorder, NULL), MU_OK);
     fixture_end(&fixture);
 }
 
@@ -296,14 +296,14 @@ static void test_forked_child_has_files_of_its_own(void) {
     struct fixture fixture;
     struct mu_timer timer;
     fixture_start(&fixture);
-    mu_timer_init(&timer, fixture.recorder, "", NULL);
+    CHECK_INT(mu_timer_init(&timer, fixture.recorder, "", NULL), MU_OK);
     fixture_open(&fixture);
     stage_start(&timer, "parent");
     pid_t child = fork();
     if (child == 0) {
         stage_start(&timer, "child");
         stage_stop(&timer, "child");
-        mu_recorder_close(fixture.recorder, NULL);
+        CHECK_INT(mu_recorder_close(fixture.recorder, NULL), MU_OK);
         _exit(strstr(fixture.recorder->opened.label, ".w1") == NULL);
     }
     int status = -1;
@@ -322,7 +322,7 @@ static void test_forked_child_has_files_of_its_own(void) {
     CHECK_INT(count_of(csv, "parent,"), 0);
     free(csv);
     mu_timer_release(&timer);
-    mu_recorder_close(fixture.recorder, NULL);
+    CHECK_INT(mu_recorder_close(fixture.recorder, NULL), MU_OK);
     fixture_end(&fixture);
 }
 
@@ -332,8 +332,8 @@ static void test_dead_journal_is_adopted(void) {
     pid_t child = fork();
     if (child == 0) {
         struct mu_timer timer;
-        mu_recorder_create(&fixture.recorder, NULL);
-        mu_timer_init(&timer, fixture.recorder, "", NULL);
+        CHECK_INT(mu_recorder_create(&fixture.recorder, NULL), MU_OK);
+        CHECK_INT(mu_timer_init(&timer, fixture.recorder, "", NULL), MU_OK);
         fixture_open(&fixture);
         stage_start(&timer, "open");
         stage_start(&timer, "drained");
@@ -346,7 +346,7 @@ static void test_dead_journal_is_adopted(void) {
     int status = -1;
     waitpid(child, &status, 0);
     CHECK_INT(status, 0);
-    mu_recorder_create(&fixture.recorder, NULL);
+    CHECK_INT(mu_recorder_create(&fixture.recorder, NULL), MU_OK);
     fixture_open(&fixture);
     CHECK_INT(fixture.report.adopted_journals, 1);
     CHECK_INT(fixture.report.adopted_rows, 2);
@@ -357,7 +357,7 @@ static void test_dead_journal_is_adopted(void) {
     CHECK_INT(count_of(csv, "drained,END"), 1);
     CHECK_INT(count_of(csv, "open,START"), 1);
     free(csv);
-    mu_recorder_close(fixture.recorder, NULL);
+    CHECK_INT(mu_recorder_close(fixture.recorder, NULL), MU_OK);
     fixture_end(&fixture);
 }
 
@@ -365,7 +365,7 @@ static void test_rotation_keeps_the_newest(void) {
     struct fixture fixture;
     struct mu_timer timer;
     fixture_start(&fixture);
-    mu_timer_init(&timer, fixture.recorder, "", NULL);
+    CHECK_INT(mu_timer_init(&timer, fixture.recorder, "", NULL), MU_OK);
     struct mu_output_config config = fixture_config(&fixture);
     config.max_csv_bytes = 4096;
     config.keep_csv_bytes = 16384;
@@ -377,7 +377,7 @@ static void test_rotation_keeps_the_newest(void) {
             mu_recorder_drain(fixture.recorder, drain_wait_ns);
         }
     }
-    mu_recorder_close(fixture.recorder, NULL);
+    CHECK_INT(mu_recorder_close(fixture.recorder, NULL), MU_OK);
     char path[128];
     snprintf(path, sizeof(path), "%s/profile_rank_0.part0001.csv", fixture.directory);
     struct stat status;
@@ -502,7 +502,7 @@ static void test_names_that_are_new_to_an_image_of_the_own_journal(void) {
     struct mu_seen_thread seen;
     fixture_start(&fixture);
     const uint8_t *base = fixture.recorder->journal.base;
-    mu_timer_init(&timer, fixture.recorder, "new-tag", NULL);
+    CHECK_INT(mu_timer_init(&timer, fixture.recorder, "new-tag", NULL), MU_OK);
     stage_start(&timer, "old");
     CHECK_INT(mu_journal_image_open(&image, base, MU_JOURNAL_BYTES, NULL), MU_OK);
     stage_start(&timer, "new-outer");
@@ -538,7 +538,7 @@ static void test_eight_threads_lose_nothing(void) {
     struct mu_timer timer;
     pthread_t threads[THREADS];
     fixture_start(&fixture);
-    mu_timer_init(&timer, fixture.recorder, "", NULL);
+    CHECK_INT(mu_timer_init(&timer, fixture.recorder, "", NULL), MU_OK);
     fixture_open(&fixture);
     for (int i = 0; i < THREADS; i++) {
         CHECK_INT(pthread_create(&threads[i], NULL, record_many, &timer), 0);
@@ -555,7 +555,7 @@ static void test_eight_threads_lose_nothing(void) {
     CHECK_INT(count_of(csv, "outer,END"), THREADS * STAGES);
     free(csv);
     mu_timer_release(&timer);
-    mu_recorder_close(fixture.recorder, NULL);
+    CHECK_INT(mu_recorder_close(fixture.recorder, NULL), MU_OK);
     fixture_end(&fixture);
 }
 

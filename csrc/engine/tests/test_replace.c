@@ -313,7 +313,7 @@ static void test_many_rules(void) {
         int found = 0;
         for (int i = 0; i < RULES; i++) {
             struct mu_replaced out;
-            mu_replacer_run(replacer, from[i], rules[i].from_length, &out, NULL);
+            CHECK_INT(mu_replacer_run(replacer, from[i], rules[i].from_length, &out, NULL), MU_OK);
             found += out.count == 1 && out.length == rules[i].to_length &&
                      memcmp(out.bytes, to[i], out.length) == 0;
             mu_replaced_reset(&out);

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "check.h"
+#include "cpu.h"
 #include "decode.h"
 #include "nan_inf.h"
 #include "nan_inf_kernels.h"
@@ -33,15 +34,6 @@ struct variant {
     mu_nan_inf_block nan_inf;
 };
 
-static bool has_avx512(void) {
-#ifdef __x86_64__
-    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-#else
-    return false;
-#endif
-}
-
 static int list_variants(struct variant *variants) {
     int count = 0;
     variants[count++] =
@@ -49,10 +41,10 @@ static int list_variants(struct variant *variants) {
     variants[count++] = (struct variant){"64 bytes", &wide_kernels, wide_nan_inf_block};
     variants[count++] = (struct variant){"decoded", &decoding_kernels, wide_nan_inf_block};
 #ifdef __x86_64__
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+    if (mu_cpu_has(MU_CPU_AVX2)) {
         variants[count++] = (struct variant){"avx2", &mu_stats_kernels_avx2, mu_nan_inf_block_avx2};
     }
-    if (has_avx512()) {
+    if (mu_cpu_has(MU_CPU_AVX512)) {
         variants[count++] =
             (struct variant){"avx512", &mu_stats_kernels_avx512, mu_nan_inf_block_avx512};
     }
@@ -465,7 +457,7 @@ static void test_merge(void) {
 }
 
 int main(void) {
-    if (!has_avx512()) {
+    if (!mu_cpu_has(MU_CPU_AVX512)) {
         printf("(no AVX-512 here: its logic only) ");
     }
     test_random_bits_of_every_type();
