@@ -603,6 +603,19 @@ def main() -> None:
         make()
     (RUN / "expected.json").write_text(json.dumps(expected, indent=1) + "\n")
     keep()
+    keep_attributes()
+
+
+def keep_attributes() -> None:
+    """What the objects of the pickles say to users of the first release."""
+    from tests.release1.release1_files import content, pickle_files, state_of
+
+    states = {
+        path.name.partition(".pickle")[0]: state_of(pickle.loads(content(path)))
+        for path in pickle_files()
+    }
+    data = json.dumps(states, indent=1).encode() + b"\n"
+    (FILES / "pickles.json.xz").write_bytes(lzma.compress(data, preset=9))
 
 
 def keep() -> None:

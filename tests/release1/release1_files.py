@@ -5,10 +5,12 @@ from __future__ import annotations
 import collections
 import datetime
 import decimal
+import inspect
 import lzma
+import math
 import pathlib
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,62 @@ def unpack(name: str, target: Path) -> Path:
         else:
             shutil.copy(path, copy)
     return target
+
+
+def pickle_files() -> list[Path]:
+    return sorted((FILES / "pickles").glob("*.pickle*"))
+
+
+def content(path: Path) -> bytes:
+    """Of a file of `files/`."""
+    data = path.read_bytes()
+    return lzma.decompress(data) if path.suffix == ".xz" else data
+
+
+def state_of(value: Any) -> Any:
+    """What a user sees of an object, as it goes into JSON: attributes and items, by name."""
+    if isinstance(type(value), type) and type(value).__module__.startswith("my_utils"):
+        return _state_of_ours(value)
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, dict):
+        return {str(key): state_of(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [state_of(item) for item in value]
+    if hasattr(value, "tolist"):
+        return state_of(value.tolist())
+    if hasattr(value, "to_dict"):
+        return state_of(value.to_dict("list"))
+    if isinstance(value, type) or callable(value):
+        return value.__qualname__ if hasattr(value, "__qualname__") else type(value).__qualname__
+    return str(value) if isinstance(value, Path | pathlib.PurePath) else type(value).__qualname__
+
+
+def _state_of_ours(value: Any) -> dict[str, Any]:
+    names = set(getattr(value, "__dict__", ())) | {
+        name
+        for cls in type(value).__mro__
+        if cls.__module__.startswith("my_utils")
+        for name, static in vars(cls).items()
+        if inspect.isdatadescriptor(static)
+    }
+    state: dict[str, Any] = {"class": type(value).__qualname__}
+    for name in sorted(names):
+        if not name.startswith("_"):
+            try:
+                state[name] = state_of(getattr(value, name))
+            except ValueError:
+                continue  # durations that were not sent one by one
+    if isinstance(value, float | str):
+        state["value"] = float(value) if isinstance(value, float) else str(value)
+    if isinstance(value, BaseException):
+        state["args"] = state_of(list(value.args))
+        state["text"] = str(value)
+    if isinstance(value, Mapping):
+        state["items"] = {key: state_of(item) for key, item in value.items()}
+    return state
 
 
 def durations() -> dict[str, list[float]]:
