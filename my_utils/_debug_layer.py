@@ -6,7 +6,10 @@ from typing import Any
 
 from torch import nn
 
+from ._public import public
 
+
+@public("my_utils.utils")
 class DebugLayer(nn.Module):
     """A layer that returns what it is given, to mark a place in a model.
 
@@ -36,7 +39,3 @@ class DebugLayer(nn.Module):
 
     def extra_repr(self) -> str:
         return repr(self.name) if self.name else ""
-
-
-# Pickles and error messages name the class where users import it from.
-DebugLayer.__module__ = "my_utils.utils"

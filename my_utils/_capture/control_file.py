@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from .._files import whole_file
+from .._public import public
 
 __all__ = ["BACKENDS", "OPTIONS", "Request", "RequestError", "add_request", "read_requests"]
 
@@ -44,6 +45,7 @@ class RequestError(ValueError):
         self.kind = kind
 
 
+@public("my_utils.capture")
 @dataclass(frozen=True, kw_only=True)
 class Request:
     """A capture window that ranks are asked for; the fields are those of `request_capture`."""

@@ -83,6 +83,20 @@ def test_the_names_of(module: str) -> None:
     assert not problems, f"{module}:\n" + "\n".join(problems)
 
 
+@pytest.mark.parametrize("module", sorted(BEFORE))
+def test_its_classes_say_that_they_are_public(module: str) -> None:
+    """So that files may move: pickles name a class by its `__module__`."""
+    if module in WANTING:
+        pytest.importorskip(WANTING[module], reason=f"{WANTING[module]} is not installed")
+    loaded = importlib.import_module(module)
+    for name, (kind, _) in BEFORE[module].items():
+        if kind != "class":
+            continue
+        cls = getattr(loaded, name)
+        assert cls.__module__ in BEFORE, f"{name} says that it is of {cls.__module__}"
+        assert getattr(importlib.import_module(cls.__module__), cls.__qualname__) is cls
+
+
 def test_what_the_documents_name_is_listed() -> None:
     """docs/names.md: what users of earlier tools know."""
     missing = []
