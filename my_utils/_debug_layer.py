@@ -9,7 +9,10 @@ from ._extras import needs_extra
 with needs_extra("DebugLayer"):
     from torch import nn
 
+from ._public import public
 
+
+@public("my_utils.utils")
 class DebugLayer(nn.Module):
     """A layer that returns what it is given, to mark a place in a model.
 
@@ -39,7 +42,3 @@ class DebugLayer(nn.Module):
 
     def extra_repr(self) -> str:
         return repr(self.name) if self.name else ""
-
-
-# Pickles and error messages name the class where users import it from.
-DebugLayer.__module__ = "my_utils.utils"

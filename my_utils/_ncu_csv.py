@@ -19,6 +19,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ._public import public
+
 DELIMITERS = ",;\t"
 RECORD_LINES_MAX = 64  # lines that one row may span, by line ends in quoted fields
 LAUNCH_FIELDS = frozenset((
@@ -65,10 +67,12 @@ NS_OF_UNIT = {
 }  # fmt: skip
 
 
+@public("my_utils.ncu_analyze_from_csv")
 class NcuCsvError(ValueError):
     """A file of which nothing can be used; the text names it, the line and the reason."""
 
 
+@public("my_utils.ncu_analyze_from_csv")
 class NcuCsvWarning(UserWarning):
     """Part of a file was left out; the text names the file, the line and the reason."""
 

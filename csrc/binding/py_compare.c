@@ -398,7 +398,7 @@ static PyType_Slot diff_slots[] = {
 };
 
 static PyType_Spec diff_spec = {
-    .name = "my_utils._core.TensorDiff",
+    .name = "my_utils.tensors.TensorDiff",
     .basicsize = sizeof(struct diff),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_HAVE_GC,
     .slots = diff_slots,

@@ -271,7 +271,7 @@ static PyType_Slot event_slots[] = {
 };
 
 static PyType_Spec event_spec = {
-    .name = "my_utils._core.HookEvent",
+    .name = "my_utils.profiling.capture_controller.HookEvent",
     .basicsize = sizeof(struct hook_event),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
     .slots = event_slots,

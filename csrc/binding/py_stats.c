@@ -267,7 +267,7 @@ static PyType_Slot stats_slots[] = {
 };
 
 static PyType_Spec stats_spec = {
-    .name = "my_utils._core.TensorStats",
+    .name = "my_utils.tensors.TensorStats",
     .basicsize = sizeof(struct tensor_stats),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
     .slots = stats_slots,
@@ -283,7 +283,7 @@ static PyStructSequence_Field count_fields[] = {
 };
 
 static PyStructSequence_Desc count_desc = {
-    .name = "my_utils._core.NanInfCount",
+    .name = "my_utils.tensors.NanInfCount",
     .doc = "What nan_inf_count() found: the tuple (nan, pos_inf, neg_inf), by name or by place.",
     .fields = count_fields,
     .n_in_sequence = MU_NAN_INF_COUNTS,

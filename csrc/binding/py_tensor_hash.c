@@ -245,7 +245,7 @@ static PyType_Slot digest_slots[] = {
 };
 
 static PyType_Spec digest_spec = {
-    .name = "my_utils._core.TensorDigest",
+    .name = "my_utils.tensors.TensorDigest",
     .basicsize = offsetof(struct digest, shape),
     .itemsize = sizeof(int64_t),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._files import whole_file
+from .._public import public
 from .._ranges import Ranges, ranges_text, rank_ranges
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class RequestError(ValueError):
         self.kind = kind
 
 
+@public("my_utils.capture")
 @dataclass(frozen=True, kw_only=True)
 class Request:
     """A capture window that ranks are asked for; the fields are those of `request_capture`."""

@@ -23,6 +23,8 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
+from .._public import public
+
 __all__ = ["DRIFT_PPM_MAX", "ClockHistory", "ClockOffset", "ClockSyncError", "Exchange", "estimate"]
 
 # A daemon that corrects a clock by slewing it changes its rate by 500 ppm at most (ntpd and the
@@ -30,6 +32,7 @@ __all__ = ["DRIFT_PPM_MAX", "ClockHistory", "ClockOffset", "ClockSyncError", "Ex
 DRIFT_PPM_MAX = 500
 
 
+@public("my_utils.clockSyncUtils")
 class ClockSyncError(RuntimeError):
     """Clocks could not be compared. The message says with whom, and why."""
 
@@ -48,6 +51,7 @@ class Exchange(NamedTuple):
         return (self.returned_ns - self.sent_ns) - (self.answered_ns - self.received_ns)
 
 
+@public("my_utils.clockSyncUtils")
 class ClockOffset(float):
     """Seconds to add to this clock to get the other one's time; a float, with what is known of it.
 

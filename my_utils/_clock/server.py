@@ -12,6 +12,7 @@ import threading
 import time
 from collections import deque
 
+from .._public import public
 from .._warnings import warn_once
 from .client import (
     ANSWER,
@@ -55,6 +56,7 @@ class _Session:
         return taken
 
 
+@public("my_utils.clockSyncUtils")
 class ClockServer:
     """Tells the time to those who ask, in a thread of its own.
 

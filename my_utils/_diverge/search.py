@@ -10,6 +10,7 @@ import enum
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from .._public import public
 from .._recorder.recording import Recording, RootCall, TraceEvent, TraceTensorMeta
 from .align import Pair, plain_name
 from .tensors import Rules, TensorCheck, Verdict, check_tensors, worst
@@ -17,6 +18,7 @@ from .tensors import Rules, TensorCheck, Verdict, check_tensors, worst
 __all__ = ["CallCheck", "Cause", "Difference", "check_call", "find_first", "find_first_gradient"]
 
 
+@public("my_utils.diverge")
 class Cause(enum.StrEnum):
     """What made two runs part.
 
@@ -36,6 +38,7 @@ class Cause(enum.StrEnum):
     GRADIENTS = "gradients"
 
 
+@public("my_utils.diverge")
 @dataclass(frozen=True, slots=True)
 class CallCheck:
     """One call in both recordings. Verdicts are None where nothing of the kind was recorded."""
@@ -87,6 +90,7 @@ class CallCheck:
         return self.output_verdict is Verdict.DIFFERENT or self.exception is not None
 
 
+@public("my_utils.diverge")
 @dataclass(frozen=True, slots=True)
 class Difference:
     """The first place where two runs part. `text` tells a person what happened there.

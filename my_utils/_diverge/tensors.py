@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from .._public import public
 from .._recorder.recording import TraceTensorMeta
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ _VALUES = ("min", "max", "mean", "std", "abs_max")
 _NORMS = ("l1", "l2")
 
 
+@public("my_utils.diverge")
 class Verdict(enum.StrEnum):
     """SAME: bit for bit. CLOSE: within the tolerance, or no figure differs where no bits were
     recorded. UNKNOWN: what was recorded does not decide it."""
@@ -83,6 +85,7 @@ class Rules:
         )
 
 
+@public("my_utils.diverge")
 @dataclass(frozen=True, slots=True)
 class Figures:
     """How far b is from a. What the source does not tell is None.
@@ -102,6 +105,7 @@ class Figures:
     nans: tuple[int, int] | None = None
 
 
+@public("my_utils.diverge")
 @dataclass(frozen=True, slots=True)
 class TensorCheck:
     """One tensor of a call in both recordings. `why` says what decided, in words."""

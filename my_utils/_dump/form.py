@@ -23,6 +23,7 @@ from json.encoder import encode_basestring as quote
 from typing import Any, NamedTuple, NoReturn
 
 from .. import _core
+from .._public import public
 
 __all__ = [
     "FORMAT",
@@ -58,6 +59,7 @@ _SEAL = re.compile(rb'"digest": "([0-9a-f]{32})"\n\}\n')
 _SEAL_BYTES = len(b'"digest": ""\n}\n') + 32
 
 
+@public("my_utils.dump_utils")
 class DumpError(ValueError):
     """A dump that could not be written, or is not to be trusted: the file and the reason."""
 
@@ -70,6 +72,7 @@ class DumpError(ValueError):
         return type(self), (self.path, self.reason)
 
 
+@public("my_utils.dump_utils")
 class StandIn:
     """Stands for an object that a dump holds and that could not be made again.
 

@@ -17,6 +17,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from .. import _core
+from .._public import public
 from .._ranks import check_rank, current_rank
 from .._warnings import warn_once
 from .blobs import Blobs, plain_tensor
@@ -35,6 +36,7 @@ FORMAT = "my_utils.tensor"
 _FIELDS = ("dump_id", "tag", "rank")
 
 
+@public("my_utils.dump_utils")
 class DumpTensorIO:
     """Keeps tensors by `(dump_id, tag, rank)`, and compares others with them.
 

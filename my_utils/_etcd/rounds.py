@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from .._public import public
 from .client import prefix_end
 
 __all__ = [
@@ -38,6 +39,7 @@ NAMED_MAX = 256  # seats listed in the state
 SHOWN_MAX = 20  # seats listed in a message
 
 
+@public("my_utils.etcd_utils")
 class EtcdBarrierError(Exception):
     """The barrier was not passed.
 
@@ -64,10 +66,12 @@ class EtcdBarrierError(Exception):
         return type(self), (str(self), *facts)
 
 
+@public("my_utils.etcd_utils")
 class EtcdBarrierTimeout(EtcdBarrierError, TimeoutError):
     """Not all came in time, or etcd could not be reached until then."""
 
 
+@public("my_utils.etcd_utils")
 class EtcdBarrierBroken(EtcdBarrierTimeout):
     """One that had come is gone, so that waiting on serves nobody."""
 

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 from .. import _core
 from .._arguments import check_bool
 from .._environment import read_switch
+from .._public import public
 from .leaves import (
     KEY,
     NAME_BYTES,
@@ -105,6 +106,7 @@ class DataConsistencyError(RuntimeError):
         return type(self), (self.verification,)
 
 
+@public("my_utils.utils")
 class ChecksumUtils:
     """Signs the batches that leave a process, and verifies them where they arrive.
 

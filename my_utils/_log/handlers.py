@@ -8,11 +8,13 @@ import os
 import sys
 from typing import IO, TextIO, cast
 
+from .._public import public
 from .._warnings import warn_once
 
 __all__ = ["ConsoleHandler", "FallbackHandler", "FlushingFileHandler"]
 
 
+@public("my_utils.logger")
 class FlushingFileHandler(logging.FileHandler):
     """A file handler whose records reach the file one by one, so that a crash loses none of them.
 

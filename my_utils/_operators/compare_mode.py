@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import torch
 
 from .._arguments import check_int, check_tolerance
+from .._public import public
 from .check import OpCheck, Rules
 from .finite import Counts, is_clean, is_finding
 from .inputs import distinct_tensors
@@ -28,6 +29,7 @@ _SUCCEEDS = " succeeds to pass CompareWithCPU test"
 _OF_VIEWS = Rules(strides=True)
 
 
+@public("my_utils.compare_tool")
 class CompareError(RuntimeError):
     """An operator failed, and `dump_error_data` asks to stop there. `files`: what was dumped."""
 
@@ -44,6 +46,7 @@ def choose_targets(target_list: Any, target_op: Any) -> tuple[Any, str]:
     return target_list, "target_list"
 
 
+@public("my_utils.compare_tool")
 class CompareWithCPU(OpMode):
     """Runs every operator in the block a second time on the CPU, and compares the results.
 

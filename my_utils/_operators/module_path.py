@@ -27,6 +27,7 @@ from typing import Any, Literal, Self
 import torch
 from torch import nn
 
+from .._public import public
 from .._warnings import warn_once
 
 __all__ = [
@@ -48,6 +49,7 @@ Phase = Literal["forward", "backward", "recompute"]
 _MARKS_MAX = 1 << 18  # entries into and exits from modules that are kept, a thread
 
 
+@public("my_utils.compare_tool")
 @dataclass(frozen=True, slots=True)
 class ModuleInfo:
     """A module around an operator.
@@ -229,6 +231,7 @@ class _Leave(_Enter):
             here.marks.add(_sequence_nr(), scope.parent)
 
 
+@public("my_utils.compare_tool")
 class ModuleTracker:
     """What `open_module_tracker` gives: `close()` takes the hooks away. A context manager."""
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from .._public import public
 from .compare_mode import choose_targets
 from .finite import Counts, is_clean, is_finding
 from .inputs import copied, distinct_tensors, tensors_in
@@ -24,6 +25,7 @@ _FINDINGS_MAX = 10_000
 Role = Literal["producer", "propagator"]
 
 
+@public("my_utils.compare_tool")
 class NanInfError(RuntimeError):
     """An operator gave a NaN or Inf, and `dump_error_data` asks to stop. `files`: the dump."""
 
@@ -32,6 +34,7 @@ class NanInfError(RuntimeError):
         self.files = files
 
 
+@public("my_utils.compare_tool")
 @dataclass(frozen=True, slots=True)
 class NanInfFinding:
     """One call whose result is not finite.
@@ -51,6 +54,7 @@ class NanInfFinding:
     step: int
 
 
+@public("my_utils.compare_tool")
 class NanInfTracker(OpMode):
     """Tells which operator in the block was the first to give a NaN or an infinity.
 

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import torch
 
 from .._arguments import check_int
+from .._public import public
 from .._recorder.facts import Facts, HashKind
 from .._recorder.recording import Recording, TraceEvent, TraceTensorMeta, save_recording
 from .._recorder.walk import Found, find, find_arguments
@@ -30,6 +31,7 @@ _OVERWRITE = frozenset(
 )
 
 
+@public("my_utils.compare_tool")
 class OpRecorder(OpMode):
     """Notes the tensor hash, or statistics, of what every operator in the block takes and gives.
 

@@ -44,6 +44,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from .. import __version__
 from .._plain_copy import plain_copy
 from .._plain_files import PlainFileError, load_plain, save_plain
+from .._public import public
 from .._ranks import current_rank, world_size
 
 if TYPE_CHECKING:
@@ -66,10 +67,12 @@ FORMAT = "my_utils.forward_trace"
 VERSION = 1
 
 
+@public("my_utils.module_hook")
 class RecordingError(ValueError):
     """A file that is no whole recording. The message names the file and the reason."""
 
 
+@public("my_utils.module_hook")
 @dataclass(slots=True)
 class TraceTensorMeta:
     """What was noted of one tensor, of its values at the time of the call.
@@ -109,6 +112,7 @@ class TraceTensorMeta:
     note: str | None = None
 
 
+@public("my_utils.module_hook")
 @dataclass(slots=True)
 class TraceEvent:
     """One call of one module.
@@ -159,6 +163,7 @@ class TraceEvent:
     error: str | None = None
 
 
+@public("my_utils.module_hook")
 @dataclass(slots=True)
 class RootCall:
     """One outermost call, as of the model itself.
@@ -177,6 +182,7 @@ class RootCall:
     weights: dict[str, TraceTensorMeta] = field(default_factory=dict)
 
 
+@public("my_utils.module_hook")
 @dataclass(slots=True)
 class ModuleInfo:
     """A module of the model: its first name, its other names, its class, its own parameters and
@@ -191,6 +197,7 @@ class ModuleInfo:
     compiled: bool = False
 
 
+@public("my_utils.module_hook")
 @dataclass(slots=True)
 class Recording:
     """What one rank recorded. See the module's text for the fields."""

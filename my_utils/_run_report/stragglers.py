@@ -25,6 +25,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from .._public import public
 from .._tables import needed
 from .changes import change_points
 from .grid import Grid, Integers, Matrix, middle_of, scatter_of
@@ -42,6 +43,7 @@ MEDIAN_ERROR = 1.2533  # the standard error of a median, in those of a mean: sqr
 CLOCK_NS = 1000.0  # differences below this are no differences
 
 
+@public("my_utils.report")
 @dataclass
 class Straggler:
     """A rank that is slow in a stage.

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from .. import _tables
+from .._public import public
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,6 +39,7 @@ def shape_text(shape: Shape | None) -> str:
     return "x".join(map(str, shape)) or "scalar"
 
 
+@public("my_utils.annotations")
 @dataclass(slots=True)
 class SweepPoint:
     """One combination and what came of it.
@@ -79,6 +81,7 @@ class SweepPoint:
         return row
 
 
+@public("my_utils.annotations")
 @dataclass(slots=True)
 class SweepResult:
     """The points of a sweep in the order of measurement. `str(result)` is a table."""

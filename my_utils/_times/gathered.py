@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from .._files import whole_file
+from .._public import public
 from .._tables import needed, text_table
 from .packed import BUCKETS, Table, bucket_middles, rows_of
 
@@ -27,6 +28,7 @@ _COLUMNS = ("count", "sum_ns", "min_ns", "max_ns", "squares")
 _LABELLED_RANKS = 16  # a longer legend hides the plot
 
 
+@public("my_utils.timing")
 @dataclass(frozen=True, eq=False)
 class TimeData:
     """The times of one name on all ranks that recorded it, in seconds.
@@ -199,6 +201,7 @@ class TimeData:
         )
 
 
+@public("my_utils.timing")
 class ProfiledTime(Mapping[str, TimeData]):
     """Times by name that can be saved and loaded.
 
@@ -260,6 +263,7 @@ class ProfiledTime(Mapping[str, TimeData]):
             raise ValueError(f"{target}: not a file of gathered times ({error})") from None
 
 
+@public("my_utils.timing")
 class GatheredTime(ProfiledTime):
     """The times that all ranks recorded: a mapping of name to `TimeData`.
 

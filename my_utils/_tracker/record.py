@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from .. import _core
 from .._open_stages import Lane, Where, where
+from .._public import public
 from .._ranks import current_rank
 from .._tables import text_table
 from .csv_file import SampleFile, quoted
@@ -27,6 +28,7 @@ _DIGEST_NS = 10**9
 _DIGEST_SAMPLES = 256
 
 
+@public("my_utils.gpu_mem_tracker")
 class Peak(NamedTuple):
     """The greatest sample of a figure, and where the program was."""
 

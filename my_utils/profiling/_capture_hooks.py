@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from .._arguments import check_int, check_str_or_none
 from .._core import HookEvent
+from .._public import public
 from .._ranks import check_rank, current_rank
 from .._wrapping import Scope, decorate
 
@@ -101,6 +102,7 @@ def set_position(iter: int | None, microbatch_index: int | None = None) -> None:
     _process.position = position
 
 
+@public("my_utils.profiling.capture_controller")
 class capture_hook:
     """Reports a function or a block to the process's controller, see `set_default_controller`.
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .._arguments import check_integer, wrong_type
+from .._public import public
 from .backends import make_backend
 
 __all__ = ["CaptureSpec", "StopPolicy", "wrong_type"]
@@ -24,6 +25,7 @@ LIST_MAX = 1024
 INT_MAX = 2**63 - 1
 
 
+@public("my_utils.profiling.capture_controller")
 class StopPolicy(enum.StrEnum):
     """When a window closes.
 
@@ -37,6 +39,7 @@ class StopPolicy(enum.StrEnum):
     ON_STOP_PROFILE_NAME = "ON_STOP_PROFILE_NAME"
 
 
+@public("my_utils.profiling.capture_controller")
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CaptureSpec:
     """A window, checked. `arm` takes one, or a mapping with these keys.

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from .._public import public
 from .._ranges import step_slice
 from .._tables import needed
 from .backends import make_backend
@@ -25,6 +26,7 @@ _Number = Annotated[int, msgspec.Meta(ge=0)]
 _Name = Annotated[str, msgspec.Meta(min_length=1)]
 
 
+@public("my_utils.profiling.ProfileManager")
 class ConfigError(ValueError):
     """A configuration that cannot be used. `field` names what is wrong, and `line` where it stands
     in a YAML file, from 1; None where there is none."""

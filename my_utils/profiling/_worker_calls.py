@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .._public import public
+
 __all__ = ["Acknowledgement", "Target", "call_targets", "targets_of"]
 
 _POLL_S = 0.005
@@ -27,6 +29,7 @@ class Target:
     key: object
 
 
+@public("my_utils.profiling.ProfileManager")
 @dataclass(frozen=True)
 class Acknowledgement:
     """What became of one call.

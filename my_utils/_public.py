@@ -1,0 +1,30 @@
+"""Says of a class where users find it, whatever file it is written in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+__all__ = ["public"]
+
+_C = TypeVar("_C", bound=type)
+
+
+def public(module: str) -> Callable[[_C], _C]:
+    """A decorator, the outermost one of a class: sets its `__module__`.
+
+    Pickles, messages and `help` then name the public path, so that files may move. It comes after
+    `dataclass`, which reads annotations by the module that the class is written in.
+
+    >>> @public("my_utils.timing")
+    ... class Times:
+    ...     pass
+    >>> Times.__module__
+    'my_utils.timing'
+    """
+
+    def mark(cls: _C) -> _C:
+        cls.__module__ = module
+        return cls
+
+    return mark
