@@ -6,13 +6,15 @@
 #
 # Variables: PYTHON (the interpreter, python3), VENV (the environment, .venv), TORCH_INDEX (a package
 # index for torch, such as the one with wheels for the CPU only), PYTEST (more arguments for pytest),
-# FAMILY (hash-strength runs only families with this in their name).
+# FAMILY (hash-strength runs only families with this in their name), JOBS (processes that compile or
+# test side by side, one a processor).
 
 PYTHON ?= python3
 VENV ?= .venv
 TORCH_INDEX ?=
 PYTEST ?=
 FUZZ_SECONDS ?= 60
+JOBS ?= $(shell nproc)
 
 BIN := $(VENV)/bin
 RUN := $(BIN)/python
@@ -22,11 +24,11 @@ C_SOURCES := $(wildcard csrc/*.py csrc/*/*.[ch] csrc/engine/kernels/*)
 # What runs without .venv takes its interpreter where there is one: it knows the optional headers.
 ANY_PYTHON = $(if $(wildcard $(RUN)),$(RUN),$(PYTHON))
 C_FORMATTED := $(wildcard csrc/*/*.[ch] csrc/engine/*/*.[ch] csrc/engine/*/*.cu tests/*/*.[ch])
-CTEST = $(MAKE) --no-print-directory -f csrc/engine/tests/Makefile PYTHON=$(ANY_PYTHON)
-FUZZ = $(MAKE) --no-print-directory -f csrc/engine/fuzz/Makefile PYTHON=$(ANY_PYTHON)
+CTEST = $(MAKE) --no-print-directory -j$(JOBS) -f csrc/engine/tests/Makefile PYTHON=$(ANY_PYTHON)
+FUZZ = $(MAKE) --no-print-directory -j$(JOBS) -f csrc/engine/fuzz/Makefile PYTHON=$(ANY_PYTHON)
 
-.PHONY: help demo test bench bench-smoke lint format fuzz fuzz-long leaks \
-        ctest ctest-asan ctest-tsan hash-strength build clean
+.PHONY: help demo test bench bench-smoke lint lint-types lint-others format fuzz fuzz-long \
+        leaks ctest ctest-asan ctest-tsan hash-strength build clean
 .DELETE_ON_ERROR:
 
 help:
@@ -80,8 +82,9 @@ test: build $(VENV)/stamp-tests
 	@$(CTEST) FLAVOUR=plain run
 	@$(RUN) -m pytest --ignore=tests/leaks @tests/side-by-side.txt $(PYTEST)
 
+# Each case by itself, for none waits and most measure their own process.
 leaks: build $(VENV)/stamp-tests
-	@$(RUN) -m pytest tests/leaks $(PYTEST)
+	@$(RUN) -m pytest tests/leaks --numprocesses=$(JOBS) --dist=load $(PYTEST)
 
 bench: build $(VENV)/stamp-bench
 	@$(RUN) -m benchmarks
@@ -111,10 +114,16 @@ fuzz:
 fuzz-long:
 	@$(FUZZ) SECONDS_EACH=3600 run
 
+# The types are checked by one process meanwhile.
 lint: build $(VENV)/stamp-lint
+	@$(MAKE) --no-print-directory -j2 --keep-going --output-sync=target lint-types lint-others
+
+lint-types:
+	$(RUN) -m mypy
+
+lint-others:
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
-	$(RUN) -m mypy
 	$(BIN)/clang-format --dry-run -Werror $(C_FORMATTED)
 	.ci/tidy $(RUN) $(BIN)/clang-tidy
 
