@@ -83,7 +83,18 @@ def run_python(tmp_path: Path) -> RunPython:
     return run
 
 
+@pytest.hookimpl(optionalhook=True)  # where xdist is installed
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are processors, for many tests wait for processes of theirs."""
+    return len(os.sched_getaffinity(0)) + 1
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.get_closest_marker("long_file") is None)
+    skip_without_gpu(items)
+
+
+def skip_without_gpu(items: list[pytest.Item]) -> None:
     wanting = [item for item in items if item.get_closest_marker("gpu")]
     if not wanting:
         return

@@ -23,6 +23,8 @@ from my_utils.utils import ChecksumUtils
 
 from .conftest import RunPython
 
+pytestmark = pytest.mark.long_file
+
 KEY = ChecksumUtils.KEY
 Batch = dict[str, Any]
 

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.timeout(320)  # some import much, in several processes
+# some import much, in several processes
+pytestmark = [pytest.mark.long_file, pytest.mark.timeout(320)]
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))

@@ -18,6 +18,8 @@ from .conftest import RunPython
 from .fakes import WITH_KERNELS, compile_fake
 from .test_cuda_timing import TABLE
 
+pytestmark = pytest.mark.long_file
+
 FLOATS = ["float16", "bfloat16", "float32", "float64", "float8_e4m3fn", "float8_e4m3fnuz"]
 FLOATS += ["float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn_x2"]
 INTEGERS = ["bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"]

@@ -19,7 +19,7 @@ from my_utils import _core
 
 from .conftest import ROOT, RunPython
 
-pytestmark = pytest.mark.no_torch
+pytestmark = [pytest.mark.long_file, pytest.mark.no_torch]
 
 HEAVY = ["torch", "numpy", "pandas", "matplotlib", "tqdm"]
 LIBC = {"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "ld-linux-x86-64.so.2"}

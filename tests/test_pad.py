@@ -21,6 +21,8 @@ from .conftest import RunPython
 from .dtypes import DTYPES, FLOAT4
 from .ranks import Ranks
 
+pytestmark = pytest.mark.long_file
+
 shapes = st.lists(st.integers(0, 5), min_size=1, max_size=4)
 
 

@@ -32,6 +32,8 @@ from my_utils.profiling.decorator import (
 from .clients.perfetto import TraceProcessor, why_missing
 from .conftest import RunPython
 
+pytestmark = pytest.mark.long_file
+
 
 @pytest.fixture(autouse=True)
 def warn_anew() -> Iterator[None]:

@@ -12,6 +12,8 @@ import pytest
 from ..conftest import RunPython
 from .programs import run
 
+pytestmark = pytest.mark.long_file
+
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
