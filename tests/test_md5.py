@@ -19,6 +19,8 @@ from .conftest import RunPython
 from .dtypes import DTYPES
 from .meanwhile import runs_meanwhile
 
+pytestmark = pytest.mark.c_code
+
 
 def oracle(value: Any) -> str:
     """hashlib over bytes that torch or numpy, not this package, put in order."""
