@@ -1,8 +1,9 @@
 # The commands of the project. Two do all the set-up by themselves:
 #   make demo    trains a small model on real text and leaves a trace for Perfetto
 #   make test    the tests: the engine's in C, then pytest
-# Others: bench, lint, format, fuzz, fuzz-long, leaks, ctest, ctest-asan, ctest-tsan, hash-strength,
-# clean.
+# Others: thorough, bench, lint, format, fuzz, fuzz-long, leaks, ctest, ctest-asan, ctest-tsan,
+# hash-strength, clean. `make thorough` tests for up to two hours, in parts; started again on the
+# same commit, it goes on with the parts that have not passed.
 #
 # Variables: PYTHON (the interpreter, python3), VENV (the environment, .venv), TORCH_INDEX (a package
 # index for torch, such as the one with wheels for the CPU only), PYTEST (more arguments for pytest),
@@ -27,7 +28,7 @@ C_FORMATTED := $(wildcard csrc/*/*.[ch] csrc/engine/*/*.[ch] csrc/engine/*/*.cu 
 CTEST = $(MAKE) --no-print-directory -j$(JOBS) -f csrc/engine/tests/Makefile PYTHON=$(ANY_PYTHON)
 FUZZ = $(MAKE) --no-print-directory -j$(JOBS) -f csrc/engine/fuzz/Makefile PYTHON=$(ANY_PYTHON)
 
-.PHONY: help demo test bench bench-smoke lint lint-types lint-others format fuzz fuzz-long \
+.PHONY: help demo test thorough bench bench-smoke lint lint-types lint-others format fuzz fuzz-long \
         leaks ctest ctest-asan ctest-tsan hash-strength build clean
 .DELETE_ON_ERROR:
 
@@ -80,11 +81,14 @@ demo: build
 # Side by side, for many tests wait for processes of theirs; the tests of a file stay together.
 test: build $(VENV)/stamp-tests
 	@$(CTEST) FLAVOUR=plain run
-	@$(RUN) -m pytest --ignore=tests/leaks @tests/side-by-side.txt $(PYTEST)
+	@$(RUN) -m pytest --ignore=tests/leaks @tests/side-by-side.txt -m 'not thorough' $(PYTEST)
 
 # Each case by itself, for none waits and most measure their own process.
 leaks: build $(VENV)/stamp-tests
 	@$(RUN) -m pytest tests/leaks --numprocesses=$(JOBS) --dist=load $(PYTEST)
+
+thorough: build $(VENV)/stamp-tests
+	@VENV=$(VENV) JOBS=$(JOBS) .ci/thorough
 
 bench: build $(VENV)/stamp-bench
 	@$(RUN) -m benchmarks

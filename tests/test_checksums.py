@@ -770,6 +770,7 @@ ray.shutdown()
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_from_an_actor_of_ray(run_python: RunPython) -> None:
     pytest.importorskip("ray", reason="ray is not installed")
     env = {

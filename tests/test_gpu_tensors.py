@@ -85,6 +85,7 @@ def test_kernels_compile(compile_program: Callable[..., Any], arch: int) -> None
 
 @pytest.mark.no_torch
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("program", ["stats", "compare"])
 def test_every_dtype_compiles(compile_program: Callable[..., Any], program: str) -> None:
     count = 1 if program == "stats" else 2

@@ -223,6 +223,7 @@ def test_cuda_tensors_are_copied() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_more_than_four_gib() -> None:
     """The digest is hashlib's, which would take as long once more."""
     piece = bytearray(range(256)) * 65536

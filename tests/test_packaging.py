@@ -132,28 +132,41 @@ def c_files(names: list[str]) -> set[str]:
     return {name for name in names if re.search(r"csrc/.*\.([ch]|cu|py)$", name)}
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(300)  # compiles everything, beside other tests
-def test_the_source_distribution_builds(tmp_path: Path) -> None:
-    """What stands in the archive is enough for a build: no header and no script is left out."""
+@pytest.fixture(scope="module")
+def source_distribution(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The tree that it was made from, and what was in the archive."""
     pytest.importorskip("setuptools", reason="setuptools is not installed")
-    tree = tmp_path / "tree"
+    folder = tmp_path_factory.mktemp("sdist")
+    tree = folder / "tree"
     # Other tests write into the hidden folders meanwhile.
     unwanted = shutil.ignore_patterns(".*", "build", "*.so", "__pycache__")
     shutil.copytree(ROOT, tree, ignore=unwanted)
-    run = {"check": True, "capture_output": True, "timeout": 250}
-    make = [sys.executable, "setup.py", "-q", "sdist", "--dist-dir", str(tmp_path)]
-    subprocess.run(make, cwd=tree, **run)  # type: ignore[call-overload]
-    (archive,) = tmp_path.glob("*.tar.gz")
-    shutil.unpack_archive(archive, tmp_path / "unpacked")
-    (source,) = (tmp_path / "unpacked").iterdir()
+    make = [sys.executable, "setup.py", "-q", "sdist", "--dist-dir", str(folder)]
+    subprocess.run(make, cwd=tree, check=True, capture_output=True, timeout=100)
+    (archive,) = folder.glob("*.tar.gz")
+    shutil.unpack_archive(archive, folder / "unpacked")
+    (source,) = (folder / "unpacked").iterdir()
+    return tree, source
+
+
+def test_the_source_distribution_has_every_c_file(source_distribution: tuple[Path, Path]) -> None:
+    tree, source = source_distribution
     inside = [path.relative_to(source).as_posix() for path in source.rglob("*") if path.is_file()]
     here = [path.relative_to(tree).as_posix() for path in tree.glob("csrc/**/*") if path.is_file()]
     assert c_files(here) == c_files(inside)
 
+
+@pytest.mark.slow
+@pytest.mark.thorough
+@pytest.mark.timeout(300)  # compiles everything, beside other tests
+def test_the_source_distribution_builds(
+    source_distribution: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """What stands in the archive is enough for a build: no header and no script is left out."""
+    _, source = source_distribution
     built = tmp_path / "built"
     build = [sys.executable, "setup.py", "-q", "build", "--build-lib", str(built)]
-    subprocess.run(build, cwd=source, **run)  # type: ignore[call-overload]
+    subprocess.run(build, cwd=source, check=True, capture_output=True, timeout=250)
     assert (built / "my_utils" / "py.typed").exists()
     assert (built / "my_utils" / "_core.pyi").exists()
     program = "import my_utils._core as c; print(c.__file__)"

@@ -912,6 +912,7 @@ print(ray.get(train.remote(6)))
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.timeout(320)
 def test_ray(tmp_path: Path, run_python: RunPython) -> None:
     pytest.importorskip("ray", reason="ray is not installed")
