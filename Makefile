@@ -1,19 +1,22 @@
 # The commands of the project. Two do all the set-up by themselves:
 #   make demo    trains a small model on real text and leaves a trace for Perfetto
 #   make test    the tests: the engine's in C, then pytest
-# Others: bench, lint, format, fuzz, fuzz-long, leaks, ctest, ctest-asan, ctest-tsan, ctest-masked
-# (needs QEMU), compilers, matrix, hash-strength, clean.
+# Others: thorough, bench, lint, format, fuzz, fuzz-long, leaks, ctest, ctest-asan, ctest-tsan,
+# ctest-masked (needs QEMU), compilers, matrix, hash-strength, clean. `make thorough` tests for up to
+# two hours, in parts; started again on the same commit, it goes on with the parts that have not
+# passed.
 #
 # Variables: PYTHON (the interpreter, python3), VENV (the environment, .venv), TORCH_INDEX (a package
 # index for torch, such as the one with wheels for the CPU only), PYTEST (more arguments for pytest),
 # FAMILY (hash-strength runs only families with this in their name), COMPILERS (compilers and matrix
-# take only these).
+# take only these), JOBS (processes that compile or test side by side, one a processor).
 
 PYTHON ?= python3
 VENV ?= .venv
 TORCH_INDEX ?=
 PYTEST ?=
 FUZZ_SECONDS ?= 60
+JOBS ?= $(shell nproc)
 
 BIN := $(VENV)/bin
 RUN := $(BIN)/python
@@ -23,11 +26,11 @@ C_SOURCES := $(wildcard csrc/*.py csrc/*/*.[ch] csrc/engine/kernels/*)
 # What runs without .venv takes its interpreter where there is one: it knows the optional headers.
 ANY_PYTHON = $(if $(wildcard $(RUN)),$(RUN),$(PYTHON))
 C_FORMATTED := $(wildcard csrc/*/*.[ch] csrc/engine/*/*.[ch] csrc/engine/*/*.cu tests/*/*.[ch])
-CTEST = $(MAKE) --no-print-directory -f csrc/engine/tests/Makefile PYTHON=$(ANY_PYTHON)
-FUZZ = $(MAKE) --no-print-directory -f csrc/engine/fuzz/Makefile PYTHON=$(ANY_PYTHON)
+CTEST = $(MAKE) --no-print-directory -j$(JOBS) -f csrc/engine/tests/Makefile PYTHON=$(ANY_PYTHON)
+FUZZ = $(MAKE) --no-print-directory -j$(JOBS) -f csrc/engine/fuzz/Makefile PYTHON=$(ANY_PYTHON)
 
-.PHONY: help demo test bench bench-smoke lint format fuzz fuzz-long leaks \
-        ctest ctest-asan ctest-tsan ctest-masked compilers matrix hash-strength build clean
+.PHONY: help demo test thorough bench bench-smoke lint lint-types lint-others format fuzz fuzz-long \
+        leaks ctest ctest-asan ctest-tsan ctest-masked compilers matrix hash-strength build clean
 .DELETE_ON_ERROR:
 
 help:
@@ -79,10 +82,14 @@ demo: build
 # Side by side, for many tests wait for processes of theirs; the tests of a file stay together.
 test: build $(VENV)/stamp-tests
 	@$(CTEST) FLAVOUR=plain run
-	@$(RUN) -m pytest --ignore=tests/leaks @tests/side-by-side.txt $(PYTEST)
+	@$(RUN) -m pytest --ignore=tests/leaks @tests/side-by-side.txt -m 'not thorough' $(PYTEST)
 
+# Each case by itself, for none waits and most measure their own process.
 leaks: build $(VENV)/stamp-tests
-	@$(RUN) -m pytest tests/leaks $(PYTEST)
+	@$(RUN) -m pytest tests/leaks --numprocesses=$(JOBS) --dist=load $(PYTEST)
+
+thorough: build $(VENV)/stamp-tests
+	@VENV=$(VENV) JOBS=$(JOBS) .ci/thorough
 
 bench: build $(VENV)/stamp-bench
 	@$(RUN) -m benchmarks
@@ -122,10 +129,16 @@ fuzz:
 fuzz-long:
 	@$(FUZZ) SECONDS_EACH=3600 run
 
+# The types are checked by one process meanwhile.
 lint: build $(VENV)/stamp-lint
+	@$(MAKE) --no-print-directory -j2 --keep-going --output-sync=target lint-types lint-others
+
+lint-types:
+	$(RUN) -m mypy
+
+lint-others:
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
-	$(RUN) -m mypy
 	$(BIN)/clang-format --dry-run -Werror $(C_FORMATTED)
 	.ci/tidy $(RUN) $(BIN)/clang-tidy
 

@@ -6,30 +6,13 @@ machine spoils it less; and all of torch's, by the clock.
 
 from __future__ import annotations
 
-import re
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 
-from benchmarks.harness import Claim
+from benchmarks.harness import Claim, peak_mib
 
 Work = Callable[[], object]
-
-
-def peak_mib(work: Work) -> float:
-    """How far the resident memory rises above what it was, at most, while `work` runs."""
-    status = Path("/proc/self/status")
-
-    def kib(field: str) -> int:
-        match = re.search(rf"{field}:\s*(\d+)", status.read_text())
-        assert match is not None
-        return int(match[1])
-
-    Path("/proc/self/clear_refs").write_text("5")
-    before = kib("VmRSS")
-    work()
-    return (kib("VmHWM") - before) / 1024
 
 
 def medians_ms(sides: dict[str, Work], clock: Callable[[], int], rounds: int) -> dict[str, float]:

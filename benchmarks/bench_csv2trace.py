@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.harness import Claim
+from benchmarks.harness import Claim, NotMeasured, Row
 
 ROOT = Path(__file__).resolve().parent.parent
 HEADER = "timestamp_unix,readable_time,machine_id,step,event_name,event_type,duration_ms,metadata\n"
@@ -125,7 +125,7 @@ def best(count: int, work: Callable[[], tuple[float, float, float]]) -> tuple[fl
     return min((work() for _ in range(count)), key=lambda found: found[0])
 
 
-def run(smoke: bool = False) -> list[Claim]:
+def run(smoke: bool = False) -> list[Row]:
     rows = 12_000 if smoke else 1_200_000
     repeats = 1 if smoke else 5
     memory = Path("/dev/shm")
@@ -138,7 +138,7 @@ def run(smoke: bool = False) -> list[Claim]:
         perfetto, _, _ = best(repeats, lambda: convert(folder / "out.pftrace", [source]))
         plain = seconds_of(lambda: plain_python(source, folder / "plain.json"))
         (folder / "plain.json").unlink()
-        claims = [
+        claims: list[Row] = [
             Claim("csv2trace to JSON, 1.2 M rows", ours, "plain Python", plain, "s", 100, True),
             Claim(
                 "csv2trace to protobuf, 1.2 M rows", perfetto, "plain Python", plain, "s", 100, True
@@ -151,13 +151,12 @@ def run(smoke: bool = False) -> list[Claim]:
     return claims
 
 
-def against_polars(source: Path, folder: Path, ours: float) -> list[Claim]:
+def against_polars(source: Path, folder: Path, ours: float) -> list[Row]:
     os.environ.setdefault("POLARS_MAX_THREADS", "1")
     try:
         polars_to_ndjson(source, folder / "out.ndjson")
     except ImportError:
-        print("polars is not installed: left out", file=sys.stderr)
-        return []
+        return [NotMeasured("csv2trace to JSON, against polars", "`pip install polars`")]
     peer = min(
         seconds_of(lambda: polars_to_ndjson(source, folder / "out.ndjson")) for _ in range(3)
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable
 
-from benchmarks.harness import Claim
+from benchmarks.harness import Claim, NotMeasured, Row
 
 ROUNDS = 30
 
@@ -30,15 +30,13 @@ def gpu_milliseconds(work: Callable[[], object]) -> float:
     return float(statistics.median(times))
 
 
-def run(smoke: bool) -> list[Claim]:
+def run(smoke: bool) -> list[Row]:
     try:
         import torch
     except ImportError:
-        print("GPU tensors left out: torch is not installed")
-        return []
+        return [NotMeasured("tensors on a GPU", "torch")]
     if not torch.cuda.is_available():
-        print("GPU tensors left out: there is no CUDA device")
-        return []
+        return [NotMeasured("tensors on a GPU", "a CUDA device")]
     import my_utils.torch_ops  # noqa: F401
 
     operators = torch.ops.my_utils

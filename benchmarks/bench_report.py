@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.harness import Claim
+from benchmarks.harness import Claim, output_and_peak
 from tests.planted_runs import Run
 
 STAGES = [f"stage{number}" for number in range(10)] + ["optimizer"]  # and all_reduce
@@ -114,12 +113,5 @@ def _claims(whole: Path, half: Path, rounds: int) -> list[Claim]:
 
 def _measured(program: str, folder: Path) -> tuple[float, float]:
     """Seconds that the program prints, and MiB at its peak."""
-    command = [sys.executable, "-c", program, str(folder)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        said = process.stdout.read()
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode != 0:
-        raise RuntimeError(f"it ended with {process.returncode}")
-    return float(said), usage.ru_maxrss / 1024
+    printed, peak = output_and_peak([sys.executable, "-c", program, folder])
+    return float(printed), peak

@@ -1,6 +1,6 @@
 /* The tensor hash against XXH3_128 and the plain read of memory, on one thread, without Python:
  * `tensor_hash BYTES ROUNDS` prints the median ns of one pass of each, the sides taking turns, as
- * lines "name ns". XXH3 is compiled from its header (libxxhash-dev) with the flags of this program,
+ * lines "name ns". XXH3 is compiled from its header (xxhash.h) with the flags of this program,
  * so that it has the same vectors as the kernel that it is measured against; without the header it
  * is left out. */
 #include <stdio.h>

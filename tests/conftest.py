@@ -83,7 +83,30 @@ def run_python(tmp_path: Path) -> RunPython:
     return run
 
 
+@pytest.hookimpl(optionalhook=True)  # where xdist is installed
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are processors, for many tests wait for processes of theirs."""
+    return len(os.sched_getaffinity(0)) + 1
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    mark_c_code(items)
+    items.sort(key=lambda item: item.get_closest_marker("long_file") is None)
+    skip_without_gpu(items)
+
+
+def mark_c_code(items: list[pytest.Item]) -> None:
+    """A file that names the C module is marked by that, so that none is forgotten."""
+    names_it = {
+        path: "_core" in path.read_text(encoding="utf-8") for path in {item.path for item in items}
+    }
+    for item in items:
+        if names_it[item.path]:
+            item.add_marker("c_code")
+
+
+def skip_without_gpu(items: list[pytest.Item]) -> None:
     wanting = [item for item in items if item.get_closest_marker("gpu")]
     if not wanting:
         return

@@ -15,7 +15,7 @@ from my_utils.tensors import tensor_hash
 
 from . import tensor_hash_oracle as oracle
 
-pytestmark = pytest.mark.no_torch
+pytestmark = [pytest.mark.c_code, pytest.mark.no_torch]
 
 WRONG_KIND = "tensors must be a torch tensor, or an object with the buffer protocol or __dlpack__"
 

@@ -28,7 +28,7 @@ from my_utils.profiling.capture_controller import (
     set_position,
 )
 
-pytestmark = pytest.mark.no_torch
+pytestmark = [pytest.mark.c_code, pytest.mark.no_torch]
 
 
 class Recorder(CaptureBackend):

@@ -43,6 +43,8 @@ from .conftest import ROOT, RunPython
 from .profile_rows import Profile
 from .ranks import Ranks
 
+pytestmark = pytest.mark.long_file
+
 # `held()` in a rank: whether requests that the test will make are to be read before the next step.
 HELD = """
 from pathlib import Path

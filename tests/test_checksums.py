@@ -23,6 +23,8 @@ from my_utils.utils import ChecksumUtils
 
 from .conftest import RunPython
 
+pytestmark = pytest.mark.long_file
+
 KEY = ChecksumUtils.KEY
 Batch = dict[str, Any]
 
@@ -768,6 +770,7 @@ ray.shutdown()
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_from_an_actor_of_ray(run_python: RunPython) -> None:
     pytest.importorskip("ray", reason="ray is not installed")
     env = {

@@ -35,7 +35,7 @@ from my_utils.clockSyncUtils import ClockSynchronizer, SocketClockSynchronizer
 from .delay_relay import DelayRelay
 from .ranks import ROOT, free_port
 
-pytestmark = pytest.mark.no_torch
+pytestmark = [pytest.mark.long_file, pytest.mark.no_torch]
 
 
 @pytest.fixture(autouse=True)

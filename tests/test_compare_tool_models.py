@@ -27,6 +27,8 @@ from my_utils.compare_tool import CompareWithCPU, NanInfTracker, open_module_tra
 from my_utils.tensors import tensor_hash
 from tests.op_faults import Change, Fault, first_element, one_wrong_element, other_strides
 
+pytestmark = pytest.mark.long_file
+
 aten = torch.ops.aten
 TEXT: dict[str, Any] = {"vocab_size": 32}
 

@@ -15,6 +15,8 @@ from my_utils.csv2trace import ConversionError, csv_to_trace
 
 from .conftest import RunPython
 
+pytestmark = pytest.mark.c_code
+
 HEADER = "timestamp_unix,readable_time,machine_id,step,event_name,event_type,duration_ms,metadata\n"
 
 

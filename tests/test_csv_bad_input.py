@@ -12,6 +12,8 @@ import pytest
 
 from .conftest import ROOT, RunPython
 
+pytestmark = pytest.mark.c_code
+
 HEADER = (
     b"timestamp_unix,readable_time,machine_id,step,event_name,event_type,duration_ms,metadata\n"
 )

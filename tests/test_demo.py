@@ -20,7 +20,8 @@ from my_utils.demo import WARM_UP, _wait, who_waits
 
 from .planted_runs import Run
 
-pytestmark = pytest.mark.timeout(320)  # three processes import torch side by side
+# three processes import torch side by side
+pytestmark = [pytest.mark.long_file, pytest.mark.timeout(320)]
 
 ROOT = Path(__file__).resolve().parent.parent
 STEPS = 6

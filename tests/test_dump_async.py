@@ -22,6 +22,8 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 np = pytest.importorskip("numpy", reason="numpy is not installed")
 pytest.importorskip("safetensors", reason="safetensors is not installed")
 
+pytestmark = pytest.mark.long_file
+
 
 def dumper_of(folder: Path, **options: Any) -> UniversalDumper:
     return UniversalDumper(

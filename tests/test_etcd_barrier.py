@@ -18,7 +18,7 @@ from my_utils.etcd_utils import EtcdBarrierBroken, etcd_barrier
 from .etcd_crew import WAIT_S, Crew, wait_until
 from .etcd_server import EtcdServer, needs_etcd
 
-pytestmark = needs_etcd
+pytestmark = [pytest.mark.long_file, *needs_etcd]
 
 EIGHT = range(8)
 LEASE_S = 60.0  # where no test is about its end: a busy machine may hold processes up for long

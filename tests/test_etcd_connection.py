@@ -31,7 +31,7 @@ from .etcd_crew import PATIENCE, wait_until
 from .etcd_server import EtcdServer, make_cluster, needs_etcd
 from .ranks import free_port
 
-pytestmark = pytest.mark.no_torch
+pytestmark = [pytest.mark.long_file, pytest.mark.no_torch]
 
 PATIENT_S = 100.0
 PATIENT: dict[str, Any] = {"timeout": PATIENT_S, "lease_s": 60.0}

@@ -12,10 +12,12 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.timeout(320)  # some import much, in several processes
+# some import much, in several processes
+pytestmark = [pytest.mark.long_file, pytest.mark.timeout(320)]
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+RUN_BELOW = ("find_a_planted_bug.py", "plain_loop.py", "where_memory_goes.py")
 FILES = {"gather_times.py": ("times.pt", "simulate.png")}  # that a script says it writes
 
 
@@ -62,19 +64,26 @@ def test_there_are_examples() -> None:
     }
 
 
-@pytest.mark.parametrize("script", EXAMPLES, ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "script", [path for path in EXAMPLES if path.name not in RUN_BELOW], ids=lambda path: path.name
+)
 def test_runs_as_it_is(script: Path, tmp_path: Path) -> None:
-    run(script, cwd=tmp_path)
+    run_as_it_is(script, tmp_path)
+
+
+def run_as_it_is(script: Path, tmp_path: Path) -> str:
+    printed = run(script, cwd=tmp_path)
     if "GlobalLogger" in script.read_text(encoding="utf-8"):
         assert (tmp_path / "logs" / "profile_rank_0.csv").stat().st_size > 1000
     for name in FILES.get(script.name, ()):
         assert (tmp_path / name).stat().st_size > 1000, name
     leftovers = [path.name for path in tmp_path.rglob("*.journal*")]
     assert leftovers == []
+    return printed
 
 
 def test_plain_loop(tmp_path: Path) -> None:
-    run(ROOT / "examples" / "plain_loop.py", cwd=tmp_path)
+    run_as_it_is(ROOT / "examples" / "plain_loop.py", tmp_path)
     assert counts(trace_of(tmp_path / "logs")) == {"load": 10, "compute": 10}
     report = (tmp_path / "logs" / "report.txt").read_text(encoding="utf-8")
     assert "load" in report
@@ -113,13 +122,13 @@ def test_train_gpt_on_two_ranks(tmp_path: Path) -> None:
 
 def test_the_planted_bug_is_found(tmp_path: Path) -> None:
     pytest.importorskip("transformers", reason="transformers is not installed")
-    found = run(ROOT / "examples" / "find_a_planted_bug.py", "recordings", cwd=tmp_path)
+    found = run_as_it_is(ROOT / "examples" / "find_a_planted_bug.py", tmp_path)
     assert "first difference: transformer.h.3.attn (GPT2Attention), call 0" in found
     assert "after c_attn and before it calls c_proj, whose inputs differ" in found
 
 
 def test_where_memory_goes(tmp_path: Path) -> None:
-    printed = run(ROOT / "examples" / "where_memory_goes.py", cwd=tmp_path)
+    printed = run_as_it_is(ROOT / "examples" / "where_memory_goes.py", tmp_path)
     assert " MB in backward, step " in printed
     curves = {event["name"] for event in trace_of(tmp_path / "logs") if event["ph"] == "C"}
     assert "process.rss_bytes" in curves

@@ -26,6 +26,8 @@ from my_utils.profiling.backends import (  # noqa: E402
 
 from .conftest import RunPython  # noqa: E402
 
+pytestmark = pytest.mark.c_code
+
 
 class Recorder(CaptureBackend):
     def __init__(self) -> None:

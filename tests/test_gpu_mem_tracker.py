@@ -38,7 +38,7 @@ from .conftest import RunPython
 from .fakes import compile_fake
 from .profile_rows import Profile
 
-pytestmark = pytest.mark.no_torch
+pytestmark = [pytest.mark.long_file, pytest.mark.no_torch]
 
 MIB = 1 << 20
 

@@ -18,6 +18,8 @@ from .conftest import RunPython
 from .fakes import WITH_KERNELS, compile_fake
 from .test_cuda_timing import TABLE
 
+pytestmark = pytest.mark.long_file
+
 FLOATS = ["float16", "bfloat16", "float32", "float64", "float8_e4m3fn", "float8_e4m3fnuz"]
 FLOATS += ["float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn_x2"]
 INTEGERS = ["bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"]
@@ -83,6 +85,7 @@ def test_kernels_compile(compile_program: Callable[..., Any], arch: int) -> None
 
 @pytest.mark.no_torch
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("program", ["stats", "compare"])
 def test_every_dtype_compiles(compile_program: Callable[..., Any], program: str) -> None:
     count = 1 if program == "stats" else 2

@@ -17,6 +17,8 @@ from .ranks import Ranks
 
 pytest.importorskip("torch")
 
+pytestmark = pytest.mark.long_file
+
 WORLD = 3
 HELD = 1
 START_S = 100.0

@@ -19,6 +19,8 @@ from .conftest import RunPython
 from .dtypes import DTYPES
 from .meanwhile import runs_meanwhile
 
+pytestmark = pytest.mark.c_code
+
 
 def oracle(value: Any) -> str:
     """hashlib over bytes that torch or numpy, not this package, put in order."""
@@ -221,6 +223,7 @@ def test_cuda_tensors_are_copied() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_more_than_four_gib() -> None:
     """The digest is hashlib's, which would take as long once more."""
     piece = bytearray(range(256)) * 65536

@@ -17,7 +17,7 @@ pytest.importorskip("libcst", reason="libcst is not installed")
 from my_utils.musa._converter_tree import convert
 from my_utils.musa.converter import convert_project, main
 
-pytestmark = pytest.mark.no_torch
+pytestmark = [pytest.mark.c_code, pytest.mark.no_torch]
 
 
 def new(text: str, is_launched: bool = False) -> str:

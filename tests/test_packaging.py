@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -21,7 +21,7 @@ from my_utils import _core
 
 from .conftest import ROOT, RunPython
 
-pytestmark = pytest.mark.no_torch
+pytestmark = [pytest.mark.long_file, pytest.mark.no_torch]
 
 HEAVY = ["torch", "numpy", "pandas", "matplotlib", "rich", "msgspec"]
 LIBC = {"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "ld-linux-x86-64.so.2"}
@@ -80,14 +80,18 @@ def test_the_installed_extras() -> None:
     assert metadata["Requires-Python"] == ">=3.11"
 
 
-@pytest.mark.timeout(300)  # mypy reads all of torch, without a cache where it runs first
-def test_the_stub_says_what_the_module_has() -> None:
+def test_the_stub_says_what_the_module_has(tmp_path: Path) -> None:
+    """In a package of nothing else, or mypy follows its imports and reads all of torch."""
     pytest.importorskip("mypy", reason="mypy is not installed")
-    if importlib.util.find_spec("torch") is None:
-        pytest.skip("torch is not installed, and mypy follows the package's imports of it")
+    package = tmp_path / "my_utils"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    for file in (_core.__file__, ROOT / "my_utils" / "_core.pyi"):
+        shutil.copy(file, package)
     done = subprocess.run(
         [sys.executable, "-m", "mypy.stubtest", "my_utils._core"],
-        cwd=ROOT,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
         capture_output=True,
         text=True,
         check=False,
@@ -155,28 +159,43 @@ def build_wheel(source: Path, folder: Path) -> Path:
     return wheel
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(500)  # compiles everything, beside other tests
-def test_the_source_distribution_builds_a_wheel(tmp_path: Path) -> None:
-    """What stands in the archive is enough for a wheel with all files of the package, and NVTX."""
+@pytest.fixture(scope="module")
+def source_distribution(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The tree that it was made from, and what was in the archive."""
     pytest.importorskip("setuptools", reason="setuptools is not installed")
-    tree = tmp_path / "tree"
+    folder = tmp_path_factory.mktemp("sdist")
+    tree = folder / "tree"
     # Other tests write into the hidden folders meanwhile.
     unwanted = shutil.ignore_patterns(".*", "build", "*.so", "__pycache__")
     shutil.copytree(ROOT, tree, ignore=unwanted)
-    make = [sys.executable, "setup.py", "-q", "sdist", "--dist-dir", str(tmp_path)]
-    subprocess.run(make, cwd=tree, check=True, capture_output=True, timeout=60)
-    (archive,) = tmp_path.glob("*.tar.gz")
-    shutil.unpack_archive(archive, tmp_path / "unpacked")
-    (source,) = (tmp_path / "unpacked").iterdir()
+    make = [sys.executable, "setup.py", "-q", "sdist", "--dist-dir", str(folder)]
+    subprocess.run(make, cwd=tree, check=True, capture_output=True, timeout=100)
+    (archive,) = folder.glob("*.tar.gz")
+    shutil.unpack_archive(archive, folder / "unpacked")
+    (source,) = (folder / "unpacked").iterdir()
+    return tree, source
+
+
+def test_the_source_distribution_has_every_file(source_distribution: tuple[Path, Path]) -> None:
+    tree, source = source_distribution
     inside = [path.relative_to(source).as_posix() for path in source.rglob("*") if path.is_file()]
     here = [path.relative_to(tree).as_posix() for path in tree.rglob("*") if path.is_file()]
     assert c_files(here) == c_files(inside)
     assert packaged(here) == packaged(inside)
 
+
+@pytest.mark.slow
+@pytest.mark.thorough
+@pytest.mark.timeout(500)  # compiles everything, beside other tests
+def test_the_source_distribution_builds_a_wheel(
+    source_distribution: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """What stands in the archive is enough for a wheel with all files of the package, and NVTX."""
+    _, source = source_distribution
+    inside = [path.relative_to(source).as_posix() for path in source.rglob("*") if path.is_file()]
     built = tmp_path / "built"
     with zipfile.ZipFile(build_wheel(source, tmp_path)) as wheel:
-        assert packaged(wheel.namelist()) == packaged(here)
+        assert packaged(wheel.namelist()) == packaged(inside)
         wheel.extractall(built)
     (module,) = (built / "my_utils").glob("_core*.so")
     # Where its functions look for a tool that is attached; nothing else has this text.

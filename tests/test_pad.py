@@ -21,6 +21,8 @@ from .conftest import RunPython
 from .dtypes import DTYPES, FLOAT4
 from .ranks import Ranks
 
+pytestmark = pytest.mark.long_file
+
 shapes = st.lists(st.integers(0, 5), min_size=1, max_size=4)
 
 
@@ -150,8 +152,17 @@ def test_the_world_of_the_job_under_compile(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_the_ranks_of_megatron_that_share_a_sequence(tmp_path: Path) -> None:
-    """Two of four, eager and in one graph, while its groups are there; else all of the job."""
+@pytest.mark.parametrize(
+    ("ranks", "sharing", "sizes"),
+    [
+        (2, 1, "6 6 5 5 6"),
+        pytest.param(4, 2, "8 8 6 5 8", marks=pytest.mark.thorough),  # imports Megatron four times
+    ],
+)
+def test_the_ranks_of_megatron_that_share_a_sequence(
+    tmp_path: Path, ranks: int, sharing: int, sizes: str
+) -> None:
+    """Some of the job, eager and in one graph, while its groups are there; else all of the job."""
     if importlib.util.find_spec("megatron") is None:
         pytest.skip("megatron-core is not installed")
     code = """
@@ -163,7 +174,7 @@ sizes = [len(pad(tokens))]
 assert "megatron" not in sys.modules
 from megatron.core import parallel_state
 sizes.append(len(pad(tokens)))
-parallel_state.initialize_model_parallel(tensor_model_parallel_size=2)
+parallel_state.initialize_model_parallel(tensor_model_parallel_size=SHARING)
 sizes += [len(pad(tokens)), len(pad(tokens, world_size=5))]
 if rank == 0:
     compiled = torch.compile(lambda x: pad(x), fullgraph=True, backend="aot_eager")
@@ -172,9 +183,9 @@ parallel_state.destroy_model_parallel()
 sizes.append(len(pad(tokens)))
 print(*sizes)
 dist.destroy_process_group()
-"""
-    results = Ranks(code, 4, tmp_path).finish(240)
-    assert [(status, out) for status, out, _ in results] == [(0, "8 8 6 5 8\n")] * 4, results
+""".replace("SHARING", str(sharing))
+    results = Ranks(code, ranks, tmp_path).finish(240)
+    assert [(status, out) for status, out, _ in results] == [(0, sizes + "\n")] * ranks, results
 
 
 def test_by_value_under_compile_breaks_the_graph_and_works() -> None:

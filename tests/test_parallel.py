@@ -15,6 +15,8 @@ from my_utils import _torch_ops  # noqa: E402
 
 from .conftest import RunPython  # noqa: E402
 
+pytestmark = pytest.mark.c_code
+
 _torch_ops.register()
 OPS = torch.ops.my_utils
 NAMES = sorted(_torch_ops.REDUCTIONS)

@@ -34,7 +34,7 @@ from my_utils.profiling.ProfileManager import ConfigError, ProfileManager
 
 from .conftest import RunPython
 
-pytestmark = pytest.mark.no_torch
+pytestmark = [pytest.mark.long_file, pytest.mark.no_torch]
 
 ROLES = {"actor": {"functions": ["actor.generate", "actor.update"]}}
 

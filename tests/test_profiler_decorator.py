@@ -32,6 +32,8 @@ from my_utils.profiling.decorator import (
 from .clients.perfetto import TraceProcessor, why_missing
 from .conftest import RunPython
 
+pytestmark = pytest.mark.long_file
+
 
 @pytest.fixture(autouse=True)
 def warn_anew() -> Iterator[None]:
@@ -910,6 +912,7 @@ print(ray.get(train.remote(6)))
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.timeout(320)
 def test_ray(tmp_path: Path, run_python: RunPython) -> None:
     pytest.importorskip("ray", reason="ray is not installed")

@@ -26,7 +26,7 @@ from tools.perfetto_ui import Page, find_browser
 from .conftest import RunPython
 from .planted_runs import START_NS, SYNC, Run
 
-pytestmark = pytest.mark.no_torch
+pytestmark = [pytest.mark.long_file, pytest.mark.no_torch]
 
 SLEEPS = [20, 33, 47, 90, 101]
 

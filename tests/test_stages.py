@@ -20,7 +20,7 @@ from my_utils.utils import MyTimer, NoOpMyTimer
 
 from .profile_rows import Profile, Row
 
-pytestmark = pytest.mark.no_torch
+pytestmark = [pytest.mark.c_code, pytest.mark.no_torch]
 
 
 @pytest.fixture

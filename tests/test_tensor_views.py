@@ -28,7 +28,7 @@ DTYPES = [
     "float4_e2m1fn_x2",
 ]
 
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+pytestmark = [pytest.mark.c_code, pytest.mark.filterwarnings("ignore::UserWarning")]
 
 
 def bytes_of(x: Any) -> bytes:

@@ -16,7 +16,8 @@ from tests.ranks import ROOT, free_port
 pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("matplotlib", reason="matplotlib is not installed")
 
-pytestmark = pytest.mark.timeout(320)  # four processes import torch side by side
+# four processes import torch side by side
+pytestmark = [pytest.mark.long_file, pytest.mark.timeout(320)]
 
 JOB = """
 import os

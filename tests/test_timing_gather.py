@@ -25,6 +25,8 @@ from my_utils.timing import GatheredTime, TimeManager, timer_wrap
 
 from .ranks import free_port
 
+pytestmark = pytest.mark.long_file
+
 if not dist.is_available() or not dist.is_gloo_available():
     pytest.skip("torch.distributed has no gloo here", allow_module_level=True)
 

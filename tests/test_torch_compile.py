@@ -15,6 +15,8 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from my_utils.utils import DebugLayer, MyTimer, NoOpMyTimer  # noqa: E402
 
+pytestmark = pytest.mark.long_file
+
 Function = Callable[[Any], Any]
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -17,6 +17,8 @@ from . import tensor_hash_oracle as oracle  # noqa: E402
 from .conftest import RunPython  # noqa: E402
 from .dtypes import DTYPES  # noqa: E402
 
+pytestmark = pytest.mark.long_file
+
 _torch_ops.register()
 OPS = torch.ops.my_utils
 COMPILED_BACKENDS = ["eager", "aot_eager", "inductor"]

@@ -42,7 +42,8 @@ no_cuda = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 pytest.importorskip("accelerate", reason="accelerate is not installed")
 
-pytestmark = pytest.mark.timeout(320)  # the first training of a process imports much
+# the first training of a process imports much
+pytestmark = [pytest.mark.long_file, pytest.mark.timeout(320)]
 
 # A window of the steps 3 and 4 with little in its files.
 SHORT: dict[str, Any] = {

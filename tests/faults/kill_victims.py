@@ -5,7 +5,8 @@
 Each victim is a fork of this process. It writes into shared memory which call of its timer it
 begins and which it has finished; after the kill the rows are read back in two ways: without
 changing a file, from the CSV and the journal, and from the CSV after a new process of the rank took
-the directory over. Prints a line of JSON with what went wrong; all of it should be empty.
+the directory over. Prints a line of JSON with what went wrong. All of it should be empty, else the
+status is 1.
 """
 
 from __future__ import annotations
@@ -303,6 +304,8 @@ def main() -> None:
             failed[name] = problems
     figures = {"calls": calls, "open_stages": open_stages, "with_drops": with_drops}
     print(json.dumps({"failed": failed, **figures}))
+    if failed:
+        sys.exit(f"the names begin with the seed: {failed}")
 
 
 if __name__ == "__main__":
