@@ -22,10 +22,13 @@ BIN := $(VENV)/bin
 RUN := $(BIN)/python
 TORCH := $(shell sed -n 's/^torch==.*/&/p' constraints.txt)
 PIP_INSTALL := $(RUN) -m pip install --quiet --retries 5 -c constraints.txt
-C_SOURCES := $(wildcard csrc/*.py csrc/*/*.[ch] csrc/engine/kernels/*)
+# some LIST,NAME: the list, which must not be empty: a pattern that finds nothing checks nothing.
+some = $(or $(strip $(1)),$(error no $(2) found))
+
+C_SOURCES := $(call some,$(shell find csrc -name "*.[ch]" -o -name "*.cu" -o -name "*.py"),C sources)
 # What runs without .venv takes its interpreter where there is one: it knows the optional headers.
 ANY_PYTHON = $(if $(wildcard $(RUN)),$(RUN),$(PYTHON))
-C_FORMATTED := $(wildcard csrc/*/*.[ch] csrc/engine/*/*.[ch] csrc/engine/*/*.cu tests/*/*.[ch])
+C_FORMATTED := $(call some,$(shell find csrc tests -name "*.[ch]" -o -name "*.cu"),C files to format)
 CTEST = $(MAKE) --no-print-directory -j$(JOBS) -f csrc/engine/tests/Makefile PYTHON=$(ANY_PYTHON)
 FUZZ = $(MAKE) --no-print-directory -j$(JOBS) -f csrc/engine/fuzz/Makefile PYTHON=$(ANY_PYTHON)
 

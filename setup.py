@@ -38,7 +38,8 @@ class BuildCore(build_ext):
         optional, left_out = FLAGS["optional_headers"]()
         for line in left_out:
             print(f"my_utils: {line}")
-        common = FLAGS["common_flags"]() + optional + ["-I", str(ROOT / "csrc/engine")]
+        folders = [f"-I{ROOT / folder}" for folder in FLAGS["INCLUDE_FOLDERS"]]
+        common = FLAGS["common_flags"]() + optional + folders
         kernels = Path(self.build_temp) / "kernel_sources.c"
         EMBED["write"](kernels)
         sources = [*ext.sources, str(kernels)]

@@ -13,7 +13,7 @@
 #include <xxhash.h>
 #endif
 
-#include "tensor_hash.h"
+#include "hash/tensor_hash.h"
 
 enum { ROUNDS_MAX = 1000, SIDES_MAX = 8 };
 

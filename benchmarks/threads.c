@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "recorder.h"
+#include "stages/recorder.h"
 
 enum { THREADS_MAX = 64, PAIRS_A_DRAIN = 500 };
 

@@ -1,8 +1,9 @@
 """Writes the sources of the GPU kernels as one C file, so that the module carries them.
 
 As a program: `python3 csrc/embed.py build/kernel_sources.c`. What it writes defines the tables that
-csrc/engine/kernel_sources.h declares: every .cu file of csrc/engine/kernels, and the headers that
-they include. It needs the standard library only.
+csrc/engine/gpu_kernels/kernel_sources.h declares: every .cu file of the folder `kernels` there, and
+the headers that they include, each under the name that the #include lines give it. It needs the
+standard library only.
 """
 
 from __future__ import annotations
@@ -13,32 +14,29 @@ import sys
 from pathlib import Path
 
 ENGINE = Path(__file__).resolve().parent / "engine"
-FOLDERS = [ENGINE / "kernels", ENGINE]
+KERNELS = ENGINE / "gpu_kernels" / "kernels"
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 
 # The emulation of a GPU on the processor, which only a C compiler reads.
-LEFT_OUT = {"gpu_emulation.h"}
+LEFT_OUT = {"tests/gpu_kernels/gpu_emulation.h"}
 
 
-def find(name: str) -> Path:
-    for folder in FOLDERS:
-        if (folder / name).is_file():
-            return folder / name
-    raise FileNotFoundError(f"{name}, included by a kernel, is in none of {FOLDERS}")
+def kernel_files() -> dict[str, str]:
+    """The text of the kernels by file name, and of all headers that they include by their path.
 
-
-def kernel_files() -> list[Path]:
-    """The kernels and all headers that they include, each once, by name."""
-    waiting = sorted((ENGINE / "kernels").glob("*.cu"))
-    found: dict[str, Path] = {}
+    FileNotFoundError where there is no kernel, or not a header that is included.
+    """
+    kernels = sorted(KERNELS.glob("*.cu"))
+    if not kernels:
+        raise FileNotFoundError(f"no kernels in {KERNELS}")
+    found = {path.name: path.read_text(encoding="utf-8") for path in kernels}
+    waiting = list(found.values())
     while waiting:
-        path = waiting.pop()
-        if path.name in found:
-            continue
-        found[path.name] = path
-        names = INCLUDE.findall(path.read_text(encoding="utf-8"))
-        waiting += [find(name) for name in names if name not in LEFT_OUT]
-    return [found[name] for name in sorted(found)]
+        for name in INCLUDE.findall(waiting.pop()):
+            if name not in found and name not in LEFT_OUT:
+                found[name] = (ENGINE / name).read_text(encoding="utf-8")
+                waiting.append(found[name])
+    return dict(sorted(found.items()))
 
 
 def literal(line: str) -> str:
@@ -46,18 +44,17 @@ def literal(line: str) -> str:
     return f'        "{escaped}\\n"'
 
 
-def c_source(files: list[Path]) -> str:
+def c_source(files: dict[str, str]) -> str:
     """The C file that holds the text of `files`."""
     digest = hashlib.sha256()
     out = [
-        '#include "kernel_sources.h"',
+        '#include "gpu_kernels/kernel_sources.h"',
         "",
         "const struct mu_kernel_source mu_kernel_sources[] = {",
     ]
-    for path in files:
-        text = path.read_text(encoding="utf-8")
-        digest.update(f"{path.name}\0{len(text)}\0{text}".encode())
-        out += ["    {", f'        "{path.name}",', *map(literal, text.splitlines()), "    },"]
+    for name, text in files.items():
+        digest.update(f"{name}\0{len(text)}\0{text}".encode())
+        out += ["    {", f'        "{name}",', *map(literal, text.splitlines()), "    },"]
     out += [
         "};",
         "",

@@ -1,8 +1,8 @@
 """The one list of compiler flags, for setup.py and for the Makefile.
 
-As a program it prints the flags for one C source (`python3 csrc/flags.py csrc/engine/event.c`), or
-with `--sources` the engine's sources that this machine can compile. It needs the standard library
-only, so that the C tests run where nothing else is installed.
+As a program it prints the flags for one C source (`python3 csrc/flags.py FILE`), or with
+`--sources FOLDER...` the sources below the folders that this machine can compile. It needs the
+standard library only, so that the C tests run where nothing else is installed.
 """
 
 from __future__ import annotations
@@ -32,6 +32,12 @@ TRUE = {"1", "true", "yes", "on"}
 
 LIBRARIES = ["pthread", "dl", "m"]
 
+# What the #include lines start from.
+INCLUDE_FOLDERS = ["csrc/engine", "csrc/binding"]
+
+# Folders of the engine that are not part of the product.
+NOT_BUILT = {"tests", "fuzz"}
+
 AVX2 = ["-mavx2", "-mbmi2", "-mf16c", "-mfma", "-mpclmul"]
 AVX512 = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"]
 
@@ -50,14 +56,24 @@ OPTIONAL_HEADERS = [
 
 
 def sources(*folders: str) -> list[str]:
-    """The C files of `folders`, relative to the project, without those for other machines."""
+    """The C files below `folders`, relative to the project, without those for other machines.
+
+    FileNotFoundError when one of the folders holds none, since a build would go on without them.
+    """
     found = []
     for folder in folders:
-        for path in sorted((ROOT / folder).glob("*.c")):
-            target = target_of(path.name)
-            if target is None or target[0] == platform.machine():
-                found.append(path.relative_to(ROOT).as_posix())
+        here = [path.relative_to(ROOT / folder) for path in (ROOT / folder).rglob("*.c")]
+        product = sorted(path for path in here if path.parts[0] not in NOT_BUILT)
+        if not product:
+            raise FileNotFoundError(f"no C files below {ROOT / folder}")
+        found += [f"{folder}/{path.as_posix()}" for path in product if is_for_here(path.name)]
     return found
+
+
+def is_for_here(name: str) -> bool:
+    """Whether a file is compiled on this machine."""
+    target = target_of(name)
+    return target is None or target[0] == platform.machine()
 
 
 def target_of(name: str) -> tuple[str, list[str]] | None:
@@ -115,8 +131,8 @@ def flags_for(source: str) -> list[str]:
 
 
 def main(arguments: list[str]) -> None:
-    if arguments == ["--sources"]:
-        print(*sources("csrc/engine"))
+    if arguments[0] == "--sources":
+        print(*sources(*arguments[1:]))
     else:
         print(*flags_for(arguments[0]))
 

@@ -18,7 +18,7 @@ def flags(werror: str | None) -> list[str]:
     if werror is not None:
         env["MY_UTILS_WERROR"] = werror
     done = subprocess.run(
-        [sys.executable, "csrc/flags.py", "csrc/engine/error.c"],
+        [sys.executable, "csrc/flags.py", "csrc/engine/base/error.c"],
         cwd=ROOT,
         env=env,
         capture_output=True,

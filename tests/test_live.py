@@ -24,7 +24,7 @@ from .live_ranks import Start, Started, beat, kill, tell_to_close, wait_until, w
 pytestmark = pytest.mark.no_torch
 
 LONG_S = 600.0  # within which no rank counts as silent, wherever the machine stands still
-VERSION_AT = 8  # bytes into a journal, as csrc/engine/journal_format.h has it
+VERSION_AT = 8  # bytes into a journal, as csrc/engine/journal/journal_format.h has it
 
 
 @pytest.fixture

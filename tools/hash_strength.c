@@ -12,7 +12,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "tensor_hash.h"
+#include "hash/tensor_hash.h"
 
 enum {
     AT_LEAST = 1 << 24,

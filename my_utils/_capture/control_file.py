@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BACKENDS", "OPTIONS", "Request", "RequestError", "add_request", "read_requests"]
 
-CONTROL_NAME = "my_utils.control.json"  # as csrc/engine/control.h has it
+CONTROL_NAME = "my_utils.control.json"  # as csrc/engine/capture/control.h has it
 CONTROL_BYTES_MAX = 64 * 1024
 VERSION = 1
 KEPT = 16

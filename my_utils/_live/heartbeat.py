@@ -1,4 +1,4 @@
-"""The heartbeat file of a process, as csrc/engine/heartbeat.c writes it."""
+"""The heartbeat file of a process, as csrc/engine/stages/heartbeat.c writes it."""
 
 from __future__ import annotations
 

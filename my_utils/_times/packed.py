@@ -5,8 +5,8 @@ one by one in their order, or how many are in which bucket of a histogram whose 
 their value wide.
 
 Durations one by one are exact where a rank has no more than EXACT_MAX. Of more, each travels in two
-bytes, rounded as csrc/engine/duration_codes.h says. A summary is filled up to SUMMARY_BYTES a name,
-so that its size does not depend on what was recorded.
+bytes, rounded as csrc/engine/timing/duration_codes.h says. A summary is filled up to SUMMARY_BYTES
+a name, so that its size does not depend on what was recorded.
 
 Bytes from elsewhere are read with bounds, and nothing of them is executed.
 """

@@ -20,7 +20,7 @@ from .backends import make_backend
 
 __all__ = ["CaptureSpec", "StopPolicy", "wrong_type"]
 
-# As csrc/engine/capture.h has it.
+# As csrc/engine/capture/capture.h has it.
 LIST_MAX = 1024
 INT_MAX = 2**63 - 1
 

@@ -9,7 +9,7 @@
  * context until fakeCudaMakeCurrent, and unsafe calls during a capture break it, as with the real
  * one. What would be undefined there (an event used after its context went) is counted as misuse.
  *
- * With FAKE_CUDA_KERNELS defined there are kernels too: those of csrc/engine/kernels, run on the
+ * With FAKE_CUDA_KERNELS defined there are kernels too: those of csrc/engine/gpu_kernels/kernels, run on the
  * processor at the moment they are launched, whatever image was loaded. Device memory is malloc's.
  *
  * Environment: FAKE_CUDA_DELAY_NS, FAKE_CUDA_OFFSET_NS, FAKE_CUDA_DRIFT_PPM,
@@ -29,7 +29,7 @@
 #include <unistd.h>
 
 #ifdef FAKE_CUDA_KERNELS
-#include "emulated_kernels.h"
+#include "tests/gpu_kernels/emulated_kernels.h"
 #endif
 
 #ifndef FAKE

@@ -1,6 +1,6 @@
 /* The whole way from a profile CSV to a trace. The first byte picks the format and what is asked
  * for; the rest is rows without a header. */
-#include "convert.h"
+#include "trace/convert.h"
 
 #include <stdint.h>
 

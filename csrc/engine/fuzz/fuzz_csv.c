@@ -1,5 +1,5 @@
 /* The CSV reader on arbitrary bytes. The first byte says whether the input begins with a header. */
-#include "csv_reader.h"
+#include "csv/csv_reader.h"
 
 #include <stdint.h>
 #include <stdlib.h>

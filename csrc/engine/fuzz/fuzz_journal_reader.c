@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../journal_reader.h"
-#include "../tests/journal_builder.h"
+#include "journal/journal_reader.h"
+#include "tests/journal/journal_builder.h"
 
 enum { CHUNKS = 2, PATCH_BYTES = 12, SEED_SLOTS = 64 };
 

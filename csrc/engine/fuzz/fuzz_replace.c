@@ -3,9 +3,9 @@
  * The input is lines, the last of them the text with all that follows a NUL. A line is a rule:
  * its first byte says the tier (bit 0) and whether it watches (bit 1); `from` ends at a tab. A line
  * that begins with `w` makes the tier of its second byte one of whole names. */
-#include "replace.h"
+#include "replace/replace.h"
 
-#include "tests/replace_oracle.h"
+#include "tests/replace/replace_oracle.h"
 
 #include <stdint.h>
 

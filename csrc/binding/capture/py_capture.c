@@ -1,0 +1,458 @@
+/* The type CaptureWindows: the engine's windows, with the calls that start and stop a profiler.
+ *
+ * A subclass has `_open(window_id) -> bool`, `_close(window_id)` and `_ended(window_id, outcome)`.
+ * The windows are changed under the GIL. The calls may let it go, so a lock of the object's own
+ * keeps them in order; hooks that they run into, on the same thread, are left out.
+ */
+#include "capture/capture.h"
+#include "capture/py_hook_event.h"
+#include "core/args.h"
+#include "core/heap_types.h"
+
+struct windows {
+    PyObject_HEAD struct mu_capture capture;
+    struct mu_state *state;  /* borrowed from the module, which the type holds */
+    PyThread_type_lock lock; /* owned */
+    unsigned long holder;    /* the thread that has the lock, 0 for none */
+};
+
+static const char *const outcomes[] = {
+    [MU_CAPTURE_DONE] = "done",
+    [MU_CAPTURE_RAISED] = "raised",
+    [MU_CAPTURE_OVERRUN] = "overrun",
+    [MU_CAPTURE_DISARMED] = "disarmed",
+    [MU_CAPTURE_FAILED] = "failed",
+    [MU_CAPTURE_LATE] = "late",
+    [MU_CAPTURE_OVERLAPPED] = "overlapped",
+};
+
+static PyObject *windows_new(PyTypeObject *type, PyObject *Py_UNUSED(args),
+                             PyObject *Py_UNUSED(kwargs)) {
+    struct windows *self = (struct windows *)type->tp_alloc(type, 0);
+    if (self == NULL) {
+        return NULL;
+    }
+    mu_capture_init(&self->capture);
+    self->state = mu_state_of_object((PyObject *)self);
+    self->lock = PyThread_allocate_lock();
+    if (self->state == NULL || self->lock == NULL) {
+        Py_DECREF(self);
+        return self->lock == NULL ? PyErr_NoMemory() : NULL;
+    }
+    return (PyObject *)self;
+}
+
+static int windows_traverse(PyObject *object, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE(object));
+    return 0;
+}
+
+static void windows_dealloc(PyObject *object) {
+    struct windows *self = (struct windows *)object;
+    PyTypeObject *type = Py_TYPE(object);
+    PyObject_GC_UnTrack(object);
+    mu_capture_release(&self->capture);
+    if (self->lock != NULL) {
+        PyThread_free_lock(self->lock);
+    }
+    type->tp_free(object);
+    Py_DECREF(type);
+}
+
+/* --- the lock ----------------------------------------------------------------------------- */
+
+/* False when this thread has it already. */
+static bool lock(struct windows *self) {
+    unsigned long me = PyThread_get_thread_ident();
+    if (self->holder == me) {
+        return false;
+    }
+    if (!PyThread_acquire_lock(self->lock, NOWAIT_LOCK)) {
+        Py_BEGIN_ALLOW_THREADS;
+        PyThread_acquire_lock(self->lock, WAIT_LOCK);
+        Py_END_ALLOW_THREADS;
+    }
+    self->holder = me;
+    return true;
+}
+
+static void unlock(struct windows *self) {
+    self->holder = 0;
+    PyThread_release_lock(self->lock);
+}
+
+/* --- calls of the subclass ---------------------------------------------------------------- */
+
+/* The first exception of several calls, which all take place. */
+struct trouble {
+    PyObject *type, *value, *traceback; /* owned */
+};
+
+static void note_trouble(struct trouble *trouble) {
+    if (trouble->type != NULL) {
+        PyErr_WriteUnraisable(NULL);
+    } else {
+        PyErr_Fetch(&trouble->type, &trouble->value, &trouble->traceback);
+    }
+}
+
+/* None, or NULL with the exception that was noted. */
+static PyObject *end_calls(struct trouble *trouble) {
+    if (trouble->type == NULL) {
+        Py_RETURN_NONE;
+    }
+    PyErr_Restore(trouble->type, trouble->value, trouble->traceback);
+    return NULL;
+}
+
+static PyObject *id_of(const struct mu_capture_window *window) {
+    return PyUnicode_FromStringAndSize(window->spec.id.bytes, (Py_ssize_t)window->spec.id.length);
+}
+
+/* Calls `method(window_id)`; whether the answer was true. */
+static bool call_with_id(struct windows *self, const char *method, int index,
+                         struct trouble *trouble) {
+    PyObject *id = id_of(&self->capture.windows[index]);
+    PyObject *answer = id == NULL ? NULL : PyObject_CallMethod((PyObject *)self, method, "O", id);
+    int truth = answer == NULL ? -1 : PyObject_IsTrue(answer);
+    Py_XDECREF(id);
+    Py_XDECREF(answer);
+    if (truth < 0) {
+        note_trouble(trouble);
+    }
+    return truth > 0;
+}
+
+static void tell_ended_locked(struct windows *self, struct trouble *trouble) {
+    int index;
+    while ((index = mu_capture_next_ended(&self->capture)) >= 0) {
+        const char *outcome = outcomes[self->capture.windows[index].outcome];
+        PyObject *id = id_of(&self->capture.windows[index]);
+        mu_capture_forget(&self->capture, index);
+        PyObject *answer =
+            id == NULL ? NULL : PyObject_CallMethod((PyObject *)self, "_ended", "Os", id, outcome);
+        Py_XDECREF(id);
+        Py_XDECREF(answer);
+        if (answer == NULL) {
+            note_trouble(trouble);
+        }
+    }
+}
+
+static void act_locked(struct windows *self, struct mu_capture_answer answer,
+                       struct trouble *trouble) {
+    if (answer.closed >= 0) {
+        call_with_id(self, "_close", answer.closed, trouble);
+    }
+    if (answer.opened >= 0 && !call_with_id(self, "_open", answer.opened, trouble) &&
+        self->capture.open == answer.opened) {
+        mu_capture_end(&self->capture, answer.opened, MU_CAPTURE_FAILED);
+    }
+    tell_ended_locked(self, trouble);
+}
+
+/* --- hooks -------------------------------------------------------------------------------- */
+
+/* 1 when a window waits for functions of the event's name, 0 when none does, -1 with TypeError. */
+static int concerns(struct windows *self, PyObject *event) {
+    struct mu_capture_text name;
+    if (!mu_py_is_hook_event(self->state, event)) {
+        PyErr_Format(PyExc_TypeError, "event must be a HookEvent, not %.100s (%.200R)",
+                     Py_TYPE(event)->tp_name, event);
+        return -1;
+    }
+    if (self->capture.pending == 0) {
+        return 0;
+    }
+    if (mu_py_hook_name(event, &name) < 0) {
+        return -1;
+    }
+    return mu_capture_concerns(&self->capture, name);
+}
+
+static PyObject *visit(PyObject *object, PyObject *event, enum mu_capture_edge edge, bool raised) {
+    struct windows *self = (struct windows *)object;
+    struct mu_capture_event read;
+    struct trouble trouble = {NULL, NULL, NULL};
+    int wanted = concerns(self, event);
+    if (wanted < 0) {
+        return NULL;
+    }
+    if (wanted == 0 || !lock(self)) {
+        Py_RETURN_NONE;
+    }
+    bool is_read = mu_py_hook_read(self->state, event, &read) == 0;
+    if (is_read) {
+        act_locked(self,
+                   edge == MU_CAPTURE_ENTER ? mu_capture_enter(&self->capture, &read)
+                                            : mu_capture_exit(&self->capture, &read, raised),
+                   &trouble);
+    }
+    unlock(self);
+    return is_read ? end_calls(&trouble) : NULL;
+}
+
+PyDoc_STRVAR(on_enter_doc, "on_enter($self, event, /)\n--\n\n"
+                           "A profiled function begins.");
+
+static PyObject *on_enter(PyObject *self, PyObject *event) {
+    return visit(self, event, MU_CAPTURE_ENTER, false);
+}
+
+PyDoc_STRVAR(on_exit_doc, "on_exit($self, event, raised=False)\n--\n\n"
+                          "A profiled function ends; `raised`: by an exception.");
+
+static PyObject *on_exit_(PyObject *self, PyObject *const *args, Py_ssize_t count,
+                          PyObject *keywords) {
+    static const char *const names[] = {"event", "raised", NULL};
+    static const struct mu_py_signature signature = {"on_exit", names, 1, 2};
+    PyObject *values[2];
+    int raised = 0;
+    if (mu_py_bind(&signature, args, count, keywords, values) < 0 ||
+        (values[1] != NULL && mu_py_bool(values[1], "raised", &raised) < 0)) {
+        return NULL;
+    }
+    return visit(self, values[0], MU_CAPTURE_EXIT, raised != 0);
+}
+
+/* --- specs -------------------------------------------------------------------------------- */
+
+/* The texts of a tuple of str, borrowed from it; the array is new. */
+static int texts_of(PyObject *tuple, const char *name, struct mu_capture_texts *out) {
+    if (!PyTuple_Check(tuple)) {
+        PyErr_Format(PyExc_TypeError, "%s must be a tuple, not %.200R", name, tuple);
+        return -1;
+    }
+    size_t count = (size_t)PyTuple_GET_SIZE(tuple);
+    struct mu_capture_text *items = PyMem_New(struct mu_capture_text, count + 1);
+    if (items == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    out->items = items;
+    out->count = count;
+    for (size_t i = 0; i < count; i++) {
+        struct mu_py_text text;
+        if (mu_py_utf8(PyTuple_GET_ITEM(tuple, (Py_ssize_t)i), name, &text) < 0) {
+            return -1;
+        }
+        items[i] = (struct mu_capture_text){text.bytes, (size_t)text.length};
+    }
+    return 0;
+}
+
+static int64_t *ranks_of(PyObject *tuple) {
+    if (!PyTuple_Check(tuple)) {
+        PyErr_Format(PyExc_TypeError, "ranks must be a tuple, not %.200R", tuple);
+        return NULL;
+    }
+    Py_ssize_t count = PyTuple_GET_SIZE(tuple);
+    int64_t *ranks = PyMem_New(int64_t, (size_t)count + 1);
+    if (ranks == NULL) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        if (mu_py_int64(PyTuple_GET_ITEM(tuple, i), "ranks", &ranks[i]) < 0) {
+            PyMem_Free(ranks);
+            return NULL;
+        }
+    }
+    return ranks;
+}
+
+static int number_or_none(PyObject *value, const char *name, bool *has, int64_t *out) {
+    *has = value != Py_None;
+    return *has ? mu_py_int64(value, name, out) : 0;
+}
+
+/* (names, iter or None, microbatch or None, at the exit) */
+static int gate_of(PyObject *tuple, const char *name, struct mu_capture_gate *gate) {
+    PyObject *names, *iter, *microbatch;
+    int at_exit;
+    if (!PyTuple_Check(tuple)) {
+        PyErr_Format(PyExc_TypeError, "%s must be a tuple, not %.200R", name, tuple);
+        return -1;
+    }
+    if (!PyArg_ParseTuple(tuple, "OOOp:gate", &names, &iter, &microbatch, &at_exit) ||
+        texts_of(names, name, &gate->names) < 0 ||
+        number_or_none(iter, name, &gate->has_iter, &gate->iter) < 0 ||
+        number_or_none(microbatch, name, &gate->has_microbatch, &gate->microbatch) < 0) {
+        return -1;
+    }
+    gate->edge = at_exit ? MU_CAPTURE_EXIT : MU_CAPTURE_ENTER;
+    return 0;
+}
+
+static int policy_of(PyObject *value, enum mu_capture_policy *policy) {
+    static const char *const names[] = {[MU_CAPTURE_MANUAL] = "MANUAL",
+                                        [MU_CAPTURE_TRIGGER_EXIT] = "ON_TRIGGER_FUNC_EXIT",
+                                        [MU_CAPTURE_STOP_NAME] = "ON_STOP_PROFILE_NAME"};
+    for (int i = MU_CAPTURE_MANUAL; i <= MU_CAPTURE_STOP_NAME; i++) {
+        if (PyUnicode_Check(value) && PyUnicode_CompareWithASCIIString(value, names[i]) == 0) {
+            *policy = (enum mu_capture_policy)i;
+            return 0;
+        }
+    }
+    PyErr_Format(PyExc_ValueError,
+                 "stop_policy must be 'MANUAL', 'ON_TRIGGER_FUNC_EXIT' or 'ON_STOP_PROFILE_NAME', "
+                 "not %.200R",
+                 value);
+    return -1;
+}
+
+/* Fills the spec; its arrays are to be freed with free_spec whatever the answer. */
+static int spec_of(PyObject *const *values, struct mu_capture_spec *spec) {
+    struct mu_py_text id;
+    if (mu_py_utf8(values[0], "window_id", &id) < 0 ||
+        gate_of(values[1], "start", &spec->start) < 0 ||
+        gate_of(values[2], "stop", &spec->stop) < 0 || policy_of(values[3], &spec->policy) < 0 ||
+        texts_of(values[4], "roles", &spec->roles) < 0 ||
+        (spec->ranks = ranks_of(values[5])) == NULL) {
+        return -1;
+    }
+    spec->id = (struct mu_capture_text){id.bytes, (size_t)id.length};
+    spec->rank_count = (size_t)PyTuple_GET_SIZE(values[5]);
+    return 0;
+}
+
+static void free_spec(struct mu_capture_spec *spec) {
+    PyMem_Free((void *)spec->start.names.items);
+    PyMem_Free((void *)spec->stop.names.items);
+    PyMem_Free((void *)spec->roles.items);
+    PyMem_Free((void *)spec->ranks);
+}
+
+static PyObject *not_from_a_call(void) {
+    PyErr_SetString(PyExc_RuntimeError,
+                    "windows cannot be armed or disarmed while their own profiler starts or stops");
+    return NULL;
+}
+
+PyDoc_STRVAR(arm_window_doc,
+             "arm_window($self, window_id, start, stop, stop_policy, roles, ranks, /)\n--\n\n"
+             "Arms a window of checked fields; gates are (names, iter, microbatch, at_exit).");
+
+static PyObject *arm_window(PyObject *object, PyObject *const *args, Py_ssize_t count) {
+    struct windows *self = (struct windows *)object;
+    struct mu_capture_spec spec = {0};
+    struct trouble trouble = {NULL, NULL, NULL};
+    struct mu_error err;
+    PyObject *result = NULL;
+    int index;
+    if (count != 6) {
+        PyErr_Format(PyExc_TypeError, "arm_window() takes 6 arguments, not %zd", count);
+        return NULL;
+    }
+    if (spec_of(args, &spec) == 0) {
+        if (!lock(self)) {
+            not_from_a_call();
+        } else {
+            int code = mu_capture_arm(&self->capture, &spec, &index, &err);
+            tell_ended_locked(self, &trouble);
+            unlock(self);
+            result = code == MU_OK ? end_calls(&trouble) : mu_py_raise(&err);
+        }
+    }
+    free_spec(&spec);
+    return result;
+}
+
+PyDoc_STRVAR(disarm_window_doc,
+             "disarm_window($self, window_id, /)\n--\n\n"
+             "Takes a window back, and closes it when it is open; whether there was one.");
+
+static PyObject *disarm_window(PyObject *object, PyObject *id) {
+    struct windows *self = (struct windows *)object;
+    struct trouble trouble = {NULL, NULL, NULL};
+    struct mu_py_text text;
+    if (mu_py_utf8(id, "window_id", &text) < 0) {
+        return NULL;
+    }
+    if (!lock(self)) {
+        return not_from_a_call();
+    }
+    int index =
+        mu_capture_find(&self->capture, (struct mu_capture_text){text.bytes, (size_t)text.length});
+    if (index >= 0) {
+        bool open = self->capture.open == index;
+        mu_capture_end(&self->capture, index, MU_CAPTURE_DISARMED);
+        act_locked(self, (struct mu_capture_answer){open ? index : -1, -1}, &trouble);
+    }
+    unlock(self);
+    PyObject *done = end_calls(&trouble);
+    Py_XDECREF(done);
+    return done == NULL ? NULL : PyBool_FromLong(index >= 0);
+}
+
+PyDoc_STRVAR(pending_doc, "pending($self, /)\n--\n\n"
+                          "(id of the open window or None, ids of those that wait)");
+
+static PyObject *pending(PyObject *object, PyObject *Py_UNUSED(ignored)) {
+    struct windows *self = (struct windows *)object;
+    PyObject *armed = PyList_New(0);
+    PyObject *open = armed == NULL            ? NULL
+                     : self->capture.open < 0 ? Py_NewRef(Py_None)
+                                              : id_of(&self->capture.windows[self->capture.open]);
+    for (int i = 0; open != NULL && i < MU_CAPTURE_WINDOWS_MAX; i++) {
+        if (self->capture.windows[i].state != MU_CAPTURE_ARMED) {
+            continue;
+        }
+        if (mu_py_append_new(armed, id_of(&self->capture.windows[i])) < 0) {
+            Py_CLEAR(open);
+        }
+    }
+    if (open == NULL) {
+        Py_XDECREF(armed);
+        return NULL;
+    }
+    return Py_BuildValue("(NN)", open, armed);
+}
+
+PyDoc_STRVAR(forget_all_doc, "forget_all($self, /)\n--\n\n"
+                             "In a forked child: all windows are the parent's.");
+
+static PyObject *forget_all(PyObject *object, PyObject *Py_UNUSED(ignored)) {
+    struct windows *self = (struct windows *)object;
+    PyThread_type_lock fresh = PyThread_allocate_lock();
+    if (fresh == NULL) {
+        return PyErr_NoMemory();
+    }
+    mu_capture_release(&self->capture);
+    self->lock = fresh; /* the old one may be held by a thread that the child does not have */
+    self->holder = 0;
+    Py_RETURN_NONE;
+}
+
+/* --- the type ----------------------------------------------------------------------------- */
+
+static PyMethodDef windows_methods[] = {
+    {"on_enter", on_enter, METH_O, on_enter_doc},
+    {"on_exit", (PyCFunction)(void (*)(void))on_exit_, METH_FASTCALL | METH_KEYWORDS, on_exit_doc},
+    {"arm_window", (PyCFunction)(void (*)(void))arm_window, METH_FASTCALL, arm_window_doc},
+    {"disarm_window", disarm_window, METH_O, disarm_window_doc},
+    {"pending", pending, METH_NOARGS, pending_doc},
+    {"forget_all", forget_all, METH_NOARGS, forget_all_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot windows_slots[] = {
+    {Py_tp_doc, (void *)"Capture windows; my_utils.profiling.capture_controller has the public "
+                        "class."},
+    {Py_tp_new, windows_new},
+    {Py_tp_dealloc, windows_dealloc},
+    {Py_tp_traverse, windows_traverse},
+    {Py_tp_methods, windows_methods},
+    {0, NULL},
+};
+
+static PyType_Spec windows_spec = {
+    .name = "my_utils._core.CaptureWindows",
+    .basicsize = sizeof(struct windows),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+    .slots = windows_slots,
+};
+
+int mu_py_capture_exec(PyObject *module) {
+    return mu_py_add_type(module, &windows_spec, NULL);
+}

@@ -1,0 +1,360 @@
+#include "capture/py_hook_event.h"
+
+#include <structmember.h>
+
+#include "core/args.h"
+#include "core/heap_types.h"
+
+struct hook_event {
+    PyObject_HEAD PyObject *profile_name; /* owned, as all four: str */
+    PyObject *meta;                       /* dict or None */
+    PyObject *role;                       /* str or None */
+    PyObject *rank;                       /* int or None */
+    struct mu_state *keeper;              /* borrowed from the module; NULL in subclasses */
+};
+
+enum { FIELDS = MU_PY_HOOK_FIELDS };
+
+static const char *const field_names[] = {"profile_name", "meta", "role", "rank", NULL};
+static const struct mu_py_signature signature = {"HookEvent", field_names, 1, FIELDS};
+
+/* --- what the fields may hold ------------------------------------------------------------- */
+
+static int wrong_field(const char *name, const char *allowed, PyObject *value) {
+    PyErr_Format(PyExc_TypeError, "%s must be %s, not %.100s (%.200R)", name, allowed,
+                 Py_TYPE(value)->tp_name, value);
+    return -1;
+}
+
+static int check_fields(PyObject *const *fields) {
+    if (!PyUnicode_Check(fields[0])) {
+        return wrong_field("profile_name", "str", fields[0]);
+    }
+    if (!PyDict_Check(fields[1]) && fields[1] != Py_None) {
+        return wrong_field("meta", "a dict or None", fields[1]);
+    }
+    if (!PyUnicode_Check(fields[2]) && fields[2] != Py_None) {
+        return wrong_field("role", "str or None", fields[2]);
+    }
+    if (!PyLong_CheckExact(fields[3]) && fields[3] != Py_None &&
+        (!PyIndex_Check(fields[3]) || PyBool_Check(fields[3]))) {
+        return wrong_field("rank", "int or None", fields[3]);
+    }
+    return 0;
+}
+
+/* --- memory ------------------------------------------------------------------------------- */
+
+/* NULL at the end of the interpreter. */
+static struct mu_state *state_of(PyTypeObject *type) {
+    PyObject *module = ((PyHeapTypeObject *)type)->ht_module;
+    return module == NULL ? NULL : mu_state_of(module);
+}
+
+/* A new event without fields, not tracked yet. `state` may be NULL. */
+static struct hook_event *allocate(struct mu_state *state, PyTypeObject *type) {
+    if (state == NULL || state->hook_events_free == 0) {
+        return PyObject_GC_New(struct hook_event, type);
+    }
+    PyObject *object = state->hook_events[--state->hook_events_free];
+    return (struct hook_event *)PyObject_Init(object, type);
+}
+
+/* Keeps a freed event for the next ones: an event a hook lives for one call, and half of its cost
+ * was malloc. Not that of a subclass, whose size is its own. */
+static void give_back(PyTypeObject *type, PyObject *object) {
+    struct mu_state *keeper = ((struct hook_event *)object)->keeper;
+    bool stays = keeper != NULL && ((PyHeapTypeObject *)type)->ht_module != NULL;
+    if (!stays || keeper->hook_events_free == MU_PY_HOOK_EVENTS_KEPT) {
+        type->tp_free(object);
+    } else {
+        keeper->hook_events[keeper->hook_events_free++] = object;
+    }
+}
+
+void mu_py_hook_events_free(struct mu_state *state) {
+    while (state->hook_events_free > 0) {
+        PyObject_GC_Del(state->hook_events[--state->hook_events_free]);
+    }
+}
+
+/* --- making one --------------------------------------------------------------------------- */
+
+/* Arguments in the order of the fields, with keywords as the compiler interned them: false for all
+ * others, which take the longer way. */
+static bool bind_in_order(const struct mu_state *state, PyObject *const *args, Py_ssize_t count,
+                          PyObject *keywords, PyObject **fields) {
+    Py_ssize_t named = keywords == NULL ? 0 : PyTuple_GET_SIZE(keywords);
+    Py_ssize_t given = count + named;
+    if (given < 1 || given > FIELDS) {
+        return false;
+    }
+    for (Py_ssize_t i = count; i < given; i++) {
+        if (PyTuple_GET_ITEM(keywords, i - count) != state->hook_event_names[i]) {
+            return false;
+        }
+    }
+    for (Py_ssize_t i = 0; i < FIELDS; i++) {
+        fields[i] = i < given ? args[i] : Py_None;
+    }
+    return true;
+}
+
+static int bind(PyObject *const *args, Py_ssize_t count, PyObject *keywords, PyObject **fields) {
+    if (mu_py_bind(&signature, args, count, keywords, fields) < 0) {
+        return -1;
+    }
+    for (int i = 0; i < FIELDS; i++) {
+        fields[i] = fields[i] == NULL ? Py_None : fields[i];
+    }
+    return 0;
+}
+
+static PyObject *event_vectorcall(PyObject *type, PyObject *const *args, size_t flags,
+                                  PyObject *keywords) {
+    struct mu_state *state = state_of((PyTypeObject *)type);
+    Py_ssize_t count = PyVectorcall_NARGS(flags);
+    PyObject *fields[FIELDS];
+    if ((state == NULL || !bind_in_order(state, args, count, keywords, fields)) &&
+        bind(args, count, keywords, fields) < 0) {
+        return NULL;
+    }
+    if (check_fields(fields) < 0) {
+        return NULL;
+    }
+    struct hook_event *self = allocate(state, (PyTypeObject *)type);
+    if (self == NULL) {
+        return NULL;
+    }
+    self->profile_name = Py_NewRef(fields[0]);
+    self->meta = Py_NewRef(fields[1]);
+    self->role = Py_NewRef(fields[2]);
+    self->rank = Py_NewRef(fields[3]);
+    self->keeper = state;
+    PyObject_GC_Track(self);
+    return (PyObject *)self;
+}
+
+/* For subclasses, which have no vectorcall, and may have an __init__ of their own, as those have
+ * that are dataclasses. */
+static PyObject *event_new(PyTypeObject *type, PyObject *Py_UNUSED(args),
+                           PyObject *Py_UNUSED(kwargs)) {
+    return type->tp_alloc(type, 0);
+}
+
+static void set_field(PyObject **field, PyObject *value) {
+    PyObject *before = *field;
+    *field = Py_NewRef(value);
+    Py_XDECREF(before);
+}
+
+static int event_init(PyObject *object, PyObject *args, PyObject *kwargs) {
+    struct hook_event *self = (struct hook_event *)object;
+    PyObject *fields[FIELDS] = {NULL, Py_None, Py_None, Py_None};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|OOO:HookEvent", (char **)field_names,
+                                     &fields[0], &fields[1], &fields[2], &fields[3]) ||
+        check_fields(fields) < 0) {
+        return -1;
+    }
+    set_field(&self->profile_name, fields[0]);
+    set_field(&self->meta, fields[1]);
+    set_field(&self->role, fields[2]);
+    set_field(&self->rank, fields[3]);
+    return 0;
+}
+
+static int event_traverse(PyObject *object, visitproc visit, void *arg) {
+    struct hook_event *self = (struct hook_event *)object;
+    Py_VISIT(Py_TYPE(object));
+    Py_VISIT(self->profile_name);
+    Py_VISIT(self->meta);
+    Py_VISIT(self->role);
+    Py_VISIT(self->rank);
+    return 0;
+}
+
+static int event_clear(PyObject *object) {
+    struct hook_event *self = (struct hook_event *)object;
+    Py_CLEAR(self->profile_name);
+    Py_CLEAR(self->meta);
+    Py_CLEAR(self->role);
+    Py_CLEAR(self->rank);
+    return 0;
+}
+
+static void event_dealloc(PyObject *object) {
+    PyTypeObject *type = Py_TYPE(object);
+    PyObject_GC_UnTrack(object);
+    event_clear(object);
+    give_back(type, object);
+    Py_DECREF(type);
+}
+
+/* --- the surface of a dataclass ------------------------------------------------------------ */
+
+/* A new tuple of the fields; what a user deleted stands as None. */
+static PyObject *fields_of(PyObject *object) {
+    struct hook_event *self = (struct hook_event *)object;
+    PyObject *fields[] = {self->profile_name, self->meta, self->role, self->rank};
+    for (int i = 0; i < FIELDS; i++) {
+        fields[i] = fields[i] == NULL ? Py_None : fields[i];
+    }
+    return PyTuple_Pack(FIELDS, fields[0], fields[1], fields[2], fields[3]);
+}
+
+static PyObject *event_repr(PyObject *self) {
+    PyObject *fields = fields_of(self);
+    if (fields == NULL) {
+        return NULL;
+    }
+    PyObject *text = PyUnicode_FromFormat("HookEvent(profile_name=%R, meta=%R, role=%R, rank=%R)",
+                                          PyTuple_GET_ITEM(fields, 0), PyTuple_GET_ITEM(fields, 1),
+                                          PyTuple_GET_ITEM(fields, 2), PyTuple_GET_ITEM(fields, 3));
+    Py_DECREF(fields);
+    return text;
+}
+
+static PyObject *event_compare(PyObject *self, PyObject *other, int op) {
+    if ((op != Py_EQ && op != Py_NE) || Py_TYPE(self) != Py_TYPE(other)) {
+        Py_RETURN_NOTIMPLEMENTED;
+    }
+    PyObject *left = fields_of(self);
+    PyObject *right = left == NULL ? NULL : fields_of(other);
+    PyObject *answer = right == NULL ? NULL : PyObject_RichCompare(left, right, op);
+    Py_XDECREF(left);
+    Py_XDECREF(right);
+    return answer;
+}
+
+static PyObject *event_reduce(PyObject *self, PyObject *Py_UNUSED(ignored)) {
+    PyObject *fields = fields_of(self);
+    return fields == NULL ? NULL : Py_BuildValue("(ON)", Py_TYPE(self), fields);
+}
+
+static PyMemberDef event_members[] = {
+    {"profile_name", T_OBJECT, offsetof(struct hook_event, profile_name), 0,
+     PyDoc_STR("str: the function that begins or ends.")},
+    {"meta", T_OBJECT, offsetof(struct hook_event, meta), 0,
+     PyDoc_STR("dict or None: `iter` and `microbatch_index` are read, integers both.")},
+    {"role", T_OBJECT, offsetof(struct hook_event, role), 0, PyDoc_STR("str or None")},
+    {"rank", T_OBJECT, offsetof(struct hook_event, rank), 0, PyDoc_STR("int or None")},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyMethodDef event_methods[] = {
+    {"__reduce__", event_reduce, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+PyDoc_STRVAR(
+    event_doc,
+    "HookEvent(profile_name, meta=None, role=None, rank=None)\n--\n\n"
+    "A profiled function begins or ends.\n\n"
+    "Of `meta` the keys `iter` and `microbatch_index` are read, and all others left alone.\n"
+    "Two are equal when all fields are.\n\n"
+    "TypeError for a name or role that is no str, meta that is no dict, a rank that is no\n"
+    "int.");
+
+static PyType_Slot event_slots[] = {
+    {Py_tp_doc, (void *)event_doc},
+    {Py_tp_new, event_new},
+    {Py_tp_init, event_init},
+    {Py_tp_dealloc, event_dealloc},
+    {Py_tp_traverse, event_traverse},
+    {Py_tp_clear, event_clear},
+    {Py_tp_repr, event_repr},
+    {Py_tp_richcompare, event_compare},
+    {Py_tp_hash, PyObject_HashNotImplemented},
+    {Py_tp_members, event_members},
+    {Py_tp_methods, event_methods},
+    {0, NULL},
+};
+
+static PyType_Spec event_spec = {
+    .name = "my_utils.profiling.capture_controller.HookEvent",
+    .basicsize = sizeof(struct hook_event),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+    .slots = event_slots,
+};
+
+/* --- reading one -------------------------------------------------------------------------- */
+
+static int text_of(PyObject *value, const char *name, struct mu_capture_text *out) {
+    struct mu_py_text text;
+    if (mu_py_utf8(value == NULL ? Py_None : value, name, &text) < 0) {
+        return -1;
+    }
+    out->bytes = text.bytes;
+    out->length = (size_t)text.length;
+    return 0;
+}
+
+int mu_py_hook_name(PyObject *event, struct mu_capture_text *name) {
+    return text_of(((struct hook_event *)event)->profile_name, "profile_name", name);
+}
+
+/* An int that may be absent or None. */
+static int number_of(PyObject *value, const char *name, bool *has, int64_t *out) {
+    *has = value != NULL && value != Py_None;
+    return *has ? mu_py_int64(value, name, out) : 0;
+}
+
+static int read_meta(struct mu_state *state, PyObject *meta, struct mu_capture_event *out) {
+    if (meta == NULL || !PyDict_Check(meta)) {
+        return 0;
+    }
+    PyObject *iter = PyDict_GetItemWithError(meta, state->key_iter); /* borrowed, as the next */
+    if (iter == NULL && PyErr_Occurred()) {
+        return -1;
+    }
+    PyObject *microbatch = PyDict_GetItemWithError(meta, state->key_microbatch);
+    if (microbatch == NULL && PyErr_Occurred()) {
+        return -1;
+    }
+    if (number_of(iter, "meta['iter']", &out->has_iter, &out->iter) < 0) {
+        return -1;
+    }
+    return number_of(microbatch, "meta['microbatch_index']", &out->has_microbatch,
+                     &out->microbatch);
+}
+
+int mu_py_hook_read(struct mu_state *state, PyObject *event, struct mu_capture_event *out) {
+    const struct hook_event *self = (const struct hook_event *)event;
+    *out = (struct mu_capture_event){.thread = PyThread_get_thread_ident()};
+    if (mu_py_hook_name(event, &out->name) < 0) {
+        return -1;
+    }
+    if (self->role != NULL && self->role != Py_None &&
+        text_of(self->role, "role", &out->role) < 0) {
+        return -1;
+    }
+    if (number_of(self->rank, "rank", &out->has_rank, &out->rank) < 0) {
+        return -1;
+    }
+    return read_meta(state, self->meta, out);
+}
+
+int mu_py_hook_event_exec(PyObject *module) {
+    struct mu_state *state = mu_state_of(module);
+    state->key_iter = PyUnicode_InternFromString("iter");
+    state->key_microbatch = PyUnicode_InternFromString("microbatch_index");
+    if (state->key_iter == NULL || state->key_microbatch == NULL ||
+        mu_py_add_type(module, &event_spec, &state->hook_event_type) < 0) {
+        return -1;
+    }
+    for (int i = 0; i < FIELDS; i++) {
+        state->hook_event_names[i] = PyUnicode_InternFromString(field_names[i]);
+        if (state->hook_event_names[i] == NULL) {
+            return -1;
+        }
+    }
+    state->hook_event_type->tp_vectorcall = event_vectorcall;
+    PyObject *names = PyTuple_Pack(FIELDS, state->hook_event_names[0], state->hook_event_names[1],
+                                   state->hook_event_names[2], state->hook_event_names[3]);
+    if (names == NULL) {
+        return -1;
+    }
+    int rc = PyObject_SetAttrString((PyObject *)state->hook_event_type, "__match_args__", names);
+    Py_DECREF(names);
+    return rc;
+}

@@ -1,0 +1,60 @@
+/* The exceptions of the module, and the way from an error of the engine to one of them. */
+#include "core/args.h"
+#include "core/state.h"
+
+int mu_py_errors_exec(PyObject *module) {
+    struct mu_state *state = mu_state_of(module);
+    state->format_error = PyErr_NewExceptionWithDoc(
+        "my_utils._core.FormatError",
+        "A file is not what it should be: foreign, cut, broken, or written by a newer version.",
+        PyExc_ValueError, NULL);
+    if (state->format_error == NULL) {
+        return -1;
+    }
+    return PyModule_AddObjectRef(module, "FormatError", state->format_error);
+}
+
+/* The engine's code takes no path for its errors, so the module is asked for by name here: that
+ * spares every caller on the way the state. */
+static void raise_format(const struct mu_error *err) {
+    PyObject *module = PyImport_ImportModule(mu_module.m_name);
+    if (module == NULL) {
+        return;
+    }
+    PyErr_SetString(mu_state_of(module)->format_error, err->message);
+    Py_DECREF(module);
+}
+
+static void raise_io(const struct mu_error *err) {
+    if (err->sys_errno == 0) {
+        PyErr_SetString(PyExc_OSError, err->message);
+        return;
+    }
+    PyObject *args = Py_BuildValue("(is)", err->sys_errno, err->message);
+    if (args != NULL) {
+        PyErr_SetObject(PyExc_OSError, args);
+        Py_DECREF(args);
+    }
+}
+
+PyObject *mu_py_raise(const struct mu_error *err) {
+    switch (err->code) {
+    case MU_ERR_ARGUMENT:
+        PyErr_SetString(PyExc_ValueError, err->message);
+        break;
+    case MU_ERR_NO_MEMORY:
+        PyErr_SetString(PyExc_MemoryError, err->message);
+        break;
+    case MU_ERR_IO:
+        raise_io(err);
+        break;
+    case MU_ERR_FORMAT:
+    case MU_ERR_VERSION:
+        raise_format(err);
+        break;
+    default:
+        PyErr_SetString(PyExc_RuntimeError, err->message);
+        break;
+    }
+    return NULL;
+}

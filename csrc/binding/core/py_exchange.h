@@ -1,0 +1,28 @@
+/* What torch offers to C code about its tensors: found once torch is imported, never importing it.
+ *
+ * All of it needs the GIL.
+ */
+#ifndef MU_PY_EXCHANGE_H
+#define MU_PY_EXCHANGE_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <stdbool.h>
+
+#include "core/dlpack_exchange.h"
+
+struct mu_py_exchange {
+    const struct mu_dlpack_exchange *table; /* torch's, for good; NULL before it is found */
+    PyTypeObject *tensor_type;              /* owned: torch.Tensor; NULL without the two below */
+    PyObject *is_neg;                       /* owned: torch.Tensor.is_neg, a lazy negation */
+    PyObject *is_conj;                      /* owned: torch.Tensor.is_conj */
+};
+
+/* True when torch is imported and has the table (2.10 and newer). No exception is left behind. */
+bool mu_py_exchange_find(struct mu_py_exchange *exchange);
+
+int mu_py_exchange_traverse(struct mu_py_exchange *exchange, visitproc visit, void *arg);
+void mu_py_exchange_clear(struct mu_py_exchange *exchange);
+
+#endif

@@ -1,0 +1,587 @@
+/* Functions on the recorder of the process: where rows go, events, drains, warnings. */
+#include "base/event.h"
+#include "core/args.h"
+#include "core/warnings.h"
+#include "cuda/nvtx.h"
+#include "cuda/py_cuda.h"
+#include "stages/recorder_state.h"
+
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const int64_t inline_drain_wait_ns = 1000000000;
+
+/* --- the recorder in the module's state --------------------------------------------------- */
+
+static int make_event_timer(struct mu_state *state) {
+    struct mu_error err = {0};
+    state->event_timer = PyMem_RawCalloc(1, sizeof(*state->event_timer));
+    if (state->event_timer == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    if (mu_timer_init(state->event_timer, state->recorder, "", &err) != MU_OK) {
+        mu_py_raise(&err);
+        return -1;
+    }
+    return 0;
+}
+
+/* A forked child lets go of its parent's files at once: while it held their locks, a restarted job
+ * would take the dead parent for a living process. */
+static PyObject *after_fork_in_child(PyObject *module, PyObject *Py_UNUSED(ignored)) {
+    struct mu_state *state = mu_state_of(module);
+    if (state->recorder != NULL) {
+        mu_recorder_check_fork(state->recorder);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef fork_method = {"after_fork_in_child", after_fork_in_child, METH_NOARGS, NULL};
+
+static int watch_forks(void) {
+    PyObject *module = PyImport_ImportModule(mu_module.m_name);
+    PyObject *os = module == NULL ? NULL : PyImport_ImportModule("os");
+    PyObject *function = os == NULL ? NULL : PyCFunction_New(&fork_method, module);
+    PyObject *keywords =
+        function == NULL ? NULL : Py_BuildValue("{s:O}", "after_in_child", function);
+    PyObject *none = PyTuple_New(0);
+    PyObject *registrar = keywords == NULL ? NULL : PyObject_GetAttrString(os, "register_at_fork");
+    PyObject *result =
+        registrar == NULL || none == NULL ? NULL : PyObject_Call(registrar, none, keywords);
+    Py_XDECREF(registrar);
+    Py_XDECREF(none);
+    Py_XDECREF(keywords);
+    Py_XDECREF(function);
+    Py_XDECREF(os);
+    Py_XDECREF(module);
+    Py_XDECREF(result);
+    return result == NULL ? -1 : 0;
+}
+
+struct mu_recorder *mu_py_recorder(struct mu_state *state) {
+    if (state->recorder == NULL) {
+        struct mu_error err = {0};
+        if (mu_recorder_create(&state->recorder, &err) != MU_OK) {
+            mu_py_raise(&err);
+            return NULL;
+        }
+        if (make_event_timer(state) < 0 || watch_forks() < 0) {
+            mu_py_recorder_release(state);
+            return NULL;
+        }
+        mu_control_listen(&state->recorder->control, state->step_hook != NULL);
+    }
+    return state->recorder;
+}
+
+static bool interpreter_ends(void) {
+#if PY_VERSION_HEX >= 0x030D0000
+    return Py_IsFinalizing() != 0;
+#else
+    return _Py_IsFinalizing() != 0;
+#endif
+}
+
+void mu_py_recorder_release(struct mu_state *state) {
+    if (interpreter_ends()) {
+        return; /* a daemon thread may be in the middle of a drain, which needs no GIL */
+    }
+    if (state->event_timer != NULL) {
+        mu_timer_release(state->event_timer);
+        PyMem_RawFree(state->event_timer);
+        state->event_timer = NULL;
+    }
+    mu_recorder_destroy(state->recorder);
+    state->recorder = NULL;
+    mu_nvtx_free(state->nvtx);
+    state->nvtx = NULL;
+}
+
+/* The name that Python knows the calling thread by; a new reference. */
+static PyObject *python_thread_name(void) {
+    PyObject *threading = PyImport_ImportModule("threading");
+    PyObject *thread =
+        threading == NULL ? NULL : PyObject_CallMethod(threading, "current_thread", NULL);
+    PyObject *name = thread == NULL ? NULL : PyObject_GetAttrString(thread, "name");
+    Py_XDECREF(thread);
+    Py_XDECREF(threading);
+    return name;
+}
+
+static bool is_power_of_two(uint64_t n) {
+    return n != 0 && (n & (n - 1)) == 0;
+}
+
+/* Timers whose stages were kept are freed by the collector only, and hold thread buffers until
+ * then. Rare: called for the first failure, the second, the fourth and so on. */
+static struct mu_thread_buffer *new_buffer_after_collection(struct mu_timer *timer) {
+    PyGC_Collect();
+    struct mu_thread_buffer *buffer = mu_timer_new_thread_buffer(timer);
+    if (buffer != NULL) {
+        atomic_store(&timer->recorder->troubles.dropped_buffers, 0);
+    }
+    return buffer;
+}
+
+struct mu_thread_buffer *mu_py_new_thread_buffer(struct mu_timer *timer) {
+    struct mu_thread_buffer *buffer = mu_timer_new_thread_buffer(timer);
+    if (buffer == NULL && mu_recorder_give_up_journal(timer->recorder)) {
+        buffer = mu_timer_new_thread_buffer(timer);
+    }
+    if (buffer == NULL &&
+        is_power_of_two(atomic_load(&timer->recorder->troubles.dropped_buffers))) {
+        buffer = new_buffer_after_collection(timer);
+    }
+    if (buffer == NULL) {
+        return NULL;
+    }
+    PyObject *error_type, *error, *traceback;
+    PyErr_Fetch(&error_type, &error, &traceback);
+    PyObject *name = python_thread_name();
+    const char *text = name != NULL && PyUnicode_Check(name) ? PyUnicode_AsUTF8(name) : NULL;
+    if (text != NULL) {
+        mu_recorder_set_thread_name(timer->recorder, buffer, text);
+    }
+    Py_XDECREF(name);
+    PyErr_Restore(error_type, error, traceback);
+    return buffer;
+}
+
+/* --- troubles ----------------------------------------------------------------------------- */
+
+struct trouble {
+    const char *kind;
+    size_t offset; /* of the count in struct mu_troubles */
+    const char *message;
+};
+
+#define COUNT_OF(field) offsetof(struct mu_troubles, field)
+
+static const struct trouble troubles[] = {
+    {"dropped_records", COUNT_OF(dropped_records),
+     "stages came faster than they could be written, and records were dropped; call step() more "
+     "often or time fewer stages (the totals of the report stay right)"},
+    {"dropped_lanes", COUNT_OF(dropped_buffers),
+     "the journal has no room for another thread (64 threads and timers at once, or a full disk); "
+     "what "
+     "it records is lost"},
+    {"failed_writes", COUNT_OF(failed_writes),
+     "the profile CSV could not be written, and rows were lost; the training goes on"},
+    {"full_names", COUNT_OF(full_names),
+     "more than 4096 different stage names; further ones are recorded, but the report adds them up "
+     "under (other)"},
+    {"too_deep", COUNT_OF(too_deep), "stages nest deeper than 4096; deeper ones are not recorded"},
+    {"cut_metadata", COUNT_OF(cut_metadata), "metadata above 32768 bytes was cut"},
+    {"removed_parts", COUNT_OF(removed_parts),
+     "the oldest parts of the profile CSV were removed to stay under keep_csv_bytes"},
+    {"missing_csv", COUNT_OF(missing_csv),
+     "the profile CSV or its directory was deleted while it was written; what is recorded from "
+     "then on is lost unless setup() is called again"},
+    {"lost_journal", COUNT_OF(lost_journal),
+     "the journal found no room to grow and was given up: rows are written as ever, but what is "
+     "not yet written when the process is killed is lost"},
+};
+
+enum { TROUBLES = sizeof(troubles) / sizeof(troubles[0]) };
+
+static uint64_t trouble_count(const struct mu_recorder *recorder, const struct trouble *trouble) {
+    const char *counts = (const char *)&recorder->troubles;
+    const _Atomic uint64_t *count = (const void *)(counts + trouble->offset);
+    return atomic_load_explicit(count, memory_order_relaxed);
+}
+
+static void warn_of(struct mu_state *state, const struct trouble *trouble) {
+    char message[2048];
+    const struct mu_recorder *recorder = state->recorder;
+    const char *path = recorder->opened.csv_path;
+    int error = atomic_load(&recorder->troubles.last_errno);
+    if (trouble->offset == COUNT_OF(failed_writes) && error != 0) {
+        snprintf(message, sizeof(message), "%s (%s: %s)", trouble->message, path, strerror(error));
+    } else if (trouble->offset == COUNT_OF(missing_csv)) {
+        snprintf(message, sizeof(message), "%s (%s)", trouble->message, path);
+    } else {
+        snprintf(message, sizeof(message), "%s (so far: %llu)", trouble->message,
+                 (unsigned long long)trouble_count(recorder, trouble));
+    }
+    mu_py_warn(state, trouble->kind, message);
+}
+
+void mu_py_report_troubles(struct mu_state *state) {
+    if (state->recorder == NULL) {
+        return;
+    }
+    for (int i = 0; i < TROUBLES; i++) {
+        uint32_t bit = UINT32_C(1) << i;
+        if ((state->reported_troubles & bit) == 0 &&
+            trouble_count(state->recorder, &troubles[i]) != 0) {
+            state->reported_troubles |= bit;
+            warn_of(state, &troubles[i]);
+        }
+    }
+    mu_py_report_cuda(state);
+}
+
+/* --- functions of the module -------------------------------------------------------------- */
+
+static PyObject *set_warning_hook(PyObject *module, PyObject *hook) {
+    if (hook != Py_None && !PyCallable_Check(hook)) {
+        PyErr_Format(PyExc_TypeError, "hook must be callable or None, not %.100s",
+                     Py_TYPE(hook)->tp_name);
+        return NULL;
+    }
+    struct mu_state *state = mu_state_of(module);
+    Py_XSETREF(state->warning_hook, hook == Py_None ? NULL : Py_NewRef(hook));
+    state->reported_troubles = 0; /* a new hook hears of what the old one was told */
+    Py_RETURN_NONE;
+}
+
+static int choose(const char *name, PyObject *value, const char *const *allowed, int *out) {
+    struct mu_py_text text;
+    if (value == NULL) {
+        return 0;
+    }
+    if (mu_py_utf8(value, name, &text) < 0) {
+        return -1;
+    }
+    for (int i = 0; allowed[i] != NULL; i++) {
+        if (strcmp(text.bytes, allowed[i]) == 0) {
+            *out = i;
+            return 0;
+        }
+    }
+    PyErr_Format(PyExc_ValueError, "%s must be one of %s, %s, %s, not %R", name, allowed[0],
+                 allowed[1], allowed[2], value);
+    return -1;
+}
+
+static int copy_bytes(const char *name, const char *bytes, Py_ssize_t length, char *out,
+                      size_t size) {
+    if ((size_t)length >= size) {
+        PyErr_Format(PyExc_ValueError, "%s must have at most %zu bytes, not %zd", name, size - 1,
+                     length);
+        return -1;
+    }
+    memcpy(out, bytes, (size_t)length);
+    out[length] = '\0';
+    return 0;
+}
+
+static int copy_text(const char *name, PyObject *value, char *out, size_t size) {
+    struct mu_py_text text;
+    if (value == NULL) {
+        return 0;
+    }
+    if (mu_py_utf8(value, name, &text) < 0) {
+        return -1;
+    }
+    return copy_bytes(name, text.bytes, text.length, out, size);
+}
+
+static int copy_path(const char *name, PyObject *value, char *out, size_t size) {
+    PyObject *bytes;
+    if (value == NULL) {
+        return 0;
+    }
+    if (mu_py_path(value, name, &bytes) < 0) {
+        return -1;
+    }
+    int rc = copy_bytes(name, PyBytes_AS_STRING(bytes), PyBytes_GET_SIZE(bytes), out, size);
+    Py_DECREF(bytes);
+    return rc;
+}
+
+static int take_int(const char *name, PyObject *value, int64_t low, int64_t high, int64_t *out) {
+    return value == NULL ? 0 : mu_py_int64_in(value, name, low, high, out);
+}
+
+enum open_argument {
+    OPEN_KIND,
+    OPEN_LOG_DIR,
+    OPEN_RANK,
+    OPEN_WORLD_SIZE,
+    OPEN_MACHINE,
+    OPEN_LABEL,
+    OPEN_IO,
+    OPEN_JOURNAL_DIR,
+    OPEN_MAX_BYTES,
+    OPEN_KEEP_BYTES,
+    OPEN_ARGUMENTS,
+};
+
+static const char *const open_names[] = {"kind",          "log_dir",        "rank", "world_size",
+                                         "machine",       "label",          "io",   "journal_dir",
+                                         "max_csv_bytes", "keep_csv_bytes", NULL};
+static const struct mu_py_signature open_signature = {"open_output", open_names, 0, 0};
+static const char *const kind_names[] = {"memory", "null", "file", NULL};
+static const char *const io_names[] = {"auto", "inline", "background", NULL};
+
+static int fill_config(PyObject *const *values, struct mu_output_config *config) {
+    int64_t rank = 0, world_size = 1, max_bytes = 0, keep_bytes = 0;
+    config->kind = MU_OUTPUT_FILE;
+    if (choose("kind", values[OPEN_KIND], kind_names, &config->kind) < 0 ||
+        choose("io", values[OPEN_IO], io_names, &config->io) < 0 ||
+        take_int("rank", values[OPEN_RANK], 0, INT32_MAX, &rank) < 0 ||
+        take_int("world_size", values[OPEN_WORLD_SIZE], 1, INT32_MAX, &world_size) < 0 ||
+        take_int("max_csv_bytes", values[OPEN_MAX_BYTES], 0, INT64_MAX, &max_bytes) < 0 ||
+        take_int("keep_csv_bytes", values[OPEN_KEEP_BYTES], 0, INT64_MAX, &keep_bytes) < 0 ||
+        copy_path("log_dir", values[OPEN_LOG_DIR], config->log_dir, sizeof(config->log_dir)) < 0 ||
+        copy_path("journal_dir", values[OPEN_JOURNAL_DIR], config->journal_dir,
+                  sizeof(config->journal_dir)) < 0 ||
+        copy_text("machine", values[OPEN_MACHINE], config->machine, sizeof(config->machine)) < 0 ||
+        copy_text("label", values[OPEN_LABEL], config->text_label, sizeof(config->text_label)) <
+            0) {
+        return -1;
+    }
+    if (config->machine[0] == '\0' &&
+        gethostname(config->machine, sizeof(config->machine) - 1) != 0) {
+        config->machine[0] = '\0';
+    }
+    config->rank = (int)rank;
+    config->world_size = (int)world_size;
+    config->max_csv_bytes = (uint64_t)max_bytes;
+    config->keep_csv_bytes = (uint64_t)keep_bytes;
+    if (config->kind == MU_OUTPUT_FILE && config->log_dir[0] == '\0') {
+        PyErr_SetString(PyExc_ValueError, "log_dir must not be empty");
+        return -1;
+    }
+    return 0;
+}
+
+static PyObject *path_object(const char *path) {
+    return PyUnicode_DecodeFSDefault(path);
+}
+
+static PyObject *report_object(const struct mu_open_report *report) {
+    return Py_BuildValue(
+        "{s:N,s:N,s:s,s:s,s:i,s:I,s:K,s:K}", "csv_path", path_object(report->csv_path),
+        "journal_path", path_object(report->journal_path), "journal_error",
+        report->journal_error.message, "label", report->label, "worker", report->worker, "attempt",
+        report->attempt, "adopted_journals", (unsigned long long)report->adopted_journals,
+        "adopted_rows", (unsigned long long)report->adopted_rows);
+}
+
+/* Keeps the GIL: nobody may record while the journal moves. */
+static PyObject *open_output(PyObject *module, PyObject *const *args, Py_ssize_t count,
+                             PyObject *keywords) {
+    PyObject *values[OPEN_ARGUMENTS];
+    struct mu_state *state = mu_state_of(module);
+    struct mu_output_config config = {0};
+    struct mu_open_report report;
+    struct mu_error err = {0};
+    if (mu_py_bind(&open_signature, args, count, keywords, values) < 0 ||
+        fill_config(values, &config) < 0 || mu_py_recorder(state) == NULL) {
+        return NULL;
+    }
+    if (mu_recorder_open(state->recorder, &config, &report, &err) != MU_OK) {
+        return mu_py_raise(&err);
+    }
+    return report_object(&report);
+}
+
+static PyObject *close_output(PyObject *module, PyObject *Py_UNUSED(ignored)) {
+    struct mu_state *state = mu_state_of(module);
+    struct mu_error err = {0};
+    if (state->recorder != NULL && mu_recorder_close(state->recorder, &err) != MU_OK) {
+        return mu_py_raise(&err);
+    }
+    mu_py_report_troubles(state);
+    Py_RETURN_NONE;
+}
+
+static PyObject *drain(PyObject *module, PyObject *const *args, Py_ssize_t count,
+                       PyObject *keywords) {
+    static const char *const names[] = {"wait_s", NULL};
+    static const struct mu_py_signature signature = {"drain", names, 0, 1};
+    PyObject *value;
+    double wait_s = 1.0;
+    struct mu_state *state = mu_state_of(module);
+    if (mu_py_bind(&signature, args, count, keywords, &value) < 0 ||
+        (value != NULL && mu_py_double(value, "wait_s", &wait_s) < 0)) {
+        return NULL;
+    }
+    if (wait_s < 0 || wait_s > 1e6) {
+        PyErr_Format(PyExc_ValueError, "wait_s must be from 0 to 1000000 seconds, not %R", value);
+        return NULL;
+    }
+    struct mu_recorder *recorder = mu_py_recorder(state);
+    if (recorder == NULL) {
+        return NULL;
+    }
+    Py_BEGIN_ALLOW_THREADS;
+    mu_recorder_drain(recorder, (int64_t)(wait_s * 1e9));
+    Py_END_ALLOW_THREADS;
+    mu_py_report_troubles(state);
+    Py_RETURN_NONE;
+}
+
+static PyObject *set_time_offset_ns(PyObject *module, PyObject *value) {
+    int64_t offset_ns;
+    struct mu_recorder *recorder = mu_py_recorder(mu_state_of(module));
+    if (recorder == NULL ||
+        mu_py_int64_in(value, "offset_ns", -INT64_MAX / 4, INT64_MAX / 4, &offset_ns) < 0) {
+        return NULL;
+    }
+    Py_BEGIN_ALLOW_THREADS;
+    mu_recorder_set_time_offset(recorder, offset_ns);
+    Py_END_ALLOW_THREADS;
+    Py_RETURN_NONE;
+}
+
+enum event_argument {
+    EVENT_NAME,
+    EVENT_TYPE,
+    EVENT_STEP,
+    EVENT_METADATA,
+    EVENT_TIMESTAMP,
+    EVENT_DURATION,
+    EVENT_ARGUMENTS,
+};
+
+static int event_type_of(PyObject *value, int *type) {
+    struct mu_py_text text;
+    if (mu_py_utf8(value, "event_type", &text) < 0) {
+        return -1;
+    }
+    *type = mu_event_from_name(text.bytes, (size_t)text.length);
+    if (*type == 0) {
+        PyErr_Format(PyExc_ValueError,
+                     "event_type must be START, END, INSTANT, COUNTER, ASYNC_START, ASYNC_END, "
+                     "FLOW_START or FLOW_END, not %R",
+                     value);
+        return -1;
+    }
+    return 0;
+}
+
+static int optional_ns(const char *name, PyObject *value, bool *given, int64_t *out) {
+    *given = value != NULL && value != Py_None;
+    return *given ? mu_py_int64(value, name, out) : 0;
+}
+
+static int fill_event(PyObject *const *values, struct mu_event *event) {
+    struct mu_py_text name, metadata = {"", 0};
+    if (mu_py_utf8(values[EVENT_NAME], "name", &name) < 0 ||
+        event_type_of(values[EVENT_TYPE], &event->type) < 0 ||
+        (values[EVENT_STEP] != Py_None &&
+         take_int("step", values[EVENT_STEP], INT64_MIN, INT64_MAX, &event->step) < 0) ||
+        (values[EVENT_METADATA] != NULL &&
+         mu_py_utf8(values[EVENT_METADATA], "metadata", &metadata) < 0) ||
+        optional_ns("timestamp_ns", values[EVENT_TIMESTAMP], &event->has_time, &event->real_ns) <
+            0 ||
+        optional_ns("duration_ns", values[EVENT_DURATION], &event->has_duration,
+                    &event->duration_ns) < 0) {
+        return -1;
+    }
+    event->name = name.bytes;
+    event->name_length = (size_t)name.length;
+    event->metadata = metadata.bytes;
+    event->metadata_length = (size_t)metadata.length;
+    return 0;
+}
+
+static PyObject *log_event(PyObject *module, PyObject *const *args, Py_ssize_t count,
+                           PyObject *keywords) {
+    static const char *const names[] = {"name",         "event_type",  "step", "metadata",
+                                        "timestamp_ns", "duration_ns", NULL};
+    static const struct mu_py_signature signature = {"log_event", names, 2, EVENT_ARGUMENTS};
+    PyObject *values[EVENT_ARGUMENTS];
+    struct mu_event event = {0};
+    struct mu_state *state = mu_state_of(module);
+    if (mu_py_bind(&signature, args, count, keywords, values) < 0 ||
+        mu_py_recorder(state) == NULL) {
+        return NULL;
+    }
+    event.step = atomic_load_explicit(&state->event_timer->step, memory_order_relaxed);
+    if (fill_event(values, &event) < 0) {
+        return NULL;
+    }
+    struct mu_thread_buffer *buffer = mu_py_thread_buffer(state->event_timer);
+    if (buffer != NULL) {
+        mu_thread_buffer_event(buffer, &event);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *troubles_object(PyObject *module, PyObject *Py_UNUSED(ignored)) {
+    struct mu_recorder *recorder = mu_py_recorder(mu_state_of(module));
+    PyObject *counts = recorder == NULL ? NULL : PyDict_New();
+    if (counts == NULL) {
+        return NULL;
+    }
+    for (int i = 0; i < TROUBLES; i++) {
+        PyObject *count = PyLong_FromUnsignedLongLong(trouble_count(recorder, &troubles[i]));
+        if (count == NULL || PyDict_SetItemString(counts, troubles[i].kind, count) < 0) {
+            Py_XDECREF(count);
+            Py_DECREF(counts);
+            return NULL;
+        }
+        Py_DECREF(count);
+    }
+    PyObject *rest = Py_BuildValue("{s:K,s:i}", "lost_rows",
+                                   (unsigned long long)atomic_load(&recorder->troubles.lost_rows),
+                                   "last_errno", atomic_load(&recorder->troubles.last_errno));
+    if (rest == NULL || PyDict_Update(counts, rest) < 0) {
+        Py_CLEAR(counts);
+    }
+    Py_XDECREF(rest);
+    return counts;
+}
+
+static PyObject *memory_rows(PyObject *module, PyObject *Py_UNUSED(ignored)) {
+    struct mu_recorder *recorder = mu_py_recorder(mu_state_of(module));
+    if (recorder == NULL) {
+        return NULL;
+    }
+    struct mu_error err = {0};
+    char *text;
+    size_t length;
+    int code;
+    Py_BEGIN_ALLOW_THREADS;
+    mu_recorder_drain(recorder, inline_drain_wait_ns);
+    code = mu_recorder_copy_memory(recorder, inline_drain_wait_ns, &text, &length, &err);
+    Py_END_ALLOW_THREADS;
+    if (code != MU_OK) {
+        return mu_py_raise(&err);
+    }
+    PyObject *rows = PyBytes_FromStringAndSize(text, (Py_ssize_t)length);
+    free(text);
+    return rows;
+}
+
+static PyObject *output_state(PyObject *module, PyObject *Py_UNUSED(ignored)) {
+    struct mu_recorder *recorder = mu_py_recorder(mu_state_of(module));
+    if (recorder == NULL) {
+        return NULL;
+    }
+    mu_recorder_check_fork(recorder);
+    const struct mu_output *output = &recorder->output;
+    bool file = output->fd >= 0;
+    return Py_BuildValue(
+        "{s:s,s:N,s:N,s:K,s:K,s:O,s:s,s:I,s:i}", "kind", kind_names[output->kind], "csv_path",
+        path_object(output->csv_path), "journal_path", path_object(recorder->journal.path),
+        "csv_bytes", (unsigned long long)output->csv_bytes, "part",
+        (unsigned long long)output->part, "in_background",
+        recorder->in_background ? Py_True : Py_False, "label", file ? recorder->opened.label : "",
+        "attempt", file ? recorder->opened.attempt : 0, "rank", recorder->config.rank);
+}
+
+static PyMethodDef methods[] = {
+    {"open_output", (PyCFunction)(void (*)(void))open_output, METH_FASTCALL | METH_KEYWORDS, NULL},
+    {"close_output", close_output, METH_NOARGS, NULL},
+    {"drain", (PyCFunction)(void (*)(void))drain, METH_FASTCALL | METH_KEYWORDS, NULL},
+    {"set_time_offset_ns", set_time_offset_ns, METH_O, NULL},
+    {"log_event", (PyCFunction)(void (*)(void))log_event, METH_FASTCALL | METH_KEYWORDS, NULL},
+    {"troubles", troubles_object, METH_NOARGS, NULL},
+    {"memory_rows", memory_rows, METH_NOARGS, NULL},
+    {"output_state", output_state, METH_NOARGS, NULL},
+    {"set_warning_hook", set_warning_hook, METH_O, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+int mu_py_recorder_exec(PyObject *module) {
+    return PyModule_AddFunctions(module, methods);
+}

@@ -1,0 +1,601 @@
+/* The Timer type: the C base of MyTimer. */
+#include "stages/py_timer.h"
+
+#include <string.h>
+
+#include "core/heap_types.h"
+#include "core/warnings.h"
+
+enum { STAGES_CACHED_MAX = 4096 };
+
+static const int64_t step_drain_wait_ns = 100000000;
+
+/* --- misuse ------------------------------------------------------------------------------- */
+
+enum { SHOWN_NAME_BYTES = 100 };
+
+/* `name` cut for a message, at the start of a character. */
+static int shown_length(const struct mu_py_name *name) {
+    return (int)mu_utf8_cut(name->bytes, (size_t)name->length, SHOWN_NAME_BYTES);
+}
+
+/* A stop that does not fit: an error of a strict timer, a warning and a count otherwise. */
+static int misuse(struct mu_py_timer *self, const struct mu_py_name *name, const char *kind,
+                  const char *what) {
+    char message[320];
+    const char *rest = self->strict ? "" : "; further ones are only counted";
+    PyOS_snprintf(message, sizeof(message), "stop('%.*s') %s%s", shown_length(name), name->bytes,
+                  what, rest);
+    if (self->strict) {
+        PyErr_SetString(PyExc_RuntimeError, message);
+        return -1;
+    }
+    mu_py_warn(self->state, kind, message);
+    return 0;
+}
+
+static int not_open(struct mu_py_timer *self, const struct mu_py_name *name) {
+    self->unmatched_stops++;
+    return misuse(self, name, "unmatched_stop",
+                  "found no stage of that name running on this thread, and did nothing");
+}
+
+static int closed_inner(struct mu_py_timer *self, const struct mu_py_name *name) {
+    self->closed_stages++;
+    return misuse(self, name, "closed_stage",
+                  "closed stages inside it that were still open, marked closed=out_of_order");
+}
+
+static int not_initialised(void) {
+    PyErr_SetString(PyExc_RuntimeError, "the timer's __init__ was not called");
+    return -1;
+}
+
+/* --- the hot path ------------------------------------------------------------------------- */
+
+int mu_py_timer_start(struct mu_py_timer *self, const struct mu_py_name *name,
+                      const struct mu_py_appearance *appearance) {
+    if (__builtin_expect(self->timer.recorder == NULL, 0)) {
+        return not_initialised();
+    }
+    struct mu_thread_buffer *buffer = mu_py_thread_buffer(&self->timer);
+    if (__builtin_expect(self->gpu_events.any, 0)) {
+        return buffer == NULL ? 0
+                              : mu_py_gpu_events_start(&self->gpu_events, buffer, name, appearance);
+    }
+    if (__builtin_expect(buffer != NULL, 1)) {
+        mu_thread_buffer_start(buffer, name->bytes, (size_t)name->length, name->hash);
+    }
+    return 0;
+}
+
+int mu_py_timer_stop(struct mu_py_timer *self, const struct mu_py_name *name) {
+    if (__builtin_expect(self->timer.recorder == NULL, 0)) {
+        return not_initialised();
+    }
+    struct mu_thread_buffer *buffer = mu_py_thread_buffer(&self->timer);
+    if (__builtin_expect(buffer == NULL, 0)) {
+        return 0;
+    }
+    enum mu_stop_result result =
+        mu_thread_buffer_stop(buffer, name->bytes, (size_t)name->length, name->hash);
+    if (__builtin_expect(result == MU_STOP_OK, 1)) {
+        return 0;
+    }
+    return result == MU_STOP_NOT_OPEN ? not_open(self, name) : closed_inner(self, name);
+}
+
+enum start_argument { START_STAGE, START_COLOR, START_DOMAIN, START_ARGUMENTS };
+
+static const char *const start_names[] = {"stage_name", "color", "domain_name", NULL};
+static const struct mu_py_signature start_signature = {"start", start_names, 1, START_ARGUMENTS};
+
+static PyObject *timer_start(PyObject *self, PyObject *const *args, Py_ssize_t count,
+                             PyObject *keywords) {
+    PyObject *values[START_ARGUMENTS];
+    struct mu_py_name name;
+    struct mu_py_appearance appearance;
+    const struct mu_py_appearance *given = NULL;
+    PyObject *stage = count > 0 ? args[0] : NULL;
+    if (__builtin_expect(count != 1 || keywords != NULL, 0)) {
+        if (mu_py_bind(&start_signature, args, count, keywords, values) < 0 ||
+            mu_py_appearance_of(values[START_COLOR], values[START_DOMAIN], &appearance) < 0) {
+            return NULL;
+        }
+        stage = values[START_STAGE];
+        given = &appearance;
+    }
+    if (mu_py_name_of(stage, "stage_name", &name) < 0 ||
+        mu_py_timer_start((struct mu_py_timer *)self, &name, given) < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *timer_stop(PyObject *self, PyObject *const *args, Py_ssize_t count,
+                            PyObject *keywords) {
+    static const char *const names[] = {"stage_name", NULL};
+    static const struct mu_py_signature signature = {"stop", names, 1, 1};
+    struct mu_py_name name;
+    PyObject *stage = count > 0 ? args[0] : NULL;
+    if (__builtin_expect(count != 1 || keywords != NULL, 0)) {
+        if (mu_py_bind(&signature, args, count, keywords, &stage) < 0) {
+            return NULL;
+        }
+    }
+    if (mu_py_name_of(stage, "stage_name", &name) < 0 ||
+        mu_py_timer_stop((struct mu_py_timer *)self, &name) < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static struct mu_recent_stage *recent_place(struct mu_py_timer *self, PyObject *name) {
+    return &self->recent[((uintptr_t)name >> 5) % MU_RECENT_STAGES];
+}
+
+/* The cached stage of that name, made when there is none yet; a new reference. */
+static PyObject *stage_of(struct mu_py_timer *self, PyObject *stage_name) {
+    struct mu_py_name name;
+    if (mu_py_name_of(stage_name, "stage_name", &name) < 0) {
+        return NULL;
+    }
+    PyObject *stage = PyDict_GetItemWithError(self->stages, stage_name);
+    if (stage != NULL) {
+        return Py_NewRef(stage);
+    }
+    stage = PyErr_Occurred() ? NULL : mu_py_stage_new(self, stage_name, NULL, NULL);
+    if (stage == NULL || PyDict_GET_SIZE(self->stages) >= STAGES_CACHED_MAX) {
+        return stage;
+    }
+    if (PyDict_SetItem(self->stages, stage_name, stage) < 0) {
+        Py_CLEAR(stage);
+        return NULL;
+    }
+    struct mu_recent_stage *recent = recent_place(self, stage_name);
+    recent->name = stage_name;
+    recent->stage = stage;
+    return stage;
+}
+
+static PyObject *timer_time_stage(PyObject *object, PyObject *const *args, Py_ssize_t count,
+                                  PyObject *keywords) {
+    static const struct mu_py_signature signature = {"time_stage", start_names, 1, START_ARGUMENTS};
+    struct mu_py_timer *self = (struct mu_py_timer *)object;
+    PyObject *values[START_ARGUMENTS];
+    PyObject *stage_name = count > 0 ? args[0] : NULL;
+    if (__builtin_expect(count != 1 || keywords != NULL, 0)) {
+        struct mu_py_appearance appearance;
+        if (mu_py_bind(&signature, args, count, keywords, values) < 0 ||
+            mu_py_appearance_of(values[START_COLOR], values[START_DOMAIN], &appearance) < 0) {
+            return NULL;
+        }
+        stage_name = values[START_STAGE];
+        if (mu_nvtx_attached(self->gpu_events.nvtx)) {
+            return mu_py_stage_new(self, stage_name, &appearance, values[START_DOMAIN]);
+        }
+    }
+    const struct mu_recent_stage *recent = recent_place(self, stage_name);
+    if (__builtin_expect(recent->name == stage_name, 1)) {
+        return Py_NewRef(recent->stage);
+    }
+    if (self->stages == NULL) {
+        not_initialised();
+        return NULL;
+    }
+    return stage_of(self, stage_name);
+}
+
+/* --- steps -------------------------------------------------------------------------------- */
+
+/* Requests from outside are read, and windows open and close, between two steps. */
+static PyObject *call_step_hook(struct mu_state *state, PyObject *timer, PyObject *step) {
+    PyObject *hook = Py_XNewRef(state->step_hook);
+    if (hook == NULL) {
+        Py_RETURN_NONE;
+    }
+    PyObject *result = PyObject_CallFunctionObjArgs(hook, timer, step, NULL);
+    Py_DECREF(hook);
+    return result;
+}
+
+static PyObject *timer_set_step(PyObject *object, PyObject *const *args, Py_ssize_t count,
+                                PyObject *keywords) {
+    static const char *const names[] = {"iteration", NULL};
+    static const struct mu_py_signature signature = {"set_step", names, 1, 1};
+    struct mu_py_timer *self = (struct mu_py_timer *)object;
+    PyObject *value;
+    int64_t step;
+    if (mu_py_bind(&signature, args, count, keywords, &value) < 0 ||
+        mu_py_int64(value, "iteration", &step) < 0 ||
+        (self->timer.recorder == NULL && not_initialised() < 0)) {
+        return NULL;
+    }
+    atomic_store_explicit(&self->timer.step, step, memory_order_relaxed);
+    /* Events that name no step belong to the one that any timer set last. */
+    atomic_store_explicit(&self->state->event_timer->step, step, memory_order_relaxed);
+    struct mu_thread_buffer *buffer = mu_py_thread_buffer(&self->timer);
+    uint32_t closed = buffer == NULL ? 0 : mu_thread_buffer_set_step(buffer);
+    if (closed > 0) {
+        self->closed_stages += closed;
+        mu_py_warn(self->state, "stage_left_open",
+                   "set_step() found stages that an earlier step left open (an exception?); they "
+                   "were closed, marked closed=step; further ones are only counted");
+    }
+    if (__builtin_expect(mu_control_calls(&self->timer.recorder->control), 0)) {
+        return call_step_hook(self->state, object, value);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *timer_step(PyObject *object, PyObject *const *args, Py_ssize_t count,
+                            PyObject *keywords) {
+    static const char *const names[] = {"wait", NULL};
+    static const struct mu_py_signature signature = {"step", names, 0, 1};
+    struct mu_py_timer *self = (struct mu_py_timer *)object;
+    PyObject *value;
+    int wait = 1;
+    if (mu_py_bind(&signature, args, count, keywords, &value) < 0 ||
+        (value != NULL && mu_py_bool(value, "wait", &wait) < 0) ||
+        (self->timer.recorder == NULL && not_initialised() < 0)) {
+        return NULL;
+    }
+    struct mu_recorder *recorder = self->timer.recorder;
+    mu_recorder_check_fork(recorder); /* a child has no pool */
+    struct mu_cuda_pool *gpu = self->gpu_events.use_cuda ? recorder->gpu : NULL;
+    Py_BEGIN_ALLOW_THREADS;
+    if (wait) {
+        mu_cuda_wait(gpu);
+    }
+    mu_cuda_pool_step(gpu);
+    mu_recorder_drain(recorder, wait ? step_drain_wait_ns : 0);
+    Py_END_ALLOW_THREADS;
+    mu_py_report_troubles(self->state);
+    Py_RETURN_NONE;
+}
+
+/* --- figures ------------------------------------------------------------------------------ */
+
+static PyObject *path_names(struct mu_recorder *recorder, uint16_t path) {
+    PyObject *names = PyList_New(0);
+    const char *name;
+    size_t length;
+    uint16_t parent;
+    while (names != NULL && mu_recorder_path(recorder, path, &name, &length, &parent)) {
+        PyObject *text = name == NULL ? PyUnicode_FromString("(other)")
+                                      : PyUnicode_DecodeUTF8(name, (Py_ssize_t)length, "replace");
+        if (mu_py_append_new(names, text) < 0) {
+            Py_CLEAR(names);
+        }
+        path = parent;
+    }
+    if (names == NULL || PyList_Reverse(names) < 0) {
+        Py_XDECREF(names);
+        return NULL;
+    }
+    PyObject *tuple = PyList_AsTuple(names);
+    Py_DECREF(names);
+    return tuple;
+}
+
+static PyObject *figures(struct mu_recorder *recorder, uint16_t path,
+                         const struct mu_aggregate *aggregate) {
+    return Py_BuildValue("(NKKKKdddd)", path_names(recorder, path),
+                         (unsigned long long)atomic_load(&aggregate->count),
+                         (unsigned long long)atomic_load(&aggregate->sum),
+                         (unsigned long long)atomic_load(&aggregate->min),
+                         (unsigned long long)atomic_load(&aggregate->max),
+                         mu_aggregate_std(aggregate), mu_aggregate_quantile(aggregate, 0.5),
+                         mu_aggregate_quantile(aggregate, 0.9),
+                         mu_aggregate_quantile(aggregate, 0.99));
+}
+
+/* Adds up what is known of a path. */
+typedef void (*path_sum)(struct mu_timer *timer, uint16_t path, struct mu_aggregate *into);
+
+static int append_figures(struct mu_py_timer *self, path_sum add_up, uint16_t path,
+                          PyObject *list) {
+    struct mu_aggregate *sum = PyMem_Malloc(sizeof(*sum));
+    if (sum == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    mu_aggregate_init(sum);
+    add_up(&self->timer, path, sum);
+    int rc = 0;
+    if (atomic_load(&sum->count) > 0) {
+        rc = mu_py_append_new(list, figures(self->timer.recorder, path, sum));
+    }
+    PyMem_Free(sum);
+    return rc;
+}
+
+static int append_cpu_figures(struct mu_py_timer *self, uint16_t path, PyObject *list) {
+    return append_figures(self, mu_timer_aggregate, path, list);
+}
+
+static int append_gpu_figures(struct mu_py_timer *self, uint16_t path, PyObject *list) {
+    return append_figures(self, mu_timer_gpu_aggregate, path, list);
+}
+
+static int append_totals(struct mu_py_timer *self, uint16_t path, PyObject *list) {
+    struct mu_totals totals;
+    mu_timer_totals(&self->timer, path, &totals);
+    if (totals.count + totals.gpu_count == 0) {
+        return 0;
+    }
+    return mu_py_append_new(list, Py_BuildValue("(NKKKK)", path_names(self->timer.recorder, path),
+                                                (unsigned long long)totals.count,
+                                                (unsigned long long)totals.sum,
+                                                (unsigned long long)totals.gpu_count,
+                                                (unsigned long long)totals.gpu_sum));
+}
+
+/* Appends what is known of a path, and nothing for one without times. */
+typedef int (*path_append)(struct mu_py_timer *self, uint16_t path, PyObject *list);
+
+static PyObject *list_paths(PyObject *object, path_append append) {
+    struct mu_py_timer *self = (struct mu_py_timer *)object;
+    if (self->timer.recorder == NULL) {
+        not_initialised();
+        return NULL;
+    }
+    PyObject *list = PyList_New(0);
+    for (uint32_t path = 1; list != NULL && path < self->timer.recorder->names.path_count; path++) {
+        if (append(self, (uint16_t)path, list) < 0) {
+            Py_CLEAR(list);
+        }
+    }
+    return list;
+}
+
+static PyObject *timer_aggregates(PyObject *object, PyObject *Py_UNUSED(ignored)) {
+    return list_paths(object, append_cpu_figures);
+}
+
+static PyObject *timer_cuda_aggregates(PyObject *object, PyObject *Py_UNUSED(ignored)) {
+    return list_paths(object, append_gpu_figures);
+}
+
+static PyObject *timer_totals(PyObject *object, PyObject *Py_UNUSED(ignored)) {
+    return list_paths(object, append_totals);
+}
+
+static PyObject *timer_register_stage(PyObject *object, PyObject *const *args, Py_ssize_t count,
+                                      PyObject *keywords) {
+    static const struct mu_py_signature signature = {"register_stage", start_names, 1,
+                                                     START_ARGUMENTS};
+    struct mu_py_timer *self = (struct mu_py_timer *)object;
+    PyObject *values[START_ARGUMENTS];
+    struct mu_py_name name;
+    struct mu_py_appearance appearance;
+    if (mu_py_bind(&signature, args, count, keywords, values) < 0 ||
+        mu_py_name_of(values[START_STAGE], "stage_name", &name) < 0 ||
+        mu_py_appearance_of(values[START_COLOR], values[START_DOMAIN], &appearance) < 0) {
+        return NULL;
+    }
+    mu_py_gpu_events_register(&self->gpu_events, &name, &appearance);
+    Py_RETURN_NONE;
+}
+
+/* --- the type ----------------------------------------------------------------------------- */
+
+static PyObject *timer_new(PyTypeObject *type, PyObject *Py_UNUSED(args),
+                           PyObject *Py_UNUSED(kwargs)) {
+    struct mu_py_timer *self = (struct mu_py_timer *)type->tp_alloc(type, 0);
+    if (self != NULL) {
+        self->state = mu_state_of_object((PyObject *)self);
+        if (self->state == NULL) {
+            Py_CLEAR(self);
+        }
+    }
+    return (PyObject *)self;
+}
+
+static int timer_init(PyObject *object, PyObject *args, PyObject *kwargs) {
+    static char *names[] = {"tag", "strict", "use_cuda", "cuda_stages", NULL};
+    struct mu_py_timer *self = (struct mu_py_timer *)object;
+    const char *tag = "";
+    int strict = 0;
+    int use_cuda = 0;
+    PyObject *cuda_stages = NULL;
+    struct mu_error err = {0};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|s$ppO:Timer", names, &tag, &strict, &use_cuda,
+                                     &cuda_stages)) {
+        return -1;
+    }
+    if (self->timer.recorder != NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "__init__ was called twice");
+        return -1;
+    }
+    struct mu_recorder *recorder = mu_py_recorder(self->state);
+    Py_XSETREF(self->stages, PyDict_New());
+    if (recorder == NULL || self->stages == NULL) {
+        return -1;
+    }
+    if (mu_timer_init(&self->timer, recorder, tag, &err) != MU_OK) {
+        self->timer.recorder = NULL;
+        mu_py_raise(&err);
+        return -1;
+    }
+    self->strict = strict != 0;
+    return mu_py_gpu_events_init(&self->gpu_events, self->state, self->timer.tag, use_cuda,
+                                 cuda_stages);
+}
+
+static int timer_traverse(PyObject *object, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE(object));
+    Py_VISIT(((struct mu_py_timer *)object)->stages);
+    Py_VISIT(((struct mu_py_timer *)object)->gpu_events.search);
+    return 0;
+}
+
+static int timer_clear(PyObject *object) {
+    struct mu_py_timer *self = (struct mu_py_timer *)object;
+    memset(self->recent, 0, sizeof(self->recent));
+    Py_CLEAR(self->stages);
+    return 0;
+}
+
+static void timer_dealloc(PyObject *object) {
+    PyTypeObject *type = Py_TYPE(object);
+    PyObject_GC_UnTrack(object);
+    timer_clear(object);
+    mu_timer_release(&((struct mu_py_timer *)object)->timer);
+    mu_py_gpu_events_clear(&((struct mu_py_timer *)object)->gpu_events);
+    type->tp_free(object);
+    Py_DECREF(type);
+}
+
+static PyObject *get_tag(PyObject *object, void *Py_UNUSED(closure)) {
+    return PyUnicode_FromString(((struct mu_py_timer *)object)->timer.tag);
+}
+
+static PyObject *get_strict(PyObject *object, void *Py_UNUSED(closure)) {
+    return PyBool_FromLong(((struct mu_py_timer *)object)->strict);
+}
+
+static PyObject *get_use_cuda(PyObject *object, void *Py_UNUSED(closure)) {
+    return PyBool_FromLong(((struct mu_py_timer *)object)->gpu_events.use_cuda);
+}
+
+static PyObject *get_current_step(PyObject *object, void *Py_UNUSED(closure)) {
+    return PyLong_FromLongLong(atomic_load(&((struct mu_py_timer *)object)->timer.step));
+}
+
+static PyObject *get_depth(PyObject *object, void *Py_UNUSED(closure)) {
+    struct mu_py_timer *self = (struct mu_py_timer *)object;
+    struct mu_thread_buffer *buffer =
+        self->timer.recorder == NULL ? NULL : mu_py_thread_buffer(&self->timer);
+    return PyLong_FromUnsignedLong(buffer == NULL ? 0 : buffer->depth);
+}
+
+static PyObject *get_unmatched_stops(PyObject *object, void *Py_UNUSED(closure)) {
+    return PyLong_FromUnsignedLongLong(((struct mu_py_timer *)object)->unmatched_stops);
+}
+
+static PyObject *get_closed_stages(PyObject *object, void *Py_UNUSED(closure)) {
+    return PyLong_FromUnsignedLongLong(((struct mu_py_timer *)object)->closed_stages);
+}
+
+static PyGetSetDef timer_getset[] = {
+    {"tag", get_tag, NULL, NULL, NULL},
+    {"strict", get_strict, NULL, NULL, NULL},
+    {"use_cuda", get_use_cuda, NULL, NULL, NULL},
+    {"current_step", get_current_step, NULL, NULL, NULL},
+    {"depth", get_depth, NULL, NULL, NULL},
+    {"unmatched_stops", get_unmatched_stops, NULL, NULL, NULL},
+    {"closed_stages", get_closed_stages, NULL, NULL, NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+PyDoc_STRVAR(start_doc,
+             "start($self, stage_name, color='blue', domain_name=None)\n--\n\n"
+             "Begin a stage on the calling thread.\n\n"
+             "Stages nest; `stop` with the same name ends it. Costs about half of two\n"
+             "time.perf_counter() calls together with its stop. Thread-safe: every thread has a\n"
+             "stack of its own. TypeError when stage_name is no str.");
+PyDoc_STRVAR(stop_doc,
+             "stop($self, stage_name)\n--\n\n"
+             "End the innermost stage of that name on the calling thread.\n\n"
+             "Stages inside it that are still open are closed and marked closed=out_of_order.\n"
+             "Without such a stage nothing happens but one warning and a count; with strict=True\n"
+             "both raise RuntimeError.");
+PyDoc_STRVAR(time_stage_doc,
+             "time_stage($self, stage_name, color='blue', domain_name=None)\n--\n\n"
+             "The stage as a context manager and decorator.\n\n"
+             "The same object comes back for the same name. `async with` makes an asynchronous\n"
+             "event instead, which leaves the thread's stack alone.");
+PyDoc_STRVAR(set_step_doc,
+             "set_step($self, iteration)\n--\n\n"
+             "Name the step that stages started from now on belong to (an int).\n\n"
+             "Stages of the calling thread that the step before left open, by an exception for\n"
+             "instance, are closed and marked closed=step.");
+PyDoc_STRVAR(
+    step_doc,
+    "step($self, wait=True)\n--\n\n"
+    "Write what was recorded to the profile CSV.\n\n"
+    "With use_cuda it waits for the GPU's last timed stage, never for the device. Releases\n"
+    "the GIL. With wait=False nothing is waited for: neither GPU times nor a drain that\n"
+    "is under way.");
+PyDoc_STRVAR(synchronize_and_log_doc, "synchronize_and_log($self, wait=True)\n--\n\n"
+                                      "Another name of `step`.");
+PyDoc_STRVAR(
+    aggregates_doc,
+    "aggregates($self)\n--\n\n"
+    "Figures of the whole run, a tuple for each path of stages: (names from the outermost\n"
+    "on, count, sum, min, max, std, p50, p90, p99), times in ns. Percentiles are within\n"
+    "1 %.");
+
+PyDoc_STRVAR(cuda_aggregates_doc,
+             "cuda_aggregates($self)\n--\n\n"
+             "The same figures of GPU times: of the stages whose times are written already.");
+PyDoc_STRVAR(totals_doc,
+             "totals($self)\n--\n\n"
+             "(names from the outermost on, count, sum, GPU count, GPU sum) of each path of the\n"
+             "whole run, times in ns: what `aggregates` knows in a tenth of the time.");
+PyDoc_STRVAR(register_stage_doc,
+             "register_stage($self, stage_name, color='blue', domain_name=None)\n--\n\n"
+             "Make a stage's NVTX range known before its first start.\n\n"
+             "The first start of a stage registers its name with the tool, which takes some\n"
+             "microseconds; this takes them out of the run. Does nothing when no tool listens.\n"
+             "ValueError or TypeError for a color or domain_name that is none.");
+
+#define FAST(function) ((PyCFunction)(void (*)(void))(function)), METH_FASTCALL | METH_KEYWORDS
+
+static PyMethodDef hot_methods[] = {
+    {"start", FAST(timer_start), start_doc},
+    {"stop", FAST(timer_stop), stop_doc},
+    {"time_stage", FAST(timer_time_stage), time_stage_doc},
+    {"set_step", FAST(timer_set_step), set_step_doc},
+    {"step", FAST(timer_step), step_doc},
+    {"synchronize_and_log", FAST(timer_step), synchronize_and_log_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyObject *timer_init_subclass(PyObject *type, PyObject *Py_UNUSED(ignored)) {
+    if (mu_py_own_descriptors((PyTypeObject *)type, hot_methods) < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+/* What is not hot; inherited by subclasses as it is. */
+static PyMethodDef inherited_methods[] = {
+    {"register_stage", FAST(timer_register_stage), register_stage_doc},
+    {"aggregates", timer_aggregates, METH_NOARGS, aggregates_doc},
+    {"cuda_aggregates", timer_cuda_aggregates, METH_NOARGS, cuda_aggregates_doc},
+    {"totals", timer_totals, METH_NOARGS, totals_doc},
+    {"__init_subclass__", timer_init_subclass, METH_NOARGS | METH_CLASS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+PyDoc_STRVAR(timer_doc, "Timer(tag='', *, strict=False, use_cuda=False, cuda_stages=None)\n--\n\n"
+                        "Records the stages of a run; the base of my_utils.utils.MyTimer.");
+
+static PyType_Slot timer_slots[] = {
+    {Py_tp_doc, (void *)timer_doc},
+    {Py_tp_new, timer_new},
+    {Py_tp_init, timer_init},
+    {Py_tp_dealloc, timer_dealloc},
+    {Py_tp_traverse, timer_traverse},
+    {Py_tp_clear, timer_clear},
+    {Py_tp_methods, inherited_methods},
+    {Py_tp_getset, timer_getset},
+    {0, NULL},
+};
+
+static PyType_Spec timer_spec = {
+    .name = "my_utils._core.Timer",
+    .basicsize = sizeof(struct mu_py_timer),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+    .slots = timer_slots,
+};
+
+int mu_py_timer_exec(PyObject *module) {
+    struct mu_state *state = mu_state_of(module);
+    if (mu_py_add_type(module, &timer_spec, &state->timer_type) < 0) {
+        return -1;
+    }
+    return mu_py_own_descriptors(state->timer_type, hot_methods);
+}

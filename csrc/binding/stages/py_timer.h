@@ -1,0 +1,39 @@
+/* The Timer type, as the other types of the binding see it. */
+#ifndef MU_PY_TIMER_H
+#define MU_PY_TIMER_H
+
+#include "core/text.h"
+#include "stages/py_gpu_events.h"
+#include "stages/recorder_state.h"
+
+enum { MU_RECENT_STAGES = 16 };
+
+/* A stage as one of the newest asked for. */
+struct mu_recent_stage {
+    PyObject *name;  /* borrowed: the stage owns it, so the address stands for this text */
+    PyObject *stage; /* borrowed from `stages` */
+};
+
+struct mu_py_timer {
+    PyObject_HEAD struct mu_timer timer; /* timer.recorder is NULL before __init__ */
+    struct mu_state *state;              /* borrowed from the module, which the type keeps alive */
+    PyObject *stages;                    /* owned: name -> Stage; bounded */
+    struct mu_recent_stage recent[MU_RECENT_STAGES]; /* by the address of the name */
+    bool strict;
+    struct mu_py_gpu_events gpu_events;
+    uint64_t unmatched_stops;
+    uint64_t closed_stages;
+};
+
+/* Begin and end a stage on the calling thread: 0, or -1 with an exception. `appearance` may be
+ * NULL. */
+int mu_py_timer_start(struct mu_py_timer *self, const struct mu_py_name *name,
+                      const struct mu_py_appearance *appearance);
+int mu_py_timer_stop(struct mu_py_timer *self, const struct mu_py_name *name);
+
+/* A new Stage of the timer; `name` is a str. `appearance` NULL: the default one; the object that it
+ * borrows its domain from is `domain`, which may be NULL. */
+PyObject *mu_py_stage_new(struct mu_py_timer *timer, PyObject *name,
+                          const struct mu_py_appearance *appearance, PyObject *domain);
+
+#endif

@@ -1,0 +1,36 @@
+/* The recorder of the process, as the binding holds it in the module's state. */
+#ifndef MU_RECORDER_STATE_H
+#define MU_RECORDER_STATE_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "core/state.h"
+#include "stages/fork.h"
+#include "stages/open_profile.h"
+#include "stages/recorder.h"
+#include "stages/timer.h"
+
+/* The recorder, made at first use; borrowed. NULL with an exception set. */
+struct mu_recorder *mu_py_recorder(struct mu_state *state);
+
+/* Makes the calling thread's buffer and gives it the thread's Python name. NULL, without an
+ * exception, when there is no room for a thread buffer. */
+struct mu_thread_buffer *mu_py_new_thread_buffer(struct mu_timer *timer);
+
+/* The calling thread's buffer of the timer, NULL when there is no room for one. */
+static inline struct mu_thread_buffer *mu_py_thread_buffer(struct mu_timer *timer) {
+    struct mu_thread *thread = mu_this_thread;
+    if (__builtin_expect(thread != NULL && thread->recorder == timer->recorder, 1)) {
+        struct mu_thread_buffer *buffer = thread->buffers[timer->index];
+        if (__builtin_expect(buffer != NULL, 1)) {
+            return buffer;
+        }
+    }
+    return mu_py_new_thread_buffer(timer);
+}
+
+/* Warns of what went wrong in the engine since the last call, each kind once. */
+void mu_py_report_troubles(struct mu_state *state);
+
+#endif

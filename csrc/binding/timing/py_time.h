@@ -1,0 +1,41 @@
+/* Recorders of durations by name, and which of them are enabled: the C base of my_utils.timing.
+ *
+ * Enabled recorders stand in a context variable, so that each thread and each asyncio task has a
+ * stack of its own. All of it needs the GIL, which also guards the durations.
+ */
+#ifndef MU_PY_TIME_H
+#define MU_PY_TIME_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "base/clock.h"
+#include "core/state.h"
+#include "timing/samples.h"
+
+/* Where a name's durations are in one recorder. Zeroed: nowhere. */
+struct mu_py_series {
+    uint64_t recorder;          /* its number, never used twice in a process; 0 is none */
+    struct mu_samples *samples; /* borrowed from the recorder */
+};
+
+/* The recorders that are enabled in the calling thread or task: a new reference to a tuple, NULL
+ * without an exception when there are none. */
+PyObject *mu_py_enabled_recorders(struct mu_state *state);
+
+/* Adds a duration to each recorder of a tuple. `name` is an exact str. `cache` holds the place of
+ * this name; it may be NULL. Leaves a pending exception alone and sets none. */
+void mu_py_record(PyObject *recorders, PyObject *name, uint64_t ns, struct mu_py_series *cache);
+
+/* A new reference to an exact str with the text of `value`; NULL with TypeError. */
+PyObject *mu_py_exact_name(PyObject *value, const char *argument);
+
+/* A new block that times into a tuple of recorders; NULL: into those enabled when it is entered.
+ * `name` is an exact str. */
+PyObject *mu_py_timed_block(struct mu_state *state, PyObject *name, PyObject *recorders);
+
+static inline uint64_t mu_py_now_ns(void) {
+    return (uint64_t)mu_clock_ns(CLOCK_MONOTONIC);
+}
+
+#endif

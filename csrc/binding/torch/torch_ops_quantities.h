@@ -1,0 +1,20 @@
+/* What the operators compute, in the form that their results have: some numbers of eight bytes, on
+ * the device of the tensor. Thread-safe; to be called without the GIL. */
+#ifndef MU_TORCH_OPS_QUANTITIES_H
+#define MU_TORCH_OPS_QUANTITIES_H
+
+#include "gpu_kernels/gpu_kernels.h"
+#include "tensor/tensor.h"
+
+struct mu_quantity {
+    void (*on_cpu)(const struct mu_tensor *tensor, void *out);
+    enum mu_gpu_operation on_gpu;
+    int64_t count; /* of the numbers */
+    int dtype;     /* theirs, an enum mu_dtype */
+};
+
+extern const struct mu_quantity mu_content_hash; /* lo, hi */
+extern const struct mu_quantity mu_statistics;   /* struct mu_stats, 15 fields as doubles, and 0 */
+extern const struct mu_quantity mu_nan_inf_counts; /* NaN, +Inf, -Inf */
+
+#endif

@@ -1,0 +1,354 @@
+/* The type TraceJob: one trace that is being written, from rows of profile CSVs.
+ *
+ * `convert` lets the GIL go while it works; calls of several threads run side by side, each with a
+ * converter of its own. The engine's job does its own locking.
+ */
+#include "core/args.h"
+#include "core/heap_types.h"
+#include "core/state.h"
+#include "csv/py_csv_part.h"
+#include "trace/convert.h"
+
+struct trace_job {
+    PyObject_HEAD struct mu_trace_job job;
+    int is_open;
+    int busy; /* conversions that run now; under the GIL */
+};
+
+/* The user's filter, called by the engine while this thread is without the GIL. */
+struct name_filter {
+    PyObject *callable; /* borrowed */
+    PyThreadState *saved;
+};
+
+static int ask_filter(void *context, const char *name, size_t length) {
+    struct name_filter *filter = context;
+    PyEval_RestoreThread(filter->saved);
+    int wanted = 1;
+    PyObject *answer = PyObject_CallFunction(filter->callable, "s#", name, (Py_ssize_t)length);
+    if (answer != NULL) {
+        wanted = PyObject_IsTrue(answer) != 0;
+        Py_DECREF(answer);
+    }
+    if (PyErr_Occurred()) {
+        PyErr_WriteUnraisable(filter->callable);
+    }
+    filter->saved = PyEval_SaveThread();
+    return wanted;
+}
+
+static int parse_format(PyObject *value, enum mu_trace_format *format) {
+    static const char *const names[] = {
+        [MU_TRACE_JSON] = "json", [MU_TRACE_SEED_JSON] = "seed", [MU_TRACE_PERFETTO] = "perfetto"};
+    struct mu_py_text text;
+    if (mu_py_utf8(value, "format", &text) < 0) {
+        return -1;
+    }
+    for (int i = MU_TRACE_JSON; i <= MU_TRACE_PERFETTO; i++) {
+        if (strcmp(text.bytes, names[i]) == 0) {
+            *format = (enum mu_trace_format)i;
+            return 0;
+        }
+    }
+    PyErr_Format(PyExc_ValueError, "format must be 'json', 'seed' or 'perfetto', not %R", value);
+    return -1;
+}
+
+static PyObject *job_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    static char *names[] = {"fd", "format", "sort", NULL};
+    PyObject *fd_object, *format_object, *sort_object = Py_False;
+    int64_t fd;
+    int sort;
+    enum mu_trace_format format;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|O:TraceJob", names, &fd_object,
+                                     &format_object, &sort_object) ||
+        mu_py_int64_in(fd_object, "fd", -1, INT32_MAX, &fd) < 0 ||
+        parse_format(format_object, &format) < 0 || mu_py_bool(sort_object, "sort", &sort) < 0) {
+        return NULL;
+    }
+    struct trace_job *self = (struct trace_job *)type->tp_alloc(type, 0);
+    if (self == NULL) {
+        return NULL;
+    }
+    struct mu_error err;
+    if (mu_trace_job_init(&self->job, (int)fd, format, sort, &err) != MU_OK) {
+        Py_DECREF(self);
+        return mu_py_raise(&err);
+    }
+    self->is_open = 1;
+    return (PyObject *)self;
+}
+
+static void job_dealloc(PyObject *object) {
+    struct trace_job *self = (struct trace_job *)object;
+    PyTypeObject *type = Py_TYPE(object);
+    if (self->is_open) {
+        mu_trace_job_reset(&self->job);
+    }
+    type->tp_free(object);
+    Py_DECREF(type);
+}
+
+static PyObject *list_notes(const struct mu_notes *notes) {
+    PyObject *list = PyList_New(0);
+    for (int kind = 0; list != NULL && kind < MU_NOTE_KIND_COUNT; kind++) {
+        const struct mu_note *note = &notes->of[kind];
+        if (note->count == 0) {
+            continue;
+        }
+        PyObject *item =
+            Py_BuildValue("sNKsKs", mu_note_name(kind), PyBool_FromLong(mu_note_is_loss(kind)),
+                          (unsigned long long)note->count, note->file,
+                          (unsigned long long)note->line, note->text);
+        if (mu_py_append_new(list, item) < 0) {
+            Py_CLEAR(list);
+        }
+    }
+    return list;
+}
+
+static PyObject *list_offsets(const struct mu_converter *converter) {
+    PyObject *list = PyList_New(0);
+    for (size_t i = 0; list != NULL && i < converter->offset_count; i++) {
+        PyObject *item = Py_BuildValue("LL", (long long)converter->offsets[i].at_ns,
+                                       (long long)converter->offsets[i].offset_ns);
+        if (mu_py_append_new(list, item) < 0) {
+            Py_CLEAR(list);
+        }
+    }
+    return list;
+}
+
+/* Steals `errors`. */
+static PyObject *summary_of(const struct mu_converter *converter, PyObject *errors) {
+    const struct mu_convert_counts *counts = &converter->counts;
+    PyObject *notes = list_notes(&converter->notes), *offsets = list_offsets(converter);
+    if (notes == NULL || offsets == NULL) {
+        Py_XDECREF(notes);
+        Py_XDECREF(offsets);
+        Py_DECREF(errors);
+        return NULL;
+    }
+    return Py_BuildValue(
+        "{sK sK sK sK sK sK sN sN sN}", "rows", (unsigned long long)counts->rows, "slices",
+        (unsigned long long)counts->slices, "instants", (unsigned long long)counts->instants,
+        "counters", (unsigned long long)counts->counters, "flows",
+        (unsigned long long)counts->flows, "open", (unsigned long long)counts->open, "notes", notes,
+        "offsets", offsets, "errors", errors);
+}
+
+/* Without the GIL. A part that is no profile CSV, or cannot be read, is left out. */
+static int convert_part(struct mu_converter *converter, struct name_filter *filter,
+                        const struct mu_csv_input *input, struct mu_error *err) {
+    filter->saved = PyEval_SaveThread();
+    int code = mu_converter_part(converter, input, err);
+    PyEval_RestoreThread(filter->saved);
+    return code;
+}
+
+static int convert_parts(struct trace_job *self, struct mu_converter *converter,
+                         struct name_filter *filter, PyObject *parts, PyObject *errors) {
+    struct mu_error err;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(parts); i++) {
+        struct mu_csv_input input = {.bytes_read = &self->job.bytes_read};
+        if (mu_py_csv_part(PyList_GET_ITEM(parts, i), &input) < 0) {
+            return -1;
+        }
+        int code = convert_part(converter, filter, &input, &err);
+        int is_fatal = converter->error.code != MU_OK || converter->writer.sink.error.code != MU_OK;
+        if (code != MU_OK && (is_fatal || (code != MU_ERR_FORMAT && code != MU_ERR_IO))) {
+            mu_py_raise(&err);
+            return -1;
+        }
+        if (code != MU_OK && mu_py_add_error(errors, &err) < 0) {
+            return -1;
+        }
+    }
+    filter->saved = PyEval_SaveThread();
+    int code = mu_converter_finish(converter, &err);
+    PyEval_RestoreThread(filter->saved);
+    if (code != MU_OK) {
+        mu_py_raise(&err);
+        return -1;
+    }
+    return 0;
+}
+
+static PyObject *convert(struct trace_job *self, PyObject *parts,
+                         struct mu_convert_options *options, PyObject *callable) {
+    struct name_filter filter = {.callable = callable};
+    struct mu_converter *converter = PyMem_Calloc(1, sizeof(*converter));
+    PyObject *errors = PyList_New(0), *summary = NULL;
+    struct mu_error err;
+    if (converter == NULL || errors == NULL) {
+        PyMem_Free(converter);
+        Py_XDECREF(errors);
+        return PyErr_NoMemory();
+    }
+    if (callable != Py_None) {
+        options->filter = ask_filter;
+        options->filter_context = &filter;
+    }
+    if (mu_converter_init(converter, &self->job, options, &err) != MU_OK) {
+        mu_py_raise(&err);
+    } else if (convert_parts(self, converter, &filter, parts, errors) == 0) {
+        summary = summary_of(converter, Py_NewRef(errors));
+    }
+    mu_converter_reset(converter);
+    PyMem_Free(converter);
+    Py_DECREF(errors);
+    return summary;
+}
+
+static int check_open(struct trace_job *self) {
+    if (!self->is_open) {
+        PyErr_SetString(PyExc_ValueError, "the trace is finished");
+        return -1;
+    }
+    return 0;
+}
+
+static int parse_steps(PyObject *steps, struct mu_convert_options *options) {
+    long long begin, end;
+    if (steps == NULL || steps == Py_None) {
+        return 0;
+    }
+    if (!PyTuple_Check(steps) || !PyArg_ParseTuple(steps, "LL:steps", &begin, &end)) {
+        PyErr_Format(PyExc_TypeError, "steps must be None or a pair of ints, not %.200R", steps);
+        return -1;
+    }
+    options->has_steps = 1;
+    options->step_begin = begin;
+    options->step_end = end;
+    return 0;
+}
+
+static PyObject *job_convert(PyObject *object, PyObject *const *args, Py_ssize_t count,
+                             PyObject *keywords) {
+    enum { PARTS, RANK, SLOT, MANY, WITH_ARGS, STEPS, FILTER, ALL };
+    static const char *const names[] = {"parts",     "rank",  "slot",        "many",
+                                        "with_args", "steps", "name_filter", NULL};
+    static const struct mu_py_signature signature = {"convert", names, 2, 2};
+    struct trace_job *self = (struct trace_job *)object;
+    struct mu_convert_options options = {.with_args = 1};
+    PyObject *given[ALL];
+    int64_t slot = 0;
+    if (mu_py_bind(&signature, args, count, keywords, given) < 0 || check_open(self) < 0 ||
+        mu_py_int64(given[RANK], "rank", &options.rank) < 0 ||
+        (given[SLOT] && mu_py_int64_in(given[SLOT], "slot", 0, 1 << 20, &slot) < 0) ||
+        (given[MANY] && mu_py_bool(given[MANY], "many", &options.is_one_of_many) < 0) ||
+        (given[WITH_ARGS] && mu_py_bool(given[WITH_ARGS], "with_args", &options.with_args) < 0) ||
+        parse_steps(given[STEPS], &options) < 0) {
+        return NULL;
+    }
+    if (!PyList_Check(given[PARTS])) {
+        return PyErr_Format(PyExc_TypeError, "parts must be a list, not %.200R", given[PARTS]);
+    }
+    options.slot = (int)slot;
+    self->busy++;
+    PyObject *filter = given[FILTER] == NULL ? Py_None : given[FILTER];
+    PyObject *summary = convert(self, given[PARTS], &options, filter);
+    self->busy--;
+    return summary;
+}
+
+static PyObject *job_set_base(PyObject *object, PyObject *value) {
+    struct trace_job *self = (struct trace_job *)object;
+    int64_t first_ns;
+    if (check_open(self) < 0 || mu_py_int64(value, "first_ns", &first_ns) < 0) {
+        return NULL;
+    }
+    return PyLong_FromLongLong(mu_trace_job_base(&self->job, first_ns));
+}
+
+static PyObject *job_finish(PyObject *object, PyObject *unused) {
+    struct trace_job *self = (struct trace_job *)object;
+    struct mu_error err;
+    (void)unused;
+    if (check_open(self) < 0) {
+        return NULL;
+    }
+    if (self->busy > 0) {
+        PyErr_SetString(PyExc_RuntimeError, "a conversion is still running");
+        return NULL;
+    }
+    self->is_open = 0;
+    int code;
+    Py_BEGIN_ALLOW_THREADS;
+    code = mu_trace_job_finish(&self->job, &err);
+    Py_END_ALLOW_THREADS;
+    unsigned long long written = mu_trace_job_bytes_written(&self->job);
+    mu_trace_job_reset(&self->job);
+    return code == MU_OK ? PyLong_FromUnsignedLongLong(written) : mu_py_raise(&err);
+}
+
+static PyObject *job_cancel(PyObject *object, PyObject *unused) {
+    (void)unused;
+    atomic_store(&((struct trace_job *)object)->job.cancelled, 1);
+    Py_RETURN_NONE;
+}
+
+static PyObject *job_bytes_read(PyObject *object, void *unused) {
+    (void)unused;
+    return PyLong_FromUnsignedLongLong(atomic_load(&((struct trace_job *)object)->job.bytes_read));
+}
+
+static PyMethodDef job_methods[] = {
+    {"convert", (PyCFunction)(void (*)(void))job_convert, METH_FASTCALL | METH_KEYWORDS,
+     "Converts the parts of one rank's file set; returns counts, notes and errors."},
+    {"set_base", job_set_base, METH_O,
+     "Fixes the base time by the time of the first event, Unix nanoseconds; returns the base."},
+    {"finish", job_finish, METH_NOARGS, "Writes the rest; returns the size of the trace in bytes."},
+    {"cancel", job_cancel, METH_NOARGS, "Makes running conversions stop with RuntimeError."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef job_getset[] = {
+    {"bytes_read", job_bytes_read, NULL, "Bytes of input read so far.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyType_Slot job_slots[] = {
+    {Py_tp_new, job_new},
+    {Py_tp_dealloc, job_dealloc},
+    {Py_tp_methods, job_methods},
+    {Py_tp_getset, job_getset},
+    {Py_tp_doc, "One trace that is being written. Safe to use from several threads."},
+    {0, NULL},
+};
+
+static PyType_Spec job_spec = {
+    .name = "my_utils._core.TraceJob",
+    .basicsize = sizeof(struct trace_job),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = job_slots,
+};
+
+/* The time of the first good row, Unix nanoseconds; FormatError when there is none. */
+static PyObject *trace_first_ns(PyObject *module, PyObject *part) {
+    struct mu_csv_input input = {0};
+    struct mu_error err;
+    int64_t first_ns = 0;
+    int code;
+    (void)module;
+    if (mu_py_csv_part(part, &input) < 0) {
+        return NULL;
+    }
+    Py_BEGIN_ALLOW_THREADS;
+    code = mu_convert_first_ns(&input, &first_ns, &err);
+    Py_END_ALLOW_THREADS;
+    return code == MU_OK ? PyLong_FromLongLong(first_ns) : mu_py_raise(&err);
+}
+
+static PyMethodDef functions[] = {
+    {"trace_first_ns", trace_first_ns, METH_O,
+     "The time of the first good row of a part, Unix nanoseconds."},
+    {NULL, NULL, 0, NULL},
+};
+
+int mu_py_trace_exec(PyObject *module) {
+    if (mu_py_add_type(module, &job_spec, NULL) < 0) {
+        return -1;
+    }
+    return PyModule_AddFunctions(module, functions);
+}

@@ -1,0 +1,325 @@
+#include "capture/capture.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void mu_capture_init(struct mu_capture *capture) {
+    memset(capture, 0, sizeof(*capture));
+    capture->open = -1;
+}
+
+void mu_capture_release(struct mu_capture *capture) {
+    for (int i = 0; i < MU_CAPTURE_WINDOWS_MAX; i++) {
+        free(capture->windows[i].memory);
+    }
+    mu_capture_init(capture);
+}
+
+/* --- copies of specs ---------------------------------------------------------------------- */
+
+/* Hands out pieces of one block; without a block it only measures. */
+struct arena {
+    char *block; /* NULL: measure */
+    size_t used;
+};
+
+static void *take(struct arena *arena, size_t bytes) {
+    void *piece = arena->block == NULL ? NULL : arena->block + arena->used;
+    arena->used += (bytes + 7) & ~(size_t)7;
+    return piece;
+}
+
+static struct mu_capture_text keep_text(struct arena *arena, struct mu_capture_text text) {
+    char *bytes = take(arena, text.length);
+    if (bytes != NULL && text.length > 0) {
+        memcpy(bytes, text.bytes, text.length);
+    }
+    return (struct mu_capture_text){bytes, text.length};
+}
+
+static struct mu_capture_texts keep_texts(struct arena *arena, struct mu_capture_texts texts) {
+    struct mu_capture_text *items = take(arena, texts.count * sizeof(*items));
+    for (size_t i = 0; i < texts.count; i++) {
+        struct mu_capture_text kept = keep_text(arena, texts.items[i]);
+        if (items != NULL) {
+            items[i] = kept;
+        }
+    }
+    return (struct mu_capture_texts){items, texts.count};
+}
+
+static struct mu_capture_spec keep_spec(struct arena *arena, const struct mu_capture_spec *spec) {
+    struct mu_capture_spec kept = *spec;
+    kept.id = keep_text(arena, spec->id);
+    kept.start.names = keep_texts(arena, spec->start.names);
+    kept.stop.names = keep_texts(arena, spec->stop.names);
+    kept.roles = keep_texts(arena, spec->roles);
+    int64_t *ranks = take(arena, spec->rank_count * sizeof(*ranks));
+    if (ranks != NULL && spec->rank_count > 0) {
+        memcpy(ranks, spec->ranks, spec->rank_count * sizeof(*ranks));
+    }
+    kept.ranks = ranks;
+    return kept;
+}
+
+static int store_spec(struct mu_capture_window *window, const struct mu_capture_spec *spec,
+                      struct mu_error *err) {
+    struct arena arena = {NULL, 0};
+    keep_spec(&arena, spec);
+    arena.block = malloc(arena.used + 1);
+    if (arena.block == NULL) {
+        return mu_error_no_memory(err, "a capture window");
+    }
+    arena.used = 0;
+    window->memory = arena.block;
+    window->spec = keep_spec(&arena, spec);
+    return MU_OK;
+}
+
+/* --- arming ------------------------------------------------------------------------------- */
+
+static bool same_text(struct mu_capture_text a, struct mu_capture_text b) {
+    return a.length == b.length && (a.length == 0 || memcmp(a.bytes, b.bytes, a.length) == 0);
+}
+
+static bool is_pending(const struct mu_capture_window *window) {
+    return window->state == MU_CAPTURE_ARMED || window->state == MU_CAPTURE_OPEN;
+}
+
+int mu_capture_find(const struct mu_capture *capture, struct mu_capture_text id) {
+    for (int i = 0; i < MU_CAPTURE_WINDOWS_MAX; i++) {
+        const struct mu_capture_window *window = &capture->windows[i];
+        if (is_pending(window) && same_text(window->spec.id, id)) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+static int find_free(const struct mu_capture *capture) {
+    for (int i = 0; i < MU_CAPTURE_WINDOWS_MAX; i++) {
+        if (capture->windows[i].state == MU_CAPTURE_FREE) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+static bool lists_fit(const struct mu_capture_spec *spec) {
+    return spec->start.names.count <= MU_CAPTURE_LIST_MAX &&
+           spec->stop.names.count <= MU_CAPTURE_LIST_MAX &&
+           spec->roles.count <= MU_CAPTURE_LIST_MAX && spec->rank_count <= MU_CAPTURE_LIST_MAX;
+}
+
+int mu_capture_arm(struct mu_capture *capture, const struct mu_capture_spec *spec, int *index,
+                   struct mu_error *err) {
+    int waiting = mu_capture_find(capture, spec->id);
+    int place = find_free(capture);
+    if (!lists_fit(spec)) {
+        return mu_error_set(err, MU_ERR_ARGUMENT, "a list of more than %d names, roles or ranks",
+                            (int)MU_CAPTURE_LIST_MAX);
+    }
+    if (waiting >= 0 && waiting == capture->open) {
+        return mu_error_set(err, MU_ERR_STATE, "the window of that id is open");
+    }
+    if (place < 0) {
+        return mu_error_set(err, MU_ERR_LIMIT, "more than %d windows", (int)MU_CAPTURE_WINDOWS_MAX);
+    }
+    struct mu_capture_window *window = &capture->windows[place];
+    int code = store_spec(window, spec, err);
+    if (code != MU_OK) {
+        return code;
+    }
+    if (waiting >= 0) {
+        mu_capture_end(capture, waiting, MU_CAPTURE_DISARMED);
+    }
+    window->state = MU_CAPTURE_ARMED;
+    window->serial = ++capture->serial;
+    capture->pending++;
+    *index = place;
+    return MU_OK;
+}
+
+void mu_capture_end(struct mu_capture *capture, int index, enum mu_capture_outcome outcome) {
+    struct mu_capture_window *window = &capture->windows[index];
+    if (capture->open == index) {
+        capture->open = -1;
+    }
+    window->state = MU_CAPTURE_ENDED;
+    window->outcome = outcome;
+    capture->pending--;
+}
+
+int mu_capture_next_ended(const struct mu_capture *capture) {
+    for (int i = 0; i < MU_CAPTURE_WINDOWS_MAX; i++) {
+        if (capture->windows[i].state == MU_CAPTURE_ENDED) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+void mu_capture_forget(struct mu_capture *capture, int index) {
+    free(capture->windows[index].memory);
+    memset(&capture->windows[index], 0, sizeof(capture->windows[index]));
+}
+
+/* --- gates -------------------------------------------------------------------------------- */
+
+static bool has_name(struct mu_capture_texts names, struct mu_capture_text name) {
+    for (size_t i = 0; i < names.count; i++) {
+        if (same_text(names.items[i], name)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool mu_capture_concerns(const struct mu_capture *capture, struct mu_capture_text name) {
+    int left = capture->pending;
+    for (int i = 0; left > 0 && i < MU_CAPTURE_WINDOWS_MAX; i++) {
+        const struct mu_capture_window *window = &capture->windows[i];
+        if (!is_pending(window)) {
+            continue;
+        }
+        if (has_name(window->spec.start.names, name) || has_name(window->spec.stop.names, name)) {
+            return true;
+        }
+        left--;
+    }
+    return false;
+}
+
+static bool passes_filters(const struct mu_capture_spec *spec,
+                           const struct mu_capture_event *event) {
+    if (spec->roles.count > 0 &&
+        (event->role.bytes == NULL || !has_name(spec->roles, event->role))) {
+        return false;
+    }
+    bool rank_listed = spec->rank_count == 0;
+    for (size_t i = 0; i < spec->rank_count && event->has_rank; i++) {
+        rank_listed = rank_listed || spec->ranks[i] == event->rank;
+    }
+    return rank_listed;
+}
+
+static bool at_gate(const struct mu_capture_gate *gate, const struct mu_capture_event *event) {
+    return (!gate->has_iter || (event->has_iter && event->iter == gate->iter)) &&
+           (!gate->has_microbatch ||
+            (event->has_microbatch && event->microbatch == gate->microbatch));
+}
+
+static bool beyond_gate(const struct mu_capture_gate *gate, const struct mu_capture_event *event) {
+    return gate->has_iter && event->has_iter && event->iter > gate->iter;
+}
+
+/* --- the open window ---------------------------------------------------------------------- */
+
+static bool is_trigger(const struct mu_capture_window *window,
+                       const struct mu_capture_event *event) {
+    return window->depth > 0 && window->thread == event->thread &&
+           same_text(window->trigger, event->name);
+}
+
+static bool is_stop(const struct mu_capture_window *window, const struct mu_capture_event *event) {
+    return window->spec.policy == MU_CAPTURE_STOP_NAME &&
+           has_name(window->spec.stop.names, event->name) && passes_filters(&window->spec, event);
+}
+
+/* What the open window makes of an event: true when it closes, with its outcome. */
+static bool closes(struct mu_capture_window *window, const struct mu_capture_event *event,
+                   enum mu_capture_edge edge, bool raised, enum mu_capture_outcome *outcome) {
+    bool trigger_ends = false;
+    if (is_trigger(window, event)) {
+        window->depth += edge == MU_CAPTURE_ENTER ? 1 : -1;
+        trigger_ends = window->depth == 0;
+    }
+    *outcome = raised ? MU_CAPTURE_RAISED : MU_CAPTURE_DONE;
+    if (trigger_ends && (raised || window->spec.policy == MU_CAPTURE_TRIGGER_EXIT)) {
+        return true;
+    }
+    if (!is_stop(window, event)) {
+        return false;
+    }
+    if (at_gate(&window->spec.stop, event) && (raised || edge == window->spec.stop.edge)) {
+        return true;
+    }
+    *outcome = MU_CAPTURE_OVERRUN;
+    return beyond_gate(&window->spec.stop, event);
+}
+
+/* --- windows that wait -------------------------------------------------------------------- */
+
+static void open_window(struct mu_capture *capture, int index, const struct mu_capture_event *event,
+                        enum mu_capture_edge edge) {
+    struct mu_capture_window *window = &capture->windows[index];
+    window->state = MU_CAPTURE_OPEN;
+    window->thread = event->thread;
+    window->depth = edge == MU_CAPTURE_ENTER ? 1 : 0;
+    for (size_t i = 0; i < window->spec.start.names.count; i++) {
+        if (same_text(window->spec.start.names.items[i], event->name)) {
+            window->trigger = window->spec.start.names.items[i];
+        }
+    }
+    capture->open = index;
+}
+
+/* Opens a window whose start gate is met, and ends those whose moment is lost. */
+static void visit_armed(struct mu_capture *capture, int index, const struct mu_capture_event *event,
+                        enum mu_capture_edge edge, struct mu_capture_answer *answer) {
+    const struct mu_capture_spec *spec = &capture->windows[index].spec;
+    if (!has_name(spec->start.names, event->name) || !passes_filters(spec, event)) {
+        return;
+    }
+    if (beyond_gate(&spec->start, event)) {
+        mu_capture_end(capture, index, MU_CAPTURE_LATE);
+    } else if (edge == spec->start.edge && at_gate(&spec->start, event)) {
+        if (capture->open >= 0) {
+            mu_capture_end(capture, index, MU_CAPTURE_OVERLAPPED);
+        } else {
+            open_window(capture, index, event, edge);
+            answer->opened = index;
+        }
+    }
+}
+
+/* The window that waits and was armed next after that number, or -1. */
+static int next_armed(const struct mu_capture *capture, uint64_t serial) {
+    int next = -1;
+    for (int i = 0; i < MU_CAPTURE_WINDOWS_MAX; i++) {
+        const struct mu_capture_window *window = &capture->windows[i];
+        if (window->state == MU_CAPTURE_ARMED && window->serial > serial &&
+            (next < 0 || window->serial < capture->windows[next].serial)) {
+            next = i;
+        }
+    }
+    return next;
+}
+
+static struct mu_capture_answer visit(struct mu_capture *capture,
+                                      const struct mu_capture_event *event,
+                                      enum mu_capture_edge edge, bool raised) {
+    struct mu_capture_answer answer = {-1, -1};
+    enum mu_capture_outcome outcome;
+    if (capture->open >= 0 &&
+        closes(&capture->windows[capture->open], event, edge, raised, &outcome)) {
+        answer.closed = capture->open;
+        mu_capture_end(capture, capture->open, outcome);
+    }
+    for (int i = next_armed(capture, 0); i >= 0;) {
+        uint64_t serial = capture->windows[i].serial;
+        visit_armed(capture, i, event, edge, &answer);
+        i = next_armed(capture, serial);
+    }
+    return answer;
+}
+
+struct mu_capture_answer mu_capture_enter(struct mu_capture *capture,
+                                          const struct mu_capture_event *event) {
+    return visit(capture, event, MU_CAPTURE_ENTER, false);
+}
+
+struct mu_capture_answer mu_capture_exit(struct mu_capture *capture,
+                                         const struct mu_capture_event *event, bool raised) {
+    return visit(capture, event, MU_CAPTURE_EXIT, raised);
+}

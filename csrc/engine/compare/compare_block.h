@@ -1,0 +1,37 @@
+/* One block of a comparison: the fast kernels where they will do, else element by element.
+ *
+ * All of it is pure functions of the arguments, for any thread.
+ */
+#ifndef MU_COMPARE_BLOCK_H
+#define MU_COMPARE_BLOCK_H
+
+#include "compare/compare_kernels.h"
+#include "compare/compare_math.h"
+
+/* What is the same for all blocks of a comparison. */
+struct mu_compare_pair {
+    struct mu_compare_tolerance tolerance;
+    const struct mu_compare_kernels *kernels;
+    int kernel; /* enum mu_compare_type for elements as they lie; -1: they are decoded first */
+    uint8_t dtype_a, dtype_b;
+    bool integers; /* both are integers or bools */
+    bool wide;     /* at least one is a 64-bit integer */
+    bool single;   /* an element is one number on both sides */
+};
+
+void mu_compare_pair_init(struct mu_compare_pair *pair, int dtype_a, int dtype_b,
+                          const struct mu_compare_tolerance *tolerance,
+                          const struct mu_compare_kernels *kernels);
+
+/* Compares `count` elements, MU_COMPARE_BLOCK at most; `first` is the index of the first of them.
+ * Adds to the lanes and to all of `part` but its sums. An index in `part` that a kernel put there
+ * is that of the block in which to look. */
+void mu_compare_block(const struct mu_compare_pair *pair, const uint8_t *a, const uint8_t *b,
+                      size_t count, int64_t first, struct mu_compare_lanes *lanes,
+                      struct mu_compare_part *part);
+
+/* The verdict on each of `count` elements, MU_COMPARE_BLOCK at most. */
+void mu_compare_elements(const struct mu_compare_pair *pair, const uint8_t *a, const uint8_t *b,
+                         size_t count, struct mu_compare_verdict *verdicts);
+
+#endif

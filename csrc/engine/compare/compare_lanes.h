@@ -1,0 +1,309 @@
+/* The kernels of compare_kernels.h, for vectors of MU_VECTOR_BYTES (16, 32 or 64).
+ *
+ * Each file that includes this one is compiled for one instruction set, and gets its own table,
+ * `compare_kernels`. Written with the compiler's vectors, which it splits where the processor's are
+ * narrower: so the widest ones are tested on any machine.
+ */
+#include <string.h>
+
+#include "compare/compare_kernels.h"
+#include "tensor/number.h"
+
+#ifdef __AVX2__
+#include <immintrin.h>
+#endif
+
+enum { WIDTH = MU_VECTOR_BYTES / 8 };
+
+typedef double doubles __attribute__((vector_size(MU_VECTOR_BYTES)));
+typedef int64_t longs __attribute__((vector_size(MU_VECTOR_BYTES)));
+typedef float floats __attribute__((vector_size(MU_VECTOR_BYTES / 2)));
+typedef uint32_t words __attribute__((vector_size(MU_VECTOR_BYTES / 2)));
+typedef uint16_t halves __attribute__((vector_size(MU_VECTOR_BYTES / 4)));
+
+#define INLINE static inline __attribute__((always_inline))
+
+/* WIDTH elements of one type, from number `i` on, as doubles. */
+typedef doubles (*loader)(const char *elements, size_t i);
+
+INLINE doubles load_f64(const char *elements, size_t i) {
+    doubles x;
+    memcpy(&x, elements + 8 * i, sizeof(x));
+    return x;
+}
+
+#if defined(__AVX512F__) && MU_VECTOR_BYTES == 64
+INLINE doubles of_floats(floats x) {
+    return (doubles)_mm512_cvtps_pd((__m256)x);
+}
+
+INLINE floats floats_of_f16(const char *bytes) {
+    return (floats)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)bytes));
+}
+
+INLINE words words_of(const char *bytes) {
+    return (words)_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)bytes));
+}
+#elif defined(__AVX2__) && MU_VECTOR_BYTES == 32
+INLINE doubles of_floats(floats x) {
+    return (doubles)_mm256_cvtps_pd((__m128)x);
+}
+
+INLINE floats floats_of_f16(const char *bytes) {
+    return (floats)_mm_cvtph_ps(_mm_loadl_epi64((const __m128i *)bytes));
+}
+
+INLINE words words_of(const char *bytes) {
+    return (words)_mm_cvtepu16_epi32(_mm_loadl_epi64((const __m128i *)bytes));
+}
+#else
+INLINE doubles of_floats(floats x) {
+    return __builtin_convertvector(x, doubles);
+}
+
+INLINE floats floats_of_f16(const char *bytes) {
+    uint16_t bits[WIDTH];
+    floats values;
+    memcpy(bits, bytes, sizeof(bits));
+    for (int i = 0; i < WIDTH; i++) {
+        values[i] = mu_float16_value(bits[i]);
+    }
+    return values;
+}
+
+INLINE words words_of(const char *bytes) {
+    halves bits;
+    memcpy(&bits, bytes, sizeof(bits));
+    return __builtin_convertvector(bits, words);
+}
+#endif
+
+INLINE doubles load_f32(const char *elements, size_t i) {
+    floats x;
+    memcpy(&x, elements + 4 * i, sizeof(x));
+    return of_floats(x);
+}
+
+INLINE doubles load_bf16(const char *elements, size_t i) {
+    return of_floats((floats)(words_of(elements + 2 * i) << 16));
+}
+
+INLINE doubles load_f16(const char *elements, size_t i) {
+    return of_floats(floats_of_f16(elements + 2 * i));
+}
+
+INLINE doubles load_lanes(const double *lanes) {
+    return load_f64((const char *)lanes, 0);
+}
+
+INLINE doubles absolute(doubles x) {
+    return (doubles)((longs)x & INT64_MAX);
+}
+
+/* Of numbers that are not negative; a NaN may be lost. */
+INLINE doubles greater(doubles x, doubles y) {
+#if defined(__AVX512F__) && MU_VECTOR_BYTES == 64
+    return (doubles)_mm512_max_pd((__m512d)x, (__m512d)y);
+#elif defined(__AVX2__) && MU_VECTOR_BYTES == 32
+    return (doubles)_mm256_max_pd((__m256d)x, (__m256d)y);
+#else
+    longs take = x > y;
+    return (doubles)(((longs)x & take) | ((longs)y & ~take));
+#endif
+}
+
+/* x * y + z, rounded once where the processor can, else twice: for products that are exact, or
+ * where both will do. */
+INLINE doubles add_product(doubles x, doubles y, doubles z) {
+#if defined(__AVX512F__) && MU_VECTOR_BYTES == 64
+    return (doubles)_mm512_fmadd_pd((__m512d)x, (__m512d)y, (__m512d)z);
+#elif defined(__FMA__) && MU_VECTOR_BYTES == 32
+    return (doubles)_mm256_fmadd_pd((__m256d)x, (__m256d)y, (__m256d)z);
+#else
+    return x * y + z;
+#endif
+}
+
+INLINE double greatest(doubles x) {
+    double most = x[0];
+    for (int i = 1; i < WIDTH; i++) {
+        most = x[i] > most ? x[i] : most;
+    }
+    return most;
+}
+
+INLINE int64_t total(longs x) {
+    int64_t sum = 0;
+    for (int i = 0; i < WIDTH; i++) {
+        sum += x[i];
+    }
+    return sum;
+}
+
+INLINE int64_t any_bit(longs x) {
+    int64_t bits = 0;
+    for (int i = 0; i < WIDTH; i++) {
+        bits |= x[i];
+    }
+    return bits;
+}
+
+INLINE int64_t count_opposite(loader load, const char *a, const char *b, size_t count) {
+    longs found = {0};
+    for (size_t i = 0; i < count; i += WIDTH) {
+        doubles x = load(a, i), y = load(b, i);
+        found -= ((x < 0.0) & (y > 0.0)) | ((x > 0.0) & (y < 0.0));
+    }
+    return total(found);
+}
+
+/* 0 where y is 0. */
+INLINE double find_max_rel(loader load, const char *a, const char *b, size_t count) {
+    doubles most = {0};
+    for (size_t i = 0; i < count; i += WIDTH) {
+        doubles x = load(a, i), y = load(b, i);
+        doubles quotient = absolute(x - y) / absolute(y);
+        most = greater(most, (doubles)((longs)quotient & (y != 0.0)));
+    }
+    return greatest(most);
+}
+
+INLINE int64_t count_mismatches(loader load, const char *a, const char *b, size_t count,
+                                const struct mu_compare_block *block) {
+    longs found = {0};
+    double atol = block->atol, rtol = block->rtol;
+    for (size_t i = 0; i < count; i += WIDTH) {
+        doubles x = load(a, i), y = load(b, i);
+        found -= absolute(x - y) > atol + rtol * absolute(y);
+    }
+    return total(found);
+}
+
+struct marks {
+    doubles most, rel_above;
+    longs mismatches, signs;
+};
+
+/* Products of two numbers of the narrower types are exact in double, and never denormal. */
+INLINE doubles add_to_sum(bool is_f64, doubles x, doubles y, doubles z) {
+    return is_f64 ? x * y + z : add_product(x, y, z);
+}
+
+/* One vector of the lanes at a time, over all of the block, so that everything stays in registers.
+ *
+ * Where |a - b| is above max_rel_before * |b|, less a little for rounding, the quotient may be
+ * above max_rel_before. Doubles are scaled up first, lest a small product is rounded to a denormal.
+ */
+INLINE void compare_group(loader load, bool is_f64, bool count_along, const char *a, const char *b,
+                          size_t count, size_t lane, struct mu_compare_block *block,
+                          struct marks *marks) {
+    struct mu_compare_lanes *lanes = &block->lanes;
+    doubles aa = load_lanes(lanes->aa + lane), bb = load_lanes(lanes->bb + lane);
+    doubles ab = load_lanes(lanes->ab + lane), dd = load_lanes(lanes->dd + lane);
+    doubles most = marks->most;
+    doubles rel_above = marks->rel_above;
+    longs mismatches = marks->mismatches, signs = marks->signs;
+    double atol = block->atol, rtol = block->rtol;
+    double scale = is_f64 && block->max_rel_before < 0x1p64 ? 0x1p64 : 1;
+    doubles limit = (doubles){0} - block->max_rel_before * (1 - 0x1p-50) * scale;
+    for (size_t i = lane; i < count; i += MU_COMPARE_LANES) {
+        doubles x = load(a, i), y = load(b, i);
+        doubles difference = x - y;
+        doubles error = absolute(difference), size = absolute(y);
+        most = greater(most, error);
+        if (count_along) {
+            mismatches -= error > atol + rtol * size;
+        }
+        rel_above = greater(rel_above, add_product(limit, size, error * scale));
+        signs |= (longs)x ^ (longs)y;
+        aa = add_to_sum(is_f64, x, x, aa);
+        bb = add_to_sum(is_f64, y, y, bb);
+        ab = add_to_sum(is_f64, x, y, ab);
+        dd += difference * difference;
+    }
+    memcpy(lanes->aa + lane, &aa, sizeof(aa));
+    memcpy(lanes->bb + lane, &bb, sizeof(bb));
+    memcpy(lanes->ab + lane, &ab, sizeof(ab));
+    memcpy(lanes->dd + lane, &dd, sizeof(dd));
+    *marks = (struct marks){most, rel_above, mismatches, signs};
+}
+
+INLINE void compare(loader load, bool is_f64, const char *a, const char *b, size_t count,
+                    struct mu_compare_block *block) {
+    struct marks marks = {{0}, {0}, {0}, {0}};
+    for (size_t lane = 0; lane < MU_COMPARE_LANES; lane += WIDTH) {
+        if (block->over_atol) {
+            compare_group(load, is_f64, true, a, b, count, lane, block, &marks);
+        } else {
+            compare_group(load, is_f64, false, a, b, count, lane, block, &marks);
+        }
+    }
+    block->max_abs = greatest(marks.most);
+    if (block->over_atol) {
+        block->mismatches = total(marks.mismatches);
+    } else {
+        block->mismatches =
+            block->max_abs > block->atol ? count_mismatches(load, a, b, count, block) : 0;
+    }
+    block->sign_differences = any_bit(marks.signs) < 0 ? count_opposite(load, a, b, count) : 0;
+    block->max_rel = greatest(marks.rel_above) > 0 ? find_max_rel(load, a, b, count) : 0;
+}
+
+INLINE void add_squares(loader load, const char *a, size_t count, struct mu_compare_lanes *lanes) {
+    for (size_t lane = 0; lane < MU_COMPARE_LANES; lane += WIDTH) {
+        doubles aa = load_lanes(lanes->aa + lane), bb = load_lanes(lanes->bb + lane);
+        doubles ab = load_lanes(lanes->ab + lane);
+        for (size_t i = lane; i < count; i += MU_COMPARE_LANES) {
+            doubles x = load(a, i);
+            doubles square = x * x;
+            aa += square;
+            bb += square;
+            ab += square;
+        }
+        memcpy(lanes->aa + lane, &aa, sizeof(aa));
+        memcpy(lanes->bb + lane, &bb, sizeof(bb));
+        memcpy(lanes->ab + lane, &ab, sizeof(ab));
+    }
+}
+
+static void compare_f16(const void *a, const void *b, size_t count,
+                        struct mu_compare_block *block) {
+    compare(load_f16, false, a, b, count, block);
+}
+
+static void compare_bf16(const void *a, const void *b, size_t count,
+                         struct mu_compare_block *block) {
+    compare(load_bf16, false, a, b, count, block);
+}
+
+static void compare_f32(const void *a, const void *b, size_t count,
+                        struct mu_compare_block *block) {
+    compare(load_f32, false, a, b, count, block);
+}
+
+static void compare_f64(const void *a, const void *b, size_t count,
+                        struct mu_compare_block *block) {
+    compare(load_f64, true, a, b, count, block);
+}
+
+static void squares_f16(const void *a, size_t count, struct mu_compare_lanes *lanes) {
+    add_squares(load_f16, a, count, lanes);
+}
+
+static void squares_bf16(const void *a, size_t count, struct mu_compare_lanes *lanes) {
+    add_squares(load_bf16, a, count, lanes);
+}
+
+static void squares_f32(const void *a, size_t count, struct mu_compare_lanes *lanes) {
+    add_squares(load_f32, a, count, lanes);
+}
+
+static void squares_f64(const void *a, size_t count, struct mu_compare_lanes *lanes) {
+    add_squares(load_f64, a, count, lanes);
+}
+
+#define COMPARE_KERNELS                                                                            \
+    {                                                                                              \
+        .compare = {compare_f16, compare_bf16, compare_f32, compare_f64},                          \
+        .squares = {squares_f16, squares_bf16, squares_f32, squares_f64},                          \
+    }

@@ -1,0 +1,90 @@
+/* The fields of a profile row: times, steps and types out of their text.
+ *
+ * Texts lie in a reader's buffer, whose padding can be read. Inline because each is called once a
+ * row. One thread at a time a cache.
+ */
+#ifndef MU_CSV_FIELDS_H
+#define MU_CSV_FIELDS_H
+
+#include "base/digits.h"
+#include "base/event.h"
+#include "csv/csv_reader.h"
+#include "csv/metadata.h"
+
+#include <string.h>
+
+enum { MU_SECOND_LENGTH = 11, MU_TIME_LENGTH = 20 }; /* "1750000000." and nine decimals */
+
+/* The whole seconds of the row before; rows of the same second differ in the decimals alone. */
+struct mu_second {
+    char text[12]; /* with the point; "" at first */
+    int64_t ns;
+};
+
+static inline struct mu_span mu_csv_field(const struct mu_csv_row *row, enum mu_csv_column column) {
+    return (struct mu_span){row->text[column], row->length[column]};
+}
+
+/* 0 for what names no type. */
+static inline int mu_csv_event_type(struct mu_span text) {
+    if (text.length == 3 && memcmp(text.text, "END", 3) == 0) {
+        return MU_EVENT_END;
+    }
+    if (text.length == 5 && memcmp(text.text, "START", 5) == 0) {
+        return MU_EVENT_START;
+    }
+    return mu_event_from_name(text.text, text.length);
+}
+
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+
+static inline int64_t mu_csv_small_field(struct mu_span text) {
+    return text.length <= 8 ? mu_digits_of_few(text.text, text.length)
+                            : mu_digits_small(text.text, text.length);
+}
+
+#else
+
+static inline int64_t mu_csv_small_field(struct mu_span text) {
+    return mu_digits_small(text.text, text.length);
+}
+
+#endif
+
+/* From 1824 to 2116: the difference of two such times, in ns, fits into 64 bits. */
+static inline int mu_csv_usable_seconds(struct mu_span text, int64_t *at_ns) {
+    const int64_t farthest = INT64_MAX / 2;
+    return mu_digits_parse_seconds(text.text, text.length, at_ns) && *at_ns >= -farthest &&
+           *at_ns <= farthest;
+}
+
+/* 0 when the text is no time. */
+static inline int mu_csv_time(struct mu_second *second, struct mu_span text, int64_t *at_ns) {
+    if (text.length == MU_TIME_LENGTH && memcmp(text.text, second->text, MU_SECOND_LENGTH) == 0) {
+        int64_t high = mu_csv_small_field((struct mu_span){text.text + MU_SECOND_LENGTH, 8});
+        unsigned last = (unsigned char)text.text[MU_TIME_LENGTH - 1] - '0';
+        *at_ns = second->ns + high * 10 + last;
+        return high >= 0 && last <= 9;
+    }
+    if (!mu_csv_usable_seconds(text, at_ns)) {
+        return 0;
+    }
+    if (text.length == MU_TIME_LENGTH && text.text[MU_SECOND_LENGTH - 1] == '.' && *at_ns > 0 &&
+        *at_ns < INT64_MAX - 2000000000) {
+        memcpy(second->text, text.text, MU_SECOND_LENGTH);
+        second->ns = *at_ns - *at_ns % 1000000000;
+    }
+    return 1;
+}
+
+/* 0 when the text is no whole number. */
+static inline int mu_csv_step(struct mu_span text, int64_t *step) {
+    *step = mu_csv_small_field(text);
+    if (*step >= 0) {
+        return 1;
+    }
+    int has_point = text.length == 0 || memchr(text.text, '.', text.length) != NULL;
+    return !has_point && mu_digits_parse(text.text, text.length, 0, step);
+}
+
+#endif

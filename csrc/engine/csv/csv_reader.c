@@ -1,0 +1,400 @@
+#include "csv/csv_reader.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/utf8.h"
+
+static const char *const column_names[MU_CSV_COLUMN_COUNT] = {
+    [MU_CSV_TIMESTAMP] = "timestamp_unix", [MU_CSV_READABLE_TIME] = "readable_time",
+    [MU_CSV_MACHINE_ID] = "machine_id",    [MU_CSV_STEP] = "step",
+    [MU_CSV_EVENT_NAME] = "event_name",    [MU_CSV_EVENT_TYPE] = "event_type",
+    [MU_CSV_DURATION] = "duration_ms",     [MU_CSV_METADATA] = "metadata",
+};
+
+/* Bytes read, -1 on an error. */
+static ssize_t read_fd(struct mu_csv_reader *reader, size_t room, struct mu_error *err) {
+    uint64_t left = reader->input.limit - reader->taken;
+    size_t size = room < left ? room : (size_t)left;
+    ssize_t count;
+    do {
+        count = size == 0 ? 0 : read(reader->input.fd, reader->buffer + reader->end, size);
+    } while (count < 0 && errno == EINTR);
+    if (count < 0) {
+        mu_error_sys(err, "read", reader->input.name);
+    }
+    return count;
+}
+
+static ssize_t read_memory(struct mu_csv_reader *reader, size_t room) {
+    size_t left = reader->input.length - (size_t)reader->taken;
+    size_t size = room < left ? room : left;
+    if (size > 0) {
+        memcpy(reader->buffer + reader->end, reader->input.data + reader->taken, size);
+    }
+    return (ssize_t)size;
+}
+
+/* One read into the free end of the buffer. */
+static int read_some(struct mu_csv_reader *reader, struct mu_error *err) {
+    size_t room = reader->capacity - reader->end;
+    room = room < MU_CSV_READ_SIZE ? room : MU_CSV_READ_SIZE;
+    ssize_t got = reader->input.fd < 0 ? read_memory(reader, room) : read_fd(reader, room, err);
+    if (got < 0) {
+        return MU_ERR_IO;
+    }
+    reader->at_end = got == 0;
+    reader->taken += (size_t)got;
+    reader->end += (size_t)got;
+    if (reader->input.bytes_read != NULL) {
+        atomic_fetch_add_explicit(reader->input.bytes_read, (uint64_t)got, memory_order_relaxed);
+    }
+    return MU_OK;
+}
+
+static int grow(struct mu_csv_reader *reader, struct mu_error *err) {
+    char *buffer = realloc(reader->buffer, reader->capacity * 2 + MU_CSV_SCAN_PADDING);
+    if (buffer == NULL) {
+        return mu_error_no_memory(err, "buffer of the CSV reader");
+    }
+    reader->buffer = buffer;
+    reader->capacity *= 2;
+    memset(buffer + reader->end, 0, reader->capacity + MU_CSV_SCAN_PADDING - reader->end);
+    return MU_OK;
+}
+
+/* Brings the started row to the front and reads on; the buffer grows while the row may. */
+static int refill(struct mu_csv_reader *reader, struct mu_error *err) {
+    size_t kept = reader->end - reader->begin;
+    if (reader->begin > 0) {
+        memmove(reader->buffer, reader->buffer + reader->begin, kept);
+        reader->begin = 0;
+        reader->end = kept;
+    }
+    if (kept == reader->capacity) {
+        int code = grow(reader, err);
+        if (code != MU_OK) {
+            return code;
+        }
+    }
+    return read_some(reader, err);
+}
+
+static enum mu_csv_status skip(struct mu_csv_row *row, enum mu_csv_problem problem) {
+    row->problem = problem;
+    return MU_CSV_SKIPPED;
+}
+
+/* Leaves out everything up to the next line end, reading over the buffer as often as it takes. */
+static enum mu_csv_status skip_line(struct mu_csv_reader *reader, struct mu_csv_row *row,
+                                    enum mu_csv_problem problem, struct mu_error *err) {
+    reader->line++;
+    for (;;) {
+        char *start = reader->buffer + reader->begin;
+        char *found = memchr(start, '\n', reader->end - reader->begin);
+        if (found != NULL) {
+            reader->begin = (size_t)(found + 1 - reader->buffer);
+            return skip(row, problem);
+        }
+        reader->begin = reader->end;
+        if (reader->at_end) {
+            return skip(row, problem);
+        }
+        if (refill(reader, err) != MU_OK) {
+            return MU_CSV_FAILED;
+        }
+    }
+}
+
+/* A file may end without a line end: the padding takes one. */
+static enum mu_csv_scan_result scan_last(struct mu_csv_reader *reader, struct mu_csv_cut *cut) {
+    reader->buffer[reader->end] = '\n';
+    const char *start = reader->buffer + reader->begin;
+    return mu_csv_scan_strict(start, reader->buffer + reader->end + 1, cut);
+}
+
+/* Finds the fields of the next row. */
+static enum mu_csv_status find_row(struct mu_csv_reader *reader, struct mu_csv_row *row,
+                                   struct mu_csv_cut *cut, struct mu_error *err) {
+    for (;;) {
+        const char *start = reader->buffer + reader->begin, *limit = reader->buffer + reader->end;
+        enum mu_csv_scan_result found = reader->scan(start, limit, cut);
+        if (found == MU_CSV_SCAN_ROW && cut->line_end_in_quotes) {
+            found = mu_csv_scan_strict(start, limit, cut);
+        }
+        if (found == MU_CSV_SCAN_ROW) {
+            return MU_CSV_ROW;
+        }
+        if (found == MU_CSV_SCAN_MALFORMED) {
+            return skip_line(reader, row, MU_CSV_CUT, err);
+        }
+        if (limit - start >= MU_CSV_ROW_MAX) {
+            int torn = memchr(start, '\n', (size_t)(limit - start)) != NULL;
+            return skip_line(reader, row, torn ? MU_CSV_CUT : MU_CSV_TOO_LONG, err);
+        }
+        if (reader->at_end && start == limit) {
+            return MU_CSV_END;
+        }
+        if (reader->at_end) {
+            found = scan_last(reader, cut);
+            return found == MU_CSV_SCAN_ROW ? MU_CSV_ROW : skip_line(reader, row, MU_CSV_CUT, err);
+        }
+        if (refill(reader, err) != MU_OK) {
+            return MU_CSV_FAILED;
+        }
+    }
+}
+
+/* The line end of the last row may be ours, just beyond the bytes of the file. */
+static void pass_row(struct mu_csv_reader *reader, const struct mu_csv_cut *cut) {
+    size_t next = (size_t)(cut->row_end + 1 - reader->buffer);
+    reader->begin = next < reader->end ? next : reader->end;
+}
+
+static size_t halve_quotes(char *text, size_t length) {
+    size_t kept = 0;
+    for (size_t i = 0; i < length; i++) {
+        text[kept++] = text[i];
+        i += text[i] == '"' && i + 1 < length && text[i + 1] == '"';
+    }
+    return kept;
+}
+
+/* The content of a quoted field. What starts with a quote but does not end with one stays. */
+static size_t unquote(char **text, size_t length, int adjacent_quotes) {
+    char *start = *text;
+    if (length < 2 || start[length - 1] != '"') {
+        return length;
+    }
+    *text = start + 1;
+    return adjacent_quotes ? halve_quotes(start + 1, length - 2) : length - 2;
+}
+
+static const char *without_return(const char *start, const char *end) {
+    return end > start && end[-1] == '\r' ? end - 1 : end;
+}
+
+/* What the scanner does not know of the last field: the file's CR, and commas that stand without
+ * quotes in a metadata column at the end. */
+static void extend_last(struct mu_csv_reader *reader, struct mu_csv_row *row,
+                        const struct mu_csv_cut *cut) {
+    int last = cut->count < reader->header_count ? cut->count - 1 : reader->header_count - 1;
+    int slot = reader->slot[last];
+    if (last == cut->count - 1 || slot == MU_CSV_METADATA) {
+        const char *end = without_return(row->text[slot], cut->row_end);
+        row->length[slot] = (uint32_t)(end - row->text[slot]);
+    }
+}
+
+static void unquote_all(struct mu_csv_row *row, int adjacent_quotes) {
+    for (int slot = 0; slot < MU_CSV_COLUMN_COUNT; slot++) {
+        if (row->length[slot] > 0 && *row->text[slot] == '"') {
+            char *text = (char *)row->text[slot]; /* into our buffer */
+            row->length[slot] = (uint32_t)unquote(&text, row->length[slot], adjacent_quotes);
+            row->text[slot] = text;
+        }
+    }
+}
+
+/* Moves past the row, and gives each of its fields to the column that it belongs to. */
+static void take_row(struct mu_csv_reader *reader, struct mu_csv_row *row,
+                     const struct mu_csv_cut *cut) {
+    const char *text = reader->buffer + reader->begin;
+    int count = cut->count < reader->header_count ? cut->count : reader->header_count;
+    row->column_count = cut->count;
+    row->line = reader->line++;
+    pass_row(reader, cut);
+    for (int column = 0; column < count; column++) {
+        int slot = reader->slot[column];
+        row->text[slot] = text;
+        row->length[slot] = (uint32_t)(cut->end[column] - text);
+        text = cut->end[column] + 1;
+    }
+    if (cut->count >= reader->needed_count) {
+        extend_last(reader, row, cut);
+        unquote_all(row, cut->adjacent_quotes);
+    }
+}
+
+/* Rows as the tool itself writes them: the usual columns in their order, and no more. */
+static void take_usual_row(struct mu_csv_reader *reader, struct mu_csv_row *row,
+                           const struct mu_csv_cut *cut) {
+    const char *text = reader->buffer + reader->begin;
+    row->column_count = MU_CSV_COLUMN_COUNT;
+    row->line = reader->line++;
+    pass_row(reader, cut);
+    for (int column = 0; column < MU_CSV_COLUMN_COUNT; column++) {
+        char *field = (char *)text; /* into our buffer */
+        size_t length = (size_t)(cut->end[column] - text);
+        text = cut->end[column] + 1;
+        if (*field == '"') {
+            length = unquote(&field, length, cut->adjacent_quotes);
+        }
+        row->text[column] = field;
+        row->length[column] = (uint32_t)length;
+    }
+}
+
+/* A file system that came back from a crash leaves NUL bytes where a write was lost. */
+static int skip_nul(struct mu_csv_reader *reader, const struct mu_csv_cut *cut) {
+    size_t begin = reader->begin;
+    while (reader->buffer + reader->begin < cut->row_end && reader->buffer[reader->begin] == 0) {
+        reader->begin++;
+    }
+    return reader->begin != begin;
+}
+
+static int is_blank(const struct mu_csv_reader *reader, const struct mu_csv_cut *cut) {
+    const char *start = reader->buffer + reader->begin;
+    return cut->count == 1 && without_return(start, cut->row_end) == start;
+}
+
+/* The next row that is not blank, cut but not yet taken. */
+static enum mu_csv_status find_content(struct mu_csv_reader *reader, struct mu_csv_row *row,
+                                       struct mu_csv_cut *cut, struct mu_error *err) {
+    for (;;) {
+        row->line = reader->line;
+        enum mu_csv_status status = find_row(reader, row, cut, err);
+        if (status != MU_CSV_ROW || !is_blank(reader, cut)) {
+            return status;
+        }
+        reader->line++;
+        pass_row(reader, cut);
+    }
+}
+
+enum mu_csv_status mu_csv_reader_next(struct mu_csv_reader *reader, struct mu_csv_row *row,
+                                      struct mu_error *err) {
+    struct mu_csv_cut cut;
+    row->problem = MU_CSV_FINE;
+    enum mu_csv_status status = find_content(reader, row, &cut, err);
+    if (status != MU_CSV_ROW) {
+        return status;
+    }
+    row->skipped_nul = reader->buffer[reader->begin] == 0 && skip_nul(reader, &cut);
+    uint64_t more_lines = 0;
+    if (cut.line_end_in_quotes) {
+        more_lines = mu_count_lines(reader->buffer + reader->begin,
+                                    (size_t)(cut.row_end - reader->buffer) - reader->begin);
+    }
+    if (reader->is_usual && cut.count == MU_CSV_COLUMN_COUNT && cut.row_end[-1] != '\r') {
+        take_usual_row(reader, row, &cut);
+    } else {
+        take_row(reader, row, &cut);
+    }
+    reader->line += more_lines;
+    if (row->column_count < reader->needed_count) {
+        int last = reader->at_end && reader->begin >= reader->end;
+        return skip(row, last ? MU_CSV_CUT : MU_CSV_FEW_COLUMNS);
+    }
+    return MU_CSV_ROW;
+}
+
+static void use_usual_order(struct mu_csv_reader *reader) {
+    for (int column = 0; column < MU_CSV_COLUMN_COUNT; column++) {
+        reader->slot[column] = (int8_t)column;
+    }
+    reader->header_count = reader->needed_count = MU_CSV_COLUMN_COUNT;
+    reader->is_usual = 1;
+}
+
+static int column_from_name(const char *text, size_t length) {
+    for (int column = 0; column < MU_CSV_COLUMN_COUNT; column++) {
+        if (strlen(column_names[column]) == length &&
+            memcmp(column_names[column], text, length) == 0) {
+            return column;
+        }
+    }
+    return -1;
+}
+
+static int check_columns(struct mu_csv_reader *reader, unsigned found, struct mu_error *err) {
+    for (int column = 0; column < MU_CSV_COLUMN_COUNT; column++) {
+        if (!(found & 1u << column)) {
+            return mu_error_set(err, MU_ERR_FORMAT, "%s: the header has no column '%s'",
+                                reader->input.name, column_names[column]);
+        }
+    }
+    return MU_OK;
+}
+
+static int use_header(struct mu_csv_reader *reader, const struct mu_csv_cut *cut,
+                      struct mu_error *err) {
+    char *text = reader->buffer + reader->begin;
+    unsigned found = 0;
+    int is_usual = 1;
+    for (int i = 0; i < cut->count; i++) {
+        const char *end = i == cut->count - 1 ? without_return(text, cut->row_end) : cut->end[i];
+        char *name = text;
+        size_t length = (size_t)(end - text);
+        if (*name == '"') {
+            length = unquote(&name, length, cut->adjacent_quotes);
+        }
+        int column = column_from_name(name, length);
+        reader->slot[i] = MU_CSV_COLUMN_COUNT;
+        if (column >= 0 && !(found & 1u << column)) {
+            reader->slot[i] = (int8_t)column;
+            reader->needed_count = i + 1;
+            found |= 1u << column;
+        }
+        text += cut->end[i] + 1 - text;
+        is_usual &= reader->slot[i] == i;
+    }
+    reader->is_usual = is_usual && cut->count == MU_CSV_COLUMN_COUNT;
+    reader->header_count = cut->count;
+    reader->line++;
+    pass_row(reader, cut);
+    return check_columns(reader, found, err);
+}
+
+static int read_header(struct mu_csv_reader *reader, struct mu_error *err) {
+    static const char byte_order_mark[] = "\xEF\xBB\xBF";
+    struct mu_csv_row row;
+    struct mu_csv_cut cut;
+    while (!reader->at_end && reader->end < sizeof(byte_order_mark)) {
+        int code = read_some(reader, err);
+        if (code != MU_OK) {
+            return code;
+        }
+    }
+    if (reader->end >= 3 && memcmp(reader->buffer, byte_order_mark, 3) == 0) {
+        reader->begin = 3;
+    }
+    enum mu_csv_status status = find_row(reader, &row, &cut, err);
+    if (status == MU_CSV_FAILED) {
+        return MU_ERR_IO;
+    }
+    if (status == MU_CSV_END) {
+        return mu_error_set(err, MU_ERR_FORMAT, "%s: the file is empty", reader->input.name);
+    }
+    if (status == MU_CSV_SKIPPED) {
+        return mu_error_set(err, MU_ERR_FORMAT, "%s: the first line is no CSV header",
+                            reader->input.name);
+    }
+    return use_header(reader, &cut, err);
+}
+
+int mu_csv_reader_init(struct mu_csv_reader *reader, const struct mu_csv_input *input,
+                       struct mu_error *err) {
+    memset(reader, 0, sizeof(*reader));
+    reader->input = *input;
+    reader->scan = mu_csv_scan_best();
+    reader->line = 1;
+    reader->capacity = MU_CSV_READ_SIZE;
+    reader->buffer = calloc(1, reader->capacity + MU_CSV_SCAN_PADDING);
+    if (reader->buffer == NULL) {
+        return mu_error_no_memory(err, "buffer of the CSV reader");
+    }
+    if (!input->has_header) {
+        use_usual_order(reader);
+        return MU_OK;
+    }
+    return read_header(reader, err);
+}
+
+void mu_csv_reader_reset(struct mu_csv_reader *reader) {
+    free(reader->buffer);
+    reader->buffer = NULL;
+}

@@ -1,0 +1,204 @@
+#include "csv/metadata.h"
+
+#include "base/digits.h"
+
+#include <string.h>
+
+int mu_span_equals(struct mu_span span, const char *text) {
+    return strlen(text) == span.length && memcmp(span.text, text, span.length) == 0;
+}
+
+int mu_metadata_next(struct mu_span *rest, struct mu_span *key, struct mu_span *value) {
+    while (rest->length > 0 && rest->text[0] == ',') {
+        rest->text++;
+        rest->length--;
+    }
+    if (rest->length == 0) {
+        return 0;
+    }
+    const char *comma = memchr(rest->text, ',', rest->length);
+    size_t length = comma == NULL ? rest->length : (size_t)(comma - rest->text);
+    const char *equals = memchr(rest->text, '=', length);
+    if (equals == NULL) {
+        *key = (struct mu_span){"metadata", 8};
+        *value = (struct mu_span){rest->text, length};
+    } else {
+        *key = (struct mu_span){rest->text, (size_t)(equals - rest->text)};
+        *value = (struct mu_span){equals + 1, length - key->length - 1};
+    }
+    rest->text += length;
+    rest->length -= length;
+    return 1;
+}
+
+int mu_metadata_has_key(struct mu_span pairs, struct mu_span wanted) {
+    struct mu_span key, value;
+    while (mu_metadata_next(&pairs, &key, &value)) {
+        if (key.length == wanted.length && memcmp(key.text, wanted.text, key.length) == 0) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+static void take_decimal(struct mu_metadata *metadata, struct mu_span value, int scale,
+                         int64_t *field, unsigned flag) {
+    if (mu_digits_parse(value.text, value.length, scale, field)) {
+        metadata->has |= flag;
+    }
+}
+
+/* 0 when the key is not one of ours. */
+static int take_pair(struct mu_metadata *metadata, struct mu_span key, struct mu_span value) {
+    if (mu_span_equals(key, "node_id")) {
+        metadata->node = mu_digits_small(value.text, value.length);
+    } else if (mu_span_equals(key, "parent_id")) {
+        metadata->parent = mu_digits_small(value.text, value.length);
+    } else if (mu_span_equals(key, "tid")) {
+        metadata->tid = mu_digits_small(value.text, value.length);
+    } else if (mu_span_equals(key, "tag")) {
+        metadata->tag = value;
+    } else if (mu_span_equals(key, "closed")) {
+        metadata->closed = value;
+    } else if (mu_span_equals(key, "cuda_ms")) {
+        take_decimal(metadata, value, 6, &metadata->cuda_ns, MU_HAS_CUDA_MS);
+        metadata->has |= metadata->has & MU_HAS_CUDA_MS ? 0 : MU_HAS_BAD_CUDA_MS;
+    } else if (mu_span_equals(key, "cuda_ts")) {
+        take_decimal(metadata, value, 9, &metadata->cuda_begin_ns, MU_HAS_CUDA_TS);
+    } else if (mu_span_equals(key, "cuda_err_ms")) {
+        take_decimal(metadata, value, 6, &metadata->cuda_error_ns, MU_HAS_CUDA_ERR);
+    } else if (mu_span_equals(key, "stream")) {
+        metadata->stream = mu_digits_small(value.text, value.length);
+    } else if (mu_span_equals(key, "id")) {
+        metadata->id = mu_digits_small(value.text, value.length);
+    } else {
+        return 0;
+    }
+    return 1;
+}
+
+/* Digits from `at` on; `value` goes on with them as long as there are at most 18. */
+static inline size_t read_digits(const char *at, const char *end, uint64_t *value) {
+    const char *first = at;
+    for (; at < end && (unsigned)(*at - '0') <= 9; at++) {
+        *value = *value * 10 + (unsigned)(*at - '0');
+    }
+    return (size_t)(at - first);
+}
+
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+
+/* The same from 0 on, eight digits at once. `before` bytes may be read in front of `at`. */
+static inline size_t read_number(const char *at, const char *end, size_t before, uint64_t *value) {
+    size_t left = (size_t)(end - at);
+    uint64_t word;
+    *value = 0;
+    if (left >= 8) {
+        memcpy(&word, at, 8);
+    } else if (left > 0 && left + before >= 8) {
+        memcpy(&word, end - 8, 8);
+        word >>= 8 * (8 - left); /* NUL is no digit: it ends the number */
+    } else {
+        return read_digits(at, end, value);
+    }
+    unsigned count = mu_digits_in_word(word);
+    if (count == 0) {
+        return 0;
+    }
+    *value = mu_digits_of_word(word << 8 * (8 - count));
+    return count < 8 ? count : 8 + read_digits(at + 8, end, value);
+}
+
+#else
+
+static inline size_t read_number(const char *at, const char *end, size_t before, uint64_t *value) {
+    (void)before;
+    *value = 0;
+    return read_digits(at, end, value);
+}
+
+#endif
+
+/* `key` of `length` bytes and a number, then a comma or the end: the number, and `rest` moves on.
+ * -1 leaves `rest` as it is. This is what nearly every row starts with. */
+static inline int64_t take_number(struct mu_span *rest, const char *key, size_t length) {
+    if (rest->length <= length || memcmp(rest->text, key, length) != 0) {
+        return -1;
+    }
+    const char *at = rest->text + length, *end = rest->text + rest->length;
+    uint64_t value;
+    size_t digits = read_number(at, end, length, &value);
+    at += digits;
+    if (digits == 0 || digits > 18 || (at < end && *at != ',')) {
+        return -1;
+    }
+    at += at < end;
+    rest->length = (size_t)(end - at);
+    rest->text = at;
+    return (int64_t)value;
+}
+
+void mu_metadata_parse(struct mu_span text, struct mu_metadata *metadata) {
+    *metadata = (struct mu_metadata){.node = -1, .parent = -1, .tid = -1, .stream = -1, .id = -1};
+    struct mu_span rest = text, key, value;
+    metadata->node = take_number(&rest, "node_id=", 8);
+    metadata->parent = take_number(&rest, "parent_id=", 10);
+    metadata->tid = take_number(&rest, "tid=", 4);
+    while (rest.length > 0) {
+        struct mu_span before = rest;
+        if (!mu_metadata_next(&rest, &key, &value)) {
+            return;
+        }
+        if (!take_pair(metadata, key, value)) {
+            metadata->user = before;
+            return;
+        }
+    }
+}
+
+static size_t count_digits(const char *text, size_t length) {
+    size_t count = 0;
+    while (count < length && (unsigned)(text[count] - '0') <= 9) {
+        count++;
+    }
+    return count;
+}
+
+static enum mu_value_kind kind_of_number(const char *text, size_t length) {
+    size_t at = length > 0 && text[0] == '-';
+    size_t digits = count_digits(text + at, length - at);
+    if (digits == 0 || (digits > 1 && text[at] == '0')) {
+        return MU_VALUE_STRING;
+    }
+    at += digits;
+    if (at == length && digits <= 18) {
+        return MU_VALUE_INT;
+    }
+    if (at < length && text[at] == '.') {
+        digits = count_digits(text + at + 1, length - at - 1);
+        if (digits == 0) {
+            return MU_VALUE_STRING;
+        }
+        at += digits + 1;
+    }
+    if (at < length && (text[at] | 0x20) == 'e') {
+        at++;
+        at += at < length && (text[at] == '+' || text[at] == '-');
+        digits = count_digits(text + at, length - at);
+        at = digits == 0 || digits > 3 ? 0 : at + digits;
+    }
+    return at == length ? MU_VALUE_FLOAT : MU_VALUE_STRING;
+}
+
+enum mu_value_kind mu_metadata_kind(struct mu_span value) {
+    if (value.length == 0) {
+        return MU_VALUE_STRING;
+    }
+    char first = (char)(value.text[0] | 0x20);
+    if (first == 't' || first == 'f') {
+        int is_bool = mu_span_equals(value, "true") || mu_span_equals(value, "True") ||
+                      mu_span_equals(value, "false") || mu_span_equals(value, "False");
+        return is_bool ? MU_VALUE_BOOL : MU_VALUE_STRING;
+    }
+    return kind_of_number(value.text, value.length);
+}

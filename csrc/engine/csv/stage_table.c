@@ -1,0 +1,314 @@
+/* Rows of a profile CSV to columns of finished stages. */
+#include "csv/stage_table.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { ROWS_AT_FIRST = 1024 };
+
+/* A stage whose END has not come. */
+struct open_stage {
+    int64_t begin_ns;
+    uint32_t path;
+};
+
+/* --- memory --- */
+
+static int grow_column(void **column, size_t element, size_t capacity, struct mu_error *err) {
+    void *grown = realloc(*column, element * capacity);
+    if (grown == NULL) {
+        return mu_error_no_memory(err, "the stages of a rank");
+    }
+    *column = grown;
+    return MU_OK;
+}
+
+static int reserve(struct mu_stage_table *table, struct mu_error *err) {
+    if (table->count < table->capacity) {
+        return MU_OK;
+    }
+    size_t capacity = table->capacity == 0 ? ROWS_AT_FIRST : 2 * table->capacity;
+    struct {
+        void **column;
+        size_t element;
+    } columns[] = {
+        {(void **)&table->step, sizeof(*table->step)},
+        {(void **)&table->begin_ns, sizeof(*table->begin_ns)},
+        {(void **)&table->end_ns, sizeof(*table->end_ns)},
+        {(void **)&table->tid, sizeof(*table->tid)},
+        {(void **)&table->cuda_ms, sizeof(*table->cuda_ms)},
+        {(void **)&table->path, sizeof(*table->path)},
+        {(void **)&table->attempt, sizeof(*table->attempt)},
+    };
+    for (size_t i = 0; i < sizeof(columns) / sizeof(*columns); i++) {
+        if (grow_column(columns[i].column, columns[i].element, capacity, err) != MU_OK) {
+            return err->code;
+        }
+    }
+    table->capacity = capacity;
+    return MU_OK;
+}
+
+static void drop_open(struct mu_stage_table *table) {
+    struct mu_id_map *map = &table->open_by_node;
+    for (size_t i = 0; map->slots != NULL && i <= map->mask; i++) {
+        if (map->slots[i].key != 0) {
+            free(map->slots[i].value);
+            map->slots[i] = (struct mu_id_slot){0, NULL};
+        }
+    }
+    map->count = 0;
+}
+
+void mu_stage_table_reset(struct mu_stage_table *table) {
+    drop_open(table);
+    mu_id_map_reset(&table->open_by_node);
+    mu_id_map_reset(&table->path_by_key);
+    for (uint32_t i = 0; i < table->path_count; i++) {
+        free((char *)table->paths[i].name);
+    }
+    free(table->paths);
+    free(table->step);
+    free(table->begin_ns);
+    free(table->end_ns);
+    free(table->tid);
+    free(table->cuda_ms);
+    free(table->path);
+    free(table->attempt);
+    memset(table, 0, sizeof(*table));
+}
+
+/* --- paths --- */
+
+static int add_path(struct mu_stage_table *table, uint32_t parent, struct mu_span name,
+                    struct mu_error *err) {
+    char *copy = malloc(name.length + 1);
+    if (copy == NULL) {
+        return mu_error_no_memory(err, "the name of a stage");
+    }
+    memcpy(copy, name.text, name.length);
+    table->paths[table->path_count++] = (struct mu_stage_path){parent, (uint32_t)name.length, copy};
+    return MU_OK;
+}
+
+int mu_stage_table_init(struct mu_stage_table *table, struct mu_error *err) {
+    memset(table, 0, sizeof(*table));
+    table->process.clock_error_ns = -1;
+    table->paths = calloc(MU_STAGE_PATHS_MAX, sizeof(*table->paths));
+    if (table->paths == NULL) {
+        return mu_error_no_memory(err, "the paths of stages");
+    }
+    int code = mu_id_map_init(&table->path_by_key, err);
+    if (code == MU_OK) {
+        code = mu_id_map_init(&table->open_by_node, err);
+    }
+    if (code == MU_OK) {
+        code = add_path(table, MU_STAGE_OTHER, (struct mu_span){"(other)", 7}, err);
+    }
+    if (code != MU_OK) {
+        mu_stage_table_reset(table);
+    }
+    return code;
+}
+
+static int is_path(const struct mu_stage_path *path, uint32_t parent, int has_parent,
+                   struct mu_span name, uint32_t number) {
+    return path->parent == (has_parent ? parent : number) && path->length == name.length &&
+           memcmp(path->name, name.text, name.length) == 0;
+}
+
+/* The path of a stage under `parent`, which MU_STAGE_OTHER means that it has none. */
+static int find_path(struct mu_stage_table *table, uint32_t parent, struct mu_span name,
+                     uint32_t *found, struct mu_error *err) {
+    int has_parent = parent != MU_STAGE_OTHER;
+    uint64_t key = mu_hash_bytes(name.text, name.length) + mu_hash_u64(parent + 1u);
+    for (;; key++) { /* two paths may have the same hash */
+        key += key == 0;
+        struct mu_stage_path *path = mu_id_map_find(&table->path_by_key, key);
+        if (path == NULL) {
+            break;
+        }
+        *found = (uint32_t)(path - table->paths);
+        if (is_path(path, parent, has_parent, name, *found)) {
+            return MU_OK;
+        }
+    }
+    *found = MU_STAGE_OTHER;
+    if (table->path_count == MU_STAGE_PATHS_MAX) {
+        return MU_OK;
+    }
+    uint32_t number = table->path_count;
+    if (add_path(table, has_parent ? parent : number, name, err) != MU_OK ||
+        mu_id_map_put(&table->path_by_key, key, &table->paths[number], err) != MU_OK) {
+        return err->code;
+    }
+    *found = number;
+    return MU_OK;
+}
+
+/* --- rows --- */
+
+static uint32_t path_around(const struct mu_stage_table *table, int64_t parent) {
+    struct open_stage *around =
+        parent > 0 ? mu_id_map_find(&table->open_by_node, (uint64_t)parent) : NULL;
+    return around == NULL ? MU_STAGE_OTHER : around->path;
+}
+
+static int start_stage(struct mu_stage_table *table, const struct mu_metadata *metadata,
+                       struct mu_span name, int64_t at_ns, struct mu_error *err) {
+    if (metadata->node <= 0 || table->open_by_node.count >= MU_STAGE_OPEN_MAX ||
+        mu_id_map_find(&table->open_by_node, (uint64_t)metadata->node) != NULL) {
+        return MU_OK;
+    }
+    struct open_stage *open = malloc(sizeof(*open));
+    if (open == NULL) {
+        return mu_error_no_memory(err, "open stages");
+    }
+    open->begin_ns = at_ns;
+    int code = find_path(table, path_around(table, metadata->parent), name, &open->path, err);
+    if (code == MU_OK) {
+        code = mu_id_map_put(&table->open_by_node, (uint64_t)metadata->node, open, err);
+    }
+    if (code != MU_OK) {
+        free(open);
+    }
+    return code;
+}
+
+/* 0 when neither the row nor its START says how long the stage took. */
+static int begin_of(const struct open_stage *open, struct mu_span duration, int64_t end_ns,
+                    int64_t *begin_ns) {
+    int64_t duration_ns;
+    if (mu_digits_parse(duration.text, duration.length, 6, &duration_ns) && duration_ns >= 0 &&
+        !__builtin_sub_overflow(end_ns, duration_ns, begin_ns)) {
+        return 1;
+    }
+    *begin_ns = open == NULL ? end_ns : open->begin_ns;
+    return open != NULL && *begin_ns <= end_ns;
+}
+
+static int end_stage(struct mu_stage_table *table, const struct mu_csv_row *row,
+                     const struct mu_metadata *metadata, int64_t step, int64_t at_ns,
+                     struct mu_error *err) {
+    struct open_stage *open = metadata->node > 0
+                                  ? mu_id_map_remove(&table->open_by_node, (uint64_t)metadata->node)
+                                  : NULL;
+    int64_t begin_ns;
+    uint32_t path = open == NULL ? MU_STAGE_OTHER : open->path;
+    int is_timed = begin_of(open, mu_csv_field(row, MU_CSV_DURATION), at_ns, &begin_ns);
+    int is_new = open == NULL;
+    free(open);
+    if (!is_timed) {
+        table->counts.bad_rows++;
+        return MU_OK;
+    }
+    if (is_new && find_path(table, path_around(table, metadata->parent),
+                            mu_csv_field(row, MU_CSV_EVENT_NAME), &path, err) != MU_OK) {
+        return err->code;
+    }
+    if (reserve(table, err) != MU_OK) {
+        return err->code;
+    }
+    size_t at = table->count++;
+    table->step[at] = step;
+    table->begin_ns[at] = begin_ns;
+    table->end_ns[at] = at_ns;
+    table->tid[at] = metadata->tid;
+    table->cuda_ms[at] =
+        metadata->has & MU_HAS_CUDA_MS ? (double)metadata->cuda_ns * 1e-6 : (double)NAN;
+    table->path[at] = path;
+    table->attempt[at] = (int32_t)table->process.attempt;
+    return MU_OK;
+}
+
+/* --- what the run says of itself --- */
+
+/* What does not fit is left out. */
+static void take_text(char *text, size_t size, struct mu_span value) {
+    if (value.length < size) {
+        memcpy(text, value.text, value.length);
+        text[value.length] = '\0';
+    }
+}
+
+static void take_process(struct mu_process_metadata *process, struct mu_span key,
+                         struct mu_span value) {
+    if (mu_span_equals(key, "attempt")) {
+        (void)mu_digits_parse(value.text, value.length, 0, &process->attempt);
+    } else if (mu_span_equals(key, "world_size")) {
+        (void)mu_digits_parse(value.text, value.length, 0, &process->world_size);
+    } else if (mu_span_equals(key, "host")) {
+        take_text(process->host, sizeof(process->host), value);
+    } else if (mu_span_equals(key, "label")) {
+        take_text(process->label, sizeof(process->label), value);
+    }
+}
+
+static void take_own_row(struct mu_stage_table *table, struct mu_span name, struct mu_span pairs) {
+    struct mu_process_metadata *process = &table->process;
+    struct mu_span key, value;
+    int64_t number, attempt = process->attempt;
+    while (mu_metadata_next(&pairs, &key, &value)) {
+        if (mu_span_equals(name, "my_utils.process")) {
+            take_process(process, key, value);
+        } else if (mu_span_equals(name, "my_utils.clock_sync") && mu_span_equals(key, "error_ns")) {
+            (void)mu_digits_parse(value.text, value.length, 0, &process->clock_error_ns);
+        } else if (mu_span_equals(name, "my_utils.dropped") && mu_span_equals(key, "count") &&
+                   mu_digits_parse(value.text, value.length, 0, &number) && number > 0) {
+            process->dropped += (uint64_t)number;
+        }
+    }
+    process->clock_steps += mu_span_equals(name, "my_utils.clock_step");
+    if (process->attempt != attempt) { /* what the process before left open, it took along */
+        table->counts.open += table->open_by_node.count;
+        drop_open(table);
+    }
+}
+
+static int take_row(struct mu_stage_table *table, const struct mu_csv_row *row,
+                    struct mu_error *err) {
+    struct mu_metadata metadata;
+    int64_t at_ns, step;
+    int type = mu_csv_event_type(mu_csv_field(row, MU_CSV_EVENT_TYPE));
+    struct mu_span name = mu_csv_field(row, MU_CSV_EVENT_NAME);
+    if (type == 0 || !mu_csv_time(&table->second, mu_csv_field(row, MU_CSV_TIMESTAMP), &at_ns) ||
+        !mu_csv_step(mu_csv_field(row, MU_CSV_STEP), &step)) {
+        table->counts.bad_rows++;
+        return MU_OK;
+    }
+    table->counts.rows++;
+    if (type != MU_EVENT_START && type != MU_EVENT_END && type != MU_EVENT_INSTANT) {
+        return MU_OK;
+    }
+    mu_metadata_parse(mu_csv_field(row, MU_CSV_METADATA), &metadata);
+    if (type == MU_EVENT_INSTANT) {
+        if (name.length > 9 && memcmp(name.text, "my_utils.", 9) == 0) {
+            take_own_row(table, name, metadata.user);
+        }
+        return MU_OK;
+    }
+    return type == MU_EVENT_START ? start_stage(table, &metadata, name, at_ns, err)
+                                  : end_stage(table, row, &metadata, step, at_ns, err);
+}
+
+int mu_stage_table_read(struct mu_stage_table *table, const struct mu_csv_input *input,
+                        struct mu_error *err) {
+    struct mu_csv_reader reader;
+    struct mu_csv_row row;
+    int code = mu_csv_reader_init(&reader, input, err);
+    while (code == MU_OK) {
+        enum mu_csv_status status = mu_csv_reader_next(&reader, &row, err);
+        if (status == MU_CSV_END) {
+            break;
+        }
+        if (status == MU_CSV_FAILED) {
+            code = err->code;
+        } else if (status == MU_CSV_SKIPPED) {
+            table->counts.bad_rows++;
+        } else {
+            code = take_row(table, &row, err);
+        }
+    }
+    mu_csv_reader_reset(&reader);
+    return code;
+}

@@ -1,0 +1,65 @@
+/* The finished stages of one process of one rank, as columns: what analyses over ranks start from.
+ *
+ * A table takes the parts of a file set in order. Each END row becomes a row of the table; START
+ * rows say under which stages it stands, so that its path is known. Memory is the rows, the paths
+ * and what is open. Nanoseconds, with the clock offset of the run in them, as the CSV has them.
+ * The table owns everything in it. One thread at a time.
+ */
+#ifndef MU_STAGE_TABLE_H
+#define MU_STAGE_TABLE_H
+
+#include "base/error.h"
+#include "base/id_map.h"
+#include "csv/csv_fields.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    MU_STAGE_PATHS_MAX = 20000, /* what comes after them counts as MU_STAGE_OTHER */
+    MU_STAGE_OPEN_MAX = 65536,  /* stages open at once; those after them have no parent */
+    MU_STAGE_OTHER = 0,         /* the path "(other)" */
+};
+
+struct mu_stage_path {
+    uint32_t parent; /* a path; itself when it has none */
+    uint32_t length;
+    const char *name; /* the stage's own name, UTF-8, not terminated; owned */
+};
+
+struct mu_process_metadata {
+    char host[256];  /* of the last process row; "" when there was none */
+    char label[256]; /* the same; percent-encoded as in the row */
+    int64_t world_size, attempt;
+    int64_t clock_error_ns; /* of the last clock synchronisation; -1 when there was none */
+    uint64_t dropped;       /* records that the run says it lost */
+    uint64_t clock_steps;   /* how often the system's clock was set meanwhile */
+};
+
+struct mu_stage_counts {
+    uint64_t rows, bad_rows; /* read and understood; not understood */
+    uint64_t open;           /* stages that began and did not end, once all is read */
+};
+
+struct mu_stage_table {
+    size_t count, capacity;
+    int64_t *step, *begin_ns, *end_ns, *tid; /* tid is -1 where the row has none */
+    double *cuda_ms;                         /* NaN where the row has none */
+    uint32_t *path;
+    int32_t *attempt;
+    struct mu_stage_path *paths;
+    uint32_t path_count;
+    struct mu_process_metadata process;
+    struct mu_stage_counts counts;
+    struct mu_id_map path_by_key, open_by_node;
+    struct mu_second second;
+};
+
+MU_MUST_CHECK int mu_stage_table_init(struct mu_stage_table *table, struct mu_error *err);
+void mu_stage_table_reset(struct mu_stage_table *table);
+
+/* MU_ERR_FORMAT: this part is no profile CSV; the table can go on with the next. */
+MU_MUST_CHECK int mu_stage_table_read(struct mu_stage_table *table,
+                                      const struct mu_csv_input *input, struct mu_error *err);
+
+#endif

@@ -1,0 +1,107 @@
+/* GPU times of stages: a bounded pool of pairs of CUDA events, and the host's axis for them.
+ *
+ * A span is a pair of events on one stream. The thread that times a stage begins and ends it; the
+ * drain collects what has completed and reads it. Nothing waits for the device: mu_cuda_wait waits
+ * for one event, and its caller says so. A span is not begun (the id is 0, which every function
+ * takes and ignores) when no CUDA context is current on the thread, while the stream is being
+ * captured into a graph, when the pool is empty, and after an error in that context. An error ends
+ * GPU timing for its context alone, is kept for one warning, and is never raised.
+ *
+ * Threads: begin, end, cancel, step and wait from any thread; collect, poll, release and free from
+ * one at a time (the holder of the drain's lock). Begin calls `current_stream` without holding a
+ * lock. Times are nanoseconds of the clock `now_ns`.
+ */
+#ifndef MU_CUDA_TIMING_H
+#define MU_CUDA_TIMING_H
+
+#include <stdint.h>
+
+#include "base/error.h"
+#include "cuda/cuda_driver.h"
+
+enum {
+    MU_CUDA_SPANS_DEFAULT = 4096,
+    MU_CUDA_SPANS_MAX = 65536,
+    MU_CUDA_CONTEXTS_MAX = 16, /* contexts one after another or side by side; one is usual */
+};
+
+struct mu_cuda_pool;
+
+/* Writes the current stream of a device, or returns -1. Called with that device's context current.
+ */
+typedef int (*mu_cuda_current_stream)(void *owner, int32_t device, void **stream);
+
+struct mu_cuda_pool_options {
+    const struct mu_cuda_driver *driver; /* borrowed for the life of the pool */
+    mu_cuda_current_stream current_stream;
+    void *stream_owner;      /* its first argument */
+    uint32_t capacity;       /* spans, 1 to MU_CUDA_SPANS_MAX; 0: the default */
+    int64_t (*now_ns)(void); /* NULL: CLOCK_MONOTONIC */
+};
+
+enum mu_cuda_span_state {
+    MU_CUDA_SPAN_NONE,    /* no such span */
+    MU_CUDA_SPAN_PENDING, /* open, or not complete on the GPU at the last collect */
+    MU_CUDA_SPAN_READY,
+    MU_CUDA_SPAN_FAILED,
+};
+
+struct mu_cuda_times {
+    int64_t duration_ns; /* on the GPU's clock */
+    int64_t start_ns;    /* on the host's clock `now_ns` */
+    int64_t error_ns;    /* the true start is within start_ns +- error_ns */
+    uint64_t stream;     /* the driver's id of the stream; its address before CUDA 12 */
+    int32_t device;
+    uint32_t label; /* from mu_cuda_span_label */
+};
+
+struct mu_cuda_stats {
+    uint64_t spans;     /* begun */
+    uint64_t exhausted; /* not begun: the pool was empty */
+    uint64_t no_stream; /* not begun: `current_stream` did not know */
+    uint64_t captured;  /* not begun, or given up at the end: the stream was being captured */
+    uint64_t late;      /* released before the GPU was done */
+    uint64_t failed;    /* lost to an error */
+    uint64_t errors;    /* contexts given up */
+    uint64_t axis_resets;
+    int first_error;        /* CUresult; 0: none */
+    const char *first_call; /* static text: which function failed first; NULL: none */
+};
+
+MU_MUST_CHECK int mu_cuda_pool_create(struct mu_cuda_pool **out,
+                                      const struct mu_cuda_pool_options *options,
+                                      struct mu_error *err);
+
+/* Destroys the events of contexts that still live. No span may be begun or ended any more. */
+void mu_cuda_pool_free(struct mu_cuda_pool *pool);
+
+/* Ids are 1 to the capacity; 0 is no span. */
+uint32_t mu_cuda_span_begin(struct mu_cuda_pool *pool);
+void mu_cuda_span_end(struct mu_cuda_pool *pool, uint32_t id);
+
+/* A number of the caller's own that comes back with the times of an open span. */
+void mu_cuda_span_label(struct mu_cuda_pool *pool, uint32_t id, uint32_t label);
+
+/* For a span whose times nobody will ask for; from the thread that began it, ended or not. */
+void mu_cuda_span_cancel(struct mu_cuda_pool *pool, uint32_t id);
+
+/* The next span of each context begins with a new anchor. Without steps one comes every second. */
+void mu_cuda_pool_step(struct mu_cuda_pool *pool);
+uint64_t mu_cuda_pool_steps(struct mu_cuda_pool *pool);
+
+/* Blocks until the span that was ended last, in each context, is complete on the GPU. */
+void mu_cuda_wait(struct mu_cuda_pool *pool);
+
+/* Looks once which spans are complete; does not wait. */
+void mu_cuda_collect(struct mu_cuda_pool *pool);
+
+/* What the last collect found. `times` is filled when READY. */
+enum mu_cuda_span_state mu_cuda_span_poll(const struct mu_cuda_pool *pool, uint32_t id,
+                                          struct mu_cuda_times *times);
+
+/* Gives an ended span back, complete or not. */
+void mu_cuda_span_release(struct mu_cuda_pool *pool, uint32_t id);
+
+void mu_cuda_pool_stats(struct mu_cuda_pool *pool, struct mu_cuda_stats *stats);
+
+#endif

@@ -1,0 +1,33 @@
+/* How a tensor lies in the memory of a GPU: an argument of kernels, read there and filled here.
+ *
+ * Dimensions are merged where one continues the other, as in mu_tensor_walk; what is left is one
+ * dimension for all that has no gaps. Sizes and steps are the same on both sides: no field needs
+ * padding, and none is a pointer to the host.
+ */
+#ifndef MU_GPU_LAYOUT_H
+#define MU_GPU_LAYOUT_H
+
+#include "tensor/shared_math.h"
+
+enum {
+    MU_GPU_THREADS = 256, /* of a block, in every kernel but one of a single thread */
+    MU_GPU_DIMS_MAX = 64,
+};
+
+struct mu_gpu_layout {
+    const uint8_t *data; /* on the device */
+    uint64_t elements;
+    int32_t dtype;                       /* enum mu_dtype */
+    int32_t item_shift;                  /* log2 of the bytes an element */
+    int32_t ndim;                        /* 1 at least */
+    int32_t dense;                       /* 1: one run of bytes, aligned to quads */
+    uint64_t shape[MU_GPU_DIMS_MAX];     /* outermost first */
+    int64_t step_bytes[MU_GPU_DIMS_MAX]; /* from one index to the next */
+};
+
+/* 16 bytes of a tensor, as 32-bit words. */
+struct mu_quad {
+    uint32_t words[4];
+};
+
+#endif

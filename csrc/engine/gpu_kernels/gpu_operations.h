@@ -1,0 +1,52 @@
+/* The operations of gpu_kernels.h on a given table of GPUs, the comparison of two tensors, and
+ * memory for what they find.
+ *
+ * What holds there holds here.
+ */
+#ifndef MU_GPU_OPERATIONS_H
+#define MU_GPU_OPERATIONS_H
+
+#include "compare/compare_math.h"
+#include "gpu_kernels/gpu_kernels.h"
+#include "gpu_kernels/gpu_layout.h"
+#include "gpu_kernels/gpu_loader.h"
+#include "stats/stats_math.h"
+
+/* Dimensions are merged where one continues the other. */
+void mu_gpu_layout_of(const struct mu_tensor *tensor, struct mu_gpu_layout *layout);
+
+/* mu_gpu_enqueue on these GPUs. */
+MU_MUST_CHECK int mu_gpu_enqueue_on(struct mu_gpu *gpu, enum mu_gpu_operation operation,
+                                    const struct mu_tensor *tensor, void *stream, void *device_out,
+                                    struct mu_error *err);
+
+/* Both tensors are of one shape and on one device. `device_out`: mu_gpu_diff_bytes(list_max). */
+MU_MUST_CHECK int mu_gpu_compare_on(struct mu_gpu *gpu, const struct mu_tensor *a,
+                                    const struct mu_tensor *b,
+                                    const struct mu_compare_tolerance *tolerance, int64_t list_max,
+                                    void *stream, struct mu_gpu_diff *device_out,
+                                    struct mu_error *err);
+
+/* Memory for results, in the order of one stream of one device. */
+struct mu_gpu_results {
+    struct mu_gpu *gpu; /* borrowed */
+    int device_index;
+    void *stream;
+    void *memory; /* on the device, owned; aligned to 256 bytes */
+    size_t bytes;
+    bool captured; /* the stream is, so that nothing was taken and nothing can be fetched */
+};
+
+/* MU_ERR_STATE while the stream is under capture. */
+MU_MUST_CHECK int mu_gpu_results_open(struct mu_gpu_results *results, struct mu_gpu *gpu,
+                                      int device_index, void *stream, size_t bytes,
+                                      struct mu_error *err);
+
+/* Copies all of it to `host` and waits until the stream is through. */
+MU_MUST_CHECK int mu_gpu_results_fetch(const struct mu_gpu_results *results, void *host,
+                                       struct mu_error *err);
+
+/* The memory goes when the stream is through. */
+void mu_gpu_results_close(struct mu_gpu_results *results);
+
+#endif

@@ -1,0 +1,165 @@
+#include "hash/md5_lanes.h"
+
+#include <string.h>
+
+static const uint32_t first_state[4] = {0x67452301u, 0xEFCDAB89u, 0x98BADCFEu, 0x10325476u};
+
+static void run_to_end(uint32_t *state, struct mu_md5_feed *feed) {
+    do {
+        mu_md5_run_scalar(state, &feed->at, feed->blocks);
+    } while (mu_md5_feed_advance(feed, feed->blocks));
+}
+
+void mu_md5_one(struct mu_md5_job *job) {
+    struct mu_md5_strided strided;
+    struct mu_md5_feed feed;
+    uint32_t state[4];
+    memcpy(state, first_state, sizeof state);
+    mu_md5_feed_start(&feed, job->tensor, &strided);
+    run_to_end(state, &feed);
+    memcpy(job->digest, state, sizeof state);
+}
+
+/* --- lanes ----------------------------------------------------------------------------------- */
+
+/* One run of a list through the lanes. */
+struct run {
+    struct mu_md5_lanes *lanes;     /* borrowed */
+    const struct mu_md5_item *next; /* borrowed: the first message that waits for a lane */
+    int width;
+    int active; /* lanes with a message */
+};
+
+static void set_state(struct run *run, int lane, const uint32_t state[4]) {
+    for (int word = 0; word < 4; word++) {
+        run->lanes->states[word * run->width + lane] = state[word];
+    }
+}
+
+static void get_state(const struct run *run, int lane, uint32_t state[4]) {
+    for (int word = 0; word < 4; word++) {
+        state[word] = run->lanes->states[word * run->width + lane];
+    }
+}
+
+/* Puts the next message into a lane that has none. */
+static void load_lane(struct run *run, int lane) {
+    struct mu_md5_lane *to = &run->lanes->of[lane];
+    to->job = NULL;
+    if (run->next == NULL) {
+        return;
+    }
+    to->job = run->next->job;
+    run->next = run->next->next;
+    run->active++;
+    set_state(run, lane, first_state);
+    struct mu_md5_strided *strided = run->lanes->strided;
+    mu_md5_feed_start(to->feed, to->job->tensor, strided == NULL ? NULL : &strided[lane]);
+}
+
+static void load_lanes(struct run *run) {
+    memset(run->lanes->states, 0, sizeof run->lanes->states); /* idle lanes compute, too */
+    for (int lane = 0; lane < run->width; lane++) {
+        run->lanes->of[lane].feed = &run->lanes->feeds[lane];
+        load_lane(run, lane);
+    }
+}
+
+/* How many blocks every message has at hand; points all lanes at their data, idle ones at another
+ * lane's, whose blocks can be read as well as any. */
+static size_t common_blocks(struct run *run) {
+    struct mu_md5_lanes *lanes = run->lanes;
+    const uint8_t *readable = NULL;
+    size_t blocks = SIZE_MAX;
+    for (int lane = 0; lane < run->width; lane++) {
+        if (lanes->of[lane].job != NULL) {
+            const struct mu_md5_feed *feed = lanes->of[lane].feed;
+            blocks = feed->blocks < blocks ? feed->blocks : blocks;
+            readable = lanes->data[lane] = feed->at;
+        }
+    }
+    for (int lane = 0; lane < run->width; lane++) {
+        if (lanes->of[lane].job == NULL) {
+            lanes->data[lane] = readable;
+        }
+    }
+    return blocks;
+}
+
+/* Moves the messages that are left into the first half of the lanes. */
+static void narrow(struct run *run) {
+    uint32_t states[MU_MD5_LANES_MAX][4];
+    struct mu_md5_lane *of = run->lanes->of;
+    int count = 0;
+    for (int lane = 0; lane < run->width; lane++) {
+        if (of[lane].job != NULL) {
+            get_state(run, lane, states[count]);
+            of[count++] = of[lane];
+        }
+    }
+    run->width /= 2;
+    for (int lane = 0; lane < run->width; lane++) {
+        if (lane < count) {
+            set_state(run, lane, states[lane]);
+        } else {
+            of[lane].job = NULL;
+        }
+    }
+}
+
+static void finish_lane(struct run *run, int lane, struct mu_md5_job *job) {
+    uint32_t state[4];
+    get_state(run, lane, state);
+    memcpy(job->digest, state, sizeof state);
+    run->active--;
+    load_lane(run, lane);
+}
+
+/* Alone, a message is done sooner by the scalar code. */
+static void finish_last(struct run *run) {
+    for (int lane = 0; lane < run->width; lane++) {
+        struct mu_md5_job *job = run->lanes->of[lane].job;
+        if (job != NULL) {
+            uint32_t state[4];
+            get_state(run, lane, state);
+            run_to_end(state, run->lanes->of[lane].feed);
+            memcpy(job->digest, state, sizeof state);
+        }
+    }
+}
+
+static void run_scalar(const struct mu_md5_item *list) {
+    for (const struct mu_md5_item *item = list; item != NULL; item = item->next) {
+        mu_md5_one(item->job);
+    }
+}
+
+/* One run of as many blocks as all messages have at hand. */
+static void run_common(struct run *run, mu_md5_run kernel) {
+    size_t blocks = common_blocks(run);
+    kernel(run->lanes->states, run->lanes->data, blocks);
+    for (int lane = 0; lane < run->width; lane++) {
+        struct mu_md5_lane *of = &run->lanes->of[lane];
+        if (of->job != NULL && !mu_md5_feed_advance(of->feed, blocks)) {
+            finish_lane(run, lane, of->job);
+        }
+    }
+}
+
+void mu_md5_lanes_run(struct mu_md5_lanes *lanes, struct mu_md5_kernel kernel,
+                      const struct mu_md5_item *list) {
+    if (kernel.lanes == 1 || list == NULL || list->next == NULL) {
+        run_scalar(list);
+        return;
+    }
+    struct run run = {.lanes = lanes, .next = list, .width = kernel.lanes};
+    load_lanes(&run);
+    while (run.active > kernel.lanes / 2) {
+        run_common(&run, kernel.run);
+    }
+    narrow(&run);
+    while (run.active > 1) {
+        run_common(&run, kernel.narrow);
+    }
+    finish_last(&run);
+}

@@ -1,0 +1,68 @@
+/* MD5 of several tensors side by side on one thread. Internal to md5*.c and their tests. */
+#ifndef MU_MD5_LANES_H
+#define MU_MD5_LANES_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "hash/md5_feed.h"
+
+enum { MU_MD5_LANES_MAX = 32 };
+
+/* Takes `blocks` blocks of every lane's message into its state. `states` holds the first word of
+ * all lanes, then the second, third and fourth. */
+typedef void (*mu_md5_run)(uint32_t *states, const uint8_t *const *data, size_t blocks);
+
+struct mu_md5_kernel {
+    mu_md5_run run;
+    int lanes;         /* 1: there is the scalar code only */
+    mu_md5_run narrow; /* sooner done, for a half of the lanes; else NULL */
+};
+
+void mu_md5_run_scalar(uint32_t *states, const uint8_t *const *data, size_t blocks);
+void mu_md5_run16_avx2(uint32_t *states, const uint8_t *const *data, size_t blocks);
+void mu_md5_run8_avx2(uint32_t *states, const uint8_t *const *data, size_t blocks);
+void mu_md5_run32_avx512(uint32_t *states, const uint8_t *const *data, size_t blocks);
+void mu_md5_run16_avx512(uint32_t *states, const uint8_t *const *data, size_t blocks);
+
+/* What each step of the lanes adds, less 1 in the last round. They stand in another file than the
+ * kernels, because gcc makes each number that it knows with three instructions in place of one. */
+extern const uint32_t mu_md5_addends[64];
+
+/* The fastest that this processor runs. */
+struct mu_md5_kernel mu_md5_best(void);
+
+/* As mu_md5_batch, with the kernel given. */
+MU_MUST_CHECK int mu_md5_batch_with(struct mu_md5_kernel kernel, struct mu_md5_job *jobs,
+                                    size_t count, struct mu_error *err);
+
+/* A list of messages, the longest first. */
+struct mu_md5_item {
+    struct mu_md5_job *job; /* borrowed */
+    int64_t bytes;
+    struct mu_md5_item *next; /* borrowed */
+};
+
+struct mu_md5_lane {
+    struct mu_md5_job *job;   /* borrowed; NULL: the lane is idle */
+    struct mu_md5_feed *feed; /* borrowed: one of the thread's */
+};
+
+/* The lanes of one thread. */
+struct mu_md5_lanes {
+    uint32_t states[4 * MU_MD5_LANES_MAX];
+    const uint8_t *data[MU_MD5_LANES_MAX];
+    struct mu_md5_lane of[MU_MD5_LANES_MAX];
+    struct mu_md5_feed feeds[MU_MD5_LANES_MAX];
+    struct mu_md5_strided *strided; /* owned by the caller: one a lane; NULL: none is needed */
+};
+
+/* Fills in the digests of a list. A message that is alone goes through the scalar code. `lanes`
+ * need not be set up but for `strided`. */
+void mu_md5_lanes_run(struct mu_md5_lanes *lanes, struct mu_md5_kernel kernel,
+                      const struct mu_md5_item *list);
+
+/* Fills in the digest of one tensor, without memory of its own but the stack. */
+void mu_md5_one(struct mu_md5_job *job);
+
+#endif

@@ -1,0 +1,41 @@
+#include <immintrin.h>
+
+typedef __m256i lanes;
+#define LANES_QUADS 2
+
+static inline lanes lanes_zero(void) {
+    return _mm256_setzero_si256();
+}
+
+static inline lanes lanes_load(const void *address) {
+    return _mm256_loadu_si256(address);
+}
+
+static inline void lanes_store(void *address, lanes a) {
+    _mm256_storeu_si256(address, a);
+}
+
+static inline lanes lanes_add_words(lanes a, lanes b) {
+    return _mm256_add_epi32(a, b);
+}
+
+static inline lanes lanes_add_pairs(lanes a, lanes b) {
+    return _mm256_add_epi64(a, b);
+}
+
+static inline lanes lanes_upper(lanes a) {
+    return _mm256_srli_epi64(a, 32);
+}
+
+static inline lanes lanes_exchange(lanes a) {
+    return _mm256_shuffle_epi32(a, _MM_SHUFFLE(1, 0, 3, 2));
+}
+
+static inline lanes lanes_multiply(lanes a, lanes b) {
+    return _mm256_mul_epu32(a, b);
+}
+
+#include "hash/tensor_hash_lanes.h"
+
+const struct mu_hash_kernel mu_hash_kernel_avx2 = {
+    .name = "avx2", .add_quads = add_quads, .add_blocks = add_blocks};

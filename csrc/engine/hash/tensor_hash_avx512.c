@@ -1,0 +1,41 @@
+#include <immintrin.h>
+
+typedef __m512i lanes;
+#define LANES_QUADS 4
+
+static inline lanes lanes_zero(void) {
+    return _mm512_setzero_si512();
+}
+
+static inline lanes lanes_load(const void *address) {
+    return _mm512_loadu_si512(address);
+}
+
+static inline void lanes_store(void *address, lanes a) {
+    _mm512_storeu_si512(address, a);
+}
+
+static inline lanes lanes_add_words(lanes a, lanes b) {
+    return _mm512_add_epi32(a, b);
+}
+
+static inline lanes lanes_add_pairs(lanes a, lanes b) {
+    return _mm512_add_epi64(a, b);
+}
+
+static inline lanes lanes_upper(lanes a) {
+    return _mm512_srli_epi64(a, 32);
+}
+
+static inline lanes lanes_exchange(lanes a) {
+    return _mm512_shuffle_epi32(a, _MM_PERM_BADC);
+}
+
+static inline lanes lanes_multiply(lanes a, lanes b) {
+    return _mm512_mul_epu32(a, b);
+}
+
+#include "hash/tensor_hash_lanes.h"
+
+const struct mu_hash_kernel mu_hash_kernel_avx512 = {
+    .name = "avx512", .add_quads = add_quads, .add_blocks = add_blocks};

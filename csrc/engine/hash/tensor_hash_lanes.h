@@ -1,0 +1,81 @@
+/* The loops over vector lanes, written once for every width.
+ *
+ * The file that includes this one defines before it: the type `lanes`, a vector of 64-bit lanes
+ * that hold a pair of words each; LANES_QUADS, the quads in it; and the functions
+ *   lanes_zero()
+ *   lanes_load(address)      any alignment
+ *   lanes_add_words(a, b)    sums of 32-bit words
+ *   lanes_add_pairs(a, b)    sums of 64-bit lanes
+ *   lanes_upper(a)           in each lane the upper word in the place of the lower; above it
+ * anything lanes_exchange(a)        the two lanes of each quad exchanged lanes_multiply(a, b)
+ * products of the lower words lanes_store(address, a)  any alignment It gets add_quads and
+ * add_blocks for a struct mu_hash_kernel.
+ */
+#ifndef MU_TENSOR_HASH_LANES_H
+#define MU_TENSOR_HASH_LANES_H
+
+#include "hash/tensor_hash_kernel.h"
+
+#include <string.h>
+
+/* Per quad the lanes (A, B) and (C, D) of its sums. */
+struct lanes_sums {
+    lanes ab, cd;
+};
+
+static inline void lanes_add(struct lanes_sums *sums, const uint8_t *bytes, const uint32_t *key) {
+    lanes even = lanes_add_words(lanes_load(bytes), lanes_load(key));
+    lanes odd = lanes_upper(even);
+    sums->ab = lanes_add_pairs(sums->ab, lanes_multiply(even, odd));
+    sums->cd = lanes_add_pairs(sums->cd, lanes_multiply(even, lanes_exchange(odd)));
+}
+
+static inline struct mu_hash_sums lanes_fold(const struct lanes_sums *sums) {
+    uint64_t ab[LANES_QUADS * 2], cd[LANES_QUADS * 2];
+    struct mu_hash_sums folded = {0};
+    lanes_store(ab, sums->ab);
+    lanes_store(cd, sums->cd);
+    for (int i = 0; i < LANES_QUADS * 2; i += 2) {
+        folded.a += ab[i];
+        folded.b += ab[i + 1];
+        folded.c += cd[i];
+        folded.d += cd[i + 1];
+    }
+    return folded;
+}
+
+static void add_quads(struct mu_hash_sums *sums, const uint8_t *bytes, size_t quads,
+                      const uint32_t *key) {
+    struct lanes_sums wide = {lanes_zero(), lanes_zero()};
+    size_t i = 0;
+    for (; i + LANES_QUADS <= quads; i += LANES_QUADS) {
+        lanes_add(&wide, bytes + i * MU_HASH_QUAD_BYTES, key + i * MU_HASH_QUAD_WORDS);
+    }
+    struct mu_hash_sums folded = lanes_fold(&wide);
+    for (; i < quads; i++) {
+        uint32_t words[MU_HASH_QUAD_WORDS];
+        memcpy(words, bytes + i * MU_HASH_QUAD_BYTES, sizeof(words));
+        mu_hash_add_quad(&folded, words, key + i * MU_HASH_QUAD_WORDS);
+    }
+    mu_hash_add_sums(sums, &folded);
+}
+
+static inline struct mu_hash_sums lanes_block(const uint8_t *bytes, const uint32_t *key) {
+    struct lanes_sums wide = {lanes_zero(), lanes_zero()};
+#pragma GCC unroll 4
+    for (int i = 0; i < MU_HASH_BLOCK_QUADS; i += LANES_QUADS) {
+        lanes_add(&wide, bytes + i * MU_HASH_QUAD_BYTES, key + i * MU_HASH_QUAD_WORDS);
+    }
+    return lanes_fold(&wide);
+}
+
+static void add_blocks(struct mu_digest *sum, const uint8_t *bytes, size_t blocks, uint64_t index,
+                       const struct mu_hash_keys *keys) {
+    for (size_t i = 0; i < blocks; i++) {
+        struct mu_hash_sums sums = lanes_block(bytes + i * MU_HASH_BLOCK_BYTES, keys->word);
+        struct mu_digest mixed = mu_hash_mix(&sums, index + i, keys->factor);
+        mu_hash_add_digest(sum, &mixed);
+    }
+}
+
+#endif

@@ -1,0 +1,305 @@
+/* Reading a journal's file into memory while its process goes on writing. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "journal/journal_image.h"
+
+enum {
+    READ_TRIES = 8,
+    SLOTS_BEING_WRITTEN = 640, /* beyond the head, by a record with the longest metadata */
+};
+
+/* A file that is being read into memory. */
+struct copy {
+    int fd;
+    const char *path;
+    size_t file_bytes;
+    uint8_t *bytes; /* owned */
+    size_t size;
+    uint32_t chunks;     /* that are whole */
+    bool steady;         /* no drain ended while the headers were read */
+    uint64_t *positions; /* owned: the heads when reading began, and later on */
+    uint64_t *nodes;     /* owned: of the open stages when reading began */
+};
+
+static int read_at(const struct copy *copy, void *to, size_t offset, size_t bytes,
+                   struct mu_error *err) {
+    uint8_t *at = to;
+    while (bytes > 0) {
+        ssize_t got = pread(copy->fd, at, bytes, (off_t)offset);
+        if (got < 0 && errno == EINTR) {
+            continue;
+        }
+        if (got < 0) {
+            return mu_error_sys(err, "read journal", copy->path);
+        }
+        if (got == 0) {
+            return mu_error_set(err, MU_ERR_FORMAT, "the journal is cut short: %s", copy->path);
+        }
+        at += got;
+        offset += (size_t)got;
+        bytes -= (size_t)got;
+    }
+    return MU_OK;
+}
+
+static size_t chunk_offset(uint32_t index) {
+    return MU_CHUNKS_OFFSET + (size_t)index * MU_CHUNK_BYTES;
+}
+
+static int read_header(struct copy *copy, struct mu_error *err) {
+    const struct mu_journal_header *header = (const void *)copy->bytes;
+    int code = read_at(copy, copy->bytes, 0, MU_JOURNAL_HEADER_BYTES, err);
+    if (code == MU_OK) {
+        code = mu_journal_check_header(header, err);
+    }
+    if (code == MU_OK && copy->file_bytes < MU_CHUNKS_OFFSET) {
+        code = mu_error_set(err, MU_ERR_FORMAT, "the journal is cut short: %zu bytes",
+                            copy->file_bytes);
+    }
+    if (code != MU_OK) {
+        return code;
+    }
+    uint32_t chunks = atomic_load(&header->chunk_count);
+    size_t whole = (copy->file_bytes - MU_CHUNKS_OFFSET) / MU_CHUNK_BYTES;
+    chunks = chunks < MU_CHUNKS_MAX ? chunks : MU_CHUNKS_MAX;
+    copy->chunks = chunks < whole ? chunks : (uint32_t)whole;
+    copy->size = chunk_offset(copy->chunks);
+    uint8_t *grown = realloc(copy->bytes, copy->size);
+    if (grown == NULL) {
+        return mu_error_no_memory(err, "journal");
+    }
+    copy->bytes = grown;
+    return MU_OK;
+}
+
+static int read_chunk_headers(struct copy *copy, struct mu_error *err) {
+    int code = MU_OK;
+    for (uint32_t i = 0; code == MU_OK && i < copy->chunks; i++) {
+        size_t offset = chunk_offset(i);
+        code = read_at(copy, copy->bytes + offset, offset, MU_CHUNK_HEADER_BYTES, err);
+    }
+    return code;
+}
+
+static struct mu_chunk_header *copied_chunk(const struct copy *copy, uint32_t index) {
+    return (struct mu_chunk_header *)(void *)(copy->bytes + chunk_offset(index));
+}
+
+static void keep_heads_and_nodes(struct copy *copy) {
+    for (uint32_t i = 0; i < copy->chunks; i++) {
+        const struct mu_chunk_header *chunk = copied_chunk(copy, i);
+        copy->positions[i] = atomic_load(&chunk->head);
+        for (int depth = 0; depth < MU_OPEN_MAX; depth++) {
+            copy->nodes[i * MU_OPEN_MAX + depth] = atomic_load(&chunk->open[depth].node);
+        }
+    }
+}
+
+/* The copy in the middle counts: what it says of an open stage is whole when the same stage was
+ * there before and after. The ring is used up to the head of before, and known to have reached
+ * that of after. */
+static void join_copies(struct copy *copy, struct mu_chunk_header *after, uint32_t index) {
+    struct mu_chunk_header *chunk = copied_chunk(copy, index);
+    uint64_t before = copy->positions[index];
+    bool steady = true;
+    for (int depth = 0; depth < MU_OPEN_MAX; depth++) {
+        uint64_t node = atomic_load(&after->open[depth].node);
+        steady = steady && node == copy->nodes[index * MU_OPEN_MAX + depth] &&
+                 node == atomic_load(&chunk->open[depth].node);
+        if (!steady) {
+            atomic_store(&chunk->open[depth].node, 0);
+        }
+    }
+    atomic_store(&chunk->head, before);
+    copy->positions[index] = atomic_load(&after->head);
+}
+
+/* Three copies of the chunks' headers, between which no drain may end. */
+static int read_chunks(struct copy *copy, struct mu_chunk_header *scratch, struct mu_error *err) {
+    int code = read_chunk_headers(copy, err);
+    if (code == MU_OK) {
+        keep_heads_and_nodes(copy);
+        code = read_chunk_headers(copy, err);
+    }
+    for (uint32_t i = 0; code == MU_OK && i < copy->chunks; i++) {
+        code = read_at(copy, scratch, chunk_offset(i), MU_CHUNK_HEADER_BYTES, err);
+        if (code == MU_OK) {
+            join_copies(copy, scratch, i);
+        }
+    }
+    return code;
+}
+
+static uint64_t newest_epoch(const struct mu_journal_header *header) {
+    uint64_t first = atomic_load(&header->commits[0].epoch);
+    uint64_t second = atomic_load(&header->commits[1].epoch);
+    return first > second ? first : second;
+}
+
+static bool is_same_moment(const struct mu_journal_header *before,
+                           const struct mu_journal_header *after) {
+    uint32_t version = atomic_load(&before->anchors_version);
+    return newest_epoch(before) == newest_epoch(after) &&
+           version == atomic_load(&after->anchors_version);
+}
+
+/* Reads again while the process drains or appends anchors between the first and the last byte. */
+static int read_moment(struct copy *copy, struct mu_error *err) {
+    struct mu_chunk_header *scratch = calloc(1, MU_CHUNK_HEADER_BYTES);
+    int code = scratch == NULL ? mu_error_no_memory(err, "journal header") : MU_OK;
+    copy->steady = false;
+    for (int i = 0; code == MU_OK && !copy->steady && i < READ_TRIES; i++) {
+        code = read_header(copy, err);
+        if (code == MU_OK) {
+            code = read_chunks(copy, scratch, err);
+        }
+        if (code == MU_OK) {
+            code = read_at(copy, scratch, 0, MU_JOURNAL_HEADER_BYTES, err);
+        }
+        copy->steady = is_same_moment((const void *)copy->bytes, (const void *)scratch);
+    }
+    free(scratch);
+    return code;
+}
+
+/* The strings in use; the table and the bytes behind them are mostly empty. */
+static int read_strings(struct copy *copy, struct mu_error *err) {
+    struct mu_journal_header *header = (void *)copy->bytes;
+    struct mu_string_entry *entries = (void *)(copy->bytes + MU_STRINGS_OFFSET);
+    size_t offset = offsetof(struct mu_journal_header, string_count), used = 0;
+    int code = read_at(copy, &header->string_count, offset, sizeof(header->string_count), err);
+    uint32_t count = atomic_load(&header->string_count);
+    count = count < MU_STRINGS_MAX ? count : MU_STRINGS_MAX;
+    if (code == MU_OK) {
+        code = read_at(copy, entries, MU_STRINGS_OFFSET, count * sizeof(*entries), err);
+    }
+    for (uint32_t i = 0; code == MU_OK && i < count; i++) {
+        size_t end = (size_t)entries[i].offset + entries[i].length;
+        used = end > used && end <= MU_STRING_BLOB_BYTES ? end : used;
+    }
+    return code == MU_OK ? read_at(copy, copy->bytes + MU_BLOB_OFFSET, MU_BLOB_OFFSET, used, err)
+                         : code;
+}
+
+/* Rings and strings hold all that the headers speak of, unless a ring was overrun since. */
+static int read_contents(struct copy *copy, struct mu_error *err) {
+    int code = MU_OK;
+    for (uint32_t i = 0; code == MU_OK && i < copy->chunks; i++) {
+        size_t offset = chunk_offset(i) + MU_CHUNK_HEADER_BYTES;
+        code = read_at(copy, copy->bytes + offset, offset, MU_CHUNK_BYTES - MU_CHUNK_HEADER_BYTES,
+                       err);
+    }
+    return code == MU_OK ? read_strings(copy, err) : code;
+}
+
+/* The oldest slot that rows are made of. */
+static uint64_t first_needed(const struct mu_chunk_commit *commit) {
+    uint16_t held = 0;
+    if (commit == NULL) {
+        return 0;
+    }
+    for (uint64_t i = 0; i < commit->held_count && i < MU_HELD_MAX; i++) {
+        held = commit->held[i] > held ? commit->held[i] : held;
+    }
+    return held < commit->drained ? commit->drained - held : 0;
+}
+
+static int look_for_overrun(const struct copy *copy, struct mu_journal_image *image,
+                            struct mu_error *err) {
+    int code = MU_OK;
+    image->overrun = !copy->steady;
+    for (uint32_t i = 0; code == MU_OK && i < image->chunk_count; i++) {
+        uint64_t needed =
+                     first_needed(mu_journal_chunk_commit(image, mu_journal_image_chunk(image, i))),
+                 head;
+        code = read_at(copy, &head, chunk_offset(i) + offsetof(struct mu_chunk_header, head),
+                       sizeof(head), err);
+        image->overrun = image->overrun || (head > copy->positions[i] && head > needed &&
+                                            head - needed > MU_RING_SLOTS - SLOTS_BEING_WRITTEN);
+    }
+    return code;
+}
+
+static int read_image(struct copy *copy, struct mu_journal_image *image, struct mu_error *err) {
+    int code = MU_OK;
+    for (int i = 0; code == MU_OK && i < READ_TRIES; i++) {
+        code = read_moment(copy, err);
+        if (code == MU_OK) {
+            code = read_contents(copy, err);
+        }
+        if (code == MU_OK) {
+            code = mu_journal_image_open(image, copy->bytes, copy->size, err);
+        }
+        if (code == MU_OK) {
+            code = look_for_overrun(copy, image, err);
+        }
+        if (!image->overrun) {
+            break;
+        }
+    }
+    return code;
+}
+
+static int allocate_copy(struct copy *copy, struct mu_error *err) {
+    copy->bytes = calloc(1, MU_JOURNAL_HEADER_BYTES);
+    copy->positions = calloc(MU_CHUNKS_MAX, sizeof(*copy->positions));
+    copy->nodes = calloc((size_t)MU_CHUNKS_MAX * MU_OPEN_MAX, sizeof(*copy->nodes));
+    if (copy->bytes == NULL || copy->positions == NULL || copy->nodes == NULL) {
+        return mu_error_no_memory(err, "journal");
+    }
+    return MU_OK;
+}
+
+/* Does not wait for a writer when the path names a FIFO. */
+static int open_file(const char *path) {
+    return open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+}
+
+int mu_journal_image_read(struct mu_journal_image *image, const char *path, struct mu_error *err) {
+    memset(image, 0, sizeof(*image));
+    struct copy copy = {.fd = open_file(path), .path = path};
+    if (copy.fd < 0) {
+        return mu_error_sys(err, "open journal", path);
+    }
+    struct stat status;
+    int code = MU_OK;
+    if (fstat(copy.fd, &status) != 0) {
+        code = mu_error_sys(err, "stat journal", path);
+    } else if (!S_ISREG(status.st_mode) || status.st_size < MU_JOURNAL_HEADER_BYTES) {
+        code = mu_error_set(err, MU_ERR_FORMAT, "not a journal: %s", path);
+    } else {
+        copy.file_bytes = (size_t)status.st_size;
+        code = allocate_copy(&copy, err);
+    }
+    if (code == MU_OK) {
+        code = read_image(&copy, image, err);
+    }
+    close(copy.fd);
+    free(copy.nodes);
+    if (code != MU_OK) {
+        free(copy.bytes);
+        free(copy.positions);
+        memset(image, 0, sizeof(*image));
+        return code;
+    }
+    image->owned = copy.bytes;
+    image->later_heads = copy.positions;
+    return MU_OK;
+}
+
+bool mu_journal_is_held(const char *path) {
+    int fd = open_file(path);
+    if (fd < 0) {
+        return false;
+    }
+    bool held = flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    close(fd);
+    return held;
+}

@@ -1,0 +1,25 @@
+/* What the files that read journals share: journal_reader.c (what an image says), journal_copy.c
+ * (the bytes of a file) and journal_csv.c (the CSV beside it).
+ */
+#ifndef MU_JOURNAL_IMAGE_H
+#define MU_JOURNAL_IMAGE_H
+
+#include "journal/journal_reader.h"
+
+/* Whether the bytes begin as a journal does that this program can read. */
+MU_MUST_CHECK int mu_journal_check_header(const struct mu_journal_header *header,
+                                          struct mu_error *err);
+
+/* `index` is below the image's chunk_count. */
+static inline const struct mu_chunk_header *
+mu_journal_image_chunk(const struct mu_journal_image *image, uint32_t index) {
+    return (const struct mu_chunk_header *)(const void *)(image->bytes + MU_CHUNKS_OFFSET +
+                                                          (size_t)index * MU_CHUNK_BYTES);
+}
+
+/* The state of the thread buffer's output that belongs to the image's commit, NULL before the
+ * first. */
+const struct mu_chunk_commit *mu_journal_chunk_commit(const struct mu_journal_image *image,
+                                                      const struct mu_chunk_header *chunk);
+
+#endif

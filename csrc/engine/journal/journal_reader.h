@@ -1,0 +1,109 @@
+/* Reading journals, of dead processes and of living ones.
+ *
+ * Nothing in a journal is trusted: numbers are checked against the bytes that are there, and what
+ * makes no sense is passed over and counted. Times are Unix nanoseconds with the process's time
+ * offset in them.
+ */
+#ifndef MU_JOURNAL_READER_H
+#define MU_JOURNAL_READER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "csv/csv_writer.h"
+#include "journal/journal_format.h"
+#include "journal/rows.h"
+
+struct mu_journal_image {
+    const uint8_t *bytes; /* borrowed */
+    size_t size;
+    uint8_t *owned; /* the bytes when they were read from a file */
+    /* How far threads had got when their open stages were known; NULL when nothing moves. Owned. */
+    uint64_t *later_heads;
+    bool overrun; /* the process wrote faster than its rings could be read */
+    const struct mu_journal_header *header;
+    struct mu_strings strings;
+    uint32_t chunk_count;
+    uint32_t missing_chunks; /* that the header counts and the file, cut short, does not have */
+    struct mu_timeline timeline;
+    /* The commit that counts; all 0 before the first. */
+    uint64_t epoch;
+    uint64_t csv_bytes;
+    uint64_t csv_part;
+    int64_t real_offset_ns;
+    int64_t user_offset_ns;
+};
+
+/* Looks at bytes in memory, which stay the caller's. MU_ERR_FORMAT for what is no journal,
+ * MU_ERR_VERSION for a newer one. */
+MU_MUST_CHECK int mu_journal_image_open(struct mu_journal_image *image, const uint8_t *bytes,
+                                        size_t size, struct mu_error *err);
+
+/* Reads the used parts of a file, which its process may change meanwhile: the commit, the records
+ * and the open stages of the image fit together. */
+MU_MUST_CHECK int mu_journal_image_read(struct mu_journal_image *image, const char *path,
+                                        struct mu_error *err);
+
+void mu_journal_image_close(struct mu_journal_image *image);
+
+/* Whether a living process holds the journal. */
+bool mu_journal_is_held(const char *path);
+
+struct mu_recovered {
+    uint64_t rows;
+    uint64_t open_stages; /* that never ended */
+    uint64_t bad_records;
+};
+
+/* Writes the rows that are not in the CSV yet: records after the last commit, and the STARTs of
+ * stages that were open. MU_ERR_STATE when the process overran the image. */
+MU_MUST_CHECK int mu_journal_image_rows(struct mu_journal_image *image,
+                                        struct mu_csv_writer *writer,
+                                        struct mu_recovered *recovered, struct mu_error *err);
+
+/* The CSV file that the image's commit speaks of: beside the journal when it is there, otherwise
+ * in the directory that the journal names. */
+void mu_journal_image_csv_path(const struct mu_journal_image *image, const char *journal_path,
+                               char *path, size_t size);
+
+/* How many bytes of that CSV stand when the rows of the image follow: what the commit counts, since
+ * the journal has the rest. All of them when the commit does not fit the file, or when another
+ * process has written there since. */
+MU_MUST_CHECK int mu_journal_image_csv_prefix(const struct mu_journal_image *image, int csv_fd,
+                                              uint64_t *bytes, struct mu_error *err);
+
+/* Records that were lost because a ring was full. */
+uint64_t mu_journal_image_dropped(const struct mu_journal_image *image);
+
+struct mu_seen_stage {
+    const char *name; /* in the image */
+    size_t name_length;
+    uint64_t node;
+    int64_t step;
+    int64_t start_ns;
+    int64_t end_ns; /* of a finished stage */
+};
+
+enum { MU_SEEN_LAST_MAX = 16 };
+
+struct mu_seen_thread {
+    uint32_t tid;
+    int64_t step;
+    const char *tag;
+    size_t tag_length;
+    const char *thread_name;
+    size_t thread_name_length;
+    int depth; /* open stages in `open`, outermost first */
+    struct mu_seen_stage open[MU_OPEN_MAX];
+    int last_count; /* finished stages in `last`, newest first */
+    struct mu_seen_stage last[MU_SEEN_LAST_MAX];
+};
+
+/* What the thread of a chunk does. False when no thread owns the chunk. */
+bool mu_journal_image_thread(struct mu_journal_image *image, uint32_t chunk,
+                             struct mu_seen_thread *thread);
+
+#endif

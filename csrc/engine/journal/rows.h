@@ -1,0 +1,106 @@
+/* From records to CSV rows in the order of time.
+ *
+ * The same code serves a drain of the living process and the recovery of a dead one: both fill
+ * views of thread buffers, and neither the numbers nor the texts in them are trusted. Not
+ * thread-safe.
+ */
+#ifndef MU_ROWS_H
+#define MU_ROWS_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/clock.h"
+#include "csv/csv_writer.h"
+#include "journal/gpu_rows.h"
+#include "journal/journal_format.h"
+
+/* The strings of a journal, as far as they are known to lie within it. */
+struct mu_strings {
+    const struct mu_string_entry *entries;
+    const char *blob;
+    /* How many there are; borrowed, and read anew at every look-up. A string is counted before its
+     * number is published, so a reader that has the number finds the string, even one that was
+     * added while it read. */
+    const _Atomic uint32_t *count;
+    uint32_t blob_bytes;
+};
+
+/* NULL when there is no such string. In a living process `index` was read with acquire. */
+const char *mu_strings_get(const struct mu_strings *strings, uint32_t index, size_t *length);
+
+/* A stage whose START may be due before its END is known. */
+struct mu_open_view {
+    uint64_t node; /* 0: none at this depth */
+    uint64_t parent;
+    int64_t step;
+    uint64_t start;
+    uint32_t name;
+};
+
+/* False, and `open` untouched, for a slot that is empty or changes under the reader: the deeper
+ * ones are newer still. */
+bool mu_open_view_load(struct mu_open_view *open, const struct mu_open_stage *stage);
+
+/* A record whose END row waits for its GPU time. Its slots are kept. */
+struct mu_held_row {
+    uint64_t position;
+    int64_t began_ns;  /* monotonic; where its START row has it */
+    int64_t offset_ns; /* from monotonic to the rows' time, when its START row was written */
+    uint64_t step;     /* of the pool, when it was first asked for */
+};
+
+/* What of a thread buffer becomes rows now: the slots [from, to), and the stages that were open
+ * then. */
+struct mu_buffer_view {
+    const struct mu_record *ring; /* borrowed: MU_RING_SLOTS */
+    uint64_t from;
+    uint64_t to;
+    struct mu_open_view open[MU_OPEN_MAX];  /* by depth */
+    struct mu_started started[MU_OPEN_MAX]; /* by depth; in and out */
+    uint32_t held_count;                    /* in and out, as `held`, oldest first */
+    struct mu_held_row held[MU_HELD_MAX];
+    char track[MU_CSV_TRACK_MAX];
+    size_t track_length;
+    bool changed; /* out: rows were written or started stages changed */
+};
+
+struct mu_row_ref;
+struct mu_quoted_name {
+    char *text; /* owned */
+    uint32_t length;
+};
+
+struct mu_rows {
+    struct mu_row_ref *refs; /* owned scratch */
+    size_t refs_allocated;
+    uint64_t *positions; /* owned scratch */
+    size_t positions_allocated;
+    char *scratch; /* owned: a payload in one piece */
+    size_t scratch_allocated;
+    struct mu_quoted_name names[MU_STRINGS_MAX];
+    uint64_t bad_records; /* that made no sense and were passed over */
+};
+
+void mu_rows_init(struct mu_rows *rows);
+void mu_rows_free(struct mu_rows *rows);
+
+struct mu_row_context {
+    struct mu_strings strings;
+    struct mu_timeline *timeline;
+    int64_t real_offset_ns;        /* added to monotonic times */
+    int64_t user_offset_ns;        /* added to everything */
+    const struct mu_gpu_rows *gpu; /* NULL: there are no GPU times, and nothing is held back */
+};
+
+/* Writes the rows of all views, merged by time. MU_ERR_NO_MEMORY leaves out the rest. */
+MU_MUST_CHECK int mu_rows_write(struct mu_rows *rows, const struct mu_row_context *context,
+                                struct mu_buffer_view *views, size_t view_count,
+                                struct mu_csv_writer *writer, struct mu_error *err);
+
+/* Fits the open stages of a view to records in [view->to, end) that the view leaves for later:
+ * rows of one thread buffer must not overtake each other. */
+void mu_buffer_view_cut_open(struct mu_buffer_view *view, uint64_t end);
+
+#endif

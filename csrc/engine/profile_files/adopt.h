@@ -1,0 +1,24 @@
+/* Adoption: what a dead process recorded and did not write is put into its CSV, before a new
+ * process of the same rank writes there. */
+#ifndef MU_ADOPT_H
+#define MU_ADOPT_H
+
+#include <stdint.h>
+
+#include "base/error.h"
+#include "profile_files/output.h"
+
+struct mu_adopted {
+    uint64_t journals;
+    uint64_t rows;
+    uint32_t last_attempt; /* of the newest of them */
+};
+
+/* Adopts every journal of `label` in the output's directory, and those that pointer files there
+ * name, unless a living process holds them. The output holds the CSV. Each journal is removed when
+ * its rows are written; killed in between, the next adoption cuts the CSV to what the journal's
+ * commit counts and begins again. */
+MU_MUST_CHECK int mu_adopt_journals(struct mu_output *output, const char *label,
+                                    struct mu_adopted *adopted, struct mu_error *err);
+
+#endif

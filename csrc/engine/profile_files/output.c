@@ -1,0 +1,348 @@
+#include "profile_files/output.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/utf8.h"
+#include "csv/csv_writer.h"
+
+enum { WORKERS_MAX = 4096, TAIL_BYTES = 64 * 1024 };
+
+void mu_output_init(struct mu_output *output) {
+    memset(output, 0, sizeof(*output));
+    output->fd = -1;
+}
+
+void mu_output_drop_csv(struct mu_output *output) {
+    if (output->fd >= 0) {
+        close(output->fd);
+        output->fd = -1;
+    }
+    output->csv_bytes = 0;
+    output->part = 0;
+    output->csv_path[0] = '\0';
+}
+
+void mu_output_free(struct mu_output *output) {
+    mu_output_drop_csv(output);
+    free(output->memory);
+    output->memory = NULL;
+    output->memory_bytes = output->memory_allocated = 0;
+}
+
+static int make_directories(const char *path, struct mu_error *err) {
+    char partial[1024];
+    size_t length = strlen(path);
+    if (length == 0 || length >= sizeof(partial)) {
+        return mu_error_set(err, MU_ERR_ARGUMENT, "log_dir must have 1 to %zu bytes, got %zu",
+                            sizeof(partial) - 1, length);
+    }
+    memcpy(partial, path, length + 1);
+    int rc = 0;
+    for (size_t i = 1; i <= length; i++) {
+        if (partial[i] == '/' || partial[i] == '\0') {
+            partial[i] = '\0';
+            rc = mkdir(partial, 0777);
+            partial[i] = path[i];
+        }
+    }
+    struct stat status;
+    if (rc != 0 && (errno != EEXIST || stat(path, &status) != 0 || !S_ISDIR(status.st_mode))) {
+        return mu_error_sys(err, "create directory", path);
+    }
+    return MU_OK;
+}
+
+/* The file may have been renamed or removed between open and lock. */
+static bool still_there(int fd, const char *path) {
+    struct stat held, named;
+    return fstat(fd, &held) == 0 && stat(path, &named) == 0 && held.st_ino == named.st_ino &&
+           held.st_dev == named.st_dev;
+}
+
+bool mu_output_is_in_place(const struct mu_output *output) {
+    return output->fd < 0 || still_there(output->fd, output->csv_path);
+}
+
+/* Opens and locks `path`. *fd is -1 when a living process holds it. */
+static int open_locked(const char *path, int *fd, struct mu_error *err) {
+    for (;;) {
+        *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+        if (*fd < 0) {
+            return mu_error_sys(err, "open", path);
+        }
+        if (flock(*fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+            close(*fd);
+            *fd = -1;
+            return MU_OK;
+        }
+        if (still_there(*fd, path)) {
+            return MU_OK;
+        }
+        close(*fd);
+    }
+}
+
+/* Where the last whole row ends. */
+static int find_last_row_end(int fd, uint64_t size, uint64_t *end, struct mu_error *err) {
+    char *block = malloc(TAIL_BYTES);
+    if (block == NULL) {
+        return mu_error_no_memory(err, "tail of the CSV");
+    }
+    int code = MU_OK;
+    *end = 0;
+    for (uint64_t upper = size; upper > 0 && *end == 0;) {
+        uint64_t lower = upper > TAIL_BYTES ? upper - TAIL_BYTES : 0;
+        ssize_t got = pread(fd, block, (size_t)(upper - lower), (off_t)lower);
+        if (got < 0) {
+            code = mu_error_sys(err, "read the CSV", NULL);
+            break;
+        }
+        const char *newline = memrchr(block, '\n', (size_t)got);
+        if (newline != NULL) {
+            *end = lower + (uint64_t)(newline - block) + 1;
+        }
+        upper = lower;
+    }
+    free(block);
+    return code;
+}
+
+static int write_all(int fd, const char *bytes, size_t length, uint64_t offset,
+                     struct mu_error *err) {
+    while (length > 0) {
+        ssize_t done = pwrite(fd, bytes, length, (off_t)offset);
+        if (done < 0 && errno == EINTR) {
+            continue;
+        }
+        if (done <= 0) {
+            errno = done == 0 ? ENOSPC : errno;
+            return mu_error_sys(err, "write", "the profile CSV");
+        }
+        bytes += done;
+        offset += (uint64_t)done;
+        length -= (size_t)done;
+    }
+    return MU_OK;
+}
+
+static int check_header(int fd, const char *path, struct mu_error *err) {
+    char found[160];
+    ssize_t got = pread(fd, found, mu_csv_header_length, 0);
+    if (got != (ssize_t)mu_csv_header_length ||
+        memcmp(found, mu_csv_header, mu_csv_header_length) != 0) {
+        return mu_error_set(err, MU_ERR_FORMAT,
+                            "%s exists and does not begin with the header of a profile CSV", path);
+    }
+    return MU_OK;
+}
+
+/* Makes the file end with a whole row and begin with the header. */
+static int prepare_file(struct mu_output *output, struct mu_error *err) {
+    struct stat status;
+    if (fstat(output->fd, &status) != 0) {
+        return mu_error_sys(err, "stat", output->csv_path);
+    }
+    uint64_t size = S_ISREG(status.st_mode) ? (uint64_t)status.st_size : 0;
+    if (size > 0) {
+        uint64_t end = 0;
+        int code = find_last_row_end(output->fd, size, &end, err);
+        if (code == MU_OK && end > 0) {
+            code = check_header(output->fd, output->csv_path, err);
+        }
+        if (code == MU_OK && end < size && ftruncate(output->fd, (off_t)end) != 0) {
+            code = mu_error_sys(err, "cut the torn last row of", output->csv_path);
+        }
+        if (code != MU_OK) {
+            return code;
+        }
+        size = end;
+    }
+    output->csv_bytes = size;
+    return size > 0 ? MU_OK : mu_output_write(output, mu_csv_header, mu_csv_header_length, err);
+}
+
+void mu_output_part_path(const struct mu_output *output, uint64_t part, char path[MU_PATH_BYTES]) {
+    snprintf(path, MU_PATH_BYTES, "%s/%s.part%04llu.csv", output->directory, output->stem,
+             (unsigned long long)part);
+}
+
+/* The number in `<stem>.part<NNNN>.csv`, 0 for any other name. */
+static uint64_t part_number(const struct mu_output *output, const char *name) {
+    size_t stem = strlen(output->stem);
+    unsigned long long number;
+    int used = 0;
+    if (strncmp(name, output->stem, stem) != 0 ||
+        sscanf(name + stem, ".part%llu.csv%n", &number, &used) != 1 || used == 0 ||
+        name[stem + (size_t)used] != '\0') {
+        return 0;
+    }
+    return number;
+}
+
+struct parts {
+    uint64_t oldest, newest, bytes;
+};
+
+static void survey_parts(const struct mu_output *output, struct parts *parts) {
+    memset(parts, 0, sizeof(*parts));
+    DIR *directory = opendir(output->directory);
+    if (directory == NULL) {
+        return;
+    }
+    for (struct dirent *entry; (entry = readdir(directory)) != NULL;) {
+        uint64_t number = part_number(output, entry->d_name);
+        struct stat status;
+        if (number == 0 || fstatat(dirfd(directory), entry->d_name, &status, 0) != 0) {
+            continue;
+        }
+        parts->bytes += (uint64_t)status.st_size;
+        parts->oldest = parts->oldest == 0 || number < parts->oldest ? number : parts->oldest;
+        parts->newest = number > parts->newest ? number : parts->newest;
+    }
+    closedir(directory);
+}
+
+int mu_output_take_csv(struct mu_output *output, const char *directory, int rank, int *worker,
+                       struct mu_error *err) {
+    int code = make_directories(directory, err);
+    if (code != MU_OK) {
+        return code;
+    }
+    snprintf(output->directory, sizeof(output->directory), "%s", directory);
+    for (*worker = 0; *worker < WORKERS_MAX; ++*worker) {
+        int length = snprintf(output->stem, sizeof(output->stem), "profile_rank_%d", rank);
+        if (*worker > 0) {
+            snprintf(output->stem + length, sizeof(output->stem) - (size_t)length, ".w%d", *worker);
+        }
+        snprintf(output->csv_path, sizeof(output->csv_path), "%s/%s.csv", directory, output->stem);
+        code = open_locked(output->csv_path, &output->fd, err);
+        if (code != MU_OK) {
+            return code;
+        }
+        if (output->fd >= 0) {
+            struct parts parts;
+            survey_parts(output, &parts);
+            output->part = parts.newest;
+            code = prepare_file(output, err);
+            if (code != MU_OK) {
+                mu_output_drop_csv(output);
+            }
+            return code;
+        }
+    }
+    return mu_error_set(err, MU_ERR_LIMIT, "%d processes of rank %d write to %s already",
+                        WORKERS_MAX, rank, directory);
+}
+
+/* Drops the older half, at a row's end. */
+static void forget_oldest(struct mu_output *output) {
+    char *half = output->memory + output->memory_bytes / 2;
+    char *end = output->memory + output->memory_bytes;
+    char *newline = memchr(half, '\n', (size_t)(end - half));
+    char *keep = newline == NULL ? end : newline + 1;
+    output->memory_dropped_rows +=
+        mu_count_lines(output->memory, (size_t)(keep - output->memory)) + (newline == NULL);
+    output->memory_bytes = (size_t)(end - keep);
+    memmove(output->memory, keep, output->memory_bytes);
+}
+
+static int keep_in_memory(struct mu_output *output, const char *rows, size_t bytes,
+                          struct mu_error *err) {
+    while (output->memory_bytes > 0 && output->memory_bytes + bytes > MU_MEMORY_OUTPUT_BYTES) {
+        forget_oldest(output);
+    }
+    size_t wanted = output->memory_bytes + bytes;
+    if (wanted > output->memory_allocated) {
+        size_t size = output->memory_allocated == 0 ? 65536 : output->memory_allocated;
+        while (size < wanted) {
+            size *= 2;
+        }
+        char *memory = realloc(output->memory, size);
+        if (memory == NULL) {
+            return mu_error_no_memory(err, "rows in memory");
+        }
+        output->memory = memory;
+        output->memory_allocated = size;
+    }
+    memcpy(output->memory + output->memory_bytes, rows, bytes);
+    output->memory_bytes = wanted;
+    return MU_OK;
+}
+
+int mu_output_write(struct mu_output *output, const char *rows, size_t bytes,
+                    struct mu_error *err) {
+    if (output->kind == MU_OUTPUT_NULL || bytes == 0) {
+        return MU_OK;
+    }
+    if (output->fd < 0) {
+        return keep_in_memory(output, rows, bytes, err);
+    }
+    int code = write_all(output->fd, rows, bytes, output->csv_bytes, err);
+    if (code == MU_OK) {
+        output->csv_bytes += bytes;
+        return MU_OK;
+    }
+    /* A shorter write to come would leave torn rows behind it. */
+    int cut = ftruncate(output->fd, (off_t)output->csv_bytes);
+    (void)cut; /* the write's error is the one to report */
+    return code;
+}
+
+bool mu_output_is_full(const struct mu_output *output) {
+    return output->fd >= 0 && output->max_csv_bytes > 0 &&
+           output->csv_bytes >= output->max_csv_bytes;
+}
+
+static void remove_oldest_parts(struct mu_output *output) {
+    struct parts parts;
+    survey_parts(output, &parts);
+    while (output->keep_csv_bytes > 0 && parts.oldest != 0 &&
+           parts.bytes + output->max_csv_bytes > output->keep_csv_bytes) {
+        char path[MU_PATH_BYTES];
+        mu_output_part_path(output, parts.oldest, path);
+        if (unlink(path) != 0) {
+            return;
+        }
+        output->removed_parts++;
+        survey_parts(output, &parts);
+    }
+}
+
+int mu_output_rotate(struct mu_output *output, struct mu_error *err) {
+    char old[MU_PATH_BYTES];
+    mu_output_part_path(output, output->part + 1, old);
+    if (rename(output->csv_path, old) != 0) {
+        return mu_error_sys(err, "rename", output->csv_path);
+    }
+    int fd;
+    int code = open_locked(output->csv_path, &fd, err);
+    if (code == MU_OK && fd < 0) {
+        code = mu_error_set(err, MU_ERR_STATE, "another process took %s", output->csv_path);
+    }
+    if (code == MU_OK) {
+        code = write_all(fd, mu_csv_header, mu_csv_header_length, 0, err);
+    }
+    if (code != MU_OK) {
+        if (fd >= 0) {
+            close(fd);
+        }
+        if (rename(old, output->csv_path) != 0) {
+            return mu_error_sys(err, "rename back", old);
+        }
+        return code;
+    }
+    close(output->fd);
+    output->fd = fd;
+    output->csv_bytes = mu_csv_header_length;
+    output->part++;
+    remove_oldest_parts(output);
+    return MU_OK;
+}

@@ -1,0 +1,79 @@
+/* Where the rows of a process go: a profile CSV that rotates, the newest rows in memory while no
+ * directory is known, or nowhere.
+ *
+ * A CSV is held by one process at a time (flock). Writes go to the committed end of the file, so
+ * that what a failed or interrupted write left there is overwritten. One caller at a time.
+ */
+#ifndef MU_OUTPUT_H
+#define MU_OUTPUT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/error.h"
+
+enum {
+    MU_PATH_BYTES = 1280,
+    MU_LABEL_BYTES = 64,
+    MU_MEMORY_OUTPUT_BYTES = 8 * 1024 * 1024,
+};
+
+enum mu_output_kind {
+    MU_OUTPUT_MEMORY = 0,
+    MU_OUTPUT_NULL = 1,
+    MU_OUTPUT_FILE = 2,
+};
+
+struct mu_output {
+    int kind;
+    int fd;                  /* of the CSV; owned, locked, -1 for none */
+    uint64_t csv_bytes;      /* committed */
+    uint64_t part;           /* parts rotated away before the current one */
+    uint64_t max_csv_bytes;  /* a part's size; 0 never rotates */
+    uint64_t keep_csv_bytes; /* of all parts; 0 keeps all */
+    uint64_t removed_parts;  /* so far */
+    char directory[1024];
+    char stem[128]; /* profile_rank_<R>[.wK] */
+    char csv_path[MU_PATH_BYTES];
+
+    char *memory; /* owned: rows in text while no file is open */
+    size_t memory_bytes;
+    size_t memory_allocated;
+    uint64_t memory_dropped_rows; /* the oldest, to stay within MU_MEMORY_OUTPUT_BYTES */
+};
+
+void mu_output_init(struct mu_output *output);
+
+/* Closes and frees; the files stay. */
+void mu_output_free(struct mu_output *output);
+
+/* Takes the first of `profile_rank_<rank>.csv`, `profile_rank_<rank>.w1.csv`, ... that no living
+ * process holds, creates the directory and the file where missing, and cuts a torn last row.
+ * `worker` numbers from 1 the name that was taken, 0 is the plain one. A file that is no profile
+ * CSV is an error. */
+MU_MUST_CHECK int mu_output_take_csv(struct mu_output *output, const char *directory, int rank,
+                                     int *worker, struct mu_error *err);
+
+/* Writes whole rows at the committed end and moves that. On failure nothing is moved, and what was
+ * written of them is cut off again. */
+MU_MUST_CHECK int mu_output_write(struct mu_output *output, const char *rows, size_t bytes,
+                                  struct mu_error *err);
+
+/* Whether the current part has grown beyond max_csv_bytes. */
+bool mu_output_is_full(const struct mu_output *output);
+
+/* Renames the current part to `<stem>.part<NNNN>.csv`, begins a new one with the header, and
+ * removes the oldest parts above keep_csv_bytes. */
+MU_MUST_CHECK int mu_output_rotate(struct mu_output *output, struct mu_error *err);
+
+/* The numbered part's path. */
+void mu_output_part_path(const struct mu_output *output, uint64_t part, char path[MU_PATH_BYTES]);
+
+/* Whether the CSV still stands under its name. */
+bool mu_output_is_in_place(const struct mu_output *output);
+
+/* Lets go of the file. */
+void mu_output_drop_csv(struct mu_output *output);
+
+#endif

@@ -1,0 +1,25 @@
+/* Where a journal may lie: only on file systems that are known to be local, since a page fault on
+ * a dead network mount would stop the training for ever. */
+#ifndef MU_PLACEMENT_H
+#define MU_PLACEMENT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/error.h"
+
+/* Whether the file system under the directory is known to be local. */
+bool mu_placement_is_local(const char *directory);
+
+/* A directory on this machine for journals that may not lie in their log directory:
+ * /dev/shm/my_utils-<uid>, or below $TMPDIR or /tmp. It is made when missing. */
+MU_MUST_CHECK int mu_placement_local_directory(char *path, size_t size, struct mu_error *err);
+
+/* When the process began, in clock ticks after boot; 0 when /proc does not say. */
+uint64_t mu_placement_process_start(void);
+
+/* The boot id of this machine, empty when unknown. */
+void mu_placement_boot_id(char *out, size_t size);
+
+#endif

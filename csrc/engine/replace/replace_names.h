@@ -1,0 +1,23 @@
+/* The names that a replacement watched, each of them once. */
+#ifndef MU_REPLACE_NAMES_H
+#define MU_REPLACE_NAMES_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/error.h"
+#include "replace/replace.h"
+
+struct mu_replace_name {
+    struct mu_replace_span span; /* where it came first */
+    uint64_t count;              /* how often it came */
+    uint64_t line;               /* of the first, from 1; only \n ends a line */
+};
+
+/* Gives the `*count` names that were watched in `text`, in order of their first places. They are
+ * the caller's, free(); NULL for none, and after an error. */
+MU_MUST_CHECK int mu_replace_names(const struct mu_replaced *replaced, const char *text,
+                                   struct mu_replace_name **names, size_t *count,
+                                   struct mu_error *err);
+
+#endif

@@ -1,0 +1,353 @@
+#include "stages/drain.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/event.h"
+#include "base/utf8.h"
+#include "stages/state.h"
+
+/* Slots of a thread buffer that one write takes at most; bounds the memory of a drain. */
+enum { SLOTS_A_ROUND = 2048 };
+
+/* The system's clock was set when real time leaves monotonic time by more than this; slewing by
+ * NTP moves both. */
+static const int64_t clock_step_ns = 1000000;
+
+/* How long the end of a file waits for GPU times, and how often it polls. */
+enum { FINISH_TRIES = 500 };
+static const struct timespec finish_pause = {.tv_nsec = 2000000};
+
+int mu_drain_create(struct mu_drain **out, struct mu_error *err) {
+    struct mu_drain *drain = calloc(1, sizeof(*drain));
+    if (drain == NULL) {
+        return mu_error_no_memory(err, "drain");
+    }
+    mu_rows_init(&drain->rows);
+    mu_csv_writer_init(&drain->writer);
+    *out = drain;
+    return MU_OK;
+}
+
+void mu_drain_free(struct mu_drain *drain) {
+    if (drain == NULL) {
+        return;
+    }
+    mu_rows_free(&drain->rows);
+    mu_csv_writer_free(&drain->writer);
+    free(drain);
+}
+
+static struct mu_strings live_strings(const struct mu_recorder *recorder) {
+    const struct mu_journal *journal = &recorder->journal;
+    struct mu_strings strings = {
+        .entries =
+            (const struct mu_string_entry *)(const void *)(journal->base + MU_STRINGS_OFFSET),
+        .blob = (const char *)(journal->base + MU_BLOB_OFFSET),
+        .count = &mu_journal_header(journal)->string_count,
+        .blob_bytes = MU_STRING_BLOB_BYTES,
+    };
+    return strings;
+}
+
+static uint32_t chunk_count(const struct mu_recorder *recorder) {
+    return atomic_load_explicit(&mu_journal_header(&recorder->journal)->chunk_count,
+                                memory_order_acquire);
+}
+
+static void describe_track(const struct mu_strings *strings, const struct mu_chunk_header *chunk,
+                           struct mu_buffer_view *view) {
+    size_t length = 0;
+    uint32_t tag = atomic_load_explicit(&chunk->tag, memory_order_acquire);
+    const char *text = mu_strings_get(strings, tag, &length);
+    view->track_length =
+        mu_csv_track_text(view->track, atomic_load_explicit(&chunk->tid, memory_order_relaxed),
+                          text, text == NULL ? 0 : length);
+}
+
+static void copy_open(struct mu_chunk_header *chunk, struct mu_buffer_view *view) {
+    uint32_t depth = atomic_load_explicit(&chunk->depth, memory_order_acquire);
+    for (int i = 0; i < MU_OPEN_MAX; i++) {
+        view->open[i].node = 0;
+    }
+    for (uint32_t i = 0; i < depth && i < MU_OPEN_MAX; i++) {
+        if (!mu_open_view_load(&view->open[i], &chunk->open[i])) {
+            return;
+        }
+    }
+}
+
+/* The end of the last whole record at or before `limit`. */
+static uint64_t record_boundary(const struct mu_buffer_view *view, uint64_t head, uint64_t limit) {
+    if (head <= limit) {
+        return head;
+    }
+    uint64_t position = view->from;
+    for (;;) {
+        uint16_t slots = view->ring[position & (MU_RING_SLOTS - 1)].slots;
+        if (slots == 0 || position + slots > limit) {
+            return position > view->from ? position : head;
+        }
+        position += slots;
+    }
+}
+
+static void view_chunk(struct mu_recorder *recorder, const struct mu_strings *strings,
+                       uint32_t index) {
+    struct mu_chunk_header *chunk = mu_journal_chunk(&recorder->journal, index);
+    struct mu_buffer_view *view = &recorder->drain->views[index];
+    view->changed = false;
+    view->ring = mu_chunk_ring(chunk);
+    uint64_t head = atomic_load_explicit(&chunk->head, memory_order_acquire);
+    view->to = record_boundary(view, head, view->from + SLOTS_A_ROUND);
+    copy_open(chunk, view);
+    uint64_t later = atomic_load_explicit(&chunk->head, memory_order_acquire);
+    mu_buffer_view_cut_open(view, later);
+    describe_track(strings, chunk, view);
+}
+
+void mu_drain_take_anchor_lock_held(struct mu_recorder *recorder) {
+    mu_timeline_add(&recorder->timeline, mu_clock_anchor(recorder->counter));
+    atomic_store_explicit(&recorder->rate, mu_timeline_rate(&recorder->timeline),
+                          memory_order_relaxed);
+    mu_journal_publish_anchors(&recorder->journal, &recorder->timeline);
+}
+
+static void commit_chunk(struct mu_recorder *recorder, uint32_t index) {
+    struct mu_chunk_header *chunk = mu_journal_chunk(&recorder->journal, index);
+    const struct mu_buffer_view *view = &recorder->drain->views[index];
+    uint64_t first = atomic_load_explicit(&chunk->commits[0].epoch, memory_order_relaxed);
+    uint64_t second = atomic_load_explicit(&chunk->commits[1].epoch, memory_order_relaxed);
+    struct mu_chunk_commit *commit = &chunk->commits[first <= second ? 0 : 1];
+    atomic_exchange_explicit(&commit->epoch, 0, memory_order_acq_rel);
+    commit->drained = view->to;
+    memcpy(commit->started, view->started, sizeof(commit->started));
+    commit->held_count = view->held_count;
+    for (uint32_t i = 0; i < view->held_count; i++) {
+        commit->held[i] = (uint16_t)(view->to - view->held[i].position);
+    }
+    atomic_store_explicit(&commit->epoch, recorder->epoch + 1, memory_order_release);
+}
+
+void mu_drain_commit_lock_held(struct mu_recorder *recorder) {
+    uint64_t epoch = recorder->epoch + 1;
+    struct mu_commit *commit = &mu_journal_header(&recorder->journal)->commits[epoch & 1];
+    atomic_exchange_explicit(&commit->epoch, 0, memory_order_acq_rel);
+    commit->csv_bytes = recorder->output.csv_bytes;
+    commit->csv_part = recorder->output.part;
+    commit->real_offset_ns = recorder->real_offset_ns;
+    commit->user_offset_ns = recorder->user_offset_ns;
+    atomic_store_explicit(&commit->epoch, epoch, memory_order_release);
+    recorder->epoch = epoch;
+}
+
+static void free_slots(struct mu_recorder *recorder, uint32_t index) {
+    struct mu_chunk_header *chunk = mu_journal_chunk(&recorder->journal, index);
+    struct mu_buffer_view *view = &recorder->drain->views[index];
+    view->from = view->to;
+    uint64_t tail = view->held_count == 0 ? view->to : view->held[0].position;
+    atomic_store_explicit(&chunk->tail, tail, memory_order_release);
+    bool retired = atomic_load_explicit(&chunk->state, memory_order_acquire) == MU_CHUNK_RETIRED;
+    if (retired && atomic_load_explicit(&chunk->head, memory_order_acquire) == tail) {
+        memset(view->started, 0, sizeof(view->started));
+        recorder->drain->named_threads[index] = 0;
+        atomic_store_explicit(&chunk->depth, 0, memory_order_relaxed);
+        atomic_store_explicit(&chunk->state, MU_CHUNK_FREE, memory_order_release);
+    }
+}
+
+static size_t count_rows(const struct mu_csv_writer *writer) {
+    return mu_count_lines(writer->buffer, writer->length);
+}
+
+void mu_drain_flush_lock_held(struct mu_recorder *recorder) {
+    struct mu_csv_writer *writer = &recorder->drain->writer;
+    struct mu_error err = {0};
+    int code = mu_output_write(&recorder->output, writer->buffer, writer->length, &err);
+    if (code != MU_OK) {
+        atomic_fetch_add(&recorder->troubles.failed_writes, 1);
+        atomic_fetch_add(&recorder->troubles.lost_rows, count_rows(writer));
+        atomic_store(&recorder->troubles.last_errno, err.sys_errno);
+    }
+    writer->length = 0;
+}
+
+static void write_own_row(struct mu_recorder *recorder, const char *track, size_t track_length,
+                          const char *name, const char *metadata) {
+    int64_t mono = mu_timeline_mono_ns(&recorder->timeline, mu_clock_ticks(recorder->counter));
+    struct mu_csv_event_row row = {
+        .real_ns = mono + recorder->real_offset_ns + recorder->user_offset_ns,
+        .type = MU_EVENT_INSTANT,
+        .name = name,
+        .name_length = strlen(name),
+        .metadata = metadata,
+        .metadata_length = strlen(metadata),
+        .track = track,
+        .track_length = track_length,
+    };
+    mu_csv_write_event(&recorder->drain->writer, &row);
+}
+
+void mu_drain_write_own_row(struct mu_recorder *recorder, const char *name, const char *metadata) {
+    char track[MU_CSV_TRACK_MAX];
+    int32_t pid = mu_journal_header(&recorder->journal)->pid;
+    size_t length = mu_csv_track_text(track, (uint32_t)pid, NULL, 0);
+    write_own_row(recorder, track, length, name, metadata);
+}
+
+void mu_drain_write_offset(struct mu_recorder *recorder) {
+    char metadata[64];
+    snprintf(metadata, sizeof(metadata), "offset_ns=%lld", (long long)recorder->user_offset_ns);
+    mu_drain_write_own_row(recorder, "my_utils.time_offset", metadata);
+}
+
+void mu_drain_write_beginning(struct mu_recorder *recorder) {
+    mu_drain_write_own_row(recorder, "my_utils.process", recorder->drain->process_row);
+    if (recorder->user_offset_ns != 0) {
+        mu_drain_write_offset(recorder);
+    }
+}
+
+/* Rows that name the tracks, once for each part of the CSV. */
+static void name_thread(struct mu_recorder *recorder, const struct mu_strings *strings,
+                        uint32_t index) {
+    struct mu_chunk_header *chunk = mu_journal_chunk(&recorder->journal, index);
+    uint32_t string = atomic_load_explicit(&chunk->thread_name, memory_order_acquire);
+    size_t length;
+    const char *name = mu_strings_get(strings, string, &length);
+    if (name == NULL || string == recorder->drain->named_threads[index]) {
+        return;
+    }
+    char metadata[3 * MU_STRING_BYTES_MAX + 32] = "thread_name=";
+    size_t used = strlen(metadata);
+    used += mu_metadata_encode(metadata + used, name, length);
+    metadata[used] = '\0';
+    const struct mu_buffer_view *view = &recorder->drain->views[index];
+    write_own_row(recorder, view->track, view->track_length, "my_utils.thread", metadata);
+    recorder->drain->named_threads[index] = string;
+}
+
+static void rotate_if_full(struct mu_recorder *recorder) {
+    struct mu_error err = {0};
+    if (!mu_output_is_full(&recorder->output)) {
+        return;
+    }
+    if (mu_output_rotate(&recorder->output, &err) != MU_OK) {
+        atomic_fetch_add(&recorder->troubles.failed_writes, 1);
+        atomic_store(&recorder->troubles.last_errno, err.sys_errno);
+        return;
+    }
+    atomic_store(&recorder->troubles.removed_parts, recorder->output.removed_parts);
+    memset(recorder->drain->named_threads, 0, sizeof(recorder->drain->named_threads));
+    mu_drain_write_beginning(recorder);
+    mu_drain_flush_lock_held(recorder);
+    mu_drain_commit_lock_held(recorder);
+}
+
+/* Rows of records whose thread buffers could not keep up. */
+static void report_drops(struct mu_recorder *recorder) {
+    uint64_t dropped =
+        atomic_load_explicit(&recorder->troubles.dropped_records, memory_order_relaxed);
+    if (dropped == recorder->reported_drops) {
+        return;
+    }
+    char metadata[64];
+    snprintf(metadata, sizeof(metadata), "count=%llu,reason=ring_full",
+             (unsigned long long)(dropped - recorder->reported_drops));
+    recorder->reported_drops = dropped;
+    mu_drain_write_own_row(recorder, "my_utils.dropped", metadata);
+}
+
+static void follow_clock_step(struct mu_recorder *recorder) {
+    const struct mu_timeline *timeline = &recorder->timeline;
+    const struct mu_anchor *last = &timeline->anchors[timeline->count - 1];
+    int64_t offset = last->real_ns - last->mono_ns;
+    int64_t moved = offset - recorder->real_offset_ns;
+    if (moved < clock_step_ns && moved > -clock_step_ns) {
+        return;
+    }
+    recorder->real_offset_ns = offset;
+    char metadata[64];
+    snprintf(metadata, sizeof(metadata), "delta_ns=%lld", (long long)moved);
+    mu_drain_write_own_row(recorder, "my_utils.clock_step", metadata);
+}
+
+/* One round: at most SLOTS_A_ROUND slots of each thread buffer. Returns whether a thread buffer has
+ * more. */
+static bool drain_round(struct mu_recorder *recorder) {
+    struct mu_drain *drain = recorder->drain;
+    uint32_t count = chunk_count(recorder);
+    struct mu_strings strings = live_strings(recorder);
+    bool more = false;
+    for (uint32_t i = 0; i < count; i++) {
+        view_chunk(recorder, &strings, i);
+        name_thread(recorder, &strings, i);
+        more = more || drain->views[i].to - drain->views[i].from >= SLOTS_A_ROUND / 2;
+    }
+    /* After the heads: a record with a GPU span is newer than the pool that holds the span. */
+    struct mu_cuda_pool *pool = atomic_load(&recorder->gpu);
+    struct mu_gpu_rows gpu = {.pool = pool,
+                              .step = mu_cuda_pool_steps(pool),
+                              .finish = drain->finish,
+                              .add = recorder->add_gpu_time,
+                              .owner = recorder};
+    struct mu_row_context context = {.strings = strings,
+                                     .timeline = &recorder->timeline,
+                                     .real_offset_ns = recorder->real_offset_ns,
+                                     .user_offset_ns = recorder->user_offset_ns,
+                                     .gpu = pool == NULL ? NULL : &gpu};
+    mu_drain_take_anchor_lock_held(recorder);
+    mu_cuda_collect(pool);
+    if (mu_rows_write(&drain->rows, &context, drain->views, count, &drain->writer, NULL) != MU_OK) {
+        atomic_fetch_add(&recorder->troubles.lost_rows, 1);
+        drain->writer.failed = 0;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        if (drain->views[i].changed || drain->views[i].to != drain->views[i].from) {
+            commit_chunk(recorder, i);
+        }
+    }
+    mu_drain_flush_lock_held(recorder);
+    mu_drain_commit_lock_held(recorder);
+    for (uint32_t i = 0; i < count; i++) {
+        free_slots(recorder, i);
+    }
+    return more;
+}
+
+void mu_drain_run_lock_held(struct mu_recorder *recorder) {
+    enum { ROUNDS_MAX = 2 * MU_RING_SLOTS / SLOTS_A_ROUND };
+    int rounds = 0;
+    while (drain_round(recorder) && ++rounds < ROUNDS_MAX) {
+    }
+    follow_clock_step(recorder);
+    report_drops(recorder);
+    if (recorder->drain->writer.length > 0) {
+        mu_drain_flush_lock_held(recorder);
+        mu_drain_commit_lock_held(recorder);
+    }
+    rotate_if_full(recorder);
+}
+
+static bool holds_rows(const struct mu_recorder *recorder) {
+    bool held = false;
+    for (uint32_t i = 0; i < chunk_count(recorder); i++) {
+        held = held || recorder->drain->views[i].held_count > 0;
+    }
+    return held;
+}
+
+void mu_drain_finish_lock_held(struct mu_recorder *recorder) {
+    mu_drain_run_lock_held(recorder);
+    for (int i = 0; i < FINISH_TRIES && holds_rows(recorder); i++) {
+        nanosleep(&finish_pause, NULL);
+        mu_drain_run_lock_held(recorder);
+    }
+    if (holds_rows(recorder)) {
+        recorder->drain->finish = true;
+        mu_drain_run_lock_held(recorder);
+        recorder->drain->finish = false;
+    }
+}

@@ -1,0 +1,132 @@
+#include "stages/drain_thread.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+#include <time.h>
+
+#include "stages/drain.h"
+#include "stages/heartbeat.h"
+#include "stages/state.h"
+
+enum { STACK_BYTES = 1024 * 1024 }; /* the CUDA driver is called on it */
+
+static const int64_t beat_ns = 500000000;
+static const int64_t heartbeat_file_ns = 2000000000;
+static const int64_t poll_ns = 450000000; /* at every beat, and not at every call */
+static const int64_t stop_wait_ns = 5000000000;
+
+/* Waits for a call or the next beat. Returns false when the thread is to end. */
+static bool wait_for_work(struct mu_recorder *recorder, bool *called) {
+    struct timespec until = mu_clock_after(CLOCK_MONOTONIC, beat_ns);
+    pthread_mutex_lock(&recorder->thread_lock);
+    int rc = 0;
+    while (rc == 0 && !recorder->thread_stop && !atomic_load(&recorder->thread_called)) {
+        rc = pthread_cond_timedwait(&recorder->thread_wake, &recorder->thread_lock, &until);
+    }
+    *called = atomic_exchange(&recorder->thread_called, false);
+    bool go_on = !recorder->thread_stop;
+    pthread_mutex_unlock(&recorder->thread_lock);
+    return go_on;
+}
+
+static void beat(struct mu_recorder *recorder, int64_t *next_file_ns) {
+    struct mu_journal_header *header = mu_journal_header(&recorder->journal);
+    int64_t now = mu_clock_ns(CLOCK_MONOTONIC);
+    atomic_store_explicit(&header->heartbeat_real_ns, mu_clock_ns(CLOCK_REALTIME),
+                          memory_order_relaxed);
+    if (recorder->output.kind == MU_OUTPUT_FILE && now >= *next_file_ns) {
+        *next_file_ns = now + heartbeat_file_ns;
+        mu_heartbeat_write(recorder, false);
+        if (!mu_output_is_in_place(&recorder->output)) {
+            atomic_store(&recorder->troubles.missing_csv, 1);
+        }
+    }
+}
+
+/* Without the drain's lock: a directory that hangs keeps nobody waiting. */
+static void poll_requests(struct mu_recorder *recorder, int64_t *next_poll_ns) {
+    int64_t now = mu_clock_ns(CLOCK_MONOTONIC);
+    if (now >= *next_poll_ns) {
+        *next_poll_ns = now + poll_ns;
+        mu_control_poll(&recorder->control);
+    }
+}
+
+static void *thread_main(void *argument) {
+    struct mu_recorder *recorder = argument;
+    int64_t next_file_ns = 0, next_poll_ns = 0;
+    bool called;
+    while (wait_for_work(recorder, &called)) {
+        pthread_mutex_lock(&recorder->drain_lock);
+        if (called) {
+            mu_drain_run_lock_held(recorder);
+        } else {
+            mu_drain_take_anchor_lock_held(recorder);
+        }
+        beat(recorder, &next_file_ns);
+        pthread_mutex_unlock(&recorder->drain_lock);
+        poll_requests(recorder, &next_poll_ns);
+    }
+    if (called) {
+        /* A close waits for this thread with a limit; what may block is not left to the caller. */
+        pthread_mutex_lock(&recorder->drain_lock);
+        mu_drain_run_lock_held(recorder);
+        pthread_mutex_unlock(&recorder->drain_lock);
+    }
+    pthread_mutex_lock(&recorder->thread_lock);
+    recorder->thread_runs = recorder->thread_stop = false;
+    pthread_cond_broadcast(&recorder->thread_wake);
+    pthread_mutex_unlock(&recorder->thread_lock);
+    return NULL;
+}
+
+static void start_lock_held(struct mu_recorder *recorder) {
+    if (recorder->thread_runs || recorder->thread_stop) {
+        return;
+    }
+    pthread_attr_t attributes;
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, STACK_BYTES);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int rc = pthread_create(&recorder->drain_thread, &attributes, thread_main, recorder);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attributes);
+    recorder->thread_runs = rc == 0;
+}
+
+void mu_drain_thread_start(struct mu_recorder *recorder) {
+    pthread_mutex_lock(&recorder->thread_lock);
+    start_lock_held(recorder);
+    pthread_mutex_unlock(&recorder->thread_lock);
+}
+
+void mu_drain_thread_call(struct mu_recorder *recorder) {
+    if (atomic_exchange(&recorder->thread_called, true)) {
+        return;
+    }
+    pthread_mutex_lock(&recorder->thread_lock);
+    start_lock_held(recorder);
+    pthread_cond_broadcast(&recorder->thread_wake);
+    pthread_mutex_unlock(&recorder->thread_lock);
+}
+
+bool mu_drain_thread_stop(struct mu_recorder *recorder) {
+    pthread_mutex_lock(&recorder->thread_lock);
+    bool asked_before = recorder->thread_stop;
+    int64_t wait_ns = asked_before ? 0 : stop_wait_ns;
+    recorder->thread_stop = recorder->thread_runs;
+    pthread_cond_broadcast(&recorder->thread_wake);
+    while (recorder->thread_runs && wait_ns > 0) {
+        struct timespec until = mu_clock_after(CLOCK_MONOTONIC, MU_WAIT_ONCE_NS);
+        if (pthread_cond_timedwait(&recorder->thread_wake, &recorder->thread_lock, &until) != 0) {
+            wait_ns -= MU_WAIT_ONCE_NS;
+        }
+    }
+    bool stopped = !recorder->thread_runs;
+    pthread_mutex_unlock(&recorder->thread_lock);
+    return stopped;
+}

@@ -1,0 +1,77 @@
+#include "stages/fork.h"
+
+#include <string.h>
+#include <unistd.h>
+
+#include "stages/drain.h"
+
+static void init_locks(struct mu_recorder *recorder) {
+    pthread_condattr_t attributes;
+    pthread_mutex_init(&recorder->registry_lock, NULL);
+    pthread_mutex_init(&recorder->drain_lock, NULL);
+    pthread_mutex_init(&recorder->thread_lock, NULL);
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&recorder->thread_wake, &attributes);
+    pthread_condattr_destroy(&attributes);
+}
+
+int mu_recorder_begin(struct mu_recorder *recorder, struct mu_error *err) {
+    init_locks(recorder);
+    mu_control_init(&recorder->control);
+    int code = mu_journal_init_memory(&recorder->journal, recorder->counter, err);
+    if (code != MU_OK) {
+        return code;
+    }
+    mu_names_init(&recorder->names, &recorder->journal);
+    mu_output_init(&recorder->output);
+    code = mu_drain_create(&recorder->drain, err);
+    if (code != MU_OK) {
+        mu_journal_release(&recorder->journal);
+        return code;
+    }
+    /* Rows that wait for a file carry the machine too. */
+    if (recorder->config.machine[0] == '\0') {
+        gethostname(recorder->config.machine, sizeof(recorder->config.machine) - 1);
+    }
+    mu_csv_writer_set_machine(&recorder->drain->writer, recorder->config.machine);
+    atomic_store(&recorder->node_next, 1);
+    *(volatile uint32_t *)recorder->fork_guard = 1;
+    return MU_OK;
+}
+
+/* The parent's mapping of a file is not there (MADV_DONTFORK), and its address may serve another
+ * by now; its locks may be held by threads that do not exist here; what they own may be half
+ * changed or half freed. All that is left behind, unfreed. */
+static void forget_parent(struct mu_recorder *recorder) {
+    bool had_files = recorder->output.kind == MU_OUTPUT_FILE;
+    if (recorder->journal.fd >= 0) {
+        recorder->journal.base = NULL;
+    }
+    mu_journal_release(&recorder->journal);
+    mu_output_drop_csv(&recorder->output);
+    recorder->gpu = NULL; /* a child has no CUDA context */
+    for (int i = 0; i < MU_TIMERS_MAX; i++) {
+        if (recorder->timers[i] != NULL) {
+            recorder->timers[i]->retired = recorder->timers[i]->gpu = NULL;
+        }
+    }
+    recorder->buffers = NULL;
+    recorder->threads = NULL;
+    recorder->drain = NULL;
+    recorder->in_background = false;
+    recorder->thread_runs = recorder->thread_stop = false;
+    atomic_store(&recorder->thread_called, false);
+    recorder->epoch = 0;
+    recorder->reopen = had_files;
+    memset(&recorder->troubles, 0, sizeof(recorder->troubles));
+}
+
+bool mu_recorder_check_fork(struct mu_recorder *recorder) {
+    if (__builtin_expect(*(volatile uint32_t *)recorder->fork_guard != 0, 1)) {
+        return false;
+    }
+    forget_parent(recorder);
+    recorder->broken = mu_recorder_begin(recorder, NULL) != MU_OK;
+    return true;
+}

@@ -1,0 +1,56 @@
+/* Stage names and stage paths by number.
+ *
+ * Names live in the journal's string table, so that readers of a dead process find them; a path (a
+ * name under a parent path) exists only in memory, for the aggregates. Both are bounded: past the
+ * bound a name has number 0 and travels with its record, and a path is MU_PATH_OTHER.
+ * One caller at a time (the recorder's registry lock).
+ */
+#ifndef MU_NAMES_H
+#define MU_NAMES_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/utf8.h"
+#include "journal/journal.h"
+
+enum {
+    MU_NAME_NONE = 0,
+    MU_PATHS_MAX = 4096,
+    MU_PATH_ROOT = 0,
+    MU_PATH_OTHER = 1,
+    MU_NAME_BUCKETS = 2 * MU_STRINGS_MAX,
+    MU_PATH_BUCKETS = 2 * MU_PATHS_MAX,
+};
+
+struct mu_path {
+    uint16_t parent;
+    uint16_t name; /* MU_NAME_NONE for the root and the rest */
+};
+
+struct mu_names {
+    struct mu_journal *journal; /* borrowed */
+    uint64_t hashes[MU_NAME_BUCKETS];
+    uint16_t ids[MU_NAME_BUCKETS]; /* 0: an empty bucket */
+    struct mu_path paths[MU_PATHS_MAX];
+    uint16_t path_ids[MU_PATH_BUCKETS];
+    uint32_t path_count;
+};
+
+void mu_names_init(struct mu_names *names, struct mu_journal *journal);
+
+/* For callers that have no hash of their own. Never 0. */
+uint64_t mu_name_hash(const char *bytes, size_t length);
+
+/* `length` cut to what a name may have, at the start of a UTF-8 character. */
+static inline size_t mu_name_cut(const char *bytes, size_t length) {
+    return mu_utf8_cut(bytes, length, MU_STRING_BYTES_MAX);
+}
+
+/* The number of the name, MU_NAME_NONE when there is no room for a new one. The same bytes must
+ * always come with the same hash. */
+uint16_t mu_names_intern(struct mu_names *names, const char *bytes, size_t length, uint64_t hash);
+
+uint16_t mu_names_path(struct mu_names *names, uint16_t parent, uint16_t name);
+
+#endif

@@ -1,0 +1,426 @@
+#include "stages/open_profile.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "profile_files/adopt.h"
+#include "profile_files/placement.h"
+#include "stages/drain.h"
+#include "stages/drain_thread.h"
+#include "stages/fork.h"
+#include "stages/heartbeat.h"
+
+/* Node ids of an attempt begin at a multiple of 2^40; after 2^13 attempts they begin again, so that
+ * they fit into a double. */
+enum { ATTEMPT_SHIFT = 40, ATTEMPTS_APART = 1 << 13 };
+
+static const int64_t close_wait_ns = 5000000000;
+
+static bool lock_within(pthread_mutex_t *mutex, int64_t wait_ns) {
+    bool locked = pthread_mutex_trylock(mutex) == 0;
+    for (; !locked && wait_ns > 0; wait_ns -= MU_WAIT_ONCE_NS) {
+        struct timespec until =
+            mu_clock_after(CLOCK_REALTIME, wait_ns < MU_WAIT_ONCE_NS ? wait_ns : MU_WAIT_ONCE_NS);
+        locked = pthread_mutex_timedlock(mutex, &until) == 0;
+    }
+    return locked;
+}
+
+void mu_recorder_drain(struct mu_recorder *recorder, int64_t wait_ns) {
+    mu_recorder_check_fork(recorder);
+    if (recorder->broken) {
+        return;
+    }
+    if (recorder->in_background) {
+        mu_drain_thread_call(recorder);
+        return;
+    }
+    if (lock_within(&recorder->drain_lock, wait_ns)) {
+        mu_drain_run_lock_held(recorder);
+        pthread_mutex_unlock(&recorder->drain_lock);
+    }
+}
+
+static int does_not_answer(const struct mu_recorder *recorder, struct mu_error *err) {
+    return mu_error_set(err, MU_ERR_STATE, "the output in use does not answer: %s",
+                        recorder->output.csv_path);
+}
+
+int mu_recorder_copy_memory(struct mu_recorder *recorder, int64_t wait_ns, char **text,
+                            size_t *length, struct mu_error *err) {
+    mu_recorder_check_fork(recorder);
+    if (!lock_within(&recorder->drain_lock, wait_ns)) {
+        return does_not_answer(recorder, err);
+    }
+    const struct mu_output *output = &recorder->output;
+    *length = output->memory_bytes;
+    *text = malloc(output->memory_bytes + 1);
+    if (*text != NULL && output->memory_bytes > 0) {
+        memcpy(*text, output->memory, output->memory_bytes);
+    }
+    pthread_mutex_unlock(&recorder->drain_lock);
+    return *text == NULL ? mu_error_no_memory(err, "rows in memory") : MU_OK;
+}
+
+void mu_recorder_set_time_offset(struct mu_recorder *recorder, int64_t offset_ns) {
+    mu_recorder_check_fork(recorder);
+    if (recorder->broken || !lock_within(&recorder->drain_lock, close_wait_ns)) {
+        return;
+    }
+    if (offset_ns != recorder->user_offset_ns) {
+        mu_drain_run_lock_held(recorder);
+        recorder->user_offset_ns = offset_ns;
+        mu_drain_write_offset(recorder);
+        mu_drain_run_lock_held(recorder);
+    }
+    pthread_mutex_unlock(&recorder->drain_lock);
+}
+
+static void set_text(char *field, size_t size, const char *text) {
+    size_t length = strnlen(text, size - 1);
+    memcpy(field, text, length);
+    memset(field + length, 0, size - length);
+}
+
+static void fill_identity(struct mu_recorder *recorder, const struct mu_open_report *report) {
+    const struct mu_output_config *config = &recorder->config;
+    struct mu_journal_header *header = mu_journal_header(&recorder->journal);
+    header->pid = (int32_t)getpid();
+    atomic_store(&header->closed, 0);
+    header->rank = config->rank;
+    header->world_size = config->world_size;
+    header->attempt = report->attempt;
+    header->process_start = mu_placement_process_start();
+    mu_placement_boot_id(header->boot_id, sizeof(header->boot_id));
+    set_text(header->host, sizeof(header->host), config->machine);
+    set_text(header->label, sizeof(header->label), report->label);
+    set_text(header->log_dir, sizeof(header->log_dir), config->log_dir);
+    const char *slash = strrchr(recorder->output.csv_path, '/');
+    set_text(header->csv_name, sizeof(header->csv_name),
+             slash == NULL ? recorder->output.csv_path : slash + 1);
+}
+
+static size_t put_pair(char *out, size_t size, const char *key, const char *text) {
+    char encoded[3 * 256 + 1];
+    size_t length = mu_metadata_encode(encoded, text, strnlen(text, 256));
+    encoded[length] = '\0';
+    int n = snprintf(out, size, ",%s=%s", key, encoded);
+    return n < 0 ? 0 : (size_t)n < size ? (size_t)n : size - 1;
+}
+
+static void write_process_row(struct mu_recorder *recorder, const struct mu_open_report *report) {
+    const struct mu_output_config *config = &recorder->config;
+    char *row = recorder->drain->process_row;
+    size_t size = sizeof(recorder->drain->process_row);
+    size_t used =
+        (size_t)snprintf(row, size, "pid=%d,rank=%d,world_size=%d,attempt=%u", (int)getpid(),
+                         config->rank, config->world_size, report->attempt);
+    used += put_pair(row + used, size - used, "host", config->machine);
+    if (config->text_label[0] != '\0') {
+        put_pair(row + used, size - used, "label", config->text_label);
+    }
+    mu_drain_write_beginning(recorder);
+}
+
+/* Rows that waited in memory follow the process row into the file. */
+static int replay(struct mu_output *from, struct mu_output *to, struct mu_error *err) {
+    int code = MU_OK;
+    if (from->memory_bytes > 0) {
+        code = mu_output_write(to, from->memory, from->memory_bytes, err);
+    }
+    return code;
+}
+
+static int journal_directory(const struct mu_output_config *config, bool local, char *path,
+                             size_t size, struct mu_error *err) {
+    if (config->journal_dir[0] != '\0') {
+        snprintf(path, size, "%s", config->journal_dir);
+        return MU_OK;
+    }
+    if (local) {
+        snprintf(path, size, "%s", config->log_dir);
+        return MU_OK;
+    }
+    return mu_placement_local_directory(path, size, err);
+}
+
+static int write_pointer(const char *pointer, const char *journal, struct mu_error *err) {
+    int fd = open(pointer, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    if (fd < 0) {
+        return mu_error_sys(err, "create", pointer);
+    }
+    char line[MU_PATH_BYTES + 2];
+    int length = snprintf(line, sizeof(line), "%s\n", journal);
+    bool written = write(fd, line, (size_t)length) == length;
+    close(fd);
+    return written ? MU_OK : mu_error_sys(err, "write", pointer);
+}
+
+static void pointer_path(const struct mu_recorder *recorder, char path[MU_PATH_BYTES + 8]) {
+    const struct mu_journal_header *header = mu_journal_header(&recorder->journal);
+    snprintf(path, MU_PATH_BYTES + 8, "%s/%s.%d.%llu.journal-ref", recorder->config.log_dir,
+             header->label, header->pid, (unsigned long long)header->process_start);
+}
+
+/* Puts the journal into a file. Without one the rows are written all the same, but what was not
+ * drained when the process is killed is lost: the report says so. */
+static void attach_journal(struct mu_recorder *recorder, bool local,
+                           struct mu_open_report *report) {
+    const struct mu_journal_header *header = mu_journal_header(&recorder->journal);
+    char directory[1024], path[MU_PATH_BYTES];
+    int code = journal_directory(&recorder->config, local, directory, sizeof(directory),
+                                 &report->journal_error);
+    if (code != MU_OK) {
+        return;
+    }
+    snprintf(path, sizeof(path), "%s/%s.%d.%llu.journal", directory, report->label, header->pid,
+             (unsigned long long)header->process_start);
+    code = mu_journal_attach(&recorder->journal, path, &report->journal_error);
+    if (code != MU_OK) {
+        return;
+    }
+    set_text(report->journal_path, sizeof(report->journal_path), path);
+    if (strcmp(directory, recorder->config.log_dir) != 0) {
+        char pointer[MU_PATH_BYTES + 8];
+        pointer_path(recorder, pointer);
+        write_pointer(pointer, path, &report->journal_error);
+    }
+}
+
+static void choose_attempt(struct mu_recorder *recorder, const struct mu_adopted *adopted,
+                           struct mu_open_report *report) {
+    uint32_t last = mu_heartbeat_read_attempt(recorder->config.log_dir, report->label);
+    if (adopted->last_attempt > last) {
+        last = adopted->last_attempt;
+    }
+    report->attempt = last + 1;
+    uint64_t base = ((uint64_t)(last % ATTEMPTS_APART) << ATTEMPT_SHIFT) + 1;
+    if (base > atomic_load(&recorder->node_next)) {
+        atomic_store(&recorder->node_next, base);
+        for (struct mu_thread_buffer *buffer = recorder->buffers; buffer != NULL;
+             buffer = buffer->next) {
+            buffer->node_next = buffer->node_end = 0;
+        }
+    }
+}
+
+static bool same_place(const struct mu_recorder *recorder, const struct mu_output_config *config) {
+    struct stat current, wanted;
+    return recorder->output.fd >= 0 && recorder->config.rank == config->rank &&
+           mu_output_is_in_place(&recorder->output) &&
+           stat(recorder->output.directory, &current) == 0 && stat(config->log_dir, &wanted) == 0 &&
+           current.st_ino == wanted.st_ino && current.st_dev == wanted.st_dev;
+}
+
+/* Whether a pointer file says where the journal is. */
+static bool journal_is_elsewhere(const struct mu_recorder *recorder) {
+    const char *path = recorder->opened.journal_path;
+    size_t length = strlen(recorder->config.log_dir);
+    return path[0] != '\0' && (strncmp(path, recorder->config.log_dir, length) != 0 ||
+                               strrchr(path, '/') != path + length);
+}
+
+static int leave_journal(struct mu_recorder *recorder, struct mu_error *err) {
+    if (journal_is_elsewhere(recorder)) {
+        char pointer[MU_PATH_BYTES + 8];
+        pointer_path(recorder, pointer);
+        unlink(pointer);
+    }
+    atomic_store(&mu_journal_header(&recorder->journal)->closed, 1);
+    return mu_journal_detach(&recorder->journal, err);
+}
+
+/* Writes out and lets go of the files in use; the journal is in memory afterwards. */
+static int leave_files(struct mu_recorder *recorder, struct mu_error *err) {
+    if (recorder->output.fd < 0) {
+        return MU_OK;
+    }
+    mu_control_begin(&recorder->control, "");
+    mu_drain_finish_lock_held(recorder);
+    mu_heartbeat_write(recorder, true);
+    int code = leave_journal(recorder, err);
+    mu_output_drop_csv(&recorder->output);
+    recorder->output.kind = MU_OUTPUT_MEMORY;
+    return code;
+}
+
+static int begin_files(struct mu_recorder *recorder, struct mu_output *fresh,
+                       struct mu_open_report *report, struct mu_error *err) {
+    struct mu_adopted adopted;
+    set_text(report->label, sizeof(report->label), fresh->stem + strlen("profile_"));
+    int code = mu_adopt_journals(fresh, report->label, &adopted, err);
+    if (code != MU_OK) {
+        return code;
+    }
+    report->adopted_journals = adopted.journals;
+    report->adopted_rows = adopted.rows;
+    choose_attempt(recorder, &adopted, report);
+    struct mu_output waiting = recorder->output;
+    recorder->output = *fresh;
+    recorder->output.kind = MU_OUTPUT_FILE;
+    mu_output_init(fresh);
+    set_text(report->csv_path, sizeof(report->csv_path), recorder->output.csv_path);
+    fill_identity(recorder, report);
+    mu_csv_writer_set_machine(&recorder->drain->writer, recorder->config.machine);
+    memset(recorder->drain->named_threads, 0, sizeof(recorder->drain->named_threads));
+    write_process_row(recorder, report);
+    mu_drain_flush_lock_held(recorder);
+    if (replay(&waiting, &recorder->output, err) != MU_OK) {
+        atomic_fetch_add(&recorder->troubles.failed_writes, 1);
+    }
+    mu_output_free(&waiting);
+    mu_drain_commit_lock_held(recorder);
+    return MU_OK;
+}
+
+static bool chooses_background(const struct mu_output_config *config, bool local) {
+    return config->io == MU_IO_BACKGROUND || (config->io == MU_IO_AUTO && !local);
+}
+
+static int open_files(struct mu_recorder *recorder, const struct mu_output_config *config,
+                      struct mu_open_report *report, struct mu_error *err) {
+    struct mu_output fresh;
+    mu_output_init(&fresh);
+    fresh.max_csv_bytes = config->max_csv_bytes;
+    fresh.keep_csv_bytes = config->keep_csv_bytes;
+    int code = mu_output_take_csv(&fresh, config->log_dir, config->rank, &report->worker, err);
+    if (code == MU_OK) {
+        code = leave_files(recorder, err);
+    }
+    if (code == MU_OK) {
+        recorder->config = *config;
+        code = begin_files(recorder, &fresh, report, err);
+    }
+    if (code != MU_OK) {
+        mu_output_free(&fresh);
+        return code;
+    }
+    /* Before others can see the journal: what they ask for from then on is no old request. */
+    mu_control_begin(&recorder->control, report->worker == 0 ? config->log_dir : "");
+    bool local = mu_placement_is_local(config->log_dir);
+    attach_journal(recorder, local, report);
+    recorder->in_background = chooses_background(config, local);
+    recorder->opened = *report;
+    mu_heartbeat_write(recorder, false);
+    return MU_OK;
+}
+
+static int open_lock_held(struct mu_recorder *recorder, const struct mu_output_config *config,
+                          struct mu_open_report *report, struct mu_error *err) {
+    mu_drain_run_lock_held(recorder);
+    if (config->kind == MU_OUTPUT_FILE) {
+        if (same_place(recorder, config)) {
+            *report = recorder->opened;
+            return MU_OK;
+        }
+        return open_files(recorder, config, report, err);
+    }
+    int code = leave_files(recorder, err);
+    recorder->config = *config;
+    recorder->in_background = false;
+    recorder->output.kind = config->kind;
+    mu_csv_writer_set_machine(&recorder->drain->writer, config->machine);
+    return code;
+}
+
+int mu_recorder_open(struct mu_recorder *recorder, const struct mu_output_config *config,
+                     struct mu_open_report *report, struct mu_error *err) {
+    memset(report, 0, sizeof(*report));
+    mu_recorder_check_fork(recorder);
+    recorder->reopen = false;
+    if (recorder->broken || !lock_within(&recorder->drain_lock, close_wait_ns)) {
+        return does_not_answer(recorder, err);
+    }
+    int code = open_lock_held(recorder, config, report, err);
+    pthread_mutex_unlock(&recorder->drain_lock);
+    if (code == MU_OK && config->kind == MU_OUTPUT_FILE) {
+        mu_drain_thread_start(recorder);
+    }
+    return code;
+}
+
+int mu_recorder_close(struct mu_recorder *recorder, struct mu_error *err) {
+    mu_recorder_check_fork(recorder);
+    if (recorder->broken) {
+        return MU_OK;
+    }
+    if (recorder->in_background) {
+        mu_drain_thread_call(recorder);
+    }
+    bool stopped = mu_drain_thread_stop(recorder);
+    if (!stopped || !lock_within(&recorder->drain_lock, close_wait_ns)) {
+        return mu_error_set(err, MU_ERR_STATE, "%s does not answer; the journal %s keeps the rest",
+                            recorder->output.csv_path, recorder->journal.path);
+    }
+    mu_drain_run_lock_held(recorder);
+    if (!mu_output_is_in_place(&recorder->output)) {
+        atomic_store(&recorder->troubles.missing_csv, 1);
+    }
+    int code = leave_files(recorder, err);
+    recorder->in_background = false;
+    pthread_mutex_unlock(&recorder->drain_lock);
+    return code;
+}
+
+bool mu_recorder_give_up_journal(struct mu_recorder *recorder) {
+    if (recorder->broken || !lock_within(&recorder->drain_lock, close_wait_ns)) {
+        return false;
+    }
+    uint32_t chunks = atomic_load(&mu_journal_header(&recorder->journal)->chunk_count);
+    bool given_up = recorder->journal.fd >= 0 && chunks < MU_CHUNKS_MAX &&
+                    leave_journal(recorder, NULL) == MU_OK;
+    if (given_up) {
+        atomic_fetch_sub(&recorder->troubles.dropped_buffers, 1);
+        atomic_store(&recorder->troubles.lost_journal, 1);
+    }
+    pthread_mutex_unlock(&recorder->drain_lock);
+    return given_up;
+}
+
+/* In a forked child whose parent wrote files: opens files of the child's own, once. */
+static void reopen_in_child(struct mu_recorder *recorder) {
+    struct mu_output_config config = recorder->config;
+    struct mu_open_report report;
+    recorder->reopen = false;
+    if (mu_recorder_open(recorder, &config, &report, NULL) != MU_OK) {
+        atomic_fetch_add(&recorder->troubles.failed_writes, 1);
+    }
+}
+
+/* Chunks of ended threads are free again once they are drained. */
+static bool has_retired_chunk(const struct mu_recorder *recorder) {
+    uint32_t count = atomic_load(&mu_journal_header(&recorder->journal)->chunk_count);
+    for (uint32_t i = 0; i < count; i++) {
+        if (atomic_load(&mu_journal_chunk(&recorder->journal, i)->state) == MU_CHUNK_RETIRED) {
+            return true;
+        }
+    }
+    return false;
+}
+
+struct mu_thread_buffer *mu_timer_new_thread_buffer(struct mu_timer *timer) {
+    struct mu_recorder *recorder = timer->recorder;
+    mu_recorder_check_fork(recorder);
+    if (recorder->reopen) {
+        reopen_in_child(recorder);
+    }
+    pthread_mutex_lock(&recorder->registry_lock);
+    struct mu_thread_buffer *buffer = recorder->broken ? NULL : mu_thread_buffer_new_locked(timer);
+    bool retry = buffer == NULL && !recorder->broken && has_retired_chunk(recorder);
+    pthread_mutex_unlock(&recorder->registry_lock);
+    if (retry) {
+        mu_recorder_drain(recorder, 100000000);
+        pthread_mutex_lock(&recorder->registry_lock);
+        buffer = mu_thread_buffer_new_locked(timer);
+        pthread_mutex_unlock(&recorder->registry_lock);
+    }
+    if (buffer == NULL) {
+        atomic_fetch_add(&recorder->troubles.dropped_buffers, 1);
+    }
+    return buffer;
+}

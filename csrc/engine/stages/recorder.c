@@ -1,0 +1,125 @@
+#include "stages/recorder.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "stages/drain.h"
+#include "stages/drain_thread.h"
+#include "stages/fork.h"
+#include "stages/thread_buffers.h"
+#include "stages/timer.h"
+
+static const int64_t first_calibration_ns = 200000;
+
+/* Two anchors far enough apart for a rate good to 0.05 %; every later one improves it. */
+static void calibrate(struct mu_recorder *recorder) {
+    mu_timeline_reset(&recorder->timeline);
+    struct mu_anchor first = mu_clock_anchor(recorder->counter);
+    mu_timeline_add(&recorder->timeline, first);
+    recorder->real_offset_ns = first.real_ns - first.mono_ns;
+    while (mu_clock_ns(CLOCK_MONOTONIC) < first.mono_ns + first_calibration_ns) {
+    }
+    mu_timeline_add(&recorder->timeline, mu_clock_anchor(recorder->counter));
+    atomic_store(&recorder->rate, mu_timeline_rate(&recorder->timeline));
+}
+
+int mu_recorder_create(struct mu_recorder **out, struct mu_error *err) {
+    struct mu_recorder *recorder = calloc(1, sizeof(*recorder));
+    if (recorder == NULL) {
+        return mu_error_no_memory(err, "recorder");
+    }
+    recorder->call_drain = mu_drain_thread_call;
+    recorder->add_gpu_time = mu_timer_add_gpu_time;
+    recorder->counter = mu_clock_counter_is_kernel_clock();
+    recorder->fork_guard = mu_map_wiped_page();
+    int code = recorder->fork_guard == NULL ? mu_error_sys(err, "map a page", NULL) : MU_OK;
+    if (code == MU_OK && pthread_key_create(&recorder->thread_key, mu_thread_ends) != 0) {
+        munmap(recorder->fork_guard, MU_WIPED_PAGE_BYTES);
+        recorder->fork_guard = NULL;
+        code = mu_error_set(err, MU_ERR_LIMIT, "no thread key left in this process");
+    }
+    if (code == MU_OK) {
+        calibrate(recorder);
+        code = mu_recorder_begin(recorder, err);
+        if (code != MU_OK) {
+            pthread_key_delete(recorder->thread_key);
+            munmap(recorder->fork_guard, MU_WIPED_PAGE_BYTES);
+        }
+    }
+    if (code != MU_OK) {
+        free(recorder);
+        return code;
+    }
+    *out = recorder;
+    return MU_OK;
+}
+
+static void free_buffers(struct mu_recorder *recorder) {
+    while (recorder->buffers != NULL) {
+        struct mu_thread_buffer *buffer = recorder->buffers;
+        recorder->buffers = buffer->next;
+        mu_thread_buffer_free(buffer);
+        free(buffer);
+    }
+}
+
+void mu_recorder_destroy(struct mu_recorder *recorder) {
+    if (recorder == NULL) {
+        return;
+    }
+    mu_recorder_check_fork(recorder);
+    if (!mu_drain_thread_stop(recorder)) {
+        return; /* the thread that hangs in a write comes back to all of it */
+    }
+    pthread_key_delete(recorder->thread_key);
+    while (recorder->threads != NULL) {
+        struct mu_thread *thread = recorder->threads;
+        recorder->threads = thread->next;
+        munmap(thread, MU_WIPED_PAGE_BYTES);
+    }
+    mu_this_thread = NULL;
+    free_buffers(recorder);
+    mu_cuda_pool_free(recorder->gpu);
+    mu_drain_free(recorder->drain);
+    mu_output_free(&recorder->output);
+    mu_journal_release(&recorder->journal);
+    munmap(recorder->fork_guard, MU_WIPED_PAGE_BYTES);
+    mu_control_release(&recorder->control);
+    pthread_mutex_destroy(&recorder->registry_lock);
+    pthread_mutex_destroy(&recorder->drain_lock);
+    pthread_mutex_destroy(&recorder->thread_lock);
+    pthread_cond_destroy(&recorder->thread_wake);
+    free(recorder);
+}
+
+int mu_recorder_use_gpu(struct mu_recorder *recorder, const struct mu_cuda_pool_options *options,
+                        struct mu_error *err) {
+    mu_recorder_check_fork(recorder);
+    if (recorder->gpu != NULL) {
+        return MU_OK;
+    }
+    struct mu_cuda_pool *pool;
+    int code = mu_cuda_pool_create(&pool, options, err);
+    if (code == MU_OK) {
+        atomic_store(&recorder->gpu, pool); /* no lock: a drain may hang on its output */
+    }
+    return code;
+}
+
+bool mu_recorder_path(struct mu_recorder *recorder, uint16_t path, const char **name,
+                      size_t *length, uint16_t *parent) {
+    pthread_mutex_lock(&recorder->registry_lock);
+    bool known = path != MU_PATH_ROOT && path < recorder->names.path_count;
+    *name = NULL;
+    *length = 0;
+    if (known) {
+        const struct mu_path *node = &recorder->names.paths[path];
+        *parent = node->parent;
+        if (path != MU_PATH_OTHER) {
+            *name = mu_journal_string(&recorder->journal, node->name, length);
+        }
+    }
+    pthread_mutex_unlock(&recorder->registry_lock);
+    return known;
+}

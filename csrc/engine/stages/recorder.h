@@ -1,0 +1,39 @@
+/* The recorder of a process: it owns the journal, the buffers of all threads, the names, and the
+ * output to which the drain writes.
+ *
+ * Threads reach their buffers through one thread-local pointer. The memory behind it is wiped in a
+ * forked child (MADV_WIPEONFORK), which is how a child notices that it is one: it drops what it
+ * inherited and starts with a recorder of its own, in memory until it is told where to write.
+ *
+ * Functions are thread-safe unless they say "nobody may record meanwhile"; the binding sees to
+ * that by keeping the GIL.
+ */
+#ifndef MU_RECORDER_H
+#define MU_RECORDER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/error.h"
+#include "cuda/cuda_timing.h"
+#include "stages/state.h"
+
+MU_MUST_CHECK int mu_recorder_create(struct mu_recorder **out, struct mu_error *err);
+
+/* Stops the drain thread and frees everything; nothing is freed when that thread hangs in a write.
+ * Nobody may record meanwhile or later. */
+void mu_recorder_destroy(struct mu_recorder *recorder);
+
+/* From now on stages may have GPU times. Once for a recorder; later calls change nothing. Nobody
+ * may record meanwhile. */
+MU_MUST_CHECK int mu_recorder_use_gpu(struct mu_recorder *recorder,
+                                      const struct mu_cuda_pool_options *options,
+                                      struct mu_error *err);
+
+/* The path's name and its parent's number; false for a number that is not in use, and for the
+ * root. The name is NULL for MU_PATH_OTHER; its bytes never move. */
+bool mu_recorder_path(struct mu_recorder *recorder, uint16_t path, const char **name,
+                      size_t *length, uint16_t *parent);
+
+#endif

@@ -1,0 +1,135 @@
+/* What a recorder and its timers are made of.
+ *
+ * The files of this folder share these structs; who takes which lock stands at the locks.
+ */
+#ifndef MU_STAGES_STATE_H
+#define MU_STAGES_STATE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "capture/control.h"
+#include "journal/gpu_rows.h"
+#include "journal/journal.h"
+#include "profile_files/output.h"
+#include "stages/names.h"
+
+struct mu_aggregate;
+struct mu_cuda_pool;
+struct mu_drain;
+struct mu_thread_buffer;
+struct mu_thread;
+
+enum { MU_TIMERS_MAX = 480, MU_TAG_BYTES_MAX = 64 };
+
+struct mu_timer {
+    struct mu_recorder *recorder; /* borrowed */
+    uint32_t index;               /* in mu_thread.buffers */
+    uint32_t generation;          /* tells it from timers that had the index before */
+    _Atomic int64_t step;
+    char tag[MU_TAG_BYTES_MAX];
+    /* Owned, by path; NULL before the first. */
+    struct mu_aggregate **retired; /* of threads that ended */
+    struct mu_aggregate **gpu;     /* GPU times */
+};
+
+/* Counts of what went wrong; each kind is reported once by the binding. */
+struct mu_troubles {
+    _Atomic uint64_t dropped_records; /* a ring was full */
+    _Atomic uint64_t dropped_buffers; /* starts on threads that got no thread buffer */
+    _Atomic uint64_t failed_writes;
+    _Atomic uint64_t lost_rows;  /* rows of failed writes and of a full memory output */
+    _Atomic uint64_t full_names; /* starts whose name found no room in the table */
+    _Atomic uint64_t too_deep;   /* starts below the deepest level */
+    _Atomic uint64_t cut_metadata;
+    _Atomic uint64_t removed_parts; /* parts of the CSV removed to keep under keep_csv_bytes */
+    _Atomic uint64_t missing_csv;   /* 1: the CSV or its directory was deleted */
+    _Atomic uint64_t lost_journal;  /* 1: its file system was full, it is in memory since */
+    _Atomic int last_errno;         /* of the last failed write */
+};
+
+struct mu_output_config {
+    int kind; /* enum mu_output_kind */
+    int rank;
+    int world_size;
+    int io;                  /* enum mu_io */
+    uint64_t max_csv_bytes;  /* 0 never rotates */
+    uint64_t keep_csv_bytes; /* 0 keeps all parts */
+    char log_dir[1024];
+    char journal_dir[1024]; /* empty: beside the CSV where the file system is local */
+    char machine[256];      /* machine_id column */
+    char text_label[128];   /* the user's label for this process */
+};
+
+enum mu_io {
+    MU_IO_AUTO = 0, /* inline where the file system is known to be local */
+    MU_IO_INLINE = 1,
+    MU_IO_BACKGROUND = 2,
+};
+
+struct mu_open_report {
+    char csv_path[MU_PATH_BYTES];
+    char journal_path[MU_PATH_BYTES]; /* empty when there is none; journal_error says why */
+    char label[MU_LABEL_BYTES];       /* rank_<R>[.wK] */
+    int worker;                       /* K, 0 for none */
+    uint32_t attempt;                 /* from 1 */
+    uint64_t adopted_journals;
+    uint64_t adopted_rows;
+    struct mu_error journal_error;
+};
+
+struct mu_recorder {
+    struct mu_journal journal;
+    struct mu_names names;
+    struct mu_output output;
+    struct mu_timeline timeline;
+    struct mu_troubles troubles;
+    bool counter;
+    _Atomic uint64_t rate; /* ns per tick, 24.40 fixed point */
+    _Atomic uint64_t node_next;
+    int64_t real_offset_ns; /* real = monotonic + this; changes when the system's clock is set */
+    int64_t user_offset_ns;
+    uint64_t epoch;          /* of the last commit */
+    uint64_t reported_drops; /* records whose loss stands in the output */
+    void *fork_guard;        /* a wiped page: 0 in a forked child */
+
+    struct mu_control control; /* requests from outside */
+
+    pthread_mutex_t registry_lock; /* names, thread buffers, chunks, timers */
+    struct mu_thread *threads;
+    struct mu_thread_buffer *buffers;
+    struct mu_timer *timers[MU_TIMERS_MAX];
+    uint32_t timers_made;
+    _Atomic(struct mu_cuda_pool *) gpu; /* owned; NULL: no GPU times */
+    pthread_key_t thread_key;
+
+    pthread_mutex_t drain_lock;     /* timeline, output, commits; taken before registry_lock */
+    struct mu_drain *drain;         /* owned scratch memory */
+    struct mu_output_config config; /* of the last mu_recorder_open */
+    struct mu_open_report opened;   /* what that found */
+    bool reopen;        /* in a forked child: open files when the first thread buffer is made */
+    bool in_background; /* the output may block: only the drain thread writes */
+    bool broken;        /* a forked child that found no memory: nothing is recorded */
+
+    /* Borrowed functions of the files above, for those below. Set by mu_recorder_create. */
+    void (*call_drain)(struct mu_recorder *recorder); /* mu_drain_thread_call */
+    mu_gpu_add add_gpu_time;                          /* mu_timer_add_gpu_time */
+
+    pthread_mutex_t thread_lock; /* the drain thread's own state */
+    pthread_cond_t thread_wake;
+    pthread_t drain_thread;
+    bool thread_runs;
+    bool thread_stop;
+    _Atomic bool thread_called;
+};
+
+/* What a GPU span carries home: timer and path in one number. */
+static inline uint32_t mu_timer_gpu_label(const struct mu_timer *timer, uint16_t path) {
+    return timer->generation << 21 | timer->index << 12 | path;
+}
+
+#endif

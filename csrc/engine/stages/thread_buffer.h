@@ -1,0 +1,126 @@
+/* A thread buffer: the stages of one timer on one thread. The hot path of the project.
+ *
+ * A thread buffer is owned by its thread; only that thread calls the functions here, and none of
+ * them takes a lock, allocates or makes a system call, but for the first use of a name and for
+ * stages deeper than MU_OPEN_MAX. What other threads and other processes read of it lies in its
+ * chunk of the journal (see journal_format.h).
+ */
+#ifndef MU_THREAD_BUFFER_H
+#define MU_THREAD_BUFFER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/error.h"
+#include "journal/journal_format.h"
+#include "timing/aggregate.h"
+
+struct mu_nvtx_range;
+struct mu_recorder;
+struct mu_timer;
+
+enum {
+    MU_STAGE_CACHE = 256,
+    MU_STAGE_DEPTH_MAX = 4096,
+    MU_METADATA_BYTES_MAX = 32 * 1024,
+};
+
+/* A stage name under a parent path, resolved once. */
+struct mu_stage {
+    uint64_t hash;
+    const char *name; /* in the journal's string table */
+    uint32_t length;
+    uint16_t name_id;
+    uint16_t parent_path;
+    uint16_t path;
+    struct mu_aggregate *aggregate; /* of this thread buffer; NULL when memory ran out */
+};
+
+struct mu_frame {
+    const char *name;
+    char *owned_name; /* when the name could not be interned; freed at stop */
+    uint64_t hash;
+    uint64_t node;
+    uint64_t start; /* ticks */
+    int64_t step;
+    struct mu_aggregate *aggregate;
+    const struct mu_nvtx_range *range; /* NULL: none */
+    uint32_t length;
+    uint32_t span; /* GPU time span, 0 none */
+    uint16_t name_id;
+    uint16_t path;
+};
+
+struct mu_thread_buffer {
+    struct mu_recorder *recorder; /* borrowed */
+    struct mu_timer *timer;       /* borrowed; NULL once the timer is gone */
+    struct mu_chunk_header *chunk;
+    struct mu_record *ring;
+    const _Atomic uint64_t *rate; /* ns per tick, 24.40 fixed point */
+    uint64_t head;
+    uint64_t room_until; /* the ring is known to have room below this position */
+    uint64_t wake_at;    /* at this position the drain thread is called */
+    uint64_t node_next, node_end;
+    struct mu_frame *frames; /* owned */
+    uint32_t frames_allocated;
+    uint32_t depth;
+    int32_t step_depth; /* depth at the last set_step, -1 before */
+    uint32_t too_deep;  /* starts above MU_STAGE_DEPTH_MAX whose stops are awaited */
+    bool counter;
+    uint32_t chunk_index;
+    struct mu_aggregate **aggregates; /* owned: by path */
+    struct mu_thread_buffer *next;    /* in the recorder's list */
+    struct mu_stage cache[MU_STAGE_CACHE];
+};
+
+enum mu_stop_result {
+    MU_STOP_OK = 0,
+    MU_STOP_CLOSED_INNER = 1, /* stages inside were still open and were closed */
+    MU_STOP_NOT_OPEN = 2,     /* no stage of that name runs */
+};
+
+/* Begins a stage. `hash` belongs to the name and is the same for the same bytes. */
+void mu_thread_buffer_start(struct mu_thread_buffer *buffer, const char *name, size_t length,
+                            uint64_t hash);
+
+/* What a stage leaves on the GPU's side: an NVTX range, and a pair of CUDA events. */
+struct mu_gpu_events {
+    const struct mu_nvtx_range *range; /* NULL: none */
+    bool gpu;                          /* take GPU times */
+};
+
+/* mu_thread_buffer_start with GPU events. They begin before the stage and end after it was timed,
+ * so that neither is counted as the stage's own time but for the recording of the end event. */
+void mu_thread_buffer_start_with(struct mu_thread_buffer *buffer, const char *name, size_t length,
+                                 uint64_t hash, const struct mu_gpu_events *events);
+
+/* Ends the innermost stage of that name, and those inside it. */
+enum mu_stop_result mu_thread_buffer_stop(struct mu_thread_buffer *buffer, const char *name,
+                                          size_t length, uint64_t hash);
+
+/* Closes the stages above what the last set_step left open. Returns how many. */
+uint32_t mu_thread_buffer_set_step(struct mu_thread_buffer *buffer);
+
+struct mu_event {
+    int type; /* enum mu_event_type */
+    const char *name;
+    size_t name_length;
+    const char *metadata; /* key=value pairs joined by commas, already encoded */
+    size_t metadata_length;
+    bool has_time; /* the user's own timestamp: real_ns */
+    bool has_duration;
+    int64_t real_ns;
+    int64_t duration_ns;
+    int64_t step;
+};
+
+/* Records one event. Metadata above MU_METADATA_BYTES_MAX is cut; returns false then. */
+bool mu_thread_buffer_event(struct mu_thread_buffer *buffer, const struct mu_event *event);
+
+MU_MUST_CHECK int mu_thread_buffer_init(struct mu_thread_buffer *buffer);
+
+/* Frees what the thread buffer owns, not the thread buffer. */
+void mu_thread_buffer_free(struct mu_thread_buffer *buffer);
+
+#endif

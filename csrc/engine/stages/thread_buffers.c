@@ -1,0 +1,183 @@
+#include "stages/thread_buffers.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "journal/journal.h"
+#include "stages/names.h"
+#include "timing/aggregate.h"
+
+#ifndef MADV_WIPEONFORK
+#define MADV_WIPEONFORK 18 /* Linux 4.14 */
+#endif
+
+_Thread_local struct mu_thread *mu_this_thread = NULL;
+
+_Static_assert(sizeof(struct mu_thread) <= MU_WIPED_PAGE_BYTES, "a thread's state is one page");
+
+void *mu_map_wiped_page(void) {
+    void *page =
+        mmap(NULL, MU_WIPED_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (page == MAP_FAILED) {
+        return NULL;
+    }
+    if (madvise(page, MU_WIPED_PAGE_BYTES, MADV_WIPEONFORK) != 0) {
+        munmap(page, MU_WIPED_PAGE_BYTES);
+        return NULL;
+    }
+    return page;
+}
+
+/* Figures of a thread that ended stay with its timer. */
+static void keep_aggregates(struct mu_thread_buffer *buffer) {
+    struct mu_timer *timer = buffer->timer;
+    if (timer->retired == NULL) {
+        timer->retired = buffer->aggregates;
+        buffer->aggregates = NULL;
+        return;
+    }
+    for (int path = 0; path < MU_PATHS_MAX; path++) {
+        struct mu_aggregate *from = buffer->aggregates[path];
+        if (from == NULL) {
+            continue;
+        }
+        if (timer->retired[path] == NULL) {
+            timer->retired[path] = from;
+            buffer->aggregates[path] = NULL;
+        } else {
+            mu_aggregate_merge(timer->retired[path], from);
+        }
+    }
+}
+
+static void unlink_buffer(struct mu_recorder *recorder, struct mu_thread_buffer *buffer) {
+    struct mu_thread_buffer **at = &recorder->buffers;
+    while (*at != NULL && *at != buffer) {
+        at = &(*at)->next;
+    }
+    if (*at == buffer) {
+        *at = buffer->next;
+    }
+}
+
+void mu_thread_buffer_retire_locked(struct mu_recorder *recorder, struct mu_thread_buffer *buffer) {
+    keep_aggregates(buffer);
+    unlink_buffer(recorder, buffer);
+    atomic_store_explicit(&buffer->chunk->state, MU_CHUNK_RETIRED, memory_order_release);
+    mu_thread_buffer_free(buffer);
+    free(buffer);
+}
+
+static void free_thread_locked(struct mu_recorder *recorder, struct mu_thread *thread) {
+    for (int i = 0; i < MU_TIMERS_MAX; i++) {
+        if (thread->buffers[i] != NULL) {
+            mu_thread_buffer_retire_locked(recorder, thread->buffers[i]);
+        }
+    }
+    struct mu_thread **at = &recorder->threads;
+    while (*at != NULL && *at != thread) {
+        at = &(*at)->next;
+    }
+    if (*at == thread) {
+        *at = thread->next;
+    }
+    munmap(thread, MU_WIPED_PAGE_BYTES);
+}
+
+/* Destructor of the thread key: the thread ends. */
+void mu_thread_ends(void *page) {
+    struct mu_thread *thread = page;
+    struct mu_recorder *recorder = thread->recorder;
+    mu_this_thread = NULL;
+    if (recorder == NULL) {
+        munmap(thread, MU_WIPED_PAGE_BYTES);
+        return;
+    }
+    pthread_mutex_lock(&recorder->registry_lock);
+    free_thread_locked(recorder, thread);
+    pthread_mutex_unlock(&recorder->registry_lock);
+}
+
+static struct mu_thread *this_thread_locked(struct mu_recorder *recorder) {
+    struct mu_thread *thread = mu_this_thread;
+    if (thread != NULL && thread->recorder == recorder) {
+        return thread;
+    }
+    uint32_t tid = (uint32_t)syscall(SYS_gettid);
+    for (thread = recorder->threads; thread != NULL; thread = thread->next) {
+        if (thread->tid == tid) {
+            mu_this_thread = thread;
+            return thread;
+        }
+    }
+    thread = mu_map_wiped_page();
+    if (thread == NULL) {
+        return NULL;
+    }
+    if (pthread_setspecific(recorder->thread_key, thread) != 0) {
+        munmap(thread, MU_WIPED_PAGE_BYTES);
+        return NULL;
+    }
+    thread->recorder = recorder;
+    thread->tid = tid;
+    thread->next = recorder->threads;
+    recorder->threads = thread;
+    mu_this_thread = thread;
+    return thread;
+}
+
+static void describe_chunk(struct mu_recorder *recorder, struct mu_thread_buffer *buffer,
+                           const char *tag) {
+    struct mu_chunk_header *chunk = buffer->chunk;
+    uint32_t tag_string = MU_NAME_NONE;
+    size_t length = strlen(tag);
+    if (length > 0) {
+        tag_string = mu_names_intern(&recorder->names, tag, length, mu_name_hash(tag, length));
+    }
+    atomic_store_explicit(&chunk->tid, (uint32_t)syscall(SYS_gettid), memory_order_relaxed);
+    atomic_store_explicit(&chunk->tag, tag_string, memory_order_release);
+    atomic_store_explicit(&chunk->thread_name, MU_NAME_NONE, memory_order_relaxed);
+    atomic_store_explicit(&chunk->depth, 0, memory_order_relaxed);
+    atomic_store_explicit(&chunk->step, 0, memory_order_relaxed);
+}
+
+struct mu_thread_buffer *mu_thread_buffer_new_locked(struct mu_timer *timer) {
+    struct mu_recorder *recorder = timer->recorder;
+    struct mu_thread *thread = this_thread_locked(recorder);
+    struct mu_thread_buffer *buffer = thread == NULL ? NULL : calloc(1, sizeof(*buffer));
+    if (buffer == NULL) {
+        return NULL;
+    }
+    if (mu_thread_buffer_init(buffer) != MU_OK ||
+        mu_journal_claim_chunk(&recorder->journal, &buffer->chunk_index, NULL) != MU_OK) {
+        mu_thread_buffer_free(buffer);
+        free(buffer);
+        return NULL;
+    }
+    buffer->recorder = recorder;
+    buffer->timer = timer;
+    buffer->chunk = mu_journal_chunk(&recorder->journal, buffer->chunk_index);
+    buffer->ring = mu_chunk_ring(buffer->chunk);
+    buffer->rate = &recorder->rate;
+    buffer->counter = recorder->counter;
+    buffer->head = atomic_load_explicit(&buffer->chunk->head, memory_order_relaxed);
+    buffer->room_until = buffer->head;
+    buffer->wake_at = buffer->head + MU_RING_SLOTS / 2;
+    describe_chunk(recorder, buffer, timer->tag);
+    buffer->next = recorder->buffers;
+    recorder->buffers = buffer;
+    thread->buffers[timer->index] = buffer;
+    return buffer;
+}
+
+void mu_recorder_set_thread_name(struct mu_recorder *recorder, struct mu_thread_buffer *buffer,
+                                 const char *name) {
+    size_t length = mu_name_cut(name, strlen(name));
+    pthread_mutex_lock(&recorder->registry_lock);
+    uint16_t string = mu_names_intern(&recorder->names, name, length, mu_name_hash(name, length));
+    pthread_mutex_unlock(&recorder->registry_lock);
+    atomic_store_explicit(&buffer->chunk->thread_name, string, memory_order_release);
+}

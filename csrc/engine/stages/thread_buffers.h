@@ -1,0 +1,48 @@
+/* Threads and their buffers: made at first use, let go when the thread or the timer ends.
+ *
+ * Threads reach their buffers through one thread-local pointer to a page that the kernel wipes in a
+ * forked child, so that a child never writes where its parent does.
+ */
+#ifndef MU_THREAD_BUFFERS_H
+#define MU_THREAD_BUFFERS_H
+
+#include <stdint.h>
+
+#include "stages/state.h"
+#include "stages/thread_buffer.h"
+
+enum { MU_WIPED_PAGE_BYTES = 4096 };
+
+/* What a thread has; one page, wiped in a forked child. */
+struct mu_thread {
+    struct mu_recorder *recorder; /* borrowed; NULL after a fork */
+    struct mu_thread *next;       /* in the recorder's list */
+    uint32_t tid;
+    struct mu_thread_buffer *buffers[MU_TIMERS_MAX]; /* by the timer's index */
+};
+
+extern _Thread_local struct mu_thread *mu_this_thread
+#if defined(__x86_64__)
+    __attribute__((tls_model("initial-exec")))
+#endif
+    ;
+
+/* A page of zeros that is zeros again in a forked child; NULL with errno set. */
+void *mu_map_wiped_page(void);
+
+/* Destructor of recorder->thread_key. */
+void mu_thread_ends(void *page);
+
+/* Lets go of a thread buffer: its figures stay with its timer, its chunk is free once it is
+ * drained. The caller holds recorder->registry_lock. */
+void mu_thread_buffer_retire_locked(struct mu_recorder *recorder, struct mu_thread_buffer *buffer);
+
+/* Makes the calling thread's buffer of the timer; NULL when there is no room for one. The caller
+ * holds recorder->registry_lock. */
+struct mu_thread_buffer *mu_thread_buffer_new_locked(struct mu_timer *timer);
+
+/* Names the calling thread's track. */
+void mu_recorder_set_thread_name(struct mu_recorder *recorder, struct mu_thread_buffer *buffer,
+                                 const char *name);
+
+#endif

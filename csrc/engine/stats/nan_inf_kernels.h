@@ -1,0 +1,30 @@
+/* The inner loops that look for NaN and Inf; nan_inf_vector.h is the code of all variants. */
+#ifndef MU_NAN_INF_KERNELS_H
+#define MU_NAN_INF_KERNELS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "stats/nan_inf.h"
+
+/* Adds what is among `numbers` numbers of the type `part`, which need no alignment. */
+typedef void (*mu_nan_inf_block)(int part, const uint8_t *bytes, size_t numbers,
+                                 int64_t counts[MU_NAN_INF_COUNTS]);
+
+void mu_nan_inf_block_portable(int part, const uint8_t *bytes, size_t numbers,
+                               int64_t counts[MU_NAN_INF_COUNTS]);
+#ifdef __x86_64__
+void mu_nan_inf_block_avx2(int part, const uint8_t *bytes, size_t numbers,
+                           int64_t counts[MU_NAN_INF_COUNTS]);
+void mu_nan_inf_block_avx512(int part, const uint8_t *bytes, size_t numbers,
+                             int64_t counts[MU_NAN_INF_COUNTS]);
+#endif
+
+/* The fastest that this processor runs. */
+mu_nan_inf_block mu_nan_inf_block_best(void);
+
+/* mu_nan_inf_count with a loop of choice, for the tests. */
+void mu_nan_inf_count_with(mu_nan_inf_block block, const struct mu_tensor *tensor,
+                           int64_t counts[MU_NAN_INF_COUNTS]);
+
+#endif

@@ -1,0 +1,163 @@
+/* Rows of a profile CSV to columns: paths, times without a START, restarts, bounds. */
+#include "csv/stage_table.h"
+
+#include "tests/check.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define HEADER                                                                                     \
+    "timestamp_unix,readable_time,machine_id,step,event_name,event_type,duration_ms,metadata\n"
+
+static int read_text(struct mu_stage_table *table, const char *text, struct mu_error *err) {
+    struct mu_csv_input input = {
+        .name = "text", .fd = -1, .data = text, .length = strlen(text), .has_header = 1};
+    return mu_stage_table_read(table, &input, err);
+}
+
+/* 1 when the path of a row is the names given, the innermost first. */
+static int path_is(const struct mu_stage_table *table, size_t row, const char *name,
+                   const char *around) {
+    const struct mu_stage_path *path = &table->paths[table->path[row]];
+    const struct mu_stage_path *parent = &table->paths[path->parent];
+    int is_named = path->length == strlen(name) && memcmp(path->name, name, path->length) == 0;
+    if (around == NULL) {
+        return is_named && parent == path;
+    }
+    return is_named && parent->length == strlen(around) &&
+           memcmp(parent->name, around, parent->length) == 0;
+}
+
+static void test_nested(void) {
+    struct mu_stage_table table;
+    struct mu_error err;
+    CHECK_INT(mu_stage_table_init(&table, &err), MU_OK);
+    const char *text =
+        HEADER "10.0,,h,3,iter,START,,\"node_id=1,tid=7\"\n"
+               "10.1,,h,3,forward,START,,\"node_id=2,parent_id=1,tid=7\"\n"
+               "10.3,,h,3,forward,END,200,\"node_id=2,parent_id=1,tid=7,cuda_ms=1.5\"\n"
+               "10.4,,h,3,loss,COUNTER,,\"value=2\"\n"
+               "10.5,,h,3,iter,END,500.000001,\"node_id=1,tid=7\"\n";
+    CHECK_INT(read_text(&table, text, &err), MU_OK);
+    CHECK_INT(table.count, 2);
+    CHECK(path_is(&table, 0, "forward", "iter"));
+    CHECK(path_is(&table, 1, "iter", NULL));
+    CHECK_INT(table.step[0], 3);
+    CHECK_INT(table.begin_ns[0], 10100000000);
+    CHECK_INT(table.end_ns[0], 10300000000);
+    CHECK_INT(table.begin_ns[1], 9999999999);
+    CHECK_INT(table.tid[1], 7);
+    CHECK(table.cuda_ms[0] == 1.5);
+    CHECK(isnan(table.cuda_ms[1]));
+    CHECK_INT(table.counts.rows, 5);
+    CHECK_INT(table.open_by_node.count, 0);
+    mu_stage_table_reset(&table);
+}
+
+static void test_parts_meet(void) {
+    struct mu_stage_table table;
+    struct mu_error err;
+    CHECK_INT(mu_stage_table_init(&table, &err), MU_OK);
+    CHECK_INT(read_text(&table,
+                        HEADER "1,,h,0,iter,START,,\"node_id=1\"\n"
+                               "1,,h,0,a,START,,\"node_id=2,parent_id=1\"\n",
+                        &err),
+              MU_OK);
+    CHECK_INT(read_text(&table,
+                        HEADER "2,,h,0,a,END,,\"node_id=2,parent_id=1\"\n"
+                               "3,,h,0,iter,END,,\"node_id=1\"\n",
+                        &err),
+              MU_OK);
+    CHECK_INT(table.count, 2);
+    CHECK(path_is(&table, 0, "a", "iter"));
+    CHECK_INT(table.end_ns[0] - table.begin_ns[0], 1000000000);
+    CHECK_INT(read_text(&table, "no,profile\n1,2\n", &err), MU_ERR_FORMAT);
+    CHECK_INT(read_text(&table, HEADER "4,,h,0,alone,END,1000,\n", &err), MU_OK);
+    CHECK_INT(table.count, 3);
+    CHECK(path_is(&table, 2, "alone", NULL));
+    CHECK_INT(table.tid[2], -1);
+    mu_stage_table_reset(&table);
+}
+
+static void test_a_restart_ends_what_was_open(void) {
+    struct mu_stage_table table;
+    struct mu_error err;
+    CHECK_INT(mu_stage_table_init(&table, &err), MU_OK);
+    const char *text =
+        HEADER "1,,h,0,my_utils.process,INSTANT,,\"pid=5,rank=2,world_size=8,attempt=1,host=a\"\n"
+               "1,,h,0,iter,START,,\"node_id=1\"\n"
+               "2,,h,0,my_utils.process,INSTANT,,\"pid=6,rank=2,world_size=8,attempt=2,host=b,"
+               "label=pp%3D1\"\n"
+               "2,,h,0,my_utils.clock_sync,INSTANT,,\"offset_ns=5,error_ns=42\"\n"
+               "2,,h,0,my_utils.dropped,INSTANT,,\"count=3,reason=full\"\n"
+               "2,,h,0,my_utils.clock_step,INSTANT,,\"delta_ns=-7000000\"\n"
+               "3,,h,0,fwd,END,1000,\"node_id=9,parent_id=1\"\n";
+    CHECK_INT(read_text(&table, text, &err), MU_OK);
+    CHECK_INT(table.counts.open, 1);
+    CHECK(path_is(&table, 0, "fwd", NULL));
+    CHECK_INT(table.attempt[0], 2);
+    CHECK_INT(table.process.world_size, 8);
+    CHECK_INT(table.process.clock_error_ns, 42);
+    CHECK_INT(table.process.dropped, 3);
+    CHECK_INT(table.process.clock_steps, 1);
+    CHECK(strcmp(table.process.host, "b") == 0);
+    CHECK(strcmp(table.process.label, "pp%3D1") == 0);
+    mu_stage_table_reset(&table);
+}
+
+static void test_bad_rows_are_counted(void) {
+    struct mu_stage_table table;
+    struct mu_error err;
+    CHECK_INT(mu_stage_table_init(&table, &err), MU_OK);
+    const char *text = HEADER "x,,h,0,a,END,1,\n"   /* no time */
+                              "1,,h,,a,END,1,\n"    /* no step */
+                              "1,,h,0,a,BEGIN,1,\n" /* no type */
+                              "1,,h,0,a,END,,\n"    /* neither duration nor START */
+                              "1,,h,0,a,END,-5,\n"  /* a negative duration */
+                              "-4611686017,,h,0,a,END,9223372036854,\n"
+                              "1,,h,0\n" /* cut */
+                              "1,,h,0,a,END,1,\n";
+    CHECK_INT(read_text(&table, text, &err), MU_OK);
+    CHECK_INT(table.count, 1);
+    CHECK_INT(table.counts.bad_rows, 7);
+    mu_stage_table_reset(&table);
+}
+
+/* Names without end: the paths are bounded, and so are open stages. */
+static void test_bounds(void) {
+    enum { STAGES = 70000 };
+    size_t size = (size_t)STAGES * 64 + sizeof(HEADER), at = sizeof(HEADER) - 1;
+    char *text = malloc(size);
+    struct mu_stage_table table;
+    struct mu_error err;
+    CHECK_INT(mu_stage_table_init(&table, &err), MU_OK);
+    if (!CHECK(text != NULL)) {
+        return;
+    }
+    memcpy(text, HEADER, sizeof(HEADER));
+    for (int i = 1; i <= STAGES; i++) {
+        at += (size_t)snprintf(text + at, size - at, "1,,h,0,n%d,START,,\"node_id=%d\"\n", i, i);
+    }
+    CHECK_INT(read_text(&table, text, &err), MU_OK);
+    CHECK_INT(table.open_by_node.count, MU_STAGE_OPEN_MAX);
+    CHECK_INT(table.path_count, MU_STAGE_PATHS_MAX);
+    CHECK_INT(read_text(&table,
+                        HEADER "2,,h,0,n66000,END,1,\"node_id=66000\"\n"
+                               "2,,h,0,n5,END,1,\"node_id=5\"\n",
+                        &err),
+              MU_OK);
+    CHECK_INT(table.path[0], MU_STAGE_OTHER);
+    CHECK(path_is(&table, 1, "n5", NULL));
+    mu_stage_table_reset(&table);
+    free(text);
+}
+
+int main(void) {
+    test_nested();
+    test_parts_meet();
+    test_a_restart_ends_what_was_open();
+    test_bad_rows_are_counted();
+    test_bounds();
+    return check_report();
+}

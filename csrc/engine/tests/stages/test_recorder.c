@@ -1,0 +1,579 @@
+/* The recorder end to end: stages into a journal, rows into a CSV, forks, moves, adoption. */
+#include <errno.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include "journal/journal_reader.h"
+#include "tests/stages/recorder_fixture.h"
+
+/* The n-th line that holds `part`, without its time columns; the caller frees it. */
+static char *row_after_machine(const char *csv, const char *part) {
+    const char *at = strstr(csv, part);
+    while (at != NULL && at > csv && at[-1] != '\n') {
+        at--;
+    }
+    const char *machine = at == NULL ? NULL : strstr(at, ",host-a,");
+    const char *end = machine == NULL ? NULL : strchr(machine, '\n');
+    return end == NULL ? strdup("") : strndup(machine + 1, (size_t)(end - machine - 1));
+}
+
+static void check_row(const char *csv, const char *part, const char *format, ...) {
+    char wanted[512];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(wanted, sizeof(wanted), format, args);
+    va_end(args);
+    char *row = row_after_machine(csv, part);
+    CHECK_STR(row, wanted);
+    free(row);
+}
+
+static void test_nested_stages_become_rows(void) {
+    struct fixture fixture;
+    struct mu_timer timer;
+    fixture_start(&fixture);
+    CHECK_INT(mu_timer_init(&timer, fixture.recorder, "train", NULL), MU_OK);
+    fixture_open(&fixture);
+    atomic_store(&timer.step, 7);
+    stage_start(&timer, "iter");
+    stage_start(&timer, "forward, \"x\"");
+    CHECK_INT(stage_stop(&timer, "forward, \"x\""), MU_STOP_OK);
+    CHECK_INT(stage_stop(&timer, "iter"), MU_STOP_OK);
+    mu_recorder_drain(fixture.recorder, drain_wait_ns);
+    char *csv = fixture_csv(&fixture);
+    int tid = (int)gettid();
+    check_row(csv, "iter,START", "host-a,7,iter,START,,\"node_id=1,parent_id=0,tid=%d,tag=train\"",
+              tid);
+    check_row(csv, "x\"\"\",START",
+              "host-a,7,\"forward, \"\"x\"\"\",START,,\"node_id=2,parent_id=1,tid=%d,tag=train\"",
+              tid);
+    CHECK_INT(count_of(csv, ",END,"), 2);
+    const char *order[] = {"iter,START", "\"\",START", "\"\",END", "iter,END"};
+    const char *at = csv;
+    for (int i = 0; i < 4 && at != NULL; i++) {
+        at = strstr(at, order[i]);
+        CHECK(at != NULL);
+    }
+    free(csv);
+    mu_timer_release(&timer);
+    CHECK_INT(mu_recorder_close(fixture.recorder, NULL), MU_OK);
+    fixture_end(&fixture);
+}
+
+static void test_rows_before_open_are_replayed(void) {
+    struct fixture fixture;
+    struct mu_timer timer;
+    fixture_start(&fixture);
+    CHECK_INT(mu_timer_init(&timer, fixture.recorder, "", NULL), MU_OK);
+    stage_start(&timer, "early");
+    stage_start(&timer, "inner");
+    stage_stop(&timer, "inner");
+    mu_recorder_drain(fixture.recorder, drain_wait_ns);
+    fixture_open(&fixture);
+    stage_stop(&timer, "early");
+    mu_recorder_drain(fixture.recorder, drain_wait_ns);
+    char *csv = fixture_csv(&fixture);
+    CHECK_INT(count_of(csv, "early,START"), 1);
+    CHECK_INT(count_of(csv, "early,END"), 1);
+    CHECK_INT(count_of(csv, "inner,START"), 1);
+    CHECK_INT(count_of(csv, "inner,END"), 1);
+    free(csv);
+    mu_timer_release(&timer);
+    CHECK_INT(mu_recorder_close(fixture.recorder, NULL), MU_OK);
+    fixture_end(&fixture);
+}
+
+static void test_open_stage_is_written_once(void) {
+    struct fixture fixture;
+    struct mu_timer timer;
+    fixture_start(&fixture);
+    CHECK_INT(mu_timer_init(&timer, fixture.recorder, "", NULL), MU_OK);
+    fixture_open(&fixture);
+    stage_start(&timer, "outer");
+    for (int i = 0; i < 3; i++) {
+        stage_start(&timer, "inner");
+        stage_stop(&timer, "inner");
+        mu_recorder_drain(fixture.recorder, drain_wait_ns);
+    }
+    char *csv = fixture_csv(&fixture);
+    CHECK_INT(count_of(csv, "outer,START"), 1);
+    CHECK_INT(count_of(csv, "outer,END"), 0);
+    CHECK_INT(count_of(csv, "inner,END"), 3);
+    free(csv);
+    stage_stop(&timer, "outer");
+    mu_recorder_drain(fixture.recorder, drain_wait_ns);
+    csv = fixture_csv(&fixture);
+    CHECK_INT(count_of(csv, "outer,START"), 1);
+    CHECK_INT(count_of(csv, "outer,END"), 1);
+    free(csv);
+    mu_timer_release(&timer);
+    CHECK_INT(mu_recorder_close(fixture.recorder, NULL), MU_OK);
+    fixture_end(&fixture);
+}
+
+/* A thread buffer publishes the record of a stage and closes the stage after it; drains that fall
+ * in between see a stage that is open and has ended. */
+static void test_stage_that_ended_but_still_stands_as_open(void) {
+    struct fixture fixture;
+    struct mu_timer timer;
+    fixture_start(&fixture);
+    CHECK_INT(mu_timer_init(&timer, fixture.recorder, "", NULL), MU_OK);
+    fixture_open(&fixture);
+    stage_start(&timer, "outer");
+    stage_start(&timer, "inner");
+    stage_stop(&timer, "inner");
+    struct mu_chunk_header *chunk = mu_timer_thread_buffer(&timer)->chunk;
+    for (int i = 0; i < 3; i++) {
+        atomic_store(&chunk->depth, 2);
+        mu_recorder_drain(fixture.recorder, drain_wait_ns);
+    }
+    struct mu_journal_image image;
+    struct mu_csv_writer writer;
+    struct mu_recovered recovered;
+    mu_csv_writer_init(&writer);
+    CHECK_INT(mu_journal_image_read(&image, fixture.report.journal_path, NULL), MU_OK);
+    CHECK_INT(mu_journal_image_rows(&image, &writer, &recovered, NULL), MU_OK);
+    CHECK_INT(recovered.rows, 0);
+    CHECK_INT(recovered.open_stages, 1);
+    mu_csv_writer_free(&writer);
+    mu_journal_image_close(&image);
+    atomic_store(&chunk->depth, 1);
+    stage_stop(&timer, "outer");
+    mu_recorder_drain(fixture.recorder, drain_wait_ns);
+    char *csv = fixture_csv(&fixture);
+    CHECK_INT(count_of(csv, "inner,START"), 1);
+    CHECK_INT(count_of(csv, "inner,END"), 1);
+    CHECK_INT(count_of(csv, "outer,START"), 1);
+    CHECK_INT(count_of(csv, "outer,END"), 1);
+    free(csv);
+    mu_timer_release(&timer);
+    CHECK_INT(mu_recorder_close(fixture.recorder, NULL), MU_OK);
+    fixture_end(&fixture);
+}
+
+static void test_misuse(void) {
+    struct fixture fixture;
+    struct mu_timer timer;
+    fixture_start(&fixture);
+    CHECK_INT(mu_timer_init(&timer, fixture.recorder, "", NULL), MU_OK);
+    fixture_open(&fixture);
+    CHECK_INT(stage_stop(&timer, "never"), MU_STOP_NOT_OPEN);
+    stage_start(&timer, "a");
+    stage_start(&timer, "b");
+    CHECK_INT(stage_stop(&timer, "a"), MU_STOP_CLOSED_INNER);
+    CHECK_INT(mu_thread_buffer_set_step(mu_timer_thread_buffer(&timer)), 0);
+    stage_start(&timer, "left");
+    CHECK_INT(mu_thread_buffer_set_step(mu_timer_thread_buffer(&timer)), 1);
+    mu_recorder_drain(fixture.recorder, drain_wait_ns);
+    char *csv = fixture_csv(&fixture);
+    CHECK_INT(count_of(csv, "closed=out_of_order"), 1);
+    CHECK_INT(count_of(csv, "closed=step"), 1);
+    free(csv);
+    mu_timer_release(&timer);
+    CHECK_INT(mu_recorder_close(fixture.recorder, NULL), MU_OK);
+    fixture_end(&fixture);
+}
+
+static void test_deep_stages(void) {
+    enum { DEPTH = 300 };
+    struct fixture fixture;
+    struct mu_timer timer;
+    fixture_start(&fixture);
+    CHECK_INT(mu_timer_init(&timer, fixture.recorder, "", NULL), MU_OK);
+    fixture_open(&fixture);
+    for (int i = 0; i < DEPTH; i++) {
+        stage_start(&timer, "recursive");
+    }
+    mu_recorder_drain(fixture.recorder, drain_wait_ns);
+    for (int i = 0; i < DEPTH; i++) {
+        stage_stop(&timer, "recursive");
+    }
+    mu_recorder_drain(fixture.recorder, drain_wait_ns);
+    char *csv = fixture_csv(&fixture);
+    CHECK_INT(count_of(csv, "recursive,START"), DEPTH);
+    CHECK_INT(count_of(csv, "recursive,END"), DEPTH);
+    free(csv);
+    mu_timer_release(&timer);
+    CHECK_INT(mu_recorder_close(fixture.recorder, NULL), MU_OK);
+    fixture_end(&fixture);
+}
+
+static void test_names_beyond_the_table(void) {
+    enum { NAMES = 6000 };
+    struct fixture fixture;
+    struct mu_timer timer;
+    char name[32];
+    fixture_start(&fixture);
+    CHECK_INT(mu_timer_init(&timer, fixture.recorder, "", NULL), MU_OK);
+    fixture_open(&fixture);
+    for (int i = 0; i < NAMES; i++) {
+        snprintf(name, sizeof(name), "name-%d", i);
+        stage_start(&timer, name);
+        CHECK_INT(stage_stop(&timer, name), MU_STOP_OK);
+        if (i % 500 == 0) {
+            mu_recorder_drain(fixture.recorder, drain_wait_ns);
+        }
+    }
+    mu_recorder_drain(fixture.recorder, drain_wait_ns);
+    char *csv = fixture_csv(&fixture);
+    CHECK_INT(count_of(csv, ",END,"), NAMES);
+    CHECK_INT(count_of(csv, "name-5999,END"), 1);
+    struct mu_aggregate other;
+    mu_aggregate_init(&other);
+    mu_timer_aggregate(&timer, MU_PATH_OTHER, &other);
+    CHECK(atomic_load(&other.count) >= NAMES - MU_STRINGS_MAX);
+    free(csv);
+    mu_timer_release(&timer);
+    CHECK_INT(mu_recorder_close(fixture.recorder, NULL), MU_OK);
+    fixture_end(&fixture);
+}
+
+static void test_events(void) {
+    struct fixture fixture;
+    struct mu_timer timer;
+    fixture_start(&fixture);
+    CHECK_INT(mu_timer_init(&timer, fixture.recorder, "", NULL), MU_OK);
+    fixture_open(&fixture);
+    struct mu_event event = {.type = 4,
+                             .name = "loss",
+                             .name_length = 4,
+                             .metadata = "value=0.5",
+                             .metadata_length = 9,
+                             .has_time = true,
+                             .real_ns = 1750000000123456789,
+                             .step = 3};
+    CHECK(mu_thread_buffer_event(mu_timer_thread_buffer(&timer), &event));
+    mu_recorder_drain(fixture.recorder, drain_wait_ns);
+    char *csv = fixture_csv(&fixture);
+    check_row(csv, "loss", "host-a,3,loss,COUNTER,,\"tid=%d,value=0.5\"", (int)gettid());
+    CHECK_INT(count_of(csv, "1750000000.123456789,"), 1);
+    char *large = malloc(100000);
+    memset(large, 'x', 100000);
+    event.metadata = large;
+    event.metadata_length = 100000;
+    CHECK(!mu_thread_buffer_event(mu_timer_thread_buffer(&timer), &event));
+    mu_recorder_drain(fixture.recorder, drain_wait_ns);
+    free(csv);
+    csv = fixture_csv(&fixture);
+    CHECK_INT(count_of(csv, "loss,COUNTER"), 2);
+    free(csv);
+    free(large);
+    mu_timer_release(&timer);
+    CHECK_INT(mu_recorder_close(fixture.recorder, NULL), MU_OK);
+    fixture_end(&fixture);
+}
+
+static void test_full_ring_drops_and_counts(void) {
+    struct fixture fixture;
+    struct mu_timer timer;
+    fixture_start(&fixture);
+    CHECK_INT(mu_timer_init(&timer, fixture.recorder, "", NULL), MU_OK);
+    pthread_mutex_lock(&fixture.recorder->drain_lock);
+    for (int i = 0; i < MU_RING_SLOTS + 100; i++) {
+        stage_start(&timer, "s");
+        stage_stop(&timer, "s");
+    }
+    pthread_mutex_unlock(&fixture.recorder->drain_lock);
+    CHECK_INT(atomic_load(&fixture.recorder->troubles.dropped_records), 100);
+    fixture_open(&fixture);
+    char *csv = fixture_csv(&fixture);
+    CHECK_INT(count_of(csv, "s,END"), MU_RING_SLOTS);
+    CHECK_INT(count_of(csv, "count=100,reason=ring_full"), 1);
+    free(csv);
+    struct mu_aggregate all;
+    mu_aggregate_init(&all);
+    mu_timer_aggregate(&timer, 2, &all);
+    CHECK_INT(atomic_load(&all.count), MU_RING_SLOTS + 100);
+    mu_timer_release(&timer);
+    CHECK_INT(mu_recorder_close(fixture.recorder, NULL), MU_OK);
+    fixture_end(&fixture);
+}
+
+static void test_forked_child_has_files_of_its_own(void) {
+    struct fixture fixture;
+    struct mu_timer timer;
+    fixture_start(&fixture);
+    CHECK_INT(mu_timer_init(&timer, fixture.recorder, "", NULL), MU_OK);
+    fixture_open(&fixture);
+    stage_start(&timer, "parent");
+    pid_t child = fork();
+    if (child == 0) {
+        stage_start(&timer, "child");
+        stage_stop(&timer, "child");
+        CHECK_INT(mu_recorder_close(fixture.recorder, NULL), MU_OK);
+        _exit(strstr(fixture.recorder->opened.label, ".w1") == NULL);
+    }
+    int status = -1;
+    CHECK_INT(waitpid(child, &status, 0), child);
+    CHECK_INT(status, 0);
+    stage_stop(&timer, "parent");
+    mu_recorder_drain(fixture.recorder, drain_wait_ns);
+    char *csv = fixture_csv(&fixture);
+    CHECK_INT(count_of(csv, "parent,END"), 1);
+    CHECK_INT(count_of(csv, "child"), 0);
+    free(csv);
+    char path[128];
+    snprintf(path, sizeof(path), "%s/profile_rank_0.w1.csv", fixture.directory);
+    csv = read_text(path);
+    CHECK_INT(count_of(csv, "child,END"), 1);
+    CHECK_INT(count_of(csv, "parent,"), 0);
+    free(csv);
+    mu_timer_release(&timer);
+    CHECK_INT(mu_recorder_close(fixture.recorder, NULL), MU_OK);
+    fixture_end(&fixture);
+}
+
+static void test_dead_journal_is_adopted(void) {
+    struct fixture fixture;
+    fixture_directory(&fixture);
+    pid_t child = fork();
+    if (child == 0) {
+        struct mu_timer timer;
+        CHECK_INT(mu_recorder_create(&fixture.recorder, NULL), MU_OK);
+        CHECK_INT(mu_timer_init(&timer, fixture.recorder, "", NULL), MU_OK);
+        fixture_open(&fixture);
+        stage_start(&timer, "open");
+        stage_start(&timer, "drained");
+        stage_stop(&timer, "drained");
+        mu_recorder_drain(fixture.recorder, drain_wait_ns);
+        stage_start(&timer, "lost?");
+        stage_stop(&timer, "lost?");
+        _exit(0);
+    }
+    int status = -1;
+    waitpid(child, &status, 0);
+    CHECK_INT(status, 0);
+    CHECK_INT(mu_recorder_create(&fixture.recorder, NULL), MU_OK);
+    fixture_open(&fixture);
+    CHECK_INT(fixture.report.adopted_journals, 1);
+    CHECK_INT(fixture.report.adopted_rows, 2);
+    CHECK_INT(fixture.report.attempt, 2);
+    char *csv = fixture_csv(&fixture);
+    CHECK_INT(count_of(csv, "lost?,START"), 1);
+    CHECK_INT(count_of(csv, "lost?,END"), 1);
+    CHECK_INT(count_of(csv, "drained,END"), 1);
+    CHECK_INT(count_of(csv, "open,START"), 1);
+    free(csv);
+    CHECK_INT(mu_recorder_close(fixture.recorder, NULL), MU_OK);
+    fixture_end(&fixture);
+}
+
+static void test_rotation_keeps_the_newest(void) {
+    struct fixture fixture;
+    struct mu_timer timer;
+    fixture_start(&fixture);
+    CHECK_INT(mu_timer_init(&timer, fixture.recorder, "", NULL), MU_OK);
+    struct mu_output_config config = fixture_config(&fixture);
+    config.max_csv_bytes = 4096;
+    config.keep_csv_bytes = 16384;
+    CHECK_INT(mu_recorder_open(fixture.recorder, &config, &fixture.report, NULL), MU_OK);
+    for (int i = 0; i < 1000; i++) {
+        stage_start(&timer, "s");
+        stage_stop(&timer, "s");
+        if (i % 10 == 0) {
+            mu_recorder_drain(fixture.recorder, drain_wait_ns);
+        }
+    }
+    CHECK_INT(mu_recorder_close(fixture.recorder, NULL), MU_OK);
+    char path[128];
+    snprintf(path, sizeof(path), "%s/profile_rank_0.part0001.csv", fixture.directory);
+    struct stat status;
+    CHECK(stat(path, &status) != 0);
+    CHECK(atomic_load(&fixture.recorder->troubles.removed_parts) > 0);
+    char *csv = fixture_csv(&fixture);
+    CHECK_INT(count_of(csv, "my_utils.process"), 1);
+    free(csv);
+    fixture_end(&fixture);
+}
+
+/* Where a drain is held in its middle: it meets a page of a ring that may not be read, and in the
+ * handler of that fault it waits until another thread has recorded. Ends of pipes: a handler may
+ * read and write them. */
+static struct {
+    struct mu_recorder *recorder;
+    void *page;
+    size_t page_bytes;
+    int reached[2], go_on[2];
+} hold;
+
+static void post(const int ends[2]) {
+    while (write(ends[1], "", 1) < 0 && errno == EINTR) {
+    }
+}
+
+static void wait_for(const int ends[2]) {
+    char token;
+    while (read(ends[0], &token, 1) < 0 && errno == EINTR) {
+    }
+}
+
+static void hold_reader(int number) {
+    (void)number;
+    mprotect(hold.page, hold.page_bytes, PROT_READ | PROT_WRITE);
+    post(hold.reached);
+    wait_for(hold.go_on);
+}
+
+/* From now on who reads the ring of the first chunk is held, once. */
+static void hold_next_reader(void) {
+    struct sigaction action = {.sa_handler = hold_reader};
+    CHECK_INT(sigaction(SIGSEGV, &action, NULL), 0);
+    hold.page_bytes = (size_t)sysconf(_SC_PAGESIZE);
+    uintptr_t ring = (uintptr_t)mu_chunk_ring(mu_journal_chunk(&hold.recorder->journal, 0));
+    hold.page = (void *)((ring + hold.page_bytes - 1) / hold.page_bytes * hold.page_bytes);
+    CHECK_INT(mprotect(hold.page, hold.page_bytes, PROT_NONE), 0);
+}
+
+static void *record_one(void *timer) {
+    stage_start(timer, "old");
+    stage_stop(timer, "old");
+    return NULL;
+}
+
+/* A tag, a name of a thread and names of stages that nobody has used before. */
+static void *record_new_names(void *timer) {
+    wait_for(hold.reached);
+    struct mu_thread_buffer *buffer = mu_timer_thread_buffer(timer);
+    mu_recorder_set_thread_name(hold.recorder, buffer, "new-thread");
+    stage_start(timer, "new-outer");
+    stage_start(timer, "new-inner");
+    stage_stop(timer, "new-inner");
+    post(hold.go_on);
+    wait_for(hold.reached); /* the thread lives until its rows were looked at */
+    return NULL;
+}
+
+static void check_new_names(void) {
+    char *csv = NULL;
+    size_t length;
+    CHECK_INT(mu_recorder_copy_memory(hold.recorder, drain_wait_ns, &csv, &length, NULL), MU_OK);
+    CHECK_INT(count_of(csv, "new-outer,START"), 1);
+    CHECK_INT(count_of(csv, "new-inner,START"), 1);
+    CHECK_INT(count_of(csv, "new-inner,END"), 1);
+    CHECK_INT(count_of(csv, "tag=new-tag"), 4); /* of three rows and of the thread's */
+    CHECK_INT(count_of(csv, "thread_name=new-thread"), 1);
+    CHECK_INT(count_of(csv, ",,START"), 0);
+    CHECK_INT(count_of(csv, ",,END"), 0);
+    free(csv);
+}
+
+/* In memory, where nobody drains but the test. */
+static void test_names_that_are_new_in_the_middle_of_a_drain(void) {
+    enum { BACKLOG = 3000 }; /* more than one round takes, and too few to call the drain thread */
+    struct fixture fixture;
+    struct mu_timer timer, other;
+    pthread_t thread;
+    fixture_start(&fixture);
+    hold.recorder = fixture.recorder;
+    CHECK(pipe(hold.reached) == 0 && pipe(hold.go_on) == 0);
+    CHECK_INT(mu_timer_init(&timer, fixture.recorder, "", NULL), MU_OK);
+    CHECK_INT(mu_timer_init(&other, fixture.recorder, "new-tag", NULL), MU_OK);
+    stage_start(&timer, "open");
+    CHECK_INT(pthread_create(&thread, NULL, record_one, &timer), 0);
+    pthread_join(thread, NULL);
+    mu_recorder_drain(fixture.recorder, drain_wait_ns); /* the second chunk is free for others */
+    for (int i = 0; i < BACKLOG; i++) {
+        stage_start(&timer, "old");
+        stage_stop(&timer, "old");
+    }
+    CHECK_INT(pthread_create(&thread, NULL, record_new_names, &other), 0);
+    hold_next_reader();
+    mu_recorder_drain(fixture.recorder, drain_wait_ns);
+    signal(SIGSEGV, SIG_DFL);
+    check_new_names();
+    post(hold.reached);
+    pthread_join(thread, NULL);
+    for (int i = 0; i < 2; i++) {
+        close(hold.reached[i]);
+        close(hold.go_on[i]);
+    }
+    mu_timer_release(&other);
+    mu_timer_release(&timer);
+    fixture_end(&fixture);
+}
+
+static void test_names_that_are_new_to_an_image_of_the_own_journal(void) {
+    struct fixture fixture;
+    struct mu_timer timer;
+    struct mu_journal_image image;
+    struct mu_seen_thread seen;
+    fixture_start(&fixture);
+    const uint8_t *base = fixture.recorder->journal.base;
+    CHECK_INT(mu_timer_init(&timer, fixture.recorder, "new-tag", NULL), MU_OK);
+    stage_start(&timer, "old");
+    CHECK_INT(mu_journal_image_open(&image, base, MU_JOURNAL_BYTES, NULL), MU_OK);
+    stage_start(&timer, "new-outer");
+    stage_start(&timer, "new-inner");
+    stage_stop(&timer, "new-inner");
+    CHECK(mu_journal_image_thread(&image, 0, &seen));
+    CHECK_INT(seen.depth, 2);
+    CHECK(seen.open[1].name != NULL && strncmp(seen.open[1].name, "new-outer", 9) == 0);
+    CHECK_INT(seen.last_count, 1);
+    CHECK(seen.last[0].name != NULL && strncmp(seen.last[0].name, "new-inner", 9) == 0);
+    mu_timer_release(&timer);
+    fixture_end(&fixture);
+}
+
+enum { THREADS = 8, STAGES = 20000 };
+
+static void *record_many(void *argument) {
+    struct mu_timer *timer = argument;
+    for (int i = 0; i < STAGES; i++) {
+        stage_start(timer, "outer");
+        stage_start(timer, "inner");
+        stage_stop(timer, "inner");
+        stage_stop(timer, "outer");
+        if (i % 500 == 499) {
+            mu_recorder_drain(timer->recorder, drain_wait_ns);
+        }
+    }
+    return NULL;
+}
+
+static void test_eight_threads_lose_nothing(void) {
+    struct fixture fixture;
+    struct mu_timer timer;
+    pthread_t threads[THREADS];
+    fixture_start(&fixture);
+    CHECK_INT(mu_timer_init(&timer, fixture.recorder, "", NULL), MU_OK);
+    fixture_open(&fixture);
+    for (int i = 0; i < THREADS; i++) {
+        CHECK_INT(pthread_create(&threads[i], NULL, record_many, &timer), 0);
+    }
+    for (int i = 0; i < THREADS; i++) {
+        pthread_join(threads[i], NULL);
+    }
+    mu_recorder_drain(fixture.recorder, drain_wait_ns);
+    CHECK_INT(atomic_load(&fixture.recorder->troubles.dropped_records), 0);
+    char *csv = fixture_csv(&fixture);
+    CHECK_INT(count_of(csv, "inner,START"), THREADS * STAGES);
+    CHECK_INT(count_of(csv, "inner,END"), THREADS * STAGES);
+    CHECK_INT(count_of(csv, "outer,START"), THREADS * STAGES);
+    CHECK_INT(count_of(csv, "outer,END"), THREADS * STAGES);
+    free(csv);
+    mu_timer_release(&timer);
+    CHECK_INT(mu_recorder_close(fixture.recorder, NULL), MU_OK);
+    fixture_end(&fixture);
+}
+
+int main(void) {
+    test_nested_stages_become_rows();
+    test_rows_before_open_are_replayed();
+    test_open_stage_is_written_once();
+    test_stage_that_ended_but_still_stands_as_open();
+    test_misuse();
+    test_deep_stages();
+    test_names_beyond_the_table();
+    test_events();
+    test_full_ring_drops_and_counts();
+    test_forked_child_has_files_of_its_own();
+    test_dead_journal_is_adopted();
+    test_rotation_keeps_the_newest();
+    test_names_that_are_new_in_the_middle_of_a_drain();
+    test_names_that_are_new_to_an_image_of_the_own_journal();
+    test_eight_threads_lose_nothing();
+    return check_report();
+}

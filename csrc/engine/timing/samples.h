@@ -1,0 +1,54 @@
+/* The durations of one name, one by one up to a bound; those that come later go into an aggregate,
+ * so that memory does not grow with the length of a run.
+ *
+ * Durations in ns. One caller at a time.
+ */
+#ifndef MU_SAMPLES_H
+#define MU_SAMPLES_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/error.h"
+#include "timing/aggregate.h"
+
+struct mu_samples {
+    uint64_t *ns; /* owned: the first `limit` durations in their order */
+    size_t count;
+    size_t allocated;
+    size_t limit;
+    struct mu_aggregate *rest; /* owned: the later ones; NULL while there are none */
+    uint64_t lost;             /* durations that found no memory */
+};
+
+void mu_samples_init(struct mu_samples *samples, size_t limit);
+void mu_samples_free(struct mu_samples *samples);
+
+/* Forgets the durations. */
+void mu_samples_clear(struct mu_samples *samples);
+
+void mu_samples_add_slowly(struct mu_samples *samples, uint64_t ns);
+
+static inline void mu_samples_add(struct mu_samples *samples, uint64_t ns) {
+    if (__builtin_expect(samples->count < samples->allocated, 1)) {
+        samples->ns[samples->count++] = ns;
+    } else {
+        mu_samples_add_slowly(samples, ns);
+    }
+}
+
+/* How many were added and not lost. */
+uint64_t mu_samples_total(const struct mu_samples *samples);
+
+/* Their sum; takes a moment where many are kept one by one. */
+uint64_t mu_samples_sum(const struct mu_samples *samples);
+
+/* Adds the durations of `from`: one by one where it has them so, which may be `into` itself. What
+ * finds no memory is counted as lost; a failure leaves `into` as it was. */
+MU_MUST_CHECK int mu_samples_merge(struct mu_samples *into, const struct mu_samples *from,
+                                   struct mu_error *err);
+
+/* Adds all of them to `into`, which the caller initialised. */
+void mu_samples_summarise(const struct mu_samples *samples, struct mu_aggregate *into);
+
+#endif

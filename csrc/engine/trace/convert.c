@@ -1,0 +1,404 @@
+/* Rows to events: reads each row's fields, and hands it to what draws its kind. */
+#include "trace/convert.h"
+
+#include "base/digits.h"
+#include "csv/csv_fields.h"
+#include "trace/convert_internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { TEXT_IN_NOTE = 60 };
+
+int mu_converter_init(struct mu_converter *converter, struct mu_trace_job *job,
+                      const struct mu_convert_options *options, struct mu_error *err) {
+    memset(converter, 0, sizeof(*converter));
+    converter->job = job;
+    converter->options = *options;
+    converter->file = "";
+    int code =
+        mu_trace_writer_init(&converter->writer, mu_trace_ops_of(job->format), &job->output, err);
+    if (code == MU_OK) {
+        code = mu_trace_names_init(&converter->names, err);
+    }
+    if (code == MU_OK) {
+        code = mu_id_map_init(&converter->tracks, err);
+    }
+    if (code == MU_OK) {
+        code = mu_id_map_init(&converter->open_by_key, err);
+    }
+    if (code == MU_OK) {
+        code = mu_id_map_init(&converter->pending_by_key, err);
+    }
+    converter->names.filter = options->filter;
+    converter->names.filter_context = options->filter_context;
+    converter->writer.ids = &job->ids;
+    converter->writer.notes = &converter->notes;
+    converter->writer.with_args = options->with_args;
+    return code;
+}
+
+void mu_converter_reset(struct mu_converter *converter) {
+    mu_stages_reset(converter);
+    mu_tracks_reset(converter);
+    mu_trace_names_reset(&converter->names);
+    mu_id_map_reset(&converter->tracks);
+    mu_id_map_reset(&converter->open_by_key);
+    mu_id_map_reset(&converter->pending_by_key);
+    mu_trace_writer_reset(&converter->writer);
+    free(converter->offsets);
+    converter->offsets = NULL;
+}
+
+static void note_text(struct mu_converter *converter, enum mu_note_kind kind, uint64_t line,
+                      const char *what, struct mu_span text) {
+    int length = (int)(text.length < TEXT_IN_NOTE ? text.length : TEXT_IN_NOTE);
+    mu_notes_add(&converter->notes, kind, converter->file, line, "%s: '%.*s'; row skipped", what,
+                 length, text.text);
+}
+
+/* 0 when the row cannot be used; that is then noted. */
+static int parse_row(struct mu_converter *converter, const struct mu_csv_row *csv,
+                     struct mu_event_row *row) {
+    struct mu_span time = mu_csv_field(csv, MU_CSV_TIMESTAMP),
+                   step = mu_csv_field(csv, MU_CSV_STEP);
+    struct mu_span type = mu_csv_field(csv, MU_CSV_EVENT_TYPE),
+                   name = mu_csv_field(csv, MU_CSV_EVENT_NAME);
+    row->line = csv->line;
+    if (!mu_csv_time(&converter->second, time, &row->at_ns)) {
+        note_text(converter, MU_NOTE_BAD_TIMESTAMP, row->line,
+                  "timestamp_unix is not a decimal number", time);
+        return 0;
+    }
+    if (!mu_csv_step(step, &row->step)) {
+        note_text(converter, MU_NOTE_BAD_STEP, row->line, "step is not an integer", step);
+        return 0;
+    }
+    row->type = mu_csv_event_type(type);
+    if (row->type == 0) {
+        note_text(converter, MU_NOTE_BAD_TYPE, row->line, "event_type is unknown", type);
+        return 0;
+    }
+    row->machine = mu_csv_field(csv, MU_CSV_MACHINE_ID);
+    row->duration = mu_csv_field(csv, MU_CSV_DURATION);
+    row->metadata_text = mu_csv_field(csv, MU_CSV_METADATA);
+    mu_metadata_parse(row->metadata_text, &row->metadata);
+    row->name = mu_trace_names_get(&converter->names, name.text, name.length);
+    if (row->name == NULL) {
+        mu_error_no_memory(&converter->error, "names of stages");
+        return 0;
+    }
+    return 1;
+}
+
+static void set_base(struct mu_converter *converter, int64_t at_ns) {
+    converter->writer.base_ns = mu_trace_job_base(converter->job, at_ns);
+    converter->has_base = 1;
+}
+
+static void fill_instant(struct mu_trace_event *event, const struct mu_event_row *row) {
+    *event = (struct mu_trace_event){
+        .name = row->name,
+        .begin_ns = row->at_ns,
+        .end_ns = row->at_ns,
+        .step = row->step,
+        .has_step = 1,
+        .node = row->metadata.node,
+        .parent = row->metadata.parent,
+        .user = {row->metadata.user},
+        .machine = row->machine,
+        .metadata = row->metadata_text,
+    };
+}
+
+static void add_offset(struct mu_converter *converter, const struct mu_event_row *row) {
+    struct mu_span rest = row->metadata.user, key, value;
+    int64_t offset_ns;
+    while (mu_metadata_next(&rest, &key, &value)) {
+        if (!mu_span_equals(key, "offset_ns") ||
+            !mu_digits_parse(value.text, value.length, 0, &offset_ns)) {
+            continue;
+        }
+        size_t size = (converter->offset_count + 1) * sizeof(*converter->offsets);
+        struct mu_offset *offsets = realloc(converter->offsets, size);
+        if (offsets == NULL) {
+            mu_error_no_memory(&converter->error, "time offsets");
+            return;
+        }
+        converter->offsets = offsets;
+        offsets[converter->offset_count++] = (struct mu_offset){row->at_ns, offset_ns};
+    }
+}
+
+/* 1 when the row names a process or a thread and is not drawn. */
+static int take_own_row(struct mu_converter *converter, const struct mu_event_row *row) {
+    const struct mu_trace_name *name = row->name;
+    if (name->raw_length < 9 || memcmp(name->raw, "my_utils.", 9) != 0) {
+        return 0;
+    }
+    if (mu_trace_name_is(name, "my_utils.process", 16)) {
+        mu_process_row(converter, row);
+        return 1;
+    }
+    if (mu_trace_name_is(name, "my_utils.thread", 15)) {
+        mu_thread_row(converter, row);
+        return 1;
+    }
+    if (mu_trace_name_is(name, "my_utils.time_offset", 20)) {
+        add_offset(converter, row);
+    }
+    return 0;
+}
+
+static void draw_instant(struct mu_converter *converter, struct mu_track *track,
+                         const struct mu_event_row *row) {
+    struct mu_trace_event event;
+    fill_instant(&event, row);
+    converter->writer.ops->instant(&converter->writer, track, &event);
+    converter->counts.instants++;
+}
+
+static void draw_flow(struct mu_converter *converter, struct mu_track *track,
+                      const struct mu_event_row *row) {
+    struct mu_trace_event event;
+    fill_instant(&event, row);
+    converter->writer.ops->flow(&converter->writer, track, &event, (uint64_t)row->metadata.id,
+                                row->type == MU_EVENT_FLOW_END);
+    converter->counts.flows++;
+}
+
+static void draw_value(struct mu_converter *converter, struct mu_process *process,
+                       const struct mu_event_row *row, struct mu_span key, struct mu_span value) {
+    enum mu_value_kind kind = mu_metadata_kind(value);
+    if (kind != MU_VALUE_INT && kind != MU_VALUE_FLOAT) {
+        mu_notes_add(&converter->notes, MU_NOTE_BAD_VALUE, converter->file, row->line,
+                     "counter value is not a number: '%.*s'; left out",
+                     (int)(value.length < TEXT_IN_NOTE ? value.length : TEXT_IN_NOTE), value.text);
+        return;
+    }
+    char name[256];
+    struct mu_span clean = mu_trace_clean(&converter->writer, key, 0);
+    if (key.length == 0) {
+        snprintf(name, sizeof(name), "%.*s", (int)row->name->clean_length, row->name->clean);
+    } else {
+        snprintf(name, sizeof(name), "%.*s.%.*s", (int)row->name->clean_length, row->name->clean,
+                 (int)clean.length, clean.text);
+    }
+    int64_t hash = (int64_t)mu_hash_bytes(name, strlen(name));
+    struct mu_track *track = mu_track_of_kind(converter, process, MU_TRACK_COUNTER, hash, name);
+    if (track != NULL) {
+        converter->writer.ops->counter(&converter->writer, track, row->at_ns, value);
+        converter->counts.counters++;
+    }
+}
+
+/* A single `value` is the counter itself, anything else a series of it. */
+static void draw_counter(struct mu_converter *converter, struct mu_process *process,
+                         const struct mu_event_row *row) {
+    struct mu_span rest = row->metadata.user, key, value;
+    int count = 0, named_value = 0;
+    while (mu_metadata_next(&rest, &key, &value)) {
+        count++;
+        named_value = mu_span_equals(key, "value");
+    }
+    rest = row->metadata.user;
+    while (mu_metadata_next(&rest, &key, &value)) {
+        if (count == 1 && named_value) {
+            key.length = 0;
+        }
+        draw_value(converter, process, row, key, value);
+    }
+}
+
+static int has_id(struct mu_converter *converter, const struct mu_event_row *row) {
+    if (row->metadata.id < 0) {
+        mu_notes_add(&converter->notes, MU_NOTE_NO_ID, converter->file, row->line,
+                     "%s of '%.*s' has no id; row skipped", mu_event_name(row->type),
+                     (int)row->name->clean_length, row->name->clean);
+    }
+    return row->metadata.id >= 0;
+}
+
+static void async_row(struct mu_converter *converter, struct mu_process *process,
+                      struct mu_event_row *row) {
+    char name[256];
+    snprintf(name, sizeof(name), "%.*s", (int)row->name->clean_length, row->name->clean);
+    struct mu_track *track =
+        mu_track_of_kind(converter, process, MU_TRACK_ASYNC, (int64_t)row->name->hash, name);
+    if (track == NULL || !has_id(converter, row)) {
+        mu_trace_names_release(row->name);
+    } else if (row->type == MU_EVENT_ASYNC_START) {
+        mu_async_start(converter, track, row);
+    } else {
+        mu_async_end(converter, track, row);
+    }
+}
+
+/* Takes over row->name. */
+static void stage_row(struct mu_converter *converter, struct mu_process *process,
+                      struct mu_event_row *row) {
+    const struct mu_metadata *metadata = &row->metadata;
+    struct mu_track *track = mu_track_of_thread(converter, process, metadata->tid, metadata->tag);
+    if (track == NULL) {
+        mu_trace_names_release(row->name);
+    } else if (row->type == MU_EVENT_START) {
+        mu_step_marker(converter, track, row);
+        mu_stage_start(converter, track, row);
+    } else {
+        mu_stage_end(converter, track, row);
+    }
+}
+
+static void point_row(struct mu_converter *converter, struct mu_process *process,
+                      const struct mu_event_row *row) {
+    const struct mu_metadata *metadata = &row->metadata;
+    if (!mu_row_is_wanted(converter, row->name, row->step)) {
+        return;
+    }
+    if (row->type == MU_EVENT_COUNTER) {
+        draw_counter(converter, process, row);
+        return;
+    }
+    struct mu_track *track = mu_track_of_thread(converter, process, metadata->tid, metadata->tag);
+    if (track == NULL) {
+        return;
+    }
+    if (row->type == MU_EVENT_INSTANT) {
+        draw_instant(converter, track, row);
+    } else if (has_id(converter, row)) {
+        draw_flow(converter, track, row);
+    }
+}
+
+static void dispatch(struct mu_converter *converter, struct mu_event_row *row) {
+    if (row->type == MU_EVENT_INSTANT && take_own_row(converter, row)) {
+        mu_trace_names_release(row->name);
+        return;
+    }
+    struct mu_process *process = mu_process_of(converter, row->metadata.node, row->machine);
+    if (process == NULL) {
+        mu_trace_names_release(row->name);
+        return;
+    }
+    if (row->type == MU_EVENT_START || row->type == MU_EVENT_END) {
+        stage_row(converter, process, row);
+    } else if (row->type == MU_EVENT_ASYNC_START || row->type == MU_EVENT_ASYNC_END) {
+        async_row(converter, process, row);
+    } else {
+        point_row(converter, process, row);
+        mu_trace_names_release(row->name);
+    }
+    if (row->at_ns > process->last_ns) {
+        process->last_ns = row->at_ns;
+    }
+}
+
+static void take_row(struct mu_converter *converter, const struct mu_csv_row *csv) {
+    struct mu_event_row row;
+    if (csv->skipped_nul) {
+        mu_notes_add(&converter->notes, MU_NOTE_NUL_BYTES, converter->file, csv->line,
+                     "NUL bytes stand before the row; left out");
+    }
+    if (!parse_row(converter, csv, &row)) {
+        return;
+    }
+    if (!converter->has_base) {
+        set_base(converter, row.at_ns);
+    }
+    size_t bad = converter->writer.bad_bytes;
+    size_t bad_in_name = row.name->bad_bytes;
+    converter->counts.rows++;
+    dispatch(converter, &row);
+    if (bad_in_name > 0 || converter->writer.bad_bytes > bad) {
+        mu_notes_add(&converter->notes, MU_NOTE_INVALID_UTF8, converter->file, csv->line,
+                     "invalid UTF-8; the bytes are written as \\xNN");
+    }
+}
+
+static void note_skipped(struct mu_converter *converter, const struct mu_csv_reader *reader,
+                         const struct mu_csv_row *row) {
+    switch (row->problem) {
+    case MU_CSV_TOO_LONG:
+        mu_notes_add(&converter->notes, MU_NOTE_ROW_TOO_LONG, converter->file, row->line,
+                     "the row is longer than %d bytes; skipped", MU_CSV_ROW_MAX);
+        break;
+    case MU_CSV_CUT:
+        mu_notes_add(&converter->notes, MU_NOTE_ROW_CUT, converter->file, row->line,
+                     "the row is cut off; skipped");
+        break;
+    case MU_CSV_FEW_COLUMNS:
+        mu_notes_add(&converter->notes, MU_NOTE_FEW_COLUMNS, converter->file, row->line,
+                     "the row has %d columns where the header has %d; skipped", row->column_count,
+                     reader->header_count);
+        break;
+    case MU_CSV_FINE:
+        break;
+    }
+}
+
+static int read_rows(struct mu_converter *converter, struct mu_csv_reader *reader,
+                     struct mu_error *err) {
+    struct mu_csv_row row;
+    for (;;) {
+        enum mu_csv_status status = mu_csv_reader_next(reader, &row, err);
+        if (status == MU_CSV_ROW) {
+            take_row(converter, &row);
+        } else if (status == MU_CSV_SKIPPED) {
+            note_skipped(converter, reader, &row);
+        } else {
+            return status == MU_CSV_END ? MU_OK : MU_ERR_IO;
+        }
+        if (converter->error.code != MU_OK || converter->writer.sink.error.code != MU_OK) {
+            *err = converter->error.code != MU_OK ? converter->error : converter->writer.sink.error;
+            return err->code;
+        }
+        if (atomic_load_explicit(&converter->job->cancelled, memory_order_relaxed)) {
+            return mu_error_set(err, MU_ERR_STATE, "the conversion was cancelled");
+        }
+    }
+}
+
+int mu_converter_part(struct mu_converter *converter, const struct mu_csv_input *input,
+                      struct mu_error *err) {
+    struct mu_csv_reader reader;
+    struct mu_error unused;
+    err = err == NULL ? &unused : err;
+    converter->file = input->name;
+    int code = mu_csv_reader_init(&reader, input, err);
+    if (code == MU_OK) {
+        code = read_rows(converter, &reader, err);
+    }
+    mu_csv_reader_reset(&reader);
+    return code;
+}
+
+int mu_converter_finish(struct mu_converter *converter, struct mu_error *err) {
+    mu_stages_finish(converter);
+    if (converter->error.code != MU_OK) {
+        if (err != NULL) {
+            *err = converter->error;
+        }
+        return converter->error.code;
+    }
+    return mu_sink_flush(&converter->writer.sink, err);
+}
+
+int mu_convert_first_ns(const struct mu_csv_input *input, int64_t *first_ns, struct mu_error *err) {
+    struct mu_csv_reader reader;
+    struct mu_csv_row row;
+    int code = mu_csv_reader_init(&reader, input, err);
+    while (code == MU_OK) {
+        enum mu_csv_status status = mu_csv_reader_next(&reader, &row, err);
+        if (status == MU_CSV_ROW &&
+            mu_csv_usable_seconds(mu_csv_field(&row, MU_CSV_TIMESTAMP), first_ns)) {
+            break;
+        }
+        if (status == MU_CSV_FAILED) {
+            code = MU_ERR_IO;
+        } else if (status == MU_CSV_END) {
+            code = mu_error_set(err, MU_ERR_FORMAT, "%s: the file has no rows", input->name);
+        }
+    }
+    mu_csv_reader_reset(&reader);
+    return code;
+}

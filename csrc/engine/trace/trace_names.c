@@ -1,0 +1,111 @@
+#include "trace/trace_names.h"
+
+#include "base/utf8.h"
+
+#include <stdlib.h>
+
+int mu_trace_names_init(struct mu_trace_names *names, struct mu_error *err) {
+    memset(names, 0, sizeof(*names));
+    return mu_id_map_init(&names->by_hash, err);
+}
+
+void mu_trace_names_reset(struct mu_trace_names *names) {
+    for (int i = 0; i < names->count; i++) {
+        free(names->all[i]);
+    }
+    free(names->all);
+    names->all = NULL;
+    names->last = NULL;
+    names->count = names->capacity = 0;
+    if (names->by_hash.slots != NULL) {
+        mu_id_map_reset(&names->by_hash);
+    }
+}
+
+/* One block: the struct, the raw bytes, the clean ones, the escaped ones. */
+static struct mu_trace_name *make(const char *text, size_t length, uint64_t hash) {
+    size_t clean_max = length * MU_UTF8_CLEAN_FACTOR;
+    size_t size = sizeof(struct mu_trace_name) + length + clean_max +
+                  clean_max * MU_UTF8_JSON_FACTOR + MU_NAME_PADDING;
+    struct mu_trace_name *name = malloc(size);
+    if (name == NULL) {
+        return NULL;
+    }
+    memset(name, 0, sizeof(*name));
+    char *raw = (char *)(name + 1), *clean = raw + length;
+    memcpy(raw, text, length);
+    size_t clean_length = mu_utf8_clean(clean, text, length, &name->bad_bytes);
+    char *json = clean + clean_length;
+    size_t json_length = (size_t)(mu_utf8_put_json(json, clean, clean_length) - json);
+    memset(json + json_length, 0, MU_NAME_PADDING);
+    name->number = MU_NAME_UNNUMBERED;
+    name->wanted = 1;
+    name->hash = hash;
+    name->raw = raw;
+    name->clean = clean;
+    name->json = json;
+    name->raw_length = (uint32_t)length;
+    name->clean_length = (uint32_t)clean_length;
+    name->json_length = (uint32_t)json_length;
+    struct mu_trace_name *fitted =
+        realloc(name, sizeof(*name) + length + clean_length + json_length + MU_NAME_PADDING);
+    if (fitted != NULL && fitted != name) {
+        fitted->raw = (char *)(fitted + 1);
+        fitted->clean = fitted->raw + length;
+        fitted->json = fitted->clean + clean_length;
+    }
+    return fitted == NULL ? name : fitted;
+}
+
+static int keep(struct mu_trace_names *names, struct mu_trace_name *name) {
+    if (names->count == names->capacity) {
+        int capacity = names->capacity == 0 ? 64 : names->capacity * 2;
+        struct mu_trace_name **all = realloc(names->all, (size_t)capacity * sizeof(*all));
+        if (all == NULL) {
+            return MU_ERR_NO_MEMORY;
+        }
+        names->all = all;
+        names->capacity = capacity;
+    }
+    name->next_same_hash = mu_id_map_find(&names->by_hash, name->hash);
+    int code = mu_id_map_put(&names->by_hash, name->hash, name, NULL);
+    if (code == MU_OK) {
+        name->number = names->count;
+        names->all[names->count++] = name;
+    }
+    return code;
+}
+
+struct mu_trace_name *mu_trace_names_get(struct mu_trace_names *names, const char *text,
+                                         size_t length) {
+    if (names->last != NULL && mu_trace_name_is(names->last, text, length)) {
+        return names->last;
+    }
+    uint64_t hash = mu_hash_bytes(text, length) | 1; /* the map has no key 0 */
+    struct mu_trace_name *name = mu_id_map_find(&names->by_hash, hash);
+    while (name != NULL && !mu_trace_name_is(name, text, length)) {
+        name = name->next_same_hash;
+    }
+    if (name != NULL) {
+        names->last = name;
+        return name;
+    }
+    name = make(text, length, hash);
+    if (name == NULL) {
+        return NULL;
+    }
+    if (names->filter != NULL) {
+        name->wanted = names->filter(names->filter_context, name->clean, name->clean_length);
+    }
+    if (names->count < MU_TRACE_NAMES_MAX && keep(names, name) != MU_OK) {
+        free(name);
+        return NULL;
+    }
+    return name;
+}
+
+void mu_trace_names_release(struct mu_trace_name *name) {
+    if (name != NULL && name->number == MU_NAME_UNNUMBERED) {
+        free(name);
+    }
+}

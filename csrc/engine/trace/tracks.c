@@ -1,0 +1,363 @@
+/* Processes and tracks of a trace: which one a row belongs to, and what it is called. */
+#include "trace/convert_internal.h"
+
+#include "base/digits.h"
+#include "base/utf8.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { PIDS_PER_RANK = 1000, PIDS_PER_SLOT = 100, PID_OVERFLOW = 1 << 30 };
+enum { NODE_ATTEMPT_SHIFT = 40 };   /* node ids carry the attempt above this bit */
+enum { FIRST_MADE_TID = 10000000 }; /* above every tid that Linux hands out */
+
+static void out_of_memory(struct mu_converter *converter) {
+    mu_error_no_memory(&converter->error, "tracks of a trace");
+}
+
+static int64_t new_pid(struct mu_converter *converter) {
+    const struct mu_convert_options *options = &converter->options;
+    int number = options->slot * PIDS_PER_SLOT + ++converter->process_count;
+    if (converter->process_count >= PIDS_PER_SLOT || number >= PIDS_PER_RANK || options->rank < 0 ||
+        options->rank > PID_OVERFLOW / PIDS_PER_RANK - 1) {
+        return PID_OVERFLOW + (int64_t)atomic_fetch_add(&converter->job->ids.next_process, 1);
+    }
+    return options->rank * PIDS_PER_RANK + number;
+}
+
+static uint32_t new_uuid(struct mu_converter *converter) {
+    return atomic_fetch_add_explicit(&converter->job->ids.next_track, 1, memory_order_relaxed);
+}
+
+/* Cut on a character, and ended by NUL. */
+static void store_text(char *out, size_t size, struct mu_span text) {
+    char clean[1024];
+    size_t bad = 0, room = sizeof(clean) / MU_UTF8_CLEAN_FACTOR;
+    size_t raw_length = text.length < room ? text.length : room;
+    size_t length = mu_utf8_clean(clean, text.text, raw_length, &bad);
+    length = mu_utf8_cut(clean, length, size - 1);
+    memcpy(out, clean, length);
+    out[length] = 0;
+}
+
+static void store_decoded(char *out, size_t size, struct mu_span text) {
+    char raw[512];
+    size_t length = text.length < sizeof(raw) ? text.length : sizeof(raw);
+    length = mu_utf8_percent_decode(raw, text.text, length);
+    store_text(out, size, (struct mu_span){raw, length});
+}
+
+static struct mu_process *add_process(struct mu_converter *converter) {
+    struct mu_process *process = calloc(1, sizeof(*process));
+    if (process == NULL) {
+        out_of_memory(converter);
+        return NULL;
+    }
+    process->attempt = process->real_pid = -1;
+    process->rank = converter->options.rank;
+    process->pid = new_pid(converter);
+    process->uuid = new_uuid(converter);
+    process->is_one_of_many = converter->options.is_one_of_many || converter->processes != NULL;
+    process->next_tid = FIRST_MADE_TID;
+    process->next = converter->processes;
+    converter->processes = converter->process = process;
+    return process;
+}
+
+static void name_process(struct mu_process *process, struct mu_span host) {
+    char text[200];
+    store_text(text, sizeof(text), host);
+    snprintf(process->name, sizeof(process->name), "%s rank %lld", text, (long long)process->rank);
+    if (process->attempt > 0) {
+        size_t length = strlen(process->name);
+        snprintf(process->name + length, sizeof(process->name) - length, " attempt %lld",
+                 (long long)process->attempt);
+    }
+}
+
+struct mu_process *mu_process_of(struct mu_converter *converter, int64_t node,
+                                 struct mu_span machine) {
+    struct mu_process *process = converter->process;
+    if (process == NULL) {
+        process = add_process(converter);
+        if (process != NULL) {
+            name_process(process, machine);
+        }
+        return process;
+    }
+    int64_t attempt = node >> NODE_ATTEMPT_SHIFT;
+    if (node < 0 || process->attempt < 0 || process->attempt == attempt) {
+        return process;
+    }
+    for (struct mu_process *other = converter->processes; other != NULL; other = other->next) {
+        if (other->attempt == attempt) {
+            return other;
+        }
+    }
+    return process;
+}
+
+/* A new attempt, or another process: what follows gets a place of its own. */
+void mu_process_row(struct mu_converter *converter, const struct mu_event_row *row) {
+    struct mu_span rest = row->metadata.user, key, value, host = row->machine, label = {"", 0};
+    int64_t attempt = -1, real_pid = -1;
+    while (mu_metadata_next(&rest, &key, &value)) {
+        if (mu_span_equals(key, "pid")) {
+            real_pid = mu_digits_small(value.text, value.length);
+        } else if (mu_span_equals(key, "attempt")) {
+            attempt = mu_digits_small(value.text, value.length);
+        } else if (mu_span_equals(key, "host") && value.length > 0) {
+            host = value;
+        } else if (mu_span_equals(key, "label")) {
+            label = value;
+        }
+    }
+    struct mu_process *process = converter->process;
+    if (process == NULL || process->announced) {
+        if (process != NULL && process->attempt == attempt && process->real_pid == real_pid) {
+            return; /* each rotated part repeats the row */
+        }
+        process = add_process(converter);
+    }
+    if (process != NULL) {
+        process->attempt = attempt;
+        process->real_pid = real_pid;
+        store_decoded(process->label, sizeof(process->label), label);
+        name_process(process, host);
+        converter->last_track = NULL;
+    }
+}
+
+static uint64_t track_key(const struct mu_process *process, enum mu_track_kind kind, int64_t key,
+                          struct mu_span tag) {
+    uint64_t hash = mu_hash_u64((uint64_t)key ^ mu_hash_u64((uint64_t)process->pid * 8 + kind));
+    return (hash ^ mu_hash_bytes(tag.text, tag.length)) | 1;
+}
+
+static int is_track(const struct mu_track *track, const struct mu_process *process,
+                    enum mu_track_kind kind, int64_t key, struct mu_span tag) {
+    return track->process == process && track->kind == kind && track->key == key &&
+           (tag.length == 0 ? track->tag[0] == 0 : mu_span_equals(tag, track->tag));
+}
+
+/* Not in the map: overflow tracks are reached from the track that they belong to. */
+static struct mu_track *make_track(struct mu_converter *converter, struct mu_process *process,
+                                   enum mu_track_kind kind, int64_t key) {
+    struct mu_track *track = calloc(1, sizeof(*track));
+    if (track == NULL) {
+        out_of_memory(converter);
+        return NULL;
+    }
+    track->process = process;
+    track->kind = kind;
+    track->key = key;
+    track->uuid = new_uuid(converter);
+    track->last_ns = INT64_MIN;
+    track->next = process->tracks;
+    process->tracks = track;
+    return track;
+}
+
+static void announce(struct mu_converter *converter, struct mu_track *track) {
+    if (!track->process->announced) {
+        track->process->announced = 1;
+        converter->writer.ops->process(&converter->writer, track->process);
+    }
+    converter->writer.ops->track(&converter->writer, track);
+}
+
+static struct mu_track *find_track(struct mu_converter *converter, struct mu_process *process,
+                                   enum mu_track_kind kind, int64_t key, struct mu_span tag) {
+    struct mu_track *track = mu_id_map_find(&converter->tracks, track_key(process, kind, key, tag));
+    while (track != NULL && !is_track(track, process, kind, key, tag)) {
+        track = track->next_same_key;
+    }
+    return track;
+}
+
+static void register_track(struct mu_converter *converter, struct mu_track *track) {
+    struct mu_span tag = {track->tag, strlen(track->tag)};
+    uint64_t key = track_key(track->process, track->kind, track->key, tag);
+    track->next_same_key = mu_id_map_find(&converter->tracks, key);
+    mu_error_kept(mu_id_map_put(&converter->tracks, key, track, &converter->error));
+}
+
+static int tid_is_taken(const struct mu_process *process, int64_t tid) {
+    for (const struct mu_track *track = process->tracks; track != NULL; track = track->next) {
+        if (track->tid == tid) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+static void name_thread(struct mu_track *track, struct mu_span name) {
+    char tag[120], text[120];
+    store_decoded(tag, sizeof(tag), (struct mu_span){track->tag, strlen(track->tag)});
+    store_decoded(text, sizeof(text), name);
+    if (text[0] != 0 && tag[0] != 0) {
+        snprintf(track->name, sizeof(track->name), "%s (%s)", text, tag);
+    } else if (text[0] != 0 || tag[0] != 0) {
+        snprintf(track->name, sizeof(track->name), "%s", text[0] != 0 ? text : tag);
+    } else if (track->key >= 0) {
+        snprintf(track->name, sizeof(track->name), "thread %lld", (long long)track->key);
+    } else {
+        snprintf(track->name, sizeof(track->name), "stages");
+    }
+}
+
+static struct mu_track *add_thread(struct mu_converter *converter, struct mu_process *process,
+                                   int64_t tid, struct mu_span tag) {
+    struct mu_track *track = make_track(converter, process, MU_TRACK_THREAD, tid);
+    if (track == NULL) {
+        return NULL;
+    }
+    memcpy(track->tag, tag.text, tag.length);
+    int64_t wanted = tid > 0 && tid < FIRST_MADE_TID ? tid : 1;
+    track->tid = tid_is_taken(process, wanted) ? process->next_tid++ : wanted;
+    track->order = MU_TRACK_ORDER_FIRST + process->thread_count++;
+    name_thread(track, (struct mu_span){"", 0});
+    register_track(converter, track);
+    return track;
+}
+
+static struct mu_span fit_tag(struct mu_span tag) {
+    const size_t max = sizeof(((struct mu_track *)0)->tag) - 1;
+    return (struct mu_span){tag.length > 0 ? tag.text : "", tag.length < max ? tag.length : max};
+}
+
+struct mu_track *mu_track_of_thread(struct mu_converter *converter, struct mu_process *process,
+                                    int64_t tid, struct mu_span tag) {
+    struct mu_track *track = converter->last_track;
+    tag = tag.length == 0 ? (struct mu_span){"", 0} : fit_tag(tag);
+    if (track != NULL && is_track(track, process, MU_TRACK_THREAD, tid, tag)) {
+        return track;
+    }
+    track = find_track(converter, process, MU_TRACK_THREAD, tid, tag);
+    if (track == NULL) {
+        track = add_thread(converter, process, tid, tag);
+        if (track != NULL) {
+            announce(converter, track);
+        }
+    }
+    converter->last_track = track;
+    return track;
+}
+
+void mu_thread_row(struct mu_converter *converter, const struct mu_event_row *row) {
+    struct mu_process *process = mu_process_of(converter, row->metadata.node, row->machine);
+    struct mu_span rest = row->metadata.user, key, value, name = {"", 0};
+    while (mu_metadata_next(&rest, &key, &value)) {
+        if (mu_span_equals(key, "thread_name")) {
+            name = value;
+        }
+    }
+    if (process == NULL) {
+        return;
+    }
+    struct mu_span tag = fit_tag(row->metadata.tag);
+    struct mu_track *track =
+        find_track(converter, process, MU_TRACK_THREAD, row->metadata.tid, tag);
+    if (track == NULL) {
+        track = add_thread(converter, process, row->metadata.tid, tag);
+    }
+    if (track == NULL) {
+        return;
+    }
+    char before[sizeof(track->name)];
+    memcpy(before, track->name, sizeof(before));
+    name_thread(track, name);
+    if (track->prefix_length == 0 || strcmp(before, track->name) != 0) {
+        announce(converter, track);
+    }
+}
+
+static int needs_nest(enum mu_track_kind kind) {
+    return kind == MU_TRACK_CUDA || kind == MU_TRACK_ASYNC;
+}
+
+static struct mu_track *add_other(struct mu_converter *converter, struct mu_process *process,
+                                  enum mu_track_kind kind, int64_t key, const char *name,
+                                  int with_nest) {
+    struct mu_track *track = make_track(converter, process, kind, key);
+    if (track == NULL) {
+        return NULL;
+    }
+    if (with_nest) {
+        track->nest = calloc(1, sizeof(*track->nest));
+        if (track->nest == NULL) {
+            out_of_memory(converter);
+            return NULL; /* the process owns the track */
+        }
+    }
+    snprintf(track->name, sizeof(track->name), "%s", name);
+    track->tid = process->next_tid++;
+    track->order = kind == MU_TRACK_STEPS ? MU_TRACK_ORDER_STEPS
+                                          : MU_TRACK_ORDER_OTHER + process->other_count++;
+    return track;
+}
+
+struct mu_track *mu_track_of_kind(struct mu_converter *converter, struct mu_process *process,
+                                  enum mu_track_kind kind, int64_t key, const char *name) {
+    struct mu_track *track = find_track(converter, process, kind, key, (struct mu_span){"", 0});
+    if (track != NULL) {
+        return track;
+    }
+    track = add_other(converter, process, kind, key, name, needs_nest(kind));
+    if (track != NULL) {
+        register_track(converter, track);
+        announce(converter, track);
+    }
+    return track;
+}
+
+static struct mu_track *add_overflow(struct mu_converter *converter, struct mu_track *first,
+                                     struct mu_track *last, int number) {
+    char name[sizeof(first->name)];
+    /* Trace processors melt sibling tracks of the same name into one. */
+    snprintf(name, sizeof(name), "%.200s (%d)", first->name, number);
+    last->overflow = add_other(converter, first->process, first->kind, first->key, name, 1);
+    if (last->overflow != NULL) {
+        if (first->kind == MU_TRACK_THREAD) {
+            last->overflow->order = first->order;
+        }
+        announce(converter, last->overflow);
+    }
+    return last->overflow;
+}
+
+/* The first track, from `track` on, where the interval nests; one more where there is none. */
+struct mu_track *mu_track_with_room(struct mu_converter *converter, struct mu_track *track,
+                                    int64_t begin_ns, int64_t end_ns) {
+    int number = 1;
+    for (struct mu_track *candidate = track; candidate != NULL; number++) {
+        if (candidate->nest != NULL && mu_nest_accept(candidate->nest, begin_ns, end_ns)) {
+            return candidate;
+        }
+        if (candidate->overflow == NULL &&
+            add_overflow(converter, track, candidate, number + 1) == NULL) {
+            return NULL;
+        }
+        candidate = candidate->overflow;
+    }
+    return NULL;
+}
+
+static void free_track(struct mu_track *track) {
+    free(track->nest);
+    free(track->names_known);
+    free(track);
+}
+
+void mu_tracks_reset(struct mu_converter *converter) {
+    while (converter->processes != NULL) {
+        struct mu_process *process = converter->processes;
+        converter->processes = process->next;
+        while (process->tracks != NULL) {
+            struct mu_track *track = process->tracks;
+            process->tracks = track->next;
+            free_track(track);
+        }
+        free(process);
+    }
+}
