@@ -46,7 +46,7 @@ def run(smoke: bool) -> list[Claim]:
     try:
         import torch
 
-        from my_utils._torch_ops import register
+        from my_utils.tensors.torch_ops import register
     except ImportError as error:
         print(f"operators left out: {error}")
         return []

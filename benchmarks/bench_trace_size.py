@@ -7,7 +7,7 @@ from pathlib import Path
 
 from benchmarks.bench_csv2trace import make_csv
 from benchmarks.harness import Claim
-from my_utils.csv2trace import Options, convert
+from my_utils.trace.csv2trace import Options, convert
 
 
 def bytes_a_slice(source: Path, target: Path, with_args: bool) -> float:

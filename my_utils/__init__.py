@@ -10,16 +10,16 @@ neither torch nor numpy.
 
 from __future__ import annotations
 
-import importlib
+from .common import old_paths
+from .common.faces import lazy_names
 
 TYPE_CHECKING = False  # importing typing would take longer than all the rest
 if TYPE_CHECKING:
-    from typing import Any
-
-    from .csv2trace import csv_to_trace
-    from .logger import GlobalLogger, get_global_logger
-    from .utils import ChecksumUtils, DebuggingEvent, MyTimer, NoOpMyTimer, global_timer
-    from .utils import DebugLayer as DebugLayer
+    from .checksums.batches import ChecksumUtils
+    from .log.logger import GlobalLogger, get_global_logger
+    from .modules.debug_layer import DebugLayer as DebugLayer
+    from .stages.timers import DebuggingEvent, MyTimer, NoOpMyTimer, global_timer
+    from .trace.csv2trace import csv_to_trace
 
 __version__ = "0.1.0"
 
@@ -37,26 +37,17 @@ __all__ = [
 ]
 
 _HOMES = {
-    "ChecksumUtils": "utils",
-    "DebugLayer": "utils",
-    "DebuggingEvent": "utils",
-    "GlobalLogger": "logger",
-    "MyTimer": "utils",
-    "NoOpMyTimer": "utils",
-    "csv_to_trace": "csv2trace",
-    "get_global_logger": "logger",
-    "global_timer": "utils",
+    "ChecksumUtils": "checksums.batches",
+    "DebugLayer": "modules.debug_layer",
+    "DebuggingEvent": "stages.timers",
+    "GlobalLogger": "log.logger",
+    "MyTimer": "stages.timers",
+    "NoOpMyTimer": "stages.timers",
+    "csv_to_trace": "trace.csv2trace",
+    "get_global_logger": "log.logger",
+    "global_timer": "stages.timers",
 }
 
+__getattr__, __dir__ = lazy_names(__name__, (), "", _HOMES)
 
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(globals().keys() | _HOMES.keys())
+old_paths.install()

@@ -20,8 +20,8 @@ torch.Size([2])
 RuntimeError on import where torch is older than 2.10.
 """
 
-from ._extras import needs_extra
-from ._torch_ops import register
+from .common.extras import needs_extra
+from .tensors.torch_ops import register
 
 with needs_extra("my_utils.torch_ops"):
     register()

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from my_utils._out_of_memory import is_out_of_memory
-from my_utils._sweep.results import COLUMNS
 from my_utils.annotations import SweepResult, parametrize_shapes
+from my_utils.memory.out_of_memory import is_out_of_memory
+from my_utils.sweep.results import COLUMNS
 
 from .conftest import RunPython
 

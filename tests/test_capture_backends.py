@@ -14,7 +14,6 @@ pytest.importorskip("torch", reason="torch is not installed")
 import torch
 
 from my_utils.csv2trace import csv_to_trace
-from my_utils.profiling import _slot
 from my_utils.profiling.backends import (
     CaptureBackend,
     CudaProfilerBackend,
@@ -24,6 +23,7 @@ from my_utils.profiling.backends import (
     TorchProfilerBackend,
 )
 from my_utils.profiling.capture_controller import CaptureController
+from my_utils.torch_profiler import slot as _slot
 from my_utils.utils import MyTimer
 
 from .clients.perfetto import TraceProcessor, why_missing

@@ -20,13 +20,13 @@ from typing import Any
 
 import pytest
 
-from my_utils import MyTimer, _core, _warnings, capture
-from my_utils._capture import answers as capture_answers
-from my_utils._capture import job as capture_job
-from my_utils._capture import steps as capture_steps
-from my_utils._capture import store as capture_store
-from my_utils._capture import window as capture_window
-from my_utils._capture.control_file import (
+from my_utils import MyTimer, _core, capture
+from my_utils.capture.on_demand import answers as capture_answers
+from my_utils.capture.on_demand import job as capture_job
+from my_utils.capture.on_demand import steps as capture_steps
+from my_utils.capture.on_demand import store as capture_store
+from my_utils.capture.on_demand import window as capture_window
+from my_utils.capture.on_demand.control_file import (
     CONTROL_NAME,
     Request,
     RequestError,
@@ -34,10 +34,11 @@ from my_utils._capture.control_file import (
     read_answer,
     read_requests,
 )
-from my_utils._capture.steps import survey
-from my_utils.profiling import _slot
+from my_utils.capture.on_demand.steps import survey
+from my_utils.common import warnings as _warnings
 from my_utils.profiling.backends import CaptureBackend, NoOpBackend
 from my_utils.profiling.capture_controller import CaptureController
+from my_utils.torch_profiler import slot as _slot
 
 from .conftest import ROOT, RunPython
 from .profile_rows import Profile
@@ -53,7 +54,7 @@ def held():
         since, number = map(float, Path(HOLD).read_text().split())
     except FileNotFoundError:
         return False
-    from my_utils._capture.job import _job
+    from my_utils.capture.on_demand.job import _job
     return sum(request.time >= since for request in _job.seen.values()) < number
 """
 

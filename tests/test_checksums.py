@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from torch.utils.data import default_collate
 
 import my_utils
-from my_utils._hashing.batches import DataConsistencyError, Verification
+from my_utils.checksums.batches import DataConsistencyError, Verification
 from my_utils.utils import ChecksumUtils
 
 from .conftest import RunPython

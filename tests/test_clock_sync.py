@@ -19,18 +19,12 @@ from typing import Any
 
 import pytest
 
-from my_utils._clock import server as clock_server
-from my_utils._clock.client import MAGIC, measure
-from my_utils._clock.offset import (
-    ClockHistory,
-    ClockOffset,
-    ClockSyncError,
-    Exchange,
-    estimate,
-)
-from my_utils._clock.server import ClockServer
-from my_utils._warnings import forget
+from my_utils.clock_sync import server as clock_server
+from my_utils.clock_sync.client import MAGIC, measure
+from my_utils.clock_sync.offset import ClockHistory, ClockOffset, ClockSyncError, Exchange, estimate
+from my_utils.clock_sync.server import ClockServer
 from my_utils.clockSyncUtils import ClockSynchronizer, SocketClockSynchronizer
+from my_utils.common.warnings import forget
 
 from .delay_relay import DelayRelay
 from .ranks import ROOT, free_port
@@ -161,7 +155,7 @@ def test_over_a_socket() -> None:
 SERVER = """
 import sys, time
 from my_utils._clock import server as clock_server
-from my_utils._clock.server import ClockServer
+from my_utils.clock_sync.server import ClockServer
 clock_server.TURN_S = 60.0
 with ClockServer(clock=lambda: time.time_ns() - 10**12) as server:
     print(server.address[1], flush=True)
@@ -595,7 +589,7 @@ def test_a_group_without_this_rank(tmp_path: Path) -> None:
 # many as it takes until their errors can make 60 ppm of it at most.
 AGAIN = """
 from my_utils._clock import star
-from my_utils._clock.offset import ClockHistory
+from my_utils.clock_sync.offset import ClockHistory
 from my_utils.clockSyncUtils import ClockSynchronizer
 
 star.ClockHistory = lambda: ClockHistory(10_000)

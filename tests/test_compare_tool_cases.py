@@ -14,8 +14,8 @@ pytest.importorskip("torch", reason="torch is not installed")
 import torch
 from torch import nn
 
-from my_utils._operators.inputs import converted, copied
 from my_utils.compare_tool import CompareError, CompareWithCPU, compare_for_single_op
+from my_utils.operators.inputs import converted, copied
 from my_utils.tensors import tensor_hash
 from tests.op_faults import Change, Fault, first_element, one_wrong_element, other_strides
 from tests.ranks import Ranks
@@ -402,7 +402,7 @@ def test_an_error_in_the_tool_does_not_reach_the_training(monkeypatch: pytest.Mo
     def broken(*args: Any) -> Any:
         raise ValueError("of the tool")
 
-    monkeypatch.setattr("my_utils._operators.reference.Reference.run", broken)
+    monkeypatch.setattr("my_utils.operators.reference.Reference.run", broken)
     with CompareWithCPU(verbose=False) as compare:
         assert torch.ones(2).add(1).tolist() == [2, 2]
     assert compare.errors == 2

@@ -15,8 +15,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from my_utils import _warnings
-from my_utils._operators.module_path import OUTSIDE, where
+from my_utils.common import warnings as _warnings
 from my_utils.compare_tool import (
     CompareWithCPU,
     ModuleInfo,
@@ -24,6 +23,7 @@ from my_utils.compare_tool import (
     OpRecorder,
     open_module_tracker,
 )
+from my_utils.operators.module_path import OUTSIDE, where
 from tests.op_faults import Fault, one_wrong_element
 from tests.ranks import Ranks
 

@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed")
 import torch
 
-from my_utils._warnings import forget
+from my_utils.common.warnings import forget
 from my_utils.CtrlRandom.control_random import ControlRandom
 
 from .conftest import RunPython

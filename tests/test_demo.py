@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from my_utils.demo import WARM_UP, _wait, who_waits
+from my_utils.demo.command import WARM_UP, _wait, who_waits
 
 from .planted_runs import Run
 

@@ -14,9 +14,9 @@ pytest.importorskip("torch", reason="torch is not installed")
 import torch
 
 from my_utils import diverge
-from my_utils._diverge.align import align, pair_up, plain_name
-from my_utils._diverge.ranks import join_ranks
-from my_utils._recorder.recording import (
+from my_utils.diverge.align import align, pair_up, plain_name
+from my_utils.diverge.ranks import join_ranks
+from my_utils.recordings.recording import (
     Recording,
     RootCall,
     TraceEvent,
@@ -555,7 +555,7 @@ class TestRealRecordings:
         assert (report.status, report.only_a, report.only_b) == ("same", 13, 0)
 
     def test_two_ranks_beside_one(self, tmp_path: Path) -> None:
-        from my_utils._recorder.recording import load_recording
+        from my_utils.recordings.recording import load_recording
 
         torch.manual_seed(1)
         batch = torch.randn(4, 8)

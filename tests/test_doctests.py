@@ -18,7 +18,7 @@ from my_utils.profiling.capture_controller import set_default_controller
 MODULES = sorted(
     module.name
     for module in pkgutil.walk_packages(my_utils.__path__, "my_utils.")
-    if not module.name.endswith("._core")
+    if not module.name.endswith(("._core", ".__main__"))
 )
 
 
@@ -51,6 +51,6 @@ def test_examples_of(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_the_main_modules_have_examples() -> None:
     finder = Finder(exclude_empty=True)
-    for name in ("my_utils.logger", "my_utils.utils"):
+    for name in ("my_utils.log.logger", "my_utils.stages.timers"):
         found = finder.find(importlib.import_module(name))
         assert sum(bool(test.examples) for test in found) >= 3, name

@@ -25,8 +25,8 @@ from torch.distributed.tensor import (
 from torch.multiprocessing.spawn import spawn
 
 from my_utils import _core
-from my_utils._hashing import dtensor as dtensor_hash
 from my_utils.tensors import TensorDigest, global_hash, tensor_hash
+from my_utils.tensors import dtensor as dtensor_hash
 
 # Rows and columns that are cut at blocks, at quads and within quads; uneven and empty shards.
 SHAPES: list[tuple[tuple[int, ...], torch.dtype]] = [

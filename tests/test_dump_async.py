@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from my_utils._dump.work_queue import WriteQueue
 from my_utils.dump_utils import DumpConfig, UniversalDumper, UniversalLoader
+from my_utils.dumps.work_queue import WriteQueue
 
 from .conftest import RunPython
 from .dump_values import assert_same

@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 
-from my_utils import _warnings
-from my_utils._dump.form import seal
+from my_utils.common import warnings as _warnings
 from my_utils.dump_utils import (
     DumpConfig,
     DumpError,
@@ -23,6 +22,7 @@ from my_utils.dump_utils import (
     UniversalDumper,
     UniversalLoader,
 )
+from my_utils.dumps.form import seal
 from my_utils.logger import SingletonMeta
 
 from .dump_values import Plain
@@ -431,7 +431,7 @@ def test_blobs_that_the_tree_does_not_name(tmp_path: Path) -> None:
     tree = (folder / "tree.json").read_text()
     node = re.search(r'\{"\$tensor".*?\}', tree)
     assert node is not None
-    from my_utils._dump.form import digest
+    from my_utils.dumps.form import digest
 
     (folder / "tree.json").write_text(tree.replace(node[0], "5"))
     found = digest((folder / "tree.json").read_bytes())

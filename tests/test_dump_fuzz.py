@@ -18,7 +18,6 @@ from typing import Any
 
 import pytest
 
-from my_utils._dump.form import seal
 from my_utils.dump_utils import (
     DumpConfig,
     DumpError,
@@ -26,6 +25,7 @@ from my_utils.dump_utils import (
     UniversalDumper,
     UniversalLoader,
 )
+from my_utils.dumps.form import seal
 
 from .dump_values import Colour, Frozen, Output, Pair, Point, Right, Sample
 from .test_dump_types import VALUES

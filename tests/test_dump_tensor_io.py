@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from my_utils import _warnings
+from my_utils.common import warnings as _warnings
 from my_utils.dump_utils import DumpError, DumpTensorIO
 
 from .conftest import ROOT

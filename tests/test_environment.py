@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from my_utils import _warnings
-from my_utils._environment import read_choice, read_switch
+from my_utils.common import warnings as _warnings
+from my_utils.common.environment import read_choice, read_switch
 
 from .conftest import RunPython
 

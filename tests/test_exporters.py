@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from my_utils import MyTimer
-from my_utils._export.exporter import QUEUE_MAX, Snapshot
-from my_utils._export.totals import Means, StageTotal, totals_of
-from my_utils._warnings import forget
+from my_utils.common.warnings import forget
 from my_utils.exporters import PrometheusExporter, TensorBoardExporter, WandbExporter
+from my_utils.exporters.exporter import QUEUE_MAX, Snapshot
+from my_utils.exporters.totals import Means, StageTotal, totals_of
 from my_utils.timing import TimeManager
 from my_utils.utils import NoOpMyTimer
 
@@ -52,7 +52,7 @@ def metrics_in(path: Path) -> dict[tuple[str, ...], float]:
 @pytest.fixture
 def at_steps_only(monkeypatch: pytest.MonkeyPatch) -> float:
     """An interval that does not end in a test; the thread looks into its queue often."""
-    monkeypatch.setattr("my_utils._export.exporter.WAKE_S", 0.01)
+    monkeypatch.setattr("my_utils.exporters.exporter.WAKE_S", 0.01)
     return 1000.0
 
 
@@ -414,10 +414,10 @@ OFFLINE = """
 import json, sys
 from pathlib import Path
 import wandb
-import my_utils._export.exporter
+import my_utils.exporters.exporter
 from my_utils.exporters import WandbExporter
 from my_utils.timing import TimeManager
-my_utils._export.exporter.WAKE_S = 0.01
+my_utils.exporters.exporter.WAKE_S = 0.01
 manager = TimeManager()
 with WandbExporter(manager, project="stages") as exporter:
     for step in (3, 4):

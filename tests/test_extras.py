@@ -13,7 +13,7 @@ pytestmark = pytest.mark.no_torch
 
 NEED_TORCH = [
     "my_utils.compare_tool",
-    "my_utils.demo_gpt",
+    "my_utils.demo.gpt",
     "my_utils.moduleProfiler",
     "my_utils.module_hook",
     "my_utils.musa.musa_extension",
@@ -94,7 +94,7 @@ UniversalDumper(DumpConfig(root_dir={str(tmp_path)!r})).dump("here", {{"x": nump
 
 def test_a_package_that_is_there_and_broken_keeps_its_own_error() -> None:
     program = """
-from my_utils._extras import needs_extra
+from my_utils.common.extras import needs_extra
 with needs_extra("this"):
     raise ModuleNotFoundError("No module named 'torch.missing'", name="torch.missing")
 """

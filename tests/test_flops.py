@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from my_utils.profiling._flops import (
+from my_utils.torch_profiler.flops import (
     ATTENTION,
     CONVOLUTION,
     MATRIX,

@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from my_utils import _core
-from my_utils._times.packed import BUCKETS, BadMessage, Merger, bucket_middles, pack
 from my_utils.timing import GatheredTime, ProfiledTime, TimeManager
+from my_utils.timing.packed import BUCKETS, BadMessage, Merger, bucket_middles, pack
 
 pytestmark = pytest.mark.no_torch
 

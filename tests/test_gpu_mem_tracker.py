@@ -24,14 +24,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from my_utils import GlobalLogger, MyTimer
-from my_utils._tracker import csv_file as tracker_csv
-from my_utils._tracker import sources
-from my_utils._tracker.plot import draw
-from my_utils._tracker.psutil_probes import Seldom, _memory_of
-from my_utils._tracker.series import Series
-from my_utils._tracker.sources import NAN, BusyShare, Figure, Host, Rate, TorchMemory
 from my_utils.csv2trace import csv_to_trace
 from my_utils.gpu_mem_tracker import GPU_Performance_Tracker
+from my_utils.memory.tracker import csv_file as tracker_csv
+from my_utils.memory.tracker import sources
+from my_utils.memory.tracker.plot import draw
+from my_utils.memory.tracker.psutil_probes import Seldom, _memory_of
+from my_utils.memory.tracker.series import Series
+from my_utils.memory.tracker.sources import NAN, BusyShare, Figure, Host, Rate, TorchMemory
 
 from .clients.perfetto import TraceProcessor, why_missing
 from .conftest import RunPython

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from my_utils import live
-from my_utils._live.files import read_whole
+from my_utils.run_files.files import read_whole
 
 from .conftest import RunPython
 from .flight_dumps import START_NS, calls, content, entry, write_dump

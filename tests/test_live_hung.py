@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from my_utils import live
-from my_utils._live import files
+from my_utils.run_files import files
 
 from .conftest import RunPython
 from .live_ranks import Start, Started, beat, kill, tell, tell_to_close, wait_until, write_beats

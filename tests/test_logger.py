@@ -24,7 +24,8 @@ from urllib.parse import unquote
 import numpy as np
 import pytest
 
-from my_utils import _core, _warnings
+from my_utils import _core
+from my_utils.common import warnings as _warnings
 from my_utils.logger import (
     FlushingFileHandler,
     GlobalLogger,

@@ -20,8 +20,8 @@ import torch
 from torch.cuda import _memory_viz
 
 from my_utils import memory_snapshot
+from my_utils.memory import memory_history as _memory_history
 from my_utils.memory_snapshot import MemorySnapshotter, NoOpMemorySnapshotter
-from my_utils.profiling import _memory_history
 from my_utils.profiling.backends import MemorySnapshotBackend
 
 from .conftest import RunPython

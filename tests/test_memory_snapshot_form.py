@@ -18,7 +18,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 import torch
 from torch.cuda import _memory_viz as viewer
 
-from my_utils.profiling._memory_snapshot_form import snapshot_of, write_snapshot
+from my_utils.memory.memory_snapshot_form import snapshot_of, write_snapshot
 
 CPU = -1  # the last device
 # What unpickle() in torch/utils/viz/MemoryViz.js of torch 2.13 knows.

@@ -25,8 +25,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from my_utils import tensors
-from my_utils._recorder.sample import Sampler, random_places
 from my_utils.module_hook import ForwardTraceRecorder, TraceEvent
+from my_utils.recordings.sample import Sampler, random_places
 
 
 def md5_of(tensor: Any) -> str:
@@ -209,7 +209,7 @@ def test_clear_begins_anew() -> None:
 
 
 def test_misuse_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    from my_utils import _warnings
+    from my_utils.common import warnings as _warnings
 
     for kind in ("forward_trace_installed", "forward_trace_empty", "forward_trace_resume"):
         _warnings.forget(kind)
@@ -907,7 +907,7 @@ class GivesHostile(nn.Module):
 
 @pytest.fixture
 def warned(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
-    from my_utils import _warnings
+    from my_utils.common import warnings as _warnings
 
     _warnings.forget("forward_trace_hook")
     yield caplog
@@ -983,8 +983,8 @@ def test_the_rank_of_a_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_rows_that_wait_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """How they are kept and fetched; the CPU stands for the device here."""
-    from my_utils import _torch_ops
-    from my_utils._recorder import facts as recorder_facts
+    from my_utils.recordings import metadata as recorder_facts
+    from my_utils.tensors import torch_ops as _torch_ops
 
     monkeypatch.setattr(recorder_facts, "_ROWS", 4)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from my_utils import _warnings
+from my_utils.common import warnings as _warnings
 from my_utils.module_hook import ForwardTraceRecorder
 
 from .conftest import RunPython

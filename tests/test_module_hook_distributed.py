@@ -17,8 +17,8 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.multiprocessing.spawn import spawn
 
-from my_utils._recorder.recording import Recording
 from my_utils.module_hook import ForwardTraceRecorder
+from my_utils.recordings.recording import Recording
 
 from .test_module_hook import Net, hash_of, md5_of
 

@@ -28,9 +28,10 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
-from my_utils import _core, _warnings
-from my_utils._module_times import overhead
+from my_utils import _core
+from my_utils.common import warnings as _warnings
 from my_utils.moduleProfiler import ModuleProfiler
+from my_utils.modules import overhead
 
 from .conftest import RunPython
 from .fakes import compile_fake

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from my_utils._ncu_csv import number, read_page
+from my_utils.ncu.ncu_csv import number, read_page
 from my_utils.ncu_analyze_from_csv import (
     NcuCsvError,
     NcuCsvWarning,

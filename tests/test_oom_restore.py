@@ -14,7 +14,7 @@ import torch
 from torch._C._distributed_c10d import HashStore
 
 from my_utils import oom_restore
-from my_utils._warnings import forget
+from my_utils.common.warnings import forget
 from my_utils.oom_restore import catch_oom, check_oom_flag, set_oom_flag
 
 from .ranks import Ranks, run_ranks

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from my_utils import MyTimer, _core
-from my_utils._open_stages import Where, where
+from my_utils.stages.open_stages import Where, where
 
 from .conftest import RunPython
 
@@ -83,7 +83,7 @@ def test_in_a_forked_child_and_before_any_timer(run_python: RunPython) -> None:
     done = run_python("-c", """if True:
         import os
         from my_utils import MyTimer
-        from my_utils._open_stages import where_now
+        from my_utils.stages.open_stages import where_now
         print(where_now(), flush=True)
         timer = MyTimer()
         timer.set_step(3)

@@ -14,7 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from my_utils._warnings import forget
+from my_utils.common.warnings import forget
 from my_utils.pad import pad_for_sequence_parallel, remove_pad_by_value
 
 from .conftest import RunPython
@@ -143,7 +143,7 @@ def test_the_world_of_the_job_under_compile(monkeypatch: pytest.MonkeyPatch) -> 
     def pad(x: torch.Tensor) -> torch.Tensor:
         return pad_for_sequence_parallel(x, -1)
 
-    from my_utils._ranks import world_size
+    from my_utils.common.ranks import world_size
 
     tensor = torch.arange(world_size() + 1)
     assert torch.equal(pad(tensor), pad_for_sequence_parallel(tensor, -1))

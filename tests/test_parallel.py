@@ -11,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from my_utils import _torch_ops  # noqa: E402
+from my_utils.tensors import torch_ops as _torch_ops  # noqa: E402
 
 from .conftest import RunPython  # noqa: E402
 

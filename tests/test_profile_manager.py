@@ -20,8 +20,8 @@ import pytest
 pytest.importorskip("msgspec", reason="msgspec is not installed")
 pytest.importorskip("yaml", reason="pyyaml is not installed")
 
-from my_utils import _warnings
-from my_utils.profiling import _worker_calls
+from my_utils.capture.workers import calls as _worker_calls
+from my_utils.common import warnings as _warnings
 from my_utils.profiling.backends import NoOpBackend
 from my_utils.profiling.capture_controller import (
     CaptureController,

@@ -19,15 +19,15 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed")
 import torch
 
-from my_utils import _warnings
+from my_utils.common import warnings as _warnings
 from my_utils.csv2trace import csv_to_trace
-from my_utils.profiling import _slot
 from my_utils.profiling.decorator import (
     add_profiler_args,
     profiler,
     profiler_options,
     step_profiler,
 )
+from my_utils.torch_profiler import slot as _slot
 
 from .clients.perfetto import TraceProcessor, why_missing
 from .conftest import RunPython
@@ -675,7 +675,7 @@ class Runtime:
 def cuda(monkeypatch: pytest.MonkeyPatch) -> Runtime:
     runtime = Runtime([])
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    backend = "my_utils.profiling._decorated_run.CudaProfilerBackend"
+    backend = "my_utils.torch_profiler.decorated_run.CudaProfilerBackend"
     monkeypatch.setattr(backend, lambda: runtime)
     monkeypatch.delenv("NSYS_PROFILING_SESSION_ID", raising=False)
     return runtime

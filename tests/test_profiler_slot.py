@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from my_utils.profiling import _slot
+from my_utils.torch_profiler import slot as _slot
 
 pytestmark = pytest.mark.no_torch
 

@@ -22,13 +22,13 @@ pytest.importorskip("torch", reason="torch is not installed")
 import torch
 from torch.cuda import _memory_viz as viewer
 
-from my_utils import _warnings
+from my_utils.common import warnings as _warnings
 from my_utils.csv2trace import csv_to_trace
 from my_utils.profilerwrapper import ProfilerWrapper
-from my_utils.profiling import _slot
-from my_utils.profiling._entry_figures import CURVE_MAX, MemoryCurve
-from my_utils.profiling._series import Point, Series, Spread
-from my_utils.profiling._series_plots import memory_title, time_title
+from my_utils.torch_profiler import slot as _slot
+from my_utils.torch_profiler.entry_figures import CURVE_MAX, MemoryCurve
+from my_utils.torch_profiler.series import Point, Series, Spread
+from my_utils.torch_profiler.series_plots import memory_title, time_title
 from my_utils.utils import MyTimer
 
 from .conftest import RunPython

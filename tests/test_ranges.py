@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from my_utils import capture, csv2trace, live, report, timeline
-from my_utils._ranges import parse_ranks, parse_steps, ranges_text, rank_ranges
-from my_utils._stage_report.steps import compile_steps
+from my_utils.common.ranges import parse_ranks, parse_steps, ranges_text, rank_ranges
 from my_utils.profiling.ProfileManager import ProfileManager
+from my_utils.stages.steps import compile_steps
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,14 @@ from typing import Any
 
 import pytest
 
-from my_utils._ranks import check_rank, check_ranks, is_chosen
+from my_utils.common.ranks import check_rank, check_ranks, is_chosen
 
 from .conftest import RunPython
 
-ASK = "from my_utils._ranks import current_rank, world_size; print(current_rank(), world_size())"
+ASK = """
+from my_utils.common.ranks import current_rank, world_size
+print(current_rank(), world_size())
+"""
 
 SET_UP = """
 import tempfile

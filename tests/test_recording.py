@@ -21,7 +21,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from my_utils._recorder.recording import (
+from my_utils.recordings.recording import (
     FORMAT,
     ModuleInfo,
     Recording,

@@ -19,18 +19,12 @@ from typing import Any
 import pytest
 
 from my_utils import _core
-from my_utils._stage_report.figures import figures_of
-from my_utils._stage_report.report import write_text_and_json
-from my_utils._stage_report.rows import (
-    OTHER,
-    PATHS_MAX,
-    StageReader,
-    StageRow,
-    part_of_memory,
-)
-from my_utils._stage_report.steps import compile_steps
-from my_utils._stage_report.text import render as render_text
 from my_utils.logger import GlobalLogger
+from my_utils.stages.figures import figures_of
+from my_utils.stages.rows import OTHER, PATHS_MAX, StageReader, StageRow, part_of_memory
+from my_utils.stages.stage_report import write_text_and_json
+from my_utils.stages.steps import compile_steps
+from my_utils.stages.text import render as render_text
 from my_utils.utils import MyTimer
 
 from .conftest import RunPython
@@ -709,7 +703,7 @@ def test_reading_takes_bounded_memory(run_python: RunPython, tmp_path: Path) -> 
 import tracemalloc
 from pathlib import Path
 from my_utils._stage_report import report
-from my_utils._stage_report.rows import StageReader, parts_of_files
+from my_utils.stages.rows import StageReader, parts_of_files
 tracemalloc.start()
 reader = StageReader("", None)
 rows = reader.read(parts_of_files(Path("rows.csv")))

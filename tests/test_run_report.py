@@ -19,8 +19,8 @@ pytest.importorskip("scipy", reason="scipy is not installed")
 
 import pandas as pd
 
-from my_utils._run_report.overlap import overlap_of
 from my_utils.report import Report, ReportError, analyze, main
+from my_utils.report.overlap import overlap_of
 from tools.perfetto_ui import Page, find_browser
 
 from .conftest import RunPython
@@ -466,7 +466,7 @@ def test_what_does_not_fit_stays_out_of_the_current_folder(
 ) -> None:
     program = """
 import os, sys
-from my_utils._run_report.cells import Cells
+from my_utils.report.cells import Cells
 cells = Cells("256MB")
 (folder,) = cells.columns("SELECT current_setting('temp_directory') AS at")["at"]
 cells.connection.execute("SET threads = 1; SET memory_limit = '40MB'")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from my_utils._terminal import progress_bar
+from my_utils.common.terminal import progress_bar
 
 from .conftest import RunPython
 from .on_terminal import on_terminal, plain

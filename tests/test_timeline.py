@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from my_utils.timeline import Span, find_csvs, main, plot_timeline, read_spans
+from my_utils.timeline import Span, find_csvs, plot_timeline, read_spans
+from my_utils.trace.timeline import main
 
 HEADER = "timestamp_unix,readable_time,machine_id,step,event_name,event_type,duration_ms,metadata\n"
 

@@ -13,7 +13,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from my_utils.utils import DebugLayer, MyTimer, NoOpMyTimer  # noqa: E402
+from my_utils.modules.debug_layer import DebugLayer  # noqa: E402
+from my_utils.utils import MyTimer, NoOpMyTimer  # noqa: E402
 
 pytestmark = pytest.mark.long_file
 

@@ -14,14 +14,14 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed")
 import torch
 
-from my_utils.profiling import _slot
-from my_utils.profiling._torch_profile import TorchProfile, export_trace, on_this_machine
+from my_utils.torch_profiler import slot as _slot
+from my_utils.torch_profiler.torch_profile import TorchProfile, export_trace, on_this_machine
 
 from .conftest import RunPython
 
 LEFT_RUNNING = """
 import torch
-from my_utils.profiling._torch_profile import TorchProfile
+from my_utils.torch_profiler.torch_profile import TorchProfile
 profile = TorchProfile("a test", at_exit=lambda: print("closed", profile.stop()))
 profile.start()
 torch.ones(3) + 1
@@ -31,7 +31,7 @@ ANOTHER_THREAD = """
 import json, sys, threading
 import torch
 from my_utils.profiling import _slot
-from my_utils.profiling._torch_profile import TorchProfile, export_trace
+from my_utils.torch_profiler.torch_profile import TorchProfile, export_trace
 
 def in_a_thread(function):
     thread = threading.Thread(target=function)

@@ -28,9 +28,9 @@ from my_utils.csv2trace import csv_to_trace
 from my_utils.logger import GlobalLogger
 from my_utils.main import ProfCallback
 from my_utils.memory_snapshot import MemorySnapshotter
-from my_utils.profiling import _slot
-from my_utils.profiling._step_windows import NvtxWindow, TorchWindow
-from my_utils.profiling._window_files import WindowFiles
+from my_utils.torch_profiler import slot as _slot
+from my_utils.torch_profiler.step_windows import NvtxWindow, TorchWindow
+from my_utils.torch_profiler.window_files import WindowFiles
 from my_utils.utils import MyTimer
 
 from .clients.perfetto import TraceProcessor, why_missing
@@ -661,7 +661,7 @@ class Calls:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.names: list[str] = []
         self.fail_at = ""
-        backend = "my_utils.profiling._step_windows.CudaProfilerBackend"
+        backend = "my_utils.torch_profiler.step_windows.CudaProfilerBackend"
         monkeypatch.setattr(backend, lambda: SimpleNamespace(
             start=self.named("start"), stop=self.named("stop")))  # fmt: skip
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

@@ -18,8 +18,8 @@ import random
 import sys
 from typing import Any
 
-from .._extras import needs_extra
-from .._plain_copy import plain_copy
+from ..common.extras import needs_extra
+from ..common.plain_copy import plain_copy
 
 __all__ = ["capture", "decoded", "encoded", "restore"]
 

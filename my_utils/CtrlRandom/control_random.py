@@ -22,11 +22,11 @@ import threading
 from pathlib import Path
 from typing import Any, ClassVar
 
-from .._arguments import check_path
-from .._dump.form import key_name
-from .._plain_files import PlainFileError, load_plain, save_plain
-from .._ranks import check_rank, current_rank
-from .._warnings import warn_once
+from ..common.arguments import check_path
+from ..common.plain_files import PlainFileError, load_plain, save_plain
+from ..common.ranks import check_rank, current_rank
+from ..common.warnings import warn_once
+from ..dumps.form import key_name
 from ._states import capture, decoded, encoded, restore
 
 __all__ = ["ControlRandom"]

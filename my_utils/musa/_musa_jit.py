@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from .._files import whole_file
+from ..common.files import whole_file
 
 # Modules loaded in this process: by name, the key of each build, in order.
 _loaded: dict[str, list[str]] = {}

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Iterable
 from pathlib import Path
 
-from .._files import whole_file
+from ..common.files import whole_file
 from ._port_tree import MARKER, Entry, Plan
 
 

@@ -14,8 +14,8 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from .._arguments import check_str
-from .._files import whole_file
+from ..common.arguments import check_str
+from ..common.files import whole_file
 
 __all__ = ["CMakeListsGenerator"]
 

@@ -21,9 +21,9 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .._tables import needed
-from .._terminal import progress_bar
-from .._workers import end_with_parent
+from ..common.tables import needed
+from ..common.terminal import progress_bar
+from ..common.workers import end_with_parent
 from ._port_file import diff_of
 from ._port_output import put_file
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import os
 
-from .._log.handlers import ConsoleHandler
+from ..log.handlers import ConsoleHandler
 
 __all__ = ["LOGGER"]
 

@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from .._extras import needs_extra
+from ..common.extras import needs_extra
 from . import _toolkit
 from ._musa_jit import load, load_inline
 

@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from .. import _core
-from .._arguments import check_bool
-from .._files import whole_file
-from .._terminal import progress_bar
+from ..common.arguments import check_bool
+from ..common.files import whole_file
+from ..common.terminal import progress_bar
 from . import _porting_arguments as checked
 from . import _rules
 from ._port_file import Ported, diff_of, port_bytes

@@ -13,7 +13,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from .capture_controller import CaptureController, HookEvent, capture_hook
+    from .._core import HookEvent
+    from ..capture.controller import CaptureController
+    from ..capture.hooks import capture_hook
 
 __all__ = ["CaptureController", "HookEvent", "capture_hook"]
 

@@ -1,54 +1,21 @@
-"""Capture windows: a profiler that starts at one call of one function and stops at another.
-
-Functions report that they begin and end, `on_enter` and `on_exit`; a window that is armed says
-where to start and where to stop. Nothing armed, a report costs as much as an empty call.
-
->>> from my_utils.profiling.backends import CaptureBackend
->>> class Loud(CaptureBackend):
-...     def start(self) -> None: print("start")
-...     def stop(self) -> None: print("stop")
->>> controller = CaptureController(Loud())
->>> controller.arm({"window_id": "w1", "start_profile_names": ["forward"], "start_iter": 10})
->>> for step in (9, 10, 11):
-...     with controller.hook("forward", iter=step):
-...         print("step", step)
-step 9
-start
-step 10
-stop
-step 11
-"""
+"""A path that users know; the code is in `my_utils.capture`."""
 
 from __future__ import annotations
 
-import contextlib
-import enum
-import logging
-import os
-import weakref
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
+from ..common.faces import lazy_names
 
-from .. import _core
-from .._arguments import wrong_type
-from .._core import HookEvent
-from .._process_end import call_at_end
-from .._wrapping import Scope, decorate
-from ._capture_hooks import (
-    Reported,
-    capture_hook,
-    default_controller,
-    set_default_controller,
-    set_position,
-)
-from ._capture_modules import attach, forward_name, report_passes
-from ._capture_spec import CaptureSpec, StopPolicy
-from ._nvtx_range import begin_range
-from .backends import CaptureBackend, make_backend
-
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import torch
+    from .._core import HookEvent
+    from ..capture.controller import CaptureController, CaptureState
+    from ..capture.hooks import (
+        capture_hook,
+        default_controller,
+        set_default_controller,
+        set_position,
+    )
+    from ..capture.modules import attach
+    from ..capture.spec import CaptureSpec, StopPolicy
 
 __all__ = [
     "CaptureController",
@@ -63,294 +30,16 @@ __all__ = [
     "set_position",
 ]
 
-_F = TypeVar("_F", bound=Callable[..., Any])
-_package_logger = logging.getLogger("my_utils")
-
-
-class CaptureState(enum.StrEnum):
-    """IDLE: nothing is armed. ARMED: a window waits. CAPTURING: one is open."""
-
-    IDLE = "idle"
-    ARMED = "armed"
-    CAPTURING = "capturing"
-
-
-class CaptureController(_core.CaptureWindows):
-    """Starts and stops a backend as hooks meet the windows that are armed.
-
-    backend: what is started and stopped; see `my_utils.profiling.backends`.
-    logger: for messages; the package's by default.
-
-    `on_enter(event)` and `on_exit(event, raised=False)` are called by the profiled functions, or by
-    `hook`, `wrap` and `attach`. They raise TypeError for what is no `HookEvent` and nothing else,
-    and let an exception of the function through.
-
-    One window is open at a time; of those that could open at one moment the one that was armed
-    first does. What becomes of a window, in the log and in `outcomes`:
-
-        done        opened, and closed as its policy says
-        raised      closed because its trigger, or its stop function, raised
-        overrun     closed because the iteration of its stop gate was over
-        disarmed    taken back by `disarm`, or replaced by another of its id
-        failed      the backend raised at the start; it is not stopped then
-        late        never opened: the iteration of its start gate was over
-        overlapped  never opened: another window was open at its moment
-
-    Each window opens once. Arming an id that waits replaces it; one that is open stays, and `arm`
-    raises RuntimeError. An open window is closed when the process exits. A forked child has none.
-    All methods may be called from any thread; hooks that the backend itself runs into are left out.
-    """
-
-    def __init__(self, backend: CaptureBackend, logger: logging.Logger | None = None) -> None:
-        if not callable(getattr(backend, "start", None)) or not callable(
-            getattr(backend, "stop", None)
-        ):
-            raise wrong_type("backend", "an object with start() and stop()", backend)
-        self.backend = backend
-        self.logger = _package_logger if logger is None else logger
-        self.outcomes: dict[str, str] = {}
-        self._specs: dict[str, CaptureSpec] = {}
-        self._ranges: dict[str, Callable[[], object] | None] = {}  # end them
-        self._made: list[tuple[Mapping[str, Any], CaptureBackend]] = []
-        _alive.add(self)
-
-    # --- arming ---
-
-    def arm(self, spec: CaptureSpec | Mapping[str, Any]) -> None:
-        """Arms a window, or raises TypeError or ValueError that names the field.
-
-        RuntimeError when the window of that id is open, or 64 windows wait already.
-        """
-        if not isinstance(spec, CaptureSpec):
-            if not isinstance(spec, Mapping):
-                raise wrong_type("spec", "a mapping or a CaptureSpec", spec)
-            spec = CaptureSpec.from_mapping(spec)
-        call_at_end(_close_all)
-        before = self._specs.get(spec.window_id)
-        if self.window != spec.window_id:
-            self._specs[spec.window_id] = spec  # first: another thread may open it at once
-        try:
-            self._arm(spec)
-        except BaseException:
-            self._put_back(spec.window_id, before)
-            raise
-
-    def _arm(self, spec: CaptureSpec) -> None:
-        self.arm_window(
-            spec.window_id,
-            (tuple(spec.start_profile_names), spec.start_iter, spec.start_mb,
-             spec.start_edge == "EXIT"),
-            (tuple(spec.stop_profile_names), spec.stop_iter, spec.stop_mb,
-             spec.stop_edge == "EXIT"),
-            str(spec.stop_policy),
-            tuple(spec.roles or ()),
-            tuple(spec.ranks or ()),
-        )  # fmt: skip
-
-    def _put_back(self, window_id: str, spec: CaptureSpec | None) -> None:
-        if spec is None:
-            self._specs.pop(window_id, None)
-        else:
-            self._specs[window_id] = spec
-
-    def disarm(self, window_id: str | None = None) -> bool:
-        """Takes a window back, all of them by default, and closes what is open; whether there was
-        one."""
-        if window_id is not None:
-            return self.disarm_window(window_id)
-        open_id, armed = self.pending()
-        found = [name for name in (open_id, *armed) if name is not None]
-        taken = [self.disarm_window(name) for name in found]
-        return any(taken)
-
-    @property
-    def state(self) -> CaptureState:
-        """Whether a window is open, or waits."""
-        open_id, armed = self.pending()
-        if open_id is not None:
-            return CaptureState.CAPTURING
-        return CaptureState.ARMED if armed else CaptureState.IDLE
-
-    @property
-    def window(self) -> str | None:
-        """The id of the open window."""
-        return self.pending()[0]
-
-    @property
-    def armed(self) -> list[str]:
-        """The ids of the windows that wait."""
-        return self.pending()[1]
-
-    # --- what the C part calls ---
-
-    def _open(self, window_id: str) -> bool:
-        spec = self._specs.get(window_id)
-        try:
-            backend = self._backend_of(spec)
-            start = getattr(backend, "start_window", None)
-            if start is None:
-                backend.start()
-            else:
-                start(window_id)
-        except Exception:
-            self.logger.exception("capture window %s: the backend could not be started", window_id)
-            return False
-        _capturing.add(self)
-        if spec is not None and spec.nvtx:
-            name = spec.nvtx if isinstance(spec.nvtx, str) else window_id
-            self._ranges[window_id] = begin_range(name)
-        self.logger.info("capture window %s: open", window_id)
-        return True
-
-    def _close(self, window_id: str) -> None:
-        _capturing.discard(self)
-        end_range = self._ranges.pop(window_id, None)
-        if end_range is not None:
-            end_range()
-        try:
-            backend = self._backend_of(self._specs.get(window_id))
-            stop = getattr(backend, "stop_window", None)
-            if stop is None:
-                backend.stop()
-            else:
-                stop(window_id)
-        except Exception:
-            self.logger.exception("capture window %s: the backend could not be stopped", window_id)
-
-    def _backend_of(self, spec: CaptureSpec | None) -> CaptureBackend:
-        """The window's own, or the controller's; windows that ask for the same share one."""
-        if spec is None or spec.backend is None:
-            return self.backend
-        for asked, backend in self._made:
-            if asked == spec.backend:
-                return backend
-        self._made.append((spec.backend, make_backend(**spec.backend)))
-        return self._made[-1][1]
-
-    def _ended(self, window_id: str, outcome: str) -> None:
-        if window_id not in self.armed and window_id != self.window:
-            self._specs.pop(window_id, None)
-        self.outcomes[window_id] = outcome
-        unlucky = outcome not in ("done", "disarmed")
-        self.logger.log(
-            logging.WARNING if unlucky else logging.INFO,
-            "capture window %s: %s",
-            window_id,
-            _MEANING[outcome],
-        )
-
-    # --- hooks ---
-
-    @contextlib.contextmanager
-    def hook(
-        self,
-        profile_name: str,
-        *,
-        role: str | None = None,
-        rank: int | None = None,
-        **meta: Any,
-    ) -> Iterator[None]:
-        """Reports the beginning and the end of a block; keywords are the event's `meta`."""
-        event = HookEvent(profile_name, meta, role, rank)
-        self.on_enter(event)
-        try:
-            yield
-        except BaseException:
-            self.on_exit(event, raised=True)
-            raise
-        self.on_exit(event)
-
-    def wrap(
-        self,
-        profile_name: str,
-        *,
-        role: str | None = None,
-        rank: int | None = None,
-        meta: Callable[..., dict[str, Any]] | None = None,
-    ) -> Callable[[_F], _F]:
-        """A decorator that reports every call of a function, a coroutine function or a generator.
-
-        meta: called with the function's arguments, returns the event's `meta`.
-        """
-
-        def reported(function: _F) -> _F:
-            def scope(_: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Scope:
-                found = {} if meta is None else meta(*args, **kwargs)
-                return Reported(self, HookEvent(profile_name, found, role, rank))
-
-            decorated: _F = decorate(function, scope, decorator="CaptureController.wrap")
-            return decorated
-
-        return reported
-
-    def attach(
-        self,
-        module: torch.nn.Module,
-        profile_name: str | None = None,
-        *,
-        role: str | None = None,
-        rank: int | None = None,
-        meta: Callable[[], dict[str, Any]] | None = None,
-    ) -> Callable[[], None]:
-        """Reports every forward pass of a module; returns a function that detaches it.
-
-        profile_name: what windows name; by default the module's class and ".forward", such as
-            "GPT2Model.forward".
-        meta: called before each pass; by default `iter` counts the passes from 0.
-
-        Passes may nest, and come from several threads. A copy of the module reports nothing. With
-        `torch.compile`, attach to what it returns. TypeError for what is no module.
-        """
-        name = forward_name(module, profile_name)
-        HookEvent(name, None, role, rank)  # raises for what is none
-
-        def event(controller: CaptureController, passes: int) -> HookEvent:
-            return HookEvent(name, {"iter": passes} if meta is None else meta(), role, rank)
-
-        return report_passes(module, lambda: self, event)
-
-
-_MEANING = {
-    "done": "done",
-    "raised": "closed by an exception",
-    "overrun": "closed, its stop iteration was over",
-    "disarmed": "disarmed",
-    "failed": "dropped",
-    "late": "dropped, its start iteration was over",
-    "overlapped": "dropped, another window was open",
-}
-
-
-# --- the process ---
-
-_alive: weakref.WeakSet[CaptureController] = weakref.WeakSet()
-_capturing: set[CaptureController] = set()  # those with an open window, which must be closed
-
-
-def _close_all() -> None:
-    for controller in list(_alive):
-        controller.disarm()
-
-
-def _forget_all() -> None:
-    _capturing.clear()
-    for controller in list(_alive):
-        controller.forget_all()
-
-
-os.register_at_fork(after_in_child=_forget_all)
-
-
-@dataclass
-class _HookEventFields:
-    """The fields, for those who look at dataclasses: `fields`, `asdict`, `replace`, subclasses."""
-
-    profile_name: str
-    meta: dict[str, Any] | None = None
-    role: str | None = None
-    rank: int | None = None
-
-
-for _name in ("__dataclass_fields__", "__dataclass_params__"):
-    setattr(HookEvent, _name, getattr(_HookEventFields, _name))
-HookEvent.__annotations__ = get_type_hints(_HookEventFields)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    __all__,
+    "capture.hooks",
+    {
+        "CaptureController": "capture.controller",
+        "CaptureSpec": "capture.spec",
+        "CaptureState": "capture.controller",
+        "HookEvent": "_core",
+        "StopPolicy": "capture.spec",
+        "attach": "capture.modules",
+    },
+)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from my_utils import _core
-from my_utils._capture.control_file import CONTROL_NAME
+from my_utils.capture.on_demand.control_file import CONTROL_NAME
 
 from .harness import case
 

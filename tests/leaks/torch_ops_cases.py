@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from my_utils import _core
-from my_utils._torch_ops import register
+from my_utils.tensors.torch_ops import register
 
 from .harness import case
 

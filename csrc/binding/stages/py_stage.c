@@ -51,9 +51,9 @@ static PyObject *stage_exit(PyObject *object, PyObject *const *Py_UNUSED(args),
     Py_RETURN_NONE;
 }
 
-/* Calls a function of my_utils._stages with the stage and an argument, which may be NULL. */
+/* Calls a function of my_utils.stages.spans with the stage and an argument, which may be NULL. */
 static PyObject *call_python(PyObject *self, const char *function, PyObject *argument) {
-    PyObject *module = PyImport_ImportModule("my_utils._stages");
+    PyObject *module = PyImport_ImportModule("my_utils.stages.spans");
     if (module == NULL) {
         return NULL;
     }

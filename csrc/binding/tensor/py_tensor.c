@@ -165,10 +165,10 @@ static int plain_memory(struct mu_py_exchange *exchange, PyObject *tensor,
     return is_plain(exchange, tensor, out);
 }
 
-/* What stands for a tensor that has no plain memory, as my_utils._tensor_kinds says: a new
+/* What stands for a tensor that has no plain memory, as my_utils.tensors.tensor_kinds says: a new
  * reference, or NULL with TypeError. */
 static PyObject *resolve(PyObject *tensor, const char *name) {
-    PyObject *kinds = PyImport_ImportModule("my_utils._tensor_kinds");
+    PyObject *kinds = PyImport_ImportModule("my_utils.tensors.tensor_kinds");
     if (kinds == NULL) {
         return NULL;
     }

@@ -1,4 +1,4 @@
-/* The tensor hash of a tensor whose parts are on several ranks: my_utils._hashing.dtensor calls
+/* The tensor hash of a tensor whose parts are on several ranks: my_utils.tensors.dtensor calls
  * these.
  *
  * States and accumulators are bytearrays of 64-bit numbers, so that torch can take them as they are

@@ -229,7 +229,7 @@ static PyObject *block_call(PyObject *object, PyObject *args, PyObject *kwargs) 
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O:timer", names, &function)) {
         return NULL;
     }
-    PyObject *module = PyImport_ImportModule("my_utils._times.timed");
+    PyObject *module = PyImport_ImportModule("my_utils.timing.timed");
     if (module == NULL) {
         return NULL;
     }

@@ -1,1 +1,0 @@
-"""How far the clocks of hosts are apart: exchanges, estimates, and the star of a job."""

@@ -1,1 +1,0 @@
-"""Where two recordings part: aligned, searched and told."""

@@ -1,1 +1,0 @@
-"""The barrier in etcd: its client, its rounds and the seats of those who wait."""

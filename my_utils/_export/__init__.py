@@ -1,1 +1,0 @@
-"""Stage times on their way to other systems."""

@@ -1,1 +1,0 @@
-"""Digests of batches and of tensors that are sharded over ranks."""

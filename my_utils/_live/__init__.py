@@ -1,1 +1,0 @@
-"""What a running job does now, from the files of its ranks."""

@@ -1,1 +1,0 @@
-"""The text log and the events of the user's own: arguments, settings and handlers."""

@@ -1,1 +1,0 @@
-"""Modes that see every operator: compare it, look for NaNs, record it."""

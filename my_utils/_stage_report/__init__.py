@@ -1,1 +1,0 @@
-"""The report of one process's stages: its rows, figures and text."""

@@ -1,1 +1,0 @@
-"""Sweeps over shapes: how a point is measured, and the table of all."""

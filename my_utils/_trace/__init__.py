@@ -1,1 +1,0 @@
-"""What csv2trace reads, and the browser that shows what it wrote."""

@@ -1,0 +1,32 @@
+"""Capture windows: what opens them, what they start and stop."""
+
+from __future__ import annotations
+
+from ..common.faces import lazy_names
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .on_demand.command import listen, main, register, request_capture
+    from .on_demand.control_file import Request
+    from .on_demand.wait import answers, wait_for_capture
+
+__all__ = [
+    "Request",
+    "answers",
+    "listen",
+    "main",
+    "register",
+    "request_capture",
+    "wait_for_capture",
+]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    __all__,
+    "capture.on_demand.command",
+    {
+        "Request": "capture.on_demand.control_file",
+        "answers": "capture.on_demand.wait",
+        "wait_for_capture": "capture.on_demand.wait",
+    },
+)

@@ -1,0 +1,3 @@
+from my_utils.capture.on_demand.command import main
+
+raise SystemExit(main())

@@ -1,0 +1,309 @@
+"""What a capture window starts and stops.
+
+A backend has `start()` and `stop()`. The controller sees to it that they come in pairs, and never
+two starts in a row. A backend may also take the window's id: `start_window(window_id)` is what the
+controller calls, and calls `start()` unless overridden.
+
+>>> class Counter(CaptureBackend):
+...     starts = 0
+...     def start(self) -> None:
+...         self.starts += 1
+>>> counter = Counter()
+>>> counter.start_window("w1")
+>>> counter.starts
+1
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from .. import _core
+from ..common.arguments import check_bool, check_path
+from ..memory.memory_history import Recording, record
+from ..torch_profiler.torch_profile import TorchProfile, export_trace, file_name, free_path
+
+__all__ = [
+    "TOOLS",
+    "CaptureBackend",
+    "CudaProfilerBackend",
+    "MemorySnapshotBackend",
+    "MultiBackend",
+    "NoOpBackend",
+    "TorchProfilerBackend",
+    "make_backend",
+]
+
+_logger = logging.getLogger("my_utils")
+
+
+class CaptureBackend:
+    """What is started when a window opens, and stopped when it closes.
+
+    An exception out of `start` ends the window without a `stop`; one out of `stop` is logged. Both
+    run in the thread whose hook opened or closed the window, with no lock of the interpreter held
+    for longer than they hold it themselves. The backends here may be stopped twice, or without a
+    start: then nothing is captured or written.
+    """
+
+    def start(self) -> None:
+        """Begins to capture."""
+
+    def stop(self) -> None:
+        """Ends what `start` began."""
+
+    def start_window(self, window_id: str) -> None:
+        """Begins to capture for the window of that id; calls `start` unless overridden."""
+        self.start()
+
+    def stop_window(self, window_id: str) -> None:
+        """Ends it; calls `stop` unless overridden."""
+        self.stop()
+
+
+class NoOpBackend(CaptureBackend):
+    """Captures nothing: for ranks that have windows armed and no profiler."""
+
+
+class CudaProfilerBackend(CaptureBackend):
+    """Starts and stops the CUDA profiler, for `nsys --capture-range=cudaProfilerApi` and `ncu`.
+
+    synchronize: wait for the GPU before both, so that the range holds the work of the calls in it
+        and no other. That stops the training for the queue's length; False leaves it alone.
+
+    It asks the driver (cuProfilerStart, cuProfilerStop), so that torch is not needed. The context
+    is that of the calling thread, or torch's current device's where the thread has none. Without
+    CUDA one warning is logged and nothing is captured. RuntimeError where the driver refuses.
+    Started or stopped twice, the second call changes nothing.
+    """
+
+    def __init__(self, synchronize: bool = True) -> None:
+        self.synchronize = check_bool("synchronize", synchronize)
+        self._warned = False
+
+    def start(self) -> None:
+        """Waits for the GPU if asked to, then cuProfilerStart."""
+        self._switch(True)
+
+    def stop(self) -> None:
+        """Waits for the GPU if asked to, then cuProfilerStop."""
+        self._switch(False)
+
+    def _switch(self, start: bool) -> None:
+        if _core.cuda_profiler(start, self.synchronize, _torch_device()) or self._warned:
+            return
+        self._warned = True
+        _logger.warning("CudaProfilerBackend: CUDA is not available; nothing is captured")
+
+
+def _torch_device() -> int:
+    """The number of torch's current CUDA device, -1 where torch uses none."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available():
+        return -1
+    return int(torch.cuda.current_device())
+
+
+class TorchProfilerBackend(CaptureBackend):
+    """torch's profiler around each window, with a Chrome trace of its own:
+    `<output_dir>/<window id>__rank<rank>.json`, numbered when it is there already.
+
+    output_dir: made as needed. rank: for the name; the logger's by default.
+    options: keywords for `torch.profiler.profile`, such as `record_shapes=True`.
+
+    While another profiler runs the window is captured by nobody, with a warning; started twice, the
+    first one goes on. The trace is written under another name first, so that a file with this name
+    is whole.
+    """
+
+    def __init__(
+        self, output_dir: str | os.PathLike[str], rank: int | None = None, **options: Any
+    ) -> None:
+        self.output_dir = Path(output_dir)
+        self.rank = rank
+        self.options = options
+        self.traces: list[Path] = []
+        self._running: TorchProfile | None = None
+
+    def start(self) -> None:
+        """Opens the profiler for a window without a name."""
+        self.start_window("window")
+
+    def start_window(self, window_id: str) -> None:
+        """Opens the profiler."""
+        owner = f"TorchProfilerBackend, window {window_id!r}"
+        profile = TorchProfile(owner, at_exit=lambda: self.stop_window(window_id), **self.options)
+        if profile.start():
+            self._running = profile
+
+    def stop(self) -> None:
+        """Writes the trace of a window without a name."""
+        self.stop_window("window")
+
+    def stop_window(self, window_id: str) -> None:
+        """Closes the profiler and writes the trace."""
+        profile, self._running = self._running, None
+        if profile is None or not profile.running:
+            return
+        profile.stop()
+        path = free_path(self.output_dir, file_name(window_id, self.rank), ".json")
+        self.traces.append(export_trace(profile.profiler, path))
+
+
+class MemorySnapshotBackend(CaptureBackend):
+    """The CUDA allocator's history of each window, for https://pytorch.org/memory_viz:
+    `<output_dir>/<window id>__rank<rank>.pickle`, numbered when it is there already.
+
+    max_entries: allocator events that are kept at most. A recording that runs already (of
+        `MemorySnapshotter`, or of the program) is joined, with its own options, and goes on.
+
+    Without CUDA one warning is logged. Started twice, the first recording goes on.
+    """
+
+    def __init__(
+        self,
+        output_dir: str | os.PathLike[str],
+        rank: int | None = None,
+        max_entries: int = 100_000,
+    ) -> None:
+        self.output_dir = Path(output_dir)
+        self.rank = rank
+        self.max_entries = max_entries
+        self.snapshots: list[Path] = []
+        self._recording: Recording | None = None
+        self._warned = False
+
+    def start(self) -> None:
+        """Begins to record allocations."""
+        if self._recording is None and not self._warned:
+            self._recording = record("MemorySnapshotBackend", max_entries=self.max_entries)
+            self._warned = self._recording is None
+
+    def stop(self) -> None:
+        """Writes the snapshot of a window without a name."""
+        self.stop_window("window")
+
+    def stop_window(self, window_id: str) -> None:
+        """Writes the snapshot, and ends the recording."""
+        recording, self._recording = self._recording, None
+        if recording is None:
+            return
+        try:
+            path = free_path(self.output_dir, file_name(window_id, self.rank), ".pickle")
+            self.snapshots.append(recording.save(path))
+        finally:
+            recording.end()
+
+
+class MultiBackend(CaptureBackend):
+    """Several backends as one: started in order, stopped in reverse.
+
+    When one cannot be started, those before it are stopped and the exception goes on. All are
+    stopped whatever one of them raises; the first exception goes on.
+    """
+
+    def __init__(self, backends: Sequence[CaptureBackend]) -> None:
+        self.backends = list(backends)
+
+    def start(self) -> None:
+        """Starts all for a window without a name."""
+        self.start_window("window")
+
+    def stop(self) -> None:
+        """Stops all for a window without a name."""
+        self.stop_window("window")
+
+    def start_window(self, window_id: str) -> None:
+        """Starts all."""
+        with contextlib.ExitStack() as started:
+            for backend in self.backends:
+                backend.start_window(window_id)
+                started.callback(backend.stop_window, window_id)
+            started.pop_all()
+
+    def stop_window(self, window_id: str) -> None:
+        """Stops all."""
+        with contextlib.ExitStack() as stops:
+            for backend in self.backends:
+                stops.callback(backend.stop_window, window_id)
+
+
+# --- by the name of the tool ---
+
+TOOLS = ("nsys", "ncu", "cuda", "torch", "torch_memory", "none")
+
+
+def make_backend(
+    tool: str | Sequence[str],
+    output_dir: str | os.PathLike[str] = "profiles",
+    options: Mapping[str, Mapping[str, Any]] | None = None,
+    rank: int | None = None,
+) -> CaptureBackend:
+    """The backend of a tool, for configurations; of several tools one that starts them all.
+
+    tool: "nsys", "ncu" and "cuda" start and stop the CUDA profiler, "torch" writes a Chrome trace
+        and "torch_memory" an allocator snapshot a window, "none" captures nothing.
+    output_dir: for what is written. options: keywords of the backends, by tool. rank: for the names
+        of files; this process's by default.
+
+    TypeError or ValueError names what is wrong with which argument.
+
+    >>> make_backend("torch", "traces", {"torch": {"record_shapes": True}}).options
+    {'record_shapes': True}
+    """
+    tools = [tool] if isinstance(tool, str) else tool
+    if not isinstance(tools, Sequence) or not tools:
+        raise TypeError(f"tool must be a str or a list of str, not {tool!r:.100}")
+    for name in tools:
+        if name not in TOOLS:
+            raise ValueError(f"tool must be one of {', '.join(TOOLS)}, not {name!r:.100}")
+    check_path("output_dir", output_dir)
+    given = {} if options is None else options
+    if not isinstance(given, Mapping):
+        raise TypeError(f"options must be a mapping of tools to keywords, not {given!r:.100}")
+    for name in given:
+        if name not in tools:
+            raise ValueError(f"options are for the tools {', '.join(tools)}, not for {name!r:.100}")
+    made = [_backend_of(name, output_dir, given.get(name), rank) for name in tools]
+    return made[0] if len(made) == 1 else MultiBackend(made)
+
+
+_KEYWORDS: dict[str, dict[str, type]] = {
+    "cuda": {"synchronize": bool},
+    "torch_memory": {"max_entries": int},
+    "none": {},
+}
+
+
+def _backend_of(
+    tool: str, folder: str | os.PathLike[str], options: Mapping[str, Any] | None, rank: int | None
+) -> CaptureBackend:
+    keywords = _keywords(tool, {} if options is None else options)
+    if tool == "torch":
+        return TorchProfilerBackend(folder, rank, **keywords)
+    if tool == "torch_memory":
+        return MemorySnapshotBackend(folder, rank, **keywords)
+    return NoOpBackend() if tool == "none" else CudaProfilerBackend(**keywords)
+
+
+def _keywords(tool: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a tool, checked but for torch's own, which torch knows best."""
+    if not isinstance(options, Mapping) or not all(isinstance(key, str) for key in options):
+        raise TypeError(f"options of {tool} must be a mapping of keywords, not {options!r:.100}")
+    known = _KEYWORDS.get("cuda" if tool in ("nsys", "ncu") else tool)
+    for key, value in options.items():
+        if known is None:
+            continue
+        if key not in known:
+            allowed = ", ".join(known) or "none"
+            raise ValueError(f"options of {tool} are: {allowed}; not {key!r:.100}")
+        if type(value) is not known[key]:
+            wanted = known[key].__name__
+            raise TypeError(f"option {key} of {tool} must be {wanted}, not {value!r:.100}")
+    return dict(options)

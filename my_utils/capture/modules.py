@@ -1,0 +1,164 @@
+"""Hooks of modules for capture windows: every forward pass is reported at both its ends."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .._core import HookEvent
+from .hooks import capture_hook, default_controller
+
+if TYPE_CHECKING:
+    import torch
+
+    from .controller import CaptureController
+
+__all__ = ["attach", "forward_name", "report_passes"]
+
+
+def attach(
+    module: torch.nn.Module,
+    profile_name: str | None = None,
+    *,
+    role: str | None = None,
+    rank: int | None = None,
+    meta: Callable[[], Mapping[str, Any]] | None = None,
+) -> Callable[[], None]:
+    """Reports every forward pass of a module to the process's controller, as `capture_hook` does
+    for functions; returns a function that detaches it.
+
+    profile_name: what windows name; by default the module's class and ".forward".
+    role, rank: of the event; by default those of `set_default_controller`.
+    meta: called before each pass. What it returns goes before the position of `set_position`, and
+        that before the number of the pass from 0, which is `iter`.
+
+    While no controller is set a pass is only counted. See `CaptureController.attach`.
+
+    >>> import torch
+    >>> model = torch.nn.Linear(2, 2)
+    >>> detach = attach(model)  # reports "Linear.forward"
+    >>> detach()
+    """
+    hook = capture_hook(forward_name(module, profile_name), role=role, rank=rank, meta=meta)
+
+    def event(controller: CaptureController, passes: int) -> HookEvent:
+        return hook.event(controller, iter=passes)
+
+    return report_passes(module, default_controller, event)
+
+
+def forward_name(module: torch.nn.Module, profile_name: str | None) -> str:
+    """The name for the passes of a module; TypeError for what is none."""
+    if not callable(getattr(module, "register_forward_pre_hook", None)):
+        raise TypeError(f"module must be a torch.nn.Module, not {module!r:.100}")
+    return f"{type(module).__name__}.forward" if profile_name is None else profile_name
+
+
+def report_passes(
+    module: torch.nn.Module,
+    controller: Callable[[], CaptureController | None],
+    event: Callable[[CaptureController, int], HookEvent],
+) -> Callable[[], None]:
+    """Reports passes to the controller of their moment; returns a function that ends that.
+
+    event: makes what is reported, from the controller and the number of the pass.
+    """
+    passes = _Passes(controller, event)
+    handles = (
+        module.register_forward_pre_hook(passes.before),
+        module.register_forward_hook(passes.after, always_call=True),
+    )
+
+    def detach() -> None:
+        for handle in handles:
+            handle.remove()
+
+    return detach
+
+
+class _Pass(NamedTuple):
+    """A pass that runs."""
+
+    report: tuple[CaptureController, HookEvent] | None
+    handled: BaseException | None  # which exception was handled as it began
+    caller: FrameType  # torch's call of the module
+
+    def end(self, *, raised: bool) -> None:
+        if self.report is not None:
+            controller, event = self.report
+            controller.on_exit(event, raised=raised)
+
+
+class _Running(threading.local):
+    """The passes of a thread, the innermost last."""
+
+    def __init__(self) -> None:
+        self.passes: list[_Pass] = []
+
+
+class _Passes:
+    """The hooks of one module."""
+
+    def __init__(
+        self,
+        controller: Callable[[], CaptureController | None],
+        event: Callable[[CaptureController, int], HookEvent],
+    ) -> None:
+        self._controller = controller
+        self._event = event
+        self._count = 0
+        self._lock = threading.Lock()
+        self._running = _Running()
+
+    def before(self, *_: object) -> None:
+        running = self._running.passes
+        caller = sys._getframe(1)
+        if running:
+            _end_the_interrupted(running, caller)
+        with self._lock:
+            number, self._count = self._count, self._count + 1
+        controller = self._controller()
+        report = None if controller is None else (controller, self._event(controller, number))
+        running.append(_Pass(report, sys.exception(), caller))
+        if report is not None:
+            report[0].on_enter(report[1])
+
+    def after(self, _: object, __: object, output: object) -> None:
+        running = self._running.passes
+        if running:  # else attached in the middle of it
+            ended = running.pop()
+            # torch hands None to hooks of a pass that raised, and a pass may return None.
+            raised = output is None and sys.exception() is not ended.handled
+            ended.end(raised=raised)
+
+    def __reduce__(self) -> tuple[Callable[[], _Passes], tuple[()]]:
+        """The hooks of a copy of the module, by deepcopy or pickle."""
+        return _silent_passes, ()
+
+
+def _silent_passes() -> _Passes:
+    """Hooks that report nothing."""
+    return _Passes(_no_controller, _no_event)
+
+
+def _no_controller() -> None:
+    return None
+
+
+def _no_event(controller: CaptureController, number: int) -> HookEvent:
+    raise AssertionError("there is no controller")
+
+
+def _end_the_interrupted(running: list[_Pass], caller: FrameType) -> None:
+    """torch calls no hook after what is no Exception, such as a Ctrl-C: ends passes that are not
+    among the callers of this one."""
+    callers = set()
+    frame: FrameType | None = caller
+    while frame is not None:
+        callers.add(frame)
+        frame = frame.f_back
+    while running and running[-1].caller not in callers:
+        running.pop().end(raised=True)

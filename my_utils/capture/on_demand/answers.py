@@ -1,0 +1,120 @@
+"""What this rank answers to those who asked for a capture: a small file, and a key of the store.
+
+Files are written by a thread of their own, since the log directory may hang.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ...common.files import whole_file
+from ...common.process_end import join_within
+from ...common.warnings import warn_once
+from .control_file import STATES, answer_path
+
+__all__ = ["tell", "tell_also"]
+
+EXIT_WAIT_S = 5.0  # for a directory that hangs
+
+Listener = Callable[[str, int, dict[str, Any]], object]
+
+
+class _Answers:
+    """Writes small files in the background, the newest content of each."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.pending: dict[Path, bytes] = {}
+        self.thread: threading.Thread | None = None
+
+    def put(self, path: Path, content: bytes) -> None:
+        with self.lock:
+            self.pending[path] = content
+            if self.thread is not None:
+                return
+            self.thread = threading.Thread(
+                target=self.write_all, name="my_utils-captures", daemon=True
+            )
+            try:
+                self.thread.start()
+                return
+            except RuntimeError:  # the interpreter ends and starts no threads any more
+                pass
+        self.write_all()
+
+    def write_all(self) -> None:
+        while True:
+            with self.lock:
+                if not self.pending:
+                    self.thread = None
+                    return
+                path = next(iter(self.pending))
+                content = self.pending.pop(path)
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with whole_file(path) as file:
+                    file.write(content)
+            except OSError as error:
+                warn_once("capture_answer", f"a capture's state could not be written: {error}")
+
+    def finish(self) -> None:
+        thread = self.thread
+        if thread is not None:
+            join_within(thread, EXIT_WAIT_S)
+
+
+def tell(
+    id: str,
+    rank: int,
+    log_dir: str,
+    state: str,
+    reason: str = "",
+    files: list[str] | None = None,
+    opened_at: int | None = None,
+) -> None:
+    """Answers who asked; log_dir "" for no file."""
+    answer = {
+        "version": 1,
+        "id": id,
+        "rank": rank,
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "state": state,
+        "reason": reason,
+        "opened_at_step": opened_at,
+        "files": files or [],
+        "time": time.time(),
+    }
+    assert answer["state"] in STATES
+    if log_dir:
+        _answers.put(answer_path(log_dir, id, rank), json.dumps(answer).encode() + b"\n")
+    if _also is not None:
+        _also(id, rank, answer)
+
+
+def tell_also(listener: Listener) -> None:
+    """Every answer from now on goes to it as well: (id, rank, answer)."""
+    global _also
+    _also = listener
+
+
+_answers = _Answers()
+_also: Listener | None = None
+atexit.register(lambda: _answers.finish())
+
+
+def _start_anew_in_child() -> None:
+    """Answers that are not written yet are the parent's."""
+    global _also, _answers
+    _answers, _also = _Answers(), None
+
+
+os.register_at_fork(after_in_child=_start_anew_in_child)

@@ -1,0 +1,403 @@
+"""Captures a few steps of a job that runs, without a restart and without a line of code in it.
+
+    python -m my_utils.capture LOG_DIR --ranks 3,7 --steps 2 --backend torch --wait
+
+asks ranks 3 and 7 of the job that logs to LOG_DIR for a trace of two steps. The job needs a
+`MyTimer` with `set_step`, and `GlobalLogger().setup(LOG_DIR)`; it looks for requests twice a
+second, on a thread of its own. All ranks begin at the same step. The traces are
+`LOG_DIR/captures/<id>__rank<rank>.json`.
+
+`MY_UTILS_CAPTURE=0` in the environment of the job turns it off. Only requests by the user of the
+job, or by root, are obeyed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import sys
+import time
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ...common.arguments import check_seconds
+from ...common.ranges import as_ranges, checked, parse_ranks, ranges_text
+from ...common.ranks import check_ranks
+from . import store as capture_store
+from .control_file import BACKENDS, OPTIONS, Request, add_request, captures_folder, new_id
+from .steps import step_ahead, survey
+from .wait import WAIT_S, answers, job_log_dir, wait_for_capture
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
+
+    from ..controller import CaptureController
+
+__all__ = [
+    "Request",
+    "answers",
+    "listen",
+    "main",
+    "register",
+    "request_capture",
+    "wait_for_capture",
+]
+
+EXIT_FINE = 0
+EXIT_NOBODY = 1
+EXIT_USAGE = 2
+EXIT_FAILED = 3
+
+ANSWER_S = 10.0  # for a rank to say at which step it is
+
+_EPILOG = """\
+exit status:
+  0  the request was written; with --wait: all ranks are done
+  1  none of the ranks that are asked runs
+  2  wrong arguments, or LOG_DIR cannot be read or written to
+  3  with --wait: a rank failed, is not there, or did not answer in time
+"""
+
+
+def request_capture(
+    log_dir: str | os.PathLike[str] | None = None,
+    *,
+    ranks: int | Collection[int] | None = None,
+    steps: int = 1,
+    first_step: int | str = "next",
+    backend: str = "torch",
+    options: Collection[str] = (),
+    output_dir: str | os.PathLike[str] | None = None,
+    tag: str | None = None,
+    window: Mapping[str, Any] | None = None,
+    at_start: bool = False,
+    lead_s: float | None = None,
+    store: Store | str | None = None,
+) -> Request:
+    """Asks ranks of a running job for a capture window; returns the request, with its id.
+
+    log_dir: of the job; that of this process by default.
+    ranks: who is asked; all by default.
+    steps: the window closes that many set_steps after it opened. Calls of set_step with the number
+        of the step before do not count.
+    first_step: the number of the step to begin with; "next": one ahead of all these ranks, the same
+        for all, which takes about a second to find; "now": each rank's next step, which may not be
+        the same.
+    backend: "torch" (torch's profiler, a Chrome trace), "cuda" (cudaProfilerStart and Stop, for
+        nsys and ncu), "memory" (the CUDA allocator's history) or "none".
+    options: for torch's profiler, of "profile_memory", "record_shapes", "with_flops",
+        "with_modules" and "with_stack".
+    output_dir: an absolute path for what is captured, on the machines of the ranks;
+        `<log_dir>/captures` by default.
+    tag: only steps of timers with this tag count. By default those of the timer that comes first
+        to the step.
+    window: fields of a `CaptureSpec` but its id. The window is then armed at the controllers that
+        the job registered, with their backends, and taken back when the steps are over.
+    at_start: for jobs that begin later. Such a request is obeyed by every process that begins while
+        it is among the newest 16, and "next" is "now".
+    lead_s: seconds within which all ranks have read the request; 1.5 by default, and 6 where ranks
+        are on other machines. "next" lies further ahead than that.
+    store: ask by torch's store in place of a file; the ranks must `listen`. A torch store,
+        "HOST:PORT" (MASTER_ADDR and MASTER_PORT of the job), or "default" for that of this process.
+        Then log_dir is not used.
+
+    The request stands in `<log_dir>/my_utils.control.json`, and takes effect at a `set_step` half a
+    second later or so. Raises TypeError and ValueError for wrong arguments, OSError when the file
+    cannot be written, ConnectionError when no store is there or nobody listens. Thread-safe.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     request = request_capture(folder, ranks=[3, 7], steps=2, first_step=100)
+    >>> request.first_step, request.steps, request.ranks
+    (100, 2, ((3, 3), (7, 7)))
+    """
+    chosen = check_ranks("ranks", ranks)
+    if chosen is not None and not chosen:
+        raise ValueError("ranks must name at least one rank, not none")
+    if isinstance(first_step, str) and first_step not in ("next", "now"):
+        raise ValueError(f"first_step must be an int, 'next' or 'now', not {first_step!r}")
+    if isinstance(options, str) or not isinstance(options, Collection):
+        raise TypeError(f"options must be a list of str, not {options!r:.100}")
+    if lead_s is not None:
+        check_seconds("lead_s", lead_s)
+    if store is not None and at_start:
+        raise ValueError("at_start must be False for requests by a store")
+    folder = None if store is not None else job_log_dir(log_dir)
+    first: int | None = None if isinstance(first_step, str) else first_step
+    request = Request(
+        id=new_id(),
+        ranks=None if chosen is None else as_ranges(chosen),
+        first_step=first,
+        steps=steps,
+        backend=backend,
+        options=tuple(sorted(options)),
+        output_dir=None if output_dir is None else os.fspath(output_dir),
+        tag=tag,
+        window=None if window is None else _checked_window(window),
+        at_start=at_start,
+        time=time.time(),
+    )
+    if folder is None:
+        assert store is not None
+        return _ask_by_store(store, request, first_step == "next", lead_s)
+    if first_step == "next" and not at_start:
+        asked = survey(os.fspath(folder), chosen).asked
+        first = step_ahead(os.fspath(folder), asked, lead_s)
+        request = dataclasses.replace(request, first_step=first)
+    add_request(folder, request)
+    return request
+
+
+def _ask_by_store(
+    store: Store | str, request: Request, find_step: bool, lead_s: float | None
+) -> Request:
+    own = capture_store.open_store(store)
+    world_size = capture_store.world_size(own)
+    if world_size is None:
+        raise ConnectionError("no rank listens to this store; see my_utils.capture.listen")
+    if request.ranks is None:
+        request = dataclasses.replace(request, ranks=((0, world_size - 1),))
+    if find_step:
+        ranks = [rank for rank in request.rank_numbers() if rank < world_size]
+        first = capture_store.step_ahead(own, request.id, ranks, lead_s, ANSWER_S)
+        request = dataclasses.replace(request, first_step=first)
+    capture_store.ask(own, request)
+    return request
+
+
+def _checked_window(window: Mapping[str, Any]) -> dict[str, Any]:
+    from ..spec import CaptureSpec
+
+    if not isinstance(window, Mapping):
+        raise TypeError(f"window must be a mapping, not {window!r:.100}")
+    if "window_id" in window:
+        raise TypeError("window must not have a window_id: it is that of the request")
+    CaptureSpec.from_mapping({**window, "window_id": "w"})
+    plain: dict[str, Any] = json.loads(json.dumps(dict(window)))
+    return plain
+
+
+def listen(store: Store | str = "default") -> None:
+    """Lets requests by torch's store reach this rank: for ranks that share no log directory.
+
+    store: a torch store, or "default" for that of `init_process_group`. To be called on every rank,
+        after that. MY_UTILS_CAPTURE=store in the environment of the job does the same at the first
+        step.
+
+    A thread of its own looks at the store twice a second, on a connection of its own. Whoever can
+    reach the store can ask, as he can change whatever torch keeps there. Called again it does
+    nothing. It ends with the process, or with the store.
+    """
+    from . import job as capture_job
+
+    capture_job.listen(store)
+
+
+def register(controller: CaptureController) -> None:
+    """Lets requests with a `window` reach a `CaptureController` of this process.
+
+    It is forgotten when nobody else holds it. Registering twice changes nothing.
+
+    >>> from my_utils.profiling.backends import NoOpBackend
+    >>> from my_utils.profiling.capture_controller import CaptureController
+    >>> controller = CaptureController(NoOpBackend())
+    >>> register(controller)
+    """
+    from ..controller import CaptureController
+    from . import window as capture_window
+
+    if not isinstance(controller, CaptureController):
+        raise TypeError(f"controller must be a CaptureController, not {controller!r:.100}")
+    capture_window.register(controller)
+
+
+# --- the command line ---
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise ValueError
+    return value
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"must be JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError("must be a JSON object")
+    return value
+
+
+def _list(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m my_utils.capture",
+        description="Captures a few steps of a running job.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("log_dir", metavar="LOG_DIR", nargs="?", help="the log_dir of the job")
+    add("--store", metavar="HOST:PORT", help="ask by the job's store; its ranks must listen")
+    add("--ranks", type=checked(parse_ranks), metavar="LIST", help="such as 0,3-7 (all)")
+    add("--steps", type=int, default=1, metavar="N", help="how many steps (1)")
+    add("--backend", choices=BACKENDS, default="torch", help="what captures them (torch)")
+    add(
+        "--options",
+        type=_list,
+        default=[],
+        metavar="LIST",
+        help=f"for torch's profiler, of {', '.join(OPTIONS)}",
+    )
+    when = parser.add_mutually_exclusive_group()
+    when.add_argument(
+        "--first-step", type=int, metavar="N", help="the step to begin with (one just ahead)"
+    )
+    when.add_argument(
+        "--now", action="store_true", help="each rank at its next step, whichever that is"
+    )
+    when.add_argument(
+        "--at-start", action="store_true", help="for processes that begin from now on, too"
+    )
+    add("--lead", type=_positive, metavar="S", help="how far ahead the step is sought (1.5; 6)")
+    add("--output-dir", metavar="DIR", help="absolute, on the ranks' machines (LOG_DIR/captures)")
+    add("--tag", help="of the timer whose steps count (the first that comes)")
+    add(
+        "--profile-names",
+        type=_list,
+        metavar="LIST",
+        help="opens a window of the job's CaptureController at one of these functions",
+    )
+    add("--window", type=_json_object, metavar="JSON", help="the same, with all its fields")
+    add(
+        "--wait",
+        nargs="?",
+        type=_positive,
+        const=WAIT_S,
+        metavar="S",
+        help=f"until the ranks are done, for S seconds at most ({WAIT_S:g})",
+    )
+    add("--json", action="store_true", help="print one JSON object at the end")
+    return parser
+
+
+def _window_of(arguments: argparse.Namespace) -> dict[str, Any] | None:
+    window: dict[str, Any] | None = arguments.window
+    if arguments.profile_names:
+        window = {"start_profile_names": arguments.profile_names, **(window or {})}
+    return window
+
+
+def _describe(request: Request) -> str:
+    ranks = "all ranks" if request.ranks is None else f"ranks {ranges_text(request.ranks)}"
+    first, last = request.first_step, None
+    if first is None:
+        steps = f"the next {request.steps} steps" if request.steps > 1 else "the next step"
+    else:
+        last = first + request.steps - 1
+        steps = f"step {first}" if last == first else f"steps {first} to {last}"
+    return f"capture {request.id}: {steps} of {ranks}, {request.backend}"
+
+
+def _describe_answer(rank: int, answer: Mapping[str, Any]) -> str:
+    text = f"rank {rank}: {answer['state']}"
+    if answer["state"] == "open":
+        text += f" at step {answer.get('opened_at_step')}"
+    details = [str(answer.get("reason") or ""), *map(str, answer.get("files") or [])]
+    return ": ".join(filter(None, [text, "; ".join(filter(None, details))]))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit status."""
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    try:
+        return _run(arguments)
+    except (TypeError, ValueError) as error:
+        parser.error(str(error))
+    except OSError as error:
+        place = error.filename or arguments.store or arguments.log_dir
+        print(f"{place}: {error.strerror or error}", file=sys.stderr)
+        return EXIT_USAGE
+    except KeyboardInterrupt:
+        return EXIT_FAILED
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    if (arguments.log_dir is None) == (arguments.store is None):
+        raise ValueError("give either LOG_DIR or --store HOST:PORT")
+    missing = _missing(arguments)
+    if missing is None:
+        return EXIT_NOBODY
+    first: int | str = "now" if arguments.now or arguments.at_start else "next"
+    request = request_capture(
+        arguments.log_dir,
+        ranks=arguments.ranks,
+        steps=arguments.steps,
+        first_step=first if arguments.first_step is None else arguments.first_step,
+        backend=arguments.backend,
+        options=arguments.options,
+        output_dir=arguments.output_dir,
+        tag=arguments.tag,
+        window=_window_of(arguments),
+        at_start=arguments.at_start,
+        lead_s=arguments.lead,
+        store=arguments.store,
+    )
+    if arguments.json and arguments.wait is None:
+        print(json.dumps({"request": request.as_data()}))
+    elif not arguments.json:
+        print(_describe(request), flush=True)
+    if arguments.wait is None:
+        _hint(arguments, missing)
+        return EXIT_FINE
+    return _wait(arguments, request)
+
+
+def _missing(arguments: argparse.Namespace) -> dict[int, str] | None:
+    """Why ranks that are asked cannot answer; None, with a message, when none of them can."""
+    if arguments.store is not None or arguments.at_start:
+        if arguments.store is None:
+            os.scandir(arguments.log_dir).close()  # OSError
+        return {}
+    there = survey(arguments.log_dir, arguments.ranks)
+    missing = {rank: there.why_not(rank) for rank in there.asked if rank not in there.alive}
+    if there.alive:
+        return missing
+    for rank, reason in missing.items():
+        print(f"rank {rank}: {reason}", file=sys.stderr)
+    print(f"{arguments.log_dir}: none of the ranks that are asked runs", file=sys.stderr)
+    return None
+
+
+def _hint(arguments: argparse.Namespace, missing: Mapping[int, str]) -> None:
+    for rank, reason in missing.items():
+        print(f"rank {rank}: {reason}", file=sys.stderr)
+    if not arguments.json and arguments.store is None:
+        print(f"the ranks answer in {captures_folder(arguments.log_dir)}; --wait waits for them")
+
+
+def _wait(arguments: argparse.Namespace, request: Request) -> int:
+    def tell(rank: int, answer: dict[str, Any]) -> None:
+        if not arguments.json:
+            print(_describe_answer(rank, answer), flush=True)
+
+    found = wait_for_capture(
+        request, arguments.log_dir, store=arguments.store, timeout_s=arguments.wait, tell=tell
+    )
+    if arguments.json:
+        print(json.dumps({"request": request.as_data(), "answers": found}))
+    fine = bool(found) and all(answer["state"] == "done" for answer in found.values())
+    return EXIT_FINE if fine else EXIT_FAILED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

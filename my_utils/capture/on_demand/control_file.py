@@ -1,0 +1,239 @@
+"""The control file of a run, by which `my_utils.capture` asks the ranks for capture windows.
+
+`<log_dir>/my_utils.control.json` holds the newest requests, replaced as a whole. Ranks answer with
+a small file each, `<log_dir>/captures/<id>__rank<rank>.status.json`. Nothing in them is executed;
+an id is a plain file name, and only `output_dir` is a path.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import json
+import os
+import re
+import secrets
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...common.files import whole_file
+from ...common.public import public
+from ...common.ranges import Ranges, ranges_text, rank_ranges
+
+if TYPE_CHECKING:
+    from .control_data import ControlFile
+
+__all__ = ["BACKENDS", "OPTIONS", "Request", "RequestError", "add_request", "read_requests"]
+
+CONTROL_NAME = "my_utils.control.json"  # as csrc/engine/capture/control.h has it
+CONTROL_BYTES_MAX = 64 * 1024
+VERSION = 1
+KEPT = 16
+BACKENDS = ("torch", "cuda", "memory", "none")
+# What torch's profiler may be asked for.
+OPTIONS = ("profile_memory", "record_shapes", "with_flops", "with_modules", "with_stack")
+STEPS_MAX = 1_000_000
+
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
+
+
+class RequestError(ValueError):
+    """A request, or a file of them, that is not obeyed. `id` is None where it has none."""
+
+    def __init__(self, reason: str, id: str | None = None, kind: str = "broken") -> None:
+        super().__init__(reason)
+        self.id = id
+        self.kind = kind
+
+
+@public("my_utils.capture")
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """A capture window that ranks are asked for; the fields are those of `request_capture`."""
+
+    id: str
+    ranks: Ranges | None = None  # None: all
+    first_step: int | None = None  # None: each rank's next
+    steps: int = 1
+    backend: str = "torch"
+    options: tuple[str, ...] = ()
+    output_dir: str | None = None
+    tag: str | None = None
+    window: dict[str, Any] | None = field(default=None, hash=False)
+    at_start: bool = False
+    time: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check(isinstance(self.id, str) and _ID.fullmatch(self.id), "id", self.id)
+        _check(self.first_step is None or _is_int(self.first_step), "first_step", self.first_step)
+        _check(_is_int(self.steps) and 1 <= self.steps <= STEPS_MAX, "steps", self.steps)
+        _check(self.backend in BACKENDS, "backend", self.backend)
+        _check(set(self.options) <= set(OPTIONS), "options", self.options)
+        folder = self.output_dir
+        _check(
+            folder is None or (isinstance(folder, str) and os.path.isabs(folder)),
+            "output_dir",
+            folder,
+        )
+        _check(self.tag is None or isinstance(self.tag, str), "tag", self.tag)
+        _check(self.window is None or isinstance(self.window, dict), "window", self.window)
+        _check(isinstance(self.at_start, bool), "at_start", self.at_start)
+
+    def is_for(self, rank: int) -> bool:
+        """Whether the rank is among those that are asked."""
+        return self.ranks is None or any(low <= rank <= high for low, high in self.ranks)
+
+    def rank_numbers(self) -> list[int]:
+        """The ranks that are named."""
+        return [rank for low, high in self.ranks or () for rank in range(low, high + 1)]
+
+    def as_data(self) -> dict[str, Any]:
+        """What stands in the file."""
+        data = dataclasses.asdict(self)
+        data["ranks"] = None if self.ranks is None else ranges_text(self.ranks)
+        data["options"] = list(self.options)
+        return data
+
+    @classmethod
+    def from_data(cls, data: object) -> Request:
+        """The request; RequestError says what is wrong with it."""
+        if not isinstance(data, dict):
+            raise RequestError(f"a request must be an object, not {data!r:.100}")
+        given = data.get("id")
+        id = given if isinstance(given, str) and _ID.fullmatch(given) else None
+        known = {item.name for item in dataclasses.fields(cls)}
+        if unknown := sorted(map(str, data.keys() - known)):
+            raise RequestError(f"unknown: {', '.join(unknown)}; from a newer version?", id)
+        from .control_data import request_fields
+
+        try:
+            fields = request_fields(data)
+            ranks = fields["ranks"]
+            fields["ranks"] = None if ranks is None else rank_ranges(ranks)
+            fields["options"] = tuple(fields["options"])
+            return cls(**fields)
+        except (TypeError, ValueError) as error:
+            raise RequestError(str(error), id) from error
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+_ALLOWED = {
+    "id": "at most 80 letters, digits, dots, dashes and underscores",
+    "first_step": "an int or None",
+    "steps": f"an int from 1 to {STEPS_MAX:,}",
+    "backend": f"one of {', '.join(BACKENDS)}",
+    "options": f"a list of {', '.join(OPTIONS)}",
+    "output_dir": "an absolute path or None",
+    "tag": "a str or None",
+    "window": "a mapping or None",
+    "at_start": "a bool",
+    "ranks": "numbers and ranges such as 0,3-7",
+}
+
+
+def _check(fine: object, name: str, value: object) -> None:
+    if not fine:
+        raise ValueError(f"{name} must be {_ALLOWED[name]}, not {value!r:.200}")
+
+
+# --- the file ---
+
+
+def new_id() -> str:
+    """A name for a request: when it was made, and enough to tell it from others."""
+    return f"{time.strftime('%Y%m%dT%H%M%S')}-{secrets.token_hex(4)}"
+
+
+def read_requests(text: bytes) -> list[Request | RequestError]:
+    """The requests of a control file, the broken ones as errors; RequestError when it is none."""
+    content = _content_of(text)
+    if content.version != VERSION:
+        raise RequestError(f"it has version {content.version}, and this process reads {VERSION}")
+    found: list[Request | RequestError] = []
+    for item in content.requests[-KEPT:]:
+        try:
+            found.append(Request.from_data(item))
+        except RequestError as error:
+            found.append(error)
+    return found
+
+
+def _content_of(text: bytes) -> ControlFile:
+    from ...common.checked_json import Damaged, Foreign, decoded
+    from .control_data import ControlFile, Kind
+
+    try:
+        decoded(text, Kind)
+    except Damaged as error:
+        raise RequestError(f"it is not JSON: {error}") from error
+    except Foreign as error:
+        raise RequestError("it is not a control file of my_utils", kind="foreign") from error
+    try:
+        return decoded(text, ControlFile)
+    except Foreign as error:
+        raise RequestError(f"it has no version, or no list of requests: {error}") from error
+
+
+def add_request(log_dir: Path, request: Request) -> None:
+    """Puts a request to those in the control file. OSError when it cannot be written."""
+    path = log_dir / CONTROL_NAME
+    lock = os.open(log_dir / f".{CONTROL_NAME}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        kept = [data for data in _requests_in(path) if data.get("id") != request.id]
+        with whole_file(path) as file:
+            file.write(_fitting([*kept, request.as_data()]))
+    finally:
+        os.close(lock)
+
+
+def _requests_in(path: Path) -> list[dict[str, Any]]:
+    """Nothing where there is no file, and where what is there is replaced."""
+    try:
+        found = read_requests(path.read_bytes()[:CONTROL_BYTES_MAX])
+    except (OSError, RequestError):
+        return []
+    return [item.as_data() for item in found if isinstance(item, Request)]
+
+
+def _fitting(requests: list[dict[str, Any]]) -> bytes:
+    """The file with the newest requests that fit into it."""
+    for first in range(max(0, len(requests) - KEPT), len(requests)):
+        content = {"my_utils": "control", "version": VERSION, "requests": requests[first:]}
+        text = json.dumps(content, indent=1).encode() + b"\n"
+        if len(text) <= CONTROL_BYTES_MAX:
+            return text
+    raise ValueError(f"the request must have at most {CONTROL_BYTES_MAX} bytes, not {len(text)}")
+
+
+# --- answers ---
+
+STATES = ("armed", "open", "done", "failed")
+FINAL_STATES = ("done", "failed")
+ANSWER_BYTES_MAX = 1 << 20
+
+
+def captures_folder(log_dir: str | os.PathLike[str]) -> Path:
+    """Where the answers are, and what was captured unless the request names another place."""
+    return Path(log_dir) / "captures"
+
+
+def answer_path(log_dir: str | os.PathLike[str], id: str, rank: int) -> Path:
+    return captures_folder(log_dir) / f"{id}__rank{rank}.status.json"
+
+
+def read_answer(path: Path) -> dict[str, Any] | None:
+    """What a rank answered; None for nothing, or nothing that can be read."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read(ANSWER_BYTES_MAX)
+    except OSError:
+        return None
+    from .control_data import answer_of
+
+    return answer_of(data)

@@ -1,0 +1,286 @@
+"""Capture on demand by way of torch's store, for ranks that share no log directory.
+
+Requests have numbers, counted under `COUNT`; ranks that listen look at the count every half second,
+on a thread and a connection of their own, since a store that hangs must not hold up the training.
+A request may be a question, to which the thread answers with the step that its rank is at.
+"""
+
+from __future__ import annotations
+
+import atexit
+import datetime
+import json
+import logging
+import math
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from ...common.extras import needs_extra
+from ...common.process_end import join_within
+from ...common.ranks import distributed
+from ...common.ranks import world_size as own_world_size
+from ...common.store import default_store
+from ...stages.open_stages import where_now
+from .control_file import Request, RequestError
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
+
+    from .control_data import Asked
+
+_T = TypeVar("_T")
+
+__all__ = ["Listener", "answers", "ask", "job_size", "open_store", "step_ahead"]
+
+_logger = logging.getLogger("my_utils")
+
+PREFIX = "my_utils/control"
+COUNT = f"{PREFIX}/count"
+WORLD = f"{PREFIX}/world_size"
+LOOK_S = 0.5
+LOOKS_FOR_A_NUMBER = 60  # who counts writes a moment later, unless it was killed
+# A look a rank and half second is too much for one store from some thousand ranks on.
+LOOKS_A_SECOND_MAX = 4000
+LEAD_S = 2.0
+ASK_AGAIN_S = 0.05
+CONNECT_S = 10.0
+# For a store that hangs. Python before 3.14 aborts a process whose thread comes back from torch
+# while the interpreter ends, so this is long.
+EXIT_WAIT_S = 10.0
+
+
+def open_store(store: Store | str) -> Store:
+    """A connection of one's own to a store, without prefixes.
+
+    store: torch's, "default" for that of `init_process_group`, or "HOST:PORT" of a TCPStore, which
+        is MASTER_ADDR and MASTER_PORT of the job.
+
+    TypeError or ValueError for what is none of these, ConnectionError when nobody is there.
+    """
+    with needs_extra("a store of torch"):
+        from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
+
+    if isinstance(store, str) and store != "default":
+        host, colon, port = store.rpartition(":")
+        if not colon or not host or not port.isascii() or not port.isdigit():
+            raise ValueError(f"store must be HOST:PORT, 'default' or a torch store, not {store!r}")
+        limit = datetime.timedelta(seconds=CONNECT_S)
+        try:
+            return TCPStore(
+                host.strip("[]"), int(port), is_master=False, timeout=limit, wait_for_workers=False
+            )
+        except RuntimeError as error:
+            raise ConnectionError(f"no store answers at {store}") from error
+    if store == "default":
+        found = default_store()
+        if found is None:
+            raise ValueError("store 'default' needs torch.distributed.init_process_group()")
+        store = found
+    if not isinstance(store, Store):
+        raise TypeError(f"store must be a torch store or HOST:PORT, not {store!r:.100}")
+    while isinstance(store, PrefixStore):
+        store = store.underlying_store
+    copy = getattr(store, "clone", None)
+    return store if copy is None else cast("Store", copy())
+
+
+def _key(kind: str, id: str, rank: int) -> str:
+    return f"{PREFIX}/{kind}/{id}/{rank}"
+
+
+def _read(store: Store, key: str, kind: type[_T]) -> _T | None:
+    """The JSON under a key, None where there is none of that kind; without waiting for it."""
+    from ...common.checked_json import Damaged, Foreign, decoded
+
+    if not store.check([key]):
+        return None
+    try:
+        return decoded(store.get(key), kind)
+    except (Damaged, Foreign):
+        return None
+
+
+def _answer(store: Store, key: str) -> dict[str, Any] | None:
+    from .control_data import answer_of
+
+    return answer_of(store.get(key)) if store.check([key]) else None
+
+
+# --- outside, or on the rank that asks ---
+
+
+def _put(store: Store, content: Mapping[str, Any]) -> None:
+    store.set(f"{PREFIX}/{store.add(COUNT, 1)}", json.dumps(content))
+
+
+def ask(store: Store, request: Request) -> None:
+    """Puts a request where the ranks that listen find it."""
+    _put(store, {"request": request.as_data()})
+
+
+def world_size(store: Store) -> int | None:
+    """Of the job whose ranks listen; None when none does."""
+    return _read(store, WORLD, int)
+
+
+def answers(store: Store, id: str, ranks: Iterable[int]) -> dict[int, dict[str, Any]]:
+    """As `my_utils.capture.answers`."""
+    found = {rank: _answer(store, _key("answer", id, rank)) for rank in ranks}
+    return {rank: answer for rank, answer in found.items() if answer is not None}
+
+
+def step_ahead(
+    store: Store, id: str, ranks: list[int], lead_s: float | None, timeout_s: float
+) -> int | None:
+    """As in `steps`, by asking the ranks twice; None when none of them told a step."""
+    before = _steps(store, f"{id}.a", ranks, timeout_s)
+    after = _steps(store, f"{id}.b", list(before), timeout_s)
+    if not after:
+        return None
+    speed = max(_speed(before[rank], after[rank]) for rank in after)
+    now = time.time()
+    furthest = max(step + speed * max(0.0, now - heard) for step, _, heard in after.values())
+    lead = LEAD_S + _pause(len(ranks)) if lead_s is None else lead_s
+    return math.floor(furthest) + max(2, math.ceil(speed * lead) + 1)
+
+
+# The step, the rank's clock in seconds when it was that, and ours when we heard of it.
+_Told = tuple[int, float, float]
+
+
+def _speed(before: _Told, after: _Told) -> float:
+    seconds = after[1] - before[1]
+    return max(0.0, (after[0] - before[0]) / seconds) if seconds > 0.05 else 0.0
+
+
+def _steps(store: Store, id: str, ranks: list[int], timeout_s: float) -> dict[int, _Told]:
+    told: dict[int, _Told] = {}
+    if not ranks:
+        return told
+    _put(store, {"question": id})
+    end = time.monotonic() + timeout_s
+    while len(told) < len(ranks) and time.monotonic() < end:
+        for rank in ranks:
+            if rank in told:
+                continue
+            reply = _read(store, _key("step", id, rank), tuple[int, float])
+            if reply is not None:
+                told[rank] = (*reply, time.time())
+        time.sleep(ASK_AGAIN_S)
+    return told
+
+
+# --- in the job ---
+
+
+def job_size() -> int:
+    """The number of ranks that share the store; a logger may know of fewer."""
+    group = distributed()
+    return own_world_size() if group is None else int(group.get_world_size())
+
+
+def _pause(world_size: int) -> float:
+    """Seconds between two looks of a rank."""
+    return max(LOOK_S, world_size / LOOKS_A_SECOND_MAX)
+
+
+class Listener:
+    """The thread of a rank that looks for requests.
+
+    offer: takes a request, on this thread.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        rank: int,
+        world_size: int,
+        offer: Callable[[Request], object],
+    ) -> None:
+        self.store = store
+        self.rank = rank
+        self.offer = offer
+        self.replies: deque[tuple[str, str]] = deque()
+        self.pause = _pause(world_size)
+        self.wake = threading.Event()
+        self.ended = False
+        self.seen = store.add(COUNT, 0)  # what was asked before is not for us
+        self.awaited: dict[int, int] = {}  # looks in vain, by number
+        store.set(WORLD, json.dumps(world_size))
+        self.thread = threading.Thread(target=self._run, name="my_utils-store", daemon=True)
+        self.thread.start()
+        atexit.register(self.end)
+
+    @property
+    def alive(self) -> bool:
+        return self.thread.is_alive()
+
+    def end(self) -> None:
+        """Writes the last answers and stops. A store that hangs is waited for ten seconds."""
+        self.ended = True
+        self.wake.set()
+        join_within(self.thread, EXIT_WAIT_S)
+        atexit.unregister(self.end)
+
+    def answer(self, id: str, rank: int, answer: Mapping[str, Any]) -> None:
+        """Lets those who asked know, whatever way they did."""
+        self._reply(_key("answer", id, rank), json.dumps(answer))
+
+    def _reply(self, key: str, text: str) -> None:
+        self.replies.append((key, text))
+        self.wake.set()
+
+    def _run(self) -> None:
+        try:
+            while True:
+                self.wake.wait(self.pause)
+                self.wake.clear()
+                ended = self.ended  # before the last look at the replies
+                while self.replies:
+                    self.store.set(*self.replies.popleft())
+                if ended:
+                    return
+                self._look()
+        except Exception as error:
+            # The store lives on one rank, which may have ended: no trouble of this one.
+            _logger.info("requests by the store are not heard any more: %s", error)
+
+    def _look(self) -> None:
+        count = self.store.add(COUNT, 0)
+        while self.seen < count:
+            self.seen += 1
+            self.awaited[self.seen] = 0
+        for number, looks in list(self.awaited.items()):
+            content = self._asked(f"{PREFIX}/{number}")
+            if content is None and looks < LOOKS_FOR_A_NUMBER:
+                self.awaited[number] += 1
+                continue
+            del self.awaited[number]
+            if content is not None:
+                self._hear(content)
+
+    def _asked(self, key: str) -> Asked | None:
+        from .control_data import Asked
+
+        return _read(self.store, key, Asked)
+
+    def _hear(self, content: Asked) -> None:
+        question = content.question
+        if question is not None and (step := where_now().step) is not None:
+            self.store.set(_key("step", question, self.rank), json.dumps([step, time.time()]))
+        if content.has_request:
+            try:
+                self.offer(Request.from_data(content.request))
+            except RequestError as error:
+                _logger.warning("a request for a capture is ignored: %s", error)
+                if error.id is not None:
+                    self.answer(error.id, self.rank, broken_answer(error.id, self.rank, error))
+
+
+def broken_answer(id: str, rank: int, error: RequestError) -> dict[str, Any]:
+    reason = f"the request is broken: {error}"
+    return {"id": id, "rank": rank, "pid": os.getpid(), "state": "failed", "reason": reason}

@@ -1,0 +1,164 @@
+"""Who has answered to a request for a capture so far, and waiting for the others."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...common.arguments import check_seconds
+from . import store as capture_store
+from .control_file import FINAL_STATES, Request, answer_path, read_answer
+from .steps import Survey, survey
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
+
+__all__ = ["WAIT_S", "answers", "job_log_dir", "wait_for_capture"]
+
+WAIT_S = 120.0
+LOOK_S = 0.2
+LOOK_AT_ALL_S = 1.0  # journals are large
+
+
+def job_log_dir(log_dir: str | os.PathLike[str] | None) -> Path:
+    """The log directory of a job, by default that of this process; ValueError for none."""
+    if log_dir is not None:
+        return Path(log_dir)
+    from ...log.logger import GlobalLogger
+
+    own = GlobalLogger().log_dir
+    if own is None:
+        raise ValueError("log_dir must be given, as GlobalLogger was not set up")
+    return own
+
+
+def answers(
+    log_dir: str | os.PathLike[str], id: str, ranks: Collection[int]
+) -> dict[int, dict[str, Any]]:
+    """What ranks have answered to a request so far, by rank; without those that have not.
+
+    An answer has `state` ("armed", "open", "done" or "failed"), `reason` (of a failure, or a note),
+    `files` (paths on the rank's machine), `opened_at_step`, `host`, `pid` and `time` (Unix
+    seconds).
+    """
+    found = {rank: read_answer(answer_path(log_dir, id, rank)) for rank in ranks}
+    return {rank: answer for rank, answer in found.items() if answer is not None}
+
+
+def wait_for_capture(
+    request: Request,
+    log_dir: str | os.PathLike[str] | None = None,
+    *,
+    store: Store | str | None = None,
+    timeout_s: float = WAIT_S,
+    tell: Callable[[int, dict[str, Any]], object] | None = None,
+) -> dict[int, dict[str, Any]]:
+    """Waits until the ranks that were asked are done, or cannot be; their answers, by rank.
+
+    log_dir, store: as for `request_capture`.
+    timeout_s: a rank that has not finished by then gets the state "failed", with the reason; one
+        whose process is not there gets it at once.
+    tell: called with (rank, answer) whenever a rank's state changes.
+
+    A training process that waits for itself waits in vain: its window needs its steps.
+    """
+    check_seconds("timeout_s", timeout_s, 0, math.inf)
+    source = _Folder(os.fspath(job_log_dir(log_dir))) if store is None else _Store(store)
+    ranks = source.asked(request)
+    end = time.monotonic() + timeout_s
+    states: dict[int, str] = {}
+    while True:
+        found = source.settled(request, ranks, over=time.monotonic() >= end)
+        for rank in ranks:
+            answer = found.get(rank)
+            if answer is not None and states.get(rank) != answer["state"]:
+                states[rank] = answer["state"]
+                if tell is not None:
+                    tell(rank, answer)
+        if all(states.get(rank) in FINAL_STATES for rank in ranks):
+            return found
+        time.sleep(LOOK_S)
+
+
+class _Folder:
+    """Where answers come from: files, with what is known of who lives."""
+
+    def __init__(self, log_dir: str) -> None:
+        self.log_dir = log_dir
+        self.there = Survey({}, [])
+        self.next_look = 0.0
+
+    def asked(self, request: Request) -> list[int]:
+        """The ranks by number. "All" are those that run."""
+        return survey(self.log_dir).alive if request.ranks is None else request.rank_numbers()
+
+    def settled(
+        self, request: Request, ranks: Sequence[int], *, over: bool
+    ) -> dict[int, dict[str, Any]]:
+        """The answers, with failures for those who will give none."""
+        if over or time.monotonic() >= self.next_look:
+            self.there = survey(self.log_dir, ranks)
+            self.next_look = time.monotonic() + LOOK_AT_ALL_S
+        # After the look at who lives: no last word is lost.
+        found = answers(self.log_dir, request.id, ranks)
+        for rank in ranks:
+            if found.get(rank, {}).get("state") in FINAL_STATES:
+                continue
+            if not request.at_start and rank not in self.there.alive:
+                found[rank] = _failure(self.there.why_not(rank))
+            elif over:
+                found[rank] = _failure(_why_late(found.get(rank), self.where(rank), request))
+        return found
+
+    def where(self, rank: int) -> str:
+        known = self.there.ranks.get(rank)
+        if known is None:
+            return ""
+        stack = " > ".join(known.stack)
+        return f"; it is at step {known.step}" + (f", in {stack}" if stack else "")
+
+
+class _Store:
+    """Where answers come from: torch's store."""
+
+    def __init__(self, store: Store | str) -> None:
+        self.store = capture_store.open_store(store)
+        self.world_size = capture_store.world_size(self.store)
+
+    def asked(self, request: Request) -> list[int]:
+        return request.rank_numbers()
+
+    def settled(
+        self, request: Request, ranks: Sequence[int], *, over: bool
+    ) -> dict[int, dict[str, Any]]:
+        try:
+            found = capture_store.answers(self.store, request.id, ranks)
+        except RuntimeError as error:
+            raise ConnectionError("the store of the job is gone") from error
+        for rank in ranks:
+            if found.get(rank, {}).get("state") in FINAL_STATES:
+                continue
+            if self.world_size is not None and rank >= self.world_size:
+                found[rank] = _failure(f"the job has {self.world_size} ranks")
+            elif over:
+                found[rank] = _failure(_why_late(found.get(rank), "", request))
+        return found
+
+
+def _failure(reason: str) -> dict[str, Any]:
+    return {"state": "failed", "reason": reason, "files": [], "opened_at_step": None}
+
+
+def _why_late(answer: dict[str, Any] | None, where: str, request: Request) -> str:
+    if answer is None:
+        return (
+            f"no answer in time{where}; does its timer call set_step, and is MY_UTILS_CAPTURE=0 "
+            "not set?"
+        )
+    if answer["state"] == "armed" and request.first_step is not None:
+        return f"it did not come to step {request.first_step} in time{where}"
+    return f"it was {answer['state']} when the time was over{where}"

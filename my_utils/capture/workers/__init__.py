@@ -1,0 +1,1 @@
+"""Capture windows across the workers of a driver."""

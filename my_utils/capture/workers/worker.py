@@ -1,0 +1,113 @@
+"""The worker's side of `ProfileManager`: windows that a driver sends are armed here.
+
+A Ray actor, an RPC worker or a plain object gets `arm_capture` by one line, and its functions
+report to the process's controller:
+
+    @ray.remote
+    class Actor(CaptureWorker):
+        @capture_hook("actor.update")
+        def update(self, batch): ...
+
+>>> class Worker(CaptureWorker):
+...     capture_rank = 3
+>>> worker = Worker()
+>>> worker.arm_capture([
+...     {"window_id": "a", "start_profile_names": ["f"], "ranks": [3], "backend": {"tool": "none"}},
+...     {"window_id": "b", "start_profile_names": ["f"], "ranks": [0]},
+... ])
+{'a': 'armed', 'b': 'not for rank 3'}
+>>> worker.capture.disarm()
+True
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ...common.ranks import check_rank, current_rank
+from ..backends import NoOpBackend
+from ..controller import CaptureController
+from ..hooks import default_controller, play_role, set_default_controller
+
+__all__ = ["CaptureWorker", "arm_capture"]
+
+_logger = logging.getLogger("my_utils")
+_lock = threading.Lock()
+
+
+def arm_capture(
+    specs: Iterable[Mapping[str, Any]],
+    controller: CaptureController | None = None,
+    *,
+    rank: int | None = None,
+) -> dict[str, str]:
+    """Arms the windows of a driver; what became of each, by its id: "armed", "not for rank 3", or
+    what was wrong with it, which is logged, too.
+
+    controller: which arms them; the process's by default, which is made where there is none. What a
+        window starts is said by its `backend`, made here from the driver's `tool`.
+    rank: of this worker, by default as `GlobalLogger().setup`, torch.distributed or the launcher
+        say. Windows for other ranks are left out here, so that hooks need not name the rank.
+
+    Hooks that name no role play the one that the windows are for, where it is one.
+    """
+    mine = current_rank() if rank is None else check_rank("rank", rank)
+    found = _controller_here() if controller is None else controller
+    answers: dict[str, str] = {}
+    roles: set[str] = set()
+    for number, spec in enumerate(specs):
+        name = str(spec.get("window_id", number)) if isinstance(spec, Mapping) else str(number)
+        try:
+            answers[name] = _arm(found, spec, mine)
+        except (TypeError, ValueError, RuntimeError) as error:
+            _logger.warning("capture window %s could not be armed: %s", name, error)
+            answers[name] = f"{type(error).__name__}: {error}"
+            continue
+        roles.update(spec.get("roles") or ())
+    if len(roles) == 1:
+        play_role(roles.pop())
+    return answers
+
+
+def _arm(controller: CaptureController, spec: Mapping[str, Any], rank: int) -> str:
+    if not isinstance(spec, Mapping):
+        raise TypeError(f"a spec must be a mapping, not {spec!r:.100}")
+    ranks = spec.get("ranks")
+    if ranks is not None and rank not in ranks:
+        return f"not for rank {rank}"
+    here = {**spec, "ranks": None}
+    if isinstance(here.get("backend"), Mapping):
+        here["backend"] = {"rank": rank, **here["backend"]}
+    controller.arm(here)
+    return "armed"
+
+
+def _controller_here() -> CaptureController:
+    with _lock:
+        controller = default_controller()
+        if controller is None:
+            controller = CaptureController(NoOpBackend())
+            set_default_controller(controller)
+        return controller
+
+
+class CaptureWorker:
+    """Gives a class `arm_capture(specs)`, which `ProfileManager.arm_iter` calls.
+
+    capture_rank: this worker's rank, where the launcher does not say it; a class or instance
+        attribute.
+    """
+
+    capture_rank: int | None = None
+
+    @property
+    def capture(self) -> CaptureController:
+        """The controller of the process, made at first use."""
+        return _controller_here()
+
+    def arm_capture(self, specs: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+        """See the function of this name."""
+        return arm_capture(specs, rank=self.capture_rank)

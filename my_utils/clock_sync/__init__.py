@@ -1,0 +1,30 @@
+"""How far the clocks of hosts are apart: exchanges, estimates, and the star of a job."""
+
+from __future__ import annotations
+
+from ..common.faces import lazy_names
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .offset import ClockOffset, ClockSyncError
+    from .server import ClockServer
+    from .synchronizer import ClockSynchronizer, SocketClockSynchronizer
+
+__all__ = [
+    "ClockOffset",
+    "ClockServer",
+    "ClockSyncError",
+    "ClockSynchronizer",
+    "SocketClockSynchronizer",
+]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    __all__,
+    "clock_sync.offset",
+    {
+        "ClockServer": "clock_sync.server",
+        "ClockSynchronizer": "clock_sync.synchronizer",
+        "SocketClockSynchronizer": "clock_sync.synchronizer",
+    },
+)

@@ -1,0 +1,285 @@
+"""One clock for all hosts of a job: how far each clock is from the first one's, and how surely.
+
+>>> from my_utils.logger import GlobalLogger
+>>> with SocketClockSynchronizer.serve() as server:
+...     offset = SocketClockSynchronizer.sync(False, *server.address)
+>>> GlobalLogger().set_time_offset(offset.exact_s())
+>>> abs(offset) <= offset.error_s
+True
+>>> GlobalLogger().set_time_offset(0)
+"""
+
+from __future__ import annotations
+
+import math
+import socket
+import threading
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ..common.arguments import check_int, check_seconds
+from ..common.ranks import boot_id
+from .client import ROUNDS_MAX, Clock, ask
+from .offset import ClockHistory, ClockOffset, ClockSyncError, Exchange, estimate
+from .server import ClockServer
+from .star import Keeper, Meeting
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+__all__ = [
+    "ClockOffset",
+    "ClockServer",
+    "ClockSyncError",
+    "ClockSynchronizer",
+    "SocketClockSynchronizer",
+]
+
+ROUNDS = 16
+
+
+class SocketClockSynchronizer:
+    """Two clocks compared over TCP, with nothing of torch."""
+
+    @staticmethod
+    def serve(
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        secret: bytes | str | None = None,
+        clock: Clock = time.time_ns,
+    ) -> ClockServer:
+        """A server for any number of clients, in a thread of its own; see `ClockServer`.
+
+        host: the address to listen at; loopback unless told otherwise, "::" or "0.0.0.0" for all.
+        port: 0 takes a free one, which `address` says.
+        secret: what clients must know; a server that others can reach should have one.
+        """
+        return ClockServer(host, port, secret=_bytes(secret), clock=clock)
+
+    @staticmethod
+    def sync(
+        is_server: bool,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        secret: bytes | str | None = None,
+        rounds: int = ROUNDS,
+        timeout_s: float = 30.0,
+        retries: int = 3,
+        clock: Clock = time.time_ns,
+    ) -> ClockOffset:
+        """Compares the clocks of two processes that both call this; the offset of the server's.
+
+        is_server: True answers one client and returns an offset of 0. False asks the server.
+        rounds: messages there and back. timeout_s: for one attempt, the wait for the other side
+            included. retries: further attempts where one fails.
+
+        ClockSyncError when no attempt came through, or there is another program at that port.
+        TypeError and ValueError name the argument.
+        """
+        _check(rounds, timeout_s)
+        check_int("retries", retries, 0)
+        key = _bytes(secret)
+        if is_server:
+            _answer_one(host, port, key, timeout_s, clock)
+            return ClockOffset(0, 0.0, measured_ns=clock())
+        return ask(
+            (host, port), retries, secret=key, rounds=rounds, timeout_s=timeout_s, clock=clock
+        )
+
+
+def _answer_one(host: str, port: int, secret: bytes | None, timeout_s: float, clock: Clock) -> None:
+    deadline = time.monotonic() + timeout_s
+    with ClockServer(host, port, secret=secret, clock=clock) as server:
+        while server.served == 0:
+            if time.monotonic() > deadline:
+                raise ClockSyncError(f"no client came to port {port} within {timeout_s:g} s")
+            time.sleep(0.005)
+
+
+class ClockSynchronizer:
+    """The clocks of the ranks of a job."""
+
+    _lock: ClassVar[threading.Lock] = threading.Lock()
+    _histories: ClassVar[dict[object, ClockHistory]] = {}
+    _keeper: ClassVar[Keeper | None] = None
+    _calls: ClassVar[dict[str, int]] = {}
+    _before: ClassVar[dict[str, Keeper]] = {}
+
+    @classmethod
+    def sync(
+        cls,
+        is_server: bool,
+        peer_rank: int,
+        group: ProcessGroup | None = None,
+        *,
+        rounds: int = ROUNDS,
+        timeout_s: float = 30.0,
+        clock: Clock = time.time_ns,
+    ) -> ClockOffset:
+        """Compares two ranks by torch.distributed's send and recv; the offset of the server's
+        clock on the other rank, 0 on the server. Both call it.
+
+        peer_rank: the other one, in the whole job. group: by default all. rounds: messages there
+            and back, the same on both.
+        timeout_s: for each message; gloo does not use the connection again after one is missed.
+
+        ClockSyncError when the other rank does not answer, or a clock was set meanwhile.
+        """
+        _check(rounds, timeout_s)
+        check_int("peer_rank", peer_rank)
+        pair = _Pair(peer_rank, group, timeout_s)
+        if is_server:
+            pair.answer(rounds, clock)
+            return ClockOffset(0, 0.0, measured_ns=clock())
+        return cls._remember(("rank", peer_rank), estimate(pair.ask(rounds, clock)))
+
+    @classmethod
+    def sync_all(
+        cls,
+        group: ProcessGroup | None = None,
+        *,
+        host: str | None = None,
+        rounds: int = ROUNDS,
+        timeout_s: float = 60.0,
+        every_s: float | None = None,
+        machine: str | None = None,
+        clock: Clock = time.time_ns,
+    ) -> ClockOffset:
+        """Lines up the clocks of all ranks with that of rank 0, and tells the logger. All ranks of
+        the group call it, equally often.
+
+        Ranks of one host share a clock, so one of each host asks rank 0, over TCP and under a
+        secret of this call, and the others take its answer; addresses and answers go through the
+        store of torch.distributed. `GlobalLogger().set_time_offset` gets the offset, and a row
+        `my_utils.clock_sync` with the error goes into the profile CSV.
+
+        host: the address at which rank 0 listens; by default the one from which it reaches the
+            store's server, loopback when that is on its own host.
+        timeout_s: for all of it. A rank that has no answer by then warns, and keeps its offset: the
+            result then is the offset 0 with an infinite `error_s`.
+        every_s: measure again at this interval, in a thread, until `stop`; the drift comes from
+            all measurements by regression.
+        machine: what says that two ranks share a clock; by default the kernel's boot id, or the
+            name of the host where there is none.
+
+        Without torch.distributed the result is 0, with an error of 0. ValueError for a group that
+        this rank does not belong to.
+        """
+        _check(rounds, timeout_s)
+        if every_s is not None:
+            check_seconds("every_s", every_s, most=math.inf)
+        cls.stop()
+        name = "world" if group is None else str(getattr(group, "group_name", "none"))
+        meeting = Meeting.of(group, cls._next_call(name))
+        if meeting is None:
+            return ClockOffset(0, 0.0, measured_ns=clock())
+        if machine is None:
+            machine = boot_id() or socket.gethostname()
+        keeper = Keeper(meeting, machine, rounds, clock)
+        offset = keeper.begin(host, timeout_s)
+        with cls._lock:
+            before, cls._before[name] = cls._before.get(name), keeper
+        if before is not None:
+            before.forget()
+        if every_s is None:
+            keeper.end()
+        else:
+            keeper.go_on(every_s)
+            with cls._lock:
+                cls._keeper = keeper
+        return offset
+
+    @classmethod
+    def stop(cls) -> None:
+        """Ends what `sync_all(every_s=…)` began; the last offset stays."""
+        with cls._lock:
+            keeper, cls._keeper = cls._keeper, None
+        if keeper is not None:
+            keeper.end()
+
+    @classmethod
+    def _remember(cls, peer: object, offset: ClockOffset) -> ClockOffset:
+        with cls._lock:
+            return cls._histories.setdefault(peer, ClockHistory()).add(offset)
+
+    @classmethod
+    def _next_call(cls, name: str) -> str:
+        """A name for this call that is the same on all ranks of the group, and new."""
+        with cls._lock:
+            number = cls._calls[name] = cls._calls.get(name, 0) + 1
+        return f"{name}/{number}"
+
+
+# --- two ranks, by messages ---
+
+
+class _Pair:
+    """This rank and another, and tensors on the device that their backend needs."""
+
+    def __init__(self, peer: int, group: ProcessGroup | None, timeout_s: float) -> None:
+        import torch
+        import torch.distributed as dist
+
+        backend = dist.get_backend(group)
+        self._device = torch.accelerator.current_accelerator() if "ccl" in backend else None
+        self._peer, self._group, self._timeout_s = peer, group, timeout_s
+
+    def ask(self, rounds: int, clock: Clock) -> list[Exchange]:
+        exchanges = []
+        for number in range(rounds):
+            sent_ns = clock()
+            self._send([number, 0, 0])
+            echo, received_ns, answered_ns = self._receive()
+            returned_ns = clock()
+            if echo != number:
+                raise ClockSyncError(f"rank {self._peer} answered another exchange")
+            exchanges.append(Exchange(sent_ns, received_ns, answered_ns, returned_ns))
+        return exchanges
+
+    def answer(self, rounds: int, clock: Clock) -> None:
+        for _ in range(rounds):
+            number, _, _ = self._receive()
+            received_ns = clock()
+            self._send([number, received_ns, clock()])
+
+    def _send(self, numbers: list[int]) -> None:
+        import torch
+        import torch.distributed as dist
+
+        tensor = torch.tensor(numbers, dtype=torch.int64, device=self._device)
+        self._wait(dist.isend(tensor, self._peer, self._group))
+
+    def _receive(self) -> list[int]:
+        import torch
+        import torch.distributed as dist
+
+        tensor = torch.zeros(3, dtype=torch.int64, device=self._device)
+        self._wait(dist.irecv(tensor, self._peer, self._group))
+        numbers: list[int] = tensor.tolist()  # which waits for an accelerator
+        return numbers
+
+    def _wait(self, work: Any) -> None:
+        try:
+            work.wait(timedelta(seconds=self._timeout_s))
+        except RuntimeError as error:
+            raise ClockSyncError(f"rank {self._peer} does not answer: {error}") from error
+
+
+# --- arguments ---
+
+
+def _bytes(secret: bytes | str | None) -> bytes | None:
+    if secret is None or isinstance(secret, bytes):
+        return secret
+    if not isinstance(secret, str):
+        raise TypeError(f"secret must be bytes, a str or None, not {type(secret).__name__}")
+    return secret.encode()
+
+
+def _check(rounds: int, timeout_s: float) -> None:
+    if check_int("rounds", rounds, 1) > ROUNDS_MAX:
+        raise ValueError(f"rounds must be at most {ROUNDS_MAX}, not {rounds}")
+    check_seconds("timeout_s", timeout_s, most=math.inf)

@@ -1,0 +1,1 @@
+"""What every package may use: arguments, files, ranks, tables, warnings."""

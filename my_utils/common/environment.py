@@ -1,0 +1,45 @@
+"""Switches in the environment, all read in one way.
+
+`1`, `true`, `yes` and `on` are true, in any case; `0`, `false`, `no`, `off` and an empty value are
+false. Anything else warns once, and the default holds. `docs/environment.md` lists all variables.
+
+>>> os.environ["EXAMPLE_SWITCH"] = "Yes"
+>>> read_switch("EXAMPLE_SWITCH"), read_switch("NOT_SET", default=True)
+(True, True)
+>>> del os.environ["EXAMPLE_SWITCH"]
+"""
+
+from __future__ import annotations
+
+import os
+
+from .warnings import warn_once
+
+__all__ = ["read_choice", "read_switch"]
+
+_TRUE = ("1", "true", "yes", "on")
+_FALSE = ("0", "false", "no", "off", "")
+
+
+def read_switch(name: str, *, default: bool = False) -> bool:
+    """Whether the variable says yes; `default` where it is not set or says neither."""
+    return read_choice(name, default=default) is True
+
+
+def read_choice(name: str, *words: str, default: bool) -> bool | str:
+    """As `read_switch`, or the one of `words`, in lower case, that it says."""
+    text = os.environ.get(name)
+    if text is None:
+        return default
+    said = text.strip().lower()
+    if said in words:
+        return said
+    if said in _TRUE or said in _FALSE:
+        return said in _TRUE
+    allowed = ", ".join((*_TRUE, *_FALSE[:-1], *words))
+    warn_once(
+        f"environment:{name}",
+        f"{name} in the environment should be one of {allowed}, not {text!r:.100}; it is passed "
+        f"over, which means {'on' if default else 'off'}",
+    )
+    return default

@@ -1,0 +1,94 @@
+"""Which rank this process is, and whether it is among chosen ones.
+
+>>> check_ranks("ranks", [0, 3])
+(0, 3)
+>>> is_chosen((0, 3), rank=1), is_chosen(None, rank=1)
+(False, True)
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from .arguments import check_int
+
+__all__ = [
+    "boot_id",
+    "check_rank",
+    "check_ranks",
+    "current_rank",
+    "distributed",
+    "is_chosen",
+    "known_rank",
+    "world_size",
+]
+
+
+def current_rank() -> int:
+    """The rank of `GlobalLogger().setup`, else of torch.distributed, else of the launcher's
+    environment, else 0."""
+    from ..log.logger import GlobalLogger
+
+    logger = GlobalLogger()
+    group = None if logger.is_set_up else distributed()
+    return logger.rank if group is None else int(group.get_rank())
+
+
+def known_rank() -> int | None:
+    """As `current_rank`, but None where nothing says it."""
+    from ..log.logger import GlobalLogger
+    from ..log.settings import rank_from_environment
+
+    if GlobalLogger().is_set_up or distributed() is not None:
+        return current_rank()
+    return rank_from_environment()
+
+
+def world_size() -> int:
+    """The number of ranks, from where `current_rank` has the rank."""
+    from ..log.logger import GlobalLogger
+
+    logger = GlobalLogger()
+    group = None if logger.is_set_up else distributed()
+    return logger.world_size if group is None else int(group.get_world_size())
+
+
+def distributed() -> Any:
+    """torch.distributed where it is in use, else None; it is not imported for the question."""
+    module = sys.modules.get("torch.distributed")
+    if module is not None and module.is_available() and module.is_initialized():
+        return module
+    return None
+
+
+def boot_id() -> str:
+    """What the kernel calls this boot of this host: processes with the same one share its clocks.
+    Empty where it does not say."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def check_rank(name: str, rank: object) -> int:
+    """The rank, or TypeError or ValueError that names the argument."""
+    return check_int(name, rank, 0)
+
+
+def check_ranks(name: str, ranks: int | Iterable[int] | None) -> tuple[int, ...] | None:
+    """The ranks as a tuple, None for all; TypeError or ValueError names the argument."""
+    if ranks is None:
+        return None
+    if isinstance(ranks, int) and not isinstance(ranks, bool):
+        return (check_rank(name, ranks),)
+    if isinstance(ranks, (str, bytes)) or not isinstance(ranks, Iterable):
+        raise TypeError(f"{name} must be None, an int or a list of int, not {ranks!r:.100}")
+    return tuple(check_rank(f"each of {name}", rank) for rank in ranks)
+
+
+def is_chosen(ranks: tuple[int, ...] | None, rank: int | None = None) -> bool:
+    """Whether `rank`, by default the one of this process, is among `ranks`; None means all."""
+    return ranks is None or (current_rank() if rank is None else rank) in ranks

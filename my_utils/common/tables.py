@@ -1,0 +1,95 @@
+"""Tables of results: the packages that they need, files that are whole or absent, plain text.
+
+>>> print(text_table(["kernel", "ms"], [["gemm", "1.50"], ["softmax", "12.25"]], left=1))
+kernel      ms
+gemm      1.50
+softmax  12.25
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, Any
+
+from .files import whole_file
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+GAP = "  "
+
+
+def needed(package: str, purpose: str, extra: str = "profiling") -> Any:
+    """The module `package`, or an ImportError that says how to install it and what needs it."""
+    try:
+        # The import of a submodule locks it before its parent, and another thread that imports
+        # the parent locks them the other way round: one of them would see half a module.
+        importlib.import_module(package.partition(".")[0])
+        return importlib.import_module(package)
+    except ImportError as error:
+        raise ImportError(
+            f"{purpose} needs {package}, which cannot be imported ({error}): "
+            f"pip install 'my_utils[{extra}]'",
+            name=package,
+        ) from error
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    with whole_file(path) as file:
+        file.write(text.encode())
+
+
+def write_figure(path: str | os.PathLike[str], draw: Callable[[Figure], None]) -> None:
+    """A PNG of what `draw` puts into an empty figure; the state of pyplot is left alone."""
+    figure = drawn(draw)
+    with whole_file(path) as file:
+        figure.savefig(file, format="png")
+
+
+def drawn(draw: Callable[[Figure], None]) -> Figure:
+    """The figure itself."""
+    needed("matplotlib", "a plot")
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(dpi=110, layout="constrained")
+    FigureCanvasAgg(figure)
+    draw(figure)
+    no_formulas(figure)
+    return figure
+
+
+def no_formulas(figure: Figure) -> None:
+    """Dollars in the texts of a figure are dollars: the names of users are no formulas."""
+    from matplotlib.text import Text
+
+    for text in figure.findobj(Text):
+        if isinstance(text, Text) and "$" in text.get_text():
+            text.set_parse_math(False)
+
+
+def text_table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], left: int | Collection[int] = 0
+) -> str:
+    """Columns side by side; `left`, the first so many or those, start at the left, the others end
+    right."""
+    return "\n".join(table_lines([header, *rows], left))
+
+
+def table_lines(rows: Sequence[Sequence[str]], left: int | Collection[int] = 0) -> list[str]:
+    """The same as a string a row, the header one of them; cells may hold line ends.
+
+    >>> table_lines([["step", "stage"], ["7", "forward"]], left={1})
+    ['step  stage', '   7  forward']
+    """
+    starts_left = range(left) if isinstance(left, int) else left
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        GAP.join(
+            cell.ljust(width) if column in starts_left else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]

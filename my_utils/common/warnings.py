@@ -1,0 +1,68 @@
+"""One warning for each kind of trouble and process, whatever its number; the rest is counted.
+
+Training goes on when a disk is full or a stage is stopped twice, and a warning a step would bury
+the log. So each kind is reported the first time it shows, through the logger `my_utils`, and
+counted from then on. All functions are thread-safe. A forked child counts from zero.
+
+>>> warn_once("example", "the disk is full")
+True
+>>> warn_once("example", "the disk is full")
+False
+>>> counts()["example"]
+2
+>>> forget("example")
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+
+from .. import _core
+
+_logger = logging.getLogger("my_utils")
+# A signal handler may warn while the thread that it interrupts does.
+_lock = threading.RLock()
+_counts: dict[str, int] = {}
+
+
+def warn_once(kind: str, message: str) -> bool:
+    """Warns of `kind` unless this process has done so; returns whether it did.
+
+    `kind` names the trouble for `counts()` and is not shown.
+    """
+    with _lock:
+        seen = _counts.get(kind, 0)
+        _counts[kind] = seen + 1
+    if seen:
+        return False
+    # Outside the lock: a handler may itself run into trouble and come back here.
+    _logger.warning("%s", message)
+    return True
+
+
+def counts() -> dict[str, int]:
+    """How often each kind came up in this process.
+
+    The C part counts by itself, see `_core.troubles()`; of its kinds there is the one report here.
+    """
+    with _lock:
+        return dict(_counts)
+
+
+def forget(kind: str) -> None:
+    """Lets `kind` warn again, as after what caused it was mended."""
+    with _lock:
+        _counts.pop(kind, None)
+
+
+def _start_anew_in_child() -> None:
+    global _lock
+    _lock = threading.RLock()
+    _counts.clear()
+    _core.set_warning_hook(warn_once)  # the C part reports anew, too
+
+
+os.register_at_fork(after_in_child=_start_anew_in_child)
+_core.set_warning_hook(warn_once)

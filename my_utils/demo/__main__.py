@@ -1,0 +1,3 @@
+from my_utils.demo.command import main
+
+raise SystemExit(main())

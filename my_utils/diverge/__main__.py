@@ -1,0 +1,3 @@
+from my_utils.diverge.compare import main
+
+raise SystemExit(main())

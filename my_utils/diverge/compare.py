@@ -1,0 +1,373 @@
+"""Names the first place where two runs part.
+
+    python -m my_utils.diverge A.pt B.pt
+
+compares two recordings of `my_utils.module_hook.ForwardTraceRecorder`, or two directories with one
+recording a rank, and prints the first module whose inputs agree and whose outputs do not, how far
+apart they are, and how the difference grows from there on. It tells different weights, different
+inputs and a different result from the same inputs apart, and a difference that arises between two
+modules, in the code of the module around them.
+
+Calls are matched by module and number. Names may differ by what wrappers add (`module.`,
+`_orig_mod.`, `_fsdp_wrapped_module.` and the like) or by a prefix; calls that only one run made,
+and those that activation checkpointing made again, are left out. Tensors agree when their digests
+do; with `--rtol` or `--atol`, between two dtypes, and between runs of one and of several ranks,
+samples and statistics decide, so record those then.
+
+>>> from my_utils.recordings.recording import Recording, RootCall, TraceEvent, TraceTensorMeta
+>>> def run(digest):
+...     out = TraceTensorMeta("", (2,), "float32", "cpu", hash=digest, hash_kind="tensor")
+...     x = TraceTensorMeta("0", (2,), "float32", "cpu", hash="aa", hash_kind="tensor")
+...     event = TraceEvent(0, "fc", "Linear", end_index=0, root=0, inputs=[x], outputs=[out])
+...     return Recording(roots=[RootCall(0, "fc")], events=[event])
+>>> report = compare_recordings(run("0b"), run("0c"))
+>>> report.status, report.difference.cause.value, report.difference.call.name
+('different', 'result', 'fc')
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import math
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..common.arguments import check_tolerance
+from ..recordings.recording import Recording, RecordingError
+from .align import align
+from .ranks import Side, join_ranks, read_side
+from .search import CallCheck, Cause, Difference, check_call, find_first, find_first_gradient
+from .tensors import Figures, Rules, TensorCheck, Verdict
+from .text import largest, render
+
+__all__ = [
+    "CallCheck",
+    "Cause",
+    "Difference",
+    "Figures",
+    "RankReport",
+    "Report",
+    "TensorCheck",
+    "Verdict",
+    "compare_files",
+    "compare_recordings",
+    "main",
+]
+
+SCHEMA_VERSION = 1
+
+EXIT_SAME = 0
+EXIT_DIFFERENT = 1
+EXIT_NOT_COMPARABLE = 2
+
+_EXIT = {
+    "same": EXIT_SAME,
+    "different": EXIT_DIFFERENT,
+    "not comparable": EXIT_NOT_COMPARABLE,
+}
+
+_EPILOG = """\
+exit status:
+  0  no difference was found
+  1  the runs differ
+  2  not comparable: a file cannot be read, no call stands in both, or nothing that was recorded
+     of them can be compared; also wrong arguments
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class RankReport:
+    """What was found for one rank.
+
+    status: "same", "different" or "not comparable"; `reason` says why it is the last one.
+    difference: the first one. checks: the calls that stand in both, in the order of their ends.
+    only_a, only_b: how many calls stand in one recording only.
+    """
+
+    rank: int
+    status: str
+    reason: str
+    difference: Difference | None
+    checks: list[CallCheck]
+    only_a: int
+    only_b: int
+    recording_a: Recording
+    recording_b: Recording
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What was found for two runs. `first` is the rank whose difference came first."""
+
+    path_a: str
+    path_b: str
+    status: str
+    reason: str
+    ranks: list[RankReport]
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def first(self) -> RankReport | None:
+        parted = [rank for rank in self.ranks if rank.difference is not None]
+        return min(parted, key=_place_of_difference, default=None)
+
+    @property
+    def exit_code(self) -> int:
+        return _EXIT[self.status]
+
+
+def _place_of_difference(rank: RankReport) -> float:
+    call = None if rank.difference is None else rank.difference.call
+    return math.inf if call is None else call.event.index
+
+
+def compare_recordings(
+    first: Recording,
+    second: Recording,
+    *,
+    rtol: float | None = None,
+    atol: float | None = None,
+) -> RankReport:
+    """Compares two recordings in memory, as `ForwardTraceRecorder.recording` gives them.
+
+    rtol, atol: agree where |a - b| <= atol + rtol * |b|, as far as samples and statistics tell;
+        without either, bit for bit. Where only one is given the other is 0.
+
+    ValueError for a tolerance that is negative or not finite.
+    """
+    check_tolerance("rtol", rtol)
+    check_tolerance("atol", atol)
+    if (rtol is None) != (atol is None):
+        rtol, atol = rtol or 0.0, atol or 0.0
+    rules = Rules(
+        rtol=rtol,
+        atol=atol,
+        samples_match=_sampling(first) == _sampling(second),
+        shapes_may_differ=first.world_size != second.world_size,
+    )
+    return _compare(first, second, rules)
+
+
+def _sampling(recording: Recording) -> tuple[Any, ...]:
+    return tuple(
+        recording.settings.get(name) for name in ("sample_mode", "sample_max_elems", "seed")
+    )
+
+
+def _compare(first: Recording, second: Recording, rules: Rules) -> RankReport:
+    pairs, only_a, only_b = align(first, second)
+    checks = [check_call(pair, rules) for pair in pairs]
+    difference = find_first(checks) or find_first_gradient(first, second, rules, checks)
+    status, reason = _judge(checks, difference, len(only_a) + len(only_b))
+    return RankReport(
+        first.rank, status, reason, difference, checks, len(only_a), len(only_b), first, second
+    )
+
+
+def _judge(checks: list[CallCheck], difference: Difference | None, alone: int) -> tuple[str, str]:
+    """The status, and what there is to say about it."""
+    if difference is not None:
+        return "different", ""
+    if not checks:
+        return "not comparable", "no call stands in both recordings"
+    decided = sum(_is_decided(check) for check in checks)
+    if decided == 0:
+        return "not comparable", f"nothing that was recorded can be compared; {_first_why(checks)}"
+    words = []
+    if decided < len(checks):
+        words.append(f"{len(checks) - decided} of {len(checks)} calls could not be compared")
+    if alone:
+        words.append(f"{alone} calls stand in one recording only")
+    return "same", ", ".join(words)
+
+
+def _is_decided(check: CallCheck) -> bool:
+    tensors = (*check.inputs, *check.outputs)
+    return any(tensor.verdict.agrees for tensor in tensors)
+
+
+def _first_why(checks: list[CallCheck]) -> str:
+    for check in checks:
+        for tensor in (*check.outputs, *check.inputs):
+            if tensor.why:
+                return tensor.why
+    return "inputs and outputs were left out"
+
+
+# --- files ---
+
+
+def compare_files(
+    path_a: str | os.PathLike[str],
+    path_b: str | os.PathLike[str],
+    *,
+    rtol: float | None = None,
+    atol: float | None = None,
+) -> Report:
+    """Compares two files, or two directories with a file a rank.
+
+    Two directories are compared rank by rank. Where one run had one rank and the other several, the
+    several are put together: replicated tensors by their digests, parts of a batch or of a DTensor
+    by their statistics.
+
+    OSError where a path cannot be read, RecordingError (a ValueError) for what is no recording.
+    """
+    a, b = read_side(path_a), read_side(path_b)
+    notes = [*a.notes, *b.notes]
+    ranks = [
+        compare_recordings(first, second, rtol=rtol, atol=atol)
+        for first, second in _matched(a, b, notes)
+    ]
+    status, reason = _overall(ranks)
+    return Report(str(a.path), str(b.path), status, reason, ranks, notes)
+
+
+def _matched(a: Side, b: Side, notes: list[str]) -> list[tuple[Recording, Recording]]:
+    """The recordings of the same rank, or all of them where one side has one only."""
+    if len(a.ranks) == 1 and len(b.ranks) == 1:
+        return [(_as_one(a), _as_one(b))]
+    if len(a.ranks) == 1 or len(b.ranks) == 1:
+        notes.append(f"{max(len(a.ranks), len(b.ranks))} ranks are put together, to compare with 1")
+        return [(_as_one(a), _as_one(b))]
+    common = sorted(a.ranks.keys() & b.ranks.keys())
+    for name, side, other in (("A", a, b), ("B", b, a)):
+        alone = sorted(side.ranks.keys() - other.ranks.keys())
+        if alone:
+            notes.append(f"ranks only in {name}: {', '.join(map(str, alone))}")
+    return [(a.ranks[rank], b.ranks[rank]) for rank in common]
+
+
+def _as_one(side: Side) -> Recording:
+    recordings = [side.ranks[rank] for rank in sorted(side.ranks)]
+    return recordings[0] if len(recordings) == 1 else join_ranks(recordings)
+
+
+def _overall(ranks: list[RankReport]) -> tuple[str, str]:
+    if not ranks:
+        return "not comparable", "no rank stands in both directories"
+    if any(rank.status == "different" for rank in ranks):
+        return "different", ""
+    missed = [rank for rank in ranks if rank.status == "not comparable"]
+    if missed:
+        return "not comparable", missed[0].reason
+    return "same", next((rank.reason for rank in ranks if rank.reason), "")
+
+
+# --- plain data ---
+
+
+def as_data(report: Report) -> dict[str, Any]:
+    """The report as plain data that goes into JSON; later versions only add keys."""
+    first = report.first
+    return {
+        "version": SCHEMA_VERSION,
+        "a": report.path_a,
+        "b": report.path_b,
+        "status": report.status,
+        "reason": report.reason,
+        "notes": report.notes,
+        "first_rank": None if first is None else first.rank,
+        "ranks": [_rank_data(rank) for rank in report.ranks],
+    }
+
+
+def _rank_data(rank: RankReport) -> dict[str, Any]:
+    difference = rank.difference
+    return {
+        "rank": rank.rank,
+        "status": rank.status,
+        "reason": rank.reason,
+        "calls": len(rank.checks),
+        "only_a": rank.only_a,
+        "only_b": rank.only_b,
+        "difference": None
+        if difference is None
+        else {
+            "cause": difference.cause.value,
+            "text": difference.text,
+            "module": None if difference.call is None else difference.call.name,
+            "type": None if difference.call is None else difference.call.event.type,
+            "call": None if difference.call is None else difference.call.event.call,
+            "evidence": [_tensor_data(check) for check in difference.evidence],
+        },
+        "growth": [_call_data(check) for check in rank.checks if check.parts_here],
+    }
+
+
+def _call_data(check: CallCheck) -> dict[str, Any]:
+    figures = largest(check)
+    return {
+        "module": check.name,
+        "type": check.event.type,
+        "call": check.event.call,
+        "inputs": check.input_verdict,
+        "weights": check.weight_verdict,
+        "outputs": check.output_verdict,
+        "figures": None if figures is None else _finite(dataclasses.asdict(figures)),
+    }
+
+
+def _tensor_data(check: TensorCheck) -> dict[str, Any]:
+    meta = check.second or check.first
+    return {
+        "path": check.path,
+        "verdict": check.verdict.value,
+        "why": check.why,
+        "shape": None if meta is None else list(meta.shape),
+        "dtype": None if meta is None else meta.dtype,
+        "figures": None if check.figures is None else _finite(dataclasses.asdict(check.figures)),
+    }
+
+
+def _finite(figures: dict[str, Any]) -> dict[str, Any]:
+    """JSON has neither NaN nor infinities: they become the texts "nan", "inf" and "-inf"."""
+    return {
+        key: str(value) if isinstance(value, float) and not math.isfinite(value) else value
+        for key, value in figures.items()
+    }
+
+
+# --- the command line ---
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m my_utils.diverge",
+        description="Names the first place where two recorded runs part.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("a", metavar="A", type=Path, help="a recording, or a directory of them")
+    parser.add_argument("b", metavar="B", type=Path, help="what to compare it with")
+    parser.add_argument("--rtol", type=float, help="relative tolerance (default: bit for bit)")
+    parser.add_argument("--atol", type=float, help="absolute tolerance (default: bit for bit)")
+    parser.add_argument("--json", action="store_true", help="print plain data instead of text")
+    parser.add_argument(
+        "--limit", type=int, default=20, help="rows of the table, 0 for all (default: 20)"
+    )
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit status."""
+    chosen = _parser().parse_args(argv)
+    try:
+        report = compare_files(chosen.a, chosen.b, rtol=chosen.rtol, atol=chosen.atol)
+    except (OSError, RecordingError, ValueError) as error:
+        print(f"not comparable: {error}", file=sys.stderr)
+        return EXIT_NOT_COMPARABLE
+    if chosen.json:
+        print(json.dumps(as_data(report)))
+    else:
+        print(render(report, chosen.limit or None), end="")
+    return report.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,28 @@
+"""Objects with their tensors on disk and back, without pickle where it can be."""
+
+from __future__ import annotations
+
+from ..common.faces import lazy_names
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .dump_utils import DumpConfig, DumperSingleton, UniversalDumper, UniversalLoader
+    from .form import DumpError, StandIn
+    from .tensor_io import DumpTensorIO
+
+__all__ = [
+    "DumpConfig",
+    "DumpError",
+    "DumpTensorIO",
+    "DumperSingleton",
+    "StandIn",
+    "UniversalDumper",
+    "UniversalLoader",
+]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    __all__,
+    "dumps.dump_utils",
+    {"DumpError": "dumps.form", "DumpTensorIO": "dumps.tensor_io", "StandIn": "dumps.form"},
+)

@@ -1,0 +1,408 @@
+"""Dumps objects of a training run, tensors and all, and loads them again with the same types.
+
+    from my_utils.dump_utils import DumpConfig, UniversalDumper, UniversalLoader
+
+    dumper = UniversalDumper(DumpConfig(root_dir="./dump_dataset"))
+    dump_dir = dumper.dump(stage="after_tokenize", obj=batch, data_id=42, branch="train")
+
+    batch = UniversalLoader(root_dir="./dump_dataset").load(dump_dir)
+
+A dump is a folder `dump_dataset/sample_<id>/<timestamp>__<stage>__<branch>/` with a JSON tree that
+a person can read, the elements of all tensors and arrays in one safetensors file, images as files,
+and a manifest with digests. It appears under its name when it is whole, or not at all.
+docs/dump-and-reload.md tells the rest.
+
+`DumpTensorIO` keeps single tensors by `(dump_id, tag, rank)`, and compares others with them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from ..common.arguments import check_bool, check_int, check_str
+from ..common.warnings import warn_once
+from ..log.logger import GlobalLogger, SingletonMeta
+from .files import open_dump
+from .form import TENSORS, TREE, UNFINISHED, DumpError, StandIn, parse_tree, safe_name
+from .images import IMAGE_MODES
+from .loader import Decoder, blob_digests
+from .pickles import refuse_pickle
+from .tensor_io import DumpTensorIO
+from .tree import Tree
+from .work_queue import WriteQueue
+from .writer import Job, describe, reserve
+
+__all__ = [
+    "DumpConfig",
+    "DumpError",
+    "DumpTensorIO",
+    "DumperSingleton",
+    "StandIn",
+    "UniversalDumper",
+    "UniversalLoader",
+]
+
+DEFAULT_ROOT = "./dump_dataset"
+_LIMITS = ("max_string", "max_items", "max_tensor_elements")
+
+
+@dataclass
+class DumpConfig:
+    """What a `UniversalDumper` writes, where and how.
+
+    root_dir: folder of the dumps; it is made when the first one is written.
+    enable: False makes `dump` do nothing and return None.
+    save_tensor_cpu: tensors come back on the CPU. With False the device of a tensor is noted, and
+        the loader puts the tensor there where the device exists.
+    max_string: characters of a str, and bytes of a bytes, beyond which it is cut; None: never.
+    max_items: the same for the items of lists, tuples, sets and dicts.
+    max_tensor_elements: the same for the elements of a tensor or an array, of which the first ones
+        in row-major order are kept, as a tensor of one dimension.
+    max_depth: containers in containers; an object that is nested deeper is not dumped.
+    image_format: "png", "tiff", "bmp", "webp" (all of them without loss) or "jpeg", of PIL images.
+        Modes that the format has not are stored as plain pixels.
+    asynchronous: `dump` copies, and a thread hashes and writes; see `UniversalDumper`.
+    queue_bytes: memory of the dumps that wait to be written, beyond which `dump` waits.
+    fsync: wait until the disk has a dump, so that it survives a loss of power, too. Without it a
+        dump survives whatever happens to the process, kills included.
+    strict: raise where there is otherwise one warning and a count.
+
+    What was cut is marked in the tree and counted in the manifest, and the loader warns of it.
+
+    >>> DumpConfig(root_dir="./dump_dataset", enable=True, save_tensor_cpu=True).image_format
+    'png'
+    >>> DumpConfig(max_items=0)
+    Traceback (most recent call last):
+    ValueError: max_items must be at least 1, not 0
+    """
+
+    root_dir: str | os.PathLike[str] = DEFAULT_ROOT
+    enable: bool = True
+    save_tensor_cpu: bool = True
+    max_string: int | None = None
+    max_items: int | None = None
+    max_tensor_elements: int | None = None
+    max_depth: int = 100
+    image_format: str = "png"
+    asynchronous: bool = False
+    queue_bytes: int = 1 << 30
+    fsync: bool = False
+    strict: bool = False
+
+    def __post_init__(self) -> None:
+        _check_folder("root_dir", self.root_dir)
+        for name in ("enable", "save_tensor_cpu", "asynchronous", "fsync", "strict"):
+            check_bool(name, getattr(self, name))
+        for name in _LIMITS:
+            if getattr(self, name) is not None:
+                check_int(name, getattr(self, name), 1, or_none=True)
+        check_int("max_depth", self.max_depth, 1)
+        check_int("queue_bytes", self.queue_bytes, 1)
+        self.image_format = (
+            check_str("image_format", self.image_format).lower().replace("jpg", "jpeg")
+        )
+        if self.image_format not in IMAGE_MODES:
+            allowed = ", ".join(IMAGE_MODES)
+            raise ValueError(f"image_format must be one of {allowed}, not {self.image_format!r}")
+
+
+def _check_folder(name: str, value: object) -> str:
+    if not isinstance(value, str | os.PathLike):
+        raise TypeError(f"{name} must be a str or a path, not {value!r}")
+    path = os.fspath(value)
+    if not isinstance(path, str) or not path or "\0" in path:
+        raise ValueError(f"{name} must be the path of a folder, not {path!r}")
+    return path
+
+
+class UniversalDumper:
+    """Writes objects to disk, each as a folder that `UniversalLoader` reads.
+
+    cfg: a `DumpConfig`; the defaults where it is left out.
+
+    Nothing that goes wrong while dumping ends the training: there is one warning, and a count in
+    `failed`; with `cfg.strict` it raises DumpError or OSError. A single value that cannot be dumped
+    (a lock, a generator) leaves a note in its place and counts in `unsupported`.
+
+    With `cfg.asynchronous` the tree is made and tensors are copied by the caller, so that they may
+    be changed as soon as `dump` returns; hashing and writing is done by a thread. What was dumped
+    is written before the process ends, be it by its last line, `sys.exit`, an exception or the end
+    of a `multiprocessing` child; not by `os._exit` or a signal. Errors of the thread raise, in
+    strict mode, at the next `dump`, `flush` or `close`.
+
+    Thread-safe. A forked child begins with counts of its own and an empty queue.
+
+    >>> import tempfile
+    >>> cfg = DumpConfig(root_dir=tempfile.mkdtemp())
+    >>> dump_dir = UniversalDumper(cfg).dump(stage="after_tokenize", obj={"x": (1, 2)}, data_id=42)
+    >>> sorted(os.listdir(dump_dir))
+    ['manifest.json', 'tree.json']
+    >>> UniversalLoader(cfg.root_dir).load(dump_dir)
+    {'x': (1, 2)}
+    """
+
+    def __init__(self, cfg: DumpConfig | None = None) -> None:
+        if cfg is not None and not isinstance(cfg, DumpConfig):
+            raise TypeError(f"cfg must be a DumpConfig, not {cfg!r}")
+        self.cfg = cfg if cfg is not None else DumpConfig()
+        self.written = 0
+        self.failed = 0
+        self.unsupported = 0
+        self._lock = threading.RLock()  # a signal handler may dump while a dump is counted
+        self._queue = WriteQueue(self.cfg.queue_bytes)
+        self._error: BaseException | None = None
+        self._pid = os.getpid()
+
+    def dump(
+        self, stage: object, obj: object, data_id: object = None, branch: object = None
+    ) -> str | None:
+        """Writes `obj`; returns the folder that holds it, or None where nothing was written.
+
+        stage: the point of the program, as "after_tokenize".
+        data_id: of the sample; dumps of one sample stand in one folder, `sample_<id>`.
+        branch: of the program or the run, as "train".
+
+        Texts are made fit for file names (the manifest has them as they were). In asynchronous mode
+        the folder is there after `flush()`.
+        """
+        cfg = self.cfg
+        if not cfg.enable:
+            return None
+        self._begin_anew_after_fork()
+        self._raise_late_error()
+        try:
+            tree = Tree(cfg, copy=cfg.asynchronous)
+            tree.build(obj)
+            self._tell_unsupported(tree)
+            job = self._job(tree, stage, data_id, branch)
+            if not cfg.asynchronous:
+                job.write()
+        except Exception as error:  # what __reduce__ or a property of any class raises, and OSError
+            self._fail(stage, error)
+            if cfg.strict:
+                raise
+            return None
+        if cfg.asynchronous:
+            self._enqueue(job, stage)
+        else:
+            self._count_written()
+        return job.place.final
+
+    def _job(self, tree: Tree, stage: object, data_id: object, branch: object) -> Job:
+        place = reserve(os.fspath(self.cfg.root_dir), data_id, stage, branch)
+        about = describe(place, tree, stage, data_id, branch, GlobalLogger().rank)
+        return Job(place, tree, about, self.cfg.fsync)
+
+    def _enqueue(self, job: Job, stage: object) -> None:
+        def write() -> None:
+            try:
+                job.write()
+            except Exception as error:
+                self._error = error
+                self._fail(stage, error)
+            else:
+                self._count_written()
+
+        self._queue.put(write, job.size)
+
+    def _count_written(self) -> None:
+        with self._lock:
+            self.written += 1
+
+    def _fail(self, stage: object, error: BaseException) -> None:
+        with self._lock:
+            self.failed += 1
+        with contextlib.suppress(Exception):  # str() of the user's objects
+            reason = f"{type(error).__name__}: {error}"
+            warn_once("dump", f"a dump of stage {stage!s} was left out: {reason}")
+
+    def _tell_unsupported(self, tree: Tree) -> None:
+        if not tree.troubles:
+            return
+        if self.cfg.strict:
+            raise DumpError(os.fspath(self.cfg.root_dir), tree.troubles[0])
+        with self._lock:
+            self.unsupported += len(tree.troubles)
+        warn_once("dump of a value", f"a dump has a note in the place of {tree.troubles[0]}")
+
+    def _raise_late_error(self) -> None:
+        error, self._error = self._error, None
+        if error is not None and self.cfg.strict:
+            raise error
+
+    def _begin_anew_after_fork(self) -> None:
+        if self._pid != os.getpid():
+            self._pid = os.getpid()
+            self._lock = threading.RLock()
+            self._error = None
+            self.written = self.failed = self.unsupported = 0
+
+    def flush(self, timeout_s: float | None = None) -> bool:
+        """Waits until all dumps are written; False when that took longer than `timeout_s`."""
+        done = self._queue.flush(timeout_s)
+        self._raise_late_error()
+        return done
+
+    def close(self) -> None:
+        """Waits until all dumps are written, and ends the thread. A later `dump` starts another."""
+        self._queue.close()
+        self._raise_late_error()
+
+    def __enter__(self) -> UniversalDumper:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+class _OneDumper(SingletonMeta):
+    def __call__(cls, cfg: DumpConfig | None = None) -> Any:
+        instance = super().__call__(cfg)
+        if cfg is not None and instance.cfg != cfg:
+            raise ValueError(
+                f"cfg must be that of the first call, {instance.cfg}, not {cfg}: "
+                "a process has one DumperSingleton"
+            )
+        return instance
+
+
+class DumperSingleton(UniversalDumper, metaclass=_OneDumper):
+    """The one `UniversalDumper` of a process, for code that has no place to pass one along.
+
+    The first call takes the `DumpConfig` (or the defaults); later ones return the same instance,
+    and raise ValueError for another configuration.
+
+    >>> DumperSingleton(DumpConfig(enable=False)) is DumperSingleton()
+    True
+    """
+
+
+class UniversalLoader:
+    """Reads what `UniversalDumper` wrote.
+
+    root_dir: the folder of the dumps; nothing outside of it is read.
+    max_bytes: size beyond which a tree, an image or a pickle is refused. (Tensors have no such
+        limit: their sizes must agree with the file's before memory is taken.)
+
+    Thread-safe.
+    """
+
+    def __init__(
+        self, root_dir: str | os.PathLike[str] = DEFAULT_ROOT, *, max_bytes: int = 1 << 28
+    ) -> None:
+        self.root_dir = _check_folder("root_dir", root_dir)
+        check_int("max_bytes", max_bytes, 1)
+        self.max_bytes = max_bytes
+
+    def load(
+        self,
+        dump_dir: str | os.PathLike[str],
+        *,
+        verify: bool = True,
+        allow_pickle: bool = False,
+        types: Iterable[type] = (),
+    ) -> Any:
+        """The object of a dump.
+
+        dump_dir: as `dump` returned it, or from root_dir on.
+        verify: compare every file with its digest, so that a single changed bit is found. With
+            False tensors and arrays are mapped, and read from the disk when they are touched;
+            changes made to them stay in this process.
+        allow_pickle: unpickle what only pickle could take. That runs code that the writer of the
+            dump chose; without it such a dump is refused.
+        types: dataclasses, namedtuples, enums and factories of defaultdicts that may be made again,
+            beside those of modules that are imported already. Nothing is imported for a dump.
+            Others come back as a `StandIn`.
+
+        No constructor and no `__post_init__` runs. Parts that are not as they were (cut by a limit,
+        stand-ins, devices that are not there) are told in one warning.
+
+        Raises:
+            DumpError: a file is missing, cut off, changed, a link, or says what no dump says.
+            FileNotFoundError: there is no such folder.
+
+        >>> import tempfile
+        >>> loader = UniversalLoader(tempfile.mkdtemp())
+        >>> loader.load("../elsewhere")  # doctest: +IGNORE_EXCEPTION_DETAIL
+        Traceback (most recent call last):
+        my_utils.dump_utils.DumpError: …/elsewhere: lies outside of root_dir, …
+        """
+        dump_dir = _check_folder("dump_dir", dump_dir)
+        classes = _check_types(types)
+        with open_dump(self.root_dir, dump_dir) as folder:
+            pickles = [name for name in folder.manifest["files"] if name.startswith("pickle")]
+            if pickles and not allow_pickle:
+                raise refuse_pickle(folder.file(pickles[0]), "see its node in tree.json")
+            tree_path = folder.file(TREE)
+            text = folder.read(TREE, self.max_bytes, verify=verify)
+            document, hashed = parse_tree(text, tree_path)
+            index, blobs = folder.read_blobs(verify=verify)
+            if verify:
+                folder.verify_blobs(blobs, blob_digests(hashed, tree_path))
+                for name in folder.manifest["files"].keys() - {TREE, TENSORS}:
+                    folder.read(name, self.max_bytes, verify=True)
+            decoder = Decoder(
+                folder, document, blobs, index, classes=classes, allow_pickle=allow_pickle,
+                verify=verify, max_file_bytes=self.max_bytes,
+            )  # fmt: skip
+            result = decoder.decode()
+        if decoder.notes:
+            more = f" (and {len(decoder.notes) - 1} more)" if len(decoder.notes) > 1 else ""
+            warn_once(f"load {folder.path}", f"{folder.path}: {decoder.notes[0]}{more}")
+        return result
+
+    def manifest(self, dump_dir: str | os.PathLike[str]) -> dict[str, Any]:
+        """What a dump is of: stage, branch, data_id, time, host, pid, rank, counts, files.
+
+        Raises DumpError and FileNotFoundError as `load` does.
+        """
+        with open_dump(self.root_dir, _check_folder("dump_dir", dump_dir)) as folder:
+            return folder.manifest
+
+    def dumps(
+        self, *, data_id: object = None, stage: object = None, branch: object = None
+    ) -> list[str]:
+        """The folders of the dumps under root_dir, oldest first; of one sample, stage or branch.
+
+        >>> import tempfile
+        >>> UniversalLoader(tempfile.mkdtemp()).dumps(data_id=42)
+        []
+        """
+        found = []
+        for sample in _folders(self.root_dir):
+            if data_id is None and not sample.startswith("sample_"):
+                continue
+            if data_id is not None and sample != f"sample_{safe_name(data_id)}":
+                continue
+            folder = os.path.join(self.root_dir, sample)
+            found += [(name, os.path.join(folder, name)) for name in _folders(folder)]
+        wanted = [None if part is None else safe_name(part) for part in (stage, branch)]
+        return [path for name, path in sorted(found) if _is_dump_of(name, wanted)]
+
+
+def _folders(path: str) -> list[str]:
+    try:
+        with os.scandir(path) as entries:
+            return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except FileNotFoundError:
+        return []
+
+
+def _is_dump_of(name: str, wanted: list[str | None]) -> bool:
+    parts = name.split("__")
+    if len(parts) != 3 or name.startswith(UNFINISHED):
+        return False
+    return all(want is None or part == want for part, want in zip(parts[1:], wanted, strict=True))
+
+
+def _check_types(types: Iterable[type]) -> list[type]:
+    classes = list(types)
+    for kind in classes:
+        if not isinstance(kind, type):
+            raise TypeError(f"types must be classes, not {kind!r}")
+    return classes

@@ -1,0 +1,379 @@
+"""One participant's way through a barrier in etcd.
+
+A round gathers until its end is written into the state, once, by a transaction: everybody's answer
+is read from there, so that nobody passes while another is told that it failed.
+
+Who has come holds a seat under a lease. That all seats are taken is not enough: after a crash the
+seats of the run before stay taken until the leases end, and a restarted rank would pass by the
+ghosts of its peers. So the last to come calls the roll, and the round opens when all have answered
+one and the same call, which only those can who were there when it was called and live now:
+
+    come      the state is still this round           -> take the seat, count the seats
+    call      the state and the call are as seen      -> write the call
+    answer    so is the call, and the seat is mine    -> write the answer, count the answers
+    open      the state is still this round           -> the next round, with this one's end
+
+A seat whose lease ends was a living participant's if it was written after this one came, and a
+ghost's perhaps if not. Up to CALLS_MAX ranks everyone who comes calls the roll, so that all present
+write; larger jobs write at intervals only.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from ..common.warnings import warn_once
+from .client import Connection, LeaseLost, Unreachable, Watch
+from .member import Seat, View
+from .rounds import KEPT_S, EtcdBarrierError, EtcdBarrierTimeout, Keys, State, broken, error_of
+
+__all__ = ["Participant", "Terms"]
+
+CALLS_MAX = 64  # ranks: each coming then costs an answer of everyone who is there
+SIGNS_A_SECOND = 100  # of all ranks together
+ROLL_CALL_S = 3.0  # how long the living may take to answer before a round is given up, at least,
+ANSWERS_A_SECOND = 500  # and in large jobs
+GRACE_S = 5.0  # how long after the deadline one more who comes is worth another roll call
+LEAST_PAUSE_S = 0.01
+OPEN = {"result": "open"}
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Terms:
+    """The arguments of `etcd_barrier`, checked.
+
+    seat: the rank, or a name of its own. who: where it runs, for messages.
+    """
+
+    keys: Keys
+    seat: str
+    who: str
+    timeout: float
+    interval: float
+    lease_s: float
+    restart_s: float
+
+
+class _Lost(Exception):
+    """This participant's seat is gone, or its round is not known any more: it has to come anew."""
+
+
+class Participant(Seat):
+    """Comes to the barrier, waits, and leaves: `run` is called once."""
+
+    def __init__(self, etcd: Connection, terms: Terms) -> None:
+        value = json.dumps({"id": secrets.token_hex(8), "who": terms.who}).encode()
+        super().__init__(etcd, terms.keys, terms.seat, value)
+        self.terms = terms
+        self.began = time.monotonic()
+        self.deadline = etcd.deadline = self.began + terms.timeout
+        self.ttl_s = terms.lease_s
+        self.came = 0  # the revision at which the seat was taken; 0 before
+        self.watch_from = 0
+        self.answered = 0  # the last roll call that this one answered
+        self.next_keep_alive = 0.0
+        self.next_sign = 0.0
+        self.next_judgement = 0.0
+        self.gone: dict[str, tuple[float, str]] = {}  # since when, and who
+
+    def run(self) -> None:
+        """Returns when all have come; EtcdBarrierError and its kinds otherwise."""
+        try:
+            record = self._wait()
+        finally:
+            self._leave()
+        if record["result"] != "open":
+            raise error_of(record, self.keys.prefix, self.keys.world_size)
+
+    def _wait(self) -> Record:
+        while True:
+            try:
+                return self._take_part()
+            except (_Lost, LeaseLost):
+                self.lease = self.came = 0
+            except Unreachable as error:
+                self._pause(error)
+
+    def _pause(self, error: Unreachable) -> None:
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            raise EtcdBarrierTimeout(
+                f"etcd_barrier {self.keys.prefix!r}: etcd cannot be reached after "
+                f"{time.monotonic() - self.began:.1f} s, and who is missing is not known: {error}",
+                self.keys.prefix,
+                self.keys.world_size,
+            ) from error
+        warn_once("etcd unreachable", f"etcd cannot be reached, trying again: {error}")
+        time.sleep(min(max(self.terms.interval, LEAST_PAUSE_S), left))
+
+    def _take_part(self) -> Record:
+        if not self.came:
+            record = self._come()
+            if record is not None:
+                return record
+        with self.etcd.watch(self._ranges(), self.watch_from) as watch:
+            while True:
+                record = self._look() or self._judge()
+                if record is not None:
+                    return record
+                self._sleep(watch)
+
+    def _leave(self) -> None:
+        """Gives the seat back at once; where etcd is not there, the lease ends by itself."""
+        if not self.lease:
+            return
+        try:
+            self.etcd.revoke(self.lease)
+        except Exception:
+            return
+
+    # --- coming ---
+
+    def _come(self) -> Record | None:
+        """Takes the seat in the round that gathers; the record where the one it was in has ended
+        meanwhile."""
+        if not self.lease:
+            self.lease, self.ttl_s = self.etcd.grant(max(1, round(self.terms.lease_s)))
+            self.next_keep_alive = time.monotonic() + self.ttl_s / 3
+        while True:
+            state = self._read().state
+            if state is None:
+                self._found()
+                continue
+            record = state.record(self.round)
+            if record is not None:
+                return record
+            if self._take_seat(state):
+                return None
+
+    def _found(self) -> None:
+        """Writes the first state of a name, under a lease for as long as it is remembered."""
+        lease, _ = self.etcd.grant(KEPT_S)
+        absent = self._compare(self.keys.state, create_revision=0)
+        done = self.etcd.transaction(
+            [absent], [self._put(self.keys.state, State.first(), lease)]
+        ).succeeded
+        if not done:
+            self.etcd.revoke(lease)
+
+    def _take_seat(self, state: State) -> bool:
+        members = self.keys.members(state.round)
+        response = self.etcd.transaction(
+            [self._same(state)],
+            [self._put(members + self.seat.encode(), self.value, self.lease)],
+        )
+        if not response.succeeded:
+            return False
+        if state.round != self.round:
+            self.gone.clear()
+        self.round = state.round
+        self.came = int(response.header.revision)
+        self.watch_from = self.came + 1
+        self.answered = 0
+        self.next_sign = time.monotonic() + self._sign_every_s()
+        return True
+
+    def _sign_every_s(self) -> float:
+        return max(self.ttl_s / 3, self.keys.world_size / SIGNS_A_SECOND)
+
+    # --- waiting ---
+
+    def _ranges(self) -> list[Any]:
+        """What to be woken by: the state and calls, and seats that are given up."""
+        create = self.rpc.WatchCreateRequest
+        return [
+            create(**Keys.whole(self.keys.control)),
+            create(
+                **Keys.whole(self.keys.members(self.round)),
+                filters=[create.NOPUT],
+                prev_kv=True,
+            ),
+        ]
+
+    def _sleep(self, watch: Watch) -> None:
+        """Waits for an event or the next thing to do, and keeps the lease alive."""
+        if time.monotonic() >= self.next_keep_alive:
+            self._keep_alive()
+        moments = [self.next_keep_alive, max(self.deadline, self.next_judgement)]
+        moments += [max(self._due(since), self.next_judgement) for since, _ in self.gone.values()]
+        try:
+            response = watch.get(min(moments) - time.monotonic())
+            while response is not None:
+                self._take(response)
+                response = watch.get(0)
+        except EOFError as error:
+            raise self.etcd.lost(str(error)) from error
+
+    def _take(self, response: Any) -> None:
+        if response.compact_revision:
+            self.watch_from = int(response.compact_revision)
+        if response.canceled:
+            raise self.etcd.lost(response.cancel_reason or "the watch was cancelled")
+        members = self.keys.members(self.round)
+        for event in response.events:
+            deleted = event.type == event.DELETE and event.kv.key.startswith(members)
+            if deleted and event.prev_kv.mod_revision > self.came:
+                seat = event.kv.key[len(members) :].decode()
+                if seat != self.seat:
+                    who = json.loads(event.prev_kv.value)["who"]
+                    self.gone.setdefault(seat, (time.monotonic(), who))
+
+    def _keep_alive(self) -> None:
+        if self.etcd.keep_alive(self.lease) <= 0:
+            raise _Lost
+        now = time.monotonic()
+        self.next_keep_alive = now + self.ttl_s / 3
+        if now >= self.next_sign:
+            self.next_sign = now + self._sign_every_s()
+            self.etcd.transaction([self._mine()], [self._put_own()])
+
+    def _due(self, since: float) -> float:
+        return since + self.terms.restart_s
+
+    # --- looking ---
+
+    def _look(self) -> Record | None:
+        """What there is to do is done; the record once the round has ended."""
+        while True:
+            view = self._read()
+            record = self._ended(view)
+            if record is not None:
+                return record
+            assert view.state is not None
+            if self._has_to_call(view):
+                view.call = self._call(view.state, view.call)
+                if not view.call:
+                    continue
+            if view.call < self.came:
+                return None
+            answers = self._answer(view.state, view.call)
+            if not answers:
+                continue
+            if answers < self.keys.world_size:
+                return None
+            if self._end(view.state, OPEN):
+                return OPEN
+
+    def _ended(self, view: View) -> Record | None:
+        """The record of this one's round; raises where the seat is not this one's any more."""
+        if view.state is None:
+            raise _Lost
+        record = view.state.record(self.round)
+        if record is not None:
+            return record
+        if view.state.round != self.round or view.own is None:
+            raise _Lost
+        if json.loads(view.own)["id"] != json.loads(self.value)["id"]:
+            who = json.loads(view.own)["who"]
+            raise EtcdBarrierError(
+                f"etcd_barrier {self.keys.prefix!r}: another process came as rank "
+                f"{self.seat} ({who}) and took the place of this one ({self.terms.who})",
+                self.keys.prefix,
+                self.keys.world_size,
+            )
+        return None
+
+    def _has_to_call(self, view: View) -> bool:
+        world_size = self.keys.world_size
+        return view.call < self.came and (view.seats >= world_size or world_size <= CALLS_MAX)
+
+    def _call(self, state: State, seen: int) -> int:
+        """Calls the roll; the number of the call, 0 where another was quicker."""
+        response = self.etcd.transaction(
+            [self._same(state), self._compare(self.keys.call, mod_revision=seen)],
+            [self._put(self.keys.call, self.seat.encode(), self.lease)],
+        )
+        return int(response.header.revision) if response.succeeded else 0
+
+    def _answer(self, state: State, call: int) -> int:
+        """How many have answered the call, this one among them; 0 where it is not the last one."""
+        answers = self.keys.answers(self.round, call)
+        operations = [self._get(**Keys.whole(answers), count_only=True)]
+        if call != self.answered:
+            own = self._put(answers + self.seat.encode(), b"", self.lease)
+            operations = [own, self._put_own(), *operations]
+        response = self.etcd.transaction(
+            [self._same(state), self._mine(), self._compare(self.keys.call, mod_revision=call)],
+            operations,
+        )
+        if not response.succeeded:
+            return 0
+        if call != self.answered:
+            self.answered = call
+            self.next_sign = time.monotonic() + self._sign_every_s()
+        return int(response.responses[-1].response_range.count)
+
+    def _end(self, state: State, record: Record, *others: Any) -> bool:
+        """Writes how the round ended; False where it has ended already. The state is kept for its
+        full time from here on, so that it does not go before all have read it."""
+        self.etcd.keep_alive(state.lease)
+        put = self._put(self.keys.state, state.after(record), state.lease)
+        return bool(self.etcd.transaction([self._same(state), *others], [put]).succeeded)
+
+    # --- giving up ---
+
+    def _judge(self) -> Record | None:
+        """Gives the round up when the time is over, or a lost participant did not come again."""
+        now = time.monotonic()
+        due = any(now >= self._due(since) for since, _ in self.gone.values())
+        if now < self.next_judgement or not (due or now >= self.deadline):
+            return None
+        self.next_judgement = now + 2 * self._roll_call_s()
+        view = self._roll_call()
+        if view is None:
+            return None
+        self.gone = {seat: lost for seat, lost in self.gone.items() if seat not in view.members}
+        late = now >= self.deadline
+        if not late and not any(now >= self._due(since) for since, _ in self.gone.values()):
+            return None
+        return self._give_up(view, late)
+
+    def _give_up(self, view: View, late: bool) -> Record | None:
+        assert view.state is not None
+        waited_s = time.monotonic() - self.began
+        record = broken(
+            "timeout" if late else "gone",
+            by=f"rank {self.seat}" if self.seat.isdigit() else self.seat,
+            waited_s=waited_s,
+            world_size=self.keys.world_size,
+            present=view.members,
+            answered=view.answered,
+            gone={seat: who for seat, (_, who) in self.gone.items()},
+            other_sizes=self._other_sizes(),
+        )
+        nobody_came = [self._compare(self.keys.call, mod_revision=view.call)]
+        if time.monotonic() > self.deadline + GRACE_S:
+            nobody_came = []
+        return record if self._end(view.state, record, *nobody_came) else None
+
+    def _roll_call(self) -> View | None:
+        """Who is there and who answers; None where another calls the roll, or the round ended."""
+        view = self._read()
+        if self._ended(view) is not None or view.state is None or view.call > self.answered:
+            return None
+        call = self._call(view.state, view.call)
+        if not call or not self._answer(view.state, call):
+            return None
+        end = time.monotonic() + self._roll_call_s()
+        while True:
+            view = self._read(call)
+            if self._ended(view) is not None or view.call != call:
+                return None
+            if len(view.answered) >= len(view.members) or time.monotonic() >= end:
+                return view
+            time.sleep(0.01 + self.keys.world_size / 10_000)
+
+    def _roll_call_s(self) -> float:
+        return max(ROLL_CALL_S, self.keys.world_size / ANSWERS_A_SECOND)
+
+    def _other_sizes(self) -> list[int]:
+        response = self.etcd.transaction(
+            [], [self._get(**Keys.whole(self.keys.all), keys_only=True, limit=10_000)]
+        )
+        return self.keys.other_sizes(kv.key for kv in response.responses[0].response_range.kvs)

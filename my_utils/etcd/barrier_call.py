@@ -1,0 +1,185 @@
+"""Processes of a job wait for one another through etcd, before there is anything else between them.
+
+    from my_utils.etcd_utils import etcd_barrier
+
+    etcd_barrier("jobs/17/data-ready", world_size=8, rank=rank, etcd_host="etcd-1")
+
+It needs no torch and no process group. It needs `pip install 'my_utils[etcd]'`, and an etcd from
+3.4 on. See docs/wait-for-all-ranks-with-etcd.md.
+
+>>> etcd_barrier("jobs/17", world_size=8, rank=8)
+Traceback (most recent call last):
+    ...
+ValueError: rank must be below world_size (8), not 8
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import secrets
+import socket
+from collections.abc import Sequence
+from typing import Any
+
+from ..common.arguments import check_int, check_path, check_seconds, check_str
+from ..common.ranks import check_rank, known_rank
+from ..common.ranks import world_size as known_world_size
+from .barrier import Terms
+from .client import Tls, Where, is_safe_here
+from .rounds import EtcdBarrierBroken, EtcdBarrierError, EtcdBarrierTimeout, Keys
+from .wait import wait, wait_elsewhere
+
+__all__ = ["EtcdBarrierBroken", "EtcdBarrierError", "EtcdBarrierTimeout", "etcd_barrier"]
+
+LEASE_MAX_S = 24 * 3600  # etcd refuses some 285 years; who is gone should be missed before
+
+
+def etcd_barrier(
+    prefix: str,
+    world_size: int | None = None,
+    etcd_host: str = "127.0.0.1",
+    etcd_port: int = 2379,
+    timeout: float | None = 300,
+    interval: float = 0.2,
+    *,
+    rank: int | None = None,
+    endpoints: str | Sequence[str] | None = None,
+    ca_cert: str | os.PathLike[str] | None = None,
+    cert_cert: str | os.PathLike[str] | None = None,
+    cert_key: str | os.PathLike[str] | None = None,
+    user: str | None = None,
+    password: str | None = None,
+    lease_s: float = 10.0,
+    restart_s: float = 0.0,
+) -> bool:
+    """Waits until `world_size` processes have called it with the same `prefix`; returns True.
+
+    prefix: the barrier's name, of this job only: it is put before all keys. It can be used again
+        and again, also after a run that died in the middle.
+    world_size: how many take part; None takes the number of ranks of `GlobalLogger().setup`, of
+        torch.distributed or of the launcher's environment.
+    etcd_host, etcd_port: where etcd listens; a name or an address, also of IPv6.
+    timeout: in seconds; None waits without limit. Before the error those who are there are
+        asked once more, which takes up to three seconds where one does not answer, more from
+        1,500 ranks on.
+    interval: pause in seconds between attempts while etcd cannot be reached; while it can, nothing
+        is polled.
+    rank: the participant's seat, from 0 to world_size - 1. One that comes again takes its seat
+        again. None takes it from where `world_size` is known from; a process that has none there
+        takes part without a seat: then errors tell how many are missing, but not who.
+    endpoints: several endpoints, as a list or joined by commas, instead of etcd_host and etcd_port:
+        "host:port", "[::1]:2379", "https://host:port". The next one is tried when one fails.
+    ca_cert: the PEM file of who signed etcd's certificate; with it, or with an https endpoint, TLS
+        is spoken. cert_cert, cert_key: this side's certificate and key, where etcd asks for them.
+    user, password: for an etcd with authentication. The user needs to read and write the keys that
+        start with `prefix` and a slash.
+    lease_s: a participant that gives no sign of life for so long counts as gone. From 1 to 86,400;
+        etcd makes it 2 or more, depending on its election timeout.
+    restart_s: how long after that it may come again before the others give up. With 0 they give up
+        when its lease ends: whoever restarts ranks one by one and needs longer says so here.
+
+    All participants are told the same: all pass, or all raise the same error. It is one of
+
+    - EtcdBarrierTimeout, a TimeoutError: some did not come in time. `missing` lists their ranks.
+    - EtcdBarrierBroken, one of the former: a participant came, and died or left while others
+      waited. They learn it when its lease ends, rather than at the end of their time. One that dies
+      before any of those who wait now came may be found missing at the end only.
+    - EtcdBarrierError, which both are: etcd refused the call; or another process came as this rank.
+
+    Who was told to wait for no more may call again: that is the next round. A participant that
+    comes too late finds the next round, too, and waits there.
+
+    An etcd that restarts, loses a member or is unreachable for a while holds the barrier up, and
+    does not end it. Any number of threads may wait at different barriers. In a forked child of a
+    process that had loaded gRPC, which may hang there, a process of its own waits for the child.
+    TypeError and ValueError name the argument; ImportError says what to install.
+    """
+    terms = _terms(prefix, world_size, rank, timeout, interval, lease_s, restart_s)
+    addresses, secure = _endpoints(endpoints, etcd_host, etcd_port)
+    tls = _tls(ca_cert=ca_cert, cert_cert=cert_cert, cert_key=cert_key)
+    for name, text in {"user": user, "password": password}.items():
+        if text is not None and not isinstance(text, str):
+            raise TypeError(f"{name} must be a str or None, not {type(text).__name__}")
+    if (user is None) != (password is None):
+        raise ValueError("user and password must be given both or not at all")
+    where = Where(tuple(addresses), tls if secure or tls != Tls() else None, user, password)
+    if is_safe_here():
+        wait(terms, where)
+    else:
+        wait_elsewhere(terms, where)
+    return True
+
+
+def _terms(
+    prefix: str,
+    world_size: int | None,
+    rank: int | None,
+    timeout: float | None,
+    interval: float,
+    lease_s: float,
+    restart_s: float,
+) -> Terms:
+    if not check_str("prefix", prefix).strip("/"):
+        raise ValueError(f"prefix must not be empty, it is {prefix!r}")
+    size = known_world_size() if world_size is None else check_int("world_size", world_size, 1)
+    if rank is not None and check_rank("rank", rank) >= size:
+        raise ValueError(f"rank must be below world_size ({size}), not {rank}")
+    return Terms(
+        keys=Keys(prefix.rstrip("/"), size),
+        seat=_seat(rank, size),
+        who=f"{socket.gethostname()}, pid {os.getpid()}",
+        timeout=math.inf if timeout is None else check_seconds("timeout", timeout, 0, math.inf),
+        interval=check_seconds("interval", interval, 0, math.inf),
+        lease_s=check_seconds("lease_s", lease_s, 1, LEASE_MAX_S),
+        restart_s=check_seconds("restart_s", restart_s, 0, math.inf),
+    )
+
+
+def _seat(rank: int | None, world_size: int) -> str:
+    if rank is None:
+        rank = known_rank()
+    if rank is None or rank >= world_size:
+        return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+    return str(rank)
+
+
+def _tls(**paths: str | os.PathLike[str] | None) -> Tls:
+    ca_cert, cert_cert, cert_key = [
+        None if path is None else str(check_path(name, path, or_none=True))
+        for name, path in paths.items()
+    ]
+    if (cert_cert is None) != (cert_key is None):
+        raise ValueError("cert_cert and cert_key must be given both or not at all")
+    return Tls(ca_cert, cert_cert, cert_key)
+
+
+def _endpoints(
+    endpoints: str | Sequence[str] | None, host: Any, port: Any
+) -> tuple[list[str], bool]:
+    """A list of "host:port", and whether any asks for TLS."""
+    if endpoints is None:
+        return [_address("etcd_host", host, port)], False
+    listed = endpoints.split(",") if isinstance(endpoints, str) else list(endpoints)
+    if not listed:
+        raise ValueError("endpoints must not be empty")
+    found, secure = [], False
+    for endpoint in listed:
+        text = check_str("each of endpoints", endpoint)
+        scheme, separator, rest = text.strip().rpartition("://")
+        if separator and scheme not in ("http", "https"):
+            raise ValueError(f"each of endpoints must be http or https, not {endpoint!r}")
+        secure |= scheme == "https"
+        name, colon, number = rest.rstrip("/").rpartition(":")
+        if not colon or not number.isdigit():
+            raise ValueError(f"each of endpoints must be 'host:port', not {endpoint!r}")
+        found.append(_address("each of endpoints", name.strip("[]"), int(number)))
+    return found, secure
+
+
+def _address(name: str, host: Any, port: Any) -> str:
+    if not check_str(name, host):
+        raise ValueError(f"{name} must name a host")
+    if not 0 < check_int("etcd_port", port) < 2**16:
+        raise ValueError(f"the port must be from 1 to 65535, not {port}")
+    return f"[{host.strip('[]')}]:{port}" if ":" in host else f"{host}:{port}"

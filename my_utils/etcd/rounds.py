@@ -1,0 +1,230 @@
+"""What stands in etcd for a barrier, and what its errors say.
+
+Under "<prefix>/<world_size>/":
+
+    barrier/state              the round that gathers, and how the last ones ended (JSON)
+    barrier/call               the revision of this key is the number of a roll call
+    members/<round>/<seat>     who came, under a lease of its own
+    answers/<round>/<call>/<seat>   who answered the roll call, under the same lease
+
+A seat is a rank, or a name of its own for a process without one. The state is kept until nobody
+has used the barrier for KEPT_S; all else goes with the leases.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..common.public import public
+from .client import prefix_end
+
+__all__ = [
+    "KEPT_S",
+    "EtcdBarrierBroken",
+    "EtcdBarrierError",
+    "EtcdBarrierTimeout",
+    "Keys",
+    "State",
+    "broken",
+    "error_of",
+]
+
+KEPT_S = 7 * 24 * 3600
+ROUNDS_KEPT = 8
+NAMED_MAX = 256  # seats listed in the state
+SHOWN_MAX = 20  # seats listed in a message
+
+
+@public("my_utils.etcd_utils")
+class EtcdBarrierError(Exception):
+    """The barrier was not passed.
+
+    prefix, world_size: as in the call. missing: the ranks that were not there, in order; empty
+    where they are not known, at most 256. missing_count: how many were not there.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        prefix: str = "",
+        world_size: int = 0,
+        missing: tuple[int, ...] = (),
+        missing_count: int = 0,
+    ) -> None:
+        super().__init__(message)
+        self.prefix = prefix
+        self.world_size = world_size
+        self.missing = missing
+        self.missing_count = missing_count
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        facts = (self.prefix, self.world_size, self.missing, self.missing_count)
+        return type(self), (str(self), *facts)
+
+
+@public("my_utils.etcd_utils")
+class EtcdBarrierTimeout(EtcdBarrierError, TimeoutError):
+    """Not all came in time, or etcd could not be reached until then."""
+
+
+@public("my_utils.etcd_utils")
+class EtcdBarrierBroken(EtcdBarrierTimeout):
+    """One that had come is gone, so that waiting on serves nobody."""
+
+
+@dataclass(frozen=True)
+class Keys:
+    """The keys of one barrier."""
+
+    prefix: str
+    world_size: int
+
+    @property
+    def all(self) -> bytes:
+        return f"{self.prefix}/".encode()
+
+    @property
+    def base(self) -> str:
+        return f"{self.prefix}/{self.world_size}"
+
+    @property
+    def control(self) -> bytes:
+        return f"{self.base}/barrier/".encode()
+
+    @property
+    def state(self) -> bytes:
+        return self.control + b"state"
+
+    @property
+    def call(self) -> bytes:
+        return self.control + b"call"
+
+    def members(self, round: str) -> bytes:
+        return f"{self.base}/members/{round}/".encode()
+
+    def answers(self, round: str, call: int) -> bytes:
+        return f"{self.base}/answers/{round}/{call}/".encode()
+
+    @staticmethod
+    def whole(prefix: bytes) -> dict[str, bytes]:
+        """The range of all keys that start so, as arguments of a request."""
+        return {"key": prefix, "range_end": prefix_end(prefix)}
+
+    def other_sizes(self, keys: Iterable[bytes]) -> list[int]:
+        """The numbers of ranks that others under the same prefix wait for."""
+        sizes = set()
+        for key in keys:
+            size, _, rest = key[len(self.all) :].partition(b"/")
+            if rest.startswith(b"members/") and size.isdigit():
+                sizes.add(int(size))
+        return sorted(sizes - {self.world_size})
+
+
+@dataclass(frozen=True)
+class State:
+    """What the key `state` holds: the round that gathers, and records of those before it.
+
+    The era tells this count of rounds from one that began anew, after the key was lost.
+    """
+
+    raw: bytes
+    lease: int
+    era: str
+    number: int
+    past: Mapping[str, Any]
+
+    @staticmethod
+    def first() -> bytes:
+        return _dumped({"era": secrets.token_hex(4), "round": 1, "past": {}})
+
+    @classmethod
+    def of(cls, entry: Any) -> State:
+        content = json.loads(entry.value)
+        return cls(entry.value, entry.lease, content["era"], content["round"], content["past"])
+
+    @property
+    def round(self) -> str:
+        return f"{self.era}.{self.number}"
+
+    def record(self, round: str) -> dict[str, Any] | None:
+        """How the round ended; None while it gathers, and where nobody knows any more."""
+        era, _, number = round.partition(".")
+        return self.past.get(number) if era == self.era else None
+
+    def after(self, record: dict[str, Any]) -> bytes:
+        """The state once the round that gathers has ended so."""
+        past = {**self.past, str(self.number): record}
+        kept = dict(list(past.items())[-ROUNDS_KEPT:])
+        return _dumped({"era": self.era, "round": self.number + 1, "past": kept})
+
+
+def _dumped(content: dict[str, Any]) -> bytes:
+    return json.dumps(content, separators=(",", ":")).encode()
+
+
+# --- how a round ends without all ---
+
+
+def broken(
+    result: str,
+    *,
+    by: str,
+    waited_s: float,
+    world_size: int,
+    present: Mapping[str, str],
+    answered: Iterable[str],
+    gone: Mapping[str, str],
+    other_sizes: list[int],
+) -> dict[str, Any]:
+    """The record of a round that is given up: "timeout", or "gone" when a participant is lost.
+
+    present: who sits on each taken seat. answered: the seats that answered the last roll call.
+    gone: who sat on the seats whose lease ended meanwhile.
+    """
+    alive = set(answered)
+    silent = {seat: who for seat, who in present.items() if seat not in alive}
+    ranked = all(seat.isdigit() for seat in present)
+    missing = [str(rank) for rank in range(world_size) if str(rank) not in alive]
+    return {
+        "result": result,
+        "by": by,
+        "waited_s": round(waited_s, 3),
+        "missing": missing[:NAMED_MAX] if ranked else [],
+        "missing_count": max(0, world_size - len(alive)),
+        "silent": dict(list(silent.items())[:SHOWN_MAX]),
+        "gone": dict(list(gone.items())[:SHOWN_MAX]),
+        "other_sizes": other_sizes,
+    }
+
+
+def error_of(record: Mapping[str, Any], prefix: str, world_size: int) -> EtcdBarrierTimeout:
+    """What the participants of such a round raise."""
+    ranks = tuple(int(rank) for rank in record["missing"])
+    count = record["missing_count"]
+    text = f"etcd_barrier {prefix!r}: {count} of {world_size} missing{_ranks(ranks, count)}"
+    text += f" ({record['by']} waited {record['waited_s']:g} s)"
+    for seat, who in record["gone"].items():
+        text += f"; {_name(seat)} ({who}) came, and died or left"
+    for seat, who in record["silent"].items():
+        text += f"; {_name(seat)} ({who}) came, but gives no sign of life"
+    if record["other_sizes"]:
+        sizes = ", ".join(map(str, record["other_sizes"]))
+        text += f"; others under this prefix wait for a world_size of {sizes}"
+    kind = EtcdBarrierBroken if record["result"] == "gone" else EtcdBarrierTimeout
+    return kind(text, prefix, world_size, ranks, count)
+
+
+def _ranks(ranks: tuple[int, ...], count: int) -> str:
+    if not ranks:
+        return ""
+    shown = ", ".join(map(str, ranks[:SHOWN_MAX]))
+    more = f" and {count - SHOWN_MAX} more" if count > SHOWN_MAX else ""
+    return f": rank{'s' if count > 1 else ''} {shown}{more}"
+
+
+def _name(seat: str) -> str:
+    return f"rank {seat}" if seat.isdigit() else seat

@@ -1,0 +1,16 @@
+"""What a running job does now, from the files of its ranks."""
+
+from __future__ import annotations
+
+from ..common.faces import lazy_names
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..common.ranges import parse_ranks
+    from .command import main, snapshot
+
+__all__ = ["main", "parse_ranks", "snapshot"]
+
+__getattr__, __dir__ = lazy_names(
+    __name__, __all__, "live.command", {"parse_ranks": "common.ranges"}
+)

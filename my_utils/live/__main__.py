@@ -1,0 +1,3 @@
+from my_utils.live.command import main
+
+raise SystemExit(main())

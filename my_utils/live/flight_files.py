@@ -1,0 +1,285 @@
+"""Reading the dumps of torch's flight recorder: which collectives a rank entered and is in.
+
+A dump is a file a rank, PREFIX plus the rank, in version 2 of torch's form
+(`torch/csrc/distributed/c10d/FlightRecorder.hpp`; 2.10 in torch 2.13): a pickle, or JSON from
+`torch._C._distributed_c10d._dump_fr_trace_json` and its like. A pickle can hold any program, so
+nothing but dicts, lists, tuples, numbers, texts, True, False and None is taken from it.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import io
+import json
+import math
+import os
+import pickle
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..run_files.files import describe, read_whole
+from ..run_files.state import Problem
+from .flight_kinds import Kinds
+
+DUMP_BYTES_MAX = 256 << 20
+LOOK_AHEAD_BYTES = 1 << 20
+SHAPES_SHOWN = 3
+NOTHING = Kinds.of({})
+
+_NAME = re.compile(r"(.*?)(\d+)(?:\.(?:json|pkl|pickle))?", re.DOTALL)
+_IN_TORCH = f"{os.sep}torch{os.sep}"
+
+# Where every rank of the group gives as many elements; others may differ from rank to rank.
+_SAME_SIZES = frozenset(
+    [
+        "all_reduce",
+        "allreduce_coalesced",
+        "broadcast",
+        "reduce",
+        "_allgather_base",
+        "_all_gather_base",
+        "all_gather_single",
+        "_reduce_scatter_base",
+        "reduce_scatter_single",
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Call:
+    """One collective as a rank recorded it."""
+
+    seq: int
+    name: str  # such as all_reduce
+    sizes: str  # of its inputs, such as [4096] Float
+    created_ns: int  # Unix time at which the rank called it
+    started: bool  # the device has begun it
+    place: str  # the line of the caller, empty when the dump has none
+
+
+@dataclass(frozen=True)
+class PeerCall:
+    """A send or receive between two ranks that is under way."""
+
+    call: Call
+    way: str  # "send" or "recv"
+    peer: int  # the rank within the group
+    ordinal: int  # how many there were to or from this peer before it, of those that are kept
+
+
+@dataclass
+class GroupCalls:
+    """What a rank recorded of a process group."""
+
+    name: str
+    description: str
+    number: str  # torch's own, of which the process's status has what it called last
+    last: int = 0  # the newest collective that the rank entered
+    kinds: Kinds = NOTHING  # what must be the same on all ranks, of each that is kept
+    pending: dict[int, Call] = field(default_factory=dict)  # entered and not finished
+    newest: Call | None = None
+    peer_pending: list[PeerCall] = field(default_factory=list)
+    peer_counts: dict[tuple[str, int], int] = field(default_factory=dict)
+
+
+@dataclass
+class Dump:
+    """The dump of one rank."""
+
+    rank: int
+    file: str
+    written_s: float
+    is_whole: bool  # it has all that the process ever called
+    members: dict[str, tuple[int, ...]]  # of the groups of which torch says it
+    enqueued: dict[str, int]  # the newest collective, by the group's number
+    groups: dict[str, GroupCalls]
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    """Knows no classes and no functions, so that a pickle can make nothing but plain data."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        raise pickle.UnpicklingError(f"it names {module}.{name}: not a dump of the flight recorder")
+
+    def persistent_load(self, pid: Any) -> Any:
+        raise pickle.UnpicklingError("it refers to objects elsewhere")
+
+
+def _plain_content(data: bytes) -> object:
+    if data[:1] == b"{":
+        return json.loads(data)
+    if data[:1] != b"\x80":
+        raise ValueError("neither a pickle nor JSON")
+    copyreg.clear_extension_cache()  # numbers that stand for classes without naming them
+    # A buffered reader can be looked ahead in, and is read three times as fast.
+    return _PlainUnpickler(io.BufferedReader(io.BytesIO(data), LOOK_AHEAD_BYTES)).load()
+
+
+def list_dumps(place: str) -> dict[int, str]:
+    """The newest file of each rank in a directory, or of those that begin as `place` does. OSError
+    when there is no such directory."""
+    folder, prefix = (place, "") if os.path.isdir(place) else os.path.split(place)
+    newest: dict[int, tuple[float, str]] = {}
+    with os.scandir(folder or ".") as entries:
+        for entry in entries:
+            match = _NAME.fullmatch(entry.name) if entry.name.startswith(prefix) else None
+            if match is None or not entry.is_file():
+                continue
+            found = (entry.stat().st_mtime, entry.path)
+            newest[int(match[2])] = max(newest.get(int(match[2]), found), found)
+    return {rank: newest[rank][1] for rank in sorted(newest)}
+
+
+def read_dump(rank: int, path: str) -> Dump | Problem | None:
+    """The dump; what is wrong with it; or None when it vanished."""
+    try:
+        data, written_s = read_whole(path, DUMP_BYTES_MAX, "a dump of the flight recorder")
+        content = _plain_content(data)
+        if not isinstance(content, dict) or "version" not in content:
+            raise ValueError("not a dump of the flight recorder")
+        if not str(content["version"]).startswith("2."):
+            raise ValueError(f"form {content['version']!r}; this program reads form 2")
+        return _as_dump(rank, path, written_s, content)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return Problem(path, describe(error))
+    except Exception as error:  # unpickling raises errors of many types
+        return Problem(path, f"damaged, cut short or not a dump: {describe(error)}")
+
+
+def _as_dump(rank: int, path: str, written_s: float, content: dict[str, Any]) -> Dump:
+    entries = content.get("entries", [])
+    status = content.get("pg_status", {})
+    enqueued = {key: int(value["last_enqueued_collective"]) for key, value in status.items()}
+    dump = Dump(
+        rank=rank,
+        file=path,
+        written_s=written_s,
+        is_whole=_is_whole(entries, enqueued),
+        members=dict(_members(content.get("pg_config", {}))),
+        enqueued=enqueued,
+        groups={},
+    )
+    by_group: dict[str, list[dict[str, Any]]] = {}
+    for entry in entries:
+        by_group.setdefault(entry["process_group"][0], []).append(entry)
+    dump.groups.update((name, _as_group(name, own)) for name, own in by_group.items())
+    return dump
+
+
+def _as_group(name: str, entries: list[dict[str, Any]]) -> GroupCalls:
+    group = GroupCalls(name, entries[0]["process_group"][1], str(entries[0]["pg_id"]))
+    kinds: dict[int, str] = {}
+    between_peers: dict[int, list[dict[str, Any]]] = {}
+    for entry in entries:
+        if entry.get("is_p2p"):
+            between_peers.setdefault(entry["p2p_seq_id"], []).append(entry)
+        else:
+            _add_collective(group, kinds, entry)
+    group.kinds = Kinds.of(kinds)
+    if group.last:
+        group.newest = _call(group.last, next(e for e in reversed(entries) if not e.get("is_p2p")))
+    for seq, own in between_peers.items():
+        _add_peers(group, seq, own)
+    return group
+
+
+def _is_whole(entries: list[dict[str, Any]], enqueued: dict[str, int]) -> bool:
+    """Whether the dump has all that the process ever called: records have running numbers."""
+    if not entries:
+        return all(last <= 0 for last in enqueued.values())
+    return bool(entries[0]["record_id"] == 0 and entries[-1]["record_id"] == len(entries) - 1)
+
+
+def _members(config: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """The ranks of each group, of which the dump has a text such as "[0, 1]"."""
+    for name, group in config.items():
+        ranks = tuple(int(rank) for rank in re.findall(r"\d+", str(group["ranks"])))
+        if ranks:
+            yield name, ranks
+
+
+def _add_collective(group: GroupCalls, kinds: dict[int, str], entry: dict[str, Any]) -> None:
+    """Of operations that were called as one, the last record is that of the whole."""
+    seq = entry["collective_seq_id"]
+    group.last = max(group.last, seq)
+    kinds.setdefault(seq, _kind(entry))
+    group.pending.pop(seq, None)
+    if not _is_finished(entry):
+        group.pending[seq] = _call(seq, entry)
+
+
+def _is_finished(entry: dict[str, Any]) -> bool:
+    """gloo does not keep the state: what it has retired has ended. Of NCCL's, what is retired and
+    not completed has timed out."""
+    if entry["state"] == "completed":
+        return True
+    return bool(entry.get("retired")) and entry["profiling_name"].startswith("gloo:")
+
+
+def _call(seq: int, entry: dict[str, Any]) -> Call:
+    return Call(
+        seq=seq,
+        name=_operation(entry),
+        sizes=_sizes(entry),
+        created_ns=int(entry["time_created_ns"]),
+        started=entry["state"] == "started",
+        place=_place(entry.get("frames") or ()),
+    )
+
+
+def _sizes(entry: dict[str, Any]) -> str:
+    shapes = entry["input_sizes"][:SHAPES_SHOWN]
+    text = " ".join(str(list(shape)) for shape in shapes)
+    if len(entry["input_sizes"]) > SHAPES_SHOWN:
+        text += f" and {len(entry['input_sizes']) - SHAPES_SHOWN} more"
+    return " ".join([text, *sorted(set(entry["input_dtypes"]))]).strip()
+
+
+def _operation(entry: dict[str, Any]) -> str:
+    """Without the backend before it, as in `nccl:all_reduce`."""
+    name: str = entry["profiling_name"]
+    return name.partition(":")[2] or name
+
+
+def _kind(entry: dict[str, Any]) -> str:
+    name = _operation(entry)
+    if name not in _SAME_SIZES:
+        return name
+    elements = sum(math.prod(shape) for shape in entry["input_sizes"])
+    return f"{name} of {elements} {' '.join(sorted(set(entry['input_dtypes'])))}".rstrip()
+
+
+def _place(frames: Sequence[dict[str, Any]]) -> str:
+    """The innermost line that is not torch's own."""
+    for frame in frames:
+        if _IN_TORCH not in frame["filename"]:
+            return f"{os.path.basename(frame['filename'])}:{frame['line']} in {frame['name']}"
+    return ""
+
+
+def _add_peers(group: GroupCalls, seq: int, entries: list[dict[str, Any]]) -> None:
+    """Sends and receives that were called as one have a record each, and one of the whole, which
+    comes last and alone has a state."""
+    finished = _is_finished(entries[-1])
+    for entry in entries:
+        way, peer = _way(_operation(entry))
+        if peer < 0:
+            continue
+        ordinal = group.peer_counts.get((way, peer), 0)
+        group.peer_counts[way, peer] = ordinal + 1
+        if not finished:
+            group.peer_pending.append(PeerCall(_call(seq, entry), way, peer, ordinal))
+
+
+def _way(name: str) -> tuple[str, int]:
+    """The direction and the peer of `send 1->2` and `recv 3<-0`, -1 for no peer.
+
+    >>> _way("send 1->2"), _way("recv 3<-0"), _way("coalesced")
+    (('send', 2), ('recv', 0), ('', -1))
+    """
+    match = re.fullmatch(r"(send|recv) \d+(?:->|<-)(\d+)", name)
+    return (match[1], int(match[2])) if match else ("", -1)

@@ -1,0 +1,72 @@
+"""Whether a run hangs: which ranks have stood still for long, and for which they wait."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..run_files.state import Rank
+from .suspects import Suspect, find_suspects
+
+
+@dataclass(frozen=True)
+class Hang:
+    """The answer to "does it hang", for a run whose ranks may stand still for `after_s`.
+
+    A rank stands still while no stage of its main thread begins or ends. The run hangs when a
+    living rank has stood still for so long, or one is gone or silent for so long.
+    """
+
+    after_s: float
+    suspects: tuple[Suspect, ...]  # that hold the others up
+    waiting: tuple[Rank, ...]  # that stand still, and are not suspects
+    missing: tuple[int, ...]  # ranks without files, where others wait
+    since_ns: int | None  # when the first of them stood still; Unix time
+    longest: Rank | None  # of the living ranks, the one that has stood still longest
+
+    @property
+    def hung(self) -> bool:
+        return bool(self.suspects or self.waiting)
+
+    @property
+    def crowd(self) -> tuple[int | None, tuple[str, ...]] | None:
+        """Step and stack where most of the waiting ranks are."""
+        places = Counter((rank.step, rank.stack) for rank in self.waiting)
+        return places.most_common(1)[0][0] if places else None
+
+
+def find_hang(ranks: Sequence[Rank], missing: Sequence[int], after_s: float) -> Hang:
+    """Workers are left out: they come and go as their ranks do."""
+    main = [rank for rank in ranks if rank.worker == 0]
+    suspects = [s for s in find_suspects(main, after_s) if _stands(s.rank, after_s)]
+    held = {suspect.rank.label for suspect in suspects}
+    waiting = [
+        rank
+        for rank in main
+        if rank.alive and rank.label not in held and (rank.still_s or 0.0) >= after_s
+    ]
+    standing = [suspect.rank for suspect in suspects] + waiting
+    moments = [rank.moved_ns for rank in standing if rank.moved_ns is not None]
+    return Hang(
+        after_s=after_s,
+        suspects=tuple(suspects),
+        waiting=tuple(waiting),
+        missing=tuple(missing) if waiting else (),
+        since_ns=min(moments, default=None),
+        longest=max(
+            (rank for rank in main if rank.alive and rank.still_s is not None),
+            key=lambda rank: rank.still_s or 0.0,
+            default=None,
+        ),
+    )
+
+
+def _stands(rank: Rank, after_s: float) -> bool:
+    """Whether the rank has been gone, silent or still for so long. One of which no stage is known
+    is judged by what made it stand out."""
+    if not rank.alive:
+        return True
+    if rank.state == "silent" and (rank.beat_age_s is None or rank.beat_age_s >= after_s):
+        return True
+    return rank.still_s is None or rank.still_s >= after_s

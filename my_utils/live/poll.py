@@ -1,0 +1,168 @@
+"""One look at a run: what its ranks do, who holds them up, and all of it as plain data."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..run_files.ranks import find_ranks
+from ..run_files.state import Found, Rank, Thread
+from .collectives import Collectives, collectives_as_data, find_collectives
+from .hang import Hang, find_hang
+from .suspects import Suspect, find_suspects, missing_ranks
+
+SCHEMA_VERSION = 1
+SILENT_AFTER_S = 10.0
+
+
+@dataclass(frozen=True)
+class Question:
+    """What to look at, and from when on a rank counts as stuck. With `hung_after_s` it is asked
+    whether the run hangs, with `flight_recorder`, the place of dumps, in which collective."""
+
+    log_dirs: tuple[str, ...]
+    ranks: Collection[int] | None
+    stuck_after_s: float
+    hung_after_s: float | None = None
+    flight_recorder: str | None = None
+    processes: int = 1  # to read dumps with
+
+
+@dataclass(frozen=True)
+class Look:
+    """The answer."""
+
+    log_dirs: tuple[str, ...]
+    found: Found
+    suspects: Sequence[Suspect]
+    missing: Sequence[int]
+    hang: Hang | None
+    collectives: Collectives | None
+
+
+def look(question: Question) -> Look:
+    """Reads the directories. OSError when one of them cannot be listed."""
+    hung_after_s = question.hung_after_s
+    silent_after_s = question.stuck_after_s
+    if hung_after_s is not None:
+        silent_after_s = min(SILENT_AFTER_S, hung_after_s)
+    found = find_ranks(question.log_dirs, only=question.ranks, silent_after_s=silent_after_s)
+    chosen = question.ranks
+    missing = [n for n in missing_ranks(found.ranks) if chosen is None or n in chosen]
+    hang = None if hung_after_s is None else find_hang(found.ranks, missing, hung_after_s)
+    return Look(
+        log_dirs=question.log_dirs,
+        found=found,
+        suspects=hang.suspects if hang else find_suspects(found.ranks, question.stuck_after_s),
+        missing=missing,
+        hang=hang,
+        collectives=None
+        if question.flight_recorder is None
+        else find_collectives(question.flight_recorder, found.ranks, question.processes),
+    )
+
+
+def as_data(seen: Look) -> dict[str, Any]:
+    """A look as `my_utils.live.snapshot` describes it."""
+    found = seen.found
+    data = {
+        "version": SCHEMA_VERSION,
+        "log_dir": seen.log_dirs[0],
+        "log_dirs": list(seen.log_dirs),
+        "time": time.time(),
+        "ranks": [_rank_as_data(rank) for rank in found.ranks],
+        "suspects": [_suspect_as_data(suspect) for suspect in seen.suspects],
+        "missing_ranks": list(seen.missing),
+        "earlier_run": [
+            {"rank": rank.rank, "worker": rank.worker, "label": rank.label, "state": rank.state}
+            for rank in found.earlier
+        ],
+        "problems": [dataclasses.asdict(problem) for problem in found.problems],
+    }
+    if seen.hang is not None:
+        data["hang"] = _hang_as_data(seen.hang)
+    if seen.collectives is not None:
+        data["flight_recorder"] = collectives_as_data(seen.collectives)
+    return data
+
+
+def _rank_as_data(rank: Rank) -> dict[str, Any]:
+    return {
+        "label": rank.label,
+        "rank": rank.rank,
+        "worker": rank.worker,
+        "world_size": rank.world_size,
+        "host": rank.host,
+        "pid": rank.pid,
+        "attempt": rank.attempt,
+        "state": rank.state,
+        "source": rank.source,
+        "beat_age_s": rank.beat_age_s,
+        "began_s": rank.began_s,
+        "time_offset_s": rank.time_offset_s,
+        "clock_ahead_s": rank.clock_ahead_s,
+        "dropped": rank.dropped,
+        "step": rank.step,
+        "stack": list(rank.stack),
+        "open_s": rank.open_s,
+        "moved_ns": rank.moved_ns,
+        "still_s": rank.still_s,
+        "threads": [_thread_as_data(thread) for thread in rank.threads],
+    }
+
+
+def _thread_as_data(thread: Thread) -> dict[str, Any]:
+    """By hand: `dataclasses.asdict` takes longer than reading the files."""
+    return {
+        "tid": thread.tid,
+        "name": thread.name,
+        "tag": thread.tag,
+        "step": thread.step,
+        "open": [
+            {"name": s.name, "step": s.step, "since_ns": s.since_ns, "open_s": s.open_s}
+            for s in thread.open
+        ],
+        "last": [
+            {
+                "name": s.name,
+                "step": s.step,
+                "start_ns": s.start_ns,
+                "duration_ms": s.duration_ms,
+            }
+            for s in thread.last
+        ],
+    }
+
+
+def _suspect_as_data(suspect: Suspect) -> dict[str, Any]:
+    rank = suspect.rank
+    return {
+        "rank": rank.rank,
+        "worker": rank.worker,
+        "label": rank.label,
+        "host": rank.host,
+        "state": rank.state,
+        "step": rank.step,
+        "stack": list(rank.stack),
+        "moved_ns": rank.moved_ns,
+        "still_s": rank.still_s,
+        "kinds": list(suspect.kinds),
+        "reasons": list(suspect.reasons),
+    }
+
+
+def _hang_as_data(hang: Hang) -> dict[str, Any]:
+    step, stack = hang.crowd or (None, ())
+    return {
+        "after_s": hang.after_s,
+        "hung": hang.hung,
+        "since_ns": hang.since_ns,
+        "waiting": [rank.rank for rank in hang.waiting],
+        "waiting_step": step,
+        "waiting_stack": list(stack),
+        "missing": list(hang.missing),
+        "longest_still_s": hang.longest.still_s if hang.longest else None,
+    }

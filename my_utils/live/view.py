@@ -1,0 +1,310 @@
+"""The ranks of a run as lines of text."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from ..common.ranges import as_ranges, ranges_text
+from ..common.tables import table_lines
+from ..run_files.state import Rank, Thread
+from .collectives import Collectives, call_text, missing_last
+from .flight_match import Stalled
+from .hang import Hang
+from .poll import Look
+from .suspects import Suspect, describe_seconds, stack_text, where
+
+GROUP_ABOVE = 16
+LINES_OF_SUSPECTS = 10
+LAST_SHOWN = 3
+RANGES_SHOWN = 12
+STALLED_SHOWN = 5
+MISSING_SHOWN = 5
+CLOCK_AHEAD_S = 5.0
+_COLORS = {"running": "32", "silent": "33", "dead": "31", "closed": "2", "bold": "1", "dim": "2"}
+
+
+class View:
+    """Lays a snapshot out as text. `color`: with ANSI colours. `group`: ranks that do the same on
+    one line; None does so above 16 ranks."""
+
+    def __init__(self, *, color: bool = False, group: bool | None = None) -> None:
+        self.color = color
+        self.group = group
+
+    def lines(self, seen: Look) -> list[str]:
+        """One string a line, without line ends."""
+        found = seen.found
+        lines = [self._title(", ".join(seen.log_dirs), found.ranks)]
+        if not found.ranks:
+            lines.append("no rank has left a journal or a heartbeat here yet")
+        if seen.hang is not None and found.ranks:
+            lines.append(self._paint(hang_text(seen.hang), "bold"))
+        is_long = seen.hang is not None or len(found.ranks) > GROUP_ABOVE
+        group = is_long if self.group is None else self.group
+        if found.ranks:
+            lines += ["", *self._table(found.ranks, seen.suspects, group)]
+        lines += self._suspects(seen.suspects, with_times=seen.hang is not None)
+        if seen.collectives is not None:
+            lines += _collective_lines(seen.collectives, found.ranks)
+        lines += _left_out(seen)
+        return [visible(line, keep_colors=self.color) for line in lines]
+
+    def _paint(self, text: str, style: str) -> str:
+        return f"\x1b[{_COLORS[style]}m{text}\x1b[0m" if self.color else text
+
+    def _title(self, log_dir: str, ranks: Sequence[Rank]) -> str:
+        states = [rank.state for rank in ranks]
+        counts = [
+            f"{states.count(state)} {state}"
+            for state in ("running", "silent", "dead", "closed")
+            if state in states
+        ]
+        now = time.strftime("%H:%M:%S")
+        return self._paint(f"{log_dir}  {now}  {', '.join(counts)}".rstrip(), "bold")
+
+    def _table(
+        self, ranks: Sequence[Rank], suspects: Sequence[Suspect], group: bool
+    ) -> Iterator[str]:
+        order = {suspect.rank.label: place for place, suspect in enumerate(suspects)}
+        groups = _groups(ranks, order, group)
+        rows = [_row(members) for members in groups]
+        head, *lines = table_lines([_HEAD, *rows], left={0, 1, 4})
+        yield self._paint(f"  {head}", "dim")
+        for members, line in zip(groups, lines, strict=True):
+            is_suspect = members[0].label in order
+            yield self._paint(f"! {line}", members[0].state) if is_suspect else f"  {line}"
+            if len(members) == 1:
+                yield from _other_threads(members[0], len("  ") + head.rindex(_HEAD[4]))
+
+    def _suspects(self, suspects: Sequence[Suspect], *, with_times: bool) -> Iterator[str]:
+        if not suspects:
+            return
+        yield ""
+        for suspect in suspects[:LINES_OF_SUSPECTS]:
+            name = self._paint(f"rank {suspect.rank.name}", suspect.rank.state)
+            place = _place(suspect.rank) if with_times else ""
+            yield f"! {name}{place}: {'; '.join(suspect.reasons)}"
+        if len(suspects) > LINES_OF_SUSPECTS:
+            rest = [suspect.rank.rank for suspect in suspects[LINES_OF_SUSPECTS:]]
+            yield f"! and {_count(rest, 'more rank')}: {_numbers(sorted(rest))}"
+
+
+def _place(rank: Rank) -> str:
+    """Where a rank has stood still, and since when."""
+    parts = [f" on {rank.host}" if rank.host else ""]
+    if rank.step is not None:
+        parts.append(f"step {rank.step}")
+    if rank.stack:
+        parts.append(f"in {where(rank)}")
+    if rank.moved_ns is not None and rank.still_s is not None:
+        parts.append(_since(rank.moved_ns, rank.still_s))
+    return ", ".join(parts)
+
+
+def _since(moved_ns: int, still_s: float) -> str:
+    return f"since {clock_text(moved_ns)} ({describe_seconds(still_s)})"
+
+
+def clock_text(time_ns: int) -> str:
+    """Unix time as local time, with the date where it is not today's."""
+    moment = time.localtime(time_ns / 1e9)
+    is_today = moment[:3] == time.localtime()[:3]
+    return time.strftime("%H:%M:%S" if is_today else "%Y-%m-%d %H:%M:%S", moment)
+
+
+def hang_text(hang: Hang) -> str:
+    """The answer in one line."""
+    longest = hang.longest
+    if not hang.hung:
+        if longest is None:
+            return "moves: no stage is known of any rank that lives"
+        still = describe_seconds(longest.still_s or 0.0)
+        return f"moves: rank {longest.name} has stood still longest, for {still}"
+    since = "" if hang.since_ns is None else f" since {clock_text(hang.since_ns)}"
+    if hang.crowd is None:
+        return f"hangs{since}"
+    step, stack = hang.crowd
+    at_step = "" if step is None else f"step {step}, "
+    waiting = _numbers(rank.rank for rank in hang.waiting)
+    return f"hangs{since}: {at_step}in {stack_text(stack)}, {_ranks(hang.waiting)} {waiting}"
+
+
+def _ranks(items: Sequence[object]) -> str:
+    return "rank" if len(items) == 1 else f"{len(items)} ranks:"
+
+
+def _collective_lines(found: Collectives, ranks: Sequence[Rank]) -> Iterator[str]:
+    yield ""
+    dumps = _count(found.dumps, "dump")
+    if not found.stalled:
+        yield f"no collective is under way, by {dumps} in {found.place}"
+        return
+    yield f"collectives, by {dumps} in {found.place}:"
+    places = {rank.rank: where(rank) for rank in ranks if rank.worker == 0}
+    for stalled in found.stalled[:STALLED_SHOWN]:
+        yield from _stalled_lines(stalled, places)
+    if len(found.stalled) > STALLED_SHOWN:
+        yield f"! and {len(found.stalled) - STALLED_SHOWN} more, see --json"
+
+
+def _stalled_lines(stalled: Stalled, places: Mapping[int, str]) -> Iterator[str]:
+    group = stalled.description
+    if group in ("", "undefined"):
+        group = f"group {stalled.group}"
+    waiting = f"{_ranks(stalled.waiting)} {_numbers(stalled.waiting)}"
+    entered = f"; in it {waiting}" if stalled.waiting else ""
+    since = clock_text(stalled.since_ns)
+    yield f"! {call_text(stalled.call)} of {group}, since {since}: {stalled.verdict}{entered}"
+    for kind, callers in stalled.others.items():
+        yield f"    {kind}: {_ranks(callers)} {_numbers(callers)}"
+    for rank, last in list(missing_last(stalled))[:MISSING_SHOWN]:
+        place = f"in {places[rank]}; " if rank in places else ""
+        yield f"    never entered by rank {rank}: {place}{last}"
+    if len(stalled.missing) > MISSING_SHOWN:
+        yield f"    never entered by {_ranks(stalled.missing)} {_numbers(stalled.missing)}"
+    if stalled.no_dump:
+        yield f"    no dump of {_ranks(stalled.no_dump)} {_numbers(stalled.no_dump)}"
+
+
+def _left_out(seen: Look) -> Iterator[str]:
+    if seen.missing:
+        yield ""
+        yield f"no file of {_count(seen.missing, 'rank')}: {_numbers(seen.missing)}"
+    if seen.found.earlier:
+        numbers = sorted({rank.rank for rank in seen.found.earlier})
+        yield ""
+        count = _count(numbers, "rank")
+        yield f"left by an earlier run, not shown: {count}: {_numbers(numbers)}"
+    ahead = [rank for rank in seen.found.ranks if abs(rank.clock_ahead_s or 0.0) > CLOCK_AHEAD_S]
+    if ahead:
+        yield ""
+        yield _clock_line(ahead)
+    problems = [*seen.found.problems, *(seen.collectives.problems if seen.collectives else ())]
+    if problems:
+        yield ""
+        for problem in problems:
+            yield f"left out {problem.file}: {problem.reason}"
+
+
+def _clock_line(ranks: Sequence[Rank]) -> str:
+    worst = max(ranks, key=lambda rank: abs(rank.clock_ahead_s or 0.0))
+    seconds = worst.clock_ahead_s or 0.0
+    side = "ahead" if seconds > 0 else "behind"
+    hosts = {rank.host for rank in ranks}
+    return (
+        f"clocks of {_count(sorted(hosts), 'host')} differ from the file server's, {worst.host}'s "
+        f"most: it is {describe_seconds(abs(seconds))} {side}"
+    )
+
+
+_HEAD = ("rank", "state", "step", "for", "in")
+
+
+def _groups(ranks: Sequence[Rank], suspects: Mapping[str, int], group: bool) -> list[list[Rank]]:
+    """Ranks that do the same, at most; the first suspects stand alone."""
+    groups: dict[object, list[Rank]] = {}
+    for rank in ranks:
+        place = suspects.get(rank.label)
+        alone = not group or (place is not None and place < LINES_OF_SUSPECTS)
+        place_in_run = (place is None, rank.worker > 0, rank.state, rank.step, rank.stack)
+        groups.setdefault(rank.label if alone else place_in_run, []).append(rank)
+    return list(groups.values())
+
+
+def _row(members: Sequence[Rank]) -> tuple[str, str, str, str, str]:
+    first = members[0]
+    name = first.name if len(members) == 1 else _group_name(members)
+    step = "-" if first.step is None else str(first.step)
+    ages = [rank.open_s for rank in members if rank.open_s is not None]
+    age = describe_seconds(max(ages)) if ages else "-"
+    place = where(first)
+    if len(members) == 1:
+        place += _last_stages(first)
+    return name, _state(first), step, age, place
+
+
+def _group_name(members: Sequence[Rank]) -> str:
+    workers = f", {_count(members, 'worker')}" if members[0].worker else f" ({len(members)})"
+    return _numbers(sorted({rank.rank for rank in members})) + workers
+
+
+def _state(rank: Rank) -> str:
+    if rank.state == "silent" and rank.beat_age_s is not None:
+        return f"silent for {describe_seconds(rank.beat_age_s)}"
+    return rank.state
+
+
+def _last_stages(rank: Rank) -> str:
+    thread = rank.main or next((thread for thread in rank.threads if thread.last), None)
+    if thread is None or not thread.last:
+        return ""
+    last = [
+        f"{stage.name} {describe_seconds(stage.duration_ms / 1000)}"
+        for stage in thread.last[:LAST_SHOWN]
+    ]
+    return "   after " + ", ".join(last)
+
+
+def _other_threads(rank: Rank, indent: int) -> Iterator[str]:
+    for thread in rank.threads:
+        if thread is rank.main or not thread.open:
+            continue
+        stack = " > ".join(stage.name or "(name unknown)" for stage in thread.open)
+        age = describe_seconds(thread.open[-1].open_s)
+        yield f"{'':{indent}}{_thread_name(thread)}: {stack} for {age}"
+
+
+def _thread_name(thread: Thread) -> str:
+    name = thread.name or f"thread {thread.tid}"
+    return f"{name} [{thread.tag}]" if thread.tag else name
+
+
+def _count(items: Sequence[object], noun: str) -> str:
+    return f"{len(items)} {noun}" if len(items) == 1 else f"{len(items)} {noun}s"
+
+
+def _numbers(numbers: Iterable[int]) -> str:
+    """In short, as far as there is room."""
+    return ranges_text(as_ranges(numbers), RANGES_SHOWN)
+
+
+def visible(line: str, *, keep_colors: bool = False) -> str:
+    """Names come from files: what would steer a terminal is shown as an escape."""
+    shown = []
+    for part in line.split("\x1b["):
+        shown.append("".join(c if c.isprintable() else ascii(c)[1:-1] for c in part))
+    if not keep_colors:
+        return "\\x1b[".join(shown)
+    return "".join(
+        [shown[0], *(f"\x1b[{part}" if _is_color(part) else f"\\x1b[{part}" for part in shown[1:])]
+    )
+
+
+def _is_color(part: str) -> bool:
+    number, found, _ = part.partition("m")
+    return bool(found) and number in {"0", *_COLORS.values()}
+
+
+def fit(lines: Sequence[str], size: os.terminal_size) -> list[str]:
+    """What fits on a screen: long lines are cut, and the last line says how many more there are."""
+    room = max(2, size.lines - 1)
+    shown = list(lines[:room])
+    if len(lines) > room:
+        shown[-1] = f"... {len(lines) - room + 1} more lines: choose with --ranks, or use --once"
+    return [_cut(line, size.columns) for line in shown]
+
+
+def _cut(line: str, columns: int) -> str:
+    """Colours take no room, and a cut line ends without one."""
+    width, at = 0, 0
+    while at < len(line):
+        if line.startswith("\x1b[", at):
+            at = line.index("m", at) + 1
+            continue
+        if width == columns:
+            return line[: at - 1] + "…" + ("\x1b[0m" if "\x1b[" in line else "")
+        width += 1
+        at += 1
+    return line

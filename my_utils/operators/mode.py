@@ -1,0 +1,263 @@
+"""What the comparison tools have in common: the block, its steps and ranks, the log, the way of
+every operator through the mode."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+from ..common.arguments import check_int
+from ..common.ranks import check_ranks, current_rank, is_chosen, world_size
+from ..common.warnings import warn_once
+from .check import describe
+from .compiled import warn_of_unseen
+from .dump import dump_call
+from .log import OpLog
+from .module_path import Scope, phase, where
+from .policy import Action, OpPlan, OpPolicy
+from .stacks import OpStacks
+
+__all__ = ["RULE", "OpMode", "alone", "dump_or_say", "rank_suffix", "skip_dynamo"]
+
+_NOTHING: AbstractContextManager[Any] = nullcontext()
+RULE = "=" * 28
+
+
+def alone() -> AbstractContextManager[Any]:
+    """Without the modes below this one: what a tool does for itself is not theirs to see, and a
+    reference must not be changed by them."""
+    if torch._C._len_torch_dispatch_stack():
+        return _disable_current_modes()
+    return _NOTHING
+
+
+def skip_dynamo(function: Any) -> None:
+    """Keeps torch.compile out of a function and of all that it calls, for no time at each call.
+
+    What torch does by itself to the modes of its users costs four microseconds an operator.
+    """
+    try:
+        from torch._C._dynamo import eval_frame
+
+        skip = eval_frame._FrameAction.SKIP
+        strategy = eval_frame._FrameExecStrategy(skip, skip)
+        eval_frame.set_code_exec_strategy(function.__code__, strategy)
+    except (ImportError, AttributeError):
+        return  # a version of torch without it: its compiler may look into the function, too
+
+
+class OpMode(TorchDispatchMode):
+    """The base of the tools; `_watch` is theirs.
+
+    A mode may be entered many times, one after the other. What it finds wrong in itself is one
+    warning and a count in `errors`: the operator's own result goes on to the caller.
+    """
+
+    test_name: ClassVar[str] = ""
+
+    def __init__(
+        self,
+        *,
+        enabled: bool,
+        policy: OpPolicy,
+        verbose: bool,
+        enable_ranks: int | Iterable[int] | None,
+        should_log_to_file: bool,
+        output_dir: str | os.PathLike[str],
+        start_step: int | None,
+        end_step: int | None,
+        every: int = 1,
+        stacks: bool = False,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        for what, step in (("start_step", start_step), ("end_step", end_step)):
+            if step is not None:
+                check_int(what, step, or_none=True)
+        check_int("every", every, 1)
+        self.enabled = bool(enabled)
+        self.verbose = bool(verbose)
+        self.output_dir = Path(output_dir)
+        self.step_cnt = 0
+        self.errors = 0
+        self._ranks = check_ranks("enable_ranks", enable_ranks)
+        self._window = (start_step, end_step)
+        self._policy = policy
+        self._plan_of = policy.plan
+        self._every = every
+        self._stacks = OpStacks() if stacks else None
+        self._to_file = bool(should_log_to_file)
+        self._log = OpLog(None)
+        self._active = False
+        self._entered = 0
+
+    # --- the block ---
+
+    def __enter__(self) -> Self:
+        if not self._is_wanted():
+            return self
+        if not self._entered:
+            self._open_log()
+            self._begin_step()
+        self._entered += 1
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if not self._entered:
+            return
+        super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
+        self._entered -= 1
+        if not self._entered:
+            self._active = False
+            warn_of_unseen()  # of what was compiled within the block
+            self._end()
+            self._log.close()
+
+    def _is_wanted(self) -> bool:
+        return self.enabled and is_chosen(self._ranks)
+
+    def _open_log(self) -> None:
+        path = self.output_dir / f"{self.test_name}{rank_suffix()}.log" if self._to_file else None
+        self._log = OpLog(path)
+        try:
+            self._log.open()
+        except OSError as error:
+            warn_once("op_log_open", f"{path} cannot be written ({error}); the log is printed")
+            self._log = OpLog(None)
+
+    def _end(self) -> None:
+        """What there is to say once the block has ended."""
+
+    # --- steps ---
+
+    def step(self) -> None:
+        """Says that a training step has ended: `step_cnt` grows by one. The tool is active while
+        `start_step <= step_cnt < end_step`."""
+        if self._entered:
+            self._end_step()
+        self.step_cnt += 1
+        if self._entered:
+            self._begin_step()
+            self._log.flush()
+
+    def _begin_step(self) -> None:
+        start, end = self._window
+        warn_of_unseen()
+        inside = (start is None or start <= self.step_cnt) and (end is None or self.step_cnt < end)
+        self._active = inside and self.step_cnt % self._every == 0
+        self._log.line(time.strftime("%Y-%m-%d, %H:%M:%S"))
+        self._log.line(f"-------------------------  step = {self.step_cnt}  ----------------------")
+
+    def _end_step(self) -> None:
+        """What is looked at once a step."""
+
+    # --- operators ---
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # done below, for less
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return True  # else torch.compile would silently do nothing within the block
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if not self._active:
+            return func(*args, **(kwargs or {}))
+        plan = self._plan_of(func)
+        if plan.action is Action.IGNORE:
+            return func(*args, **(kwargs or {}))
+        if plan.action is Action.PASS and not self.verbose:
+            plan.passed += 1
+            return func(*args, **(kwargs or {}))
+        if types and not all(map(_is_plain, types)):
+            return NotImplemented  # subclasses first: what they are made of comes here again
+        if self._stacks is not None:
+            self._stacks.note()
+        return self._watch(plan, args, kwargs or {})
+
+    def _watch(self, plan: OpPlan, args: Any, kwargs: dict[str, Any]) -> Any:
+        raise NotImplementedError
+
+    def _title(self, plan: OpPlan, scope: Scope | None = None) -> str:
+        """As the log names a call: "GPT/Linear[fc]/torch.ops.aten.addmm(forward)"."""
+        return f"{(scope or where()).text}{plan.name}({phase()})"
+
+    def _failed_itself(self, title: str, error: Exception) -> None:
+        self.errors += 1
+        text = f"{type(error).__name__}: {error}"
+        self._log.line(title, " could not be tested: ", text)
+        warn_once(f"op_mode_{self.test_name}", f"{title} could not be tested ({text})")
+
+    def _log_call(self, args: Any, kwargs: dict[str, Any]) -> None:
+        self._log.line("....... input .........")
+        for place, value in enumerate(args):
+            self._log.line(*_described(str(place), value))
+        for name, value in kwargs.items():
+            self._log.line(*_described(name, value))
+        self._log.line("\n")
+
+    def _log_stack(self) -> None:
+        if self._stacks is not None:
+            self._log.line("...... stack ........")
+            self._log.line(self._stacks.text() or "not known")
+            self._log.line("")
+
+    def _log_output(self, result: Any) -> None:
+        self._log.line("...... output ........")
+        values = result if isinstance(result, list | tuple) else (result,)
+        for value in values:
+            self._log.line(describe(value) if isinstance(value, Tensor) else repr(value)[:1000])
+        self._log.line("")
+
+
+def _is_plain(kind: type) -> bool:
+    """Whether a class of tensors leaves operators to torch."""
+    return getattr(kind, "__torch_dispatch__", None) is torch._C._disabled_torch_dispatch_impl
+
+
+def _described(place: str, value: Any) -> tuple[str, ...]:
+    if isinstance(value, Tensor):
+        return (f"{place}: {describe(value)}, ",)
+    if isinstance(value, list | tuple) and any(isinstance(item, Tensor) for item in value):
+        lines = ["".join(_described(f"{place}.{index}", item)) for index, item in enumerate(value)]
+        return ("\n".join(lines),)
+    return (f"{place}: {value!r:.1000}, ",)
+
+
+def rank_suffix() -> str:
+    """ "_rank3", or nothing where there is one rank only."""
+    return f"_rank{current_rank()}" if world_size() > 1 else ""
+
+
+def dump_or_say(folder: Path, plan: OpPlan, inputs: Any, outputs: Any) -> tuple[list[Path], str]:
+    """Writes the files of a failing call; returns them, and a text for people. A full disk must not
+    hide what was found."""
+    try:
+        suffix = rank_suffix()
+        names = (f"{plan.name}_inputs{suffix}", f"{plan.name}_outputs{suffix}")
+        files = dump_call(folder, names, plan.overload, inputs, outputs)
+    except Exception as error:
+        said = f"inputs and outputs could not be written: {error}"
+        warn_once("op_dump", said)
+        return [], said
+    return files, f"inputs and outputs are in {files[0]} and {files[2]}"
+
+
+skip_dynamo(OpMode.__torch_dispatch__)

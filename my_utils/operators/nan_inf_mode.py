@@ -1,0 +1,306 @@
+"""NanInfTracker: the first operator that gives a NaN or an infinity which its inputs had not."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from ..common.public import public
+from .compare_mode import choose_targets
+from .finite import Counts, is_clean, is_finding
+from .inputs import copied, distinct_tensors, tensors_in
+from .mode import RULE, OpMode, dump_or_say
+from .module_path import where
+from .nan_inf_later import Call, LaterCounts
+from .policy import Action, OpPlan, OpPolicy
+
+__all__ = ["NanInfError", "NanInfFinding", "NanInfTracker"]
+
+_SHOWN_A_STEP = 20  # of those that only pass on what came in
+
+_FINDINGS_MAX = 10_000
+
+Role = Literal["producer", "propagator"]
+
+
+@public("my_utils.compare_tool")
+class NanInfError(RuntimeError):
+    """An operator gave a NaN or Inf, and `dump_error_data` asks to stop. `files`: the dump."""
+
+    def __init__(self, text: str, files: list[Any]) -> None:
+        super().__init__(text)
+        self.files = files
+
+
+@public("my_utils.compare_tool")
+@dataclass(frozen=True, slots=True)
+class NanInfFinding:
+    """One call whose result is not finite.
+
+    title: as the log names it. role: "producer" where no input had the like, else "propagator".
+    nan, pos_inf, neg_inf: elements of the results. step: `step_cnt` at the time.
+    """
+
+    title: str
+    op: str
+    module: str
+    role: Role
+    nan: int
+    pos_inf: int
+    neg_inf: int
+    elements: int
+    step: int
+
+
+@public("my_utils.compare_tool")
+class NanInfTracker(OpMode):
+    """Tells which operator in the block was the first to give a NaN or an infinity.
+
+    Nothing is run twice; tensors are read where they are, by one pass at the speed of memory. A NaN
+    is always a warning. An infinity is one where it came from finite inputs, outside of the
+    operators that make constants and masks, where it is meant.
+
+    The arguments are those of `CompareWithCPU`; `verbose` is off unless it is asked for. With
+    `dump_error_data` the first producer is written to `output_dir` and raised as `NanInfError`.
+
+    sync: when results on a GPU are looked at. "op": at each operator, which waits for it. "step":
+        the GPU counts NaNs beside its work, and the counts are read at `step()` and at the end of
+        the block; then only NaNs are findings, and the first of them counts as the producer.
+
+    `findings` has what was found in its order, 10,000 at most (`unlisted` counts the others), and
+    `first` the one to look at: the first producer, an operator whose inputs were clean. Others are
+    propagators.
+
+    >>> import torch
+    >>> x = torch.tensor([1.0, 0.0])
+    >>> with NanInfTracker() as tracker:  # doctest: +ELLIPSIS
+    ...     y = (x / x).sum()
+    2...
+    >>> tracker.first.op, tracker.first.role, tracker.first.nan
+    ('torch.ops.aten.div', 'producer', 1)
+    >>> [found.role for found in tracker.findings]
+    ['producer', 'propagator']
+    """
+
+    test_name: ClassVar[str] = "NanInfTracker"
+
+    def __init__(
+        self,
+        enabled: bool = True,
+        target_list: Any = None,
+        white_list: Any = None,
+        dump_error_data: bool = False,
+        verbose: bool = False,
+        enable_ranks: int | Iterable[int] | None = None,
+        should_log_to_file: bool = False,
+        output_dir: str | os.PathLike[str] = "",
+        start_step: int | None = None,
+        end_step: int | None = None,
+        *,
+        target_op: Any = None,
+        sync: Literal["op", "step"] = "op",
+        every: int = 1,
+        stacks: bool = False,
+    ) -> None:
+        if sync not in ("op", "step"):
+            raise ValueError(f"sync must be 'op' or 'step', not {sync!r:.100}")
+        if sync == "step" and dump_error_data:
+            raise ValueError("sync must be 'op' with dump_error_data: later the inputs are gone")
+        targets, argument = choose_targets(target_list, target_op)
+        super().__init__(
+            enabled=enabled,
+            policy=OpPolicy(targets, white_list, (), argument, any_namespace=True),
+            verbose=verbose,
+            enable_ranks=enable_ranks,
+            should_log_to_file=should_log_to_file,
+            output_dir=output_dir,
+            start_step=start_step,
+            end_step=end_step,
+            every=every,
+            stacks=stacks,
+        )
+        self.dump_error_data = bool(dump_error_data)
+        self.findings: list[NanInfFinding] = []
+        self.unlisted = 0
+        self._later = LaterCounts() if sync == "step" else None
+        self._quiet = 0  # propagators of this step that were not shown
+
+    @property
+    def first(self) -> NanInfFinding | None:
+        """The first producer; where there is none, the first that was seen."""
+        producers = (found for found in self.findings if found.role == "producer")
+        return next(producers, self.findings[0] if self.findings else None)
+
+    def _watch(self, plan: OpPlan, args: Any, kwargs: dict[str, Any]) -> Any:
+        if plan.action is not Action.COMPARE:  # views have no new values
+            if self.verbose and plan.action is Action.PASS:
+                self._log.line(self._title(plan), " ", plan.reason)
+            return plan.func(*args, **kwargs)
+        if self._later is not None:
+            return self._watch_later(plan, self._later, args, kwargs)
+        if plan.writes or self.dump_error_data:
+            return self._watch_written(plan, args, kwargs)
+        result = plan.func(*args, **kwargs)
+        try:
+            clean = is_clean(result)
+        except Exception as error:
+            self._failed_itself(self._title(plan), error)
+            return result
+        if not clean:
+            self._judge(plan, (args, kwargs), (args, kwargs), result, result)
+        elif self.verbose:
+            self._log.line(self._title(plan), " succeeds to pass ", self.test_name, " test")
+        return result
+
+    def _watch_written(self, plan: OpPlan, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Of inputs that are written to, what they were must be known before."""
+        shown = before = None
+        try:
+            if self.dump_error_data:
+                shown = copied((args, kwargs))
+            before = Counts()
+            before.add(_except_out(plan, args, kwargs))
+        except Exception as error:
+            self._failed_itself(self._title(plan), error)
+        result = plan.func(*args, **kwargs)
+        try:
+            outputs = (result, plan.written(args, kwargs))
+            clean = before is None or is_clean(outputs)
+        except Exception as error:
+            self._failed_itself(self._title(plan), error)
+            return result
+        if not clean:
+            self._judge(plan, before, shown or (args, kwargs), result, outputs)
+        return result
+
+    def _watch_later(
+        self, plan: OpPlan, later: LaterCounts, args: Any, kwargs: dict[str, Any]
+    ) -> Any:
+        result = plan.func(*args, **kwargs)
+        try:
+            outputs = (result, plan.written(args, kwargs))
+            elements = sum(tensor.numel() for tensor in distinct_tensors(outputs))
+            later.add(Call(self._title(plan), plan.name, where().name, elements), outputs)
+            if later.is_full:
+                self._read(later)
+        except Exception as error:
+            self._failed_itself(self._title(plan), error)
+        return result
+
+    def _read(self, later: LaterCounts) -> None:
+        """With the inputs gone, the first NaN of all is the producer."""
+        for call in later.take():
+            role: Role = "propagator" if self.findings else "producer"
+            finding = NanInfFinding(role=role, step=self.step_cnt, **call._asdict())
+            self._keep(finding)
+            if role == "producer":
+                text = f" fails to pass {self.test_name} test: {_counts_of(finding)}"
+                self._log.line("[WARNING] ", finding.title, text)
+            else:
+                self._log_propagator(finding)
+
+    # --- what is found ---
+
+    def _judge(self, plan: OpPlan, before: Any, shown: Any, result: Any, outputs: Any) -> None:
+        try:
+            self._found(plan, before, shown, result, outputs)
+        except NanInfError:
+            raise
+        except Exception as error:
+            self._failed_itself(self._title(plan), error)
+
+    def _keep(self, finding: NanInfFinding) -> None:
+        if len(self.findings) < _FINDINGS_MAX:
+            self.findings.append(finding)
+        else:
+            self.unlisted += 1
+
+    def _found(self, plan: OpPlan, before: Any, shown: Any, result: Any, outputs: Any) -> None:
+        inputs, after = before, Counts()
+        if not isinstance(before, Counts):
+            inputs = Counts()
+            inputs.add(before)
+        after.add(distinct_tensors(outputs))
+        if not is_finding(plan, inputs, after, tensors_in(shown)):
+            return
+        finding = self._finding(plan, inputs, after)
+        self._keep(finding)
+        self._log_finding(finding, inputs, shown, result)
+        if self.dump_error_data and finding.role == "producer":
+            self._dump_and_raise(plan, finding, shown, outputs)
+
+    def _finding(self, plan: OpPlan, inputs: Counts, after: Counts) -> NanInfFinding:
+        return NanInfFinding(
+            title=self._title(plan),
+            op=plan.name,
+            module=where().name,
+            role="propagator" if inputs.nan else "producer",
+            nan=after.nan,
+            pos_inf=after.pos_inf,
+            neg_inf=after.neg_inf,
+            elements=after.elements,
+            step=self.step_cnt,
+        )
+
+    def _log_finding(self, found: NanInfFinding, inputs: Counts, shown: Any, result: Any) -> None:
+        if found.role == "propagator":
+            self._log_propagator(found)
+            return
+        line = self._log.line
+        came = f"; {inputs.inf} Inf came in" if inputs.inf else "; its inputs are finite"
+        line("\n", RULE)
+        line(
+            "[WARNING] ",
+            found.title,
+            f" fails to pass {self.test_name} test: {_counts_of(found)}{came}",
+        )
+        self._log_call(*shown)
+        self._log_output(result)
+        self._log_stack()
+        line(RULE, "\n")
+        self._log.flush()
+
+    def _log_propagator(self, found: NanInfFinding) -> None:
+        self._quiet += 1
+        if self._quiet <= _SHOWN_A_STEP:
+            text = f" passes on what came in: {_counts_of(found)}"
+            self._log.line("[WARNING] ", found.title, text)
+
+    def _dump_and_raise(self, plan: OpPlan, found: NanInfFinding, shown: Any, outputs: Any) -> None:
+        files, said = dump_or_say(self.output_dir, plan, shown, outputs)
+        raise NanInfError(f"{found.title} fails to pass {self.test_name} test; {said}", files)
+
+    # --- steps ---
+
+    def _begin_step(self) -> None:
+        self._quiet = 0
+        super()._begin_step()
+
+    def _end_step(self) -> None:
+        if self._later is not None:
+            self._read(self._later)
+        if self._quiet > _SHOWN_A_STEP:
+            self._log.line(f"[WARNING] {self._quiet - _SHOWN_A_STEP} more passed on what came in")
+
+    def _end(self) -> None:
+        self._end_step()
+        first = self.first
+        if first is None:
+            self._log.line(f"no NaN and no unexpected Inf in {self.step_cnt + 1} steps")
+        else:
+            self._log.line(f"first: {first.title} in step {first.step} ({first.role})")
+
+
+def _counts_of(found: NanInfFinding) -> str:
+    return (
+        f"{found.nan} NaN, {found.pos_inf} +Inf, {found.neg_inf} -Inf of {found.elements} elements"
+    )
+
+
+def _except_out(plan: OpPlan, args: Any, kwargs: dict[str, Any]) -> Any:
+    """The inputs without `out=`, whose old values nobody reads."""
+    if not any(name == "out" or name.startswith("out") for _, name in plan.writes):
+        return args, kwargs
+    return args, {name: value for name, value in kwargs.items() if not name.startswith("out")}

@@ -1,0 +1,31 @@
+"""Recordings of what each module of a model takes and gives."""
+
+from __future__ import annotations
+
+from ..common.faces import lazy_names
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .module_hook import ForwardTraceRecorder
+    from .recording import (
+        ModuleInfo,
+        Recording,
+        RecordingError,
+        RootCall,
+        TraceEvent,
+        TraceTensorMeta,
+    )
+
+__all__ = [
+    "ForwardTraceRecorder",
+    "ModuleInfo",
+    "Recording",
+    "RecordingError",
+    "RootCall",
+    "TraceEvent",
+    "TraceTensorMeta",
+]
+
+__getattr__, __dir__ = lazy_names(
+    __name__, __all__, "recordings.recording", {"ForwardTraceRecorder": "recordings.module_hook"}
+)

@@ -1,0 +1,16 @@
+"""Which rank, stage and step cost the time of a run."""
+
+from __future__ import annotations
+
+from ..common.faces import lazy_names
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .analysis import Report, ReportError, analyze, main
+    from .stragglers import Straggler
+
+__all__ = ["Report", "ReportError", "Straggler", "analyze", "main"]
+
+__getattr__, __dir__ = lazy_names(
+    __name__, __all__, "report.analysis", {"Straggler": "report.stragglers"}
+)

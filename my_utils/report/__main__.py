@@ -1,0 +1,3 @@
+from my_utils.report.analysis import main
+
+raise SystemExit(main())

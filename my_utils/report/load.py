@@ -1,0 +1,116 @@
+"""From files to cells and facts, here or on the machines of a cluster."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from ..trace.inputs import FileSet
+from .cells import Cells
+from .grid import Grid
+from .parquet import write_parquet
+from .ranks import RankFacts, read_rank
+from .reduce import ReducedRank, reduce_rank
+
+__all__ = ["EVER", "in_batches", "leave_out_older_runs", "problems_of", "reduced_ranks"]
+
+CELLS_AT_ONCE = 122_880  # that go into the database together: a group of its own, 9 MB
+EVER = (-(2**63), 2**63 - 1)
+NAMED_AT_MOST = 20
+
+
+def in_batches(
+    file_sets: Sequence[FileSet], steps: tuple[int, int], parquet: str | None
+) -> Iterator[list[ReducedRank]]:
+    """The reduced ranks in order, some at a time."""
+    batch: list[ReducedRank] = []
+    cells = 0
+    for rank in reduced_ranks(file_sets, steps, parquet):
+        batch.append(rank)
+        cells += len(rank.cells["path"])
+        if cells >= CELLS_AT_ONCE:
+            yield batch
+            batch, cells = [], 0
+    if batch:
+        yield batch
+
+
+def reduced_ranks(
+    file_sets: Sequence[FileSet], steps: tuple[int, int], parquet: str | None
+) -> Iterator[ReducedRank]:
+    """The ranks in order. While one is used the next are read, as many as there are CPUs. parquet:
+    a folder for all rows."""
+
+    def read(file_set: FileSet) -> ReducedRank:
+        rank = read_rank(file_set)
+        if parquet is not None:
+            write_parquet(rank, parquet)
+        return reduce_rank(rank, steps)
+
+    count = len(os.sched_getaffinity(0))
+    with ThreadPoolExecutor(count) as pool:
+        reading = deque(pool.submit(read, one) for one in file_sets[: 2 * count])
+        for later in itertools.chain(file_sets[2 * count :], [None] * len(reading)):
+            rank = reading.popleft().result()
+            if later is not None:
+                reading.append(pool.submit(read, later))
+            yield rank
+
+
+def leave_out_older_runs(cells: Cells, facts: dict[int, RankFacts]) -> list[int]:
+    """Takes the ranks out of the cells whose last row is older than the beginning of the run."""
+    known = {rank: one for rank, one in facts.items() if one.end_ns}
+    if not known:
+        return []
+    begin = int(np.median([one.begin_ns for one in known.values()]))
+    older = sorted(rank for rank, one in known.items() if one.end_ns < begin)
+    for rank in older:
+        cells.leave_out(rank)
+    return older
+
+
+def problems_of(
+    grid: Grid, facts: dict[int, RankFacts], ranks: set[int] | None, older: list[int]
+) -> list[str]:
+    """Ranks without files, of an older run, cut short, with damaged rows or lost records. ranks:
+    that were asked for. older: that were left out."""
+    problems = _missing(facts, ranks)
+    if older:
+        problems.append(f"{_named(older)} left out: nothing of the last run is in their files")
+    if stopped := grid.ranks[grid.last_steps() < grid.steps[-1:]].tolist():
+        end = grid.steps[-1]
+        problems.append(f"{_named(stopped)} ended before step {end}, the last of the run")
+    for rank, one in sorted(facts.items()):
+        problems.extend(f"rank {rank}: {error}" for error in one.errors)
+    for what, chosen in (
+        ("rows that could not be understood", [r for r, f in facts.items() if f.bad_rows]),
+        ("records that were lost while it ran", [r for r, f in facts.items() if f.dropped]),
+        ("a clock that was set while it ran", [r for r, f in facts.items() if f.clock_steps]),
+        ("older runs in the same files, which are left out",
+         [r for r, f in facts.items() if f.older_runs]),
+    ):  # fmt: skip
+        if chosen:
+            problems.append(f"{_named(sorted(chosen))} with {what}")
+    return problems
+
+
+def _missing(facts: dict[int, RankFacts], ranks: set[int] | None) -> list[str]:
+    size = max((one.world_size for one in facts.values()), default=0)
+    wanted = range(size) if ranks is None else sorted(ranks)
+    count = len(wanted) - sum(rank in wanted for rank in facts)
+    missing = (rank for rank in wanted if rank not in facts)  # a damaged size may be any
+    shown = list(itertools.islice(missing, NAMED_AT_MOST))
+    return [f"{_named(shown, count)} without files"] if shown else []
+
+
+def _named(ranks: Sequence[int], count: int | None = None) -> str:
+    """count: how many they are, where `ranks` are the first of them only."""
+    count = len(ranks) if count is None else count
+    shown = ", ".join(map(str, ranks[:NAMED_AT_MOST]))
+    more = f" and {count - NAMED_AT_MOST} more" if count > NAMED_AT_MOST else ""
+    return f"{'rank' if count == 1 else 'ranks'} {shown}{more}"

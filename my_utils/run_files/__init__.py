@@ -1,0 +1,1 @@
+"""What the processes of a run leave in its log directory, read by others."""

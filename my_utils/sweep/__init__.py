@@ -1,0 +1,19 @@
+"""Sweeps over shapes: how a point is measured, and the table of all."""
+
+from __future__ import annotations
+
+from ..common.faces import lazy_names
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .decorator import SweptFunction, parametrize_shapes
+    from .results import SweepPoint, SweepResult
+
+__all__ = ["SweepPoint", "SweepResult", "SweptFunction", "parametrize_shapes"]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    __all__,
+    "sweep.results",
+    {"SweptFunction": "sweep.decorator", "parametrize_shapes": "sweep.decorator"},
+)

@@ -1,0 +1,273 @@
+"""Sweeps shapes and batch sizes over a function: times for each, whatever does not fit.
+
+>>> import random
+>>> @parametrize_shapes(shapes=[100, 1000], batch_sizes=[1, 8], warmup=1, repeats=3)
+... def sorting(shape, batch_size):
+...     rows = [[random.random() for _ in range(shape)] for _ in range(batch_size)]
+...     return lambda: [sorted(row) for row in rows]
+>>> result = sorting()
+>>> [(point.shape, point.batch_size, point.status) for point in result.points]
+[(100, 1, 'ok'), (100, 8, 'ok'), (1000, 1, 'ok'), (1000, 8, 'ok')]
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, Protocol, cast
+
+from ..common import tables as _tables
+from ..common.arguments import check_int
+from ..common.warnings import warn_once
+from . import measure as sweep
+from .measure import Device
+from .results import Shape, SweepPoint, SweepResult, shape_text
+
+__all__ = ["SweepPoint", "SweepResult", "SweptFunction", "parametrize_shapes"]
+
+StrPath = str | os.PathLike[str]
+OTHERS_MAX = 60  # characters of a further argument that names a point
+
+
+class SweptFunction(Protocol):
+    """A function that `parametrize_shapes` decorated."""
+
+    results: SweepResult  # of the last sweep, or of the points that pytest ran
+    __wrapped__: Callable[..., Any]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+    def sweep(self, *args: Any, **kwargs: Any) -> SweepResult: ...
+
+
+def parametrize_shapes(
+    shapes: Iterable[Any] | None = None,
+    batch_sizes: Iterable[int] | None = None,
+    *,
+    warmup: int = 3,
+    repeats: int = 10,
+    device: Device = "auto",
+    on_error: Literal["raise", "mark"] = "raise",
+    output_csv: StrPath | None = None,
+    output_png: StrPath | None = None,
+    verbose: bool = False,
+) -> Callable[[Callable[..., Any]], SweptFunction]:
+    """A decorator that runs a function at every combination of a shape and a batch size.
+
+    `shapes` are whole numbers, tuples of them, or tuples of tuples for several tensors; the
+    function gets each as the argument `shape`, and each of `batch_sizes` as `batch_size`. One of
+    the two may be None: then the function has no such argument.
+
+    What is timed is the call. When the function returns a callable, that is timed instead and the
+    function is its preparation: data are made once a point and cost no time. `warmup` calls come
+    before the `repeats` that count. `device`: "cpu" takes the wall clock, "cuda" events on the
+    current stream (after one call at least, to see what it returns), "auto" (the default) the
+    latter once the process uses the GPU.
+
+    The decorated function
+
+    - called without a shape and a batch size (`f()`, or `f.sweep()`) sweeps, and returns a
+      SweepResult; further arguments go to every call;
+    - called with one of them is the function itself, untimed;
+    - named `test_…` where pytest is loaded is a test for each combination, beside its fixtures and
+      other parameters. Each is measured as in a sweep, so it runs `warmup` + `repeats` times; with
+      `warmup=0, repeats=1` once. Running out of memory skips it with a reason.
+
+    `f.results` is the SweepResult of the last sweep or of the tests until now. `output_csv` is
+    written after each point and `output_png` after the last, whole or not at all; one that cannot
+    be written is a warning, and the sweep goes on. `verbose` prints the table at the end.
+
+    A point that runs out of memory (torch's allocators on GPU and CPU, MemoryError) is marked
+    "oom", its memory is given back, and the sweep goes on. Another exception passes through
+    unchanged, with `f.results` and the CSV holding the points until there; with `on_error="mark"`
+    (in a sweep) it is noted at the point, and the sweep goes on.
+
+    Raises TypeError or ValueError at once for bad arguments. Sweeps of the same function must not
+    run in two threads at once. CSV and text need no other package; DataFrame and plot need pandas
+    and matplotlib (`pip install 'my_utils[profiling]'`): ImportError, before the first point where
+    `output_png` is given.
+    """
+    names = _names(shapes, batch_sizes)
+    settings = _Settings(
+        points=sweep.combinations(
+            sweep.checked_shapes(shapes), sweep.checked_batch_sizes(batch_sizes)
+        ),
+        names=names,
+        warmup=check_int("warmup", warmup, 0),
+        repeats=check_int("repeats", repeats, 1),
+        device=_one_of("device", device, sweep.DEVICES),
+        on_error=_one_of("on_error", on_error, ("raise", "mark")),
+        output_csv=output_csv,
+        output_png=output_png,
+        verbose=verbose,
+    )
+
+    def decorate(function: Callable[..., Any]) -> SweptFunction:
+        sweep.check_function(function, names)
+        return _decorated(function, settings)
+
+    return decorate
+
+
+def _names(shapes: Any, batch_sizes: Any) -> tuple[str, ...]:
+    if callable(shapes):
+        raise TypeError("parametrize_shapes needs shapes or batch sizes: @parametrize_shapes([…])")
+    given = (("shape", shapes), ("batch_size", batch_sizes))
+    names = tuple(name for name, values in given if values is not None)
+    if not names:
+        raise ValueError("shapes and batch_sizes are both None; at least one is wanted")
+    return names
+
+
+def _one_of(name: str, value: Any, allowed: tuple[str, ...]) -> Any:
+    if value not in allowed:
+        raise ValueError(f"{name}={value!r}: allowed are {', '.join(allowed)}")
+    return value
+
+
+class _Settings:
+    """What the decorator was given, checked."""
+
+    def __init__(self, **values: Any) -> None:
+        self.points: list[tuple[Shape | None, int | None]]
+        self.names: tuple[str, ...]
+        self.warmup: int
+        self.repeats: int
+        self.device: Device
+        self.on_error: str
+        self.output_csv: StrPath | None
+        self.output_png: StrPath | None
+        self.verbose: bool
+        vars(self).update(values)
+
+    def keywords(self, shape: Shape | None, batch_size: int | None) -> dict[str, Any]:
+        both = {"shape": shape, "batch_size": batch_size}
+        return {name: both[name] for name in self.names}
+
+
+def _decorated(function: Callable[..., Any], settings: _Settings) -> SweptFunction:
+    is_test = "pytest" in sys.modules and function.__name__.startswith("test")
+
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if not _has_a_point(signature, settings.names, args, kwargs):
+            return _swept(swept, function, settings, args, kwargs)
+        if is_test and os.environ.get("PYTEST_CURRENT_TEST"):
+            return _tested(swept, function, settings, args, kwargs)
+        return function(*args, **kwargs)
+
+    def sweep(*args: Any, **kwargs: Any) -> SweepResult:
+        return _swept(swept, function, settings, args, kwargs)
+
+    swept = cast(SweptFunction, wrapper)
+    swept.results = SweepResult(function.__qualname__)
+    swept.sweep = sweep  # type: ignore[method-assign]
+    return _marked(swept, settings) if is_test else swept
+
+
+def _has_a_point(
+    signature: inspect.Signature, names: tuple[str, ...], args: Any, kwargs: dict[str, Any]
+) -> bool:
+    """Whether the arguments say which point is meant."""
+    if any(name in kwargs for name in names):
+        return True
+    try:
+        bound = signature.bind_partial(*args, **kwargs).arguments
+    except TypeError:
+        return True  # the function's own error says what is wrong
+    return any(name in bound for name in names)
+
+
+def _marked(swept: SweptFunction, settings: _Settings) -> SweptFunction:
+    pytest = sys.modules["pytest"]
+    one = len(settings.names) == 1
+    values = [tuple(settings.keywords(*point).values()) for point in settings.points]
+    mark = pytest.mark.parametrize(
+        ",".join(settings.names),
+        [value[0] for value in values] if one else values,
+        ids=[_label(*point) for point in settings.points],
+    )
+    return cast(SweptFunction, mark(swept))
+
+
+def _label(shape: Shape | None, batch_size: int | None) -> str:
+    parts = [shape_text(shape), "" if batch_size is None else f"b{batch_size}"]
+    return "-".join(filter(None, parts))
+
+
+def _swept(
+    swept: SweptFunction,
+    function: Callable[..., Any],
+    settings: _Settings,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> SweepResult:
+    _check_plot(settings)
+    swept.results = result = SweepResult(function.__qualname__)
+    for at in settings.points:
+        keywords = {**kwargs, **settings.keywords(*at)}
+        point = SweepPoint(*at, others=_others(kwargs))
+        error = _run(point, functools.partial(function, *args, **keywords), settings)
+        result.points.append(point)
+        _write(result.to_csv, settings.output_csv)
+        if point.status == "error" and error is not None and settings.on_error == "raise":
+            raise error
+    _write(result.plot, settings.output_png)
+    if settings.verbose:
+        print(result)
+    return result
+
+
+def _tested(
+    swept: SweptFunction, function: Callable[..., Any], settings: _Settings, args: Any, kwargs: Any
+) -> None:
+    """One test: its point joins the results. Returns None, which is what pytest wants."""
+    _check_plot(settings)
+    at = (kwargs.get("shape"), kwargs.get("batch_size"))
+    others = {name: value for name, value in kwargs.items() if name not in settings.names}
+    point = SweepPoint(*at, others=_others(others))
+    error = _run(point, functools.partial(function, *args, **kwargs), settings)
+    result = swept.results
+    result.points.append(point)
+    _write(result.to_csv, settings.output_csv)
+    if len(result) >= len(settings.points):
+        _write(result.plot, settings.output_png)
+    if point.status == "oom":
+        sys.modules["pytest"].skip(f"out of memory at {_label(*at)}: {point.error}")
+    if error is not None:
+        raise error
+
+
+def _run(point: SweepPoint, call: Callable[[], Any], settings: _Settings) -> BaseException | None:
+    return sweep.measure(point, call, settings.warmup, settings.repeats, settings.device)
+
+
+def _check_plot(settings: _Settings) -> None:
+    if settings.output_png is not None:
+        _tables.needed("matplotlib", "the plot of a sweep")
+
+
+def _write(how: Callable[[StrPath], None], path: StrPath | None) -> None:
+    if path is None:
+        return
+    try:
+        how(path)
+    except OSError as error:
+        warn_once(
+            f"sweep {os.fspath(path)}", f"{path} could not be written, the sweep goes on: {error}"
+        )
+
+
+def _others(kwargs: dict[str, Any]) -> str:
+    """Further arguments that tell points apart: plain values and torch's dtypes and devices."""
+    shown = {
+        name: str(value)
+        for name, value in kwargs.items()
+        if isinstance(value, (str, int, float, bool)) or type(value).__name__ in ("dtype", "device")
+    }
+    return " ".join(f"{name}={text}" for name, text in shown.items() if len(text) <= OTHERS_MAX)

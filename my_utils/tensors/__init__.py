@@ -1,0 +1,52 @@
+"""Facts about tensors, computed in C on the bytes where they lie.
+
+A tensor here is a ``torch.Tensor`` or ``Parameter`` of any dtype and strides, a numpy array, or
+any object with the buffer protocol or ``__dlpack__``. Functions that take ``tensors`` give one
+result for one tensor, and a list for a list or tuple. A DTensor stands for its local shard; lazily
+conjugated or negated tensors are resolved first; tensors without memory (meta, fake, sparse,
+quantized, nested) raise ``TypeError``. Nothing here changes a tensor, its gradient, or the state of
+a random generator, and all of it may be called from any thread.
+
+================= ================================================================================
+``compare``       how two tensors differ, and where
+``global_hash``   the tensor hash of a whole DTensor, without gathering it
+``md5``           MD5 of the bytes, as ``hashlib`` has it, of many tensors side by side
+``nan_inf_count`` how many NaNs and Infs there are, as fast as memory is read
+``stats``         range, mean, deviation, norms and counts in one pass
+``tensor_hash``   128 bits at the speed of memory, the same on the CPU and on a GPU
+================= ================================================================================
+
+>>> import numpy
+>>> md5(numpy.zeros(0))
+'d41d8cd98f00b204e9800998ecf8427e'
+>>> md5([b"abc", numpy.arange(3)])[0]
+'900150983cd24fb0d6963f7d28e17f72'
+"""
+
+from __future__ import annotations
+
+from .._core import (
+    NanInfCount,
+    TensorDiff,
+    TensorDigest,
+    TensorStats,
+    compare,
+    md5,
+    nan_inf_count,
+    stats,
+    tensor_hash,
+)
+from .dtensor import global_hash
+
+__all__ = [
+    "NanInfCount",
+    "TensorDiff",
+    "TensorDigest",
+    "TensorStats",
+    "compare",
+    "global_hash",
+    "md5",
+    "nan_inf_count",
+    "stats",
+    "tensor_hash",
+]

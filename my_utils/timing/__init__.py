@@ -1,0 +1,20 @@
+"""Times of functions and blocks by name, on one rank or gathered from all."""
+
+from __future__ import annotations
+
+from ..common.faces import lazy_names
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .._core import timer
+    from .gathered import GatheredTime, ProfiledTime, TimeData
+    from .manager import TimeManager, timer_wrap
+
+__all__ = ["GatheredTime", "ProfiledTime", "TimeData", "TimeManager", "timer", "timer_wrap"]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    __all__,
+    "timing.gathered",
+    {"TimeManager": "timing.manager", "timer": "_core", "timer_wrap": "timing.manager"},
+)

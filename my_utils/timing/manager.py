@@ -1,0 +1,218 @@
+"""Times of functions and blocks by name, on one rank or gathered from all.
+
+>>> @timer_wrap()
+... def load():
+...     return 3
+>>> tm = TimeManager()
+>>> with tm.enable_timer():
+...     for _ in range(4):
+...         _ = load()
+>>> len(tm.records["load"])
+4
+>>> gathered = tm.gather()  # of all ranks where torch.distributed is in use
+>>> gathered["load"].count(), gathered["load"].rank_count()
+(4, 1)
+
+`timer_wrap` and `timer` record into every `TimeManager` that is enabled where they run, and cost a
+call of a C function where none is. Each thread and each asyncio task has its own stack of enabled
+ones; a task begins with that of its maker, a thread with an empty one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Self, TypeVar
+
+from .. import _core
+from .._core import timer as timer
+from ..common.arguments import check_seconds, check_str
+from ..common.ranks import check_rank, current_rank, distributed
+from ..common.store import default_store
+from ..common.warnings import warn_once
+from .gathered import GatheredTime, ProfiledTime, TimeData
+from .timed import timed
+
+__all__ = ["GatheredTime", "ProfiledTime", "TimeData", "TimeManager", "timer", "timer_wrap"]
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def timer_wrap(name: str | None = None) -> Callable[[_F], _F]:
+    """A decorator: each call of the function is timed by every `TimeManager` that is enabled where
+    it is called.
+
+    name: what the times are recorded under; None: the function's `__name__`.
+
+    A call that raises is timed, too. A coroutine's time is from its start to its end, waiting
+    included; a generator's is that of its own code, without that of its consumer, one time a run;
+    that of a `contextlib.contextmanager` is of its entry and its exit, without the block between.
+    What `functools.wraps` copies is there; the function is pickled by reference.
+
+    Takes functions and methods (below `@staticmethod` and `@classmethod` or above), coroutine and
+    generator functions, asynchronous ones, and callable objects. TypeError for a class, for what
+    cannot be called, and for a name that is no str.
+    """
+    _check_name(name)
+
+    def decorate(function: _F) -> _F:
+        wrapped: _F = timed(function, _name_of(function) if name is None else name)
+        return wrapped
+
+    return decorate
+
+
+def _check_name(name: object) -> None:
+    if name is not None and not isinstance(name, str):
+        hint = "; write @timer_wrap()" if callable(name) else ""
+        raise TypeError(f"name must be a str or None, not {name!r:.100}{hint}")
+
+
+def _name_of(function: Any) -> str:
+    return str(getattr(function, "__name__", None) or type(function).__name__)
+
+
+class TimeManager(_core.TimeRecorder):
+    """Records the times of functions and blocks by name.
+
+    records: times in seconds to begin with, as `TimeManager.records` gives them.
+    max_samples: how many durations a name keeps one by one (8 bytes each); later ones go into a
+        histogram that is good to 1 %. At most 4,096 names are kept apart; times of further ones
+        go under `(other)`.
+
+    Thread-safe. Several can be enabled at a time, by the same thread or task or by different ones.
+    """
+
+    def __init__(
+        self, records: Mapping[str, Iterable[float]] | None = None, *, max_samples: int = 1_048_576
+    ) -> None:
+        super().__init__(max_samples)
+        for name, seconds in (records or {}).items():
+            for each in seconds:
+                self.add(name, round(each * 1e9))
+
+    # `timer(name)` is inherited: a block whose time is recorded here, whatever is enabled.
+
+    @contextmanager
+    def enable_timer(self) -> Iterator[Self]:
+        """Within the block, `timer_wrap` and `timer` record here, and into those that are enabled
+        already. One that is enabled twice records once.
+
+        Holds for the calling thread or task and for tasks that it makes meanwhile. A thread that
+        works for this one enables it for itself, or runs in `contextvars.copy_context()`.
+        """
+        first = self.enable()
+        try:
+            yield self
+        finally:
+            if first:
+                self.disable()
+
+    @property
+    def records(self) -> dict[str, list[float]]:
+        """The times so far in seconds, by name, each name's in their order: a copy. Of a name with
+        more than `max_samples`, the first ones."""
+        return {
+            name: [ns / 1e9 for ns in memoryview(self.samples(name)).cast("Q")]
+            for name in self.names()
+        }
+
+    def gather(
+        self,
+        dst: int = 0,
+        *,
+        summary: bool = False,
+        timeout: float = 60.0,
+        tag: str = "",
+        store: Any = None,
+    ) -> GatheredTime | None:
+        """The times of all ranks, on rank `dst`; None on the others.
+
+        It uses no collective, but the key-value store by which the ranks met, so ranks may hold
+        different names and counts, or nothing, any backend will do, and a rank that is dead does
+        not hang the others. `dst` waits for all until the deadline; the others leave their times
+        and go on (rank 0, whose process serves the store, stays until they are taken). The ranks
+        whose times did not come or cannot be read are in `GatheredTime.missing`, with the reason,
+        and one warning names them. Times are kept: `clear()` forgets them.
+
+        summary: send, for each name, count, sum, min, max, spread and a histogram good to 1 %,
+            instead of the times: 1 KiB a name, however many times there are.
+        timeout: seconds that `dst` waits, for all ranks together.
+        tag: ranks' gathers belong together by tag and order, so that ranks whose gathers differ in
+            number or order can tell them apart.
+        store: a torch store that all ranks share; None: the one of torch.distributed.
+
+        Without torch.distributed, the times of this process alone. TypeError and ValueError for
+        wrong arguments; trouble with the store is a warning, never an exception.
+        """
+        _check(dst, timeout, tag)
+        from . import gather as times_gather
+        from .packed import Merger, pack
+
+        group = distributed()
+        if group is None:
+            rank = current_rank()
+            merger = Merger()
+            merger.add(rank, pack(self, rank, summary))
+            return GatheredTime(merger.tables(), world_size=1, missing={})
+        rank, world_size = group.get_rank(), group.get_world_size()
+        if dst >= world_size:
+            raise ValueError(f"dst must be below the number of ranks, {world_size}, not {dst}")
+        exchange = times_gather.Exchange(
+            default_store() if store is None else store,
+            rank=rank, world_size=world_size, tag=tag, timeout_s=timeout,
+        )  # fmt: skip
+        message = pack(self, rank, summary)
+        if rank != dst:
+            _send(exchange, message, dst, waits=rank == 0 and store is None and _serves_store())
+            return None
+        return _merged(rank, message, exchange, world_size)
+
+
+def _check(dst: int, timeout: float, tag: str) -> None:
+    check_rank("dst", dst)
+    check_seconds("timeout", timeout, 0)
+    check_str("tag", tag)
+
+
+def _serves_store() -> bool:
+    """Whether the store lives in the process of rank 0, not in that of torchrun."""
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+
+
+def _send(exchange: Any, message: bytes, dst: int, *, waits: bool) -> None:
+    try:
+        exchange.send(message, wait=waits)
+    except Exception as error:
+        warn_once("gather_send", f"the times of this rank did not get to rank {dst}: {error}")
+
+
+def _merged(rank: int, own: bytes, exchange: Any, world_size: int) -> GatheredTime:
+    from .packed import BadMessage, Merger
+
+    merger = Merger()
+    missing: dict[int, str] = {}
+
+    def take(sender: int, found: bytes | str) -> None:
+        try:
+            if isinstance(found, str):
+                raise BadMessage(found)
+            merger.add(sender, found)
+        except BadMessage as error:
+            missing[sender] = str(error)
+
+    take(rank, own)
+    exchange.receive(take)
+    if missing:
+        _warn_of(missing, world_size)
+    return GatheredTime(merger.tables(), world_size=world_size, missing=missing)
+
+
+def _warn_of(missing: Mapping[int, str], world_size: int) -> None:
+    shown = ", ".join(map(str, sorted(missing)[:20])) + (", …" if len(missing) > 20 else "")
+    why = next(iter(missing.values()))
+    warn_once(
+        "gather_missing",
+        f"times of {len(missing)} of {world_size} ranks are missing: rank {shown} ({why})",
+    )

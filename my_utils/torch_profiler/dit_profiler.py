@@ -1,0 +1,271 @@
+"""Profiles a block when an environment variable names its task, and looks closely at operators.
+
+>>> import os, tempfile, torch
+>>> os.environ["PROFILE_TASK_TYPES"] = "DIT, VAE"
+>>> folder = tempfile.TemporaryDirectory()
+>>> with create_profiler_context(
+...     "DIT", ops_to_analyze={"aten::mm": "self_cuda_time_total"}, output_dir=folder.name
+... ) as profiler:
+...     _ = torch.ones(8, 8) @ torch.ones(8, 8)
+>>> [path.name for path in profiler.paths]
+['DIT__rank0_trace.json', 'DIT__rank0_summary.txt', 'DIT__rank0_operators.json']
+>>> with create_profiler_context("text encoder") as profiler:
+...     print(profiler)
+None
+>>> folder.cleanup()
+>>> del os.environ["PROFILE_TASK_TYPES"]
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import json
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from ..common.arguments import check_bool, check_int, check_logger, check_path, check_str
+from ..common.files import whole_file
+from ..common.ranks import check_ranks, current_rank, is_chosen
+from ..common.tables import write_text
+from ..common.warnings import warn_once
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .torch_profile import TorchProfile
+
+__all__ = ["FlexibleProfiler", "create_profiler_context"]
+
+VARIABLE = b"PROFILE_TASK_TYPES"
+
+_logger = logging.getLogger("my_utils")
+_off: contextlib.nullcontext[None] = contextlib.nullcontext()
+# What os.environ keeps, by bytes. Its own `get` of a variable that is not set raises and catches an
+# exception, which takes longer than all the rest of a block that is not profiled.
+_environment: dict[bytes, bytes] | None = getattr(os.environ, "_data", None)
+
+
+@functools.lru_cache(maxsize=8)
+def _tasks(listed: bytes) -> frozenset[str]:
+    """The tasks of the variable's value."""
+    return frozenset(filter(None, map(str.strip, os.fsdecode(listed).split(","))))
+
+
+def create_profiler_context(
+    current_task_type: str,
+    logger: logging.Logger | None = None,
+    ops_to_analyze: Mapping[str, str] | Iterable[str] | None = None,
+    **options: Any,
+) -> FlexibleProfiler | contextlib.nullcontext[None]:
+    """A context that profiles its block if `PROFILE_TASK_TYPES` lists `current_task_type`.
+
+    The variable is a list with commas, blanks round its parts do not count, case does:
+    `PROFILE_TASK_TYPES=DIT,VAE`. It is read at each call. Where the task is not listed the context
+    does nothing, `as` gives None, the other arguments are not looked at and torch is not imported.
+
+    Where it is listed, `as` gives a `FlexibleProfiler`, which see for the arguments and the files.
+    """
+    if _environment is None:
+        listed = os.environb.get(VARIABLE)
+    else:
+        listed = _environment.get(VARIABLE)
+    if not listed or current_task_type not in _tasks(listed):
+        return _off
+    return FlexibleProfiler(current_task_type, logger, ops_to_analyze, **options)
+
+
+class FlexibleProfiler:
+    """Profiles its `with` blocks: a trace, a summary and an analysis of chosen operators for each.
+
+    task_type: the name of the work, which the files' names begin with.
+    logger: takes the summary, the logger "my_utils" by default.
+    ops_to_analyze: operators by name, each with the figure that its statistics are of:
+        {"aten::matmul": "self_cuda_time_total"}. Figures have the names of torch's tables, old ones
+        with `cuda` included. Names alone get the time on the device itself. A figure without
+        children ("self_…") does not hold what an operator calls: `aten::matmul` calls `aten::mm`.
+    output_dir: where the files go; made as needed.
+    ranks: which ranks profile: an int or several; None means all.
+    record_shapes, with_stack, profile_memory, activities: as for `torch.profiler.profile`; the
+        first two are on, as the analysis lists them for each call.
+    row_limit, sort_by: of the summary; None means time on the device itself.
+    calls_max: how many calls of an operator are listed; statistics are of all.
+    enabled: False makes it do nothing.
+
+    | File | |
+    |---|---|
+    | `<task>__rank<rank>_trace.json` | Chrome trace |
+    | `<task>__rank<rank>_summary.txt` | the table of operators that is logged, too |
+    | `<task>__rank<rank>_operators.json` | each call of `ops_to_analyze`: shapes, durations, stack; statistics of all and by shape |
+
+    What is not a letter, digit or one of `._+-` in the task becomes `_`. Where files of that name
+    are there, all three are numbered: `DIT__rank0.2_trace.json`. `paths` lists what the last block
+    wrote. Where no time on a device was seen, the figures of the CPU stand in, and the files say so.
+
+    An exception of the block passes through as it is, and the files hold what ran until there. While
+    another profiler runs, the block runs unprofiled, with a warning; so does a block inside a block.
+    Trouble in writing is one warning. A forked child writes nothing for a block of its parent. One
+    that is open when the process exits is written then.
+
+    TypeError and ValueError at once for wrong arguments. Not for use from several threads at once;
+    each may have its own, and the first one profiles.
+    """  # noqa: E501
+
+    def __init__(
+        self,
+        task_type: str,
+        logger: logging.Logger | None = None,
+        ops_to_analyze: Mapping[str, str] | Iterable[str] | None = None,
+        *,
+        output_dir: str | os.PathLike[str] = ".",
+        ranks: int | Iterable[int] | None = None,
+        record_shapes: bool = True,
+        with_stack: bool = True,
+        profile_memory: bool = False,
+        activities: Iterable[Any] | None = None,
+        row_limit: int = 20,
+        sort_by: str | None = None,
+        calls_max: int = 10_000,
+        enabled: bool = True,
+    ) -> None:
+        from .operator_figures import check_figure, check_operators
+        from .torch_profile import check_activities
+
+        if not check_str("task_type", task_type):
+            raise ValueError("task_type must not be empty")
+        check_logger("logger", logger)
+        self.task_type = task_type
+        self.logger = _logger if logger is None else logger
+        self.ops_to_analyze = check_operators("ops_to_analyze", ops_to_analyze)
+        self.output_dir = check_path("output_dir", output_dir)
+        self.row_limit = check_int("row_limit", row_limit, 1)
+        self.sort_by = check_figure("sort_by", sort_by or "self_device_time_total")
+        self.calls_max = check_int("calls_max", calls_max, 1)
+        self.enabled = check_bool("enabled", enabled)
+        self.paths: list[Path] = []
+        self._ranks = check_ranks("ranks", ranks)
+        self._options: dict[str, Any] = {
+            "activities": check_activities(activities),
+            "record_shapes": check_bool("record_shapes", record_shapes),
+            "with_stack": check_bool("with_stack", with_stack),
+            "profile_memory": check_bool("profile_memory", profile_memory),
+        }
+        self._blocks: list[TorchProfile | None] = []
+
+    @property
+    def profiler(self) -> Any:
+        """The `torch.profiler.profile` of the innermost open block, or None."""
+        open_blocks = [block for block in self._blocks if block is not None]
+        return open_blocks[-1].profiler if open_blocks else None
+
+    def __enter__(self) -> FlexibleProfiler:
+        self._blocks.append(None)
+        if self.enabled and is_chosen(self._ranks):
+            try:
+                self._blocks[-1] = self._started()
+            except (TypeError, ValueError):
+                self._blocks.pop()
+                raise
+            except Exception as trouble:
+                self._warn("the profiler could not be started", trouble)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        profile = self._blocks.pop()
+        if profile is not None:
+            self._finish(profile)
+
+    def _started(self) -> TorchProfile | None:
+        from .torch_profile import TorchProfile
+
+        profile = TorchProfile(
+            f"FlexibleProfiler {self.task_type!r}", at_exit=self._close, **self._options
+        )
+        return profile if profile.start() else None
+
+    def _close(self) -> None:
+        """At the exit of the process."""
+        for profile in self._blocks:
+            if profile is not None:
+                self._finish(profile)
+
+    def _finish(self, profile: TorchProfile) -> None:
+        """Closes the profiler and writes the files; nothing when it is closed, or a parent's."""
+        if not profile.running:
+            return
+        try:
+            profile.stop()
+            stem = self._free_stem()
+        except Exception as trouble:
+            self._warn("nothing could be written", trouble)
+            return
+        self.paths = []
+        self._write(f"{stem}_trace.json", lambda path: self._write_trace(profile, path))
+        self._write(f"{stem}_summary.txt", lambda path: self._write_summary(profile, path))
+        if self.ops_to_analyze:
+            self._write(f"{stem}_operators.json", lambda path: self._write_analysis(profile, path))
+
+    def _free_stem(self) -> str:
+        """A beginning of names that no file here has."""
+        from .torch_profile import file_name
+
+        self.output_dir.mkdir(parents=True, exist_ok=True)
+        taken = set(os.listdir(self.output_dir))
+        name = file_name(self.task_type)
+        for number in itertools.count(1):
+            stem = name if number == 1 else f"{name}.{number}"
+            if taken.isdisjoint(f"{stem}_{suffix}" for suffix in _SUFFIXES):
+                break
+        return stem
+
+    def _write(self, name: str, how: Callable[[Path], None]) -> None:
+        path = self.output_dir / name
+        try:
+            how(path)
+        except Exception as trouble:
+            self._warn(f"{path} could not be written", trouble)
+        else:
+            self.paths.append(path)
+
+    def _write_trace(self, profile: TorchProfile, path: Path) -> None:
+        from .torch_profile import export_trace
+
+        export_trace(profile.profiler, path)
+
+    def _write_summary(self, profile: TorchProfile, path: Path) -> None:
+        from .operator_figures import operator_table
+        from .torch_profile import device_time, on_this_machine
+
+        on_device = device_time(profile.profiler)
+        key = on_this_machine(self.sort_by, on_device)
+        by_shape = self._options["record_shapes"]
+        table = operator_table(profile.profiler, key, self.row_limit, by_shape)
+        where = "" if on_device else " (no GPU time was seen)"
+        text = f"{self.task_type}, rank {current_rank()}: operators by {key}{where}\n{table}"
+        write_text(path, text if text.endswith("\n") else f"{text}\n")
+        self.logger.info("%s", text)
+
+    def _write_analysis(self, profile: TorchProfile, path: Path) -> None:
+        from .operator_figures import analysis
+
+        facts = {"task_type": self.task_type, "rank": current_rank(), "written_unix": time.time()}
+        found = analysis(profile.profiler, self.ops_to_analyze, self.calls_max)
+        with whole_file(path) as file:
+            file.write(json.dumps({**facts, **found}, indent=1).encode())
+
+    def _warn(self, what: str, trouble: Exception) -> None:
+        text = f"FlexibleProfiler {self.task_type!r}: {what}: {type(trouble).__name__}: {trouble}"
+        warn_once(f"FlexibleProfiler {self.task_type} {what}", text)
+
+
+_SUFFIXES = ("trace.json", "summary.txt", "operators.json")

@@ -1,0 +1,123 @@
+"""The table of operators that a profiled function prints: FLOPs, times, calls."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from ..common.tables import text_table
+from .flops import integer_events, self_flops
+from .torch_profile import device_time
+
+__all__ = ["Operator", "has_operators", "operators_of", "scaled", "summary"]
+
+ROWS = 20
+NAME_MAX = 60  # characters
+
+# An operator and no node of autograd, whose operators are listed themselves.
+_OPERATOR = re.compile(r"(?!autograd::|torch::autograd::)\w+::[\w:.<>]+")
+
+
+class Operator(NamedTuple):
+    """One row: times in microseconds, with those of the operators that it calls."""
+
+    name: str
+    flops: int
+    cpu_total: float
+    device_total: float
+    calls: int
+
+
+def has_operators(profiler: Any) -> bool:
+    """Whether a profiler of torch saw any operator."""
+    return any(_OPERATOR.fullmatch(event.name) for event in profiler.events())
+
+
+def operators_of(profiler: Any, with_flops: bool) -> list[Operator]:
+    """All operators that a profiler of torch saw, those first that took longest on the device."""
+    flops: Counter[str] = Counter()
+    if with_flops:
+        flops = self_flops(profiler.events(), ignored=integer_events(profiler))
+    rows = [
+        Operator(row.key, flops[row.key], row.cpu_time_total, row.device_time_total, int(row.count))
+        for row in profiler.key_averages()
+        if row.device_type.name == "CPU" and _OPERATOR.fullmatch(row.key)
+    ]
+    return sorted(rows, key=lambda row: (row.device_total, row.cpu_total), reverse=True)
+
+
+def summary(profiler: Any, *, title: str, with_flops: bool, steps: int | None) -> str:
+    """What a profiler saw, as text: the operators that took longest, and FLOPs.
+
+    steps: how many whole steps it saw, for FLOPs a step; None when the last was cut off.
+    """
+    rows = operators_of(profiler, with_flops)
+    on_device = device_time(profiler)
+    clock = "CUDA" if on_device else "CPU"
+    lines = [f"{title}: top operations by {clock} time"]
+    lines += _table(rows[:ROWS], with_flops, on_device).splitlines()
+    if len(rows) > ROWS:
+        lines.append(f"operators not shown: {len(rows) - ROWS}")
+    if with_flops:
+        lines.append(_total(profiler, sum(row.flops for row in rows), steps))
+    return "\n".join(lines)
+
+
+def _table(rows: Sequence[Operator], with_flops: bool, on_device: bool) -> str:
+    header = ["Name", "Self FLOPS", "CPU total", "CUDA total", "# of Calls"]
+    cells = [
+        [
+            row.name if len(row.name) <= NAME_MAX else f"{row.name[: NAME_MAX - 1]}…",
+            scaled(row.flops) if row.flops else "-",
+            _time(row.cpu_total),
+            _time(row.device_total) if on_device else "-",
+            str(row.calls),
+        ]
+        for row in rows
+    ]
+    if not with_flops:
+        for line in (header, *cells):
+            del line[1]
+    text = text_table(header, cells, left=1)
+    rule = "-" * max(map(len, text.splitlines()))
+    head, *rest = text.splitlines()
+    return "\n".join((rule, head, rule, *rest, rule))
+
+
+def _total(profiler: Any, flops: int, steps: int | None) -> str:
+    microseconds = _span(profiler.events())
+    if not steps or not microseconds:
+        return f"FLOPs: {scaled(flops)}"
+    return (
+        f"FLOPs a step: {scaled(flops / steps)}, {scaled(flops / microseconds * 1e6)} a second "
+        f"({_time(microseconds / steps)} a step)"
+    )
+
+
+def _span(events: Sequence[Any]) -> float:
+    """From the first step to the end of the last, or of the device's work, if that is later."""
+    begins = [event.time_range.start for event in events if event.name.startswith("ProfilerStep")]
+    return max((event.time_range.end for event in events), default=0) - min(begins, default=0)
+
+
+def scaled(number: float) -> str:
+    """With the letter of its thousands: 1.074G.
+
+    >>> scaled(1_073_741_824), scaled(12)
+    ('1.074G', '12')
+    """
+    if number < 1000:
+        return f"{number:.0f}"
+    letters = "KMGTP"
+    power = min(int(math.log(number, 1000) + 1e-9), len(letters))
+    return f"{number / 1000**power:.3f}{letters[power - 1]}"
+
+
+def _time(microseconds: float) -> str:
+    for unit, size in (("s", 1e6), ("ms", 1e3)):
+        if microseconds >= size:
+            return f"{microseconds / size:.3f}{unit}"
+    return f"{microseconds:.3f}us"

@@ -1,0 +1,113 @@
+"""One profiler at a time.
+
+torch's profiler is one a process: two threads that profile crash it, nested ones lose their events
+without a word, one left running crashes the exit, and a child forked meanwhile hangs when it
+profiles. So whatever opens it here takes this slot first. A second taker gets a warning and runs
+unprofiled; the holder is closed when the process exits, and is forgotten in a forked child.
+
+All functions are thread-safe.
+
+>>> lease = take("an example", close=lambda: None)
+>>> holder()
+'an example'
+>>> take("another", close=lambda: None) is None
+True
+>>> lease.release()
+>>> holder() is None
+True
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable
+
+from ..common.process_end import call_at_end
+
+__all__ = ["Lease", "holder", "take"]
+
+_logger = logging.getLogger("my_utils")
+
+
+class Lease:
+    """The slot, held. `release` gives it back, as often as it is called."""
+
+    def __init__(self, owner: str, close: Callable[[], object]) -> None:
+        self.owner = owner
+        self._close = close
+
+    def release(self) -> None:
+        """Gives the slot back, after the profiler was stopped."""
+        with _slot.lock:
+            if _slot.lease is self:
+                _slot.lease = None
+
+    @property
+    def held(self) -> bool:
+        """False once released, and in a forked child."""
+        return _slot.lease is self
+
+    def close(self) -> None:
+        """Stops the profiler for the holder; what it raises is logged."""
+        try:
+            self._close()
+        except Exception:
+            _logger.exception("%s could not be closed", self.owner)
+        self.release()
+
+
+class _Slot:
+    """The state of the process."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()  # a finalizer may come in while the lock is held
+        self.lease: Lease | None = None
+
+    def forget(self) -> None:
+        """In a forked child: the parent's profiler is not the child's to close."""
+        self.lock = threading.RLock()
+        self.lease = None
+
+
+_slot = _Slot()
+os.register_at_fork(after_in_child=_slot.forget)
+
+
+def take(owner: str, close: Callable[[], object]) -> Lease | None:
+    """The slot, or None with a warning when another profiler runs.
+
+    owner: who asks, for messages: "ProfilerWrapper(prefix='run')".
+    close: stops the profiler and writes what there is; called when the process exits before
+        `release`. It runs in the thread that exits the process.
+    """
+    with _slot.lock:
+        taken_by = holder()
+        if taken_by is None:
+            _slot.lease = lease = Lease(owner, close)
+            call_at_end(_close_at_end)
+            return lease
+    _logger.warning(
+        "%s runs unprofiled: %s is profiling, and torch has one profiler a process",
+        owner,
+        taken_by,
+    )
+    return None
+
+
+def holder() -> str | None:
+    """Who profiles now, or None. A profiler that was opened without the slot is seen too."""
+    if _slot.lease is not None:
+        return _slot.lease.owner
+    profiler = sys.modules.get("torch.autograd.profiler")
+    if getattr(profiler, "_is_profiler_enabled", False):
+        return "a torch.profiler.profile of the program's own"
+    return None
+
+
+def _close_at_end() -> None:
+    lease = _slot.lease
+    if lease is not None:
+        lease.close()

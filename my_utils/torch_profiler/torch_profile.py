@@ -1,0 +1,282 @@
+"""torch's profiler in the slot of the process, and what every class here does with its results.
+
+>>> from pathlib import Path
+>>> import tempfile, torch
+>>> profile = TorchProfile("an example")
+>>> profile.start()
+True
+>>> _ = torch.ones(4) + 1
+>>> profile.stop()
+>>> with tempfile.TemporaryDirectory() as folder:
+...     export_trace(profile.profiler, Path(folder) / "trace.json").name
+'trace.json'
+>>> on_this_machine("self_cuda_time_total", has_device=False)
+'self_cpu_time_total'
+"""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import json
+import logging
+import os
+import re
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..common.extras import needs_extra
+from ..common.files import on_whole_path
+from ..common.ranks import current_rank
+from . import slot as _slot
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = [
+    "TorchProfile",
+    "check_activities",
+    "device_time",
+    "export_trace",
+    "file_name",
+    "free_path",
+    "on_this_machine",
+]
+
+_logger = logging.getLogger("my_utils")
+
+# How a trace ends: the list of events, and the file's name, which torch does not quote.
+TRACE_END = re.compile(rb'\]\s*(?P<name>,\s*"traceName"\s*:.*)?\}\s*\Z', re.DOTALL)
+TRACE_END_MAX = 1 << 16  # bytes: any path, and more
+
+
+class TorchProfile:
+    """One run of `torch.profiler.profile`, from `start` to `stop`.
+
+    owner: who profiles, for messages: "ProfilerWrapper 'run'".
+    on_trace_ready: called with the profiler at the end of each active span, as torch does; what it
+        raises is logged, and the training goes on.
+    at_exit: called in place of `stop` when the process exits meanwhile.
+    before_start: called with the profiler before it is opened, to set what its constructor cannot.
+    options: keywords for `torch.profiler.profile`; what that raises for them goes through.
+        Activities may be named ("cpu", "cuda"). With `with_stack=True` events carry their stacks,
+        for which torch wants a further setting.
+
+    While another profiler runs, `start` warns and returns False, and the rest does nothing. In a
+    forked child the parent's run is forgotten. `profiler` stays readable after `stop`, for its
+    events and one export. torch's profiler belongs to the thread that starts it: `step` and `stop`
+    in another one close it, lose what it recorded and raise RuntimeError; torch itself would end
+    the process there.
+    """
+
+    def __init__(
+        self,
+        owner: str,
+        *,
+        on_trace_ready: Callable[[torch.profiler.profile], object] | None = None,
+        at_exit: Callable[[], object] | None = None,
+        before_start: Callable[[torch.profiler.profile], object] | None = None,
+        **options: Any,
+    ) -> None:
+        self.owner = owner
+        self.profiler: Any = None
+        self._on_trace_ready = on_trace_ready
+        self._at_exit = at_exit
+        self._before_start = before_start
+        self._options = options
+        self._lease: _slot.Lease | None = None
+        self._thread = 0
+
+    @property
+    def running(self) -> bool:
+        """Whether the profiler is open, and this process opened it."""
+        return self._lease is not None and self._lease.held
+
+    def start(self) -> bool:
+        """Opens the profiler; whether it is open now. RuntimeError when it is open already."""
+        if self.running:
+            raise RuntimeError(f"{self.owner} is profiling already")
+        with needs_extra("torch's profiler"):
+            import torch
+
+        lease = _slot.take(self.owner, close=self._at_exit or self.stop)
+        if lease is None:
+            return False
+        try:
+            self.profiler = torch.profiler.profile(
+                on_trace_ready=self._ready if self._on_trace_ready else None,
+                **_for_torch(self._options),
+            )
+            if self._before_start is not None:
+                self._before_start(self.profiler)
+            self.profiler.start()
+        except BaseException:
+            lease.release()
+            raise
+        self._lease = lease
+        # Not get_ident: a thread may have the number of one that has ended.
+        self._thread = threading.get_native_id()
+        return True
+
+    def step(self) -> None:
+        """Tells torch's schedule that a step is over."""
+        if not self.running:
+            return
+        if self._thread == threading.get_native_id():
+            self.profiler.step()
+        else:
+            self.stop()
+
+    def stop(self) -> None:
+        """Closes the profiler, if it is open."""
+        lease, self._lease = self._lease, None
+        if lease is None or not lease.held:
+            return
+        try:
+            if self._thread != threading.get_native_id():
+                self._lose()
+            self.profiler.stop()
+            # It refers to itself by these, and would stay with all its events until the garbage
+            # collector comes, which knows of few objects and sees no hurry.
+            self.profiler.action_map = {}
+        finally:
+            lease.release()
+
+    def _lose(self) -> None:
+        """In another thread: torch finds nothing to stop, and to read its results is a crash."""
+        profiler, self.profiler = self.profiler, None
+        profiler.on_trace_ready = None
+        profiler.stop()
+        raise RuntimeError(
+            f"{self.owner} was started in another thread; torch's profiler belongs to a thread, so "
+            "what it recorded is lost"
+        )
+
+    def _ready(self, profiler: Any) -> None:
+        assert self._on_trace_ready is not None
+        try:
+            self._on_trace_ready(profiler)
+        except Exception:
+            _logger.exception("%s: its results could not be written", self.owner)
+
+
+def _for_torch(options: dict[str, Any]) -> dict[str, Any]:
+    """Activities by their names become torch's, and stacks are asked for as torch wants it: those
+    of events are empty unless the profiler is verbose."""
+    options = dict(options)
+    if options.get("activities") is not None:
+        from torch.profiler import ProfilerActivity
+
+        options["activities"] = [
+            getattr(ProfilerActivity, each.upper()) if isinstance(each, str) else each
+            for each in options["activities"]
+        ]
+    if options.get("with_stack") and "experimental_config" not in options:
+        from torch._C._profiler import _ExperimentalConfig
+
+        options["experimental_config"] = _ExperimentalConfig(verbose=True)
+    return options
+
+
+def export_trace(profiler: torch.profiler.profile, path: str | os.PathLike[str]) -> Path:
+    """The Chrome trace of a profiler, whole or not at all; gzip when the name ends in .gz.
+
+    torch writes a trace once: RuntimeError the second time. Copy the file instead.
+    """
+    target = Path(path)
+    with on_whole_path(target) as temporary:
+        if target.suffix != ".gz":
+            _export(profiler, temporary, target)
+            return target
+        with tempfile.TemporaryDirectory() as folder:
+            plain = Path(folder) / "trace.json"
+            _export(profiler, plain, target)
+            with open(plain, "rb") as trace, gzip.open(temporary, "wb") as packed:
+                shutil.copyfileobj(trace, packed)
+    return target
+
+
+def _export(profiler: torch.profiler.profile, path: Path, named: Path) -> None:
+    """torch writes behind another name, and tells a full disk to standard error alone."""
+    unfinished = Path(f"{path}.tmp")
+    try:
+        profiler.export_chrome_trace(os.fspath(path))
+        _finish(path, named)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def _finish(path: Path, named: Path) -> None:
+    """Puts the file's final name into the trace; OSError when its end is missing."""
+    with open(path, "r+b") as file:
+        start = max(file.seek(0, os.SEEK_END) - TRACE_END_MAX, 0)
+        file.seek(start)
+        end = file.read()
+        found = TRACE_END.search(end)
+        if found is None:
+            raise OSError(errno.EIO, "torch could not write the trace whole; is the disk full?")
+        if found["name"] is not None:
+            file.seek(start + found.start())
+            file.truncate()
+            file.write(b'],"traceName": ' + json.dumps(os.fspath(named)).encode() + b" }\n")
+
+
+# --- arguments ---
+
+
+def check_activities(activities: Iterable[Any] | None) -> list[Any] | None:
+    """A list of torch's activities or of their names, as `TorchProfile` takes them; otherwise
+    TypeError or ValueError."""
+    if activities is None:
+        return None
+    if isinstance(activities, (str, bytes)) or not isinstance(activities, Iterable):
+        raise TypeError(f"activities must be None or a list, not {activities!r:.100}")
+    found = list(activities)
+    for each in found:
+        if isinstance(each, str) and each.lower() not in ("cpu", "cuda", "xpu"):
+            raise ValueError(f'activities are "cpu", "cuda" and "xpu", not {each!r:.100}')
+    if not found:
+        raise ValueError("activities must not be empty; None means all that there are")
+    return found
+
+
+# --- times ---
+
+
+def device_time(profiler: torch.profiler.profile) -> bool:
+    """Whether the profiler saw an accelerator's time; without it the CPU's figures stand in."""
+    return any(event.self_device_time_total > 0 for event in profiler.events() or ())
+
+
+def on_this_machine(key: str, has_device: bool) -> str:
+    """The name that torch has today for a figure of an operator, or its CPU kin.
+
+    `self_cuda_time_total` became `self_device_time_total` in torch 2.5; where no accelerator was
+    seen it is `self_cpu_time_total`. Memory and CPU figures keep their names.
+    """
+    renamed = re.sub(r"(^|_)(cuda|xpu|device)_", r"\1device_", key)
+    return renamed if has_device else renamed.replace("device_time", "cpu_time")
+
+
+# --- files ---
+
+
+def file_name(name: str, rank: int | None = None) -> str:
+    """`<name>__rank<rank>` without what a file name must not have."""
+    number = current_rank() if rank is None else rank
+    return f"{re.sub(r'[^A-Za-z0-9._+-]+', '_', name).strip('.') or 'window'}__rank{number}"
+
+
+def free_path(folder: Path, name: str, suffix: str) -> Path:
+    """A path that is not taken, numbered or with the time where need be; makes the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in range(1, 10_000):
+        path = folder / (f"{name}{suffix}" if number == 1 else f"{name}.{number}{suffix}")
+        if not path.exists():
+            return path
+    return folder / f"{name}.{time.time_ns()}{suffix}"

@@ -1,0 +1,135 @@
+"""The files of one profiled window, each whole or absent; what cannot be written is a warning."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..common.files import on_whole_path
+from ..common.tables import needed, write_text
+from ..memory.memory_history import Recording
+from ..memory.memory_snapshot_form import snapshot_of, write_snapshot
+from .torch_profile import device_time, export_trace, on_this_machine
+
+__all__ = ["WindowFiles", "own_folder"]
+
+_logger = logging.getLogger("my_utils")
+
+# Frames of a stack by which key_averages.txt tells operators apart.
+STACK_FRAMES = 5
+
+
+@dataclass(frozen=True)
+class WindowFiles:
+    """Which files a window leaves in its folder.
+
+    rank: in their names. leading: whether this rank's table is `key_averages.txt` without a rank.
+    The trace is always written.
+    """
+
+    rank: int
+    leading: bool
+    key_averages: bool
+    memory: bool
+    stacks: bool
+    by_shape: bool
+    by_stack: bool
+
+    def write(self, profiler: Any, folder: Path, history: Recording | None = None) -> bool:
+        """Writes them, unless the folder cannot be made; what else cannot be is a warning each.
+
+        history: of CUDA's allocator, which knows more of memory than the profiler.
+        """
+        with _tolerated(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        if not folder.is_dir():
+            return False
+        rank = f"rank{self.rank}"
+        with _tolerated(folder / f"{rank}.pt.trace.json") as path:
+            export_trace(profiler, path)
+        if self.key_averages:
+            prefix = "" if self.leading else f"{rank}_"
+            with _tolerated(folder / f"{prefix}key_averages.txt") as path:
+                write_text(path, self._table(profiler))
+        if self.stacks:
+            with _tolerated(folder / f"{rank}_stacks.txt") as path:
+                _write_stacks(profiler, path)
+        if self.memory:
+            with _tolerated(folder / f"{rank}_memory_snapshot.pickle") as path:
+                if history is not None:
+                    history.save(path)
+                else:
+                    write_snapshot(path, snapshot_of(profiler))
+            with _tolerated(folder / f"{rank}_memory-timeline.html") as path:
+                _write_memory_timeline(profiler, path)
+        return True
+
+    def _table(self, profiler: Any) -> str:
+        """Without Python's calls: they would be most of it, and are in the stacks."""
+        averages = profiler.key_averages(
+            group_by_input_shape=self.by_shape, group_by_stack_n=STACK_FRAMES * self.by_stack
+        )
+        python = {event.name for event in profiler.events() if event.is_python_function}
+        averages[:] = [row for row in averages if row.key not in python]
+        by = on_this_machine("self_cuda_time_total", device_time(profiler))
+        return f"{averages.table(sort_by=by, row_limit=-1)}\n"
+
+
+@contextlib.contextmanager
+def _tolerated(path: Path) -> Iterator[Path]:
+    try:
+        yield path
+    except Exception as error:
+        _logger.warning("%s could not be written, and the training goes on: %s", path, error)
+        _logger.debug("why %s could not be written", path, exc_info=True)
+
+
+def own_folder(parent: Path, name: str, rank: int) -> Path:
+    """`<parent>/<name>`, numbered when this rank has files there already.
+
+    Ranks share the folder, so that it is there says nothing.
+    """
+    number = 1
+    while True:
+        folder = parent / (name if number == 1 else f"{name}.{number}")
+        if not any(any(folder.glob(f"rank{rank}{end}*")) for end in "._"):
+            return folder
+        number += 1
+
+
+def _write_stacks(profiler: Any, path: Path) -> None:
+    metric = "self_cuda_time_total" if device_time(profiler) else "self_cpu_time_total"
+    with on_whole_path(path) as temporary:
+        profiler.export_stacks(os.fspath(temporary), metric)
+
+
+# --- memory ---
+
+
+def _write_memory_timeline(profiler: Any, path: Path) -> None:
+    """torch deprecates its timeline, and it is what the file is known for."""
+    export = getattr(profiler, "export_memory_timeline", None)
+    if export is None:
+        raise RuntimeError("this torch has no export_memory_timeline; the snapshot shows the same")
+    pyplot = needed("matplotlib.pyplot", "the memory timeline")
+    figures = set(pyplot.get_fignums())
+    try:
+        with on_whole_path(path) as temporary, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            export(os.fspath(temporary), device=_device(profiler))
+    finally:
+        for number in set(pyplot.get_fignums()) - figures:
+            pyplot.close(number)
+
+
+def _device(profiler: Any) -> str:
+    import torch
+
+    seen = torch.cuda.is_available() and device_time(profiler)
+    return f"cuda:{torch.cuda.current_device()}" if seen else "cpu"
