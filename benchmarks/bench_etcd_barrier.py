@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import Claim, NotMeasured, Row
-from tests.etcd_server import EtcdServer, etcd_binary
+from tests.support.etcd_server import EtcdServer, etcd_binary
 
 RANKS = 8
 INTERVAL_S = 0.2

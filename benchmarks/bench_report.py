@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.harness import Claim, output_and_peak
-from tests.planted_runs import Run
+from tests.support.planted_runs import Run
 
 STAGES = [f"stage{number}" for number in range(10)] + ["optimizer"]  # and all_reduce
 

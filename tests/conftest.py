@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from .process_state import differences, process_state
-from .profile_rows import Profile
+from .support.process_state import differences, process_state
+from .support.profile_rows import Profile
 
 ROOT = Path(__file__).resolve().parent.parent
 

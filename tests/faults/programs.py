@@ -7,9 +7,9 @@ import textwrap
 from collections import Counter
 from pathlib import Path
 
-from .. import profile_rows
 from ..conftest import RunPython
-from ..profile_rows import Row
+from ..support import profile_rows
+from ..support.profile_rows import Row
 
 PREAMBLE = """
 import faulthandler, os, resource, signal, sys, threading, time

@@ -249,7 +249,7 @@ def run(program: str, folder: Path, status: int = 0, **more: str) -> None:
 
 
 def crashed() -> dict[str, Any]:
-    from tests.fakes import compile_fake
+    from ..fakes import compile_fake
 
     hanging = compile_fake("hanging_writes.c", DATA / "hanging_writes.so", "-D_DEFAULT_SOURCE")
     expected = {}
@@ -275,8 +275,8 @@ def finished() -> dict[str, Any]:
 
 
 def on_gpu() -> dict[str, Any]:
-    from tests.fakes import compile_fake
-    from tests.test_cuda_timing import PRELUDE
+    from ..fakes import compile_fake
+    from ..stages.test_cuda_timing import PRELUDE
 
     library = DATA / "cuda" / "libcuda.so.1"
     library.parent.mkdir()
@@ -289,7 +289,8 @@ def on_gpu() -> dict[str, Any]:
 def planted() -> None:
     """A run with a slow rank, and what the report says of it."""
     from my_utils.report import analyze
-    from tests.planted_runs import Run
+
+    from ..support.planted_runs import Run
 
     folder = RUN / "planted"
     Run(ranks=4, steps=40).slower(1.5, "forward", rank=2).write(folder)
@@ -396,7 +397,8 @@ def recordings() -> None:
 def tensor_figures() -> None:
     """Digests, statistics and counts of inputs that `release1_files.tensors` makes again."""
     from my_utils.tensors import compare, md5, nan_inf_count, stats, tensor_hash
-    from tests.release1.release1_files import tensors
+
+    from .release1_files import tensors
 
     found = {}
     for name, tensor in tensors().items():
@@ -417,7 +419,8 @@ def tensor_figures() -> None:
 
 def dumps() -> None:
     from my_utils.dump_utils import DumpConfig, DumpTensorIO, UniversalDumper, UniversalLoader
-    from tests.release1.release1_files import objects, tensors
+
+    from .release1_files import objects, tensors
 
     folder = RUN / "dumps"
     expected = {}
@@ -465,7 +468,8 @@ def times() -> None:
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     from my_utils.timing import ProfiledTime, TimeManager
-    from tests.release1.release1_files import durations
+
+    from .release1_files import durations
 
     folder = RUN / "timing"
     folder.mkdir()
@@ -578,7 +582,7 @@ def pickled(name: str, value: Any) -> None:
 
 
 def pickles() -> None:
-    from tests.release1.release1_files import public_objects
+    from .release1_files import public_objects
 
     for name, value in public_objects().items():
         pickled(name, value)
@@ -608,7 +612,7 @@ def main() -> None:
 
 def keep_attributes() -> None:
     """What the objects of the pickles say to users of the first release."""
-    from tests.release1.release1_files import content, pickle_files, state_of
+    from .release1_files import content, pickle_files, state_of
 
     states = {
         path.name.partition(".pickle")[0]: state_of(pickle.loads(content(path)))

@@ -21,9 +21,10 @@ from my_utils import live
 from my_utils.csv2trace import ConversionWarning, csv_to_trace
 from my_utils.logger import GlobalLogger
 from my_utils.utils import MyTimer
-from tests.conftest import RunPython
-from tests.profile_rows import COLUMNS, Row, forget_rows, read
-from tests.release1.release1_files import FILES, durations, objects, tensors, unpack
+
+from ..conftest import RunPython
+from ..support.profile_rows import COLUMNS, Row, forget_rows, read
+from .release1_files import FILES, durations, objects, tensors, unpack
 
 pytest.importorskip("torch", reason="torch is not installed")
 

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from my_utils.profiling.capture_controller import set_default_controller
-from tests.conftest import RunPython
-from tests.release1.release1_files import FILES, batch, content, durations, pickle_files, state_of
+
+from ..conftest import RunPython
+from .release1_files import FILES, batch, content, durations, pickle_files, state_of
 
 pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("pandas", reason="pandas is not installed")

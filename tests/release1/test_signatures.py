@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import ROOT
-from tests.release1.signatures import describe
+from ..conftest import ROOT
+from .signatures import describe
 
 pytest.importorskip("torch", reason="torch is not installed")
 

@@ -1,0 +1,71 @@
+"""What commands show on a terminal, and only there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from my_utils.common.terminal import progress_bar
+
+from ..conftest import RunPython
+from ..support.on_terminal import on_terminal, plain
+from ..support.profile_rows import COLUMNS
+
+pytestmark = pytest.mark.no_torch
+
+COLOUR = re.compile(r"\x1b\[[0-9;]*3[0-9][0-9;]*m")
+ROWS = "".join(
+    f'{n}.0,,h,{n},a,START,,"node_id={n + 1}"\n{n}.5,,h,{n},a,END,500.000000,"node_id={n + 1}"\n'
+    for n in range(1000)
+)
+
+
+@pytest.fixture
+def csv_path(tmp_path: Path) -> Path:
+    path = tmp_path / "profile_rank_0.csv"
+    path.write_text(",".join(COLUMNS) + "\n" + ROWS)
+    return path
+
+
+def test_csv2trace_shows_a_bar_on_a_terminal(csv_path: Path) -> None:
+    command = ["-m", "my_utils.csv2trace", str(csv_path), "-o", "trace.json"]
+    status, shown = on_terminal(command, csv_path.parent)
+    assert status == 0, shown
+    assert "csv2trace:" in plain(shown)
+    assert "%" in plain(shown)
+    assert COLOUR.search(shown)
+    assert "1000 slices" in plain(shown)
+
+
+def test_the_bar_has_no_colour_where_none_is_wanted(csv_path: Path) -> None:
+    command = ["-m", "my_utils.csv2trace", str(csv_path), "-o", "trace.json"]
+    status, shown = on_terminal(command, csv_path.parent, env={"NO_COLOR": "1"})
+    assert status == 0, shown
+    assert "%" in plain(shown)
+    assert not COLOUR.search(shown)
+
+
+def test_no_bar_and_no_rich_off_a_terminal(csv_path: Path, run_python: RunPython) -> None:
+    program = f"""
+import sys
+from my_utils.csv2trace import main
+status = main([{str(csv_path)!r}, "-o", "trace.json"])
+print(status, "rich" in sys.modules)
+"""
+    done = run_python("-c", program)
+    assert done.stdout == "0 False\n"
+    assert done.stderr == "csv2trace: 1000 slices of 2000 rows -> trace.json\n"
+
+
+def test_quiet_shows_nothing(csv_path: Path) -> None:
+    command = ["-m", "my_utils.csv2trace", str(csv_path), "-o", "trace.json", "--quiet"]
+    assert on_terminal(command, csv_path.parent) == (0, "")
+
+
+def test_a_bar_that_is_not_shown_takes_calls() -> None:
+    with progress_bar("nothing", wanted=False) as bar:
+        bar.advance(3)
+        bar.show(3, 0)
+        assert not bar.is_shown

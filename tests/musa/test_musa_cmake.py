@@ -1,0 +1,130 @@
+"""CMakeLists.txt as CMakeListsGenerator writes it, configured and built by a real CMake; LOGGER."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from my_utils.musa.cmake_lists_generator import CMakeListsGenerator
+from my_utils.musa.logger_util import LOGGER
+
+from ..conftest import RunPython
+from ..support.musa_toolkit import Toolkit
+
+pytestmark = pytest.mark.no_torch
+
+SOURCE = """#include "mine.h"
+#include <string>
+extern "C" int helper(int);
+extern "C" int answer(void) { return helper(VALUE) + (int)std::string(TEXT).size() + MINE; }
+"""
+
+HELPER = """extern "C" int musaFake(void);
+extern "C" int helper(int x) { return x + musaFake(); }
+"""
+
+
+def cmake() -> str:
+    """That of the package `cmake` where it is installed, else the system's."""
+    beside = Path(sys.executable).parent / "cmake"
+    found = str(beside) if beside.exists() else shutil.which("cmake")
+    if found is None or shutil.which("g++") is None:
+        pytest.skip("cmake or g++ is not installed")
+    return found
+
+
+def test_a_real_cmake_builds_it(tmp_path: Path) -> None:
+    program = cmake()
+    toolkit = Toolkit(tmp_path / "musa")
+    folder = tmp_path / "a b $c"
+    (folder / "include").mkdir(parents=True)
+    (folder / "include/mine.h").write_text("#define MINE 1000\n")
+    (folder / "k.mu").write_text(SOURCE)
+    (folder / "h.cpp").write_text(HELPER)
+    path = CMakeListsGenerator(
+        sources=[folder / "k.mu", str(folder / "h.cpp")],
+        include_dirs=[str(folder / "include")],
+        link_libraries=str(toolkit.home / "lib/libmusart.so"),
+        define_macros=["VALUE=100", ("TEXT", '"four"')],
+        project_name="mine", plugin_name="plug", mcc_flags=["-O1"], output_dir=folder,
+    ).generate()  # fmt: skip
+    assert path == folder / "CMakeLists.txt"
+    environment = {**os.environ, "MUSA_HOME": str(toolkit.home)}
+    build = tmp_path / "build"
+    for command in (
+        [program, "-S", str(folder), "-B", str(build), "-G", "Unix Makefiles"],
+        [program, "--build", str(build)],
+    ):
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=False, timeout=100
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert ctypes.CDLL(str(build / "libplug.so")).answer() == 100 + 42 + 4 + 1000
+
+
+@pytest.mark.parametrize(
+    ("macros", "wanted"),
+    [
+        (None, None),
+        ([], None),
+        (["A", "-DB=1"], '"-DA" "-DB=1"'),
+        ([("A", None), ("B", "x y")], '"-DA" "-DB=x y"'),
+        ({"A": "1"}, '"-DA=1"'),
+    ],
+)
+def test_macros(macros: Any, wanted: str | None) -> None:
+    text = CMakeListsGenerator(["/a.cpp"], define_macros=macros).text()
+    assert ("add_definitions" in text) == (wanted is not None)
+    assert wanted is None or f"add_definitions({wanted})" in text
+
+
+def test_libraries_are_one_or_a_list() -> None:
+    one = CMakeListsGenerator(["/a.cpp"], [], "/lib/libx.so").text()
+    assert 'target_link_libraries(musa_plugin "/lib/libx.so")' in one
+    two = CMakeListsGenerator(["/a.cpp"], [], ["/lib/libx.so", "pthread"]).text()
+    assert '"/lib/libx.so" "pthread")' in two
+    assert "target_link_libraries" not in CMakeListsGenerator(["/a.cpp"]).text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        ({"sources": "a.cpp"}, TypeError, "sources"),
+        ({"sources": []}, ValueError, "sources"),
+        ({"include_dirs": "a"}, TypeError, "include_dirs"),
+        ({"link_libraries": 3}, TypeError, "link_libraries"),
+        ({"define_macros": ["1x"]}, ValueError, "define_macros"),
+        ({"define_macros": "A"}, TypeError, "define_macros"),
+        ({"project_name": "a b"}, ValueError, "project_name='a b'"),
+        ({"plugin_name": "a)"}, ValueError, "plugin_name"),
+        ({"cxx_standard": 12}, ValueError, "cxx_standard"),
+    ],
+)
+def test_wrong_arguments(arguments: dict[str, Any], error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        CMakeListsGenerator(**{"sources": ["a.cpp"], **arguments})
+
+
+def test_the_logger(capsys: pytest.CaptureFixture[str]) -> None:
+    for level in ("debug", "info", "warning", "error", "critical"):
+        getattr(LOGGER, level)(f"it is {level}")
+    captured = capsys.readouterr()
+    lines = captured.err.splitlines()
+    assert captured.out == "" and len(lines) == 4
+    for line, level in zip(lines, ("info", "warning", "error", "critical"), strict=True):
+        assert f"| {level.upper()} | test_musa_cmake.py:" in line and line.endswith(
+            f"it is {level}"
+        )
+
+
+def test_the_level_of_the_logger(run_python: RunPython) -> None:
+    program = "from my_utils.musa.logger_util import LOGGER; LOGGER.debug('seen')"
+    assert "seen" in run_python("-c", program, env={"MUSA_LOG_LEVEL": "debug"}).stderr
+    assert "seen" not in run_python("-c", program, env={"MUSA_LOG_LEVEL": "nonsense"}).stderr
