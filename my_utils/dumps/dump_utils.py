@@ -10,7 +10,7 @@
 A dump is a folder `dump_dataset/sample_<id>/<timestamp>__<stage>__<branch>/` with a JSON tree that
 a person can read, the elements of all tensors and arrays in one safetensors file, images as files,
 and a manifest with digests. It appears under its name when it is whole, or not at all.
-docs/dump-and-reload.md tells the rest.
+docs/correctness/dump-and-reload.md tells the rest.
 
 `DumpTensorIO` keeps single tensors by `(dump_id, tag, rank)`, and compares others with them.
 """

@@ -8,7 +8,7 @@
 
 Text goes through Python's `logging` to `rank_<rank>.log` and to the console. Profile rows go
 through the C part to `profile_rank_<rank>.csv`, which `python -m my_utils.csv2trace` turns into a
-trace. docs/logging.md tells the whole, docs/profile-csv.md the format of the file.
+trace. docs/runs/logging.md tells the whole, docs/traces/profile-csv.md the format of the file.
 
 Nothing here takes a training down. Arguments that are wrong raise TypeError or ValueError at once;
 a directory that cannot be written to, a full disk or a file in the way is one warning, and rows

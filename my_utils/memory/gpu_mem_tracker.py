@@ -8,7 +8,7 @@
     tracker.stop_monitoring()
 
 leaves `run_rank0_performance_profile.png` and `.csv`, and curves in the trace of MyTimer, and says
-in the log which stage was open when memory was at its peak. docs/where-does-the-memory-go.md tells
+in the log which stage was open when memory was at its peak. docs/memory/where-does-the-memory-go.md tells
 more.
 """
 

@@ -10,7 +10,7 @@
     global_snapshotter.stop("step")
 
 With ENABLE_MEMORY_SNAPSHOT=1 in the environment each `stop` writes a file for
-https://pytorch.org/memory_viz; without it the calls do nothing. docs/where-does-the-memory-go.md
+https://pytorch.org/memory_viz; without it the calls do nothing. docs/memory/where-does-the-memory-go.md
 tells how to read it.
 """
 

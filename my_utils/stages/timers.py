@@ -130,7 +130,7 @@ class MyTimer(_core.Timer):
 
         For each stage: count, total, mean, standard deviation, least, p50, p90, p99 and most, in
         milliseconds, and its share of its parent in percent; the same of GPU times where they were
-        taken. See docs/reports.md for the keys. Stages that still run are not in it.
+        taken. See docs/time/reports.md for the keys. Stages that still run are not in it.
 
         stage_pattern: a regular expression, searched for in paths such as "iter/forward".
         output_filename: the table goes there, the JSON beside it with the suffix .json; None writes

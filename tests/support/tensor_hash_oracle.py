@@ -1,4 +1,4 @@
-"""The tensor hash, version 1, as docs/tensor-hash.md defines it, in plain Python.
+"""The tensor hash, version 1, as docs/correctness/tensor-hash.md defines it, in plain Python.
 
 Written from the definition and for reading, not for speed: about 1 MB/s. Everything else that
 computes this hash is tested against this file.

@@ -123,7 +123,7 @@ class TestAgainstTheDefinition:
 
 
 class TestTheVectorsOfTheDocumentation:
-    page = (Path(__file__).resolve().parents[2] / "docs/tensor-hash.md").read_text()
+    page = (Path(__file__).resolve().parents[2] / "docs/correctness/tensor-hash.md").read_text()
 
     def test_contents(self) -> None:
         rows = re.findall(r"^\| `([^`]+)` \| `([0-9a-f]{32})` \|$", self.page, re.MULTILINE)

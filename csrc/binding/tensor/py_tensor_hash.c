@@ -278,7 +278,7 @@ PyDoc_STRVAR(
     "bits are other values. It depends on the elements in row-major order alone, not on strides,\n"
     "offset, number of threads, processor or device. It is not cryptographic: someone who wants\n"
     "two tensors to collide can make them (use md5 to compare with other tools, and neither\n"
-    "against an adversary). docs/tensor-hash.md defines it, so that it can be computed "
+    "against an adversary). docs/correctness/tensor-hash.md defines it, so that it can be computed "
     "elsewhere.\n\n"
     "Args:\n"
     "    tensors: one tensor, or a list or tuple of tensors.\n\n"

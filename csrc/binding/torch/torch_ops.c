@@ -1,4 +1,4 @@
-/* The kernels of torch.ops.my_utils.*; my_utils/_torch_ops.py has their schemas.
+/* The kernels of torch.ops.my_utils.*; my_utils/tensors/torch_ops.py has their schemas.
  *
  * torch calls a kernel without the GIL, from any thread. What a kernel owns is freed before an
  * error is raised, which goes through these functions as a C++ exception: this file is compiled

@@ -1,4 +1,4 @@
-/* Formatting of profile CSV rows. Columns and quoting are stated in docs/profile-csv.md.
+/* Formatting of profile CSV rows. Columns and quoting are stated in docs/traces/profile-csv.md.
  *
  * The writer remembers what neighbouring rows share (the second, the machine and the step), so
  * that a row is mostly copying. It appends to a buffer that it owns. Not thread-safe.

@@ -6,7 +6,7 @@
  * complete; a new anchor carries it on by the elapsed time between the two, so that no difference
  * grows long (a float of milliseconds has steps of 1 us from 16 s on). Every carry widens the
  * interval by what the two clocks may drift apart and by the rounding of the float.
- * The mathematics stands in docs/gpu-timing.md.
+ * The mathematics stands in docs/time/gpu-timing.md.
  *
  * All times are nanoseconds of one monotonic host clock; elapsed times are the driver's floats of
  * milliseconds. Not thread-safe: one collector owns an axis.

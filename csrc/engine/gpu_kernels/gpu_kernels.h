@@ -3,7 +3,7 @@
  * A call enqueues its kernels on a stream and returns: nothing waits for the GPU, and the result
  * stands in device memory as soon as the stream has come that far. The results are those of the
  * functions for the processor (tensor_hash.h, stats.h, compare.h): integers bit for bit, floating
- * ones within the bound that docs/gpu-tensors.md states.
+ * ones within the bound that docs/correctness/gpu-tensors.md states.
  *
  * The tensor and the place of the result are on the same device, which has its primary context, as
  * torch's tensors have; the stream is one of that context. Both must live until the stream is

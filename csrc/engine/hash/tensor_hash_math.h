@@ -1,6 +1,6 @@
 /* The arithmetic of the tensor hash, version 1: keys, sums of a block, mix and closing.
  *
- * Shared by the processor and the GPU, so that both give the same bits; docs/tensor-hash.md has the
+ * Shared by the processor and the GPU, so that both give the same bits; docs/correctness/tensor-hash.md has the
  * whole definition. Everything here is a pure function of its arguments. Words and keys are those
  * of a little-endian machine.
  *
