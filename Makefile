@@ -141,6 +141,7 @@ lint-types:
 
 lint-others:
 	$(RUN) -m ruff check .
+	$(BIN)/lint-imports --no-cache
 	$(RUN) -m ruff format --check .
 	$(BIN)/clang-format --dry-run -Werror $(C_FORMATTED)
 	.ci/tidy $(RUN) $(BIN)/clang-tidy

@@ -15,15 +15,101 @@ from .common.faces import lazy_names
 
 TYPE_CHECKING = False  # importing typing would take longer than all the rest
 if TYPE_CHECKING:
-    from .checksums.batches import ChecksumUtils
-    from .log.logger import GlobalLogger, get_global_logger
+    from ._core import HookEvent as HookEvent, timer as timer
+    from .capture.backends import (
+        CaptureBackend as CaptureBackend,
+        CudaProfilerBackend as CudaProfilerBackend,
+        NoOpBackend as NoOpBackend,
+    )
+    from .capture.controller import CaptureController as CaptureController
+    from .capture.forward_profile_hook import ForwardProfilerHook as ForwardProfilerHook
+    from .capture.workers.profile_manager import ProfileManager as ProfileManager
+    from .checksums.batches import ChecksumUtils as ChecksumUtils
+    from .clock_sync.synchronizer import (
+        ClockSynchronizer as ClockSynchronizer,
+        SocketClockSynchronizer as SocketClockSynchronizer,
+    )
+    from .CtrlRandom.control_random import ControlRandom as ControlRandom
+    from .dumps.dump_utils import (
+        DumpConfig as DumpConfig,
+        DumperSingleton as DumperSingleton,
+        UniversalDumper as UniversalDumper,
+        UniversalLoader as UniversalLoader,
+    )
+    from .dumps.tensor_io import DumpTensorIO as DumpTensorIO
+    from .etcd.barrier_call import etcd_barrier as etcd_barrier
+    from .exporters.targets import (
+        PrometheusExporter as PrometheusExporter,
+        TensorBoardExporter as TensorBoardExporter,
+        WandbExporter as WandbExporter,
+    )
+    from .log.handlers import FlushingFileHandler as FlushingFileHandler
+    from .log.logger import (
+        GlobalLogger as GlobalLogger,
+        SingletonMeta as SingletonMeta,
+        get_global_logger as get_global_logger,
+    )
+    from .memory.gpu_mem_tracker import GPU_Performance_Tracker as GPU_Performance_Tracker
+    from .memory.memory_snapshot import (
+        MemorySnapshotter as MemorySnapshotter,
+        NoOpMemorySnapshotter as NoOpMemorySnapshotter,
+        global_snapshotter as global_snapshotter,
+    )
+    from .memory.oom_restore import (
+        catch_oom as catch_oom,
+        check_oom_flag as check_oom_flag,
+        set_oom_flag as set_oom_flag,
+    )
     from .modules.debug_layer import DebugLayer as DebugLayer
-    from .stages.timers import DebuggingEvent, MyTimer, NoOpMyTimer, global_timer
-    from .trace.csv2trace import csv_to_trace
+    from .modules.module_profiler import ModuleProfiler as ModuleProfiler
+    from .musa.cmake_lists_generator import CMakeListsGenerator as CMakeListsGenerator
+    from .musa.logger_util import LOGGER as LOGGER
+    from .musa.musa_extension import (
+        BuildExtension as BuildExtension,
+        MUSAExtension as MUSAExtension,
+    )
+    from .musa.simple_porting import SimplePorting as SimplePorting
+    from .ncu.analysis import (
+        analyze_sm_throughput_from_csv as analyze_sm_throughput_from_csv,
+        compare_kernel_metrics as compare_kernel_metrics,
+    )
+    from .operators.compare_mode import CompareWithCPU as CompareWithCPU
+    from .operators.module_path import (
+        ModuleInfo as ModuleInfo,
+        open_module_tracker as open_module_tracker,
+    )
+    from .operators.nan_inf_mode import NanInfTracker as NanInfTracker
+    from .operators.single_op import (
+        compare_for_single_op as compare_for_single_op,
+        nan_inf_track_for_single_op as nan_inf_track_for_single_op,
+    )
+    from .recordings.module_hook import ForwardTraceRecorder as ForwardTraceRecorder
+    from .recordings.recording import TraceTensorMeta as TraceTensorMeta
+    from .sequence.pad import (
+        pad_for_sequence_parallel as pad_for_sequence_parallel,
+        remove_pad_by_value as remove_pad_by_value,
+    )
+    from .stages.timers import (
+        DebuggingEvent as DebuggingEvent,
+        MyTimer as MyTimer,
+        NoOpMyTimer as NoOpMyTimer,
+        global_timer as global_timer,
+    )
+    from .sweep.decorator import parametrize_shapes as parametrize_shapes
+    from .timing.gathered import ProfiledTime as ProfiledTime
+    from .timing.manager import TimeManager as TimeManager, timer_wrap as timer_wrap
+    from .torch_profiler.decorator import profiler as profiler, step_profiler as step_profiler
+    from .torch_profiler.dit_profiler import (
+        FlexibleProfiler as FlexibleProfiler,
+        create_profiler_context as create_profiler_context,
+    )
+    from .torch_profiler.profiler_wrapper import ProfilerWrapper as ProfilerWrapper
+    from .torch_profiler.trainer_callback import ProfCallback as ProfCallback
+    from .trace.csv2trace import csv_to_trace as csv_to_trace
 
 __version__ = "0.1.0"
 
-# DebugLayer is not in it: `from my_utils import *` would bring torch.
+# Not all names: `from my_utils import *` would bring torch.
 __all__ = [
     "ChecksumUtils",
     "DebuggingEvent",
@@ -37,17 +123,110 @@ __all__ = [
 ]
 
 _HOMES = {
-    "ChecksumUtils": "checksums.batches",
-    "DebugLayer": "modules.debug_layer",
-    "DebuggingEvent": "stages.timers",
-    "GlobalLogger": "log.logger",
-    "MyTimer": "stages.timers",
-    "NoOpMyTimer": "stages.timers",
-    "csv_to_trace": "trace.csv2trace",
-    "get_global_logger": "log.logger",
-    "global_timer": "stages.timers",
+    "CtrlRandom.control_random": ("ControlRandom",),
+    "_core": (
+        "HookEvent",
+        "timer",
+    ),
+    "capture.backends": (
+        "CaptureBackend",
+        "CudaProfilerBackend",
+        "NoOpBackend",
+    ),
+    "capture.controller": ("CaptureController",),
+    "capture.forward_profile_hook": ("ForwardProfilerHook",),
+    "capture.workers.profile_manager": ("ProfileManager",),
+    "checksums.batches": ("ChecksumUtils",),
+    "clock_sync.synchronizer": (
+        "ClockSynchronizer",
+        "SocketClockSynchronizer",
+    ),
+    "dumps.dump_utils": (
+        "DumpConfig",
+        "DumperSingleton",
+        "UniversalDumper",
+        "UniversalLoader",
+    ),
+    "dumps.tensor_io": ("DumpTensorIO",),
+    "etcd.barrier_call": ("etcd_barrier",),
+    "exporters.targets": (
+        "PrometheusExporter",
+        "TensorBoardExporter",
+        "WandbExporter",
+    ),
+    "log.handlers": ("FlushingFileHandler",),
+    "log.logger": (
+        "GlobalLogger",
+        "SingletonMeta",
+        "get_global_logger",
+    ),
+    "memory.gpu_mem_tracker": ("GPU_Performance_Tracker",),
+    "memory.memory_snapshot": (
+        "MemorySnapshotter",
+        "NoOpMemorySnapshotter",
+        "global_snapshotter",
+    ),
+    "memory.oom_restore": (
+        "catch_oom",
+        "check_oom_flag",
+        "set_oom_flag",
+    ),
+    "modules.debug_layer": ("DebugLayer",),
+    "modules.module_profiler": ("ModuleProfiler",),
+    "musa.cmake_lists_generator": ("CMakeListsGenerator",),
+    "musa.logger_util": ("LOGGER",),
+    "musa.musa_extension": (
+        "BuildExtension",
+        "MUSAExtension",
+    ),
+    "musa.simple_porting": ("SimplePorting",),
+    "ncu.analysis": (
+        "analyze_sm_throughput_from_csv",
+        "compare_kernel_metrics",
+    ),
+    "operators.compare_mode": ("CompareWithCPU",),
+    "operators.module_path": (
+        "ModuleInfo",
+        "open_module_tracker",
+    ),
+    "operators.nan_inf_mode": ("NanInfTracker",),
+    "operators.single_op": (
+        "compare_for_single_op",
+        "nan_inf_track_for_single_op",
+    ),
+    "recordings.module_hook": ("ForwardTraceRecorder",),
+    "recordings.recording": ("TraceTensorMeta",),
+    "sequence.pad": (
+        "pad_for_sequence_parallel",
+        "remove_pad_by_value",
+    ),
+    "stages.timers": (
+        "DebuggingEvent",
+        "MyTimer",
+        "NoOpMyTimer",
+        "global_timer",
+    ),
+    "sweep.decorator": ("parametrize_shapes",),
+    "timing.gathered": ("ProfiledTime",),
+    "timing.manager": (
+        "TimeManager",
+        "timer_wrap",
+    ),
+    "torch_profiler.decorator": (
+        "profiler",
+        "step_profiler",
+    ),
+    "torch_profiler.dit_profiler": (
+        "FlexibleProfiler",
+        "create_profiler_context",
+    ),
+    "torch_profiler.profiler_wrapper": ("ProfilerWrapper",),
+    "torch_profiler.trainer_callback": ("ProfCallback",),
+    "trace.csv2trace": ("csv_to_trace",),
 }
 
-__getattr__, __dir__ = lazy_names(__name__, (), "", _HOMES)
+__getattr__, __dir__ = lazy_names(
+    __name__, (), "", {name: home for home, names in _HOMES.items() for name in names}
+)
 
 old_paths.install()

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import pkgutil
 import re
 import tomllib
 
 import pytest
+
+import my_utils
 
 from .conftest import ROOT
 
@@ -60,3 +63,38 @@ def test_the_command_is_declared() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     module, function = project["scripts"]["musa-converter"].split(":")
     assert callable(getattr(importlib.import_module(module), function))
+
+
+NOT_AT_THE_ROOT = {"main", "load", "load_inline"}  # words of every program
+
+
+@pytest.mark.parametrize("module", sorted(MODULES - {"my_utils.main"}))
+def test_names_of_the_table_are_at_the_root(module: str) -> None:
+    if module.endswith("trainer_callback"):
+        pytest.importorskip("transformers", reason="transformers is not installed")
+    loaded = importlib.import_module(module)
+    wanted = [name for place, name in names() if place == module and name not in NOT_AT_THE_ROOT]
+    for name in wanted:
+        assert getattr(my_utils, name) is getattr(loaded, name), name
+
+
+def test_no_package_hides_a_public_name() -> None:
+    """An imported submodule becomes an attribute of its package, and would stand for the name."""
+    for package in pkgutil.walk_packages(my_utils.__path__, "my_utils."):
+        if package.ispkg:
+            loaded = importlib.import_module(package.name)
+            modules = {found.name for found in pkgutil.iter_modules(loaded.__path__)}
+            assert not modules & set(getattr(loaded, "__all__", ())), package.name
+    roots = {found.name for found in pkgutil.iter_modules(my_utils.__path__)}
+    assert not roots & set(my_utils.__all__)
+
+
+def test_faces_show_what_they_say() -> None:
+    for found in pkgutil.walk_packages(my_utils.__path__, "my_utils."):
+        if found.name.endswith((".__main__", "._core", "trainer_callback", ".main")):
+            continue
+        loaded = importlib.import_module(found.name)
+        missing = [name for name in getattr(loaded, "__all__", ()) if not hasattr(loaded, name)]
+        assert not missing, found.name
+        if "__dir__" in vars(loaded):
+            assert set(loaded.__all__) <= set(dir(loaded)), found.name

@@ -19,15 +19,15 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .. import _core
-from ..common.arguments import check_bool, check_path
+from ..common.arguments import check_path
+from ..common.file_names import file_name, free_path
 from ..memory.memory_history import Recording, record
-from ..torch_profiler.torch_profile import TorchProfile, export_trace, file_name, free_path
+from ..torch_profiler.cuda_profiler import CudaProfiler
+from ..torch_profiler.torch_profile import TorchProfile, export_trace
 
 __all__ = [
     "TOOLS",
@@ -71,7 +71,7 @@ class NoOpBackend(CaptureBackend):
     """Captures nothing: for ranks that have windows armed and no profiler."""
 
 
-class CudaProfilerBackend(CaptureBackend):
+class CudaProfilerBackend(CudaProfiler, CaptureBackend):
     """Starts and stops the CUDA profiler, for `nsys --capture-range=cudaProfilerApi` and `ncu`.
 
     synchronize: wait for the GPU before both, so that the range holds the work of the calls in it
@@ -82,32 +82,6 @@ class CudaProfilerBackend(CaptureBackend):
     CUDA one warning is logged and nothing is captured. RuntimeError where the driver refuses.
     Started or stopped twice, the second call changes nothing.
     """
-
-    def __init__(self, synchronize: bool = True) -> None:
-        self.synchronize = check_bool("synchronize", synchronize)
-        self._warned = False
-
-    def start(self) -> None:
-        """Waits for the GPU if asked to, then cuProfilerStart."""
-        self._switch(True)
-
-    def stop(self) -> None:
-        """Waits for the GPU if asked to, then cuProfilerStop."""
-        self._switch(False)
-
-    def _switch(self, start: bool) -> None:
-        if _core.cuda_profiler(start, self.synchronize, _torch_device()) or self._warned:
-            return
-        self._warned = True
-        _logger.warning("CudaProfilerBackend: CUDA is not available; nothing is captured")
-
-
-def _torch_device() -> int:
-    """The number of torch's current CUDA device, -1 where torch uses none."""
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_available():
-        return -1
-    return int(torch.cuda.current_device())
 
 
 class TorchProfilerBackend(CaptureBackend):

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from .arguments import check_int
+from .identity import identity, rank_from_environment, world_size_from_environment
 
 __all__ = [
     "boot_id",
@@ -29,30 +30,27 @@ __all__ = [
 def current_rank() -> int:
     """The rank of `GlobalLogger().setup`, else of torch.distributed, else of the launcher's
     environment, else 0."""
-    from ..log.logger import GlobalLogger
-
-    logger = GlobalLogger()
-    group = None if logger.is_set_up else distributed()
-    return logger.rank if group is None else int(group.get_rank())
+    known = identity()
+    if known is not None:
+        return known.rank
+    group = distributed()
+    return rank_from_environment() or 0 if group is None else int(group.get_rank())
 
 
 def known_rank() -> int | None:
     """As `current_rank`, but None where nothing says it."""
-    from ..log.logger import GlobalLogger
-    from ..log.settings import rank_from_environment
-
-    if GlobalLogger().is_set_up or distributed() is not None:
+    if identity() is not None or distributed() is not None:
         return current_rank()
     return rank_from_environment()
 
 
 def world_size() -> int:
     """The number of ranks, from where `current_rank` has the rank."""
-    from ..log.logger import GlobalLogger
-
-    logger = GlobalLogger()
-    group = None if logger.is_set_up else distributed()
-    return logger.world_size if group is None else int(group.get_world_size())
+    known = identity()
+    if known is not None:
+        return known.world_size
+    group = distributed()
+    return world_size_from_environment() or 1 if group is None else int(group.get_world_size())
 
 
 def distributed() -> Any:

@@ -23,8 +23,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..common.arguments import check_int, check_path, check_seconds, check_str
-from ..common.ranks import check_rank, known_rank
-from ..common.ranks import world_size as known_world_size
+from ..common.ranks import check_rank, known_rank, world_size as known_world_size
 from .barrier import Terms
 from .client import Tls, Where, is_safe_here
 from .rounds import EtcdBarrierBroken, EtcdBarrierError, EtcdBarrierTimeout, Keys

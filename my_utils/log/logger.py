@@ -29,6 +29,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from .. import _core
 from ..common.arguments import check_integer, exact_ns
+from ..common.identity import (
+    Identity,
+    rank_from_environment,
+    set_identity,
+    world_size_from_environment,
+)
 from ..common.warnings import forget, warn_once
 from .events import (
     TIME_NS_MAX,
@@ -41,7 +47,7 @@ from .events import (
     with_id,
 )
 from .handlers import ConsoleHandler, FallbackHandler, FlushingFileHandler, reason
-from .settings import Settings, check_settings, rank_from_environment, world_size_from_environment
+from .settings import Settings, check_settings
 
 if TYPE_CHECKING:
     from decimal import Decimal
@@ -194,6 +200,7 @@ class GlobalLogger(metaclass=SingletonMeta):
             text_failure = self._open_text_log(settings, report)
             self._configure_logger(settings)
             self._settings = settings
+            set_identity(Identity(settings.rank, settings.world_size, settings.log_dir))
             self._pid = os.getpid()
             repeated = report is not None and report == self._report
             self._report = report
@@ -310,6 +317,7 @@ class GlobalLogger(metaclass=SingletonMeta):
                     handler.close()
             self._file_handler = self._console_handler = None
             self._settings = self._report = None
+            set_identity(None)
             self._drop_fallback()
             if self._own_level is not None:
                 logger.setLevel(logging.NOTSET)

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import logging
-import os
 from typing import Any, NamedTuple
 
 from ..common.arguments import check_integer, check_level, check_output_path, check_text, kind
-from ..common.warnings import warn_once
+from ..common.identity import rank_from_environment, world_size_from_environment
 
 # Limits of the C part, in bytes of UTF-8.
 _LABEL_BYTES_MAX = 127
 _MACHINE_BYTES_MAX = 255
 _CSV_BYTES_MAX = 2**63 - 1
-
-_RANK_VARIABLES = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
-_WORLD_SIZE_VARIABLES = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE")
 
 
 class Settings(NamedTuple):
@@ -110,28 +106,3 @@ def _choose_rank(rank: object, world_size: object) -> tuple[int, int]:
             raise ValueError(f"rank must be below world_size ({chosen_size}), not {chosen_rank}")
     # What only one of the two is known for cannot contradict the other.
     return chosen_rank, max(chosen_size or 1, chosen_rank + 1)
-
-
-def rank_from_environment() -> int | None:
-    """The rank that a launcher has set; None where none has."""
-    return _from_environment(_RANK_VARIABLES, 0)
-
-
-def world_size_from_environment() -> int | None:
-    """The number of ranks that a launcher has set; None where none has."""
-    return _from_environment(_WORLD_SIZE_VARIABLES, 1)
-
-
-def _from_environment(variables: tuple[str, ...], least: int) -> int | None:
-    """The first of the variables that holds a number from `least` on."""
-    for name in variables:
-        text = os.environ.get(name, "").strip()
-        if text.isascii() and text.isdigit() and least <= int(text) < 2**31 - 1:
-            return int(text)
-        if text:
-            warn_once(
-                f"environment:{name}",
-                f"{name} in the environment should be a number from {least} on, not {text!r}; "
-                "it is passed over",
-            )
-    return None

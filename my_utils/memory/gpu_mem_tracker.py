@@ -8,8 +8,8 @@
     tracker.stop_monitoring()
 
 leaves `run_rank0_performance_profile.png` and `.csv`, and curves in the trace of MyTimer, and says
-in the log which stage was open when memory was at its peak. docs/memory/where-does-the-memory-go.md tells
-more.
+in the log which stage was open when memory was at its peak. More is in
+docs/memory/where-does-the-memory-go.md.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@
     global_snapshotter.stop("step")
 
 With ENABLE_MEMORY_SNAPSHOT=1 in the environment each `stop` writes a file for
-https://pytorch.org/memory_viz; without it the calls do nothing. docs/memory/where-does-the-memory-go.md
-tells how to read it.
+https://pytorch.org/memory_viz; without it the calls do nothing. How to read it stands in
+docs/memory/where-does-the-memory-go.md.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ from pathlib import Path
 
 from ..common.arguments import check_path, check_str
 from ..common.environment import read_switch
+from ..common.file_names import file_name, free_path
+from ..common.identity import identity
 from ..common.process_end import call_at_end
 from ..common.ranks import check_ranks, current_rank, is_chosen
-from ..torch_profiler.torch_profile import file_name, free_path
 from .memory_history import Context, Recording, Stacks, check_options, record
 
 __all__ = ["MemorySnapshotter", "NoOpMemorySnapshotter", "global_snapshotter"]
@@ -155,9 +156,8 @@ class MemorySnapshotter:
     def _folder(self) -> Path:
         if self.output_dir is not None:
             return self.output_dir
-        from ..log.logger import GlobalLogger
-
-        return GlobalLogger().log_dir or Path.cwd()
+        known = identity()
+        return Path.cwd() if known is None else Path(known.log_dir)
 
     @contextlib.contextmanager
     def span(self, name: str) -> Iterator[None]:

@@ -27,8 +27,7 @@ from .. import _core
 from ..common.arguments import check_bool
 from ..common.files import whole_file
 from ..common.terminal import progress_bar
-from . import _porting_arguments as checked
-from . import _rules
+from . import _porting_arguments as checked, _rules
 from ._port_file import Ported, diff_of, port_bytes
 from ._port_output import Output
 from ._port_tree import Entry, Plan, make_plan

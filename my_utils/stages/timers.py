@@ -29,13 +29,10 @@ from . import compile as _compile
 from .compile import CompileMode
 
 if TYPE_CHECKING:
-    from ..checksums.batches import ChecksumUtils as ChecksumUtils
-    from ..modules.debug_layer import DebugLayer as DebugLayer
     from .stage_report import Report
     from .steps import StepFilter
 
-# DebugLayer is not in it: `from my_utils.utils import *` would bring torch.
-__all__ = ["ChecksumUtils", "DebuggingEvent", "MyTimer", "NoOpMyTimer", "global_timer"]
+__all__ = ["DebuggingEvent", "MyTimer", "NoOpMyTimer", "global_timer"]
 
 StrPath = str | os.PathLike[str]
 
@@ -330,10 +327,13 @@ def _make_global_timer() -> MyTimer | NoOpMyTimer:
         return NoOpMyTimer()
 
 
+# By name: capture stands above the timers, and is loaded when somebody asks for one.
+_AT_STEP = "my_utils.capture.on_demand.job"
+
+
 def _serve_request(timer: _core.Timer, step: int) -> None:
     """Called by `set_step` once somebody asked for a capture, see `my_utils.capture`."""
-    from ..capture.on_demand.job import at_step
-
+    at_step = importlib.import_module(_AT_STEP).at_step
     _core.set_step_hook(at_step)
     at_step(timer, step)
 
@@ -347,15 +347,3 @@ if _capture == "store":
 
 global_timer: MyTimer | NoOpMyTimer = _make_global_timer()
 """A timer for code that is given none: records with ENABLE_TIMER=1 in the environment, else not."""
-
-
-_HOMES = {"ChecksumUtils": "_hashing.batches", "DebugLayer": "_debug_layer"}
-
-
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f".{home}", __package__), name)
-    globals()[name] = value
-    return value

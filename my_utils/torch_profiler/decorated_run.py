@@ -22,10 +22,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..capture.backends import CudaProfilerBackend
 from ..common.files import on_whole_path
 from ..common.ranks import current_rank, is_chosen, world_size
 from ..common.warnings import warn_once
+from .cuda_profiler import CudaProfiler
 from .flops_table import has_operators, summary
 from .torch_profile import TorchProfile, export_trace
 
@@ -207,7 +207,7 @@ class _Window:
         self.cycle = cycle
         self.empty = True  # whether it ended before there was anything to record
         self._whole_steps: int | None = None
-        self._cuda: CudaProfilerBackend | None = None
+        self._cuda: CudaProfiler | None = None
         under_nsys = settings.nsight_enabled and "NSYS_PROFILING_SESSION_ID" in os.environ
         self._profile = TorchProfile(
             self.owner,
@@ -248,7 +248,7 @@ class _Window:
         if step != self.active:
             return
         if self.settings.nsight_enabled and _can_capture(self.settings):
-            cuda = CudaProfilerBackend()
+            cuda = CudaProfiler()
             with self._logged("the CUDA profiler could not be started"):
                 cuda.start()
                 self._cuda = cuda

@@ -31,6 +31,7 @@ from types import TracebackType
 from typing import Any
 
 from ..common.arguments import check_bool, check_int, check_logger, check_path, check_str
+from ..common.file_names import file_name
 from ..common.files import whole_file
 from ..common.ranks import check_ranks, current_rank, is_chosen
 from ..common.tables import write_text
@@ -217,7 +218,6 @@ class FlexibleProfiler:
 
     def _free_stem(self) -> str:
         """A beginning of names that no file here has."""
-        from .torch_profile import file_name
 
         self.output_dir.mkdir(parents=True, exist_ok=True)
         taken = set(os.listdir(self.output_dir))

@@ -11,9 +11,9 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from ..capture.backends import CudaProfilerBackend
 from ..memory import memory_history as _memory_history
 from . import slot as _slot
+from .cuda_profiler import CudaProfiler
 from .torch_profile import TorchProfile
 
 __all__ = ["NvtxWindow", "StepWindow", "TorchWindow"]
@@ -185,7 +185,7 @@ class NvtxWindow(StepWindow):
             return
         import torch
 
-        cuda = CudaProfilerBackend()
+        cuda = CudaProfiler()
         with contextlib.ExitStack() as opened:
             opened.callback(self._lease.release)
             cuda.start()

@@ -25,14 +25,12 @@ import re
 import shutil
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..common.extras import needs_extra
 from ..common.files import on_whole_path
-from ..common.ranks import current_rank
 from . import slot as _slot
 
 if TYPE_CHECKING:
@@ -43,8 +41,6 @@ __all__ = [
     "check_activities",
     "device_time",
     "export_trace",
-    "file_name",
-    "free_path",
     "on_this_machine",
 ]
 
@@ -261,22 +257,3 @@ def on_this_machine(key: str, has_device: bool) -> str:
     """
     renamed = re.sub(r"(^|_)(cuda|xpu|device)_", r"\1device_", key)
     return renamed if has_device else renamed.replace("device_time", "cpu_time")
-
-
-# --- files ---
-
-
-def file_name(name: str, rank: int | None = None) -> str:
-    """`<name>__rank<rank>` without what a file name must not have."""
-    number = current_rank() if rank is None else rank
-    return f"{re.sub(r'[^A-Za-z0-9._+-]+', '_', name).strip('.') or 'window'}__rank{number}"
-
-
-def free_path(folder: Path, name: str, suffix: str) -> Path:
-    """A path that is not taken, numbered or with the time where need be; makes the folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for number in range(1, 10_000):
-        path = folder / (f"{name}{suffix}" if number == 1 else f"{name}.{number}{suffix}")
-        if not path.exists():
-            return path
-    return folder / f"{name}.{time.time_ns()}{suffix}"

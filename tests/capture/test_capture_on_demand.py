@@ -21,11 +21,13 @@ from typing import Any
 import pytest
 
 from my_utils import MyTimer, _core, capture
-from my_utils.capture.on_demand import answers as capture_answers
-from my_utils.capture.on_demand import job as capture_job
-from my_utils.capture.on_demand import steps as capture_steps
-from my_utils.capture.on_demand import store as capture_store
-from my_utils.capture.on_demand import window as capture_window
+from my_utils.capture.on_demand import (
+    answers as capture_answers,
+    job as capture_job,
+    steps as capture_steps,
+    store as capture_store,
+    window as capture_window,
+)
 from my_utils.capture.on_demand.control_file import (
     CONTROL_NAME,
     Request,

@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from my_utils.dump_utils import DumpConfig, DumpError, StandIn, UniversalDumper, UniversalLoader
 

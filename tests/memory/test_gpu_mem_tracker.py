@@ -20,14 +20,12 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from my_utils import GlobalLogger, MyTimer
 from my_utils.csv2trace import csv_to_trace
 from my_utils.gpu_mem_tracker import GPU_Performance_Tracker
-from my_utils.memory.tracker import csv_file as tracker_csv
-from my_utils.memory.tracker import sources
+from my_utils.memory.tracker import csv_file as tracker_csv, sources
 from my_utils.memory.tracker.plot import draw
 from my_utils.memory.tracker.psutil_probes import Seldom, _memory_of
 from my_utils.memory.tracker.series import Series

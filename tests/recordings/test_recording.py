@@ -18,8 +18,7 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed")
 
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from my_utils.recordings.recording import (
     FORMAT,

@@ -366,8 +366,7 @@ def model() -> Any:
 def recordings() -> None:
     import torch
 
-    from my_utils.diverge import compare_files
-    from my_utils.diverge import main as diverge
+    from my_utils.diverge import compare_files, main as diverge
     from my_utils.module_hook import ForwardTraceRecorder
 
     folder = RUN / "recordings"

@@ -11,8 +11,7 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from my_utils.common.warnings import forget
 from my_utils.pad import pad_for_sequence_parallel, remove_pad_by_value

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import (
     DTensor,
@@ -25,8 +24,7 @@ from torch.distributed.tensor import (
 from torch.multiprocessing.spawn import spawn
 
 from my_utils import _core
-from my_utils.tensors import TensorDigest, global_hash, tensor_hash
-from my_utils.tensors import dtensor as dtensor_hash
+from my_utils.tensors import TensorDigest, dtensor as dtensor_hash, global_hash, tensor_hash
 
 # Rows and columns that are cut at blocks, at quads and within quads; uneven and empty shards.
 SHAPES: list[tuple[tuple[int, ...], torch.dtype]] = [

@@ -14,8 +14,11 @@ from ..conftest import RunPython
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from hypothesis import given, settings  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
+from hypothesis import (  # noqa: E402
+    given,
+    settings,
+    strategies as st,
+)
 
 from my_utils.tensors import md5, tensor_hash  # noqa: E402
 

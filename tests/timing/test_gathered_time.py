@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from my_utils import _core
 from my_utils.timing import GatheredTime, ProfiledTime, TimeManager

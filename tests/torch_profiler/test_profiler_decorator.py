@@ -675,7 +675,7 @@ class Runtime:
 def cuda(monkeypatch: pytest.MonkeyPatch) -> Runtime:
     runtime = Runtime([])
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    backend = "my_utils.torch_profiler.decorated_run.CudaProfilerBackend"
+    backend = "my_utils.torch_profiler.decorated_run.CudaProfiler"
     monkeypatch.setattr(backend, lambda: runtime)
     monkeypatch.delenv("NSYS_PROFILING_SESSION_ID", raising=False)
     return runtime

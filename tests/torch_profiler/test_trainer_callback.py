@@ -661,7 +661,7 @@ class Calls:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.names: list[str] = []
         self.fail_at = ""
-        backend = "my_utils.torch_profiler.step_windows.CudaProfilerBackend"
+        backend = "my_utils.torch_profiler.step_windows.CudaProfiler"
         monkeypatch.setattr(backend, lambda: SimpleNamespace(
             start=self.named("start"), stop=self.named("stop")))  # fmt: skip
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

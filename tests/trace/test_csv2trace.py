@@ -86,8 +86,8 @@ def rows_that_share_node_ids(seed: int) -> list[tuple[str, int, int]]:
 
 
 def lengths_by_the_rule(rows: list[tuple[str, int, int]]) -> dict[str, float]:
-    """What docs/traces/profile-csv.md says: an END takes the latest START of its node id on its thread,
-    else on any; a START takes an END that waits for it in the same way."""
+    """What docs/traces/profile-csv.md says: an END takes the latest START of its node id on its
+    thread, else on any; a START takes an END that waits for it in the same way."""
     opened: list[tuple[int, int, int]] = []
     waiting: list[tuple[int, int, int]] = []
     lengths: dict[str, float] = {}

@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ...common.extras import needs_extra
 from ...common.process_end import join_within
-from ...common.ranks import distributed
-from ...common.ranks import world_size as own_world_size
+from ...common.ranks import distributed, world_size as own_world_size
 from ...common.store import default_store
 from ...stages.open_stages import where_now
 from .control_file import Request, RequestError

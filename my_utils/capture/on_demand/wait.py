@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...common.arguments import check_seconds
+from ...common.identity import identity
 from . import store as capture_store
 from .control_file import FINAL_STATES, Request, answer_path, read_answer
 from .steps import Survey, survey
@@ -28,12 +29,10 @@ def job_log_dir(log_dir: str | os.PathLike[str] | None) -> Path:
     """The log directory of a job, by default that of this process; ValueError for none."""
     if log_dir is not None:
         return Path(log_dir)
-    from ...log.logger import GlobalLogger
-
-    own = GlobalLogger().log_dir
-    if own is None:
+    known = identity()
+    if known is None:
         raise ValueError("log_dir must be given, as GlobalLogger was not set up")
-    return own
+    return Path(known.log_dir)
 
 
 def answers(

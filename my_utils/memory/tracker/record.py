@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ... import _core
+from ...common.identity import identity
 from ...common.public import public
 from ...common.ranks import current_rank
 from ...common.tables import text_table
@@ -179,6 +180,4 @@ def _slots_of_groups(figures: Sequence[Figure]) -> dict[str, list[tuple[str, int
 
 
 def _logger_is_set_up() -> bool:
-    from ...log.logger import GlobalLogger
-
-    return GlobalLogger().is_set_up
+    return identity() is not None
