@@ -28,11 +28,11 @@ import json, sys, time
 import pyetcd
 from my_utils.etcd_utils import etcd_barrier
 
-def poll(prefix, rank, world_size, etcd_port, interval):
+def poll(prefix, rank, world_size, etcd_port, interval_s):
     with pyetcd.client(port=etcd_port) as client:
         client.put(f"{prefix}/{rank}", "1")
         while sum(1 for _ in client.get_prefix(f"{prefix}/")) < world_size:
-            time.sleep(interval)
+            time.sleep(interval_s)
 
 for line in sys.stdin:
     order = json.loads(line)
@@ -66,7 +66,7 @@ class Workers:
         self.count += 1
         for rank, process in enumerate(self.processes):
             order: dict[str, Any] = {"rank": rank, "world_size": RANKS, "etcd_port": self.port}
-            order |= {"prefix": "ours" if ours else f"polled{self.count}", "interval": INTERVAL_S}
+            order |= {"prefix": "ours" if ours else f"polled{self.count}", "interval_s": INTERVAL_S}
             order |= {"ours": ours, "pause": random.random() * 0.5}
             assert process.stdin is not None
             process.stdin.write(json.dumps(order) + "\n")

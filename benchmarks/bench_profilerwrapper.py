@@ -30,7 +30,7 @@ def work() -> None:
 
 
 def wrapped(folder: str, leaving: contextlib.ExitStack, **options: bool) -> Callable[[], None]:
-    pw = ProfilerWrapper(output_dir=folder, **options)  # type: ignore[arg-type]
+    pw = ProfilerWrapper(output=folder, **options)  # type: ignore[arg-type]
     leaving.callback(pw.leave)
 
     def entry() -> None:

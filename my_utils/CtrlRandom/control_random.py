@@ -25,6 +25,7 @@ from typing import Any, ClassVar
 from ..common.arguments import check_path
 from ..common.plain_files import PlainFileError, load_plain, save_plain
 from ..common.ranks import check_rank, current_rank
+from ..common.reprs import short_repr
 from ..common.warnings import warn_once
 from ..dumps.form import key_name
 from ._states import capture, decoded, encoded, restore
@@ -170,6 +171,9 @@ class ControlRandom:
                 f"no random states were saved as {tag!r} in {path.parent}, "
                 f"which has {', '.join(there) or 'none'}"
             ) from None
+
+    def __repr__(self) -> str:
+        return short_repr(self, "_folder", "_rank")
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -21,10 +21,13 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
+from ..common.aliases import renamed_attribute, renamed_parameters, renamed_state
 from ..common.arguments import check_path
 from ..common.file_names import file_name, free_path
+from ..common.reprs import short_repr
 from ..memory.memory_history import Recording, record
 from ..torch_profiler.cuda_profiler import CudaProfiler
 from ..torch_profiler.torch_profile import TorchProfile, export_trace
@@ -49,7 +52,7 @@ class CaptureBackend:
     An exception out of `start` ends the window without a `stop`; one out of `stop` is logged. Both
     run in the thread whose hook opened or closed the window, with no lock of the interpreter held
     for longer than they hold it themselves. The backends here may be stopped twice, or without a
-    start: then nothing is captured or written.
+    start: then nothing is captured or written. A `with` block starts and stops one by hand.
     """
 
     def start(self) -> None:
@@ -65,6 +68,26 @@ class CaptureBackend:
     def stop_window(self, window_id: str) -> None:
         """Ends it; calls `stop` unless overridden."""
         self.stop()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            self.stop()
+        except Exception:
+            if error is None:
+                raise
+            _logger.exception("%s could not be stopped", self)
+
+    def __repr__(self) -> str:
+        return short_repr(self)
 
 
 class NoOpBackend(CaptureBackend):
@@ -83,12 +106,15 @@ class CudaProfilerBackend(CudaProfiler, CaptureBackend):
     Started or stopped twice, the second call changes nothing.
     """
 
+    def __repr__(self) -> str:
+        return short_repr(self, "synchronize")
+
 
 class TorchProfilerBackend(CaptureBackend):
     """torch's profiler around each window, with a Chrome trace of its own:
-    `<output_dir>/<window id>__rank<rank>.json`, numbered when it is there already.
+    `<output>/<window id>__rank<rank>.json`, numbered when it is there already.
 
-    output_dir: made as needed. rank: for the name; the logger's by default.
+    output: made as needed. rank: for the name; the logger's by default.
     options: keywords for `torch.profiler.profile`, such as `record_shapes=True`.
 
     While another profiler runs the window is captured by nobody, with a warning; started twice, the
@@ -96,14 +122,21 @@ class TorchProfilerBackend(CaptureBackend):
     is whole.
     """
 
+    @renamed_parameters(output_dir="output")
     def __init__(
-        self, output_dir: str | os.PathLike[str], rank: int | None = None, **options: Any
+        self, output: str | os.PathLike[str], rank: int | None = None, **options: Any
     ) -> None:
-        self.output_dir = Path(output_dir)
+        self.output = Path(output)
         self.rank = rank
         self.options = options
         self.traces: list[Path] = []
         self._running: TorchProfile | None = None
+
+    output_dir = renamed_attribute("TorchProfilerBackend.output_dir", "output")
+    __setstate__ = renamed_state(output_dir="output")
+
+    def __repr__(self) -> str:
+        return short_repr(self, "output", "rank")
 
     def start(self) -> None:
         """Opens the profiler for a window without a name."""
@@ -126,13 +159,13 @@ class TorchProfilerBackend(CaptureBackend):
         if profile is None or not profile.running:
             return
         profile.stop()
-        path = free_path(self.output_dir, file_name(window_id, self.rank), ".json")
+        path = free_path(self.output, file_name(window_id, self.rank), ".json")
         self.traces.append(export_trace(profile.profiler, path))
 
 
 class MemorySnapshotBackend(CaptureBackend):
     """The CUDA allocator's history of each window, for https://pytorch.org/memory_viz:
-    `<output_dir>/<window id>__rank<rank>.pickle`, numbered when it is there already.
+    `<output>/<window id>__rank<rank>.pickle`, numbered when it is there already.
 
     max_entries: allocator events that are kept at most. A recording that runs already (of
         `MemorySnapshotter`, or of the program) is joined, with its own options, and goes on.
@@ -140,18 +173,25 @@ class MemorySnapshotBackend(CaptureBackend):
     Without CUDA one warning is logged. Started twice, the first recording goes on.
     """
 
+    @renamed_parameters(output_dir="output")
     def __init__(
         self,
-        output_dir: str | os.PathLike[str],
+        output: str | os.PathLike[str],
         rank: int | None = None,
         max_entries: int = 100_000,
     ) -> None:
-        self.output_dir = Path(output_dir)
+        self.output = Path(output)
         self.rank = rank
         self.max_entries = max_entries
         self.snapshots: list[Path] = []
         self._recording: Recording | None = None
         self._warned = False
+
+    output_dir = renamed_attribute("MemorySnapshotBackend.output_dir", "output")
+    __setstate__ = renamed_state(output_dir="output")
+
+    def __repr__(self) -> str:
+        return short_repr(self, "output", "rank", "max_entries")
 
     def start(self) -> None:
         """Begins to record allocations."""
@@ -169,7 +209,7 @@ class MemorySnapshotBackend(CaptureBackend):
         if recording is None:
             return
         try:
-            path = free_path(self.output_dir, file_name(window_id, self.rank), ".pickle")
+            path = free_path(self.output, file_name(window_id, self.rank), ".pickle")
             self.snapshots.append(recording.save(path))
         finally:
             recording.end()
@@ -184,6 +224,9 @@ class MultiBackend(CaptureBackend):
 
     def __init__(self, backends: Sequence[CaptureBackend]) -> None:
         self.backends = list(backends)
+
+    def __repr__(self) -> str:
+        return short_repr(self, "backends")
 
     def start(self) -> None:
         """Starts all for a window without a name."""
@@ -213,9 +256,11 @@ class MultiBackend(CaptureBackend):
 TOOLS = ("nsys", "ncu", "cuda", "torch", "torch_memory", "none")
 
 
+# Windows of configurations have the field output_dir.
+@renamed_parameters(silent=True, output_dir="output")
 def make_backend(
     tool: str | Sequence[str],
-    output_dir: str | os.PathLike[str] = "profiles",
+    output: str | os.PathLike[str] = "profiles",
     options: Mapping[str, Mapping[str, Any]] | None = None,
     rank: int | None = None,
 ) -> CaptureBackend:
@@ -223,7 +268,7 @@ def make_backend(
 
     tool: "nsys", "ncu" and "cuda" start and stop the CUDA profiler, "torch" writes a Chrome trace
         and "torch_memory" an allocator snapshot a window, "none" captures nothing.
-    output_dir: for what is written. options: keywords of the backends, by tool. rank: for the names
+    output: for what is written. options: keywords of the backends, by tool. rank: for the names
         of files; this process's by default.
 
     TypeError or ValueError names what is wrong with which argument.
@@ -237,14 +282,14 @@ def make_backend(
     for name in tools:
         if name not in TOOLS:
             raise ValueError(f"tool must be one of {', '.join(TOOLS)}, not {name!r:.100}")
-    check_path("output_dir", output_dir)
+    check_path("output", output)
     given = {} if options is None else options
     if not isinstance(given, Mapping):
         raise TypeError(f"options must be a mapping of tools to keywords, not {given!r:.100}")
     for name in given:
         if name not in tools:
             raise ValueError(f"options are for the tools {', '.join(tools)}, not for {name!r:.100}")
-    made = [_backend_of(name, output_dir, given.get(name), rank) for name in tools]
+    made = [_backend_of(name, output, given.get(name), rank) for name in tools]
     return made[0] if len(made) == 1 else MultiBackend(made)
 
 

@@ -28,16 +28,18 @@ import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar, get_type_hints
 
 from .. import _core
 from .._core import HookEvent
 from ..common.arguments import wrong_type
 from ..common.process_end import call_at_end
+from ..common.reprs import short_repr
 from ..common.wrapping import Scope, decorate
 from .backends import CaptureBackend, make_backend
 from .hooks import Reported, capture_hook, default_controller, set_default_controller, set_position
-from .modules import attach, forward_name, report_passes
+from .modules import Attachment, attach, forward_name, report_passes
 from .nvtx_range import begin_range
 from .spec import CaptureSpec, StopPolicy
 
@@ -91,7 +93,8 @@ class CaptureController(_core.CaptureWindows):
         overlapped  never opened: another window was open at its moment
 
     Each window opens once. Arming an id that waits replaces it; one that is open stays, and `arm`
-    raises RuntimeError. An open window is closed when the process exits. A forked child has none.
+    raises RuntimeError. An open window is closed by `close`, at the end of a `with` block and when
+    the process exits. A forked child has none.
     All methods may be called from any thread; hooks that the backend itself runs into are left out.
     """
 
@@ -107,6 +110,9 @@ class CaptureController(_core.CaptureWindows):
         self._ranges: dict[str, Callable[[], object] | None] = {}  # end them
         self._made: list[tuple[Mapping[str, Any], CaptureBackend]] = []
         _alive.add(self)
+
+    def __repr__(self) -> str:
+        return short_repr(self, "backend", "window", "armed")
 
     # --- arming ---
 
@@ -156,6 +162,22 @@ class CaptureController(_core.CaptureWindows):
         found = [name for name in (open_id, *armed) if name is not None]
         taken = [self.disarm_window(name) for name in found]
         return any(taken)
+
+    def close(self) -> None:
+        """Takes all windows back and closes what is open, as the end of the process does; others
+        may be armed afterwards."""
+        self.disarm()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
 
     @property
     def state(self) -> CaptureState:
@@ -285,8 +307,9 @@ class CaptureController(_core.CaptureWindows):
         role: str | None = None,
         rank: int | None = None,
         meta: Callable[[], dict[str, Any]] | None = None,
-    ) -> Callable[[], None]:
-        """Reports every forward pass of a module; returns a function that detaches it.
+    ) -> Attachment:
+        """Reports every forward pass of a module, until `stop()` of what is returned, a call of it,
+        or the end of a `with` block.
 
         profile_name: what windows name; by default the module's class and ".forward", such as
             "GPT2Model.forward".

@@ -19,7 +19,7 @@ stop
 pass 4
 >>> hook.outcome
 'done'
->>> hook.detach()
+>>> hook.stop()
 """
 
 from __future__ import annotations
@@ -29,9 +29,11 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from .. import _core
+from ..common.aliases import warn_renamed
 from ..common.arguments import check_bool, check_int, check_str_or_none
 from ..common.process_end import call_at_end
 from ..common.ranks import check_ranks, is_chosen
@@ -68,12 +70,12 @@ class ForwardProfilerHook(_core.ForwardPasses):
     begin. Copies of the module are not counted; the replicas of DataParallel are copies, so attach
     to the DataParallel object, which makes one pass a step.
 
-    The window opens once, and closes early when a pass raises, at `detach`, when the module is gone
-    or when the process exits; `outcome` says which. torch tells no hook of a Ctrl-C: after one it
-    closes at the next of these, or at the next pass. A forked child has no window and counts
-    nothing. What the backend raises is logged, and the training goes on. Outside the window a pass
-    costs at most two times what an empty hook in Python does. All methods may be called from any
-    thread.
+    The window opens once, and closes early when a pass raises, at `stop` or the end of a block
+    `with hook.start(model):`, when the module is gone or when the process exits; `outcome` says
+    which. torch tells no hook of a Ctrl-C: after one it closes at the next of these, or at the next
+    pass. A forked child has no window and counts nothing. What the backend raises is logged, and
+    the training goes on. Outside the window a pass costs at most two times what an empty hook in
+    Python does. All methods may be called from any thread.
 
     TypeError and ValueError name the argument.
     """
@@ -115,7 +117,11 @@ class ForwardProfilerHook(_core.ForwardPasses):
         return self.nvtx_range or f"forward_{self.start_iter}-{self.stop_iter}"
 
     def attach(self, model: torch.nn.Module) -> ForwardProfilerHook:
-        """Counts the passes of a module from now on, from 0; returns this object.
+        """Another name for `start`."""
+        return self.start(model)
+
+    def start(self, model: torch.nn.Module) -> ForwardProfilerHook:
+        """Counts the passes of a module from now on, from 0; returns this object, for `with`.
 
         On ranks that are not chosen nothing is attached. RuntimeError while it is attached already.
         With `torch.compile`, attach to what it returns.
@@ -124,7 +130,7 @@ class ForwardProfilerHook(_core.ForwardPasses):
             raise TypeError(f"model must be a torch.nn.Module, not {model!r:.100}")
         with self._lock:
             if self._module is not None:
-                raise RuntimeError("the hook is attached to a module; detach it first")
+                raise RuntimeError("the hook is attached to a module; stop it first")
             if not is_chosen(self.ranks):
                 return self
             self.outcome = None
@@ -137,11 +143,27 @@ class ForwardProfilerHook(_core.ForwardPasses):
             ]
         return self
 
-    def detach(self) -> None:
+    def stop(self) -> None:
         """Closes the window if it is open, and takes the hooks off; any number of times."""
         with self._lock:
             self._close("detached")
             self._leave()
+
+    def detach(self) -> None:
+        """The name of `stop` from before."""
+        warn_renamed("ForwardProfilerHook.detach()", "stop()")
+        self.stop()
+
+    def __enter__(self) -> ForwardProfilerHook:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
 
     @property
     def attached(self) -> bool:
@@ -219,7 +241,7 @@ class ForwardProfilerHook(_core.ForwardPasses):
     def _module_is_gone(self, reference: object) -> None:
         with self._lock:
             if reference is self._module:
-                self.detach()
+                self.stop()
 
     def _forget(self) -> None:
         """In a forked child the window is the parent's."""

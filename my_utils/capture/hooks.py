@@ -14,6 +14,7 @@ from .._core import HookEvent
 from ..common.arguments import check_int, check_str_or_none
 from ..common.public import public
 from ..common.ranks import check_rank, current_rank
+from ..common.reprs import short_repr
 from ..common.wrapping import Scope, decorate
 
 if TYPE_CHECKING:
@@ -163,6 +164,9 @@ class capture_hook:
         self._meta = meta
         self._fixed = fixed
         self._entered: list[tuple[CaptureController, HookEvent] | None] = []
+
+    def __repr__(self) -> str:
+        return short_repr(self, "_name", "_role", "_rank")
 
     def _event(
         self, controller: CaptureController, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Mapping
-from types import FrameType
+from collections.abc import Callable, Mapping, Sequence
+from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .._core import HookEvent
@@ -13,6 +13,7 @@ from .hooks import capture_hook, default_controller
 
 if TYPE_CHECKING:
     import torch
+    from torch.utils.hooks import RemovableHandle
 
     from .controller import CaptureController
 
@@ -26,9 +27,9 @@ def attach(
     role: str | None = None,
     rank: int | None = None,
     meta: Callable[[], Mapping[str, Any]] | None = None,
-) -> Callable[[], None]:
+) -> Attachment:
     """Reports every forward pass of a module to the process's controller, as `capture_hook` does
-    for functions; returns a function that detaches it.
+    for functions, until `stop()` of what is returned, a call of it, or the end of a `with` block.
 
     profile_name: what windows name; by default the module's class and ".forward".
     role, rank: of the event; by default those of `set_default_controller`.
@@ -39,8 +40,8 @@ def attach(
 
     >>> import torch
     >>> model = torch.nn.Linear(2, 2)
-    >>> detach = attach(model)  # reports "Linear.forward"
-    >>> detach()
+    >>> with attach(model):  # reports "Linear.forward"
+    ...     _ = model(torch.ones(1, 2))
     """
     hook = capture_hook(forward_name(module, profile_name), role=role, rank=rank, meta=meta)
 
@@ -61,8 +62,8 @@ def report_passes(
     module: torch.nn.Module,
     controller: Callable[[], CaptureController | None],
     event: Callable[[CaptureController, int], HookEvent],
-) -> Callable[[], None]:
-    """Reports passes to the controller of their moment; returns a function that ends that.
+) -> Attachment:
+    """Reports passes to the controller of their moment.
 
     event: makes what is reported, from the controller and the number of the pass.
     """
@@ -72,11 +73,33 @@ def report_passes(
         module.register_forward_hook(passes.after, always_call=True),
     )
 
-    def detach() -> None:
-        for handle in handles:
+    return Attachment(handles)
+
+
+class Attachment:
+    """A module whose passes are reported, until it is called, `stop()`, or the end of a `with`
+    block; any number of times."""
+
+    def __init__(self, handles: Sequence[RemovableHandle]) -> None:
+        self._handles = handles
+
+    def stop(self) -> None:
+        """Takes the hooks off the module."""
+        for handle in self._handles:
             handle.remove()
 
-    return detach
+    __call__ = stop
+
+    def __enter__(self) -> Attachment:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
 
 
 class _Pass(NamedTuple):

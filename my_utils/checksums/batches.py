@@ -24,6 +24,7 @@ from .. import _core
 from ..common.arguments import check_bool
 from ..common.environment import read_switch
 from ..common.public import public
+from ..common.reprs import short_repr
 from .leaves import (
     KEY,
     NAME_BYTES,
@@ -173,6 +174,9 @@ class ChecksumUtils:
         if not ChecksumUtils.enabled:
             return Verification(batch, checked=False)
         return _verify(batch, logger, strict)
+
+    def __repr__(self) -> str:
+        return short_repr(self)
 
 
 # --- signing ---------------------------------------------------------------------------------

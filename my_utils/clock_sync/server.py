@@ -13,6 +13,7 @@ import time
 from collections import deque
 
 from ..common.public import public
+from ..common.reprs import short_repr
 from ..common.warnings import warn_once
 from .client import (
     ANSWER,
@@ -103,6 +104,9 @@ class ClockServer:
         self._look_again = 0.0
         self._thread = threading.Thread(target=self._run, name="my_utils clock", daemon=True)
         self._thread.start()
+
+    def __repr__(self) -> str:
+        return short_repr(self, "address", "served", "refused")
 
     def __enter__(self) -> ClockServer:
         return self

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..common.arguments import check_int, check_seconds
 from ..common.ranks import boot_id
+from ..common.reprs import short_repr
 from .client import ROUNDS_MAX, Clock, ask
 from .offset import ClockHistory, ClockOffset, ClockSyncError, Exchange, estimate
 from .server import ClockServer
@@ -88,6 +89,9 @@ class SocketClockSynchronizer:
         return ask(
             (host, port), retries, secret=key, rounds=rounds, timeout_s=timeout_s, clock=clock
         )
+
+    def __repr__(self) -> str:
+        return short_repr(self)
 
 
 def _answer_one(host: str, port: int, secret: bytes | None, timeout_s: float, clock: Clock) -> None:
@@ -211,6 +215,9 @@ class ClockSynchronizer:
         with cls._lock:
             number = cls._calls[name] = cls._calls.get(name, 0) + 1
         return f"{name}/{number}"
+
+    def __repr__(self) -> str:
+        return short_repr(self)
 
 
 # --- two ranks, by messages ---

@@ -22,9 +22,11 @@ import os
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Any
 
 from ..common.arguments import check_bool, check_int, check_str
+from ..common.reprs import short_repr
 from ..common.warnings import warn_once
 from ..log.logger import GlobalLogger, SingletonMeta
 from .files import open_dump
@@ -158,6 +160,9 @@ class UniversalDumper:
         self._error: BaseException | None = None
         self._pid = os.getpid()
 
+    def __repr__(self) -> str:
+        return short_repr(self, "cfg", "written", "failed")
+
     def dump(
         self, stage: object, obj: object, data_id: object = None, branch: object = None
     ) -> str | None:
@@ -256,8 +261,17 @@ class UniversalDumper:
     def __enter__(self) -> UniversalDumper:
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        self.close()
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            self.close()
+        except Exception:  # counted in `failed`, with a warning
+            if error is None:
+                raise
 
 
 class _OneDumper(SingletonMeta):
@@ -298,6 +312,9 @@ class UniversalLoader:
         self.root_dir = _check_folder("root_dir", root_dir)
         check_int("max_bytes", max_bytes, 1)
         self.max_bytes = max_bytes
+
+    def __repr__(self) -> str:
+        return short_repr(self, "root_dir")
 
     def load(
         self,

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from .. import _core
 from ..common.public import public
 from ..common.ranks import check_rank, current_rank
+from ..common.reprs import short_repr
 from ..common.warnings import warn_once
 from .blobs import Blobs, plain_tensor
 from .files import open_plain, read_header, read_index, read_into_memory
@@ -75,6 +76,9 @@ class DumpTensorIO:
         self.strict = strict
         self.failed = 0
         self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return short_repr(self, "root_dir", "compare_file", "strict")
 
     @property
     def enabled(self) -> bool:

@@ -54,8 +54,8 @@ class Terms:
     keys: Keys
     seat: str
     who: str
-    timeout: float
-    interval: float
+    timeout_s: float
+    interval_s: float
     lease_s: float
     restart_s: float
 
@@ -72,7 +72,7 @@ class Participant(Seat):
         super().__init__(etcd, terms.keys, terms.seat, value)
         self.terms = terms
         self.began = time.monotonic()
-        self.deadline = etcd.deadline = self.began + terms.timeout
+        self.deadline = etcd.deadline = self.began + terms.timeout_s
         self.ttl_s = terms.lease_s
         self.came = 0  # the revision at which the seat was taken; 0 before
         self.watch_from = 0
@@ -110,7 +110,7 @@ class Participant(Seat):
                 self.keys.world_size,
             ) from error
         warn_once("etcd unreachable", f"etcd cannot be reached, trying again: {error}")
-        time.sleep(min(max(self.terms.interval, LEAST_PAUSE_S), left))
+        time.sleep(min(max(self.terms.interval_s, LEAST_PAUSE_S), left))
 
     def _take_part(self) -> Record:
         if not self.came:

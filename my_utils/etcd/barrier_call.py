@@ -22,6 +22,7 @@ import socket
 from collections.abc import Sequence
 from typing import Any
 
+from ..common.aliases import renamed_parameters
 from ..common.arguments import check_int, check_path, check_seconds, check_str
 from ..common.ranks import check_rank, known_rank, world_size as known_world_size
 from .barrier import Terms
@@ -34,13 +35,14 @@ __all__ = ["EtcdBarrierBroken", "EtcdBarrierError", "EtcdBarrierTimeout", "etcd_
 LEASE_MAX_S = 24 * 3600  # etcd refuses some 285 years; who is gone should be missed before
 
 
+@renamed_parameters(timeout="timeout_s", interval="interval_s")
 def etcd_barrier(
     prefix: str,
     world_size: int | None = None,
     etcd_host: str = "127.0.0.1",
     etcd_port: int = 2379,
-    timeout: float | None = 300,
-    interval: float = 0.2,
+    timeout_s: float | None = 300,
+    interval_s: float = 0.2,
     *,
     rank: int | None = None,
     endpoints: str | Sequence[str] | None = None,
@@ -59,10 +61,10 @@ def etcd_barrier(
     world_size: how many take part; None takes the number of ranks of `GlobalLogger().setup`, of
         torch.distributed or of the launcher's environment.
     etcd_host, etcd_port: where etcd listens; a name or an address, also of IPv6.
-    timeout: in seconds; None waits without limit. Before the error those who are there are
+    timeout_s: None waits without limit. Before the error those who are there are
         asked once more, which takes up to three seconds where one does not answer, more from
         1,500 ranks on.
-    interval: pause in seconds between attempts while etcd cannot be reached; while it can, nothing
+    interval_s: pause between attempts while etcd cannot be reached; while it can, nothing
         is polled.
     rank: the participant's seat, from 0 to world_size - 1. One that comes again takes its seat
         again. None takes it from where `world_size` is known from; a process that has none there
@@ -94,7 +96,7 @@ def etcd_barrier(
     process that had loaded gRPC, which may hang there, a process of its own waits for the child.
     TypeError and ValueError name the argument; ImportError says what to install.
     """
-    terms = _terms(prefix, world_size, rank, timeout, interval, lease_s, restart_s)
+    terms = _terms(prefix, world_size, rank, timeout_s, interval_s, lease_s, restart_s)
     addresses, secure = _endpoints(endpoints, etcd_host, etcd_port)
     tls = _tls(ca_cert=ca_cert, cert_cert=cert_cert, cert_key=cert_key)
     for name, text in {"user": user, "password": password}.items():
@@ -114,8 +116,8 @@ def _terms(
     prefix: str,
     world_size: int | None,
     rank: int | None,
-    timeout: float | None,
-    interval: float,
+    timeout_s: float | None,
+    interval_s: float,
     lease_s: float,
     restart_s: float,
 ) -> Terms:
@@ -128,8 +130,10 @@ def _terms(
         keys=Keys(prefix.rstrip("/"), size),
         seat=_seat(rank, size),
         who=f"{socket.gethostname()}, pid {os.getpid()}",
-        timeout=math.inf if timeout is None else check_seconds("timeout", timeout, 0, math.inf),
-        interval=check_seconds("interval", interval, 0, math.inf),
+        timeout_s=(
+            math.inf if timeout_s is None else check_seconds("timeout_s", timeout_s, 0, math.inf)
+        ),
+        interval_s=check_seconds("interval_s", interval_s, 0, math.inf),
         lease_s=check_seconds("lease_s", lease_s, 1, LEASE_MAX_S),
         restart_s=check_seconds("restart_s", restart_s, 0, math.inf),
     )

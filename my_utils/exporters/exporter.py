@@ -18,6 +18,7 @@ from .. import _core
 from ..common.arguments import check_int, check_seconds
 from ..common.process_end import call_at_end, join_within
 from ..common.ranks import check_rank, check_ranks, is_chosen
+from ..common.reprs import short_repr
 from ..common.warnings import warn_once
 from .totals import Source, StageTotal, check_source, totals_of
 
@@ -69,6 +70,9 @@ class StageExporter:
         self._lock = threading.Lock()
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
+
+    def __repr__(self) -> str:
+        return short_repr(self, "written", "failed", "dropped")
 
     def _begin(self) -> None:
         """Starts the thread; to be called when the subclass is ready."""

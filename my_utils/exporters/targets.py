@@ -26,6 +26,7 @@ from importlib import import_module
 from typing import Any
 
 from .. import _core
+from ..common.aliases import renamed_parameters
 from ..common.arguments import check_path, check_str
 from ..common.files import whole_file
 from ..common.ranks import current_rank
@@ -175,9 +176,9 @@ class PrometheusExporter(StageExporter):
     """Keeps a text file for Prometheus' textfile collector up to date.
 
     source: a `MyTimer` or `TimeManager`.
-    folder: where the collector looks. The file is `my_utils_rank_<rank>.prom`, with the timer's tag
-        behind `my_utils_` if it has one; `path` says where. It is always whole: each is written
-        anew and renamed.
+    output: the folder where the collector looks. The file is `my_utils_rank_<rank>.prom`, with the
+        timer's tag behind `my_utils_` if it has one; `path` says where. It is always whole: each is
+        written anew and renamed.
     The others are those of `TensorBoardExporter`; every rank writes by default.
 
     Metrics, with the labels `stage`, `timer` (the tag) and `rank`, of the whole run:
@@ -190,10 +191,11 @@ class PrometheusExporter(StageExporter):
 
     _needs_all = False
 
+    @renamed_parameters(folder="output")
     def __init__(
         self,
         source: Source,
-        folder: str | os.PathLike[str],
+        output: str | os.PathLike[str],
         *,
         every_s: float = 10.0,
         every_steps: int = 1,
@@ -204,7 +206,7 @@ class PrometheusExporter(StageExporter):
         self._rank = str(current_rank())
         tag = re.sub(r"[^A-Za-z0-9_.-]+", "_", self._timer)
         parts = ["my_utils", *([tag] if tag else []), "rank", self._rank]
-        self.path = check_path("folder", folder) / f"{'_'.join(parts)}.prom"
+        self.path = check_path("output", output) / f"{'_'.join(parts)}.prom"
         if self._active:
             self._prometheus = needed("prometheus_client", "PrometheusExporter", "prometheus")
             self._metrics = import_module("prometheus_client.metrics_core")

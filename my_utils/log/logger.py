@@ -35,6 +35,7 @@ from ..common.identity import (
     set_identity,
     world_size_from_environment,
 )
+from ..common.reprs import short_repr
 from ..common.warnings import forget, warn_once
 from .events import (
     TIME_NS_MAX,
@@ -52,6 +53,7 @@ from .settings import Settings, check_settings
 if TYPE_CHECKING:
     from decimal import Decimal
     from fractions import Fraction
+    from types import TracebackType
 
     Number = int | float | Decimal | Fraction
 
@@ -109,6 +111,8 @@ class GlobalLogger(metaclass=SingletonMeta):
     which is not set up there by that. A forked child goes on with the text log; profile rows of its
     own go to files of its own, `profile_rank_<rank>.w1.csv` and so on, made at its first row.
 
+    A block `with GlobalLogger() as logger:` closes it at its end, as `close()` does.
+
     >>> import tempfile
     >>> logger = GlobalLogger()
     >>> logger.setup(tempfile.mkdtemp(), rank=0, world_size=1, console=False)
@@ -128,6 +132,9 @@ class GlobalLogger(metaclass=SingletonMeta):
         self._fallback_handler: FallbackHandler | None = None
         self._own_level: int | None = None
         self._exit_registered = False
+
+    def __repr__(self) -> str:
+        return short_repr(self, "log_dir", "rank", "world_size")
 
     def __reduce__(self) -> tuple[type[GlobalLogger], tuple[()]]:
         return GlobalLogger, ()
@@ -323,6 +330,17 @@ class GlobalLogger(metaclass=SingletonMeta):
                 logger.setLevel(logging.NOTSET)
                 self._own_level = None
             logger.propagate = True
+
+    def __enter__(self) -> GlobalLogger:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
 
     def flush(self, wait_s: float = 1.0) -> None:
         """Writes the profile rows of all that was recorded before, as a timer's `step()` does.

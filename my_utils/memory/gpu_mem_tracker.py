@@ -26,6 +26,7 @@ from typing import Self
 from ..common.arguments import check_bool, check_seconds
 from ..common.process_end import call_at_end
 from ..common.ranks import check_ranks, current_rank, is_chosen
+from ..common.reprs import short_repr
 from ..common.tables import needed, write_figure
 from ..common.warnings import warn_once
 from .tracker.plot import draw
@@ -67,7 +68,7 @@ class GPU_Performance_Tracker:
     of 4,096 buckets at most, which keep the least and the greatest sample.
 
     prefix: of the files, with a folder where wanted, which is made.
-    interval: seconds between two samples, at least 0.001.
+    interval, interval_s: seconds between two samples, at least 0.001; two names of one parameter.
     track_hardware_metrics: read NVML (`pip install 'my_utils[nvml]'`). Where there is none, that is
         one warning, and the rest goes on.
     devices: the GPUs, as torch numbers those it sees; None is all. One that is not there is left
@@ -78,7 +79,7 @@ class GPU_Performance_Tracker:
 
     A source that fails is left out from then on, with one warning. Without CUDA there are the
     figures of the host. The thread never holds up the end of the process, which stops the tracker
-    as `stop_monitoring` does. A forked child has no tracker running. CUDA is not initialized by
+    as `stop` does. A forked child has no tracker running. CUDA is not initialized by
     it. Raises TypeError and ValueError for wrong arguments. All methods are thread-safe.
 
     >>> import os, tempfile
@@ -102,9 +103,11 @@ class GPU_Performance_Tracker:
         ranks: int | Iterable[int] | None = None,
         plot: bool = True,
         counters: bool = True,
+        interval_s: float | None = None,
     ) -> None:
         self.prefix = _check_prefix(prefix)
-        self.interval = check_seconds("interval", interval, _LEAST_INTERVAL_S, _MOST_INTERVAL_S)
+        name, seconds = ("interval", interval) if interval_s is None else ("interval_s", interval_s)
+        self.interval_s = check_seconds(name, seconds, _LEAST_INTERVAL_S, _MOST_INTERVAL_S)
         self.track_hardware_metrics = check_bool("track_hardware_metrics", track_hardware_metrics)
         self.devices = check_ranks("devices", devices)
         self.ranks = check_ranks("ranks", ranks)
@@ -114,12 +117,23 @@ class GPU_Performance_Tracker:
         self._record: Record | None = None
         self._run: Run | None = None
 
+    def __repr__(self) -> str:
+        return short_repr(self, "prefix", "interval_s", "samples", "is_monitoring")
+
     # --- the run ---
 
     def start_monitoring(self) -> None:
+        """Another name for `start`."""
+        self.start()
+
+    def stop_monitoring(self) -> dict[str, Peak]:
+        """Another name for `stop`."""
+        return self.stop()
+
+    def start(self) -> None:
         """Begins to sample. When it does so already, that is a warning and nothing changes.
 
-        After `stop_monitoring` it goes on: peaks, CSV and plot then tell of both spans. ImportError
+        After `stop` it goes on: peaks, CSV and plot then tell of both spans. ImportError
         when a plot is wanted and matplotlib is missing.
         """
         with self._lock:
@@ -137,7 +151,7 @@ class GPU_Performance_Tracker:
                 figures = [figure for probe in sources.probes for figure in probe.figures]
                 base = f"{self.prefix}_rank{current_rank()}_performance_profile"
                 self._record = Record(Path(base).absolute(), figures, self.counters)
-            run = Run(self._record, sources, self.interval)
+            run = Run(self._record, sources, self.interval_s)
             if run.start():
                 self._run = run
                 _running.add(self)
@@ -166,7 +180,7 @@ class GPU_Performance_Tracker:
         )
         return None
 
-    def stop_monitoring(self) -> dict[str, Peak]:
+    def stop(self) -> dict[str, Peak]:
         """Takes a last sample, ends the thread, writes the plot, logs and returns the peaks.
 
         When it does not run: the peaks so far. Files that cannot be written are a warning.
@@ -195,7 +209,7 @@ class GPU_Performance_Tracker:
             _logger.warning("the performance tracker's plot could not be drawn: %s", error)
 
     def __enter__(self) -> Self:
-        self.start_monitoring()
+        self.start()
         return self
 
     def __exit__(
@@ -204,7 +218,7 @@ class GPU_Performance_Tracker:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.stop_monitoring()
+        self.stop()
 
     def _forget(self) -> None:
         """In a forked child: the thread is the parent's, and so is the file."""
@@ -214,6 +228,11 @@ class GPU_Performance_Tracker:
         self._run = None
 
     # --- results ---
+
+    @property
+    def interval(self) -> float:
+        """Another name of `interval_s`."""
+        return self.interval_s
 
     @property
     def is_monitoring(self) -> bool:
@@ -226,7 +245,7 @@ class GPU_Performance_Tracker:
 
     @property
     def plot_path(self) -> Path | None:
-        """The plot, which `stop_monitoring` writes; None before the first start."""
+        """The plot, which `stop` writes; None before the first start."""
         return None if self._record is None or not self.plot else self._record.png
 
     @property
@@ -276,7 +295,7 @@ _running: set[GPU_Performance_Tracker] = set()
 
 def _stop_all() -> None:
     for tracker in list(_running):
-        tracker.stop_monitoring()
+        tracker.stop()
 
 
 def _forget_all() -> None:

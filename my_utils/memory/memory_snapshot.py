@@ -24,13 +24,17 @@ import time
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
+from ..common.aliases import renamed_attribute, renamed_parameters
 from ..common.arguments import check_path, check_str
 from ..common.environment import read_switch
 from ..common.file_names import file_name, free_path
 from ..common.identity import identity
 from ..common.process_end import call_at_end
 from ..common.ranks import check_ranks, current_rank, is_chosen
+from ..common.reprs import short_repr
 from .memory_history import Context, Recording, Stacks, check_options, record
 
 __all__ = ["MemorySnapshotter", "NoOpMemorySnapshotter", "global_snapshotter"]
@@ -49,7 +53,7 @@ class MemorySnapshotter:
     a pickle for https://pytorch.org/memory_viz and `pickle.load` (not for `torch.load`), whole or
     not there.
 
-    output_dir: made as needed. None is the `log_dir` of GlobalLogger where that is set up, else the
+    output: made as needed. None is the `log_dir` of GlobalLogger where that is set up, else the
         current directory, at the time of `stop`.
     max_entries: events that are kept at most, the newest; each takes some KB with its stack.
     ranks: the ranks that record; None is all.
@@ -57,7 +61,8 @@ class MemorySnapshotter:
         allocated) or None.
     stacks: "all" has the frames of C++ too, "python" is quicker and smaller.
 
-    What is still open when the process ends is written then. A forked child has nothing open.
+    What is still open is written by `close`, at the end of a block `with snapshotter:`, and when
+    the process ends. A forked child has nothing open.
     Without CUDA the first `start` warns, and nothing is written. What goes wrong later (a full
     disk) is a warning, and the training goes on. The options hold for the whole recording: while
     another one runs, of this class or of `MemorySnapshotBackend`, those of the first count.
@@ -71,19 +76,20 @@ class MemorySnapshotter:
     [PosixPath('snapshots/forward__20260131_120000_000000__rank0.pt')]
     """
 
+    @renamed_parameters(output_dir="output")
     def __init__(
         self,
-        output_dir: StrPath | None = None,
+        output: StrPath | None = None,
         *,
         max_entries: int = 100_000,
         ranks: int | Iterable[int] | None = None,
         context: Context = "all",
         stacks: Stacks = "all",
     ) -> None:
-        if output_dir is not None:
-            output_dir = check_path("output_dir", output_dir, or_none=True).absolute()
+        if output is not None:
+            output = check_path("output", output, or_none=True).absolute()
         check_options(max_entries, context, stacks)
-        self.output_dir = output_dir
+        self.output = output
         self.max_entries = max_entries
         self.ranks = check_ranks("ranks", ranks)
         self.context: Context = context
@@ -93,6 +99,11 @@ class MemorySnapshotter:
         self._lock = threading.RLock()
         self._open: dict[str, Recording | None] = {}
         self._warned = False
+
+    output_dir = renamed_attribute("MemorySnapshotter.output_dir", "output")
+
+    def __repr__(self) -> str:
+        return short_repr(self, "output", "max_entries", "open_names")
 
     def start(self, name: str) -> None:
         """Begins a span. One of this name that is open already stays as it is, with a warning."""
@@ -154,8 +165,8 @@ class MemorySnapshotter:
         return free_path(self._folder(), file_name(f"{name}__{stamp}", current_rank()), ".pt")
 
     def _folder(self) -> Path:
-        if self.output_dir is not None:
-            return self.output_dir
+        if self.output is not None:
+            return self.output
         known = identity()
         return Path.cwd() if known is None else Path(known.log_dir)
 
@@ -180,6 +191,17 @@ class MemorySnapshotter:
         for name in reversed(self.open_names):
             self.stop(name)
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
     def _forget(self) -> None:
         self._lock = threading.RLock()
         self._open.clear()
@@ -194,9 +216,10 @@ class NoOpMemorySnapshotter:
     True
     """
 
+    @renamed_parameters(output_dir="output")
     def __init__(
         self,
-        output_dir: StrPath | None = None,
+        output: StrPath | None = None,
         *,
         max_entries: int = 100_000,
         ranks: int | Iterable[int] | None = None,
@@ -205,6 +228,9 @@ class NoOpMemorySnapshotter:
     ) -> None:
         self.paths: list[Path] = []
         """Stays empty."""
+
+    def __repr__(self) -> str:
+        return short_repr(self)
 
     def start(self, name: str) -> None:
         """Does nothing."""
@@ -224,6 +250,17 @@ class NoOpMemorySnapshotter:
 
     def close(self) -> None:
         """Does nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        pass
 
 
 def _check_name(name: object) -> None:

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 
 from ..common.arguments import check_bool, check_seconds
 from ..common.ranks import current_rank, world_size
+from ..common.reprs import short_repr
 from ..common.store import default_store, wait_for_keys
 from ..common.warnings import warn_once
 from .out_of_memory import is_out_of_memory
@@ -178,6 +179,9 @@ class catch_oom:
         self.happened = False
         self.here = False
         self.error: BaseException | None = None
+
+    def __repr__(self) -> str:
+        return short_repr(self, "timeout_s", "happened", "here")
 
     def __enter__(self) -> catch_oom:
         self.happened = self.here = False

@@ -23,6 +23,7 @@ from ..common.arguments import check_bool
 from ..common.extras import needs_extra
 from ..common.files import whole_file
 from ..common.ranks import check_ranks, current_rank, is_chosen, world_size
+from ..common.reprs import short_repr
 from ..common.tables import needed
 from ..common.warnings import warn_once
 from ..stages import compile as _compile
@@ -139,6 +140,9 @@ class ModuleProfiler:
         self._undo: list[Callable[[], object]] = []
         self._started = False
         self.running = False
+
+    def __repr__(self) -> str:
+        return short_repr(self, "_backward", "_use_cuda", "running")
 
     # --- hooks on and off ---
 

@@ -2,7 +2,7 @@
 
 >>> import tempfile
 >>> folder = tempfile.mkdtemp()
->>> path = CMakeListsGenerator(["/src/k.mu"], ["/src/include"], output_dir=folder).generate()
+>>> path = CMakeListsGenerator(["/src/k.mu"], ["/src/include"], output=folder).generate()
 >>> "musa_add_library(musa_plugin SHARED" in path.read_text()
 True
 """
@@ -14,8 +14,10 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from ..common.aliases import renamed_attribute, renamed_parameters, renamed_state
 from ..common.arguments import check_str
 from ..common.files import whole_file
+from ..common.reprs import short_repr
 
 __all__ = ["CMakeListsGenerator"]
 
@@ -36,12 +38,13 @@ class CMakeListsGenerator:
         plugin_name: of the library, which becomes lib<plugin_name>.so.
         cxx_standard: 20, as torch's headers want it.
         mcc_flags: further flags for mcc.
-        output_dir: where `generate` writes; the working directory unless told otherwise.
+        output: where `generate` writes; the working directory unless told otherwise.
 
     Relative paths are taken from the working directory. Wrong arguments raise TypeError or
     ValueError with their name.
     """
 
+    @renamed_parameters(output_dir="output")
     def __init__(
         self,
         sources: Sequence[StrPath],
@@ -53,7 +56,7 @@ class CMakeListsGenerator:
         *,
         cxx_standard: int = 20,
         mcc_flags: Sequence[str] = (),
-        output_dir: StrPath = ".",
+        output: StrPath = ".",
     ) -> None:
         self.sources = _paths("sources", sources)
         if not self.sources:
@@ -67,12 +70,18 @@ class CMakeListsGenerator:
             raise ValueError(f"cxx_standard must be 11, 14, 17, 20, 23 or 26, not {cxx_standard!r}")
         self.cxx_standard = cxx_standard
         self.mcc_flags = _strings("mcc_flags", mcc_flags)
-        self.output_dir = Path(output_dir)
+        self.output = Path(output)
+
+    output_dir = renamed_attribute("CMakeListsGenerator.output_dir", "output")
+    __setstate__ = renamed_state(output_dir="output")
+
+    def __repr__(self) -> str:
+        return short_repr(self, "project_name", "plugin_name", "sources")
 
     def generate(self) -> Path:
         """Writes CMakeLists.txt, whole or not at all; returns its path."""
-        self.output_dir.mkdir(parents=True, exist_ok=True)
-        path = self.output_dir / "CMakeLists.txt"
+        self.output.mkdir(parents=True, exist_ok=True)
+        path = self.output / "CMakeLists.txt"
         with whole_file(path) as file:
             file.write(self.text().encode())
         return path

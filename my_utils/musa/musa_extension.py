@@ -24,6 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from ..common.extras import needs_extra
+from ..common.reprs import short_repr
 from . import _toolkit
 from ._musa_jit import load, load_inline
 
@@ -106,6 +107,9 @@ class BuildExtension(cpp_extension.BuildExtension):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         # Its ninja file knows no third compiler; MAX_JOBS is kept here.
         super().__init__(*args, **{**kwargs, "use_ninja": False})
+
+    def __repr__(self) -> str:
+        return short_repr(self)
 
     def build_extensions(self) -> None:
         forced = {}

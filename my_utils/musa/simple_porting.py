@@ -26,6 +26,7 @@ from typing import Any
 from .. import _core
 from ..common.arguments import check_bool
 from ..common.files import whole_file
+from ..common.reprs import short_repr
 from ..common.terminal import progress_bar
 from . import _porting_arguments as checked, _rules
 from ._port_file import Ported, diff_of, port_bytes
@@ -145,6 +146,9 @@ class SimplePorting:
         if not check_bool("drop_default_mapping", drop_default_mapping):
             self._defaults = _rules.load(self.platform.name)
         self._whole_words = check_bool("whole_words", whole_words)
+
+    def __repr__(self) -> str:
+        return short_repr(self, "root", "output")
 
     def run(self, *, check: bool = False) -> PortingReport:
         """Ports the folder. With `check` nothing is written, and the report says what would be.

@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from ..common.arguments import check_int
 from ..common.ranks import check_ranks, current_rank, is_chosen, world_size
+from ..common.reprs import short_repr
 from ..common.warnings import warn_once
 from .check import describe
 from .compiled import warn_of_unseen
@@ -98,6 +99,9 @@ class OpMode(TorchDispatchMode):
         self._log = OpLog(None)
         self._active = False
         self._entered = 0
+
+    def __repr__(self) -> str:
+        return short_repr(self, "enabled", "step_cnt", "errors")
 
     # --- the block ---
 

@@ -28,6 +28,7 @@ import torch
 from torch import nn
 
 from ..common.public import public
+from ..common.reprs import short_repr
 from ..common.warnings import warn_once
 
 __all__ = [
@@ -242,6 +243,9 @@ class ModuleTracker:
             self._hook(name, module)
         for name, parameter in model.named_parameters():
             self._note(model, name, parameter)
+
+    def __repr__(self) -> str:
+        return short_repr(self)
 
     def _hook(self, name: str, module: nn.Module) -> None:
         if _is_hooked(module):

@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 from ..common.arguments import check_bool, check_int, check_str, check_str_or_none
 from ..common.extras import needs_extra
+from ..common.reprs import short_repr
 from ..common.warnings import warn_once
 from .recording import (
     ModuleInfo,
@@ -192,6 +193,9 @@ class ForwardTraceRecorder:
         self._handles: list[Any] = []
         self._graph = Graph(self._calls, compiled)
 
+    def __repr__(self) -> str:
+        return short_repr(self, "name", "installed", "recording")
+
     # --- hooks on and off ---
 
     @property
@@ -204,9 +208,17 @@ class ForwardTraceRecorder:
         return bool(self._handles)
 
     def install(self) -> ForwardTraceRecorder:
+        """Another name for `start`."""
+        return self.start()
+
+    def remove(self) -> None:
+        """Another name for `stop`."""
+        self.stop()
+
+    def start(self) -> ForwardTraceRecorder:
         """Puts the hooks on the modules and begins to record; returns the recorder.
 
-        What was recorded before stays. Installing twice is a warning.
+        What was recorded before stays. Starting twice is a warning.
         """
         if self._plans is not None:
             warn_once("forward_trace_installed", "the forward trace recorder is installed already")
@@ -220,8 +232,8 @@ class ForwardTraceRecorder:
         self.resume()
         return self
 
-    def remove(self) -> None:
-        """Takes all hooks off again. What was recorded stays; removing twice does nothing."""
+    def stop(self) -> None:
+        """Takes all hooks off again. What was recorded stays; stopping twice does nothing."""
         if self._plans is None:
             return
         seen = bool(self._calls.roots) or not self.recording
@@ -272,7 +284,7 @@ class ForwardTraceRecorder:
             )
 
     def __enter__(self) -> ForwardTraceRecorder:
-        return self.install()
+        return self.start()
 
     def __exit__(
         self,
@@ -280,7 +292,7 @@ class ForwardTraceRecorder:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.remove()
+        self.stop()
 
     # --- what was recorded ---
 

@@ -41,6 +41,7 @@ from urllib.parse import quote
 
 import numpy as np
 
+from ..common.aliases import renamed_parameters
 from ..common.arguments import check_int
 from ..common.equality import same_fields
 from ..common.files import whole_file
@@ -150,8 +151,9 @@ class Report:
         result["problems"] = self.problems
         return json.dumps(result)
 
-    def save_csv(self, folder: str | os.PathLike[str]) -> list[Path]:
-        """Each table as `folder`/<name>.csv."""
+    @renamed_parameters(folder="output")
+    def save_csv(self, output: str | os.PathLike[str]) -> list[Path]:
+        """Each table as `output`/<name>.csv."""
         pandas = needed("pandas", PURPOSE, "report")
         tables = {name: getattr(self, name) for name in TABLES}
         tables["stragglers"] = pandas.DataFrame(
@@ -160,7 +162,7 @@ class Report:
         tables["changes"] = pandas.DataFrame(
             self.changes, columns=list(StageChange.__annotations__)
         )
-        target = Path(folder)
+        target = Path(output)
         target.mkdir(parents=True, exist_ok=True)
         paths = []
         for name, table in tables.items():
@@ -178,11 +180,12 @@ class Report:
 
         write_page(self, Path(path), links or {})
 
-    def save_figures(self, folder: str | os.PathLike[str]) -> list[Path]:
-        """The plots as step_time.png, rank_by_step.png and stages.png."""
+    @renamed_parameters(folder="output")
+    def save_figures(self, output: str | os.PathLike[str]) -> list[Path]:
+        """The plots as step_time.png, rank_by_step.png and stages.png in the folder `output`."""
         from .figures import write_figures
 
-        return write_figures(self, Path(folder))
+        return write_figures(self, Path(output))
 
 
 @dataclass

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from ..common.files import whole_file
 from ..common.public import public
+from ..common.reprs import short_repr
 from ..common.tables import needed, text_table
 from .packed import BUCKETS, Table, bucket_middles, rows_of
 
@@ -214,6 +215,9 @@ class ProfiledTime(Mapping[str, TimeData]):
         self._data = {name: TimeData(name, table) for name, table in tables.items()}
         self.world_size = world_size
         self.missing = dict(missing)
+
+    def __repr__(self) -> str:
+        return short_repr(self, "world_size", "missing")
 
     def __getitem__(self, name: str) -> TimeData:
         return self._data[name]

@@ -27,8 +27,10 @@ from typing import Any, Self, TypeVar
 
 from .. import _core
 from .._core import timer as timer
+from ..common.aliases import renamed_parameters
 from ..common.arguments import check_seconds, check_str
 from ..common.ranks import check_rank, current_rank, distributed
+from ..common.reprs import short_repr
 from ..common.store import default_store
 from ..common.warnings import warn_once
 from .gathered import GatheredTime, ProfiledTime, TimeData
@@ -92,6 +94,9 @@ class TimeManager(_core.TimeRecorder):
             for each in seconds:
                 self.add(name, round(each * 1e9))
 
+    def __repr__(self) -> str:
+        return short_repr(self, "max_samples")
+
     # `timer(name)` is inherited: a block whose time is recorded here, whatever is enabled.
 
     @contextmanager
@@ -118,12 +123,13 @@ class TimeManager(_core.TimeRecorder):
             for name in self.names()
         }
 
+    @renamed_parameters(timeout="timeout_s")
     def gather(
         self,
         dst: int = 0,
         *,
         summary: bool = False,
-        timeout: float = 60.0,
+        timeout_s: float = 60.0,
         tag: str = "",
         store: Any = None,
     ) -> GatheredTime | None:
@@ -138,7 +144,7 @@ class TimeManager(_core.TimeRecorder):
 
         summary: send, for each name, count, sum, min, max, spread and a histogram good to 1 %,
             instead of the times: 1 KiB a name, however many times there are.
-        timeout: seconds that `dst` waits, for all ranks together.
+        timeout_s: how long `dst` waits, for all ranks together.
         tag: ranks' gathers belong together by tag and order, so that ranks whose gathers differ in
             number or order can tell them apart.
         store: a torch store that all ranks share; None: the one of torch.distributed.
@@ -146,7 +152,7 @@ class TimeManager(_core.TimeRecorder):
         Without torch.distributed, the times of this process alone. TypeError and ValueError for
         wrong arguments; trouble with the store is a warning, never an exception.
         """
-        _check(dst, timeout, tag)
+        _check(dst, timeout_s, tag)
         from . import gather as times_gather
         from .packed import Merger, pack
 
@@ -161,7 +167,7 @@ class TimeManager(_core.TimeRecorder):
             raise ValueError(f"dst must be below the number of ranks, {world_size}, not {dst}")
         exchange = times_gather.Exchange(
             default_store() if store is None else store,
-            rank=rank, world_size=world_size, tag=tag, timeout_s=timeout,
+            rank=rank, world_size=world_size, tag=tag, timeout_s=timeout_s,
         )  # fmt: skip
         message = pack(self, rank, summary)
         if rank != dst:
@@ -170,9 +176,9 @@ class TimeManager(_core.TimeRecorder):
         return _merged(rank, message, exchange, world_size)
 
 
-def _check(dst: int, timeout: float, tag: str) -> None:
+def _check(dst: int, timeout_s: float, tag: str) -> None:
     check_rank("dst", dst)
-    check_seconds("timeout", timeout, 0)
+    check_seconds("timeout_s", timeout_s, 0)
     check_str("tag", tag)
 
 

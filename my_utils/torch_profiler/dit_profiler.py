@@ -4,7 +4,7 @@
 >>> os.environ["PROFILE_TASK_TYPES"] = "DIT, VAE"
 >>> folder = tempfile.TemporaryDirectory()
 >>> with create_profiler_context(
-...     "DIT", ops_to_analyze={"aten::mm": "self_cuda_time_total"}, output_dir=folder.name
+...     "DIT", ops_to_analyze={"aten::mm": "self_cuda_time_total"}, output=folder.name
 ... ) as profiler:
 ...     _ = torch.ones(8, 8) @ torch.ones(8, 8)
 >>> [path.name for path in profiler.paths]
@@ -30,10 +30,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from ..common.aliases import renamed_attribute, renamed_parameters, renamed_state
 from ..common.arguments import check_bool, check_int, check_logger, check_path, check_str
 from ..common.file_names import file_name
 from ..common.files import whole_file
 from ..common.ranks import check_ranks, current_rank, is_chosen
+from ..common.reprs import short_repr
 from ..common.tables import write_text
 from ..common.warnings import warn_once
 
@@ -90,7 +92,7 @@ class FlexibleProfiler:
         {"aten::matmul": "self_cuda_time_total"}. Figures have the names of torch's tables, old ones
         with `cuda` included. Names alone get the time on the device itself. A figure without
         children ("self_…") does not hold what an operator calls: `aten::matmul` calls `aten::mm`.
-    output_dir: where the files go; made as needed.
+    output: where the files go; made as needed.
     ranks: which ranks profile: an int or several; None means all.
     record_shapes, with_stack, profile_memory, activities: as for `torch.profiler.profile`; the
         first two are on, as the analysis lists them for each call.
@@ -117,13 +119,14 @@ class FlexibleProfiler:
     each may have its own, and the first one profiles.
     """  # noqa: E501
 
+    @renamed_parameters(output_dir="output")
     def __init__(
         self,
         task_type: str,
         logger: logging.Logger | None = None,
         ops_to_analyze: Mapping[str, str] | Iterable[str] | None = None,
         *,
-        output_dir: str | os.PathLike[str] = ".",
+        output: str | os.PathLike[str] = ".",
         ranks: int | Iterable[int] | None = None,
         record_shapes: bool = True,
         with_stack: bool = True,
@@ -143,7 +146,7 @@ class FlexibleProfiler:
         self.task_type = task_type
         self.logger = _logger if logger is None else logger
         self.ops_to_analyze = check_operators("ops_to_analyze", ops_to_analyze)
-        self.output_dir = check_path("output_dir", output_dir)
+        self.output = check_path("output", output)
         self.row_limit = check_int("row_limit", row_limit, 1)
         self.sort_by = check_figure("sort_by", sort_by or "self_device_time_total")
         self.calls_max = check_int("calls_max", calls_max, 1)
@@ -157,6 +160,12 @@ class FlexibleProfiler:
             "profile_memory": check_bool("profile_memory", profile_memory),
         }
         self._blocks: list[TorchProfile | None] = []
+
+    output_dir = renamed_attribute("FlexibleProfiler.output_dir", "output")
+    __setstate__ = renamed_state(output_dir="output")
+
+    def __repr__(self) -> str:
+        return short_repr(self, "task_type", "output", "enabled")
 
     @property
     def profiler(self) -> Any:
@@ -219,8 +228,8 @@ class FlexibleProfiler:
     def _free_stem(self) -> str:
         """A beginning of names that no file here has."""
 
-        self.output_dir.mkdir(parents=True, exist_ok=True)
-        taken = set(os.listdir(self.output_dir))
+        self.output.mkdir(parents=True, exist_ok=True)
+        taken = set(os.listdir(self.output))
         name = file_name(self.task_type)
         for number in itertools.count(1):
             stem = name if number == 1 else f"{name}.{number}"
@@ -229,7 +238,7 @@ class FlexibleProfiler:
         return stem
 
     def _write(self, name: str, how: Callable[[Path], None]) -> None:
-        path = self.output_dir / name
+        path = self.output / name
         try:
             how(path)
         except Exception as trouble:

@@ -4,11 +4,11 @@
 >>> folder = tempfile.TemporaryDirectory()
 >>> pw = ProfilerWrapper(
 ...     profile_memory=True, enabled_record_cuda_average_time=True, prefix="run",
-...     output_dir=folder.name)
+...     output=folder.name)
 >>> for step in range(3):
 ...     with pw:
 ...         _ = torch.ones(64, 64) @ torch.ones(64, 64)
->>> [path.name for path in pw.leave()]
+>>> [path.name for path in pw.close()]
 ['run_trace.json', 'run_cuda_time_plot.png', 'run_memory_usage_line_chart.png']
 >>> folder.cleanup()
 """
@@ -25,10 +25,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
+from ..common.aliases import renamed_attribute, renamed_parameters, renamed_state
 from ..common.arguments import check_bool, check_int, check_logger, check_path, check_str
 from ..common.files import on_whole_path
 from ..common.process_end import call_at_end
 from ..common.ranks import check_ranks, current_rank, is_chosen, world_size
+from ..common.reprs import short_repr
 from ..common.tables import needed
 from ..common.warnings import warn_once
 from ..memory import memory_history as _memory_history
@@ -48,14 +50,14 @@ SNAPSHOT_EVENTS_MAX = 100_000  # of the CUDA allocator's history
 
 
 class ProfilerWrapper:
-    """Profiles each `with` block of a series, and writes the results at `leave()`.
+    """Profiles each `with` block of a series, and writes the results at `close()`.
 
     ```python
     pw = ProfilerWrapper(profile_memory=True, enabled_record_cuda_average_time=True)
     for batch in batches:
         with pw:
             train_step(batch)
-    pw.leave()
+    pw.close()
     ```
 
     is_st: whether this is a single-task run, in which one process stands for all. True: only rank 0
@@ -66,7 +68,7 @@ class ProfilerWrapper:
     enable_print_summary: print a table of operators after each entry, by time on the device.
     enabled_record_cuda_average_time: take the time on the device of each entry, and plot it with
         its mean over the series.
-    prefix: what the files' names begin with. output_dir: where they go; made at `leave()`.
+    prefix: what the files' names begin with. output: where they go; made at `close()`.
     ranks: which ranks profile: an int or several; None means what `is_st` says.
     enabled: False makes everything here do nothing, and costs a method call.
     export_trace: write a Chrome trace.
@@ -104,6 +106,7 @@ class ProfilerWrapper:
     matplotlib is missing. Not for use from several threads at once.
     """
 
+    @renamed_parameters(output_dir="output")
     def __init__(
         self,
         is_st: bool = False,
@@ -112,7 +115,7 @@ class ProfilerWrapper:
         enabled_record_cuda_average_time: bool = False,
         *,
         prefix: str = "profile",
-        output_dir: str | os.PathLike[str] = ".",
+        output: str | os.PathLike[str] = ".",
         ranks: int | Iterable[int] | None = None,
         enabled: bool = True,
         export_trace: bool = True,
@@ -133,7 +136,7 @@ class ProfilerWrapper:
             "enabled_record_cuda_average_time", enabled_record_cuda_average_time
         )
         self.prefix = _check_prefix(prefix)
-        self.output_dir = check_path("output_dir", output_dir)
+        self.output = check_path("output", output)
         self.enabled = check_bool("enabled", enabled)
         self.export_trace = check_bool("export_trace", export_trace)
         self.keep_all_traces = check_bool("keep_all_traces", keep_all_traces)
@@ -156,6 +159,12 @@ class ProfilerWrapper:
         self._depth = 0
         self._points: Series | None = None  # of the open series, or of the last one
         self._forget()
+
+    output_dir = renamed_attribute("ProfilerWrapper.output_dir", "output")
+    __setstate__ = renamed_state(output_dir="output")
+
+    def __repr__(self) -> str:
+        return short_repr(self, "prefix", "output", "enabled")
 
     def _forget(self) -> None:
         """No series is open."""
@@ -184,7 +193,7 @@ class ProfilerWrapper:
 
     @property
     def profiler(self) -> Any:
-        """The `torch.profiler.profile` of the last profiled entry, until `leave()`; or None."""
+        """The `torch.profiler.profile` of the last profiled entry, until `close()`; or None."""
         return self._last.profiler if self._last else None
 
     # --- an entry ---
@@ -229,7 +238,7 @@ class ProfilerWrapper:
         if not self._chosen:
             return
         _open.add(self)
-        call_at_end(_leave_all)
+        call_at_end(_close_all)
         if self.dump_memory_snapshot:
             self._trying("the allocator's history", self._record_history)
 
@@ -243,7 +252,7 @@ class ProfilerWrapper:
                 "profiler a process",
             )
             return
-        profile = TorchProfile(self._name, at_exit=self.leave, **self._options)
+        profile = TorchProfile(self._name, at_exit=self.close, **self._options)
         try:
             started = profile.start()
         except (TypeError, ValueError):
@@ -318,9 +327,13 @@ class ProfilerWrapper:
     # --- the end of a series ---
 
     def leave(self) -> list[Path]:
+        """Another name for `close`."""
+        return self.close()
+
+    def close(self) -> list[Path]:
         """Ends the series, writes its files and returns their paths; the next entry begins another.
 
-        Without an entry since the last `leave()` it does nothing. Inside a block it ends the entry
+        Without an entry since the last `close()` it does nothing. Inside a block it ends the entry
         there, with a warning, and the rest of the block is not profiled. Files that cannot be
         written are missing, with one warning; the others are there.
         """
@@ -350,11 +363,11 @@ class ProfilerWrapper:
         written: list[Path] = []
 
         def write(suffix: str, how: Callable[[Path], object]) -> None:
-            path = self.output_dir / f"{stem}_{suffix}"
+            path = self.output / f"{stem}_{suffix}"
             if self._trying(str(path), lambda: how(path)):
                 written.append(path)
 
-        self._trying(str(self.output_dir), self._make_folder)
+        self._trying(str(self.output), self._make_folder)
         if self.export_trace:
             write("trace.json", self._write_trace)
         if self.enabled_record_cuda_average_time:
@@ -370,7 +383,7 @@ class ProfilerWrapper:
         return written
 
     def _make_folder(self) -> None:
-        self.output_dir.mkdir(parents=True, exist_ok=True)
+        self.output.mkdir(parents=True, exist_ok=True)
 
     def _stem(self) -> str:
         rank = "" if self.is_st or world_size() == 1 else f"_rank{current_rank()}"
@@ -386,7 +399,7 @@ class ProfilerWrapper:
 
     def _write_trace_of_entry(self) -> None:
         self._make_folder()
-        path = self.output_dir / f"{self._stem()}_trace_{self._last_number}.json"
+        path = self.output / f"{self._stem()}_trace_{self._last_number}.json"
         self._last_trace = export_trace(self.profiler, path)
 
     def _record_history(self) -> None:
@@ -432,9 +445,9 @@ class _Entry(NamedTuple):
 _open: set[ProfilerWrapper] = set()
 
 
-def _leave_all() -> None:
+def _close_all() -> None:
     for wrapper in list(_open):
-        wrapper.leave()
+        wrapper.close()
 
 
 # --- arguments ---

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..common.arguments import check_bool, check_int, check_path
 from ..common.ranks import check_ranks, current_rank, is_chosen
+from ..common.reprs import short_repr
 from .step_windows import NvtxWindow, StepWindow, TorchWindow
 from .window_files import WindowFiles, own_folder
 
@@ -138,6 +139,11 @@ class ProfCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
         self._cycles = 0
         self._began_at = 0
         self._told = False
+
+    def __repr__(self) -> str:
+        return short_repr(
+            self, "output_dir", "wait_steps", "warmup_steps", "active_steps", "num_cycles"
+        )
 
     # --- what the Trainer calls ---
 

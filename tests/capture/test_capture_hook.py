@@ -288,7 +288,7 @@ def test_a_backend_by_its_tool(tmp_path: os.PathLike[str]) -> None:
         (("nvprof",), "tool must be one of nsys, ncu, .* not 'nvprof'"),
         ((3,), "tool must be a str or a list"),
         (([],), "tool must be a str or a list"),
-        (("torch", 1), "output_dir must be a path"),
+        (("torch", 1), "output must be a path"),
         (("torch", "d", ["x"]), "options must be a mapping"),
         (("torch", "d", {"nsys": {}}), "options are for the tools torch, not for 'nsys'"),
         (("nsys", "d", {"nsys": {"colour": 1}}), "options of nsys are: synchronize"),

@@ -123,7 +123,7 @@ def test_a_model_that_returns_none_has_not_raised(backend: Recorder) -> None:
     except KeyError:  # an exception that is handled round the call is not the call's
         assert model(None) is None
     assert hook.outcome == "open"
-    hook.detach()
+    hook.stop()
 
 
 def test_a_hook_of_somebody_else_that_raises(backend: Recorder) -> None:
@@ -264,7 +264,7 @@ def test_a_pass_waits_for_the_window_of_another_thread(stop: int, backend_is_slo
     thread.join()
     assert calls[0] == "start" and calls.count("stop") == (stop == 1)
     assert hook.outcome == ("done" if stop == 1 else "open")
-    hook.detach()
+    hook.stop()
 
 
 def test_a_pass_that_raises_closes_the_window_that_opens_meanwhile() -> None:
@@ -309,7 +309,7 @@ def test_copies_are_not_counted(backend: Recorder, caplog: pytest.LogCaptureFixt
     assert caplog.text.count("attach the hook to the DataParallel object") == 1
     run(model, 1)
     assert hook.passes == 1
-    hook.detach()
+    hook.stop()
 
 
 def test_a_model_with_hooks_is_saved(backend: Recorder) -> None:
@@ -323,19 +323,19 @@ def test_a_model_with_hooks_is_saved(backend: Recorder) -> None:
     assert torch.equal(run_twice[0], model(torch.ones(1, 2)))
     assert hook.passes == 1
     assert backend.calls == ["start"]
-    hook.detach()
+    hook.stop()
 
 
 def test_detach_closes(backend: Recorder) -> None:
     hook = hook_of(backend, 0, 9)
-    hook.detach()
+    hook.stop()
     model = Model(backend.calls)
     hook.attach(model)
-    with pytest.raises(RuntimeError, match="detach it first"):
+    with pytest.raises(RuntimeError, match="stop it first"):
         hook.attach(model)
     run(model, 1)
-    hook.detach()
-    hook.detach()
+    hook.stop()
+    hook.stop()
     assert hook.outcome == "detached" and not hook.attached
     assert not model._forward_pre_hooks and not model._forward_hooks
     run(model, 1)
@@ -348,7 +348,7 @@ def test_detach_closes(backend: Recorder) -> None:
 
 def test_detach_within_a_pass(backend: Recorder) -> None:
     hook = hook_of(backend, 0, 9)
-    model = Model(backend.calls, lambda number: hook.detach())
+    model = Model(backend.calls, lambda number: hook.stop())
     hook.attach(model)
     run(model, 2)
     assert backend.calls == ["start", "0", "stop", "1"]
@@ -374,7 +374,7 @@ def test_ranks(backend: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
             model = Model([])
             hook = hook_of(backend, 0, 1, **{name: chosen}).attach(model)
             assert len(model._forward_hooks) == count
-            hook.detach()
+            hook.stop()
 
 
 def test_a_backend_that_fails(caplog: pytest.LogCaptureFixture) -> None:

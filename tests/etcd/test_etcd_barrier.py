@@ -98,7 +98,7 @@ def test_the_missing_are_named_to_all(crew: Crew, at: dict[str, Any]) -> None:
     there = [0, 1, 2, 4, 6, 7]
     crew.come(there[:-1], **at)
     wait_for_seats(at, *there[:-1])
-    crew.come(there[-1:], timeout=1, **at)
+    crew.come(there[-1:], timeout_s=1, **at)
     answers = crew.answers(there)
     assert {answer["result"] for answer in answers} == {"EtcdBarrierTimeout"}
     assert {answer["text"] for answer in answers} == {answers[0]["text"]}
@@ -109,7 +109,7 @@ def test_the_missing_are_named_to_all(crew: Crew, at: dict[str, Any]) -> None:
 
 
 def test_how_many_are_missing_without_ranks(crew: Crew, at: dict[str, Any]) -> None:
-    crew[0].order(timeout=0, **at)
+    crew[0].order(timeout_s=0, **at)
     answer = crew[0].answer()
     assert (answer["result"], answer["missing"], answer["count"]) == ("EtcdBarrierTimeout", [], 7)
     assert "7 of 8 missing (" in answer["text"]
@@ -119,7 +119,7 @@ def test_who_waits_for_another_number_is_named(crew: Crew, at: dict[str, Any]) -
     crew.come([1], **{**at, "world_size": 4})
     wait_until(lambda: bool(keys_of(at)))
     wait_for_seats(at, 1)
-    crew.come([0], timeout=0.2, **at)
+    crew.come([0], timeout_s=0.2, **at)
     assert "others under this prefix wait for a world_size of 4" in crew[0].answer()["text"]
     crew.kill(1)
 
@@ -127,7 +127,7 @@ def test_who_waits_for_another_number_is_named(crew: Crew, at: dict[str, Any]) -
 # The first to come and the last are lost as surely as any other: two jobs at once, four processes
 # each, which wait for a fifth. Who was held up until its lease ended has the time to come again.
 def test_a_killed_one_is_named_when_its_lease_ends(crew: Crew, at: dict[str, Any]) -> None:
-    at.update(world_size=5, timeout=None, restart_s=8)
+    at.update(world_size=5, timeout_s=None, restart_s=8)
     jobs = [({**at, "prefix": f"{at['prefix']}-{victim}"}, victim) for victim in (0, 3)]
     for (job, victim), first in zip(jobs, (0, 4), strict=True):
         for rank in range(4):
@@ -159,7 +159,7 @@ def test_at_the_end_the_silent_are_missing_too(crew: Crew, at: dict[str, Any]) -
     crew.come([1], **at)
     wait_for_seats(at, 1)
     crew.stop(1)
-    crew.come([0], timeout=0.2, roll_call_s=1, **at)
+    crew.come([0], timeout_s=0.2, roll_call_s=1, **at)
     answer = crew[0].answer()
     crew.kill(1)
     assert answer["missing"] == list(range(1, 8))
@@ -252,7 +252,7 @@ def test_ghosts_that_vanish_break_nothing(crew: Crew, at: dict[str, Any]) -> Non
 
 def test_all_are_told_the_same_whoever_dies_when(crew: Crew, at: dict[str, Any]) -> None:
     chance = random.Random(5)
-    at.update(world_size=4, lease_s=10, timeout=15)
+    at.update(world_size=4, lease_s=10, timeout_s=15)
     for attempt in range(2):
         for worker in EIGHT:
             assert crew[worker].ready.wait(WAIT_S)
@@ -299,7 +299,7 @@ def test_the_state_is_kept_as_long_as_it_is_used(server: EtcdServer, at: dict[st
 
 def test_the_state_is_small_and_readable(crew: Crew, at: dict[str, Any]) -> None:
     for _ in range(12):
-        crew.come([0], timeout=0, **at)
+        crew.come([0], timeout_s=0, **at)
     for _ in range(12):
         crew[0].answer()
     pyetcd = importlib.import_module("pyetcd")

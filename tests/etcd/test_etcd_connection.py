@@ -34,7 +34,7 @@ from ..support.ranks import free_port
 pytestmark = [pytest.mark.long_file, pytest.mark.no_torch]
 
 PATIENT_S = 100.0
-PATIENT: dict[str, Any] = {"timeout": PATIENT_S, "lease_s": 60.0}
+PATIENT: dict[str, Any] = {"timeout_s": PATIENT_S, "lease_s": 60.0}
 
 
 def with_etcd(test: Any) -> Any:
@@ -74,7 +74,7 @@ def test_one_alone_need_not_wait(server: EtcdServer) -> None:
 
 @with_etcd
 def test_rank_and_number_from_the_launcher(server: EtcdServer, run_python: RunPython) -> None:
-    barrier = f"etcd_barrier('l', etcd_port={server.port}, timeout=0)"
+    barrier = f"etcd_barrier('l', etcd_port={server.port}, timeout_s=0)"
     code = f"{PATIENCE}\nfrom my_utils.etcd_utils import *\n{barrier}"
     done = run_python("-c", code, env={"RANK": "2", "WORLD_SIZE": "3"}, timeout=100)
     assert "2 of 3 missing: ranks 0, 1 (rank 2 waited" in done.stderr
@@ -84,7 +84,7 @@ def test_rank_and_number_from_the_launcher(server: EtcdServer, run_python: RunPy
 def test_the_next_endpoint_is_tried(server: EtcdServer) -> None:
     endpoints = f"127.0.0.1:{free_port()},http://{server.address}"
     for attempt in range(4):  # each begins with one of them
-        assert both(f"endpoints{attempt}", endpoints=endpoints, interval=0.01) == [True, True]
+        assert both(f"endpoints{attempt}", endpoints=endpoints, interval_s=0.01) == [True, True]
 
 
 @with_etcd
@@ -152,7 +152,7 @@ def test_nobody_at_the_endpoint() -> None:
     pytest.importorskip("pyetcd", reason="etcd-sdk-python is not installed")
     port = free_port()
     with pytest.raises(EtcdBarrierTimeout, match=rf"etcd cannot be reached .*127\.0\.0\.1:{port}"):
-        etcd_barrier("nobody", 2, rank=0, etcd_port=port, timeout=0.5)
+        etcd_barrier("nobody", 2, rank=0, etcd_port=port, timeout_s=0.5)
 
 
 def test_something_else_at_the_endpoint() -> None:
@@ -160,7 +160,7 @@ def test_something_else_at_the_endpoint() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         began = time.monotonic()
         with pytest.raises(EtcdBarrierTimeout, match="etcd cannot be reached"):
-            etcd_barrier("silent", 2, rank=0, etcd_port=silent.getsockname()[1], timeout=1)
+            etcd_barrier("silent", 2, rank=0, etcd_port=silent.getsockname()[1], timeout_s=1)
         assert time.monotonic() - began < 30
 
 
@@ -193,9 +193,9 @@ def test_tls(tmp_path: Path, certificates: Certificates) -> None:
         wrongs: list[dict[str, Any]] = [{}, {"ca_cert": certificates.path("ca.crt")}]
         for wrong in wrongs:  # signed by nobody, no own one
             with pytest.raises(EtcdBarrierTimeout, match="cannot be reached"):
-                etcd_barrier("tls", 1, timeout=0.5, **at, **wrong)
+                etcd_barrier("tls", 1, timeout_s=0.5, **at, **wrong)
         with pytest.raises(EtcdBarrierTimeout, match="cannot be reached"):
-            etcd_barrier("tls", 1, timeout=0.5, etcd_port=server.port)
+            etcd_barrier("tls", 1, timeout_s=0.5, etcd_port=server.port)
 
 
 def ask_for_passwords(server: EtcdServer) -> None:
@@ -277,7 +277,7 @@ def is_told(rank):
     text = "cannot be reached"
     while "cannot be reached" in text:  # etcd took more than a second to answer
         try:
-            etcd_barrier("forked", 3, rank=rank, timeout=0.2, **at)
+            etcd_barrier("forked", 3, rank=rank, timeout_s=0.2, **at)
         except EtcdBarrierTimeout as error:
             text, missing = str(error), error.missing
     assert missing[-1] == 2, text
@@ -364,9 +364,9 @@ def test_errors_can_be_sent_to_other_processes() -> None:
         ({"world_size": 0}, ValueError, "world_size must be at least 1, not 0"),
         ({"rank": -1}, ValueError, "rank must be at least 0, not -1"),
         ({"rank": 2}, ValueError, r"rank must be below world_size \(2\), not 2"),
-        ({"timeout": "1"}, TypeError, "timeout must be a number of seconds, not '1'"),
-        ({"timeout": -1}, ValueError, "timeout must be at least 0, not -1"),
-        ({"interval": float("nan")}, ValueError, "interval must be at least 0, not nan"),
+        ({"timeout_s": "1"}, TypeError, "timeout_s must be a number of seconds, not '1'"),
+        ({"timeout_s": -1}, ValueError, "timeout_s must be at least 0, not -1"),
+        ({"interval_s": float("nan")}, ValueError, "interval_s must be at least 0, not nan"),
         ({"lease_s": 0.5}, ValueError, "lease_s must be at least 1, not 0.5"),
         ({"lease_s": float("inf")}, ValueError, "lease_s must be at most 86400, not inf"),
         ({"ca_cert": 5}, TypeError, "ca_cert must be a path or None, not 5"),

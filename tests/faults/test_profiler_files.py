@@ -45,12 +45,12 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (6000, 6000))
 
 ALL = """
 options = {"profile_memory": True, "enabled_record_cuda_average_time": True}
-pw = ProfilerWrapper(output_dir="out", keep_all_traces=True, dump_memory_snapshot=True, **options)
+pw = ProfilerWrapper(output="out", keep_all_traces=True, dump_memory_snapshot=True, **options)
 for _ in range(2):
     with pw:
         work()
 written = pw.leave()
-with create_profiler_context("DIT", None, ["aten::addmm"], output_dir="out") as context:
+with create_profiler_context("DIT", None, ["aten::addmm"], output="out") as context:
     work()
 written += context.paths
 
@@ -126,14 +126,14 @@ def child(kind):
     global kept
     folder = f"out/{kind}"
     if kind == "wrapper and hook":
-        pw = ProfilerWrapper(output_dir=folder)
+        pw = ProfilerWrapper(output=folder)
         with pw:
             work()
         hook = ForwardProfilerHook(1, 100, backend=TorchProfilerBackend(folder)).attach(model)
         work(3)
         kept = pw, hook
     elif kind == "context":
-        kept = create_profiler_context("DIT", output_dir=folder)
+        kept = create_profiler_context("DIT", output=folder)
         kept.__enter__()
         work()
     else:

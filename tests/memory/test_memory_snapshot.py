@@ -221,7 +221,7 @@ def test_events_without_a_time_are_kept() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "named"),
     [
-        ({"output_dir": 3}, TypeError, "output_dir"),
+        ({"output": 3}, TypeError, "output"),
         ({"max_entries": "many"}, TypeError, "max_entries"),
         ({"max_entries": True}, TypeError, "max_entries"),
         ({"max_entries": 0}, ValueError, "max_entries"),
@@ -250,7 +250,7 @@ def test_the_no_op_has_the_same_surface() -> None:
     assert no_op.stop("a") is None
     no_op.close()
     public = {name for name in dir(MemorySnapshotter(max_entries=3)) if not name.startswith("_")}
-    options = {"output_dir", "max_entries", "ranks", "context", "stacks"}
+    options = {"output", "output_dir", "max_entries", "ranks", "context", "stacks"}
     assert public - options <= set(dir(no_op))
 
 

@@ -53,7 +53,7 @@ def test_a_real_cmake_builds_it(tmp_path: Path) -> None:
         include_dirs=[str(folder / "include")],
         link_libraries=str(toolkit.home / "lib/libmusart.so"),
         define_macros=["VALUE=100", ("TEXT", '"four"')],
-        project_name="mine", plugin_name="plug", mcc_flags=["-O1"], output_dir=folder,
+        project_name="mine", plugin_name="plug", mcc_flags=["-O1"], output=folder,
     ).generate()  # fmt: skip
     assert path == folder / "CMakeLists.txt"
     environment = {**os.environ, "MUSA_HOME": str(toolkit.home)}

@@ -58,7 +58,12 @@ def parameters_of(value: Any) -> Parameters:
         signature = inspect.signature(value)
     except (TypeError, ValueError):
         return None
-    plain = [each.replace(annotation=each.empty) for each in signature.parameters.values()]
+    # What was renamed since is still taken by its name from then.
+    before = {new: old for old, new in getattr(value, "__renamed__", {}).items()}
+    plain = [
+        each.replace(annotation=each.empty, name=before.get(each.name, each.name))
+        for each in signature.parameters.values()
+    ]
     found = []
     for each in plain:
         default = "" if each.default is each.empty else f"={default_text(each.default)}"

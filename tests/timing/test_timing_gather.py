@@ -134,7 +134,7 @@ def one_is_late(rank: int) -> GatheredTime | None:
         wait_for("end of rank 2")
     elif rank == 1:
         wait_for("end of rank 0")
-    found = filled(rank).gather(timeout=0.5 if rank == 0 else 60)
+    found = filled(rank).gather(timeout_s=0.5 if rank == 0 else 60)
     reached(f"end of rank {rank}")
     return found
 
@@ -303,7 +303,7 @@ def die(rank: int, port: int, folder: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     while not (Path(folder, "left its times").exists() and job_store().check([PART])):
         time.sleep(0.01)
-    found = tm.gather(timeout=0.5)
+    found = tm.gather(timeout_s=0.5)
     assert found is not None
     found.save(f"{folder}/found")
     left = job_store().check([PART])
@@ -350,7 +350,7 @@ def lose_the_store(rank: int, port: int, folder: str) -> None:
         time.sleep(0.01)
     for tag in ("stopped", "dead"):
         began = time.monotonic()
-        found = tm.gather(dst=1, tag=tag, timeout=1.0)
+        found = tm.gather(dst=1, tag=tag, timeout_s=1.0)
         assert found is not None
         found.save(f"{folder}/{tag}")
         Path(folder, f"{tag}.s").write_text(str(time.monotonic() - began))
@@ -419,7 +419,7 @@ def test_one_rank(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     try:
         tm = TimeManager({"a": [1.0]})
         with caplog.at_level(logging.WARNING):
-            found = tm.gather(timeout=0)
+            found = tm.gather(timeout_s=0)
         assert found is not None and found["a"].count() == 1
         assert not caplog.records
         with pytest.raises(ValueError, match="dst must be below the number of ranks, 1, not 1"):
@@ -434,9 +434,9 @@ def test_one_rank(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         ({"dst": "0"}, TypeError, "dst must be an int"),
         ({"dst": None}, TypeError, "dst must be an int"),
         ({"dst": -1}, ValueError, "dst must be at least 0"),
-        ({"timeout": "1"}, TypeError, "timeout must be a number of seconds"),
-        ({"timeout": -1}, ValueError, "timeout must be finite and at least 0, not -1"),
-        ({"timeout": float("nan")}, ValueError, "timeout must be finite and at least 0"),
+        ({"timeout_s": "1"}, TypeError, "timeout_s must be a number of seconds"),
+        ({"timeout_s": -1}, ValueError, "timeout_s must be finite and at least 0, not -1"),
+        ({"timeout_s": float("nan")}, ValueError, "timeout_s must be finite and at least 0"),
         ({"tag": 3}, TypeError, "tag must be a str"),
     ],
 )

@@ -80,7 +80,7 @@ def test_the_variable(
 ) -> None:
     if variable is not None:
         monkeypatch.setenv("PROFILE_TASK_TYPES", variable)
-    context = create_profiler_context(task, logging.getLogger("x"), output_dir=tmp_path)
+    context = create_profiler_context(task, logging.getLogger("x"), output=tmp_path)
     assert isinstance(context, FlexibleProfiler) == profiles
     if not profiles:
         assert isinstance(context, contextlib.nullcontext)
@@ -98,7 +98,7 @@ def test_the_variable_may_change_at_any_time(
                 del os.environ["PROFILE_TASK_TYPES"]
             else:
                 os.environ["PROFILE_TASK_TYPES"] = value
-            context = create_profiler_context("DIT", output_dir=tmp_path)
+            context = create_profiler_context("DIT", output=tmp_path)
             assert isinstance(context, FlexibleProfiler) == profiles
 
 
@@ -123,10 +123,10 @@ def test_ranks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("WORLD_SIZE", "4")
     for options in ({"ranks": 0}, {"ranks": [0, 1]}, {"enabled": False}):
-        with FlexibleProfiler("DIT", output_dir=tmp_path, **options) as profiler:
+        with FlexibleProfiler("DIT", output=tmp_path, **options) as profiler:
             attend(4)
         assert profiler.paths == [] == os.listdir(tmp_path)
-    with FlexibleProfiler("a/b c", output_dir=tmp_path, ranks=3) as profiler:
+    with FlexibleProfiler("a/b c", output=tmp_path, ranks=3) as profiler:
         attend(4)
     names = [path.name for path in profiler.paths]
     assert names == ["a_b_c__rank3_trace.json", "a_b_c__rank3_summary.txt"]
@@ -162,7 +162,7 @@ def analysed(
         logger=logging.getLogger("a test"),
         ops_to_analyze={"aten::matmul": "self_cuda_time_total", "aten::mm": "cpu_time_total",
                         "aten::no_such_thing": "cuda_time"},
-        output_dir=tmp_path / "new",
+        output=tmp_path / "new",
     ) as profiler:  # fmt: skip
         for rows in (4, 4, 4, 32, 32):
             attend(rows)
@@ -230,7 +230,7 @@ def test_statistics_of_many_values() -> None:
 
 def test_memory_figures_and_calls_left_out(tmp_path: Path) -> None:
     with FlexibleProfiler(
-        "DIT", ops_to_analyze={"aten::empty": "self_cpu_memory_usage"}, output_dir=tmp_path,
+        "DIT", ops_to_analyze={"aten::empty": "self_cpu_memory_usage"}, output=tmp_path,
         profile_memory=True, calls_max=2, with_stack=False, record_shapes=False,
     ) as profiler:  # fmt: skip
         kept = [torch.empty(size, dtype=torch.uint8) for size in (1000, 2000, 6000)]
@@ -243,7 +243,7 @@ def test_memory_figures_and_calls_left_out(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("no_collector")
 def test_names_alone_and_a_second_block(tmp_path: Path) -> None:
-    profiler = FlexibleProfiler("DIT", ops_to_analyze=["aten::mm"], output_dir=tmp_path)
+    profiler = FlexibleProfiler("DIT", ops_to_analyze=["aten::mm"], output=tmp_path)
     profilers = []
     for number in range(3):
         with profiler as entered:
@@ -266,7 +266,7 @@ def test_it_is_merged_with_the_timers_trace(profile: Profile, tmp_path: Path) ->
     timer = MyTimer(tag="train")
     timer.set_step(0)
     with timer.time_stage("denoise"):  # noqa: SIM117
-        with FlexibleProfiler("DIT", output_dir=tmp_path / "out") as profiler:
+        with FlexibleProfiler("DIT", output=tmp_path / "out") as profiler:
             attend(8)
     timer.step()
     profile.ended()
@@ -286,7 +286,7 @@ def test_it_is_merged_with_the_timers_trace(profile: Profile, tmp_path: Path) ->
 def test_an_exception_passes_through(tmp_path: Path) -> None:
     error = RuntimeError("the user's own")
     with pytest.raises(RuntimeError) as caught:  # noqa: SIM117
-        with FlexibleProfiler("DIT", output_dir=tmp_path) as profiler:
+        with FlexibleProfiler("DIT", output=tmp_path) as profiler:
             attend(4)
             raise error
     assert caught.value is error and error.__context__ is None
@@ -295,9 +295,9 @@ def test_an_exception_passes_through(tmp_path: Path) -> None:
 
 
 def test_a_block_inside_a_block(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    profiler = FlexibleProfiler("DIT", output_dir=tmp_path)
+    profiler = FlexibleProfiler("DIT", output=tmp_path)
     with profiler:
-        with FlexibleProfiler("VAE", output_dir=tmp_path) as inner:
+        with FlexibleProfiler("VAE", output=tmp_path) as inner:
             attend(4)
         with profiler:
             attend(4)
@@ -311,7 +311,7 @@ def test_a_block_inside_a_block(tmp_path: Path, caplog: pytest.LogCaptureFixture
 def test_what_cannot_be_written(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").write_text("")
     for _ in range(2):
-        with FlexibleProfiler("DIT", output_dir=tmp_path / "file") as profiler:
+        with FlexibleProfiler("DIT", output=tmp_path / "file") as profiler:
             attend(4)
         assert profiler.paths == []
     assert caplog.text.count("nothing could be written") == 1
@@ -325,7 +325,7 @@ def test_one_file_that_fails(
         raise RuntimeError("torch is in a bad mood")
 
     monkeypatch.setattr(torch.profiler.profile, "export_chrome_trace", fails)
-    with FlexibleProfiler("DIT", output_dir=tmp_path, ops_to_analyze=["aten::mm"]) as profiler:
+    with FlexibleProfiler("DIT", output=tmp_path, ops_to_analyze=["aten::mm"]) as profiler:
         attend(4)
     assert sorted(os.listdir(tmp_path)) == FILES[:2]
     assert sorted(profiler.paths) == [tmp_path / name for name in FILES[:2]]
@@ -346,7 +346,7 @@ def test_one_file_that_fails(
         ({"calls_max": "3"}, TypeError, "calls_max"),
         ({"ranks": "0"}, TypeError, "ranks"),
         ({"with_stack": 1}, TypeError, "with_stack must be a bool, not 1"),
-        ({"output_dir": 3}, TypeError, "output_dir must be a path, not 3"),
+        ({"output": 3}, TypeError, "output must be a path, not 3"),
         ({"logger": "print"}, TypeError, "logger must be a logging.Logger or None, not 'print'"),
         ({"activities": ["tpu"]}, ValueError, "activities"),
     ],
@@ -385,7 +385,7 @@ def test_a_forked_child_and_a_block_open_at_exit(run_python: RunPython, tmp_path
 @pytest.mark.gpu
 def test_on_a_gpu(tmp_path: Path) -> None:
     with FlexibleProfiler(
-        "DIT", ops_to_analyze={"aten::mm": "self_cuda_time_total"}, output_dir=tmp_path
+        "DIT", ops_to_analyze={"aten::mm": "self_cuda_time_total"}, output=tmp_path
     ) as profiler:
         x = torch.ones(512, 512, device="cuda")
         (x @ x).sum().item()

@@ -95,7 +95,7 @@ def check_png(path: Path) -> None:
 def test_every_file_of_a_series(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pw = ProfilerWrapper(
         is_st=False, profile_memory=True, enable_print_summary=True,
-        enabled_record_cuda_average_time=True, prefix="run", output_dir=tmp_path / "new" / "out",
+        enabled_record_cuda_average_time=True, prefix="run", output=tmp_path / "new" / "out",
         row_limit=3,
     )  # fmt: skip
     for size in (16, 32, 64):
@@ -121,7 +121,7 @@ def test_every_file_of_a_series(tmp_path: Path, capsys: pytest.CaptureFixture[st
 def test_the_figures_are_those_of_the_traces(tmp_path: Path) -> None:
     pw = ProfilerWrapper(
         profile_memory=True, enabled_record_cuda_average_time=True, keep_all_traces=True,
-        prefix="all", output_dir=tmp_path, record_shapes=True,
+        prefix="all", output=tmp_path, record_shapes=True,
     )  # fmt: skip
     sums = []
     for number in range(4):
@@ -150,7 +150,7 @@ def test_the_figures_are_those_of_the_traces(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("no_collector")
 def test_the_curve_of_memory(tmp_path: Path) -> None:
-    pw = ProfilerWrapper(profile_memory=True, output_dir=tmp_path)
+    pw = ProfilerWrapper(profile_memory=True, output=tmp_path)
     with pw:
         first = torch.empty(1000, dtype=torch.uint8)
         second = torch.empty(5000, dtype=torch.uint8)
@@ -166,9 +166,7 @@ def test_the_curve_of_memory(tmp_path: Path) -> None:
 
 
 def test_a_snapshot_of_memory(tmp_path: Path) -> None:
-    pw = ProfilerWrapper(
-        dump_memory_snapshot=True, with_stack=True, prefix="run", output_dir=tmp_path
-    )
+    pw = ProfilerWrapper(dump_memory_snapshot=True, with_stack=True, prefix="run", output=tmp_path)
     for size in (1000, 77_777):
         with pw:
             kept = torch.empty(size, dtype=torch.uint8)
@@ -200,7 +198,7 @@ def test_a_snapshot_with_cuda_is_the_allocators(
         torch.cuda.memory, "_snapshot", lambda: {"segments": [7], "device_traces": []}
     )
     pw = ProfilerWrapper(
-        dump_memory_snapshot=True, export_trace=False, activities=["cpu"], output_dir=tmp_path
+        dump_memory_snapshot=True, export_trace=False, activities=["cpu"], output=tmp_path
     )
     for _ in range(2):
         with pw:
@@ -242,7 +240,7 @@ def test_a_long_curve_keeps_its_extremes() -> None:
 
 @pytest.mark.usefixtures("no_collector")
 def test_many_entries_hold_the_events_of_one(tmp_path: Path) -> None:
-    pw = ProfilerWrapper(enabled_record_cuda_average_time=True, output_dir=tmp_path)
+    pw = ProfilerWrapper(enabled_record_cuda_average_time=True, output=tmp_path)
     profilers = []
     for _ in range(30):
         with pw:
@@ -271,7 +269,7 @@ def test_the_table_by_an_old_name_into_a_logger(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pw = ProfilerWrapper(
-        enable_print_summary=True, sort_by="cuda_time_total", output_dir=tmp_path,
+        enable_print_summary=True, sort_by="cuda_time_total", output=tmp_path,
         logger=logging.getLogger("a test"), export_trace=False, with_stack=True,
     )  # fmt: skip
     with caplog.at_level(logging.INFO, logger="a test"), pw:
@@ -283,7 +281,7 @@ def test_the_table_by_an_old_name_into_a_logger(
 
 def test_it_is_merged_with_the_timers_trace(profile: Profile, tmp_path: Path) -> None:
     timer = MyTimer(tag="train")
-    pw = ProfilerWrapper(prefix="run", output_dir=tmp_path)
+    pw = ProfilerWrapper(prefix="run", output=tmp_path)
     timer.set_step(0)
     timer.start("forward")
     with pw:
@@ -307,7 +305,7 @@ def test_it_is_merged_with_the_timers_trace(profile: Profile, tmp_path: Path) ->
 
 
 def test_an_exception_passes_through_and_counts(tmp_path: Path) -> None:
-    pw = ProfilerWrapper(enabled_record_cuda_average_time=True, output_dir=tmp_path)
+    pw = ProfilerWrapper(enabled_record_cuda_average_time=True, output=tmp_path)
     error = RuntimeError("the user's own")
     calls = []
     with pytest.raises(RuntimeError) as caught, pw:
@@ -324,7 +322,7 @@ def test_an_exception_passes_through_and_counts(tmp_path: Path) -> None:
 
 
 def test_leaving_twice_unentered_and_again(tmp_path: Path) -> None:
-    pw = ProfilerWrapper(prefix="run", output_dir=tmp_path)
+    pw = ProfilerWrapper(prefix="run", output=tmp_path)
     assert (pw.leave(), pw.series, pw.total.entries) == ([], [], 0)
     with pw:
         work()
@@ -339,7 +337,7 @@ def test_leaving_twice_unentered_and_again(tmp_path: Path) -> None:
 
 
 def test_leaving_inside_the_block(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    pw = ProfilerWrapper(prefix="run", output_dir=tmp_path)
+    pw = ProfilerWrapper(prefix="run", output=tmp_path)
     with pw:
         work()
         assert pw.leave() == [tmp_path / "run_trace.json"]
@@ -354,7 +352,7 @@ def test_leaving_inside_the_block(tmp_path: Path, caplog: pytest.LogCaptureFixtu
 def test_a_nested_entry_joins_the_outer_one(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    pw = ProfilerWrapper(prefix="run", output_dir=tmp_path)
+    pw = ProfilerWrapper(prefix="run", output=tmp_path)
     with pw:
         with pw:
             work(times=2)
@@ -367,7 +365,7 @@ def test_a_nested_entry_joins_the_outer_one(
 
 
 def test_while_another_profiler_runs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    pw = ProfilerWrapper(enabled_record_cuda_average_time=True, output_dir=tmp_path)
+    pw = ProfilerWrapper(enabled_record_cuda_average_time=True, output=tmp_path)
     with torch.profiler.profile() as theirs:
         for _ in range(3):
             with pw:
@@ -390,7 +388,7 @@ def test_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
 
     def written(**options: Any) -> list[str]:
-        pw = ProfilerWrapper(prefix="run", output_dir=tmp_path, **options)
+        pw = ProfilerWrapper(prefix="run", output=tmp_path, **options)
         with pw:
             work()
         return [path.name for path in pw.leave()]
@@ -407,7 +405,7 @@ def test_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_folder_that_cannot_be_made(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").write_text("")
     pw = ProfilerWrapper(
-        profile_memory=True, keep_all_traces=True, prefix="run", output_dir=tmp_path / "file" / "x"
+        profile_memory=True, keep_all_traces=True, prefix="run", output=tmp_path / "file" / "x"
     )
     for _ in range(2):
         with pw:
@@ -418,7 +416,7 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path, caplog: pytest.LogCaptureF
 
 def test_what_can_be_written_is_written(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "run_trace.json").mkdir()
-    pw = ProfilerWrapper(enabled_record_cuda_average_time=True, prefix="run", output_dir=tmp_path)
+    pw = ProfilerWrapper(enabled_record_cuda_average_time=True, prefix="run", output=tmp_path)
     with pw:
         work()
     assert pw.leave() == [tmp_path / "run_cuda_time_plot.png"]
@@ -433,7 +431,7 @@ def test_a_profiler_that_cannot_be_read(
         raise RuntimeError("torch is in a bad mood")
 
     pw = ProfilerWrapper(
-        enable_print_summary=True, enabled_record_cuda_average_time=True, output_dir=tmp_path
+        enable_print_summary=True, enabled_record_cuda_average_time=True, output=tmp_path
     )
     monkeypatch.setattr(torch.profiler.profile, "key_averages", fails)
     with pw:
@@ -459,7 +457,7 @@ def test_a_profiler_that_cannot_be_read(
         ({"row_limit": 0}, ValueError, "row_limit must be at least 1, not 0"),
         ({"row_limit": True}, TypeError, "row_limit"),
         ({"is_st": "no"}, TypeError, "is_st must be a bool, not 'no'"),
-        ({"output_dir": 3}, TypeError, "output_dir must be a path, not 3"),
+        ({"output": 3}, TypeError, "output must be a path, not 3"),
         ({"logger": "print"}, TypeError, "logger must be a logging.Logger or None, not 'print'"),
         ({"sort_by": "colour"}, ValueError, "sort_by must be one of .*, not 'colour'"),
         ({"activities": "cpu"}, TypeError, "activities"),
@@ -513,7 +511,7 @@ if not child:
     os._exit(0)  # as multiprocessing does; torch's profiler hangs a child that exits otherwise
 
 if not (child := os.fork()):
-    pw.output_dir /= "child"
+    pw.output /= "child"
     with pw:
         torch.ones(4) + 1
     print(len(pw.leave()), flush=True)
@@ -556,7 +554,7 @@ def test_without_matplotlib(run_python: RunPython) -> None:
 def test_on_a_gpu(tmp_path: Path) -> None:
     pw = ProfilerWrapper(
         profile_memory=True, enabled_record_cuda_average_time=True, dump_memory_snapshot=True,
-        prefix="run", output_dir=tmp_path,
+        prefix="run", output=tmp_path,
     )  # fmt: skip
     before = torch.empty(1 << 20, device="cuda")
     for _ in range(3):

@@ -22,6 +22,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ...common.aliases import renamed_parameters
 from ...common.arguments import check_seconds
 from ...common.ranges import as_ranges, checked, parse_ranks, ranges_text
 from ...common.ranks import check_ranks
@@ -61,6 +62,7 @@ exit status:
 """
 
 
+@renamed_parameters(output_dir="output")
 def request_capture(
     log_dir: str | os.PathLike[str] | None = None,
     *,
@@ -69,7 +71,7 @@ def request_capture(
     first_step: int | str = "next",
     backend: str = "torch",
     options: Collection[str] = (),
-    output_dir: str | os.PathLike[str] | None = None,
+    output: str | os.PathLike[str] | None = None,
     tag: str | None = None,
     window: Mapping[str, Any] | None = None,
     at_start: bool = False,
@@ -89,7 +91,7 @@ def request_capture(
         nsys and ncu), "memory" (the CUDA allocator's history) or "none".
     options: for torch's profiler, of "profile_memory", "record_shapes", "with_flops",
         "with_modules" and "with_stack".
-    output_dir: an absolute path for what is captured, on the machines of the ranks;
+    output: an absolute path for what is captured, on the machines of the ranks;
         `<log_dir>/captures` by default.
     tag: only steps of timers with this tag count. By default those of the timer that comes first
         to the step.
@@ -133,7 +135,7 @@ def request_capture(
         steps=steps,
         backend=backend,
         options=tuple(sorted(options)),
-        output_dir=None if output_dir is None else os.fspath(output_dir),
+        output_dir=None if output is None else os.fspath(output),
         tag=tag,
         window=None if window is None else _checked_window(window),
         at_start=at_start,
@@ -345,7 +347,7 @@ def _run(arguments: argparse.Namespace) -> int:
         first_step=first if arguments.first_step is None else arguments.first_step,
         backend=arguments.backend,
         options=arguments.options,
-        output_dir=arguments.output_dir,
+        output=arguments.output_dir,
         tag=arguments.tag,
         window=_window_of(arguments),
         at_start=arguments.at_start,

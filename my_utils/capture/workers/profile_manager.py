@@ -31,6 +31,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...common.arguments import check_int, check_seconds
+from ...common.reprs import short_repr
 from ...common.tables import needed
 from ...common.warnings import warn_once
 from .calls import Acknowledgement, Target, call_targets, targets_of
@@ -98,6 +99,9 @@ class ProfileManager:
         self._timeout_s = check_seconds("timeout_s", timeout_s, most=math.inf)
         self._logger = _logger if logger is None else logger
         self._covered_to = -1  # the last step of the window that was armed last
+
+    def __repr__(self) -> str:
+        return short_repr(self, "_arm_method", "_timeout_s")
 
     def enabled(self) -> bool:
         """Whether any step can be captured: enabled, with steps and an enabled role."""

@@ -1,0 +1,126 @@
+"""What holds for every public class: it shows itself, in short and whatever state it is in."""
+
+from __future__ import annotations
+
+import enum
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+import my_utils
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+# What these are derived from shows their state, or is what users expect to see.
+SHOWN_BY_THEIR_BASE = {
+    "ClockOffset",  # a float
+    "DebugLayer",  # torch's: of a module
+    "DebuggingEvent",  # threading's: set or unset
+    "FlushingFileHandler",  # logging's: the path and the level
+    "ProfilerOptions",  # a dict
+}
+# Mixed into classes of users, a metaclass, and a protocol: none has instances of its own.
+NOT_SHOWN = {"CaptureWorker", "SingletonMeta", "SweptFunction"}
+
+
+def public_modules() -> list[str]:
+    """The packages, and the paths that users know: what is deeper is private, but for the folders
+    whose modules users import by name."""
+    found = [module.name for module in pkgutil.iter_modules(my_utils.__path__, "my_utils.")]
+    for folder in ("profiling", "CtrlRandom", "musa"):
+        path = [str(Path(my_utils.__path__[0], folder))]
+        found += [module.name for module in pkgutil.iter_modules(path, f"my_utils.{folder}.")]
+    return sorted(name for name in found if not name.rpartition(".")[2].startswith("_"))
+
+
+def public_classes() -> dict[str, type]:
+    found: dict[type, str] = {}
+    for name in public_modules():
+        try:
+            module = importlib.import_module(name)
+            values = {public: getattr(module, public) for public in getattr(module, "__all__", ())}
+        except ImportError:
+            continue  # what it needs is not installed
+        for public, value in values.items():
+            if inspect.isclass(value):
+                found.setdefault(value, f"{name}.{public}")
+    return {name: cls for cls, name in found.items()}
+
+
+CLASSES = public_classes()
+
+
+@pytest.mark.parametrize("cls", CLASSES.values(), ids=CLASSES)
+def test_every_public_class_shows_itself(cls: type) -> None:
+    if cls.__name__ in NOT_SHOWN or issubclass(cls, BaseException | enum.Enum):
+        return  # an exception shows its message, a choice its value
+    shown_by = next(base for base in cls.__mro__ if "__repr__" in vars(base))
+    if cls.__name__ in SHOWN_BY_THEIR_BASE:
+        assert shown_by is not object
+    else:
+        assert shown_by.__module__.partition(".")[0] == "my_utils", shown_by
+
+
+def test_the_classes_are_found() -> None:
+    names = {cls.__name__ for cls in CLASSES.values()}
+    assert len(names) > 60
+    assert names > NOT_SHOWN | SHOWN_BY_THEIR_BASE
+
+
+def shown() -> list[tuple[str, Callable[[], Any]]]:
+    """What stands there, and what makes it."""
+    model = torch.nn.Linear(2, 2)
+    u = my_utils
+    return [
+        ("NoOpBackend()", lambda: u.NoOpBackend()),
+        ("CudaProfilerBackend(synchronize=False)", lambda: u.CudaProfilerBackend(False)),
+        (
+            "CaptureController(backend=NoOpBackend(), window=None, armed=[])",
+            lambda: u.CaptureController(u.NoOpBackend()),
+        ),
+        ("ForwardProfilerHook(3, 5)", lambda: u.ForwardProfilerHook(3, 5)),
+        ("ModuleProfiler(backward=True, use_cuda=None, running=False)",
+            lambda: u.ModuleProfiler(model, backward=True)),
+        ("ForwardTraceRecorder(name='a', installed=False, recording=False)",
+            lambda: u.ForwardTraceRecorder(model, "a")),
+        ("MemorySnapshotter(output=PosixPath('/x'), max_entries=100000, open_names=())",
+            lambda: u.MemorySnapshotter("/x")),
+        ("NoOpMemorySnapshotter()", lambda: u.NoOpMemorySnapshotter()),
+        ("GPU_Performance_Tracker(prefix='run', interval_s=0.5, samples=0, is_monitoring=False)",
+            lambda: u.GPU_Performance_Tracker("run", 0.5)),
+        ("UniversalLoader(root_dir='/x')", lambda: u.UniversalLoader("/x")),
+        ("DumpTensorIO(root_dir='/x', compare_file=None, strict=False)",
+            lambda: u.DumpTensorIO("/x")),
+        ("CompareWithCPU(enabled=True, step_cnt=0, errors=0)", lambda: u.CompareWithCPU()),
+        ("NanInfTracker(enabled=False, step_cnt=0, errors=0)", lambda: u.NanInfTracker(False)),
+        ("ProfilerWrapper(prefix='p', output=PosixPath('.'), enabled=True)",
+            lambda: u.ProfilerWrapper(prefix="p")),
+        ("FlexibleProfiler(task_type='DIT', output=PosixPath('.'), enabled=True)",
+            lambda: u.FlexibleProfiler("DIT")),
+        ("TimeManager(max_samples=9)", lambda: u.TimeManager(max_samples=9)),
+        ("catch_oom(timeout_s=7.0, happened=False, here=False)", lambda: u.catch_oom(7.0)),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("text, make", shown(), ids=lambda value: str(value).partition("(")[0])
+def test_an_object_is_shown_as(text: str, make: Callable[[], Any]) -> None:
+    assert repr(make()) == text
+
+
+@pytest.mark.parametrize("cls", CLASSES.values(), ids=CLASSES)
+def test_a_half_made_object_is_shown(cls: type) -> None:
+    """As in the traceback of an `__init__` that raised."""
+    shown_by = next(base for base in cls.__mro__ if "__repr__" in vars(base))
+    if "short_repr" not in getattr(getattr(shown_by.__repr__, "__code__", None), "co_names", ()):
+        return
+    assert repr(cast(Any, cls).__new__(cls)).startswith(f"{cls.__name__}(")
+
+
+def test_long_values_are_cut() -> None:
+    text = repr(my_utils.UniversalLoader("/" + "x" * 10_000))
+    assert len(text) < 150
