@@ -6,9 +6,25 @@ from .common.faces import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .trace.csv2trace import ConversionError, ConversionWarning, Summary, csv_to_trace, main
+    from .trace.csv2trace import (
+        ConversionError,
+        ConversionWarning,
+        Options,
+        Summary,
+        convert,
+        csv_to_trace,
+        main,
+    )
 
-__all__ = ["ConversionError", "ConversionWarning", "Summary", "csv_to_trace", "main"]
+__all__ = [
+    "ConversionError",
+    "ConversionWarning",
+    "Options",
+    "Summary",
+    "convert",
+    "csv_to_trace",
+    "main",
+]
 
 __getattr__, __dir__ = lazy_names(__name__, __all__, "trace.csv2trace", {"Note": "trace.csv2trace"})
 

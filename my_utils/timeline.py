@@ -6,9 +6,9 @@ from .common.faces import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .trace.timeline import Span, find_csvs, plot_timeline, read_spans
+    from .trace.timeline import Span, find_csvs, main, plot_timeline, read_spans
 
-__all__ = ["Span", "find_csvs", "plot_timeline", "read_spans"]
+__all__ = ["Span", "find_csvs", "main", "plot_timeline", "read_spans"]
 
 __getattr__, __dir__ = lazy_names(__name__, __all__, "trace.timeline")
 

@@ -6,11 +6,24 @@ from ..common.faces import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .on_demand.command import listen, main, register, request_capture
+    from .on_demand.command import (
+        EXIT_FAILED,
+        EXIT_FINE,
+        EXIT_NOBODY,
+        EXIT_USAGE,
+        listen,
+        main,
+        register,
+        request_capture,
+    )
     from .on_demand.control_file import Request
     from .on_demand.wait import answers, wait_for_capture
 
 __all__ = [
+    "EXIT_FAILED",
+    "EXIT_FINE",
+    "EXIT_NOBODY",
+    "EXIT_USAGE",
     "Request",
     "answers",
     "listen",

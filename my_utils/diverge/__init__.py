@@ -6,11 +6,25 @@ from ..common.faces import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .compare import RankReport, Report, compare_files, compare_recordings, main
+    from .compare import (
+        EXIT_DIFFERENT,
+        EXIT_NOT_COMPARABLE,
+        EXIT_SAME,
+        SCHEMA_VERSION,
+        RankReport,
+        Report,
+        compare_files,
+        compare_recordings,
+        main,
+    )
     from .search import CallCheck, Cause, Difference
     from .tensors import Figures, TensorCheck, Verdict
 
 __all__ = [
+    "EXIT_DIFFERENT",
+    "EXIT_NOT_COMPARABLE",
+    "EXIT_SAME",
+    "SCHEMA_VERSION",
     "CallCheck",
     "Cause",
     "Difference",

@@ -7,9 +7,24 @@ from ..common.faces import lazy_names
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..common.ranges import parse_ranks
-    from .command import main, snapshot
+    from .command import (
+        EXIT_FINE,
+        EXIT_NOTHING,
+        EXIT_SUSPECTS,
+        EXIT_USAGE,
+        main,
+        snapshot,
+    )
 
-__all__ = ["main", "parse_ranks", "snapshot"]
+__all__ = [
+    "EXIT_FINE",
+    "EXIT_NOTHING",
+    "EXIT_SUSPECTS",
+    "EXIT_USAGE",
+    "main",
+    "parse_ranks",
+    "snapshot",
+]
 
 __getattr__, __dir__ = lazy_names(
     __name__, __all__, "live.command", {"parse_ranks": "common.ranges"}

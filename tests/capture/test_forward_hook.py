@@ -418,7 +418,7 @@ def test_an_nvtx_range(backend: Recorder, monkeypatch: pytest.MonkeyPatch) -> No
         backend.calls.append(f"begin {name}")
         return lambda: backend.calls.append("end")
 
-    monkeypatch.setattr("my_utils.ForwardProfileHook.begin_range", begin)
+    monkeypatch.setattr("my_utils.capture.forward_profile_hook.begin_range", begin)
     hook_of(backend, 0, 1, nvtx_range="window").attach(model := Model(backend.calls))
     run(model, 2)
     assert backend.calls == ["start", "begin window", "0", "end", "stop", "1"]

@@ -19,8 +19,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 import torch
 from torch.cuda import _memory_viz
 
-from my_utils import memory_snapshot
-from my_utils.memory import memory_history as _memory_history
+from my_utils.memory import memory_history as _memory_history, memory_snapshot
 from my_utils.memory_snapshot import MemorySnapshotter, NoOpMemorySnapshotter
 from my_utils.profiling.backends import MemorySnapshotBackend
 
@@ -304,7 +303,7 @@ def test_the_end_of_the_process_and_forked_children(run_python: RunPython, tmp_p
         print(begin())
         if os.fork() == 0:
             import sys
-            from my_utils import memory_snapshot
+            from my_utils.memory import memory_snapshot
             assert not memory_snapshot._with_open
             memory_snapshot._close_all()
             assert not os.path.exists("out")

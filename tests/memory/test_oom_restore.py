@@ -13,8 +13,8 @@ pytest.importorskip("torch", reason="torch is not installed")
 import torch
 from torch._C._distributed_c10d import HashStore
 
-from my_utils import oom_restore
 from my_utils.common.warnings import forget
+from my_utils.memory import oom_restore
 from my_utils.oom_restore import catch_oom, check_oom_flag, set_oom_flag
 
 from ..support.ranks import Ranks, run_ranks
@@ -70,7 +70,7 @@ def test_one_rank_fails_and_all_are_told(tmp_path: Path) -> None:
 DEAD = """
 import json, logging
 logging.basicConfig(stream=sys.stderr)
-from my_utils.oom_restore import PREFIX, check_oom_flag, set_oom_flag
+from my_utils.memory.oom_restore import PREFIX, check_oom_flag, set_oom_flag
 decisions = [check_oom_flag(agree=True)]
 if rank == 2:
     print("here", flush=True)

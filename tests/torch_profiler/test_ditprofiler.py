@@ -18,11 +18,10 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed")
 import torch
 
-from my_utils import DITProfiler
 from my_utils.common import warnings as _warnings
 from my_utils.csv2trace import csv_to_trace
 from my_utils.DITProfiler import FlexibleProfiler, create_profiler_context
-from my_utils.torch_profiler import slot as _slot
+from my_utils.torch_profiler import dit_profiler as DITProfiler, slot as _slot
 from my_utils.torch_profiler.operator_figures import statistics_of
 from my_utils.utils import MyTimer
 
