@@ -519,7 +519,7 @@ sys.stdin.read()
 
 LISTENER = """
 import sys
-from my_utils._capture import store
+from my_utils.capture.on_demand import store
 listener = store.Listener(store.open_store(sys.argv[1].strip()), 0, 1, print)
 listener.pause = 0.001
 listener.wake.set()
@@ -553,7 +553,7 @@ def all_done(answers: dict[int, dict[str, Any]]) -> bool:
 # The answer is written while the process ends, and it is stopped meanwhile.
 STOPPED_AT_EXIT = """
 import os, signal, sys, threading, time
-from my_utils._capture import answers
+from my_utils.capture.on_demand import answers
 whole_file = answers.whole_file
 def slow(path):
     while threading.main_thread().is_alive():

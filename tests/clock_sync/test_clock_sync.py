@@ -154,7 +154,7 @@ def test_over_a_socket() -> None:
 
 SERVER = """
 import sys, time
-from my_utils._clock import server as clock_server
+from my_utils.clock_sync import server as clock_server
 from my_utils.clock_sync.server import ClockServer
 clock_server.TURN_S = 60.0
 with ClockServer(clock=lambda: time.time_ns() - 10**12) as server:
@@ -527,7 +527,7 @@ def test_a_dead_rank(tmp_path: Path) -> None:
 LEAD_DIES = """
 import signal
 from my_utils import clockSyncUtils
-from my_utils._clock import star as clock_star
+from my_utils.clock_sync import star as clock_star
 from my_utils.clockSyncUtils import ClockSynchronizer
 store = dist.distributed_c10d._get_default_store()
 asked = 0
@@ -588,7 +588,7 @@ def test_a_group_without_this_rank(tmp_path: Path) -> None:
 # The clock of rank 1 runs 400 ppm slow: the drift shows after some seconds of measuring again, as
 # many as it takes until their errors can make 60 ppm of it at most.
 AGAIN = """
-from my_utils._clock import star
+from my_utils.clock_sync import star
 from my_utils.clock_sync.offset import ClockHistory
 from my_utils.clockSyncUtils import ClockSynchronizer
 

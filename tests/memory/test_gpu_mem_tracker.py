@@ -213,7 +213,7 @@ def test_a_stop_waits_on_for_a_thread_that_was_stopped_with_the_whole_process(
     done = run_python("-c", """if True:
         import subprocess, sys, time
         sys.modules["torch"] = None
-        from my_utils._tracker import run as sampling
+        from my_utils.memory.tracker import run as sampling
         from my_utils.gpu_mem_tracker import GPU_Performance_Tracker
         run = GPU_Performance_Tracker("run", 3600, False, plot=False)
         run.start_monitoring()

@@ -687,7 +687,7 @@ import sys
 from ray.cluster_utils import Cluster
 import ray
 from my_utils import report
-from my_utils._run_report import on_ray
+from my_utils.report import on_ray
 
 cluster = Cluster(initialize_head=True, head_node_args={
     "num_cpus": 1, "include_dashboard": False, "object_store_memory": 100 * 2**20})

@@ -679,7 +679,7 @@ def test_a_link_is_written_through(tmp_path: Path) -> None:
 def test_a_bar_shows_on_a_terminal_when_it_takes_long(tmp_path: Path) -> None:
     program = """
 from my_utils import MyTimer
-from my_utils._stage_report import report
+from my_utils.stages import stage_report as report
 report.BAR_BYTES_MIN = 1000
 timer = MyTimer(log_dir="logs")
 for step in range(100):
@@ -702,7 +702,7 @@ def test_reading_takes_bounded_memory(run_python: RunPython, tmp_path: Path) -> 
     program = """
 import tracemalloc
 from pathlib import Path
-from my_utils._stage_report import report
+from my_utils.stages import stage_report as report
 from my_utils.stages.rows import StageReader, parts_of_files
 tracemalloc.start()
 reader = StageReader("", None)
