@@ -107,7 +107,7 @@ def shown() -> list[tuple[str, Callable[[], Any]]]:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("text, make", shown(), ids=lambda value: str(value).partition("(")[0])
+@pytest.mark.parametrize("text, make", shown(), ids=[text.partition("(")[0] for text, _ in shown()])
 def test_an_object_is_shown_as(text: str, make: Callable[[], Any]) -> None:
     assert repr(make()) == text
 
