@@ -14,6 +14,8 @@ if TYPE_CHECKING:
         RootCall,
         TraceEvent,
         TraceTensorMeta,
+        load_recording,
+        save_recording,
     )
 
 __all__ = [
@@ -24,6 +26,8 @@ __all__ = [
     "RootCall",
     "TraceEvent",
     "TraceTensorMeta",
+    "load_recording",
+    "save_recording",
 ]
 
 __getattr__, __dir__ = lazy_names(

@@ -172,7 +172,7 @@ def test_an_event_says_why_it_cannot_be_pickled() -> None:
 @pytest.mark.parametrize("way", WAYS)
 def test_a_debug_layer_travels(way: Callable[[Any], Any]) -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed")
-    from my_utils.modules.debug_layer import DebugLayer
+    from my_utils.utils import DebugLayer
 
     layer = way(torch.nn.Sequential(DebugLayer("here")))
     assert repr(layer[0]) == "DebugLayer('here')"
@@ -180,7 +180,7 @@ def test_a_debug_layer_travels(way: Callable[[Any], Any]) -> None:
 
 def test_a_debug_layer_loads_where_torch_is_not_yet(run_python: RunPython, tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="torch is not installed")
-    from my_utils.modules.debug_layer import DebugLayer
+    from my_utils.utils import DebugLayer
 
     (tmp_path / "layer.pickle").write_bytes(pickle.dumps(DebugLayer("here")))
     done = run_python("-c", "import pickle; print(pickle.load(open('layer.pickle', 'rb')))")

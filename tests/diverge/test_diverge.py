@@ -16,7 +16,7 @@ import torch
 from my_utils import diverge
 from my_utils.diverge.align import align, pair_up, plain_name
 from my_utils.diverge.ranks import join_ranks
-from my_utils.recordings.recording import (
+from my_utils.recordings import (
     Recording,
     RootCall,
     TraceEvent,
@@ -555,7 +555,7 @@ class TestRealRecordings:
         assert (report.status, report.only_a, report.only_b) == ("same", 13, 0)
 
     def test_two_ranks_beside_one(self, tmp_path: Path) -> None:
-        from my_utils.recordings.recording import load_recording
+        from my_utils.recordings import load_recording
 
         torch.manual_seed(1)
         batch = torch.randn(4, 8)

@@ -16,7 +16,7 @@ from torch import nn
 
 from my_utils import __version__, diverge
 from my_utils.compare_tool import OpRecorder, open_module_tracker
-from my_utils.recordings.recording import load_recording
+from my_utils.recordings import load_recording
 from my_utils.tensors import tensor_hash
 
 from ..support.op_faults import Fault, one_wrong_element

@@ -648,7 +648,7 @@ def test_a_debugging_event_logs_who_set_it(caplog: pytest.LogCaptureFixture) -> 
 
 def test_a_debug_layer_passes_everything_on() -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed")
-    from my_utils.modules.debug_layer import DebugLayer
+    from my_utils.utils import DebugLayer
 
     layer = DebugLayer("here")
     x = torch.ones(2, requires_grad=True)

@@ -13,8 +13,11 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from my_utils.modules.debug_layer import DebugLayer  # noqa: E402
-from my_utils.utils import MyTimer, NoOpMyTimer  # noqa: E402
+from my_utils.utils import (  # noqa: E402
+    DebugLayer,  # noqa: E402
+    MyTimer,
+    NoOpMyTimer,
+)
 
 pytestmark = pytest.mark.long_file
 
