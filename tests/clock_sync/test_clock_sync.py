@@ -526,7 +526,7 @@ def test_a_dead_rank(tmp_path: Path) -> None:
 # third question; the third goes on.
 LEAD_DIES = """
 import signal
-from my_utils import clockSyncUtils
+from my_utils.clock_sync import synchronizer
 from my_utils.clock_sync import star as clock_star
 from my_utils.clockSyncUtils import ClockSynchronizer
 store = dist.distributed_c10d._get_default_store()
@@ -539,7 +539,7 @@ class Mortal(clock_star.Keeper):
             store.add("died", 1)
             os.kill(os.getpid(), signal.SIGKILL)
         return super()._ask(key, deadline)
-clockSyncUtils.Keeper = Mortal
+synchronizer.Keeper = Mortal
 timeout_s = 20 if rank else 3
 offset = ClockSynchronizer.sync_all(machine=f"host{rank > 0}", timeout_s=timeout_s, every_s=0.05)
 if rank == 0:
