@@ -27,6 +27,7 @@ from typing import Any, Self
 from ..common.aliases import renamed_attribute, renamed_parameters, renamed_state
 from ..common.arguments import check_path
 from ..common.file_names import file_name, free_path
+from ..common.public import public
 from ..common.reprs import short_repr
 from ..memory.memory_history import Recording, record
 from ..torch_profiler.cuda_profiler import CudaProfiler
@@ -46,6 +47,7 @@ __all__ = [
 _logger = logging.getLogger("my_utils")
 
 
+@public("my_utils.profiling.backends")
 class CaptureBackend:
     """What is started when a window opens, and stopped when it closes.
 
@@ -90,10 +92,12 @@ class CaptureBackend:
         return short_repr(self)
 
 
+@public("my_utils.profiling.backends")
 class NoOpBackend(CaptureBackend):
     """Captures nothing: for ranks that have windows armed and no profiler."""
 
 
+@public("my_utils.profiling.backends")
 class CudaProfilerBackend(CudaProfiler, CaptureBackend):
     """Starts and stops the CUDA profiler, for `nsys --capture-range=cudaProfilerApi` and `ncu`.
 
@@ -110,6 +114,7 @@ class CudaProfilerBackend(CudaProfiler, CaptureBackend):
         return short_repr(self, "synchronize")
 
 
+@public("my_utils.profiling.backends")
 class TorchProfilerBackend(CaptureBackend):
     """torch's profiler around each window, with a Chrome trace of its own:
     `<output>/<window id>__rank<rank>.json`, numbered when it is there already.
@@ -163,6 +168,7 @@ class TorchProfilerBackend(CaptureBackend):
         self.traces.append(export_trace(profile.profiler, path))
 
 
+@public("my_utils.profiling.backends")
 class MemorySnapshotBackend(CaptureBackend):
     """The CUDA allocator's history of each window, for https://pytorch.org/memory_viz:
     `<output>/<window id>__rank<rank>.pickle`, numbered when it is there already.
@@ -215,6 +221,7 @@ class MemorySnapshotBackend(CaptureBackend):
             recording.end()
 
 
+@public("my_utils.profiling.backends")
 class MultiBackend(CaptureBackend):
     """Several backends as one: started in order, stopped in reverse.
 

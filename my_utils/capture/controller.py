@@ -35,6 +35,7 @@ from .. import _core
 from .._core import HookEvent
 from ..common.arguments import wrong_type
 from ..common.process_end import call_at_end
+from ..common.public import public
 from ..common.reprs import short_repr
 from ..common.wrapping import Scope, decorate
 from .backends import CaptureBackend, make_backend
@@ -63,6 +64,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 _package_logger = logging.getLogger("my_utils")
 
 
+@public("my_utils.profiling.capture_controller")
 class CaptureState(enum.StrEnum):
     """IDLE: nothing is armed. ARMED: a window waits. CAPTURING: one is open."""
 
@@ -71,6 +73,7 @@ class CaptureState(enum.StrEnum):
     CAPTURING = "capturing"
 
 
+@public("my_utils.profiling.capture_controller")
 class CaptureController(_core.CaptureWindows):
     """Starts and stops a backend as hooks meet the windows that are armed.
 

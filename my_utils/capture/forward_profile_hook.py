@@ -36,6 +36,7 @@ from .. import _core
 from ..common.aliases import warn_renamed
 from ..common.arguments import check_bool, check_int, check_str_or_none
 from ..common.process_end import call_at_end
+from ..common.public import public
 from ..common.ranks import check_ranks, is_chosen
 from ..common.warnings import warn_once
 from .backends import CaptureBackend, CudaProfilerBackend
@@ -49,6 +50,7 @@ __all__ = ["ForwardProfilerHook"]
 _logger = logging.getLogger("my_utils")
 
 
+@public("my_utils.ForwardProfileHook")
 class ForwardProfilerHook(_core.ForwardPasses):
     """Starts a profiler as one forward pass of a module begins, and stops it as another does.
 

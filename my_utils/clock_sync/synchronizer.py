@@ -19,6 +19,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..common.arguments import check_int, check_seconds
+from ..common.public import public
 from ..common.ranks import boot_id
 from ..common.reprs import short_repr
 from .client import ROUNDS_MAX, Clock, ask
@@ -40,6 +41,7 @@ __all__ = [
 ROUNDS = 16
 
 
+@public("my_utils.clockSyncUtils")
 class SocketClockSynchronizer:
     """Two clocks compared over TCP, with nothing of torch."""
 
@@ -103,6 +105,7 @@ def _answer_one(host: str, port: int, secret: bytes | None, timeout_s: float, cl
             time.sleep(0.005)
 
 
+@public("my_utils.clockSyncUtils")
 class ClockSynchronizer:
     """The clocks of the ranks of a job."""
 

@@ -81,7 +81,7 @@ def progress_bar(
         rich_progress.BarColumn(),
         *(amount if unit == "bytes" else [rich_progress.MofNCompleteColumn()]),
     )
-    console = Console(stderr=True)
+    console = Console(stderr=True, force_terminal=True)
     with rich_progress.Progress(
         *columns, console=console, auto_refresh=False, transient=not stays
     ) as shown:

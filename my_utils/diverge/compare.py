@@ -39,6 +39,7 @@ from pathlib import Path
 from typing import Any
 
 from ..common.arguments import check_tolerance
+from ..common.public import public
 from ..recordings.recording import Recording, RecordingError
 from .align import align
 from .ranks import Side, join_ranks, read_side
@@ -81,6 +82,7 @@ exit status:
 """
 
 
+@public("my_utils.diverge")
 @dataclass(frozen=True, slots=True)
 class RankReport:
     """What was found for one rank.
@@ -101,6 +103,7 @@ class RankReport:
     recording_b: Recording
 
 
+@public("my_utils.diverge")
 @dataclass(frozen=True, slots=True)
 class Report:
     """What was found for two runs. `first` is the rank whose difference came first."""

@@ -26,6 +26,7 @@ from types import TracebackType
 from typing import Any
 
 from ..common.arguments import check_bool, check_int, check_str
+from ..common.public import public
 from ..common.reprs import short_repr
 from ..common.warnings import warn_once
 from ..log.logger import GlobalLogger, SingletonMeta
@@ -53,6 +54,7 @@ DEFAULT_ROOT = "./dump_dataset"
 _LIMITS = ("max_string", "max_items", "max_tensor_elements")
 
 
+@public("my_utils.dump_utils")
 @dataclass
 class DumpConfig:
     """What a `UniversalDumper` writes, where and how.
@@ -122,6 +124,7 @@ def _check_folder(name: str, value: object) -> str:
     return path
 
 
+@public("my_utils.dump_utils")
 class UniversalDumper:
     """Writes objects to disk, each as a folder that `UniversalLoader` reads.
 
@@ -285,6 +288,7 @@ class _OneDumper(SingletonMeta):
         return instance
 
 
+@public("my_utils.dump_utils")
 class DumperSingleton(UniversalDumper, metaclass=_OneDumper):
     """The one `UniversalDumper` of a process, for code that has no place to pass one along.
 
@@ -296,6 +300,7 @@ class DumperSingleton(UniversalDumper, metaclass=_OneDumper):
     """
 
 
+@public("my_utils.dump_utils")
 class UniversalLoader:
     """Reads what `UniversalDumper` wrote.
 

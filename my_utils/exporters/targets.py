@@ -29,6 +29,7 @@ from .. import _core
 from ..common.aliases import renamed_parameters
 from ..common.arguments import check_path, check_str
 from ..common.files import whole_file
+from ..common.public import public
 from ..common.ranks import current_rank
 from ..common.tables import needed
 from .exporter import Snapshot, StageExporter
@@ -39,6 +40,7 @@ __all__ = ["PrometheusExporter", "TensorBoardExporter", "WandbExporter"]
 _file_numbers = itertools.count()
 
 
+@public("my_utils.exporters")
 class TensorBoardExporter(StageExporter):
     """Writes mean stage times as scalars of TensorBoard.
 
@@ -115,6 +117,7 @@ class TensorBoardExporter(StageExporter):
             file.close()
 
 
+@public("my_utils.exporters")
 class WandbExporter(StageExporter):
     """Logs mean stage times to a run of Weights & Biases.
 
@@ -172,6 +175,7 @@ class WandbExporter(StageExporter):
             self._run_of_wandb.finish()
 
 
+@public("my_utils.exporters")
 class PrometheusExporter(StageExporter):
     """Keeps a text file for Prometheus' textfile collector up to date.
 

@@ -35,6 +35,7 @@ from ..common.identity import (
     set_identity,
     world_size_from_environment,
 )
+from ..common.public import public
 from ..common.reprs import short_repr
 from ..common.warnings import forget, warn_once
 from .events import (
@@ -72,6 +73,7 @@ _DURATION_NS_MAX = 2**63 - 1
 _EARLIEST_LIKELY_NS = 946_684_800 * 10**9
 
 
+@public("my_utils.logger")
 class SingletonMeta(type):
     """Makes a class have one instance: every construction returns it, the first one runs __init__.
 
@@ -100,6 +102,7 @@ class SingletonMeta(type):
         return instance
 
 
+@public("my_utils.logger")
 class GlobalLogger(metaclass=SingletonMeta):
     """The one logger of a process: text log, profile CSV, and events of the user's own.
 

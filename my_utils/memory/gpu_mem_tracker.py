@@ -25,6 +25,7 @@ from typing import Self
 
 from ..common.arguments import check_bool, check_seconds
 from ..common.process_end import call_at_end
+from ..common.public import public
 from ..common.ranks import check_ranks, current_rank, is_chosen
 from ..common.reprs import short_repr
 from ..common.tables import needed, write_figure
@@ -43,6 +44,7 @@ _LEAST_INTERVAL_S = 0.001
 _MOST_INTERVAL_S = threading.TIMEOUT_MAX / 2
 
 
+@public("my_utils.gpu_mem_tracker")
 class GPU_Performance_Tracker:
     """Samples memory and hardware in a thread of its own, every `interval` seconds.
 

@@ -33,6 +33,7 @@ from ..common.environment import read_switch
 from ..common.file_names import file_name, free_path
 from ..common.identity import identity
 from ..common.process_end import call_at_end
+from ..common.public import public
 from ..common.ranks import check_ranks, current_rank, is_chosen
 from ..common.reprs import short_repr
 from .memory_history import Context, Recording, Stacks, check_options, record
@@ -44,6 +45,7 @@ StrPath = str | os.PathLike[str]
 _logger = logging.getLogger("my_utils")
 
 
+@public("my_utils.memory_snapshot")
 class MemorySnapshotter:
     """Records what the CUDA allocator does, and writes a snapshot at each `stop`.
 
@@ -207,6 +209,7 @@ class MemorySnapshotter:
         self._open.clear()
 
 
+@public("my_utils.memory_snapshot")
 class NoOpMemorySnapshotter:
     """Takes every call of MemorySnapshotter and does nothing.
 

@@ -25,6 +25,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from ..common.arguments import check_bool, check_seconds
+from ..common.public import public
 from ..common.ranks import current_rank, world_size
 from ..common.reprs import short_repr
 from ..common.store import default_store, wait_for_keys
@@ -157,6 +158,7 @@ def _try(ask: Callable[[], bool], otherwise: bool) -> bool:
         return otherwise
 
 
+@public("my_utils.oom_restore")
 class catch_oom:
     """Catches what says that memory ran out, and tells all ranks: `with catch_oom() as step:`.
 

@@ -22,6 +22,7 @@ from .. import _core
 from ..common.arguments import check_bool
 from ..common.extras import needs_extra
 from ..common.files import whole_file
+from ..common.public import public
 from ..common.ranks import check_ranks, current_rank, is_chosen, world_size
 from ..common.reprs import short_repr
 from ..common.tables import needed
@@ -70,6 +71,7 @@ class _Total(NamedTuple):
         return self.own_ms / self.calls if self.calls else float("nan")
 
 
+@public("my_utils.moduleProfiler")
 class ModuleProfiler:
     """Times each leaf module of a model; a context manager, or `start()` and `stop()`.
 

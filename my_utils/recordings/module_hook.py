@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 from ..common.arguments import check_bool, check_int, check_str, check_str_or_none
 from ..common.extras import needs_extra
+from ..common.public import public
 from ..common.reprs import short_repr
 from ..common.warnings import warn_once
 from .recording import (
@@ -56,6 +57,7 @@ __all__ = [
 CompiledMode = Literal["eager", "op"]
 
 
+@public("my_utils.module_hook")
 class ForwardTraceRecorder:
     """Records the calls of a model's modules in the order in which they run.
 

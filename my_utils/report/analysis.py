@@ -45,6 +45,7 @@ from ..common.aliases import renamed_parameters
 from ..common.arguments import check_int
 from ..common.equality import same_fields
 from ..common.files import whole_file
+from ..common.public import public
 from ..common.ranges import checked, parse_ranks, parse_steps
 from ..common.tables import needed
 from . import tables
@@ -74,6 +75,7 @@ PEERS_IN_TRACE = 3
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
 
+@public("my_utils.report")
 class ReportError(ValueError):
     """There is nothing to report on; the text says why."""
 
@@ -93,6 +95,7 @@ class RunFigures(TypedDict):
     waited_s: float
 
 
+@public("my_utils.report")
 @dataclass
 class Report:
     """What `analyze` found. Times are seconds (`_s`) or milliseconds (`_ms`).

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from .. import _core
 from ..common.environment import read_choice, read_switch
+from ..common.public import public
 from ..common.warnings import warn_once
 from . import compile as _compile
 from .compile import CompileMode
@@ -37,6 +38,7 @@ __all__ = ["DebuggingEvent", "MyTimer", "NoOpMyTimer", "global_timer"]
 StrPath = str | os.PathLike[str]
 
 
+@public("my_utils.utils")
 class MyTimer(_core.Timer):
     """Times the stages of a run: on every thread a tree, written as rows of the profile CSV.
 
@@ -224,6 +226,7 @@ def _set_up_logger(log_dir: StrPath, rank: int | None) -> None:
         logger.setup(log_dir, rank=rank, console=False)
 
 
+@public("my_utils.utils")
 class NoOpMyTimer(_core.NoOpTimer):
     """Takes every call of MyTimer and does nothing, at the cost of an empty C method.
 
@@ -276,6 +279,7 @@ class NoOpMyTimer(_core.NoOpTimer):
         return f"{type(self).__name__}()"
 
 
+@public("my_utils.utils")
 class DebuggingEvent(threading.Event):
     """A threading.Event that logs who set it: the stack of every `set()`, at level INFO.
 

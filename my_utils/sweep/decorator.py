@@ -21,6 +21,7 @@ from typing import Any, Literal, Protocol, cast
 
 from ..common import tables as _tables
 from ..common.arguments import check_int
+from ..common.public import public
 from ..common.warnings import warn_once
 from . import measure as sweep
 from .measure import Device
@@ -32,6 +33,7 @@ StrPath = str | os.PathLike[str]
 OTHERS_MAX = 60  # characters of a further argument that names a point
 
 
+@public("my_utils.annotations")
 class SweptFunction(Protocol):
     """A function that `parametrize_shapes` decorated."""
 

@@ -29,6 +29,7 @@ from .. import _core
 from .._core import timer as timer
 from ..common.aliases import renamed_parameters
 from ..common.arguments import check_seconds, check_str
+from ..common.public import public
 from ..common.ranks import check_rank, current_rank, distributed
 from ..common.reprs import short_repr
 from ..common.store import default_store
@@ -75,6 +76,7 @@ def _name_of(function: Any) -> str:
     return str(getattr(function, "__name__", None) or type(function).__name__)
 
 
+@public("my_utils.timing")
 class TimeManager(_core.TimeRecorder):
     """Records the times of functions and blocks by name.
 

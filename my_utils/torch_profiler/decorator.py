@@ -27,6 +27,7 @@ from types import TracebackType
 from typing import Any, TypedDict, TypeVar, overload
 
 from ..common.arguments import check_bool, check_int, check_path
+from ..common.public import public
 from ..common.ranks import check_ranks
 from ..common.warnings import warn_once
 from ..common.wrapping import Scope, decorate
@@ -169,6 +170,7 @@ def add_profiler_args(parser: argparse.ArgumentParser) -> None:
     )
 
 
+@public("my_utils.profiling.decorator")
 class ProfilerOptions(TypedDict):
     """What the command line decides."""
 

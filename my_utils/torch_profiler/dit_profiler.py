@@ -34,6 +34,7 @@ from ..common.aliases import renamed_attribute, renamed_parameters, renamed_stat
 from ..common.arguments import check_bool, check_int, check_logger, check_path, check_str
 from ..common.file_names import file_name
 from ..common.files import whole_file
+from ..common.public import public
 from ..common.ranks import check_ranks, current_rank, is_chosen
 from ..common.reprs import short_repr
 from ..common.tables import write_text
@@ -83,6 +84,7 @@ def create_profiler_context(
     return FlexibleProfiler(current_task_type, logger, ops_to_analyze, **options)
 
 
+@public("my_utils.DITProfiler")
 class FlexibleProfiler:
     """Profiles its `with` blocks: a trace, a summary and an analysis of chosen operators for each.
 

@@ -29,6 +29,7 @@ from ..common.aliases import renamed_attribute, renamed_parameters, renamed_stat
 from ..common.arguments import check_bool, check_int, check_logger, check_path, check_str
 from ..common.files import on_whole_path
 from ..common.process_end import call_at_end
+from ..common.public import public
 from ..common.ranks import check_ranks, current_rank, is_chosen, world_size
 from ..common.reprs import short_repr
 from ..common.tables import needed
@@ -49,6 +50,7 @@ _logger = logging.getLogger("my_utils")
 SNAPSHOT_EVENTS_MAX = 100_000  # of the CUDA allocator's history
 
 
+@public("my_utils.profilerwrapper")
 class ProfilerWrapper:
     """Profiles each `with` block of a series, and writes the results at `close()`.
 

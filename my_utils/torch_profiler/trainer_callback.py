@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..common.arguments import check_bool, check_int, check_path
+from ..common.public import public
 from ..common.ranks import check_ranks, current_rank, is_chosen
 from ..common.reprs import short_repr
 from .step_windows import NvtxWindow, StepWindow, TorchWindow
@@ -40,6 +41,7 @@ NSYS_FILE = "nsys_profile.nsys-rep"
 NSYS_SESSION = "NSYS_PROFILING_SESSION_ID"
 
 
+@public("my_utils.profiling.trainer_callback")
 class ProfCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
     """Profiles some steps of `Trainer.train` and writes what people look at.
 

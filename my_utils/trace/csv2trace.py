@@ -20,6 +20,7 @@ import warnings
 from pathlib import Path
 
 from .. import _core
+from ..common.public import public
 from ..common.ranges import checked, parse_ranks, parse_steps
 from ..common.terminal import progress_bar
 from .inputs import FileSet, InputError, Inputs, Part, Record
@@ -45,10 +46,12 @@ PIPE_CHUNK = 1 << 20
 TORCH_SLOT = 5  # where the processes of merged traces start among those of a rank
 
 
+@public("my_utils.csv2trace")
 class ConversionError(ValueError):
     """Nothing could be converted; the text says why, one reason a line."""
 
 
+@public("my_utils.csv2trace")
 class ConversionWarning(UserWarning):
     """Part of the input was left out of the trace, or means less than it seems."""
 
@@ -71,6 +74,7 @@ class Note(Record):
         return f"{place}{self.text}" + (f" ({self.count} rows)" if self.count > 1 else "")
 
 
+@public("my_utils.csv2trace")
 class Summary(Record):
     """What a conversion did. `bytes_written` is the size before compression."""
 

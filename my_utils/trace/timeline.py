@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from .. import _core
+from ..common.public import public
 from ..common.ranges import checked, parse_steps
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ _PALETTE = (
 )  # fmt: skip
 
 
+@public("my_utils.timeline")
 class Span(NamedTuple):
     """A finished stage of one rank. Times are nanoseconds; `start_ns` since the Unix epoch."""
 

@@ -796,7 +796,7 @@ def test_wrapped_models(run_python: RunPython, tmp_path: Path) -> None:
 SIMULATED = """
 import ctypes, json, sys, time
 import torch
-from my_utils import _warnings
+from my_utils.common import warnings as _warnings
 from my_utils.moduleProfiler import ModuleProfiler
 
 device = ctypes.CDLL("libcuda.so.1")

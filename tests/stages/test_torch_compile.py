@@ -14,7 +14,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from my_utils.utils import (  # noqa: E402
-    DebugLayer,  # noqa: E402
+    DebugLayer,
     MyTimer,
     NoOpMyTimer,
 )

@@ -86,7 +86,8 @@ def test_inside_a_backward(values: Any) -> None:
 
 FORKED = """
 import os, torch
-from my_utils import _torch_ops, tensors
+from my_utils.tensors import torch_ops as _torch_ops
+from my_utils import tensors
 _torch_ops.register()
 x = torch.arange(3_000_001, dtype=torch.float32)
 {before}

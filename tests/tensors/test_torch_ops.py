@@ -479,7 +479,7 @@ def test_a_second_copy_of_the_module_registers_nothing_again(run_python: RunPyth
 import sys, torch, my_utils.torch_ops
 for name in [name for name in sys.modules if name.startswith("my_utils._core")]:
     del sys.modules[name]
-from my_utils import _core  # noqa: E402
+from my_utils import _core
 _core.register_torch_kernels()
 print(torch.ops.my_utils.tensor_hash(torch.ones(3)).shape)
 """
@@ -491,7 +491,7 @@ print(torch.ops.my_utils.tensor_hash(torch.ones(3)).shape)
 def test_registration_from_many_threads(run_python: RunPython) -> None:
     program = """
 import threading, torch
-from my_utils import _torch_ops  # noqa: E402
+from my_utils.tensors import torch_ops as _torch_ops
 threads = [threading.Thread(target=_torch_ops.register) for _ in range(8)]
 for thread in threads: thread.start()
 for thread in threads: thread.join()
@@ -509,7 +509,7 @@ def test_importing_the_package_brings_no_torch(run_python: RunPython) -> None:
 @pytest.mark.no_torch
 def test_without_torch(run_python: RunPython) -> None:
     program = """
-from my_utils import _core  # noqa: E402
+from my_utils import _core
 try:
     _core.register_torch_kernels()
 except RuntimeError as error:

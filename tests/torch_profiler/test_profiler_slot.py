@@ -61,7 +61,7 @@ def test_a_forked_child_holds_nothing() -> None:
 
 EXIT = """
 import sys
-from my_utils.profiling import _slot
+from my_utils.torch_profiler import slot as _slot
 def close():
     print("closed")
     if "raise" in sys.argv: raise RuntimeError("the disk is full")

@@ -30,7 +30,7 @@ torch.ones(3) + 1
 ANOTHER_THREAD = """
 import json, sys, threading
 import torch
-from my_utils.profiling import _slot
+from my_utils.torch_profiler import slot as _slot
 from my_utils.torch_profiler.torch_profile import TorchProfile, export_trace
 
 def in_a_thread(function):

@@ -4,6 +4,9 @@
  * The windows are changed under the GIL. The calls may let it go, so a lock of the object's own
  * keeps them in order; hooks that they run into, on the same thread, are left out.
  */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
 #include "capture/capture.h"
 #include "capture/py_hook_event.h"
 #include "core/args.h"

@@ -1,4 +1,7 @@
 /* Functions on the recorder of the process: where rows go, events, drains, warnings. */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
 #include "base/event.h"
 #include "core/args.h"
 #include "core/warnings.h"

@@ -1,4 +1,7 @@
 /* compare and its result, the type TensorDiff: a fixed set of objects, one a field. */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
 #include "compare/compare.h"
 #include "core/args.h"
 #include "core/heap_types.h"

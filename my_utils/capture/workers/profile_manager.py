@@ -31,6 +31,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...common.arguments import check_int, check_seconds
+from ...common.public import public
 from ...common.reprs import short_repr
 from ...common.tables import needed
 from ...common.warnings import warn_once
@@ -45,6 +46,7 @@ _logger = logging.getLogger("my_utils")
 Spec = dict[str, Any]
 
 
+@public("my_utils.profiling.ProfileManager")
 class ProfileManager:
     """Turns a configuration into capture windows, and arms them on the workers.
 

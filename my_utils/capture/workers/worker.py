@@ -27,6 +27,7 @@ import threading
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ...common.public import public
 from ...common.ranks import check_rank, current_rank
 from ..backends import NoOpBackend
 from ..controller import CaptureController
@@ -94,6 +95,7 @@ def _controller_here() -> CaptureController:
         return controller
 
 
+@public("my_utils.profiling.capture_worker")
 class CaptureWorker:
     """Gives a class `arm_capture(specs)`, which `ProfileManager.arm_iter` calls.
 
