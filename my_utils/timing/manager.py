@@ -145,8 +145,8 @@ class TimeManager(_core.TimeRecorder):
         summary: send, for each name, count, sum, min, max, spread and a histogram good to 1 %,
             instead of the times: 1 KiB a name, however many times there are.
         timeout_s: how long `dst` waits, for all ranks together.
-        tag: ranks' gathers belong together by tag and order, so that ranks whose gathers differ in
-            number or order can tell them apart.
+        tag: gathers of the ranks are matched by tag and order. Ranks whose gathers differ in number
+            or order need different tags.
         store: a torch store that all ranks share; None: the one of torch.distributed.
 
         Without torch.distributed, the times of this process alone. TypeError and ValueError for
