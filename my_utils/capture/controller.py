@@ -1,7 +1,7 @@
 """Capture windows: a profiler that starts at one call of one function and stops at another.
 
-Functions report that they begin and end, `on_enter` and `on_exit`; a window that is armed says
-where to start and where to stop. Nothing armed, a report costs as much as an empty call.
+Functions report when they begin and end, by `on_enter` and `on_exit`. An armed window defines where
+to start and where to stop. While none is armed, a report costs as much as an empty call.
 
 >>> from my_utils.profiling.backends import CaptureBackend
 >>> class Loud(CaptureBackend):
@@ -360,7 +360,7 @@ os.register_at_fork(after_in_child=_forget_all)
 
 @dataclass
 class _HookEventFields:
-    """The fields, for those who look at dataclasses: `fields`, `asdict`, `replace`, subclasses."""
+    """The fields, for `dataclasses.fields`, `asdict` and `replace`, and for subclasses."""
 
     profile_name: str
     meta: dict[str, Any] | None = None

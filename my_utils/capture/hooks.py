@@ -1,7 +1,7 @@
 """Hooks for capture windows without a controller in hand: `capture_hook`, and what it reports to.
 
-A library marks its functions once; the program that wants windows says which controller they report
-to. Without one a marked function costs one look at an attribute more.
+A library marks its functions once. The program that wants windows chooses the controller to which
+they report. Without a controller a marked function costs one more read of an attribute.
 """
 
 from __future__ import annotations

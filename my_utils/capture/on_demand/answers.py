@@ -1,4 +1,4 @@
-"""What this rank answers to those who asked for a capture: a small file, and a key of the store.
+"""The response of this rank to a request for a capture: a small file, and a key of the store.
 
 Files are written by a thread of their own, since the log directory may hang.
 """

@@ -1,4 +1,4 @@
-"""What stands in a control file, in requests by torch's store and in the answers to them."""
+"""The data of a control file, of requests through torch's store, and of their responses."""
 
 from __future__ import annotations
 

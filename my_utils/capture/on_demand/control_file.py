@@ -1,8 +1,8 @@
-"""The control file of a run, by which `my_utils.capture` asks the ranks for capture windows.
+"""The control file of a run: `my_utils.capture` writes its requests for capture windows there.
 
-`<log_dir>/my_utils.control.json` holds the newest requests, replaced as a whole. Ranks answer with
-a small file each, `<log_dir>/captures/<id>__rank<rank>.status.json`. Nothing in them is executed;
-an id is a plain file name, and only `output_dir` is a path.
+`<log_dir>/my_utils.control.json` holds the newest requests, and is replaced as a whole. Each rank
+responds with a small file, `<log_dir>/captures/<id>__rank<rank>.status.json`. Nothing in these
+files is executed; an id is a plain file name, and only `output_dir` is a path.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def _check(fine: object, name: str, value: object) -> None:
 
 
 def new_id() -> str:
-    """A name for a request: when it was made, and enough to tell it from others."""
+    """A unique name for a request: the time at which it was made, and random digits."""
     return f"{time.strftime('%Y%m%dT%H%M%S')}-{secrets.token_hex(4)}"
 
 
@@ -211,7 +211,7 @@ def _fitting(requests: list[dict[str, Any]]) -> bytes:
     raise ValueError(f"the request must have at most {CONTROL_BYTES_MAX} bytes, not {len(text)}")
 
 
-# --- answers ---
+# --- responses ---
 
 STATES = ("armed", "open", "done", "failed")
 FINAL_STATES = ("done", "failed")

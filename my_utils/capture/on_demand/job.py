@@ -1,6 +1,6 @@
 """Capture on demand, inside the job: requests become windows, between two steps.
 
-`MyTimer.set_step` calls `at_step` while a request waits or a window is pending, and never else.
+`MyTimer.set_step` calls `at_step` only while a request waits or a window is pending.
 """
 
 from __future__ import annotations
