@@ -1,4 +1,4 @@
-"""Clocks compared over TCP: how a client asks the server of `server`.
+"""Compares clocks over TCP: the client of the server in `server`.
 
 A session, all numbers big-endian:
 
@@ -11,10 +11,10 @@ A session, all numbers big-endian:
     client   LAST (8)
     server   HMAC-SHA256 of "server", both nonces and all its answers (32)
 
-A few clients have their turn at a time, so that they hardly wait behind one another inside an
-exchange; a turn ends with the session, or when the client is silent for too long. The last message
-says that nobody in between changed the figures; without a secret it is computed with an empty key,
-and finds errors only. A secret keeps strangers out. It does not hide the time.
+A few clients have their turn at a time, so that they hardly delay one another inside an exchange. A
+turn ends with the session, or when the client is silent for too long. The last message proves that
+nobody changed the figures on the way. Without a secret it is computed with an empty key, and finds
+transmission errors only. A secret keeps strangers out. It does not hide the time.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class _Link:
 
 
 def _introduce(link: _Link, secret: bytes | None) -> bytes:
-    """Says who we are and looks who is there; both nonces."""
+    """Sends our greeting and checks the server's; returns both nonces."""
     own = os.urandom(NONCE_BYTES)
     link.connection.sendall(MAGIC + own)
     greeting = link.receive(HELLO_BYTES + 1)

@@ -1,11 +1,12 @@
 """How far two clocks are apart, from messages that went there and back.
 
-A message leaves at `sent_ns` (our clock), comes to the other side at `received_ns` (its clock),
-the answer leaves there at `answered_ns` and comes here at `returned_ns`. Nothing arrives before it
-was sent, so the offset "its clock minus ours" is at most `received - sent` and at least `answered -
-returned`, however the time of the way is shared between the directions. Each exchange gives such an
-interval; the offset lies in all of them. Over the time between two exchanges the clocks may drift,
-by which older intervals are widened. The stated error is half of what is left: never a statistic.
+A request leaves at `sent_ns` (our clock) and arrives at `received_ns` (the other clock). The
+response leaves there at `answered_ns` and arrives here at `returned_ns`. Nothing arrives before it
+was sent. So the offset "its clock minus ours" is at most `received - sent` and at least `answered -
+returned`, however the travel time is shared between the directions. Each exchange gives such an
+interval, and the offset lies in all of them. The clocks may drift between two exchanges, so older
+intervals are widened. The stated error is half of the interval that is left. It is a bound and no
+statistic.
 
 This is the clock filter of NTP (RFC 5905, section 10) taken as an interval.
 

@@ -1,4 +1,4 @@
-"""All ranks of a job lined up with its first: one of each host asks, the others take its answer.
+"""All ranks of a job take the clock of rank 0: one rank a host asks, the others use its result.
 
 The ranks meet in the store of torch.distributed, under a name of each call:
 
@@ -86,7 +86,7 @@ class Keeper:
         return offset
 
     def line_up(self, host: str | None, deadline: float) -> ClockOffset:
-        """As `begin`, with a moment of `time.monotonic()`; raises, and does not tell the logger."""
+        """As `begin`, with a deadline of `time.monotonic()`; raises. The logger is not changed."""
         if self._rank == 0:
             self._serve(host)
             self._wait_for_all(deadline)

@@ -1,4 +1,4 @@
-"""One clock for all hosts of a job: how far each clock is from the first one's, and how surely.
+"""One clock for all hosts of a job: the offset of each clock to the first, and its error bound.
 
 >>> from my_utils.logger import GlobalLogger
 >>> with SocketClockSynchronizer.serve() as server:
@@ -53,7 +53,7 @@ class SocketClockSynchronizer:
     ) -> ClockServer:
         """A server for any number of clients, in a thread of its own; see `ClockServer`.
 
-        host: the address to listen at; loopback unless told otherwise, "::" or "0.0.0.0" for all.
+        host: the address to listen at; loopback by default, "::" or "0.0.0.0" for all.
         port: 0 takes a free one, which `address` says.
         secret: what clients must know; a server that others can reach should have one.
         """
@@ -152,8 +152,8 @@ class ClockSynchronizer:
         machine: str | None = None,
         clock: Clock = time.time_ns,
     ) -> ClockOffset:
-        """Lines up the clocks of all ranks with that of rank 0, and tells the logger. All ranks of
-        the group call it, equally often.
+        """Lines up the clocks of all ranks with that of rank 0; the logger gets the offset.
+        All ranks of the group call it, equally often.
 
         Ranks of one host share a clock, so one of each host asks rank 0, over TCP and under a
         secret of this call, and the others take its answer; addresses and answers go through the
