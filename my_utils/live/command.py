@@ -2,13 +2,13 @@
 
     python -m my_utils.live LOG_DIR...
 
-answers "why does my job hang, and on which rank": it reads the journals of the ranks on this
-machine, living or dead, and the heartbeat files of the others, and marks the ranks that hold the
-run up with `!`. It neither stops nor slows the run, and needs neither torch nor numpy.
+shows why a job hangs, and on which rank. It reads the journals of the ranks on this machine, living
+or dead, and the heartbeat files of the others. It marks the ranks that hold the run up with `!`. It
+neither stops nor slows the run, and needs neither torch nor numpy.
 
-`--hung SECONDS` looks once and says by its exit status whether the run hangs: which ranks are
-behind, in which stage, since when; `--flight-recorder DIR` adds in which collective, from the dumps
-of torch's flight recorder. `--once --json` prints what `snapshot` returns.
+`--hung SECONDS` takes one snapshot, and its exit status says whether the run hangs. It prints which
+ranks are behind, in which stage and since when. `--flight-recorder DIR` adds the collective, from
+the dumps of torch's flight recorder. `--once --json` prints what `snapshot` returns.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def snapshot(
     """What the ranks of a run do, as plain data that goes into JSON.
 
     log_dir: the log directory of the run, or several that its ranks share out among them.
-    ranks: the ranks to look at; all by default.
+    ranks: the ranks to include; all by default.
     stuck_after_s: seconds without a sign of life after which a rank counts as silent (at least two
         of its beats: 1 s where its journal is, 4 s elsewhere), and seconds
         without a stage that begins or ends after which it is asked which rank the others wait for.
@@ -183,7 +183,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 class _Looks:
-    """One look at the directories after another, as the arguments say."""
+    """Takes snapshots of the directories, one after another, as the arguments say."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.question = Question(

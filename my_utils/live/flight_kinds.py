@@ -1,5 +1,5 @@
-"""What a rank called under each number, held in little room and compared fast: thousands of ranks
-have thousands of calls each, nearly all of which agree."""
+"""What a rank called under each number, stored compactly and compared fast. Thousands of ranks
+have thousands of calls each, and nearly all of them agree."""
 
 from __future__ import annotations
 

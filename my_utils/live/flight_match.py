@@ -1,9 +1,10 @@
 """Which collective a run hangs in: calls of all ranks, matched by process group and number.
 
-Each rank numbers the collectives of a group as it calls them, so the same number is the same
-collective on all its ranks. The one to look at is the first of a group that is under way on some
-rank: ranks that never called it hold the others up, and ranks that called something else under its
-number have gone another way. Torch's own analyser is `torch.distributed.flight_recorder.fr_trace`.
+Each rank numbers the collectives of a group as it calls them, so a number means the same collective
+on all its ranks. The first collective of a group that is unfinished on some rank is the one that
+hangs. Ranks that never called it hold the others up. Ranks that called something else under its
+number took another path in the code. Torch's own analyser is
+`torch.distributed.flight_recorder.fr_trace`.
 """
 
 from __future__ import annotations
