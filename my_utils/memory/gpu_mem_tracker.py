@@ -133,7 +133,7 @@ class GPU_Performance_Tracker:
     def start(self) -> None:
         """Begins to sample. When it does so already, that is a warning and nothing changes.
 
-        After `stop` it goes on: peaks, CSV and plot then tell of both spans. ImportError
+        After `stop` it goes on: peaks, CSV and plot then cover both spans. ImportError
         when a plot is wanted and matplotlib is missing.
         """
         with self._lock:
