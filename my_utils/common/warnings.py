@@ -43,16 +43,16 @@ def warn_once(kind: str, message: str) -> bool:
 
 
 def counts() -> dict[str, int]:
-    """How often each kind came up in this process.
+    """How often each kind of trouble occurred in this process.
 
-    The C part counts by itself, see `_core.troubles()`; of its kinds there is the one report here.
+    The C part has counts of its own, see `_core.troubles()`. Here its kinds are counted once only.
     """
     with _lock:
         return dict(_counts)
 
 
 def forget(kind: str) -> None:
-    """Lets `kind` warn again, as after what caused it was mended."""
+    """Lets `kind` warn again, for use after its cause was repaired."""
     with _lock:
         _counts.pop(kind, None)
 
