@@ -81,8 +81,8 @@ class CaptureController(_core.CaptureWindows):
     `hook`, `wrap` and `attach`. They raise TypeError for what is no `HookEvent` and nothing else,
     and let an exception of the function through.
 
-    One window is open at a time; of those that could open at one moment the one that was armed
-    first does. What becomes of a window, in the log and in `outcomes`:
+    One window is open at a time. If several could open at the same moment, the one that was armed
+    first opens. The outcome of a window, in the log and in `outcomes`:
 
         done        opened, and closed as its policy says
         raised      closed because its trigger, or its stop function, raised

@@ -78,7 +78,7 @@ class Participant(Seat):
         self.ttl_s = terms.lease_s
         self.came = 0  # the revision at which the seat was taken; 0 before
         self.watch_from = 0
-        self.answered = 0  # the last roll call that this one answered
+        self.answered = 0  # the last call that this member answered
         self.next_keep_alive = 0.0
         self.next_sign = 0.0
         self.next_judgement = 0.0

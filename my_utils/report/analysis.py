@@ -214,7 +214,7 @@ def analyze(
     parquet: str | os.PathLike[str] | None = None,
     torch_traces: Iterable[str | os.PathLike[str]] = (),
 ) -> Report:
-    """Reads the files of all ranks and says who cost the time.
+    """Reads the files of all ranks and finds the ranks, stages and steps that cost the time.
 
     Needs the extra `report`: pip install 'my_utils[report]'.
 

@@ -109,7 +109,7 @@ def _missing(facts: dict[int, RankFacts], ranks: set[int] | None) -> list[str]:
 
 
 def _named(ranks: Sequence[int], count: int | None = None) -> str:
-    """count: how many they are, where `ranks` are the first of them only."""
+    """count: the number of all ranks, if `ranks` has only the first of them."""
     count = len(ranks) if count is None else count
     shown = ", ".join(map(str, ranks[:NAMED_AT_MOST]))
     more = f" and {count - NAMED_AT_MOST} more" if count > NAMED_AT_MOST else ""

@@ -135,12 +135,12 @@ class TimeManager(_core.TimeRecorder):
     ) -> GatheredTime | None:
         """The times of all ranks, on rank `dst`; None on the others.
 
-        It uses no collective, but the key-value store by which the ranks met, so ranks may hold
-        different names and counts, or nothing, any backend will do, and a rank that is dead does
-        not hang the others. `dst` waits for all until the deadline; the others leave their times
-        and go on (rank 0, whose process serves the store, stays until they are taken). The ranks
-        whose times did not come or cannot be read are in `GatheredTime.missing`, with the reason,
-        and one warning names them. Times are kept: `clear()` forgets them.
+        It uses no collective, but the key-value store of torch's rendezvous. So ranks may hold
+        different names and counts, or nothing, it works with any backend, and a dead rank does
+        not hang the others. `dst` waits for all until the deadline. The others put their times
+        into the store and go on; rank 0, if its process serves the store, stays until they are
+        taken. `GatheredTime.missing` has the ranks whose times did not come or cannot be read,
+        with the reason, and one warning names them. Times are kept until `clear()`.
 
         summary: send, for each name, count, sum, min, max, spread and a histogram good to 1 %,
             instead of the times: 1 KiB a name, however many times there are.

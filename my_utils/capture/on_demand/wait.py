@@ -61,7 +61,7 @@ def wait_for_capture(
     log_dir, store: as for `request_capture`.
     timeout_s: a rank that has not finished by then gets the state "failed", with the reason; one
         whose process is not there gets it at once.
-    tell: called with (rank, answer) whenever a rank's state changes.
+    tell: called with (rank, response) whenever a rank's state changes.
 
     A training process that waits for itself waits in vain: its window needs its steps.
     """
