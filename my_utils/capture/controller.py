@@ -154,8 +154,8 @@ class CaptureController(_core.CaptureWindows):
             self._specs[window_id] = spec
 
     def disarm(self, window_id: str | None = None) -> bool:
-        """Takes a window back, all of them by default, and closes what is open; whether there was
-        one."""
+        """Takes one window back, or all by default, and closes an open one. Returns whether there
+        was any."""
         if window_id is not None:
             return self.disarm_window(window_id)
         open_id, armed = self.pending()
@@ -234,7 +234,7 @@ class CaptureController(_core.CaptureWindows):
             self.logger.exception("capture window %s: the backend could not be stopped", window_id)
 
     def _backend_of(self, spec: CaptureSpec | None) -> CaptureBackend:
-        """The window's own, or the controller's; windows that ask for the same share one."""
+        """The window's own backend, or the controller's. Equal settings share one backend."""
         if spec is None or spec.backend is None:
             return self.backend
         for asked, backend in self._made:

@@ -150,7 +150,7 @@ class ForwardProfilerHook(_core.ForwardPasses):
             self._leave()
 
     def detach(self) -> None:
-        """The name of `stop` from before."""
+        """The old name of `stop`."""
         warn_renamed("ForwardProfilerHook.detach()", "stop()")
         self.stop()
 
@@ -200,7 +200,7 @@ class ForwardProfilerHook(_core.ForwardPasses):
         self._close(outcome)
 
     def _is_copy(self, module: object) -> bool:
-        """Warns of a replica; whether that is all there is to say."""
+        """Warns of a replica. Returns whether the module is one."""
         if getattr(module, "_is_replica", False):
             warn_once(
                 "forward_hook_replica",

@@ -46,7 +46,7 @@ ANSWER = struct.Struct(">QQQ")
 
 
 def proof(secret: bytes, who: bytes, nonces: bytes, answers: bytes = b"") -> bytes:
-    """What only one who knows the secret can say in this session."""
+    """The HMAC of this session, which only a holder of the secret can compute."""
     return hmac.digest(secret, who + nonces + answers, hashlib.sha256)
 
 
@@ -62,7 +62,7 @@ def measure(
 
     timeout_s: for all of it, the wait for a turn included.
 
-    OSError (TimeoutError among them) when the server does not answer, ClockSyncError when it is
+    OSError (such as TimeoutError) when the server does not respond, ClockSyncError when it is
     none of ours, refuses, or was tampered with.
     """
     deadline = time.monotonic() + timeout_s
@@ -142,8 +142,7 @@ def _exchange(link: _Link, rounds: int, clock: Clock) -> tuple[list[Exchange], b
 
 
 def ask(address: tuple[str, int], retries: int, *, timeout_s: float, **options: Any) -> ClockOffset:
-    """The offset by the first attempt that comes through; a server that is not up yet is waited
-    for."""
+    """The offset of the first attempt that succeeds. Waits for a server that is not up yet."""
     deadline = time.monotonic() + timeout_s
     failed = 0
     while True:

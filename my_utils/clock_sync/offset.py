@@ -54,7 +54,7 @@ class Exchange(NamedTuple):
 
 @public("my_utils.clockSyncUtils")
 class ClockOffset(float):
-    """Seconds to add to this clock to get the other one's time; a float, with what is known of it.
+    """Seconds to add to this clock to get the other one's time: a float with its error and drift.
 
     error_s: the true offset was within `error_s` of this at `measured_ns`.
     drift_ppm: how much faster the other clock runs, in microseconds a second, by regression over
@@ -110,8 +110,8 @@ class ClockOffset(float):
 
 
 def estimate(exchanges: Sequence[Exchange], drift_ppm_max: float = DRIFT_PPM_MAX) -> ClockOffset:
-    """The offset at the time of the quickest exchange, by all of them; `error_s` is at most half of
-    its round trip. What drift can have done since, `ClockOffset.error_at` adds.
+    """The offset at the time of the quickest exchange, estimated from all exchanges. `error_s` is
+    at most half of its round trip. `ClockOffset.error_at` adds the possible drift since then.
 
     ClockSyncError when no offset fits them all: a clock was set meanwhile.
     """
@@ -177,6 +177,6 @@ class ClockHistory:
 
 
 def _fits(before: ClockOffset, after: ClockOffset) -> bool:
-    """Whether drift alone can lead from one to the other."""
+    """Whether drift alone can explain the difference of the two."""
     room = before.error_at(after.measured_ns) + after.error_s
     return abs(after.offset_ns - before.offset_ns) * 1e-9 <= room

@@ -38,7 +38,7 @@ HELLO_S = 10.0  # how long one may take to say who it is
 
 
 class _Session:
-    """One client: what it sent and was not used yet, and where it stands."""
+    """One client: its unread bytes, and the state of its session."""
 
     def __init__(self, connection: socket.socket, now: float) -> None:
         self.connection = connection
@@ -132,7 +132,7 @@ class ClockServer:
             self._selector.close()
 
     def _serve_once(self) -> bool:
-        """Deals with what came, or waits for it; False when the server is to end."""
+        """Waits for messages and handles them; False when the server must end."""
         events = self._selector.select(timeout=TURN_S / 2)
         received_ns = self._clock()
         for key, _ in events:
@@ -146,7 +146,7 @@ class ClockServer:
         return True
 
     def _accept(self) -> None:
-        """Takes one client, so that those whose turn it is do not wait for a crowd."""
+        """Accepts one client only, so that clients whose turn it is do not wait for many others."""
         try:
             connection, _ = self._listener.accept()
         except OSError:

@@ -41,7 +41,7 @@ ROUNDS = 16
 
 
 class SocketClockSynchronizer:
-    """Two clocks compared over TCP, with nothing of torch."""
+    """Compares two clocks over TCP. It needs no torch."""
 
     @staticmethod
     def serve(
@@ -104,7 +104,7 @@ def _answer_one(host: str, port: int, secret: bytes | None, timeout_s: float, cl
 
 
 class ClockSynchronizer:
-    """The clocks of the ranks of a job."""
+    """Compares the clocks of the ranks of a job."""
 
     _lock: ClassVar[threading.Lock] = threading.Lock()
     _histories: ClassVar[dict[object, ClockHistory]] = {}
@@ -156,13 +156,13 @@ class ClockSynchronizer:
         All ranks of the group call it, equally often.
 
         Ranks of one host share a clock, so one of each host asks rank 0, over TCP and under a
-        secret of this call, and the others take its answer; addresses and answers go through the
+        secret of this call, and the others use its result; addresses and results go through the
         store of torch.distributed. `GlobalLogger().set_time_offset` gets the offset, and a row
         `my_utils.clock_sync` with the error goes into the profile CSV.
 
         host: the address at which rank 0 listens; by default the one from which it reaches the
             store's server, loopback when that is on its own host.
-        timeout_s: for all of it. A rank that has no answer by then warns, and keeps its offset: the
+        timeout_s: for all of it. A rank that has no result by then warns, and keeps its offset: the
             result then is the offset 0 with an infinite `error_s`.
         every_s: measure again at this interval, in a thread, until `stop`; the drift comes from
             all measurements by regression.

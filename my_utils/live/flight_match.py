@@ -64,8 +64,8 @@ def _groups(dumps: Sequence[Dump]) -> dict[_Group, dict[int, GroupCalls]]:
 
 
 def _members(calls: Mapping[int, GroupCalls], world_size: int) -> tuple[int, ...]:
-    """Those of a group of which torch does not say it: all of the default one, else those that
-    called something."""
+    """The members of a group whose ranks the dumps do not list: all ranks for the default group,
+    else the ranks that called something in it."""
     is_default = any(group.description == "default_pg" for group in calls.values())
     return tuple(range(world_size)) if is_default and world_size else tuple(sorted(calls))
 

@@ -71,7 +71,7 @@ def _look_for_the_lost(ranks: Sequence[Rank], reasons: _Reasons) -> None:
 
 
 def _look_for_the_finished(ranks: Sequence[Rank], reasons: _Reasons, stuck_after_s: float) -> None:
-    """A few that have ended where most go on to wait: they had fewer steps than the others."""
+    """A few ranks that have ended while most still wait: they had fewer steps than the others."""
     ended = [rank for rank in ranks if rank.state == "closed"]
     stuck = [rank for rank in ranks if rank.alive and (rank.still_s or 0.0) >= stuck_after_s]
     if len(ended) < len(stuck):

@@ -84,7 +84,7 @@ def request_capture(
     ranks: who is asked; all by default.
     steps: the window closes that many set_steps after it opened. Calls of set_step with the number
         of the step before do not count.
-    first_step: the number of the step to begin with; "next": one ahead of all these ranks, the same
+    first_step: the number of the first step; "next": a step ahead of all these ranks, the same
         for all, which takes about a second to find; "now": each rank's next step, which may not be
         the same.
     backend: "torch" (torch's profiler, a Chrome trace), "cuda" (cudaProfilerStart and Stop, for
@@ -200,7 +200,7 @@ def listen(store: Store | str = "default") -> None:
 def register(controller: CaptureController) -> None:
     """Lets requests with a `window` reach a `CaptureController` of this process.
 
-    It is forgotten when nobody else holds it. Registering twice changes nothing.
+    It is held by a weak reference. Registering twice changes nothing.
 
     >>> from my_utils.profiling.backends import NoOpBackend
     >>> from my_utils.profiling.capture_controller import CaptureController
@@ -365,7 +365,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _missing(arguments: argparse.Namespace) -> dict[int, str] | None:
-    """Why ranks that are asked cannot answer; None, with a message, when none of them can."""
+    """Why some of the ranks cannot respond; None, with a message, when none of them can."""
     if arguments.store is not None or arguments.at_start:
         if arguments.store is None:
             os.scandir(arguments.log_dir).close()  # OSError

@@ -180,7 +180,7 @@ def _content_of(text: bytes) -> ControlFile:
 
 
 def add_request(log_dir: Path, request: Request) -> None:
-    """Puts a request to those in the control file. OSError when it cannot be written."""
+    """Adds a request to the control file. OSError when it cannot be written."""
     path = log_dir / CONTROL_NAME
     lock = os.open(log_dir / f".{CONTROL_NAME}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
@@ -219,7 +219,7 @@ ANSWER_BYTES_MAX = 1 << 20
 
 
 def captures_folder(log_dir: str | os.PathLike[str]) -> Path:
-    """Where the answers are, and what was captured unless the request names another place."""
+    """The folder of the responses, and of the captures unless the request names another one."""
     return Path(log_dir) / "captures"
 
 
@@ -228,7 +228,7 @@ def answer_path(log_dir: str | os.PathLike[str], id: str, rank: int) -> Path:
 
 
 def read_answer(path: Path) -> dict[str, Any] | None:
-    """What a rank answered; None for nothing, or nothing that can be read."""
+    """The response of a rank; None if there is none, or if it cannot be read."""
     try:
         with open(path, "rb") as file:
             data = file.read(ANSWER_BYTES_MAX)
