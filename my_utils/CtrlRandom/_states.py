@@ -1,7 +1,7 @@
-"""The states of all generators of a process as plain values, and generators and arrays among them.
+"""The states of all random generators of a process, as plain values.
 
-What stands here goes into a file of `_plain_files`. Arrays and generators, which such a file does
-not know, become dicts with the key `__kind__`.
+They go into a file of `common.plain_files`. Such a file holds no arrays and no generators, so
+these become dicts with the key `__kind__`.
 
 >>> import random
 >>> states = capture()

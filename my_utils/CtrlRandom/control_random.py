@@ -98,7 +98,7 @@ class ControlRandom:
         """Reads all files of this rank, and returns the data by their tags.
 
         path: a folder that `setup` was given in another run, or one file; by default the folder of
-            this run. `load_random` looks among what was read first.
+            this run. `load_random` searches first what was read here.
 
         FileNotFoundError where there is nothing, ValueError for a file that is none of these.
         """

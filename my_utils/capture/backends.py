@@ -51,10 +51,10 @@ _logger = logging.getLogger("my_utils")
 class CaptureBackend:
     """What is started when a window opens, and stopped when it closes.
 
-    An exception out of `start` ends the window without a `stop`; one out of `stop` is logged. Both
-    run in the thread whose hook opened or closed the window, with no lock of the interpreter held
-    for longer than they hold it themselves. The backends here may be stopped twice, or without a
-    start: then nothing is captured or written. A `with` block starts and stops one by hand.
+    If `start` raises, the window ends without a `stop`. If `stop` raises, the exception is logged.
+    Both run in the thread whose hook opened or closed the window. The backends here may be stopped
+    twice, or without a start: then nothing is captured or written. A `with` block starts and stops
+    one by hand.
     """
 
     def start(self) -> None:
@@ -122,9 +122,9 @@ class TorchProfilerBackend(CaptureBackend):
     output: made as needed. rank: for the name; the logger's by default.
     options: keywords for `torch.profiler.profile`, such as `record_shapes=True`.
 
-    While another profiler runs the window is captured by nobody, with a warning; started twice, the
-    first one goes on. The trace is written under another name first, so that a file with this name
-    is whole.
+    While another profiler runs, the window is not captured, with a warning. If it is started twice,
+    the first profiler goes on. The trace is written under another name first, so that a file with
+    this name is whole.
     """
 
     @renamed_parameters(output_dir="output")
@@ -225,8 +225,8 @@ class MemorySnapshotBackend(CaptureBackend):
 class MultiBackend(CaptureBackend):
     """Several backends as one: started in order, stopped in reverse.
 
-    When one cannot be started, those before it are stopped and the exception goes on. All are
-    stopped whatever one of them raises; the first exception goes on.
+    When one cannot be started, those before it are stopped and its exception is raised. At the end
+    all are stopped, also if one of them raises; the first exception is raised.
     """
 
     def __init__(self, backends: Sequence[CaptureBackend]) -> None:
@@ -319,7 +319,7 @@ def _backend_of(
 
 
 def _keywords(tool: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a tool, checked but for torch's own, which torch knows best."""
+    """The options of a tool, checked; those of torch are left to torch."""
     if not isinstance(options, Mapping) or not all(isinstance(key, str) for key in options):
         raise TypeError(f"options of {tool} must be a mapping of keywords, not {options!r:.100}")
     known = _KEYWORDS.get("cuda" if tool in ("nsys", "ncu") else tool)

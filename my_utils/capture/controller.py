@@ -1,7 +1,7 @@
 """Capture windows: a profiler that starts at one call of one function and stops at another.
 
-Functions report that they begin and end, `on_enter` and `on_exit`; a window that is armed says
-where to start and where to stop. Nothing armed, a report costs as much as an empty call.
+Functions report when they begin and end, by `on_enter` and `on_exit`. An armed window defines where
+to start and where to stop. While none is armed, a report costs as much as an empty call.
 
 >>> from my_utils.profiling.backends import CaptureBackend
 >>> class Loud(CaptureBackend):
@@ -84,8 +84,8 @@ class CaptureController(_core.CaptureWindows):
     `hook`, `wrap` and `attach`. They raise TypeError for what is no `HookEvent` and nothing else,
     and let an exception of the function through.
 
-    One window is open at a time; of those that could open at one moment the one that was armed
-    first does. What becomes of a window, in the log and in `outcomes`:
+    One window is open at a time. If several could open at the same moment, the one that was armed
+    first opens. The outcome of a window, in the log and in `outcomes`:
 
         done        opened, and closed as its policy says
         raised      closed because its trigger, or its stop function, raised
@@ -157,8 +157,8 @@ class CaptureController(_core.CaptureWindows):
             self._specs[window_id] = spec
 
     def disarm(self, window_id: str | None = None) -> bool:
-        """Takes a window back, all of them by default, and closes what is open; whether there was
-        one."""
+        """Takes one window back, or all by default, and closes an open one. Returns whether there
+        was any."""
         if window_id is not None:
             return self.disarm_window(window_id)
         open_id, armed = self.pending()
@@ -237,7 +237,7 @@ class CaptureController(_core.CaptureWindows):
             self.logger.exception("capture window %s: the backend could not be stopped", window_id)
 
     def _backend_of(self, spec: CaptureSpec | None) -> CaptureBackend:
-        """The window's own, or the controller's; windows that ask for the same share one."""
+        """The window's own backend, or the controller's. Equal settings share one backend."""
         if spec is None or spec.backend is None:
             return self.backend
         for asked, backend in self._made:
@@ -363,7 +363,7 @@ os.register_at_fork(after_in_child=_forget_all)
 
 @dataclass
 class _HookEventFields:
-    """The fields, for those who look at dataclasses: `fields`, `asdict`, `replace`, subclasses."""
+    """The fields, for `dataclasses.fields`, `asdict` and `replace`, and for subclasses."""
 
     profile_name: str
     meta: dict[str, Any] | None = None

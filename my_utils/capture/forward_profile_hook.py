@@ -74,10 +74,10 @@ class ForwardProfilerHook(_core.ForwardPasses):
 
     The window opens once, and closes early when a pass raises, at `stop` or the end of a block
     `with hook.start(model):`, when the module is gone or when the process exits; `outcome` says
-    which. torch tells no hook of a Ctrl-C: after one it closes at the next of these, or at the next
-    pass. A forked child has no window and counts nothing. What the backend raises is logged, and
-    the training goes on. Outside the window a pass costs at most two times what an empty hook in
-    Python does. All methods may be called from any thread.
+    which. torch calls no hook at a Ctrl-C: after one the window closes at the next of these, or at
+    the next pass. A forked child has no window and counts nothing. What the backend raises is
+    logged, and the training goes on. Outside the window a pass costs at most two times what an
+    empty hook in Python does. All methods may be called from any thread.
 
     TypeError and ValueError name the argument.
     """
@@ -152,7 +152,7 @@ class ForwardProfilerHook(_core.ForwardPasses):
             self._leave()
 
     def detach(self) -> None:
-        """The name of `stop` from before."""
+        """The old name of `stop`."""
         warn_renamed("ForwardProfilerHook.detach()", "stop()")
         self.stop()
 
@@ -202,7 +202,7 @@ class ForwardProfilerHook(_core.ForwardPasses):
         self._close(outcome)
 
     def _is_copy(self, module: object) -> bool:
-        """Warns of a replica; whether that is all there is to say."""
+        """Warns of a replica. Returns whether the module is one."""
         if getattr(module, "_is_replica", False):
             warn_once(
                 "forward_hook_replica",

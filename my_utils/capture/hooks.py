@@ -1,7 +1,7 @@
 """Hooks for capture windows without a controller in hand: `capture_hook`, and what it reports to.
 
-A library marks its functions once; the program that wants windows says which controller they report
-to. Without one a marked function costs one look at an attribute more.
+A library marks its functions once. The program that wants windows chooses the controller to which
+they report. Without a controller a marked function costs one more read of an attribute.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _process = _Process()
 def set_default_controller(
     controller: CaptureController | None, *, role: str | None = None, rank: int | None = None
 ) -> CaptureController | None:
-    """Which controller `capture_hook` reports to, None for none; returns the one before.
+    """Sets the controller that `capture_hook` reports to, None for none. Returns the one before.
 
     role, rank: of hooks that name none; the rank is this process's by default.
     """
@@ -74,9 +74,9 @@ def default_controller() -> CaptureController | None:
 
 
 def _rank_for(controller: CaptureController) -> int | None:
-    """This process's rank, asked for while windows are armed: it takes some microseconds.
+    """This process's rank. It takes some microseconds, so it is read while windows are armed only.
 
-    0 is asked for again, for it is also what there is before a rank is known.
+    A rank of 0 is read again, because it is also the value before a rank is known.
     """
     if _process.rank is None and any(controller.pending()):
         rank = current_rank()
@@ -86,7 +86,7 @@ def _rank_for(controller: CaptureController) -> int | None:
 
 
 def play_role(role: str) -> None:
-    """The role of hooks that name none, where none was set."""
+    """Sets the role of hooks that name none, unless one is set already."""
     with _process.lock:
         _process.role = _process.role or role
 

@@ -1,4 +1,4 @@
-"""NVTX ranges round windows, which another thread may end than the one that began them."""
+"""NVTX ranges around windows. A range may begin on one thread and end on another."""
 
 from __future__ import annotations
 

@@ -1,15 +1,17 @@
-"""Checksums that travel with a batch: whether what arrives is what was sent, sample by sample.
+"""Checksums that travel with a batch. They show for each sample whether it arrived as it was sent.
 
-The signature is one int64 tensor under one reserved key, a row a sample. A row stands for itself:
+The signature is one int64 tensor under one reserved key, with one row for each sample. A row can be
+checked without the others:
 
-- column 0: a constant, which no cast leaves as it is;
-- column 1: a digest of the columns behind it, so that damage to the row itself shows;
-- then six for each leaf of the payload: its name in 32 bytes, and the tensor hash of what this
-  sample has there, in 16. The hash is the combined one, of the bits, the dtype and the shape.
+- column 0: a constant, which every cast changes;
+- column 1: a digest of the columns after it, which shows damage to the row itself;
+- then six columns for each leaf of the payload: 32 bytes for the name, and 16 for the tensor hash
+  of this sample's values. The hash is the combined one, of the bits, the dtype and the shape.
 
-The first letter of a name says how the leaf was hashed: "r", a row of it for each sample, or "w",
-the whole of it, the same in all rows. All rows carry all digests, so samples and checksums stay
-together however the batch is cut, shuffled or put together, and no key can be shuffled alone.
+The first letter of a name says how the leaf was hashed: "r" is one row of it for each sample, "w"
+is the whole leaf, with the same hash in all rows. Each row holds the digests of all leaves. So
+samples and checksums stay together when the batch is cut, shuffled or concatenated, and a key that
+is shuffled alone is found.
 """
 
 from __future__ import annotations
@@ -112,8 +114,8 @@ class ChecksumUtils:
     """Signs the batches that leave a process, and verifies them where they arrive.
 
     On with DEBUG_DATA_CONSISTENCY=1 in the environment of every process; otherwise `sign` returns
-    the payload itself and `verify` an empty result, after a look at one attribute. `enabled` may
-    be set at any time, and then holds for this process and its forked children.
+    the payload itself and `verify` an empty result, after a read of one attribute. `enabled` may
+    be set at any time. It then holds for this process and its forked children.
 
     >>> import torch
     >>> ChecksumUtils.enabled = True
@@ -295,7 +297,7 @@ def _take_key(batch: Any) -> tuple[Any, Any]:
     """The signature, None where there is none, and the batch without it."""
     if isinstance(batch, (list, tuple)):
         return _take_item(batch)
-    if KEY not in batch.keys():  # noqa: SIM118 - `in` of a TensorDict is another question
+    if KEY not in batch.keys():  # noqa: SIM118 - `in` of a TensorDict works differently
         return None, batch
     signature = batch[KEY]
     if is_tensordict(batch):

@@ -1,4 +1,4 @@
-"""Clocks compared over TCP: how a client asks the server of `server`.
+"""Compares clocks over TCP: the client of the server in `server`.
 
 A session, all numbers big-endian:
 
@@ -11,10 +11,10 @@ A session, all numbers big-endian:
     client   LAST (8)
     server   HMAC-SHA256 of "server", both nonces and all its answers (32)
 
-A few clients have their turn at a time, so that they hardly wait behind one another inside an
-exchange; a turn ends with the session, or when the client is silent for too long. The last message
-says that nobody in between changed the figures; without a secret it is computed with an empty key,
-and finds errors only. A secret keeps strangers out. It does not hide the time.
+A few clients have their turn at a time, so that they hardly delay one another inside an exchange. A
+turn ends with the session, or when the client is silent for too long. The last message proves that
+nobody changed the figures on the way. Without a secret it is computed with an empty key, and finds
+transmission errors only. A secret keeps strangers out. It does not hide the time.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ ANSWER = struct.Struct(">QQQ")
 
 
 def proof(secret: bytes, who: bytes, nonces: bytes, answers: bytes = b"") -> bytes:
-    """What only one who knows the secret can say in this session."""
+    """The HMAC of this session, which only a holder of the secret can compute."""
     return hmac.digest(secret, who + nonces + answers, hashlib.sha256)
 
 
@@ -62,7 +62,7 @@ def measure(
 
     timeout_s: for all of it, the wait for a turn included.
 
-    OSError (TimeoutError among them) when the server does not answer, ClockSyncError when it is
+    OSError (such as TimeoutError) when the server does not respond, ClockSyncError when it is
     none of ours, refuses, or was tampered with.
     """
     deadline = time.monotonic() + timeout_s
@@ -105,7 +105,7 @@ class _Link:
 
 
 def _introduce(link: _Link, secret: bytes | None) -> bytes:
-    """Says who we are and looks who is there; both nonces."""
+    """Sends our greeting and checks the server's; returns both nonces."""
     own = os.urandom(NONCE_BYTES)
     link.connection.sendall(MAGIC + own)
     greeting = link.receive(HELLO_BYTES + 1)
@@ -142,8 +142,7 @@ def _exchange(link: _Link, rounds: int, clock: Clock) -> tuple[list[Exchange], b
 
 
 def ask(address: tuple[str, int], retries: int, *, timeout_s: float, **options: Any) -> ClockOffset:
-    """The offset by the first attempt that comes through; a server that is not up yet is waited
-    for."""
+    """The offset of the first attempt that succeeds. Waits for a server that is not up yet."""
     deadline = time.monotonic() + timeout_s
     failed = 0
     while True:

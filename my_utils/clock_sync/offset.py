@@ -1,11 +1,12 @@
 """How far two clocks are apart, from messages that went there and back.
 
-A message leaves at `sent_ns` (our clock), comes to the other side at `received_ns` (its clock),
-the answer leaves there at `answered_ns` and comes here at `returned_ns`. Nothing arrives before it
-was sent, so the offset "its clock minus ours" is at most `received - sent` and at least `answered -
-returned`, however the time of the way is shared between the directions. Each exchange gives such an
-interval; the offset lies in all of them. Over the time between two exchanges the clocks may drift,
-by which older intervals are widened. The stated error is half of what is left: never a statistic.
+A request leaves at `sent_ns` (our clock) and arrives at `received_ns` (the other clock). The
+response leaves there at `answered_ns` and arrives here at `returned_ns`. Nothing arrives before it
+was sent. So the offset "its clock minus ours" is at most `received - sent` and at least `answered -
+returned`, however the travel time is shared between the directions. Each exchange gives such an
+interval, and the offset lies in all of them. The clocks may drift between two exchanges, so older
+intervals are widened. The stated error is half of the interval that is left. It is a bound and no
+statistic.
 
 This is the clock filter of NTP (RFC 5905, section 10) taken as an interval.
 
@@ -53,7 +54,7 @@ class Exchange(NamedTuple):
 
 @public("my_utils.clockSyncUtils")
 class ClockOffset(float):
-    """Seconds to add to this clock to get the other one's time; a float, with what is known of it.
+    """Seconds to add to this clock to get the other one's time: a float with its error and drift.
 
     error_s: the true offset was within `error_s` of this at `measured_ns`.
     drift_ppm: how much faster the other clock runs, in microseconds a second, by regression over
@@ -109,8 +110,8 @@ class ClockOffset(float):
 
 
 def estimate(exchanges: Sequence[Exchange], drift_ppm_max: float = DRIFT_PPM_MAX) -> ClockOffset:
-    """The offset at the time of the quickest exchange, by all of them; `error_s` is at most half of
-    its round trip. What drift can have done since, `ClockOffset.error_at` adds.
+    """The offset at the time of the quickest exchange, estimated from all exchanges. `error_s` is
+    at most half of its round trip. `ClockOffset.error_at` adds the possible drift since then.
 
     ClockSyncError when no offset fits them all: a clock was set meanwhile.
     """
@@ -176,6 +177,6 @@ class ClockHistory:
 
 
 def _fits(before: ClockOffset, after: ClockOffset) -> bool:
-    """Whether drift alone can lead from one to the other."""
+    """Whether drift alone can explain the difference of the two."""
     room = before.error_at(after.measured_ns) + after.error_s
     return abs(after.offset_ns - before.offset_ns) * 1e-9 <= room

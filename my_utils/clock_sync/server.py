@@ -1,5 +1,5 @@
-"""A server that tells the time to many clients, in a thread of its own; the protocol is that of
-`client`."""
+"""A server that sends its time to many clients, in a thread of its own. `client` describes the
+protocol."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from .client import (
 
 __all__ = ["ClockServer"]
 
-TURNS = 8  # what one thread answers within the time that a message is on its way
+TURNS = 8  # clients that one thread serves during the travel time of a message
 SESSIONS_MAX = 512  # descriptors that the process can spare
 PENDING_MAX = 1024  # bytes that a client may send without being asked
 TURN_S = 2.0  # how long a client whose turn it is may be silent
@@ -38,7 +38,7 @@ HELLO_S = 10.0  # how long one may take to say who it is
 
 
 class _Session:
-    """One client: what it sent and was not used yet, and where it stands."""
+    """One client: its unread bytes, and the state of its session."""
 
     def __init__(self, connection: socket.socket, now: float) -> None:
         self.connection = connection
@@ -59,9 +59,9 @@ class _Session:
 
 @public("my_utils.clockSyncUtils")
 class ClockServer:
-    """Tells the time to those who ask, in a thread of its own.
+    """Sends its time to clients, in a thread of its own.
 
-    host: the address to listen at; loopback unless told otherwise. port: 0 takes a free one.
+    host: the address to listen at; loopback by default. port: 0 takes a free one.
     secret: clients must know it; None lets everybody ask.
     clock: the time in ns, CLOCK_REALTIME by default.
 
@@ -132,7 +132,7 @@ class ClockServer:
             self._selector.close()
 
     def _serve_once(self) -> bool:
-        """Deals with what came, or waits for it; False when the server is to end."""
+        """Waits for messages and handles them; False when the server must end."""
         events = self._selector.select(timeout=TURN_S / 2)
         received_ns = self._clock()
         for key, _ in events:
@@ -146,7 +146,7 @@ class ClockServer:
         return True
 
     def _accept(self) -> None:
-        """Takes one client, so that those whose turn it is do not wait for a crowd."""
+        """Accepts one client only, so that clients whose turn it is do not wait for many others."""
         try:
             connection, _ = self._listener.accept()
         except OSError:

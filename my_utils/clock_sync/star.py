@@ -1,6 +1,6 @@
-"""All ranks of a job lined up with its first: one of each host asks, the others take its answer.
+"""All ranks of a job take the clock of rank 0: one rank a host asks, the others use its result.
 
-The ranks meet in the store of torch.distributed, under a name of each call:
+The rendezvous of the ranks is the store of torch.distributed, under one name for each call:
 
     server               where rank 0 listens, the secret of the call, and its host
     host/<host>/<n>      how many ranks of a host offered to be the n-th one that asks: the first is
@@ -40,7 +40,7 @@ STALE_MAX = 3  # intervals without a new answer, after which another rank of the
 
 
 class Meeting(NamedTuple):
-    """The place in the store where the ranks of one call meet."""
+    """The rendezvous of one call: its keys in the store."""
 
     store: Store
     rank: int
@@ -61,7 +61,7 @@ class Meeting(NamedTuple):
 
 
 class Keeper:
-    """The part of this rank in lining up the clocks: once, or again and again."""
+    """This rank's part in the alignment of the clocks: once, or at an interval."""
 
     def __init__(self, meeting: Meeting, machine: str, rounds: int, clock: Clock) -> None:
         self._store, self._rank, self._size = meeting
@@ -86,7 +86,7 @@ class Keeper:
         return offset
 
     def line_up(self, host: str | None, deadline: float) -> ClockOffset:
-        """As `begin`, with a moment of `time.monotonic()`; raises, and does not tell the logger."""
+        """As `begin`, with a deadline of `time.monotonic()`; raises. The logger is not changed."""
         if self._rank == 0:
             self._serve(host)
             self._wait_for_all(deadline)
@@ -184,7 +184,7 @@ class Keeper:
             self._server.close()
 
     def forget(self) -> None:
-        """Takes what this rank left in the store out of it, once all ranks are beyond this call."""
+        """Removes this rank's keys from the store, once all ranks have ended this call."""
         with contextlib.suppress(RuntimeError):  # the store is gone, and all with it
             for key in self._left_behind:
                 self._store.delete_key(key)

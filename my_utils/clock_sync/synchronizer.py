@@ -1,4 +1,4 @@
-"""One clock for all hosts of a job: how far each clock is from the first one's, and how surely.
+"""One clock for all hosts of a job: the offset of each clock to the first, and its error bound.
 
 >>> from my_utils.logger import GlobalLogger
 >>> with SocketClockSynchronizer.serve() as server:
@@ -43,7 +43,7 @@ ROUNDS = 16
 
 @public("my_utils.clockSyncUtils")
 class SocketClockSynchronizer:
-    """Two clocks compared over TCP, with nothing of torch."""
+    """Compares two clocks over TCP. It needs no torch."""
 
     @staticmethod
     def serve(
@@ -55,7 +55,7 @@ class SocketClockSynchronizer:
     ) -> ClockServer:
         """A server for any number of clients, in a thread of its own; see `ClockServer`.
 
-        host: the address to listen at; loopback unless told otherwise, "::" or "0.0.0.0" for all.
+        host: the address to listen at; loopback by default, "::" or "0.0.0.0" for all.
         port: 0 takes a free one, which `address` says.
         secret: what clients must know; a server that others can reach should have one.
         """
@@ -107,7 +107,7 @@ def _answer_one(host: str, port: int, secret: bytes | None, timeout_s: float, cl
 
 @public("my_utils.clockSyncUtils")
 class ClockSynchronizer:
-    """The clocks of the ranks of a job."""
+    """Compares the clocks of the ranks of a job."""
 
     _lock: ClassVar[threading.Lock] = threading.Lock()
     _histories: ClassVar[dict[object, ClockHistory]] = {}
@@ -155,17 +155,17 @@ class ClockSynchronizer:
         machine: str | None = None,
         clock: Clock = time.time_ns,
     ) -> ClockOffset:
-        """Lines up the clocks of all ranks with that of rank 0, and tells the logger. All ranks of
-        the group call it, equally often.
+        """Lines up the clocks of all ranks with that of rank 0; the logger gets the offset.
+        All ranks of the group call it, equally often.
 
         Ranks of one host share a clock, so one of each host asks rank 0, over TCP and under a
-        secret of this call, and the others take its answer; addresses and answers go through the
+        secret of this call, and the others use its result; addresses and results go through the
         store of torch.distributed. `GlobalLogger().set_time_offset` gets the offset, and a row
         `my_utils.clock_sync` with the error goes into the profile CSV.
 
         host: the address at which rank 0 listens; by default the one from which it reaches the
             store's server, loopback when that is on its own host.
-        timeout_s: for all of it. A rank that has no answer by then warns, and keeps its offset: the
+        timeout_s: for all of it. A rank that has no result by then warns, and keeps its offset: the
             result then is the offset 0 with an infinite `error_s`.
         every_s: measure again at this interval, in a thread, until `stop`; the drift comes from
             all measurements by regression.

@@ -1,4 +1,4 @@
-"""Names from before: methods and parameters that have another name now and work as they did."""
+"""Old names of methods and parameters, which work as before."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def warn_renamed(old: str, new: str, stacklevel: int = 3) -> None:
 
 
 def renamed_parameters(*, silent: bool = False, **names: str) -> Callable[[_F], _F]:
-    """A decorator: the function also takes parameters by the names that they had before.
+    """A decorator: the function also takes parameters by their old names.
 
     names: old name = new name. silent: the old names are promised to users and do not warn.
 
@@ -82,7 +82,7 @@ def renamed_attribute(old: str, new: str) -> Any:
 
 
 def renamed_state(**names: str) -> Callable[[Any, dict[str, Any]], None]:
-    """A `__setstate__` that takes what was pickled by attributes' names from before.
+    """A `__setstate__` that reads pickles with the old names of attributes.
 
     names: old name = new name.
 

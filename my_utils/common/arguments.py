@@ -41,12 +41,12 @@ _PATH_BYTES_MAX = 900  # of the C part, in UTF-8
 
 
 def wrong_type(name: str, allowed: str, value: object) -> TypeError:
-    """The error for an argument that is none of what is allowed."""
+    """The error for an argument that is not one of the allowed values."""
     return TypeError(f"{name} must be {allowed}, not {value!r:.100}")
 
 
 def kind(value: object) -> str:
-    """What messages say in place of a value that is long, or a secret."""
+    """The text in messages in place of a value that is long, or a secret."""
     return type(value).__name__
 
 
@@ -58,8 +58,8 @@ def check_bool(name: str, value: object) -> bool:
 
 
 def check_int(name: str, value: object, least: int | None = None, *, or_none: bool = False) -> int:
-    """The value, or TypeError, or ValueError below `least`. or_none: None is allowed as well, and
-    the caller has dealt with it."""
+    """The value, or TypeError, or ValueError below `least`. or_none: messages say that None is
+    allowed as well; the caller has handled None."""
     if isinstance(value, bool) or not isinstance(value, int):
         allowed = "an int or None" if or_none else "an int"
         raise wrong_type(name, allowed, value)

@@ -22,12 +22,12 @@ _FALSE = ("0", "false", "no", "off", "")
 
 
 def read_switch(name: str, *, default: bool = False) -> bool:
-    """Whether the variable says yes; `default` where it is not set or says neither."""
+    """Whether the variable is true; `default` if it is not set or not a known value."""
     return read_choice(name, default=default) is True
 
 
 def read_choice(name: str, *words: str, default: bool) -> bool | str:
-    """As `read_switch`, or the one of `words`, in lower case, that it says."""
+    """As `read_switch`; or the variable's value in lower case, if it is one of `words`."""
     text = os.environ.get(name)
     if text is None:
         return default

@@ -1,5 +1,5 @@
-"""Whether two results are equal that hold arrays and tables, of which `==` gives one answer each
-element and no truth."""
+"""Whether two results are equal that hold arrays and tables. `==` compares those element by
+element, and its result has no truth value."""
 
 from __future__ import annotations
 

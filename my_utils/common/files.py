@@ -36,7 +36,7 @@ def on_whole_path(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def _umask() -> int:
-    """Linux tells it without setting it, which another thread would notice."""
+    """Reads it from Linux. os.umask() would set it, which another thread would notice."""
     with open("/proc/self/status", encoding="ascii", errors="replace") as status:
         for line in status:
             if line.startswith("Umask:"):

@@ -1,5 +1,5 @@
-"""Who this process is in its job, and where its files are: as `GlobalLogger.setup` said, else as
-the launcher's environment has it.
+"""Which rank of its job this process is, and where its files are. `GlobalLogger.setup` sets it;
+without that it comes from the launcher's environment.
 
 The logger fills it in, so that whoever needs a rank need not know the logger.
 

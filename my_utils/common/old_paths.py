@@ -1,8 +1,8 @@
-"""Modules that pickles of the first release name, under the names that they had then.
+"""The module paths that pickles of the first release contain.
 
-A class of ours names its public path in a pickle, so that its file may move. Pickles of the first
-release name files: each of these paths is a module without a file, which has what stands where the
-file is now.
+Today a pickle contains the public path of a class, so the file of the class may move. Pickles of
+the first release contain the path of the file. Each of these paths is a module without a file; it
+takes its names from the file that has the code now.
 """
 
 from __future__ import annotations

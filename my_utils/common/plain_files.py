@@ -62,7 +62,7 @@ def load_plain(
 
 
 def _check_zip(file: Path, what: str) -> None:
-    """torch's reader believes what stands in the file, so it is looked through first."""
+    """torch's reader trusts the file, so its entries are checked first."""
     try:
         with zipfile.ZipFile(file) as archive:
             entries = archive.infolist()

@@ -1,5 +1,6 @@
-"""What is to be closed when the process ends, in children of multiprocessing too, which know no
-atexit before Python 3.13; and a wait for the threads that do it.
+"""Calls functions when the process ends, and waits for their threads.
+
+Children of multiprocessing do not run atexit before Python 3.13, so finalizers serve there.
 
 >>> call_at_end(print)
 >>> call_at_end(print)  # once is enough
@@ -16,7 +17,7 @@ from collections.abc import Callable
 
 __all__ = ["call_at_end", "join_within"]
 
-# Behind what the program itself registers, and before GlobalLogger closes its files.
+# After what the program itself registers, and before GlobalLogger closes its files.
 _PRIORITY = -900
 
 _JOINS = 20
@@ -25,10 +26,10 @@ _known: set[tuple[int, Callable[[], object]]] = set()
 
 
 def call_at_end(close: Callable[[], object]) -> None:
-    """Has `close` called when this process ends. It must bear to be called twice.
+    """Registers `close`, which is called when this process ends. It must be idempotent.
 
-    To be called where there begins to be something to close, not at import: a forked child of
-    multiprocessing forgets what was registered before. Thread-safe.
+    Register when the thing to close is created, not at import: a forked child of multiprocessing
+    drops what was registered before the fork. Thread-safe.
     """
     this = (os.getpid(), close)
     if this in _known:
@@ -44,10 +45,10 @@ def call_at_end(close: Callable[[], object]) -> None:
 
 
 def join_within(thread: threading.Thread, seconds: float) -> bool:
-    """Waits for a thread so long at most, and tells whether it has ended; does not wait for itself.
+    """Waits at most `seconds` for a thread. Returns whether it has ended. Never waits for itself.
 
-    It waits in pieces: a time in which the whole process was stopped, the thread with it, counts
-    as one of them.
+    It waits in pieces. A time in which the whole process was stopped, and the thread with it,
+    counts as one piece.
     """
     if thread is not threading.current_thread():
         for _ in range(_JOINS):

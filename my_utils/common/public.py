@@ -1,4 +1,4 @@
-"""Says of a class where users find it, whatever file it is written in."""
+"""Sets the module path under which users import a class, whatever file it is written in."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def world_size() -> int:
 
 
 def distributed() -> Any:
-    """torch.distributed where it is in use, else None; it is not imported for the question."""
+    """torch.distributed if it is in use, else None. It is never imported here."""
     module = sys.modules.get("torch.distributed")
     if module is not None and module.is_available() and module.is_initialized():
         return module

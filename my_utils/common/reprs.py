@@ -1,4 +1,4 @@
-"""How objects show themselves: the class and what tells one object from another."""
+"""`repr` of objects: the class, and the values that identify the object."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """torch.distributed's default store: a table of keys that all ranks of a job share.
 
-It works whatever the backend is, needs no collective, and a rank that is dead holds up nobody who
-asks with a deadline. Each call is a round trip to the store's server, 40-70 µs on one host.
+It works with every backend and needs no collective. A dead rank does not block a rank that waits
+with a deadline. Each call is a round trip to the store's server, 40-70 µs on one host.
 
 >>> default_store("my_utils/example") is None  # outside a job
 True
@@ -21,14 +21,14 @@ __all__ = ["default_store", "wait_for_keys"]
 
 _FIRST_PAUSE_S = 0.0002
 _LONGEST_PAUSE_S = 0.01
-# The store's server answers some 20,000 questions a second: all who ask together get half of them.
+# The store's server serves some 20,000 requests a second. All ranks that poll share half of them.
 _PAUSE_OF_EACH_S = 1e-4
 
 
 def default_store(prefix: str = "") -> Store | None:
     """The store of the job with `prefix`, if any, before all keys; None where there is no job.
 
-    torch.distributed is not imported for the question. The store may be used by many threads.
+    torch.distributed is never imported here. The store may be used by many threads.
     """
     module = distributed()
     if module is None:

@@ -1,8 +1,8 @@
-"""One warning for each kind of trouble and process, whatever its number; the rest is counted.
+"""One warning for each kind of trouble in a process. Repetitions are counted.
 
-Training goes on when a disk is full or a stage is stopped twice, and a warning a step would bury
-the log. So each kind is reported the first time it shows, through the logger `my_utils`, and
-counted from then on. All functions are thread-safe. A forked child counts from zero.
+Training goes on when a disk is full or a stage is stopped twice, and one warning a step would
+flood the log. So each kind is reported once, through the logger `my_utils`, and counted from then
+on. All functions are thread-safe. A forked child counts from zero.
 
 >>> warn_once("example", "the disk is full")
 True
@@ -22,7 +22,7 @@ import threading
 from .. import _core
 
 _logger = logging.getLogger("my_utils")
-# A signal handler may warn while the thread that it interrupts does.
+# Reentrant: a signal handler may warn while the interrupted thread holds the lock.
 _lock = threading.RLock()
 _counts: dict[str, int] = {}
 
@@ -43,16 +43,16 @@ def warn_once(kind: str, message: str) -> bool:
 
 
 def counts() -> dict[str, int]:
-    """How often each kind came up in this process.
+    """How often each kind of trouble occurred in this process.
 
-    The C part counts by itself, see `_core.troubles()`; of its kinds there is the one report here.
+    The C part has counts of its own, see `_core.troubles()`. Here its kinds are counted once only.
     """
     with _lock:
         return dict(_counts)
 
 
 def forget(kind: str) -> None:
-    """Lets `kind` warn again, as after what caused it was mended."""
+    """Lets `kind` warn again, for use after its cause was repaired."""
     with _lock:
         _counts.pop(kind, None)
 

@@ -11,8 +11,8 @@ __all__ = ["end_with_parent"]
 
 
 def end_with_parent() -> None:
-    """Called in a worker of a pool: when its parent is killed it ends, where it would wait for work
-    for ever."""
+    """Called in a worker of a pool. The worker then ends when its parent is killed. Otherwise it
+    would wait for work for ever."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(

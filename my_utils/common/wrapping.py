@@ -34,17 +34,17 @@ _NO_TURN = contextlib.nullcontext()
 
 
 class Scope:
-    """What holds over one call, as a context manager: from the first statement of the function to
-    its end, however that comes.
+    """A context manager around one call: from the first statement of the function to its end, also
+    by an exception.
 
-    A call that waits or yields in the middle is one call all the same: for a coroutine, its waiting
-    is within; for a generator, the work of whoever takes its items. The call of a generator begins
-    with its first item, not where it is made, and what is never begun has no scope.
+    A call that waits or yields in the middle is still one call. That of a coroutine includes its
+    waits, and that of a generator includes the work of its consumer. The call of a generator begins
+    with its first item, not when it is made. A generator that never begins has no scope.
 
-    turn: entered round each stretch in which the function's own code runs. A plain function and a
-        coroutine have one turn, the whole call; a generator has one for each item, and one that
-        ends it. A decorator that wants the time of a generator without its consumer's takes the
-        turns. This base class does nothing at both.
+    turn: entered around each time span in which the function's own code runs. A plain function and
+        a coroutine have one turn, the whole call. A generator has one for each item, and one that
+        ends it. A decorator that needs the time of a generator without its consumer uses turns.
+        The call and the turns of this base class do nothing.
     """
 
     __slots__ = ()
@@ -171,8 +171,8 @@ def _in_turns(
     kwargs: dict[str, Any],
     turn: contextlib.AbstractContextManager[object],
 ) -> Generator[Any, Any, Any]:
-    """As `yield from function(...)`, each turn within `turn`. Keeps nothing that it has passed on:
-    an item may be a large batch, and an exception holds the frames that it went through."""
+    """As `yield from function(...)`, each turn within `turn`. Keeps no references to items or
+    exceptions: an item may be a large batch, and an exception holds its frames."""
     with turn:
         inner = function(*args, **kwargs)
     resume, given = inner.send, None

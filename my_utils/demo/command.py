@@ -56,7 +56,7 @@ def run_ranks(log_dir: Path, ranks: int, steps: int, balance: bool) -> None:
 
     Raises DemoError when a rank fails; the others are then ended too.
     """
-    # Gloo looks the host's own name up, which need not resolve; on one machine loopback will do.
+    # Gloo resolves the host's own name, which may fail. On one machine loopback is enough.
     environment = {"GLOO_SOCKET_IFNAME": "lo", **os.environ}
     with tempfile.TemporaryDirectory(prefix="my_utils_demo_") as scratch:
         command = [sys.executable, "-m", "my_utils.demo.gpt", "--log-dir", str(log_dir)]
@@ -93,7 +93,7 @@ def _end(worker: subprocess.Popen[bytes]) -> None:
 
 
 def _first_failure(workers: list[subprocess.Popen[bytes]]) -> int | None:
-    """The rank to blame. One killed by a signal comes first: a lost peer raises in the others."""
+    """The rank to report. One killed by a signal comes first: its death raises in the others."""
     failed = [rank for rank, worker in enumerate(workers) if worker.returncode]
     return min(failed, key=lambda rank: workers[rank].returncode, default=None)
 

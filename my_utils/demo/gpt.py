@@ -1,9 +1,9 @@
 """What `python -m my_utils.demo` runs on each rank: a small GPT learns Python's own source.
 
-The text is the standard library of the interpreter at hand, cut at blank lines and read as bytes.
-Each rank reads a shard of its own. As happens with a sorted data set, one shard holds the short
-texts and another the long ones, so one rank has more to compute and the others wait for it in
-`all_reduce`; with `balance=True` all ranks take texts of like length in a step, and nobody waits.
+The text is the standard library of this interpreter, cut at blank lines and read as bytes. Each
+rank reads a shard of its own. As in a sorted data set, one shard holds the short texts and another
+the long ones. So one rank has more to compute, and the others wait for it in `all_reduce`. With
+`balance=True` all ranks take texts of similar length in a step, and no rank waits.
 
 Times here are what the trace shows: a stage is timed by `with timer.time_stage(name)`, stages nest,
 and `timer.step()` writes out what a step recorded. On CUDA the same stages carry GPU times too.

@@ -1,8 +1,8 @@
-"""Which call of one recording stands beside which of the other.
+"""Matches the calls of one recording with those of the other.
 
-Wrappers put words into the names of modules, runs make calls that the other does not, and a model
-may have been recorded as a part of a larger one. Names are brought to one form first. Then the
-outermost calls are paired, and in each pair the calls of every module.
+Wrappers add words to the names of modules, a run may make calls that the other does not, and a
+model may have been recorded as a part of a larger one. So names are brought to one form first. Then
+the outermost calls are paired, and in each pair the calls of every module.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def plain_name(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call with the name under which it is looked for in the other recording.
+    """A call with the name under which it is searched in the other recording.
 
     parent: index of the recorded call around it, wrappers left out, or -1.
     """

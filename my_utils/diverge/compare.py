@@ -3,10 +3,10 @@
     python -m my_utils.diverge A.pt B.pt
 
 compares two recordings of `my_utils.module_hook.ForwardTraceRecorder`, or two directories with one
-recording a rank, and prints the first module whose inputs agree and whose outputs do not, how far
-apart they are, and how the difference grows from there on. It tells different weights, different
-inputs and a different result from the same inputs apart, and a difference that arises between two
-modules, in the code of the module around them.
+recording a rank. It prints the first module whose inputs agree and whose outputs differ, the size
+of the difference, and how it grows from there on. It names the cause: different weights, different
+inputs, a different result from the same inputs, a difference that arises between two modules (in
+the code of the module around them), or another `Cause`.
 
 Calls are matched by module and number. Names may differ by what wrappers add (`module.`,
 `_orig_mod.`, `_fsdp_wrapped_module.` and the like) or by a prefix; calls that only one run made,
@@ -139,7 +139,7 @@ def compare_recordings(
 ) -> RankReport:
     """Compares two recordings in memory, as `ForwardTraceRecorder.recording` gives them.
 
-    rtol, atol: agree where |a - b| <= atol + rtol * |b|, as far as samples and statistics tell;
+    rtol, atol: agree where |a - b| <= atol + rtol * |b|, as far as samples and statistics show;
         without either, bit for bit. Where only one is given the other is 0.
 
     ValueError for a tolerance that is negative or not finite.

@@ -1,7 +1,7 @@
 """Finds the first place where two aligned recordings part, and what made them part there.
 
-Calls are looked at in the order in which they ended, so that the innermost module comes first:
-what a child did differently is not held against its parents.
+Calls are examined in the order in which they ended. So the innermost module comes first, and a
+difference in a child is not attributed to its parents.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class CallCheck:
 @public("my_utils.diverge")
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first place where two runs part. `text` tells a person what happened there.
+    """The first place where two runs part. `text` describes it in words.
 
     call: the call concerned; None for gradients of parameters. evidence: the tensors that show it.
     """

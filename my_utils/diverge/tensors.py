@@ -1,4 +1,4 @@
-"""Whether two notes of a tensor are of the same tensor, and how far apart they are where not."""
+"""Whether two records of a tensor agree, and how far apart they are if they do not."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Figures", "Rules", "TensorCheck", "Verdict", "check_tensors", "worst"]
 
-# What both dtypes can tell apart, for tensors that were recorded in two dtypes: (rtol, atol) of
+# What both dtypes can resolve, for tensors that were recorded in two dtypes: (rtol, atol) of
 # torch.testing.assert_close for the coarser one, and 2 to the power of -mantissa bits for 8-bit
 # floats, which it does not know.
 _TOLERANCES = {
@@ -88,7 +88,7 @@ class Rules:
 @public("my_utils.diverge")
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """How far b is from a. What the source does not tell is None.
+    """How far b is from a. What the source does not hold is None.
 
     source: "sample" (of `elements` elements) or "stats".
     max_abs, max_rel: the largest |a - b| and |a - b| / |b|.

@@ -167,7 +167,7 @@ def read_defaultdict(decoder: Decoder, node: dict[str, Any], body: Any) -> Any:
 
 
 def _factory_names() -> dict[Any, str]:
-    """Factories of a defaultdict that are made again without a question."""
+    """Factories of a defaultdict that are restored although the caller does not name them."""
     plain = (list, dict, set, int, float, str, tuple, bool, bytes, frozenset, complex)
     names: dict[Any, str] = {kind: kind.__name__ for kind in plain}
     names[collections.OrderedDict] = "OrderedDict"

@@ -10,7 +10,7 @@
 A dump is a folder `dump_dataset/sample_<id>/<timestamp>__<stage>__<branch>/` with a JSON tree that
 a person can read, the elements of all tensors and arrays in one safetensors file, images as files,
 and a manifest with digests. It appears under its name when it is whole, or not at all.
-docs/correctness/dump-and-reload.md tells the rest.
+docs/correctness/dump-and-reload.md describes the rest.
 
 `DumpTensorIO` keeps single tensors by `(dump_id, tag, rank)`, and compares others with them.
 """
@@ -341,8 +341,8 @@ class UniversalLoader:
             beside those of modules that are imported already. Nothing is imported for a dump.
             Others come back as a `StandIn`.
 
-        No constructor and no `__post_init__` runs. Parts that are not as they were (cut by a limit,
-        stand-ins, devices that are not there) are told in one warning.
+        No constructor and no `__post_init__` runs. One warning lists the parts that are not as they
+        were (cut by a limit, stand-ins, devices that are not there).
 
         Raises:
             DumpError: a file is missing, cut off, changed, a link, or says what no dump says.

@@ -96,7 +96,7 @@ class StandIn:
 class Stored(NamedTuple):
     """How elements of a type lie in a safetensors file."""
 
-    name: str  # of the type that safetensors is told
+    name: str  # of the type that is passed to safetensors
     code: str  # what it writes into the header
     item_bytes: int  # of one element of our type
     last: int  # size of the dimension that the view adds; 0: stored as it is

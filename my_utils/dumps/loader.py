@@ -1,11 +1,11 @@
 """From the tree of a dump, whose forms `tree` lists, back to the object.
 
-Nothing that a file names is imported, and no constructor of a class runs: classes are looked up
-among those that the caller passes and in modules that are imported already, instances are made by
-`object.__new__` and filled. What cannot be made again that way becomes a `StandIn`.
+Nothing that a file names is imported, and no constructor of a class runs. Classes come from those
+that the caller passes and from modules that are imported already. Instances are made by
+`object.__new__` and filled. An object that cannot be made that way becomes a `StandIn`.
 
-Here is the walk, and what every reader asks of a node; the readers stand beside their writers, in
-the files of the families.
+This file has the walk, and the checks of a node that all readers use. The readers of a family of
+types are in the file of its writers.
 """
 
 from __future__ import annotations

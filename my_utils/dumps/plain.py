@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CONSTANTS", "INT_BITS_MAX", "READERS", "WRITERS", "optional_text", "str_text"]
 
-INT_BITS_MAX = 2000  # Python reads no more than 640 decimal digits where it is told so
+INT_BITS_MAX = 2000  # Python can be configured to read no more than 640 decimal digits
 INLINE_BYTES_MAX = 64
 CONSTANTS: dict[Any, str] = {None: "null", True: "true", False: "false"}
 _QUIET_NAN = 0x7FF8000000000000

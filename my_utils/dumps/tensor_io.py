@@ -1,4 +1,4 @@
-"""Single tensors on disk by (dump_id, tag, rank), and what differs between them and those of today.
+"""Single tensors on disk by (dump_id, tag, rank), and their comparison with tensors in memory.
 
 A file is safetensors with one tensor, `tensor`, and beside it the key and the combined digest of
 content, dtype and shape; `.pt` files of the same name are read, too.

@@ -1,8 +1,8 @@
-"""Work that one thread does behind the training's back, bounded in bytes, and done before the end.
+"""A queue of jobs that one thread works off in the background, bounded in bytes.
 
-The thread is started by the first job and is a daemon, so that nothing hangs; what it has left is
-waited for when the interpreter ends (`atexit`), and in children of multiprocessing, which know no
-atexit, by a finalizer. A forked child has an empty queue and no thread: the jobs are its parent's.
+The first job starts the thread. It is a daemon, so that it never blocks the exit. The exit waits
+for the jobs that are left: by `atexit`, and by a finalizer in children of multiprocessing, which do
+not run atexit. A forked child has an empty queue and no thread: the jobs belong to its parent.
 """
 
 from __future__ import annotations

@@ -1,21 +1,23 @@
 """One participant's way through a barrier in etcd.
 
-A round gathers until its end is written into the state, once, by a transaction: everybody's answer
-is read from there, so that nobody passes while another is told that it failed.
+A round gathers members until one transaction writes its end into the state. All participants read
+the result from there, so all get the same one.
 
-Who has come holds a seat under a lease. That all seats are taken is not enough: after a crash the
-seats of the run before stay taken until the leases end, and a restarted rank would pass by the
-ghosts of its peers. So the last to come calls the roll, and the round opens when all have answered
-one and the same call, which only those can who were there when it was called and live now:
+A participant that has come is a member: it holds a key, its seat, under a lease. A full set of
+seats is not enough. After a crash the seats of the run before stay taken until their leases end,
+so a restarted rank could pass although its peers are dead. So the last participant to come writes
+a call, and every member answers it. The round opens when all members have answered the same call.
+Only a process that was a member when the call was written, and that lives now, can answer it:
 
     come      the state is still this round           -> take the seat, count the seats
     call      the state and the call are as seen      -> write the call
     answer    so is the call, and the seat is mine    -> write the answer, count the answers
     open      the state is still this round           -> the next round, with this one's end
 
-A seat whose lease ends was a living participant's if it was written after this one came, and a
-ghost's perhaps if not. Up to CALLS_MAX ranks everyone who comes calls the roll, so that all present
-write; larger jobs write at intervals only.
+When the lease of a seat ends, its holder was alive if the seat was written after this participant
+came. An older seat may belong to the run before. So members write their seats again and again. Up
+to CALLS_MAX ranks, every participant that comes writes a call, and all members write to answer it.
+In larger jobs members write at intervals only.
 """
 
 from __future__ import annotations
@@ -33,11 +35,11 @@ from .rounds import KEPT_S, EtcdBarrierError, EtcdBarrierTimeout, Keys, State, b
 
 __all__ = ["Participant", "Terms"]
 
-CALLS_MAX = 64  # ranks: each coming then costs an answer of everyone who is there
+CALLS_MAX = 64  # ranks: up to here each new member costs an answer of every other
 SIGNS_A_SECOND = 100  # of all ranks together
-ROLL_CALL_S = 3.0  # how long the living may take to answer before a round is given up, at least,
-ANSWERS_A_SECOND = 500  # and in large jobs
-GRACE_S = 5.0  # how long after the deadline one more who comes is worth another roll call
+ROLL_CALL_S = 3.0  # the least time for members to answer before a round is given up,
+ANSWERS_A_SECOND = 500  # but in large jobs no less than the ranks take at this rate
+GRACE_S = 5.0  # how long after the deadline a new member still causes another call
 LEAST_PAUSE_S = 0.01
 OPEN = {"result": "open"}
 
@@ -61,7 +63,7 @@ class Terms:
 
 
 class _Lost(Exception):
-    """This participant's seat is gone, or its round is not known any more: it has to come anew."""
+    """This participant's seat is gone, or its round is unknown: it has to take a seat again."""
 
 
 class Participant(Seat):
@@ -76,7 +78,7 @@ class Participant(Seat):
         self.ttl_s = terms.lease_s
         self.came = 0  # the revision at which the seat was taken; 0 before
         self.watch_from = 0
-        self.answered = 0  # the last roll call that this one answered
+        self.answered = 0  # the last call that this member answered
         self.next_keep_alive = 0.0
         self.next_sign = 0.0
         self.next_judgement = 0.0
@@ -125,7 +127,7 @@ class Participant(Seat):
                 self._sleep(watch)
 
     def _leave(self) -> None:
-        """Gives the seat back at once; where etcd is not there, the lease ends by itself."""
+        """Gives the seat back at once. If etcd cannot be reached, the lease ends by itself."""
         if not self.lease:
             return
         try:
@@ -136,8 +138,8 @@ class Participant(Seat):
     # --- coming ---
 
     def _come(self) -> Record | None:
-        """Takes the seat in the round that gathers; the record where the one it was in has ended
-        meanwhile."""
+        """Takes the seat in the round that gathers. Returns the record of the round that it was in
+        before, if that one has ended meanwhile."""
         if not self.lease:
             self.lease, self.ttl_s = self.etcd.grant(max(1, round(self.terms.lease_s)))
             self.next_keep_alive = time.monotonic() + self.ttl_s / 3
@@ -185,7 +187,7 @@ class Participant(Seat):
     # --- waiting ---
 
     def _ranges(self) -> list[Any]:
-        """What to be woken by: the state and calls, and seats that are given up."""
+        """The keys whose changes end a wait: the state, the calls, and seats that are given up."""
         create = self.rpc.WatchCreateRequest
         return [
             create(**Keys.whole(self.keys.control)),
@@ -236,10 +238,10 @@ class Participant(Seat):
     def _due(self, since: float) -> float:
         return since + self.terms.restart_s
 
-    # --- looking ---
+    # --- one poll of etcd ---
 
     def _look(self) -> Record | None:
-        """What there is to do is done; the record once the round has ended."""
+        """Does what is due now. Returns the record once the round has ended."""
         while True:
             view = self._read()
             record = self._ended(view)
@@ -261,7 +263,7 @@ class Participant(Seat):
                 return OPEN
 
     def _ended(self, view: View) -> Record | None:
-        """The record of this one's round; raises where the seat is not this one's any more."""
+        """The record of this round, if it has ended. Raises if another process has the seat."""
         if view.state is None:
             raise _Lost
         record = view.state.record(self.round)
@@ -284,7 +286,7 @@ class Participant(Seat):
         return view.call < self.came and (view.seats >= world_size or world_size <= CALLS_MAX)
 
     def _call(self, state: State, seen: int) -> int:
-        """Calls the roll; the number of the call, 0 where another was quicker."""
+        """Writes a call. Returns its number, or 0 if another member was quicker."""
         response = self.etcd.transaction(
             [self._same(state), self._compare(self.keys.call, mod_revision=seen)],
             [self._put(self.keys.call, self.seat.encode(), self.lease)],
@@ -292,7 +294,7 @@ class Participant(Seat):
         return int(response.header.revision) if response.succeeded else 0
 
     def _answer(self, state: State, call: int) -> int:
-        """How many have answered the call, this one among them; 0 where it is not the last one."""
+        """How many members have answered the call, with this one; 0 if there is a newer call."""
         answers = self.keys.answers(self.round, call)
         operations = [self._get(**Keys.whole(answers), count_only=True)]
         if call != self.answered:
@@ -310,8 +312,8 @@ class Participant(Seat):
         return int(response.responses[-1].response_range.count)
 
     def _end(self, state: State, record: Record, *others: Any) -> bool:
-        """Writes how the round ended; False where it has ended already. The state is kept for its
-        full time from here on, so that it does not go before all have read it."""
+        """Writes how the round ended; False if it has ended already. Renews the lease of the
+        state, so that the state stays until all have read it."""
         self.etcd.keep_alive(state.lease)
         put = self._put(self.keys.state, state.after(record), state.lease)
         return bool(self.etcd.transaction([self._same(state), *others], [put]).succeeded)
@@ -319,7 +321,7 @@ class Participant(Seat):
     # --- giving up ---
 
     def _judge(self) -> Record | None:
-        """Gives the round up when the time is over, or a lost participant did not come again."""
+        """Gives the round up when the time is over, or when a member left and did not come back."""
         now = time.monotonic()
         due = any(now >= self._due(since) for since, _ in self.gone.values())
         if now < self.next_judgement or not (due or now >= self.deadline):
@@ -353,7 +355,7 @@ class Participant(Seat):
         return record if self._end(view.state, record, *nobody_came) else None
 
     def _roll_call(self) -> View | None:
-        """Who is there and who answers; None where another calls the roll, or the round ended."""
+        """The members, and those that answer; None if another writes a call or the round ended."""
         view = self._read()
         if self._ended(view) is not None or view.state is None or view.call > self.answered:
             return None

@@ -32,7 +32,7 @@ from .wait import wait, wait_elsewhere
 
 __all__ = ["EtcdBarrierBroken", "EtcdBarrierError", "EtcdBarrierTimeout", "etcd_barrier"]
 
-LEASE_MAX_S = 24 * 3600  # etcd refuses some 285 years; who is gone should be missed before
+LEASE_MAX_S = 24 * 3600  # etcd refuses some 285 years; a dead member must be noticed earlier
 
 
 @renamed_parameters(timeout="timeout_s", interval="interval_s")
@@ -61,18 +61,18 @@ def etcd_barrier(
     world_size: how many take part; None takes the number of ranks of `GlobalLogger().setup`, of
         torch.distributed or of the launcher's environment.
     etcd_host, etcd_port: where etcd listens; a name or an address, also of IPv6.
-    timeout_s: None waits without limit. Before the error those who are there are
-        asked once more, which takes up to three seconds where one does not answer, more from
-        1,500 ranks on.
+    timeout_s: None waits without limit. Before the error, the members are asked once more. That
+        takes up to three seconds if one does not answer, and more from 1,500 ranks on.
     interval_s: pause between attempts while etcd cannot be reached; while it can, nothing
         is polled.
-    rank: the participant's seat, from 0 to world_size - 1. One that comes again takes its seat
-        again. None takes it from where `world_size` is known from; a process that has none there
-        takes part without a seat: then errors tell how many are missing, but not who.
+    rank: the participant's number, from 0 to world_size - 1. A rank that comes again takes its old
+        place. None takes the rank from the source of `world_size`. A process that has no rank
+        there takes part without one; errors then say how many are missing, but not who.
     endpoints: several endpoints, as a list or joined by commas, instead of etcd_host and etcd_port:
         "host:port", "[::1]:2379", "https://host:port". The next one is tried when one fails.
-    ca_cert: the PEM file of who signed etcd's certificate; with it, or with an https endpoint, TLS
-        is spoken. cert_cert, cert_key: this side's certificate and key, where etcd asks for them.
+    ca_cert: the PEM file of the authority that signed etcd's certificate. TLS is used if it is
+        given, or if an endpoint is https. cert_cert, cert_key: this side's certificate and key,
+        where etcd asks for them.
     user, password: for an etcd with authentication. The user needs to read and write the keys that
         start with `prefix` and a slash.
     lease_s: a participant that gives no sign of life for so long counts as gone. From 1 to 86,400;
@@ -80,16 +80,16 @@ def etcd_barrier(
     restart_s: how long after that it may come again before the others give up. With 0 they give up
         when its lease ends: whoever restarts ranks one by one and needs longer says so here.
 
-    All participants are told the same: all pass, or all raise the same error. It is one of
+    All participants get the same result: all pass, or all raise the same error. It is one of
 
     - EtcdBarrierTimeout, a TimeoutError: some did not come in time. `missing` lists their ranks.
-    - EtcdBarrierBroken, one of the former: a participant came, and died or left while others
-      waited. They learn it when its lease ends, rather than at the end of their time. One that dies
-      before any of those who wait now came may be found missing at the end only.
+    - EtcdBarrierBroken, an EtcdBarrierTimeout: a participant came, and died or left while others
+      waited. The others learn it when its lease ends, before their own time is over. If it died
+      before any of them came, they may learn it at the end of their time only.
     - EtcdBarrierError, which both are: etcd refused the call; or another process came as this rank.
 
-    Who was told to wait for no more may call again: that is the next round. A participant that
-    comes too late finds the next round, too, and waits there.
+    A participant that got one of these errors may call again, which is the next round. One that
+    comes after the end of a round waits in the next round, too.
 
     An etcd that restarts, loses a member or is unreachable for a while holds the barrier up, and
     does not end it. Any number of threads may wait at different barriers. In a forked child of a

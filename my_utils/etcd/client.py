@@ -1,9 +1,9 @@
 """Calls to an etcd cluster, at whichever of its endpoints answers.
 
-The messages and stubs are those of `etcd-sdk-python` (imported as pyetcd); the channels are made
-here, since a barrier outlives the loss of an endpoint: a call that fails for the endpoint's sake
-raises `Unreachable`, and the next one goes to the next endpoint over a new channel. Tokens are got
-again when they end, as they do when etcd restarts.
+The messages and stubs are those of `etcd-sdk-python` (imported as pyetcd). The channels are made
+here, because a barrier must survive the loss of an endpoint. A call that fails because of its
+endpoint raises `Unreachable`, and the next call goes to the next endpoint over a new channel.
+Tokens are requested again when they expire, as they do when etcd restarts.
 
 One thread makes the calls of a connection; a watch is read by a thread of its own.
 """
@@ -34,11 +34,11 @@ __all__ = [
     "prefix_end",
 ]
 
-# A lost peer is found by pings; etcd closes connections that ping oftener than every 5 s.
+# Pings find a dead peer. etcd closes connections that ping more often than every 5 s.
 _CHANNEL_OPTIONS = (
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
-    ("grpc.max_receive_message_length", -1),  # the seats of a large job
+    ("grpc.max_receive_message_length", -1),  # the members of a large job
     ("grpc.use_local_subchannel_pool", 1),  # a new channel connects at once, whatever failed before
 )
 # A member that is cut off from the others says so, rather than keep its watchers waiting.
@@ -51,7 +51,7 @@ class Unreachable(Exception):
 
 
 class Refused(Exception):
-    """etcd answers, and says no: credentials, permissions, or it is something else than etcd."""
+    """etcd refuses the request: credentials, permissions, or the server is not etcd."""
 
 
 class LeaseLost(Exception):
@@ -60,8 +60,8 @@ class LeaseLost(Exception):
 
 @dataclass(frozen=True)
 class Tls:
-    """Paths of PEM files: of who signed the server's certificate, None for the usual ones; and of
-    this side's certificate and its key, both or none."""
+    """Paths of PEM files: that of the authority that signed the server's certificate (None for the
+    system's), and those of this side's certificate and key (both or none)."""
 
     ca_cert: str | None = None
     cert_cert: str | None = None

@@ -1,4 +1,4 @@
-"""What a participant of a barrier asks of etcd about its seat and its round."""
+"""The requests of a barrier's participant to etcd, about its own key and its round."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ __all__ = ["Seat", "View"]
 class View:
     """What one transaction read.
 
-    own: the value of this one's seat. seats: how many are taken. call: the last roll call's number,
-    0 without one. members: who sits where, and answered: the seats that answered a call, if asked.
+    own: the value of this member's key. seats: how many members there are. call: the number of the
+    last call, 0 without one. members: who holds each seat. answered: the seats that answered a
+    call. The last two are read on request only.
     """
 
     state: State | None
@@ -29,7 +30,7 @@ class View:
 
 
 class Seat:
-    """A place in a round, and the requests that are built from it.
+    """A member's place in a round, and the requests that are built from it.
 
     value: what is written there, which no other process writes. lease: what it is written under.
     """
@@ -44,9 +45,9 @@ class Seat:
         self.lease = 0
 
     def _read(self, names_for: int = 0) -> View:
-        """The state, this one's seat, the seats' number and the call, as of one revision.
+        """The state, this member's key, the number of members and the call, as of one revision.
 
-        names_for: the number of a call for which to read who is there and who answered.
+        names_for: the number of a call; reads the members, and those that answered this call.
         """
         members = Keys.whole(self.keys.members(self.round))
         gets = [

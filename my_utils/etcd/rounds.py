@@ -3,9 +3,9 @@
 Under "<prefix>/<world_size>/":
 
     barrier/state              the round that gathers, and how the last ones ended (JSON)
-    barrier/call               the revision of this key is the number of a roll call
-    members/<round>/<seat>     who came, under a lease of its own
-    answers/<round>/<call>/<seat>   who answered the roll call, under the same lease
+    barrier/call               the revision of this key is the number of a call
+    members/<round>/<seat>     a member, under a lease of its own
+    answers/<round>/<call>/<seat>   a member that answered the call, under the same lease
 
 A seat is a rank, or a name of its own for a process without one. The state is kept until nobody
 has used the barrier for KEPT_S; all else goes with the leases.
@@ -35,8 +35,8 @@ __all__ = [
 
 KEPT_S = 7 * 24 * 3600
 ROUNDS_KEPT = 8
-NAMED_MAX = 256  # seats listed in the state
-SHOWN_MAX = 20  # seats listed in a message
+NAMED_MAX = 256  # members listed in the state
+SHOWN_MAX = 20  # members listed in a message
 
 
 @public("my_utils.etcd_utils")
@@ -73,7 +73,7 @@ class EtcdBarrierTimeout(EtcdBarrierError, TimeoutError):
 
 @public("my_utils.etcd_utils")
 class EtcdBarrierBroken(EtcdBarrierTimeout):
-    """One that had come is gone, so that waiting on serves nobody."""
+    """A member is gone, so the round cannot complete."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class Keys:
 class State:
     """What the key `state` holds: the round that gathers, and records of those before it.
 
-    The era tells this count of rounds from one that began anew, after the key was lost.
+    When the key is deleted, the count of rounds begins anew. The era identifies the count.
     """
 
     raw: bytes
@@ -151,7 +151,7 @@ class State:
         return f"{self.era}.{self.number}"
 
     def record(self, round: str) -> dict[str, Any] | None:
-        """How the round ended; None while it gathers, and where nobody knows any more."""
+        """How the round ended; None while it gathers, and if its record is not kept any more."""
         era, _, number = round.partition(".")
         return self.past.get(number) if era == self.era else None
 
@@ -180,10 +180,10 @@ def broken(
     gone: Mapping[str, str],
     other_sizes: list[int],
 ) -> dict[str, Any]:
-    """The record of a round that is given up: "timeout", or "gone" when a participant is lost.
+    """The record of a round that is given up: "timeout", or "gone" when a member has left.
 
-    present: who sits on each taken seat. answered: the seats that answered the last roll call.
-    gone: who sat on the seats whose lease ended meanwhile.
+    present: who holds each seat. answered: the seats that answered the last call. gone: who held
+    the seats whose lease ended meanwhile.
     """
     alive = set(answered)
     silent = {seat: who for seat, who in present.items() if seat not in alive}

@@ -1,8 +1,8 @@
 """A participant's wait at a barrier, in this process or in one of its own.
 
-gRPC may hang in a forked child of a process that had loaded it. There a new interpreter waits
-instead, and ends with the child. It gets the terms as JSON on its standard input, so that no
-password shows in the list of processes, and answers on its standard output.
+gRPC may hang in a forked child of a process that had loaded it. In such a child a new interpreter
+waits instead, and ends with the child. It reads the arguments as JSON from its standard input, so
+that no password appears in the list of processes. It writes the result to its standard output.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .rounds import EtcdBarrierBroken, EtcdBarrierError, EtcdBarrierTimeout, Key
 __all__ = ["wait", "wait_elsewhere"]
 
 ERRORS = {kind.__name__: kind for kind in (EtcdBarrierError, EtcdBarrierTimeout, EtcdBarrierBroken)}
-LEAVES_S = 3.0  # how long an interrupted one may take to give its seat back
+LEAVES_S = 3.0  # how long an interrupted one may take to delete its key
 _PR_SET_PDEATHSIG = 1
 
 

@@ -1,7 +1,7 @@
 """What all exporters of stage times share: when times are read, and the thread that writes them.
 
-A training thread only looks at the totals, some microseconds, and leaves them in a queue; the
-thread takes them from there. Trouble of what is written to is one warning, and a count.
+A training thread only takes a snapshot of the totals, in some microseconds, and puts it into a
+queue. The exporter's thread takes it from there. Errors of the target give one warning and a count.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .totals import Source, StageTotal, check_source, totals_of
 __all__ = ["Snapshot", "StageExporter"]
 
 QUEUE_MAX = 4096  # steps that wait while nothing can be written
-WAKE_S = 1.0  # how often the thread looks into the queue
+WAKE_S = 1.0  # how often the thread checks the queue
 LAST_WRITE_S = 30.0  # how long the end of the process waits for the last ones
 
 _open: weakref.WeakSet[StageExporter] = weakref.WeakSet()
@@ -128,7 +128,7 @@ class StageExporter:
         return self._thread is not None and self._pid == os.getpid() and not self._over.is_set()
 
     def _take_lock_held(self, step: int | None) -> None:
-        """Looks and queues in one, so that no look is written behind a later one."""
+        """Takes a snapshot and queues it under one lock, so that snapshots stay in order."""
         snapshot = self._look(step)
         if len(self._queue) == QUEUE_MAX:
             self._queue.popleft()  # its calls count for the next one
@@ -180,7 +180,7 @@ class StageExporter:
             )
 
     def _write(self, snapshot: Snapshot) -> None:
-        """One that raises is lost, and the next one is tried at the next wake."""
+        """A snapshot that raises is dropped. The next one is tried at the next wake."""
         raise NotImplementedError
 
     def _end(self) -> None:

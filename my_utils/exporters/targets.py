@@ -1,4 +1,4 @@
-"""Stage times where people look already: TensorBoard, Weights & Biases, Prometheus.
+"""Sends stage times to TensorBoard, Weights & Biases and Prometheus.
 
 Each exporter reads the totals that a `MyTimer` or a `TimeManager` keeps, and writes in a thread of
 its own: at an interval, or once a step where the loop calls `step()`.
@@ -180,7 +180,7 @@ class PrometheusExporter(StageExporter):
     """Keeps a text file for Prometheus' textfile collector up to date.
 
     source: a `MyTimer` or `TimeManager`.
-    output: the folder where the collector looks. The file is `my_utils_rank_<rank>.prom`, with the
+    output: the folder that the collector reads. The file is `my_utils_rank_<rank>.prom`, with the
         timer's tag behind `my_utils_` if it has one; `path` says where. It is always whole: each is
         written anew and renamed.
     The others are those of `TensorBoardExporter`; every rank writes by default.

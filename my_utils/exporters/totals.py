@@ -1,4 +1,4 @@
-"""How often each stage ran and how long all its calls took; between two such looks: the mean.
+"""Count and total time of each stage, and the mean between two snapshots of them.
 
 >>> from my_utils.timing import TimeManager
 >>> manager = TimeManager({"load": [0.002, 0.004]})
@@ -46,7 +46,7 @@ def totals_of(source: Source) -> dict[str, StageTotal]:
 
 
 class Means:
-    """The mean time of a call since the look before, in ms, by the name of a scalar.
+    """The mean time of a call since the last snapshot, in ms, by the name of a scalar.
 
     prefix: a stage's scalar is `<prefix>/<path>`, that of its GPU time `gpu_<prefix>/<path>`.
 

@@ -2,13 +2,13 @@
 
     python -m my_utils.live LOG_DIR...
 
-answers "why does my job hang, and on which rank": it reads the journals of the ranks on this
-machine, living or dead, and the heartbeat files of the others, and marks the ranks that hold the
-run up with `!`. It neither stops nor slows the run, and needs neither torch nor numpy.
+shows why a job hangs, and on which rank. It reads the journals of the ranks on this machine, living
+or dead, and the heartbeat files of the others. It marks the ranks that hold the run up with `!`. It
+neither stops nor slows the run, and needs neither torch nor numpy.
 
-`--hung SECONDS` looks once and says by its exit status whether the run hangs: which ranks are
-behind, in which stage, since when; `--flight-recorder DIR` adds in which collective, from the dumps
-of torch's flight recorder. `--once --json` prints what `snapshot` returns.
+`--hung SECONDS` takes one snapshot, and its exit status says whether the run hangs. It prints which
+ranks are behind, in which stage and since when. `--flight-recorder DIR` adds the collective, from
+the dumps of torch's flight recorder. `--once --json` prints what `snapshot` returns.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ def snapshot(
     """What the ranks of a run do, as plain data that goes into JSON.
 
     log_dir: the log directory of the run, or several that its ranks share out among them.
-    ranks: the ranks to look at; all by default.
+    ranks: the ranks to include; all by default.
     stuck_after_s: seconds without a sign of life after which a rank counts as silent (at least two
-        of its beats: 1 s where its journal is, 4 s elsewhere), and seconds
-        without a stage that begins or ends after which it is asked which rank the others wait for.
-    hung_after_s: ask whether the run hangs: suspects are then only ranks that are gone, or that
-        have been silent or stood still for so many seconds. It takes the place of `stuck_after_s`.
+        of its beats: 1 s where its journal is, 4 s elsewhere). Also the seconds without a stage
+        that begins or ends after which the ranks are searched for one that the others wait for.
+    hung_after_s: check whether the run hangs. Suspects are then only ranks that are gone, or
+        that have been silent or stood still for so many seconds. It replaces `stuck_after_s`.
     flight_recorder: a directory with dumps of torch's flight recorder, one a rank, or the beginning
         of their paths as torch knows it from TORCH_FR_DUMP_TEMP_FILE. Nothing in them is executed:
         of pickles only plain data is taken.
@@ -83,8 +83,8 @@ def snapshot(
       `time_offset_s` (that the process adds to its clock), `clock_ahead_s` (how far its host's
       clock is ahead of the file server's, or null), `step` (of the main thread, or null), `stack`
       (names of the main thread's open stages, outermost first), `open_s` (seconds in the innermost,
-      or null), `moved_ns` (when a stage of the main thread began or ended last, in Unix
-      nanoseconds, or null), `still_s` (seconds since then, or null), `dropped` (records lost
+      or null), `moved_ns` (when a stage of the main thread last began or ended, in Unix
+      nanoseconds, or null), `still_s` (seconds since then, or null), `dropped` (records dropped
       because they came too fast), and `threads`
     - a thread has `tid`, `name`, `tag`, `step`, `open` (outermost first: `name`, `step`, `since_ns`
       in Unix nanoseconds, `open_s`) and `last` (newest first: `name`, `step`, `start_ns`,
@@ -183,7 +183,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 class _Looks:
-    """One look at the directories after another, as the arguments say."""
+    """Takes snapshots of the directories, one after another, as the arguments say."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.question = Question(
@@ -224,7 +224,7 @@ def _print(content: str | list[str]) -> None:
 
 
 def _redraw(lines: Sequence[str]) -> None:
-    """Over what stands there, without a flicker: each line clears its own rest."""
+    """Draws over the old text without a flicker: each line clears its own rest."""
     shown = fit(lines, shutil.get_terminal_size())
     body = "".join(f"{line}\x1b[K\n" for line in shown)
     sys.stdout.write(f"\x1b[H{body}\x1b[J")

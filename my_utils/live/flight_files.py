@@ -113,7 +113,7 @@ def _plain_content(data: bytes) -> object:
     if data[:1] != b"\x80":
         raise ValueError("neither a pickle nor JSON")
     copyreg.clear_extension_cache()  # numbers that stand for classes without naming them
-    # A buffered reader can be looked ahead in, and is read three times as fast.
+    # A buffered reader can read ahead, so unpickling is three times as fast.
     return _PlainUnpickler(io.BufferedReader(io.BytesIO(data), LOOK_AHEAD_BYTES)).load()
 
 

@@ -1,5 +1,5 @@
-"""What a rank called under each number, held in little room and compared fast: thousands of ranks
-have thousands of calls each, nearly all of which agree."""
+"""What a rank called under each number, stored compactly and compared fast. Thousands of ranks
+have thousands of calls each, and nearly all of them agree."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Kinds:
                 yield number, text
 
     def agrees(self, other: Kinds) -> bool:
-        """Whether the same is known in the range of both; False when that is not plain to see."""
+        """Whether both hold the same in their common range. False may also mean "not sure"."""
         first, end = max(self.first, other.first), min(self.end, other.end)
         mine = self.codes[first - self.first : end - self.first]
         theirs = other.codes[first - other.first : end - other.first]

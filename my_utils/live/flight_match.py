@@ -1,9 +1,10 @@
 """Which collective a run hangs in: calls of all ranks, matched by process group and number.
 
-Each rank numbers the collectives of a group as it calls them, so the same number is the same
-collective on all its ranks. The one to look at is the first of a group that is under way on some
-rank: ranks that never called it hold the others up, and ranks that called something else under its
-number have gone another way. Torch's own analyser is `torch.distributed.flight_recorder.fr_trace`.
+Each rank numbers the collectives of a group as it calls them, so a number means the same collective
+on all its ranks. The first collective of a group that is unfinished on some rank is the one that
+hangs. Ranks that never called it hold the others up. Ranks that called something else under its
+number took another path in the code. Torch's own analyser is
+`torch.distributed.flight_recorder.fr_trace`.
 """
 
 from __future__ import annotations
@@ -63,8 +64,8 @@ def _groups(dumps: Sequence[Dump]) -> dict[_Group, dict[int, GroupCalls]]:
 
 
 def _members(calls: Mapping[int, GroupCalls], world_size: int) -> tuple[int, ...]:
-    """Those of a group of which torch does not say it: all of the default one, else those that
-    called something."""
+    """The members of a group whose ranks the dumps do not list: all ranks for the default group,
+    else the ranks that called something in it."""
     is_default = any(group.description == "default_pg" for group in calls.values())
     return tuple(range(world_size)) if is_default and world_size else tuple(sorted(calls))
 

@@ -12,7 +12,7 @@ from .suspects import Suspect, find_suspects
 
 @dataclass(frozen=True)
 class Hang:
-    """The answer to "does it hang", for a run whose ranks may stand still for `after_s`.
+    """Whether a run hangs whose ranks may stand still for `after_s`.
 
     A rank stands still while no stage of its main thread begins or ends. The run hangs when a
     living rank has stood still for so long, or one is gone or silent for so long.
@@ -63,8 +63,8 @@ def find_hang(ranks: Sequence[Rank], missing: Sequence[int], after_s: float) -> 
 
 
 def _stands(rank: Rank, after_s: float) -> bool:
-    """Whether the rank has been gone, silent or still for so long. One of which no stage is known
-    is judged by what made it stand out."""
+    """Whether the rank has been gone, silent or still for so long. True as well if none of its
+    stages is known."""
     if not rank.alive:
         return True
     if rank.state == "silent" and (rank.beat_age_s is None or rank.beat_age_s >= after_s):

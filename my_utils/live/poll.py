@@ -1,4 +1,4 @@
-"""One look at a run: what its ranks do, who holds them up, and all of it as plain data."""
+"""One snapshot of a run: what its ranks do, which rank holds them up, and this as plain data."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ SILENT_AFTER_S = 10.0
 
 @dataclass(frozen=True)
 class Question:
-    """What to look at, and from when on a rank counts as stuck. With `hung_after_s` it is asked
-    whether the run hangs, with `flight_recorder`, the place of dumps, in which collective."""
+    """What a snapshot covers, and after what time a rank counts as stuck. `hung_after_s` adds
+    whether the run hangs; `flight_recorder`, the place of dumps, adds in which collective."""
 
     log_dirs: tuple[str, ...]
     ranks: Collection[int] | None
@@ -33,7 +33,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Look:
-    """The answer."""
+    """One snapshot."""
 
     log_dirs: tuple[str, ...]
     found: Found
@@ -66,7 +66,7 @@ def look(question: Question) -> Look:
 
 
 def as_data(seen: Look) -> dict[str, Any]:
-    """A look as `my_utils.live.snapshot` describes it."""
+    """A snapshot as `my_utils.live.snapshot` describes it."""
     found = seen.found
     data = {
         "version": SCHEMA_VERSION,

@@ -1,7 +1,7 @@
 """Which ranks hold a run up.
 
-In a run that hangs most ranks wait, in the same stage, for the few that do something else. So the
-ranks that matter are those that are gone, those that are behind, and those that are elsewhere.
+In a run that hangs, most ranks wait in the same stage for a few that do something else. So the
+suspects are the ranks that are gone, that are behind, or that are in another stage.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _look_for_the_lost(ranks: Sequence[Rank], reasons: _Reasons) -> None:
 
 
 def _look_for_the_finished(ranks: Sequence[Rank], reasons: _Reasons, stuck_after_s: float) -> None:
-    """A few that have ended where most go on to wait: they had fewer steps than the others."""
+    """A few ranks that have ended while most still wait: they had fewer steps than the others."""
     ended = [rank for rank in ranks if rank.state == "closed"]
     stuck = [rank for rank in ranks if rank.alive and (rank.still_s or 0.0) >= stuck_after_s]
     if len(ended) < len(stuck):
@@ -81,7 +81,7 @@ def _look_for_the_finished(ranks: Sequence[Rank], reasons: _Reasons, stuck_after
 
 
 def _look_for_the_late(alive: Sequence[Rank], reasons: _Reasons, stuck_after_s: float) -> None:
-    """One step behind is how a healthy run looks, unless it lasts."""
+    """A rank may be one step behind in a healthy run too, but not for long."""
     steps = {rank.label: rank.step for rank in alive}
     furthest = max((step for step in steps.values() if step is not None), default=None)
     if furthest is None:

@@ -115,7 +115,7 @@ def clock_text(time_ns: int) -> str:
 
 
 def hang_text(hang: Hang) -> str:
-    """The answer in one line."""
+    """The verdict in one line."""
     longest = hang.longest
     if not hang.hung:
         if longest is None:
@@ -266,12 +266,12 @@ def _count(items: Sequence[object], noun: str) -> str:
 
 
 def _numbers(numbers: Iterable[int]) -> str:
-    """In short, as far as there is room."""
+    """The numbers as ranges, the first RANGES_SHOWN of them."""
     return ranges_text(as_ranges(numbers), RANGES_SHOWN)
 
 
 def visible(line: str, *, keep_colors: bool = False) -> str:
-    """Names come from files: what would steer a terminal is shown as an escape."""
+    """Names come from files, so control characters of terminals are shown as escapes."""
     shown = []
     for part in line.split("\x1b["):
         shown.append("".join(c if c.isprintable() else ascii(c)[1:-1] for c in part))
@@ -297,7 +297,7 @@ def fit(lines: Sequence[str], size: os.terminal_size) -> list[str]:
 
 
 def _cut(line: str, columns: int) -> str:
-    """Colours take no room, and a cut line ends without one."""
+    """Colours count as no width, and a cut line ends without a colour."""
     width, at = 0, 0
     while at < len(line):
         if line.startswith("\x1b[", at):

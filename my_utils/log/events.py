@@ -67,7 +67,7 @@ def metadata_text(metadata: object) -> str:
 
 
 def own_metadata(metadata: object) -> str:
-    """Metadata where no key of a mapping means anything to the readers."""
+    """Metadata in which no key of the user's has a meaning to the readers."""
     if isinstance(metadata, Mapping):
         return ",".join(f"{own_key(key)}={_value_text(value)}" for key, value in metadata.items())
     return metadata_text(metadata)
@@ -88,7 +88,7 @@ def _key(key: object) -> str:
 
 
 def own_key(key: object) -> str:
-    """A reserved key with its first letter encoded: readers show it, and take it for nothing."""
+    """A reserved key with its first letter encoded: readers show it, without its meaning."""
     text = _key(key)
     return f"%{ord(text[0]):02X}{text[1:]}" if text in _RESERVED_KEYS else text
 

@@ -1,4 +1,4 @@
-"""Where the text log goes: a file that loses nothing, and the console."""
+"""The outputs of the text log: a file, from which no line is dropped, and the console."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class FlushingFileHandler(logging.FileHandler):
             self._show(record)
 
     def _show(self, record: logging.LogRecord) -> None:
-        """A warning that the file cannot tell is told on stderr, unless a console does so."""
+        """Prints a warning that the file cannot take on stderr, unless a console shows it."""
         handlers = logging.getLogger("my_utils").handlers
         if not any(isinstance(handler, ConsoleHandler) for handler in handlers):
             console = ConsoleHandler()

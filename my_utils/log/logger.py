@@ -8,11 +8,11 @@
 
 Text goes through Python's `logging` to `rank_<rank>.log` and to the console. Profile rows go
 through the C part to `profile_rank_<rank>.csv`, which `python -m my_utils.csv2trace` turns into a
-trace. docs/runs/logging.md tells the whole, docs/traces/profile-csv.md the format of the file.
+trace. docs/runs/logging.md describes it, docs/traces/profile-csv.md the format of the file.
 
-Nothing here takes a training down. Arguments that are wrong raise TypeError or ValueError at once;
-a directory that cannot be written to, a full disk or a file in the way is one warning, and rows
-wait in memory (the newest 8 MiB).
+Nothing here ends a training. Wrong arguments raise TypeError or ValueError at once. A directory
+that cannot be written to, a file where the directory should be, or a full disk gives one warning,
+and rows wait in memory (the newest 8 MiB).
 """
 
 from __future__ import annotations
@@ -282,7 +282,7 @@ class GlobalLogger(metaclass=SingletonMeta):
         self._drop_fallback()
         self._own_level = settings.level
         logger.setLevel(settings.level)
-        logger.disabled = False  # logging.config disables the loggers that it was not told of
+        logger.disabled = False  # logging.config disables the loggers that it does not list
         # A root logger with handlers of its own would print every line a second time.
         logger.propagate = False
 
@@ -623,7 +623,7 @@ def _close_output() -> None:
 
 
 # logging's own clean-up was registered when logging was imported and so runs after this one:
-# whatever is to be told still reaches the text log.
+# so the last messages still reach the text log.
 def _close_at_exit() -> None:
     _close_output()
 

@@ -63,8 +63,8 @@ class GPU_Performance_Tracker:
       `children_rss_bytes` and `children_count` of all descendants of this process, such as the
       workers of a DataLoader, and `host_available_bytes`, the memory that the machine has left
 
-    Files: `<prefix>_rank<rank>_performance_profile.csv`, written as it goes, each row at most a
-    second late; a file of an earlier run goes on, or is set aside when its columns are others. And
+    Files: `<prefix>_rank<rank>_performance_profile.csv`, each row written within a second. It is
+    appended to a file of an earlier run, which is set aside if its columns are others. And
     `<prefix>_rank<rank>_performance_profile.png`, at the end. While another tracker writes files of
     these names, both are numbered: `….2.csv`. Memory is bounded: the plot is made
     of 4,096 buckets at most, which keep the least and the greatest sample.
@@ -135,7 +135,7 @@ class GPU_Performance_Tracker:
     def start(self) -> None:
         """Begins to sample. When it does so already, that is a warning and nothing changes.
 
-        After `stop` it goes on: peaks, CSV and plot then tell of both spans. ImportError
+        After `stop` it goes on: peaks, CSV and plot then cover both spans. ImportError
         when a plot is wanted and matplotlib is missing.
         """
         with self._lock:

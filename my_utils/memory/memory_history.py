@@ -1,8 +1,8 @@
 """The history of torch's CUDA allocator: who records it, and its snapshots as files.
 
-torch has one history a process, and forgets it when the recording ends. So it is switched on for
-the first who takes it and off after the last one, and left alone where the program had it on
-already. All functions are thread-safe.
+torch has one history a process, and drops it when the recording ends. So the first user here
+switches it on, and the last one switches it off. If the program had switched it on already, it
+stays on. All functions are thread-safe.
 """
 
 from __future__ import annotations

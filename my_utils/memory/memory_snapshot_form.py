@@ -51,8 +51,8 @@ class _Block:
     address: int
     size: int
     frames: list[Frame]
-    # Whether it was there when the profiler began. Its end may then go unseen: of memory that it
-    # did not see allocated, the CPU's part of the profiler does not tell the release.
+    # Whether it was there when the profiler began. Its release may then be missing: the CPU's
+    # part of the profiler records no release of memory that was allocated before.
     before: bool = False
 
     @property

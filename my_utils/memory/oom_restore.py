@@ -1,4 +1,4 @@
-"""One rank runs out of memory, and all ranks take the same way out of it.
+"""When one rank runs out of memory, all ranks learn of it and react together.
 
 A rank that skips a step alone leaves the others waiting in a collective. Here they agree first, by
 the default store of torch.distributed, which still works when the GPU's memory is full.
@@ -75,8 +75,8 @@ def _raise_flag(store: Store) -> bool:
 def check_oom_flag(agree: bool = False, timeout_s: float = TIMEOUT_S) -> bool:
     """Whether a rank ran out of memory in this step.
 
-    agree: False looks at the flag and returns, in one round trip to the store. That is advice: a
-        rank may look before another sets the flag, so ranks that act on it may part. True takes
+    agree: False reads the flag and returns, in one round trip to the store. That is a hint: a
+        rank may read it before another sets it, so ranks that act on it may diverge. True takes
         the same decision on all ranks, once all have come or `timeout_s` is over, and clears the
         flag for the next step. All ranks must call it equally often, as once a step.
     timeout_s: how long to wait for ranks that do not come. The decision is then taken without
@@ -160,7 +160,7 @@ def _try(ask: Callable[[], bool], otherwise: bool) -> bool:
 
 @public("my_utils.oom_restore")
 class catch_oom:
-    """Catches what says that memory ran out, and tells all ranks: `with catch_oom() as step:`.
+    """Catches out-of-memory errors and reports them to all ranks: `with catch_oom() as step:`.
 
     timeout_s: as in `check_oom_flag`.
 

@@ -33,7 +33,7 @@ def load(
     """Builds an extension from files and imports it.
 
     Parameters as torch.utils.cpp_extension.load has them. What was built of the same sources and
-    flags before is loaded without a build (headers are not looked at: remove the folder when they
+    flags before is loaded without a build (headers are not checked: remove the folder when they
     change); processes that build at once wait for one another. Built again with changes in one
     process, the module gets a suffix, `_v1`, since a loaded library cannot be replaced.
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 MARKER = ".simple_porting.json"
-# What is looked into; all else is copied.
+# Files that are scanned; all others are copied.
 TEXTS = frozenset(
     {".c", ".cc", ".cpp", ".cxx", ".c++", ".cu", ".cuh", ".h", ".hh", ".hpp", ".hxx", ".h++"}
     | {".inc", ".inl", ".ipp", ".tcc", ".tpp", ".ixx", ".cppm"}
@@ -53,7 +53,7 @@ class Plan:
 def make_plan(
     root: Path, output: Path, suffixes: Mapping[str, str], ignored: Iterable[str]
 ) -> Plan:
-    """Looks at the tree. ValueError when two files would get one name."""
+    """Scans the tree. ValueError when two files would get the same name."""
     plan = Plan(root)
     left_out = _ignored_paths(root, ignored, plan.notes)
     found = list(_walk(root, "", left_out, plan.notes))

@@ -30,7 +30,7 @@ RULES_DIR = Path(__file__).parent / "rules"
 
 @dataclass(frozen=True)
 class RuleSet:
-    """What to call things on one platform, and what to look out for."""
+    """The names of one platform, and the beginnings of names that are reported."""
 
     pairs: dict[str, str] = field(default_factory=dict)
     watches: tuple[str, ...] = ()

@@ -38,7 +38,7 @@ class CMakeListsGenerator:
         plugin_name: of the library, which becomes lib<plugin_name>.so.
         cxx_standard: 20, as torch's headers want it.
         mcc_flags: further flags for mcc.
-        output: where `generate` writes; the working directory unless told otherwise.
+        output: where `generate` writes; the working directory by default.
 
     Relative paths are taken from the working directory. Wrong arguments raise TypeError or
     ValueError with their name.

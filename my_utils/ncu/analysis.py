@@ -58,7 +58,7 @@ TIMES = ["time_ms", "time_share", "mean_us", "min_us", "max_us"]
 KERNEL_COLUMNS = ["kernel", "count", *TIMES, *PERCENTAGES]
 COMPARED = ["count", "time_ms", "mean_us", *PERCENTAGES]
 EXIT_OK, EXIT_NOTHING, EXIT_LEFT_OUT, EXIT_INTERRUPTED = 0, 1, 3, 130
-PLOTTED = 20  # kernels of a plot, unless told otherwise
+PLOTTED = 20  # kernels of a plot, by default
 NAME_WIDTH = 60  # characters of a kernel's name in tables and plots
 
 
@@ -130,7 +130,7 @@ def compare_kernel_metrics(
     output_png: StrPath | None = None,
     top: int = PLOTTED,
 ) -> DataFrame:
-    """One row a kernel of either measurement; where `csv_b` lost most time to `csv_a` comes first.
+    """One row a kernel of either measurement, sorted by how much slower `csv_b` is than `csv_a`.
 
     The arguments are those of `analyze_sm_throughput_from_csv`, and so are the errors. The columns:
 

@@ -1,4 +1,4 @@
-"""CompareWithCPU: every operator a second time, and what the two results have in common."""
+"""CompareWithCPU: runs every operator a second time, and compares the two results."""
 
 from __future__ import annotations
 

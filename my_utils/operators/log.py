@@ -1,7 +1,7 @@
 """The log of the comparison tools: to the console at once, or to a file by a thread of its own.
 
-The training thread only appends to a list; putting lines together and writing them is done
-elsewhere, a few times a second, when something went wrong, and at the end.
+The training thread only appends to a list. Another thread joins the lines and writes them: a few
+times a second, after an error, and at the end.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What the comparison tools have in common: the block, its steps and ranks, the log, the way of
-every operator through the mode."""
+"""The common base of the comparison tools: the block, its steps and ranks, the log, and the path
+of every operator through the mode."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def skip_dynamo(function: Any) -> None:
         strategy = eval_frame._FrameExecStrategy(skip, skip)
         eval_frame.set_code_exec_strategy(function.__code__, strategy)
     except (ImportError, AttributeError):
-        return  # a version of torch without it: its compiler may look into the function, too
+        return  # a version of torch without it: its compiler may trace the function, too
 
 
 class OpMode(TorchDispatchMode):
@@ -167,7 +167,7 @@ class OpMode(TorchDispatchMode):
         self._log.line(f"-------------------------  step = {self.step_cnt}  ----------------------")
 
     def _end_step(self) -> None:
-        """What is looked at once a step."""
+        """The checks that run once a step."""
 
     # --- operators ---
 

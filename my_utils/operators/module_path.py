@@ -1,8 +1,8 @@
 """In which module of a model an operator runs, in the forward and in the backward pass.
 
-Hooks keep the place of each thread; asking for it costs the same at any depth. In the backward
-pass the node that autograd runs has the sequence number that it was given in the forward pass, and
-hooks note which numbers were given out in which module.
+Hooks record the current module of each thread; reading it costs the same at any depth. In the
+backward pass, each node that autograd runs has the sequence number that it got in the forward pass.
+Hooks record which numbers were given out in which module.
 
 >>> import torch
 >>> model = torch.nn.Sequential(torch.nn.Linear(2, 2))
@@ -58,7 +58,7 @@ class ModuleInfo:
     name: its path in the model, "layers.17.attn"; "" for the model itself. type: its class.
     path: the classes of the modules around it and its own, "GPT/Block/Attention".
 
-    `ModuleInfo.current()` tells it for where the calling thread is.
+    `ModuleInfo.current()` returns that of the calling thread.
     """
 
     name: str

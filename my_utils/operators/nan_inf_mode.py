@@ -1,4 +1,4 @@
-"""NanInfTracker: the first operator that gives a NaN or an infinity which its inputs had not."""
+"""NanInfTracker: finds the first operator that gives a NaN or Inf from inputs that had none."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class NanInfFinding:
 
 @public("my_utils.compare_tool")
 class NanInfTracker(OpMode):
-    """Tells which operator in the block was the first to give a NaN or an infinity.
+    """Finds the first operator in the block that gave a NaN or an infinity.
 
     Nothing is run twice; tensors are read where they are, by one pass at the speed of memory. A NaN
     is always a warning. An infinity is one where it came from finite inputs, outside of the
@@ -65,12 +65,12 @@ class NanInfTracker(OpMode):
     The arguments are those of `CompareWithCPU`; `verbose` is off unless it is asked for. With
     `dump_error_data` the first producer is written to `output_dir` and raised as `NanInfError`.
 
-    sync: when results on a GPU are looked at. "op": at each operator, which waits for it. "step":
+    sync: when results on a GPU are checked. "op": at each operator, which waits for it. "step":
         the GPU counts NaNs beside its work, and the counts are read at `step()` and at the end of
         the block; then only NaNs are findings, and the first of them counts as the producer.
 
     `findings` has what was found in its order, 10,000 at most (`unlisted` counts the others), and
-    `first` the one to look at: the first producer, an operator whose inputs were clean. Others are
+    `first` is the cause: the first producer, an operator whose inputs were clean. Others are
     propagators.
 
     >>> import torch

@@ -1,6 +1,6 @@
-"""Which operators a mode looks at, which it runs a second time, and why it leaves out the others.
+"""Which operators a mode checks, which it runs a second time, and why it leaves out the others.
 
-The answer is worked out once for each overload and looked up from then on.
+The plan of each overload is made once, and cached.
 
 >>> import torch
 >>> policy = OpPolicy(white_list=["torch.ops.aten.addmm"])
@@ -188,7 +188,7 @@ class OpPolicy:
         self._plans: dict[int, OpPlan] = {}
 
     def plan(self, func: Any) -> OpPlan:
-        # An overload lives as long as its plan; its own hash takes longer than the look-up.
+        # An overload lives as long as its plan. Its own hash takes longer than this lookup.
         known = self._plans.get(id(func))
         if known is None:
             known = self._plans[id(func)] = self._make(func)

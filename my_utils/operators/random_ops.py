@@ -1,6 +1,6 @@
-"""Random operators run a second time with the numbers of the first, and nobody else notices.
+"""Runs random operators a second time with the same random numbers, and without side effects.
 
-Whether an operator drew is seen by the generator's state before and after it.
+An operator drew random numbers if the generator's state differs before and after it.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def compare_for_single_op(
 
 
 def nan_inf_track_for_single_op(inputs_path: str | os.PathLike[str], op: Any) -> Outcome:
-    """Runs `op` on inputs that one of the tools wrote, and looks for NaN and Inf in what it gives.
+    """Runs `op` on inputs that one of the tools wrote, and searches its result for NaN and Inf.
 
     As `compare_for_single_op`, `correct` meaning that there are none that did not come in.
     """

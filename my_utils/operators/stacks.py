@@ -1,5 +1,5 @@
-"""From which line of the user's code an operator comes, in the backward pass from that of its
-forward pass."""
+"""The line of the user's code that called an operator. In the backward pass: the line of its
+forward operator."""
 
 from __future__ import annotations
 

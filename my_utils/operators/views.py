@@ -1,4 +1,4 @@
-"""Operators that give views: no value is computed, so what is checked is the view itself."""
+"""Operators that return views. They compute no values, so the view itself is checked."""
 
 from __future__ import annotations
 

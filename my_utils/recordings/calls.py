@@ -1,10 +1,10 @@
-"""What the hooks do: events in the order of the calls, each with the facts at its time.
+"""What the hooks do: they record events in the order of the calls, with the tensors' metadata.
 
-A thread has a stack of the calls that run in it. The outermost one is a root; when it ends, the
-parameters that were noted below it are hashed. A backward runs the recomputed calls of activation
-checkpointing in whatever thread it likes, so that they are roots of their own.
+Each thread has a stack of the calls that run in it. The outermost call is a root. When it ends, the
+parameters that were recorded below it are hashed. A backward may run the recomputed calls of
+activation checkpointing in any thread, so these are roots of their own.
 
-Nothing here raises into the training but what is no Exception, such as KeyboardInterrupt.
+No Exception is raised into the training. Other exceptions, such as KeyboardInterrupt, are.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ class Calls:
         except Exception as error:
             self._trouble(frame.plan.name, frame.event, error)
 
-    # --- facts ---
+    # --- metadata of tensors ---
 
     def _take_before(self, frame: _Frame, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         plan, event, root = frame.plan, frame.event, frame.root

@@ -1,9 +1,9 @@
-"""What is noted of a tensor in a hook: its form at once, its digest and figures now or later.
+"""What a hook records of a tensor: its metadata at once, its digest and statistics now or later.
 
-A digest is of the values at the time of the call. On the CPU the tensor hash and the statistics are
-taken there and then. An MD5 is worth taking of many tensors at once, so the tensor is copied into
-an arena and the digest taken when the arena is full or the recording is asked for. On CUDA the work
-is put on the current stream, and its results stay on the device until then.
+A digest is of the values at the time of the call. On the CPU the hook computes the tensor hash and
+the statistics at once. MD5 is faster over many tensors at once. So the tensor is copied into an
+arena, and the digest is computed when the arena is full or when the recording is read. On CUDA the
+work is put on the current stream, and its results stay on the device until then.
 """
 
 from __future__ import annotations
@@ -258,7 +258,7 @@ def _figures_of(stats: Any) -> dict[str, float | int]:
 
 
 class Facts:
-    """Takes the facts that the recorder was asked for. Thread-safe."""
+    """Takes the metadata, digests and statistics that the recorder wants. Thread-safe."""
 
     def __init__(self, max_pending_bytes: int) -> None:
         self._arena = _Md5Arena(max_pending_bytes, pinned=False)
@@ -303,7 +303,7 @@ class Facts:
         wanted: list[TraceTensorMeta],
         sources: list[torch.Tensor],
     ) -> None:
-        """Puts a part where its facts are taken."""
+        """Passes a part on to the place where its digest and statistics are taken."""
         if part.tensor is None:
             return
         if part.tensor.device.type != "cuda":
@@ -382,7 +382,7 @@ def _one_by_one(
     metas: Sequence[TraceTensorMeta],
     sources: Sequence[torch.Tensor],
 ) -> None:
-    """So that one tensor without readable memory does not take the facts from the others."""
+    """Takes each tensor by itself, so that one without readable memory fails alone."""
     for meta, source in zip(metas, sources, strict=True):
         try:
             take(meta, source)

@@ -66,7 +66,7 @@ class ForwardTraceRecorder:
     model: the module whose calls, and those of the modules below it, are recorded. Wrap it first
         (DDP, `fully_shard`, `torch.compile`), then make and install the recorder.
     name: goes into the file.
-    record_inputs, record_outputs: whether the arguments and the results of each call are looked at.
+    record_inputs, record_outputs: whether the arguments and the results of each call are recorded.
     include_name_regex, exclude_name_regex: `re.search` in the names of a module ("" is the model
         itself; a shared module has several); the first must be found in one of them, the second in
         none.

@@ -1,7 +1,7 @@
-"""Tensors that are no plain memory: what can be said of them, and what of them can be read.
+"""Tensors that are not plain memory: their metadata, and the parts of them that can be read.
 
-A sparse tensor has its indices and values as parts, a wrapper its inner tensors, a DTensor its
-local shard. One without memory, such as a meta tensor, is noted only.
+The parts of a sparse tensor are its indices and values, those of a wrapper its inner tensors, that
+of a DTensor its local shard. A tensor without memory, such as a meta tensor, has metadata only.
 """
 
 from __future__ import annotations

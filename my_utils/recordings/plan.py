@@ -1,7 +1,7 @@
 """Which modules of a model are recorded, under which names, and where their parameters are hashed.
 
 A plan is made for each hooked module when the recorder is installed, so that the hooks themselves
-have nothing left to look up.
+need no searches.
 """
 
 from __future__ import annotations
@@ -251,7 +251,7 @@ def _info_of(
 
 
 def is_compiled(module: torch.nn.Module) -> bool:
-    """Wrapped by torch.compile(module), or told to by module.compile()."""
+    """Whether the module was compiled, by torch.compile(module) or by module.compile()."""
     wrapped = any(cls.__name__ == "OptimizedModule" for cls in _mro(module))
     return wrapped or module._compiled_call_impl is not None
 

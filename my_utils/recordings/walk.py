@@ -26,7 +26,7 @@ _NUMBERS = (int, float, bool, type(None))
 def find(value: Any) -> tuple[Found, dict[str, Any]]:
     """The tensors in `value` with the way to them, and the plain values beside them.
 
-    Looks into dicts, lists, tuples, named tuples, dataclasses, and what derives from them, such as
+    Searches dicts, lists, tuples, named tuples, dataclasses, and types derived from them, such as
     the outputs of transformers. The path of `value` itself is "".
     """
     tensors: Found = []

@@ -1,7 +1,7 @@
 """Digests of parameters, of the values with which a call computes.
 
 MD5 is fast over many tensors at once, so the parameters below an outermost call are noted when it
-begins (tensor, pointer, version, a probe of a few elements), looked at again when their module is
+begins (tensor, pointer, version, a probe of a few elements), checked again when their module is
 called, and hashed together when the outermost call has ended. One that is not what it was by then
 was changed during the call, and is reported as that. What is seen: another tensor in its place,
 another pointer, in-place operations (they bump the version), and any writing to the first or last
@@ -47,7 +47,7 @@ class Slot(NamedTuple):
 
 
 class _Note:
-    """A parameter as it was when it was last looked at."""
+    """A parameter as it was at the last check."""
 
     __slots__ = ("meta", "pointer", "probe", "tensor", "version")
 

@@ -103,8 +103,8 @@ class Report:
     run: ranks, steps, first_step, last_step, warmup (steps at the beginning that were left out of
         comparisons), step_ms (the median of all ranks and steps), duration_s, synchronising (the
         stages in which ranks wait for one another), waited_s (of all ranks together), not_judged
-        (why no rank can be told from the others, such as "fewer than 4 ranks"; None where ranks
-        were compared).
+        (why ranks are not compared, such as "fewer than 4 ranks"; None where they
+        are).
     stragglers: the ranks that are slow, the most expensive first; empty where ranks are not judged.
     stages: a row a stage; its columns are those of `_run_report.stages.stage_table`.
     stages_by_rank: rank, stage, count, total_s, self_s, mean_ms.
@@ -217,7 +217,7 @@ def analyze(
     parquet: str | os.PathLike[str] | None = None,
     torch_traces: Iterable[str | os.PathLike[str]] = (),
 ) -> Report:
-    """Reads the files of all ranks and says who cost the time.
+    """Reads the files of all ranks and finds the ranks, stages and steps that cost the time.
 
     Needs the extra `report`: pip install 'my_utils[report]'.
 

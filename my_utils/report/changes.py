@@ -1,7 +1,8 @@
 """Steps at which a series of times went to another level and stayed there.
 
 Pettitt's test (1979, A non-parametric approach to the change-point problem, Applied Statistics 28),
-applied again to both sides of what it finds. It looks at ranks only: outliers make no change.
+applied again to both sides of each change. It uses only the ranks of the values among each other,
+so single outliers make no change.
 """
 
 from __future__ import annotations

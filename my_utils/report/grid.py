@@ -147,7 +147,7 @@ def _quantile(values: Any, share: float, axis: int | None) -> Any:
 
 
 def scatter_of(values: Any, axis: int) -> Any:
-    """The standard deviation along an axis as the median deviation tells it, blind to outliers."""
+    """The standard deviation along an axis, estimated from the median absolute deviation."""
     return MAD_TO_SIGMA * middle_of(
         np.abs(values - np.expand_dims(middle_of(values, axis), axis)), axis
     )

@@ -1,4 +1,4 @@
-"""From files to cells and facts, here or on the machines of a cluster."""
+"""Reads files into cells and metadata of ranks, here or on the machines of a cluster."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ def leave_out_older_runs(cells: Cells, facts: dict[int, RankFacts]) -> list[int]
 def problems_of(
     grid: Grid, facts: dict[int, RankFacts], ranks: set[int] | None, older: list[int]
 ) -> list[str]:
-    """Ranks without files, of an older run, cut short, with damaged rows or lost records. ranks:
-    that were asked for. older: that were left out."""
+    """Ranks without files, of an older run, cut short, with damaged rows or dropped records.
+    ranks: the requested ones. older: those that were left out."""
     problems = _missing(facts, ranks)
     if older:
         problems.append(f"{_named(older)} left out: nothing of the last run is in their files")
@@ -109,7 +109,7 @@ def _missing(facts: dict[int, RankFacts], ranks: set[int] | None) -> list[str]:
 
 
 def _named(ranks: Sequence[int], count: int | None = None) -> str:
-    """count: how many they are, where `ranks` are the first of them only."""
+    """count: the number of all ranks, if `ranks` has only the first of them."""
     count = len(ranks) if count is None else count
     shown = ", ".join(map(str, ranks[:NAMED_AT_MOST]))
     more = f" and {count - NAMED_AT_MOST} more" if count > NAMED_AT_MOST else ""

@@ -109,7 +109,7 @@ def find_ranks(
 
 
 def read_rank(file_set: FileSet) -> RankStages:
-    """One rank. What cannot be read of it stands in the errors of its facts. Thread-safe."""
+    """Reads one rank. `facts.errors` lists what cannot be read. Thread-safe."""
     unreadable = []
     with contextlib.ExitStack() as stack:
         parts = []

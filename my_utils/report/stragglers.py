@@ -1,18 +1,19 @@
-"""Which ranks are slow, always or now and then, told from chance.
+"""Which ranks are slow, always or now and then, beyond what chance explains.
 
-What a rank spends in a stage itself is compared with the median of its peers in the same step;
-stages in which ranks wait for one another are left out. Of the differences of a rank in a stage:
+The time that a rank spends in a stage itself is compared with the median of its peers in the same
+step. Stages in which ranks wait for one another are left out. Of the differences of a rank in a
+stage, two figures are judged:
 
 persistent: their median over the steps. It must stand out among the medians of all ranks (Rosner's
 generalised ESD test, so that a fleet in which every rank is a little different names nobody), and
 above its own standard error.
 
-intermittent: steps whose difference stands far out of the scatter of single steps. A rank is named
-when it has more of them than chance gives one rank, judged by how many of such a size the others
-have (Poisson).
+intermittent: the number of steps whose difference is far outside the scatter of single steps. A
+rank is named when it has more of them than chance gives one rank. The expected number comes from
+the other ranks' steps of that size (Poisson).
 
-The limits grow with the number of series that are looked at, so that a run without stragglers names
-none, whatever its size: the chance of a false name in a whole run is about FALSE_NAMES.
+The limits grow with the number of series that are tested. So a run without stragglers names none,
+whatever its size: the chance of a false name in a whole run is about FALSE_NAMES.
 
 Rosner (1983), Percentage points for a generalized ESD many-outlier procedure, Technometrics 25(2).
 """
@@ -37,7 +38,7 @@ __all__ = ["Straggler", "find_stragglers", "why_not_judged"]
 FALSE_NAMES = 0.01
 LEAST_SHARE = 0.005  # of a step: what costs less is no straggler, however sure
 OUTLIER_SHARE = 0.05  # of a step: the same for a single step
-RANKS_MIN = 4  # fewer cannot tell who is the exception
+RANKS_MIN = 4  # with fewer, no rank can be shown to be the exception
 STEPS_MIN = 5
 MEDIAN_ERROR = 1.2533  # the standard error of a median, in those of a mean: sqrt(pi / 2)
 CLOCK_NS = 1000.0  # differences below this are no differences
@@ -92,7 +93,7 @@ class _Found:
 
 
 def why_not_judged(grid: Grid) -> str | None:
-    """Why no rank can be told from the others, whatever they do; None where one can be."""
+    """Why no rank can be judged, whatever the times are; None if ranks can be judged."""
     if len(grid.ranks) < RANKS_MIN:
         return f"fewer than {RANKS_MIN} ranks"
     if len(grid.steps) - grid.warmup < STEPS_MIN:
@@ -182,8 +183,8 @@ def _intermittent(
     named = np.zeros(len(known), bool)
     for at in np.flatnonzero(far.any(1)):
         own = known[at, far[at]]
-        # Small hiccups of the others say nothing about large ones; the limit comes from the rank's
-        # own, so each of them is one more look.
+        # Small outliers of the others say nothing about large ones. The limit depends on the
+        # rank's own outliers, so each of them counts as one more test.
         limit = np.median(own) / 2
         count = np.count_nonzero(own >= limit)
         others = len(sizes) - np.searchsorted(sizes, limit) - count

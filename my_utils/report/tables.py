@@ -66,7 +66,7 @@ def step_table(grid: Grid, sync: list[int], waits: pd.DataFrame) -> pd.DataFrame
 def rank_table(
     grid: Grid, segments: Segments, offsets: Matrix, facts: dict[int, RankFacts]
 ) -> pd.DataFrame:
-    """A row a rank: what it is, how long its steps take, what it waited and made others wait."""
+    """A row a rank: its host and groups, its step time, its waits, and the others' waits for it."""
     pandas = needed("pandas", PURPOSE, "report")
     waited, cost = _waits_of_ranks(grid, segments, offsets)
     known = [facts[rank] for rank in grid.ranks.tolist()]

@@ -1,13 +1,13 @@
-"""Who made the others wait: the stages in which ranks synchronise, and who came to them last.
+"""Which rank the others waited for: the stages in which ranks synchronise, and the last to enter.
 
-In such a stage, a collective for example, all ranks leave at about the same time, and the one that
-entered last waited least. So the time of the stage itself blames the wrong ranks: a rank's wait is
-the latest entry minus its own. Which stages synchronise is given, or inferred: their ends coincide
-while their starts spread.
+In such a stage, a collective for example, all ranks leave at about the same time, and the rank that
+entered last waited least. So the longest time in the stage does not show who caused the wait. A
+rank's wait is the latest entry minus its own. Which stages synchronise is given, or inferred: their
+ends coincide while their starts spread.
 
 The synchronising stages cut a step into segments. The rank that comes last to the end of a segment
-made it as long as it is: these ranks, one after another, are the critical path of the step. Of a
-stage that runs several times in a step the last run counts.
+determines its length. These ranks, one after another, are the critical path of the step. If a stage
+runs several times in a step, the last run counts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["Segments", "clock_offsets", "segments_of", "synchronising_stages", "
 SPREAD_RATIO = 0.25
 OFFSET_STEPS = 9  # over which the offset of a clock is taken; odd
 ROWS_AT_ONCE = 256
-LINED_UP = 3  # offsets up to so many times what the best ends are apart tell nothing
+LINED_UP = 3  # offsets up to this multiple of the best ends' spread are ignored
 CLOCK_WAS_SET_NS = 1_000_000  # between two steps; none drifts so fast
 NOBODY = -1
 
@@ -56,14 +56,14 @@ class Segments:
 
 
 def clock_offsets(grid: Grid) -> Matrix:
-    """What the clock of each rank is ahead of the median one, per step, in ns.
+    """How far the clock of each rank is ahead of the median clock, per step, in ns.
 
-    Clocks that nobody lined up differ by what the ends of a synchronising stage show. The stage
-    whose ends, once so corrected, coincide best is taken for it: zeros where there is none. NaN in
-    a step in which the clock was set.
+    If nobody lined the clocks up, the ends of a synchronising stage show their offsets. The stage
+    whose ends coincide best after the correction is used; without such a stage the result is
+    zeros. NaN in a step in which the clock was set.
 
-    A rank that is always late in a stage looks there as one whose clock is wrong. So zeros as well
-    where the ends of some stage coincide about as well as they are.
+    A rank that always comes last in a stage looks there like one whose clock is wrong. So the
+    result is zeros, too, if the ends of some stage coincide about as well without a correction.
     """
     none = np.zeros((len(grid.ranks), len(grid.steps)))
     if len(grid.ranks) < 2:
@@ -138,7 +138,7 @@ def working_paths(grid: Grid, sync: list[int]) -> list[int]:
 
 
 def segments_of(grid: Grid, offsets: Matrix, sync: list[int]) -> Segments:
-    """The segments of all steps, with what was lost in them and where."""
+    """The segments of all steps, with the time lost in each and the stage that lost it."""
     shape = (len(sync) + 1, len(grid.steps))
     unknown, nobody = np.full(shape, np.nan), np.full(shape, NOBODY)
     found = Segments(

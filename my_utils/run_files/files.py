@@ -1,8 +1,9 @@
 """Reading the files that one process keeps in its log directory: its journal and its heartbeat.
 
-The journal of a process on this machine says to the microsecond what it does, also after it was
-killed. For a process on another machine there is its heartbeat file, at most two seconds old while
-the process lives. Files that cannot be read are named with the reason, and the rest goes on.
+The journal of a process on this machine shows to the microsecond what it does, also after it was
+killed. A process on another machine is read from its heartbeat file, which is at most two seconds
+old while the process lives. Files that cannot be read are listed with the reason, and the others
+are read.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class Beat:
 def read_files(
     label: str, files: Files, silent_after_s: float
 ) -> tuple[Rank | None, list[Problem]]:
-    """The newest process that the files tell of, and the files that could not be read."""
+    """The newest process in the files, and the files that could not be read."""
     problems: list[Problem] = []
     journals = [journal for path in files.journals if (journal := _journal(path, problems))]
     for pointer in files.pointers:

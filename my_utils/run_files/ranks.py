@@ -1,7 +1,7 @@
 """The ranks of a run, from the log directories in which they leave journals and heartbeats.
 
-A run may log to one directory or to several, and a directory may hold what an earlier run left: a
-process that ended before the others began, and that this run has no place for, is set apart.
+A run may log to one directory or to several, and a directory may hold files of an earlier run. A
+process that ended before the others began, and whose rank this run does not have, is listed apart.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def find_ranks(
     only: Collection[int] | None = None,
     silent_after_s: float = 10.0,
 ) -> Found:
-    """Reads all that the directories hold; `only` names the ranks to look at. OSError when one
-    cannot be listed."""
+    """Reads the ranks in the directories; `only` restricts them. OSError when a directory cannot
+    be listed."""
     files: dict[str, Files] = {}
     for log_dir in [log_dirs] if isinstance(log_dirs, str) else log_dirs:
         _list_files(log_dir, only, files)

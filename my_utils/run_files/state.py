@@ -90,7 +90,7 @@ class Rank:
 
     @property
     def main(self) -> Thread | None:
-        """The thread that tells where the process is: its first one, when that is in a stage."""
+        """The thread that stands for the process: its first one, if that is in a stage."""
         open_ones = [thread for thread in self.threads if thread.open]
         main = [thread for thread in open_ones if thread.tid == self.pid]
         if main:

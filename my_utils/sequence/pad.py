@@ -73,7 +73,7 @@ def pad_for_sequence_parallel(
 
 
 def _ranks_of_a_sequence() -> int:
-    # Not imported for the question, which takes seconds: who has groups in it has imported it.
+    # Never imported here, as that takes seconds. A program with such groups has imported it.
     megatron = sys.modules.get("megatron.core.parallel_state")
     if megatron is not None and megatron.model_parallel_is_initialized():
         return int(megatron.get_tensor_model_parallel_world_size())

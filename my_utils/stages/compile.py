@@ -1,12 +1,12 @@
 """What torch.compile makes of timer calls: by default nothing, so that the graph stays whole.
 
-A call of a C method breaks a compiled graph. Dynamo can be given a stand-in that is traced in its
-place (`torch.compiler.substitute_in_graph`): the stand-ins here do nothing, and the calls vanish.
-They are keyed by the method descriptor, which is why each timer class is told about by itself.
+A call of a C method breaks a compiled graph. `torch.compiler.substitute_in_graph` registers a
+stand-in, which Dynamo traces in its place. The stand-ins here do nothing, so the calls vanish. They
+are keyed by the method descriptor, so each timer class is registered separately.
 
-`import torch` does not bring Dynamo, and importing it takes a second. So stand-ins are registered
-at once where Dynamo is loaded, and else when it comes to be imported, by a finder that does nothing
-for any other module and removes itself.
+`import torch` does not import Dynamo, which takes a second. If Dynamo is loaded, stand-ins are
+registered at once. Otherwise a finder registers them when Dynamo is imported; it does nothing for
+any other module and removes itself.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ CompileMode = Literal["vanish", "break"]
 TimerClass = type[_core.Timer] | type[_core.NoOpTimer]
 
 _lock = threading.RLock()
-_known: dict[TimerClass, bool] = {}  # whether Dynamo was told; keeps the classes alive
+_known: dict[TimerClass, bool] = {}  # whether registered with Dynamo; keeps the classes alive
 _breaking: dict[TimerClass, TimerClass] = {}
 _handles_told = False
 
 
 def vanish(timer_class: TimerClass) -> None:
-    """Lets the calls of the class' timers vanish from compiled graphs; costs a look-up if known."""
+    """Lets the calls of the class' timers vanish from compiled graphs; one lookup if known."""
     if _known.get(timer_class):
         return
     with _lock:
@@ -61,7 +61,7 @@ def _tell_now_or_later() -> None:
 
 
 def breaking(timer_class: TimerClass) -> Any:
-    """A subclass whose calls stay, at the price of graph breaks: Dynamo is told nothing of it."""
+    """A subclass whose calls stay, at the price of graph breaks: it is not registered."""
     with _lock:
         known = _breaking.get(timer_class)
         if known is None:
@@ -81,7 +81,7 @@ def is_breaking(timer_class: type) -> bool:
 
 
 def _tell(dynamo: ModuleType) -> None:
-    """Registers the stand-ins of all classes that Dynamo was not told about."""
+    """Registers the stand-ins of all classes that are not registered yet."""
     global _handles_told
     for timer_class in [known for known, told in _known.items() if not told]:
         _known[timer_class] = True

@@ -33,8 +33,8 @@ class StageRow(NamedTuple):
 class StageReader:
     """Pairs START and END rows by node id, so that each stage gets its path.
 
-    `tag` picks the timer, `attempt` the run: what earlier runs left in the same files is passed
-    over. Memory is the open stages and at most PATHS_MAX paths. Not thread-safe.
+    `tag` selects the timer, `attempt` the run: rows of earlier runs in the same files are skipped.
+    Memory grows with the open stages, and at most PATHS_MAX paths. Not thread-safe.
     """
 
     def __init__(self, tag: str, attempt: int | None) -> None:
@@ -49,7 +49,7 @@ class StageReader:
     def read(
         self, parts: Iterable[_core._TracePart], progress: Callable[[int], Any] = lambda count: None
     ) -> Iterator[StageRow | None]:
-        """Yields None where another run begins: what came before was not ours.
+        """Yields None where another run begins; the stages before it do not count.
 
         `progress` is called with the number of bytes that were read since it was called last.
         """
@@ -74,7 +74,7 @@ class StageReader:
             progress(rows.bytes_read - shown)
 
     def _turns_to(self, ours: bool) -> bool:
-        """A run says who it is at the head of every part; False where it was said before."""
+        """Notes whether the rows that follow are this run's. Returns whether that is new."""
         changed = ours != self._is_ours or not self._was_told
         self._is_ours, self._was_told = ours, True
         return changed

@@ -1,8 +1,8 @@
 """Stages of functions, coroutines and generators: what a Stage calls that is not hot.
 
 A plain function runs inside its stage on the calling thread's stack. Coroutines, generators and
-`async with` give way in the middle, so that others run before they end; they become asynchronous
-events, each with an id of its own, and leave the thread's stack alone.
+`async with` are suspended in the middle, and other code runs before they end. So they become
+asynchronous events, each with an id of its own, and do not use the thread's stack.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class _Span(Scope):
 
 # --- async with ---
 
-# What the running task has entered and not left, outermost first. A new task begins with a copy of
-# what its maker had; the entries tell whose they are by being open or not.
+# The stages that the running task has entered and not left, outermost first. A new task begins with
+# a copy of its creator's; an entry that is not open belongs to another task.
 _entered: ContextVar[tuple[tuple[_core.Stage, _Span], ...]] = ContextVar("_entered", default=())
 
 # The same for all tasks, for a stage that is left in another task than it was entered in.

@@ -53,7 +53,7 @@ class MyTimer(_core.Timer):
 
     use_cuda: take GPU times too, with CUDA events on torch's current stream. Without a CUDA device
         the CPU times go on alone.
-    tag: tells timers apart; each tag has a track of its own on every thread. At most 63 bytes.
+    tag: separates timers; each tag has a track of its own on every thread. At most 63 bytes.
     log_dir: where to write when GlobalLogger was not set up: the timer then sets it up on that
         directory, without output to the console. A later `GlobalLogger().setup` moves on from it.
     cuda_stages: a regular expression; GPU times are taken of stages whose name it is found in. None
@@ -230,7 +230,7 @@ def _set_up_logger(log_dir: StrPath, rank: int | None) -> None:
 class NoOpMyTimer(_core.NoOpTimer):
     """Takes every call of MyTimer and does nothing, at the cost of an empty C method.
 
-    Arguments are not looked at. Reports are empty and no file is written; `time_stage` as a
+    Arguments are ignored. Reports are empty and no file is written; `time_stage` as a
     decorator returns the function as it is.
 
     >>> timer = NoOpMyTimer(tag="off")

@@ -1,4 +1,4 @@
-"""Sweeps shapes and batch sizes over a function: times for each, whatever does not fit.
+"""Sweeps shapes and batch sizes over a function. Points that do not fit do not stop the sweep.
 
 >>> import random
 >>> @parametrize_shapes(shapes=[100, 1000], batch_sizes=[1, 8], warmup=1, repeats=3)
@@ -266,7 +266,7 @@ def _write(how: Callable[[StrPath], None], path: StrPath | None) -> None:
 
 
 def _others(kwargs: dict[str, Any]) -> str:
-    """Further arguments that tell points apart: plain values and torch's dtypes and devices."""
+    """Further arguments that identify a point: plain values and torch's dtypes and devices."""
     shown = {
         name: str(value)
         for name, value in kwargs.items()

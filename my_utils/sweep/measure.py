@@ -1,6 +1,6 @@
 """Measures one point of a sweep: warm-up, repeats, the right clock, and running out of memory.
 
-Internal. torch is looked at only where the process has imported it by itself.
+Internal. torch is used only if the process has imported it already.
 """
 
 from __future__ import annotations

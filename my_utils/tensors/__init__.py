@@ -1,4 +1,4 @@
-"""Facts about tensors, computed in C on the bytes where they lie.
+"""Hashes, statistics and comparisons of tensors, computed in C without a copy.
 
 A tensor here is a ``torch.Tensor`` or ``Parameter`` of any dtype and strides, a numpy array, or
 any object with the buffer protocol or ``__dlpack__``. Functions that take ``tensors`` give one

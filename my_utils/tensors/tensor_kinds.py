@@ -1,4 +1,4 @@
-"""What stands for a tensor that has no plain memory of its own.
+"""Replaces a tensor that has no plain memory by one that has.
 
 The C module comes here with those tensors only: lazily negated or conjugated ones, DTensors,
 sparse, meta, fake ones and so on. Tensors with memory never run through Python.

@@ -1,8 +1,9 @@
-"""Messages of all ranks to one, through the key-value store that torch's ranks met by.
+"""Sends messages of all ranks to one rank, through the store of torch's rendezvous.
 
-No collective: a rank that is dead, late or elsewhere cannot hang the others. Every rank puts its
-message under its own key and goes on; the destination waits for each until the deadline, takes
-what has come, and removes the keys. What a late rank puts there afterwards it removes itself.
+There is no collective, so a rank that is dead, slow or in other code cannot hang the others. Every
+rank puts its message under its own key and goes on. The destination waits for the messages until
+the deadline, takes those that have come, and removes their keys. A rank that puts its message there
+after the deadline removes it again.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from ..common.store import wait_for_keys
 
 __all__ = ["Exchange"]
 
-# Is given a rank, and its message or why there is none.
+# Called with a rank, and its message or the reason why there is none.
 _Take = Callable[[int, bytes | str], None]
 
 # TCPStore takes 8 MiB a value.
@@ -25,8 +26,8 @@ _CHUNKS_MAX = 4096
 _TOGETHER = 64  # ranks whose messages are asked for at a time
 _POLL_S = 0.01
 
-# How long after the deadline a call to the store may take before it counts as hung: its server may
-# be on a host that went away without a word.
+# How long after the deadline a call to the store may take before it counts as hung: the host of its
+# server may have died without closing the connection.
 _GRACE_S = 5.0
 
 
@@ -50,12 +51,12 @@ class Exchange:
 
     @property
     def _closed_key(self) -> str:
-        """Holds the last turn whose messages the destination does not take any more."""
+        """The key of the newest gather that the destination has closed."""
         return f"{self._root}/closed"
 
     def _in_time(self, action: Callable[[], None]) -> None:
-        """Runs it in a thread that is left behind when it hangs. Raises what it raises, and
-        TimeoutError."""
+        """Runs `action` in a thread of its own, and abandons the thread when it hangs. Raises
+        TimeoutError and what `action` raises."""
         raised: list[BaseException] = []
 
         def run() -> None:
@@ -75,13 +76,14 @@ class Exchange:
     # --- a rank that sends ---
 
     def send(self, message: bytes, *, wait: bool) -> None:
-        """Leaves the message for the destination, and waits until it was taken where this rank's
-        end would end the store. Raises what the store raises, and TimeoutError."""
+        """Puts the message into the store. With `wait` it returns when the destination has closed
+        the gather, for a rank whose exit would end the store. Raises TimeoutError and what the
+        store raises."""
         self._in_time(lambda: self._send(message, wait))
 
     def _begin(self) -> None:
-        """Counts the gathers of this rank by this tag. The store counts them: it may outlive what
-        this process knows of it, and keeps what was closed."""
+        """Gives this gather its number among those of this rank and tag. The store counts them:
+        it may live longer than this process, and remembers which gathers were closed."""
         self._turn = int(self._store.add(f"{self._root}/turn/{self._rank}", 1))
 
     def _send(self, message: bytes, wait: bool) -> None:
@@ -89,7 +91,7 @@ class Exchange:
         chunks = [message[at : at + _CHUNK_BYTES] for at in range(0, len(message), _CHUNK_BYTES)]
         for number, chunk in enumerate(chunks[1:], 1):
             self._store.set(self._key(self._rank, number), chunk)
-        # Last, as it says that all is there.
+        # Last: its presence says that the message is complete.
         first = len(chunks).to_bytes(4, "little") + chunks[0]
         self._store.set(self._key(self._rank), first)
         if self._is_closed():
@@ -104,14 +106,14 @@ class Exchange:
     # --- the rank that receives ---
 
     def receive(self, take: _Take) -> None:
-        """Calls `take` once for each other rank, one call at a time, as messages come: so they are
-        not all in memory together."""
+        """Calls `take` once for each other rank, one call at a time, as messages come. So they
+        are never all in memory at once."""
         waiting = {rank for rank in range(self._world_size) if rank != self._rank}
         lock = threading.Lock()
 
         def hand_over(rank: int, found: bytes | str) -> None:
             with lock:
-                if rank in waiting:  # a thread that was left behind may still come with one
+                if rank in waiting:  # an abandoned thread may still deliver one
                     waiting.discard(rank)
                     take(rank, found)
 
@@ -164,7 +166,7 @@ class Exchange:
         return b"".join(chunks)
 
     def _remove(self, rank: int, chunks: int) -> None:
-        """The message's first `chunks` parts, as far as they are there."""
+        """Deletes the first `chunks` parts of the message, up to the first that is missing."""
         self._store.delete_key(self._key(rank))
         for number in range(1, chunks):
             if not self._store.delete_key(self._key(rank, number)):

@@ -138,7 +138,7 @@ class TimeData:
         return found
 
     def _weighted(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """All durations in ns, those in histograms as the middles of their buckets; how many."""
+        """All durations in ns (of a histogram, the middles of its buckets), and their counts."""
         import numpy as np
 
         used = np.flatnonzero(self._table.buckets)
@@ -158,7 +158,7 @@ class TimeData:
         ax: Axes | None = None,
         **kwargs: Any,
     ) -> Axes:
-        """Draws how often which duration came, into `ax` or pyplot's current axes.
+        """Draws a histogram of the durations into `ax` or pyplot's current axes.
 
         bins: how many; None: matplotlib's default. separate_ranks: a histogram a rank, one over
         the other, with opacity `alpha`; ValueError where ranks sent histograms instead of

@@ -137,18 +137,18 @@ class TimeManager(_core.TimeRecorder):
     ) -> GatheredTime | None:
         """The times of all ranks, on rank `dst`; None on the others.
 
-        It uses no collective, but the key-value store by which the ranks met, so ranks may hold
-        different names and counts, or nothing, any backend will do, and a rank that is dead does
-        not hang the others. `dst` waits for all until the deadline; the others leave their times
-        and go on (rank 0, whose process serves the store, stays until they are taken). The ranks
-        whose times did not come or cannot be read are in `GatheredTime.missing`, with the reason,
-        and one warning names them. Times are kept: `clear()` forgets them.
+        It uses no collective, but the key-value store of torch's rendezvous. So ranks may hold
+        different names and counts, or nothing, it works with any backend, and a dead rank does
+        not hang the others. `dst` waits for all until the deadline. The others put their times
+        into the store and go on; rank 0, if its process serves the store, stays until they are
+        taken. `GatheredTime.missing` has the ranks whose times did not come or cannot be read,
+        with the reason, and one warning names them. Times are kept until `clear()`.
 
         summary: send, for each name, count, sum, min, max, spread and a histogram good to 1 %,
             instead of the times: 1 KiB a name, however many times there are.
         timeout_s: how long `dst` waits, for all ranks together.
-        tag: ranks' gathers belong together by tag and order, so that ranks whose gathers differ in
-            number or order can tell them apart.
+        tag: gathers of the ranks are matched by tag and order. Ranks whose gathers differ in number
+            or order need different tags.
         store: a torch store that all ranks share; None: the one of torch.distributed.
 
         Without torch.distributed, the times of this process alone. TypeError and ValueError for

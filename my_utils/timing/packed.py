@@ -1,14 +1,13 @@
 """The times of one rank as bytes, and the bytes of many ranks as tables.
 
-A message holds, for each name, count, sum, min, max and spread, exact; and either the durations
-one by one in their order, or how many are in which bucket of a histogram whose buckets are 1/64 of
-their value wide.
+For each name a message holds the exact count, sum, min, max and spread. It also holds either all
+durations in their order, or a histogram whose buckets are 1/64 of their value wide.
 
-Durations one by one are exact where a rank has no more than EXACT_MAX. Of more, each travels in two
-bytes, rounded as csrc/engine/timing/duration_codes.h says. A summary is filled up to SUMMARY_BYTES
-a name, so that its size does not depend on what was recorded.
+If a rank has at most EXACT_MAX durations, they are exact. Otherwise each is sent in two bytes,
+rounded as csrc/engine/timing/duration_codes.h says. A summary is padded to SUMMARY_BYTES a name, so
+its size does not depend on what was recorded.
 
-Bytes from elsewhere are read with bounds, and nothing of them is executed.
+Received bytes are read with bounds checks, and nothing in them is executed.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BUCKETS", "BadMessage", "Merger", "Table", "bucket_middles", "pack", "rows_of"]
 
-EXACT_MAX = 4096  # durations of a rank that travel to the nanosecond
+EXACT_MAX = 4096  # durations of a rank that are sent to the nanosecond
 
 # Figures and histogram of a name: a mean over the names of a message. It is enough for some 500
 # buckets each, all between a duration and 200 times that; where it is not, a multiple is taken.
@@ -40,7 +39,7 @@ BUCKETS = _core.HISTOGRAM_BUCKETS
 
 _MAGIC = b"MUT1"
 # Rank, bytes of a duration, and how many bytes each part has: names, rows, durations, histograms.
-# What comes after them only fills up.
+# The bytes after them are padding.
 _HEADER = struct.Struct("<4sII4Q")
 
 # A name's row: `values` durations one by one, or, where `bucketed`, so many buckets.

@@ -264,7 +264,7 @@ class _Window:
         return ProfilerAction.RECORD_AND_SAVE if last else ProfilerAction.RECORD
 
     def _prepare(self, profiler: torch.profiler.profile) -> None:
-        """The trace has the function's step numbers, and the rank that tools look for."""
+        """Gives the trace the function's step numbers, and the rank, which tools read."""
         profiler.step_num = self.first
         from torch import distributed
 

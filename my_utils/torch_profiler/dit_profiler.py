@@ -1,4 +1,4 @@
-"""Profiles a block when an environment variable names its task, and looks closely at operators.
+"""Profiles a block when an environment variable names its task, with figures of chosen operators.
 
 >>> import os, tempfile, torch
 >>> os.environ["PROFILE_TASK_TYPES"] = "DIT, VAE"
@@ -71,7 +71,7 @@ def create_profiler_context(
 
     The variable is a list with commas, blanks round its parts do not count, case does:
     `PROFILE_TASK_TYPES=DIT,VAE`. It is read at each call. Where the task is not listed the context
-    does nothing, `as` gives None, the other arguments are not looked at and torch is not imported.
+    does nothing, `as` gives None, the other arguments are ignored and torch is not imported.
 
     Where it is listed, `as` gives a `FlexibleProfiler`, which see for the arguments and the files.
     """

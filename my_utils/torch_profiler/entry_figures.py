@@ -26,8 +26,8 @@ CURVE_MAX = 4096  # points of a curve that are kept
 class MemoryCurve:
     """Bytes given out, over time.
 
-    A device's allocator is asked for its level when the profile begins. Nothing tells the one of
-    the CPU, so its curve begins at 0 and is what the profile added.
+    The level of a device's allocator is read when the profile begins. The CPU's allocator has no
+    such figure, so its curve begins at 0 and shows what the profile added.
     """
 
     times_ns: list[int] = field(default_factory=list)  # since the profile began

@@ -1,9 +1,10 @@
 """One profiler at a time.
 
-torch's profiler is one a process: two threads that profile crash it, nested ones lose their events
-without a word, one left running crashes the exit, and a child forked meanwhile hangs when it
-profiles. So whatever opens it here takes this slot first. A second taker gets a warning and runs
-unprofiled; the holder is closed when the process exits, and is forgotten in a forked child.
+A process has one profiler of torch. Two threads that profile crash it, and nested profilers lose
+their events silently. A profiler that is left running crashes the exit, and a child that was forked
+meanwhile hangs when it profiles. So all code here that opens the profiler takes this slot first. If
+the slot is taken, the second taker gets a warning and runs unprofiled. The holder is closed when
+the process exits. A forked child starts with a free slot.
 
 All functions are thread-safe.
 

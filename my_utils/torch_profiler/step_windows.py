@@ -1,7 +1,7 @@
 """A window of steps under torch's profiler, or as NVTX ranges under Nsight Systems.
 
-A window has warm-up steps and then recorded ones. Who opens it tells it when a step is over, and
-closes it, in the middle if need be.
+A window has warm-up steps and then recorded ones. The code that opens a window reports the end of
+each step to it, and closes it, in the middle if need be.
 """
 
 from __future__ import annotations

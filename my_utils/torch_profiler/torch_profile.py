@@ -1,4 +1,4 @@
-"""torch's profiler in the slot of the process, and what every class here does with its results.
+"""torch's profiler in the slot of the process, and the common handling of its results.
 
 >>> from pathlib import Path
 >>> import tempfile, torch
@@ -120,7 +120,7 @@ class TorchProfile:
         return True
 
     def step(self) -> None:
-        """Tells torch's schedule that a step is over."""
+        """Reports the end of a step to torch's schedule."""
         if not self.running:
             return
         if self._thread == threading.get_native_id():
@@ -198,7 +198,8 @@ def export_trace(profiler: torch.profiler.profile, path: str | os.PathLike[str])
 
 
 def _export(profiler: torch.profiler.profile, path: Path, named: Path) -> None:
-    """torch writes behind another name, and tells a full disk to standard error alone."""
+    """Exports, and checks that the file is whole: torch reports a full disk on standard error
+    only. torch writes to `<path>.tmp` first."""
     unfinished = Path(f"{path}.tmp")
     try:
         profiler.export_chrome_trace(os.fspath(path))

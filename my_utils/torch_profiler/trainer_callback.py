@@ -29,7 +29,7 @@ else:
     try:
         from transformers import TrainerCallback
     except ImportError:
-        TrainerCallback = object  # ProfCallback() tells what is missing
+        TrainerCallback = object  # ProfCallback() raises and names what is missing
 
 __all__ = ["ProfCallback"]
 
@@ -43,7 +43,7 @@ NSYS_SESSION = "NSYS_PROFILING_SESSION_ID"
 
 @public("my_utils.profiling.trainer_callback")
 class ProfCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
-    """Profiles some steps of `Trainer.train` and writes what people look at.
+    """Profiles some steps of `Trainer.train` and writes traces, tables and memory figures.
 
     output_dir: where the folders `iteration_<step>` go, one for each window. `step` is the
         Trainer's `global_step` at the end of the window. A folder with files of an earlier
@@ -70,7 +70,7 @@ class ProfCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
 
     ========================================  ====================================================
     `rank<rank>.pt.trace.json`                trace for https://ui.perfetto.dev and TensorBoard
-    `key_averages.txt`                        operators by time, told apart by name, shapes, stack;
+    `key_averages.txt`                        operators by time, grouped by name, shapes, stack;
                                               `rank<rank>_key_averages.txt` on all ranks but
                                               the lowest
     `rank<rank>_memory-timeline.html`         memory over time by category
@@ -292,7 +292,7 @@ class ProfCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
         if files.write(profiler, folder, window.history):
             self.folders.append(folder)
 
-    # --- what is told ---
+    # --- messages ---
 
     def _tell_if_short(self, steps: int) -> None:
         """Warns, once a training, that its steps are too few for the schedule."""

@@ -21,7 +21,7 @@ __all__ = ["WindowFiles", "own_folder"]
 
 _logger = logging.getLogger("my_utils")
 
-# Frames of a stack by which key_averages.txt tells operators apart.
+# Frames of a stack by which key_averages.txt groups operators.
 STACK_FRAMES = 5
 
 

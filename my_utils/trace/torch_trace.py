@@ -1,4 +1,4 @@
-"""A torch.profiler trace as rows of a profile CSV, so that it goes the way of all other rows.
+"""Turns a torch.profiler trace into rows of a profile CSV, which are converted like all others.
 
 Internal. The trace is read piece by piece: memory does not grow with it. Times are
 `baseTimeNanoseconds` plus `ts`, taken from their digits and never through a float.

@@ -1,1 +1,1 @@
-"""Capture on demand: requests to a running job, their windows and answers."""
+"""Capture on demand: requests to a running job, their windows and responses."""

@@ -1,4 +1,4 @@
-"""What this rank answers to those who asked for a capture: a small file, and a key of the store.
+"""The response of this rank to a request for a capture: a small file, and a key of the store.
 
 Files are written by a thread of their own, since the log directory may hang.
 """
@@ -80,7 +80,7 @@ def tell(
     files: list[str] | None = None,
     opened_at: int | None = None,
 ) -> None:
-    """Answers who asked; log_dir "" for no file."""
+    """Sends the response to a request; log_dir "" for no file."""
     answer = {
         "version": 1,
         "id": id,
@@ -101,7 +101,7 @@ def tell(
 
 
 def tell_also(listener: Listener) -> None:
-    """Every answer from now on goes to it as well: (id, rank, answer)."""
+    """Sets a function that also gets every response from now on: (id, rank, response)."""
     global _also
     _also = listener
 
@@ -112,7 +112,7 @@ atexit.register(lambda: _answers.finish())
 
 
 def _start_anew_in_child() -> None:
-    """Answers that are not written yet are the parent's."""
+    """In a forked child: responses that are not written yet belong to the parent."""
     global _also, _answers
     _answers, _also = _Answers(), None
 

@@ -3,7 +3,7 @@
     python -m my_utils.capture LOG_DIR --ranks 3,7 --steps 2 --backend torch --wait
 
 asks ranks 3 and 7 of the job that logs to LOG_DIR for a trace of two steps. The job needs a
-`MyTimer` with `set_step`, and `GlobalLogger().setup(LOG_DIR)`; it looks for requests twice a
+`MyTimer` with `set_step`, and `GlobalLogger().setup(LOG_DIR)`; it polls for requests twice a
 second, on a thread of its own. All ranks begin at the same step. The traces are
 `LOG_DIR/captures/<id>__rank<rank>.json`.
 
@@ -51,7 +51,7 @@ EXIT_NOBODY = 1
 EXIT_USAGE = 2
 EXIT_FAILED = 3
 
-ANSWER_S = 10.0  # for a rank to say at which step it is
+ANSWER_S = 10.0  # for a rank to respond with its step
 
 _EPILOG = """\
 exit status:
@@ -84,7 +84,7 @@ def request_capture(
     ranks: who is asked; all by default.
     steps: the window closes that many set_steps after it opened. Calls of set_step with the number
         of the step before do not count.
-    first_step: the number of the step to begin with; "next": one ahead of all these ranks, the same
+    first_step: the number of the first step; "next": a step ahead of all these ranks, the same
         for all, which takes about a second to find; "now": each rank's next step, which may not be
         the same.
     backend: "torch" (torch's profiler, a Chrome trace), "cuda" (cudaProfilerStart and Stop, for
@@ -188,9 +188,9 @@ def listen(store: Store | str = "default") -> None:
         after that. MY_UTILS_CAPTURE=store in the environment of the job does the same at the first
         step.
 
-    A thread of its own looks at the store twice a second, on a connection of its own. Whoever can
-    reach the store can ask, as he can change whatever torch keeps there. Called again it does
-    nothing. It ends with the process, or with the store.
+    A thread of its own polls the store twice a second, on a connection of its own. Whoever can
+    reach the store can send requests, as he can change whatever torch keeps there. A second call
+    does nothing. The thread ends with the process, or with the store.
     """
     from . import job as capture_job
 
@@ -200,7 +200,7 @@ def listen(store: Store | str = "default") -> None:
 def register(controller: CaptureController) -> None:
     """Lets requests with a `window` reach a `CaptureController` of this process.
 
-    It is forgotten when nobody else holds it. Registering twice changes nothing.
+    It is held by a weak reference. Registering twice changes nothing.
 
     >>> from my_utils.profiling.backends import NoOpBackend
     >>> from my_utils.profiling.capture_controller import CaptureController
@@ -365,7 +365,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _missing(arguments: argparse.Namespace) -> dict[int, str] | None:
-    """Why ranks that are asked cannot answer; None, with a message, when none of them can."""
+    """Why some of the ranks cannot respond; None, with a message, when none of them can."""
     if arguments.store is not None or arguments.at_start:
         if arguments.store is None:
             os.scandir(arguments.log_dir).close()  # OSError

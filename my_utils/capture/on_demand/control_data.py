@@ -1,4 +1,4 @@
-"""What stands in a control file, in requests by torch's store and in the answers to them."""
+"""The data of a control file, of requests through torch's store, and of their responses."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class _Request(msgspec.Struct):
 
 
 class _Answer(msgspec.Struct):
-    """What a rank answers has more fields, by state."""
+    """The response of a rank. It has more fields, by state."""
 
     state: Literal["armed", "open", "done", "failed"]
 
@@ -63,7 +63,7 @@ def request_fields(data: object) -> dict[str, Any]:
 
 
 def answer_of(data: bytes | str) -> dict[str, Any] | None:
-    """None for what is no answer."""
+    """The response; None for anything else."""
     try:
         decoded(data, _Answer)
         return decoded(data, dict[str, Any])

@@ -1,8 +1,8 @@
-"""The control file of a run, by which `my_utils.capture` asks the ranks for capture windows.
+"""The control file of a run: `my_utils.capture` writes its requests for capture windows there.
 
-`<log_dir>/my_utils.control.json` holds the newest requests, replaced as a whole. Ranks answer with
-a small file each, `<log_dir>/captures/<id>__rank<rank>.status.json`. Nothing in them is executed;
-an id is a plain file name, and only `output_dir` is a path.
+`<log_dir>/my_utils.control.json` holds the newest requests, and is replaced as a whole. Each rank
+responds with a small file, `<log_dir>/captures/<id>__rank<rank>.status.json`. Nothing in these
+files is executed; an id is a plain file name, and only `output_dir` is a path.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def _check(fine: object, name: str, value: object) -> None:
 
 
 def new_id() -> str:
-    """A name for a request: when it was made, and enough to tell it from others."""
+    """A unique name for a request: the time at which it was made, and random digits."""
     return f"{time.strftime('%Y%m%dT%H%M%S')}-{secrets.token_hex(4)}"
 
 
@@ -180,7 +180,7 @@ def _content_of(text: bytes) -> ControlFile:
 
 
 def add_request(log_dir: Path, request: Request) -> None:
-    """Puts a request to those in the control file. OSError when it cannot be written."""
+    """Adds a request to the control file. OSError when it cannot be written."""
     path = log_dir / CONTROL_NAME
     lock = os.open(log_dir / f".{CONTROL_NAME}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
@@ -211,7 +211,7 @@ def _fitting(requests: list[dict[str, Any]]) -> bytes:
     raise ValueError(f"the request must have at most {CONTROL_BYTES_MAX} bytes, not {len(text)}")
 
 
-# --- answers ---
+# --- responses ---
 
 STATES = ("armed", "open", "done", "failed")
 FINAL_STATES = ("done", "failed")
@@ -219,7 +219,7 @@ ANSWER_BYTES_MAX = 1 << 20
 
 
 def captures_folder(log_dir: str | os.PathLike[str]) -> Path:
-    """Where the answers are, and what was captured unless the request names another place."""
+    """The folder of the responses, and of the captures unless the request names another one."""
     return Path(log_dir) / "captures"
 
 
@@ -228,7 +228,7 @@ def answer_path(log_dir: str | os.PathLike[str], id: str, rank: int) -> Path:
 
 
 def read_answer(path: Path) -> dict[str, Any] | None:
-    """What a rank answered; None for nothing, or nothing that can be read."""
+    """The response of a rank; None if there is none, or if it cannot be read."""
     try:
         with open(path, "rb") as file:
             data = file.read(ANSWER_BYTES_MAX)

@@ -1,6 +1,6 @@
 """Capture on demand, inside the job: requests become windows, between two steps.
 
-`MyTimer.set_step` calls `at_step` while a request waits or a window is pending, and never else.
+`MyTimer.set_step` calls `at_step` only while a request waits or a window is pending.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _TROUBLES = {
 
 
 class _Job:
-    """What this process has heard and does."""
+    """The requests and the windows of this process."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -110,7 +110,7 @@ class _Job:
             del self.seen[next(iter(self.seen))]
 
     def consider(self, request: Request, timer: _core.Timer, step: int) -> None:
-        """Arms the window, unless it was asked for before or is for others."""
+        """Arms the window, unless the request is known already or is for other ranks."""
         before = self.seen.get(request.id)
         if before is not None:
             if before != request:
@@ -191,7 +191,7 @@ _job = _Job()
 
 
 def _start_anew_in_child() -> None:
-    """Windows are the parent's."""
+    """In a forked child: windows belong to the parent."""
     global _job, _listener, _wants_store
     for window in _job.windows:
         atexit.unregister(window.close_at_exit)

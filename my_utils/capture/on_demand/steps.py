@@ -11,11 +11,11 @@ from ...run_files.ranks import Rank, find_ranks
 
 __all__ = ["Survey", "step_ahead", "survey"]
 
-# From a request in the file to ranks that know it: they look twice a second, and a file system over
-# the network takes its time.
+# Time until all ranks know a request: they poll the file twice a second, and a network file system
+# adds its delay.
 LEAD_LOCAL_S = 1.5
 LEAD_REMOTE_S = 6.0
-# Between two looks at how fast the ranks go; heartbeats of other machines come every two seconds.
+# Between two polls of the ranks' speed. Heartbeats of other machines come every two seconds.
 SAMPLE_LOCAL_S = 0.7
 SAMPLE_REMOTE_S = 2.5
 

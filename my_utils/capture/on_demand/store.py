@@ -1,8 +1,8 @@
 """Capture on demand by way of torch's store, for ranks that share no log directory.
 
-Requests have numbers, counted under `COUNT`; ranks that listen look at the count every half second,
-on a thread and a connection of their own, since a store that hangs must not hold up the training.
-A request may be a question, to which the thread answers with the step that its rank is at.
+Requests have numbers, counted under `COUNT`. Ranks that listen poll the count every half second, on
+a thread and a connection of their own, because a store that hangs must not hold up the training.
+A request may ask for the step of a rank; the thread responds with it.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ PREFIX = "my_utils/control"
 COUNT = f"{PREFIX}/count"
 WORLD = f"{PREFIX}/world_size"
 LOOK_S = 0.5
-LOOKS_FOR_A_NUMBER = 60  # who counts writes a moment later, unless it was killed
-# A look a rank and half second is too much for one store from some thousand ranks on.
+LOOKS_FOR_A_NUMBER = 60  # polls; a request follows its number at once, or its sender died
+# One poll a rank and half second is too much for one store from some thousand ranks on.
 LOOKS_A_SECOND_MAX = 4000
 LEAD_S = 2.0
 ASK_AGAIN_S = 0.05
@@ -135,7 +135,7 @@ def answers(store: Store, id: str, ranks: Iterable[int]) -> dict[int, dict[str, 
 def step_ahead(
     store: Store, id: str, ranks: list[int], lead_s: float | None, timeout_s: float
 ) -> int | None:
-    """As in `steps`, by asking the ranks twice; None when none of them told a step."""
+    """As in `steps`, by two requests to the ranks; None when no rank sent its step."""
     before = _steps(store, f"{id}.a", ranks, timeout_s)
     after = _steps(store, f"{id}.b", list(before), timeout_s)
     if not after:
@@ -183,12 +183,12 @@ def job_size() -> int:
 
 
 def _pause(world_size: int) -> float:
-    """Seconds between two looks of a rank."""
+    """Seconds between two polls of a rank."""
     return max(LOOK_S, world_size / LOOKS_A_SECOND_MAX)
 
 
 class Listener:
-    """The thread of a rank that looks for requests.
+    """The thread of a rank that polls for requests.
 
     offer: takes a request, on this thread.
     """
@@ -207,8 +207,8 @@ class Listener:
         self.pause = _pause(world_size)
         self.wake = threading.Event()
         self.ended = False
-        self.seen = store.add(COUNT, 0)  # what was asked before is not for us
-        self.awaited: dict[int, int] = {}  # looks in vain, by number
+        self.seen = store.add(COUNT, 0)  # requests from before are not for us
+        self.awaited: dict[int, int] = {}  # polls without the request, by number
         store.set(WORLD, json.dumps(world_size))
         self.thread = threading.Thread(target=self._run, name="my_utils-store", daemon=True)
         self.thread.start()
@@ -238,14 +238,14 @@ class Listener:
             while True:
                 self.wake.wait(self.pause)
                 self.wake.clear()
-                ended = self.ended  # before the last look at the replies
+                ended = self.ended  # read before the queue of replies is emptied for the last time
                 while self.replies:
                     self.store.set(*self.replies.popleft())
                 if ended:
                     return
                 self._look()
         except Exception as error:
-            # The store lives on one rank, which may have ended: no trouble of this one.
+            # The store lives on one rank, which may have ended. That is no error of this rank.
             _logger.info("requests by the store are not heard any more: %s", error)
 
     def _look(self) -> None:

@@ -1,4 +1,4 @@
-"""Who has answered to a request for a capture so far, and waiting for the others."""
+"""Waits for the responses to a request for a capture."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ def wait_for_capture(
     timeout_s: float = WAIT_S,
     tell: Callable[[int, dict[str, Any]], object] | None = None,
 ) -> dict[int, dict[str, Any]]:
-    """Waits until the ranks that were asked are done, or cannot be; their answers, by rank.
+    """Waits until each rank of the request is done or has failed; the responses by rank.
 
     log_dir, store: as for `request_capture`.
     timeout_s: a rank that has not finished by then gets the state "failed", with the reason; one
         whose process is not there gets it at once.
-    tell: called with (rank, answer) whenever a rank's state changes.
+    tell: called with (rank, response) whenever a rank's state changes.
 
     A training process that waits for itself waits in vain: its window needs its steps.
     """
@@ -98,11 +98,11 @@ class _Folder:
     def settled(
         self, request: Request, ranks: Sequence[int], *, over: bool
     ) -> dict[int, dict[str, Any]]:
-        """The answers, with failures for those who will give none."""
+        """The responses, with failures for the ranks that will send none."""
         if over or time.monotonic() >= self.next_look:
             self.there = survey(self.log_dir, ranks)
             self.next_look = time.monotonic() + LOOK_AT_ALL_S
-        # After the look at who lives: no last word is lost.
+        # Read after the survey, so that the last response of a rank that has ended is seen.
         found = answers(self.log_dir, request.id, ranks)
         for rank in ranks:
             if found.get(rank, {}).get("state") in FINAL_STATES:

@@ -1,7 +1,7 @@
-"""A capture window of a running job: what fills it, and how it goes from armed to done or failed.
+"""A capture window of a running job: its backend, and its states from armed to done or failed.
 
-The thread that opens a window closes it. Whatever goes wrong is told to who asked and to the log;
-the training goes on.
+The thread that opens a window closes it. Errors go into the response and into the log; the training
+goes on.
 """
 
 from __future__ import annotations

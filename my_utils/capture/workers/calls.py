@@ -1,8 +1,8 @@
-"""Calls of one method on workers of any kind, whose answers are awaited under one time limit.
+"""Calls one method on many workers, and waits for their responses under one time limit.
 
-What a worker is: a Ray actor, an RRef of torch's RPC, a worker group whose method runs on all of
-its workers, or an object of this process. Neither Ray nor torch is imported here: an object that
-comes from them brings them.
+A worker is a Ray actor, an RRef of torch's RPC, a worker group whose method runs on all of its
+workers, or an object of this process. Neither Ray nor torch is imported here: if an object comes
+from one of them, that package is loaded already.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def _trouble(error: Exception) -> tuple[str, str]:
     names = {kind.__name__ for kind in type(error).__mro__}
     lines = str(error).strip().splitlines()
     text = f"{type(error).__name__}: {lines[0] if lines else ''}".rstrip(": ")
-    if "RayTaskError" in names:  # its first line is where it was raised, its last one what
+    if "RayTaskError" in names:  # its first line says where it was raised, its last line what
         return "failed", lines[-1] if lines else text
     if "PendingCallsLimitExceeded" in names:
         return "busy", text
@@ -167,7 +167,7 @@ def _not_armed(value: Any) -> str:
     )
 
 
-# --- answers that come later ---
+# --- responses that come later ---
 
 
 def _awaited(answer: Any, deadline: float) -> Any:

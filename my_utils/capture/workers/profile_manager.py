@@ -1,7 +1,7 @@
 """Capture windows across workers: which steps, which roles and ranks, from one configuration.
 
-The driver of a training run says at the top of each iteration which one it is; at those that are
-chosen the windows are sent to the workers, which arm them.
+The driver of a training run passes its iteration number at the top of each iteration. In the chosen
+iterations the windows are sent to the workers, which arm them.
 
 >>> manager = ProfileManager({
 ...     "tool": "none",

@@ -1,8 +1,8 @@
 """Samples of a run of any length in bounded memory: buckets that keep what was least and most.
 
-Each bucket stands for the same number of samples. When the buckets are full, neighbours are merged
-two by two and the next ones stand for twice as many, so that the least and the greatest sample are
-never lost, and means stay exact.
+Each bucket stands for the same number of samples. When all buckets are used, neighbours are merged
+two by two, and the next buckets stand for twice as many samples. So the least and the greatest
+sample are always kept, and means stay exact.
 
 >>> series = Series(["rss"], capacity=4)
 >>> for second in range(100):

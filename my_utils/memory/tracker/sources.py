@@ -1,7 +1,7 @@
 """What the performance tracker reads: torch's allocator, NVML, and this process and its machine.
 
-A probe reads a few figures at once. One that raises is left out from then on by who reads it; a
-figure that is not known at the moment is NaN.
+A probe reads a few figures at once. The reader leaves out a probe that raised. A figure that is not
+known at the moment is NaN.
 """
 
 from __future__ import annotations
