@@ -1,8 +1,9 @@
 /* The type CaptureWindows: the engine's windows, with the calls that start and stop a profiler.
  *
  * A subclass has `_open(window_id) -> bool`, `_close(window_id)` and `_ended(window_id, outcome)`.
- * The windows are changed under the GIL. The calls may let it go, so a lock of the object's own
- * keeps them in order; hooks that they run into, on the same thread, are left out.
+ * The windows are changed under the GIL. The calls may release the GIL, so the object has a lock of
+ * its own that keeps them in order. A hook that such a call runs into on the same thread is
+ * ignored.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -64,7 +65,7 @@ static void windows_dealloc(PyObject *object) {
 
 /* --- the lock ----------------------------------------------------------------------------- */
 
-/* False when this thread has it already. */
+/* Takes the lock. False when this thread holds it already. */
 static bool lock(struct windows *self) {
     unsigned long me = PyThread_get_thread_ident();
     if (self->holder == me) {
@@ -112,7 +113,7 @@ static PyObject *id_of(const struct mu_capture_window *window) {
     return PyUnicode_FromStringAndSize(window->spec.id.bytes, (Py_ssize_t)window->spec.id.length);
 }
 
-/* Calls `method(window_id)`; whether the answer was true. */
+/* Calls `method(window_id)`. Returns whether the result was true. */
 static bool call_with_id(struct windows *self, const char *method, int index,
                          struct trouble *trouble) {
     PyObject *id = id_of(&self->capture.windows[index]);
@@ -304,7 +305,7 @@ static int policy_of(PyObject *value, enum mu_capture_policy *policy) {
     return -1;
 }
 
-/* Fills the spec; its arrays are to be freed with free_spec whatever the answer. */
+/* Fills the spec. The caller frees its arrays with free_spec, also after an error. */
 static int spec_of(PyObject *const *values, struct mu_capture_spec *spec) {
     struct mu_py_text id;
     if (mu_py_utf8(values[0], "window_id", &id) < 0 ||

@@ -1,4 +1,4 @@
-/* Requests from outside: what a job hears of its control file, at set_step. */
+/* Requests from other processes: at set_step a job reads what its control file asks for. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <stdlib.h>

@@ -7,11 +7,12 @@
  * one before it returns, and "raised" when a pass meanwhile raises; and `_is_copy(module)`, asked
  * when another module than the attached one has the hooks.
  *
- * torch does not call `after` for what is no Exception, such as a Ctrl-C. So a pass is known by the
- * frame that called its hooks: one whose frame runs no more was cut short.
+ * torch does not call `after` when what was raised is no Exception, such as a KeyboardInterrupt. So
+ * a pass is identified by the frame that called its hooks. A pass whose frame does not run any more
+ * was interrupted.
  *
- * What begins or closes while another thread opens the window waits until it is open: the window
- * holds the pass whole, and there is one to close.
+ * While one thread opens the window, other threads that begin a pass or close the window wait until
+ * it is open. So the window contains the whole pass, and there is a window to close.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -43,7 +44,7 @@ struct passes {
 
 /* --- running passes ----------------------------------------------------------------------- */
 
-/* Takes a pass out first, for what is released may run any code. */
+/* Takes a pass out of the list first, because releasing its objects may run any code. */
 static void forget_pass(struct passes *self, size_t index) {
     struct pass gone = self->running[index];
     self->running[index] = self->running[--self->count];
@@ -101,7 +102,8 @@ static bool runs_under(PyFrameObject *top, const PyFrameObject *wanted) {
 
 /* --- the window --------------------------------------------------------------------------- */
 
-/* A profiler takes milliseconds to start, once. -1 with what a signal handler raised. */
+/* Starting a profiler takes milliseconds, and happens once. Returns -1 with the exception that a
+ * signal handler raised. */
 static int await_opening(const struct passes *self) {
     const struct timespec look_again = {.tv_nsec = 1000000};
     while (self->opening && self->opener != PyThread_get_thread_ident()) {
@@ -282,7 +284,7 @@ static PyObject *get_passes(PyObject *object, void *Py_UNUSED(closure)) {
     return PyLong_FromLongLong(((struct passes *)object)->begun);
 }
 
-/* A copy out of a pickled model is attached to nothing. */
+/* A copy that comes from a pickled model is not attached to any module. */
 static PyObject *passes_reduce(PyObject *object, PyObject *Py_UNUSED(ignored)) {
     PyTypeObject *type = mu_state_of_object(object)->forward_passes_type;
     return Py_BuildValue("(O())", type);

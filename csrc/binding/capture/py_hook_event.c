@@ -45,7 +45,7 @@ static int check_fields(PyObject *const *fields) {
 
 /* --- memory ------------------------------------------------------------------------------- */
 
-/* NULL at the end of the interpreter. */
+/* The module's state; NULL while the interpreter shuts down. */
 static struct mu_state *state_of(PyTypeObject *type) {
     PyObject *module = ((PyHeapTypeObject *)type)->ht_module;
     return module == NULL ? NULL : mu_state_of(module);
@@ -60,8 +60,9 @@ static struct hook_event *allocate(struct mu_state *state, PyTypeObject *type) {
     return (struct hook_event *)PyObject_Init(object, type);
 }
 
-/* Keeps a freed event for the next ones: an event a hook lives for one call, and half of its cost
- * was malloc. Not that of a subclass, whose size is its own. */
+/* Keeps the memory of a freed event for the next one. Each hook call makes one event, which lives
+ * for that call alone, and malloc was half of its cost. The memory of a subclass is freed at once,
+ * because its size may differ. */
 static void give_back(PyTypeObject *type, PyObject *object) {
     struct mu_state *keeper = ((struct hook_event *)object)->keeper;
     bool stays = keeper != NULL && ((PyHeapTypeObject *)type)->ht_module != NULL;
@@ -80,8 +81,8 @@ void mu_py_hook_events_free(struct mu_state *state) {
 
 /* --- making one --------------------------------------------------------------------------- */
 
-/* Arguments in the order of the fields, with keywords as the compiler interned them: false for all
- * others, which take the longer way. */
+/* Binds arguments that come in the order of the fields, with interned keywords. Returns false for
+ * any others; they take the slower path. */
 static bool bind_in_order(const struct mu_state *state, PyObject *const *args, Py_ssize_t count,
                           PyObject *keywords, PyObject **fields) {
     Py_ssize_t named = keywords == NULL ? 0 : PyTuple_GET_SIZE(keywords);
@@ -135,8 +136,8 @@ static PyObject *event_vectorcall(PyObject *type, PyObject *const *args, size_t 
     return (PyObject *)self;
 }
 
-/* For subclasses, which have no vectorcall, and may have an __init__ of their own, as those have
- * that are dataclasses. */
+/* For subclasses. They have no vectorcall, and may have an __init__ of their own, as dataclasses
+ * do. */
 static PyObject *event_new(PyTypeObject *type, PyObject *Py_UNUSED(args),
                            PyObject *Py_UNUSED(kwargs)) {
     return type->tp_alloc(type, 0);
@@ -192,7 +193,7 @@ static void event_dealloc(PyObject *object) {
 
 /* --- the surface of a dataclass ------------------------------------------------------------ */
 
-/* A new tuple of the fields; what a user deleted stands as None. */
+/* A new tuple of the fields. A field that the user deleted is None. */
 static PyObject *fields_of(PyObject *object) {
     struct hook_event *self = (struct hook_event *)object;
     PyObject *fields[] = {self->profile_name, self->meta, self->role, self->rank};

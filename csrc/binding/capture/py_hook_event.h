@@ -8,15 +8,15 @@
 #include "capture/capture.h"
 #include "core/state.h"
 
-/* Whether `object` is one, or of a subclass. */
+/* Whether `object` is a HookEvent, or of a subclass. */
 static inline bool mu_py_is_hook_event(const struct mu_state *state, PyObject *object) {
     return PyObject_TypeCheck(object, state->hook_event_type);
 }
 
-/* The name alone; borrowed from the event. 0, or -1 with TypeError. */
+/* The name alone, borrowed from the event. Returns 0, or -1 with TypeError. */
 int mu_py_hook_name(PyObject *event, struct mu_capture_text *name);
 
-/* All of it, for the calling thread; the texts are borrowed from the event. 0, or -1 with
+/* All fields, and the calling thread. The texts are borrowed from the event. 0, or -1 with
  * TypeError. */
 int mu_py_hook_read(struct mu_state *state, PyObject *event, struct mu_capture_event *out);
 

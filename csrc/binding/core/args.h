@@ -1,8 +1,8 @@
-/* Arguments from Python to C, and results and errors of the engine back to Python.
+/* Converts arguments from Python to C, and results and errors of the engine to Python.
  *
  * Every converter returns 0, or -1 with a TypeError or ValueError that names the argument, what
- * came and what is allowed. What they hand out is borrowed from the argument unless said otherwise.
- * All of it needs the GIL.
+ * came and what is allowed. What they return is borrowed from the argument unless a comment says
+ * otherwise. All functions need the GIL.
  */
 #ifndef MU_ARGS_H
 #define MU_ARGS_H
@@ -43,7 +43,8 @@ struct mu_py_signature {
     int positional;           /* how many of the first may be given by position */
 };
 
-/* Sorts the arguments into `out`, one place a name; NULL where none was given. Borrowed. */
+/* Puts the arguments into `out`, one place for each name. A place is NULL when the argument was not
+ * given. The references are borrowed. */
 int mu_py_bind(const struct mu_py_signature *signature, PyObject *const *args, Py_ssize_t count,
                PyObject *keywords, PyObject **out);
 

@@ -1,4 +1,4 @@
-/* The table of functions through which torch shows its tensors and streams to C code.
+/* The table of functions by which C code reads torch's tensors and streams.
  *
  * The ABI of DLPack 1.3, struct DLPackExchangeAPI in include/dlpack/dlpack.h of dmlc/dlpack; torch
  * has it as torch/include/ATen/dlpack.h and hands it out as a capsule, the attribute below of
@@ -46,7 +46,7 @@ struct mu_dlpack_tensor {
     int32_t device_id;
     int32_t ndim;
     uint8_t code; /* enum mu_dlpack_code */
-    uint8_t bits; /* of one lane */
+    uint8_t bits; /* of one element of a vector type */
     uint16_t lanes;
     int64_t *shape;
     int64_t *strides; /* in elements; NULL: row-major, from producers before DLPack 1.2 */

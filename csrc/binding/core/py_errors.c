@@ -14,8 +14,8 @@ int mu_py_errors_exec(PyObject *module) {
     return PyModule_AddObjectRef(module, "FormatError", state->format_error);
 }
 
-/* The engine's code takes no path for its errors, so the module is asked for by name here: that
- * spares every caller on the way the state. */
+/* This function finds the module by its name, so that its callers need not pass the module's
+ * state. */
 static void raise_format(const struct mu_error *err) {
     PyObject *module = PyImport_ImportModule(mu_module.m_name);
     if (module == NULL) {

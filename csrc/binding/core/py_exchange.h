@@ -1,4 +1,5 @@
-/* What torch offers to C code about its tensors: found once torch is imported, never importing it.
+/* What torch offers to C code about its tensors. It is found once torch is imported; nothing here
+ * imports torch.
  *
  * All of it needs the GIL.
  */

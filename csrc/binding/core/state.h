@@ -42,12 +42,12 @@ struct mu_state {
     uint32_t reported_cuda;       /* the same for GPU times */
     struct mu_nvtx *nvtx;         /* owned; NULL while no tool listens */
     bool nvtx_asked;
-    bool gpu_kernels_off;             /* they failed, and it was said */
+    bool gpu_kernels_off;             /* they failed, and the user was warned */
     PyTypeObject *digest_type;        /* owned: TensorDigest */
     PyTypeObject *tensor_stats_type;  /* owned */
     PyTypeObject *nan_inf_count_type; /* owned */
     PyTypeObject *module_hook_type;   /* owned */
-    struct mu_py_exchange exchange;   /* how torch shows its tensors */
+    struct mu_py_exchange exchange;   /* torch's functions for its tensors */
     PyTypeObject *time_recorder_type; /* owned */
     PyTypeObject *timed_block_type;   /* owned */
     PyObject *recorder_stack;         /* owned: a context variable, tuples of TimeRecorders */

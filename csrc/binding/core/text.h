@@ -1,4 +1,4 @@
-/* A str as the hot path wants it: bytes, length and hash, without a call in the common case. */
+/* A str as the hot path needs it: bytes, length and hash. The common case makes no call. */
 #ifndef MU_TEXT_H
 #define MU_TEXT_H
 

@@ -4,8 +4,8 @@
 
 #include "core/state.h"
 
-/* Hands a warning to the hook of set_warning_hook; the hook's own exceptions are unraisable, and an
- * exception that is set stays. Needs the GIL. */
+/* Passes a warning to the hook of set_warning_hook. An exception that the hook raises is reported
+ * as unraisable. An exception that is set already stays set. Needs the GIL. */
 void mu_py_warn(struct mu_state *state, const char *kind, const char *message);
 
 #endif

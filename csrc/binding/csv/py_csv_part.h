@@ -1,4 +1,4 @@
-/* A part of a profile CSV as Python hands it over: (name, fd, limit, data, has_header). */
+/* A part of a profile CSV as Python passes it: (name, fd, limit, data, has_header). */
 #ifndef MU_PY_CSV_PART_H
 #define MU_PY_CSV_PART_H
 

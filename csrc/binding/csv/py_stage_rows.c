@@ -8,14 +8,14 @@
 
 struct stage_rows {
     PyObject_HEAD struct mu_stage_rows rows;
-    PyObject *part;              /* owned: what `rows` borrows its bytes and its name from */
+    PyObject *part;              /* owned: `rows` borrows its bytes and its name from it */
     PyObject *tag;               /* owned: a str, or NULL for the stages of all timers */
     struct mu_span tag_text;     /* borrowed from `tag` */
     _Atomic uint64_t bytes_read; /* also those of the header */
     bool is_busy;                /* a thread waits for the file, without the GIL */
 };
 
-/* By the combination of enum mu_stage_row_bad. */
+/* Indexed by the combination of enum mu_stage_row_bad. */
 static const char *const bad_names[MU_BAD_COMBINATIONS] = {
     "",
     "step",

@@ -30,7 +30,7 @@ static PyObject *columns_of(const struct mu_stage_table *table) {
     return dict;
 }
 
-/* A new list of (parent, name); a path without a parent has its own number there. */
+/* A new list of (parent, name). A path without a parent has its own number as the parent. */
 static PyObject *paths_of(const struct mu_stage_table *table) {
     PyObject *list = PyList_New(table->path_count);
     for (uint32_t i = 0; list != NULL && i < table->path_count; i++) {
@@ -71,7 +71,8 @@ static PyObject *result_of(const struct mu_stage_table *table, PyObject *errors)
         (unsigned long long)table->counts.open + table->open_by_node.count);
 }
 
-/* What a part is not, or cannot be read, goes into `errors`, and the others are read. */
+/* A part that cannot be read, or is no profile CSV, adds a message to `errors`. The other parts are
+ * read. */
 static int read_part(struct mu_stage_table *table, PyObject *part, PyObject *errors) {
     struct mu_csv_input input = {0};
     struct mu_error err;

@@ -1,4 +1,4 @@
-/* GPU times from Python: where the driver and torch's streams are found, and what became of it. */
+/* GPU times from Python: finds the driver and torch's streams, and reports what failed. */
 #include "cuda/py_cuda.h"
 
 #include <limits.h>

@@ -1,15 +1,15 @@
-/* CUDA as the binding sees it: the pool of the recorder, and torch's current stream. */
+/* CUDA in the binding: the pool of the recorder, and torch's current stream. */
 #ifndef MU_PY_CUDA_H
 #define MU_PY_CUDA_H
 
 #include "stages/recorder_state.h"
 
-/* Torch's current stream of a device, or -1: a mu_cuda_current_stream whose owner is the module's
+/* Torch's current stream of a device, or -1. A mu_cuda_current_stream; its owner is the module's
  * state. */
 int mu_py_cuda_stream(void *owner, int32_t device, void **stream);
 
-/* Gives the recorder GPU times; warns, and goes on without, where there is no driver. 0, or -1
- * with an exception. */
+/* Gives the recorder GPU times. Without a driver it warns, and the recorder goes on without GPU
+ * times. Returns 0, or -1 with an exception. */
 int mu_py_cuda_use(struct mu_state *state);
 
 /* Warns of what went wrong with GPU times, each kind once. */

@@ -111,7 +111,7 @@ static int look(const char *path, struct seen *seen, struct mu_error *err) {
     code = mu_journal_image_rows(&seen->image, &writer, &seen->recovered, err);
     mu_csv_writer_free(&writer);
     if (code == MU_ERR_STATE) {
-        return MU_OK; /* what its threads do can be told all the same */
+        return MU_OK; /* what its threads do is readable all the same */
     }
     if (code != MU_OK) {
         mu_journal_image_close(&seen->image);
@@ -124,7 +124,7 @@ static PyObject *text_of(const char *text, size_t length) {
                                 "replace");
 }
 
-/* A text of the header, which need not end within its field. */
+/* A text of the header. It may fill its field without a NUL. */
 #define FIELD_TEXT(field) text_of(field, strnlen(field, sizeof(field)))
 
 static PyObject *stage_as_dict(const struct mu_seen_stage *stage, bool finished) {
@@ -278,7 +278,8 @@ static PyObject *open_names(const struct mu_seen_thread *thread) {
     return names;
 }
 
-/* A thread learns of a step where set_step is called; what opens on other threads has it, too. */
+/* Only the thread that calls set_step knows the step. Stages that open on other threads get it,
+ * too. */
 static int64_t step_of(const struct mu_seen_thread *thread) {
     return thread->depth > 0 ? thread->open[thread->depth - 1].step : thread->step;
 }

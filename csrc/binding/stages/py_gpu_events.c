@@ -9,8 +9,8 @@ enum { CHOICES = 512 };
 
 static const uint32_t blue = 0xff0000ff;
 
-/* What cuda_stages said of a name. Names meet here by their hash; one that loses its place is
- * asked for again. */
+/* A cache of whether the pattern cuda_stages matches a name. The place of a name follows from its
+ * hash. When another name takes its place, the pattern is run again. */
 struct mu_gpu_choice {
     uint64_t hash;
     uint32_t length;
@@ -90,7 +90,7 @@ static PyObject *search_of(PyObject *cuda_stages) {
 
 /* --- set-up ------------------------------------------------------------------------------- */
 
-/* A tool attaches when the process starts, so once is enough. */
+/* A tool attaches when the process starts, so one check is enough. */
 static int attach_nvtx(struct mu_state *state) {
     if (state->nvtx_asked) {
         return 0;

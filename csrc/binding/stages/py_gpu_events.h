@@ -1,4 +1,4 @@
-/* Which stages of a timer become NVTX ranges, and which have GPU times. */
+/* Decides which stages of a timer become NVTX ranges, and which have GPU times. */
 #ifndef MU_PY_GPU_EVENTS_H
 #define MU_PY_GPU_EVENTS_H
 
@@ -18,11 +18,11 @@ struct mu_py_appearance {
 };
 
 struct mu_py_gpu_events {
-    bool any;                      /* the one thing that the hot path asks */
+    bool any;                      /* all that the hot path reads */
     bool use_cuda;                 /* the recorder has a pool, and this timer wants times */
     struct mu_nvtx *nvtx;          /* borrowed from the module's state; NULL: nothing attached */
     PyObject *search;              /* owned: of the pattern cuda_stages; NULL: all stages */
-    struct mu_gpu_choice *choices; /* owned: what the pattern said of names, NULL without one */
+    struct mu_gpu_choice *choices; /* owned: which names match; NULL without a pattern */
     const char *category;          /* borrowed: the timer's tag */
 };
 
@@ -31,16 +31,16 @@ int mu_py_gpu_events_init(struct mu_py_gpu_events *events, struct mu_state *stat
                           int use_cuda, PyObject *cuda_stages);
 void mu_py_gpu_events_clear(struct mu_py_gpu_events *events);
 
-/* Checks color and domain_name, either of which may be NULL. The domain is borrowed. */
+/* Checks color and domain_name. Either may be NULL. The domain is borrowed. */
 int mu_py_appearance_of(PyObject *color, PyObject *domain, struct mu_py_appearance *appearance);
 
-/* mu_thread_buffer_start with what the events say of the name; `appearance` NULL: blue, in the
- * default domain. */
+/* Calls mu_thread_buffer_start with the GPU events of the name. `appearance` NULL means blue, in
+ * the default domain. */
 int mu_py_gpu_events_start(struct mu_py_gpu_events *events, struct mu_thread_buffer *buffer,
                            const struct mu_py_name *name,
                            const struct mu_py_appearance *appearance);
 
-/* Makes the range known to the tool ahead of its first use. */
+/* Registers the range with the tool before its first use. */
 void mu_py_gpu_events_register(struct mu_py_gpu_events *events, const struct mu_py_name *name,
                                const struct mu_py_appearance *appearance);
 

@@ -1,4 +1,4 @@
-/* NoOpTimer and its stage: the surface of Timer at the cost of an empty C method. */
+/* NoOpTimer and its stage. They have the methods of Timer, and each costs an empty C method. */
 #include "core/heap_types.h"
 #include "stages/py_timer.h"
 
@@ -17,7 +17,8 @@ static PyObject *empty_list(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(ignor
 
 /* --- the stage ---------------------------------------------------------------------------- */
 
-/* An awaitable that is done at once: the stage itself, whose __await__ iterates over nothing. */
+/* An awaitable that is done at once. It is the stage itself; its __await__ returns an empty
+ * iterator. */
 static PyObject *await_nothing(PyObject *Py_UNUSED(self)) {
     PyObject *empty = PyTuple_New(0);
     PyObject *iterator = empty == NULL ? NULL : PyObject_GetIter(empty);
@@ -124,7 +125,7 @@ static PyObject *timer_init_subclass(PyObject *type, PyObject *Py_UNUSED(ignored
     Py_RETURN_NONE;
 }
 
-/* What is not hot; inherited by subclasses as it is. */
+/* Methods that are not hot. Subclasses inherit them as they are. */
 static PyMethodDef inherited_methods[] = {
     {"aggregates", empty_list, METH_NOARGS, "aggregates($self)\n--\n\n"},
     {"cuda_aggregates", empty_list, METH_NOARGS, "cuda_aggregates($self)\n--\n\n"},

@@ -33,7 +33,7 @@ static int make_event_timer(struct mu_state *state) {
     return 0;
 }
 
-/* A forked child lets go of its parent's files at once: while it held their locks, a restarted job
+/* A forked child closes its parent's files at once. While it holds their locks, a restarted job
  * would take the dead parent for a living process. */
 static PyObject *after_fork_in_child(PyObject *module, PyObject *Py_UNUSED(ignored)) {
     struct mu_state *state = mu_state_of(module);
@@ -104,7 +104,7 @@ void mu_py_recorder_release(struct mu_state *state) {
     state->nvtx = NULL;
 }
 
-/* The name that Python knows the calling thread by; a new reference. */
+/* Python's name of the calling thread; a new reference. */
 static PyObject *python_thread_name(void) {
     PyObject *threading = PyImport_ImportModule("threading");
     PyObject *thread =
@@ -119,8 +119,8 @@ static bool is_power_of_two(uint64_t n) {
     return n != 0 && (n & (n - 1)) == 0;
 }
 
-/* Timers whose stages were kept are freed by the collector only, and hold thread buffers until
- * then. Rare: called for the first failure, the second, the fourth and so on. */
+/* A timer whose stages were kept is freed by the garbage collector only, and holds its thread
+ * buffers until then. Called rarely: for the first failure, the second, the fourth and so on. */
 static struct mu_thread_buffer *new_buffer_after_collection(struct mu_timer *timer) {
     PyGC_Collect();
     struct mu_thread_buffer *buffer = mu_timer_new_thread_buffer(timer);
@@ -238,7 +238,7 @@ static PyObject *set_warning_hook(PyObject *module, PyObject *hook) {
     }
     struct mu_state *state = mu_state_of(module);
     Py_XSETREF(state->warning_hook, hook == Py_None ? NULL : Py_NewRef(hook));
-    state->reported_troubles = 0; /* a new hook hears of what the old one was told */
+    state->reported_troubles = 0; /* the new hook gets them all again */
     Py_RETURN_NONE;
 }
 

@@ -1,5 +1,5 @@
-/* The Stage type: what time_stage hands out. A context manager, an asynchronous one, and a
- * decorator; the last two are not hot and live in my_utils/stages/spans.py. */
+/* The Stage type, which time_stage returns. It is a context manager, an asynchronous context
+ * manager and a decorator. The last two are not hot; their code is in my_utils/stages/spans.py. */
 #include "core/heap_types.h"
 #include "stages/py_timer.h"
 

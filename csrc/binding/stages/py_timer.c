@@ -19,7 +19,7 @@ static int shown_length(const struct mu_py_name *name) {
     return (int)mu_utf8_cut(name->bytes, (size_t)name->length, SHOWN_NAME_BYTES);
 }
 
-/* A stop that does not fit: an error of a strict timer, a warning and a count otherwise. */
+/* A stop without a matching start. A strict timer raises; any other warns and counts. */
 static int misuse(struct mu_py_timer *self, const struct mu_py_name *name, const char *kind,
                   const char *what) {
     char message[320];
@@ -188,7 +188,7 @@ static PyObject *timer_time_stage(PyObject *object, PyObject *const *args, Py_ss
 
 /* --- steps -------------------------------------------------------------------------------- */
 
-/* Requests from outside are read, and windows open and close, between two steps. */
+/* Between two steps, requests of other processes are read, and windows open and close. */
 static PyObject *call_step_hook(struct mu_state *state, PyObject *timer, PyObject *step) {
     PyObject *hook = Py_XNewRef(state->step_hook);
     if (hook == NULL) {
@@ -290,7 +290,7 @@ static PyObject *figures(struct mu_recorder *recorder, uint16_t path,
                          mu_aggregate_quantile(aggregate, 0.99));
 }
 
-/* Adds up what is known of a path. */
+/* Adds up the figures of a path. */
 typedef void (*path_sum)(struct mu_timer *timer, uint16_t path, struct mu_aggregate *into);
 
 static int append_figures(struct mu_py_timer *self, path_sum add_up, uint16_t path,
@@ -331,7 +331,7 @@ static int append_totals(struct mu_py_timer *self, uint16_t path, PyObject *list
                                                 (unsigned long long)totals.gpu_sum));
 }
 
-/* Appends what is known of a path, and nothing for one without times. */
+/* Appends the figures of a path; nothing when the path has no times. */
 typedef int (*path_append)(struct mu_py_timer *self, uint16_t path, PyObject *list);
 
 static PyObject *list_paths(PyObject *object, path_append append) {
@@ -560,7 +560,7 @@ static PyObject *timer_init_subclass(PyObject *type, PyObject *Py_UNUSED(ignored
     Py_RETURN_NONE;
 }
 
-/* What is not hot; inherited by subclasses as it is. */
+/* Methods that are not hot. Subclasses inherit them as they are. */
 static PyMethodDef inherited_methods[] = {
     {"register_stage", FAST(timer_register_stage), register_stage_doc},
     {"aggregates", timer_aggregates, METH_NOARGS, aggregates_doc},

@@ -1,4 +1,4 @@
-/* The Timer type, as the other types of the binding see it. */
+/* The Timer type, for the other types of the binding. */
 #ifndef MU_PY_TIMER_H
 #define MU_PY_TIMER_H
 
@@ -8,9 +8,9 @@
 
 enum { MU_RECENT_STAGES = 16 };
 
-/* A stage as one of the newest asked for. */
+/* One of the stages that were requested last. */
 struct mu_recent_stage {
-    PyObject *name;  /* borrowed: the stage owns it, so the address stands for this text */
+    PyObject *name;  /* borrowed: the stage owns it, so its address identifies the text */
     PyObject *stage; /* borrowed from `stages` */
 };
 
@@ -31,8 +31,8 @@ int mu_py_timer_start(struct mu_py_timer *self, const struct mu_py_name *name,
                       const struct mu_py_appearance *appearance);
 int mu_py_timer_stop(struct mu_py_timer *self, const struct mu_py_name *name);
 
-/* A new Stage of the timer; `name` is a str. `appearance` NULL: the default one; the object that it
- * borrows its domain from is `domain`, which may be NULL. */
+/* A new Stage of the timer. `name` is a str. `appearance` NULL means the default one. `domain` is
+ * the object that `appearance` borrows its domain from; it may be NULL. */
 PyObject *mu_py_stage_new(struct mu_py_timer *timer, PyObject *name,
                           const struct mu_py_appearance *appearance, PyObject *domain);
 

@@ -1,4 +1,4 @@
-/* The recorder of the process, as the binding holds it in the module's state. */
+/* The recorder of the process, which the module's state holds. */
 #ifndef MU_RECORDER_STATE_H
 #define MU_RECORDER_STATE_H
 

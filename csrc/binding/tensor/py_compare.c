@@ -87,7 +87,7 @@ static PyObject *tuple_of_sizes(const int64_t *sizes, int count) {
     return tuple;
 }
 
-/* From a row-major index to one a dimension; None for -1. */
+/* Turns a row-major index into one index for each dimension; None for -1. */
 static PyObject *index_in(const struct mu_tensor *view, int64_t index) {
     int64_t sizes[MU_TENSOR_DIMS_MAX];
     if (index < 0) {
@@ -277,7 +277,7 @@ static Py_hash_t diff_hash(PyObject *object) {
     return hash;
 }
 
-/* An `assert compare(a, b)` must not pass by being an object. */
+/* Without this, `assert compare(a, b)` would always pass, because an object is true. */
 static int diff_bool(PyObject *object) {
     (void)object;
     PyErr_SetString(PyExc_TypeError,
@@ -337,7 +337,8 @@ static void add_mismatches(PyObject **text, struct diff *self) {
     }
 }
 
-/* A float as printf's %.*g or %.*f has it; anything else, after unpickling, as it prints itself. */
+/* Formats a float as printf's %.*g or %.*f. Any other object, possible after unpickling, is
+ * formatted by its own str(). */
 static PyObject *short_float(PyObject *value, char format, int precision) {
     if (!PyFloat_Check(value)) {
         return PyObject_Str(value);
@@ -479,7 +480,7 @@ static PyObject *compare_views(struct mu_state *state, struct mu_py_tensor *a,
     if (options->list_max > a->view.elements) {
         options->list_max = a->view.elements;
     }
-    /* Zeroed memory is not touched before it is written, so a great list_max costs nothing. */
+    /* The system maps zeroed memory at its first write, so a large list_max costs nothing. */
     options->list = PyMem_RawCalloc((size_t)options->list_max, sizeof(*options->list));
     if (options->list == NULL) {
         return PyErr_NoMemory();

@@ -21,7 +21,8 @@ const struct mu_py_gpu_work mu_py_gpu_stats = {MU_GPU_OP_STATS_PART, finish_stat
 
 /* --- failures ----------------------------------------------------------------------------- */
 
-/* One warning, and from then on everything is copied: 0. A capture is the caller's mistake: -1. */
+/* Warns once, and everything is copied from then on: returns 0. Under a graph capture the mistake
+ * is the caller's: returns -1 with an exception. */
 static int without_kernels(struct mu_state *state, const struct mu_error *err, bool captured) {
     char message[MU_ERROR_MESSAGE_MAX + 128];
     if (captured) {
@@ -57,7 +58,7 @@ struct job {
     int share_count;
 };
 
-/* The share of a device, made where it is the first tensor there; NULL with an exception. */
+/* The part of the work for a device, made at its first tensor; NULL with an exception. */
 static struct share *share_of(struct mu_state *state, struct job *job, int device_index) {
     for (int i = 0; i < job->share_count; i++) {
         if (job->shares[i].device_index == device_index) {
@@ -208,7 +209,7 @@ int mu_py_gpu_results(struct mu_state *state, const struct mu_py_gpu_work *work,
 
 /* --- comparison --------------------------------------------------------------------------- */
 
-/* A longer list is fetched when it is known that there is one. */
+/* Fetches a longer list only when there is one. */
 enum { LIST_FIRST = 4096 };
 
 /* Without the GIL. */
@@ -356,7 +357,7 @@ PyDoc_STRVAR(gpu_configure_doc,
              "compiled kernels are kept ('' for none). None leaves a path as it is. RuntimeError\n"
              "after that first use.");
 
-/* The number of a name of a kernel source, or -1 with ValueError. */
+/* The number of the kernel source of that name, or -1 with ValueError. */
 static int source_of(PyObject *value) {
     struct mu_py_text text;
     if (mu_py_utf8(value, "program", &text) < 0) {

@@ -1,9 +1,9 @@
-/* What is measured of tensors on GPUs: enqueued for all tensors of a call, and fetched with one
- * wait for each stream.
+/* Measures tensors on GPUs. The work is enqueued for all tensors of a call, and the results are
+ * fetched with one wait for each stream.
  *
- * All of it needs the GIL, and gives it up while kernels are compiled, launched and waited for. The
- * work goes to torch's current stream of each tensor's device. Where GPU kernels cannot be used (no
- * NVRTC, say) there is one warning, and callers copy their tensors to the CPU.
+ * The functions need the GIL, and release it while kernels are compiled, launched and waited for.
+ * The work goes to torch's current stream of each tensor's device. Where GPU kernels cannot be used
+ * (no NVRTC, say) there is one warning, and callers copy their tensors to the CPU.
  */
 #ifndef MU_PY_GPU_KERNELS_H
 #define MU_PY_GPU_KERNELS_H
@@ -15,10 +15,10 @@
 #include "gpu_kernels/gpu_kernels.h"
 #include "tensor/py_tensor.h"
 
-/* What is found of one tensor. */
+/* One kind of measurement. */
 struct mu_py_gpu_work {
     enum mu_gpu_operation operation;
-    /* From the result on the device to that of the processor; NULL where both are the same. */
+    /* Converts the device's result to the processor's; NULL where both are the same. */
     void (*finish)(const struct mu_tensor *tensor, const void *fetched, void *out);
 };
 
@@ -26,9 +26,9 @@ extern const struct mu_py_gpu_work mu_py_gpu_hash;    /* struct mu_digest */
 extern const struct mu_py_gpu_work mu_py_gpu_nan_inf; /* int64_t[3] */
 extern const struct mu_py_gpu_work mu_py_gpu_stats;   /* struct mu_stats */
 
-/* Puts what is found of each tensor that is on a GPU to its place in `out`: result number i stands
- * i * `stride` bytes behind the first. 1 when done, 0 when the caller must copy them to the CPU, -1
- * with an exception. */
+/* Stores the result of each tensor on a GPU at its place in `out`: result number i is i * `stride`
+ * bytes behind the first. Returns 1 when done, 0 when the caller must copy the tensors to the CPU,
+ * -1 with an exception. */
 int mu_py_gpu_results(struct mu_state *state, const struct mu_py_gpu_work *work,
                       const struct mu_py_tensor *items, Py_ssize_t count, void *out, size_t stride);
 

@@ -4,7 +4,7 @@
 
 #include "tensor/tensor_batch.h"
 
-/* Of a tensor on a GPU whose kernels cannot be used, by a copy of it on the CPU. */
+/* Measures a copy on the CPU, for a tensor on a GPU whose kernels cannot be used. */
 static int measure_copy(struct mu_state *state, const struct mu_py_measure *measure,
                         const struct mu_py_tensor *tensor, void *value) {
     struct mu_py_tensor copy;

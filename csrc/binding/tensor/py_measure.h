@@ -1,8 +1,9 @@
-/* What a function finds of one tensor, or of each of a list: the way from the argument to the
- * results is the same whatever it is.
+/* Measures one tensor, or each tensor of a list. The path from the argument to the results is the
+ * same for every measurement.
  *
- * Tensors on the CPU are looked at in one go, on torch's threads and without the GIL where there is
- * much to do; those on GPUs are looked at there, or a copy of them where that cannot be.
+ * All tensors on the CPU are read in one call. When there is much to do, it runs on torch's threads
+ * and without the GIL. Tensors on a GPU are read there; where GPU kernels cannot be used, a copy on
+ * the CPU is read.
  */
 #ifndef MU_PY_MEASURE_H
 #define MU_PY_MEASURE_H
@@ -12,7 +13,7 @@
 enum { MU_PY_VALUE_BYTES = 256 };
 
 struct mu_py_measure {
-    size_t value_bytes; /* of what is found of a tensor, MU_PY_VALUE_BYTES at most */
+    size_t value_bytes; /* size of the value of a tensor, MU_PY_VALUE_BYTES at most */
     const struct mu_py_gpu_work *gpu;
     void (*measure)(const struct mu_tensor *tensor, void *value); /* without the GIL */
     PyObject *(*result)(struct mu_state *state, const struct mu_tensor *tensor, const void *value);

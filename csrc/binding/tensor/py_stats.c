@@ -229,7 +229,7 @@ static PyObject *stats_compare(PyObject *self, PyObject *other, int op) {
     return same < 0 ? NULL : PyBool_FromLong(same == (op == Py_EQ));
 }
 
-/* Of numbers that are never NaN, whose hashes Python makes differ. */
+/* Hashes numbers that are never NaN: Python's hash of a NaN depends on the object. */
 static Py_hash_t stats_hash(PyObject *object) {
     const struct mu_stats *numbers = &((struct tensor_stats *)object)->numbers;
     PyObject *key = Py_BuildValue("(LLLdd)", (long long)numbers->count, (long long)numbers->finite,
@@ -297,7 +297,7 @@ static PyObject *count_repr(PyObject *self, PyObject *Py_UNUSED(ignored)) {
 
 static PyMethodDef count_repr_def = {"__repr__", count_repr, METH_NOARGS, NULL};
 
-/* That of struct sequences puts the module in front. */
+/* The repr of struct sequences would begin with the module's name. */
 static int set_count_repr(PyTypeObject *type) {
     PyObject *method = PyDescr_NewMethod(type, &count_repr_def);
     int status = method == NULL ? -1 : PyObject_SetAttrString((PyObject *)type, "__repr__", method);

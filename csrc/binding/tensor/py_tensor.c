@@ -116,8 +116,9 @@ static bool has_elements(const struct mu_dlpack_tensor *tensor) {
     return true;
 }
 
-/* What a method of torch.Tensor says of a tensor. torch's own are C functions without arguments,
- * whose call from Python would check once more what is known already, for a tenth of its time. */
+/* Calls a method of torch.Tensor that returns a bool. torch's own methods are C functions without
+ * arguments; they are called directly, because the checks of a normal call take a tenth of the
+ * time. */
 static PyObject *ask(PyObject *method, PyObject *tensor) {
     if (Py_IS_TYPE(method, &PyMethodDescr_Type)) {
         const PyMethodDef *function = ((PyMethodDescrObject *)method)->d_method;
@@ -128,8 +129,8 @@ static PyObject *ask(PyObject *method, PyObject *tensor) {
     return PyObject_CallOneArg(method, tensor);
 }
 
-/* 1 when the values are those in memory, 0 when a negation or conjugation is still to be done or
- * the tensor does not say so, -1 with an exception. */
+/* 1 when the values are those in memory. 0 when a negation or conjugation is pending, or when the
+ * tensor does not say. -1 with an exception. */
 static int is_plain(struct mu_py_exchange *exchange, PyObject *tensor,
                     const struct mu_dlpack_tensor *dlpack) {
     PyObject *flags[] = {exchange->is_neg,
@@ -165,8 +166,8 @@ static int plain_memory(struct mu_py_exchange *exchange, PyObject *tensor,
     return is_plain(exchange, tensor, out);
 }
 
-/* What stands for a tensor that has no plain memory, as my_utils.tensors.tensor_kinds says: a new
- * reference, or NULL with TypeError. */
+/* The replacement for a tensor that has no plain memory, by my_utils.tensors.tensor_kinds. Returns
+ * a new reference, or NULL with TypeError. */
 static PyObject *resolve(PyObject *tensor, const char *name) {
     PyObject *kinds = PyImport_ImportModule("my_utils.tensors.tensor_kinds");
     if (kinds == NULL) {
@@ -233,7 +234,7 @@ static int dtype_of_buffer(const Py_buffer *buffer) {
     return -1;
 }
 
-/* ctypes gives no strides, whatever it is asked for: its arrays are row-major. */
+/* ctypes never gives strides, not even on request: its arrays are row-major. */
 static bool strides_are_whole(const Py_buffer *buffer) {
     for (int dim = 0; buffer->strides != NULL && dim < buffer->ndim; dim++) {
         if (buffer->strides[dim] % buffer->itemsize != 0) {
@@ -281,8 +282,8 @@ static int view_of_buffer(const Py_buffer *buffer, const char *name, struct mu_p
     return 0;
 }
 
-/* A buffer whose strides are multiples of the element's size, of a copy where they are not: the
- * fields of a structured array. */
+/* A buffer whose strides are multiples of the element's size. Where they are not, as for a field of
+ * a structured array, it is the buffer of a copy. */
 static int hold_buffer(PyObject *object, Py_buffer *buffer) {
     if (PyObject_GetBuffer(object, buffer, PyBUF_RECORDS_RO) < 0) {
         return -1;
@@ -300,8 +301,8 @@ static int hold_buffer(PyObject *object, Py_buffer *buffer) {
     return status;
 }
 
-/* What numpy raises for a datetime64, or a released memoryview: a TypeError that names the
- * argument. */
+/* Turns what numpy raises for a datetime64, or a released memoryview, into a TypeError that names
+ * the argument. */
 static int no_buffer(PyObject *object, const char *name) {
     if (!PyErr_ExceptionMatches(PyExc_MemoryError)) {
         PyErr_Clear();
@@ -447,7 +448,7 @@ static int add_item(struct mu_state *state, PyObject *object, const char *name,
     return 0;
 }
 
-/* Code that a view runs may change a list, so its length is asked for each time. */
+/* Making a view may run code that changes the list, so its length is read each time. */
 static int add_items(struct mu_state *state, PyObject *list, const char *name,
                      struct mu_py_tensors *out) {
     Py_ssize_t room = PySequence_Fast_GET_SIZE(list);

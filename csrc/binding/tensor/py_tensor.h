@@ -10,13 +10,12 @@
 
 struct mu_py_tensor {
     struct mu_tensor view; /* borrows from the owner, the buffer or the layout */
-    PyObject *owner;       /* owned: what keeps the memory alive */
+    PyObject *owner;       /* owned: it keeps the memory alive */
     Py_buffer *buffer;     /* owned, or NULL: a buffer that is held */
     int64_t *layout; /* owned, or NULL: shape and strides that the exporter has not as int64 */
 };
 
-/* The size below which work is done with the GIL held: giving it up and taking it back costs more
- * than the work. */
+/* Work on fewer bytes keeps the GIL: releasing it and taking it back costs more than the work. */
 enum { MU_PY_GIL_BYTES = 16384 };
 
 /* A view of `object`, which messages call `name`.
@@ -25,7 +24,7 @@ enum { MU_PY_GIL_BYTES = 16384 };
  * __dlpack__, on the CPU or a CUDA device. Lazily conjugated or negated tensors are resolved to a
  * copy; a DTensor stands for its local shard. TypeError for all that has no plain memory: meta,
  * fake, sparse, quantized and nested tensors, and wrapper subclasses. Returns 0, or -1 with an
- * exception; what was made is given back with mu_py_tensor_release. */
+ * exception. The caller releases the view with mu_py_tensor_release. */
 int mu_py_tensor_view(struct mu_state *state, PyObject *object, const char *name,
                       struct mu_py_tensor *out);
 
@@ -35,7 +34,7 @@ void mu_py_tensor_release(struct mu_py_tensor *tensor);
 int mu_py_tensor_copy_to_cpu(struct mu_state *state, const char *name,
                              const struct mu_py_tensor *tensor, struct mu_py_tensor *copy);
 
-/* Puts such a copy in the place of a tensor that is on a GPU. */
+/* Replaces a view of a tensor on a GPU by a view of such a copy. */
 int mu_py_tensor_to_cpu(struct mu_state *state, const char *name, struct mu_py_tensor *tensor);
 
 /* Views of one tensor, or of the items of a list or tuple. */

@@ -1,6 +1,6 @@
 /* tensor_hash and its result, the type TensorDigest.
  *
- * A digest holds plain numbers only; the texts are made when they are asked for.
+ * A digest holds plain numbers only. Its texts are made on request.
  */
 #include "tensor/py_tensor_hash.h"
 

@@ -17,7 +17,7 @@
 
 /* --- arguments ---------------------------------------------------------------------------- */
 
-/* The arguments of a function that has exactly `wanted`; 0, or -1 with TypeError. */
+/* Checks that a function got exactly `wanted` arguments. Returns 0, or -1 with TypeError. */
 static int check_count(const char *function, Py_ssize_t count, Py_ssize_t wanted) {
     if (count == wanted) {
         return 0;
@@ -26,7 +26,7 @@ static int check_count(const char *function, Py_ssize_t count, Py_ssize_t wanted
     return -1;
 }
 
-/* A view that is on the CPU and, where that is asked for, contiguous. */
+/* A view that is on the CPU and, on request, contiguous. */
 static int view_on_cpu(struct mu_state *state, PyObject *object, const char *name, bool contiguous,
                        struct mu_py_tensor *out) {
     if (mu_py_tensor_view(state, object, name, out) < 0) {
@@ -41,7 +41,7 @@ static int view_on_cpu(struct mu_state *state, PyObject *object, const char *nam
     return -1;
 }
 
-/* A whole tensor, of which only parts are here: the bytes that it has. */
+/* A whole tensor, of which this process has only parts, and its size in bytes. */
 struct whole {
     int64_t shape[MU_TENSOR_DIMS_MAX];
     struct mu_tensor view; /* without memory */

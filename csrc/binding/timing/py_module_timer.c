@@ -1,10 +1,10 @@
 /* The types ModuleTimes, the times of the modules of a model, and ModuleHook, the callables that
  * torch calls before and after them.
  *
- * A hook takes whatever torch gives it and answers None, so that one kind serves modules and nodes
- * of autograd. Only the end of a watched forward looks at its arguments: the result goes to a
- * function of Python's, which puts hooks on the nodes that the call has made. A copy of a hook, as
- * by deepcopy or pickle of a model, does nothing.
+ * A hook takes any arguments and returns None, so that one kind serves modules and nodes of
+ * autograd. Only the end of a watched forward reads its arguments: it passes the result to a Python
+ * function, which puts hooks on the nodes that the call has made. A copy of a hook, as by deepcopy
+ * or pickle of a model, does nothing.
  */
 #include "core/args.h"
 #include "core/heap_types.h"
@@ -42,7 +42,8 @@ static int slot_of(struct times *self, PyObject *value, const char *name, int64_
 
 /* --- hooks -------------------------------------------------------------------------------- */
 
-/* What a function of torch's without arguments counts; `fallback` when it does not answer. */
+/* Calls a function of torch that takes no arguments and returns a number. Returns `fallback` when
+ * the call fails. */
 static int64_t ask(PyObject *function, int64_t fallback) {
     PyObject *answer = PyObject_CallNoArgs(function);
     int64_t number = answer == NULL ? fallback : PyLong_AsLongLong(answer);

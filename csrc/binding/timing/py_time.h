@@ -1,4 +1,5 @@
-/* Recorders of durations by name, and which of them are enabled: the C base of my_utils.timing.
+/* Recorders of durations by name, and the list of those that are enabled. This is the C base of
+ * my_utils.timing.
  *
  * Enabled recorders stand in a context variable, so that each thread and each asyncio task has a
  * stack of its own. All of it needs the GIL, which also guards the durations.
@@ -13,7 +14,7 @@
 #include "core/state.h"
 #include "timing/samples.h"
 
-/* Where a name's durations are in one recorder. Zeroed: nowhere. */
+/* The place of a name's durations in one recorder. All zero: no place. */
 struct mu_py_series {
     uint64_t recorder;          /* its number, never used twice in a process; 0 is none */
     struct mu_samples *samples; /* borrowed from the recorder */

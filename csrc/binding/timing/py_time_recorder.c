@@ -79,7 +79,7 @@ static struct mu_samples *find_name(struct time_recorder *self, PyObject *name) 
     return place == NULL ? NULL : self->series[PyLong_AsSize_t(place)];
 }
 
-/* Names without end, such as "step 17", go under one. */
+/* The name for all further ones, when a run makes ever new names such as "step 17". */
 static struct mu_samples *add_other(struct time_recorder *self) {
     PyObject *other = PyUnicode_FromString("(other)");
     if (other == NULL) {
@@ -104,7 +104,7 @@ static struct mu_samples *series_of(struct time_recorder *self, PyObject *name) 
     if (samples == NULL && !PyErr_Occurred()) {
         samples = self->count < NAMES_MAX ? add_name(self, name) : add_other(self);
     }
-    PyErr_Restore(type, value, traceback); /* drops what is set: the duration is lost then */
+    PyErr_Restore(type, value, traceback); /* discards a new exception */
     return samples;
 }
 
@@ -170,7 +170,7 @@ PyObject *mu_py_enabled_recorders(struct mu_state *state) {
     if (recorders == NULL) {
         return NULL;
     }
-    /* A task keeps what its maker had enabled when it made it, and may live longer. */
+    /* A task keeps the recorders that were enabled where it was created, and may outlive them. */
     Py_ssize_t count = count_enabled(recorders);
     if (count == 0) {
         Py_CLEAR(recorders);
@@ -234,7 +234,8 @@ static PyObject *recorder_disable(PyObject *object, PyObject *Py_UNUSED(ignored)
     if (list == NULL) {
         return NULL;
     }
-    /* A block may be left in another thread or task than it was entered in: nothing to take off. */
+    /* A block may end in another thread or task than it began in. Then there is nothing to
+     * remove. */
     Py_ssize_t place = place_in(list, object);
     int rc = place < 0 ? 0 : PyList_SetSlice(list, place, place + 1, NULL);
     PyObject *recorders = rc < 0 ? NULL : PyList_AsTuple(list);

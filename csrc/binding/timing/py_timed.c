@@ -1,4 +1,4 @@
-/* What is timed into recorders: functions, and blocks of `with`. */
+/* Functions and `with` blocks that are timed into recorders. */
 #include "timing/py_time.h"
 
 #include <structmember.h>
@@ -19,7 +19,7 @@ struct timed_function {
     struct mu_py_series series;
 };
 
-/* Outlives the call even where that drops the last name of the function. */
+/* Keeps the function alive during the call, even when the call drops the last reference to it. */
 static PyObject *call_timed(struct timed_function *self, PyObject *recorders, PyObject *const *args,
                             size_t flags, PyObject *keywords) {
     Py_INCREF(self);
@@ -87,7 +87,7 @@ static PyObject *function_new(PyTypeObject *type, PyObject *args, PyObject *kwar
     return (PyObject *)self;
 }
 
-/* A method of the object that it is looked up on, as a Python function is. */
+/* Binds to the object, as a Python function does. */
 static PyObject *function_get(PyObject *self, PyObject *object, PyObject *Py_UNUSED(type)) {
     return object == NULL || object == Py_None ? Py_NewRef(self) : PyMethod_New(self, object);
 }
@@ -97,7 +97,7 @@ static PyObject *function_repr(PyObject *object) {
     return PyUnicode_FromFormat("<timed %R as %R>", self->function, self->name);
 }
 
-/* Pickled and copied as what it is found under, like a function. */
+/* Pickled and copied by its qualified name, like a function. */
 static PyObject *function_reduce(PyObject *self, PyObject *Py_UNUSED(ignored)) {
     return PyObject_GetAttrString(self, "__qualname__");
 }

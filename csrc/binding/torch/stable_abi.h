@@ -51,7 +51,8 @@ struct mu_torch {
     /* From libtorch_cuda.so; NULL in a torch without CUDA. */
     int32_t (*get_current_cuda_stream)(int32_t device_index, void **out);
 
-    /* What torch's numbers mean; they are no part of the ABI and are asked for. */
+    /* torch's numbers for types and devices. They are no part of the ABI, so torch is asked for
+     * them at run time. */
     int32_t device_cpu;
     int32_t device_cuda;
     int32_t dtypes[MU_DTYPE_COUNT]; /* torch's number of an enum mu_dtype */

@@ -92,7 +92,7 @@ static int fill(void *library, struct mu_torch *torch, struct mu_error *err) {
     return code == MU_OK ? ask_dtypes(library, torch, err) : code;
 }
 
-/* A torch without CUDA gets by without it. */
+/* A torch without CUDA does not have it, and does not need it. */
 static void find_cuda(struct mu_torch *torch) {
     torch->get_current_cuda_stream = NULL;
     void *library = dlopen("libtorch_cuda.so", RTLD_NOLOAD | RTLD_LAZY);
@@ -110,6 +110,6 @@ int mu_torch_load(struct mu_torch *torch, struct mu_error *err) {
     }
     int code = fill(library, torch, err);
     find_cuda(torch);
-    dlclose(library); /* torch holds it for good */
+    dlclose(library); /* torch keeps it loaded for good */
     return code;
 }

@@ -1,5 +1,5 @@
-/* What the operators compute, in the form that their results have: some numbers of eight bytes, on
- * the device of the tensor. Thread-safe; to be called without the GIL. */
+/* What the operators compute. A result is a few numbers of eight bytes on the device of the tensor.
+ * Thread-safe; call without the GIL. */
 #ifndef MU_TORCH_OPS_QUANTITIES_H
 #define MU_TORCH_OPS_QUANTITIES_H
 

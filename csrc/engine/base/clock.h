@@ -31,7 +31,7 @@ struct mu_timeline {
     struct mu_anchor anchors[MU_TIMELINE_ANCHORS];
     uint64_t rate[MU_TIMELINE_ANCHORS]; /* from this anchor on: ns per tick, 24.40 fixed point */
     int count;
-    int hit; /* the segment that answered last */
+    int hit; /* the segment of the last conversion */
 };
 
 /* Whether the kernel's current clock source is the counter that user space can read. */
@@ -49,8 +49,8 @@ static inline struct timespec mu_clock_after(clockid_t clock, int64_t ns) {
     return when;
 }
 
-/* Waits for another thread are made of pieces of this length, so that a time in which the whole
- * process was stopped counts as one of them. */
+/* A wait for another thread is made of pieces of this length. So a time in which the whole process
+ * was stopped counts as one piece only. */
 enum { MU_WAIT_ONCE_NS = 50000000 };
 
 static inline int64_t mu_clock_monotonic_ns(void) {
@@ -94,7 +94,7 @@ uint64_t mu_timeline_rate(const struct mu_timeline *timeline);
 
 enum { MU_CLOCK_RATE_SHIFT = 40 };
 
-/* Wraps: times that come from files may be anything. */
+/* Wraps around, because times from files may have any value. */
 static inline int64_t mu_clock_add(int64_t a, int64_t b) {
     return (int64_t)((uint64_t)a + (uint64_t)b);
 }

@@ -27,8 +27,8 @@ struct answers {
 /* XMM and YMM; then the masks and both parts of ZMM too. */
 enum { YMM_SAVED = 0x6, ZMM_SAVED = 0xE6 };
 
-/* The bits that all must be set for what one flag allows. Those that a flag brings with it count:
- * -mavx2 brings the instructions from SSE3 to AVX and POPCNT. */
+/* The bits that must all be set for the instructions that one flag allows. A flag includes others:
+ * -mavx2 includes the instructions from SSE3 to AVX, and POPCNT. */
 static const struct feature {
     const char *flag;
     struct answers needed;
@@ -109,7 +109,7 @@ static unsigned find_sets(void) {
 
 #endif
 
-/* Whoever comes first asks; threads that ask at the same time find the same. */
+/* The first caller reads the processor. Threads that do so at the same time find the same. */
 bool mu_cpu_has(enum mu_cpu_set set) {
     static const unsigned ASKED = 1u << MU_CPU_SETS;
     static _Atomic unsigned known;

@@ -1,9 +1,9 @@
-/* What this processor has, asked once.
+/* The instruction sets that this processor has. They are read once.
  *
- * One name for each kind of files that csrc/flags.py compiles for more than every processor has,
- * by the end of their names: x_avx2.c runs only behind mu_cpu_has(MU_CPU_AVX2). On machines of
- * another kind there are no such files, and the answer is false. Any thread may ask at any time,
- * also in a child after a fork.
+ * Files with some endings, such as x_avx2.c, are compiled by csrc/flags.py for instructions that
+ * not every processor has. Each ending has one name here: x_avx2.c runs only after
+ * mu_cpu_has(MU_CPU_AVX2). On machines of another architecture there are no such files, and the
+ * result is false. Any thread may call at any time, also in a child after a fork.
  */
 #ifndef MU_CPU_H
 #define MU_CPU_H
@@ -20,8 +20,8 @@ enum mu_cpu_set {
  * and the system keeps the registers that they need. */
 bool mu_cpu_has(enum mu_cpu_set set);
 
-/* The compiler's flags that `set` stands for, "-mavx2,-mfma"; for the test that compares them with
- * those that files are compiled with. */
+/* The compiler's flags for `set`, such as "-mavx2,-mfma". A test compares them with the flags that
+ * files are compiled with. */
 const char *mu_cpu_flags(enum mu_cpu_set set);
 
 #endif

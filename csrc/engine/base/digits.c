@@ -46,7 +46,7 @@ int mu_digits_parse(const char *text, size_t length, int scale, int64_t *value) 
 
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
 
-/* 0 in `*ok` when one of the eight is no digit. */
+/* Sets `*ok` to 0 when one of the eight bytes is not a digit. */
 static uint64_t eight_digits(const char *text, int *ok) {
     uint64_t word;
     memcpy(&word, text, sizeof(word));

@@ -30,22 +30,23 @@ char *mu_digits_put_us(char *out, int64_t ns);
 
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
 
-/* Eight decimal digits, `0` or NUL each, the first in the lowest byte: three multiplications.
- * Method: D. Lemire, "Quickly parsing eight digits", 2018. */
+/* The value of eight decimal digits, each `0` to `9` or a NUL, the first in the lowest byte. Takes
+ * three multiplications. Method: D. Lemire, "Quickly parsing eight digits", 2018. */
 static inline uint64_t mu_digits_of_word(uint64_t word) {
     word = (word & 0x0F0F0F0F0F0F0F0Fu) * 2561 >> 8;
     word = (word & 0x00FF00FF00FF00FFu) * 6553601 >> 16;
     return (word & 0x0000FFFF0000FFFFu) * 42949672960001u >> 32;
 }
 
-/* How many of the eight bytes are digits before the first that is none. */
+/* How many of the eight bytes are digits, up to the first byte that is not. */
 static inline unsigned mu_digits_in_word(uint64_t word) {
     uint64_t from_zero = word ^ 0x3030303030303030u; /* a digit is now 0 to 9 */
     uint64_t other = (from_zero | (from_zero + 0x0606060606060606u)) & 0xF0F0F0F0F0F0F0F0u;
     return other == 0 ? 8 : (unsigned)__builtin_ctzll(other) / 8;
 }
 
-/* The `count` digits at `text`, -1 when they are something else; eight bytes can be read there. */
+/* The value of the `count` digits at `text`, -1 when they are not all digits. Eight bytes must be
+ * readable there. */
 static inline int64_t mu_digits_of_few(const char *text, size_t count) {
     uint64_t word;
     memcpy(&word, text, sizeof(word));
@@ -66,7 +67,7 @@ static inline int mu_digits_hex(char digit) {
     return lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : -1;
 }
 
-/* A non-negative integer of at most 18 digits, -1 when the bytes are something else. */
+/* Parses a non-negative integer of at most 18 digits. Returns -1 for any other bytes. */
 static inline int64_t mu_digits_small(const char *text, size_t length) {
     if (length - 1 > 17) {
         return -1;

@@ -7,7 +7,8 @@
 #ifndef MU_ERROR_H
 #define MU_ERROR_H
 
-/* Before a function whose result is such a code: a caller that does not look at it is warned. */
+/* Stands before a function that returns such a code: the compiler warns a caller that ignores
+ * it. */
 #define MU_MUST_CHECK __attribute__((warn_unused_result))
 
 enum mu_code {
@@ -34,16 +35,17 @@ struct mu_error {
 int mu_error_set(struct mu_error *err, int code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* As above for a failed system call: takes errno at once and names the action and its object.
+/* The same for a failed system call: reads errno first, and names the action and its object.
  * `object` may be NULL. Returns MU_ERR_IO, or MU_ERR_NO_MEMORY for ENOMEM. */
 int mu_error_sys(struct mu_error *err, const char *action, const char *object);
 
-/* Takes a code that needs no look here: it cannot be an error, or is kept to be seen later. */
+/* Marks a code as ignored on purpose: it cannot be an error, or the error is kept and reported
+ * later. */
 static inline void mu_error_kept(int code) {
     (void)code;
 }
 
-/* Inline, so that whoever follows a caller sees that it never returns MU_OK. */
+/* Inline, so that compilers and static analysers see that it never returns MU_OK. */
 static inline int mu_error_no_memory(struct mu_error *err, const char *what) {
     mu_error_set(err, MU_ERR_NO_MEMORY, "out of memory: %s", what);
     return MU_ERR_NO_MEMORY;

@@ -1,5 +1,5 @@
-/* The kinds of rows that a profile CSV holds. The names stand in the file; the numbers in the
- * journal, so they never change. */
+/* The kinds of rows that a profile CSV holds. The CSV holds the names and the journal holds the
+ * numbers, so neither ever changes. */
 #ifndef MU_EVENT_H
 #define MU_EVENT_H
 

@@ -62,7 +62,7 @@ void mu_id_map_replace(struct mu_id_map *map, uint64_t key, void *value) {
     slot->value = value;
 }
 
-/* Moves later entries of the same run back over the hole, so that probing never meets a gap. */
+/* Moves later entries of the same run into the hole, so that a probe never stops too early. */
 static void close_hole(struct mu_id_map *map, size_t hole) {
     for (size_t at = (hole + 1) & map->mask; map->slots[at].key != 0; at = (at + 1) & map->mask) {
         size_t home = mu_hash_u64(map->slots[at].key) & map->mask;

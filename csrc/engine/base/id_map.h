@@ -1,7 +1,7 @@
 /* A hash map from 64-bit keys to pointers, and the hash of a string of bytes.
  *
  * Open addressing with linear probing; a removed key leaves no tombstone. The key 0 is not allowed.
- * The map owns its table, not what the pointers lead to. One thread at a time.
+ * The map owns its table, but not the objects that the pointers refer to. One thread at a time.
  */
 #ifndef MU_ID_MAP_H
 #define MU_ID_MAP_H
@@ -29,7 +29,7 @@ void mu_id_map_reset(struct mu_id_map *map);
 MU_MUST_CHECK int mu_id_map_put(struct mu_id_map *map, uint64_t key, void *value,
                                 struct mu_error *err);
 
-/* Puts another value to a key that is there; needs no memory. */
+/* Replaces the value of a key that is in the map; needs no memory. */
 void mu_id_map_replace(struct mu_id_map *map, uint64_t key, void *value);
 
 /* The value that was there, or NULL. */

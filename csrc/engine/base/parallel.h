@@ -8,12 +8,13 @@
 
 #include <stdint.h>
 
-/* Does the part [begin, end). Called from several threads at once; never with the GIL. A task
- * stores its results in places of its own part and never adds to shared ones: when torch's pool
- * fails half-way, all parts are done once more. */
+/* Processes the part [begin, end). Called from several threads at once, never with the GIL. A task
+ * stores its results in places of its own part, and never adds to shared values: when torch's pool
+ * fails half-way, all parts are processed again. */
 typedef void (*mu_parallel_task)(int64_t begin, int64_t end, void *context);
 
-/* Notes the process, so that a forked child is told apart. Called when the library is loaded. */
+/* Stores the process id, so that a forked child is recognised. Called when the library is
+ * loaded. */
 void mu_parallel_load(void);
 
 /* Covers [0, count) with calls of `task`, none shorter than `grain` but the last one, and returns

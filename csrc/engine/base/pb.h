@@ -55,14 +55,15 @@ static inline char *pb_bytes(char *out, unsigned field, const char *text, size_t
     return out + length;
 }
 
-/* A message inside: `*body` is where its content starts. One byte is kept for the length. */
+/* Begins a nested message: its content starts at `*body`. One byte is reserved for the length. */
 static inline char *pb_open(char *out, unsigned field, char **body) {
     out = pb_tag(out, field, PB_BYTES);
     *body = out + 1;
     return out + 1;
 }
 
-/* Writes the length; a content of 128 bytes and more moves to make room for it. */
+/* Ends a nested message: writes its length. A content of 128 bytes or more is moved to make room
+ * for it. */
 static inline char *pb_close(char *body, char *out) {
     size_t length = (size_t)(out - body);
     if (length < 0x80) {

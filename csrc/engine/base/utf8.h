@@ -1,5 +1,5 @@
-/* Bytes of unknown origin made fit for JSON and protobuf strings; where text is cut, and its lines
- * counted. Pure functions.
+/* Turns bytes of unknown origin into valid JSON and protobuf strings, cuts text, and counts its
+ * lines. Pure functions.
  *
  * Bytes that are not valid UTF-8 become `\xNN`, four characters, so nothing is lost and the result
  * is valid UTF-8.
@@ -17,7 +17,7 @@ enum {
 /* Copies `text` as valid UTF-8; returns the length. `*bad` grows by the number of bad bytes. */
 size_t mu_utf8_clean(char *out, const char *text, size_t length, size_t *bad);
 
-/* The inside of a JSON string, for valid UTF-8. Returns one past the end. */
+/* Writes the inside of a JSON string. `text` must be valid UTF-8. Returns one past the end. */
 char *mu_utf8_put_json(char *out, const char *text, size_t length);
 
 /* `%2C` and the like become bytes; a stray `%` stays. `out` may be `text`. Returns the length. */

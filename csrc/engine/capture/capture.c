@@ -17,7 +17,7 @@ void mu_capture_release(struct mu_capture *capture) {
 
 /* --- copies of specs ---------------------------------------------------------------------- */
 
-/* Hands out pieces of one block; without a block it only measures. */
+/* Allocates pieces of one block. Without a block it only adds up the sizes. */
 struct arena {
     char *block; /* NULL: measure */
     size_t used;
@@ -226,7 +226,7 @@ static bool is_stop(const struct mu_capture_window *window, const struct mu_capt
            has_name(window->spec.stop.names, event->name) && passes_filters(&window->spec, event);
 }
 
-/* What the open window makes of an event: true when it closes, with its outcome. */
+/* Whether the event closes the open window; if so, with which outcome. */
 static bool closes(struct mu_capture_window *window, const struct mu_capture_event *event,
                    enum mu_capture_edge edge, bool raised, enum mu_capture_outcome *outcome) {
     bool trigger_ends = false;
@@ -264,7 +264,7 @@ static void open_window(struct mu_capture *capture, int index, const struct mu_c
     capture->open = index;
 }
 
-/* Opens a window whose start gate is met, and ends those whose moment is lost. */
+/* Opens a window whose start gate is met. Ends a window that has missed its start gate. */
 static void visit_armed(struct mu_capture *capture, int index, const struct mu_capture_event *event,
                         enum mu_capture_edge edge, struct mu_capture_answer *answer) {
     const struct mu_capture_spec *spec = &capture->windows[index].spec;
@@ -283,7 +283,7 @@ static void visit_armed(struct mu_capture *capture, int index, const struct mu_c
     }
 }
 
-/* The window that waits and was armed next after that number, or -1. */
+/* The armed window with the next higher serial number, or -1. */
 static int next_armed(const struct mu_capture *capture, uint64_t serial) {
     int next = -1;
     for (int i = 0; i < MU_CAPTURE_WINDOWS_MAX; i++) {

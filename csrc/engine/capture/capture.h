@@ -1,12 +1,12 @@
-/* Capture windows: decides, hook by hook, when a profiler starts and when it stops.
+/* Capture windows: they decide at each hook whether a profiler starts or stops.
  *
  * A window is armed with a gate to start at, a way to stop, and filters. Hooks report that a
- * profiled function begins or ends, and the answer says which window opens or closes there.
- * Nothing here starts a profiler: the caller does, and says so when it could not.
+ * profiled function begins or ends. The result says which window opens or closes there. Nothing
+ * here starts a profiler: the caller does, and reports when it could not.
  *
- * One window is open at a time, for there is one profiler. Every window ends in one of the
- * outcomes below; it keeps its place until the caller takes it out. Texts are borrowed during a
- * call, and copied where they are kept. The caller holds a lock around every call.
+ * One window is open at a time, because there is one profiler. Every window ends with one of the
+ * outcomes below. It keeps its place until the caller removes it. Texts are borrowed during a call,
+ * and copied where they are kept. The caller holds a lock around every call.
  */
 #ifndef MU_CAPTURE_H
 #define MU_CAPTURE_H
@@ -32,7 +32,7 @@ enum mu_capture_outcome {
     MU_CAPTURE_DONE,       /* opened, and closed as its policy says */
     MU_CAPTURE_RAISED,     /* opened, and closed by an exception out of its trigger or stop */
     MU_CAPTURE_OVERRUN,    /* opened, and closed because the stop gate's iteration was over */
-    MU_CAPTURE_DISARMED,   /* taken back, open or not */
+    MU_CAPTURE_DISARMED,   /* disarmed by the caller, open or not */
     MU_CAPTURE_FAILED,     /* the profiler could not be started */
     MU_CAPTURE_LATE,       /* never opened: the start gate's iteration was over */
     MU_CAPTURE_OVERLAPPED, /* never opened: another window was open at its moment */
@@ -48,7 +48,7 @@ struct mu_capture_texts {
     size_t count;
 };
 
-/* Where a window starts or stops: a function of one of these names, at this edge. */
+/* A gate, where a window starts or stops: a function of one of these names, at this edge. */
 struct mu_capture_gate {
     struct mu_capture_texts names;
     bool has_iter, has_microbatch; /* false: any */
@@ -99,7 +99,7 @@ struct mu_capture {
     uint64_t serial;
 };
 
-/* Indices of windows, -1 for none. What closes closes before the other opens. */
+/* Indices of windows, -1 for none. When both are set, the one closes before the other opens. */
 struct mu_capture_answer {
     int closed;
     int opened;
@@ -108,14 +108,15 @@ struct mu_capture_answer {
 void mu_capture_init(struct mu_capture *capture);
 void mu_capture_release(struct mu_capture *capture);
 
-/* Arms a window; `*index` is its place. Of those that could open at the same moment the one that
- * was armed first does. One that waits under the same id ends as disarmed. MU_ERR_STATE when the
- * window of that id is open, MU_ERR_LIMIT when all places are taken, MU_ERR_ARGUMENT for lists that
- * are too long. */
+/* Arms a window and stores its place in `*index`. When several windows could open at the same
+ * moment, the one that was armed first opens. A window that is armed under the same id ends as
+ * disarmed. MU_ERR_STATE when the window of that id is open, MU_ERR_LIMIT when all places are
+ * taken, MU_ERR_ARGUMENT for lists that are too long. */
 MU_MUST_CHECK int mu_capture_arm(struct mu_capture *capture, const struct mu_capture_spec *spec,
                                  int *index, struct mu_error *err);
 
-/* Whether any window waits for functions of this name: the others need not be reported. */
+/* Whether any window waits for functions of this name. Calls of other functions need not be
+ * reported. */
 bool mu_capture_concerns(const struct mu_capture *capture, struct mu_capture_text name);
 
 struct mu_capture_answer mu_capture_enter(struct mu_capture *capture,

@@ -79,8 +79,8 @@ static void read_text(int fd, const struct stat *found, struct mu_control_text *
     }
 }
 
-/* Puts what was found to what waits. The first text of a directory stays until it is taken: it
- * says which requests are older than the process. */
+/* Adds a text to those that wait. The first text of a directory is kept until it is taken: it shows
+ * which requests are older than the process. */
 static void keep_lock_held(struct mu_control *control, struct mu_control_text *text, bool first) {
     struct mu_control_text *place = first ? &control->first : &control->latest;
     bool *has = first ? &control->has_first : &control->has_latest;

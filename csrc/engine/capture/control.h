@@ -1,8 +1,9 @@
-/* The control file of a run: `<log_dir>/my_utils.control.json`, by which other processes ask a job
- * for something, such as a capture. What it says is not read here.
+/* The control file of a run, `<log_dir>/my_utils.control.json`. Other processes write requests to a
+ * job into it, such as for a capture. The code here does not parse it.
  *
- * The drain thread polls twice a second whether the file has changed and reads it, since a log
- * directory may hang. The training reads one number, `attention`, at every set_step.
+ * The drain thread polls the file twice a second, and reads it when it has changed: the training
+ * must not wait for a log directory that hangs. The training reads one number, `attention`, at
+ * every set_step.
  *
  * Only a regular file that belongs to this user or to root is read. Thread-safe; after a fork the
  * child calls mu_control_init and begins anew.
@@ -22,7 +23,7 @@ enum { MU_CONTROL_BYTES_MAX = 64 * 1024, MU_CONTROL_DIRECTORY_BYTES = 1024 };
 
 enum mu_control_attention {
     MU_CONTROL_FILE = 1,  /* a text waits for mu_control_take */
-    MU_CONTROL_STEPS = 2, /* the reader wants to hear of every step */
+    MU_CONTROL_STEPS = 2, /* the reader wants to be called at every step */
 };
 
 enum mu_control_trouble {
@@ -42,36 +43,37 @@ struct mu_control_text {
 
 struct mu_control {
     _Atomic unsigned attention;                 /* of enum mu_control_attention */
-    _Atomic bool wanted;                        /* somebody hears of what is found */
+    _Atomic bool wanted;                        /* there is a reader */
     pthread_mutex_t lock;                       /* of all below */
     char directory[MU_CONTROL_DIRECTORY_BYTES]; /* empty: none is watched */
     unsigned moves;                             /* of `directory` */
     struct stat seen;                           /* the file that was read last; st_ino 0: none */
     int seen_errno;                             /* of the last attempt to open it */
-    bool polled;                                /* for the first text, whichever thread did */
-    struct mu_control_text first, latest;       /* what waits; both may */
+    bool polled;                                /* for the first text, by any thread */
+    struct mu_control_text first, latest;       /* the texts that wait for mu_control_take */
     bool has_first, has_latest;
 };
 
 void mu_control_init(struct mu_control *control);
 void mu_control_release(struct mu_control *control);
 
-/* Whether anybody listens. Nothing is read while nobody does. The first call reads what is there.
+/* Sets whether there is a reader. The file is read only while there is one. The first call reads a
+ * file that exists already.
  */
 void mu_control_listen(struct mu_control *control, bool wanted);
 
-/* Watches the directory from now on, "" for none, and reads what is there at once. */
+/* Watches the directory from now on, "" for none. Reads at once a file that exists already. */
 void mu_control_begin(struct mu_control *control, const char *directory);
 
 /* Reads the file when it has changed. May block as long as the file system does. */
 void mu_control_poll(struct mu_control *control);
 
-/* Hands over a text that waits, the oldest first; false when none does. The caller frees it. */
+/* Takes the oldest text that waits; false when there is none. The caller frees the text. */
 bool mu_control_take(struct mu_control *control, struct mu_control_text *out);
 
 void mu_control_watch_steps(struct mu_control *control, bool watch);
 
-/* Whether this set_step is to be told to the reader. */
+/* Whether this set_step must call the reader. */
 static inline bool mu_control_calls(const struct mu_control *control) {
     return atomic_load_explicit(&control->attention, memory_order_relaxed) != 0;
 }

@@ -17,7 +17,7 @@ struct comparison {
     struct mu_compare_part *parts; /* one a chunk */
 };
 
-/* Goes over the blocks of both tensors side by side. */
+/* Walks over the blocks of both tensors in parallel. */
 struct reader {
     struct mu_tensor_walk walk_a, walk_b;
     size_t size_a, size_b; /* bytes an element */
@@ -93,7 +93,7 @@ static void compare_chunks(int64_t begin, int64_t end, void *context) {
 
 /* --- what a pass leaves open -------------------------------------------------------------- */
 
-/* Elements whose verdicts are asked for at a time: little memory on the stack. */
+/* Verdicts are computed for this many elements at a time, to keep the stack small. */
 enum { LOOK = 64 };
 
 static bool has_max_abs(const struct mu_compare_verdict *verdict, const struct mu_diff *diff) {
@@ -108,7 +108,7 @@ static bool has_max_rel(const struct mu_compare_verdict *verdict, const struct m
     return verdict->rel_error == diff->max_rel;
 }
 
-/* The first element from `from` on whose error is the greatest; it is at most a block away. */
+/* The first element, from `from` on, with the greatest error. It is at most a block away. */
 static int64_t locate(const struct comparison *comparison, int64_t from,
                       bool (*is_greatest)(const struct mu_compare_verdict *,
                                           const struct mu_diff *),
@@ -153,7 +153,7 @@ static void list_block(const struct comparison *comparison, const struct reader 
     }
 }
 
-/* Looks again through the blocks of a chunk, from the first mismatch to the last one wanted. */
+/* Reads the blocks of a chunk again, from the first mismatch to the last one that is wanted. */
 static void list_chunk(const struct comparison *comparison, int64_t chunk,
                        const struct mu_compare_options *options, struct mu_diff *diff) {
     struct reader reader;

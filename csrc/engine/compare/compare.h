@@ -1,8 +1,9 @@
-/* Two tensors of one shape against each other, in one pass over both.
+/* Compares two tensors of one shape in one pass over both.
  *
- * Any two element types, any strides. compare_math.h says what is close and what the figures are
- * of. The result does not depend on strides, threads or the instruction set; memory beside the two
- * tensors is a few hundred KiB at most. Safe on any thread, best without the GIL.
+ * Any two element types, any strides. compare_math.h defines what is close, and which elements the
+ * figures are computed from. The result does not depend on strides, threads or the instruction set;
+ * memory beside the two tensors is a few hundred KiB at most. Safe on any thread, best without the
+ * GIL.
  */
 #ifndef MU_COMPARE_H
 #define MU_COMPARE_H
@@ -44,9 +45,9 @@ struct mu_diff {
     bool integers;             /* both are integers or bools */
 };
 
-/* The tolerance that torch.testing.assert_close has for a type, and for 8-bit and 4-bit floats,
- * where it has none, a step of the type: rtol is its epsilon, atol its smallest number. Of two
- * types the looser. */
+/* The tolerance of torch.testing.assert_close for a type. It has none for 8-bit and 4-bit floats;
+ * for them it is a step of the type: rtol is the type's epsilon, atol its smallest number. For two
+ * types it is the looser one. */
 void mu_compare_default_tolerance(int dtype_a, int dtype_b, double *atol, double *rtol);
 
 /* MU_ERR_ARGUMENT when the shapes differ, a tensor is not on the CPU, or a tolerance is negative or
@@ -55,8 +56,8 @@ MU_MUST_CHECK int mu_compare(const struct mu_tensor *a, const struct mu_tensor *
                              const struct mu_compare_options *options, struct mu_diff *diff,
                              struct mu_error *err);
 
-/* The counts and figures, of a part that covers `elements` pairs of these types: everything but
- * `listed`, which is set to 0. */
+/* Computes the counts and figures of a part that covers `elements` pairs of these types. Fills all
+ * of `diff` but `listed`, which is set to 0. */
 void mu_diff_of_part(const struct mu_compare_part *part, int64_t elements, int dtype_a, int dtype_b,
                      struct mu_diff *diff);
 

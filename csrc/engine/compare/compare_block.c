@@ -150,7 +150,7 @@ static void add_element(const struct decoded *block, size_t i, int64_t first,
 
 /* --- with the kernels --------------------------------------------------------------------- */
 
-/* One NaN or infinity among the elements makes its lane NaN or infinite for good. */
+/* One NaN or infinity among the elements makes its lane's sum NaN or infinite from then on. */
 static bool all_finite(const double *lanes) {
     bool finite = true;
     for (int i = 0; i < MU_COMPARE_LANES; i++) {
@@ -183,7 +183,7 @@ static void add_block(const struct mu_compare_pair *pair, const struct mu_compar
     *lanes = block->lanes;
 }
 
-/* False, with nothing changed, where something is not finite. */
+/* Returns false, and changes nothing, when an element is not finite. */
 static bool compare_finite(const struct mu_compare_pair *pair, int kernel, const void *a,
                            const void *b, size_t count, int64_t first,
                            struct mu_compare_lanes *lanes, struct mu_compare_part *part) {
@@ -196,8 +196,8 @@ static bool compare_finite(const struct mu_compare_pair *pair, int kernel, const
     return true;
 }
 
-/* For elements that are the same on both sides: these find no error, and add their squares. False,
- * with nothing changed, where something is not finite. */
+/* For elements that are equal on both sides: they have no error, and their squares are added.
+ * Returns false, and changes nothing, when one is not finite. */
 static bool add_same(const struct mu_compare_pair *pair, int kernel, const void *a, size_t numbers,
                      struct mu_compare_lanes *lanes) {
     struct mu_compare_lanes sums = *lanes;
@@ -209,8 +209,8 @@ static bool add_same(const struct mu_compare_pair *pair, int kernel, const void 
     return true;
 }
 
-/* True for what a kernel takes: finite, not so far apart that its products overflow, and of 64-bit
- * integers those up to 2^52, whose differences are exact. */
+/* True for a pair that a kernel can process. Both are finite and not so far apart that a product
+ * overflows. 64-bit integers are at most 2^52, so that their difference is exact. */
 static bool is_plain(const struct mu_compare_pair *pair, double a, double b) {
     return fabs(a - b) < 0x1p500 && (!pair->wide || (fabs(a) <= 0x1p52 && fabs(b) <= 0x1p52));
 }
@@ -219,9 +219,9 @@ static int64_t at_most(int64_t index, int64_t limit) {
     return index < limit ? index : limit;
 }
 
-/* Does the elements that are no work for a kernel, and leaves zeros in their place, which find and
- * add nothing. What they found is told of the block's first element, as of all blocks: an equal
- * error that the kernel finds may stand before it. */
+/* Processes the elements that a kernel cannot, and puts zeros in their place, which add nothing. An
+ * error found here gets the index of the block's first element, as every error of a block does: the
+ * kernel may find an equal error at a lower index. */
 static void set_aside(struct decoded *block, size_t count, int64_t first,
                       struct mu_compare_lanes *lanes, struct mu_compare_part *part) {
     int64_t mismatch_before = part->first_mismatch;

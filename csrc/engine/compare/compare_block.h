@@ -1,6 +1,6 @@
-/* One block of a comparison: the fast kernels where they will do, else element by element.
+/* One block of a comparison: by the fast kernels where possible, else element by element.
  *
- * All of it is pure functions of the arguments, for any thread.
+ * Pure functions of their arguments, safe on any thread.
  */
 #ifndef MU_COMPARE_BLOCK_H
 #define MU_COMPARE_BLOCK_H
@@ -24,8 +24,8 @@ void mu_compare_pair_init(struct mu_compare_pair *pair, int dtype_a, int dtype_b
                           const struct mu_compare_kernels *kernels);
 
 /* Compares `count` elements, MU_COMPARE_BLOCK at most; `first` is the index of the first of them.
- * Adds to the lanes and to all of `part` but its sums. An index in `part` that a kernel put there
- * is that of the block in which to look. */
+ * Adds to the lanes and to all of `part` but its sums. An index that a kernel stores in `part` is
+ * that of the block which has the element, not of the element. */
 void mu_compare_block(const struct mu_compare_pair *pair, const uint8_t *a, const uint8_t *b,
                       size_t count, int64_t first, struct mu_compare_lanes *lanes,
                       struct mu_compare_part *part);

@@ -1,9 +1,9 @@
 /* The fast part of a comparison: a block of elements of one floating type, all pairs finite.
  *
- * A kernel computes with 8 lanes of doubles whatever the width of the processor's vectors: element
- * i adds to lane i mod 8, so that all instruction sets give the same bits. It may meet NaNs and
- * infinities; then a sum of squares is not finite, and the caller takes nothing of what it found.
- * Pure functions of their arguments.
+ * A kernel computes with 8 lanes of doubles, whatever the width of the processor's vectors. Element
+ * i adds to lane i mod 8, so all instruction sets give the same bits. When there are NaNs or
+ * infinities, a sum of squares is not finite, and the caller discards the whole result. Pure
+ * functions of their arguments.
  */
 #ifndef MU_COMPARE_KERNELS_H
 #define MU_COMPARE_KERNELS_H
@@ -24,8 +24,8 @@ struct mu_compare_lanes {
 struct mu_compare_block {
     /* in */
     double atol, rtol;
-    double max_rel_before; /* max_rel is wanted where it is above */
-    bool over_atol;        /* a guess that max_abs will be, which only speeds the counting up */
+    double max_rel_before; /* max_rel is needed only when it is above */
+    bool over_atol;        /* a guess that max_abs is above atol; it only affects speed */
     /* in and out */
     struct mu_compare_lanes lanes;
     /* out */
@@ -39,7 +39,7 @@ struct mu_compare_block {
 typedef void (*mu_compare_kernel)(const void *a, const void *b, size_t count,
                                   struct mu_compare_block *block);
 
-/* For elements that are the same on both sides: adds to the lanes what the kernel would. */
+/* For elements that are equal on both sides: adds the same to the lanes as the kernel. */
 typedef void (*mu_compare_squares)(const void *a, size_t count, struct mu_compare_lanes *lanes);
 
 enum mu_compare_type {

@@ -1,8 +1,8 @@
 /* The kernels of compare_kernels.h, for vectors of MU_VECTOR_BYTES (16, 32 or 64).
  *
  * Each file that includes this one is compiled for one instruction set, and gets its own table,
- * `compare_kernels`. Written with the compiler's vectors, which it splits where the processor's are
- * narrower: so the widest ones are tested on any machine.
+ * `compare_kernels`. It is written with the compiler's vector types. The compiler splits them where
+ * the processor's vectors are narrower, so the widest variant is tested on any machine.
  */
 #include <string.h>
 
@@ -100,7 +100,7 @@ INLINE doubles absolute(doubles x) {
     return (doubles)((longs)x & INT64_MAX);
 }
 
-/* Of numbers that are not negative; a NaN may be lost. */
+/* The maximum of numbers that are not negative. A NaN may be ignored. */
 INLINE doubles greater(doubles x, doubles y) {
 #if defined(__AVX512F__) && MU_VECTOR_BYTES == 64
     return (doubles)_mm512_max_pd((__m512d)x, (__m512d)y);
@@ -189,7 +189,8 @@ INLINE doubles add_to_sum(bool is_f64, doubles x, doubles y, doubles z) {
     return is_f64 ? x * y + z : add_product(x, y, z);
 }
 
-/* One vector of the lanes at a time, over all of the block, so that everything stays in registers.
+/* Walks over the whole block with one vector of the lanes at a time, so that everything stays in
+ * registers.
  *
  * Where |a - b| is above max_rel_before * |b|, less a little for rounding, the quotient may be
  * above max_rel_before. Doubles are scaled up first, lest a small product is rounded to a denormal.

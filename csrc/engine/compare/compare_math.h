@@ -1,13 +1,14 @@
-/* The arithmetic of a comparison: two elements against each other, and results that merge.
+/* The arithmetic of a comparison: compares two elements, and merges results.
  *
- * Shared by the processor and the GPU. What is close is what torch.isclose calls so, computed in
- * double: equal, or both finite with |a - b| <= atol + rtol * |b|; two NaNs by `equal_nan`. -0 and
- * +0 are equal. 64-bit integers lose nothing: a pair of integers is subtracted exactly, and of an
- * integer and a float the difference is right to an ulp. Pure functions, safe on any thread.
+ * Shared by the processor and the GPU. Two elements are close by the rule of torch.isclose,
+ * computed in double: equal, or both finite with |a - b| <= atol + rtol * |b|; two NaNs by
+ * `equal_nan`. -0 and +0 are equal. 64-bit integers lose nothing: a pair of integers is subtracted
+ * exactly, and of an integer and a float the difference is right to an ulp. Pure functions, safe on
+ * any thread.
  *
- * Errors, sums and the figures made of them are of the pairs in which both elements are finite;
- * NaNs and infinities are counted, so that one of them does not hide the rest. An element of two
- * numbers (complex, float4_e2m1fn_x2) counts once, whichever of them it is that disagrees.
+ * Errors and sums, and the figures made of them, use only the pairs in which both elements are
+ * finite. NaNs and infinities are counted, so that one of them does not hide the rest. An element
+ * of two numbers (complex, float4_e2m1fn_x2) counts once, even when both numbers differ.
  */
 #ifndef MU_COMPARE_MATH_H
 #define MU_COMPARE_MATH_H
@@ -23,7 +24,7 @@ struct mu_compare_tolerance {
     int equal_nan;
 };
 
-/* What two elements are to each other. */
+/* The result of comparing two elements. */
 struct mu_compare_verdict {
     double abs_error;                      /* |a - b|; of a complex number its modulus */
     double rel_error;                      /* |a - b| / |b|; 0 where b is 0 */
@@ -101,8 +102,8 @@ MU_SHARED struct mu_compare_wide mu_compare_narrow(double x) {
     return result;
 }
 
-/* Where the high parts are near each other their difference is exact, and it is there that the low
- * parts count. */
+/* Where the high parts are near each other, their difference is exact. Only there do the low parts
+ * matter. */
 MU_SHARED double mu_compare_difference(struct mu_compare_wide a, struct mu_compare_wide b) {
     double high = a.high - b.high;
     double low = a.low - b.low;
@@ -236,7 +237,7 @@ MU_SHARED double mu_compare_exact_double(const uint64_t *x) {
     return (double)x[1] * 18446744073709551616.0 + (double)x[0];
 }
 
-/* Rounding keeps the order, so only a tie with the threshold must be settled in integers. */
+/* Rounding keeps the order, so only a tie with the threshold must be decided in integers. */
 MU_SHARED int mu_compare_exact_within(const uint64_t *error, double rounded, double threshold) {
     if (rounded != threshold) {
         return rounded < threshold;
@@ -295,8 +296,8 @@ MU_SHARED void mu_compare_part_init(struct mu_compare_part *part) {
     part->bits_differ = 0;
 }
 
-/* Keeps the greater error, and of equal ones the first, where `part` was before `index`. The exact
- * error is the one that counts where there is one. */
+/* Keeps the greater error. Of equal errors it keeps the first: that of `part`, which comes before
+ * `index`. Where there is an exact error, it decides. */
 MU_SHARED void mu_compare_part_raise_abs(struct mu_compare_part *part, double error,
                                          const uint64_t *exact, int64_t index) {
     if (mu_compare_exact_above(exact, part->max_exact) ||
@@ -316,7 +317,7 @@ MU_SHARED void mu_compare_part_raise_rel(struct mu_compare_part *part, double er
     }
 }
 
-/* All but the sums, and but for the bits. Elements come in the order of their indices. */
+/* Adds everything but the sums and the bits. Elements must come in the order of their indices. */
 MU_SHARED void mu_compare_part_add(struct mu_compare_part *part,
                                    const struct mu_compare_verdict *verdict, int64_t index) {
     mu_compare_part_raise_abs(part, verdict->abs_error, verdict->exact_error, index);
@@ -330,7 +331,7 @@ MU_SHARED void mu_compare_part_add(struct mu_compare_part *part,
     part->inf_disagreements += verdict->infs_differ;
 }
 
-/* `next` is of elements behind those of `part`. */
+/* The elements of `next` come after those of `part`. */
 MU_SHARED void mu_compare_part_merge(struct mu_compare_part *part,
                                      const struct mu_compare_part *next) {
     part->sum_aa += next->sum_aa;

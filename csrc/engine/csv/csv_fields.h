@@ -1,7 +1,7 @@
-/* The fields of a profile row: times, steps and types out of their text.
+/* Parses the fields of a profile row: times, steps and types.
  *
- * Texts lie in a reader's buffer, whose padding can be read. Inline because each is called once a
- * row. One thread at a time a cache.
+ * Texts lie in a reader's buffer, whose padding may be read. The functions are inline because each
+ * is called once for every row. A cache belongs to one thread at a time.
  */
 #ifndef MU_CSV_FIELDS_H
 #define MU_CSV_FIELDS_H
@@ -15,7 +15,7 @@
 
 enum { MU_SECOND_LENGTH = 11, MU_TIME_LENGTH = 20 }; /* "1750000000." and nine decimals */
 
-/* The whole seconds of the row before; rows of the same second differ in the decimals alone. */
+/* The whole seconds of the row before. Rows of the same second differ only in the decimals. */
 struct mu_second {
     char text[12]; /* with the point; "" at first */
     int64_t ns;

@@ -37,7 +37,7 @@ static ssize_t read_memory(struct mu_csv_reader *reader, size_t room) {
     return (ssize_t)size;
 }
 
-/* One read into the free end of the buffer. */
+/* Reads once into the free end of the buffer. */
 static int read_some(struct mu_csv_reader *reader, struct mu_error *err) {
     size_t room = reader->capacity - reader->end;
     room = room < MU_CSV_READ_SIZE ? room : MU_CSV_READ_SIZE;
@@ -65,7 +65,8 @@ static int grow(struct mu_csv_reader *reader, struct mu_error *err) {
     return MU_OK;
 }
 
-/* Brings the started row to the front and reads on; the buffer grows while the row may. */
+/* Moves the row that has begun to the front of the buffer, and reads on. The buffer grows up to the
+ * longest row allowed. */
 static int refill(struct mu_csv_reader *reader, struct mu_error *err) {
     size_t kept = reader->end - reader->begin;
     if (reader->begin > 0) {
@@ -87,7 +88,7 @@ static enum mu_csv_status skip(struct mu_csv_row *row, enum mu_csv_problem probl
     return MU_CSV_SKIPPED;
 }
 
-/* Leaves out everything up to the next line end, reading over the buffer as often as it takes. */
+/* Skips everything up to the next line end. It refills the buffer as often as needed. */
 static enum mu_csv_status skip_line(struct mu_csv_reader *reader, struct mu_csv_row *row,
                                     enum mu_csv_problem problem, struct mu_error *err) {
     reader->line++;
@@ -108,7 +109,7 @@ static enum mu_csv_status skip_line(struct mu_csv_reader *reader, struct mu_csv_
     }
 }
 
-/* A file may end without a line end: the padding takes one. */
+/* A file may end without a line end: one is put into the padding. */
 static enum mu_csv_scan_result scan_last(struct mu_csv_reader *reader, struct mu_csv_cut *cut) {
     reader->buffer[reader->end] = '\n';
     const char *start = reader->buffer + reader->begin;
@@ -147,7 +148,7 @@ static enum mu_csv_status find_row(struct mu_csv_reader *reader, struct mu_csv_r
     }
 }
 
-/* The line end of the last row may be ours, just beyond the bytes of the file. */
+/* The line end of the last row may be the one that we added behind the bytes of the file. */
 static void pass_row(struct mu_csv_reader *reader, const struct mu_csv_cut *cut) {
     size_t next = (size_t)(cut->row_end + 1 - reader->buffer);
     reader->begin = next < reader->end ? next : reader->end;
@@ -176,8 +177,8 @@ static const char *without_return(const char *start, const char *end) {
     return end > start && end[-1] == '\r' ? end - 1 : end;
 }
 
-/* What the scanner does not know of the last field: the file's CR, and commas that stand without
- * quotes in a metadata column at the end. */
+/* Corrects the last field, where the scanner cannot: it cuts a CR, and joins a metadata column at
+ * the end that has commas without quotes. */
 static void extend_last(struct mu_csv_reader *reader, struct mu_csv_row *row,
                         const struct mu_csv_cut *cut) {
     int last = cut->count < reader->header_count ? cut->count - 1 : reader->header_count - 1;
@@ -198,7 +199,7 @@ static void unquote_all(struct mu_csv_row *row, int adjacent_quotes) {
     }
 }
 
-/* Moves past the row, and gives each of its fields to the column that it belongs to. */
+/* Moves past the row, and assigns each field to its column. */
 static void take_row(struct mu_csv_reader *reader, struct mu_csv_row *row,
                      const struct mu_csv_cut *cut) {
     const char *text = reader->buffer + reader->begin;
@@ -218,7 +219,7 @@ static void take_row(struct mu_csv_reader *reader, struct mu_csv_row *row,
     }
 }
 
-/* Rows as the tool itself writes them: the usual columns in their order, and no more. */
+/* For rows as this project writes them: the usual columns in their order, and no others. */
 static void take_usual_row(struct mu_csv_reader *reader, struct mu_csv_row *row,
                            const struct mu_csv_cut *cut) {
     const char *text = reader->buffer + reader->begin;
@@ -237,7 +238,7 @@ static void take_usual_row(struct mu_csv_reader *reader, struct mu_csv_row *row,
     }
 }
 
-/* A file system that came back from a crash leaves NUL bytes where a write was lost. */
+/* After a crash a file system may leave NUL bytes where a write was lost. */
 static int skip_nul(struct mu_csv_reader *reader, const struct mu_csv_cut *cut) {
     size_t begin = reader->begin;
     while (reader->buffer + reader->begin < cut->row_end && reader->buffer[reader->begin] == 0) {

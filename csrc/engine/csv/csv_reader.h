@@ -1,9 +1,9 @@
 /* Reads the rows of a profile CSV from a file descriptor or from memory, in bounded memory.
  *
- * Columns are found by the names in the header, in any order; other columns are left out. Rows
- * come as pointers into the reader's buffer: they hold until the next call. Quotes are removed in
- * place. A row that is cut, torn or longer than MU_CSV_ROW_MAX is reported and skipped, and reading
- * goes on with the next line. Line numbers count from 1, the header's. One thread at a time.
+ * Columns are found by the names in the header, in any order; other columns are left out. Rows are
+ * pointers into the reader's buffer, valid until the next call. Quotes are removed in place. A row
+ * that is cut, torn or longer than MU_CSV_ROW_MAX is reported and skipped, and reading goes on with
+ * the next line. Line numbers begin at 1, for the header. One thread at a time.
  */
 #ifndef MU_CSV_READER_H
 #define MU_CSV_READER_H
@@ -70,12 +70,12 @@ struct mu_csv_reader {
     mu_csv_scan scan;
     char *buffer; /* owned; MU_CSV_SCAN_PADDING bytes more than capacity */
     size_t capacity, begin, end;
-    uint64_t taken;                  /* bytes read from the input */
-    uint64_t line;                   /* of the row that comes next */
-    int at_end;                      /* the input has no more */
-    int header_count;                /* columns in the header */
-    int needed_count;                /* a row must have so many columns to hold all eight */
-    int is_usual;                    /* the eight columns in their usual order */
+    uint64_t taken;   /* bytes read from the input */
+    uint64_t line;    /* of the row that comes next */
+    int at_end;       /* the input has no more */
+    int header_count; /* columns in the header */
+    int needed_count; /* the least number of columns with which a row has all eight */
+    int is_usual;     /* the eight columns in their usual order */
     int8_t slot[MU_CSV_COLUMNS_MAX]; /* column of the file -> enum mu_csv_column */
 };
 

@@ -1,8 +1,8 @@
 /* Finds where the fields of one CSV row end (RFC 4180 quotes).
  *
- * The fast scanners toggle at every quote, which is right for well-formed rows. A row that has a
- * line end inside quotes is reported as such, and mu_csv_scan_strict, which opens a quote only at
- * the start of a field, then decides what it is. Pure functions of the bytes.
+ * The fast scanners toggle at every quote, which is right for well-formed rows. They report a row
+ * that has a line end inside quotes. Then mu_csv_scan_strict, which opens a quote only at the start
+ * of a field, decides whether the row is malformed. Pure functions of the bytes.
  */
 #ifndef MU_CSV_SCAN_H
 #define MU_CSV_SCAN_H
@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Columns beyond this many are not told apart. */
+/* Columns beyond this number count as one. */
 enum { MU_CSV_COLUMNS_MAX = 64 };
 
 /* The fast scanners may read this many bytes beyond `limit`. */

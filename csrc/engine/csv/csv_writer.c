@@ -143,7 +143,7 @@ static char *put_ms(char *at, int64_t ns) {
     return put_six(at, (uint32_t)(magnitude % 1000000));
 }
 
-/* Negative times count down: the digits are those of the magnitude, and the date the floor's. */
+/* Negative times: the digits are those of the magnitude, and the date is that of the floor. */
 static void set_second(struct mu_csv_writer *writer, int64_t second) {
     time_t time = (time_t)second;
     struct tm local;
@@ -182,8 +182,8 @@ static bool grow(struct mu_csv_writer *writer, size_t bytes) {
     return true;
 }
 
-/* The row's beginning up to and with the step; NULL when memory ran out. `variable` is the
- * greatest length of what follows beside the fixed columns. */
+/* Writes the row's beginning, through the step. NULL when memory ran out. `variable` is the
+ * greatest length of what follows, without the fixed columns. */
 static char *begin_row(struct mu_csv_writer *writer, int64_t real_ns, int64_t step,
                        size_t variable) {
     size_t bytes = ROW_FIXED_MAX + writer->machine_length + variable;

@@ -1,7 +1,7 @@
 /* Formatting of profile CSV rows. Columns and quoting are stated in docs/traces/profile-csv.md.
  *
- * The writer remembers what neighbouring rows share (the second, the machine and the step), so
- * that a row is mostly copying. It appends to a buffer that it owns. Not thread-safe.
+ * The writer keeps the texts that neighbouring rows share (the second, the machine and the step),
+ * so that most of a row is copied. It appends to a buffer that it owns. Not thread-safe.
  */
 #ifndef MU_CSV_WRITER_H
 #define MU_CSV_WRITER_H
@@ -67,7 +67,7 @@ struct mu_csv_stage_row {
 
 void mu_csv_write_start(struct mu_csv_writer *writer, const struct mu_csv_stage_row *row);
 
-/* `extra` is more metadata with a leading comma, without quotes in it; may be empty. */
+/* `extra` is further metadata, with a leading comma and without quotes. It may be empty. */
 void mu_csv_write_end(struct mu_csv_writer *writer, const struct mu_csv_stage_row *row,
                       int64_t duration_ns, const char *extra, size_t extra_length);
 
@@ -85,7 +85,7 @@ struct mu_csv_event_row {
     size_t track_length;
 };
 
-/* The track follows a metadata that begins with node_id, and leads any other. */
+/* The track is written after metadata that begins with node_id, and before any other metadata. */
 void mu_csv_write_event(struct mu_csv_writer *writer, const struct mu_csv_event_row *row);
 
 #endif

@@ -77,7 +77,8 @@ static int take_pair(struct mu_metadata *metadata, struct mu_span key, struct mu
     return 1;
 }
 
-/* Digits from `at` on; `value` goes on with them as long as there are at most 18. */
+/* Parses digits from `at` on, appends them to `value`, and returns how many there are. `value` is
+ * right for at most 18 digits. */
 static inline size_t read_digits(const char *at, const char *end, uint64_t *value) {
     const char *first = at;
     for (; at < end && (unsigned)(*at - '0') <= 9; at++) {
@@ -119,8 +120,9 @@ static inline size_t read_number(const char *at, const char *end, size_t before,
 
 #endif
 
-/* `key` of `length` bytes and a number, then a comma or the end: the number, and `rest` moves on.
- * -1 leaves `rest` as it is. This is what nearly every row starts with. */
+/* Parses `key` of `length` bytes, a number, and a comma or the end. Returns the number and advances
+ * `rest`; returns -1 and leaves `rest` as it is when the text differs. Nearly every row starts
+ * so. */
 static inline int64_t take_number(struct mu_span *rest, const char *key, size_t length) {
     if (rest->length <= length || memcmp(rest->text, key, length) != 0) {
         return -1;

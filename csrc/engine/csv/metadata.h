@@ -1,4 +1,4 @@
-/* The metadata column: `key=value` pairs joined by commas, the tool's own first.
+/* The metadata column: `key=value` pairs joined by commas. The project's own pairs come first.
  *
  * Own keys, in this order: node_id, parent_id, tid, tag, closed, cuda_ms, cuda_ts, cuda_err_ms,
  * stream, id. The first other key starts the user's part. All pointers are borrowed from the text.
@@ -32,15 +32,15 @@ enum mu_value_kind { MU_VALUE_STRING, MU_VALUE_INT, MU_VALUE_FLOAT, MU_VALUE_BOO
 
 void mu_metadata_parse(struct mu_span text, struct mu_metadata *metadata);
 
-/* Takes the next pair off `rest`; 0 when none is left. A piece without `=` has the key `metadata`.
- * Percent codes stand as they came. */
+/* Removes the next pair from `rest`; 0 when none is left. A piece without `=` gets the key
+ * `metadata`. Percent codes are not decoded. */
 int mu_metadata_next(struct mu_span *rest, struct mu_span *key, struct mu_span *value);
 
 /* Whether one of the pairs has that key. */
 int mu_metadata_has_key(struct mu_span pairs, struct mu_span wanted);
 
-/* How a trace shows a value: an integer of at most 18 digits, a number by the grammar of JSON, true
- * and false (also Python's spelling), or text. */
+/* The kind of a value in a trace: an integer of at most 18 digits, a number by the grammar of JSON,
+ * true or false (also in Python's spelling), or text. */
 enum mu_value_kind mu_metadata_kind(struct mu_span value);
 
 int mu_span_equals(struct mu_span span, const char *text);

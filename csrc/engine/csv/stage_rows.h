@@ -1,8 +1,8 @@
-/* The rows of stages in one part of a profile CSV, one after the other, in bounded memory: for
- * readers that keep less than all rows, or other columns than a stage table has.
+/* Reads the rows of stages in one part of a profile CSV, one after the other, in bounded memory. It
+ * is for readers that do not keep all rows, or that need other columns than a stage table has.
  *
- * A row's fields are read as far as its kind needs them. Texts point into the reader's buffer: they
- * hold until the next call. One thread at a time.
+ * Only the fields that the row's kind needs are parsed. Texts point into the reader's buffer, and
+ * are valid until the next call. One thread at a time.
  */
 #ifndef MU_STAGE_ROWS_H
 #define MU_STAGE_ROWS_H
@@ -16,12 +16,12 @@ enum mu_stage_row_kind {
     MU_STAGE_ROW_NONE,    /* the part has no more */
     MU_STAGE_ROW_START,   /* name, node, parent, tid, tag */
     MU_STAGE_ROW_END,     /* all but attempt */
-    MU_STAGE_ROW_PROCESS, /* attempt: the process that recorded the rows says who it is */
+    MU_STAGE_ROW_PROCESS, /* attempt: the row in which the recording process describes itself */
     MU_STAGE_ROW_BAD,     /* problem: a row that is torn, or has too few columns or too many */
     MU_STAGE_ROW_FAILED,  /* the error is filled */
 };
 
-/* The fields of an END row that are not what they should be; their values are then 0. */
+/* The fields of an END row that are not valid; their values are then 0. */
 enum mu_stage_row_bad {
     MU_BAD_STEP = 1,
     MU_BAD_DURATION = 2,
@@ -30,7 +30,7 @@ enum mu_stage_row_bad {
     MU_BAD_COMBINATIONS = 16,
 };
 
-/* The problem of a row that may be written just now. */
+/* The problem of a row that its process may still be writing. */
 #define MU_STAGE_ROW_UNFINISHED "the last row is not finished"
 
 struct mu_stage_row {
@@ -64,7 +64,8 @@ void mu_stage_rows_reset(struct mu_stage_rows *rows);
 /* Rows of other kinds are passed over. */
 void mu_stage_rows_next(struct mu_stage_rows *rows, struct mu_stage_row *row, struct mu_error *err);
 
-/* Whether the next row is in memory, so that no file has to be waited for; a guess. */
+/* A guess whether the next row is in memory already, so that reading it does not wait for a
+ * file. */
 int mu_stage_rows_at_hand(const struct mu_stage_rows *rows);
 
 #endif

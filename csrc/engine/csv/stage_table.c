@@ -117,7 +117,7 @@ static int is_path(const struct mu_stage_path *path, uint32_t parent, int has_pa
            memcmp(path->name, name.text, name.length) == 0;
 }
 
-/* The path of a stage under `parent`, which MU_STAGE_OTHER means that it has none. */
+/* The path of a stage under `parent`. MU_STAGE_OTHER means that there is no parent. */
 static int find_path(struct mu_stage_table *table, uint32_t parent, struct mu_span name,
                      uint32_t *found, struct mu_error *err) {
     int has_parent = parent != MU_STAGE_OTHER;
@@ -175,7 +175,7 @@ static int start_stage(struct mu_stage_table *table, const struct mu_metadata *m
     return code;
 }
 
-/* 0 when neither the row nor its START says how long the stage took. */
+/* 0 when neither the row nor its START gives the duration. */
 static int begin_of(const struct open_stage *open, struct mu_span duration, int64_t end_ns,
                     int64_t *begin_ns) {
     int64_t duration_ns;

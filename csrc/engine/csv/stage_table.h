@@ -1,9 +1,9 @@
-/* The finished stages of one process of one rank, as columns: what analyses over ranks start from.
+/* The finished stages of one process of one rank, as columns. Analyses over ranks start from them.
  *
- * A table takes the parts of a file set in order. Each END row becomes a row of the table; START
- * rows say under which stages it stands, so that its path is known. Memory is the rows, the paths
- * and what is open. Nanoseconds, with the clock offset of the run in them, as the CSV has them.
- * The table owns everything in it. One thread at a time.
+ * A table takes the parts of a file set in order. Each END row becomes a row of the table. START
+ * rows show the stages around it, which make its path. Memory holds the rows, the paths and the
+ * open stages. Times are nanoseconds and include the clock offset of the run, as in the CSV. The
+ * table owns everything in it. One thread at a time.
  */
 #ifndef MU_STAGE_TABLE_H
 #define MU_STAGE_TABLE_H
@@ -32,7 +32,7 @@ struct mu_process_metadata {
     char label[256]; /* the same; percent-encoded as in the row */
     int64_t world_size, attempt;
     int64_t clock_error_ns; /* of the last clock synchronisation; -1 when there was none */
-    uint64_t dropped;       /* records that the run says it lost */
+    uint64_t dropped;       /* records that the run lost, as its rows report */
     uint64_t clock_steps;   /* how often the system's clock was set meanwhile */
 };
 

@@ -1,6 +1,6 @@
-/* Colours as users write them, to the ARGB word that NVTX takes.
+/* Converts colours as users write them to the ARGB word of NVTX.
  *
- * The result is 0xAARRGGBB, opaque but where an integer brings an alpha of its own. All functions
+ * The result is 0xAARRGGBB. It is opaque, unless an integer has an alpha of its own. All functions
  * are pure and thread-safe.
  */
 #ifndef MU_COLOR_H

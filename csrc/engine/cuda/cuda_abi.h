@@ -1,4 +1,4 @@
-/* The part of the CUDA driver's ABI that is used here, so that a build needs nothing of CUDA.
+/* The part of the CUDA driver's ABI that is used here. With it a build needs no part of CUDA.
  *
  * Declared after cuda.h of CUDA 13.0: only names, values and layouts that the driver has kept since
  * CUDA 11. tests/test_cuda_abi.py compares them with NVIDIA's header where that is installed.

@@ -26,8 +26,8 @@ static bool intersect(int64_t *low, int64_t *high, int64_t other_low, int64_t ot
     return true;
 }
 
-/* `low` and `high` hold by themselves, so they stand alone when the kept bounds contradict them:
- * the host was suspended, or its clock ran faster than the allowance. */
+/* `low` and `high` are valid by themselves. When the kept bounds contradict them, these alone are
+ * used: the host was suspended, or its clock ran faster than the allowance. */
 static void narrow(struct mu_cuda_axis *axis, int64_t low, int64_t high) {
     if (!intersect(&axis->low_ns, &axis->high_ns, low, high)) {
         axis->low_ns = low < high ? low : high;
@@ -56,8 +56,8 @@ void mu_cuda_axis_tighten(struct mu_cuda_axis *axis, float elapsed_ms, struct mu
     narrow(axis, event.enqueued_ns - elapsed - error, event.complete_ns - elapsed + error);
 }
 
-/* The middle of the interval places all events of a collect alike, so that they keep their order
- * and their distances; what is known of the one event moves it only if it lies outside. */
+/* All events of one collect are placed by the middle of the interval, so that they keep their order
+ * and their distances. The bounds of a single event move it only if it lies outside them. */
 struct mu_cuda_instant mu_cuda_axis_place(const struct mu_cuda_axis *axis, float elapsed_ms,
                                           struct mu_cuda_seen event) {
     int64_t elapsed = mu_cuda_ms_to_ns(elapsed_ms);

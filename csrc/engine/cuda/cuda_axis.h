@@ -1,12 +1,12 @@
-/* Where GPU times lie on the host's clock.
+/* Places GPU times on the host's clock.
  *
  * The driver gives only differences between two events. The axis keeps one event, the anchor, and
- * an interval [low, high] on the host's monotonic clock in which its timestamp lies. Every event
- * that has completed narrows it, since it ran after it was enqueued and before it was seen to be
- * complete; a new anchor carries it on by the elapsed time between the two, so that no difference
- * grows long (a float of milliseconds has steps of 1 us from 16 s on). Every carry widens the
- * interval by what the two clocks may drift apart and by the rounding of the float.
- * The mathematics stands in docs/time/gpu-timing.md.
+ * an interval [low, high] on the host's monotonic clock in which its timestamp lies. Every
+ * completed event narrows the interval: it ran after it was enqueued, and before it was seen to be
+ * complete. A new anchor shifts the interval by the elapsed time between the two anchors. So no
+ * difference grows long: a float of milliseconds has steps of 1 us from 16 s on. Every shift widens
+ * the interval by the possible drift of the two clocks and by the rounding of the float.
+ * docs/time/gpu-timing.md has the mathematics.
  *
  * All times are nanoseconds of one monotonic host clock; elapsed times are the driver's floats of
  * milliseconds. Not thread-safe: one collector owns an axis.
@@ -48,7 +48,8 @@ void mu_cuda_axis_advance(struct mu_cuda_axis *axis, float elapsed_ms, struct mu
  */
 void mu_cuda_axis_tighten(struct mu_cuda_axis *axis, float elapsed_ms, struct mu_cuda_seen event);
 
-/* The time of an event that lies `elapsed_ms` after the anchor, clamped to what was seen of it. */
+/* The time of an event that lies `elapsed_ms` after the anchor, clamped to the host times at which
+ * it was enqueued and seen complete. */
 struct mu_cuda_instant mu_cuda_axis_place(const struct mu_cuda_axis *axis, float elapsed_ms,
                                           struct mu_cuda_seen event);
 

@@ -1,16 +1,17 @@
-/* The drain's side of GPU timing: which spans are complete, and where they lie in time. */
+/* The drain's part of GPU timing: finds the spans that are complete, and their times. */
 #include <math.h>
 
 #include "cuda/cuda_pool.h"
 
-/* A stream works in order: once one of its spans is pending, later ones need not be asked. */
+/* A stream works in order: once one of its spans is pending, later ones need not be queried. */
 struct blocked {
     bool some;
     CUstream stream;
     int64_t end_done_ns;
 };
 
-/* Turns what no arithmetic can take into an error; a refusal for a capture passes by itself. */
+/* Turns times that cannot be computed with into an error. A refusal because of a capture is only
+ * temporary. */
 static CUresult elapsed(const struct mu_cuda_pool *pool, float *milliseconds, CUevent from,
                         CUevent to) {
     CUresult code = pool->driver->event_elapsed_ms(milliseconds, from, to);
@@ -84,7 +85,7 @@ static struct mu_cuda_waited waited_of(struct mu_cuda_pool *pool, struct mu_cuda
     return waited;
 }
 
-/* A wait that returned for this span, or for a later one of its stream, saw it before we did. */
+/* A wait for this span, or for a later one of its stream, may have seen it complete before us. */
 static int64_t complete_at(const struct mu_cuda_slot *slot, const struct mu_cuda_waited *waited,
                            int64_t now) {
     bool covered = waited->complete_ns != 0 && waited->stream == slot->stream &&
@@ -148,7 +149,7 @@ static void measure_spans(struct mu_cuda_pool *pool, struct mu_cuda_context *con
     }
 }
 
-/* The axis has learnt from every span by now, so the first profits from the last. */
+/* By now every span has narrowed the axis, so the first span profits from the last. */
 static void place_spans(struct mu_cuda_pool *pool, struct mu_cuda_context *context,
                         int32_t slot_count) {
     for (int32_t i = 0; i < slot_count; i++) {
@@ -165,7 +166,7 @@ static void place_spans(struct mu_cuda_pool *pool, struct mu_cuda_context *conte
     }
 }
 
-/* Frees what was cancelled, and gives up what waits for a context that is gone. */
+/* Frees cancelled spans, and gives up spans that wait for a destroyed context. */
 static void sweep(struct mu_cuda_pool *pool, int32_t slot_count) {
     for (int32_t i = 0; i < slot_count; i++) {
         struct mu_cuda_slot *slot = &pool->slots[i];

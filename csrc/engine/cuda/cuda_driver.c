@@ -6,7 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The stubs have the types of what they stand for: a call through another type is undefined. */
+/* The stubs have the types of the functions that they replace: a call through another type is
+ * undefined. */
 enum { NEEDED = CUDA_ERROR_NOT_INITIALIZED, OPTIONAL = CUDA_ERROR_NOT_SUPPORTED };
 
 #define STUB(need, entry, symbol, parameters, empty)                                               \

@@ -1,10 +1,9 @@
 /* The CUDA driver, libcuda.so.1, found at run time.
  *
- * One table of functions. Where the driver or a function that we cannot do without is missing,
- * every entry is a stub that fails with CUDA_ERROR_NOT_INITIALIZED, `available` is false and
- * `reason` says why; callers need no checks of their own. Nothing here initialises CUDA or makes a
- * context: that is left to torch. The table is filled once and only read after that, from any
- * thread.
+ * One table of functions. When the driver or a needed function is missing, every entry is a stub
+ * that fails with CUDA_ERROR_NOT_INITIALIZED, `available` is false and `reason` says why. Callers
+ * need no checks of their own. Nothing here initialises CUDA or makes a context: that is left to
+ * torch. The table is filled once and only read after that, from any thread.
  */
 #ifndef MU_CUDA_DRIVER_H
 #define MU_CUDA_DRIVER_H
@@ -85,7 +84,7 @@ typedef void *(*mu_cuda_lookup)(void *library, const char *name);
  * The library stays open for the life of the process. */
 void mu_cuda_driver_open(struct mu_cuda_driver *driver, const char *path);
 
-/* The same from functions that are there already. */
+/* Fills the table from functions that are loaded already. */
 void mu_cuda_driver_from(struct mu_cuda_driver *driver, mu_cuda_lookup lookup, void *library);
 
 /* The table of the process: libcuda.so.1, opened by the first call. */

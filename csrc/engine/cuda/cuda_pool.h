@@ -1,4 +1,4 @@
-/* The inside of a pool of spans, for cuda_timing.c and cuda_collect.c alone. */
+/* The internals of a pool of spans, for cuda_timing.c and cuda_collect.c only. */
 #ifndef MU_CUDA_POOL_H
 #define MU_CUDA_POOL_H
 
@@ -15,8 +15,9 @@ enum {
     MU_CUDA_ANCHORS = 4, /* one in use, and steps that the GPU may lie behind */
 };
 
-/* FREE to OPEN to CLOSED by the thread that times; CLOSED to READY or FAILED by the collector; any
- * but FREE and OPEN to CANCELLED by the thread; back to FREE by whoever frees it. */
+/* The thread that times sets FREE to OPEN to CLOSED. The collector sets CLOSED to READY or FAILED.
+ * The thread sets any state but FREE and OPEN to CANCELLED. Whoever frees the slot sets it back to
+ * FREE. */
 enum mu_cuda_slot_state {
     MU_CUDA_SLOT_FREE = 0,
     MU_CUDA_SLOT_OPEN,
@@ -33,7 +34,7 @@ struct mu_cuda_slot {
     CUevent begin;     /* owned, with `end`; in that context */
     CUevent end;
     CUstream stream;
-    _Atomic uint64_t serial; /* tells one use of the slot from the next */
+    _Atomic uint64_t serial; /* differs from one use of the slot to the next */
     int64_t begin_called_ns;
     int64_t end_called_ns; /* just before and just after the end was recorded */
     int64_t end_done_ns;
@@ -50,7 +51,8 @@ struct mu_cuda_anchor {
     bool used;
 };
 
-/* What a wait has shown: this stream was through at `complete_ns` with all before `end_called_ns`.
+/* The result of a wait: at `complete_ns` this stream had finished all work from before
+ * `end_called_ns`.
  */
 struct mu_cuda_waited {
     CUstream stream;
@@ -97,8 +99,8 @@ struct mu_cuda_pool {
     struct mu_cuda_stats stats;
 };
 
-/* Makes the context current on the calling thread, and lifts the ban on calls that a graph
- * capture elsewhere would forbid. False: it is gone. */
+/* Makes the context current on the calling thread, and allows the calls that a graph capture in
+ * another thread would forbid. False when the context is destroyed. */
 struct mu_cuda_visit {
     bool pushed;
     CUstreamCaptureMode mode; /* what the thread had */
@@ -118,7 +120,7 @@ static inline bool mu_cuda_context_dead(const struct mu_cuda_context *context) {
     return atomic_load_explicit(&context->dead, memory_order_acquire);
 }
 
-/* The driver refuses because a stream is being captured; the capture is none of our business. */
+/* The driver refuses because a stream is being captured. The capture is not ours. */
 static inline bool mu_cuda_is_capture_error(CUresult code) {
     return code >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED &&
            code <= CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;

@@ -19,7 +19,7 @@ static int switch_profiler(const struct mu_cuda_driver *driver, bool start, bool
     return MU_OK;
 }
 
-/* The same in the primary context of a device, which is the thread's for so long. */
+/* The same in the primary context of a device, which is current on the thread meanwhile. */
 static int switch_in_primary(const struct mu_cuda_driver *driver, bool start, bool wait,
                              int ordinal, struct mu_error *err) {
     CUdevice device;

@@ -1,4 +1,4 @@
-/* Starts and stops the profiler that watches this process: nsys with
+/* Starts and stops the profiler that is attached to this process: nsys with
  * --capture-range=cudaProfilerApi, ncu with --profile-from-start off.
  *
  * Both act on a CUDA context: the calling thread's, or, where it has none yet, the primary one of a

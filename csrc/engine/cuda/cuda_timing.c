@@ -64,7 +64,7 @@ void mu_cuda_context_fail(struct mu_cuda_pool *pool, struct mu_cuda_context *con
     pthread_mutex_unlock(&pool->lock);
 }
 
-/* After a device reset another context may stand at the same address: its number tells. */
+/* After a device reset another context may have the same address: its id shows that. */
 static bool context_is_there(struct mu_cuda_pool *pool, struct mu_cuda_context *context) {
     unsigned long long id = 0;
     CUresult code = pool->driver->ctx_get_id(context->handle, &id);
@@ -108,7 +108,7 @@ void mu_cuda_context_leave(struct mu_cuda_pool *pool, const struct mu_cuda_visit
     pool->driver->ctx_pop(&popped);
 }
 
-/* What is free in contexts that are gone may serve the next one. */
+/* The next context may take slots that are free in destroyed contexts. */
 static void reclaim_dead_lock_held(struct mu_cuda_pool *pool) {
     int32_t context_count = atomic_load(&pool->context_count);
     for (int32_t i = 0; i < context_count; i++) {
@@ -213,7 +213,7 @@ void mu_cuda_slot_free(struct mu_cuda_pool *pool, struct mu_cuda_slot *slot) {
     pthread_mutex_unlock(&pool->lock);
 }
 
-/* Making an event is one of the calls that a capture in another thread forbids. */
+/* A capture in another thread forbids creating an event, among other calls. */
 static bool event_make(struct mu_cuda_pool *pool, struct mu_cuda_context *context, CUevent *event) {
     if (*event != NULL) {
         return true;
@@ -298,7 +298,7 @@ static void anchor_finish(struct mu_cuda_pool *pool, struct mu_cuda_context *con
     pthread_mutex_unlock(&pool->lock);
 }
 
-/* With no place left the GPU lies steps behind: the next anchor will do. */
+/* When no place is left, the GPU is some steps behind. The next anchor is good enough. */
 static bool anchor_record_if_due(struct mu_cuda_pool *pool, struct mu_cuda_context *context,
                                  CUstream stream) {
     int index = anchor_claim(pool, context, pool->now_ns());

@@ -1,11 +1,11 @@
 /* GPU times of stages: a bounded pool of pairs of CUDA events, and the host's axis for them.
  *
  * A span is a pair of events on one stream. The thread that times a stage begins and ends it; the
- * drain collects what has completed and reads it. Nothing waits for the device: mu_cuda_wait waits
- * for one event, and its caller says so. A span is not begun (the id is 0, which every function
- * takes and ignores) when no CUDA context is current on the thread, while the stream is being
- * captured into a graph, when the pool is empty, and after an error in that context. An error ends
- * GPU timing for its context alone, is kept for one warning, and is never raised.
+ * drain collects what has completed and reads it. Only mu_cuda_wait waits for the device; its
+ * caller asks for that. A span is not begun when no CUDA context is current on the thread, while
+ * the stream is being captured into a graph, when the pool is empty, and after an error in that
+ * context. Its id is then 0, which every function accepts and ignores. An error ends GPU timing for
+ * its context alone. It is kept for one warning, and never raised.
  *
  * Threads: begin, end, cancel, step and wait from any thread; collect, poll, release and free from
  * one at a time (the holder of the drain's lock). Begin calls `current_stream` without holding a
@@ -47,8 +47,8 @@ enum mu_cuda_span_state {
 };
 
 struct mu_cuda_times {
-    int64_t duration_ns; /* on the GPU's clock */
-    int64_t start_ns;    /* on the host's clock `now_ns` */
+    int64_t duration_ns; /* by the GPU's clock */
+    int64_t start_ns;    /* by the host's clock `now_ns` */
     int64_t error_ns;    /* the true start is within start_ns +- error_ns */
     uint64_t stream;     /* the driver's id of the stream; its address before CUDA 12 */
     int32_t device;
@@ -61,7 +61,7 @@ struct mu_cuda_stats {
     uint64_t no_stream; /* not begun: `current_stream` did not know */
     uint64_t captured;  /* not begun, or given up at the end: the stream was being captured */
     uint64_t late;      /* released before the GPU was done */
-    uint64_t failed;    /* lost to an error */
+    uint64_t failed;    /* failed with an error */
     uint64_t errors;    /* contexts given up */
     uint64_t axis_resets;
     int first_error;        /* CUresult; 0: none */
@@ -79,10 +79,11 @@ void mu_cuda_pool_free(struct mu_cuda_pool *pool);
 uint32_t mu_cuda_span_begin(struct mu_cuda_pool *pool);
 void mu_cuda_span_end(struct mu_cuda_pool *pool, uint32_t id);
 
-/* A number of the caller's own that comes back with the times of an open span. */
+/* Sets a number of the caller's own, which is returned with the times of the open span. */
 void mu_cuda_span_label(struct mu_cuda_pool *pool, uint32_t id, uint32_t label);
 
-/* For a span whose times nobody will ask for; from the thread that began it, ended or not. */
+/* Cancels a span whose times are not needed, ended or not. Call it on the thread that began the
+ * span. */
 void mu_cuda_span_cancel(struct mu_cuda_pool *pool, uint32_t id);
 
 /* The next span of each context begins with a new anchor. Without steps one comes every second. */
@@ -92,14 +93,14 @@ uint64_t mu_cuda_pool_steps(struct mu_cuda_pool *pool);
 /* Blocks until the span that was ended last, in each context, is complete on the GPU. */
 void mu_cuda_wait(struct mu_cuda_pool *pool);
 
-/* Looks once which spans are complete; does not wait. */
+/* Checks once which spans are complete. Does not wait. */
 void mu_cuda_collect(struct mu_cuda_pool *pool);
 
 /* What the last collect found. `times` is filled when READY. */
 enum mu_cuda_span_state mu_cuda_span_poll(const struct mu_cuda_pool *pool, uint32_t id,
                                           struct mu_cuda_times *times);
 
-/* Gives an ended span back, complete or not. */
+/* Returns an ended span to the pool, complete or not. */
 void mu_cuda_span_release(struct mu_cuda_pool *pool, uint32_t id);
 
 void mu_cuda_pool_stats(struct mu_cuda_pool *pool, struct mu_cuda_stats *stats);

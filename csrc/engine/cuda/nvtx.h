@@ -1,17 +1,17 @@
 /* NVTX: the stages of a timer as ranges in NVIDIA's tools (Nsight Systems, and what reads NVTX).
  *
- * A tool attaches when the process starts (NVTX_INJECTION64_PATH), so whether one listens is
- * decided once, by mu_nvtx_create, which hands out NULL when none does. NULL is a valid argument
- * everywhere below and means "do nothing": a hot path pays one branch on mu_nvtx_attached.
- * Built without the NVTX headers, nothing is ever attached.
+ * A tool attaches when the process starts (NVTX_INJECTION64_PATH), so mu_nvtx_create decides once
+ * whether there is one. It gives NULL when there is none. NULL is a valid argument everywhere below
+ * and means "do nothing": a hot path pays one branch on mu_nvtx_attached. Built without the NVTX
+ * headers, nothing is ever attached.
  *
  * A range is looked up once for each (domain, name, colour, category) and may be kept: it lives as
  * long as its mu_nvtx. Lookups take no lock when the range is known. Push and pop act on the
  * calling thread's stack in the range's domain, as NVTX has it.
  *
  * Bounds: MU_NVTX_RANGES_MAX ranges, MU_NVTX_DOMAINS_MAX domains, MU_NVTX_CATEGORIES_MAX
- * categories. What comes after goes into one range named "(other)", the default domain and no
- * category, and is counted.
+ * categories. Further names go into one range named "(other)", further domains into the default
+ * domain, and further categories become no category. All of them are counted.
  */
 #ifndef MU_NVTX_H
 #define MU_NVTX_H
@@ -32,7 +32,7 @@ enum {
 struct mu_nvtx;
 struct mu_nvtx_range;
 
-/* What a range is looked up by. The bytes are borrowed for the call. */
+/* The key of a range. The bytes are borrowed for the call. */
 struct mu_nvtx_key {
     const char *name;
     size_t name_length;
@@ -43,7 +43,7 @@ struct mu_nvtx_key {
     uint32_t argb;
 };
 
-/* `*out` is NULL, and the result MU_OK, when no tool listens. */
+/* When no tool listens, `*out` is NULL and the result is MU_OK. */
 MU_MUST_CHECK int mu_nvtx_create(struct mu_nvtx **out, struct mu_error *err);
 
 /* Frees what the tables hold. The tool keeps its domains: other code may use the same names. */
@@ -64,7 +64,7 @@ void mu_nvtx_push(const struct mu_nvtx_range *range);
 void mu_nvtx_pop(const struct mu_nvtx_range *range);
 
 /* A range of the default domain that another thread may end; 0 when no tool listens. `name` ends in
- * NUL and is borrowed for the call. Nothing is looked up or kept. */
+ * NUL and is borrowed for the call. It is neither looked up nor kept. */
 uint64_t mu_nvtx_start(const struct mu_nvtx *nvtx, const char *name, uint32_t argb);
 void mu_nvtx_end(const struct mu_nvtx *nvtx, uint64_t range);
 

@@ -56,7 +56,7 @@ static bool read_all(int file, char *to, size_t bytes) {
     return true;
 }
 
-/* Nobody else's file is loaded into the GPU. */
+/* A file of another user is never loaded into the GPU. */
 static bool is_ours(int file, const struct header *header) {
     struct stat found;
     return fstat(file, &found) == 0 && S_ISREG(found.st_mode) && found.st_uid == geteuid() &&
@@ -126,7 +126,7 @@ static bool write_all(int file, const void *from, size_t bytes) {
     return true;
 }
 
-/* The folder and those above it that are missing. */
+/* Makes the folder, and the missing ones above it. */
 static void make_folders(const char *folder) {
     char path[MU_GPU_CACHE_PATH_MAX];
     snprintf(path, sizeof(path), "%s", folder);

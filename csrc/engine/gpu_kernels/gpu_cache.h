@@ -1,9 +1,10 @@
 /* Compiled kernels on disk, so that a process need not compile what another one did.
  *
- * A file an image: what it was made from and for (the key), a digest over all of it, the image.
- * A file that is damaged, foreign or of another key is as good as none. Files are written under a
- * name of their own and renamed when complete, so that processes may race. All that fails here only
- * means that kernels are compiled again: there are no errors. Any thread may call these.
+ * A file holds one image: the key (what the image was made from, and for which GPU), a digest over
+ * all of it, and the image. A file that is damaged, belongs to someone else or has another key is
+ * ignored. Files are written under a temporary name and renamed when complete, so that processes
+ * may race. A failure here only means that kernels are compiled again, so there are no errors. Any
+ * thread may call these functions.
  */
 #ifndef MU_GPU_CACHE_H
 #define MU_GPU_CACHE_H
@@ -22,7 +23,7 @@ void mu_gpu_cache_folder(char *folder);
 bool mu_gpu_cache_load(const char *folder, const char *name, const char *key, char **image,
                        size_t *size);
 
-/* True when it is there now. */
+/* Stores an image. True when the file exists now. */
 bool mu_gpu_cache_store(const char *folder, const char *name, const char *key, const char *image,
                         size_t size);
 

@@ -1,4 +1,4 @@
-/* What a comparison on the GPU leaves there; compare.h makes a struct mu_diff of it. */
+/* The result of a comparison in the GPU's memory. compare.h makes a struct mu_diff of it. */
 #ifndef MU_GPU_DIFF_H
 #define MU_GPU_DIFF_H
 

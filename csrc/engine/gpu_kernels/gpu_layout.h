@@ -1,8 +1,9 @@
-/* How a tensor lies in the memory of a GPU: an argument of kernels, read there and filled here.
+/* The layout of a tensor in the memory of a GPU. It is an argument of kernels: the host fills it,
+ * and the kernels read it.
  *
- * Dimensions are merged where one continues the other, as in mu_tensor_walk; what is left is one
- * dimension for all that has no gaps. Sizes and steps are the same on both sides: no field needs
- * padding, and none is a pointer to the host.
+ * Dimensions are merged where one continues the other, as in mu_tensor_walk. A tensor without gaps
+ * has one dimension then. Sizes and steps are the same on both sides: no field needs padding, and
+ * none is a pointer to the host.
  */
 #ifndef MU_GPU_LAYOUT_H
 #define MU_GPU_LAYOUT_H

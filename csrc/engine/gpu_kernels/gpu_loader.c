@@ -202,8 +202,8 @@ void mu_gpu_state_of(struct mu_gpu *gpu, struct mu_gpu_state *state) {
 
 /* --- devices ------------------------------------------------------------------------------ */
 
-/* Loading and making a pool are forbidden while any stream of the process is under capture, unless
- * the thread says that they have nothing to do with it. */
+/* While any stream of the process is under capture, loading and making a pool are forbidden, unless
+ * the thread has set a mode that allows them. */
 static CUstreamCaptureMode relax_capture(const struct mu_gpu *gpu) {
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     gpu->driver->thread_exchange_capture_mode(&mode);
@@ -413,7 +413,7 @@ static int image_lock_held(struct mu_gpu *gpu, const struct mu_gpu_program *prog
 
 /* --- loading ------------------------------------------------------------------------------ */
 
-/* All functions at once: with lazy loading each would else be loaded by its first launch, which a
+/* Loads all functions at once. With lazy loading each would be loaded by its first launch, which a
  * capture does not allow. */
 static int load_functions(const struct mu_gpu *gpu, enum mu_gpu_source source, const char *image,
                           struct functions *functions, struct mu_error *err) {

@@ -1,4 +1,4 @@
-/* Kernels from their source to a function that the driver can launch, each step taken once.
+/* Takes kernels from their source to a function that the driver can launch. Each step is done once.
  *
  * A program is a .cu file compiled for the element types that it is to read; it is compiled at its
  * first use for the kind of the GPU, kept in memory and on disk (gpu_cache.h), and loaded into the
@@ -35,13 +35,13 @@ struct mu_gpu_build {
 
 void mu_gpu_build_of(const struct mu_gpu_program *program, struct mu_gpu_build *build);
 
-/* Compiles a job; what tests put in the place of NVRTC. */
+/* Compiles a job. Tests replace NVRTC by a function of this type. */
 typedef int (*mu_gpu_compiler)(const struct mu_nvrtc_job *job, struct mu_nvrtc_image *image,
                                struct mu_error *err);
 
 struct mu_gpu_options {
     const struct mu_cuda_driver *driver; /* borrowed, for good */
-    const char *nvrtc_path;              /* NULL: it is looked for */
+    const char *nvrtc_path;              /* NULL: searched for */
     const char *cache_folder;            /* NULL: mu_gpu_cache_folder; "": no cache on disk */
     mu_gpu_compiler compiler;            /* NULL: NVRTC */
 };
@@ -95,7 +95,7 @@ MU_MUST_CHECK int mu_gpu_functions_of(struct mu_gpu *gpu, int index,
 /* MU_GPU_KERNELS_MAX names at most; NULL ends them. */
 const char *const *mu_gpu_kernel_names(enum mu_gpu_source source);
 
-/* The driver that it works with. */
+/* The driver that the GPUs use. */
 const struct mu_cuda_driver *mu_gpu_driver_of(const struct mu_gpu *gpu);
 
 /* "cuLaunchKernel failed with CUDA_ERROR_... (700)": MU_ERR_STATE. */

@@ -118,7 +118,8 @@ static uint64_t ceil_div(uint64_t value, uint64_t by) {
     return value / by + (value % by != 0);
 }
 
-/* Blocks for `wanted` of them, as many as run at once at most; each then takes several shares. */
+/* The number of blocks for `wanted` shares of work: at most as many as run at once. Then each block
+ * takes several shares. */
 static uint64_t grid(const struct call *call, uint64_t wanted) {
     uint64_t most = (uint64_t)call->device->processors * BLOCKS_A_PROCESSOR;
     return wanted < most ? wanted : most;
@@ -161,7 +162,8 @@ static void count_nan_inf(struct call *call, const struct mu_tensor *tensor,
 
 /* --- scratch memory ----------------------------------------------------------------------- */
 
-/* In the order of the stream, so that nothing waits; NULL, and the call has failed, without it. */
+/* Allocates memory in the order of the stream, so that nothing waits. Returns NULL, and marks the
+ * call as failed, when there is none. */
 static void *take_memory(struct call *call, size_t bytes) {
     CUdeviceptr memory = 0;
     void *pointer = NULL;
@@ -172,7 +174,7 @@ static void *take_memory(struct call *call, size_t bytes) {
         note(call, "cuMemAllocFromPoolAsync",
              call->driver->mem_alloc_from_pool(&memory, bytes, call->device->pool, call->stream));
     }
-    /* What the driver hands out is an address. */
+    /* The driver returns an address as a number. */
     memcpy(&pointer, &memory, sizeof(pointer));
     return call->failed == NULL ? pointer : NULL;
 }
@@ -188,7 +190,7 @@ static void give_memory(struct call *call, void *memory) {
 
 enum { STATS_DENSE, STATS_STRIDED, STATS_END };
 
-/* The result depends on how a tensor is cut, so that is by its size alone. */
+/* The result depends on how a tensor is cut, so the cut depends on its size alone. */
 enum { STATS_BLOCKS_MAX = 2048, STATS_BLOCK_QUADS = MU_GPU_THREADS * 4 };
 
 /* Either of `words` and `part` may be NULL. */
@@ -317,7 +319,7 @@ int mu_gpu_compare_on(struct mu_gpu *gpu, const struct mu_tensor *a, const struc
 
 /* --- memory for results ------------------------------------------------------------------- */
 
-/* To wait would break a capture, and what is captured has not run. */
+/* Waiting would break a capture, and captured work has not run yet. */
 static bool is_captured(const struct call *call) {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
     CUresult result = call->driver->stream_is_capturing(call->stream, &status);

@@ -1,4 +1,4 @@
-/* The sources of the GPU kernels, as csrc/embed.py wrote them into the build. */
+/* The sources of the GPU kernels. csrc/embed.py writes them at build time. */
 #ifndef MU_KERNEL_SOURCES_H
 #define MU_KERNEL_SOURCES_H
 

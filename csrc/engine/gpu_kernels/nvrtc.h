@@ -1,8 +1,8 @@
-/* NVRTC, NVIDIA's compiler for CUDA at run time: found, opened, and asked for our kernels.
+/* NVRTC, NVIDIA's compiler for CUDA at run time: finds it, opens it, and compiles our kernels.
  *
- * One library a process, opened at its first use and never closed. It is the one that torch brought
- * where there is one, so that what it makes fits the driver and the runtime that torch works with.
- * Everything here may be called from any thread, and takes seconds: never with the GIL.
+ * A process uses one library, opened at its first use and never closed. It is torch's own where
+ * torch has one, so that its output fits the driver and the runtime that torch uses. All functions
+ * may be called from any thread. They take seconds: never call them with the GIL.
  */
 #ifndef MU_NVRTC_H
 #define MU_NVRTC_H
@@ -39,10 +39,10 @@ struct mu_nvrtc_job {
     int option_count;
     int arch;                /* 90 for compute capability 9.0 */
     enum mu_nvrtc_form form; /* PTX is for compute_<arch>, CUBIN for sm_<arch> */
-    bool verbose;            /* the log has registers and shared memory, of CUBIN alone */
+    bool verbose;            /* the log lists registers and shared memory; for CUBIN only */
 };
 
-/* What came of it; release it with mu_nvrtc_image_release, also after an error. */
+/* The result of a compilation. Release it with mu_nvrtc_image_release, also after an error. */
 struct mu_nvrtc_image {
     char *bytes; /* owned; PTX ends in NUL */
     size_t size;

@@ -6,7 +6,7 @@
 #include "base/parallel.h"
 #include "hash/md5_lanes.h"
 
-/* A thread is worth waking for this many bytes: some 50 us of work. */
+/* A thread is woken for at least this many bytes, some 50 us of work. */
 enum { BYTES_A_THREAD = 256 * 1024, PARTS_MAX = 256 };
 
 /* What one thread does. */
@@ -60,8 +60,9 @@ static int sort_jobs(struct batch *batch, struct mu_md5_job *jobs, struct mu_err
     return MU_OK;
 }
 
-/* As many as there are threads, unless they would have too little to do, or lanes without a tensor:
- * half of the lanes take the same time however few of them are in use. */
+/* The number of parts: one for each thread, or fewer when the threads would have too little to do
+ * or would have lanes without a tensor. Half of the lanes take the same time however few of them
+ * are in use. */
 static int count_parts(const struct batch *batch) {
     size_t lanes = batch->kernel.lanes > 1 ? (size_t)batch->kernel.lanes / 2 : 1;
     size_t filled = (batch->count + lanes - 1) / lanes;
@@ -103,8 +104,8 @@ static void append(struct part *part, struct mu_md5_item *item) {
     part->bytes += (double)item->bytes;
 }
 
-/* How many of the longest tensors get a thread of their own: those that would still run in their
- * lane when all others are done. */
+/* How many of the longest tensors get a thread of their own. They are those that would still run in
+ * their lane when all others are done. */
 static int count_giants(const struct batch *batch) {
     double rest = batch->total_bytes;
     int giants = 0;
@@ -119,7 +120,7 @@ static int count_giants(const struct batch *batch) {
     return giants;
 }
 
-/* Deals the others out, each to the part that has the least so far. */
+/* Distributes the others, each to the part that has the least so far. */
 static void deal(struct batch *batch) {
     int giants = count_giants(batch);
     for (size_t i = 0; i < batch->count; i++) {

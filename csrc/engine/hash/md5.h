@@ -1,8 +1,8 @@
 /* MD5 (RFC 1321) of tensors: of their row-major bytes, whatever their strides.
  *
- * Many tensors go side by side through the lanes of vectors, and over the threads of torch's pool;
- * the digests are the same whatever the processor and the threads. MD5 is no protection against
- * someone who means harm: such a one can make two tensors of one digest.
+ * Many tensors are hashed in parallel, in the lanes of vectors and on the threads of torch's pool.
+ * The digests do not depend on the processor or the threads. MD5 does not protect against an
+ * attacker, who can make two tensors with the same digest.
  */
 #ifndef MU_MD5_H
 #define MU_MD5_H
@@ -20,10 +20,9 @@ struct mu_md5_job {
     uint8_t digest[MU_MD5_BYTES];   /* the result */
 };
 
-/* Fills in the digest of every job. Contiguous tensors are read where they lie; for the others
- * there are 16 KiB a lane. Thread-safe, as long as nobody writes to the tensors. MU_ERR_NO_MEMORY,
- * never for a single tensor. The caller must not hold the GIL when there is work for several
- * threads. */
+/* Fills in the digest of every job. Contiguous tensors are read in place; others need 16 KiB for
+ * each lane. Thread-safe while nobody writes to the tensors. MU_ERR_NO_MEMORY, but never for a
+ * single tensor. The caller must not hold the GIL when there is work for several threads. */
 MU_MUST_CHECK int mu_md5_batch(struct mu_md5_job *jobs, size_t count, struct mu_error *err);
 
 #endif

@@ -8,7 +8,7 @@
 
 enum { MU_MD5_BLOCK = 64, MU_MD5_SCRATCH = 16384 };
 
-/* What a tensor needs that does not lie in one piece. */
+/* The state for a tensor that is not contiguous. */
 struct mu_md5_strided {
     struct mu_tensor_walk walk;
     uint8_t scratch[MU_MD5_SCRATCH];
@@ -25,12 +25,12 @@ struct mu_md5_feed {
     uint8_t tail[2 * MU_MD5_BLOCK]; /* the bytes after the last whole block, and the padding */
 };
 
-/* Stands at the first blocks of `tensor`, of which there is at least one. `strided` is used where
- * the tensor is not in one piece; both stay with the feed until it has ended. */
+/* Starts at the first blocks of `tensor`; there is at least one. `strided` is used when the tensor
+ * is not contiguous. The feed borrows both until it has ended. */
 void mu_md5_feed_start(struct mu_md5_feed *feed, const struct mu_tensor *tensor,
                        struct mu_md5_strided *strided);
 
-/* Takes away the first `blocks` blocks, no more than there are. False at the end of the message. */
+/* Removes the first `blocks` blocks, no more than there are. False at the end of the message. */
 bool mu_md5_feed_advance(struct mu_md5_feed *feed, size_t blocks);
 
 #endif

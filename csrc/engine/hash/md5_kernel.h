@@ -2,9 +2,9 @@
  *
  * Included by a file for each processor, which sets MU_MD5_VECTOR_BYTES (32 or 64), MU_MD5_GROUPS
  * and MU_MD5_ANY_FUNCTION (1: the processor has every function of three words in one instruction),
- * and gets mu_md5_run_blocks. A step waits for the one before it, so groups of independent vectors
- * take turns in each step. Written in the vector types of gcc and clang: where the processor has no
- * such vectors the same code runs in narrower ones.
+ * and gets mu_md5_run_blocks. A step waits for the one before it, so each step is done for several
+ * groups of independent vectors in turn. The code uses the vector types of gcc and clang. Where the
+ * processor has no such vectors, it runs in narrower ones.
  */
 #ifndef MU_MD5_KERNEL_H
 #define MU_MD5_KERNEL_H
@@ -43,7 +43,8 @@ static inline __attribute__((always_inline)) mu_quad mu_load_quad(const uint8_t 
      memcpy((uint8_t *)(to) + sizeof(low), &(high), sizeof(high)))
 #endif
 
-/* Results go through a pointer: how wide vectors are returned depends on the processor. */
+/* Results are returned through a pointer: the calling convention for wide vectors depends on the
+ * processor. */
 
 #if MU_MD5_VECTOR_BYTES == 32
 
@@ -121,10 +122,11 @@ mu_turn_block(mu_vector words[16], const uint8_t *const *data, size_t offset) {
 
 /* --- the rounds ------------------------------------------------------------------------------ */
 
-/* Each adds its function of (b, c, d) to `sum`, and b as late as can be: it is the result of the
- * step before. I is c ^ (b | ~d) = ~((~b & d) ^ c), and adding ~x is to take away x + 1:
- * mu_md5_addends has the 1. Where one instruction has any function, G and H must be one; else G
- * does better as a sum, and H_AGAIN with a part of the H before it. */
+/* Each macro adds its function of (b, c, d) to `sum`. It uses b as late as possible, because b is
+ * the result of the step before. I is c ^ (b | ~d) = ~((~b & d) ^ c), and adding ~x means
+ * subtracting x + 1: mu_md5_addends contains the 1. Where one instruction computes any function of
+ * three words, G and H must be a single expression. Elsewhere G is faster as a sum, and H_AGAIN is
+ * faster with a part of the H before it. */
 #define MU_MD5_ADD_F(sum, b, c, d) ((sum) + (((c ^ d) & b) ^ d))
 #if MU_MD5_ANY_FUNCTION
 #define MU_MD5_ADD_G(sum, b, c, d) ((sum) + (((b ^ c) & d) ^ c))
@@ -136,7 +138,8 @@ mu_turn_block(mu_vector words[16], const uint8_t *const *data, size_t offset) {
 #define MU_MD5_ADD_H_AGAIN(sum, b, c, d) ((sum) + (b ^ (c ^ d)))
 #define MU_MD5_ADD_I(sum, b, c, d) ((sum) - ((~b & d) ^ c))
 
-/* Keeps gcc from adding in another order, with b early; clang leaves the order as it is. */
+/* Keeps gcc from changing the order of the additions, which would use b early. clang keeps the
+ * order. */
 static inline __attribute__((always_inline)) void mu_keep_order(mu_vector *sum) {
 #if defined(__AVX512F__) || (defined(__AVX2__) && MU_MD5_VECTOR_BYTES == 32)
     __asm__("" : "+v"(*sum)); /* NOLINT(portability-no-assembler): not an instruction */

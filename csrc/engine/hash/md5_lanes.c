@@ -65,8 +65,8 @@ static void load_lanes(struct run *run) {
     }
 }
 
-/* How many blocks every message has at hand; points all lanes at their data, idle ones at another
- * lane's, whose blocks can be read as well as any. */
+/* Points all lanes at their data, and returns the number of blocks that every message has ready.
+ * Idle lanes get the data of another lane, because they compute too. */
 static size_t common_blocks(struct run *run) {
     struct mu_md5_lanes *lanes = run->lanes;
     const uint8_t *readable = NULL;
@@ -86,7 +86,7 @@ static size_t common_blocks(struct run *run) {
     return blocks;
 }
 
-/* Moves the messages that are left into the first half of the lanes. */
+/* Moves the remaining messages into the first half of the lanes. */
 static void narrow(struct run *run) {
     uint32_t states[MU_MD5_LANES_MAX][4];
     struct mu_md5_lane *of = run->lanes->of;
@@ -134,7 +134,7 @@ static void run_scalar(const struct mu_md5_item *list) {
     }
 }
 
-/* One run of as many blocks as all messages have at hand. */
+/* Runs as many blocks as all messages have ready. */
 static void run_common(struct run *run, mu_md5_run kernel) {
     size_t blocks = common_blocks(run);
     kernel(run->lanes->states, run->lanes->data, blocks);

@@ -9,14 +9,14 @@
 
 enum { MU_MD5_LANES_MAX = 32 };
 
-/* Takes `blocks` blocks of every lane's message into its state. `states` holds the first word of
- * all lanes, then the second, third and fourth. */
+/* Adds `blocks` blocks of every lane's message to the lane's state. `states` holds the first word
+ * of all lanes, then the second, third and fourth. */
 typedef void (*mu_md5_run)(uint32_t *states, const uint8_t *const *data, size_t blocks);
 
 struct mu_md5_kernel {
     mu_md5_run run;
-    int lanes;         /* 1: there is the scalar code only */
-    mu_md5_run narrow; /* sooner done, for a half of the lanes; else NULL */
+    int lanes;         /* 1: only the scalar code */
+    mu_md5_run narrow; /* faster, for half of the lanes; or NULL */
 };
 
 void mu_md5_run_scalar(uint32_t *states, const uint8_t *const *data, size_t blocks);
@@ -25,8 +25,9 @@ void mu_md5_run8_avx2(uint32_t *states, const uint8_t *const *data, size_t block
 void mu_md5_run32_avx512(uint32_t *states, const uint8_t *const *data, size_t blocks);
 void mu_md5_run16_avx512(uint32_t *states, const uint8_t *const *data, size_t blocks);
 
-/* What each step of the lanes adds, less 1 in the last round. They stand in another file than the
- * kernels, because gcc makes each number that it knows with three instructions in place of one. */
+/* The number that each step of the lanes adds, less 1 in the last round. They are not in the
+ * kernels' files: gcc would make each number that it knows with three instructions instead of
+ * loading it with one. */
 extern const uint32_t mu_md5_addends[64];
 
 /* The fastest that this processor runs. */
@@ -57,12 +58,12 @@ struct mu_md5_lanes {
     struct mu_md5_strided *strided; /* owned by the caller: one a lane; NULL: none is needed */
 };
 
-/* Fills in the digests of a list. A message that is alone goes through the scalar code. `lanes`
- * need not be set up but for `strided`. */
+/* Fills in the digests of a list. A single message is hashed by the scalar code. Of `lanes` only
+ * `strided` must be set. */
 void mu_md5_lanes_run(struct mu_md5_lanes *lanes, struct mu_md5_kernel kernel,
                       const struct mu_md5_item *list);
 
-/* Fills in the digest of one tensor, without memory of its own but the stack. */
+/* Fills in the digest of one tensor. It uses no memory but the stack. */
 void mu_md5_one(struct mu_md5_job *job);
 
 #endif

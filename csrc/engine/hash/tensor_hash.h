@@ -1,9 +1,9 @@
-/* The tensor hash, version 1: 128 bits of a tensor's row-major bytes, as docs/correctness/tensor-hash.md
- * defines them.
+/* The tensor hash, version 1: 128 bits of a tensor's row-major bytes, as
+ * docs/correctness/tensor-hash.md defines them.
  *
  * It depends on the bits alone: not on strides, threads, instruction set or device. It finds
- * faults; it does not keep out an adversary. All functions are pure, and thread-safe. Tensors are
- * on the CPU.
+ * faults; it does not protect against an attacker. All functions are pure, and thread-safe. Tensors
+ * are on the CPU.
  */
 #ifndef MU_TENSOR_HASH_H
 #define MU_TENSOR_HASH_H
@@ -13,8 +13,7 @@
 
 enum { MU_HASH_HEX = 32 /* digits of a digest */ };
 
-/* Where there are more bytes than these the work is split over torch's threads, and the caller must
- * not hold the GIL. */
+/* More bytes than this are split over torch's threads; then the caller must not hold the GIL. */
 enum { MU_HASH_SPLIT_BYTES = 1 << 20 };
 
 /* The content digest. */

@@ -52,7 +52,7 @@ const struct mu_hash_kernel *mu_hash_kernel_by_name(const char *name) {
     return NULL;
 }
 
-/* Runs when the library is loaded, before anything can ask: the accessors need no lock. */
+/* Runs when the library is loaded, before any other call, so the accessors need no lock. */
 __attribute__((constructor)) static void load(void) {
     static const char *const fastest_first[] = {"avx512", "avx2", "scalar"};
     for (size_t i = 0; loaded.best == NULL; i++) {

@@ -1,7 +1,7 @@
 /* The inner loops of the tensor hash, one implementation for each kind of processor.
  *
- * All give the same sums. They read exactly the bytes they are told to, at any alignment, and are
- * thread-safe.
+ * All give the same sums. They read exactly the bytes that they are passed, at any alignment.
+ * Thread-safe.
  */
 #ifndef MU_TENSOR_HASH_KERNEL_H
 #define MU_TENSOR_HASH_KERNEL_H
@@ -32,10 +32,10 @@ extern const struct mu_hash_kernel mu_hash_kernel_avx512;
 /* The fastest that this processor runs. */
 const struct mu_hash_kernel *mu_hash_kernel_best(void);
 
-/* That of a name, or NULL where this processor does not run it. */
+/* The kernel of that name, or NULL when this processor cannot run it. */
 const struct mu_hash_kernel *mu_hash_kernel_by_name(const char *name);
 
-/* The table of keys; there from the moment the library is loaded. */
+/* The table of keys. It is filled when the library is loaded. */
 const struct mu_hash_keys *mu_hash_keys(void);
 
 #endif

@@ -1,15 +1,18 @@
 /* The loops over vector lanes, written once for every width.
  *
- * The file that includes this one defines before it: the type `lanes`, a vector of 64-bit lanes
- * that hold a pair of words each; LANES_QUADS, the quads in it; and the functions
- *   lanes_zero()
- *   lanes_load(address)      any alignment
- *   lanes_add_words(a, b)    sums of 32-bit words
- *   lanes_add_pairs(a, b)    sums of 64-bit lanes
- *   lanes_upper(a)           in each lane the upper word in the place of the lower; above it
- * anything lanes_exchange(a)        the two lanes of each quad exchanged lanes_multiply(a, b)
- * products of the lower words lanes_store(address, a)  any alignment It gets add_quads and
- * add_blocks for a struct mu_hash_kernel.
+ * Before the include a file defines LANES_QUADS, the type `lanes` and the functions below. `lanes`
+ * is a vector of 64-bit lanes, and each lane holds two words. LANES_QUADS is the number of quads in
+ * the vector. The file gets add_quads and add_blocks for a struct mu_hash_kernel.
+ *
+ * - lanes_zero(): all zeros
+ * - lanes_load(address): loads from any alignment
+ * - lanes_add_words(a, b): sums of 32-bit words
+ * - lanes_add_pairs(a, b): sums of 64-bit lanes
+ * - lanes_upper(a): moves the upper word of each lane to the lower place; the upper place is then
+ *   undefined
+ * - lanes_exchange(a): exchanges the two lanes of each quad
+ * - lanes_multiply(a, b): 64-bit products of the lower words
+ * - lanes_store(address, a): stores to any alignment
  */
 #ifndef MU_TENSOR_HASH_LANES_H
 #define MU_TENSOR_HASH_LANES_H
@@ -18,7 +21,7 @@
 
 #include <string.h>
 
-/* Per quad the lanes (A, B) and (C, D) of its sums. */
+/* For each quad: the lanes (A, B) and (C, D) of its sums. */
 struct lanes_sums {
     lanes ab, cd;
 };

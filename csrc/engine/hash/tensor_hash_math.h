@@ -1,13 +1,14 @@
 /* The arithmetic of the tensor hash, version 1: keys, sums of a block, mix and closing.
  *
- * Shared by the processor and the GPU, so that both give the same bits; docs/correctness/tensor-hash.md has the
- * whole definition. Everything here is a pure function of its arguments. Words and keys are those
- * of a little-endian machine.
+ * Shared by the processor and the GPU, so that both give the same bits;
+ * docs/correctness/tensor-hash.md has the whole definition. Everything here is a pure function of
+ * its arguments. Words and keys are those of a little-endian machine.
  *
- * A block is 4096 bytes, 256 quads of four 32-bit words. Every word meets the key of its place, and
- * products of such sums add up in four accumulators. Since they only add, a block may be split at
- * any quad, over lanes, threads or machines, and its parts be summed in any order. The accumulators
- * of a block and its number are then mixed, and the mixes of all blocks add up in turn.
+ * A block is 4096 bytes, 256 quads of four 32-bit words. Every word is added to the key of its
+ * place, and products of such sums add up in four accumulators. Because accumulators only add, a
+ * block may be split at any quad over lanes, threads or machines, and its parts may be summed in
+ * any order. The accumulators of a block and its number are then mixed, and the mixes of all blocks
+ * add up in turn.
  */
 #ifndef MU_TENSOR_HASH_MATH_H
 #define MU_TENSOR_HASH_MATH_H
@@ -28,7 +29,7 @@ struct mu_digest {
     uint64_t lo, hi;
 };
 
-/* Of one block; modulo 2^64. They add, part by part. */
+/* Of one block, modulo 2^64. Those of its parts are added. */
 struct mu_hash_sums {
     uint64_t a, b, c, d;
 };
@@ -84,8 +85,8 @@ MU_SHARED uint64_t mu_hash_rotate(uint64_t value, int bits) {
     return value << bits | value >> (64 - bits);
 }
 
-/* The mix of the block number `index`. A bijection of (a, c), of (a, d), of (b, c) and of (b, d)
- * while the other two stay, so that one changed accumulator always shows. */
+/* The mix of the block number `index`. It is a bijection of (a, c), of (a, d), of (b, c) and of (b,
+ * d) while the other two are fixed. So one changed accumulator always changes the mix. */
 MU_SHARED struct mu_digest mu_hash_mix(const struct mu_hash_sums *sums, uint64_t index,
                                        const uint64_t *factor) {
     uint64_t x = sums->a + index * factor[0];
@@ -126,7 +127,8 @@ MU_SHARED struct mu_digest mu_hash_close(const struct mu_digest *sum, uint64_t b
     return mu_hash_mix(&last, ~(uint64_t)0, factor);
 }
 
-/* The combined digest, from the content's and the header's, which tells dtype and shape. */
+/* The combined digest, made from those of the content and of the header. The header contains dtype
+ * and shape. */
 MU_SHARED struct mu_digest mu_hash_join(const struct mu_digest *content,
                                         const struct mu_digest *header, const uint64_t *factor) {
     struct mu_hash_sums both;

@@ -39,7 +39,7 @@ static int side_of(const struct mu_hash_part *part, uint64_t unit) {
     return part->begin % unit == 0 || part->begin / unit != part->end / unit;
 }
 
-/* Each of these takes what it can from the bytes and returns how many those were. */
+/* Each of these functions processes what it can of the bytes, and returns how many it took. */
 
 static size_t add_cut(struct mu_hash_part *part, const uint8_t *bytes, size_t count) {
     uint64_t place = part->end % MU_HASH_QUAD_BYTES;
@@ -49,7 +49,8 @@ static size_t add_cut(struct mu_hash_part *part, const uint8_t *bytes, size_t co
     return taken;
 }
 
-/* Up to the next block. One that was begun at its beginning and is complete now is mixed. */
+/* Takes bytes up to the next block. A block that is complete now is mixed, if it was taken from its
+ * beginning. */
 static size_t add_edge(struct mu_hash_part *part, const uint8_t *bytes, size_t count) {
     uint64_t block = part->end / MU_HASH_BLOCK_BYTES;
     size_t room = MU_HASH_BLOCK_BYTES - part->end % MU_HASH_BLOCK_BYTES;
@@ -123,7 +124,7 @@ struct chunks {
     struct mu_hash_part parts[CHUNKS_MAX];
 };
 
-/* Chunks meet where blocks of the whole meet. */
+/* Chunks are cut at the borders of blocks of the whole. */
 static void add_chunks(int64_t first, int64_t after, void *context) {
     struct chunks *chunks = context;
     uint64_t origin = chunks->begin - chunks->begin % MU_HASH_BLOCK_BYTES;
@@ -221,8 +222,8 @@ static void take_cut(struct merger *merger, uint64_t quad, const uint8_t *cut) {
     }
 }
 
-/* What the part has, from left to right: the cut quad, quads up to a block's end, blocks, quads,
- * the other cut quad. */
+/* The contents of a part, from left to right: the cut quad, quads up to a block's end, blocks,
+ * quads, the other cut quad. */
 static void take_part(struct merger *merger, const struct mu_hash_part *part) {
     uint64_t first = round_up(part->begin, MU_HASH_QUAD_BYTES);
     uint64_t after = part->end - part->end % MU_HASH_QUAD_BYTES;

@@ -1,9 +1,9 @@
-/* The tensor hash of an input whose parts are apart: on threads, on ranks, in files.
+/* The tensor hash of an input whose parts are in different places: on threads, on ranks, in files.
  *
- * Two ways. Parts that are runs of bytes give a small state each (struct mu_hash_part), wherever
- * they are cut, and any order of them merges. Parts that are boxes of a tensor, such as the columns
- * of a matrix, add to the accumulators of every block (struct mu_hash_sums, 32 bytes for 4096 bytes
- * of input), which then are summed over all parts.
+ * There are two ways. A part that is a run of bytes gives a small state (struct mu_hash_part). It
+ * may be cut anywhere, and the states merge in any order. A part that is a box of a tensor, such as
+ * some columns of a matrix, adds to the accumulators of every block (struct mu_hash_sums, 32 bytes
+ * for 4096 bytes of input). These are then summed over all parts.
  *
  * The structs hold plain numbers, little-endian, without padding: they may be sent as they are.
  */
@@ -17,8 +17,8 @@
 
 /* --- runs of bytes ------------------------------------------------------------------------ */
 
-/* What is known of the bytes [begin, end) of an input. [0] is for the place where the run begins,
- * [1] for where it ends; when both are in the same block or quad, [0] has it all. */
+/* The state of the bytes [begin, end) of an input. [0] belongs to the place where the run begins,
+ * [1] to the place where it ends. When both are in the same block or quad, [0] has everything. */
 struct mu_hash_part {
     uint64_t begin, end;
     struct mu_digest blocks;            /* the sum of the mixes of blocks that it has whole */
@@ -26,14 +26,14 @@ struct mu_hash_part {
     uint8_t cut[2][MU_HASH_QUAD_BYTES]; /* quads that it has not whole, zero where it ends */
 };
 
-/* An empty part that stands before the byte `begin`. */
+/* An empty part that begins at the byte `begin`. */
 void mu_hash_part_start(struct mu_hash_part *part, uint64_t begin);
 
-/* Appends bytes. All calls but the last must leave off at a multiple of MU_HASH_QUAD_BYTES of the
- * whole input, though the first need not begin at one. */
+/* Appends bytes. All calls but the last must end at a multiple of MU_HASH_QUAD_BYTES of the whole
+ * input. The first need not begin at one. */
 void mu_hash_part_add(struct mu_hash_part *part, const uint8_t *bytes, size_t count);
 
-/* The part that a tensor on the CPU is whose row-major bytes begin at the byte `begin` of a larger
+/* The part for a tensor on the CPU whose row-major bytes begin at the byte `begin` of a larger
  * input. Big tensors are split over torch's threads: above MU_HASH_SPLIT_BYTES the caller must not
  * hold the GIL. */
 void mu_hash_part_of(const struct mu_tensor *tensor, uint64_t begin, struct mu_hash_part *part);

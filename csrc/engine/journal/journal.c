@@ -62,8 +62,9 @@ void mu_journal_release(struct mu_journal *journal) {
     }
 }
 
-/* Reserves blocks with the raw call: glibc's posix_fallocate quietly writes zeros instead where
- * the file system has no support. Such a file system gets the zeros here, knowingly. */
+/* Reserves blocks with the raw system call: glibc's posix_fallocate silently writes zeros instead
+ * when the file system does not support it. For such a file system the zeros are written here on
+ * purpose. */
 static int reserve(int fd, off_t offset, size_t bytes, struct mu_error *err) {
     long rc;
     do {
@@ -107,7 +108,7 @@ struct range {
     size_t offset, bytes;
 };
 
-/* What of the mapping is in use: up to the strings, and the chunks. */
+/* The parts of the mapping that are in use: all up to the strings, and the chunks. */
 static void used_ranges(const struct mu_journal *journal, struct range ranges[2]) {
     ranges[0].offset = 0;
     ranges[0].bytes = MU_BLOB_OFFSET + round_up(journal->blob_used + 1, BLOB_STEP);
@@ -115,8 +116,8 @@ static void used_ranges(const struct mu_journal *journal, struct range ranges[2]
     ranges[1].bytes = (size_t)chunk_count(journal) * MU_CHUNK_BYTES;
 }
 
-/* The file is ours; a reader that asks whether somebody holds it takes the lock for a moment, and
- * may be kept from running meanwhile. */
+/* The file is ours. A reader that checks whether a process holds it takes the lock for a moment,
+ * and may be descheduled meanwhile. */
 static bool lock_new(int fd) {
     enum { TRIES = 5000 };
     static const struct timespec pause = {.tv_nsec = 1000000};
@@ -155,9 +156,9 @@ static int reserve_ranges(int fd, const struct range ranges[2], struct mu_error 
     return MU_OK;
 }
 
-/* Copies what is in use to the new mapping and puts that in the place of the old one. The magic
- * comes last: a process that is killed in the middle leaves a file that is no journal, rather than
- * one that speaks of records without their commits. */
+/* Copies the parts in use to the new mapping, which then replaces the old one. The magic is written
+ * last. So a process that is killed in the middle leaves a file that is no journal, and not a
+ * journal with records but without their commits. */
 static int move_to(struct mu_journal *journal, uint8_t *fresh, struct mu_error *err) {
     enum { MAGIC_BYTES = sizeof(mu_journal_header(journal)->magic) };
     struct range ranges[2];

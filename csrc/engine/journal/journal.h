@@ -1,9 +1,9 @@
 /* The writer's side of a journal: the mapping, its string table and its chunks.
  *
- * The mapping begins as private memory and can be moved to a file and back without changing its
- * address, so that thread buffers keep their pointers: what was recorded before a log directory was
- * known is not lost. Nobody may record during mu_journal_attach and mu_journal_detach; the other
- * functions are for one caller at a time (the recorder's registry lock).
+ * The mapping begins as private memory. It can be moved to a file and back without changing its
+ * address, so thread buffers keep their pointers, and records from before a log directory was known
+ * are kept. Nobody may record during mu_journal_attach and mu_journal_detach. The other functions
+ * need one caller at a time (the recorder's registry lock).
  */
 #ifndef MU_JOURNAL_H
 #define MU_JOURNAL_H
@@ -43,9 +43,9 @@ MU_MUST_CHECK int mu_journal_init_memory(struct mu_journal *journal, bool counte
 /* Unmaps and closes; the file, if any, stays. */
 void mu_journal_release(struct mu_journal *journal);
 
-/* Moves everything into a new file at `path`, which must not exist, and locks it. Room on the disk
- * is reserved for all that is mapped in, so that a full disk is an error here and no SIGBUS later.
- * On failure the journal stays as it was and no file is left. */
+/* Moves everything into a new file at `path`, which must not exist, and locks it. Disk space is
+ * reserved for all that is in use, so that a full disk is an error here and not a SIGBUS later. On
+ * failure the journal stays as it was and no file is left. */
 MU_MUST_CHECK int mu_journal_attach(struct mu_journal *journal, const char *path,
                                     struct mu_error *err);
 

@@ -102,9 +102,9 @@ static void keep_heads_and_nodes(struct copy *copy) {
     }
 }
 
-/* The copy in the middle counts: what it says of an open stage is whole when the same stage was
- * there before and after. The ring is used up to the head of before, and known to have reached
- * that of after. */
+/* The middle copy is used. Its entry for an open stage is complete when the copies before and after
+ * have the same stage. The ring is used up to the head of the first copy; it has reached at least
+ * the head of the last one. */
 static void join_copies(struct copy *copy, struct mu_chunk_header *after, uint32_t index) {
     struct mu_chunk_header *chunk = copied_chunk(copy, index);
     uint64_t before = copy->positions[index];
@@ -150,7 +150,7 @@ static bool is_same_moment(const struct mu_journal_header *before,
            version == atomic_load(&after->anchors_version);
 }
 
-/* Reads again while the process drains or appends anchors between the first and the last byte. */
+/* Reads again when the process drained or appended anchors during the read. */
 static int read_moment(struct copy *copy, struct mu_error *err) {
     struct mu_chunk_header *scratch = calloc(1, MU_CHUNK_HEADER_BYTES);
     int code = scratch == NULL ? mu_error_no_memory(err, "journal header") : MU_OK;
@@ -188,7 +188,7 @@ static int read_strings(struct copy *copy, struct mu_error *err) {
                          : code;
 }
 
-/* Rings and strings hold all that the headers speak of, unless a ring was overrun since. */
+/* Rings and strings hold everything that the headers refer to, unless a ring was overrun since. */
 static int read_contents(struct copy *copy, struct mu_error *err) {
     int code = MU_OK;
     for (uint32_t i = 0; code == MU_OK && i < copy->chunks; i++) {

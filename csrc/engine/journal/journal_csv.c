@@ -31,7 +31,7 @@ void mu_journal_image_csv_path(const struct mu_journal_image *image, const char 
         path[0] = '\0';
         return;
     }
-    /* A part that was renamed after the commit keeps what the commit counts. */
+    /* A part that was renamed after the commit keeps the bytes that the commit counts. */
     snprintf(path, size, "%.*s%.*s.part%04llu.csv", beside, journal_path, stem, name,
              (unsigned long long)image->csv_part + 1);
     if (!exists(path)) {
@@ -56,7 +56,7 @@ static int read_csv(int fd, char *to, size_t bytes, uint64_t offset, size_t *got
     return n < 0 ? mu_error_sys(err, "read", "the profile CSV") : MU_OK;
 }
 
-/* Whether a process has begun to write at or after `offset`: its first row says so. */
+/* Whether another process has begun to write at or after `offset`. Its first row shows that. */
 static int finds_process_row(int fd, uint64_t offset, bool *found, struct mu_error *err) {
     static const char row[] = ",my_utils.process,INSTANT,";
     enum { BLOCK = 64 * 1024, LAP = sizeof(row) - 2 };

@@ -39,7 +39,7 @@ struct mu_string_entry {
     uint32_t length;
 };
 
-/* The state of the output after a drain. The epoch is stored last and says which one counts. */
+/* The state of the output after a drain. The epoch is stored last and selects the valid one. */
 struct mu_commit {
     _Atomic uint64_t epoch;
     uint64_t csv_bytes;     /* of the current part of the CSV */
@@ -84,8 +84,8 @@ struct mu_journal_header {
     _Atomic int64_t heartbeat_real_ns;
     _Atomic uint32_t closed; /* 1: the process ended its recording in good order */
 
-    /* The set of the version's lowest bit counts; the next one is written into the other set, so
-     * that a kill in between leaves a whole set. */
+    /* The lowest bit of the version selects the valid set. The next version is written into the
+     * other set, so that a kill in between leaves a complete set. */
     _Atomic uint32_t anchors_version;
     uint32_t reserved_anchors;
     struct mu_anchor_set anchor_sets[2];
@@ -124,7 +124,7 @@ struct mu_chunk_commit {
 enum mu_chunk_state {
     MU_CHUNK_FREE = 0,
     MU_CHUNK_OWNED = 1,
-    MU_CHUNK_RETIRED = 2, /* its thread buffer is gone; free again once it is drained */
+    MU_CHUNK_RETIRED = 2, /* its thread buffer has ended; free again once it is drained */
 };
 
 struct mu_chunk_header {

@@ -1,12 +1,12 @@
-/* What the files that read journals share: journal_reader.c (what an image says), journal_copy.c
- * (the bytes of a file) and journal_csv.c (the CSV beside it).
+/* Shared by the files that read journals: journal_reader.c (the contents of an image),
+ * journal_copy.c (the bytes of a file) and journal_csv.c (the CSV beside it).
  */
 #ifndef MU_JOURNAL_IMAGE_H
 #define MU_JOURNAL_IMAGE_H
 
 #include "journal/journal_reader.h"
 
-/* Whether the bytes begin as a journal does that this program can read. */
+/* Whether the bytes begin like a journal that this program can read. */
 MU_MUST_CHECK int mu_journal_check_header(const struct mu_journal_header *header,
                                           struct mu_error *err);
 

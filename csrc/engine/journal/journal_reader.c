@@ -187,7 +187,7 @@ static uint64_t count_rows(const struct mu_csv_writer *writer) {
     return mu_count_lines(writer->buffer, writer->length);
 }
 
-/* Of views that were written: those that ended are not among the open ones any more. */
+/* For views that were written: stages that ended are not among the open ones any more. */
 static uint64_t count_open(const struct mu_buffer_view *views, uint32_t view_count) {
     uint64_t open = 0;
     for (uint32_t i = 0; i < view_count; i++) {
@@ -255,8 +255,8 @@ static void see_open(struct mu_journal_image *image, const struct mu_chunk_heade
     }
 }
 
-/* Goes back from the newest slot, also over those that are in the CSV already. Lengths lead only
- * forward, so a slot counts when it looks like the record of a stage. */
+/* Goes back from the newest slot, also over those that are in the CSV already. Lengths allow only
+ * walking forward, so a slot is accepted when its bytes are a plausible record of a stage. */
 static void see_last(struct mu_journal_image *image, const struct mu_chunk_header *chunk,
                      struct mu_seen_thread *thread) {
     const struct mu_record *ring = ring_of(chunk);

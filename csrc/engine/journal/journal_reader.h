@@ -1,8 +1,8 @@
 /* Reading journals, of dead processes and of living ones.
  *
- * Nothing in a journal is trusted: numbers are checked against the bytes that are there, and what
- * makes no sense is passed over and counted. Times are Unix nanoseconds with the process's time
- * offset in them.
+ * Nothing in a journal is trusted: numbers are checked against the bytes that exist, and invalid
+ * records are skipped and counted. Times are Unix nanoseconds with the process's time offset in
+ * them.
  */
 #ifndef MU_JOURNAL_READER_H
 #define MU_JOURNAL_READER_H
@@ -21,15 +21,16 @@ struct mu_journal_image {
     const uint8_t *bytes; /* borrowed */
     size_t size;
     uint8_t *owned; /* the bytes when they were read from a file */
-    /* How far threads had got when their open stages were known; NULL when nothing moves. Owned. */
+    /* The heads of the threads when their open stages were read; NULL when no process writes.
+     * Owned. */
     uint64_t *later_heads;
     bool overrun; /* the process wrote faster than its rings could be read */
     const struct mu_journal_header *header;
     struct mu_strings strings;
     uint32_t chunk_count;
-    uint32_t missing_chunks; /* that the header counts and the file, cut short, does not have */
+    uint32_t missing_chunks; /* that the header counts but the truncated file does not have */
     struct mu_timeline timeline;
-    /* The commit that counts; all 0 before the first. */
+    /* The valid commit; all 0 before the first. */
     uint64_t epoch;
     uint64_t csv_bytes;
     uint64_t csv_part;
@@ -37,8 +38,8 @@ struct mu_journal_image {
     int64_t user_offset_ns;
 };
 
-/* Looks at bytes in memory, which stay the caller's. MU_ERR_FORMAT for what is no journal,
- * MU_ERR_VERSION for a newer one. */
+/* Opens an image over bytes in memory, which the caller keeps. MU_ERR_FORMAT when they are no
+ * journal, MU_ERR_VERSION for a newer one. */
 MU_MUST_CHECK int mu_journal_image_open(struct mu_journal_image *image, const uint8_t *bytes,
                                         size_t size, struct mu_error *err);
 
@@ -64,14 +65,14 @@ MU_MUST_CHECK int mu_journal_image_rows(struct mu_journal_image *image,
                                         struct mu_csv_writer *writer,
                                         struct mu_recovered *recovered, struct mu_error *err);
 
-/* The CSV file that the image's commit speaks of: beside the journal when it is there, otherwise
- * in the directory that the journal names. */
+/* The CSV file of the image's commit: beside the journal when it exists there, otherwise in the
+ * directory that the journal names. */
 void mu_journal_image_csv_path(const struct mu_journal_image *image, const char *journal_path,
                                char *path, size_t size);
 
-/* How many bytes of that CSV stand when the rows of the image follow: what the commit counts, since
- * the journal has the rest. All of them when the commit does not fit the file, or when another
- * process has written there since. */
+/* How many bytes of that CSV stay before the rows of the image: those that the commit counts,
+ * because the journal has the rest. All bytes stay when the commit does not fit the file, or when
+ * another process has written to it since. */
 MU_MUST_CHECK int mu_journal_image_csv_prefix(const struct mu_journal_image *image, int csv_fd,
                                               uint64_t *bytes, struct mu_error *err);
 
@@ -102,7 +103,7 @@ struct mu_seen_thread {
     struct mu_seen_stage last[MU_SEEN_LAST_MAX];
 };
 
-/* What the thread of a chunk does. False when no thread owns the chunk. */
+/* The present stages of a chunk's thread. False when no thread owns the chunk. */
 bool mu_journal_image_thread(struct mu_journal_image *image, uint32_t chunk,
                              struct mu_seen_thread *thread);
 

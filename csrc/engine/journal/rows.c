@@ -66,7 +66,7 @@ static bool reserve(void **array, size_t *allocated, size_t wanted, size_t unit)
     return true;
 }
 
-/* The positions of the view's records; fewer than there are when a length makes no sense. */
+/* Collects the positions of the view's records. Stops early at a length that is not valid. */
 static size_t find_records(struct mu_rows *rows, struct mu_buffer_view *view) {
     size_t count = 0;
     uint64_t position = view->from;
@@ -86,8 +86,8 @@ static bool is_started(const struct mu_buffer_view *view, const struct mu_record
     return record->depth < MU_OPEN_MAX && view->started[record->depth].node == record->node;
 }
 
-/* Takes stages that have ended out of the open ones. A thread buffer publishes the record first and
- * closes the stage after; in between, this drain or the one before may have seen the record. */
+/* Removes stages that have ended from the open ones. A thread buffer first publishes the record,
+ * then closes the stage. Between the two, this drain or the one before may have seen the record. */
 static void drop_ended_from_open(struct mu_rows *rows, struct mu_buffer_view *view, size_t count) {
     for (int depth = 0; depth < MU_OPEN_MAX; depth++) {
         if (view->open[depth].node == view->started[depth].node &&
@@ -118,9 +118,9 @@ static struct mu_row_ref make_ref(uint64_t ticks, uint64_t position, enum row_wh
     return ref;
 }
 
-/* Orders the rows of one thread buffer in linear time. Records stand in the order of their ends, so
- * the walk goes backwards: a START waits on a stack until what lies inside its stage is placed. The
- * stack grows in the lower part of the very array that is filled from its upper end. */
+/* Orders the rows of one thread buffer in linear time. Records are in the order of their ends, so
+ * the walk goes backwards: a START waits on a stack until everything inside its stage is placed.
+ * The stack grows in the lower part of the very array that is filled from its upper end. */
 static size_t order_rows(struct mu_rows *rows, struct mu_buffer_view *view, struct mu_row_ref *refs,
                          size_t total, size_t count) {
     size_t waiting = 0, free_end = total;
@@ -169,8 +169,8 @@ static const struct mu_quoted_name *quoted_name(struct mu_rows *rows,
     return name->text == NULL ? &nameless : name;
 }
 
-/* The record's payload in one piece, with its two lengths checked. NULL when they make no sense
- * or memory ran out. */
+/* The record's payload in one piece, with its two lengths checked. NULL when they are not valid or
+ * memory ran out. */
 static const char *read_payload(struct mu_rows *rows, const struct mu_buffer_view *view,
                                 uint64_t position, struct mu_record_payload *payload) {
     size_t slots = record_at(view, position)->slots - 1u;
@@ -225,7 +225,7 @@ static int64_t real_ns(const struct mu_row_context *context, int64_t mono_ns) {
     return mu_clock_add(real, context->user_offset_ns);
 }
 
-/* Where the stage's START row has it; its END row is written now. */
+/* The start as in the stage's START row, for the END row that is written now. */
 static int64_t began_at(const struct mu_row_context *context, struct mu_buffer_view *view,
                         const struct mu_record *record) {
     int64_t began = mu_timeline_mono_ns(context->timeline, record->start);
@@ -249,14 +249,15 @@ static void describe_stage(const struct mu_buffer_view *view, const struct mu_re
     row->track_length = view->track_length;
 }
 
-/* How many steps the row has waited; too many when its slots, or its place here, are needed. */
+/* How many steps the row has waited. A large number when its slots, or its place here, are
+ * needed. */
 static uint64_t held_age(const struct mu_row_context *context, const struct mu_buffer_view *view,
                          const struct mu_held_row *end) {
     bool crowded = view->to - end->position > MU_RING_SLOTS / 2 || view->held_count >= MU_HELD_MAX;
     return crowded ? MU_GPU_HELD_STEPS : context->gpu->step - end->step;
 }
 
-/* False: the row has to wait for its GPU times, and was not written. */
+/* Returns false when the row must wait for its GPU times; it is not written then. */
 static bool write_end_row(struct mu_rows *rows, const struct mu_row_context *context,
                           const struct mu_buffer_view *view, const struct mu_held_row *end,
                           struct mu_csv_writer *writer) {

@@ -1,8 +1,7 @@
-/* From records to CSV rows in the order of time.
+/* Turns records into CSV rows in the order of time.
  *
- * The same code serves a drain of the living process and the recovery of a dead one: both fill
- * views of thread buffers, and neither the numbers nor the texts in them are trusted. Not
- * thread-safe.
+ * The drain of a living process and the recovery of a dead one use the same code. Both fill views
+ * of thread buffers; neither the numbers nor the texts in them are trusted. Not thread-safe.
  */
 #ifndef MU_ROWS_H
 #define MU_ROWS_H
@@ -20,9 +19,9 @@
 struct mu_strings {
     const struct mu_string_entry *entries;
     const char *blob;
-    /* How many there are; borrowed, and read anew at every look-up. A string is counted before its
-     * number is published, so a reader that has the number finds the string, even one that was
-     * added while it read. */
+    /* How many there are. Borrowed, and loaded again at every look-up. A string is counted before
+     * its number is published. So a reader that has the number finds the string, also when it was
+     * added during the read. */
     const _Atomic uint32_t *count;
     uint32_t blob_bytes;
 };
@@ -39,20 +38,20 @@ struct mu_open_view {
     uint32_t name;
 };
 
-/* False, and `open` untouched, for a slot that is empty or changes under the reader: the deeper
- * ones are newer still. */
+/* False, with `open` untouched, when the slot is empty or changes during the read. Deeper slots are
+ * newer still, so the reader may stop there. */
 bool mu_open_view_load(struct mu_open_view *open, const struct mu_open_stage *stage);
 
 /* A record whose END row waits for its GPU time. Its slots are kept. */
 struct mu_held_row {
     uint64_t position;
-    int64_t began_ns;  /* monotonic; where its START row has it */
+    int64_t began_ns;  /* monotonic, as in its START row */
     int64_t offset_ns; /* from monotonic to the rows' time, when its START row was written */
-    uint64_t step;     /* of the pool, when it was first asked for */
+    uint64_t step;     /* of the pool, at the first request */
 };
 
-/* What of a thread buffer becomes rows now: the slots [from, to), and the stages that were open
- * then. */
+/* The part of a thread buffer that becomes rows now: the slots [from, to), and the stages that were
+ * open then. */
 struct mu_buffer_view {
     const struct mu_record *ring; /* borrowed: MU_RING_SLOTS */
     uint64_t from;
@@ -80,7 +79,7 @@ struct mu_rows {
     char *scratch; /* owned: a payload in one piece */
     size_t scratch_allocated;
     struct mu_quoted_name names[MU_STRINGS_MAX];
-    uint64_t bad_records; /* that made no sense and were passed over */
+    uint64_t bad_records; /* that were not valid and were skipped */
 };
 
 void mu_rows_init(struct mu_rows *rows);
@@ -94,13 +93,14 @@ struct mu_row_context {
     const struct mu_gpu_rows *gpu; /* NULL: there are no GPU times, and nothing is held back */
 };
 
-/* Writes the rows of all views, merged by time. MU_ERR_NO_MEMORY leaves out the rest. */
+/* Writes the rows of all views, merged by time. After MU_ERR_NO_MEMORY the remaining rows are
+ * missing. */
 MU_MUST_CHECK int mu_rows_write(struct mu_rows *rows, const struct mu_row_context *context,
                                 struct mu_buffer_view *views, size_t view_count,
                                 struct mu_csv_writer *writer, struct mu_error *err);
 
-/* Fits the open stages of a view to records in [view->to, end) that the view leaves for later:
- * rows of one thread buffer must not overtake each other. */
+/* Adapts the open stages of a view to the records in [view->to, end), which a later view writes.
+ * Rows of one thread buffer must not overtake each other. */
 void mu_buffer_view_cut_open(struct mu_buffer_view *view, uint64_t end);
 
 #endif

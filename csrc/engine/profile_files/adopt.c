@@ -40,8 +40,8 @@ static bool read_pointer(const char *pointer, char *path, size_t size) {
     return strlen(name) + strlen("-ref") == strlen(own) && strncmp(name, own, strlen(name)) == 0;
 }
 
-/* Cuts the CSV to what the commit counts, when the commit speaks of the current part and nobody
- * has written after it. */
+/* Cuts the CSV to the bytes that the commit counts, when the commit is about the current part and
+ * nobody has written after it. */
 static int cut_to_commit(struct mu_output *output, const struct mu_journal_image *image,
                          struct mu_error *err) {
     uint64_t prefix;
@@ -89,7 +89,7 @@ static int adopt_one(struct mu_output *output, const char *path, struct mu_adopt
     return code;
 }
 
-/* A process that is killed while it makes its journal leaves one that does not begin yet. */
+/* A process that is killed while it makes its journal leaves a file without a header. */
 static bool never_began(const char *path) {
     static const char nothing[sizeof(((struct mu_journal_header *)NULL)->magic)];
     char magic[sizeof(nothing)];
@@ -103,7 +103,7 @@ static bool never_began(const char *path) {
            (got == (ssize_t)sizeof(magic) && memcmp(magic, nothing, sizeof(magic)) == 0);
 }
 
-/* A journal that cannot be read is put aside, never deleted, unless nothing was ever in it. */
+/* A journal that cannot be read is renamed and never deleted, unless it was always empty. */
 static void put_aside(const char *path) {
     char aside[MU_PATH_BYTES + 16];
     if (never_began(path)) {
@@ -125,7 +125,7 @@ struct dead_journals {
     size_t count;
 };
 
-/* Looks at one entry of the directory. */
+/* Checks one entry of the directory. */
 static bool is_dead_journal(const struct mu_output *output, const char *label, const char *name,
                             struct dead_journal *found) {
     bool pointer = belongs_to(name, label, ".journal-ref");
@@ -136,7 +136,7 @@ static bool is_dead_journal(const struct mu_output *output, const char *label, c
     snprintf(found->path, sizeof(found->path), "%s/%s", output->directory, name);
     if (pointer) {
         memcpy(found->pointer, found->path, sizeof(found->pointer));
-        /* What is not there is on another host, or gone with a reboot. */
+        /* A missing journal is on another host, or a reboot removed it. */
         if (!read_pointer(found->pointer, found->path, sizeof(found->path)) ||
             access(found->path, F_OK) != 0) {
             return false;
@@ -154,7 +154,7 @@ static int add_journal(struct dead_journals *journals, struct dead_journal *foun
         return MU_OK;
     }
     if (code != MU_OK) {
-        return code == MU_ERR_IO ? MU_OK : code; /* it stays for those who may read it */
+        return code == MU_ERR_IO ? MU_OK : code; /* it stays for users who may read it */
     }
     found->csv_part = image.csv_part;
     found->csv_bytes = image.csv_bytes;
@@ -169,8 +169,8 @@ static int add_journal(struct dead_journals *journals, struct dead_journal *foun
     return MU_OK;
 }
 
-/* Those that end furthest in the CSV come first: their rows are cut off and written again before
- * rows of older processes are appended. */
+/* Journals whose commits end furthest in the CSV come first. Their rows are cut off and written
+ * again before rows of older processes are appended. */
 static int compare_journals(const void *a, const void *b) {
     const struct dead_journal *left = a, *right = b;
     if (left->csv_part != right->csv_part) {

@@ -1,5 +1,5 @@
-/* Adoption: what a dead process recorded and did not write is put into its CSV, before a new
- * process of the same rank writes there. */
+/* Adoption: records that a dead process did not write are put into its CSV, before a new process of
+ * the same rank writes there. */
 #ifndef MU_ADOPT_H
 #define MU_ADOPT_H
 
@@ -15,9 +15,9 @@ struct mu_adopted {
 };
 
 /* Adopts every journal of `label` in the output's directory, and those that pointer files there
- * name, unless a living process holds them. The output holds the CSV. Each journal is removed when
- * its rows are written; killed in between, the next adoption cuts the CSV to what the journal's
- * commit counts and begins again. */
+ * name, unless a living process holds them. The output holds the CSV. Each journal is removed once
+ * its rows are written. If the process is killed in between, the next adoption cuts the CSV to the
+ * bytes that the journal's commit counts, and begins again. */
 MU_MUST_CHECK int mu_adopt_journals(struct mu_output *output, const char *label,
                                     struct mu_adopted *adopted, struct mu_error *err);
 

@@ -290,7 +290,7 @@ int mu_output_write(struct mu_output *output, const char *rows, size_t bytes,
         output->csv_bytes += bytes;
         return MU_OK;
     }
-    /* A shorter write to come would leave torn rows behind it. */
+    /* A later, shorter write would leave torn rows behind it. */
     int cut = ftruncate(output->fd, (off_t)output->csv_bytes);
     (void)cut; /* the write's error is the one to report */
     return code;

@@ -1,8 +1,8 @@
-/* Where the rows of a process go: a profile CSV that rotates, the newest rows in memory while no
- * directory is known, or nowhere.
+/* The destination of a process's rows: a profile CSV that rotates, memory for the newest rows while
+ * no directory is known, or nothing.
  *
- * A CSV is held by one process at a time (flock). Writes go to the committed end of the file, so
- * that what a failed or interrupted write left there is overwritten. One caller at a time.
+ * One process at a time holds a CSV (flock). Writes go to the committed end of the file, so they
+ * overwrite what a failed or interrupted write left behind it. One caller at a time.
  */
 #ifndef MU_OUTPUT_H
 #define MU_OUTPUT_H
@@ -50,13 +50,13 @@ void mu_output_free(struct mu_output *output);
 
 /* Takes the first of `profile_rank_<rank>.csv`, `profile_rank_<rank>.w1.csv`, ... that no living
  * process holds, creates the directory and the file where missing, and cuts a torn last row.
- * `worker` numbers from 1 the name that was taken, 0 is the plain one. A file that is no profile
+ * `worker` is the number of the name that was taken; 0 is the plain one. A file that is no profile
  * CSV is an error. */
 MU_MUST_CHECK int mu_output_take_csv(struct mu_output *output, const char *directory, int rank,
                                      int *worker, struct mu_error *err);
 
-/* Writes whole rows at the committed end and moves that. On failure nothing is moved, and what was
- * written of them is cut off again. */
+/* Writes whole rows at the committed end, and advances it. On failure it stays, and the written
+ * part of the rows is cut off again. */
 MU_MUST_CHECK int mu_output_write(struct mu_output *output, const char *rows, size_t bytes,
                                   struct mu_error *err);
 
@@ -70,10 +70,10 @@ MU_MUST_CHECK int mu_output_rotate(struct mu_output *output, struct mu_error *er
 /* The numbered part's path. */
 void mu_output_part_path(const struct mu_output *output, uint64_t part, char path[MU_PATH_BYTES]);
 
-/* Whether the CSV still stands under its name. */
+/* Whether the CSV still exists under its name. */
 bool mu_output_is_in_place(const struct mu_output *output);
 
-/* Lets go of the file. */
+/* Closes the file and releases its lock. */
 void mu_output_drop_csv(struct mu_output *output);
 
 #endif

@@ -1,5 +1,5 @@
-/* Where a journal may lie: only on file systems that are known to be local, since a page fault on
- * a dead network mount would stop the training for ever. */
+/* Where a journal may be placed: only on file systems that are known to be local. A page fault on a
+ * dead network mount would stop the training for ever. */
 #ifndef MU_PLACEMENT_H
 #define MU_PLACEMENT_H
 
@@ -12,7 +12,7 @@
 /* Whether the file system under the directory is known to be local. */
 bool mu_placement_is_local(const char *directory);
 
-/* A directory on this machine for journals that may not lie in their log directory:
+/* A directory on this machine for journals that may not be in their log directory:
  * /dev/shm/my_utils-<uid>, or below $TMPDIR or /tmp. It is made when missing. */
 MU_MUST_CHECK int mu_placement_local_directory(char *path, size_t size, struct mu_error *err);
 

@@ -80,7 +80,7 @@ static void find_watch(struct search *search, size_t start, size_t end) {
     }
 }
 
-/* Goes from the root over the name that begins at `*at`. */
+/* Advances from the root over the name that begins at `*at`. */
 static uint32_t take_name(struct search *search, size_t *at) {
     size_t start = *at, end = *at = end_of_name(search, start);
     if (end > search->limit) {
@@ -96,7 +96,8 @@ static uint32_t take_name(struct search *search, size_t *at) {
     return name == NULL ? 0 : name->state;
 }
 
-/* Goes over the byte at `*at`; from the root over all that begins nothing, and a whole name. */
+/* Advances over the byte at `*at`. From the root it skips everything that begins no pattern, and
+ * takes a whole name at once. */
 static uint32_t advance(struct search *search, uint32_t state, size_t *at) {
     const struct mu_ac *ac = search->ac;
     if (state == 0) {

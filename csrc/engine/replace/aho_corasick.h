@@ -2,9 +2,10 @@
  *
  * Of all matches the leftmost is found, and of those that begin there the longest. An automaton of
  * whole names matches a pattern only where it does not begin or end inside a name; a name is a run
- * of ASCII letters, digits and underscores. There a pattern may also be a watch: it matches the
- * beginning of a longer name, and the match is the whole of that name. There too the automaton goes
- * from its root over a whole name at once, by a table of the names that the patterns begin with.
+ * of ASCII letters, digits and underscores. In such an automaton a pattern may also be a watch: it
+ * matches the beginning of a longer name, and the match is the whole name. From its root such an
+ * automaton also processes a whole name at once, by a table of the names that the patterns begin
+ * with.
  *
  * An automaton does not change once it is made; any number of threads may search with it at a time.
  * Sources: A. Aho, M. Corasick, Efficient string matching, CACM 18 (1975); J. Aoe, An efficient
@@ -41,7 +42,7 @@ struct mu_ac_match {
 struct mu_ac_cell {
     uint32_t base;
     uint32_t parent : 31; /* MU_AC_FREE: no state stands here */
-    uint32_t ends : 1;    /* the state has an `ending`: said here too, as few have one */
+    uint32_t ends : 1;    /* the state has an `ending`; a copy, because few have one */
 };
 
 #define MU_AC_FREE ((uint32_t)INT32_MAX)

@@ -1,5 +1,5 @@
-/* Makes the automaton. The states are placed depth first, so that those that follow each other in
- * a name lie together; how they fall back is found breadth first. */
+/* Makes the automaton. The states are placed depth first, so that states that follow each other in
+ * a name are close together. The fallbacks are computed breadth first. */
 #include "replace/aho_corasick.h"
 
 #include <stdlib.h>

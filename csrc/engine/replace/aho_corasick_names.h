@@ -1,7 +1,7 @@
 /* The names that patterns are or begin with, in a hash table.
  *
- * Where whole names are searched, a name of the text is looked up at once instead of byte by byte:
- * that costs about the same however many patterns there are. A table does not change once it is
+ * Where whole names are searched, a name of the text is looked up as one key instead of byte by
+ * byte. The cost hardly depends on the number of patterns. A table does not change once it is
  * filled; any number of threads may look names up at a time.
  */
 #ifndef MU_AHO_CORASICK_NAMES_H

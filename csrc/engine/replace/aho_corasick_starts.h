@@ -1,10 +1,11 @@
-/* The places of a text where a pattern may begin, so that an automaton looks at no others; and
- * where names end.
+/* Finds the places of a text where a pattern may begin, so that an automaton checks no others. Also
+ * finds where names end.
  *
- * The patterns are dealt into eight buckets by their first byte; a place is a start when its next
- * three bytes have a bucket in common. Among whole names it is none inside a name. A start may be a
- * false one, but none is left out. Any number of threads may search with the same starts.
- * Source: the packed string matching of the Hyperscan project, known as Teddy (G. Langdale).
+ * The patterns are distributed over eight buckets by their first byte. A place is a start when its
+ * next three bytes have a bucket in common. Among whole names a place inside a name is never a
+ * start. A start may be false, but none is missed. Any number of threads may search with the same
+ * starts. Source: the packed string matching of the Hyperscan project, known as Teddy (G.
+ * Langdale).
  */
 #ifndef MU_AHO_CORASICK_STARTS_H
 #define MU_AHO_CORASICK_STARTS_H
@@ -20,7 +21,8 @@ struct mu_ac_starts {
     bool is_name[256]; /* a letter, a digit or an underscore */
     /* By place in the pattern and byte there: the buckets, as bits. */
     uint8_t buckets[MU_AC_STARTS_BYTES][256];
-    /* The same by the halves of the byte; what both have is a little more than `buckets`. */
+    /* The same for each half of the byte. The buckets common to both halves are a superset of
+     * `buckets`. */
     uint8_t low[MU_AC_STARTS_BYTES][16], high[MU_AC_STARTS_BYTES][16];
 };
 

@@ -1,9 +1,10 @@
 /* Replaces names in a text by rules, in one pass.
  *
- * The rules come in tiers. The first tier is applied to the whole text, the next one to what is
- * left between its matches, and so on: a rule of an earlier tier wins wherever the two meet. Within
- * a tier the leftmost match counts, and of those that begin there the longest. What was put in is
- * not looked at again. Bytes are bytes: any encoding does in which ASCII is ASCII.
+ * The rules come in tiers. The first tier is applied to the whole text, the next one to the text
+ * between its matches, and so on. So a rule of an earlier tier wins where two rules overlap. Within
+ * a tier the leftmost match wins, and of those that begin there the longest. Replacement texts are
+ * not searched again. The functions work on bytes: any encoding that contains ASCII unchanged is
+ * accepted.
  *
  * A replacer does not change once it is made; any number of threads may use it at a time.
  */

@@ -14,8 +14,8 @@ struct mu_replace_name {
     uint64_t line;               /* of the first, from 1; only \n ends a line */
 };
 
-/* Gives the `*count` names that were watched in `text`, in order of their first places. They are
- * the caller's, free(); NULL for none, and after an error. */
+/* Returns the `*count` names that were watched in `text`, in the order of their first places. The
+ * caller frees them with free(). NULL for none, and after an error. */
 MU_MUST_CHECK int mu_replace_names(const struct mu_replaced *replaced, const char *text,
                                    struct mu_replace_name **names, size_t *count,
                                    struct mu_error *err);

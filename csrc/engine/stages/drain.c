@@ -12,11 +12,11 @@
 /* Slots of a thread buffer that one write takes at most; bounds the memory of a drain. */
 enum { SLOTS_A_ROUND = 2048 };
 
-/* The system's clock was set when real time leaves monotonic time by more than this; slewing by
- * NTP moves both. */
+/* When real time differs from monotonic time by more than this, the system's clock was set. Slewing
+ * by NTP moves both clocks. */
 static const int64_t clock_step_ns = 1000000;
 
-/* How long the end of a file waits for GPU times, and how often it polls. */
+/* How long the drain waits for GPU times before a file ends, and how often it polls. */
 enum { FINISH_TRIES = 500 };
 static const struct timespec finish_pause = {.tv_nsec = 2000000};
 
@@ -246,7 +246,7 @@ static void rotate_if_full(struct mu_recorder *recorder) {
     mu_drain_commit_lock_held(recorder);
 }
 
-/* Rows of records whose thread buffers could not keep up. */
+/* Writes a row that counts the records lost to full rings. */
 static void report_drops(struct mu_recorder *recorder) {
     uint64_t dropped =
         atomic_load_explicit(&recorder->troubles.dropped_records, memory_order_relaxed);
@@ -274,8 +274,8 @@ static void follow_clock_step(struct mu_recorder *recorder) {
     mu_drain_write_own_row(recorder, "my_utils.clock_step", metadata);
 }
 
-/* One round: at most SLOTS_A_ROUND slots of each thread buffer. Returns whether a thread buffer has
- * more. */
+/* One round drains at most SLOTS_A_ROUND slots of each thread buffer. Returns whether a thread
+ * buffer has more. */
 static bool drain_round(struct mu_recorder *recorder) {
     struct mu_drain *drain = recorder->drain;
     uint32_t count = chunk_count(recorder);

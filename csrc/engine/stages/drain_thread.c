@@ -13,10 +13,10 @@ enum { STACK_BYTES = 1024 * 1024 }; /* the CUDA driver is called on it */
 
 static const int64_t beat_ns = 500000000;
 static const int64_t heartbeat_file_ns = 2000000000;
-static const int64_t poll_ns = 450000000; /* at every beat, and not at every call */
+static const int64_t poll_ns = 450000000; /* polls at every beat_ns, and not at every call */
 static const int64_t stop_wait_ns = 5000000000;
 
-/* Waits for a call or the next beat. Returns false when the thread is to end. */
+/* Waits for a call or for beat_ns. Returns false when the thread must end. */
 static bool wait_for_work(struct mu_recorder *recorder, bool *called) {
     struct timespec until = mu_clock_after(CLOCK_MONOTONIC, beat_ns);
     pthread_mutex_lock(&recorder->thread_lock);
@@ -44,7 +44,7 @@ static void beat(struct mu_recorder *recorder, int64_t *next_file_ns) {
     }
 }
 
-/* Without the drain's lock: a directory that hangs keeps nobody waiting. */
+/* Called without the drain's lock, so that nobody waits for a directory that hangs. */
 static void poll_requests(struct mu_recorder *recorder, int64_t *next_poll_ns) {
     int64_t now = mu_clock_ns(CLOCK_MONOTONIC);
     if (now >= *next_poll_ns) {
@@ -69,7 +69,8 @@ static void *thread_main(void *argument) {
         poll_requests(recorder, &next_poll_ns);
     }
     if (called) {
-        /* A close waits for this thread with a limit; what may block is not left to the caller. */
+        /* A close waits for this thread with a time limit, so work that may block is done here and
+         * not by the caller. */
         pthread_mutex_lock(&recorder->drain_lock);
         mu_drain_run_lock_held(recorder);
         pthread_mutex_unlock(&recorder->drain_lock);

@@ -30,7 +30,7 @@ int mu_recorder_begin(struct mu_recorder *recorder, struct mu_error *err) {
         mu_journal_release(&recorder->journal);
         return code;
     }
-    /* Rows that wait for a file carry the machine too. */
+    /* Rows that wait in memory for a file have the machine_id, too. */
     if (recorder->config.machine[0] == '\0') {
         gethostname(recorder->config.machine, sizeof(recorder->config.machine) - 1);
     }
@@ -40,9 +40,9 @@ int mu_recorder_begin(struct mu_recorder *recorder, struct mu_error *err) {
     return MU_OK;
 }
 
-/* The parent's mapping of a file is not there (MADV_DONTFORK), and its address may serve another
- * by now; its locks may be held by threads that do not exist here; what they own may be half
- * changed or half freed. All that is left behind, unfreed. */
+/* The parent's mapping of a file does not exist here (MADV_DONTFORK), and another mapping may have
+ * its address by now. Its locks may be held by threads that do not exist here, and the data that
+ * they guard may be half changed or half freed. So all of that is abandoned without being freed. */
 static void forget_parent(struct mu_recorder *recorder) {
     bool had_files = recorder->output.kind == MU_OUTPUT_FILE;
     if (recorder->journal.fd >= 0) {

@@ -1,4 +1,4 @@
-/* A forked child: what it leaves of its parent's recorder, and what it begins with. */
+/* Resets the recorder in a forked child. */
 #ifndef MU_FORK_H
 #define MU_FORK_H
 
@@ -7,11 +7,12 @@
 #include "base/error.h"
 #include "stages/state.h"
 
-/* Gives a recorder all that a fresh process needs, in memory: locks, journal, names, output. */
+/* Gives a recorder everything that a new process needs: locks, journal, names, output. All of it is
+ * in memory. */
 MU_MUST_CHECK int mu_recorder_begin(struct mu_recorder *recorder, struct mu_error *err);
 
-/* Must be called before anything else is done with a recorder that may have come through a fork.
- * Cheap when it has not. Returns true when this process is a child that starts afresh. */
+/* Must be called before any other use of a recorder that may come from a parent process. Cheap when
+ * there was no fork. Returns true when this process is a child whose recorder was reset. */
 bool mu_recorder_check_fork(struct mu_recorder *recorder);
 
 #endif

@@ -1,5 +1,6 @@
-/* A small JSON file that says what the process does, for readers on other hosts that cannot map
- * its journal: rank, step, open stages and since when. Replaced as a whole every two seconds. */
+/* A small JSON file with the present state of the process: rank, step, and open stages with their
+ * start times. It is for readers on other hosts, which cannot map the journal. It is replaced as a
+ * whole every two seconds. */
 #ifndef MU_HEARTBEAT_H
 #define MU_HEARTBEAT_H
 
@@ -8,8 +9,8 @@
 
 struct mu_recorder;
 
-/* Writes `<log_dir>/<label>.heartbeat.json`. A failure is not reported: the rows are what counts.
- * The caller holds recorder->drain_lock. */
+/* Writes `<log_dir>/<label>.heartbeat.json`. A failure is not reported, because only the rows
+ * matter. The caller holds recorder->drain_lock. */
 void mu_heartbeat_write(struct mu_recorder *recorder, bool closed);
 
 /* The attempt that the heartbeat file of `label` states, 0 when there is none. */

@@ -1,9 +1,9 @@
 /* Stage names and stage paths by number.
  *
  * Names live in the journal's string table, so that readers of a dead process find them; a path (a
- * name under a parent path) exists only in memory, for the aggregates. Both are bounded: past the
- * bound a name has number 0 and travels with its record, and a path is MU_PATH_OTHER.
- * One caller at a time (the recorder's registry lock).
+ * name under a parent path) exists only in memory, for the aggregates. Both are bounded. Beyond the
+ * bound a name has number 0 and is stored in its record, and a path is MU_PATH_OTHER. One caller at
+ * a time (the recorder's registry lock).
  */
 #ifndef MU_NAMES_H
 #define MU_NAMES_H
@@ -48,7 +48,7 @@ static inline size_t mu_name_cut(const char *bytes, size_t length) {
 }
 
 /* The number of the name, MU_NAME_NONE when there is no room for a new one. The same bytes must
- * always come with the same hash. */
+ * always have the same hash. */
 uint16_t mu_names_intern(struct mu_names *names, const char *bytes, size_t length, uint64_t hash);
 
 uint16_t mu_names_path(struct mu_names *names, uint16_t parent, uint16_t name);

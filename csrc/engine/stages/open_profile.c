@@ -167,8 +167,8 @@ static void pointer_path(const struct mu_recorder *recorder, char path[MU_PATH_B
              header->label, header->pid, (unsigned long long)header->process_start);
 }
 
-/* Puts the journal into a file. Without one the rows are written all the same, but what was not
- * drained when the process is killed is lost: the report says so. */
+/* Moves the journal into a file. Without one the rows are still written, but a kill loses the
+ * records that were not drained; the report has a field for that. */
 static void attach_journal(struct mu_recorder *recorder, bool local,
                            struct mu_open_report *report) {
     const struct mu_journal_header *header = mu_journal_header(&recorder->journal);
@@ -217,7 +217,7 @@ static bool same_place(const struct mu_recorder *recorder, const struct mu_outpu
            current.st_ino == wanted.st_ino && current.st_dev == wanted.st_dev;
 }
 
-/* Whether a pointer file says where the journal is. */
+/* Whether a pointer file gives the place of the journal. */
 static bool journal_is_elsewhere(const struct mu_recorder *recorder) {
     const char *path = recorder->opened.journal_path;
     size_t length = strlen(recorder->config.log_dir);
@@ -235,7 +235,7 @@ static int leave_journal(struct mu_recorder *recorder, struct mu_error *err) {
     return mu_journal_detach(&recorder->journal, err);
 }
 
-/* Writes out and lets go of the files in use; the journal is in memory afterwards. */
+/* Writes all rows and closes the files in use. The journal is in memory afterwards. */
 static int leave_files(struct mu_recorder *recorder, struct mu_error *err) {
     if (recorder->output.fd < 0) {
         return MU_OK;
@@ -300,7 +300,8 @@ static int open_files(struct mu_recorder *recorder, const struct mu_output_confi
         mu_output_free(&fresh);
         return code;
     }
-    /* Before others can see the journal: what they ask for from then on is no old request. */
+    /* Done before other processes can see the journal, so that no request that they make from then
+     * on counts as old. */
     mu_control_begin(&recorder->control, report->worker == 0 ? config->log_dir : "");
     bool local = mu_placement_is_local(config->log_dir);
     attach_journal(recorder, local, report);

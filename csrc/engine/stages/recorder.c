@@ -70,7 +70,7 @@ void mu_recorder_destroy(struct mu_recorder *recorder) {
     }
     mu_recorder_check_fork(recorder);
     if (!mu_drain_thread_stop(recorder)) {
-        return; /* the thread that hangs in a write comes back to all of it */
+        return; /* the thread that hangs in a write will use all of it again */
     }
     pthread_key_delete(recorder->thread_key);
     while (recorder->threads != NULL) {

@@ -1,12 +1,13 @@
 /* The recorder of a process: it owns the journal, the buffers of all threads, the names, and the
  * output to which the drain writes.
  *
- * Threads reach their buffers through one thread-local pointer. The memory behind it is wiped in a
- * forked child (MADV_WIPEONFORK), which is how a child notices that it is one: it drops what it
- * inherited and starts with a recorder of its own, in memory until it is told where to write.
+ * Threads reach their buffers through one thread-local pointer. The kernel wipes the memory behind
+ * it in a forked child (MADV_WIPEONFORK), and so the child notices the fork. The child drops what
+ * it inherited, and starts with a recorder of its own. That one keeps its rows in memory until it
+ * gets a directory.
  *
- * Functions are thread-safe unless they say "nobody may record meanwhile"; the binding sees to
- * that by keeping the GIL.
+ * Functions are thread-safe unless they say "nobody may record meanwhile". The binding ensures that
+ * by keeping the GIL.
  */
 #ifndef MU_RECORDER_H
 #define MU_RECORDER_H
@@ -21,12 +22,12 @@
 
 MU_MUST_CHECK int mu_recorder_create(struct mu_recorder **out, struct mu_error *err);
 
-/* Stops the drain thread and frees everything; nothing is freed when that thread hangs in a write.
+/* Stops the drain thread and frees everything. When that thread hangs in a write, nothing is freed.
  * Nobody may record meanwhile or later. */
 void mu_recorder_destroy(struct mu_recorder *recorder);
 
-/* From now on stages may have GPU times. Once for a recorder; later calls change nothing. Nobody
- * may record meanwhile. */
+/* Stages may have GPU times from now on. Calls after the first success change nothing. Nobody may
+ * record meanwhile. */
 MU_MUST_CHECK int mu_recorder_use_gpu(struct mu_recorder *recorder,
                                       const struct mu_cuda_pool_options *options,
                                       struct mu_error *err);

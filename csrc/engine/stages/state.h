@@ -1,6 +1,7 @@
 /* What a recorder and its timers are made of.
  *
- * The files of this folder share these structs; who takes which lock stands at the locks.
+ * The files of this folder share these structs. The comments at the locks state what each lock
+ * guards.
  */
 #ifndef MU_STAGES_STATE_H
 #define MU_STAGES_STATE_H
@@ -29,7 +30,7 @@ enum { MU_TIMERS_MAX = 480, MU_TAG_BYTES_MAX = 64 };
 struct mu_timer {
     struct mu_recorder *recorder; /* borrowed */
     uint32_t index;               /* in mu_thread.buffers */
-    uint32_t generation;          /* tells it from timers that had the index before */
+    uint32_t generation;          /* differs from timers that had the index before */
     _Atomic int64_t step;
     char tag[MU_TAG_BYTES_MAX];
     /* Owned, by path; NULL before the first. */
@@ -94,10 +95,10 @@ struct mu_recorder {
     int64_t real_offset_ns; /* real = monotonic + this; changes when the system's clock is set */
     int64_t user_offset_ns;
     uint64_t epoch;          /* of the last commit */
-    uint64_t reported_drops; /* records whose loss stands in the output */
+    uint64_t reported_drops; /* lost records that a row in the output reports */
     void *fork_guard;        /* a wiped page: 0 in a forked child */
 
-    struct mu_control control; /* requests from outside */
+    struct mu_control control; /* requests of other processes */
 
     pthread_mutex_t registry_lock; /* names, thread buffers, chunks, timers */
     struct mu_thread *threads;
@@ -110,10 +111,10 @@ struct mu_recorder {
     pthread_mutex_t drain_lock;     /* timeline, output, commits; taken before registry_lock */
     struct mu_drain *drain;         /* owned scratch memory */
     struct mu_output_config config; /* of the last mu_recorder_open */
-    struct mu_open_report opened;   /* what that found */
+    struct mu_open_report opened;   /* the result of that */
     bool reopen;        /* in a forked child: open files when the first thread buffer is made */
     bool in_background; /* the output may block: only the drain thread writes */
-    bool broken;        /* a forked child that found no memory: nothing is recorded */
+    bool broken;        /* a forked child without memory: nothing is recorded */
 
     /* Borrowed functions of the files above, for those below. Set by mu_recorder_create. */
     void (*call_drain)(struct mu_recorder *recorder); /* mu_drain_thread_call */
@@ -127,7 +128,7 @@ struct mu_recorder {
     _Atomic bool thread_called;
 };
 
-/* What a GPU span carries home: timer and path in one number. */
+/* The label of a GPU span: timer and path in one number. */
 static inline uint32_t mu_timer_gpu_label(const struct mu_timer *timer, uint16_t path) {
     return timer->generation << 21 | timer->index << 12 | path;
 }

@@ -13,7 +13,7 @@ enum { FRAMES_AT_FIRST = MU_OPEN_MAX, NODES_PER_BLOCK = 4096 };
 
 static const uint64_t ring_mask = MU_RING_SLOTS - 1;
 
-/* What happens seldom stays out of line, so that the way of every stage is short. */
+/* Rare cases stay out of line, so that the code for every stage is short. */
 #define SELDOM __attribute__((noinline, cold)) static
 
 static inline bool unlikely(bool condition) {
@@ -147,7 +147,7 @@ static inline void set_depth(struct mu_thread_buffer *buffer, uint32_t depth) {
     atomic_store_explicit(&buffer->chunk->depth, depth, memory_order_release);
 }
 
-/* A name beyond the table's bound lives in the frame while its stage runs. */
+/* A name beyond the table's bound is kept in the frame while its stage runs. */
 static void keep_name(struct mu_frame *frame, const char *name, size_t length) {
     frame->owned_name = malloc(length + 1);
     if (frame->owned_name == NULL) {
@@ -158,7 +158,7 @@ static void keep_name(struct mu_frame *frame, const char *name, size_t length) {
     frame->name = frame->owned_name;
 }
 
-/* Node ids are taken in blocks, so that threads seldom meet. */
+/* Node ids are taken in blocks, so that threads seldom compete for them. */
 SELDOM void more_nodes(struct mu_thread_buffer *buffer) {
     buffer->node_next = atomic_fetch_add_explicit(&buffer->recorder->node_next, NODES_PER_BLOCK,
                                                   memory_order_relaxed);
@@ -219,7 +219,7 @@ void mu_thread_buffer_start_with(struct mu_thread_buffer *buffer, const char *na
     mu_cuda_span_label(pool, span, mu_timer_gpu_label(buffer->timer, frame->path));
 }
 
-/* Bytes at a position of the ring, which may run over its end. */
+/* Copies bytes to a position of the ring. They may wrap around its end. */
 static void ring_copy(struct mu_thread_buffer *buffer, uint64_t slot, size_t offset,
                       const char *bytes, size_t length) {
     if (length == 0) {

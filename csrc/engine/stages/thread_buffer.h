@@ -1,9 +1,9 @@
 /* A thread buffer: the stages of one timer on one thread. The hot path of the project.
  *
- * A thread buffer is owned by its thread; only that thread calls the functions here, and none of
- * them takes a lock, allocates or makes a system call, but for the first use of a name and for
- * stages deeper than MU_OPEN_MAX. What other threads and other processes read of it lies in its
- * chunk of the journal (see journal_format.h).
+ * A thread buffer is owned by its thread, and only that thread calls the functions here. None of
+ * them takes a lock, allocates or makes a system call, except at the first use of a name and for
+ * stages deeper than MU_OPEN_MAX. Other threads and processes read only its chunk of the journal
+ * (see journal_format.h).
  */
 #ifndef MU_THREAD_BUFFER_H
 #define MU_THREAD_BUFFER_H
@@ -66,7 +66,7 @@ struct mu_thread_buffer {
     uint32_t frames_allocated;
     uint32_t depth;
     int32_t step_depth; /* depth at the last set_step, -1 before */
-    uint32_t too_deep;  /* starts above MU_STAGE_DEPTH_MAX whose stops are awaited */
+    uint32_t too_deep;  /* starts above MU_STAGE_DEPTH_MAX without their stops yet */
     bool counter;
     uint32_t chunk_index;
     struct mu_aggregate **aggregates; /* owned: by path */
@@ -84,14 +84,14 @@ enum mu_stop_result {
 void mu_thread_buffer_start(struct mu_thread_buffer *buffer, const char *name, size_t length,
                             uint64_t hash);
 
-/* What a stage leaves on the GPU's side: an NVTX range, and a pair of CUDA events. */
+/* The GPU events of a stage: an NVTX range, and a pair of CUDA events. */
 struct mu_gpu_events {
     const struct mu_nvtx_range *range; /* NULL: none */
     bool gpu;                          /* take GPU times */
 };
 
-/* mu_thread_buffer_start with GPU events. They begin before the stage and end after it was timed,
- * so that neither is counted as the stage's own time but for the recording of the end event. */
+/* mu_thread_buffer_start with GPU events. They begin before the stage and end after it was timed.
+ * So they add nothing to the stage's time, except for the recording of the end event. */
 void mu_thread_buffer_start_with(struct mu_thread_buffer *buffer, const char *name, size_t length,
                                  uint64_t hash, const struct mu_gpu_events *events);
 
@@ -99,7 +99,8 @@ void mu_thread_buffer_start_with(struct mu_thread_buffer *buffer, const char *na
 enum mu_stop_result mu_thread_buffer_stop(struct mu_thread_buffer *buffer, const char *name,
                                           size_t length, uint64_t hash);
 
-/* Closes the stages above what the last set_step left open. Returns how many. */
+/* Begins a step: closes the stages that are deeper than the stack was after the last set_step.
+ * Returns how many. */
 uint32_t mu_thread_buffer_set_step(struct mu_thread_buffer *buffer);
 
 struct mu_event {

@@ -1,4 +1,5 @@
-/* Threads and their buffers: made at first use, let go when the thread or the timer ends.
+/* Threads and their buffers. They are made at first use, and released when the thread or the timer
+ * ends.
  *
  * Threads reach their buffers through one thread-local pointer to a page that the kernel wipes in a
  * forked child, so that a child never writes where its parent does.
@@ -33,7 +34,7 @@ void *mu_map_wiped_page(void);
 /* Destructor of recorder->thread_key. */
 void mu_thread_ends(void *page);
 
-/* Lets go of a thread buffer: its figures stay with its timer, its chunk is free once it is
+/* Releases a thread buffer. Its figures stay with its timer, and its chunk is free once it is
  * drained. The caller holds recorder->registry_lock. */
 void mu_thread_buffer_retire_locked(struct mu_recorder *recorder, struct mu_thread_buffer *buffer);
 

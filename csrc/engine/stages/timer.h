@@ -1,4 +1,4 @@
-/* A timer: what its user names with a tag, and the figures of its stages over all threads. */
+/* A timer has a tag, which its user chooses, and the figures of its stages over all threads. */
 #ifndef MU_TIMER_H
 #define MU_TIMER_H
 
@@ -12,7 +12,7 @@
 MU_MUST_CHECK int mu_timer_init(struct mu_timer *timer, struct mu_recorder *recorder,
                                 const char *tag, struct mu_error *err);
 
-/* Lets go of the timer's thread buffers. Nobody may record on the timer meanwhile. */
+/* Releases the timer's thread buffers. Nobody may record on the timer meanwhile. */
 void mu_timer_release(struct mu_timer *timer);
 
 /* Adds up the aggregates of all threads for a path; `into` was initialised by the caller. */
@@ -26,11 +26,11 @@ struct mu_totals {
     uint64_t gpu_count, gpu_sum; /* of GPU times */
 };
 
-/* Both in short, for those who poll: without histograms. */
+/* Both without histograms, for callers that poll. */
 void mu_timer_totals(struct mu_timer *timer, uint16_t path, struct mu_totals *into);
 
-/* Adds the GPU time of one span to the figures of the timer and path that its label names; nothing
- * when that timer is gone. A mu_gpu_add whose owner is the recorder. */
+/* Adds the GPU time of one span to the figures of the timer and path in its label. Does nothing
+ * when that timer has ended. A mu_gpu_add; its owner is the recorder. */
 void mu_timer_add_gpu_time(void *owner, uint32_t label, int64_t duration_ns);
 
 #endif

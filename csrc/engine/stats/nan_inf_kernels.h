@@ -1,4 +1,4 @@
-/* The inner loops that look for NaN and Inf; nan_inf_vector.h is the code of all variants. */
+/* The inner loops that count NaN and Inf. nan_inf_vector.h has the code of all variants. */
 #ifndef MU_NAN_INF_KERNELS_H
 #define MU_NAN_INF_KERNELS_H
 
@@ -7,7 +7,7 @@
 
 #include "stats/nan_inf.h"
 
-/* Adds what is among `numbers` numbers of the type `part`, which need no alignment. */
+/* Adds the counts of `numbers` numbers of the type `part`, which need no alignment. */
 typedef void (*mu_nan_inf_block)(int part, const uint8_t *bytes, size_t numbers,
                                  int64_t counts[MU_NAN_INF_COUNTS]);
 

@@ -1,8 +1,8 @@
 /* The search for NaN and Inf, for vectors of MU_VECTOR_BYTES: included once by each file that makes
  * a variant (nan_inf_kernels.h), and by the test, which runs the 64-byte logic without AVX-512.
  *
- * Only integers are compared, so that no mode of the floating-point unit matters. A block is first
- * asked whether it has any; only one that has is counted.
+ * Only integers are compared, so the mode of the floating-point unit does not matter. A block is
+ * first tested for any NaN or Inf. Only a block that has one is counted.
  */
 #ifndef MU_NAN_INF_VECTOR_H
 #define MU_NAN_INF_VECTOR_H

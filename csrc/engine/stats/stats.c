@@ -34,7 +34,7 @@ struct job {
     struct mu_stats_part *chunks; /* a result each */
 };
 
-/* Where one thread stands. */
+/* The position of one thread. */
 struct reader {
     const struct job *job;
     struct mu_tensor_walk walk;
@@ -99,7 +99,7 @@ static size_t take_out_special(struct reader *reader, size_t count, struct mu_st
     return keep_finite(reader->numbers, count);
 }
 
-/* What no scaling may change. */
+/* The fields that scaling must not change. */
 static void measure_range(const double *numbers, size_t count, struct mu_stats_part *part) {
     for (size_t i = 0; i < count; i++) {
         part->min = numbers[i] < part->min ? numbers[i] : part->min;
@@ -108,7 +108,7 @@ static void measure_range(const double *numbers, size_t count, struct mu_stats_p
     }
 }
 
-/* Finite numbers whose squares leave the range of a double, or might. */
+/* For finite numbers whose squares leave, or might leave, the range of a double. */
 static void measure_scaled(mu_stats_block block, double *numbers, size_t count,
                            struct mu_stats_part *part) {
     struct mu_stats_part scaled;
@@ -154,7 +154,7 @@ static void measure_longs(const struct job *job, const uint8_t *bytes, size_t co
     }
 }
 
-/* False where the block needs more care, or conversion to doubles. */
+/* Returns false when the block needs the careful path, or conversion to doubles. */
 static bool measure_directly(struct reader *reader, const uint8_t *block, size_t elements,
                              struct mu_stats_part *part) {
     const struct job *job = reader->job;

@@ -5,9 +5,8 @@
  * magnitude, the standard deviation within 1e-10 of itself. The result depends on the numbers and
  * their order alone: not on threads, strides or the instruction set.
  *
- * Sums are those of doubles; of int64 and uint64 beyond 2^53 they are of the rounded values, while
- * their least and greatest are exact. Big tensors are split over torch's threads; do not call with
- * the GIL.
+ * Sums are computed in double. int64 and uint64 beyond 2^53 are rounded for the sums, but their min
+ * and max are exact. Big tensors are split over torch's threads; do not call with the GIL.
  */
 #ifndef MU_STATS_H
 #define MU_STATS_H
@@ -17,8 +16,8 @@
 
 void mu_stats_of(const struct mu_tensor *tensor, struct mu_stats *out);
 
-/* What mu_stats_finish makes a result of, to be merged with that of other tensors. The indices are
- * of this one. */
+/* The part that mu_stats_finish turns into a result. It can be merged with the parts of other
+ * tensors. Its indices are those of this tensor. */
 void mu_stats_part_of(const struct mu_tensor *tensor, struct mu_stats_part *out);
 
 /* mu_stats_finish, for numbers of this type (enum mu_dtype): the range of uint64 is as it was

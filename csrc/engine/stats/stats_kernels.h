@@ -1,8 +1,8 @@
 /* The inner loops of the statistics, for one block of floats or doubles; numbers of other types are
  * converted first.
  *
- * All variants keep the same 16 sums and fold them in the same order, and none contracts a product
- * and a sum, so that their results are equal bit for bit. stats_vector.h is the code of all.
+ * All variants keep the same 16 sums and fold them in the same order. None contracts a product and
+ * a sum. So their results are equal bit for bit. stats_vector.h has the code of all.
  */
 #ifndef MU_STATS_KERNELS_H
 #define MU_STATS_KERNELS_H
@@ -13,9 +13,9 @@
 #include "stats/stats_math.h"
 #include "tensor/tensor.h"
 
-/* Fills `part`, which is clear, with the statistics of `numbers` numbers, which need no alignment.
- * False, with `part` clear, where not all are finite or their squares would leave the range of a
- * double. */
+/* Fills `part`, which must be clear, with the statistics of `numbers` numbers, which need no
+ * alignment. Returns false and leaves `part` clear when a number is not finite, or when the squares
+ * would leave the range of a double. */
 typedef bool (*mu_stats_block)(const uint8_t *bytes, size_t numbers, struct mu_stats_part *part);
 
 struct mu_stats_kernels {

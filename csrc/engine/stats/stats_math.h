@@ -1,5 +1,5 @@
-/* Statistics that can be merged: what is kept of a part of the numbers, and how two parts become
- * one.
+/* Statistics that can be merged: the values kept for a part of the numbers, and the merge of two
+ * parts.
  *
  * Shared by the processor and the GPU. Means and squares are merged after Chan, Golub, LeVeque
  * (Updating formulae and a pairwise algorithm for computing sample variances, Stanford
@@ -89,8 +89,8 @@ MU_SHARED double mu_stats_within(double value, double low, double high) {
     return value < low ? low : value > high ? high : value;
 }
 
-/* Towards a greater scale. Two steps up nothing is left: beside numbers above 2^400 those below
- * 2^-400 do not count. */
+/* Rescales to a greater scale. Two steps up nothing is left: next to numbers above 2^400, numbers
+ * below 2^-400 do not matter. */
 MU_SHARED void mu_stats_rescale(struct mu_stats_part *part, int32_t scale) {
     for (; part->scale < scale; part->scale += MU_STATS_SCALE_STEP) {
         part->mean *= MU_STATS_DOWN;
@@ -113,9 +113,9 @@ MU_SHARED void mu_stats_move_mean(struct mu_stats_part *part, double by) {
     part->mean_rest = (mean - (moved - stepped)) + (step - stepped);
 }
 
-/* The part's numbers, whose sum of magnitudes is known, have this mean and these sums of
- * differences and squared differences from it. The mean is one of the block, good to a few digits
- * less: the sum of differences makes up for that. */
+/* Sets mean and m2 of a part whose sum of magnitudes is known already. `near_mean` is a mean of the
+ * block that is exact to a few digits less. `apart` is the sum of the differences from it, which
+ * corrects that. `squares` is the sum of the squared differences from it. */
 MU_SHARED void mu_stats_set_moments(struct mu_stats_part *part, double near_mean, double apart,
                                     double squares) {
     double rest = apart / (double)part->finite;

@@ -2,11 +2,11 @@
  * that makes a variant (stats_kernels.h), and by the test, which runs the 64-byte logic without
  * AVX-512.
  *
- * A block is read from memory once, and from the cache twice: for its range and zeros, and for its
- * sums, in double, of the numbers, their squares and their magnitudes. Where the squares and their
- * mean's are so close that the difference would lose digits, a third loop sums the squared
- * differences from the mean. The i-th number always meets the same lane whatever the width, and
- * lanes are folded in one order.
+ * A block is read from memory once and from the cache twice: once for its range and zeros, and once
+ * for the sums of the numbers, their squares and their magnitudes, in double. When the sum of
+ * squares is so close to that of the mean that their difference would lose digits, a third loop
+ * sums the squared differences from the mean. The i-th number is always added in the same lane,
+ * whatever the width, and lanes are folded in one order.
  */
 #ifndef MU_STATS_VECTOR_H
 #define MU_STATS_VECTOR_H
@@ -31,10 +31,11 @@ enum {
     CHAINS = FLOAT_VECTORS > 1 ? 2 : 1, /* minima that do not wait for each other */
 };
 
-/* While the sums of a block are made, the memory fetches the next one. */
+/* While the sums of a block are computed, the next block is prefetched. */
 enum { PREFETCH_BYTES = 16384 };
 
-/* The squares' sum may be so many times the squared differences' sum: 6 of 53 bits are lost. */
+/* The sum of squares may be at most this many times the sum of squared differences; it costs 6 of
+ * 53 bits. */
 #define SQUARES_LOSS_MAX 64.0
 
 typedef double doubles __attribute__((vector_size(MU_VECTOR_BYTES)));

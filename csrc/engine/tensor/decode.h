@@ -24,7 +24,7 @@ void mu_decode_floats(int dtype, const uint8_t *bytes, size_t elements, float *o
 /* True where every number of `dtype` is a float: for all of 16 bits or fewer, and float32. */
 bool mu_decode_fits_float(int dtype);
 
-/* In one instruction set each, for the tests. `part`: of mu_dtype_info. */
+/* The variants, one for each instruction set, for the tests. `part` is that of mu_dtype_info. */
 void mu_decode_doubles_portable(int part, const uint8_t *bytes, size_t numbers, double *out);
 void mu_decode_floats_portable(int part, const uint8_t *bytes, size_t numbers, float *out);
 #ifdef __x86_64__

@@ -1,5 +1,5 @@
-/* Turns off, for a while and on this thread, what torch.set_flush_denormal(True) turns on: numbers
- * below the normal range are then taken for zero, which a count of zeros must not do.
+/* Turns off for a while, on this thread, the mode that torch.set_flush_denormal(True) turns on. In
+ * that mode denormal numbers are read as zero, and zeros would be counted wrongly.
  */
 #ifndef MU_FLOAT_MODE_H
 #define MU_FLOAT_MODE_H

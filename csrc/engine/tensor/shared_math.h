@@ -1,8 +1,8 @@
-/* What headers need that a C compiler, nvcc and NVRTC all read.
+/* Definitions for headers that a C compiler, nvcc and NVRTC all compile.
  *
- * The arithmetic that the processor and the GPU must agree on stands in headers that include this
- * one: MU_SHARED declares a function in them. NVRTC has no C library, so the integer types are
- * named here.
+ * Headers that include this one have the arithmetic on which the processor and the GPU must agree.
+ * MU_SHARED declares a function in them. NVRTC has no C library, so the integer types are named
+ * here.
  */
 #ifndef MU_SHARED_MATH_H
 #define MU_SHARED_MATH_H

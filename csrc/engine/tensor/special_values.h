@@ -1,4 +1,4 @@
-/* Which bits of a floating type are NaN and which are infinite, as numbers to compare with.
+/* The rule by which the bits of a floating type are NaN or infinite, as numbers to compare with.
  *
  * Shared by the processor, which makes the rule of a type, and the GPU, whose one kernel follows
  * it. With `m = (bits + add) & mask` a value is NaN when `m > limit`, and infinite when `m` is
@@ -49,7 +49,7 @@ MU_SHARED struct mu_special_rule mu_special_nan8(uint64_t add, uint64_t mask, ui
     rule.limit = limit;
     rule.infinity = 0x100;
     if (mask == 0xFF) {
-        rule.quick_mask = 0; /* every word is looked at */
+        rule.quick_mask = 0; /* every word is checked */
         rule.quick_add = rule.quick_top;
     }
     return rule;

@@ -1,4 +1,4 @@
-/* A tensor as the engine sees it: where its elements lie, and of what kind they are.
+/* A view of a tensor: the place of its elements, and their type.
  *
  * The view borrows everything it points to. Whoever made it keeps the memory, the shape and the
  * strides alive and unchanged until the work on it is done. Reading a view is thread-safe.
@@ -48,9 +48,9 @@ struct mu_tensor {
     int16_t device_index;
 };
 
-/* Checks what came from outside and counts the elements, where the other fields are set already.
- * MU_ERR_ARGUMENT for too many dimensions, a negative size, a size in bytes beyond 2^63 - 1, or
- * elements without memory. */
+/* Checks a view whose fields come from a caller, and counts its elements. All other fields must be
+ * set. MU_ERR_ARGUMENT for too many dimensions, a negative size, a size in bytes beyond 2^63 - 1,
+ * or elements without memory. */
 MU_MUST_CHECK int mu_tensor_check(struct mu_tensor *tensor, struct mu_error *err);
 
 static inline int64_t mu_tensor_bytes(const struct mu_tensor *tensor) {
@@ -78,14 +78,15 @@ struct mu_tensor_walk {
     int64_t index[MU_TENSOR_DIMS_MAX];      /* of `at`, but for the innermost dimension */
 };
 
-/* Stands before the element number `first` in row-major order, with `count` elements to come. The
- * caller sees to it that they are within the tensor. */
+/* Starts a walk at the element number `first` in row-major order, over `count` elements. The caller
+ * ensures that they are within the tensor. */
 void mu_tensor_walk_start(struct mu_tensor_walk *walk, const struct mu_tensor *tensor,
                           int64_t first, int64_t count);
 
-/* The next `max_bytes` bytes, or all that is left where that is less; 0 in `*bytes` at the end.
- * They stand in the tensor itself where they lie together there, else in `scratch`, which has room
- * for max_bytes. `max_bytes` is a multiple of 16, so that no element is cut. */
+/* Returns the next `max_bytes` bytes, or fewer when fewer are left; sets `*bytes` to 0 at the end.
+ * The result points into the tensor where the bytes are contiguous there, else to a copy in
+ * `scratch`, which has room for max_bytes. `max_bytes` is a multiple of 16, so that no element is
+ * cut. */
 const uint8_t *mu_tensor_walk_next(struct mu_tensor_walk *walk, uint8_t *scratch, size_t max_bytes,
                                    size_t *bytes);
 

@@ -35,7 +35,8 @@ static void do_groups(int64_t begin, int64_t end, void *context) {
     }
 }
 
-/* By this thread alone: no groups, and no divisions, of which one costs as much as a small task. */
+/* Processes the small tensors on this thread alone. It makes no groups: that needs divisions, and
+ * one division costs as much as a small task. */
 static void do_shared(const struct batch *batch) {
     for (int64_t i = 0; i < batch->count; i++) {
         if (is_shared_out(batch->tensors[i])) {

@@ -4,13 +4,13 @@
 
 #include "tensor/tensor.h"
 
-/* Tensors of more bytes than these get the caller's thread to themselves, so that the task can
- * split its own work. Smaller ones are shared out over the threads, once there are so many bytes of
- * them; then the caller must not hold the GIL. */
+/* Tensors of more bytes than this are processed one by one on the caller's thread, so that the task
+ * can split its own work. Smaller ones are distributed over the threads when together they have
+ * more bytes than this. Then the caller must not hold the GIL. */
 enum { MU_BATCH_SHARE_BYTES = 1 << 20 };
 
-/* Stores the result for the tensor number `index` where no other call stores one: it may be called
- * from several threads, and twice for a tensor. */
+/* Stores the result for the tensor number `index`, in a place of its own. It may be called from
+ * several threads, and twice for a tensor. */
 typedef void (*mu_tensor_task)(const struct mu_tensor *tensor, int64_t index, void *context);
 
 void mu_tensors_each(const struct mu_tensor *const *tensors, int64_t count, mu_tensor_task task,

@@ -1,6 +1,6 @@
-/* What is kept for a path for the whole run: count, sum, min, max, spread and a histogram
- * of durations whose buckets are at most 1/64 of their value wide, so that the middle of a bucket
- * is within 0.8 % of every duration in it. Aggregates add: of threads, of processes, of ranks.
+/* The figures of a path over the whole run: count, sum, min, max, spread and a histogram of
+ * durations. A bucket is at most 1/64 of its value wide, so its middle is within 0.8 % of every
+ * duration in it. Aggregates of threads, processes or ranks can be added.
  *
  * One thread writes an aggregate; others may read it at the same time (relaxed atomics), and see
  * each field as it was at some moment of the last call.
@@ -24,7 +24,7 @@ struct mu_aggregate {
     _Atomic uint64_t sum;
     _Atomic uint64_t min;
     _Atomic uint64_t max;
-    _Atomic uint64_t shift; /* the first duration; squares are taken around it, or they cancel */
+    _Atomic uint64_t shift;     /* the first duration; squares around 0 would cancel */
     _Atomic double sum_squares; /* of (duration - shift) */
     _Atomic uint32_t buckets[MU_HISTOGRAM_BUCKETS];
 };
@@ -43,7 +43,7 @@ static inline unsigned mu_histogram_bucket(uint64_t ns) {
 /* The lowest duration of the bucket; of the next bucket: where it ends. */
 uint64_t mu_histogram_bucket_floor(unsigned bucket);
 
-/* What stands for the durations of the bucket: within 0.8 % of each of them. */
+/* The middle of the bucket: within 0.8 % of each of its durations. */
 double mu_histogram_bucket_middle(unsigned bucket);
 
 void mu_aggregate_init(struct mu_aggregate *aggregate);

@@ -5,7 +5,7 @@ enum { BITS_MAX = 62, CODE_MAX = UINT16_MAX };
 struct scale {
     unsigned bits;
     uint64_t first; /* the shortest duration's step */
-    uint64_t last;  /* the longest one's, from there */
+    uint64_t last;  /* the longest one's step, relative to `first` */
 };
 
 static inline uint64_t step_of(uint64_t ns, unsigned bits) {

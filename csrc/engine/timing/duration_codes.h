@@ -1,4 +1,5 @@
-/* Durations by name as 16-bit codes: how far each lies above the shortest of its name.
+/* Durations by name as 16-bit codes. A code is the number of steps above the shortest duration of
+ * its name.
  *
  * A scale of `bits` bits is linear up to 2^bits ns and has 2^bits steps in each power of two from
  * there on. A name takes the finest one that has at most 65,536 steps from its shortest to its
@@ -18,7 +19,7 @@
 /* The durations of all names stand one after the other. */
 struct mu_coded_names {
     size_t count;
-    const int64_t *values; /* how many each name has */
+    const int64_t *values; /* the number of durations of each name */
     const int64_t *shortest;
     const int64_t *longest;
 };
@@ -26,11 +27,12 @@ struct mu_coded_names {
 /* Whether the parts agree with each other, and with `total` durations. */
 bool mu_coded_names_agree(const struct mu_coded_names *names, size_t total);
 
-/* False, with some written, where one is not between its name's shortest and longest. */
+/* Returns false when a duration is not between its name's shortest and longest. Some codes are
+ * written then. */
 bool mu_durations_encode(const struct mu_coded_names *names, const int64_t *ns, uint16_t *codes);
 
-/* The middles of what the codes stand for. False, with some written, where one is beyond its
- * name's longest. */
+/* Writes the middle of each code's range. Returns false when a code is beyond its name's longest
+ * duration. Some results are written then. */
 bool mu_durations_decode(const struct mu_coded_names *names, const uint16_t *codes, double *ns);
 
 #endif

@@ -7,8 +7,8 @@
 
 #include <stdint.h>
 
-/* Nanoseconds. A percentile is the smallest duration that this share of all does not exceed;
- * from the histogram where some durations are in it, and then within 1 %. */
+/* Nanoseconds. A percentile is the smallest duration that this share of all does not exceed. When
+ * some durations are in the histogram, it comes from there and is within 1 %. */
 struct mu_duration_figures {
     uint64_t count, sum, min, max;
     double std; /* of the population */

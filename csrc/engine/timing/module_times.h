@@ -1,12 +1,12 @@
 /* How long the calls of modules take, on the CPU's clock and on the GPU's.
  *
- * A slot stands for one thing that is timed, such as the forward of one module. Calls are entered
- * and left in pairs, nested on the stack of their thread; a call inside another one, of the same
- * slot too, is also counted as `inner` time of the other, so that `total - inner` never has a
- * nanosecond twice. A call whose end never comes is dropped when one around it ends.
+ * A slot stands for one thing that is timed, such as the forward of one module. Calls begin and end
+ * in pairs, nested on the stack of their thread. The time of a call inside another one, also of the
+ * same slot, counts as `inner` time of the other. So `total - inner` never counts a nanosecond
+ * twice. A call without an end is dropped when a call around it ends.
  *
  * GPU times come from a pool of CUDA events and are added when they are ready; nothing waits. A
- * call for which there is no span, as while its stream is captured, has its time on the CPU only.
+ * call without a span, as while its stream is captured, has a CPU time only.
  *
  * Times are nanoseconds. Calls may come from many threads, but one at a time: the caller holds a
  * lock around every function here (Python's GIL).
@@ -43,7 +43,7 @@ struct mu_module_counts {
     uint64_t dropped;    /* calls not timed: nested too deep, or no memory */
     uint64_t gpu_missed; /* calls without a span */
     uint64_t gpu_lost;   /* spans that failed */
-    uint64_t gpu_waits;  /* spans that the GPU is not through with */
+    uint64_t gpu_waits;  /* spans that the GPU has not finished */
 };
 
 struct mu_module_times;
@@ -60,7 +60,8 @@ void mu_module_enter(struct mu_module_times *times, uint64_t thread, uint32_t sl
                      uint32_t account, uint64_t mark);
 
 /* Ends the innermost call of `slot` in the thread. `counted`: whether it counts as a call, or only
- * adds its time to one. False when there is none; else `*mark` is what came with its begin. */
+ * adds its time to one. Returns false when there is no such call; else sets `*mark` to the mark of
+ * its begin. */
 bool mu_module_exit(struct mu_module_times *times, uint64_t thread, uint32_t slot, bool counted,
                     uint64_t *mark);
 
@@ -80,7 +81,7 @@ void mu_module_drop_open(struct mu_module_times *times);
 /* Forgets all that was measured, too. */
 void mu_module_reset(struct mu_module_times *times);
 
-/* In a forked child: drops open calls and the GPU, of which it must not call anything. */
+/* In a forked child: drops open calls and the pool. A child must not call the CUDA driver. */
 void mu_module_after_fork(struct mu_module_times *times);
 
 #endif

@@ -30,7 +30,7 @@ struct reader {
     const unsigned char *end;
 };
 
-/* False where there is none of at most 35 bits. */
+/* Reads a varint. Returns false when there is none of at most 35 bits. */
 static inline bool next_varint(struct reader *reader, uint64_t *out) {
     uint64_t value = 0;
     for (unsigned shift = 0; shift <= 28 && reader->at < reader->end; shift += 7) {
@@ -44,7 +44,7 @@ static inline bool next_varint(struct reader *reader, uint64_t *out) {
     return false;
 }
 
-/* How many empty buckets lie before the next one, and its count. */
+/* Reads the next bucket: the number of empty buckets before it, and its count. */
 static inline bool next_bucket(struct reader *reader, uint64_t *gap, uint64_t *count) {
     *gap = 0;
     if (!next_varint(reader, count)) {
@@ -55,7 +55,7 @@ static inline bool next_bucket(struct reader *reader, uint64_t *gap, uint64_t *c
     return !has_gap || next_varint(reader, gap);
 }
 
-/* Whether the next `used` buckets are such, and their counts sum up to `total`. */
+/* Whether the next `used` buckets are valid, and their counts sum up to `total`. */
 static bool one_agrees(struct reader *reader, int64_t used, int64_t total) {
     int64_t sum = 0;
     uint64_t next = 0;

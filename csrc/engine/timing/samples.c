@@ -48,7 +48,8 @@ static struct mu_aggregate *rest_of(struct mu_samples *samples) {
 }
 
 void mu_samples_add_slowly(struct mu_samples *samples, uint64_t ns) {
-    /* Once there is a rest all go there, so that those kept one by one are the first. */
+    /* Once there is a rest, all further durations go there, so that the first ones are kept one by
+     * one. */
     if (samples->rest == NULL && grow(samples)) {
         samples->ns[samples->count++] = ns;
         return;

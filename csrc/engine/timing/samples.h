@@ -37,14 +37,15 @@ static inline void mu_samples_add(struct mu_samples *samples, uint64_t ns) {
     }
 }
 
-/* How many were added and not lost. */
+/* The number of durations that were added and found memory. */
 uint64_t mu_samples_total(const struct mu_samples *samples);
 
-/* Their sum; takes a moment where many are kept one by one. */
+/* The sum of the durations. The time grows with the number kept one by one. */
 uint64_t mu_samples_sum(const struct mu_samples *samples);
 
-/* Adds the durations of `from`: one by one where it has them so, which may be `into` itself. What
- * finds no memory is counted as lost; a failure leaves `into` as it was. */
+/* Adds the durations of `from`, which may be `into` itself. Those that `from` keeps one by one are
+ * added one by one. A duration that finds no memory is counted in `lost`. After an error `into` is
+ * unchanged. */
 MU_MUST_CHECK int mu_samples_merge(struct mu_samples *into, const struct mu_samples *from,
                                    struct mu_error *err);
 

@@ -1,4 +1,4 @@
-/* Rows to events: reads each row's fields, and hands it to what draws its kind. */
+/* Turns rows into events: reads each row's fields, and calls the function that draws its kind. */
 #include "trace/convert.h"
 
 #include "base/digits.h"
@@ -57,7 +57,7 @@ static void note_text(struct mu_converter *converter, enum mu_note_kind kind, ui
                  length, text.text);
 }
 
-/* 0 when the row cannot be used; that is then noted. */
+/* Returns 0 when the row cannot be used, and notes that. */
 static int parse_row(struct mu_converter *converter, const struct mu_csv_row *csv,
                      struct mu_event_row *row) {
     struct mu_span time = mu_csv_field(csv, MU_CSV_TIMESTAMP),

@@ -1,10 +1,10 @@
 /* Turns the rows of one rank's profile CSV into events of a trace.
  *
  * A converter takes the parts of one file set in order (rotated parts, the current file, rows out
- * of a journal) and keeps stages that are open over their borders. START and END meet by node id,
- * whatever the order of the rows; without node ids the latest START of the same name and thread is
- * taken. Memory is what is open, plus ENDs that wait for their START (MU_PENDING_MAX at most).
- * One thread at a time; several converters may share a job.
+ * of a journal) and keeps stages that are open over their borders. START and END are matched by
+ * node id, whatever the order of the rows. Without node ids an END matches the latest START of the
+ * same name and thread. Memory holds the open stages and the ENDs that wait for their START
+ * (MU_PENDING_MAX at most). One thread at a time; several converters may share a job.
  */
 #ifndef MU_CONVERT_H
 #define MU_CONVERT_H
@@ -64,7 +64,7 @@ void mu_converter_reset(struct mu_converter *converter);
 MU_MUST_CHECK int mu_converter_part(struct mu_converter *converter,
                                     const struct mu_csv_input *input, struct mu_error *err);
 
-/* Writes what is still open, and hands everything to the job. */
+/* Writes the stages that are still open, and passes everything to the job. */
 MU_MUST_CHECK int mu_converter_finish(struct mu_converter *converter, struct mu_error *err);
 
 /* The time of the first good row; MU_ERR_FORMAT when there is none. */

@@ -1,4 +1,4 @@
-/* What the files of the converter share: convert.c (rows), stages.c (pairing), tracks.c (places).
+/* Shared by the files of the converter: convert.c (rows), stages.c (pairing), tracks.c (tracks).
  */
 #ifndef MU_CONVERT_INTERNAL_H
 #define MU_CONVERT_INTERNAL_H

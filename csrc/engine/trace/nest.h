@@ -1,8 +1,8 @@
-/* Remembers which intervals stand on a track, to tell whether one more nests with them.
+/* Keeps the intervals of a track, to decide whether one more nests with them.
  *
- * Intervals come in the order of their ends, more or less. Kept are the outermost ones only, 256 at
- * most; the oldest are then melted into one. So the answer may be a needless "no", never a wrong
- * "yes" for intervals that come in order. Nanoseconds.
+ * Intervals come roughly in the order of their ends. Only the outermost ones are kept, at most 256;
+ * beyond that the oldest are merged into one. So the result may be an unnecessary "no". It is never
+ * a wrong "yes" for intervals that come in order. Nanoseconds.
  */
 #ifndef MU_NEST_H
 #define MU_NEST_H
@@ -20,9 +20,9 @@ struct mu_nest {
     struct mu_interval kept[MU_NEST_MAX];
 };
 
-/* 1, and the interval is kept, when it holds or is apart from all kept ones. One that begins with
- * a kept one that it holds is refused: readers that sort by time would nest the two the other way
- * round. */
+/* Returns 1 and keeps the interval when each kept one is inside it or apart from it. An interval
+ * that begins at the same time as a kept one inside it is refused: readers that sort by time would
+ * nest the two the other way round. */
 int mu_nest_accept(struct mu_nest *nest, int64_t begin, int64_t end);
 
 #endif

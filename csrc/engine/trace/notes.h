@@ -1,5 +1,5 @@
-/* What a conversion has to say about its input: for each kind of trouble a count, and the first
- * place in full. One struct belongs to one thread at a time.
+/* The problems that a conversion found in its input: for each kind a count, and the first place in
+ * full. One struct belongs to one thread at a time.
  */
 #ifndef MU_NOTES_H
 #define MU_NOTES_H
@@ -40,7 +40,7 @@ struct mu_notes {
     struct mu_note of[MU_NOTE_KIND_COUNT];
 };
 
-/* Formats on the first call for a kind only. */
+/* Counts a problem. Formats the message only at the first call for its kind. */
 void mu_notes_add(struct mu_notes *notes, enum mu_note_kind kind, const char *file, uint64_t line,
                   const char *format, ...) __attribute__((format(printf, 5, 6)));
 

@@ -1,10 +1,10 @@
-/* A sink takes bytes and puts them into a file descriptor, into growing memory, or nowhere.
+/* A sink writes bytes to a file descriptor, to growing memory, or nowhere.
  *
- * Bytes are collected in a buffer. The buffer is handed on only inside mu_sink_reserve,
- * mu_sink_write and mu_sink_flush, so what one reserve/commit pair wrote is never torn apart by
- * another writer: several sinks may feed one `mu_shared_output`, each from a thread of its own.
- * Errors are sticky: after the first one bytes are counted and thrown away, and every later flush
- * returns it again. A sink belongs to one thread at a time. Sizes are bytes.
+ * Bytes are collected in a buffer. Only mu_sink_reserve, mu_sink_write and mu_sink_flush pass the
+ * buffer on. So the bytes of one reserve/commit pair stay together when several sinks, each on a
+ * thread of its own, write to one `mu_shared_output`. Errors are sticky: after the first one, bytes
+ * are counted and discarded, and every later flush returns the error again. A sink belongs to one
+ * thread at a time. Sizes are bytes.
  */
 #ifndef MU_SINK_H
 #define MU_SINK_H
@@ -41,7 +41,7 @@ struct mu_shared_output {
 MU_MUST_CHECK int mu_sink_init_null(struct mu_sink *sink, size_t capacity, struct mu_error *err);
 MU_MUST_CHECK int mu_sink_init_fd(struct mu_sink *sink, int fd, size_t capacity,
                                   struct mu_error *err);
-/* The buffer grows and is never handed on: `data` and `length` are the content. */
+/* A sink whose buffer grows and is never written out: `data` and `length` are the content. */
 MU_MUST_CHECK int mu_sink_init_memory(struct mu_sink *sink, struct mu_error *err);
 MU_MUST_CHECK int mu_sink_init_shared(struct mu_sink *sink, struct mu_shared_output *shared,
                                       size_t capacity, struct mu_error *err);

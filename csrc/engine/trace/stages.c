@@ -1,7 +1,7 @@
 /* Pairs the START and END rows of stages, and decides on which track each is drawn.
  *
- * The stages of a thread nest, so the stack of its track answers most ENDs. A stage that ends while
- * others above it are open stays on the stack, marked as ended, until those are gone: one of them
+ * The stages of a thread nest, so most ENDs match the stack of its track. A stage that ends while
+ * others above it are open stays on the stack, marked as ended, until those have ended. One of them
  * that ends later overlaps it, and moves to a track of its own.
  *
  * A node id should be open once. Where it is open several times, an END takes the latest START of
@@ -254,7 +254,7 @@ static void draw(struct mu_converter *converter, struct mu_open *open,
     }
 }
 
-/* Stages at the top that have ended lie under nothing that is open. */
+/* Removes the ended stages at the top, because no open stage is above them. */
 static void drop_ended(struct mu_converter *converter, struct mu_track *track) {
     while (track->top != NULL && track->top->ended) {
         struct mu_open *open = track->top;
@@ -506,7 +506,7 @@ static struct mu_open *latest_below(struct mu_converter *converter, const struct
     return open;
 }
 
-/* On top of any track, where it need not be in the map. */
+/* The latest stage of that key on top of any track. Such a stage need not be in the map. */
 static struct mu_open *latest_on_tops(struct mu_converter *converter, uint64_t key) {
     struct mu_open *latest = NULL;
     for (struct mu_process *process = converter->processes; process; process = process->next) {
@@ -528,7 +528,7 @@ static struct mu_open *latest_of_all(struct mu_converter *converter, uint64_t ke
     return latest;
 }
 
-/* On another track than its own when the END was recorded by another thread. */
+/* The track differs from the stage's own when another thread recorded the END. */
 static struct mu_open *find_open(struct mu_converter *converter, struct mu_track *track,
                                  uint64_t key) {
     if (is_open_on_top(track, key)) {
@@ -611,7 +611,7 @@ void mu_step_marker_close(struct mu_converter *converter, struct mu_process *pro
     converter->writer.ops->slice(&converter->writer, track, &event);
 }
 
-/* Steps follow the START rows of the first thread; END rows may be late. */
+/* Steps follow the START rows of the first thread, because END rows may come later. */
 void mu_step_marker(struct mu_converter *converter, struct mu_track *track,
                     const struct mu_event_row *row) {
     struct mu_process *process = track->process;

@@ -1,8 +1,8 @@
-/* What a trace is made of, and the table of functions that writes one.
+/* The parts of a trace, and the table of functions that writes one.
  *
  * A converter reads rows and calls a writer; each belongs to one thread, with a sink of its own,
- * and several may feed one output. `mu_trace_ids` hands out numbers that are unique over all of
- * them. Times are Unix nanoseconds; a trace states them relative to `base_ns`.
+ * and several may feed one output. `mu_trace_ids` gives numbers that are unique over all of them.
+ * Times are Unix nanoseconds; a trace states them relative to `base_ns`.
  */
 #ifndef MU_TRACE_H
 #define MU_TRACE_H
@@ -98,7 +98,7 @@ struct mu_trace_event {
     /* for the layout of the seed */
     struct mu_span machine, metadata;
     int64_t duration_ns;
-    int named_end; /* the end must say whose it is: rows out of order */
+    int named_end; /* the end must name its stage: rows out of order */
 };
 
 struct mu_trace_writer;
@@ -143,7 +143,7 @@ MU_MUST_CHECK int mu_trace_writer_init(struct mu_trace_writer *writer,
                                        struct mu_shared_output *output, struct mu_error *err);
 void mu_trace_writer_reset(struct mu_trace_writer *writer);
 
-/* Keys that the writers write themselves: what a user calls so gets a `_` behind it. */
+/* Keys that the writers write themselves. A user's key of the same name gets a `_` at its end. */
 int mu_trace_is_own_key(struct mu_span key);
 
 /* Percent codes decoded, valid UTF-8, in scratch memory of the writer: place 0 or 1, each valid

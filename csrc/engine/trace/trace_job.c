@@ -52,8 +52,8 @@ void mu_trace_job_reset(struct mu_trace_job *job) {
     mu_sink_reset(&job->events);
 }
 
-/* In JSON each time is spelled out after the base, and may be negative: the nearer, the shorter. In
- * protobuf times are differences, and nothing may lie before the base. */
+/* In JSON each time is written relative to the base, and may be negative; a near base makes short
+ * numbers. In protobuf times are differences, and no time may be before the base. */
 static int64_t round_base(enum mu_trace_format format, int64_t first_ns) {
     const int64_t second = 1000000000, hour = 3600 * second;
     int64_t unit = format == MU_TRACE_PERFETTO ? hour : second;

@@ -1,4 +1,4 @@
-/* One trace that is being written: its output, its base time, and what is unique in it.
+/* One trace that is being written: its output, its base time, and its unique numbers.
  *
  * Several converters, each on a thread of its own, may write into one job. The header is written
  * when the base time is known: given, or taken from the first row that comes. With `sort` the

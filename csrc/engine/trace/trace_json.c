@@ -161,7 +161,8 @@ static void write_event(struct mu_trace_writer *writer, const char *phase,
     put_end(writer, out, event);
 }
 
-/* Asynchronous stages have ids of our own, so that a number used twice does not tie two of them. */
+/* Asynchronous stages have ids of our own, so that a number used twice does not connect two of
+ * them. */
 static void write_async(struct mu_trace_writer *writer, const struct mu_track *track,
                         const struct mu_trace_event *event, int has_end) {
     uint64_t id = ++writer->async_count;

@@ -1,8 +1,8 @@
-/* Names of stages, each kept once with the forms in which a trace writes it.
+/* Names of stages. Each is kept once, with the forms in which a trace writes it.
  *
- * At most MU_TRACE_NAMES_MAX names are kept. Beyond that mu_trace_names_get hands out a name
- * without a number; the caller gives it back with mu_trace_names_release (which leaves kept names
- * alone). Pointers hold until then, or until mu_trace_names_reset. One thread at a time.
+ * At most MU_TRACE_NAMES_MAX names are kept. Beyond that mu_trace_names_get returns a name without
+ * a number, which the caller releases with mu_trace_names_release (it does nothing for kept names).
+ * Pointers are valid until then, or until mu_trace_names_reset. One thread at a time.
  */
 #ifndef MU_TRACE_NAMES_H
 #define MU_TRACE_NAMES_H
@@ -25,7 +25,7 @@ struct mu_trace_name {
     const char *json;  /* clean, escaped, without quotes */
 };
 
-/* Says whether a stage of this name is wanted. Called once a name, on the converting thread. */
+/* Whether a stage of this name is wanted. Called once for each name, on the converting thread. */
 typedef int (*mu_name_filter)(void *context, const char *name, size_t length);
 
 struct mu_trace_names {

@@ -442,7 +442,7 @@ static void pb_instant(struct mu_trace_writer *writer, struct mu_track *track,
     write_instant(writer, track, event, 0, 0);
 }
 
-/* Arrows meet by name and id, over all processes. */
+/* The two ends of an arrow are matched by name and id, over all processes. */
 static void pb_flow(struct mu_trace_writer *writer, struct mu_track *track,
                     const struct mu_trace_event *event, uint64_t id, int is_end) {
     uint64_t flow = mu_hash_u64(event->name->hash ^ mu_hash_u64(id + 1));

@@ -1,8 +1,8 @@
 /* The layout of the first version's script: begin and end events as the rows come, pid the machine,
  * tid `step_<n>`, whole microseconds of Unix time, category MyTimer.
  *
- * What would tie stages of different threads or ranks together gets a suffix: a pid names the rank
- * when there are several, a tid the thread when it is not the first.
+ * Two suffixes keep stages of different threads and ranks apart: a pid has the rank when there are
+ * several, and a tid has the thread when it is not the first.
  */
 #include "trace/trace.h"
 

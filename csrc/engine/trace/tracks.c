@@ -1,4 +1,4 @@
-/* Processes and tracks of a trace: which one a row belongs to, and what it is called. */
+/* Finds the process and the track of a row, and names them. */
 #include "trace/convert_internal.h"
 
 #include "base/digits.h"
@@ -97,7 +97,7 @@ struct mu_process *mu_process_of(struct mu_converter *converter, int64_t node,
     return process;
 }
 
-/* A new attempt, or another process: what follows gets a place of its own. */
+/* A new attempt, or another process: the rows that follow get tracks of their own. */
 void mu_process_row(struct mu_converter *converter, const struct mu_event_row *row) {
     struct mu_span rest = row->metadata.user, key, value, host = row->machine, label = {"", 0};
     int64_t attempt = -1, real_pid = -1;
@@ -314,7 +314,7 @@ struct mu_track *mu_track_of_kind(struct mu_converter *converter, struct mu_proc
 static struct mu_track *add_overflow(struct mu_converter *converter, struct mu_track *first,
                                      struct mu_track *last, int number) {
     char name[sizeof(first->name)];
-    /* Trace processors melt sibling tracks of the same name into one. */
+    /* Trace processors merge sibling tracks of the same name into one. */
     snprintf(name, sizeof(name), "%.200s (%d)", first->name, number);
     last->overflow = add_other(converter, first->process, first->kind, first->key, name, 1);
     if (last->overflow != NULL) {

@@ -9,7 +9,7 @@
 #include "gpu_kernels/kernels/values.h"
 
 enum {
-    COMPARE_AHEAD = 4, /* pairs that are loaded before the first is looked at */
+    COMPARE_AHEAD = 4, /* pairs that are loaded before the first is compared */
 };
 
 /* What is the same for all pairs. */
@@ -210,7 +210,7 @@ mu_compare_pairs(const struct mu_gpu_layout a, const struct mu_gpu_layout b,
 
 /* --- the first mismatches ----------------------------------------------------------------- */
 
-/* What thread 0 tells the others. */
+/* What thread 0 shares with the others. */
 struct listing {
     uint64_t found[MU_WARPS];
     uint8_t mismatch[MU_GPU_THREADS];

@@ -1,8 +1,9 @@
-/* What all kernels share: how they are declared, how lanes talk, and how a tensor is read.
+/* Shared by all kernels: their declaration, the exchange between lanes, and the reading of a
+ * tensor.
  *
  * The kernels are written in what C11 and CUDA C++ have in common: NVRTC compiles them for a GPU,
- * and gpu_emulation.h lets a test run them on the processor. A warp has 32 lanes; all threads of a
- * block come to every shuffle and every barrier.
+ * and gpu_emulation.h lets a test run them on the processor. A warp has 32 lanes. All threads of a
+ * block reach every shuffle and every barrier.
  */
 #ifndef MU_KERNELS_DEVICE_H
 #define MU_KERNELS_DEVICE_H

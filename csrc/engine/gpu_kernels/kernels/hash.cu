@@ -1,4 +1,4 @@
-/* The content digest of the tensor hash, version 1; docs/tensor-hash.md defines it.
+/* The content digest of the tensor hash, version 1; docs/correctness/tensor-hash.md defines it.
  *
  * A warp takes a block of 4096 bytes at a time, a lane eight of its quads, always those of the same
  * places, so that their keys stay in registers. The mixes of all blocks add up, in whatever order,

@@ -56,7 +56,7 @@ MU_DEVICE void count_quad(const struct mu_quad *quad, const struct mu_special_ru
     }
 }
 
-/* Several quads are loaded before the first is looked at. */
+/* Several quads are loaded before the first is checked. */
 MU_DEVICE void count_dense(const struct mu_gpu_layout *layout, const struct mu_special_rule *rule,
                            struct special_counts *counts) {
     uint64_t full = (layout->elements << layout->item_shift) / 16;

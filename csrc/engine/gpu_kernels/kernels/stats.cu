@@ -9,7 +9,7 @@
 #include "stats/stats_math.h"
 
 enum {
-    STATS_AHEAD = 4,           /* quads that are loaded before the first is looked at */
+    STATS_AHEAD = 4,           /* quads that are loaded before the first is added */
     STATS_GROUP_NUMBERS = 512, /* about as many differences are summed plainly */
     STATS_WORDS = 16,          /* of the result */
 };

@@ -1,7 +1,7 @@
 /* Elements as numbers, for kernels that are compiled for one type.
  *
- * MU_GPU_DTYPE_A and _B are given when a program is compiled, so that the choices below are none.
- * Without them, in the emulation, the layout says what type it is.
+ * MU_GPU_DTYPE_A and _B are set when a program is compiled, so that the choices below are made at
+ * compile time. Without them, in the emulation, the type comes from the layout.
  */
 #ifndef MU_KERNELS_VALUES_H
 #define MU_KERNELS_VALUES_H

@@ -1,5 +1,6 @@
-/* What the processor has: the flags that are checked for are those that csrc/flags.py compiles
- * with, and the answer is that of the compiler's own library, in every thread and after a fork. */
+/* The instruction sets of the processor. The flags that are checked are those that csrc/flags.py
+ * compiles with. The result equals that of the compiler's own library, in every thread and after a
+ * fork. */
 #include "base/cpu.h"
 
 #include <pthread.h>

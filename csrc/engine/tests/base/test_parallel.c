@@ -1,5 +1,5 @@
 /* Work that may be split, in a process without torch: the caller does all of it, once, in a forked
- * child and in threads too. tests/test_parallel.py does the same with torch's pool. */
+ * child and in threads too. tests/tensors/test_parallel.py does the same with torch's pool. */
 #include "base/parallel.h"
 
 #include <pthread.h>
@@ -76,7 +76,7 @@ static void test_threads(void) {
 }
 
 int main(void) {
-    test_serial(); /* before the library was told of the process, too */
+    test_serial(); /* before the library stored the process id, too */
     mu_parallel_load();
     test_serial();
     test_forked_child();

@@ -2,9 +2,9 @@
  *
  * Every thread of a block is a fiber with a stack of its own; blocks run one after the other. A
  * fiber runs until it comes to a barrier or a shuffle. A barrier opens when all threads of the
- * block stand at it, a shuffle when all lanes of the warp do, with the same argument; when nothing
- * can go on, the program ends and says where its threads stand. So a barrier that some threads do
- * not reach is found, as are lanes that part before a shuffle.
+ * block have reached it. A shuffle opens when all lanes of the warp have reached it with the same
+ * argument. When no thread can go on, the program ends and prints where its threads are. So it
+ * finds a barrier that some threads do not reach, and lanes that diverge before a shuffle.
  *
  * One launch at a time. Device memory is the process's own, so that sanitizers see every access.
  */
@@ -64,8 +64,8 @@ static void gpu_fail(const char *why) {
     abort();
 }
 
-/* Callers may not look inside: a switch changes all registers, which only its own code knows. ASan
- * would take a jump for the end of a stack. */
+/* Must not be inlined or analysed by callers: a switch changes all registers, which only its own
+ * code knows. ASan would take a jump for the end of a stack. */
 #if defined(__clang__)
 #define GPU_APART __attribute__((noinline, no_sanitize("address")))
 #else

@@ -1,4 +1,4 @@
-/* What the driver is asked for when GPU kernels are used, and what comes of its failures. */
+/* The calls of the driver when GPU kernels are used, and the results of its failures. */
 #include "tests/gpu_kernels/gpu_fixture.h"
 
 #include <sys/wait.h>

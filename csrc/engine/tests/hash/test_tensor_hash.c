@@ -1,5 +1,5 @@
-/* The tensor hash: every kernel, strides, threads, parts. The vectors are of the plain definition
- * in tests/tensor_hash_oracle.py; docs/correctness/tensor-hash.md lists them. */
+/* The tensor hash: every kernel, strides, threads, parts. The vectors come from the plain
+ * definition in tests/support/tensor_hash_oracle.py; docs/correctness/tensor-hash.md lists them. */
 #include "hash/tensor_hash.h"
 
 #include <stdlib.h>

@@ -147,14 +147,15 @@ static void test_end_of_files(void) {
     work(&fixture, "last", 30000000);
     drain(&fixture);
     CHECK_INT(rows_with(&fixture, "last,END"), 0);
-    set_clock_step(1000000); /* a close looks some hundred times */
+    set_clock_step(1000000); /* a close polls some hundred times */
     CHECK_INT(mu_recorder_close(fixture.base.recorder, NULL), MU_OK);
     CHECK_INT(rows_with(&fixture, "last,END"), 1);
     CHECK_INT(rows_with(&fixture, "cuda_ms=30."), 1);
     end(&fixture);
 }
 
-/* More rows wait than there is room for: the oldest go without, none is lost. */
+/* More rows wait than there is room for: the oldest are written without GPU times, and none is
+ * lost. */
 static void test_many_wait(void) {
     struct gpu_fixture fixture;
     begin(&fixture, 0);

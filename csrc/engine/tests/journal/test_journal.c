@@ -1,4 +1,4 @@
-/* The journal as its writer leaves it, and readers that look while it is written. */
+/* The journal as its writer leaves it, and readers that read it while it is written. */
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -234,8 +234,8 @@ static void replay(struct replayed *replayed, const char *text, size_t length) {
     }
 }
 
-/* One look: the committed part of the CSV and the image's rows are one faultless sequence. Returns
- * the stages that ended, 0 when the writer was too fast for it. */
+/* One snapshot: the committed part of the CSV and the image's rows are one faultless sequence.
+ * Returns the stages that ended, 0 when the writer was too fast for it. */
 static uint64_t look_once(const char *journal) {
     struct mu_journal_image image;
     struct mu_recovered recovered;

@@ -207,7 +207,7 @@ static void random_text(uint32_t *state, char *text, size_t length, const char *
     }
 }
 
-/* Rules and texts of few letters, so that matches meet, nest and fail late. */
+/* Rules and texts of few letters, so that matches touch, nest, and fail only near their end. */
 static void test_against_the_plain_way(void) {
     enum { RULES = 12, TEXT = 120 }; /* some blocks of the AVX2 search, and a rest */
     uint32_t state = 1;

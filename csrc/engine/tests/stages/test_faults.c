@@ -650,7 +650,7 @@ static void test_journal_that_never_began_is_removed(void) {
     fixture_end(&fixture);
 }
 
-/* A reader holds every journal that appears, as one does that asks whether its process lives. */
+/* A reader holds every journal that appears, like one that checks whether its process lives. */
 static void *hold_new_journals(void *argument) {
     const struct fixture *fixture = argument;
     char path[128];

@@ -389,9 +389,9 @@ static void test_rotation_keeps_the_newest(void) {
     fixture_end(&fixture);
 }
 
-/* Where a drain is held in its middle: it meets a page of a ring that may not be read, and in the
- * handler of that fault it waits until another thread has recorded. Ends of pipes: a handler may
- * read and write them. */
+/* Stops a drain in its middle: it reads a protected page of a ring, and waits in the handler of
+ * that fault until another thread has recorded. Ends of pipes: a handler may read and write
+ * them. */
 static struct {
     struct mu_recorder *recorder;
     void *page;
@@ -442,7 +442,7 @@ static void *record_new_names(void *timer) {
     stage_start(timer, "new-inner");
     stage_stop(timer, "new-inner");
     post(hold.go_on);
-    wait_for(hold.reached); /* the thread lives until its rows were looked at */
+    wait_for(hold.reached); /* the thread lives until its rows were checked */
     return NULL;
 }
 
