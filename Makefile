@@ -143,7 +143,7 @@ lint-others:
 	$(RUN) -m ruff check .
 	$(BIN)/lint-imports --no-cache
 	$(RUN) -m ruff format --check .
-	$(BIN)/clang-format --dry-run -Werror $(C_FORMATTED)
+	@$(BIN)/clang-format --dry-run -Werror $(C_FORMATTED)
 	.ci/tidy $(RUN) $(BIN)/clang-tidy
 
 format: $(VENV)/stamp-lint

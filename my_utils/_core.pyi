@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import re
+import sys
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
 from typing import (
     Any,
@@ -499,6 +500,9 @@ class NanInfCount(tuple[int, int, int]):
     n_sequence_fields: Final = 3
     n_unnamed_fields: Final = 0
     def __new__(cls, sequence: Iterable[int], /) -> Self: ...
+    if sys.version_info >= (3, 13):
+        def __replace__(self, /, **changes: int) -> NanInfCount: ...
+
     @property
     def nan(self) -> int: ...
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -16,6 +17,9 @@ def public(module: str) -> Callable[[_C], _C]:
     Pickles, messages and `help` then name the public path, so that files may move. It comes after
     `dataclass`, which reads annotations by the module that the class is written in.
 
+    It imports that path, which is a face and loads nothing else: cloudpickle stores a class by its
+    name only if the module is there already, and else copies the class.
+
     >>> @public("my_utils.timing")
     ... class Times:
     ...     pass
@@ -24,6 +28,7 @@ def public(module: str) -> Callable[[_C], _C]:
     """
 
     def mark(cls: _C) -> _C:
+        importlib.import_module(module)
         cls.__module__ = module
         return cls
 

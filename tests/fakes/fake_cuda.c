@@ -9,8 +9,9 @@
  * context until fakeCudaMakeCurrent, and unsafe calls during a capture break it, as with the real
  * one. What would be undefined there (an event used after its context went) is counted as misuse.
  *
- * With FAKE_CUDA_KERNELS defined there are kernels too: those of csrc/engine/gpu_kernels/kernels, run on the
- * processor at the moment they are launched, whatever image was loaded. Device memory is malloc's.
+ * With FAKE_CUDA_KERNELS defined there are kernels too: those of csrc/engine/gpu_kernels/kernels,
+ * run on the processor at the moment they are launched, whatever image was loaded. Device memory is
+ * malloc's.
  *
  * Environment: FAKE_CUDA_DELAY_NS, FAKE_CUDA_OFFSET_NS, FAKE_CUDA_DRIFT_PPM,
  * FAKE_CUDA_FAIL="cuEventRecord:3:700,..." (the third call fails with 700; 0: every call),
