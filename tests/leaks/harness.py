@@ -46,11 +46,11 @@ def case(*covers: str, repeat: int = 1000) -> Callable[[Setup], Setup]:
 
 
 def types_of(module: types.ModuleType) -> list[type]:
-    """Every type that the module made, also those that it does not export."""
-    return sorted(
-        {cls for cls in _subclasses(object) if cls.__module__ == module.__name__},
-        key=lambda cls: cls.__qualname__,
-    )
+    """Every type that the module made: what it exports, under whatever path its users know it,
+    and what says that it is of the module."""
+    exported = {value for value in vars(module).values() if isinstance(value, type)}
+    inner = {cls for cls in _subclasses(object) if cls.__module__ == module.__name__}
+    return sorted(exported | inner, key=lambda cls: cls.__qualname__)
 
 
 def _subclasses(cls: type) -> Iterator[type]:
