@@ -26,8 +26,10 @@ def build(flags: list[str], name: str) -> Path:
     program = ROOT / "build" / "bench" / name
     program.parent.mkdir(parents=True, exist_ok=True)
     flags_of = [sys.executable, str(ROOT / "csrc" / "flags.py")]
-    listed = subprocess.run([*flags_of, "--sources"], check=True, capture_output=True, text=True)
-    wanted = ("tensor", "parallel", "error")
+    listed = subprocess.run(
+        [*flags_of, "--sources", "csrc/engine"], check=True, capture_output=True, text=True
+    )
+    wanted = ("cpu", "tensor", "parallel", "error")
     objects = []
     for source in listed.stdout.split():
         if not Path(source).name.startswith(wanted):

@@ -18,7 +18,9 @@ def build() -> Path:
     program = ROOT / "build" / "bench" / "threads"
     program.parent.mkdir(parents=True, exist_ok=True)
     flags_of = [sys.executable, str(ROOT / "csrc" / "flags.py")]
-    listed = subprocess.run([*flags_of, "--sources"], check=True, capture_output=True, text=True)
+    listed = subprocess.run(
+        [*flags_of, "--sources", "csrc/engine"], check=True, capture_output=True, text=True
+    )
     kernels = program.parent / "kernel_sources.c"
     subprocess.run([sys.executable, "csrc/embed.py", str(kernels)], check=True, cwd=ROOT)
     objects = []

@@ -1,6 +1,6 @@
-/* The plain read of memory, the limit of whatever looks at every byte: four vectors at a time, or-ed
- * together so that no load can be left out. Built as a shared library, so that it reads the same
- * memory in the same process as what it is measured against. */
+/* The plain read of memory, the limit of whatever looks at every byte: four vectors at a time,
+ * or-ed together so that no load can be left out. Built as a shared library, so that it reads the
+ * same memory in the same process as what it is measured against. */
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>

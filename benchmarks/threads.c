@@ -5,7 +5,9 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "stages/open_profile.h"
 #include "stages/recorder.h"
+#include "stages/timer.h"
 
 enum { THREADS_MAX = 64, PAIRS_A_DRAIN = 500 };
 
@@ -28,8 +30,8 @@ static void *work(void *argument) {
     for (long done = 0; done < worker->pairs; done += PAIRS_A_DRAIN) {
         int64_t began = thread_ns();
         for (int i = 0; i < PAIRS_A_DRAIN; i++) {
-            mu_lane_start(mu_timer_lane(worker->timer), "forward", 7, hash);
-            mu_lane_stop(mu_timer_lane(worker->timer), "forward", 7, hash);
+            mu_thread_buffer_start(mu_timer_thread_buffer(worker->timer), "forward", 7, hash);
+            mu_thread_buffer_stop(mu_timer_thread_buffer(worker->timer), "forward", 7, hash);
         }
         spent += thread_ns() - began;
         mu_recorder_drain(worker->timer->recorder, 10000000000);

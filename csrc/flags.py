@@ -132,6 +132,8 @@ def flags_for(source: str) -> list[str]:
 
 def main(arguments: list[str]) -> None:
     if arguments[0] == "--sources":
+        if not arguments[1:]:
+            sys.exit("usage: flags.py --sources FOLDER...")
         print(*sources(*arguments[1:]))
     else:
         print(*flags_for(arguments[0]))

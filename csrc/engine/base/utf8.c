@@ -117,6 +117,9 @@ size_t mu_utf8_cut_long(const char *text, size_t most) {
 }
 
 size_t mu_count_lines(const char *text, size_t length) {
+    if (length == 0) {
+        return 0; /* `text` may be NULL */
+    }
     const char *end = text + length;
     size_t lines = 0;
     while (text < end && (text = memchr(text, '\n', (size_t)(end - text))) != NULL) {

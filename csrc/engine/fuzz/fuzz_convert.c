@@ -23,7 +23,7 @@ static void convert(struct mu_trace_job *job, uint8_t choice, const uint8_t *row
     struct mu_converter converter;
     if (mu_converter_init(&converter, job, &options, NULL) == MU_OK &&
         mu_converter_part(&converter, &input, NULL) == MU_OK) {
-        mu_converter_finish(&converter, NULL);
+        mu_error_kept(mu_converter_finish(&converter, NULL));
     }
     mu_converter_reset(&converter);
 }
@@ -40,7 +40,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     int sort = (choice & 32) != 0 && format != MU_TRACE_PERFETTO;
     if (mu_trace_job_init(&job, -1, format, sort, NULL) == MU_OK) {
         convert(&job, choice, data + 1, size - 1);
-        mu_trace_job_finish(&job, NULL);
+        mu_error_kept(mu_trace_job_finish(&job, NULL));
     }
     mu_trace_job_reset(&job);
     return 0;

@@ -76,7 +76,7 @@ static void read_all(const uint8_t *bytes, size_t size) {
     struct mu_seen_thread *thread = malloc(sizeof(*thread));
     char path[512];
     mu_csv_writer_init(&writer);
-    mu_journal_image_rows(&image, &writer, &recovered, &err);
+    mu_error_kept(mu_journal_image_rows(&image, &writer, &recovered, &err));
     mu_journal_image_csv_path(&image, "/nowhere/rank_0.1.2.journal", path, sizeof(path));
     for (uint32_t i = 0; thread != NULL && i <= image.chunk_count; i++) {
         mu_journal_image_thread(&image, i, thread);
