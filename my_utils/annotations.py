@@ -6,14 +6,8 @@ from .common.faces import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .sweep.decorator import SweptFunction, parametrize_shapes
-    from .sweep.results import SweepPoint, SweepResult
+    from .sweep import SweepPoint, SweepResult, SweptFunction, parametrize_shapes
 
 __all__ = ["SweepPoint", "SweepResult", "SweptFunction", "parametrize_shapes"]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    __all__,
-    "sweep.results",
-    {"SweptFunction": "sweep.decorator", "parametrize_shapes": "sweep.decorator"},
-)
+__getattr__, __dir__ = lazy_names(__name__, __all__, "sweep")

@@ -6,9 +6,13 @@ from .common.faces import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .clock_sync.offset import ClockOffset, ClockSyncError
-    from .clock_sync.server import ClockServer
-    from .clock_sync.synchronizer import ClockSynchronizer, SocketClockSynchronizer
+    from .clock_sync import (
+        ClockOffset,
+        ClockServer,
+        ClockSyncError,
+        ClockSynchronizer,
+        SocketClockSynchronizer,
+    )
 
 __all__ = [
     "ClockOffset",
@@ -18,13 +22,4 @@ __all__ = [
     "SocketClockSynchronizer",
 ]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    __all__,
-    "clock_sync.offset",
-    {
-        "ClockServer": "clock_sync.server",
-        "ClockSynchronizer": "clock_sync.synchronizer",
-        "SocketClockSynchronizer": "clock_sync.synchronizer",
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__, __all__, "clock_sync")

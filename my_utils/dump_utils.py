@@ -6,9 +6,15 @@ from .common.faces import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .dumps.dump_utils import DumpConfig, DumperSingleton, UniversalDumper, UniversalLoader
-    from .dumps.form import DumpError, StandIn
-    from .dumps.tensor_io import DumpTensorIO
+    from .dumps import (
+        DumpConfig,
+        DumpError,
+        DumperSingleton,
+        DumpTensorIO,
+        StandIn,
+        UniversalDumper,
+        UniversalLoader,
+    )
 
 __all__ = [
     "DumpConfig",
@@ -20,9 +26,4 @@ __all__ = [
     "UniversalLoader",
 ]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    __all__,
-    "dumps.dump_utils",
-    {"DumpError": "dumps.form", "DumpTensorIO": "dumps.tensor_io", "StandIn": "dumps.form"},
-)
+__getattr__, __dir__ = lazy_names(__name__, __all__, "dumps")

@@ -6,11 +6,8 @@ from .common.faces import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .etcd.barrier_call import etcd_barrier
-    from .etcd.rounds import EtcdBarrierBroken, EtcdBarrierError, EtcdBarrierTimeout
+    from .etcd import EtcdBarrierBroken, EtcdBarrierError, EtcdBarrierTimeout, etcd_barrier
 
 __all__ = ["EtcdBarrierBroken", "EtcdBarrierError", "EtcdBarrierTimeout", "etcd_barrier"]
 
-__getattr__, __dir__ = lazy_names(
-    __name__, __all__, "etcd.rounds", {"etcd_barrier": "etcd.barrier_call"}
-)
+__getattr__, __dir__ = lazy_names(__name__, __all__, "etcd")

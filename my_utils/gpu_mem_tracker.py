@@ -6,11 +6,8 @@ from .common.faces import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .memory.gpu_mem_tracker import GPU_Performance_Tracker
-    from .memory.tracker.record import Peak
+    from .memory import GPU_Performance_Tracker, Peak
 
 __all__ = ["GPU_Performance_Tracker", "Peak"]
 
-__getattr__, __dir__ = lazy_names(
-    __name__, __all__, "memory.gpu_mem_tracker", {"Peak": "memory.tracker.record"}
-)
+__getattr__, __dir__ = lazy_names(__name__, __all__, "memory")

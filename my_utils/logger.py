@@ -6,11 +6,8 @@ from .common.faces import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .log.handlers import FlushingFileHandler
-    from .log.logger import GlobalLogger, SingletonMeta, get_global_logger
+    from .log import FlushingFileHandler, GlobalLogger, SingletonMeta, get_global_logger
 
 __all__ = ["FlushingFileHandler", "GlobalLogger", "SingletonMeta", "get_global_logger"]
 
-__getattr__, __dir__ = lazy_names(
-    __name__, __all__, "log.logger", {"FlushingFileHandler": "log.handlers"}
-)
+__getattr__, __dir__ = lazy_names(__name__, __all__, "log")

@@ -6,8 +6,8 @@ from .common.faces import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .recordings.module_hook import ForwardTraceRecorder
-    from .recordings.recording import (
+    from .recordings import (
+        ForwardTraceRecorder,
         ModuleInfo,
         Recording,
         RecordingError,
@@ -26,6 +26,4 @@ __all__ = [
     "TraceTensorMeta",
 ]
 
-__getattr__, __dir__ = lazy_names(
-    __name__, __all__, "recordings.recording", {"ForwardTraceRecorder": "recordings.module_hook"}
-)
+__getattr__, __dir__ = lazy_names(__name__, __all__, "recordings")

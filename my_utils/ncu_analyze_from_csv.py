@@ -6,8 +6,13 @@ from .common.faces import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .ncu.analysis import analyze_sm_throughput_from_csv, compare_kernel_metrics, main
-    from .ncu.ncu_csv import NcuCsvError, NcuCsvWarning
+    from .ncu import (
+        NcuCsvError,
+        NcuCsvWarning,
+        analyze_sm_throughput_from_csv,
+        compare_kernel_metrics,
+        main,
+    )
 
 __all__ = [
     "NcuCsvError",
@@ -17,12 +22,7 @@ __all__ = [
     "main",
 ]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    __all__,
-    "ncu.analysis",
-    {"NcuCsvError": "ncu.ncu_csv", "NcuCsvWarning": "ncu.ncu_csv"},
-)
+__getattr__, __dir__ = lazy_names(__name__, __all__, "ncu")
 
 if __name__ == "__main__":
     raise SystemExit(__getattr__("main")())

@@ -7,33 +7,12 @@ The names below load on first use.
 
 from __future__ import annotations
 
-import importlib
+from ..common.faces import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
-    from .._core import HookEvent
-    from ..capture.controller import CaptureController
-    from ..capture.hooks import capture_hook
+    from .capture_controller import CaptureController, HookEvent, capture_hook
 
 __all__ = ["CaptureController", "HookEvent", "capture_hook"]
 
-_HOMES = {
-    "CaptureController": "capture_controller",
-    "HookEvent": "capture_controller",
-    "capture_hook": "capture_controller",
-}
-
-
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(globals().keys() | _HOMES.keys())
+__getattr__, __dir__ = lazy_names(__name__, __all__, "profiling.capture_controller")
