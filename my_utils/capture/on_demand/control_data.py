@@ -7,6 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from ...common.checked_json import Damaged, Foreign, decoded
+from .control_file import State
 
 __all__ = ["Asked", "ControlFile", "Kind", "answer_of", "request_fields"]
 
@@ -54,7 +55,7 @@ class _Request(msgspec.Struct):
 class _Answer(msgspec.Struct):
     """The response of a rank. It has more fields, by state."""
 
-    state: Literal["armed", "open", "done", "failed"]
+    state: State
 
 
 def request_fields(data: object) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import secrets
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from ...common.files import whole_file
 from ...common.public import public
@@ -213,7 +213,8 @@ def _fitting(requests: list[dict[str, Any]]) -> bytes:
 
 # --- responses ---
 
-STATES = ("armed", "open", "done", "failed")
+State = Literal["armed", "open", "done", "failed"]
+STATES = get_args(State)
 FINAL_STATES = ("done", "failed")
 ANSWER_BYTES_MAX = 1 << 20
 

@@ -38,9 +38,9 @@ from ...common.warnings import warn_once
 from .calls import Acknowledgement, Target, call_targets, targets_of
 
 if TYPE_CHECKING:
-    from .config import ConfigError, Role
+    from .config import Role
 
-__all__ = ["Acknowledgement", "ConfigError", "ProfileManager"]
+__all__ = ["ProfileManager"]
 
 _logger = logging.getLogger("my_utils")
 Spec = dict[str, Any]
@@ -299,12 +299,3 @@ def _ranks_of(roles: Sequence[Role]) -> list[int] | None:
 
 def _check_microbatches(count: object) -> int | None:
     return None if count is None else check_int("num_microbatches", count, 1)
-
-
-def __getattr__(name: str) -> Any:
-    if name == "ConfigError":
-        needed("msgspec", "ProfileManager")
-        from .config import ConfigError
-
-        return ConfigError
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
