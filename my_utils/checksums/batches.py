@@ -26,6 +26,7 @@ from .. import _core
 from ..common.arguments import check_bool
 from ..common.environment import read_switch
 from ..common.public import public
+from ..common.ranges import as_ranges, ranges_text
 from ..common.reprs import short_repr
 from .leaves import (
     KEY,
@@ -448,19 +449,9 @@ def _line(key: str, problem: str, group: list[Mismatch]) -> str:
     samples = [found.sample for found in group if found.sample is not None]
     if not samples:
         return f"{where}{group[0].detail}"
-    where += f"sample {samples[0]}" if len(samples) == 1 else f"samples {_ranges(samples)}"
+    listed = ranges_text(as_ranges(samples), separator=", ")
+    where += f"sample {listed}" if len(samples) == 1 else f"samples {listed}"
     if problem == "moved" and len(samples) > 1:
         sources = ", ".join(found.detail.rpartition(" ")[2] for found in group)
         return f"{where}: they have what was signed with samples {sources}"
     return f"{where}: {group[0].detail}"
-
-
-def _ranges(samples: list[int]) -> str:
-    """[0, 1, 2, 5] as "0-2, 5"."""
-    parts: list[list[int]] = []
-    for sample in samples:
-        if parts and sample == parts[-1][-1] + 1:
-            parts[-1][1:] = [sample]
-        else:
-            parts.append([sample])
-    return ", ".join("-".join(map(str, part)) for part in parts)

@@ -131,14 +131,16 @@ def as_ranges(numbers: Iterable[int]) -> Ranges:
     return tuple(ranges)
 
 
-def ranges_text(ranges: Iterable[tuple[int, int]], most: int | None = None) -> str:
+def ranges_text(
+    ranges: Iterable[tuple[int, int]], most: int | None = None, *, separator: str = ","
+) -> str:
     """`rank_ranges` backwards, `most` ranges of it.
 
     >>> ranges_text(as_ranges([0, 1, 2, 5, 7, 8])), ranges_text(as_ranges([1, 3, 5]), most=2)
     ('0-2,5,7-8', '1,3,…')
     """
     parts = [str(low) if low == high else f"{low}-{high}" for low, high in ranges]
-    return ",".join(parts if most is None or len(parts) <= most else [*parts[:most], "…"])
+    return separator.join(parts if most is None or len(parts) <= most else [*parts[:most], "…"])
 
 
 def checked(parse: Callable[[str], Any]) -> Callable[[str], Any]:

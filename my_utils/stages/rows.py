@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import io
 import os
 import re
@@ -121,15 +122,11 @@ def csv_parts(csv_path: Path) -> tuple[io.FileIO, list[Path]]:
         identity = os.fstat(current.fileno())
         parts = [
             part
-            for part in sorted(csv_path.parent.glob(f"{glob_escape(csv_path.stem)}.part*.csv"))
+            for part in sorted(csv_path.parent.glob(f"{glob.escape(csv_path.stem)}.part*.csv"))
             if not os.path.samestat(part.stat(), identity)
         ]
         stack.pop_all()
     return current, parts
-
-
-def glob_escape(text: str) -> str:
-    return re.sub(r"([*?[])", r"[\1]", text)
 
 
 def parts_of_files(csv_path: Path) -> Iterator[_core._TracePart]:
