@@ -1,30 +1,8 @@
 #include "base/clock.h"
 
-#include <stdio.h>
 #include <string.h>
 
 enum { TRIES = 4 };
-
-static const char *const clock_source_path =
-    "/sys/devices/system/clocksource/clocksource0/current_clocksource";
-
-bool mu_clock_counter_is_kernel_clock(void) {
-#if defined(__x86_64__)
-    const char *wanted = "tsc\n";
-#elif defined(__aarch64__)
-    const char *wanted = "arch_sys_counter\n";
-#else
-    const char *wanted = NULL;
-#endif
-    FILE *file = wanted == NULL ? NULL : fopen(clock_source_path, "re");
-    if (file == NULL) {
-        return false;
-    }
-    char name[64] = "";
-    bool same = fgets(name, sizeof(name), file) != NULL && strcmp(name, wanted) == 0;
-    fclose(file);
-    return same;
-}
 
 int64_t mu_clock_offset(clockid_t of, clockid_t over) {
     int64_t offset = 0;

@@ -34,8 +34,14 @@ struct mu_timeline {
     int hit; /* the segment of the last conversion */
 };
 
-/* Whether the kernel's current clock source is the counter that user space can read. */
+/* Whether the kernel's current clock source is the counter that user space can read
+ * (clock_source.c). /sys says so; in a sandbox without it, mu_clock_counter_by_timing decides. */
 bool mu_clock_counter_is_kernel_clock(void);
+
+/* The same without /sys: the processor's counter never stops nor changes its rate, and the libc
+ * reads CLOCK_MONOTONIC without a system call, which it can only where the kernel's clock is made
+ * of that counter. Takes some microseconds. */
+bool mu_clock_counter_by_timing(void);
 
 static inline int64_t mu_clock_ns(clockid_t clock) {
     struct timespec now;

@@ -20,7 +20,7 @@ const char *mu_cpu_flags(enum mu_cpu_set set) {
 
 /* What CPUID says of the processor, and XCR0 of the registers that the system saves. Source: Intel
  * 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapters 14.3 and 15.2. */
-struct answers {
+struct cpu_words {
     unsigned leaf1_ecx, leaf7_ebx, xcr0;
 };
 
@@ -31,7 +31,7 @@ enum { YMM_SAVED = 0x6, ZMM_SAVED = 0xE6 };
  * -mavx2 includes the instructions from SSE3 to AVX, and POPCNT. */
 static const struct feature {
     const char *flag;
-    struct answers needed;
+    struct cpu_words needed;
 } features[] = {
     {"-mavx2",
      {bit_SSE3 | bit_SSSE3 | bit_SSE4_1 | bit_SSE4_2 | bit_POPCNT | bit_AVX, bit_AVX2, YMM_SAVED}},
@@ -45,8 +45,8 @@ static const struct feature {
     {"-mavx512vl", {0, bit_AVX512VL, ZMM_SAVED}},
 };
 
-static struct answers ask(void) {
-    struct answers found = {0, 0, 0};
+static struct cpu_words read_cpu(void) {
+    struct cpu_words found = {0, 0, 0};
     unsigned eax, ebx, ecx, edx;
     if (__get_cpuid(1, &eax, &ebx, &ecx, &edx)) {
         found.leaf1_ecx = ecx;
@@ -61,15 +61,15 @@ static struct answers ask(void) {
     return found;
 }
 
-static bool has_feature(const struct answers *found, const struct feature *feature) {
-    const struct answers *needed = &feature->needed;
+static bool has_feature(const struct cpu_words *found, const struct feature *feature) {
+    const struct cpu_words *needed = &feature->needed;
     return (found->leaf1_ecx & needed->leaf1_ecx) == needed->leaf1_ecx &&
            (found->leaf7_ebx & needed->leaf7_ebx) == needed->leaf7_ebx &&
            (found->xcr0 & needed->xcr0) == needed->xcr0;
 }
 
 /* An unknown flag is one that the processor does not have. */
-static bool has_flag(const struct answers *found, const char *flag, size_t length) {
+static bool has_flag(const struct cpu_words *found, const char *flag, size_t length) {
     for (size_t i = 0; i < sizeof(features) / sizeof(features[0]); i++) {
         if (strncmp(features[i].flag, flag, length) == 0 && features[i].flag[length] == '\0') {
             return has_feature(found, &features[i]);
@@ -78,7 +78,7 @@ static bool has_flag(const struct answers *found, const char *flag, size_t lengt
     return false;
 }
 
-static bool has_all(const struct answers *found, const char *flags) {
+static bool has_all(const struct cpu_words *found, const char *flags) {
     for (;;) {
         size_t length = strcspn(flags, ",");
         if (!has_flag(found, flags, length)) {
@@ -93,7 +93,7 @@ static bool has_all(const struct answers *found, const char *flags) {
 
 /* The sets that are there, one bit each. */
 static unsigned find_sets(void) {
-    struct answers found = ask();
+    struct cpu_words found = read_cpu();
     unsigned sets = 0;
     for (int set = 0; set < MU_CPU_SETS; set++) {
         sets |= (unsigned)has_all(&found, flags_of[set]) << set;
@@ -111,11 +111,11 @@ static unsigned find_sets(void) {
 
 /* The first caller reads the processor. Threads that do so at the same time find the same. */
 bool mu_cpu_has(enum mu_cpu_set set) {
-    static const unsigned ASKED = 1u << MU_CPU_SETS;
+    static const unsigned KNOWN = 1u << MU_CPU_SETS;
     static _Atomic unsigned known;
     unsigned sets = atomic_load_explicit(&known, memory_order_relaxed);
     if (sets == 0) {
-        sets = find_sets() | ASKED;
+        sets = find_sets() | KNOWN;
         atomic_store_explicit(&known, sets, memory_order_relaxed);
     }
     return (sets >> set & 1) != 0;

@@ -20,6 +20,7 @@ enum mu_code {
     MU_ERR_VERSION, /* a file of ours, but written by a newer version */
     MU_ERR_STATE,   /* the object cannot do that now */
     MU_ERR_LIMIT,   /* a stated bound was reached */
+    MU_ERR_STOPPED, /* the caller asked for it while the call waited */
 };
 
 enum { MU_ERROR_MESSAGE_MAX = 512 };

@@ -26,7 +26,7 @@ static struct mu_id_slot *slot_of(const struct mu_id_map *map, uint64_t key) {
     return &map->slots[at];
 }
 
-static int grow(struct mu_id_map *map, struct mu_error *err) {
+MU_MUST_CHECK static int grow(struct mu_id_map *map, struct mu_error *err) {
     struct mu_id_map larger = {.mask = map->mask * 2 + 1, .count = map->count};
     larger.slots = calloc(larger.mask + 1, sizeof(*larger.slots));
     if (larger.slots == NULL) {

@@ -1,0 +1,35 @@
+/* Files in directories that other users can write to as well.
+ *
+ * Ours is a file that belongs to the user to whom a file belongs that this process makes there: the
+ * server of a network file system, and a user namespace, may know the process under another number.
+ * Functions are thread-safe; what they open is closed on exec. None waits for the other end of a
+ * FIFO.
+ */
+#ifndef MU_OWN_FILES_H
+#define MU_OWN_FILES_H
+
+#include <stdbool.h>
+#include <sys/types.h>
+
+#include "base/error.h"
+
+/* The user to whom new files of the directory belong. Makes one for a moment; where that fails it
+ * is the process's effective user. */
+uid_t mu_own_user(const char *directory);
+
+/* Opens a regular file, whoever owns it. -1 with errno: ELOOP for a symbolic link, EINVAL for what
+ * is no regular file. */
+MU_MUST_CHECK int mu_open_regular(const char *path, int flags, mode_t mode);
+
+/* The same for a file that belongs to `user` and has no other name. EPERM for any other. */
+MU_MUST_CHECK int mu_open_own(const char *path, int flags, mode_t mode, uid_t user);
+
+/* Whether the last of the two functions failed because of what the file is: it is not ours to
+ * write to. Otherwise the system could not open it. */
+bool mu_is_of_others(int open_errno);
+
+/* A new file, open for writing, where there may be another one: that one is removed, and nothing is
+ * written to what it names. -1 with errno. */
+MU_MUST_CHECK int mu_open_instead(const char *path, mode_t mode);
+
+#endif

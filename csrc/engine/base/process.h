@@ -1,0 +1,16 @@
+/* Which process a number means: numbers are used again, with another start. */
+#ifndef MU_PROCESS_H
+#define MU_PROCESS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* When the process began, in clock ticks after boot; 0 when there is none, or /proc does not say.
+ */
+uint64_t mu_process_start(int32_t pid);
+
+/* Whether the process with this number is still the one that began then. Without /proc: whether
+ * there is any. */
+bool mu_process_lives(int32_t pid, uint64_t start);
+
+#endif
