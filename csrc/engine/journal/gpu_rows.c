@@ -15,18 +15,19 @@ static size_t put_times(char text[MU_GPU_TEXT_MAX], const struct mu_cuda_times *
     return length > 0 && length < MU_GPU_TEXT_MAX ? (size_t)length : 0;
 }
 
-enum mu_gpu_answer mu_gpu_rows_ask(const struct mu_gpu_rows *gpu, uint32_t span, uint64_t age,
-                                   int64_t offset_ns, char text[MU_GPU_TEXT_MAX], size_t *length) {
+enum mu_gpu_rows_status mu_gpu_rows_request(const struct mu_gpu_rows *gpu, uint32_t span,
+                                            uint64_t age, int64_t offset_ns,
+                                            char text[MU_GPU_TEXT_MAX], size_t *length) {
     struct mu_cuda_times times;
     *length = 0;
     enum mu_cuda_span_state state = mu_cuda_span_poll(gpu->pool, span, &times);
     if (state == MU_CUDA_SPAN_PENDING && !gpu->finish && age < MU_GPU_HELD_STEPS) {
-        return MU_GPU_WAIT;
+        return MU_GPU_ROWS_WAIT;
     }
     if (state == MU_CUDA_SPAN_READY) {
         *length = put_times(text, &times, offset_ns);
         gpu->add(gpu->owner, times.label, times.duration_ns);
     }
     mu_cuda_span_release(gpu->pool, span);
-    return MU_GPU_ANSWERED;
+    return MU_GPU_ROWS_DONE;
 }

@@ -14,7 +14,7 @@
 #include "cuda/cuda_timing.h"
 
 enum {
-    MU_GPU_HELD_STEPS = 2,
+    MU_GPU_HELD_STEPS = 64,
     MU_GPU_TEXT_MAX = 160, /* ",cuda_ms=...,cuda_ts=...,cuda_err_ms=...,stream=..." */
 };
 
@@ -29,14 +29,15 @@ struct mu_gpu_rows {
     void *owner;
 };
 
-enum mu_gpu_answer {
-    MU_GPU_ANSWERED, /* the text is complete, perhaps empty, and the span is released */
-    MU_GPU_WAIT,
+enum mu_gpu_rows_status {
+    MU_GPU_ROWS_DONE, /* the text is complete, perhaps empty, and the span is released */
+    MU_GPU_ROWS_WAIT,
 };
 
 /* Requests the times of a span. `age` is the number of steps of the pool since the span's end.
  * `offset_ns` is added to the host's monotonic time to give Unix time. */
-enum mu_gpu_answer mu_gpu_rows_ask(const struct mu_gpu_rows *gpu, uint32_t span, uint64_t age,
-                                   int64_t offset_ns, char text[MU_GPU_TEXT_MAX], size_t *length);
+enum mu_gpu_rows_status mu_gpu_rows_request(const struct mu_gpu_rows *gpu, uint32_t span,
+                                            uint64_t age, int64_t offset_ns,
+                                            char text[MU_GPU_TEXT_MAX], size_t *length);
 
 #endif

@@ -3,18 +3,34 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/falloc.h>
+#include <linux/fs.h>
+#include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "base/file_lock.h"
+#include "base/invariant.h"
+#include "journal/page_guard.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23 /* Linux 5.14 */
 #endif
 
 enum { BLOB_STEP = 64 * 1024, PAGE = 4096 };
+
+/* Copies of what a drain needs beside the records: a page of the file that is gone begins with
+ * them. */
+struct mu_journal_copies {
+    uint8_t before_chunks[MU_CHUNKS_OFFSET];
+    uint8_t chunks[MU_CHUNKS_MAX][offsetof(struct mu_chunk_header, reserved)];
+    char path[sizeof(((struct mu_journal *)NULL)->path)]; /* of the file */
+};
 
 static void fill_header(struct mu_journal *journal, bool counter_clock) {
     struct mu_journal_header *header = mu_journal_header(journal);
@@ -41,6 +57,7 @@ static void *map_anonymous(void) {
 int mu_journal_init_memory(struct mu_journal *journal, bool counter_clock, struct mu_error *err) {
     memset(journal, 0, sizeof(*journal));
     journal->fd = -1;
+    journal->guard = MU_GUARD_NONE;
     void *base = map_anonymous();
     if (base == MAP_FAILED) {
         return mu_error_sys(err, "map memory for the journal", NULL);
@@ -51,7 +68,15 @@ int mu_journal_init_memory(struct mu_journal *journal, bool counter_clock, struc
     return MU_OK;
 }
 
+static void stop_guard(struct mu_journal *journal) {
+    mu_page_guard_remove(journal->guard);
+    journal->guard = MU_GUARD_NONE;
+    free(journal->copies);
+    journal->copies = NULL;
+}
+
 void mu_journal_release(struct mu_journal *journal) {
+    stop_guard(journal);
     if (journal->base != NULL) {
         munmap(journal->base, MU_JOURNAL_BYTES);
         journal->base = NULL;
@@ -65,7 +90,7 @@ void mu_journal_release(struct mu_journal *journal) {
 /* Reserves blocks with the raw system call: glibc's posix_fallocate silently writes zeros instead
  * when the file system does not support it. For such a file system the zeros are written here on
  * purpose. */
-static int reserve(int fd, off_t offset, size_t bytes, struct mu_error *err) {
+MU_MUST_CHECK static int reserve(int fd, off_t offset, size_t bytes, struct mu_error *err) {
     long rc;
     do {
         rc = syscall(SYS_fallocate, fd, 0, offset, (off_t)bytes);
@@ -100,6 +125,33 @@ static uint32_t chunk_count(const struct mu_journal *journal) {
     return atomic_load_explicit(&mu_journal_header(journal)->chunk_count, memory_order_relaxed);
 }
 
+/* Where the last string ends. The strings stand one after the other. */
+static size_t strings_end(const struct mu_journal *journal) {
+    size_t length;
+    uint32_t count = atomic_load(&mu_journal_header(journal)->string_count);
+    const char *last = mu_journal_string(journal, count - 1, &length);
+    return (size_t)(last - (const char *)(journal->base + MU_BLOB_OFFSET)) + length;
+}
+
+/* What holds between two calls. Nobody else writes these fields. */
+static void check(const struct mu_journal *journal) {
+    const struct mu_journal_header *header = mu_journal_header(journal);
+    MU_INVARIANT(memcmp(header->magic, MU_JOURNAL_MAGIC, sizeof(header->magic)) == 0);
+    MU_INVARIANT(header->header_bytes == MU_JOURNAL_HEADER_BYTES);
+    MU_INVARIANT(header->strings_offset == MU_STRINGS_OFFSET);
+    MU_INVARIANT(header->blob_offset == MU_BLOB_OFFSET);
+    MU_INVARIANT(header->chunks_offset == MU_CHUNKS_OFFSET);
+    MU_INVARIANT(header->chunk_bytes == MU_CHUNK_BYTES);
+    MU_INVARIANT(header->file_bytes == MU_JOURNAL_BYTES);
+    MU_INVARIANT(chunk_count(journal) <= MU_CHUNKS_MAX);
+    MU_INVARIANT(atomic_load(&header->string_count) > 0);
+    MU_INVARIANT(atomic_load(&header->string_count) <= MU_STRINGS_MAX);
+    MU_INVARIANT(strings_end(journal) == journal->blob_used);
+    MU_INVARIANT(journal->blob_used <= journal->blob_backed);
+    MU_INVARIANT(journal->blob_backed <= MU_STRING_BLOB_BYTES);
+    MU_INVARIANT((journal->fd >= 0) == (journal->path[0] != '\0'));
+}
+
 static size_t round_up(size_t n, size_t unit) {
     return (n + unit - 1) / unit * unit;
 }
@@ -118,18 +170,28 @@ static void used_ranges(const struct mu_journal *journal, struct range ranges[2]
 
 /* The file is ours. A reader that checks whether a process holds it takes the lock for a moment,
  * and may be descheduled meanwhile. */
-static bool lock_new(int fd) {
+MU_MUST_CHECK static bool lock_new(int fd) {
     enum { TRIES = 5000 };
     static const struct timespec pause = {.tv_nsec = 1000000};
-    int rc = flock(fd, LOCK_EX | LOCK_NB);
-    for (int i = 0; i < TRIES && rc != 0 && (errno == EWOULDBLOCK || errno == EINTR); i++) {
+    enum mu_file_lock lock = mu_file_lock_take(fd);
+    for (int i = 0; i < TRIES && lock == MU_LOCK_HELD; i++) {
         nanosleep(&pause, NULL);
-        rc = flock(fd, LOCK_EX | LOCK_NB);
+        lock = mu_file_lock_take(fd);
     }
-    return rc == 0 || errno == ENOLCK || errno == EOPNOTSUPP;
+    return lock != MU_LOCK_HELD;
 }
 
-static int create_locked(const char *path, int *fd, struct mu_error *err) {
+/* Blocks that were reserved on btrfs are not the ones that a store goes to, unless the file is not
+ * copied on write. Only an empty file can be made so; other file systems refuse, or ignore it. */
+static void write_in_place(int fd) {
+    int flags;
+    if (ioctl(fd, FS_IOC_GETFLAGS, &flags) == 0) {
+        flags |= FS_NOCOW_FL;
+        ioctl(fd, FS_IOC_SETFLAGS, &flags);
+    }
+}
+
+MU_MUST_CHECK static int create_locked(const char *path, int *fd, struct mu_error *err) {
     *fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
     if (*fd < 0) {
         return mu_error_sys(err, "create journal", path);
@@ -137,13 +199,15 @@ static int create_locked(const char *path, int *fd, struct mu_error *err) {
     if (!lock_new(*fd)) {
         return mu_error_sys(err, "lock journal", path);
     }
+    write_in_place(*fd);
     if (ftruncate(*fd, MU_JOURNAL_BYTES) != 0) {
         return mu_error_sys(err, "size journal", path);
     }
     return MU_OK;
 }
 
-static int reserve_ranges(int fd, const struct range ranges[2], struct mu_error *err) {
+MU_MUST_CHECK static int reserve_ranges(int fd, const struct range ranges[2],
+                                        struct mu_error *err) {
     for (int i = 0; i < 2; i++) {
         if (ranges[i].bytes == 0) {
             continue;
@@ -156,21 +220,37 @@ static int reserve_ranges(int fd, const struct range ranges[2], struct mu_error 
     return MU_OK;
 }
 
+static void begin_alone(const struct mu_journal *journal) {
+    if (journal->alone != NULL) {
+        journal->alone->begin(journal->alone->owner);
+    }
+}
+
+static void end_alone(const struct mu_journal *journal) {
+    if (journal->alone != NULL) {
+        journal->alone->end(journal->alone->owner);
+    }
+}
+
 /* Copies the parts in use to the new mapping, which then replaces the old one. The magic is written
  * last. So a process that is killed in the middle leaves a file that is no journal, and not a
- * journal with records but without their commits. */
-static int move_to(struct mu_journal *journal, uint8_t *fresh, struct mu_error *err) {
+ * journal with records but without their commits. `guard` is that of the new mapping. */
+MU_MUST_CHECK static int move_to_alone(struct mu_journal *journal, uint8_t *fresh, int guard,
+                                       struct mu_error *err) {
     enum { MAGIC_BYTES = sizeof(mu_journal_header(journal)->magic) };
     struct range ranges[2];
     used_ranges(journal, ranges);
     for (int i = 0; i < 2; i++) {
         size_t skip = i == 0 ? MAGIC_BYTES : 0;
-        populate(fresh + ranges[i].offset, ranges[i].bytes);
         memcpy(fresh + ranges[i].offset + skip, journal->base + ranges[i].offset + skip,
                ranges[i].bytes - (ranges[i].bytes == 0 ? 0 : skip));
     }
     atomic_thread_fence(memory_order_seq_cst);
     memcpy(fresh, journal->base, MAGIC_BYTES);
+    if (mu_page_guard_replaced(guard) > 0) {
+        errno = ENOSPC;
+        return mu_error_sys(err, "fill the journal", NULL);
+    }
     void *moved = mremap(fresh, MU_JOURNAL_BYTES, MU_JOURNAL_BYTES, MREMAP_MAYMOVE | MREMAP_FIXED,
                          journal->base);
     if (moved == MAP_FAILED) {
@@ -179,37 +259,153 @@ static int move_to(struct mu_journal *journal, uint8_t *fresh, struct mu_error *
     return MU_OK;
 }
 
-int mu_journal_attach(struct mu_journal *journal, const char *path, struct mu_error *err) {
+static void copy_overlap(uint8_t *to, size_t to_offset, size_t to_bytes, const uint8_t *from,
+                         size_t from_offset, size_t from_bytes) {
+    size_t begin = to_offset > from_offset ? to_offset : from_offset;
+    size_t to_end = to_offset + to_bytes, from_end = from_offset + from_bytes;
+    size_t end = to_end < from_end ? to_end : from_end;
+    if (begin < end) {
+        memcpy(to + (begin - to_offset), from + (begin - from_offset), end - begin);
+    }
+}
+
+/* A mu_guard_fill. The records of such a page are lost. */
+static void fill_lost_page(const void *owner, size_t offset, uint8_t *page, size_t bytes) {
+    const struct mu_journal_copies *copies = owner;
+    copy_overlap(page, offset, bytes, copies->before_chunks, 0, sizeof(copies->before_chunks));
+    for (int i = 0; i < MU_CHUNKS_MAX; i++) {
+        copy_overlap(page, offset, bytes, copies->chunks[i],
+                     MU_CHUNKS_OFFSET + (size_t)i * MU_CHUNK_BYTES, sizeof(copies->chunks[i]));
+    }
+}
+
+void mu_journal_keep_chunk(struct mu_journal *journal, uint32_t index) {
+    if (journal->copies != NULL) {
+        memcpy(journal->copies->chunks[index], mu_journal_chunk(journal, index),
+               sizeof(journal->copies->chunks[index]));
+    }
+}
+
+bool mu_journal_is_lost(const struct mu_journal *journal) {
+    return mu_page_guard_replaced(journal->guard) > 0;
+}
+
+static size_t used_bytes(const struct mu_journal *journal) {
+    return MU_CHUNKS_OFFSET + (size_t)chunk_count(journal) * MU_CHUNK_BYTES;
+}
+
+static void keep_copies(struct mu_journal *journal) {
     struct range ranges[2];
     used_ranges(journal, ranges);
+    memcpy(journal->copies->before_chunks, journal->base, ranges[0].bytes);
+    for (uint32_t i = 0; i < chunk_count(journal); i++) {
+        mu_journal_keep_chunk(journal, i);
+    }
+}
+
+/* A file that the journal is about to move into. */
+struct new_file {
+    int fd;
+    int guard;
+    uint8_t *fresh;                   /* its mapping; NULL before */
+    struct mu_journal_copies *copies; /* owned */
+    struct range ranges[2];           /* that have room */
+};
+
+MU_MUST_CHECK static int map_file(struct new_file *file, const char *path, struct mu_error *err) {
+    file->copies = calloc(1, sizeof(*file->copies));
+    if (file->copies == NULL) {
+        return mu_error_no_memory(err, "copies of the journal's header");
+    }
+    memcpy(file->copies->path, path, strlen(path) + 1);
+    void *fresh = mmap(NULL, MU_JOURNAL_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, file->fd, 0);
+    if (fresh == MAP_FAILED) {
+        return mu_error_sys(err, "map journal", path);
+    }
+    file->fresh = fresh;
+    struct mu_guarded mapping = {.base = fresh,
+                                 .bytes = MU_JOURNAL_BYTES,
+                                 .fd = file->fd,
+                                 .path = file->copies->path,
+                                 .fill = fill_lost_page,
+                                 .owner = file->copies};
+    return mu_page_guard_add(&mapping, &file->guard, err);
+}
+
+MU_MUST_CHECK static int back_ranges(const struct new_file *file, struct mu_error *err) {
+    int code = reserve_ranges(file->fd, file->ranges, err);
+    for (int i = 0; code == MU_OK && i < 2; i++) {
+        populate(file->fresh + file->ranges[i].offset, file->ranges[i].bytes);
+    }
+    return code;
+}
+
+/* The journal may grow while room is made for what it had. */
+MU_MUST_CHECK static int move_to_file(struct mu_journal *journal, struct new_file *file,
+                                      struct mu_error *err) {
+    for (;;) {
+        int code = back_ranges(file, err);
+        if (code != MU_OK) {
+            return code;
+        }
+        struct range now[2];
+        begin_alone(journal);
+        used_ranges(journal, now);
+        bool fits = now[0].bytes <= file->ranges[0].bytes && now[1].bytes <= file->ranges[1].bytes;
+        if (fits) {
+            code = move_to_alone(journal, file->fresh, file->guard, err);
+        }
+        if (fits && code == MU_OK) {
+            journal->fd = file->fd;
+            journal->guard = file->guard;
+            journal->copies = file->copies;
+            journal->blob_backed = (uint32_t)(file->ranges[0].bytes - MU_BLOB_OFFSET);
+            memcpy(journal->path, file->copies->path, sizeof(journal->path));
+            keep_copies(journal);
+            mu_page_guard_move(journal->guard, journal->base);
+            mu_page_guard_use(journal->guard, used_bytes(journal));
+        }
+        end_alone(journal);
+        if (fits) {
+            return code;
+        }
+        memcpy(file->ranges, now, sizeof(now));
+    }
+}
+
+static void give_up_file(const struct new_file *file, const char *path) {
+    mu_page_guard_remove(file->guard);
+    if (file->fresh != NULL) {
+        munmap(file->fresh, MU_JOURNAL_BYTES);
+    }
+    free(file->copies);
+    if (file->fd >= 0) {
+        close(file->fd);
+        unlink(path);
+    }
+}
+
+int mu_journal_attach(struct mu_journal *journal, const char *path, struct mu_error *err) {
+    struct new_file file = {.fd = -1, .guard = MU_GUARD_NONE};
     if (strlen(path) >= sizeof(journal->path)) {
         return mu_error_set(err, MU_ERR_ARGUMENT, "journal path too long: %s", path);
     }
-    int fd;
-    uint8_t *fresh = MAP_FAILED;
-    int code = create_locked(path, &fd, err);
+    begin_alone(journal);
+    check(journal);
+    used_ranges(journal, file.ranges);
+    end_alone(journal);
+    int code = create_locked(path, &file.fd, err);
     if (code == MU_OK) {
-        code = reserve_ranges(fd, ranges, err);
+        code = map_file(&file, path, err);
     }
     if (code == MU_OK) {
-        fresh = mmap(NULL, MU_JOURNAL_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-        code = fresh == MAP_FAILED ? mu_error_sys(err, "map journal", path)
-                                   : move_to(journal, fresh, err);
+        code = move_to_file(journal, &file, err);
     }
     if (code != MU_OK) {
-        if (fresh != MAP_FAILED) {
-            munmap(fresh, MU_JOURNAL_BYTES);
-        }
-        if (fd >= 0) {
-            close(fd);
-            unlink(path);
-        }
+        give_up_file(&file, path);
         return code;
     }
     madvise(journal->base, MU_JOURNAL_BYTES, MADV_DONTFORK);
-    journal->fd = fd;
-    journal->blob_backed = (uint32_t)(ranges[0].bytes - MU_BLOB_OFFSET);
-    memcpy(journal->path, path, strlen(path) + 1);
     return MU_OK;
 }
 
@@ -221,33 +417,67 @@ int mu_journal_detach(struct mu_journal *journal, struct mu_error *err) {
     if (fresh == MAP_FAILED) {
         return mu_error_sys(err, "map memory for the journal", NULL);
     }
-    int code = move_to(journal, fresh, err);
+    char path[sizeof(journal->path)];
+    int fd = journal->fd;
+    memcpy(path, journal->path, sizeof(path));
+    begin_alone(journal);
+    check(journal);
+    int code = move_to_alone(journal, fresh, MU_GUARD_NONE, err);
+    if (code == MU_OK) {
+        stop_guard(journal);
+        journal->fd = -1;
+        journal->path[0] = '\0';
+        journal->blob_backed = MU_STRING_BLOB_BYTES;
+    }
+    end_alone(journal);
     if (code != MU_OK) {
         munmap(fresh, MU_JOURNAL_BYTES);
         return code;
     }
-    unlink(journal->path);
-    close(journal->fd);
-    journal->fd = -1;
-    journal->path[0] = '\0';
-    journal->blob_backed = MU_STRING_BLOB_BYTES;
+    unlink(path);
+    close(fd);
     return MU_OK;
 }
 
-static int back_new_chunk(struct mu_journal *journal, uint32_t index, struct mu_error *err) {
+/* Reserves room in a file that is whole. In one that was cut it would bring pages of zeros back. */
+MU_MUST_CHECK static int reserve_more(const struct mu_journal *journal, size_t offset, size_t bytes,
+                                      struct mu_error *err) {
+    struct stat status;
+    if (mu_journal_is_lost(journal) || fstat(journal->fd, &status) != 0 ||
+        status.st_size < MU_JOURNAL_BYTES) {
+        return mu_error_set(err, MU_ERR_STATE, "the journal was cut: %s", journal->path);
+    }
+    return reserve(journal->fd, (off_t)offset, bytes, err);
+}
+
+MU_MUST_CHECK static int back_new_chunk(struct mu_journal *journal, uint32_t index,
+                                        struct mu_error *err) {
     size_t offset = MU_CHUNKS_OFFSET + (size_t)index * MU_CHUNK_BYTES;
     if (journal->fd >= 0) {
-        int code = reserve(journal->fd, (off_t)offset, MU_CHUNK_BYTES, err);
+        int code = reserve_more(journal, offset, MU_CHUNK_BYTES, err);
         if (code != MU_OK) {
             return code;
         }
     }
     populate(journal->base + offset, MU_CHUNK_BYTES);
+    if (mu_journal_is_lost(journal)) {
+        return mu_error_set(err, MU_ERR_STATE, "the journal found no room: %s", journal->path);
+    }
     return MU_OK;
+}
+
+/* Makes what was added count, in the copies as well. */
+static void publish_count(struct mu_journal *journal, _Atomic uint32_t *count, uint32_t value) {
+    if (journal->copies != NULL) {
+        size_t offset = (size_t)((uint8_t *)count - journal->base);
+        memcpy(journal->copies->before_chunks + offset, &value, sizeof(value));
+    }
+    atomic_store_explicit(count, value, memory_order_release);
 }
 
 int mu_journal_claim_chunk(struct mu_journal *journal, uint32_t *index, struct mu_error *err) {
     uint32_t count = chunk_count(journal);
+    check(journal);
     for (uint32_t i = 0; i < count; i++) {
         struct mu_chunk_header *chunk = mu_journal_chunk(journal, i);
         if (atomic_load_explicit(&chunk->state, memory_order_acquire) == MU_CHUNK_FREE) {
@@ -266,28 +496,41 @@ int mu_journal_claim_chunk(struct mu_journal *journal, uint32_t *index, struct m
     }
     atomic_store_explicit(&mu_journal_chunk(journal, count)->state, MU_CHUNK_OWNED,
                           memory_order_release);
-    atomic_store_explicit(&mu_journal_header(journal)->chunk_count, count + 1,
-                          memory_order_release);
+    mu_journal_keep_chunk(journal, count);
+    publish_count(journal, &mu_journal_header(journal)->chunk_count, count + 1);
+    if (journal->guard != MU_GUARD_NONE) {
+        mu_page_guard_use(journal->guard, used_bytes(journal));
+    }
     *index = count;
     return MU_OK;
 }
 
-static int back_blob(struct mu_journal *journal, size_t bytes, struct mu_error *err) {
+MU_MUST_CHECK static int back_blob(struct mu_journal *journal, size_t bytes, struct mu_error *err) {
     if (bytes <= journal->blob_backed) {
         return MU_OK;
     }
     size_t more = round_up(bytes - journal->blob_backed, BLOB_STEP);
-    int code = reserve(journal->fd, MU_BLOB_OFFSET + (off_t)journal->blob_backed, more, err);
+    int code = reserve_more(journal, MU_BLOB_OFFSET + journal->blob_backed, more, err);
     if (code == MU_OK) {
         journal->blob_backed += (uint32_t)more;
     }
     return code;
 }
 
+static void keep_string(struct mu_journal *journal, const struct mu_string_entry *entry) {
+    if (journal->copies != NULL) {
+        size_t blob = MU_BLOB_OFFSET + entry->offset;
+        size_t offset = (size_t)((const uint8_t *)entry - journal->base);
+        memcpy(journal->copies->before_chunks + blob, journal->base + blob, entry->length);
+        memcpy(journal->copies->before_chunks + offset, entry, sizeof(*entry));
+    }
+}
+
 int mu_journal_add_string(struct mu_journal *journal, const char *bytes, size_t length,
                           uint32_t *index, struct mu_error *err) {
     struct mu_journal_header *header = mu_journal_header(journal);
     uint32_t count = atomic_load_explicit(&header->string_count, memory_order_relaxed);
+    check(journal);
     if (length > MU_STRING_BYTES_MAX) {
         return mu_error_set(err, MU_ERR_ARGUMENT, "a string of %zu bytes is too long", length);
     }
@@ -303,8 +546,9 @@ int mu_journal_add_string(struct mu_journal *journal, const char *bytes, size_t 
     memcpy(journal->base + MU_BLOB_OFFSET + journal->blob_used, bytes, length);
     entries[count].offset = journal->blob_used;
     entries[count].length = (uint32_t)length;
+    keep_string(journal, &entries[count]);
     journal->blob_used += (uint32_t)length;
-    atomic_store_explicit(&header->string_count, count + 1, memory_order_release);
+    publish_count(journal, &header->string_count, count + 1);
     *index = count;
     return MU_OK;
 }
@@ -312,6 +556,7 @@ int mu_journal_add_string(struct mu_journal *journal, const char *bytes, size_t 
 void mu_journal_publish_anchors(struct mu_journal *journal, const struct mu_timeline *timeline) {
     struct mu_journal_header *header = mu_journal_header(journal);
     uint32_t version = atomic_load_explicit(&header->anchors_version, memory_order_relaxed);
+    MU_INVARIANT(timeline->count <= MU_TIMELINE_ANCHORS);
     struct mu_anchor_set *set = &header->anchor_sets[(version + 1) & 1];
     set->count = (uint32_t)timeline->count;
     memcpy(set->anchors, timeline->anchors, sizeof(set->anchors));

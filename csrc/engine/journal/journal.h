@@ -2,8 +2,9 @@
  *
  * The mapping begins as private memory. It can be moved to a file and back without changing its
  * address, so thread buffers keep their pointers, and records from before a log directory was known
- * are kept. Nobody may record during mu_journal_attach and mu_journal_detach. The other functions
- * need one caller at a time (the recorder's registry lock).
+ * are kept. Nobody may record while it moves: mu_journal_attach and mu_journal_detach see to that
+ * by `alone`, and touch files before and after. The other functions need one caller at a time (the
+ * recorder's registry lock).
  */
 #ifndef MU_JOURNAL_H
 #define MU_JOURNAL_H
@@ -15,12 +16,25 @@
 #include "base/error.h"
 #include "journal/journal_format.h"
 
+struct mu_journal_copies;
+
+/* Keeps everybody else from recording, and from the journal's other functions, between the two
+ * calls. */
+struct mu_alone {
+    void (*begin)(void *owner);
+    void (*end)(void *owner);
+    void *owner;
+};
+
 struct mu_journal {
-    uint8_t *base;        /* owned: MU_JOURNAL_BYTES */
-    int fd;               /* owned and locked, -1 while the journal is in memory */
-    char path[1280];      /* of the file */
-    uint32_t blob_used;   /* bytes */
-    uint32_t blob_backed; /* bytes that have room on the disk */
+    uint8_t *base;                /* owned: MU_JOURNAL_BYTES */
+    int fd;                       /* owned and locked, -1 while the journal is in memory */
+    char path[1280];              /* of the file */
+    uint32_t blob_used;           /* bytes */
+    uint32_t blob_backed;         /* bytes that have room on the disk */
+    int guard;                    /* in the table of page_guard, MU_GUARD_NONE while in memory */
+    const struct mu_alone *alone; /* borrowed; NULL: the caller has seen to it */
+    struct mu_journal_copies *copies; /* owned: what no drain could do without; NULL in memory */
 };
 
 static inline struct mu_journal_header *mu_journal_header(const struct mu_journal *journal) {
@@ -55,6 +69,13 @@ MU_MUST_CHECK int mu_journal_detach(struct mu_journal *journal, struct mu_error 
 /* Takes a free chunk and makes it OWNED. MU_ERR_LIMIT when all are taken. */
 MU_MUST_CHECK int mu_journal_claim_chunk(struct mu_journal *journal, uint32_t *index,
                                          struct mu_error *err);
+
+/* To be called when the chunk's thread, tag or name have changed. */
+void mu_journal_keep_chunk(struct mu_journal *journal, uint32_t index);
+
+/* Whether the file system took pages of the file away. The file is removed then, and the journal
+ * goes on in memory. */
+bool mu_journal_is_lost(const struct mu_journal *journal);
 
 /* Adds a string of at most MU_STRING_BYTES_MAX bytes; its number is above 0. MU_ERR_LIMIT when
  * the table is full. The bytes never move. */

@@ -4,10 +4,12 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/file_lock.h"
+#include "base/own_files.h"
+#include "base/process.h"
 #include "journal/journal_image.h"
 
 enum {
@@ -28,8 +30,8 @@ struct copy {
     uint64_t *nodes;     /* owned: of the open stages when reading began */
 };
 
-static int read_at(const struct copy *copy, void *to, size_t offset, size_t bytes,
-                   struct mu_error *err) {
+MU_MUST_CHECK static int read_at(const struct copy *copy, void *to, size_t offset, size_t bytes,
+                                 struct mu_error *err) {
     uint8_t *at = to;
     while (bytes > 0) {
         ssize_t got = pread(copy->fd, at, bytes, (off_t)offset);
@@ -53,7 +55,7 @@ static size_t chunk_offset(uint32_t index) {
     return MU_CHUNKS_OFFSET + (size_t)index * MU_CHUNK_BYTES;
 }
 
-static int read_header(struct copy *copy, struct mu_error *err) {
+MU_MUST_CHECK static int read_header(struct copy *copy, struct mu_error *err) {
     const struct mu_journal_header *header = (const void *)copy->bytes;
     int code = read_at(copy, copy->bytes, 0, MU_JOURNAL_HEADER_BYTES, err);
     if (code == MU_OK) {
@@ -79,7 +81,7 @@ static int read_header(struct copy *copy, struct mu_error *err) {
     return MU_OK;
 }
 
-static int read_chunk_headers(struct copy *copy, struct mu_error *err) {
+MU_MUST_CHECK static int read_chunk_headers(struct copy *copy, struct mu_error *err) {
     int code = MU_OK;
     for (uint32_t i = 0; code == MU_OK && i < copy->chunks; i++) {
         size_t offset = chunk_offset(i);
@@ -122,7 +124,8 @@ static void join_copies(struct copy *copy, struct mu_chunk_header *after, uint32
 }
 
 /* Three copies of the chunks' headers, between which no drain may end. */
-static int read_chunks(struct copy *copy, struct mu_chunk_header *scratch, struct mu_error *err) {
+MU_MUST_CHECK static int read_chunks(struct copy *copy, struct mu_chunk_header *scratch,
+                                     struct mu_error *err) {
     int code = read_chunk_headers(copy, err);
     if (code == MU_OK) {
         keep_heads_and_nodes(copy);
@@ -151,7 +154,7 @@ static bool is_same_moment(const struct mu_journal_header *before,
 }
 
 /* Reads again when the process drained or appended anchors during the read. */
-static int read_moment(struct copy *copy, struct mu_error *err) {
+MU_MUST_CHECK static int read_moment(struct copy *copy, struct mu_error *err) {
     struct mu_chunk_header *scratch = calloc(1, MU_CHUNK_HEADER_BYTES);
     int code = scratch == NULL ? mu_error_no_memory(err, "journal header") : MU_OK;
     copy->steady = false;
@@ -170,7 +173,7 @@ static int read_moment(struct copy *copy, struct mu_error *err) {
 }
 
 /* The strings in use; the table and the bytes behind them are mostly empty. */
-static int read_strings(struct copy *copy, struct mu_error *err) {
+MU_MUST_CHECK static int read_strings(struct copy *copy, struct mu_error *err) {
     struct mu_journal_header *header = (void *)copy->bytes;
     struct mu_string_entry *entries = (void *)(copy->bytes + MU_STRINGS_OFFSET);
     size_t offset = offsetof(struct mu_journal_header, string_count), used = 0;
@@ -189,7 +192,7 @@ static int read_strings(struct copy *copy, struct mu_error *err) {
 }
 
 /* Rings and strings hold everything that the headers refer to, unless a ring was overrun since. */
-static int read_contents(struct copy *copy, struct mu_error *err) {
+MU_MUST_CHECK static int read_contents(struct copy *copy, struct mu_error *err) {
     int code = MU_OK;
     for (uint32_t i = 0; code == MU_OK && i < copy->chunks; i++) {
         size_t offset = chunk_offset(i) + MU_CHUNK_HEADER_BYTES;
@@ -211,8 +214,8 @@ static uint64_t first_needed(const struct mu_chunk_commit *commit) {
     return held < commit->drained ? commit->drained - held : 0;
 }
 
-static int look_for_overrun(const struct copy *copy, struct mu_journal_image *image,
-                            struct mu_error *err) {
+MU_MUST_CHECK static int find_overrun(const struct copy *copy, struct mu_journal_image *image,
+                                      struct mu_error *err) {
     int code = MU_OK;
     image->overrun = !copy->steady;
     for (uint32_t i = 0; code == MU_OK && i < image->chunk_count; i++) {
@@ -227,7 +230,8 @@ static int look_for_overrun(const struct copy *copy, struct mu_journal_image *im
     return code;
 }
 
-static int read_image(struct copy *copy, struct mu_journal_image *image, struct mu_error *err) {
+MU_MUST_CHECK static int read_image(struct copy *copy, struct mu_journal_image *image,
+                                    struct mu_error *err) {
     int code = MU_OK;
     for (int i = 0; code == MU_OK && i < READ_TRIES; i++) {
         code = read_moment(copy, err);
@@ -238,7 +242,7 @@ static int read_image(struct copy *copy, struct mu_journal_image *image, struct 
             code = mu_journal_image_open(image, copy->bytes, copy->size, err);
         }
         if (code == MU_OK) {
-            code = look_for_overrun(copy, image, err);
+            code = find_overrun(copy, image, err);
         }
         if (!image->overrun) {
             break;
@@ -247,7 +251,7 @@ static int read_image(struct copy *copy, struct mu_journal_image *image, struct 
     return code;
 }
 
-static int allocate_copy(struct copy *copy, struct mu_error *err) {
+MU_MUST_CHECK static int allocate_copy(struct copy *copy, struct mu_error *err) {
     copy->bytes = calloc(1, MU_JOURNAL_HEADER_BYTES);
     copy->positions = calloc(MU_CHUNKS_MAX, sizeof(*copy->positions));
     copy->nodes = calloc((size_t)MU_CHUNKS_MAX * MU_OPEN_MAX, sizeof(*copy->nodes));
@@ -262,13 +266,15 @@ static int open_file(const char *path) {
     return open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
 }
 
-int mu_journal_image_read(struct mu_journal_image *image, const char *path, struct mu_error *err) {
+/* Closes the file. */
+MU_MUST_CHECK static int read_file(struct mu_journal_image *image, int fd, const char *path,
+                                   struct mu_error *err) {
+    struct copy copy = {.fd = fd, .path = path};
+    struct stat status;
     memset(image, 0, sizeof(*image));
-    struct copy copy = {.fd = open_file(path), .path = path};
-    if (copy.fd < 0) {
+    if (fd < 0) {
         return mu_error_sys(err, "open journal", path);
     }
-    struct stat status;
     int code = MU_OK;
     if (fstat(copy.fd, &status) != 0) {
         code = mu_error_sys(err, "stat journal", path);
@@ -294,12 +300,36 @@ int mu_journal_image_read(struct mu_journal_image *image, const char *path, stru
     return MU_OK;
 }
 
+int mu_journal_image_read(struct mu_journal_image *image, const char *path, struct mu_error *err) {
+    return read_file(image, open_file(path), path, err);
+}
+
+int mu_journal_image_read_own(struct mu_journal_image *image, const char *path, uid_t user,
+                              struct mu_error *err) {
+    return read_file(image, mu_open_own(path, O_RDONLY, 0, user), path, err);
+}
+
+/* Where nothing is locked: whether the process of the journal lives on this machine. */
+static bool process_lives(int fd) {
+    struct {
+        int32_t pid, rank, world_size;
+        uint32_t attempt;
+        uint64_t process_start;
+    } who;
+    _Static_assert(offsetof(struct mu_journal_header, process_start) ==
+                       offsetof(struct mu_journal_header, pid) + 16,
+                   "read in one piece");
+    ssize_t got = pread(fd, &who, sizeof(who), offsetof(struct mu_journal_header, pid));
+    return got == (ssize_t)sizeof(who) && mu_process_lives(who.pid, who.process_start);
+}
+
 bool mu_journal_is_held(const char *path) {
     int fd = open_file(path);
     if (fd < 0) {
         return false;
     }
-    bool held = flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    enum mu_file_lock lock = mu_file_lock_state(fd);
+    bool held = lock == MU_LOCK_HELD || (lock == MU_LOCK_UNKNOWN && process_lives(fd));
     close(fd);
     return held;
 }

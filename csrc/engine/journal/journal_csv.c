@@ -1,11 +1,14 @@
 /* The CSV that a journal's rows belong to. */
 #include <errno.h>
+#include <fcntl.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/own_files.h"
 #include "journal/journal_reader.h"
 
 /* A string of the header, which need not end within its field. */
@@ -46,8 +49,8 @@ void mu_journal_image_csv_path(const struct mu_journal_image *image, const char 
     }
 }
 
-static int read_csv(int fd, char *to, size_t bytes, uint64_t offset, size_t *got,
-                    struct mu_error *err) {
+MU_MUST_CHECK static int read_csv(int fd, char *to, size_t bytes, uint64_t offset, size_t *got,
+                                  struct mu_error *err) {
     ssize_t n;
     do {
         n = pread(fd, to, bytes, (off_t)offset);
@@ -57,7 +60,8 @@ static int read_csv(int fd, char *to, size_t bytes, uint64_t offset, size_t *got
 }
 
 /* Whether another process has begun to write at or after `offset`. Its first row shows that. */
-static int finds_process_row(int fd, uint64_t offset, bool *found, struct mu_error *err) {
+MU_MUST_CHECK static int finds_process_row(int fd, uint64_t offset, bool *found,
+                                           struct mu_error *err) {
     static const char row[] = ",my_utils.process,INSTANT,";
     enum { BLOCK = 64 * 1024, LAP = sizeof(row) - 2 };
     char *block = malloc(BLOCK);
@@ -96,5 +100,28 @@ int mu_journal_image_csv_prefix(const struct mu_journal_image *image, int csv_fd
     if (code == MU_OK && last == '\n' && !other) {
         *bytes = image->csv_bytes;
     }
+    return code;
+}
+
+int mu_journal_move_commit(const char *path, uid_t user, const struct mu_journal_image *image,
+                           uint64_t csv_part, uint64_t csv_bytes, struct mu_error *err) {
+    const struct mu_commit *commits = image->header->commits;
+    uint64_t place[2] = {csv_bytes, csv_part};
+    _Static_assert(offsetof(struct mu_commit, csv_part) ==
+                       offsetof(struct mu_commit, csv_bytes) + sizeof(uint64_t),
+                   "one write changes both");
+    if (image->epoch == 0) {
+        return MU_OK;
+    }
+    int index = atomic_load(&commits[1].epoch) == image->epoch;
+    size_t offset = offsetof(struct mu_journal_header, commits) + (size_t)index * sizeof(*commits) +
+                    offsetof(struct mu_commit, csv_bytes);
+    int fd = mu_open_own(path, O_WRONLY, 0, user);
+    if (fd < 0) {
+        return mu_error_sys(err, "open journal", path);
+    }
+    ssize_t written = pwrite(fd, place, sizeof(place), (off_t)offset);
+    int code = written == (ssize_t)sizeof(place) ? MU_OK : mu_error_sys(err, "write journal", path);
+    close(fd);
     return code;
 }

@@ -80,7 +80,7 @@ struct mu_journal_header {
 
     _Atomic uint32_t string_count;
     _Atomic uint32_t chunk_count; /* chunks that were ever used */
-    _Atomic uint64_t dropped;     /* records, of all chunks that were given back */
+    _Atomic uint64_t dropped;     /* always 0: a chunk that is given back keeps its count */
     _Atomic int64_t heartbeat_real_ns;
     _Atomic uint32_t closed; /* 1: the process ended its recording in good order */
 
@@ -91,6 +91,9 @@ struct mu_journal_header {
     struct mu_anchor_set anchor_sets[2];
 
     struct mu_commit commits[2];
+    /* Of the commit with the same index: one more than the lost records that rows in the CSV
+     * report; 0 in journals of the first release, where nobody knows. */
+    uint64_t reported_drops[2];
 };
 
 /* A stage that runs. `node` is 0 while the slot changes. */
@@ -135,7 +138,7 @@ struct mu_chunk_header {
     uint64_t reserved[6];
     /* The thread's line. */
     _Atomic uint64_t head;
-    _Atomic uint64_t dropped;
+    _Atomic uint64_t dropped; /* records, because the ring was full; of all its threads */
     _Atomic int64_t step;
     _Atomic uint32_t depth;
     uint32_t reserved_thread[9];

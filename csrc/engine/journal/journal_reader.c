@@ -45,6 +45,7 @@ static void choose_commit(struct mu_journal_image *image) {
             image->csv_part = commits[i].csv_part;
             image->real_offset_ns = commits[i].real_offset_ns;
             image->user_offset_ns = commits[i].user_offset_ns;
+            image->reported_drops = image->header->reported_drops[i];
         }
     }
 }
@@ -183,10 +184,6 @@ uint64_t mu_journal_image_dropped(const struct mu_journal_image *image) {
     return dropped;
 }
 
-static uint64_t count_rows(const struct mu_csv_writer *writer) {
-    return mu_count_lines(writer->buffer, writer->length);
-}
-
 /* For views that were written: stages that ended are not among the open ones any more. */
 static uint64_t count_open(const struct mu_buffer_view *views, uint32_t view_count) {
     uint64_t open = 0;
@@ -196,6 +193,19 @@ static uint64_t count_open(const struct mu_buffer_view *views, uint32_t view_cou
         }
     }
     return open;
+}
+
+/* The row is as old as the newest anchor, which every drain takes. */
+static void write_drops(const struct mu_journal_image *image, struct mu_csv_writer *writer) {
+    uint64_t dropped = mu_journal_image_dropped(image);
+    const struct mu_timeline *timeline = &image->timeline;
+    if (image->reported_drops == 0 || dropped < image->reported_drops || timeline->count <= 0) {
+        return;
+    }
+    int64_t mono = timeline->anchors[timeline->count - 1].mono_ns;
+    int64_t real = mu_clock_add(mu_clock_add(mono, image->real_offset_ns), image->user_offset_ns);
+    mu_rows_write_drops(writer, real, image->header->pid, dropped + 1 - image->reported_drops,
+                        "ring_full");
 }
 
 int mu_journal_image_rows(struct mu_journal_image *image, struct mu_csv_writer *writer,
@@ -225,8 +235,9 @@ int mu_journal_image_rows(struct mu_journal_image *image, struct mu_csv_writer *
                                      .real_offset_ns = image->real_offset_ns,
                                      .user_offset_ns = image->user_offset_ns};
     code = mu_rows_write(rows, &context, views, image->chunk_count, writer, err);
+    write_drops(image, writer);
     recovered->bad_records += rows->bad_records;
-    recovered->rows = count_rows(writer);
+    recovered->rows = mu_count_lines(writer->buffer, writer->length);
     recovered->open_stages = count_open(views, image->chunk_count);
     mu_rows_free(rows);
 done:

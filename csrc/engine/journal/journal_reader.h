@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -36,6 +37,7 @@ struct mu_journal_image {
     uint64_t csv_part;
     int64_t real_offset_ns;
     int64_t user_offset_ns;
+    uint64_t reported_drops; /* one more than rows report, 0: not known */
 };
 
 /* Opens an image over bytes in memory, which the caller keeps. MU_ERR_FORMAT when they are no
@@ -48,6 +50,10 @@ MU_MUST_CHECK int mu_journal_image_open(struct mu_journal_image *image, const ui
 MU_MUST_CHECK int mu_journal_image_read(struct mu_journal_image *image, const char *path,
                                         struct mu_error *err);
 
+/* The same for a file that belongs to `user` and is no link; MU_ERR_IO for any other. */
+MU_MUST_CHECK int mu_journal_image_read_own(struct mu_journal_image *image, const char *path,
+                                            uid_t user, struct mu_error *err);
+
 void mu_journal_image_close(struct mu_journal_image *image);
 
 /* Whether a living process holds the journal. */
@@ -59,8 +65,9 @@ struct mu_recovered {
     uint64_t bad_records;
 };
 
-/* Writes the rows that are not in the CSV yet: records after the last commit, and the STARTs of
- * stages that were open. MU_ERR_STATE when the process overran the image. */
+/* Writes the rows that are not in the CSV yet: records after the last commit, the STARTs of stages
+ * that were open, and how many records were lost that no row reports. MU_ERR_STATE when the process
+ * overran the image. */
 MU_MUST_CHECK int mu_journal_image_rows(struct mu_journal_image *image,
                                         struct mu_csv_writer *writer,
                                         struct mu_recovered *recovered, struct mu_error *err);
@@ -75,6 +82,13 @@ void mu_journal_image_csv_path(const struct mu_journal_image *image, const char 
  * another process has written to it since. */
 MU_MUST_CHECK int mu_journal_image_csv_prefix(const struct mu_journal_image *image, int csv_fd,
                                               uint64_t *bytes, struct mu_error *err);
+
+/* Says in the file of a dead process that the rows of its image follow after `csv_bytes` of part
+ * `csv_part`. So whoever appends them may be killed in the middle, and the next one finds what to
+ * cut off. Without a commit nothing is changed. */
+MU_MUST_CHECK int mu_journal_move_commit(const char *path, uid_t user,
+                                         const struct mu_journal_image *image, uint64_t csv_part,
+                                         uint64_t csv_bytes, struct mu_error *err);
 
 /* Records that were lost because a ring was full. */
 uint64_t mu_journal_image_dropped(const struct mu_journal_image *image);

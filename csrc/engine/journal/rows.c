@@ -1,5 +1,6 @@
 #include "journal/rows.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -52,7 +53,7 @@ static const struct mu_record *record_at(const struct mu_buffer_view *view, uint
     return &view->ring[position & ring_mask];
 }
 
-static bool reserve(void **array, size_t *allocated, size_t wanted, size_t unit) {
+MU_MUST_CHECK static bool reserve(void **array, size_t *allocated, size_t wanted, size_t unit) {
     if (wanted <= *allocated) {
         return true;
     }
@@ -72,7 +73,12 @@ static size_t find_records(struct mu_rows *rows, struct mu_buffer_view *view) {
     uint64_t position = view->from;
     while (position < view->to) {
         uint16_t slots = record_at(view, position)->slots;
-        if (slots == 0 || slots > view->to - position) {
+        if (slots == 0) { /* of a page that was lost */
+            rows->bad_records++;
+            position++;
+            continue;
+        }
+        if (slots > view->to - position) {
             rows->bad_records++;
             break;
         }
@@ -266,8 +272,8 @@ static bool write_end_row(struct mu_rows *rows, const struct mu_row_context *con
     size_t length = closed_text(extra, record->flags);
     size_t gpu_length = 0;
     if (record->span != 0 && context->gpu != NULL &&
-        mu_gpu_rows_ask(context->gpu, record->span, held_age(context, view, end), end->offset_ns,
-                        extra + length, &gpu_length) == MU_GPU_WAIT) {
+        mu_gpu_rows_request(context->gpu, record->span, held_age(context, view, end),
+                            end->offset_ns, extra + length, &gpu_length) == MU_GPU_ROWS_WAIT) {
         return false;
     }
     struct mu_csv_stage_row row;
@@ -389,8 +395,8 @@ struct run {
     size_t next, end;
 };
 
-static int order_view(struct mu_rows *rows, struct mu_buffer_view *view, struct run *run,
-                      size_t *used, struct mu_error *err) {
+MU_MUST_CHECK static int order_view(struct mu_rows *rows, struct mu_buffer_view *view,
+                                    struct run *run, size_t *used, struct mu_error *err) {
     size_t slots = (size_t)(view->to - view->from);
     if (!reserve((void **)&rows->positions, &rows->positions_allocated, slots,
                  sizeof(*rows->positions))) {
@@ -409,6 +415,18 @@ static int order_view(struct mu_rows *rows, struct mu_buffer_view *view, struct 
     return MU_OK;
 }
 
+static uint64_t count_rows(const struct mu_buffer_view *view) {
+    uint64_t count = count_open(view);
+    for (uint64_t position = view->from; position < view->to;) {
+        const struct mu_record *record = record_at(view, position);
+        count += record->slots == 0                                             ? 0
+                 : record->kind == MU_RECORD_STAGE && !is_started(view, record) ? 2
+                                                                                : 1;
+        position += record->slots == 0 ? 1 : record->slots;
+    }
+    return count;
+}
+
 static void merge_runs(struct mu_rows *rows, const struct mu_row_context *context,
                        struct mu_buffer_view *views, struct run *runs, size_t count,
                        struct mu_csv_writer *writer) {
@@ -425,6 +443,7 @@ static void merge_runs(struct mu_rows *rows, const struct mu_row_context *contex
             return;
         }
         write_row(rows, context, &views[best], &rows->refs[runs[best].next++], writer);
+        rows->lost_rows += writer->failed != 0;
     }
 }
 
@@ -439,6 +458,9 @@ int mu_rows_write(struct mu_rows *rows, const struct mu_row_context *context,
     for (size_t i = 0; i < view_count; i++) {
         int code = order_view(rows, &views[i], &runs[i], &used, err);
         if (code != MU_OK) {
+            for (i = 0; i < view_count; i++) {
+                rows->lost_rows += count_rows(&views[i]);
+            }
             return code;
         }
     }
@@ -512,4 +534,23 @@ void mu_buffer_view_cut_open(struct mu_buffer_view *view, uint64_t end) {
         }
         position += record->slots;
     }
+}
+
+void mu_rows_write_drops(struct mu_csv_writer *writer, int64_t real_ns, int32_t pid, uint64_t count,
+                         const char *reason) {
+    static const char name[] = "my_utils.dropped";
+    char track[MU_CSV_TRACK_MAX], metadata[64];
+    int length = snprintf(metadata, sizeof(metadata), "count=%llu,reason=%s",
+                          (unsigned long long)count, reason);
+    struct mu_csv_event_row row = {
+        .real_ns = real_ns,
+        .type = MU_EVENT_INSTANT,
+        .name = name,
+        .name_length = sizeof(name) - 1,
+        .metadata = metadata,
+        .metadata_length = (size_t)length,
+        .track = track,
+        .track_length = mu_csv_track_text(track, (uint32_t)pid, NULL, 0),
+    };
+    mu_csv_write_event(writer, &row);
 }

@@ -80,6 +80,7 @@ struct mu_rows {
     size_t scratch_allocated;
     struct mu_quoted_name names[MU_STRINGS_MAX];
     uint64_t bad_records; /* that were not valid and were skipped */
+    uint64_t lost_rows;   /* that were not written for want of memory */
 };
 
 void mu_rows_init(struct mu_rows *rows);
@@ -94,7 +95,7 @@ struct mu_row_context {
 };
 
 /* Writes the rows of all views, merged by time. After MU_ERR_NO_MEMORY the remaining rows are
- * missing. */
+ * missing, and counted in `lost_rows`. */
 MU_MUST_CHECK int mu_rows_write(struct mu_rows *rows, const struct mu_row_context *context,
                                 struct mu_buffer_view *views, size_t view_count,
                                 struct mu_csv_writer *writer, struct mu_error *err);
@@ -102,5 +103,9 @@ MU_MUST_CHECK int mu_rows_write(struct mu_rows *rows, const struct mu_row_contex
 /* Adapts the open stages of a view to the records in [view->to, end), which a later view writes.
  * Rows of one thread buffer must not overtake each other. */
 void mu_buffer_view_cut_open(struct mu_buffer_view *view, uint64_t end);
+
+/* The row that says how many records the process lost, and why: ring_full or journal_lost. */
+void mu_rows_write_drops(struct mu_csv_writer *writer, int64_t real_ns, int32_t pid, uint64_t count,
+                         const char *reason);
 
 #endif

@@ -1,6 +1,7 @@
 #include "profile_files/adopt.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -9,7 +10,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/own_files.h"
 #include "journal/journal_reader.h"
+#include "profile_files/placement.h"
 
 static bool ends_with(const char *name, const char *suffix) {
     size_t length = strlen(name), tail = strlen(suffix);
@@ -23,27 +26,61 @@ static bool belongs_to(const char *name, const char *label, const char *suffix) 
            name[length + 1] <= '9' && ends_with(name, suffix);
 }
 
-/* The journal's path that a pointer file holds; its name must be the pointer's own, so that no
- * pointer leads to a file that is no journal of this label. */
-static bool read_pointer(const char *pointer, char *path, size_t size) {
-    FILE *file = fopen(pointer, "re");
+struct dead_journal {
+    char path[MU_PATH_BYTES];
+    char pointer[MU_PATH_BYTES];  /* that led there, empty for none */
+    uid_t user;                   /* to whom it belongs, as our files there do */
+    uint64_t csv_part, csv_bytes; /* of its last commit */
+};
+
+/* What a pointer file holds. */
+struct pointer {
+    char path[MU_PATH_BYTES];   /* of the journal */
+    char place[MU_PLACE_BYTES]; /* where that is; empty when an old version wrote it */
+};
+
+static bool read_line(FILE *file, char *line, int size) {
+    bool read = fgets(line, size, file) != NULL;
+    line[read ? strcspn(line, "\n") : 0] = '\0';
+    return read;
+}
+
+/* The journal's name must be the pointer's own, so that no pointer leads to a file that is no
+ * journal of this label. */
+MU_MUST_CHECK static bool read_pointer(const char *path, struct pointer *pointer) {
+    int fd = mu_open_regular(path, O_RDONLY, 0);
+    FILE *file = fd < 0 ? NULL : fdopen(fd, "r");
     if (file == NULL) {
+        if (fd >= 0) {
+            close(fd);
+        }
         return false;
     }
-    bool read = fgets(path, (int)size, file) != NULL;
+    bool read = read_line(file, pointer->path, sizeof(pointer->path));
+    if (!read || !read_line(file, pointer->place, sizeof(pointer->place))) {
+        pointer->place[0] = '\0';
+    }
     fclose(file);
-    if (!read || path[0] != '/') {
+    if (!read || pointer->path[0] != '/') {
         return false;
     }
-    path[strcspn(path, "\n")] = '\0';
-    const char *name = strrchr(path, '/') + 1, *own = strrchr(pointer, '/') + 1;
+    const char *name = strrchr(pointer->path, '/') + 1, *own = strrchr(path, '/') + 1;
     return strlen(name) + strlen("-ref") == strlen(own) && strncmp(name, own, strlen(name)) == 0;
+}
+
+/* Whether the journal is gone from the very directory where it was: it was adopted by a process
+ * that was killed before it removed the pointer. */
+static bool leads_nowhere(const struct pointer *pointer) {
+    char place[MU_PLACE_BYTES];
+    mu_placement_of(pointer->path, place);
+    return place[0] != '\0' && strcmp(pointer->place, place) == 0 &&
+           access(pointer->path, F_OK) != 0 && errno == ENOENT;
 }
 
 /* Cuts the CSV to the bytes that the commit counts, when the commit is about the current part and
  * nobody has written after it. */
-static int cut_to_commit(struct mu_output *output, const struct mu_journal_image *image,
-                         struct mu_error *err) {
+MU_MUST_CHECK static int cut_to_commit(struct mu_output *output,
+                                       const struct mu_journal_image *image, struct mu_error *err) {
     uint64_t prefix;
     if (image->csv_part < output->part) {
         return MU_OK; /* a lower number of parts here means that the oldest were removed */
@@ -59,10 +96,21 @@ static int cut_to_commit(struct mu_output *output, const struct mu_journal_image
     return MU_OK;
 }
 
-static int adopt_one(struct mu_output *output, const char *path, struct mu_adopted *adopted,
-                     struct mu_error *err) {
+/* Lets the journal say where its rows are about to be written, when that is not where its process
+ * would have written them: in another part, or after the rows of another process. */
+MU_MUST_CHECK static int say_where(const struct mu_output *output, const struct dead_journal *dead,
+                                   const struct mu_journal_image *image, struct mu_error *err) {
+    if (image->csv_part == output->part && image->csv_bytes == output->csv_bytes) {
+        return MU_OK;
+    }
+    return mu_journal_move_commit(dead->path, dead->user, image, output->part, output->csv_bytes,
+                                  err);
+}
+
+MU_MUST_CHECK static int adopt_one(struct mu_output *output, const struct dead_journal *dead,
+                                   struct mu_adopted *adopted, struct mu_error *err) {
     struct mu_journal_image image;
-    int code = mu_journal_image_read(&image, path, err);
+    int code = mu_journal_image_read_own(&image, dead->path, dead->user, err);
     if (code != MU_OK) {
         return code;
     }
@@ -74,6 +122,9 @@ static int adopt_one(struct mu_output *output, const char *path, struct mu_adopt
         code = mu_journal_image_rows(&image, &writer, &recovered, err);
     }
     if (code == MU_OK) {
+        code = say_where(output, dead, &image, err);
+    }
+    if (code == MU_OK) {
         code = mu_output_write(output, writer.buffer, writer.length, err);
     }
     if (code == MU_OK) {
@@ -82,7 +133,7 @@ static int adopt_one(struct mu_output *output, const char *path, struct mu_adopt
         if (image.header->attempt > adopted->last_attempt) {
             adopted->last_attempt = image.header->attempt;
         }
-        unlink(path);
+        unlink(dead->path);
     }
     mu_csv_writer_free(&writer);
     mu_journal_image_close(&image);
@@ -93,7 +144,7 @@ static int adopt_one(struct mu_output *output, const char *path, struct mu_adopt
 static bool never_began(const char *path) {
     static const char nothing[sizeof(((struct mu_journal_header *)NULL)->magic)];
     char magic[sizeof(nothing)];
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = mu_open_regular(path, O_RDONLY, 0);
     if (fd < 0) {
         return false;
     }
@@ -114,41 +165,67 @@ static void put_aside(const char *path) {
     rename(path, aside);
 }
 
-struct dead_journal {
-    char path[MU_PATH_BYTES];
-    char pointer[MU_PATH_BYTES];  /* that led there, empty for none */
-    uint64_t csv_part, csv_bytes; /* of its last commit */
-};
-
 struct dead_journals {
     struct dead_journal *list; /* owned */
     size_t count;
 };
 
+static uid_t own_user_beside(const char *path) {
+    char directory[MU_PATH_BYTES];
+    memcpy(directory, path, sizeof(directory));
+    *strrchr(directory, '/') = '\0';
+    return mu_own_user(directory);
+}
+
+/* Whether nobody writes it and it is ours. One of another user is counted: it may do harm, and may
+ * be wanted. */
+static bool may_be_adopted(const struct dead_journal *dead, struct mu_adopted *adopted) {
+    if (mu_journal_is_held(dead->path)) {
+        return false;
+    }
+    int fd = mu_open_own(dead->path, O_RDONLY, 0, dead->user);
+    if (fd >= 0) {
+        close(fd);
+        return true;
+    }
+    bool foreign = mu_is_of_others(errno) || errno == EACCES;
+    adopted->foreign += foreign;
+    return !foreign;
+}
+
 /* Checks one entry of the directory. */
 static bool is_dead_journal(const struct mu_output *output, const char *label, const char *name,
-                            struct dead_journal *found) {
+                            struct dead_journal *found, struct mu_adopted *adopted) {
     bool pointer = belongs_to(name, label, ".journal-ref");
     if (!pointer && !belongs_to(name, label, ".journal")) {
         return false;
     }
     memset(found, 0, sizeof(*found));
     snprintf(found->path, sizeof(found->path), "%s/%s", output->directory, name);
+    found->user = output->user;
     if (pointer) {
+        struct pointer pointer_file;
         memcpy(found->pointer, found->path, sizeof(found->pointer));
-        /* A missing journal is on another host, or a reboot removed it. */
-        if (!read_pointer(found->pointer, found->path, sizeof(found->path)) ||
-            access(found->path, F_OK) != 0) {
+        if (!read_pointer(found->pointer, &pointer_file)) {
             return false;
         }
+        if (leads_nowhere(&pointer_file)) {
+            unlink(found->pointer);
+            return false;
+        }
+        memcpy(found->path, pointer_file.path, sizeof(found->path));
+        if (access(found->path, F_OK) != 0) { /* on another host, or a reboot removed it */
+            return false;
+        }
+        found->user = own_user_beside(found->path);
     }
-    return !mu_journal_is_held(found->path);
+    return may_be_adopted(found, adopted);
 }
 
-static int add_journal(struct dead_journals *journals, struct dead_journal *found,
-                       struct mu_error *err) {
+MU_MUST_CHECK static int add_journal(struct dead_journals *journals, struct dead_journal *found,
+                                     struct mu_error *err) {
     struct mu_journal_image image;
-    int code = mu_journal_image_read(&image, found->path, err);
+    int code = mu_journal_image_read_own(&image, found->path, found->user, err);
     if (code == MU_ERR_FORMAT || code == MU_ERR_VERSION) {
         put_aside(found->path);
         return MU_OK;
@@ -179,8 +256,9 @@ static int compare_journals(const void *a, const void *b) {
     return (left->csv_bytes < right->csv_bytes) - (left->csv_bytes > right->csv_bytes);
 }
 
-static int find_journals(const struct mu_output *output, const char *label,
-                         struct dead_journals *journals, struct mu_error *err) {
+MU_MUST_CHECK static int find_journals(const struct mu_output *output, const char *label,
+                                       struct dead_journals *journals, struct mu_adopted *adopted,
+                                       struct mu_error *err) {
     DIR *directory = opendir(output->directory);
     if (directory == NULL) {
         return mu_error_sys(err, "open directory", output->directory);
@@ -188,7 +266,7 @@ static int find_journals(const struct mu_output *output, const char *label,
     int code = MU_OK;
     struct dead_journal found;
     for (struct dirent *entry; code == MU_OK && (entry = readdir(directory)) != NULL;) {
-        if (is_dead_journal(output, label, entry->d_name, &found)) {
+        if (is_dead_journal(output, label, entry->d_name, &found, adopted)) {
             code = add_journal(journals, &found, err);
         }
     }
@@ -203,9 +281,9 @@ int mu_adopt_journals(struct mu_output *output, const char *label, struct mu_ado
                       struct mu_error *err) {
     struct dead_journals journals = {NULL, 0};
     memset(adopted, 0, sizeof(*adopted));
-    int code = find_journals(output, label, &journals, err);
+    int code = find_journals(output, label, &journals, adopted, err);
     for (size_t i = 0; code == MU_OK && i < journals.count; i++) {
-        code = adopt_one(output, journals.list[i].path, adopted, err);
+        code = adopt_one(output, &journals.list[i], adopted, err);
         if (code == MU_OK && journals.list[i].pointer[0] != '\0') {
             unlink(journals.list[i].pointer);
         }

@@ -6,12 +6,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/file_lock.h"
+#include "base/own_files.h"
 #include "base/utf8.h"
 #include "csv/csv_writer.h"
+#include "profile_files/claim.h"
 
 enum { WORKERS_MAX = 4096, TAIL_BYTES = 64 * 1024 };
 
@@ -25,6 +28,10 @@ void mu_output_drop_csv(struct mu_output *output) {
         close(output->fd);
         output->fd = -1;
     }
+    if (output->claimed) {
+        mu_claim_release(output->csv_path);
+        output->claimed = false;
+    }
     output->csv_bytes = 0;
     output->part = 0;
     output->csv_path[0] = '\0';
@@ -37,7 +44,7 @@ void mu_output_free(struct mu_output *output) {
     output->memory_bytes = output->memory_allocated = 0;
 }
 
-static int make_directories(const char *path, struct mu_error *err) {
+MU_MUST_CHECK static int make_directories(const char *path, struct mu_error *err) {
     char partial[1024];
     size_t length = strlen(path);
     if (length == 0 || length >= sizeof(partial)) {
@@ -61,29 +68,62 @@ static int make_directories(const char *path, struct mu_error *err) {
 }
 
 /* The file may have been renamed or removed between open and lock. */
-static bool still_there(int fd, const char *path) {
-    struct stat held, named;
-    return fstat(fd, &held) == 0 && stat(path, &named) == 0 && held.st_ino == named.st_ino &&
-           held.st_dev == named.st_dev;
+static bool is_named(const struct stat *held, const char *path) {
+    struct stat named;
+    return stat(path, &named) == 0 && held->st_ino == named.st_ino && held->st_dev == named.st_dev;
 }
 
 bool mu_output_is_in_place(const struct mu_output *output) {
-    return output->fd < 0 || still_there(output->fd, output->csv_path);
+    struct stat held;
+    return output->fd < 0 || (fstat(output->fd, &held) == 0 && is_named(&held, output->csv_path));
 }
 
-/* Opens and locks `path`. *fd is -1 when a living process holds it. */
-static int open_locked(const char *path, int *fd, struct mu_error *err) {
+/* What stands there and is not ours to write to. */
+static bool is_foreign(const char *path, int open_errno) {
+    return mu_is_of_others(open_errno) || (open_errno == EACCES && access(path, F_OK) == 0);
+}
+
+/* Locks the open file, or claims it; *mine is false when another process holds it. */
+MU_MUST_CHECK static int lock_or_claim(const char *path, int fd, bool *claimed, bool *mine,
+                                       struct mu_error *err) {
+    enum mu_file_lock lock = mu_file_lock_take(fd);
+    *mine = lock == MU_LOCK_TAKEN;
+    *claimed = false;
+    if (lock != MU_LOCK_UNKNOWN) {
+        return MU_OK;
+    }
+    int code = mu_claim_take(path, mine, err);
+    *claimed = code == MU_OK && *mine;
+    return code;
+}
+
+/* Opens and locks `path`. *fd is -1 when a living process holds it, or another user. */
+MU_MUST_CHECK static int open_locked(struct mu_output *output, const char *path, int *fd,
+                                     bool *claimed, struct mu_error *err) {
     for (;;) {
-        *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+        *fd = mu_open_own(path, O_RDWR | O_CREAT, 0644, output->user);
+        if (*fd < 0 && is_foreign(path, errno)) {
+            output->foreign = true;
+            return MU_OK;
+        }
         if (*fd < 0) {
             return mu_error_sys(err, "open", path);
         }
-        if (flock(*fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+        bool mine;
+        int code = lock_or_claim(path, *fd, claimed, &mine, err);
+        if (code != MU_OK || !mine) {
             close(*fd);
             *fd = -1;
-            return MU_OK;
+            return code;
         }
-        if (still_there(*fd, path)) {
+        struct stat held;
+        if (fstat(*fd, &held) != 0) {
+            code = mu_error_sys(err, "stat", path);
+            close(*fd);
+            *fd = -1;
+            return code;
+        }
+        if (is_named(&held, path)) {
             return MU_OK;
         }
         close(*fd);
@@ -91,7 +131,8 @@ static int open_locked(const char *path, int *fd, struct mu_error *err) {
 }
 
 /* Where the last whole row ends. */
-static int find_last_row_end(int fd, uint64_t size, uint64_t *end, struct mu_error *err) {
+MU_MUST_CHECK static int find_last_row_end(int fd, uint64_t size, uint64_t *end,
+                                           struct mu_error *err) {
     char *block = malloc(TAIL_BYTES);
     if (block == NULL) {
         return mu_error_no_memory(err, "tail of the CSV");
@@ -115,8 +156,8 @@ static int find_last_row_end(int fd, uint64_t size, uint64_t *end, struct mu_err
     return code;
 }
 
-static int write_all(int fd, const char *bytes, size_t length, uint64_t offset,
-                     struct mu_error *err) {
+MU_MUST_CHECK static int write_all(int fd, const char *bytes, size_t length, uint64_t offset,
+                                   struct mu_error *err) {
     while (length > 0) {
         ssize_t done = pwrite(fd, bytes, length, (off_t)offset);
         if (done < 0 && errno == EINTR) {
@@ -133,11 +174,12 @@ static int write_all(int fd, const char *bytes, size_t length, uint64_t offset,
     return MU_OK;
 }
 
-static int check_header(int fd, const char *path, struct mu_error *err) {
+/* A header that is not `whole` may be cut anywhere. */
+MU_MUST_CHECK static int check_header(int fd, const char *path, bool whole, struct mu_error *err) {
     char found[160];
     ssize_t got = pread(fd, found, mu_csv_header_length, 0);
-    if (got != (ssize_t)mu_csv_header_length ||
-        memcmp(found, mu_csv_header, mu_csv_header_length) != 0) {
+    if (got < (whole ? (ssize_t)mu_csv_header_length : 1) ||
+        memcmp(found, mu_csv_header, (size_t)got) != 0) {
         return mu_error_set(err, MU_ERR_FORMAT,
                             "%s exists and does not begin with the header of a profile CSV", path);
     }
@@ -145,7 +187,7 @@ static int check_header(int fd, const char *path, struct mu_error *err) {
 }
 
 /* Makes the file end with a whole row and begin with the header. */
-static int prepare_file(struct mu_output *output, struct mu_error *err) {
+MU_MUST_CHECK static int prepare_file(struct mu_output *output, struct mu_error *err) {
     struct stat status;
     if (fstat(output->fd, &status) != 0) {
         return mu_error_sys(err, "stat", output->csv_path);
@@ -154,8 +196,8 @@ static int prepare_file(struct mu_output *output, struct mu_error *err) {
     if (size > 0) {
         uint64_t end = 0;
         int code = find_last_row_end(output->fd, size, &end, err);
-        if (code == MU_OK && end > 0) {
-            code = check_header(output->fd, output->csv_path, err);
+        if (code == MU_OK) {
+            code = check_header(output->fd, output->csv_path, end > 0, err);
         }
         if (code == MU_OK && end < size && ftruncate(output->fd, (off_t)end) != 0) {
             code = mu_error_sys(err, "cut the torn last row of", output->csv_path);
@@ -217,13 +259,14 @@ int mu_output_take_csv(struct mu_output *output, const char *directory, int rank
         return code;
     }
     snprintf(output->directory, sizeof(output->directory), "%s", directory);
+    output->user = mu_own_user(directory);
     for (*worker = 0; *worker < WORKERS_MAX; ++*worker) {
         int length = snprintf(output->stem, sizeof(output->stem), "profile_rank_%d", rank);
         if (*worker > 0) {
             snprintf(output->stem + length, sizeof(output->stem) - (size_t)length, ".w%d", *worker);
         }
         snprintf(output->csv_path, sizeof(output->csv_path), "%s/%s.csv", directory, output->stem);
-        code = open_locked(output->csv_path, &output->fd, err);
+        code = open_locked(output, output->csv_path, &output->fd, &output->claimed, err);
         if (code != MU_OK) {
             return code;
         }
@@ -254,8 +297,8 @@ static void forget_oldest(struct mu_output *output) {
     memmove(output->memory, keep, output->memory_bytes);
 }
 
-static int keep_in_memory(struct mu_output *output, const char *rows, size_t bytes,
-                          struct mu_error *err) {
+MU_MUST_CHECK static int keep_in_memory(struct mu_output *output, const char *rows, size_t bytes,
+                                        struct mu_error *err) {
     while (output->memory_bytes > 0 && output->memory_bytes + bytes > MU_MEMORY_OUTPUT_BYTES) {
         forget_oldest(output);
     }
@@ -316,14 +359,37 @@ static void remove_oldest_parts(struct mu_output *output) {
     }
 }
 
+/* Never over a file of another process. What has no such rename, as NFS, has links. */
+MU_MUST_CHECK static int rename_to_new(const char *from, const char *to, struct mu_error *err) {
+    long rc = syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE);
+    if (rc != 0 && (errno == EINVAL || errno == ENOSYS)) {
+        rc = link(from, to) == 0 ? unlink(from) : -1;
+    }
+    if (rc != 0 && (errno == EPERM || errno == EOPNOTSUPP) && access(to, F_OK) != 0) {
+        rc = rename(from, to); /* a file system without either */
+    }
+    return rc == 0 ? MU_OK : mu_error_sys(err, "rename", from);
+}
+
+/* After a rotation that failed, the rows go on into the same file. Where another process has taken
+ * its name meanwhile, it stays a part, and there are no more. */
+static void take_back(struct mu_output *output, const char *old) {
+    if (rename_to_new(old, output->csv_path, NULL) != MU_OK) {
+        memcpy(output->csv_path, old, strlen(old) + 1);
+        output->max_csv_bytes = 0;
+    }
+}
+
 int mu_output_rotate(struct mu_output *output, struct mu_error *err) {
     char old[MU_PATH_BYTES];
     mu_output_part_path(output, output->part + 1, old);
-    if (rename(output->csv_path, old) != 0) {
-        return mu_error_sys(err, "rename", output->csv_path);
+    int code = rename_to_new(output->csv_path, old, err);
+    if (code != MU_OK) {
+        return code;
     }
-    int fd;
-    int code = open_locked(output->csv_path, &fd, err);
+    int fd = -1;
+    bool claimed = false;
+    code = open_locked(output, output->csv_path, &fd, &claimed, err);
     if (code == MU_OK && fd < 0) {
         code = mu_error_set(err, MU_ERR_STATE, "another process took %s", output->csv_path);
     }
@@ -332,15 +398,15 @@ int mu_output_rotate(struct mu_output *output, struct mu_error *err) {
     }
     if (code != MU_OK) {
         if (fd >= 0) {
+            unlink(output->csv_path); /* nobody else has it, for it is locked */
             close(fd);
         }
-        if (rename(old, output->csv_path) != 0) {
-            return mu_error_sys(err, "rename back", old);
-        }
+        take_back(output, old);
         return code;
     }
     close(output->fd);
     output->fd = fd;
+    output->claimed = claimed;
     output->csv_bytes = mu_csv_header_length;
     output->part++;
     remove_oldest_parts(output);

@@ -1,7 +1,8 @@
 /* The destination of a process's rows: a profile CSV that rotates, memory for the newest rows while
  * no directory is known, or nothing.
  *
- * One process at a time holds a CSV (flock). Writes go to the committed end of the file, so they
+ * One process at a time holds a CSV: by a lock, or where the file system has none by a claim file.
+ * Writes go to the committed end of the file, so they
  * overwrite what a failed or interrupted write left behind it. One caller at a time.
  */
 #ifndef MU_OUTPUT_H
@@ -10,6 +11,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "base/error.h"
 
@@ -28,11 +30,14 @@ enum mu_output_kind {
 struct mu_output {
     int kind;
     int fd;                  /* of the CSV; owned, locked, -1 for none */
+    bool claimed;            /* by a file, for the file system locks nothing */
     uint64_t csv_bytes;      /* committed */
     uint64_t part;           /* parts rotated away before the current one */
     uint64_t max_csv_bytes;  /* a part's size; 0 never rotates */
     uint64_t keep_csv_bytes; /* of all parts; 0 keeps all */
     uint64_t removed_parts;  /* so far */
+    uid_t user;              /* to whom our files in the directory belong */
+    bool foreign;            /* an earlier name is a file that is not ours to write to */
     char directory[1024];
     char stem[128]; /* profile_rank_<R>[.wK] */
     char csv_path[MU_PATH_BYTES];
@@ -49,9 +54,9 @@ void mu_output_init(struct mu_output *output);
 void mu_output_free(struct mu_output *output);
 
 /* Takes the first of `profile_rank_<rank>.csv`, `profile_rank_<rank>.w1.csv`, ... that no living
- * process holds, creates the directory and the file where missing, and cuts a torn last row.
- * `worker` is the number of the name that was taken; 0 is the plain one. A file that is no profile
- * CSV is an error. */
+ * process holds and that this one may write, creates the directory and the file where missing, and
+ * cuts a torn last row. `worker` is the number of the name that was taken; 0 is the plain one. A
+ * file that is no profile CSV is an error. */
 MU_MUST_CHECK int mu_output_take_csv(struct mu_output *output, const char *directory, int rank,
                                      int *worker, struct mu_error *err);
 

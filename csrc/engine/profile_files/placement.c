@@ -34,7 +34,7 @@ bool mu_placement_is_local(const char *directory) {
     return false;
 }
 
-static bool make_private_directory(const char *parent, char *path, size_t size) {
+MU_MUST_CHECK static bool make_private_directory(const char *parent, char *path, size_t size) {
     int length = snprintf(path, size, "%s/my_utils-%u", parent, (unsigned)geteuid());
     if (length < 0 || (size_t)length >= size) {
         return false;
@@ -59,23 +59,6 @@ int mu_placement_local_directory(char *path, size_t size, struct mu_error *err) 
                         parents[1]);
 }
 
-uint64_t mu_placement_process_start(void) {
-    char text[1024];
-    FILE *file = fopen("/proc/self/stat", "re");
-    if (file == NULL) {
-        return 0;
-    }
-    size_t got = fread(text, 1, sizeof(text) - 1, file);
-    fclose(file);
-    text[got] = '\0';
-    /* The command name, in brackets, may hold anything; field 22 is the 20th after it. */
-    const char *at = strrchr(text, ')');
-    for (int field = 2; at != NULL && field < 22; field++) {
-        at = strchr(at + 1, ' ');
-    }
-    return at == NULL ? 0 : strtoull(at, NULL, 10);
-}
-
 void mu_placement_boot_id(char *out, size_t size) {
     out[0] = '\0';
     FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
@@ -86,4 +69,22 @@ void mu_placement_boot_id(char *out, size_t size) {
         fclose(file);
     }
     out[strcspn(out, "\n")] = '\0';
+}
+
+void mu_placement_of(const char *path, char line[MU_PLACE_BYTES]) {
+    char directory[1280], boot_id[40];
+    struct stat status;
+    line[0] = '\0';
+    const char *slash = strrchr(path, '/');
+    size_t length = slash == NULL ? sizeof(directory) : (size_t)(slash - path);
+    if (length >= sizeof(directory)) {
+        return;
+    }
+    memcpy(directory, path, length);
+    directory[length] = '\0';
+    mu_placement_boot_id(boot_id, sizeof(boot_id));
+    if (boot_id[0] != '\0' && stat(directory, &status) == 0) {
+        snprintf(line, MU_PLACE_BYTES, "%s %llu %llu", boot_id, (unsigned long long)status.st_dev,
+                 (unsigned long long)status.st_ino);
+    }
 }

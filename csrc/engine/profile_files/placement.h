@@ -16,10 +16,13 @@ bool mu_placement_is_local(const char *directory);
  * /dev/shm/my_utils-<uid>, or below $TMPDIR or /tmp. It is made when missing. */
 MU_MUST_CHECK int mu_placement_local_directory(char *path, size_t size, struct mu_error *err);
 
-/* When the process began, in clock ticks after boot; 0 when /proc does not say. */
-uint64_t mu_placement_process_start(void);
-
 /* The boot id of this machine, empty when unknown. */
 void mu_placement_boot_id(char *out, size_t size);
+
+enum { MU_PLACE_BYTES = 96 };
+
+/* A line that names the directory of `path` on this machine since its start, without a line end:
+ * two containers may have other directories under one path. Empty when unknown. */
+void mu_placement_of(const char *path, char line[MU_PLACE_BYTES]);
 
 #endif

@@ -236,7 +236,7 @@ static void replay(struct replayed *replayed, const char *text, size_t length) {
 
 /* One snapshot: the committed part of the CSV and the image's rows are one faultless sequence.
  * Returns the stages that ended, 0 when the writer was too fast for it. */
-static uint64_t look_once(const char *journal) {
+static uint64_t poll_once(const char *journal) {
     struct mu_journal_image image;
     struct mu_recovered recovered;
     struct mu_csv_writer writer;
@@ -278,13 +278,13 @@ static void test_a_reader_of_a_running_process_sees_a_moment(void) {
     uint64_t last = 0;
     int stalled = 0;
     while (last < 2 * PAIRS && stalled < 1000) {
-        uint64_t ends = look_once(fixture.report.journal_path);
+        uint64_t ends = poll_once(fixture.report.journal_path);
         CHECK(ends == 0 || ends >= last);
         stalled = ends > last ? 0 : stalled + 1;
         last = ends > last ? ends : last;
     }
     pthread_join(writer, NULL);
-    CHECK_INT(look_once(fixture.report.journal_path), 2 * PAIRS);
+    CHECK_INT(poll_once(fixture.report.journal_path), 2 * PAIRS);
     mu_timer_release(&timer);
     CHECK_INT(mu_recorder_close(fixture.recorder, NULL), MU_OK);
     fixture_end(&fixture);
