@@ -62,8 +62,8 @@ static struct mu_capture_spec keep_spec(struct arena *arena, const struct mu_cap
     return kept;
 }
 
-static int store_spec(struct mu_capture_window *window, const struct mu_capture_spec *spec,
-                      struct mu_error *err) {
+MU_MUST_CHECK static int store_spec(struct mu_capture_window *window,
+                                    const struct mu_capture_spec *spec, struct mu_error *err) {
     struct arena arena = {NULL, 0};
     keep_spec(&arena, spec);
     arena.block = malloc(arena.used + 1);
@@ -123,7 +123,9 @@ int mu_capture_arm(struct mu_capture *capture, const struct mu_capture_spec *spe
         return mu_error_set(err, MU_ERR_STATE, "the window of that id is open");
     }
     if (place < 0) {
-        return mu_error_set(err, MU_ERR_LIMIT, "more than %d windows", (int)MU_CAPTURE_WINDOWS_MAX);
+        return mu_error_set(err, MU_ERR_LIMIT,
+                            "at most %d windows can wait at once; disarm some before you arm more",
+                            (int)MU_CAPTURE_WINDOWS_MAX);
     }
     struct mu_capture_window *window = &capture->windows[place];
     int code = store_spec(window, spec, err);
@@ -175,7 +177,7 @@ static bool has_name(struct mu_capture_texts names, struct mu_capture_text name)
     return false;
 }
 
-bool mu_capture_concerns(const struct mu_capture *capture, struct mu_capture_text name) {
+bool mu_capture_names(const struct mu_capture *capture, struct mu_capture_text name) {
     int left = capture->pending;
     for (int i = 0; left > 0 && i < MU_CAPTURE_WINDOWS_MAX; i++) {
         const struct mu_capture_window *window = &capture->windows[i];
@@ -205,47 +207,90 @@ static bool passes_filters(const struct mu_capture_spec *spec,
 
 static bool at_gate(const struct mu_capture_gate *gate, const struct mu_capture_event *event) {
     return (!gate->has_iter || (event->has_iter && event->iter == gate->iter)) &&
-           (!gate->has_microbatch ||
-            (event->has_microbatch && event->microbatch == gate->microbatch));
+           (!gate->has_microbatch || !event->has_microbatch ||
+            event->microbatch == gate->microbatch);
 }
 
-static bool beyond_gate(const struct mu_capture_gate *gate, const struct mu_capture_event *event) {
-    return gate->has_iter && event->has_iter && event->iter > gate->iter;
+/* Whether `iter` is at least `by` more than `than`. */
+static bool is_later(int64_t iter, int64_t than, int64_t by) {
+    return iter >= than && (uint64_t)iter - (uint64_t)than >= (uint64_t)by;
+}
+
+/* Whether the event is `by` iterations past the gate's, or more. */
+static bool beyond_gate(const struct mu_capture_gate *gate, const struct mu_capture_event *event,
+                        int64_t by) {
+    return gate->has_iter && event->has_iter && is_later(event->iter, gate->iter, by);
 }
 
 /* --- the open window ---------------------------------------------------------------------- */
 
-static bool is_trigger(const struct mu_capture_window *window,
-                       const struct mu_capture_event *event) {
-    return window->depth > 0 && window->thread == event->thread &&
-           same_text(window->trigger, event->name);
+static bool is_opener(const struct mu_capture_window *window,
+                      const struct mu_capture_event *event) {
+    return window->call != 0 && window->call == event->call;
 }
 
-static bool is_stop(const struct mu_capture_window *window, const struct mu_capture_event *event) {
-    return window->spec.policy == MU_CAPTURE_STOP_NAME &&
-           has_name(window->spec.stop.names, event->name) && passes_filters(&window->spec, event);
+static bool meets_stop(struct mu_capture_window *window, const struct mu_capture_event *event,
+                       enum mu_capture_edge edge, bool raised) {
+    const struct mu_capture_gate *stop = &window->spec.stop;
+    if (window->spec.policy != MU_CAPTURE_STOP_NAME || !has_name(stop->names, event->name) ||
+        !passes_filters(&window->spec, event) || !at_gate(stop, event)) {
+        return false;
+    }
+    window->stopping = true;
+    return raised || edge == stop->edge;
+}
+
+/* Whether the stop gate was missed. While a call that meets it runs, calls of later iterations,
+ * which overlap it, say nothing. */
+static bool missed_stop(const struct mu_capture_window *window,
+                        const struct mu_capture_event *event) {
+    const struct mu_capture_gate *stop = &window->spec.stop;
+    if (window->spec.policy != MU_CAPTURE_STOP_NAME) {
+        return false;
+    }
+    if (window->stopping) {
+        return beyond_gate(stop, event, window->spec.iters_max);
+    }
+    bool is_stop = has_name(stop->names, event->name);
+    return beyond_gate(stop, event, is_stop ? 1 : MU_CAPTURE_ITERS_PAST);
+}
+
+/* Counts iterations, or where none is reported the calls of the trigger; of a window that ends with
+ * its call only those inside it, as others do not prolong it. */
+static bool is_too_long(struct mu_capture_window *window, const struct mu_capture_event *event,
+                        enum mu_capture_edge edge) {
+    int64_t most = window->spec.iters_max;
+    if (event->has_iter) {
+        if (!window->has_first_iter) {
+            window->has_first_iter = true;
+            window->first_iter = event->iter;
+        }
+        return is_later(event->iter, window->first_iter, most);
+    }
+    bool counts = window->spec.policy != MU_CAPTURE_TRIGGER_EXIT || event->inside;
+    if (counts && edge == MU_CAPTURE_ENTER && same_text(window->trigger, event->name)) {
+        window->calls++;
+    }
+    return window->calls >= most;
 }
 
 /* Whether the event closes the open window; if so, with which outcome. */
 static bool closes(struct mu_capture_window *window, const struct mu_capture_event *event,
                    enum mu_capture_edge edge, bool raised, enum mu_capture_outcome *outcome) {
-    bool trigger_ends = false;
-    if (is_trigger(window, event)) {
-        window->depth += edge == MU_CAPTURE_ENTER ? 1 : -1;
-        trigger_ends = window->depth == 0;
+    bool opener_ends = edge == MU_CAPTURE_EXIT && is_opener(window, event);
+    if (opener_ends) {
+        window->call = 0;
     }
     *outcome = raised ? MU_CAPTURE_RAISED : MU_CAPTURE_DONE;
-    if (trigger_ends && (raised || window->spec.policy == MU_CAPTURE_TRIGGER_EXIT)) {
+    if (opener_ends && (raised || window->spec.policy == MU_CAPTURE_TRIGGER_EXIT)) {
         return true;
     }
-    if (!is_stop(window, event)) {
-        return false;
-    }
-    if (at_gate(&window->spec.stop, event) && (raised || edge == window->spec.stop.edge)) {
+    if (meets_stop(window, event, edge, raised)) {
         return true;
     }
     *outcome = MU_CAPTURE_OVERRUN;
-    return beyond_gate(&window->spec.stop, event);
+    return passes_filters(&window->spec, event) &&
+           (missed_stop(window, event) || is_too_long(window, event, edge));
 }
 
 /* --- windows that wait -------------------------------------------------------------------- */
@@ -254,8 +299,9 @@ static void open_window(struct mu_capture *capture, int index, const struct mu_c
                         enum mu_capture_edge edge) {
     struct mu_capture_window *window = &capture->windows[index];
     window->state = MU_CAPTURE_OPEN;
-    window->thread = event->thread;
-    window->depth = edge == MU_CAPTURE_ENTER ? 1 : 0;
+    window->call = edge == MU_CAPTURE_ENTER ? event->call : 0;
+    window->has_first_iter = event->has_iter;
+    window->first_iter = event->iter;
     for (size_t i = 0; i < window->spec.start.names.count; i++) {
         if (same_text(window->spec.start.names.items[i], event->name)) {
             window->trigger = window->spec.start.names.items[i];
@@ -264,21 +310,32 @@ static void open_window(struct mu_capture *capture, int index, const struct mu_c
     capture->open = index;
 }
 
+/* Whether the start gate was missed: by a call of its function in a later iteration, or by any
+ * function of the window's filters when the iteration is long over. */
+static bool missed_start(const struct mu_capture_spec *spec, const struct mu_capture_event *event) {
+    bool is_start = has_name(spec->start.names, event->name);
+    return passes_filters(spec, event) &&
+           beyond_gate(&spec->start, event, is_start ? 1 : MU_CAPTURE_ITERS_PAST);
+}
+
+static bool meets_start(const struct mu_capture_spec *spec, const struct mu_capture_event *event,
+                        enum mu_capture_edge edge) {
+    return edge == spec->start.edge && has_name(spec->start.names, event->name) &&
+           passes_filters(spec, event) && at_gate(&spec->start, event);
+}
+
 /* Opens a window whose start gate is met. Ends a window that has missed its start gate. */
 static void visit_armed(struct mu_capture *capture, int index, const struct mu_capture_event *event,
-                        enum mu_capture_edge edge, struct mu_capture_answer *answer) {
+                        enum mu_capture_edge edge, struct mu_capture_change *change) {
     const struct mu_capture_spec *spec = &capture->windows[index].spec;
-    if (!has_name(spec->start.names, event->name) || !passes_filters(spec, event)) {
-        return;
-    }
-    if (beyond_gate(&spec->start, event)) {
+    if (missed_start(spec, event)) {
         mu_capture_end(capture, index, MU_CAPTURE_LATE);
-    } else if (edge == spec->start.edge && at_gate(&spec->start, event)) {
+    } else if (meets_start(spec, event, edge)) {
         if (capture->open >= 0) {
             mu_capture_end(capture, index, MU_CAPTURE_OVERLAPPED);
         } else {
             open_window(capture, index, event, edge);
-            answer->opened = index;
+            change->opened = index;
         }
     }
 }
@@ -296,30 +353,30 @@ static int next_armed(const struct mu_capture *capture, uint64_t serial) {
     return next;
 }
 
-static struct mu_capture_answer visit(struct mu_capture *capture,
+static struct mu_capture_change visit(struct mu_capture *capture,
                                       const struct mu_capture_event *event,
                                       enum mu_capture_edge edge, bool raised) {
-    struct mu_capture_answer answer = {-1, -1};
+    struct mu_capture_change change = {-1, -1};
     enum mu_capture_outcome outcome;
     if (capture->open >= 0 &&
         closes(&capture->windows[capture->open], event, edge, raised, &outcome)) {
-        answer.closed = capture->open;
+        change.closed = capture->open;
         mu_capture_end(capture, capture->open, outcome);
     }
     for (int i = next_armed(capture, 0); i >= 0;) {
         uint64_t serial = capture->windows[i].serial;
-        visit_armed(capture, i, event, edge, &answer);
+        visit_armed(capture, i, event, edge, &change);
         i = next_armed(capture, serial);
     }
-    return answer;
+    return change;
 }
 
-struct mu_capture_answer mu_capture_enter(struct mu_capture *capture,
+struct mu_capture_change mu_capture_enter(struct mu_capture *capture,
                                           const struct mu_capture_event *event) {
     return visit(capture, event, MU_CAPTURE_ENTER, false);
 }
 
-struct mu_capture_answer mu_capture_exit(struct mu_capture *capture,
+struct mu_capture_change mu_capture_exit(struct mu_capture *capture,
                                          const struct mu_capture_event *event, bool raised) {
     return visit(capture, event, MU_CAPTURE_EXIT, raised);
 }

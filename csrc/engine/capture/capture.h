@@ -4,9 +4,11 @@
  * profiled function begins or ends. The result says which window opens or closes there. Nothing
  * here starts a profiler: the caller does, and reports when it could not.
  *
- * One window is open at a time, because there is one profiler. Every window ends with one of the
- * outcomes below. It keeps its place until the caller removes it. Texts are borrowed during a call,
- * and copied where they are kept. The caller holds a lock around every call.
+ * One window is open at a time, because there is one profiler. It belongs to the call that opened
+ * it: the caller numbers the calls, since calls of one function overlap, in threads and coroutines.
+ * Every window is bounded, and ends with one of the outcomes below. It keeps its place until the
+ * caller removes it. Texts are borrowed during a call, and copied where they are kept. The caller
+ * holds a lock around every call.
  */
 #ifndef MU_CAPTURE_H
 #define MU_CAPTURE_H
@@ -17,21 +19,27 @@
 
 #include "base/error.h"
 
-enum { MU_CAPTURE_WINDOWS_MAX = 64, MU_CAPTURE_LIST_MAX = 1024 };
+enum {
+    MU_CAPTURE_WINDOWS_MAX = 64,
+    MU_CAPTURE_LIST_MAX = 1024,
+    /* Iterations past a gate at which any function of the window's filters shows that it was
+     * missed. The next iteration may have begun already, where iterations overlap. */
+    MU_CAPTURE_ITERS_PAST = 2,
+};
 
 enum mu_capture_edge { MU_CAPTURE_ENTER, MU_CAPTURE_EXIT };
 
 enum mu_capture_policy {
     MU_CAPTURE_MANUAL,       /* only mu_capture_disarm closes it */
-    MU_CAPTURE_TRIGGER_EXIT, /* the call that opened it ends, calls of the same name in it counted
-                              */
+    MU_CAPTURE_TRIGGER_EXIT, /* the call that opened it ends */
     MU_CAPTURE_STOP_NAME,    /* the stop gate is met */
 };
 
 enum mu_capture_outcome {
     MU_CAPTURE_DONE,       /* opened, and closed as its policy says */
     MU_CAPTURE_RAISED,     /* opened, and closed by an exception out of its trigger or stop */
-    MU_CAPTURE_OVERRUN,    /* opened, and closed because the stop gate's iteration was over */
+    MU_CAPTURE_OVERRUN,    /* opened, and closed because its last iteration was over */
+    MU_CAPTURE_ABANDONED,  /* opened by a call that will not end, as the caller found out */
     MU_CAPTURE_DISARMED,   /* disarmed by the caller, open or not */
     MU_CAPTURE_FAILED,     /* the profiler could not be started */
     MU_CAPTURE_LATE,       /* never opened: the start gate's iteration was over */
@@ -48,7 +56,8 @@ struct mu_capture_texts {
     size_t count;
 };
 
-/* A gate, where a window starts or stops: a function of one of these names, at this edge. */
+/* A gate, where a window starts or stops: a function of one of these names, at this edge. A call
+ * without a micro-batch does the work of all, and so meets a gate of any. */
 struct mu_capture_gate {
     struct mu_capture_texts names;
     bool has_iter, has_microbatch; /* false: any */
@@ -64,6 +73,7 @@ struct mu_capture_spec {
     struct mu_capture_texts roles; /* none: any */
     const int64_t *ranks;          /* none: any */
     size_t rank_count;
+    int64_t iters_max; /* the window is open for that many iterations at most; at least 1 */
 };
 
 struct mu_capture_event {
@@ -71,7 +81,8 @@ struct mu_capture_event {
     struct mu_capture_text role; /* bytes NULL: none */
     bool has_rank, has_iter, has_microbatch;
     int64_t rank, iter, microbatch;
-    uint64_t thread; /* of the call; calls of the trigger are counted in its thread only */
+    uint64_t call; /* the same at both ends of a call, and of no other; 0: not known */
+    bool inside;   /* it begins in the call that opened the window */
 };
 
 enum mu_capture_state {
@@ -86,10 +97,13 @@ struct mu_capture_window {
     enum mu_capture_outcome outcome;
     struct mu_capture_spec spec;    /* its texts and numbers lie in `memory` */
     void *memory;                   /* owned */
-    uint64_t thread;                /* where it was opened */
+    uint64_t call;                  /* that opened it; 0: it has ended, or opened it at its end */
     struct mu_capture_text trigger; /* the name of the start gate that opened it */
-    int64_t depth;                  /* calls of the trigger that have not ended */
-    uint64_t serial;                /* the number of its arming, from 1 */
+    bool has_first_iter;
+    int64_t first_iter; /* that was reported while it was open */
+    int64_t calls;      /* of the trigger that named no iteration, while it was open */
+    bool stopping;      /* a call that meets the stop gate has begun */
+    uint64_t serial;    /* the number of its arming, from 1 */
 };
 
 struct mu_capture {
@@ -100,7 +114,7 @@ struct mu_capture {
 };
 
 /* Indices of windows, -1 for none. When both are set, the one closes before the other opens. */
-struct mu_capture_answer {
+struct mu_capture_change {
     int closed;
     int opened;
 };
@@ -115,15 +129,15 @@ void mu_capture_release(struct mu_capture *capture);
 MU_MUST_CHECK int mu_capture_arm(struct mu_capture *capture, const struct mu_capture_spec *spec,
                                  int *index, struct mu_error *err);
 
-/* Whether any window waits for functions of this name. Calls of other functions need not be
- * reported. */
-bool mu_capture_concerns(const struct mu_capture *capture, struct mu_capture_text name);
+/* Whether a pending window names functions of this name. Calls of others only show that its
+ * iteration is over. */
+bool mu_capture_names(const struct mu_capture *capture, struct mu_capture_text name);
 
-struct mu_capture_answer mu_capture_enter(struct mu_capture *capture,
+struct mu_capture_change mu_capture_enter(struct mu_capture *capture,
                                           const struct mu_capture_event *event);
 
 /* `raised`: an exception ends the call. */
-struct mu_capture_answer mu_capture_exit(struct mu_capture *capture,
+struct mu_capture_change mu_capture_exit(struct mu_capture *capture,
                                          const struct mu_capture_event *event, bool raised);
 
 /* The place of the window of that id that is armed or open, or -1. */

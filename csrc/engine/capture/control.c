@@ -7,6 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/own_files.h"
+
 enum { CONTROL_PATH_BYTES = MU_CONTROL_DIRECTORY_BYTES + sizeof(MU_CONTROL_NAME) + 1 };
 
 void mu_control_init(struct mu_control *control) {
@@ -34,17 +36,20 @@ void mu_control_release(struct mu_control *control) {
 
 static bool same_file(const struct stat *a, const struct stat *b) {
     return a->st_ino == b->st_ino && a->st_dev == b->st_dev && a->st_size == b->st_size &&
-           a->st_uid == b->st_uid && a->st_mtim.tv_sec == b->st_mtim.tv_sec &&
-           a->st_mtim.tv_nsec == b->st_mtim.tv_nsec && a->st_ctim.tv_sec == b->st_ctim.tv_sec &&
-           a->st_ctim.tv_nsec == b->st_ctim.tv_nsec;
+           a->st_uid == b->st_uid && a->st_mode == b->st_mode &&
+           a->st_mtim.tv_sec == b->st_mtim.tv_sec && a->st_mtim.tv_nsec == b->st_mtim.tv_nsec &&
+           a->st_ctim.tv_sec == b->st_ctim.tv_sec && a->st_ctim.tv_nsec == b->st_ctim.tv_nsec;
 }
 
-static enum mu_control_trouble check_file(const struct stat *found) {
+static enum mu_control_trouble check_file(const struct stat *found, uid_t user) {
     if (!S_ISREG(found->st_mode)) {
         return MU_CONTROL_NOT_A_FILE;
     }
-    if (found->st_uid != geteuid() && found->st_uid != 0) {
+    if (found->st_uid != user && found->st_uid != 0) {
         return MU_CONTROL_STRANGER;
+    }
+    if ((found->st_mode & (S_IWGRP | S_IWOTH)) != 0) {
+        return MU_CONTROL_WRITABLE;
     }
     return found->st_size > MU_CONTROL_BYTES_MAX ? MU_CONTROL_TOO_LARGE : MU_CONTROL_FINE;
 }
@@ -67,8 +72,8 @@ static enum mu_control_trouble read_bytes(int fd, struct mu_control_text *text) 
     return MU_CONTROL_FINE;
 }
 
-static void read_text(int fd, const struct stat *found, struct mu_control_text *text) {
-    text->trouble = check_file(found);
+static void read_text(int fd, const struct stat *found, uid_t user, struct mu_control_text *text) {
+    text->trouble = check_file(found, user);
     if (text->trouble == MU_CONTROL_FINE) {
         text->trouble = read_bytes(fd, text);
     }
@@ -86,9 +91,18 @@ static void keep_lock_held(struct mu_control *control, struct mu_control_text *t
     bool *has = first ? &control->has_first : &control->has_latest;
     drop(place, has);
     *place = *text;
-    place->at_start = first;
     *has = true;
     atomic_fetch_or(&control->attention, MU_CONTROL_FILE);
+}
+
+static void tell_listener(struct mu_control *control, const struct mu_control_text *text) {
+    pthread_mutex_lock(&control->lock);
+    mu_control_listener *listener = control->listener;
+    void *context = control->listener_context;
+    pthread_mutex_unlock(&control->lock);
+    if (listener != NULL) {
+        listener(context, text);
+    }
 }
 
 /* Opening a file, unlike stat, asks an NFS server for its present state. */
@@ -97,6 +111,7 @@ void mu_control_poll(struct mu_control *control) {
     pthread_mutex_lock(&control->lock);
     bool watched = control->directory[0] != '\0' && atomic_load(&control->wanted);
     unsigned moves = control->moves;
+    uid_t user = control->user;
     bool first = !control->polled;
     struct stat seen = control->seen, found = {0};
     int seen_errno = control->seen_errno;
@@ -112,12 +127,16 @@ void mu_control_poll(struct mu_control *control) {
     if (fd >= 0) {
         changed = fstat(fd, &found) == 0 && !same_file(&found, &seen);
         if (changed) {
-            read_text(fd, &found, &text);
+            read_text(fd, &found, user, &text);
         }
         close(fd);
     } else if (failed != ENOENT && failed != seen_errno) {
         changed = true;
         text.trouble = failed == ELOOP ? MU_CONTROL_NOT_A_FILE : MU_CONTROL_UNREADABLE;
+    }
+    text.at_start = first;
+    if (changed) {
+        tell_listener(control, &text);
     }
     pthread_mutex_lock(&control->lock);
     if (moves == control->moves) {
@@ -136,11 +155,13 @@ void mu_control_poll(struct mu_control *control) {
 /* --- the reader --------------------------------------------------------------------------- */
 
 void mu_control_begin(struct mu_control *control, const char *directory) {
+    uid_t user = directory[0] == '\0' ? geteuid() : mu_own_user(directory);
     pthread_mutex_lock(&control->lock);
     drop(&control->first, &control->has_first);
     drop(&control->latest, &control->has_latest);
     atomic_fetch_and(&control->attention, ~(unsigned)MU_CONTROL_FILE);
     snprintf(control->directory, sizeof(control->directory), "%s", directory);
+    control->user = user;
     control->seen = (struct stat){0};
     control->seen_errno = 0;
     control->polled = false;
@@ -158,6 +179,14 @@ void mu_control_listen(struct mu_control *control, bool wanted) {
     if (begins) {
         mu_control_poll(control);
     }
+}
+
+void mu_control_set_listener(struct mu_control *control, mu_control_listener *listener,
+                             void *context) {
+    pthread_mutex_lock(&control->lock);
+    control->listener = listener;
+    control->listener_context = context;
+    pthread_mutex_unlock(&control->lock);
 }
 
 bool mu_control_take(struct mu_control *control, struct mu_control_text *out) {

@@ -5,8 +5,9 @@
  * must not wait for a log directory that hangs. The training reads one number, `attention`, at
  * every set_step.
  *
- * Only a regular file that belongs to this user or to root is read. Thread-safe; after a fork the
- * child calls mu_control_init and begins anew.
+ * Only a regular file is read that belongs to root or to the user to whom our files there belong,
+ * and that nobody else can write to. Thread-safe; after a fork the child calls mu_control_init and
+ * begins anew.
  */
 #ifndef MU_CONTROL_H
 #define MU_CONTROL_H
@@ -29,6 +30,7 @@ enum mu_control_attention {
 enum mu_control_trouble {
     MU_CONTROL_FINE = 0,
     MU_CONTROL_STRANGER,   /* it belongs to another user */
+    MU_CONTROL_WRITABLE,   /* other users can write to it */
     MU_CONTROL_TOO_LARGE,  /* more than MU_CONTROL_BYTES_MAX */
     MU_CONTROL_NOT_A_FILE, /* a link, a directory, a device */
     MU_CONTROL_UNREADABLE,
@@ -41,17 +43,23 @@ struct mu_control_text {
     bool at_start; /* it was there when the directory was opened */
 };
 
+/* Hears each text that is read, on the thread that read it; the text is the caller's. */
+typedef void mu_control_listener(void *context, const struct mu_control_text *text);
+
 struct mu_control {
     _Atomic unsigned attention;                 /* of enum mu_control_attention */
     _Atomic bool wanted;                        /* there is a reader */
     pthread_mutex_t lock;                       /* of all below */
     char directory[MU_CONTROL_DIRECTORY_BYTES]; /* empty: none is watched */
+    uid_t user;                                 /* to whom our files in it belong */
     unsigned moves;                             /* of `directory` */
     struct stat seen;                           /* the file that was read last; st_ino 0: none */
     int seen_errno;                             /* of the last attempt to open it */
     bool polled;                                /* for the first text, by any thread */
     struct mu_control_text first, latest;       /* the texts that wait for mu_control_take */
     bool has_first, has_latest;
+    mu_control_listener *listener; /* borrowed, as its context; NULL for none */
+    void *listener_context;
 };
 
 void mu_control_init(struct mu_control *control);
@@ -61,6 +69,10 @@ void mu_control_release(struct mu_control *control);
  * file that exists already.
  */
 void mu_control_listen(struct mu_control *control, bool wanted);
+
+/* Sets who hears of texts that are read from now on, at once, whether or not anybody takes them. */
+void mu_control_set_listener(struct mu_control *control, mu_control_listener *listener,
+                             void *context);
 
 /* Watches the directory from now on, "" for none. Reads at once a file that exists already. */
 void mu_control_begin(struct mu_control *control, const char *directory);

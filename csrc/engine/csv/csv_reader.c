@@ -1,6 +1,7 @@
 #include "csv/csv_reader.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -14,8 +15,34 @@ static const char *const column_names[MU_CSV_COLUMN_COUNT] = {
     [MU_CSV_DURATION] = "duration_ms",     [MU_CSV_METADATA] = "metadata",
 };
 
-/* Bytes read, -1 on an error. */
-static ssize_t read_fd(struct mu_csv_reader *reader, size_t room, struct mu_error *err) {
+/* A row means something without them. */
+enum { OPTIONAL_COLUMNS = 1u << MU_CSV_READABLE_TIME | 1u << MU_CSV_METADATA };
+
+enum { MS_BETWEEN_QUESTIONS = 100 };
+
+/* Waits until the file can be read. One that is no pipe never waits, and what cannot be polled is
+ * left to read. */
+MU_MUST_CHECK static int await_input(const struct mu_csv_input *input, struct mu_error *err) {
+    struct pollfd file = {.fd = input->fd, .events = POLLIN};
+    for (;;) {
+        int ready = poll(&file, 1, MS_BETWEEN_QUESTIONS);
+        if (ready > 0 || (ready < 0 && errno != EINTR)) {
+            return MU_OK;
+        }
+        if (input->should_stop(input->stop_context)) {
+            return mu_error_set(err, MU_ERR_STOPPED, "%s: the reading was stopped", input->name);
+        }
+    }
+}
+
+MU_MUST_CHECK static int read_fd(struct mu_csv_reader *reader, size_t room, size_t *got,
+                                 struct mu_error *err) {
+    if (reader->input.should_stop != NULL) {
+        int code = await_input(&reader->input, err);
+        if (code != MU_OK) {
+            return code;
+        }
+    }
     uint64_t left = reader->input.limit - reader->taken;
     size_t size = room < left ? room : (size_t)left;
     ssize_t count;
@@ -24,37 +51,44 @@ static ssize_t read_fd(struct mu_csv_reader *reader, size_t room, struct mu_erro
     } while (count < 0 && errno == EINTR);
     if (count < 0) {
         mu_error_sys(err, "read", reader->input.name);
+        return MU_ERR_IO;
     }
-    return count;
+    *got = (size_t)count;
+    return MU_OK;
 }
 
-static ssize_t read_memory(struct mu_csv_reader *reader, size_t room) {
+static size_t read_memory(struct mu_csv_reader *reader, size_t room) {
     size_t left = reader->input.length - (size_t)reader->taken;
     size_t size = room < left ? room : left;
     if (size > 0) {
         memcpy(reader->buffer + reader->end, reader->input.data + reader->taken, size);
     }
-    return (ssize_t)size;
+    return size;
 }
 
 /* Reads once into the free end of the buffer. */
-static int read_some(struct mu_csv_reader *reader, struct mu_error *err) {
+MU_MUST_CHECK static int read_some(struct mu_csv_reader *reader, struct mu_error *err) {
     size_t room = reader->capacity - reader->end;
     room = room < MU_CSV_READ_SIZE ? room : MU_CSV_READ_SIZE;
-    ssize_t got = reader->input.fd < 0 ? read_memory(reader, room) : read_fd(reader, room, err);
-    if (got < 0) {
-        return MU_ERR_IO;
+    size_t got = 0;
+    if (reader->input.fd < 0) {
+        got = read_memory(reader, room);
+    } else {
+        int code = read_fd(reader, room, &got, err);
+        if (code != MU_OK) {
+            return code;
+        }
     }
     reader->at_end = got == 0;
-    reader->taken += (size_t)got;
-    reader->end += (size_t)got;
+    reader->taken += got;
+    reader->end += got;
     if (reader->input.bytes_read != NULL) {
-        atomic_fetch_add_explicit(reader->input.bytes_read, (uint64_t)got, memory_order_relaxed);
+        atomic_fetch_add_explicit(reader->input.bytes_read, got, memory_order_relaxed);
     }
     return MU_OK;
 }
 
-static int grow(struct mu_csv_reader *reader, struct mu_error *err) {
+MU_MUST_CHECK static int grow(struct mu_csv_reader *reader, struct mu_error *err) {
     char *buffer = realloc(reader->buffer, reader->capacity * 2 + MU_CSV_SCAN_PADDING);
     if (buffer == NULL) {
         return mu_error_no_memory(err, "buffer of the CSV reader");
@@ -67,7 +101,7 @@ static int grow(struct mu_csv_reader *reader, struct mu_error *err) {
 
 /* Moves the row that has begun to the front of the buffer, and reads on. The buffer grows up to the
  * longest row allowed. */
-static int refill(struct mu_csv_reader *reader, struct mu_error *err) {
+MU_MUST_CHECK static int refill(struct mu_csv_reader *reader, struct mu_error *err) {
     size_t kept = reader->end - reader->begin;
     if (reader->begin > 0) {
         memmove(reader->buffer, reader->buffer + reader->begin, kept);
@@ -89,8 +123,10 @@ static enum mu_csv_status skip(struct mu_csv_row *row, enum mu_csv_problem probl
 }
 
 /* Skips everything up to the next line end. It refills the buffer as often as needed. */
-static enum mu_csv_status skip_line(struct mu_csv_reader *reader, struct mu_csv_row *row,
-                                    enum mu_csv_problem problem, struct mu_error *err) {
+MU_MUST_CHECK static enum mu_csv_status skip_line(struct mu_csv_reader *reader,
+                                                  struct mu_csv_row *row,
+                                                  enum mu_csv_problem problem,
+                                                  struct mu_error *err) {
     reader->line++;
     for (;;) {
         char *start = reader->buffer + reader->begin;
@@ -117,8 +153,9 @@ static enum mu_csv_scan_result scan_last(struct mu_csv_reader *reader, struct mu
 }
 
 /* Finds the fields of the next row. */
-static enum mu_csv_status find_row(struct mu_csv_reader *reader, struct mu_csv_row *row,
-                                   struct mu_csv_cut *cut, struct mu_error *err) {
+MU_MUST_CHECK static enum mu_csv_status find_row(struct mu_csv_reader *reader,
+                                                 struct mu_csv_row *row, struct mu_csv_cut *cut,
+                                                 struct mu_error *err) {
     for (;;) {
         const char *start = reader->buffer + reader->begin, *limit = reader->buffer + reader->end;
         enum mu_csv_scan_result found = reader->scan(start, limit, cut);
@@ -199,6 +236,15 @@ static void unquote_all(struct mu_csv_row *row, int adjacent_quotes) {
     }
 }
 
+static void clear_absent(const struct mu_csv_reader *reader, struct mu_csv_row *row) {
+    for (int column = 0; column < MU_CSV_COLUMN_COUNT; column++) {
+        if (reader->absent & 1u << column) {
+            row->text[column] = "";
+            row->length[column] = 0;
+        }
+    }
+}
+
 /* Moves past the row, and assigns each field to its column. */
 static void take_row(struct mu_csv_reader *reader, struct mu_csv_row *row,
                      const struct mu_csv_cut *cut) {
@@ -207,6 +253,7 @@ static void take_row(struct mu_csv_reader *reader, struct mu_csv_row *row,
     row->column_count = cut->count;
     row->line = reader->line++;
     pass_row(reader, cut);
+    clear_absent(reader, row);
     for (int column = 0; column < count; column++) {
         int slot = reader->slot[column];
         row->text[slot] = text;
@@ -253,8 +300,9 @@ static int is_blank(const struct mu_csv_reader *reader, const struct mu_csv_cut 
 }
 
 /* The next row that is not blank, cut but not yet taken. */
-static enum mu_csv_status find_content(struct mu_csv_reader *reader, struct mu_csv_row *row,
-                                       struct mu_csv_cut *cut, struct mu_error *err) {
+MU_MUST_CHECK static enum mu_csv_status find_content(struct mu_csv_reader *reader,
+                                                     struct mu_csv_row *row, struct mu_csv_cut *cut,
+                                                     struct mu_error *err) {
     for (;;) {
         row->line = reader->line;
         enum mu_csv_status status = find_row(reader, row, cut, err);
@@ -311,9 +359,10 @@ static int column_from_name(const char *text, size_t length) {
     return -1;
 }
 
-static int check_columns(struct mu_csv_reader *reader, unsigned found, struct mu_error *err) {
+MU_MUST_CHECK static int check_columns(struct mu_csv_reader *reader, unsigned found,
+                                       struct mu_error *err) {
     for (int column = 0; column < MU_CSV_COLUMN_COUNT; column++) {
-        if (!(found & 1u << column)) {
+        if (!((found | OPTIONAL_COLUMNS) & 1u << column)) {
             return mu_error_set(err, MU_ERR_FORMAT, "%s: the header has no column '%s'",
                                 reader->input.name, column_names[column]);
         }
@@ -321,8 +370,8 @@ static int check_columns(struct mu_csv_reader *reader, unsigned found, struct mu
     return MU_OK;
 }
 
-static int use_header(struct mu_csv_reader *reader, const struct mu_csv_cut *cut,
-                      struct mu_error *err) {
+MU_MUST_CHECK static int use_header(struct mu_csv_reader *reader, const struct mu_csv_cut *cut,
+                                    struct mu_error *err) {
     char *text = reader->buffer + reader->begin;
     unsigned found = 0;
     int is_usual = 1;
@@ -345,12 +394,13 @@ static int use_header(struct mu_csv_reader *reader, const struct mu_csv_cut *cut
     }
     reader->is_usual = is_usual && cut->count == MU_CSV_COLUMN_COUNT;
     reader->header_count = cut->count;
+    reader->absent = ~found;
     reader->line++;
     pass_row(reader, cut);
     return check_columns(reader, found, err);
 }
 
-static int read_header(struct mu_csv_reader *reader, struct mu_error *err) {
+MU_MUST_CHECK static int read_header(struct mu_csv_reader *reader, struct mu_error *err) {
     static const char byte_order_mark[] = "\xEF\xBB\xBF";
     struct mu_csv_row row;
     struct mu_csv_cut cut;
@@ -365,7 +415,7 @@ static int read_header(struct mu_csv_reader *reader, struct mu_error *err) {
     }
     enum mu_csv_status status = find_row(reader, &row, &cut, err);
     if (status == MU_CSV_FAILED) {
-        return MU_ERR_IO;
+        return err->code;
     }
     if (status == MU_CSV_END) {
         return mu_error_set(err, MU_ERR_FORMAT, "%s: the file is empty", reader->input.name);
@@ -379,6 +429,8 @@ static int read_header(struct mu_csv_reader *reader, struct mu_error *err) {
 
 int mu_csv_reader_init(struct mu_csv_reader *reader, const struct mu_csv_input *input,
                        struct mu_error *err) {
+    struct mu_error unused;
+    err = err == NULL ? &unused : err;
     memset(reader, 0, sizeof(*reader));
     reader->input = *input;
     reader->scan = mu_csv_scan_best();

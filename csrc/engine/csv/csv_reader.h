@@ -1,6 +1,7 @@
 /* Reads the rows of a profile CSV from a file descriptor or from memory, in bounded memory.
  *
- * Columns are found by the names in the header, in any order; other columns are left out. Rows are
+ * Columns are found by the names in the header, in any order; other columns are left out. Without
+ * `readable_time` or `metadata` a file is read all the same: these fields are empty then. Rows are
  * pointers into the reader's buffer, valid until the next call. Quotes are removed in place. A row
  * that is cut, torn or longer than MU_CSV_ROW_MAX is reported and skipped, and reading goes on with
  * the next line. Line numbers begin at 1, for the header. One thread at a time.
@@ -63,6 +64,11 @@ struct mu_csv_input {
     size_t length;                /* of data */
     int has_header;               /* 0: the eight columns in their usual order */
     _Atomic uint64_t *bytes_read; /* counts up while reading; may be NULL */
+
+    /* Asked ten times a second while a pipe has nothing to read; what is not 0 ends the reading
+     * with MU_ERR_STOPPED. May be NULL. */
+    int (*should_stop)(void *context);
+    void *stop_context;
 };
 
 struct mu_csv_reader {
@@ -74,8 +80,9 @@ struct mu_csv_reader {
     uint64_t line;    /* of the row that comes next */
     int at_end;       /* the input has no more */
     int header_count; /* columns in the header */
-    int needed_count; /* the least number of columns with which a row has all eight */
+    int needed_count; /* the least number of columns with which a row has all of the header's */
     int is_usual;     /* the eight columns in their usual order */
+    unsigned absent;  /* columns that the header does not name; bit: enum mu_csv_column */
     int8_t slot[MU_CSV_COLUMNS_MAX]; /* column of the file -> enum mu_csv_column */
 };
 
@@ -84,7 +91,7 @@ MU_MUST_CHECK int mu_csv_reader_init(struct mu_csv_reader *reader, const struct 
                                      struct mu_error *err);
 void mu_csv_reader_reset(struct mu_csv_reader *reader);
 
-enum mu_csv_status mu_csv_reader_next(struct mu_csv_reader *reader, struct mu_csv_row *row,
-                                      struct mu_error *err);
+MU_MUST_CHECK enum mu_csv_status mu_csv_reader_next(struct mu_csv_reader *reader,
+                                                    struct mu_csv_row *row, struct mu_error *err);
 
 #endif

@@ -164,7 +164,7 @@ static void set_step(struct mu_csv_writer *writer, int64_t step) {
     writer->step_length = (uint8_t)(PUT(put_i64(writer->step_text, step), ",") - writer->step_text);
 }
 
-static bool grow(struct mu_csv_writer *writer, size_t bytes) {
+MU_MUST_CHECK static bool grow(struct mu_csv_writer *writer, size_t bytes) {
     if (writer->failed) {
         return false;
     }

@@ -14,7 +14,8 @@ struct open_stage {
 
 /* --- memory --- */
 
-static int grow_column(void **column, size_t element, size_t capacity, struct mu_error *err) {
+MU_MUST_CHECK static int grow_column(void **column, size_t element, size_t capacity,
+                                     struct mu_error *err) {
     void *grown = realloc(*column, element * capacity);
     if (grown == NULL) {
         return mu_error_no_memory(err, "the stages of a rank");
@@ -23,7 +24,7 @@ static int grow_column(void **column, size_t element, size_t capacity, struct mu
     return MU_OK;
 }
 
-static int reserve(struct mu_stage_table *table, struct mu_error *err) {
+MU_MUST_CHECK static int reserve(struct mu_stage_table *table, struct mu_error *err) {
     if (table->count < table->capacity) {
         return MU_OK;
     }
@@ -37,7 +38,10 @@ static int reserve(struct mu_stage_table *table, struct mu_error *err) {
         {(void **)&table->end_ns, sizeof(*table->end_ns)},
         {(void **)&table->tid, sizeof(*table->tid)},
         {(void **)&table->cuda_ms, sizeof(*table->cuda_ms)},
+        {(void **)&table->cuda_begin_ns, sizeof(*table->cuda_begin_ns)},
+        {(void **)&table->cuda_error_ns, sizeof(*table->cuda_error_ns)},
         {(void **)&table->path, sizeof(*table->path)},
+        {(void **)&table->tag, sizeof(*table->tag)},
         {(void **)&table->attempt, sizeof(*table->attempt)},
     };
     for (size_t i = 0; i < sizeof(columns) / sizeof(*columns); i++) {
@@ -63,7 +67,9 @@ static void drop_open(struct mu_stage_table *table) {
 void mu_stage_table_reset(struct mu_stage_table *table) {
     drop_open(table);
     mu_id_map_reset(&table->open_by_node);
-    mu_id_map_reset(&table->path_by_key);
+    mu_hash_table_reset(&table->path_by_name);
+    mu_name_list_reset(&table->tags);
+    mu_run_rows_reset(&table->run_rows);
     for (uint32_t i = 0; i < table->path_count; i++) {
         free((char *)table->paths[i].name);
     }
@@ -73,15 +79,18 @@ void mu_stage_table_reset(struct mu_stage_table *table) {
     free(table->end_ns);
     free(table->tid);
     free(table->cuda_ms);
+    free(table->cuda_begin_ns);
+    free(table->cuda_error_ns);
     free(table->path);
+    free(table->tag);
     free(table->attempt);
     memset(table, 0, sizeof(*table));
 }
 
 /* --- paths --- */
 
-static int add_path(struct mu_stage_table *table, uint32_t parent, struct mu_span name,
-                    struct mu_error *err) {
+MU_MUST_CHECK static int add_path(struct mu_stage_table *table, uint32_t parent,
+                                  struct mu_span name, struct mu_error *err) {
     char *copy = malloc(name.length + 1);
     if (copy == NULL) {
         return mu_error_no_memory(err, "the name of a stage");
@@ -94,11 +103,13 @@ static int add_path(struct mu_stage_table *table, uint32_t parent, struct mu_spa
 int mu_stage_table_init(struct mu_stage_table *table, struct mu_error *err) {
     memset(table, 0, sizeof(*table));
     table->process.clock_error_ns = -1;
+    mu_name_list_init(&table->tags);
+    mu_run_rows_init(&table->run_rows);
     table->paths = calloc(MU_STAGE_PATHS_MAX, sizeof(*table->paths));
     if (table->paths == NULL) {
         return mu_error_no_memory(err, "the paths of stages");
     }
-    int code = mu_id_map_init(&table->path_by_key, err);
+    int code = mu_hash_table_init(&table->path_by_name, 0, err);
     if (code == MU_OK) {
         code = mu_id_map_init(&table->open_by_node, err);
     }
@@ -111,39 +122,38 @@ int mu_stage_table_init(struct mu_stage_table *table, struct mu_error *err) {
     return code;
 }
 
-static int is_path(const struct mu_stage_path *path, uint32_t parent, int has_parent,
-                   struct mu_span name, uint32_t number) {
-    return path->parent == (has_parent ? parent : number) && path->length == name.length &&
-           memcmp(path->name, name.text, name.length) == 0;
+struct path_key {
+    struct mu_span name;
+    uint32_t parent; /* MU_STAGE_OTHER: none */
+};
+
+static bool is_path(const void *keys, uint32_t number, const void *key) {
+    const struct mu_stage_path *path = (const struct mu_stage_path *)keys + number;
+    const struct path_key *wanted = key;
+    uint32_t parent = wanted->parent == MU_STAGE_OTHER ? number : wanted->parent;
+    return path->parent == parent && path->length == wanted->name.length &&
+           memcmp(path->name, wanted->name.text, path->length) == 0;
 }
 
 /* The path of a stage under `parent`. MU_STAGE_OTHER means that there is no parent. */
-static int find_path(struct mu_stage_table *table, uint32_t parent, struct mu_span name,
-                     uint32_t *found, struct mu_error *err) {
-    int has_parent = parent != MU_STAGE_OTHER;
-    uint64_t key = mu_hash_bytes(name.text, name.length) + mu_hash_u64(parent + 1u);
-    for (;; key++) { /* two paths may have the same hash */
-        key += key == 0;
-        struct mu_stage_path *path = mu_id_map_find(&table->path_by_key, key);
-        if (path == NULL) {
-            break;
-        }
-        *found = (uint32_t)(path - table->paths);
-        if (is_path(path, parent, has_parent, name, *found)) {
-            return MU_OK;
-        }
-    }
-    *found = MU_STAGE_OTHER;
-    if (table->path_count == MU_STAGE_PATHS_MAX) {
+MU_MUST_CHECK static int find_path(struct mu_stage_table *table, uint32_t parent,
+                                   struct mu_span name, uint32_t *found, struct mu_error *err) {
+    struct path_key key = {name, parent};
+    uint64_t hash = mu_hash_bytes(name.text, name.length) + mu_hash_u64(parent + 1u);
+    *found = mu_hash_table_find(&table->path_by_name, hash, is_path, table->paths, &key);
+    if (*found != 0 || table->path_count == MU_STAGE_PATHS_MAX) {
         return MU_OK;
     }
     uint32_t number = table->path_count;
-    if (add_path(table, has_parent ? parent : number, name, err) != MU_OK ||
-        mu_id_map_put(&table->path_by_key, key, &table->paths[number], err) != MU_OK) {
-        return err->code;
+    int code = mu_hash_table_reserve(&table->path_by_name, err);
+    if (code == MU_OK) {
+        code = add_path(table, parent == MU_STAGE_OTHER ? number : parent, name, err);
     }
-    *found = number;
-    return MU_OK;
+    if (code == MU_OK) {
+        mu_hash_table_put(&table->path_by_name, hash, number);
+        *found = number;
+    }
+    return code;
 }
 
 /* --- rows --- */
@@ -154,8 +164,9 @@ static uint32_t path_around(const struct mu_stage_table *table, int64_t parent) 
     return around == NULL ? MU_STAGE_OTHER : around->path;
 }
 
-static int start_stage(struct mu_stage_table *table, const struct mu_metadata *metadata,
-                       struct mu_span name, int64_t at_ns, struct mu_error *err) {
+MU_MUST_CHECK static int start_stage(struct mu_stage_table *table,
+                                     const struct mu_metadata *metadata, struct mu_span name,
+                                     int64_t at_ns, struct mu_error *err) {
     if (metadata->node <= 0 || table->open_by_node.count >= MU_STAGE_OPEN_MAX ||
         mu_id_map_find(&table->open_by_node, (uint64_t)metadata->node) != NULL) {
         return MU_OK;
@@ -187,9 +198,9 @@ static int begin_of(const struct open_stage *open, struct mu_span duration, int6
     return open != NULL && *begin_ns <= end_ns;
 }
 
-static int end_stage(struct mu_stage_table *table, const struct mu_csv_row *row,
-                     const struct mu_metadata *metadata, int64_t step, int64_t at_ns,
-                     struct mu_error *err) {
+MU_MUST_CHECK static int end_stage(struct mu_stage_table *table, const struct mu_csv_row *row,
+                                   const struct mu_metadata *metadata, int64_t step, int64_t at_ns,
+                                   struct mu_error *err) {
     struct open_stage *open = metadata->node > 0
                                   ? mu_id_map_remove(&table->open_by_node, (uint64_t)metadata->node)
                                   : NULL;
@@ -206,7 +217,10 @@ static int end_stage(struct mu_stage_table *table, const struct mu_csv_row *row,
                             mu_csv_field(row, MU_CSV_EVENT_NAME), &path, err) != MU_OK) {
         return err->code;
     }
-    if (reserve(table, err) != MU_OK) {
+    uint32_t tag;
+    if (mu_name_list_find(&table->tags, metadata->tag, (struct mu_span){"", 0}, &tag, err) !=
+            MU_OK ||
+        reserve(table, err) != MU_OK) {
         return err->code;
     }
     size_t at = table->count++;
@@ -216,7 +230,11 @@ static int end_stage(struct mu_stage_table *table, const struct mu_csv_row *row,
     table->tid[at] = metadata->tid;
     table->cuda_ms[at] =
         metadata->has & MU_HAS_CUDA_MS ? (double)metadata->cuda_ns * 1e-6 : (double)NAN;
+    table->cuda_begin_ns[at] =
+        metadata->has & MU_HAS_CUDA_TS ? metadata->cuda_begin_ns : MU_STAGE_NO_TIME;
+    table->cuda_error_ns[at] = metadata->has & MU_HAS_CUDA_ERR ? metadata->cuda_error_ns : -1;
     table->path[at] = path;
+    table->tag[at] = tag;
     table->attempt[at] = (int32_t)table->process.attempt;
     return MU_OK;
 }
@@ -265,8 +283,8 @@ static void take_own_row(struct mu_stage_table *table, struct mu_span name, stru
     }
 }
 
-static int take_row(struct mu_stage_table *table, const struct mu_csv_row *row,
-                    struct mu_error *err) {
+MU_MUST_CHECK static int take_row(struct mu_stage_table *table, const struct mu_csv_row *row,
+                                  struct mu_error *err) {
     struct mu_metadata metadata;
     int64_t at_ns, step;
     int type = mu_csv_event_type(mu_csv_field(row, MU_CSV_EVENT_TYPE));
@@ -277,11 +295,20 @@ static int take_row(struct mu_stage_table *table, const struct mu_csv_row *row,
         return MU_OK;
     }
     table->counts.rows++;
-    if (type != MU_EVENT_START && type != MU_EVENT_END && type != MU_EVENT_INSTANT) {
+    if (type != MU_EVENT_START && type != MU_EVENT_END && type != MU_EVENT_INSTANT &&
+        type != MU_EVENT_COUNTER) {
         return MU_OK;
     }
     mu_metadata_parse(mu_csv_field(row, MU_CSV_METADATA), &metadata);
+    if (type == MU_EVENT_COUNTER) {
+        return mu_run_rows_counter(&table->run_rows, name, metadata.user, step,
+                                   table->process.attempt, err);
+    }
     if (type == MU_EVENT_INSTANT) {
+        if (mu_run_rows_is_note(name)) {
+            return mu_run_rows_note(&table->run_rows, name, metadata.user, table->process.attempt,
+                                    err);
+        }
         if (name.length > 9 && memcmp(name.text, "my_utils.", 9) == 0) {
             take_own_row(table, name, metadata.user);
         }

@@ -1,9 +1,10 @@
 /* The finished stages of one process of one rank, as columns. Analyses over ranks start from them.
  *
  * A table takes the parts of a file set in order. Each END row becomes a row of the table. START
- * rows show the stages around it, which make its path. Memory holds the rows, the paths and the
- * open stages. Times are nanoseconds and include the clock offset of the run, as in the CSV. The
- * table owns everything in it. One thread at a time.
+ * rows show the stages around it, which make its path. Counters and rows about the run are kept
+ * beside them. Memory holds the rows, the paths and the open stages. Times are nanoseconds and
+ * include the clock offset of the run, as in the CSV. The table owns everything in it. One thread
+ * at a time.
  */
 #ifndef MU_STAGE_TABLE_H
 #define MU_STAGE_TABLE_H
@@ -11,6 +12,8 @@
 #include "base/error.h"
 #include "base/id_map.h"
 #include "csv/csv_fields.h"
+#include "csv/name_list.h"
+#include "csv/run_rows.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -20,6 +23,8 @@ enum {
     MU_STAGE_OPEN_MAX = 65536,  /* stages open at once; those after them have no parent */
     MU_STAGE_OTHER = 0,         /* the path "(other)" */
 };
+
+#define MU_STAGE_NO_TIME INT64_MIN
 
 struct mu_stage_path {
     uint32_t parent; /* a path; itself when it has none */
@@ -45,13 +50,17 @@ struct mu_stage_table {
     size_t count, capacity;
     int64_t *step, *begin_ns, *end_ns, *tid; /* tid is -1 where the row has none */
     double *cuda_ms;                         /* NaN where the row has none */
-    uint32_t *path;
+    int64_t *cuda_begin_ns, *cuda_error_ns;  /* on the host's axis; MU_STAGE_NO_TIME, -1 */
+    uint32_t *path, *tag;                    /* tag: a number of `tags` */
     int32_t *attempt;
     struct mu_stage_path *paths;
     uint32_t path_count;
+    struct mu_name_list tags;
+    struct mu_run_rows run_rows;
     struct mu_process_metadata process;
     struct mu_stage_counts counts;
-    struct mu_id_map path_by_key, open_by_node;
+    struct mu_hash_table path_by_name; /* by the name and the parent */
+    struct mu_id_map open_by_node;
     struct mu_second second;
 };
 

@@ -6,7 +6,9 @@
 #include <time.h>
 
 #include "base/event.h"
+#include "base/invariant.h"
 #include "base/utf8.h"
+#include "journal/page_guard.h"
 #include "stages/state.h"
 
 /* Slots of a thread buffer that one write takes at most; bounds the memory of a drain. */
@@ -94,14 +96,53 @@ static uint64_t record_boundary(const struct mu_buffer_view *view, uint64_t head
     }
 }
 
+/* What holds between two drains: tail, what is drained and head follow each other within one length
+ * of the ring, and the rows that are held back stand between the first two, in order. */
+static void check_view(const struct mu_buffer_view *view, const struct mu_chunk_header *chunk) {
+    MU_INVARIANT(atomic_load(&chunk->tail) <= view->from);
+    MU_INVARIANT(view->from <= atomic_load(&chunk->head));
+    MU_INVARIANT(atomic_load(&chunk->head) - atomic_load(&chunk->tail) <= MU_RING_SLOTS);
+    MU_INVARIANT(view->held_count <= MU_HELD_MAX);
+    for (uint32_t i = 0; i < view->held_count; i++) {
+        MU_INVARIANT(view->held[i].position >= atomic_load(&chunk->tail));
+        MU_INVARIANT(i == 0 || view->held[i].position > view->held[i - 1].position);
+        MU_INVARIANT(view->held[i].position < view->from);
+    }
+}
+
+/* Ends the view before the row that would find no place among those that wait for GPU times. Its
+ * records stay in the ring, unless the ring's slots are needed. Returns whether it ended earlier.
+ */
+static bool cut_before_crowd(struct mu_buffer_view *view, uint64_t head) {
+    uint64_t oldest = view->held_count > 0 ? view->held[0].position : view->from;
+    uint32_t room = MU_HELD_MAX - view->held_count;
+    if (head - oldest > MU_RING_SLOTS / 2) {
+        return false;
+    }
+    for (uint64_t position = view->from; position < view->to;) {
+        const struct mu_record *record = &view->ring[position & (MU_RING_SLOTS - 1)];
+        if (record->kind == MU_RECORD_STAGE && record->span != 0 && room-- == 0) {
+            view->to = position;
+            return true;
+        }
+        position += record->slots == 0 ? 1 : record->slots;
+    }
+    return false;
+}
+
 static void view_chunk(struct mu_recorder *recorder, const struct mu_strings *strings,
                        uint32_t index) {
     struct mu_chunk_header *chunk = mu_journal_chunk(&recorder->journal, index);
     struct mu_buffer_view *view = &recorder->drain->views[index];
+    check_view(view, chunk);
     view->changed = false;
     view->ring = mu_chunk_ring(chunk);
     uint64_t head = atomic_load_explicit(&chunk->head, memory_order_acquire);
+    if (head < view->from) {
+        head = view->from; /* its page was lost; the thread's next record says it again */
+    }
     view->to = record_boundary(view, head, view->from + SLOTS_A_ROUND);
+    recorder->drain->cut[index] = !recorder->drain->finish && cut_before_crowd(view, head);
     copy_open(chunk, view);
     uint64_t later = atomic_load_explicit(&chunk->head, memory_order_acquire);
     mu_buffer_view_cut_open(view, later);
@@ -121,6 +162,8 @@ static void commit_chunk(struct mu_recorder *recorder, uint32_t index) {
     uint64_t first = atomic_load_explicit(&chunk->commits[0].epoch, memory_order_relaxed);
     uint64_t second = atomic_load_explicit(&chunk->commits[1].epoch, memory_order_relaxed);
     struct mu_chunk_commit *commit = &chunk->commits[first <= second ? 0 : 1];
+    MU_INVARIANT(first <= recorder->epoch && second <= recorder->epoch);
+    MU_INVARIANT(commit->drained <= view->to); /* also where it was never written */
     atomic_exchange_explicit(&commit->epoch, 0, memory_order_acq_rel);
     commit->drained = view->to;
     memcpy(commit->started, view->started, sizeof(commit->started));
@@ -131,14 +174,22 @@ static void commit_chunk(struct mu_recorder *recorder, uint32_t index) {
     atomic_store_explicit(&commit->epoch, recorder->epoch + 1, memory_order_release);
 }
 
+static uint64_t last_epoch(const struct mu_journal_header *header) {
+    uint64_t first = atomic_load_explicit(&header->commits[0].epoch, memory_order_relaxed);
+    uint64_t second = atomic_load_explicit(&header->commits[1].epoch, memory_order_relaxed);
+    return first < second ? second : first;
+}
+
 void mu_drain_commit_lock_held(struct mu_recorder *recorder) {
     uint64_t epoch = recorder->epoch + 1;
+    MU_INVARIANT(last_epoch(mu_journal_header(&recorder->journal)) == recorder->epoch);
     struct mu_commit *commit = &mu_journal_header(&recorder->journal)->commits[epoch & 1];
     atomic_exchange_explicit(&commit->epoch, 0, memory_order_acq_rel);
     commit->csv_bytes = recorder->output.csv_bytes;
     commit->csv_part = recorder->output.part;
     commit->real_offset_ns = recorder->real_offset_ns;
     commit->user_offset_ns = recorder->user_offset_ns;
+    mu_journal_header(&recorder->journal)->reported_drops[epoch & 1] = recorder->reported_drops + 1;
     atomic_store_explicit(&commit->epoch, epoch, memory_order_release);
     recorder->epoch = epoch;
 }
@@ -148,6 +199,7 @@ static void free_slots(struct mu_recorder *recorder, uint32_t index) {
     struct mu_buffer_view *view = &recorder->drain->views[index];
     view->from = view->to;
     uint64_t tail = view->held_count == 0 ? view->to : view->held[0].position;
+    MU_INVARIANT(atomic_load(&chunk->tail) <= tail && tail <= view->to);
     atomic_store_explicit(&chunk->tail, tail, memory_order_release);
     bool retired = atomic_load_explicit(&chunk->state, memory_order_acquire) == MU_CHUNK_RETIRED;
     if (retired && atomic_load_explicit(&chunk->head, memory_order_acquire) == tail) {
@@ -158,27 +210,28 @@ static void free_slots(struct mu_recorder *recorder, uint32_t index) {
     }
 }
 
-static size_t count_rows(const struct mu_csv_writer *writer) {
-    return mu_count_lines(writer->buffer, writer->length);
-}
-
 void mu_drain_flush_lock_held(struct mu_recorder *recorder) {
     struct mu_csv_writer *writer = &recorder->drain->writer;
     struct mu_error err = {0};
     int code = mu_output_write(&recorder->output, writer->buffer, writer->length, &err);
     if (code != MU_OK) {
         atomic_fetch_add(&recorder->troubles.failed_writes, 1);
-        atomic_fetch_add(&recorder->troubles.lost_rows, count_rows(writer));
+        atomic_fetch_add(&recorder->troubles.lost_rows,
+                         mu_count_lines(writer->buffer, writer->length));
         atomic_store(&recorder->troubles.last_errno, err.sys_errno);
     }
     writer->length = 0;
 }
 
+static int64_t now_in_rows(struct mu_recorder *recorder) {
+    int64_t mono = mu_timeline_mono_ns(&recorder->timeline, mu_clock_ticks(recorder->counter));
+    return mono + recorder->real_offset_ns + recorder->user_offset_ns;
+}
+
 static void write_own_row(struct mu_recorder *recorder, const char *track, size_t track_length,
                           const char *name, const char *metadata) {
-    int64_t mono = mu_timeline_mono_ns(&recorder->timeline, mu_clock_ticks(recorder->counter));
     struct mu_csv_event_row row = {
-        .real_ns = mono + recorder->real_offset_ns + recorder->user_offset_ns,
+        .real_ns = now_in_rows(recorder),
         .type = MU_EVENT_INSTANT,
         .name = name,
         .name_length = strlen(name),
@@ -253,11 +306,25 @@ static void report_drops(struct mu_recorder *recorder) {
     if (dropped == recorder->reported_drops) {
         return;
     }
-    char metadata[64];
-    snprintf(metadata, sizeof(metadata), "count=%llu,reason=ring_full",
-             (unsigned long long)(dropped - recorder->reported_drops));
+    mu_rows_write_drops(&recorder->drain->writer, now_in_rows(recorder),
+                        mu_journal_header(&recorder->journal)->pid,
+                        dropped - recorder->reported_drops, "ring_full");
     recorder->reported_drops = dropped;
-    mu_drain_write_own_row(recorder, "my_utils.dropped", metadata);
+}
+
+/* The same for records that were in pages of the journal which are gone. */
+static void report_lost_pages(struct mu_recorder *recorder) {
+    if (!mu_journal_is_lost(&recorder->journal)) {
+        return;
+    }
+    atomic_store(&recorder->troubles.lost_journal, 1);
+    uint64_t lost = recorder->drain->rows.bad_records;
+    if (lost > 0) {
+        recorder->drain->rows.bad_records = 0;
+        atomic_fetch_add(&recorder->troubles.lost_records, lost);
+        mu_rows_write_drops(&recorder->drain->writer, now_in_rows(recorder),
+                            mu_journal_header(&recorder->journal)->pid, lost, "journal_lost");
+    }
 }
 
 static void follow_clock_step(struct mu_recorder *recorder) {
@@ -301,9 +368,10 @@ static bool drain_round(struct mu_recorder *recorder) {
     mu_drain_take_anchor_lock_held(recorder);
     mu_cuda_collect(pool);
     if (mu_rows_write(&drain->rows, &context, drain->views, count, &drain->writer, NULL) != MU_OK) {
-        atomic_fetch_add(&recorder->troubles.lost_rows, 1);
         drain->writer.failed = 0;
     }
+    atomic_fetch_add(&recorder->troubles.lost_rows, drain->rows.lost_rows);
+    drain->rows.lost_rows = 0;
     for (uint32_t i = 0; i < count; i++) {
         if (drain->views[i].changed || drain->views[i].to != drain->views[i].from) {
             commit_chunk(recorder, i);
@@ -313,6 +381,7 @@ static bool drain_round(struct mu_recorder *recorder) {
     mu_drain_commit_lock_held(recorder);
     for (uint32_t i = 0; i < count; i++) {
         free_slots(recorder, i);
+        more = more || (drain->cut[i] && drain->views[i].held_count < MU_HELD_MAX);
     }
     return more;
 }
@@ -320,10 +389,12 @@ static bool drain_round(struct mu_recorder *recorder) {
 void mu_drain_run_lock_held(struct mu_recorder *recorder) {
     enum { ROUNDS_MAX = 2 * MU_RING_SLOTS / SLOTS_A_ROUND };
     int rounds = 0;
+    mu_page_guard_put_first();
     while (drain_round(recorder) && ++rounds < ROUNDS_MAX) {
     }
     follow_clock_step(recorder);
     report_drops(recorder);
+    report_lost_pages(recorder);
     if (recorder->drain->writer.length > 0) {
         mu_drain_flush_lock_held(recorder);
         mu_drain_commit_lock_held(recorder);
@@ -332,9 +403,10 @@ void mu_drain_run_lock_held(struct mu_recorder *recorder) {
 }
 
 static bool holds_rows(const struct mu_recorder *recorder) {
+    const struct mu_drain *drain = recorder->drain;
     bool held = false;
     for (uint32_t i = 0; i < chunk_count(recorder); i++) {
-        held = held || recorder->drain->views[i].held_count > 0;
+        held = held || drain->views[i].held_count > 0 || drain->cut[i];
     }
     return held;
 }

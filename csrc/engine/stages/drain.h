@@ -21,8 +21,9 @@ struct mu_drain {
     struct mu_rows rows;
     struct mu_csv_writer writer;
     struct mu_buffer_view views[MU_CHUNKS_MAX]; /* by chunk; `from`, `started`, `held` persist */
-    bool finish;                                /* no row is held back for its GPU times */
-    char process_row[1024];                     /* metadata of the my_utils.process row */
+    bool cut[MU_CHUNKS_MAX]; /* the view ended early: too many rows wait for GPU times */
+    bool finish;             /* no row is held back for its GPU times */
+    char process_row[1024];  /* metadata of the my_utils.process row */
     uint32_t named_threads[MU_CHUNKS_MAX]; /* thread name (string) that the CSV has, by chunk */
 };
 

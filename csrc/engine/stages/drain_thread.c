@@ -5,6 +5,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "journal/page_guard.h"
 #include "stages/drain.h"
 #include "stages/heartbeat.h"
 #include "stages/state.h"
@@ -14,7 +15,6 @@ enum { STACK_BYTES = 1024 * 1024 }; /* the CUDA driver is called on it */
 static const int64_t beat_ns = 500000000;
 static const int64_t heartbeat_file_ns = 2000000000;
 static const int64_t poll_ns = 450000000; /* polls at every beat_ns, and not at every call */
-static const int64_t stop_wait_ns = 5000000000;
 
 /* Waits for a call or for beat_ns. Returns false when the thread must end. */
 static bool wait_for_work(struct mu_recorder *recorder, bool *called) {
@@ -58,6 +58,7 @@ static void *thread_main(void *argument) {
     int64_t next_file_ns = 0, next_poll_ns = 0;
     bool called;
     while (wait_for_work(recorder, &called)) {
+        mu_page_guard_put_first(); /* before a lock that a thread in a foreign handler may hold */
         pthread_mutex_lock(&recorder->drain_lock);
         if (called) {
             mu_drain_run_lock_held(recorder);
@@ -77,6 +78,7 @@ static void *thread_main(void *argument) {
     }
     pthread_mutex_lock(&recorder->thread_lock);
     recorder->thread_runs = recorder->thread_stop = false;
+    atomic_store(&recorder->thread_called, false); /* a call that came late starts another thread */
     pthread_cond_broadcast(&recorder->thread_wake);
     pthread_mutex_unlock(&recorder->thread_lock);
     return NULL;
@@ -89,6 +91,8 @@ static void start_lock_held(struct mu_recorder *recorder) {
     pthread_attr_t attributes;
     sigset_t all, before;
     sigfillset(&all);
+    sigdelset(&all, SIGBUS); /* a fault while it is blocked ends the process */
+    sigdelset(&all, SIGSEGV);
     pthread_attr_init(&attributes);
     pthread_attr_setstacksize(&attributes, STACK_BYTES);
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
@@ -97,6 +101,9 @@ static void start_lock_held(struct mu_recorder *recorder) {
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&attributes);
     recorder->thread_runs = rc == 0;
+    if (rc != 0) {
+        atomic_store(&recorder->thread_called, false); /* the next call tries again */
+    }
 }
 
 void mu_drain_thread_start(struct mu_recorder *recorder) {
@@ -115,10 +122,11 @@ void mu_drain_thread_call(struct mu_recorder *recorder) {
     pthread_mutex_unlock(&recorder->thread_lock);
 }
 
-bool mu_drain_thread_stop(struct mu_recorder *recorder) {
+bool mu_drain_thread_stop(struct mu_recorder *recorder, int64_t wait_ns) {
     pthread_mutex_lock(&recorder->thread_lock);
-    bool asked_before = recorder->thread_stop;
-    int64_t wait_ns = asked_before ? 0 : stop_wait_ns;
+    if (recorder->thread_stop) {
+        wait_ns = 0; /* requested before */
+    }
     recorder->thread_stop = recorder->thread_runs;
     pthread_cond_broadcast(&recorder->thread_wake);
     while (recorder->thread_runs && wait_ns > 0) {

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "stages/drain.h"
+#include "stages/stack_service.h"
 
 static void init_locks(struct mu_recorder *recorder) {
     pthread_condattr_t attributes;
@@ -19,6 +20,7 @@ static void init_locks(struct mu_recorder *recorder) {
 int mu_recorder_begin(struct mu_recorder *recorder, struct mu_error *err) {
     init_locks(recorder);
     mu_control_init(&recorder->control);
+    mu_stack_service_start_in_child(recorder);
     int code = mu_journal_init_memory(&recorder->journal, recorder->counter, err);
     if (code != MU_OK) {
         return code;

@@ -1,12 +1,14 @@
 #include "stages/heartbeat.h"
 
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "base/own_files.h"
 #include "journal/journal_reader.h"
 #include "stages/state.h"
 
@@ -43,6 +45,14 @@ static void add_string(struct text *text, const char *string, size_t length) {
     add(text, "\"");
 }
 
+/* Seconds with `decimals` of 1 to 9, and a point whatever the locale has. */
+static void add_seconds(struct text *text, int64_t ns, int decimals) {
+    static const uint64_t below[] = {1, 10, 100, 1000, 10000, 100000, 1000000, 10000000, 100000000};
+    uint64_t size = ns < 0 ? -(uint64_t)ns : (uint64_t)ns;
+    add(text, "%s%" PRIu64 ".%0*" PRIu64, ns < 0 ? "-" : "", size / 1000000000, decimals,
+        size % 1000000000 / below[9 - decimals]);
+}
+
 static void add_thread(struct text *text, const struct mu_seen_thread *thread, bool first) {
     add(text, "%s{\"tid\":%u,\"thread\":", first ? "" : ",", thread->tid);
     add_string(text, thread->thread_name,
@@ -51,26 +61,29 @@ static void add_thread(struct text *text, const struct mu_seen_thread *thread, b
     add_string(text, thread->tag, thread->tag == NULL ? 0 : thread->tag_length);
     add(text, ",\"step\":%lld", (long long)thread->step);
     if (thread->last_count > 0) {
-        add(text, ",\"ended\":%.6f", (double)thread->last[0].end_ns / 1e9);
+        add(text, ",\"ended\":");
+        add_seconds(text, thread->last[0].end_ns, 6);
     }
     add(text, ",\"open\":[");
     for (int i = 0; i < thread->depth; i++) {
         const struct mu_seen_stage *stage = &thread->open[i];
         add(text, "%s{\"name\":", i == 0 ? "" : ",");
         add_string(text, stage->name, stage->name == NULL ? 0 : stage->name_length);
-        add(text, ",\"step\":%lld,\"since\":%.6f}", (long long)stage->step,
-            (double)stage->start_ns / 1e9);
+        add(text, ",\"step\":%lld,\"since\":", (long long)stage->step);
+        add_seconds(text, stage->start_ns, 6);
+        add(text, "}");
     }
     add(text, "]}");
 }
 
-/* Unix time of the process's start by this host's clock; 0 when it is not known. */
-static double process_began(const struct mu_journal_header *header) {
+/* When the process was started, Unix ns by this host's clock; 0 when it is not known. */
+static int64_t process_began_ns(const struct mu_journal_header *header) {
+    uint64_t a_second = (uint64_t)sysconf(_SC_CLK_TCK);
     if (header->process_start == 0) {
         return 0;
     }
-    double booted_s = (double)mu_clock_offset(CLOCK_REALTIME, CLOCK_BOOTTIME) / 1e9;
-    return booted_s + (double)header->process_start / (double)sysconf(_SC_CLK_TCK);
+    return mu_clock_offset(CLOCK_REALTIME, CLOCK_BOOTTIME) +
+           (int64_t)(header->process_start * (1000000000 / a_second));
 }
 
 static void describe(struct mu_recorder *recorder, bool closed, struct text *text) {
@@ -80,10 +93,13 @@ static void describe(struct mu_recorder *recorder, bool closed, struct text *tex
     add_string(text, header->host, strnlen(header->host, sizeof(header->host)));
     add(text, ",\"label\":");
     add_string(text, header->label, strnlen(header->label, sizeof(header->label)));
-    add(text, ",\"time\":%.6f,\"began\":%.2f,\"time_offset\":%.9f,\"closed\":%s,",
-        (double)mu_clock_ns(CLOCK_REALTIME) / 1e9, process_began(header),
-        (double)recorder->user_offset_ns / 1e9, closed ? "true" : "false");
-    add(text, "\"dropped\":%llu,\"lanes\":[",
+    add(text, ",\"time\":");
+    add_seconds(text, mu_clock_ns(CLOCK_REALTIME), 6);
+    add(text, ",\"began\":");
+    add_seconds(text, process_began_ns(header), 2);
+    add(text, ",\"time_offset\":");
+    add_seconds(text, recorder->user_offset_ns, 9);
+    add(text, ",\"closed\":%s,\"dropped\":%llu,\"lanes\":[", closed ? "true" : "false",
         (unsigned long long)atomic_load(&recorder->troubles.dropped_records));
     struct mu_journal_image image;
     struct mu_seen_thread *thread = malloc(sizeof(*thread));
@@ -104,20 +120,19 @@ static void describe(struct mu_recorder *recorder, bool closed, struct text *tex
     add(text, "]}\n");
 }
 
-static bool replace_file(const char *path, const char *bytes, size_t length) {
+/* Where that fails, the file of the last beat stays, and the next beat tries again. */
+static void replace_file(const char *path, const char *bytes, size_t length) {
     char temporary[MU_PATH_BYTES + 8];
     snprintf(temporary, sizeof(temporary), "%s.tmp", path);
-    int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    int fd = mu_open_instead(temporary, 0644);
     if (fd < 0) {
-        return false;
+        return;
     }
     bool written = write(fd, bytes, length) == (ssize_t)length;
     close(fd);
     if (!written || rename(temporary, path) != 0) {
         unlink(temporary);
-        return false;
     }
-    return true;
 }
 
 static void heartbeat_path(char path[MU_PATH_BYTES], const char *log_dir, const char *label) {
@@ -140,7 +155,7 @@ uint32_t mu_heartbeat_read_attempt(const char *log_dir, const char *label) {
     static const char key[] = "\"attempt\":";
     char path[MU_PATH_BYTES], start[512];
     heartbeat_path(path, log_dir, label);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = mu_open_regular(path, O_RDONLY, 0);
     if (fd < 0) {
         return 0;
     }

@@ -11,6 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/hash_table.h"
 #include "base/utf8.h"
 #include "journal/journal.h"
 
@@ -19,8 +20,6 @@ enum {
     MU_PATHS_MAX = 4096,
     MU_PATH_ROOT = 0,
     MU_PATH_OTHER = 1,
-    MU_NAME_BUCKETS = 2 * MU_STRINGS_MAX,
-    MU_PATH_BUCKETS = 2 * MU_PATHS_MAX,
 };
 
 struct mu_path {
@@ -30,13 +29,15 @@ struct mu_path {
 
 struct mu_names {
     struct mu_journal *journal; /* borrowed */
-    uint64_t hashes[MU_NAME_BUCKETS];
-    uint16_t ids[MU_NAME_BUCKETS]; /* 0: an empty bucket */
     struct mu_path paths[MU_PATHS_MAX];
-    uint16_t path_ids[MU_PATH_BUCKETS];
     uint32_t path_count;
+    struct mu_hash_table by_bytes; /* the names' numbers; its slots are the next field */
+    struct mu_hash_slot name_slots[2 * MU_STRINGS_MAX];
+    struct mu_hash_table by_parent_and_name; /* the paths' numbers */
+    struct mu_hash_slot path_slots[2 * MU_PATHS_MAX];
 };
 
+/* The names must stay where they are: their tables point into them. */
 void mu_names_init(struct mu_names *names, struct mu_journal *journal);
 
 /* For callers that have no hash of their own. Never 0. */

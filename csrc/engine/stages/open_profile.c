@@ -8,18 +8,23 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/own_files.h"
+#include "base/process.h"
 #include "profile_files/adopt.h"
 #include "profile_files/placement.h"
 #include "stages/drain.h"
 #include "stages/drain_thread.h"
 #include "stages/fork.h"
 #include "stages/heartbeat.h"
+#include "stages/stack_service.h"
 
-/* Node ids of an attempt begin at a multiple of 2^40; after 2^13 attempts they begin again, so that
- * they fit into a double. */
-enum { ATTEMPT_SHIFT = 40, ATTEMPTS_APART = 1 << 13 };
+/* Node ids of a process begin at a multiple of 2^40, of which there are 2^13, so that they fit into
+ * a double. Attempts count from below, and workers from above with their bits reversed, so that the
+ * two meet late: with up to 7 workers after 1,024 attempts. */
+enum { PROCESS_SHIFT = 40, PROCESS_BITS = 13 };
 
-static const int64_t close_wait_ns = 5000000000;
+/* In all: what the process says at its end may wait a second more for the same mount. */
+static const int64_t close_wait_ns = 4000000000;
 
 static bool lock_within(pthread_mutex_t *mutex, int64_t wait_ns) {
     bool locked = pthread_mutex_trylock(mutex) == 0;
@@ -46,7 +51,41 @@ void mu_recorder_drain(struct mu_recorder *recorder, int64_t wait_ns) {
     }
 }
 
-static int does_not_answer(const struct mu_recorder *recorder, struct mu_error *err) {
+/* The GIL comes before the registry's lock, which threads that have the GIL wait for. */
+static void begin_alone(void *owner) {
+    struct mu_recorder *recorder = owner;
+    if (recorder->gil != NULL) {
+        recorder->gil->begin(recorder->gil->owner);
+    }
+    pthread_mutex_lock(&recorder->registry_lock);
+}
+
+static void end_alone(void *owner) {
+    struct mu_recorder *recorder = owner;
+    pthread_mutex_unlock(&recorder->registry_lock);
+    if (recorder->gil != NULL) {
+        recorder->gil->end(recorder->gil->owner);
+    }
+}
+
+MU_MUST_CHECK static int attach_alone(struct mu_recorder *recorder, const char *path,
+                                      struct mu_error *err) {
+    struct mu_alone alone = {begin_alone, end_alone, recorder};
+    recorder->journal.alone = &alone;
+    int code = mu_journal_attach(&recorder->journal, path, err);
+    recorder->journal.alone = NULL;
+    return code;
+}
+
+MU_MUST_CHECK static int detach_alone(struct mu_recorder *recorder, struct mu_error *err) {
+    struct mu_alone alone = {begin_alone, end_alone, recorder};
+    recorder->journal.alone = &alone;
+    int code = mu_journal_detach(&recorder->journal, err);
+    recorder->journal.alone = NULL;
+    return code;
+}
+
+MU_MUST_CHECK static int does_not_answer(const struct mu_recorder *recorder, struct mu_error *err) {
     return mu_error_set(err, MU_ERR_STATE, "the output in use does not answer: %s",
                         recorder->output.csv_path);
 }
@@ -67,18 +106,20 @@ int mu_recorder_copy_memory(struct mu_recorder *recorder, int64_t wait_ns, char 
     return *text == NULL ? mu_error_no_memory(err, "rows in memory") : MU_OK;
 }
 
-void mu_recorder_set_time_offset(struct mu_recorder *recorder, int64_t offset_ns) {
+bool mu_recorder_set_time_offset(struct mu_recorder *recorder, int64_t offset_ns) {
     mu_recorder_check_fork(recorder);
     if (recorder->broken || !lock_within(&recorder->drain_lock, close_wait_ns)) {
-        return;
+        return false;
     }
     if (offset_ns != recorder->user_offset_ns) {
         mu_drain_run_lock_held(recorder);
         recorder->user_offset_ns = offset_ns;
+        mu_stack_service_set_offset(recorder, offset_ns);
         mu_drain_write_offset(recorder);
         mu_drain_run_lock_held(recorder);
     }
     pthread_mutex_unlock(&recorder->drain_lock);
+    return true;
 }
 
 static void set_text(char *field, size_t size, const char *text) {
@@ -95,7 +136,7 @@ static void fill_identity(struct mu_recorder *recorder, const struct mu_open_rep
     header->rank = config->rank;
     header->world_size = config->world_size;
     header->attempt = report->attempt;
-    header->process_start = mu_placement_process_start();
+    header->process_start = mu_process_start((int32_t)getpid());
     mu_placement_boot_id(header->boot_id, sizeof(header->boot_id));
     set_text(header->host, sizeof(header->host), config->machine);
     set_text(header->label, sizeof(header->label), report->label);
@@ -127,17 +168,8 @@ static void write_process_row(struct mu_recorder *recorder, const struct mu_open
     mu_drain_write_beginning(recorder);
 }
 
-/* Rows that waited in memory follow the process row into the file. */
-static int replay(struct mu_output *from, struct mu_output *to, struct mu_error *err) {
-    int code = MU_OK;
-    if (from->memory_bytes > 0) {
-        code = mu_output_write(to, from->memory, from->memory_bytes, err);
-    }
-    return code;
-}
-
-static int journal_directory(const struct mu_output_config *config, bool local, char *path,
-                             size_t size, struct mu_error *err) {
+MU_MUST_CHECK static int journal_directory(const struct mu_output_config *config, bool local,
+                                           char *path, size_t size, struct mu_error *err) {
     if (config->journal_dir[0] != '\0') {
         snprintf(path, size, "%s", config->journal_dir);
         return MU_OK;
@@ -149,14 +181,16 @@ static int journal_directory(const struct mu_output_config *config, bool local, 
     return mu_placement_local_directory(path, size, err);
 }
 
-static int write_pointer(const char *pointer, const char *journal, struct mu_error *err) {
-    int fd = open(pointer, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+MU_MUST_CHECK static int write_pointer(const char *pointer, const char *journal,
+                                       struct mu_error *err) {
+    int fd = mu_open_instead(pointer, 0644);
     if (fd < 0) {
         return mu_error_sys(err, "create", pointer);
     }
-    char line[MU_PATH_BYTES + 2];
-    int length = snprintf(line, sizeof(line), "%s\n", journal);
-    bool written = write(fd, line, (size_t)length) == length;
+    char place[MU_PLACE_BYTES], lines[MU_PATH_BYTES + MU_PLACE_BYTES + 2];
+    mu_placement_of(journal, place);
+    int length = snprintf(lines, sizeof(lines), "%s\n%s\n", journal, place);
+    bool written = write(fd, lines, (size_t)length) == length;
     close(fd);
     return written ? MU_OK : mu_error_sys(err, "write", pointer);
 }
@@ -180,7 +214,7 @@ static void attach_journal(struct mu_recorder *recorder, bool local,
     }
     snprintf(path, sizeof(path), "%s/%s.%d.%llu.journal", directory, report->label, header->pid,
              (unsigned long long)header->process_start);
-    code = mu_journal_attach(&recorder->journal, path, &report->journal_error);
+    code = attach_alone(recorder, path, &report->journal_error);
     if (code != MU_OK) {
         return;
     }
@@ -188,8 +222,16 @@ static void attach_journal(struct mu_recorder *recorder, bool local,
     if (strcmp(directory, recorder->config.log_dir) != 0) {
         char pointer[MU_PATH_BYTES + 8];
         pointer_path(recorder, pointer);
-        write_pointer(pointer, path, &report->journal_error);
+        mu_error_kept(write_pointer(pointer, path, &report->journal_error));
     }
+}
+
+static uint64_t first_node(uint32_t attempts_before, int worker) {
+    uint64_t place = attempts_before;
+    for (int bit = 0; bit < PROCESS_BITS; bit++) {
+        place ^= ((uint64_t)worker >> bit & 1) << (PROCESS_BITS - 1 - bit);
+    }
+    return ((place & ((1 << PROCESS_BITS) - 1)) << PROCESS_SHIFT) + 1;
 }
 
 static void choose_attempt(struct mu_recorder *recorder, const struct mu_adopted *adopted,
@@ -198,14 +240,19 @@ static void choose_attempt(struct mu_recorder *recorder, const struct mu_adopted
     if (adopted->last_attempt > last) {
         last = adopted->last_attempt;
     }
+    if (recorder->config.least_attempt > last + 1) {
+        last = recorder->config.least_attempt - 1;
+    }
     report->attempt = last + 1;
-    uint64_t base = ((uint64_t)(last % ATTEMPTS_APART) << ATTEMPT_SHIFT) + 1;
+    uint64_t base = first_node(last, report->worker);
     if (base > atomic_load(&recorder->node_next)) {
         atomic_store(&recorder->node_next, base);
+        begin_alone(recorder); /* the numbers are their threads' own */
         for (struct mu_thread_buffer *buffer = recorder->buffers; buffer != NULL;
              buffer = buffer->next) {
             buffer->node_next = buffer->node_end = 0;
         }
+        end_alone(recorder);
     }
 }
 
@@ -225,18 +272,18 @@ static bool journal_is_elsewhere(const struct mu_recorder *recorder) {
                                strrchr(path, '/') != path + length);
 }
 
-static int leave_journal(struct mu_recorder *recorder, struct mu_error *err) {
+MU_MUST_CHECK static int leave_journal(struct mu_recorder *recorder, struct mu_error *err) {
     if (journal_is_elsewhere(recorder)) {
         char pointer[MU_PATH_BYTES + 8];
         pointer_path(recorder, pointer);
         unlink(pointer);
     }
     atomic_store(&mu_journal_header(&recorder->journal)->closed, 1);
-    return mu_journal_detach(&recorder->journal, err);
+    return detach_alone(recorder, err);
 }
 
 /* Writes all rows and closes the files in use. The journal is in memory afterwards. */
-static int leave_files(struct mu_recorder *recorder, struct mu_error *err) {
+MU_MUST_CHECK static int leave_files(struct mu_recorder *recorder, struct mu_error *err) {
     if (recorder->output.fd < 0) {
         return MU_OK;
     }
@@ -249,20 +296,14 @@ static int leave_files(struct mu_recorder *recorder, struct mu_error *err) {
     return code;
 }
 
-static int begin_files(struct mu_recorder *recorder, struct mu_output *fresh,
-                       struct mu_open_report *report, struct mu_error *err) {
-    struct mu_adopted adopted;
-    set_text(report->label, sizeof(report->label), fresh->stem + strlen("profile_"));
-    int code = mu_adopt_journals(fresh, report->label, &adopted, err);
-    if (code != MU_OK) {
-        return code;
-    }
-    report->adopted_journals = adopted.journals;
-    report->adopted_rows = adopted.rows;
-    choose_attempt(recorder, &adopted, report);
+static void begin_files(struct mu_recorder *recorder, struct mu_output *fresh,
+                        const struct mu_adopted *adopted, struct mu_open_report *report) {
+    choose_attempt(recorder, adopted, report);
+    begin_alone(recorder); /* others read which files are in use */
     struct mu_output waiting = recorder->output;
     recorder->output = *fresh;
     recorder->output.kind = MU_OUTPUT_FILE;
+    end_alone(recorder);
     mu_output_init(fresh);
     set_text(report->csv_path, sizeof(report->csv_path), recorder->output.csv_path);
     fill_identity(recorder, report);
@@ -270,49 +311,71 @@ static int begin_files(struct mu_recorder *recorder, struct mu_output *fresh,
     memset(recorder->drain->named_threads, 0, sizeof(recorder->drain->named_threads));
     write_process_row(recorder, report);
     mu_drain_flush_lock_held(recorder);
-    if (replay(&waiting, &recorder->output, err) != MU_OK) {
+    /* Rows that waited in memory follow the process row into the file. */
+    if (waiting.memory_bytes > 0 &&
+        mu_output_write(&recorder->output, waiting.memory, waiting.memory_bytes, NULL) != MU_OK) {
         atomic_fetch_add(&recorder->troubles.failed_writes, 1);
     }
     mu_output_free(&waiting);
     mu_drain_commit_lock_held(recorder);
-    return MU_OK;
 }
 
-static bool chooses_background(const struct mu_output_config *config, bool local) {
-    return config->io == MU_IO_BACKGROUND || (config->io == MU_IO_AUTO && !local);
+/* Takes a CSV, and into it what dead processes left. */
+MU_MUST_CHECK static int take_files(const struct mu_output_config *config, struct mu_output *fresh,
+                                    struct mu_adopted *adopted, struct mu_open_report *report,
+                                    struct mu_error *err) {
+    mu_output_init(fresh);
+    fresh->max_csv_bytes = config->max_csv_bytes;
+    fresh->keep_csv_bytes = config->keep_csv_bytes;
+    int code = mu_output_take_csv(fresh, config->log_dir, config->rank, &report->worker, err);
+    if (code != MU_OK) {
+        return code;
+    }
+    set_text(report->label, sizeof(report->label), fresh->stem + strlen("profile_"));
+    code = mu_adopt_journals(fresh, report->label, adopted, err);
+    report->adopted_journals = adopted->journals;
+    report->adopted_rows = adopted->rows;
+    report->foreign_journals = adopted->foreign;
+    report->foreign_csv = fresh->foreign;
+    return code;
 }
 
-static int open_files(struct mu_recorder *recorder, const struct mu_output_config *config,
-                      struct mu_open_report *report, struct mu_error *err) {
+MU_MUST_CHECK static int open_files(struct mu_recorder *recorder,
+                                    const struct mu_output_config *config,
+                                    struct mu_open_report *report, struct mu_error *err) {
     struct mu_output fresh;
-    mu_output_init(&fresh);
-    fresh.max_csv_bytes = config->max_csv_bytes;
-    fresh.keep_csv_bytes = config->keep_csv_bytes;
-    int code = mu_output_take_csv(&fresh, config->log_dir, config->rank, &report->worker, err);
+    struct mu_adopted adopted;
+    int code = take_files(config, &fresh, &adopted, report, err);
     if (code == MU_OK) {
         code = leave_files(recorder, err);
-    }
-    if (code == MU_OK) {
-        recorder->config = *config;
-        code = begin_files(recorder, &fresh, report, err);
     }
     if (code != MU_OK) {
         mu_output_free(&fresh);
         return code;
     }
+    begin_alone(recorder);
+    recorder->config = *config;
+    end_alone(recorder);
+    begin_files(recorder, &fresh, &adopted, report);
     /* Done before other processes can see the journal, so that no request that they make from then
      * on counts as old. */
-    mu_control_begin(&recorder->control, report->worker == 0 ? config->log_dir : "");
+    const char *requests_in = report->worker == 0 ? config->log_dir : "";
+    mu_stack_service_move(recorder, requests_in, report->label, config->rank);
+    mu_control_begin(&recorder->control, requests_in);
     bool local = mu_placement_is_local(config->log_dir);
     attach_journal(recorder, local, report);
-    recorder->in_background = chooses_background(config, local);
+    recorder->in_background =
+        config->io == MU_IO_BACKGROUND || (config->io == MU_IO_AUTO && !local);
+    begin_alone(recorder);
     recorder->opened = *report;
+    end_alone(recorder);
     mu_heartbeat_write(recorder, false);
     return MU_OK;
 }
 
-static int open_lock_held(struct mu_recorder *recorder, const struct mu_output_config *config,
-                          struct mu_open_report *report, struct mu_error *err) {
+MU_MUST_CHECK static int open_lock_held(struct mu_recorder *recorder,
+                                        const struct mu_output_config *config,
+                                        struct mu_open_report *report, struct mu_error *err) {
     mu_drain_run_lock_held(recorder);
     if (config->kind == MU_OUTPUT_FILE) {
         if (same_place(recorder, config)) {
@@ -322,7 +385,9 @@ static int open_lock_held(struct mu_recorder *recorder, const struct mu_output_c
         return open_files(recorder, config, report, err);
     }
     int code = leave_files(recorder, err);
+    begin_alone(recorder);
     recorder->config = *config;
+    end_alone(recorder);
     recorder->in_background = false;
     recorder->output.kind = config->kind;
     mu_csv_writer_set_machine(&recorder->drain->writer, config->machine);
@@ -331,13 +396,21 @@ static int open_lock_held(struct mu_recorder *recorder, const struct mu_output_c
 
 int mu_recorder_open(struct mu_recorder *recorder, const struct mu_output_config *config,
                      struct mu_open_report *report, struct mu_error *err) {
+    return mu_recorder_open_with(recorder, config, NULL, report, err);
+}
+
+int mu_recorder_open_with(struct mu_recorder *recorder, const struct mu_output_config *config,
+                          const struct mu_alone *gil, struct mu_open_report *report,
+                          struct mu_error *err) {
     memset(report, 0, sizeof(*report));
     mu_recorder_check_fork(recorder);
     recorder->reopen = false;
     if (recorder->broken || !lock_within(&recorder->drain_lock, close_wait_ns)) {
         return does_not_answer(recorder, err);
     }
+    recorder->gil = gil;
     int code = open_lock_held(recorder, config, report, err);
+    recorder->gil = NULL;
     pthread_mutex_unlock(&recorder->drain_lock);
     if (code == MU_OK && config->kind == MU_OUTPUT_FILE) {
         mu_drain_thread_start(recorder);
@@ -346,6 +419,11 @@ int mu_recorder_open(struct mu_recorder *recorder, const struct mu_output_config
 }
 
 int mu_recorder_close(struct mu_recorder *recorder, struct mu_error *err) {
+    return mu_recorder_close_with(recorder, NULL, err);
+}
+
+int mu_recorder_close_with(struct mu_recorder *recorder, const struct mu_alone *gil,
+                           struct mu_error *err) {
     mu_recorder_check_fork(recorder);
     if (recorder->broken) {
         return MU_OK;
@@ -353,8 +431,10 @@ int mu_recorder_close(struct mu_recorder *recorder, struct mu_error *err) {
     if (recorder->in_background) {
         mu_drain_thread_call(recorder);
     }
-    bool stopped = mu_drain_thread_stop(recorder);
-    if (!stopped || !lock_within(&recorder->drain_lock, close_wait_ns)) {
+    int64_t until = mu_clock_ns(CLOCK_MONOTONIC) + close_wait_ns;
+    bool stopped = mu_drain_thread_stop(recorder, close_wait_ns);
+    mu_stack_service_finish(recorder);
+    if (!stopped || !lock_within(&recorder->drain_lock, until - mu_clock_ns(CLOCK_MONOTONIC))) {
         return mu_error_set(err, MU_ERR_STATE, "%s does not answer; the journal %s keeps the rest",
                             recorder->output.csv_path, recorder->journal.path);
     }
@@ -362,7 +442,9 @@ int mu_recorder_close(struct mu_recorder *recorder, struct mu_error *err) {
     if (!mu_output_is_in_place(&recorder->output)) {
         atomic_store(&recorder->troubles.missing_csv, 1);
     }
+    recorder->gil = gil;
     int code = leave_files(recorder, err);
+    recorder->gil = NULL;
     recorder->in_background = false;
     pthread_mutex_unlock(&recorder->drain_lock);
     return code;

@@ -2,7 +2,8 @@
  * processes.
  *
  * Functions are thread-safe unless they say "nobody may record meanwhile". The binding ensures that
- * by keeping the GIL.
+ * by keeping the GIL; or, where files are opened and closed, by `gil`, which takes the GIL for the
+ * moments that need it and not over any file operation.
  */
 #ifndef MU_OPEN_PROFILE_H
 #define MU_OPEN_PROFILE_H
@@ -16,12 +17,24 @@
 #include "stages/thread_buffers.h"
 
 /* Sets the destination of rows from now on; see output.h. Records that are not written yet go
- * there, too. Nobody may record meanwhile. On failure the recorder goes on as before. */
+ * there, too. On failure the recorder goes on as before. `gil` is NULL where nobody may record
+ * meanwhile. */
+MU_MUST_CHECK int mu_recorder_open_with(struct mu_recorder *recorder,
+                                        const struct mu_output_config *config,
+                                        const struct mu_alone *gil, struct mu_open_report *report,
+                                        struct mu_error *err);
+
+/* The same; nobody may record meanwhile. */
 MU_MUST_CHECK int mu_recorder_open(struct mu_recorder *recorder,
                                    const struct mu_output_config *config,
                                    struct mu_open_report *report, struct mu_error *err);
 
-/* Writes everything, and keeps later records in memory. Nobody may record meanwhile. */
+/* Writes everything, and keeps later records in memory. Waits four seconds at most for an output
+ * that does not answer. `gil` as above. */
+MU_MUST_CHECK int mu_recorder_close_with(struct mu_recorder *recorder, const struct mu_alone *gil,
+                                         struct mu_error *err);
+
+/* The same; nobody may record meanwhile. */
 MU_MUST_CHECK int mu_recorder_close(struct mu_recorder *recorder, struct mu_error *err);
 
 /* Called after mu_timer_new_thread_buffer returned NULL. If the journal's file system was full,
@@ -39,8 +52,9 @@ void mu_recorder_drain(struct mu_recorder *recorder, int64_t wait_ns);
 MU_MUST_CHECK int mu_recorder_copy_memory(struct mu_recorder *recorder, int64_t wait_ns,
                                           char **text, size_t *length, struct mu_error *err);
 
-/* Drains, then shifts all later timestamps. */
-void mu_recorder_set_time_offset(struct mu_recorder *recorder, int64_t offset_ns);
+/* Drains, then shifts all later timestamps. Returns false, and shifts nothing, when the output does
+ * not answer for seconds. */
+bool mu_recorder_set_time_offset(struct mu_recorder *recorder, int64_t offset_ns);
 
 /* Makes the calling thread's buffer of the timer. A forked child first opens files of its own. NULL
  * when there is no room for a buffer; that is counted. */

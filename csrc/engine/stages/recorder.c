@@ -7,10 +7,12 @@
 #include "stages/drain.h"
 #include "stages/drain_thread.h"
 #include "stages/fork.h"
+#include "stages/stack_service.h"
 #include "stages/thread_buffers.h"
 #include "stages/timer.h"
 
 static const int64_t first_calibration_ns = 200000;
+static const int64_t destroy_wait_ns = 4000000000;
 
 /* Two anchors far enough apart for a rate good to 0.05 %; every later one improves it. */
 static void calibrate(struct mu_recorder *recorder) {
@@ -69,9 +71,10 @@ void mu_recorder_destroy(struct mu_recorder *recorder) {
         return;
     }
     mu_recorder_check_fork(recorder);
-    if (!mu_drain_thread_stop(recorder)) {
+    if (!mu_drain_thread_stop(recorder, destroy_wait_ns)) {
         return; /* the thread that hangs in a write will use all of it again */
     }
+    mu_stack_service_destroy(recorder);
     pthread_key_delete(recorder->thread_key);
     while (recorder->threads != NULL) {
         struct mu_thread *thread = recorder->threads;

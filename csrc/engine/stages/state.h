@@ -22,6 +22,7 @@
 struct mu_aggregate;
 struct mu_cuda_pool;
 struct mu_drain;
+struct mu_stack_service;
 struct mu_thread_buffer;
 struct mu_thread;
 
@@ -50,6 +51,7 @@ struct mu_troubles {
     _Atomic uint64_t removed_parts; /* parts of the CSV removed to keep under keep_csv_bytes */
     _Atomic uint64_t missing_csv;   /* 1: the CSV or its directory was deleted */
     _Atomic uint64_t lost_journal;  /* 1: its file system was full, it is in memory since */
+    _Atomic uint64_t lost_records;  /* that were in pages of the journal which are gone */
     _Atomic int last_errno;         /* of the last failed write */
 };
 
@@ -58,6 +60,7 @@ struct mu_output_config {
     int rank;
     int world_size;
     int io;                  /* enum mu_io */
+    uint32_t least_attempt;  /* what a launcher says, 0 nothing; files may know of more */
     uint64_t max_csv_bytes;  /* 0 never rotates */
     uint64_t keep_csv_bytes; /* 0 keeps all parts */
     char log_dir[1024];
@@ -80,6 +83,8 @@ struct mu_open_report {
     uint32_t attempt;                 /* from 1 */
     uint64_t adopted_journals;
     uint64_t adopted_rows;
+    uint64_t foreign_journals; /* of other users; they stay */
+    bool foreign_csv;          /* a CSV of an earlier name is not ours */
     struct mu_error journal_error;
 };
 
@@ -98,7 +103,8 @@ struct mu_recorder {
     uint64_t reported_drops; /* lost records that a row in the output reports */
     void *fork_guard;        /* a wiped page: 0 in a forked child */
 
-    struct mu_control control; /* requests of other processes */
+    struct mu_control control;       /* requests of other processes */
+    struct mu_stack_service *stacks; /* owned: serves those for stacks; NULL: nobody does */
 
     pthread_mutex_t registry_lock; /* names, thread buffers, chunks, timers */
     struct mu_thread *threads;
@@ -112,6 +118,7 @@ struct mu_recorder {
     struct mu_drain *drain;         /* owned scratch memory */
     struct mu_output_config config; /* of the last mu_recorder_open */
     struct mu_open_report opened;   /* the result of that */
+    const struct mu_alone *gil; /* borrowed: of the open or close that runs; NULL: it has the GIL */
     bool reopen;        /* in a forked child: open files when the first thread buffer is made */
     bool in_background; /* the output may block: only the drain thread writes */
     bool broken;        /* a forked child without memory: nothing is recorded */

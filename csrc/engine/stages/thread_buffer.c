@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/invariant.h"
 #include "base/utf8.h"
 #include "cuda/cuda_timing.h"
 #include "cuda/nvtx.h"
@@ -23,6 +24,19 @@ static inline bool unlikely(bool condition) {
 SELDOM void cancel_span(struct mu_thread_buffer *buffer, struct mu_frame *frame) {
     mu_cuda_span_cancel(buffer->recorder->gpu, frame->span);
     frame->span = 0;
+}
+
+/* What holds between two calls. The thread is the only writer of these fields of its chunk, but for
+ * the tail, which the drain moves up to the head. */
+static inline void check(const struct mu_thread_buffer *buffer) {
+    const struct mu_chunk_header *chunk = buffer->chunk;
+    MU_INVARIANT(atomic_load(&chunk->state) == MU_CHUNK_OWNED);
+    MU_INVARIANT(atomic_load(&chunk->head) == buffer->head);
+    MU_INVARIANT(atomic_load(&chunk->tail) <= buffer->head);
+    MU_INVARIANT(buffer->head <= buffer->room_until);
+    MU_INVARIANT(buffer->room_until - atomic_load(&chunk->tail) <= MU_RING_SLOTS);
+    MU_INVARIANT(atomic_load(&chunk->depth) == buffer->depth);
+    MU_INVARIANT(buffer->depth <= buffer->frames_allocated);
 }
 
 int mu_thread_buffer_init(struct mu_thread_buffer *buffer) {
@@ -116,7 +130,7 @@ static inline const struct mu_stage *find_stage(struct mu_thread_buffer *buffer,
     return stage;
 }
 
-static bool grow_frames(struct mu_thread_buffer *buffer) {
+MU_MUST_CHECK static bool grow_frames(struct mu_thread_buffer *buffer) {
     if (buffer->depth >= MU_STAGE_DEPTH_MAX) {
         return false;
     }
@@ -167,6 +181,7 @@ SELDOM void more_nodes(struct mu_thread_buffer *buffer) {
 
 void mu_thread_buffer_start(struct mu_thread_buffer *buffer, const char *name, size_t length,
                             uint64_t hash) {
+    check(buffer);
     length = mu_name_cut(name, length);
     uint32_t depth = buffer->depth;
     if (unlikely(depth == buffer->frames_allocated && !grow_frames(buffer))) {
@@ -194,6 +209,8 @@ void mu_thread_buffer_start(struct mu_thread_buffer *buffer, const char *name, s
     if (unlikely(stage->name_id == MU_NAME_NONE)) {
         keep_name(frame, name, length);
     }
+    MU_INVARIANT(frame->path < MU_PATHS_MAX);
+    MU_INVARIANT(frame->node > (depth == 0 ? 0 : frame[-1].node));
     frame->start = mu_clock_ticks(buffer->counter);
     if (depth < MU_OPEN_MAX) {
         publish_open(buffer, depth, frame, depth == 0 ? 0 : frame[-1].node);
@@ -279,6 +296,7 @@ static inline struct mu_record *reserve(struct mu_thread_buffer *buffer, uint32_
 }
 
 static inline void publish(struct mu_thread_buffer *buffer, uint32_t slots) {
+    MU_INVARIANT(slots > 0 && buffer->head + slots <= buffer->room_until);
     buffer->head += slots;
     atomic_store_explicit(&buffer->chunk->head, buffer->head, memory_order_release);
     if (unlikely(buffer->head >= buffer->wake_at)) {
@@ -367,6 +385,7 @@ static enum mu_stop_result stop_outer(struct mu_thread_buffer *buffer, const cha
 enum mu_stop_result mu_thread_buffer_stop(struct mu_thread_buffer *buffer, const char *name,
                                           size_t length, uint64_t hash) {
     uint64_t end = mu_clock_ticks(buffer->counter);
+    check(buffer);
     length = mu_name_cut(name, length);
     if (unlikely(buffer->depth == 0 || buffer->too_deep > 0 ||
                  !frame_is(&buffer->frames[buffer->depth - 1], name, length, hash))) {
@@ -379,6 +398,7 @@ enum mu_stop_result mu_thread_buffer_stop(struct mu_thread_buffer *buffer, const
 uint32_t mu_thread_buffer_set_step(struct mu_thread_buffer *buffer) {
     uint32_t closed = 0;
     uint64_t end = mu_clock_ticks(buffer->counter);
+    check(buffer);
     while (buffer->step_depth >= 0 && buffer->depth > (uint32_t)buffer->step_depth) {
         close_top(buffer, end, MU_RECORD_CLOSED_STEP);
         closed++;
@@ -391,6 +411,7 @@ uint32_t mu_thread_buffer_set_step(struct mu_thread_buffer *buffer) {
 }
 
 bool mu_thread_buffer_event(struct mu_thread_buffer *buffer, const struct mu_event *event) {
+    check(buffer);
     size_t name_length = mu_name_cut(event->name, event->name_length);
     size_t metadata_length =
         mu_utf8_cut(event->metadata, event->metadata_length, MU_METADATA_BYTES_MAX);

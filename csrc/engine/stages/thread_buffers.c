@@ -6,6 +6,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/invariant.h"
 #include "journal/journal.h"
 #include "stages/names.h"
 #include "timing/aggregate.h"
@@ -58,6 +59,7 @@ static void unlink_buffer(struct mu_recorder *recorder, struct mu_thread_buffer 
     while (*at != NULL && *at != buffer) {
         at = &(*at)->next;
     }
+    MU_INVARIANT(*at == buffer);
     if (*at == buffer) {
         *at = buffer->next;
     }
@@ -66,6 +68,7 @@ static void unlink_buffer(struct mu_recorder *recorder, struct mu_thread_buffer 
 void mu_thread_buffer_retire_locked(struct mu_recorder *recorder, struct mu_thread_buffer *buffer) {
     keep_aggregates(buffer);
     unlink_buffer(recorder, buffer);
+    MU_INVARIANT(atomic_load(&buffer->chunk->state) == MU_CHUNK_OWNED);
     atomic_store_explicit(&buffer->chunk->state, MU_CHUNK_RETIRED, memory_order_release);
     mu_thread_buffer_free(buffer);
     free(buffer);
@@ -164,9 +167,11 @@ struct mu_thread_buffer *mu_thread_buffer_new_locked(struct mu_timer *timer) {
     buffer->rate = &recorder->rate;
     buffer->counter = recorder->counter;
     buffer->head = atomic_load_explicit(&buffer->chunk->head, memory_order_relaxed);
+    MU_INVARIANT(atomic_load(&buffer->chunk->tail) == buffer->head); /* of the owner before */
     buffer->room_until = buffer->head;
     buffer->wake_at = buffer->head + MU_RING_SLOTS / 2;
     describe_chunk(recorder, buffer, timer->tag);
+    mu_journal_keep_chunk(&recorder->journal, buffer->chunk_index);
     buffer->next = recorder->buffers;
     recorder->buffers = buffer;
     thread->buffers[timer->index] = buffer;
@@ -178,6 +183,7 @@ void mu_recorder_set_thread_name(struct mu_recorder *recorder, struct mu_thread_
     size_t length = mu_name_cut(name, strlen(name));
     pthread_mutex_lock(&recorder->registry_lock);
     uint16_t string = mu_names_intern(&recorder->names, name, length, mu_name_hash(name, length));
-    pthread_mutex_unlock(&recorder->registry_lock);
     atomic_store_explicit(&buffer->chunk->thread_name, string, memory_order_release);
+    mu_journal_keep_chunk(&recorder->journal, buffer->chunk_index);
+    pthread_mutex_unlock(&recorder->registry_lock);
 }

@@ -16,6 +16,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/error.h"
+
 /* The durations of all names stand one after the other. */
 struct mu_coded_names {
     size_t count;
@@ -29,10 +31,12 @@ bool mu_coded_names_agree(const struct mu_coded_names *names, size_t total);
 
 /* Returns false when a duration is not between its name's shortest and longest. Some codes are
  * written then. */
-bool mu_durations_encode(const struct mu_coded_names *names, const int64_t *ns, uint16_t *codes);
+MU_MUST_CHECK bool mu_durations_encode(const struct mu_coded_names *names, const int64_t *ns,
+                                       uint16_t *codes);
 
 /* Writes the middle of each code's range. Returns false when a code is beyond its name's longest
  * duration. Some results are written then. */
-bool mu_durations_decode(const struct mu_coded_names *names, const uint16_t *codes, double *ns);
+MU_MUST_CHECK bool mu_durations_decode(const struct mu_coded_names *names, const uint16_t *codes,
+                                       double *ns);
 
 #endif

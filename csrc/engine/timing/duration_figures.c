@@ -28,8 +28,8 @@ static double spread(const uint64_t *ns, size_t count) {
     return sqrt(squares / (double)count);
 }
 
-static int one_by_one(const struct mu_samples *samples, struct mu_duration_figures *out,
-                      struct mu_error *err) {
+MU_MUST_CHECK static int one_by_one(const struct mu_samples *samples,
+                                    struct mu_duration_figures *out, struct mu_error *err) {
     uint64_t *sorted = malloc(samples->count * sizeof(*sorted));
     if (sorted == NULL) {
         return mu_error_no_memory(err, "durations in their order");
@@ -48,8 +48,8 @@ static int one_by_one(const struct mu_samples *samples, struct mu_duration_figur
     return MU_OK;
 }
 
-static int summarised(const struct mu_samples *samples, struct mu_duration_figures *out,
-                      struct mu_error *err) {
+MU_MUST_CHECK static int summarised(const struct mu_samples *samples,
+                                    struct mu_duration_figures *out, struct mu_error *err) {
     struct mu_aggregate *all = malloc(sizeof(*all));
     if (all == NULL) {
         return mu_error_no_memory(err, "a histogram of durations");

@@ -14,7 +14,7 @@ enum {
 struct frame {
     uint32_t slot;
     uint32_t account;
-    uint64_t mark;
+    uint64_t tag;
     uint32_t span; /* 0: none */
     int64_t inner_ns;
     int64_t start_ns;
@@ -49,8 +49,8 @@ struct mu_module_times {
     struct mu_module_counts counts;
 };
 
-static int use_gpu(struct mu_module_times *times, const struct mu_cuda_pool_options *gpu,
-                   struct mu_error *err) {
+MU_MUST_CHECK static int use_gpu(struct mu_module_times *times,
+                                 const struct mu_cuda_pool_options *gpu, struct mu_error *err) {
     struct mu_cuda_pool_options options = *gpu;
     options.capacity = SPANS;
     times->pending = calloc(SPANS, sizeof(*times->pending));
@@ -157,7 +157,7 @@ static void stack_cut(struct mu_module_times *times, struct stack *stack, uint32
 }
 
 void mu_module_enter(struct mu_module_times *times, uint64_t thread, uint32_t slot,
-                     uint32_t account, uint64_t mark) {
+                     uint32_t account, uint64_t tag) {
     struct stack *stack = stack_find(times, thread);
     if (stack == NULL) {
         stack = stack_free(times);
@@ -168,7 +168,7 @@ void mu_module_enter(struct mu_module_times *times, uint64_t thread, uint32_t sl
         return;
     }
     stack->thread = thread;
-    *frame = (struct frame){.slot = slot, .account = account, .mark = mark};
+    *frame = (struct frame){.slot = slot, .account = account, .tag = tag};
     if (times->pool != NULL) {
         frame->span = mu_cuda_span_begin(times->pool);
         times->counts.gpu_missed += frame->span == 0;
@@ -210,7 +210,7 @@ static void span_end(struct mu_module_times *times, const struct stack *stack,
 }
 
 bool mu_module_exit(struct mu_module_times *times, uint64_t thread, uint32_t slot, bool counted,
-                    uint64_t *mark) {
+                    uint64_t *tag) {
     int64_t now = times->now_ns();
     struct stack *stack = stack_find(times, thread);
     uint32_t depth = stack == NULL ? 0 : stack->depth;
@@ -233,7 +233,7 @@ bool mu_module_exit(struct mu_module_times *times, uint64_t thread, uint32_t slo
     if (frame.span != 0) {
         span_end(times, stack, &frame, counted);
     }
-    *mark = frame.mark;
+    *tag = frame.tag;
     return true;
 }
 

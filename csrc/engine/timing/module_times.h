@@ -55,15 +55,15 @@ MU_MUST_CHECK int mu_module_times_create(struct mu_module_times **out, uint32_t 
 void mu_module_times_free(struct mu_module_times *times);
 
 /* Begins a call of `slot`, whose time will be added to `account`, the same slot or one that stands
- * for a kind of its calls. `mark` is the caller's own. */
+ * for a kind of its calls. `tag` is the caller's own. */
 void mu_module_enter(struct mu_module_times *times, uint64_t thread, uint32_t slot,
-                     uint32_t account, uint64_t mark);
+                     uint32_t account, uint64_t tag);
 
 /* Ends the innermost call of `slot` in the thread. `counted`: whether it counts as a call, or only
- * adds its time to one. Returns false when there is no such call; else sets `*mark` to the mark of
+ * adds its time to one. Returns false when there is no such call; else sets `*tag` to the tag of
  * its begin. */
 bool mu_module_exit(struct mu_module_times *times, uint64_t thread, uint32_t slot, bool counted,
-                    uint64_t *mark);
+                    uint64_t *tag);
 
 /* Adds the GPU times that are ready. */
 void mu_module_collect(struct mu_module_times *times);

@@ -22,7 +22,7 @@ void mu_samples_clear(struct mu_samples *samples) {
 }
 
 /* Makes room for one more below the limit; false when there is none. */
-static int grow(struct mu_samples *samples) {
+MU_MUST_CHECK static int grow(struct mu_samples *samples) {
     if (samples->count >= samples->limit) {
         return 0;
     }
@@ -62,17 +62,44 @@ void mu_samples_add_slowly(struct mu_samples *samples, uint64_t ns) {
     }
 }
 
-int mu_samples_merge(struct mu_samples *into, const struct mu_samples *from, struct mu_error *err) {
-    size_t count = from->count; /* grows meanwhile when both are the same */
-    if (from->rest != NULL && rest_of(into) == NULL) {
+/* A histogram for `into` to get, or NULL when it needs none; MU_OK, or no memory. */
+MU_MUST_CHECK static int spare_rest(const struct mu_samples *into, const struct mu_samples *from,
+                                    struct mu_aggregate **spare, struct mu_error *err) {
+    *spare = NULL;
+    if (from->rest == NULL || into->rest != NULL) {
+        return MU_OK;
+    }
+    *spare = malloc(sizeof(**spare));
+    if (*spare == NULL) {
         return mu_error_no_memory(err, "a histogram of durations");
     }
-    if (from->rest != NULL) {
-        mu_aggregate_merge(into->rest, from->rest);
+    mu_aggregate_init(*spare);
+    return MU_OK;
+}
+
+int mu_samples_merge(struct mu_samples *into, const struct mu_samples *from, struct mu_error *err) {
+    size_t count = from->count; /* it and the rest grow meanwhile when both are the same */
+    const struct mu_aggregate *rest = from->rest;
+    struct mu_aggregate *spare;
+    int rc = spare_rest(into, from, &spare, err);
+    if (rc != MU_OK) {
+        return rc;
+    }
+    if (rest != NULL && into->rest != NULL) {
+        mu_aggregate_merge(into->rest, rest);
+        rest = NULL;
     }
     for (size_t i = 0; i < count; i++) {
         mu_samples_add(into, from->ns[i]);
     }
+    if (rest != NULL) {
+        if (into->rest == NULL) {
+            into->rest = spare;
+            spare = NULL;
+        }
+        mu_aggregate_merge(into->rest, rest);
+    }
+    free(spare);
     return MU_OK;
 }
 

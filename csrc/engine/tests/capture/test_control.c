@@ -144,6 +144,10 @@ static void test_only_files_of_ours_are_read(void) {
     CHECK(mu_control_take(&place.control, &text));
     CHECK_INT(text.length, MU_CONTROL_BYTES_MAX);
     free(text.bytes);
+    CHECK_INT(chmod(place.path, 0620), 0);
+    check_trouble(&place, MU_CONTROL_WRITABLE);
+    CHECK_INT(chmod(place.path, 0602), 0);
+    check_trouble(&place, MU_CONTROL_WRITABLE);
     if (geteuid() == 0) {
         CHECK_INT(chown(place.path, 12345, 12345), 0);
         check_trouble(&place, MU_CONTROL_STRANGER);

@@ -104,11 +104,30 @@ static void test_header(void) {
     struct mu_error err;
     struct mu_csv_input input = memory("timestamp_unix,step\n1,2\n", 24);
     CHECK_INT(mu_csv_reader_init(&reader, &input, &err), MU_ERR_FORMAT);
-    CHECK_STR(err.message, "text: the header has no column 'readable_time'");
+    CHECK_STR(err.message, "text: the header has no column 'machine_id'");
     mu_csv_reader_reset(&reader);
     input = memory("", 0);
     CHECK_INT(mu_csv_reader_init(&reader, &input, &err), MU_ERR_FORMAT);
     CHECK_STR(err.message, "text: the file is empty");
+    mu_csv_reader_reset(&reader);
+}
+
+/* The eight columns without `readable_time` and `metadata`, and another one. */
+static void test_optional_columns(void) {
+    static const char text[] = "timestamp_unix,machine_id,step,event_name,more,event_type,"
+                               "duration_ms\n1.5,host,3,\"a,b\",?,END,2.5\n1.5,host,3\n";
+    struct mu_csv_input input = memory(text, sizeof(text) - 1);
+    struct mu_csv_reader reader;
+    struct mu_csv_row row;
+    struct mu_error err;
+    memset(&row, 0xff, sizeof(row));
+    CHECK_INT(mu_csv_reader_init(&reader, &input, &err), MU_OK);
+    CHECK_INT(mu_csv_reader_next(&reader, &row, &err), MU_CSV_ROW);
+    CHECK_INT(row.length[MU_CSV_READABLE_TIME], 0);
+    CHECK_INT(row.length[MU_CSV_METADATA], 0);
+    CHECK_INT(row.length[MU_CSV_EVENT_NAME], 3);
+    CHECK_INT(row.length[MU_CSV_DURATION], 3);
+    CHECK_INT(mu_csv_reader_next(&reader, &row, &err), MU_CSV_SKIPPED);
     mu_csv_reader_reset(&reader);
 }
 
@@ -118,5 +137,6 @@ int main(void) {
     test_borders(mu_csv_scan_best());
     test_problems();
     test_header();
+    test_optional_columns();
     return check_report();
 }

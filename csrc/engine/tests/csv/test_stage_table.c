@@ -124,18 +124,100 @@ static void test_bad_rows_are_counted(void) {
     mu_stage_table_reset(&table);
 }
 
+static void test_gpu_times_and_tags(void) {
+    struct mu_stage_table table;
+    struct mu_error err;
+    CHECK_INT(mu_stage_table_init(&table, &err), MU_OK);
+    const char *text =
+        HEADER "2,,h,0,a,END,1000,\"node_id=1,tid=7,tag=run,cuda_ms=1.5,cuda_ts=3.000000001,"
+               "cuda_err_ms=0.02\"\n"
+               "3,,h,0,b,END,1000,\"node_id=2,tid=7\"\n"
+               "4,,h,0,c,END,1000,\"node_id=3,tid=7,tag=own\"\n"
+               "5,,h,0,d,END,1000,\"node_id=4,tid=7,tag=run\"\n";
+    CHECK_INT(read_text(&table, text, &err), MU_OK);
+    CHECK_INT(table.cuda_begin_ns[0], 3000000001);
+    CHECK_INT(table.cuda_error_ns[0], 20000);
+    CHECK(table.cuda_begin_ns[1] == MU_STAGE_NO_TIME);
+    CHECK_INT(table.cuda_error_ns[1], -1);
+    CHECK_INT(table.tags.count, 3);
+    CHECK_INT(table.tag[0], 1);
+    CHECK_INT(table.tag[1], 0);
+    CHECK_INT(table.tag[2], 2);
+    CHECK_INT(table.tag[3], 1);
+    CHECK(mu_span_equals(table.tags.names[2], "own"));
+    mu_stage_table_reset(&table);
+}
+
+static void test_counters_and_rows_about_the_run(void) {
+    struct mu_stage_table table;
+    struct mu_error err;
+    CHECK_INT(mu_stage_table_init(&table, &err), MU_OK);
+    const char *text =
+        HEADER "1,,h,0,my_utils.process,INSTANT,,\"pid=5,rank=2,attempt=3\"\n"
+               "1,,h,0,my_utils.sync,INSTANT,,\"tid=7,stage=backward,kind=ddp,members=0-3%2C8\"\n"
+               "1,,h,0,my_utils.run,INSTANT,,\"\"\n"
+               "1,,h,0,my_utils.other,INSTANT,,\"a=b\"\n"
+               "1,,h,7,memory,COUNTER,,\"tid=7,rss_bytes=12,allocated_bytes=0.5,bad=x\"\n"
+               "1,,h,8,loss,COUNTER,,\"tid=7,value=-1e3\"\n"
+               "1,,h,8,memory,COUNTER,,\"tid=7,rss_bytes=13\"\n";
+    CHECK_INT(read_text(&table, text, &err), MU_OK);
+    const struct mu_run_rows *rows = &table.run_rows;
+    CHECK_INT(rows->note_count, 2);
+    CHECK(strcmp(rows->notes[0].text, "my_utils.sync stage=backward,kind=ddp,members=0-3%2C8") ==
+          0);
+    CHECK(strcmp(rows->notes[1].text, "my_utils.run ") == 0);
+    CHECK_INT(rows->notes[0].attempt, 3);
+    CHECK_INT(rows->count, 4);
+    CHECK_INT(rows->names.count, 4);
+    CHECK(mu_span_equals(rows->names.names[1], "memory.rss_bytes"));
+    CHECK(mu_span_equals(rows->names.names[3], "loss"));
+    CHECK(rows->value[0] == 12.0 && rows->value[1] == 0.5 && rows->value[2] == -1000.0);
+    CHECK_INT(rows->step[0], 7);
+    CHECK_INT(rows->name[3], 1);
+    CHECK_INT(rows->attempt[3], 3);
+    CHECK_INT(table.counts.bad_rows, 0);
+    mu_stage_table_reset(&table);
+}
+
+/* A CSV without rows, in memory of `size` bytes. The caller frees it. */
+static char *header_with_room(size_t size) {
+    char *text = malloc(size);
+    if (text == NULL) {
+        abort();
+    }
+    memcpy(text, HEADER, sizeof(HEADER));
+    return text;
+}
+
+/* Names and notes without end. */
+static void test_names_and_notes_are_bounded(void) {
+    enum { ROWS = 5000 };
+    size_t size = (size_t)ROWS * 128 + sizeof(HEADER), at = sizeof(HEADER) - 1;
+    struct mu_stage_table table;
+    struct mu_error err;
+    char *text = header_with_room(size);
+    CHECK_INT(mu_stage_table_init(&table, &err), MU_OK);
+    for (int i = 0; i < ROWS; i++) {
+        at += (size_t)snprintf(text + at, size - at,
+                               "1,,h,0,c%d,COUNTER,,\"value=1\"\n"
+                               "1,,h,0,my_utils.sync,INSTANT,,\"stage=s%d\"\n",
+                               i, i);
+    }
+    CHECK_INT(read_text(&table, text, &err), MU_OK);
+    CHECK_INT(table.run_rows.count, MU_NAMES_MAX - 1);
+    CHECK_INT(table.run_rows.note_count, MU_RUN_NOTES_MAX);
+    free(text);
+    mu_stage_table_reset(&table);
+}
+
 /* Names without end: the paths are bounded, and so are open stages. */
 static void test_bounds(void) {
     enum { STAGES = 70000 };
     size_t size = (size_t)STAGES * 64 + sizeof(HEADER), at = sizeof(HEADER) - 1;
-    char *text = malloc(size);
     struct mu_stage_table table;
     struct mu_error err;
+    char *text = header_with_room(size);
     CHECK_INT(mu_stage_table_init(&table, &err), MU_OK);
-    if (!CHECK(text != NULL)) {
-        return;
-    }
-    memcpy(text, HEADER, sizeof(HEADER));
     for (int i = 1; i <= STAGES; i++) {
         at += (size_t)snprintf(text + at, size - at, "1,,h,0,n%d,START,,\"node_id=%d\"\n", i, i);
     }
@@ -158,6 +240,9 @@ int main(void) {
     test_parts_meet();
     test_a_restart_ends_what_was_open();
     test_bad_rows_are_counted();
+    test_gpu_times_and_tags();
+    test_counters_and_rows_about_the_run();
+    test_names_and_notes_are_bounded();
     test_bounds();
     return check_report();
 }

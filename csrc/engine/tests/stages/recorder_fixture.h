@@ -21,11 +21,13 @@ static const int64_t drain_wait_ns = 100000000000;
 
 struct fixture {
     char directory[64];
+    char journals[64]; /* where journals lie, empty: in the directory */
     struct mu_recorder *recorder;
     struct mu_open_report report;
 };
 
 static inline void fixture_directory(struct fixture *fixture) {
+    fixture->journals[0] = '\0';
     snprintf(fixture->directory, sizeof(fixture->directory), "/tmp/mu-test-XXXXXX");
     CHECK(mkdtemp(fixture->directory) != NULL);
 }
@@ -42,6 +44,7 @@ static inline void fixture_remove(struct fixture *fixture) {
 static inline struct mu_output_config fixture_config(const struct fixture *fixture) {
     struct mu_output_config config = {.kind = MU_OUTPUT_FILE, .world_size = 1};
     snprintf(config.log_dir, sizeof(config.log_dir), "%s", fixture->directory);
+    snprintf(config.journal_dir, sizeof(config.journal_dir), "%s", fixture->journals);
     snprintf(config.machine, sizeof(config.machine), "host-a");
     return config;
 }

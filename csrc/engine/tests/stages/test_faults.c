@@ -397,19 +397,27 @@ static bool check_found(const struct found *found, const struct proof *proof) {
 
 /* --- the two ways to get it back ----------------------------------------------------------- */
 
-/* The path of the victim's journal; false when it was killed before it had one. */
-static bool find_journal(const struct fixture *fixture, char path[128]) {
+static bool ends_with(const char *text, const char *suffix) {
+    size_t length = strlen(text), tail = strlen(suffix);
+    return length > tail && strcmp(text + length - tail, suffix) == 0;
+}
+
+static bool find_file(const struct fixture *fixture, const char *suffix, char path[128]) {
     DIR *directory = opendir(fixture->directory);
     bool found = false;
     for (struct dirent *entry; directory != NULL && (entry = readdir(directory)) != NULL;) {
-        size_t length = strlen(entry->d_name);
-        if (length > 8 && strcmp(entry->d_name + length - 8, ".journal") == 0) {
+        if (ends_with(entry->d_name, suffix)) {
             snprintf(path, 128, "%s/%.60s", fixture->directory, entry->d_name);
             found = true;
         }
     }
     closedir(directory);
     return found;
+}
+
+/* The path of the victim's journal; false when it was killed before it had one. */
+static bool find_journal(const struct fixture *fixture, char path[128]) {
+    return find_file(fixture, ".journal", path);
 }
 
 /* Without changing a file: the parts, the CSV as far as the commit says, the journal's rows.
@@ -576,26 +584,36 @@ static void test_full_disk_leaves_no_torn_row(void) {
 
 /* --- adoption ------------------------------------------------------------------------------ */
 
+/* In a forked child: a recorder with open files, for its timer. */
+static struct mu_recorder *open_in_child(const struct fixture *fixture, struct mu_timer *timer) {
+    struct mu_recorder *recorder;
+    struct mu_open_report report;
+    struct mu_output_config config = fixture_config(fixture);
+    mu_error_kept(mu_recorder_create(&recorder, NULL));
+    mu_error_kept(mu_timer_init(timer, recorder, "t0", NULL));
+    mu_error_kept(mu_recorder_open(recorder, &config, &report, NULL));
+    return recorder;
+}
+
+static void wait_for_end(pid_t child) {
+    int status = -1;
+    waitpid(child, &status, 0);
+    CHECK_INT(status, 0);
+}
+
 /* A process that records `laps`, drains half of them, and ends without a close. */
 static void run_and_die(const struct fixture *fixture, int from, int laps) {
     pid_t child = fork();
     if (child == 0) {
-        struct mu_recorder *recorder;
-        struct mu_open_report report;
         struct mu_timer timer;
         struct tally tally = {0};
-        struct mu_output_config config = fixture_config(fixture);
-        mu_error_kept(mu_recorder_create(&recorder, NULL));
-        mu_error_kept(mu_timer_init(&timer, recorder, "t0", NULL));
-        mu_error_kept(mu_recorder_open(recorder, &config, &report, NULL));
+        struct mu_recorder *recorder = open_in_child(fixture, &timer);
         record_laps(&timer, &tally, from, from + laps / 2);
         mu_recorder_drain(recorder, drain_wait_ns);
         record_laps(&timer, &tally, from + laps / 2, from + laps);
         _exit(0);
     }
-    int status = -1;
-    waitpid(child, &status, 0);
-    CHECK_INT(status, 0);
+    wait_for_end(child);
 }
 
 static void check_laps(const char *csv_path, int laps) {
@@ -629,6 +647,159 @@ static void test_late_adoption_keeps_what_came_after(void) {
     CHECK_INT(fixture.report.adopted_journals, 1);
     mu_error_kept(mu_recorder_close(fixture.recorder, NULL));
     check_laps(fixture.report.csv_path, 40);
+    fixture_end(&fixture);
+}
+
+/* In a forked child: it dies before it removes a file that ends so. */
+static const char *deadly_suffix;
+
+/* Takes the place of libc's for this program. */
+int unlink(const char *path) {
+    if (deadly_suffix != NULL && ends_with(path, deadly_suffix)) {
+        kill(getpid(), SIGKILL);
+    }
+    return (int)syscall(SYS_unlink, path);
+}
+
+/* A process that is killed while it adopts a journal, before it removes the file. */
+static void adopt_and_die(const struct fixture *fixture, const char *suffix) {
+    pid_t child = fork();
+    if (child == 0) {
+        struct mu_recorder *recorder;
+        struct mu_open_report report;
+        struct mu_output_config config = fixture_config(fixture);
+        deadly_suffix = suffix;
+        mu_error_kept(mu_recorder_create(&recorder, NULL));
+        mu_error_kept(mu_recorder_open(recorder, &config, &report, NULL));
+        _exit(0);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+}
+
+/* What stands between the rows that the victim wrote and those that are adopted. */
+enum between { NOTHING, ROTATION, ANOTHER_PROCESS };
+
+static void test_killed_adopter_leaves_no_double_rows(enum between between) {
+    struct fixture fixture;
+    struct found found;
+    char journal[128], hidden[160], csv[128], part[128];
+    fixture_directory(&fixture);
+    run_and_die(&fixture, 0, 20);
+    CHECK(find_journal(&fixture, journal));
+    snprintf(csv, sizeof(csv), "%s/profile_rank_0.csv", fixture.directory);
+    part_path(&fixture, 1, part);
+    if (between == ROTATION) { /* the victim died in its middle */
+        CHECK_INT(rename(csv, part), 0);
+    }
+    if (between == ANOTHER_PROCESS) {
+        snprintf(hidden, sizeof(hidden), "%s.hidden", journal);
+        CHECK_INT(rename(journal, hidden), 0);
+        mu_error_kept(mu_recorder_create(&fixture.recorder, NULL));
+        fixture_open(&fixture);
+        mu_error_kept(mu_recorder_close(fixture.recorder, NULL));
+        mu_recorder_destroy(fixture.recorder);
+        CHECK_INT(rename(hidden, journal), 0);
+    }
+    adopt_and_die(&fixture, ".journal");
+    adopt_and_die(&fixture, ".journal");
+    mu_error_kept(mu_recorder_create(&fixture.recorder, NULL));
+    fixture_open(&fixture);
+    CHECK_INT(fixture.report.adopted_journals, 1);
+    mu_error_kept(mu_recorder_close(fixture.recorder, NULL));
+    found_init(&found);
+    CHECK_INT(note_file(&found, part, UINT64_MAX), between == ROTATION);
+    CHECK(note_file(&found, csv, UINT64_MAX));
+    for (int op = 0; op < 20 * OPS_A_LAP; op++) {
+        CHECK_INT(found.seen[0][op], 1);
+    }
+    CHECK_INT(found.out_of_order, 0);
+    found_free(&found);
+    fixture_end(&fixture);
+}
+
+static bool find_pointer(const struct fixture *fixture, char path[128]) {
+    return find_file(fixture, ".journal-ref", path);
+}
+
+/* The journal lies elsewhere, and its adopter is killed between the journal and its pointer. `here`
+ * says whether the pointer names the directory as it is on this host. */
+static void test_pointer_of_an_adopted_journal(bool here) {
+    struct fixture fixture;
+    char pointer[128], path[128], *text;
+    fixture_directory(&fixture);
+    snprintf(fixture.journals, sizeof(fixture.journals), "%.50s/elsewhere", fixture.directory);
+    CHECK_INT(mkdir(fixture.journals, 0700), 0);
+    run_and_die(&fixture, 0, 20);
+    CHECK(find_pointer(&fixture, pointer));
+    adopt_and_die(&fixture, ".journal-ref");
+    CHECK(find_pointer(&fixture, pointer));
+    if (!here) { /* as from a container that has another directory there */
+        text = read_text(pointer);
+        FILE *file = fopen(pointer, "w");
+        fprintf(file, "%.*s\nanother-host 1 2\n", (int)strcspn(text, "\n"), text);
+        fclose(file);
+        free(text);
+    }
+    mu_error_kept(mu_recorder_create(&fixture.recorder, NULL));
+    fixture_open(&fixture);
+    CHECK_INT(fixture.report.adopted_journals, 0);
+    mu_error_kept(mu_recorder_close(fixture.recorder, NULL));
+    CHECK_INT(find_pointer(&fixture, path), !here);
+    check_laps(fixture.report.csv_path, 20);
+    CHECK_INT(rmdir(fixture.journals), 0);
+    fixture_end(&fixture);
+}
+
+/* Records far more than a ring holds, twice, with a drain between, and ends without a close. */
+static void overflow_and_die(const struct fixture *fixture, int laps) {
+    pid_t child = fork();
+    if (child == 0) {
+        struct mu_timer timer;
+        struct tally tally = {0};
+        struct mu_recorder *recorder = open_in_child(fixture, &timer);
+        pthread_mutex_lock(&recorder->drain_lock); /* the drain thread would make room */
+        record_laps(&timer, &tally, 0, laps / 2);
+        pthread_mutex_unlock(&recorder->drain_lock);
+        mu_recorder_drain(recorder, drain_wait_ns);
+        pthread_mutex_lock(&recorder->drain_lock);
+        record_laps(&timer, &tally, laps / 2, laps);
+        _exit(0);
+    }
+    wait_for_end(child);
+}
+
+/* What the rows say that was lost, all together. */
+static uint64_t told_lost(const char *csv_path) {
+    uint64_t lost = 0;
+    char *text = read_text(csv_path);
+    for (char *at = text; (at = strstr(at, ",my_utils.dropped,INSTANT,")) != NULL; at++) {
+        lost += strtoull(strstr(at, "count=") + strlen("count="), NULL, 10);
+    }
+    free(text);
+    return lost;
+}
+
+static void test_lost_records_are_counted_after_a_kill(void) {
+    enum { LAPS = 4 * MU_RING_SLOTS, RECORDS_A_LAP = 3 };
+    struct fixture fixture;
+    struct found found;
+    uint64_t records = 0;
+    fixture_directory(&fixture);
+    overflow_and_die(&fixture, LAPS);
+    mu_error_kept(mu_recorder_create(&fixture.recorder, NULL));
+    fixture_open(&fixture);
+    mu_error_kept(mu_recorder_close(fixture.recorder, NULL));
+    found_init(&found);
+    CHECK(note_file(&found, fixture.report.csv_path, UINT64_MAX));
+    for (int lap = 0; lap < LAPS; lap++) {
+        const uint8_t *seen = found.seen[0] + (size_t)lap * OPS_A_LAP;
+        records += (uint64_t)seen[MARK] + seen[STOP_INNER] + seen[STOP_OUTER];
+    }
+    CHECK(records < LAPS * RECORDS_A_LAP);
+    CHECK_INT(records + told_lost(fixture.report.csv_path), LAPS * RECORDS_A_LAP);
+    found_free(&found);
     fixture_end(&fixture);
 }
 
@@ -780,6 +951,12 @@ int main(int argc, char **argv) {
     uint64_t seed = argc > 2 ? strtoull(argv[2], NULL, 10) : 1;
     test_full_disk_leaves_no_torn_row();
     test_late_adoption_keeps_what_came_after();
+    test_killed_adopter_leaves_no_double_rows(NOTHING);
+    test_killed_adopter_leaves_no_double_rows(ROTATION);
+    test_killed_adopter_leaves_no_double_rows(ANOTHER_PROCESS);
+    test_pointer_of_an_adopted_journal(true);
+    test_pointer_of_an_adopted_journal(false);
+    test_lost_records_are_counted_after_a_kill();
     test_journal_that_never_began_is_removed();
     test_reader_does_not_cost_the_journal();
     test_output_that_hangs_and_comes_back();

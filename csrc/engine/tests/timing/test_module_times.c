@@ -38,8 +38,8 @@ static void begin_call(struct mu_module_times *times, uint64_t thread, uint32_t 
 }
 
 static bool end_call(struct mu_module_times *times, uint64_t thread, uint32_t slot) {
-    uint64_t mark;
-    return mu_module_exit(times, thread, slot, true, &mark);
+    uint64_t tag;
+    return mu_module_exit(times, thread, slot, true, &tag);
 }
 
 static struct mu_module_total cpu_of(struct mu_module_times *times, uint32_t slot) {
@@ -98,14 +98,14 @@ static void test_nested_calls(void) {
 
 static void test_accounts_and_parts(void) {
     struct mu_module_times *times = fresh(3);
-    uint64_t mark = 0;
+    uint64_t tag = 0;
     mu_module_enter(times, 1, 0, 2, 77);
     clock_ns += 5;
-    CHECK(mu_module_exit(times, 1, 0, true, &mark));
-    CHECK_INT(mark, 77);
+    CHECK(mu_module_exit(times, 1, 0, true, &tag));
+    CHECK_INT(tag, 77);
     begin_call(times, 1, 0);
     clock_ns += 7;
-    CHECK(mu_module_exit(times, 1, 0, false, &mark));
+    CHECK(mu_module_exit(times, 1, 0, false, &tag));
     CHECK_INT(cpu_of(times, 2).calls, 1);
     CHECK_INT(cpu_of(times, 2).total_ns, 5);
     CHECK_INT(cpu_of(times, 0).calls, 0);

@@ -1,0 +1,122 @@
+/* Values of counters as columns, and the rows about a run as they stand. */
+#include "csv/run_rows.h"
+
+#include "base/digits.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { VALUES_AT_FIRST = 256, NUMBER_LENGTH_MAX = 63 };
+
+void mu_run_rows_init(struct mu_run_rows *rows) {
+    memset(rows, 0, sizeof(*rows));
+    mu_name_list_init(&rows->names);
+}
+
+void mu_run_rows_reset(struct mu_run_rows *rows) {
+    for (size_t i = 0; i < rows->note_count; i++) {
+        free(rows->notes[i].text);
+    }
+    free(rows->notes);
+    free(rows->step);
+    free(rows->value);
+    free(rows->name);
+    free(rows->attempt);
+    mu_name_list_reset(&rows->names);
+    mu_run_rows_init(rows);
+}
+
+MU_MUST_CHECK static int grow(void **column, size_t element, size_t capacity,
+                              struct mu_error *err) {
+    void *grown = realloc(*column, element * capacity);
+    if (grown == NULL) {
+        return mu_error_no_memory(err, "the counters of a rank");
+    }
+    *column = grown;
+    return MU_OK;
+}
+
+MU_MUST_CHECK static int reserve(struct mu_run_rows *rows, struct mu_error *err) {
+    if (rows->count < rows->capacity) {
+        return MU_OK;
+    }
+    size_t capacity = rows->capacity == 0 ? VALUES_AT_FIRST : 2 * rows->capacity;
+    if (grow((void **)&rows->step, sizeof(*rows->step), capacity, err) != MU_OK ||
+        grow((void **)&rows->value, sizeof(*rows->value), capacity, err) != MU_OK ||
+        grow((void **)&rows->name, sizeof(*rows->name), capacity, err) != MU_OK ||
+        grow((void **)&rows->attempt, sizeof(*rows->attempt), capacity, err) != MU_OK) {
+        return err->code;
+    }
+    rows->capacity = capacity;
+    return MU_OK;
+}
+
+/* 0 for what is no number. */
+static int number_of(struct mu_span text, double *number) {
+    int64_t whole;
+    if (mu_digits_parse(text.text, text.length, 0, &whole) &&
+        memchr(text.text, '.', text.length) == NULL) {
+        *number = (double)whole;
+        return 1;
+    }
+    if (text.length == 0 || text.length > NUMBER_LENGTH_MAX) {
+        return 0;
+    }
+    char copy[NUMBER_LENGTH_MAX + 1], *end;
+    memcpy(copy, text.text, text.length);
+    copy[text.length] = '\0';
+    *number = strtod(copy, &end);
+    return end == copy + text.length;
+}
+
+int mu_run_rows_counter(struct mu_run_rows *rows, struct mu_span name, struct mu_span pairs,
+                        int64_t step, int64_t attempt, struct mu_error *err) {
+    struct mu_span key, value;
+    double number;
+    while (rows->count < MU_COUNTER_VALUES_MAX && mu_metadata_next(&pairs, &key, &value)) {
+        struct mu_span tail = mu_span_equals(key, "value") ? (struct mu_span){"", 0} : key;
+        uint32_t number_of_name;
+        if (!number_of(value, &number)) {
+            continue;
+        }
+        if (mu_name_list_find(&rows->names, name, tail, &number_of_name, err) != MU_OK ||
+            reserve(rows, err) != MU_OK) {
+            return err->code;
+        }
+        if (number_of_name == 0) { /* a name too many */
+            continue;
+        }
+        rows->step[rows->count] = step;
+        rows->value[rows->count] = number;
+        rows->name[rows->count] = number_of_name;
+        rows->attempt[rows->count++] = (int32_t)attempt;
+    }
+    return MU_OK;
+}
+
+int mu_run_rows_is_note(struct mu_span name) {
+    return mu_span_equals(name, "my_utils.run") || mu_span_equals(name, "my_utils.sync") ||
+           mu_span_equals(name, "my_utils.workload");
+}
+
+int mu_run_rows_note(struct mu_run_rows *rows, struct mu_span name, struct mu_span pairs,
+                     int64_t attempt, struct mu_error *err) {
+    if (rows->note_count == MU_RUN_NOTES_MAX) {
+        return MU_OK;
+    }
+    if (rows->notes == NULL) {
+        rows->notes = calloc(MU_RUN_NOTES_MAX, sizeof(*rows->notes));
+    }
+    char *text = rows->notes == NULL ? NULL : malloc(name.length + pairs.length + 2);
+    if (text == NULL) {
+        return mu_error_no_memory(err, "the rows about a run");
+    }
+    memcpy(text, name.text, name.length);
+    text[name.length] = ' ';
+    if (pairs.length > 0) {
+        memcpy(text + name.length + 1, pairs.text, pairs.length);
+    }
+    text[name.length + 1 + pairs.length] = '\0';
+    rows->notes[rows->note_count++] = (struct mu_run_note){attempt, text};
+    return MU_OK;
+}
