@@ -1,0 +1,229 @@
+"""Sampled profiles of ranks, joined by time with their stages: what each stage spends its time in.
+
+A sample counts for the innermost stage that its thread was in. A stage that had not ended when the
+profile was read is not known, and so is one of another thread: such samples have no stage.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ..verdict.rank_files import find_ranks, read_rank
+from .record import Frame, StackRecord
+
+__all__ = ["Sample", "samples_of", "share_lines", "speedscope", "trace_events"]
+
+NO_STAGE = "(no stage)"
+OUTLIER_POINTS = 0.10  # a function's share above that of the other ranks
+OUTLIERS_SHOWN = 5
+TOP_SHOWN = 3
+
+Interval = tuple[int, int, str]  # begin_ns, end_ns, path
+
+
+@dataclass(frozen=True)
+class Sample:
+    """frames: outermost first."""
+
+    rank: int
+    tid: int
+    is_main: bool
+    time_ns: int
+    stage: str
+    frames: tuple[Frame, ...]
+
+
+def samples_of(record: StackRecord, log_dirs: Sequence[str]) -> list[Sample]:
+    """The samples of a rank's profile in the order of time, each with its stage."""
+    stages = _stages_of(record.rank, log_dirs)
+    by_thread: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for time_ns, tid, stack, _ in record.samples:
+        by_thread[tid].append((time_ns, stack))
+    found = []
+    for tid, moments in by_thread.items():
+        names = _joined([time_ns for time_ns, _ in moments], stages.get(tid, []))
+        for (time_ns, stack), stage in zip(moments, names, strict=True):
+            frames = record.stack(stack)[::-1]
+            found.append(Sample(record.rank, tid, tid == record.pid, time_ns, stage, frames))
+    return sorted(found, key=lambda sample: (sample.time_ns, sample.tid))
+
+
+def _stages_of(rank: int, log_dirs: Sequence[str]) -> dict[int, list[Interval]]:
+    """The finished stages of a rank by thread, sorted by their begin, parents first."""
+    found: dict[int, list[Interval]] = defaultdict(list)
+    for file_set in find_ranks(log_dirs, {rank})[0]:
+        read = read_rank(file_set)
+        columns = [read.stages[name].tolist() for name in ("begin_ns", "end_ns", "tid", "path")]
+        for begin_ns, end_ns, tid, path in zip(*columns, strict=True):
+            found[tid].append((begin_ns, end_ns, read.paths[path]))
+    for stages in found.values():
+        stages.sort(key=lambda stage: (stage[0], -stage[1]))
+    return found
+
+
+def _joined(times: Iterable[int], stages: Sequence[Interval]) -> Iterator[str]:
+    """The innermost stage at each moment; both are sorted."""
+    inside: list[Interval] = []
+    at = 0
+    for time_ns in times:
+        while at < len(stages) and stages[at][0] <= time_ns:
+            inside.append(stages[at])
+            at += 1
+        inside = [stage for stage in inside if stage[1] > time_ns]
+        yield inside[-1][2] if inside else NO_STAGE
+
+
+# --- files ---
+
+
+def speedscope(samples: Sequence[Sample], interval_ns: int, name: str) -> str:
+    """The file of https://www.speedscope.app: a profile for each stage of each rank."""
+    numbers: dict[Frame, int] = {}
+    groups: dict[tuple[int, bool, str], list[list[int]]] = defaultdict(list)
+    for sample in samples:
+        stack = [numbers.setdefault(frame, len(numbers)) for frame in sample.frames]
+        groups[sample.rank, sample.is_main, sample.stage].append(stack)
+    seconds = interval_ns * 1e-9
+    profiles = [
+        {
+            "type": "sampled",
+            "name": f"rank {rank}: {stage}{'' if is_main else ' (other threads)'}",
+            "unit": "seconds",
+            "startValue": 0,
+            "endValue": len(stacks) * seconds,
+            "samples": stacks,
+            "weights": [seconds] * len(stacks),
+        }
+        for (rank, is_main, stage), stacks in sorted(
+            groups.items(), key=lambda item: (item[0][0], not item[0][1], -len(item[1]))
+        )
+    ]
+    frames = [{"name": frame.function, "file": frame.file, "line": frame.line} for frame in numbers]
+    content = {
+        "$schema": "https://www.speedscope.app/file-format-schema.json",
+        "name": name,
+        "exporter": "my_utils",
+        "shared": {"frames": frames},
+        "profiles": profiles,
+    }
+    return json.dumps(content)
+
+
+def trace_events(samples: Sequence[Sample], interval_ns: int) -> str:
+    """A trace in Chrome's format, which Perfetto opens: a slice for each run of samples that share
+    a frame at the same depth, below a slice for the stage."""
+    begin_ns = min((sample.time_ns for sample in samples), default=0)
+    threads: dict[tuple[int, int], list[Sample]] = defaultdict(list)
+    for sample in samples:
+        threads[sample.rank, sample.tid].append(sample)
+    events: list[dict[str, object]] = []
+    for (rank, tid), own in threads.items():
+        events.append(
+            {"ph": "M", "pid": rank, "name": "process_name", "args": {"name": f"rank {rank}"}}
+        )
+        events += _slices(own, rank, tid, begin_ns, interval_ns)
+    return json.dumps({"displayTimeUnit": "ms", "traceEvents": events})
+
+
+def _slices(
+    samples: Sequence[Sample], rank: int, tid: int, begin_ns: int, interval_ns: int
+) -> Iterator[dict[str, object]]:
+    open_ones: list[tuple[str, int]] = []  # name, since; outermost first
+    last_ns = 0
+    for sample in samples:
+        names = [sample.stage, *(_title(frame) for frame in sample.frames)]
+        is_next = sample.time_ns - last_ns <= 2 * interval_ns
+        shared = _shared([name for name, _ in open_ones], names) if is_next else 0
+        end_ns = min(last_ns + interval_ns, sample.time_ns)
+        yield from _closed(open_ones[shared:], end_ns, rank, tid, begin_ns)
+        open_ones = [*open_ones[:shared], *((name, sample.time_ns) for name in names[shared:])]
+        last_ns = sample.time_ns
+    yield from _closed(open_ones, last_ns + interval_ns, rank, tid, begin_ns)
+
+
+def _shared(before: Sequence[str], now: Sequence[str]) -> int:
+    """How many names both begin with."""
+    pairs = zip(before, now, strict=False)
+    return next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(before), len(now)))
+
+
+def _closed(
+    items: Sequence[tuple[str, int]], end_ns: int, rank: int, tid: int, begin_ns: int
+) -> Iterator[dict[str, object]]:
+    for name, since_ns in items:
+        yield {
+            "ph": "X", "pid": rank, "tid": tid, "name": name,
+            "ts": (since_ns - begin_ns) / 1000, "dur": max(0, end_ns - since_ns) / 1000,
+        }  # fmt: skip
+
+
+def _title(frame: Frame) -> str:
+    return f"{frame.function} {frame.file.rpartition('/')[2]}"
+
+
+# --- text ---
+
+
+def share_lines(samples: Sequence[Sample]) -> Iterator[str]:
+    """First the functions in which one rank spends much more of a stage than the others do, then
+    what each stage spends its time in, over all ranks. Of first threads alone."""
+    stages: dict[str, dict[int, list[Sample]]] = defaultdict(lambda: defaultdict(list))
+    for sample in samples:
+        if sample.is_main:
+            stages[sample.stage][sample.rank].append(sample)
+    for stage, by_rank in stages.items():
+        yield from _outlier_lines(stage, by_rank)
+    for stage, by_rank in sorted(stages.items(), key=lambda item: -_count(item[1])):
+        own = [sample for ranks in by_rank.values() for sample in ranks]
+        leaves = Counter(_title(sample.frames[-1]) for sample in own if sample.frames)
+        top = ", ".join(
+            f"{count / len(own):.0%} {name}" for name, count in leaves.most_common(TOP_SHOWN)
+        )
+        yield f"{stage} ({len(own)} samples): {top}"
+
+
+def _count(by_rank: Mapping[int, Sequence[Sample]]) -> int:
+    return sum(map(len, by_rank.values()))
+
+
+def _shares(samples: Sequence[Sample]) -> dict[str, float]:
+    """In which share of the samples a function is, itself or what it calls."""
+    found: Counter[str] = Counter()
+    for sample in samples:
+        found.update({_title(frame) for frame in sample.frames})
+    return {name: count / len(samples) for name, count in found.items()}
+
+
+def _outlier_lines(stage: str, by_rank: Mapping[int, Sequence[Sample]]) -> Iterator[str]:
+    """Of a chain of functions that stand out together, the innermost is named."""
+    if len(by_rank) < 2:
+        return
+    shares = {rank: _shares(samples) for rank, samples in by_rank.items()}
+    found = []
+    for rank, own in shares.items():
+        depth = _depths(by_rank[rank])
+        others = [shares[other] for other in shares if other != rank]
+        for name, share in own.items():
+            usual = statistics.median(other.get(name, 0.0) for other in others)
+            if share - usual >= OUTLIER_POINTS:
+                found.append((round(share - usual, 2), depth[name], rank, name, share, usual))
+    named: set[int] = set()
+    for _, _, rank, name, share, usual in sorted(found, reverse=True):
+        if rank not in named and len(named) < OUTLIERS_SHOWN:
+            named.add(rank)
+            yield (
+                f"rank {rank} spends {share:.0%} of `{stage}` in `{name}`, the others {usual:.0%}"
+            )
+
+
+def _depths(samples: Sequence[Sample]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for sample in samples:
+        for depth, frame in enumerate(sample.frames):
+            name = _title(frame)
+            found[name] = max(found.get(name, 0), depth)
+    return found

@@ -1,0 +1,122 @@
+"""A sampled profile of a job that runs: by stage, in files that other tools open."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from my_utils.capture.on_demand.command import main as capture_main
+from my_utils.process_stacks.profile import NO_STAGE, _joined
+
+from ..conftest import ROOT
+
+# Rank 1 spends 3 parts of 4 of "input" in `resize`, the other ranks none.
+RANK = """
+import ctypes, signal, sys, time
+ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # die with the parent
+from my_utils import GlobalLogger, MyTimer
+log_dir, rank = sys.argv[1:]
+GlobalLogger().setup(log_dir, rank=int(rank), world_size=3, console=False)
+timer = MyTimer(tag="train")
+def resize():
+    time.sleep(0.03)
+def read():
+    time.sleep(0.01 if rank == "1" else 0.04)
+def forward():
+    time.sleep(0.02)
+step = 0
+while True:
+    timer.set_step(step)
+    with timer.time_stage("input"):
+        if rank == "1":
+            resize()
+        read()
+    with timer.time_stage("forward"):
+        forward()
+    step += 1
+    if step == 3:
+        print("ready", flush=True)
+"""
+
+
+def test_a_rank_that_spends_its_input_elsewhere_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", RANK, str(tmp_path), str(rank)],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(3)
+    ]
+    try:
+        for process in ranks:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+        status = capture_main([str(tmp_path), "--stacks", "2", "--json"])
+    finally:
+        for process in ranks:
+            process.kill()
+            process.communicate()
+    found = json.loads(capsys.readouterr().out)
+    assert status == 0 and found["missing"] == {}
+    [line] = [line for line in found["lines"] if line.startswith("rank 1 ") and "resize" in line]
+    share = re.fullmatch(
+        r"rank 1 spends (\d+)% of `input` in `resize <string>`, the others 0%", line
+    )
+    assert share is not None and 35 <= int(share[1]) <= 95
+    speedscope, trace = (json.loads(Path(path).read_text()) for path in found["files"])
+    check_speedscope(speedscope)
+    check_trace(trace)
+
+
+def check_speedscope(content: dict[str, object]) -> None:
+    """Every number is one of a frame, and stages hold what runs in them."""
+    names = [frame["name"] for frame in content["shared"]["frames"]]  # type: ignore[index]
+    leaves: dict[str, Counter[str]] = {}
+    for profile in content["profiles"]:  # type: ignore[attr-defined]
+        assert len(profile["samples"]) == len(profile["weights"])
+        stacks = [[names[number] for number in stack] for stack in profile["samples"]]
+        assert all(stack[0] == "<module>" for stack in stacks)
+        leaves[profile["name"]] = Counter(stack[-1] for stack in stacks)
+    assert set(leaves["rank 1: input"]) >= {"resize", "read"}
+    assert leaves["rank 0: input"]["resize"] == 0
+    assert leaves["rank 0: forward"].most_common(1)[0][0] == "forward"
+
+
+def check_trace(content: dict[str, list[dict[str, object]]]) -> None:
+    """Slices of a thread nest: each begins and ends within the one that it begins in."""
+    slices = [event for event in content["traceEvents"] if event["ph"] == "X"]
+    assert {"input", "forward"} <= {event["name"] for event in slices}
+    for rank in range(3):
+        own = [_span_ns(e) for e in slices if e["pid"] == rank]
+        inside: list[int] = []
+        for begin, end in sorted(own, key=lambda slice: (slice[0], -slice[1])):
+            while inside and inside[-1] <= begin:
+                inside.pop()
+            assert not inside or end <= inside[-1]
+            inside.append(end)
+
+
+def _span_ns(event: dict[str, object]) -> tuple[int, int]:
+    begin_us, length_us = event["ts"], event["dur"]
+    assert isinstance(begin_us, float) and isinstance(length_us, float)
+    begin = round(begin_us * 1000)
+    return begin, begin + round(length_us * 1000)
+
+
+def test_a_sample_counts_for_the_innermost_stage() -> None:
+    stages = [(10, 100, "iter"), (20, 40, "iter/input"), (40, 60, "iter/forward")]
+    times = [5, 10, 25, 39, 40, 70, 100]
+    assert list(_joined(times, stages)) == [
+        NO_STAGE, "iter", "iter/input", "iter/input", "iter/forward", "iter", NO_STAGE,
+    ]  # fmt: skip
