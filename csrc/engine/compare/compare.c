@@ -94,7 +94,7 @@ static void compare_chunks(int64_t begin, int64_t end, void *context) {
 /* --- what a pass leaves open -------------------------------------------------------------- */
 
 /* Verdicts are computed for this many elements at a time, to keep the stack small. */
-enum { LOOK = 64 };
+enum { VERDICTS_AT_ONCE = 64 };
 
 static bool has_max_abs(const struct mu_compare_verdict *verdict, const struct mu_diff *diff) {
     if (diff->integers) {
@@ -114,10 +114,10 @@ static int64_t locate(const struct comparison *comparison, int64_t from,
                                           const struct mu_diff *),
                       const struct mu_diff *diff) {
     struct reader reader;
-    struct mu_compare_verdict verdicts[LOOK];
+    struct mu_compare_verdict verdicts[VERDICTS_AT_ONCE];
     int64_t left = comparison->a->elements - from;
     reader_start(&reader, comparison, from, left < MU_COMPARE_BLOCK ? left : MU_COMPARE_BLOCK);
-    while (reader_next(&reader, LOOK)) {
+    while (reader_next(&reader, VERDICTS_AT_ONCE)) {
         mu_compare_elements(&comparison->pair, reader.a, reader.b, reader.count, verdicts);
         for (size_t i = 0; i < reader.count; i++) {
             if (is_greatest(&verdicts[i], diff)) {
@@ -139,15 +139,15 @@ static void add_to_list(const struct reader *reader, size_t i,
 
 static void list_block(const struct comparison *comparison, const struct reader *reader,
                        const struct mu_compare_options *options, struct mu_diff *diff) {
-    struct mu_compare_verdict verdicts[LOOK];
+    struct mu_compare_verdict verdicts[VERDICTS_AT_ONCE];
     for (size_t i = 0; i < reader->count && diff->listed < options->list_max; i++) {
-        if (i % LOOK == 0) {
+        if (i % VERDICTS_AT_ONCE == 0) {
             size_t left = reader->count - i;
             mu_compare_elements(&comparison->pair, reader->a + i * reader->size_a,
-                                reader->b + i * reader->size_b, left < LOOK ? left : LOOK,
-                                verdicts);
+                                reader->b + i * reader->size_b,
+                                left < VERDICTS_AT_ONCE ? left : VERDICTS_AT_ONCE, verdicts);
         }
-        if (!verdicts[i % LOOK].close) {
+        if (!verdicts[i % VERDICTS_AT_ONCE].close) {
             add_to_list(reader, i, options, diff);
         }
     }
@@ -252,7 +252,7 @@ void mu_compare_default_tolerance(int dtype_a, int dtype_b, double *atol, double
     *rtol = fmax(of[dtype_a].rtol, of[dtype_b].rtol);
 }
 
-static int check_tolerance(const char *name, double value, struct mu_error *err) {
+MU_MUST_CHECK static int check_tolerance(const char *name, double value, struct mu_error *err) {
     if (!(value >= 0) || !mu_compare_is_finite(value)) {
         return mu_error_set(err, MU_ERR_ARGUMENT, "%s must be a finite number from 0 on, not %g",
                             name, value);
@@ -260,8 +260,8 @@ static int check_tolerance(const char *name, double value, struct mu_error *err)
     return MU_OK;
 }
 
-static int check_tensors(const struct mu_tensor *a, const struct mu_tensor *b,
-                         struct mu_error *err) {
+MU_MUST_CHECK static int check_tensors(const struct mu_tensor *a, const struct mu_tensor *b,
+                                       struct mu_error *err) {
     if (!mu_tensor_same_shape(a, b)) {
         return mu_error_set(err, MU_ERR_ARGUMENT, "the tensors must have the same shape");
     }

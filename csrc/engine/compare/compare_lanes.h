@@ -179,7 +179,7 @@ INLINE int64_t count_mismatches(loader load, const char *a, const char *b, size_
     return total(found);
 }
 
-struct marks {
+struct summary {
     doubles most, rel_above;
     longs mismatches, signs;
 };
@@ -197,13 +197,13 @@ INLINE doubles add_to_sum(bool is_f64, doubles x, doubles y, doubles z) {
  */
 INLINE void compare_group(loader load, bool is_f64, bool count_along, const char *a, const char *b,
                           size_t count, size_t lane, struct mu_compare_block *block,
-                          struct marks *marks) {
+                          struct summary *summary) {
     struct mu_compare_lanes *lanes = &block->lanes;
     doubles aa = load_lanes(lanes->aa + lane), bb = load_lanes(lanes->bb + lane);
     doubles ab = load_lanes(lanes->ab + lane), dd = load_lanes(lanes->dd + lane);
-    doubles most = marks->most;
-    doubles rel_above = marks->rel_above;
-    longs mismatches = marks->mismatches, signs = marks->signs;
+    doubles most = summary->most;
+    doubles rel_above = summary->rel_above;
+    longs mismatches = summary->mismatches, signs = summary->signs;
     double atol = block->atol, rtol = block->rtol;
     double scale = is_f64 && block->max_rel_before < 0x1p64 ? 0x1p64 : 1;
     doubles limit = (doubles){0} - block->max_rel_before * (1 - 0x1p-50) * scale;
@@ -226,28 +226,28 @@ INLINE void compare_group(loader load, bool is_f64, bool count_along, const char
     memcpy(lanes->bb + lane, &bb, sizeof(bb));
     memcpy(lanes->ab + lane, &ab, sizeof(ab));
     memcpy(lanes->dd + lane, &dd, sizeof(dd));
-    *marks = (struct marks){most, rel_above, mismatches, signs};
+    *summary = (struct summary){most, rel_above, mismatches, signs};
 }
 
 INLINE void compare(loader load, bool is_f64, const char *a, const char *b, size_t count,
                     struct mu_compare_block *block) {
-    struct marks marks = {{0}, {0}, {0}, {0}};
+    struct summary summary = {{0}, {0}, {0}, {0}};
     for (size_t lane = 0; lane < MU_COMPARE_LANES; lane += WIDTH) {
         if (block->over_atol) {
-            compare_group(load, is_f64, true, a, b, count, lane, block, &marks);
+            compare_group(load, is_f64, true, a, b, count, lane, block, &summary);
         } else {
-            compare_group(load, is_f64, false, a, b, count, lane, block, &marks);
+            compare_group(load, is_f64, false, a, b, count, lane, block, &summary);
         }
     }
-    block->max_abs = greatest(marks.most);
+    block->max_abs = greatest(summary.most);
     if (block->over_atol) {
-        block->mismatches = total(marks.mismatches);
+        block->mismatches = total(summary.mismatches);
     } else {
         block->mismatches =
             block->max_abs > block->atol ? count_mismatches(load, a, b, count, block) : 0;
     }
-    block->sign_differences = any_bit(marks.signs) < 0 ? count_opposite(load, a, b, count) : 0;
-    block->max_rel = greatest(marks.rel_above) > 0 ? find_max_rel(load, a, b, count) : 0;
+    block->sign_differences = any_bit(summary.signs) < 0 ? count_opposite(load, a, b, count) : 0;
+    block->max_rel = greatest(summary.rel_above) > 0 ? find_max_rel(load, a, b, count) : 0;
 }
 
 INLINE void add_squares(loader load, const char *a, size_t count, struct mu_compare_lanes *lanes) {

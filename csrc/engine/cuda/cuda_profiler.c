@@ -1,13 +1,13 @@
 #include "cuda/cuda_profiler.h"
 
-static int fail(const struct mu_cuda_driver *driver, const char *call, CUresult result,
-                struct mu_error *err) {
+MU_MUST_CHECK static int fail(const struct mu_cuda_driver *driver, const char *call,
+                              CUresult result, struct mu_error *err) {
     return mu_error_set(err, MU_ERR_STATE, "%s failed with %s (%d)", call,
                         mu_cuda_error_name(driver, (int)result), (int)result);
 }
 
-static int switch_profiler(const struct mu_cuda_driver *driver, bool start, bool wait,
-                           struct mu_error *err) {
+MU_MUST_CHECK static int switch_profiler(const struct mu_cuda_driver *driver, bool start, bool wait,
+                                         struct mu_error *err) {
     CUresult result = wait ? driver->ctx_synchronize() : CUDA_SUCCESS;
     if (result != CUDA_SUCCESS) {
         return fail(driver, "cuCtxSynchronize", result, err);
@@ -20,8 +20,8 @@ static int switch_profiler(const struct mu_cuda_driver *driver, bool start, bool
 }
 
 /* The same in the primary context of a device, which is current on the thread meanwhile. */
-static int switch_in_primary(const struct mu_cuda_driver *driver, bool start, bool wait,
-                             int ordinal, struct mu_error *err) {
+MU_MUST_CHECK static int switch_in_primary(const struct mu_cuda_driver *driver, bool start,
+                                           bool wait, int ordinal, struct mu_error *err) {
     CUdevice device;
     CUcontext context;
     CUresult result = driver->device_get(&device, ordinal);

@@ -214,7 +214,8 @@ void mu_cuda_slot_free(struct mu_cuda_pool *pool, struct mu_cuda_slot *slot) {
 }
 
 /* A capture in another thread forbids creating an event, among other calls. */
-static bool event_make(struct mu_cuda_pool *pool, struct mu_cuda_context *context, CUevent *event) {
+MU_MUST_CHECK static bool event_make(struct mu_cuda_pool *pool, struct mu_cuda_context *context,
+                                     CUevent *event) {
     if (*event != NULL) {
         return true;
     }
@@ -235,8 +236,8 @@ static bool event_make(struct mu_cuda_pool *pool, struct mu_cuda_context *contex
     return true;
 }
 
-static bool event_record(struct mu_cuda_pool *pool, struct mu_cuda_context *context, CUevent event,
-                         CUstream stream) {
+MU_MUST_CHECK static bool event_record(struct mu_cuda_pool *pool, struct mu_cuda_context *context,
+                                       CUevent event, CUstream stream) {
     CUresult code = pool->driver->event_record(event, stream);
     if (code == CUDA_SUCCESS) {
         return true;

@@ -44,7 +44,7 @@ static struct mu_digest digest_of(const char *content, size_t bytes) {
 
 /* --- reading ------------------------------------------------------------------------------ */
 
-static bool read_all(int file, char *to, size_t bytes) {
+MU_MUST_CHECK static bool read_all(int file, char *to, size_t bytes) {
     while (bytes > 0) {
         ssize_t got = read(file, to, bytes);
         if (got <= 0) {
@@ -113,7 +113,7 @@ bool mu_gpu_cache_load(const char *folder, const char *name, const char *key, ch
 
 /* --- writing ------------------------------------------------------------------------------ */
 
-static bool write_all(int file, const void *from, size_t bytes) {
+MU_MUST_CHECK static bool write_all(int file, const void *from, size_t bytes) {
     const char *at = from;
     while (bytes > 0) {
         ssize_t put = write(file, at, bytes);
@@ -138,7 +138,7 @@ static void make_folders(const char *folder) {
     mkdir(path, 0700);
 }
 
-static bool write_file(int file, const char *key, const char *image, size_t size) {
+MU_MUST_CHECK static bool write_file(int file, const char *key, const char *image, size_t size) {
     size_t key_bytes = strlen(key);
     struct header header = {.key_bytes = key_bytes, .image_bytes = size};
     char *content = malloc(key_bytes + size + 1);

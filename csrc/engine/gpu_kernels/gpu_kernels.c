@@ -37,7 +37,7 @@ struct mu_gpu *mu_gpu_get(void) {
 }
 
 /* Puts a copy of `text`, where it is not NULL, into `*place`. */
-static int replace(char **place, const char *text, struct mu_error *err) {
+MU_MUST_CHECK static int replace(char **place, const char *text, struct mu_error *err) {
     if (text == NULL) {
         return MU_OK;
     }

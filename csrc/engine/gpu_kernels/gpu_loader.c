@@ -164,7 +164,7 @@ int mu_gpu_fail(const struct mu_gpu *gpu, const char *call, CUresult result, str
                         mu_cuda_error_name(gpu->driver, (int)result), (int)result);
 }
 
-static int check_process(const struct mu_gpu *gpu, struct mu_error *err) {
+MU_MUST_CHECK static int check_process(const struct mu_gpu *gpu, struct mu_error *err) {
     if (!gpu->driver->available) {
         return mu_error_set(err, MU_ERR_STATE, "a CUDA tensor, but no CUDA driver (%s)",
                             gpu->driver->reason);
@@ -230,8 +230,8 @@ static void make_pool(const struct mu_gpu *gpu, int index, struct mu_gpu_device 
     gpu->driver->mem_pool_set_attribute(device->pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep);
 }
 
-static int fill_device(const struct mu_gpu *gpu, int index, struct mu_gpu_device *device,
-                       struct mu_error *err) {
+MU_MUST_CHECK static int fill_device(const struct mu_gpu *gpu, int index,
+                                     struct mu_gpu_device *device, struct mu_error *err) {
     const struct mu_cuda_driver *driver = gpu->driver;
     int major = 0;
     int minor = 0;
@@ -264,7 +264,7 @@ static int fill_device(const struct mu_gpu *gpu, int index, struct mu_gpu_device
     return MU_OK;
 }
 
-static int add_device_lock_held(struct mu_gpu *gpu, int index, struct mu_error *err) {
+MU_MUST_CHECK static int add_device_lock_held(struct mu_gpu *gpu, int index, struct mu_error *err) {
     if (atomic_load(&gpu->devices[index]) != NULL) {
         return MU_OK;
     }
@@ -309,8 +309,8 @@ int mu_gpu_device_of(struct mu_gpu *gpu, int index, const struct mu_gpu_device *
 
 /* Code for the GPU itself where NVRTC knows its generation, else PTX, which the driver translates.
  */
-static int choose_arch(const struct mu_gpu *gpu, int arch, struct mu_nvrtc_job *job,
-                       struct mu_error *err) {
+MU_MUST_CHECK static int choose_arch(const struct mu_gpu *gpu, int arch, struct mu_nvrtc_job *job,
+                                     struct mu_error *err) {
     job->arch = gpu->compiler != NULL ? arch : mu_nvrtc_best_arch(&gpu->nvrtc, arch);
     if (job->arch == 0 && gpu->nvrtc.available) {
         return mu_error_set(err, MU_ERR_STATE,
@@ -353,8 +353,8 @@ static void describe(const struct mu_gpu *gpu, const struct mu_gpu_program *prog
     }
 }
 
-static int compile_lock_held(struct mu_gpu *gpu, const struct mu_gpu_program *program, int arch,
-                             char **bytes, struct mu_error *err) {
+MU_MUST_CHECK static int compile_lock_held(struct mu_gpu *gpu, const struct mu_gpu_program *program,
+                                           int arch, char **bytes, struct mu_error *err) {
     struct mu_gpu_build build;
     struct mu_nvrtc_image image = {.bytes = NULL};
     char name[200];
@@ -385,8 +385,8 @@ static int compile_lock_held(struct mu_gpu *gpu, const struct mu_gpu_program *pr
     return code;
 }
 
-static int image_lock_held(struct mu_gpu *gpu, const struct mu_gpu_program *program, int arch,
-                           const char **bytes, struct mu_error *err) {
+MU_MUST_CHECK static int image_lock_held(struct mu_gpu *gpu, const struct mu_gpu_program *program,
+                                         int arch, const char **bytes, struct mu_error *err) {
     int index = index_of(program);
     for (struct image *image = gpu->images; image != NULL; image = image->next) {
         if (image->program == index && image->arch == arch) {
@@ -415,8 +415,9 @@ static int image_lock_held(struct mu_gpu *gpu, const struct mu_gpu_program *prog
 
 /* Loads all functions at once. With lazy loading each would be loaded by its first launch, which a
  * capture does not allow. */
-static int load_functions(const struct mu_gpu *gpu, enum mu_gpu_source source, const char *image,
-                          struct functions *functions, struct mu_error *err) {
+MU_MUST_CHECK static int load_functions(const struct mu_gpu *gpu, enum mu_gpu_source source,
+                                        const char *image, struct functions *functions,
+                                        struct mu_error *err) {
     CUmodule module = NULL;
     CUresult result = gpu->driver->module_load_data(&module, image);
     if (result != CUDA_SUCCESS) {
@@ -432,8 +433,9 @@ static int load_functions(const struct mu_gpu *gpu, enum mu_gpu_source source, c
     return MU_OK;
 }
 
-static int load_lock_held(struct mu_gpu *gpu, struct device *device,
-                          const struct mu_gpu_program *program, struct mu_error *err) {
+MU_MUST_CHECK static int load_lock_held(struct mu_gpu *gpu, struct device *device,
+                                        const struct mu_gpu_program *program,
+                                        struct mu_error *err) {
     _Atomic(struct functions *) *place = &device->programs[index_of(program)];
     const char *image = NULL;
     if (atomic_load(place) != NULL) {

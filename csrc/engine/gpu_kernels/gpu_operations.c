@@ -18,17 +18,13 @@ static bool is_dense(const struct mu_gpu_layout *layout) {
            (uintptr_t)layout->data % QUAD_BYTES == 0;
 }
 
-static int shift_of(size_t bytes) {
-    return __builtin_ctzll(bytes);
-}
-
 void mu_gpu_layout_of(const struct mu_tensor *tensor, struct mu_gpu_layout *layout) {
     struct mu_tensor_walk walk;
     memset(layout, 0, sizeof(*layout));
     layout->data = tensor->data;
     layout->elements = (uint64_t)tensor->elements;
     layout->dtype = tensor->dtype;
-    layout->item_shift = shift_of(mu_dtype_info(tensor->dtype)->size);
+    layout->item_shift = __builtin_ctzll(mu_dtype_info(tensor->dtype)->size);
     layout->ndim = 1;
     if (tensor->elements > 0) {
         mu_tensor_walk_start(&walk, tensor, 0, tensor->elements);
@@ -62,8 +58,8 @@ static void note(struct call *call, const char *name, CUresult result) {
 }
 
 /* Makes the device's context current; end_call must follow. */
-static int begin_device(struct call *call, struct mu_gpu *gpu, int device_index, void *stream,
-                        struct mu_error *err) {
+MU_MUST_CHECK static int begin_device(struct call *call, struct mu_gpu *gpu, int device_index,
+                                      void *stream, struct mu_error *err) {
     *call = (struct call){
         .gpu = gpu, .driver = mu_gpu_driver_of(gpu), .stream = stream, .result = CUDA_SUCCESS};
     int code = mu_gpu_device_of(gpu, device_index, &call->device, err);
@@ -74,14 +70,16 @@ static int begin_device(struct call *call, struct mu_gpu *gpu, int device_index,
     return result == CUDA_SUCCESS ? MU_OK : mu_gpu_fail(gpu, "cuCtxPushCurrent", result, err);
 }
 
-static int end_call(const struct call *call, struct mu_error *err) {
+MU_MUST_CHECK static int end_call(const struct call *call, struct mu_error *err) {
     CUcontext popped;
     call->driver->ctx_pop(&popped);
     return call->failed == NULL ? MU_OK : mu_gpu_fail(call->gpu, call->failed, call->result, err);
 }
 
-static int begin_call(struct call *call, struct mu_gpu *gpu, const struct mu_tensor *tensor,
-                      const struct mu_gpu_program *program, void *stream, struct mu_error *err) {
+MU_MUST_CHECK static int begin_call(struct call *call, struct mu_gpu *gpu,
+                                    const struct mu_tensor *tensor,
+                                    const struct mu_gpu_program *program, void *stream,
+                                    struct mu_error *err) {
     if (tensor->device != MU_DEVICE_CUDA) {
         mu_error_set(err, MU_ERR_ARGUMENT, "a tensor on the CPU, given to a GPU's kernel");
         return MU_ERR_ARGUMENT;
@@ -92,7 +90,7 @@ static int begin_call(struct call *call, struct mu_gpu *gpu, const struct mu_ten
     }
     code = mu_gpu_functions_of(gpu, tensor->device_index, program, &call->functions, err);
     if (code != MU_OK) {
-        end_call(call, NULL);
+        mu_error_kept(end_call(call, NULL));
     }
     return code;
 }
@@ -276,7 +274,8 @@ size_t mu_gpu_diff_bytes(int64_t list_max) {
     return sizeof(struct mu_gpu_diff) + (size_t)list_max * sizeof(struct mu_gpu_mismatch);
 }
 
-static int check_pair(const struct mu_tensor *a, const struct mu_tensor *b, struct mu_error *err) {
+MU_MUST_CHECK static int check_pair(const struct mu_tensor *a, const struct mu_tensor *b,
+                                    struct mu_error *err) {
     if (a->device != b->device || a->device_index != b->device_index) {
         mu_error_set(err, MU_ERR_ARGUMENT, "the two tensors are on different devices");
         return MU_ERR_ARGUMENT;
@@ -340,7 +339,7 @@ int mu_gpu_results_open(struct mu_gpu_results *results, struct mu_gpu *gpu, int 
         results->memory = take_memory(&call, bytes);
         return end_call(&call, err);
     }
-    end_call(&call, NULL);
+    mu_error_kept(end_call(&call, NULL));
     mu_error_set(err, MU_ERR_STATE,
                  "the stream is being captured into a CUDA graph, so nothing can be fetched from "
                  "it; the operators torch.ops.my_utils leave their results on the device");
@@ -365,7 +364,7 @@ void mu_gpu_results_close(struct mu_gpu_results *results) {
     if (results->memory != NULL &&
         begin_device(&call, results->gpu, results->device_index, results->stream, NULL) == MU_OK) {
         give_memory(&call, results->memory);
-        end_call(&call, NULL);
+        mu_error_kept(end_call(&call, NULL));
     }
     results->memory = NULL;
 }

@@ -52,7 +52,7 @@ enum { SONAME_COUNT = sizeof(sonames) / sizeof(sonames[0]) };
 /* --- the search --------------------------------------------------------------------------- */
 
 /* The folder of a library that is loaded already, without the last slash. */
-static bool folder_of_loaded(const char *name, char *folder, size_t room) {
+MU_MUST_CHECK static bool folder_of_loaded(const char *name, char *folder, size_t room) {
     void *library = dlopen(name, RTLD_NOLOAD | RTLD_LAZY);
     struct link_map *map = NULL;
     if (library == NULL) {
@@ -187,7 +187,8 @@ int mu_nvrtc_best_arch(const struct mu_nvrtc *nvrtc, int arch) {
 
 enum { OPTIONS_MAX = 16, SOURCES_MAX = 32 };
 
-static int fail(const struct mu_nvrtc *nvrtc, const char *call, int result, struct mu_error *err) {
+MU_MUST_CHECK static int fail(const struct mu_nvrtc *nvrtc, const char *call, int result,
+                              struct mu_error *err) {
     return mu_error_set(err, MU_ERR_STATE, "NVRTC %d.%d: %s failed with %s", nvrtc->major,
                         nvrtc->minor, call, nvrtc->functions->error_name(result));
 }
@@ -202,8 +203,8 @@ static const char *source_text(const char *name) {
 }
 
 /* The program with all our sources as headers, by the names that they are included by. */
-static int create(const struct mu_nvrtc *nvrtc, const char *name, program_t *program,
-                  struct mu_error *err) {
+MU_MUST_CHECK static int create(const struct mu_nvrtc *nvrtc, const char *name, program_t *program,
+                                struct mu_error *err) {
     const char *texts[SOURCES_MAX];
     const char *names[SOURCES_MAX];
     const char *text = source_text(name);
@@ -220,9 +221,9 @@ static int create(const struct mu_nvrtc *nvrtc, const char *name, program_t *pro
 }
 
 /* The text that two functions of the library hand out: first its size, then its bytes. */
-static int take(const struct mu_nvrtc *nvrtc, program_t program,
-                int (*size_of)(program_t, size_t *), int (*copy)(program_t, char *), char **out,
-                size_t *size, struct mu_error *err) {
+MU_MUST_CHECK static int take(const struct mu_nvrtc *nvrtc, program_t program,
+                              int (*size_of)(program_t, size_t *), int (*copy)(program_t, char *),
+                              char **out, size_t *size, struct mu_error *err) {
     int result = size_of(program, size);
     if (result != 0) {
         return fail(nvrtc, "the size of an output", result, err);
@@ -235,8 +236,9 @@ static int take(const struct mu_nvrtc *nvrtc, program_t program,
     return result == 0 ? MU_OK : fail(nvrtc, "taking an output", result, err);
 }
 
-static int compile(const struct mu_nvrtc *nvrtc, const struct mu_nvrtc_job *job, program_t program,
-                   struct mu_nvrtc_image *image, struct mu_error *err) {
+MU_MUST_CHECK static int compile(const struct mu_nvrtc *nvrtc, const struct mu_nvrtc_job *job,
+                                 program_t program, struct mu_nvrtc_image *image,
+                                 struct mu_error *err) {
     const struct mu_nvrtc_functions *functions = nvrtc->functions;
     const char *options[OPTIONS_MAX];
     char arch[48];

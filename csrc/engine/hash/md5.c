@@ -45,7 +45,8 @@ static int longest_first(const void *left, const void *right) {
     return (a->bytes < b->bytes) - (a->bytes > b->bytes);
 }
 
-static int sort_jobs(struct batch *batch, struct mu_md5_job *jobs, struct mu_error *err) {
+MU_MUST_CHECK static int sort_jobs(struct batch *batch, struct mu_md5_job *jobs,
+                                   struct mu_error *err) {
     batch->items = malloc(batch->count * sizeof *batch->items);
     if (batch->items == NULL) {
         return mu_error_no_memory(err, "the list of tensors");
@@ -73,7 +74,7 @@ static int count_parts(const struct batch *batch) {
     return parts < worth ? parts : (int)worth;
 }
 
-static int make_parts(struct batch *batch, struct mu_error *err) {
+MU_MUST_CHECK static int make_parts(struct batch *batch, struct mu_error *err) {
     batch->part_count = count_parts(batch);
     batch->parts = calloc((size_t)batch->part_count, sizeof *batch->parts);
     if (batch->parts == NULL) {

@@ -373,7 +373,7 @@ static void find_rows(struct box *box) {
     }
 }
 
-static int check_box(const struct box *box, struct mu_error *err) {
+MU_MUST_CHECK static int check_box(const struct box *box, struct mu_error *err) {
     for (int dim = 0; dim < box->tensor->ndim; dim++) {
         int64_t size = box->tensor->shape[dim];
         if (box->offset[dim] < 0 || size > box->shape[dim] ||
@@ -390,7 +390,7 @@ static int check_box(const struct box *box, struct mu_error *err) {
 }
 
 /* The same in every row, since the distance of rows in each dimension is a multiple of a quad. */
-static int check_quads(const struct box *box, struct mu_error *err) {
+MU_MUST_CHECK static int check_quads(const struct box *box, struct mu_error *err) {
     uint64_t pitch = mu_dtype_info(box->tensor->dtype)->size;
     bool whole =
         box->row_bytes % MU_HASH_QUAD_BYTES == 0 && row_begin(box, 0) % MU_HASH_QUAD_BYTES == 0;

@@ -26,7 +26,7 @@ struct builder {
     uint32_t capacity;                   /* cells */
 };
 
-static int no_memory(struct mu_error *err) {
+MU_MUST_CHECK static int no_memory(struct mu_error *err) {
     mu_error_no_memory(err, "automaton");
     return MU_ERR_NO_MEMORY;
 }
@@ -50,7 +50,8 @@ static int compare_entries(const void *a, const void *b, void *patterns) {
     return compare(patterns, *(const uint32_t *)a, *(const uint32_t *)b);
 }
 
-static int sort_patterns(struct builder *builder, size_t count, struct mu_error *err) {
+MU_MUST_CHECK static int sort_patterns(struct builder *builder, size_t count,
+                                       struct mu_error *err) {
     builder->order = malloc((count + 1) * sizeof(*builder->order));
     if (builder->order == NULL) {
         return no_memory(err);
@@ -72,7 +73,7 @@ static void *resized(void *array, size_t count, size_t size, bool *failed) {
     return grown == NULL ? array : grown;
 }
 
-static int reserve(struct builder *builder, uint32_t wanted, struct mu_error *err) {
+MU_MUST_CHECK static int reserve(struct builder *builder, uint32_t wanted, struct mu_error *err) {
     struct mu_ac *ac = builder->ac;
     bool failed = false;
     if (wanted <= builder->capacity) {
@@ -93,7 +94,7 @@ static int reserve(struct builder *builder, uint32_t wanted, struct mu_error *er
     return MU_OK;
 }
 
-static int add_block(struct builder *builder, struct mu_error *err) {
+MU_MUST_CHECK static int add_block(struct builder *builder, struct mu_error *err) {
     struct mu_ac *ac = builder->ac;
     int code = reserve(builder, ac->cell_count + BLOCK, err);
     if (code != MU_OK) {
@@ -139,8 +140,8 @@ static bool all_free(const struct builder *builder, uint32_t base, const unsigne
 }
 
 /* A base at which the children by all of `bytes` find free cells. */
-static int find_base(struct builder *builder, const unsigned char *bytes, int count, uint32_t *base,
-                     struct mu_error *err) {
+MU_MUST_CHECK static int find_base(struct builder *builder, const unsigned char *bytes, int count,
+                                   uint32_t *base, struct mu_error *err) {
     uint32_t cell = builder->next_free[0];
     for (int tried = 0; cell != 0 && tried < PLACES_TRIED; tried++) {
         *base = cell ^ bytes[0];
@@ -155,7 +156,7 @@ static int find_base(struct builder *builder, const unsigned char *bytes, int co
 
 /* --- states --- */
 
-static int push(struct builder *builder, struct range range, struct mu_error *err) {
+MU_MUST_CHECK static int push(struct builder *builder, struct range range, struct mu_error *err) {
     if (builder->stacked == builder->stack_capacity) {
         size_t capacity = builder->stack_capacity == 0 ? 1024 : builder->stack_capacity * 2;
         bool failed = false;
@@ -173,7 +174,8 @@ static unsigned char byte_at(const struct builder *builder, uint32_t place, uint
     return (unsigned char)builder->patterns[builder->order[place]].bytes[depth];
 }
 
-static int add_children(struct builder *builder, struct range range, struct mu_error *err) {
+MU_MUST_CHECK static int add_children(struct builder *builder, struct range range,
+                                      struct mu_error *err) {
     struct mu_ac *ac = builder->ac;
     uint32_t depth = ac->states[range.state].depth;
     unsigned char bytes[BLOCK];
@@ -216,7 +218,7 @@ static void note_patterns(struct builder *builder, struct range *range) {
     }
 }
 
-static int place_states(struct builder *builder, size_t count, struct mu_error *err) {
+MU_MUST_CHECK static int place_states(struct builder *builder, size_t count, struct mu_error *err) {
     int code = add_block(builder, err);
     if (code == MU_OK) {
         code = push(builder, (struct range){0, 0, (uint32_t)count}, err);
@@ -271,7 +273,7 @@ static int compare_depths(const void *a, const void *b, void *states) {
     return (left > right) - (left < right);
 }
 
-static int link_states(struct mu_ac *ac, struct mu_error *err) {
+MU_MUST_CHECK static int link_states(struct mu_ac *ac, struct mu_error *err) {
     uint32_t *order = malloc(ac->cell_count * sizeof(*order));
     size_t count = 0;
     if (order == NULL) {
@@ -290,7 +292,7 @@ static int link_states(struct mu_ac *ac, struct mu_error *err) {
     return MU_OK;
 }
 
-static int build(struct builder *builder, size_t count, struct mu_error *err) {
+MU_MUST_CHECK static int build(struct builder *builder, size_t count, struct mu_error *err) {
     int code = sort_patterns(builder, count, err);
     if (code == MU_OK) {
         code = place_states(builder, count, err);
@@ -298,8 +300,8 @@ static int build(struct builder *builder, size_t count, struct mu_error *err) {
     return code == MU_OK ? link_states(builder->ac, err) : code;
 }
 
-static int check_patterns(const struct mu_ac_pattern *patterns, size_t count, bool whole,
-                          struct mu_error *err) {
+MU_MUST_CHECK static int check_patterns(const struct mu_ac_pattern *patterns, size_t count,
+                                        bool whole, struct mu_error *err) {
     size_t total = 0;
     for (size_t i = 0; i < count; i++) {
         if (patterns[i].length == 0) {
@@ -353,8 +355,8 @@ static void note_name(struct mu_ac *ac, const struct mu_ac_pattern *pattern) {
     }
 }
 
-static int note_names(struct mu_ac *ac, const struct mu_ac_pattern *patterns, size_t count,
-                      struct mu_error *err) {
+MU_MUST_CHECK static int note_names(struct mu_ac *ac, const struct mu_ac_pattern *patterns,
+                                    size_t count, struct mu_error *err) {
     size_t bytes = 0;
     for (size_t i = 0; i < count; i++) {
         bytes += length_of_name(&patterns[i]);

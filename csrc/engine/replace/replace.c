@@ -38,8 +38,8 @@ static bool changes(const struct mu_replace_rule *rule) {
                                 memcmp(rule->from, rule->to, rule->to_length) != 0);
 }
 
-static int copy_insertions(struct tier *tier, const struct mu_replace_tier *from,
-                           struct mu_error *err) {
+MU_MUST_CHECK static int copy_insertions(struct tier *tier, const struct mu_replace_tier *from,
+                                         struct mu_error *err) {
     size_t total = 0;
     for (size_t i = 0; i < from->count; i++) {
         total += from->rules[i].to == NULL ? 0 : from->rules[i].to_length;
@@ -62,7 +62,8 @@ static int copy_insertions(struct tier *tier, const struct mu_replace_tier *from
     return MU_OK;
 }
 
-static int init_tier(struct tier *tier, const struct mu_replace_tier *from, struct mu_error *err) {
+MU_MUST_CHECK static int init_tier(struct tier *tier, const struct mu_replace_tier *from,
+                                   struct mu_error *err) {
     struct mu_ac_pattern *patterns = calloc(from->count + 1, sizeof(*patterns));
     if (patterns == NULL) {
         return mu_error_no_memory(err, "rules");
@@ -117,7 +118,7 @@ void mu_replacer_free(struct mu_replacer *replacer) {
 
 /* --- texts --- */
 
-static int reserve(struct run *run, size_t more) {
+MU_MUST_CHECK static int reserve(struct run *run, size_t more) {
     struct mu_replaced *out = run->out;
     if (out->bytes != NULL && more <= out->capacity - out->length) {
         return MU_OK;
@@ -135,7 +136,7 @@ static int reserve(struct run *run, size_t more) {
     return MU_OK;
 }
 
-static int append(struct run *run, const char *bytes, size_t length) {
+MU_MUST_CHECK static int append(struct run *run, const char *bytes, size_t length) {
     int code = reserve(run, length);
     if (code == MU_OK && length > 0) {
         memcpy(run->out->bytes + run->out->length, bytes, length);
@@ -144,7 +145,7 @@ static int append(struct run *run, const char *bytes, size_t length) {
     return code;
 }
 
-static int watch(struct run *run, const struct mu_ac_match *match) {
+MU_MUST_CHECK static int watch(struct run *run, const struct mu_ac_match *match) {
     struct mu_replaced *out = run->out;
     if (out->watched_count == out->watched_capacity) {
         size_t capacity = out->watched_capacity == 0 ? 16 : out->watched_capacity * 2;
@@ -159,7 +160,8 @@ static int watch(struct run *run, const struct mu_ac_match *match) {
     return MU_OK;
 }
 
-static int insert(struct run *run, const struct tier *tier, const struct mu_ac_match *match) {
+MU_MUST_CHECK static int insert(struct run *run, const struct tier *tier,
+                                const struct mu_ac_match *match) {
     const struct insertion *insertion = &tier->insertions[match->pattern];
     if (match->is_watch) {
         return watch(run, match);
@@ -174,7 +176,8 @@ static int insert(struct run *run, const struct tier *tier, const struct mu_ac_m
 }
 
 /* Applies the tiers from `number` on to [from, limit). */
-static int replace_between(struct run *run, size_t number, size_t from, size_t limit) {
+MU_MUST_CHECK static int replace_between(struct run *run, size_t number, size_t from,
+                                         size_t limit) {
     if (number == run->replacer->count || from == limit) {
         return MU_OK;
     }

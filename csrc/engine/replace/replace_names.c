@@ -1,42 +1,53 @@
 #include "replace/replace_names.h"
-#include "base/id_map.h"
+#include "base/hash_table.h"
 #include "base/utf8.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* The names by their bytes: a hash table whose slots hold the number of a name and 1, or 0. */
+/* The names, and a table of their numbers: the place in `names` plus one. */
 struct tally {
     const char *text;
     struct mu_replace_name *names;
     size_t count;
-    size_t *slots;
-    size_t mask; /* slots - 1, all ones */
+    struct mu_hash_table by_bytes;
 };
 
-static bool is_same(const char *text, struct mu_replace_span a, struct mu_replace_span b) {
-    size_t length = a.end - a.start;
-    return length == b.end - b.start && memcmp(text + a.start, text + b.start, length) == 0;
+static bool is_name(const void *keys, uint32_t number, const void *key) {
+    const struct tally *tally = keys;
+    struct mu_replace_span known = tally->names[number - 1].span;
+    const struct mu_hash_text *wanted = key;
+    return known.end - known.start == wanted->length &&
+           memcmp(tally->text + known.start, wanted->bytes, wanted->length) == 0;
 }
 
-/* The slot of a name, or the free one that it is to get. */
-static size_t *slot_of(const struct tally *tally, struct mu_replace_span span) {
-    size_t at = mu_hash_bytes(tally->text + span.start, span.end - span.start) & tally->mask;
-    while (tally->slots[at] != 0 &&
-           !is_same(tally->text, tally->names[tally->slots[at] - 1].span, span)) {
-        at = (at + 1) & tally->mask;
-    }
-    return &tally->slots[at];
-}
-
-static void add(struct tally *tally, struct mu_replace_span span) {
-    size_t *slot = slot_of(tally, span);
-    if (*slot == 0) {
+MU_MUST_CHECK static int add(struct tally *tally, struct mu_replace_span span,
+                             struct mu_error *err) {
+    struct mu_hash_text name = {tally->text + span.start, span.end - span.start};
+    uint64_t hash = mu_hash_bytes(name.bytes, name.length);
+    uint32_t number = mu_hash_table_find(&tally->by_bytes, hash, is_name, tally, &name);
+    if (number == 0) {
+        int code = mu_hash_table_reserve(&tally->by_bytes, err);
+        if (code != MU_OK) {
+            return code;
+        }
         tally->names[tally->count++] = (struct mu_replace_name){.span = span};
-        *slot = tally->count;
+        number = (uint32_t)tally->count;
+        mu_hash_table_put(&tally->by_bytes, hash, number);
     }
-    tally->names[*slot - 1].count++;
+    tally->names[number - 1].count++;
+    return MU_OK;
+}
+
+MU_MUST_CHECK static int add_all(struct tally *tally, const struct mu_replaced *replaced,
+                                 struct mu_error *err) {
+    int code = mu_hash_table_init(&tally->by_bytes, 0, err);
+    for (size_t i = 0; code == MU_OK && i < replaced->watched_count; i++) {
+        code = add(tally, replaced->watched[i], err);
+    }
+    mu_hash_table_reset(&tally->by_bytes);
+    return code;
 }
 
 static void number_lines(const struct tally *tally) {
@@ -50,36 +61,24 @@ static void number_lines(const struct tally *tally) {
     }
 }
 
-/* At least twice as many as names, so that a free slot is near. */
-static size_t slots_for(size_t names) {
-    size_t slots = 16;
-    while (slots / 2 < names) {
-        slots *= 2;
-    }
-    return slots;
-}
-
 int mu_replace_names(const struct mu_replaced *replaced, const char *text,
                      struct mu_replace_name **names, size_t *count, struct mu_error *err) {
-    size_t watched = replaced->watched_count, slots = slots_for(watched);
-    struct tally tally = {.text = text, .mask = slots - 1};
+    struct tally tally = {.text = text};
     *names = NULL;
     *count = 0;
-    if (watched == 0) {
+    if (replaced->watched_count == 0) {
         return MU_OK;
     }
-    tally.names = malloc(watched * sizeof(*tally.names));
-    tally.slots = calloc(slots, sizeof(*tally.slots));
-    if (tally.names == NULL || tally.slots == NULL) {
-        free(tally.names);
-        free(tally.slots);
+    tally.names = malloc(replaced->watched_count * sizeof(*tally.names));
+    if (tally.names == NULL) {
         return mu_error_no_memory(err, "watched names");
     }
-    for (size_t i = 0; i < watched; i++) {
-        add(&tally, replaced->watched[i]);
+    int code = add_all(&tally, replaced, err);
+    if (code != MU_OK) {
+        free(tally.names);
+        return code;
     }
     number_lines(&tally);
-    free(tally.slots);
     *names = tally.names;
     *count = tally.count;
     return MU_OK;

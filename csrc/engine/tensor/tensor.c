@@ -100,11 +100,11 @@ static void merge_dims(struct mu_tensor_walk *walk, const struct mu_tensor *tens
     }
     for (int dim = 0; dim < tensor->ndim; dim++) {
         int64_t size = tensor->shape[dim];
-        int64_t step = tensor->strides[dim] * (int64_t)walk->item;
         int last = walk->ndim - 1;
         if (size == 1) {
-            continue;
+            continue; /* its stride may be any number */
         }
+        int64_t step = tensor->strides[dim] * (int64_t)walk->item;
         if (last >= 0 && walk->step_bytes[last] == step * size) {
             walk->shape[last] *= size;
             walk->step_bytes[last] = step;

@@ -25,26 +25,36 @@ int mu_converter_init(struct mu_converter *converter, struct mu_trace_job *job,
         code = mu_id_map_init(&converter->tracks, err);
     }
     if (code == MU_OK) {
+        code = mu_id_map_init(&converter->taken_tids, err);
+    }
+    if (code == MU_OK) {
         code = mu_id_map_init(&converter->open_by_key, err);
     }
     if (code == MU_OK) {
         code = mu_id_map_init(&converter->pending_by_key, err);
+    }
+    if (code == MU_OK) {
+        code = mu_id_map_init(&converter->open_flows, err);
     }
     converter->names.filter = options->filter;
     converter->names.filter_context = options->filter_context;
     converter->writer.ids = &job->ids;
     converter->writer.notes = &converter->notes;
     converter->writer.with_args = options->with_args;
+    converter->writer.hides_ids = options->is_foreign;
     return code;
 }
 
 void mu_converter_reset(struct mu_converter *converter) {
     mu_stages_reset(converter);
+    mu_flows_reset(converter);
     mu_tracks_reset(converter);
     mu_trace_names_reset(&converter->names);
     mu_id_map_reset(&converter->tracks);
+    mu_id_map_reset(&converter->taken_tids);
     mu_id_map_reset(&converter->open_by_key);
     mu_id_map_reset(&converter->pending_by_key);
+    mu_id_map_reset(&converter->open_flows);
     mu_trace_writer_reset(&converter->writer);
     free(converter->offsets);
     converter->offsets = NULL;
@@ -91,26 +101,6 @@ static int parse_row(struct mu_converter *converter, const struct mu_csv_row *cs
     return 1;
 }
 
-static void set_base(struct mu_converter *converter, int64_t at_ns) {
-    converter->writer.base_ns = mu_trace_job_base(converter->job, at_ns);
-    converter->has_base = 1;
-}
-
-static void fill_instant(struct mu_trace_event *event, const struct mu_event_row *row) {
-    *event = (struct mu_trace_event){
-        .name = row->name,
-        .begin_ns = row->at_ns,
-        .end_ns = row->at_ns,
-        .step = row->step,
-        .has_step = 1,
-        .node = row->metadata.node,
-        .parent = row->metadata.parent,
-        .user = {row->metadata.user},
-        .machine = row->machine,
-        .metadata = row->metadata_text,
-    };
-}
-
 static void add_offset(struct mu_converter *converter, const struct mu_event_row *row) {
     struct mu_span rest = row->metadata.user, key, value;
     int64_t offset_ns;
@@ -130,6 +120,20 @@ static void add_offset(struct mu_converter *converter, const struct mu_event_row
     }
 }
 
+/* The process counted what it lost. The row is drawn, too. */
+static void add_dropped(struct mu_converter *converter, const struct mu_event_row *row) {
+    struct mu_span rest = row->metadata.user, key, value;
+    int64_t count = 0;
+    while (mu_metadata_next(&rest, &key, &value)) {
+        if (mu_span_equals(key, "count")) {
+            count = mu_digits_small(value.text, value.length);
+        }
+    }
+    mu_notes_add(&converter->notes, MU_NOTE_DROPPED, converter->file, row->line,
+                 "the process lost a record, which is in no row");
+    mu_notes_count(&converter->notes, MU_NOTE_DROPPED, count > 1 ? (uint64_t)count - 1 : 0);
+}
+
 /* 1 when the row names a process or a thread and is not drawn. */
 static int take_own_row(struct mu_converter *converter, const struct mu_event_row *row) {
     const struct mu_trace_name *name = row->name;
@@ -147,24 +151,18 @@ static int take_own_row(struct mu_converter *converter, const struct mu_event_ro
     if (mu_trace_name_is(name, "my_utils.time_offset", 20)) {
         add_offset(converter, row);
     }
+    if (mu_trace_name_is(name, "my_utils.dropped", 16)) {
+        add_dropped(converter, row);
+    }
     return 0;
 }
 
 static void draw_instant(struct mu_converter *converter, struct mu_track *track,
                          const struct mu_event_row *row) {
     struct mu_trace_event event;
-    fill_instant(&event, row);
+    mu_fill_instant(&event, row);
     converter->writer.ops->instant(&converter->writer, track, &event);
     converter->counts.instants++;
-}
-
-static void draw_flow(struct mu_converter *converter, struct mu_track *track,
-                      const struct mu_event_row *row) {
-    struct mu_trace_event event;
-    fill_instant(&event, row);
-    converter->writer.ops->flow(&converter->writer, track, &event, (uint64_t)row->metadata.id,
-                                row->type == MU_EVENT_FLOW_END);
-    converter->counts.flows++;
 }
 
 static void draw_value(struct mu_converter *converter, struct mu_process *process,
@@ -266,7 +264,7 @@ static void point_row(struct mu_converter *converter, struct mu_process *process
     if (row->type == MU_EVENT_INSTANT) {
         draw_instant(converter, track, row);
     } else if (has_id(converter, row)) {
-        draw_flow(converter, track, row);
+        mu_flow_row(converter, track, row);
     }
 }
 
@@ -303,7 +301,8 @@ static void take_row(struct mu_converter *converter, const struct mu_csv_row *cs
         return;
     }
     if (!converter->has_base) {
-        set_base(converter, row.at_ns);
+        converter->writer.base_ns = mu_trace_job_base(converter->job, row.at_ns);
+        converter->has_base = 1;
     }
     size_t bad = converter->writer.bad_bytes;
     size_t bad_in_name = row.name->bad_bytes;
@@ -336,8 +335,8 @@ static void note_skipped(struct mu_converter *converter, const struct mu_csv_rea
     }
 }
 
-static int read_rows(struct mu_converter *converter, struct mu_csv_reader *reader,
-                     struct mu_error *err) {
+MU_MUST_CHECK static int read_rows(struct mu_converter *converter, struct mu_csv_reader *reader,
+                                   struct mu_error *err) {
     struct mu_csv_row row;
     for (;;) {
         enum mu_csv_status status = mu_csv_reader_next(reader, &row, err);
@@ -346,7 +345,7 @@ static int read_rows(struct mu_converter *converter, struct mu_csv_reader *reade
         } else if (status == MU_CSV_SKIPPED) {
             note_skipped(converter, reader, &row);
         } else {
-            return status == MU_CSV_END ? MU_OK : MU_ERR_IO;
+            return status == MU_CSV_END ? MU_OK : err->code;
         }
         if (converter->error.code != MU_OK || converter->writer.sink.error.code != MU_OK) {
             *err = converter->error.code != MU_OK ? converter->error : converter->writer.sink.error;
@@ -374,6 +373,7 @@ int mu_converter_part(struct mu_converter *converter, const struct mu_csv_input 
 
 int mu_converter_finish(struct mu_converter *converter, struct mu_error *err) {
     mu_stages_finish(converter);
+    mu_flows_finish(converter);
     if (converter->error.code != MU_OK) {
         if (err != NULL) {
             *err = converter->error;
@@ -386,6 +386,8 @@ int mu_converter_finish(struct mu_converter *converter, struct mu_error *err) {
 int mu_convert_first_ns(const struct mu_csv_input *input, int64_t *first_ns, struct mu_error *err) {
     struct mu_csv_reader reader;
     struct mu_csv_row row;
+    struct mu_error unused;
+    err = err == NULL ? &unused : err;
     int code = mu_csv_reader_init(&reader, input, err);
     while (code == MU_OK) {
         enum mu_csv_status status = mu_csv_reader_next(&reader, &row, err);
@@ -394,7 +396,7 @@ int mu_convert_first_ns(const struct mu_csv_input *input, int64_t *first_ns, str
             break;
         }
         if (status == MU_CSV_FAILED) {
-            code = MU_ERR_IO;
+            code = err->code;
         } else if (status == MU_CSV_END) {
             code = mu_error_set(err, MU_ERR_FORMAT, "%s: the file has no rows", input->name);
         }

@@ -9,6 +9,7 @@
 #ifndef MU_CONVERT_H
 #define MU_CONVERT_H
 
+#include "base/id_map.h"
 #include "csv/csv_fields.h"
 #include "csv/csv_reader.h"
 #include "trace/trace_job.h"
@@ -20,6 +21,7 @@ struct mu_convert_options {
     int slot;           /* 0 for the rank's first live process, K for its `.wK` files */
     int is_one_of_many; /* the job converts other file sets, too */
     int with_args;
+    int is_foreign; /* rows of another tool's trace: no steps; ids that only pair; its own names */
     int has_steps;
     int64_t step_begin, step_end; /* half open */
     mu_name_filter filter;        /* may be NULL */
@@ -44,9 +46,12 @@ struct mu_converter {
     struct mu_convert_counts counts;
     struct mu_process *processes, *process; /* owned; the current one */
     int process_count;
-    struct mu_id_map tracks;
+    struct mu_id_map tracks, taken_tids;
     struct mu_track *last_track;
     struct mu_id_map open_by_key, pending_by_key;
+    int tops_in_map;             /* of open_by_key: also stages with no other above them */
+    struct mu_id_map open_flows; /* name and id -> struct mu_flow, owned */
+    uint64_t flow_count;
     struct mu_open *oldest, *newest, *free_opens; /* owned */
     struct mu_offset *offsets;                    /* owned */
     size_t offset_count;

@@ -28,7 +28,7 @@ struct mu_open {
     char *text;                 /* owned: the metadata of the START row, when it is needed later */
     size_t text_length;
     struct mu_span user; /* within text */
-    unsigned in_map : 1, on_stack : 1, begun : 1, ended : 1, moved : 1;
+    unsigned in_map : 1, on_stack : 1, begun : 1, ended : 1, moved : 1, is_early : 1;
 };
 
 /* tracks.c: lookups never return NULL but when memory is out; the error is then in the converter.
@@ -62,5 +62,26 @@ void mu_step_marker_close(struct mu_converter *converter, struct mu_process *pro
                           int64_t end_ns);
 int mu_row_is_wanted(const struct mu_converter *converter, const struct mu_trace_name *name,
                      int64_t step);
+
+/* flows.c */
+void mu_flow_row(struct mu_converter *converter, struct mu_track *track,
+                 const struct mu_event_row *row);
+void mu_flows_finish(struct mu_converter *converter); /* writes the STARTs that no END has met */
+void mu_flows_reset(struct mu_converter *converter);
+
+static inline void mu_fill_instant(struct mu_trace_event *event, const struct mu_event_row *row) {
+    *event = (struct mu_trace_event){
+        .name = row->name,
+        .begin_ns = row->at_ns,
+        .end_ns = row->at_ns,
+        .step = row->step,
+        .has_step = 1,
+        .node = row->metadata.node,
+        .parent = row->metadata.parent,
+        .user = {row->metadata.user},
+        .machine = row->machine,
+        .metadata = row->metadata_text,
+    };
+}
 
 #endif

@@ -16,6 +16,7 @@ static const char *const names[MU_NOTE_KIND_COUNT] = {
     [MU_NOTE_BAD_VALUE] = "bad_value",
     [MU_NOTE_NO_ID] = "no_id",
     [MU_NOTE_END_DROPPED] = "end_dropped",
+    [MU_NOTE_DROPPED] = "dropped",
     [MU_NOTE_NUL_BYTES] = "nul_bytes",
     [MU_NOTE_INVALID_UTF8] = "invalid_utf8",
     [MU_NOTE_DUPLICATE_NODE] = "duplicate_node",
@@ -31,7 +32,7 @@ const char *mu_note_name(enum mu_note_kind kind) {
 }
 
 int mu_note_is_loss(enum mu_note_kind kind) {
-    return kind <= MU_NOTE_END_DROPPED;
+    return kind <= MU_NOTE_DROPPED;
 }
 
 static void keep_end(char *out, size_t size, const char *text) {
@@ -47,6 +48,11 @@ static void format_clean(struct mu_note *note, const char *format, va_list args)
     vsnprintf(raw, sizeof(raw), format, args);
     size_t length = mu_utf8_clean(note->text, raw, strlen(raw), &bad);
     note->text[length] = 0;
+}
+
+void mu_notes_count(struct mu_notes *notes, enum mu_note_kind kind, uint64_t more) {
+    uint64_t *count = &notes->of[kind].count;
+    *count = *count > UINT64_MAX - more ? UINT64_MAX : *count + more;
 }
 
 void mu_notes_add(struct mu_notes *notes, enum mu_note_kind kind, const char *file, uint64_t line,

@@ -16,6 +16,7 @@ enum mu_note_kind {
     MU_NOTE_BAD_VALUE,
     MU_NOTE_NO_ID,
     MU_NOTE_END_DROPPED,
+    MU_NOTE_DROPPED,   /* what the process could not record */
     MU_NOTE_NUL_BYTES, /* this and those below lose nothing */
     MU_NOTE_INVALID_UTF8,
     MU_NOTE_DUPLICATE_NODE,
@@ -43,6 +44,9 @@ struct mu_notes {
 /* Counts a problem. Formats the message only at the first call for its kind. */
 void mu_notes_add(struct mu_notes *notes, enum mu_note_kind kind, const char *file, uint64_t line,
                   const char *format, ...) __attribute__((format(printf, 5, 6)));
+
+/* Counts so many more of a kind that has been added. */
+void mu_notes_count(struct mu_notes *notes, enum mu_note_kind kind, uint64_t more);
 
 /* A short word for scripts: "row_cut". */
 const char *mu_note_name(enum mu_note_kind kind);

@@ -7,8 +7,8 @@
 
 enum { SINK_MEMORY_START = 4096 };
 
-static int sink_init(struct mu_sink *sink, enum mu_sink_kind kind, size_t capacity,
-                     struct mu_error *err) {
+MU_MUST_CHECK static int sink_init(struct mu_sink *sink, enum mu_sink_kind kind, size_t capacity,
+                                   struct mu_error *err) {
     memset(sink, 0, sizeof(*sink));
     sink->kind = kind;
     sink->fd = -1;
@@ -68,7 +68,7 @@ uint64_t mu_sink_total(const struct mu_sink *sink) {
     return sink->handed_on + sink->length;
 }
 
-static int write_all(struct mu_sink *sink, const char *data, size_t length) {
+MU_MUST_CHECK static int write_all(struct mu_sink *sink, const char *data, size_t length) {
     while (length > 0) {
         ssize_t count = write(sink->fd, data, length);
         if (count < 0 && errno == EINTR) {
@@ -83,7 +83,7 @@ static int write_all(struct mu_sink *sink, const char *data, size_t length) {
     return MU_OK;
 }
 
-static int grow(struct mu_sink *sink, size_t size) {
+MU_MUST_CHECK static int grow(struct mu_sink *sink, size_t size) {
     size_t capacity = sink->capacity;
     if (size > SIZE_MAX / 4 || sink->length > SIZE_MAX / 4) {
         return mu_error_no_memory(&sink->error, "buffer of a sink");
@@ -101,9 +101,9 @@ static int grow(struct mu_sink *sink, size_t size) {
 }
 
 /* Bytes straight to the destination, past the buffer. */
-static int put(struct mu_sink *sink, const char *data, size_t length);
+MU_MUST_CHECK static int put(struct mu_sink *sink, const char *data, size_t length);
 
-static int put_shared(struct mu_sink *sink, const char *data, size_t length) {
+MU_MUST_CHECK static int put_shared(struct mu_sink *sink, const char *data, size_t length) {
     struct mu_shared_output *shared = sink->shared;
     pthread_mutex_lock(&shared->lock);
     size_t skip = shared->any_written || length == 0 ? 0 : shared->skip_first;
@@ -116,7 +116,7 @@ static int put_shared(struct mu_sink *sink, const char *data, size_t length) {
     return code;
 }
 
-static int put(struct mu_sink *sink, const char *data, size_t length) {
+MU_MUST_CHECK static int put(struct mu_sink *sink, const char *data, size_t length) {
     sink->handed_on += length;
     if (sink->error.code != MU_OK) {
         return sink->error.code;
@@ -128,14 +128,15 @@ static int put(struct mu_sink *sink, const char *data, size_t length) {
         return put_shared(sink, data, length);
     case MU_SINK_MEMORY:
         sink->handed_on -= length;
-        return mu_sink_write(sink, data, length);
+        mu_sink_write(sink, data, length);
+        return sink->error.code;
     case MU_SINK_NULL:
         break;
     }
     return MU_OK;
 }
 
-static int empty_buffer(struct mu_sink *sink) {
+MU_MUST_CHECK static int empty_buffer(struct mu_sink *sink) {
     if (sink->kind == MU_SINK_MEMORY || sink->length == 0) {
         return sink->error.code;
     }
@@ -145,21 +146,19 @@ static int empty_buffer(struct mu_sink *sink) {
 }
 
 char *mu_sink_make_room(struct mu_sink *sink, size_t size) {
-    empty_buffer(sink);
+    mu_error_kept(empty_buffer(sink));
     if (sink->capacity - sink->length < size && grow(sink, size) != MU_OK) {
         return NULL;
     }
     return sink->data + sink->length;
 }
 
-int mu_sink_write(struct mu_sink *sink, const void *data, size_t length) {
+void mu_sink_write(struct mu_sink *sink, const void *data, size_t length) {
     char *room = mu_sink_reserve(sink, length);
-    if (room == NULL) {
-        return sink->error.code;
+    if (room != NULL) {
+        memcpy(room, data, length);
+        mu_sink_commit(sink, room + length);
     }
-    memcpy(room, data, length);
-    mu_sink_commit(sink, room + length);
-    return sink->error.code;
 }
 
 int mu_sink_flush(struct mu_sink *sink, struct mu_error *err) {

@@ -54,7 +54,8 @@ void mu_shared_output_reset(struct mu_shared_output *shared);
 /* Bytes taken so far, buffered ones included. */
 uint64_t mu_sink_total(const struct mu_sink *sink);
 
-int mu_sink_write(struct mu_sink *sink, const void *data, size_t length);
+/* An error stays in `sink->error`; mu_sink_flush returns it. */
+void mu_sink_write(struct mu_sink *sink, const void *data, size_t length);
 MU_MUST_CHECK int mu_sink_flush(struct mu_sink *sink, struct mu_error *err);
 
 char *mu_sink_make_room(struct mu_sink *sink, size_t size);

@@ -7,7 +7,8 @@
  * A node id should be open once. Where it is open several times, an END takes the latest START of
  * its own track, and the latest of all tracks only when its own has none; a START that finds ENDs
  * waiting for it chooses among them in the same way. So each END ends one stage, and each stage
- * ends once.
+ * ends once. Files may be damaged or made to do harm, so no search goes on for ever: of the stages
+ * and ENDs that share a node id, the SEARCHED newest are looked at.
  */
 #include "trace/convert_internal.h"
 
@@ -16,7 +17,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#define LONGEST_NS (INT64_MAX / 4)      /* with it no sum of times overflows */
+#define FARTHEST_NS (INT64_MAX / 2)     /* as csv_fields.h has it: all differences fit */
 #define KEY_OF_NAME 0x8000000000000000u /* node ids stay below 2^53 */
+
+enum { SEARCHED = 256, TOPS_SEARCHED = 1024 };
 
 struct mu_pending { /* an END that waits for its START */
     struct mu_pending *next_same_key;
@@ -174,11 +179,18 @@ static void add_end_row(struct mu_trace_event *event, const struct mu_event_row 
     }
 }
 
+static int is_usable(int64_t begin_ns, int64_t duration_ns) {
+    int64_t end_ns;
+    return !__builtin_add_overflow(begin_ns, duration_ns, &end_ns) && begin_ns >= -FARTHEST_NS &&
+           end_ns >= begin_ns && end_ns <= FARTHEST_NS;
+}
+
 /* The same stage as the GPU saw it. */
 static void draw_on_stream(struct mu_converter *converter, struct mu_process *process,
                            const struct mu_trace_event *stage, const struct mu_metadata *metadata) {
     enum { NEEDED = MU_HAS_CUDA_MS | MU_HAS_CUDA_TS };
-    if ((metadata->has & NEEDED) != NEEDED || metadata->cuda_ns < 0) {
+    if ((metadata->has & NEEDED) != NEEDED ||
+        !is_usable(metadata->cuda_begin_ns, metadata->cuda_ns)) {
         return;
     }
     int64_t stream = metadata->stream < 0 ? 0 : metadata->stream;
@@ -207,12 +219,17 @@ static int cross(const struct mu_open *a, const struct mu_open *b) {
     return a_first || b_first;
 }
 
-/* 1 when the stage cannot nest with one that ended on the same stack. */
+/* 1 when the stage cannot nest with one that ended on the same stack, or when that is more than can
+ * be searched. */
 static int crosses_an_ended(const struct mu_open *open) {
     if (open->track->kept_count == 0 || !open->on_stack || open->begun) {
         return 0;
     }
+    int left = SEARCHED;
     for (const struct mu_open *other = open->track->top; other != NULL; other = other->below) {
+        if (left-- == 0) {
+            return 1;
+        }
         if (other != open && other->ended && !other->moved && cross(open, other)) {
             return 1;
         }
@@ -221,7 +238,7 @@ static int crosses_an_ended(const struct mu_open *open) {
 }
 
 static struct mu_track *place(struct mu_converter *converter, struct mu_open *open) {
-    if (open->track->nest == NULL && !crosses_an_ended(open)) {
+    if (open->track->nest == NULL && !open->is_early && !crosses_an_ended(open)) {
         return open->track;
     }
     open->moved = 1;
@@ -264,16 +281,35 @@ static void drop_ended(struct mu_converter *converter, struct mu_track *track) {
     }
 }
 
+/* 0 when the row has no usable duration_ms. */
+static int duration_of(const struct mu_event_row *row, int64_t *duration_ns) {
+    const struct mu_span *text = &row->duration;
+    return mu_digits_parse(text->text, text->length, 6, duration_ns) && *duration_ns >= 0 &&
+           *duration_ns <= LONGEST_NS;
+}
+
+/* The clock was set back within the stage. Its duration_ms was measured by a clock that nobody
+ * sets, but what the stage covers then need not nest with the rest of its thread. */
+static void end_early(struct mu_converter *converter, struct mu_open *open,
+                      const struct mu_event_row *row) {
+    int64_t duration_ns = 0;
+    int has_duration = duration_of(row, &duration_ns) && is_usable(open->begin_ns, duration_ns);
+    mu_notes_add(&converter->notes, MU_NOTE_END_EARLY, converter->file, row->line,
+                 "END of '%.*s' is %lld ns before its START in time; drawn %s",
+                 (int)open->name->clean_length, open->name->clean,
+                 (long long)(open->begin_ns - row->at_ns),
+                 has_duration ? "from its START, by its duration_ms" : "without length");
+    duration_ns = has_duration ? duration_ns : 0;
+    open->end_ns = open->begin_ns + duration_ns;
+    open->is_early = duration_ns > 0;
+}
+
 static void end_open(struct mu_converter *converter, struct mu_open *open,
                      const struct mu_event_row *row) {
     struct mu_track *track = open->track;
     open->end_ns = row->at_ns;
     if (row->at_ns < open->begin_ns) {
-        mu_notes_add(&converter->notes, MU_NOTE_END_EARLY, converter->file, row->line,
-                     "END of '%.*s' is %lld ns before its START in time; drawn without length",
-                     (int)open->name->clean_length, open->name->clean,
-                     (long long)(open->begin_ns - row->at_ns));
-        open->end_ns = open->begin_ns;
+        end_early(converter, open, row);
     }
     if (open->in_map) {
         leave_map(converter, open);
@@ -304,8 +340,7 @@ static char *copy_span(char *out, struct mu_span *span) {
 static void draw_alone(struct mu_converter *converter, struct mu_track *track,
                        const struct mu_event_row *row) {
     int64_t duration_ns;
-    const struct mu_span *text = &row->duration;
-    if (!mu_digits_parse(text->text, text->length, 6, &duration_ns) || duration_ns < 0) {
+    if (!duration_of(row, &duration_ns) || !is_usable(row->at_ns - duration_ns, duration_ns)) {
         mu_notes_add(&converter->notes, MU_NOTE_END_DROPPED, converter->file, row->line,
                      "END of '%.*s' has no START and no duration_ms; left out",
                      (int)row->name->clean_length, row->name->clean);
@@ -347,10 +382,6 @@ static void give_up_pending(struct mu_converter *converter) {
     map->count = 0;
 }
 
-static void parse_again(struct mu_event_row *row) {
-    mu_metadata_parse(row->metadata_text, &row->metadata);
-}
-
 static void keep_pending(struct mu_converter *converter, struct mu_track *track, uint64_t key,
                          const struct mu_event_row *row) {
     if (converter->pending_by_key.count >= MU_PENDING_MAX) {
@@ -372,7 +403,7 @@ static void keep_pending(struct mu_converter *converter, struct mu_track *track,
     text = copy_span(text, &pending->row.machine);
     text = copy_span(text, &pending->row.duration);
     copy_span(text, &pending->row.metadata_text);
-    parse_again(&pending->row);
+    mu_metadata_parse(pending->row.metadata_text, &pending->row.metadata);
     pending->next_same_key = mu_id_map_find(&converter->pending_by_key, key);
     if (mu_id_map_put(&converter->pending_by_key, key, pending, &converter->error) != MU_OK) {
         free_pending(pending);
@@ -386,9 +417,10 @@ static struct mu_pending *take_pending(struct mu_converter *converter, uint64_t 
     }
     struct mu_pending *latest = mu_id_map_find(&converter->pending_by_key, key);
     struct mu_pending *pending = latest, *before = NULL;
+    int left = SEARCHED;
     while (pending != NULL && pending->track != track) {
         before = pending;
-        pending = pending->next_same_key;
+        pending = left-- > 0 ? pending->next_same_key : NULL;
     }
     if (pending != NULL && before != NULL) {
         before->next_same_key = pending->next_same_key;
@@ -449,6 +481,9 @@ static void push(struct mu_converter *converter, struct mu_track *track, struct 
     open->below = top;
     open->on_stack = 1;
     track->top = open;
+    if (converter->tops_in_map) {
+        enter_map(converter, open);
+    }
 }
 
 void mu_stage_start(struct mu_converter *converter, struct mu_track *track,
@@ -482,7 +517,7 @@ void mu_stage_start(struct mu_converter *converter, struct mu_track *track,
     if (in_order) {
         push(converter, track, open);
     }
-    if (!in_order || !has_node) {
+    if (!open->in_map && (!in_order || !has_node)) {
         enter_map(converter, open);
     }
 }
@@ -500,17 +535,35 @@ static struct mu_open *later_of(struct mu_open *a, struct mu_open *b) {
 static struct mu_open *latest_below(struct mu_converter *converter, const struct mu_track *track,
                                     uint64_t key) {
     struct mu_open *open = mu_id_map_find(&converter->open_by_key, key);
+    int left = SEARCHED;
     while (open != NULL && open->track != track) {
-        open = open->next_same_key;
+        open = left-- > 0 ? open->next_same_key : NULL;
     }
     return open;
 }
 
-/* The latest stage of that key on top of any track. Such a stage need not be in the map. */
-static struct mu_open *latest_on_tops(struct mu_converter *converter, uint64_t key) {
-    struct mu_open *latest = NULL;
+static void enter_tops(struct mu_converter *converter) {
     for (struct mu_process *process = converter->processes; process; process = process->next) {
         for (struct mu_track *track = process->tracks; track != NULL; track = track->next) {
+            if (track->top != NULL && !track->top->in_map && !track->top->ended) {
+                enter_map(converter, track->top);
+            }
+        }
+    }
+    converter->tops_in_map = 1;
+}
+
+/* The latest stage of that key on top of any track. Such a stage need not be in the map, unless
+ * there are many tracks. */
+static struct mu_open *latest_on_tops(struct mu_converter *converter, uint64_t key) {
+    struct mu_open *latest = NULL;
+    int left = TOPS_SEARCHED;
+    for (struct mu_process *process = converter->processes; process; process = process->next) {
+        for (struct mu_track *track = process->tracks; track != NULL; track = track->next) {
+            if (left-- == 0) {
+                enter_tops(converter);
+                return NULL;
+            }
             if (is_open_on_top(track, key)) {
                 latest = later_of(latest, track->top);
             }
@@ -520,9 +573,9 @@ static struct mu_open *latest_on_tops(struct mu_converter *converter, uint64_t k
 }
 
 static struct mu_open *latest_of_all(struct mu_converter *converter, uint64_t key) {
-    struct mu_open *latest = latest_on_tops(converter, key);
-    for (struct mu_open *open = mu_id_map_find(&converter->open_by_key, key); open != NULL;
-         open = open->next_same_key) {
+    struct mu_open *latest = converter->tops_in_map ? NULL : latest_on_tops(converter, key);
+    struct mu_open *open = mu_id_map_find(&converter->open_by_key, key);
+    for (int left = SEARCHED; open != NULL && left > 0; left--, open = open->next_same_key) {
         latest = later_of(latest, open);
     }
     return latest;
@@ -615,6 +668,9 @@ void mu_step_marker_close(struct mu_converter *converter, struct mu_process *pro
 void mu_step_marker(struct mu_converter *converter, struct mu_track *track,
                     const struct mu_event_row *row) {
     struct mu_process *process = track->process;
+    if (converter->options.is_foreign) {
+        return;
+    }
     if (process->main_track == NULL) {
         process->main_track = track;
     }

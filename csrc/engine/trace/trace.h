@@ -67,7 +67,9 @@ struct mu_track {
     int kept_count;      /* stages that ended under an open one */
     int64_t last_ns;
     struct mu_track *overflow; /* the next track for what does not fit on this one */
-    struct mu_nest *nest;      /* owned; tracks whose slices are not known to nest */
+    struct mu_more_tracks
+        *more;            /* owned; of the first track, when there are many overflow tracks */
+    struct mu_nest *nest; /* owned; tracks whose slices are not known to nest */
     /* of the writer */
     uint32_t uuid;
     int64_t clock_ns;      /* protobuf: the delta clock */
@@ -117,7 +119,7 @@ struct mu_trace_ops {
     void (*counter)(struct mu_trace_writer *, struct mu_track *, int64_t at_ns,
                     struct mu_span number);
     void (*flow)(struct mu_trace_writer *, struct mu_track *, const struct mu_trace_event *,
-                 uint64_t id, int is_end);
+                 uint64_t number, int is_end);
 };
 
 struct mu_trace_writer {
@@ -126,6 +128,7 @@ struct mu_trace_writer {
     struct mu_trace_ids *ids; /* borrowed */
     int64_t base_ns;
     int with_args;
+    int hides_ids;          /* steps and node ids mean nothing */
     struct mu_notes *notes; /* borrowed */
     uint64_t async_count;
     char *scratch[2]; /* owned */

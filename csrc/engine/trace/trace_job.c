@@ -6,11 +6,7 @@
 
 enum { FILE_BUFFER = 4096 };
 
-static struct mu_sink *target_of(struct mu_trace_job *job) {
-    return job->sort ? &job->events : &job->file;
-}
-
-static int init_sinks(struct mu_trace_job *job, int fd, struct mu_error *err) {
+MU_MUST_CHECK static int init_sinks(struct mu_trace_job *job, int fd, struct mu_error *err) {
     int code = fd < 0 ? mu_sink_init_null(&job->file, FILE_BUFFER, err)
                       : mu_sink_init_fd(&job->file, fd, FILE_BUFFER, err);
     if (code == MU_OK && job->sort) {
@@ -29,7 +25,8 @@ int mu_trace_job_init(struct mu_trace_job *job, int fd, enum mu_trace_format for
     if (code != MU_OK) {
         goto fail;
     }
-    code = mu_shared_output_init(&job->output, target_of(job), mu_trace_separator(format), err);
+    struct mu_sink *target = job->sort ? &job->events : &job->file;
+    code = mu_shared_output_init(&job->output, target, mu_trace_separator(format), err);
     if (code != MU_OK) {
         goto fail;
     }

@@ -112,10 +112,10 @@ static char *put_args(char *out, struct mu_trace_writer *writer,
                       const struct mu_trace_event *event) {
     out = PUT(out, ",\"args\":");
     char *open = out;
-    if (event->has_step) {
+    if (event->has_step && !writer->hides_ids) {
         out = put_step(out, writer, event->step);
     }
-    if (event->node >= 0) {
+    if (event->node >= 0 && !writer->hides_ids) {
         out = PUT(out, ",\"node_id\":");
         out = mu_digits_put_i64(out, event->node);
     }
@@ -238,6 +238,8 @@ static void json_counter(struct mu_trace_writer *writer, struct mu_track *track,
     mu_sink_commit(&writer->sink, PUT(out, "}}"));
 }
 
+enum { FLOW_ID_BITS = 48 }; /* readers in JavaScript know no longer integers */
+
 /* A slice without length, so that the arrow has something to leave from, and the arrow's end. */
 static void json_flow(struct mu_trace_writer *writer, struct mu_track *track,
                       const struct mu_trace_event *event, uint64_t id, int is_end) {
@@ -249,7 +251,7 @@ static void json_flow(struct mu_trace_writer *writer, struct mu_track *track,
     out = put_start(out, is_end ? "f" : "s", track);
     out = mu_digits_put_us(out, event->begin_ns - writer->base_ns);
     out = PUT(out, ",\"bp\":\"e\",\"cat\":\"flow\",\"id\":");
-    out = mu_digits_put_u64(out, id);
+    out = mu_digits_put_u64(out, id >> (64 - FLOW_ID_BITS));
     out = put_name(out, event->name);
     mu_sink_commit(&writer->sink, PUT(out, "}"));
 }

@@ -4,9 +4,11 @@
 
 #include <stdlib.h>
 
+enum { NAMES_AT_FIRST = 64 };
+
 int mu_trace_names_init(struct mu_trace_names *names, struct mu_error *err) {
     memset(names, 0, sizeof(*names));
-    return mu_id_map_init(&names->by_hash, err);
+    return mu_hash_table_init(&names->by_bytes, NAMES_AT_FIRST, err);
 }
 
 void mu_trace_names_reset(struct mu_trace_names *names) {
@@ -17,9 +19,7 @@ void mu_trace_names_reset(struct mu_trace_names *names) {
     names->all = NULL;
     names->last = NULL;
     names->count = names->capacity = 0;
-    if (names->by_hash.slots != NULL) {
-        mu_id_map_reset(&names->by_hash);
-    }
+    mu_hash_table_reset(&names->by_bytes);
 }
 
 /* One block: the struct, the raw bytes, the clean ones, the escaped ones. */
@@ -57,9 +57,9 @@ static struct mu_trace_name *make(const char *text, size_t length, uint64_t hash
     return fitted == NULL ? name : fitted;
 }
 
-static int keep(struct mu_trace_names *names, struct mu_trace_name *name) {
+MU_MUST_CHECK static int keep(struct mu_trace_names *names, struct mu_trace_name *name) {
     if (names->count == names->capacity) {
-        int capacity = names->capacity == 0 ? 64 : names->capacity * 2;
+        int capacity = names->capacity == 0 ? NAMES_AT_FIRST : names->capacity * 2;
         struct mu_trace_name **all = realloc(names->all, (size_t)capacity * sizeof(*all));
         if (all == NULL) {
             return MU_ERR_NO_MEMORY;
@@ -67,13 +67,19 @@ static int keep(struct mu_trace_names *names, struct mu_trace_name *name) {
         names->all = all;
         names->capacity = capacity;
     }
-    name->next_same_hash = mu_id_map_find(&names->by_hash, name->hash);
-    int code = mu_id_map_put(&names->by_hash, name->hash, name, NULL);
+    int code = mu_hash_table_reserve(&names->by_bytes, NULL);
     if (code == MU_OK) {
         name->number = names->count;
         names->all[names->count++] = name;
+        mu_hash_table_put(&names->by_bytes, name->hash, (uint32_t)names->count);
     }
     return code;
+}
+
+static bool is_name(const void *keys, uint32_t number, const void *key) {
+    const struct mu_trace_names *names = keys;
+    const struct mu_hash_text *wanted = key;
+    return mu_trace_name_is(names->all[number - 1], wanted->bytes, wanted->length);
 }
 
 struct mu_trace_name *mu_trace_names_get(struct mu_trace_names *names, const char *text,
@@ -81,16 +87,14 @@ struct mu_trace_name *mu_trace_names_get(struct mu_trace_names *names, const cha
     if (names->last != NULL && mu_trace_name_is(names->last, text, length)) {
         return names->last;
     }
-    uint64_t hash = mu_hash_bytes(text, length) | 1; /* the map has no key 0 */
-    struct mu_trace_name *name = mu_id_map_find(&names->by_hash, hash);
-    while (name != NULL && !mu_trace_name_is(name, text, length)) {
-        name = name->next_same_hash;
+    struct mu_hash_text wanted = {text, length};
+    uint64_t hash = mu_hash_bytes(text, length) | 1; /* ids in traces are made of it */
+    uint32_t found = mu_hash_table_find(&names->by_bytes, hash, is_name, names, &wanted);
+    if (found != 0) {
+        names->last = names->all[found - 1];
+        return names->last;
     }
-    if (name != NULL) {
-        names->last = name;
-        return name;
-    }
-    name = make(text, length, hash);
+    struct mu_trace_name *name = make(text, length, hash);
     if (name == NULL) {
         return NULL;
     }

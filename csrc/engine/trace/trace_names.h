@@ -7,7 +7,7 @@
 #ifndef MU_TRACE_NAMES_H
 #define MU_TRACE_NAMES_H
 
-#include "base/id_map.h"
+#include "base/hash_table.h"
 
 enum { MU_TRACE_NAMES_MAX = 16384 };
 enum { MU_NAME_UNNUMBERED = -1 };
@@ -18,8 +18,7 @@ struct mu_trace_name {
     int wanted; /* 1, or 0 when the user's filter leaves it out */
     uint64_t hash;
     uint32_t raw_length, clean_length, json_length;
-    size_t bad_bytes; /* how many were not UTF-8 */
-    struct mu_trace_name *next_same_hash;
+    size_t bad_bytes;  /* how many were not UTF-8 */
     const char *raw;   /* as in the file */
     const char *clean; /* valid UTF-8 */
     const char *json;  /* clean, escaped, without quotes */
@@ -29,8 +28,8 @@ struct mu_trace_name {
 typedef int (*mu_name_filter)(void *context, const char *name, size_t length);
 
 struct mu_trace_names {
-    struct mu_id_map by_hash;
-    struct mu_trace_name **all; /* owned */
+    struct mu_hash_table by_bytes; /* a name's number plus one */
+    struct mu_trace_name **all;    /* owned */
     int count, capacity;
     struct mu_trace_name *last; /* borrowed; a kept one: END mostly follows START */
     mu_name_filter filter;      /* may be NULL */

@@ -232,7 +232,7 @@ static char *open_packet(char *out, struct mu_trace_writer *writer, struct mu_tr
     }
     out = pb_open(out, TRACE_PACKET, packet);
     if (after_base >= track->clock_ns) {
-        out = pb_uint(out, PACKET_TIMESTAMP, (uint64_t)(after_base - track->clock_ns));
+        out = pb_uint(out, PACKET_TIMESTAMP, (uint64_t)after_base - (uint64_t)track->clock_ns);
         track->clock_ns = after_base;
     } else {
         out = pb_uint(out, PACKET_TIMESTAMP, (uint64_t)after_base);
@@ -348,13 +348,13 @@ static char *put_args(char *out, struct mu_trace_writer *writer,
     if (!writer->with_args) {
         return out;
     }
-    if (event->has_step) {
+    if (event->has_step && !writer->hides_ids) {
         out = put_own_arg(out, ARG_STEP, event->step);
     }
-    if (event->node >= 0) {
+    if (event->node >= 0 && !writer->hides_ids) {
         out = put_own_arg(out, ARG_NODE, event->node);
     }
-    if (event->parent >= 0) {
+    if (event->parent >= 0 && !writer->hides_ids) {
         out = put_own_arg(out, ARG_PARENT, event->parent);
     }
     out = put_fields(out, writer, event);
@@ -442,11 +442,9 @@ static void pb_instant(struct mu_trace_writer *writer, struct mu_track *track,
     write_instant(writer, track, event, 0, 0);
 }
 
-/* The two ends of an arrow are matched by name and id, over all processes. */
 static void pb_flow(struct mu_trace_writer *writer, struct mu_track *track,
                     const struct mu_trace_event *event, uint64_t id, int is_end) {
-    uint64_t flow = mu_hash_u64(event->name->hash ^ mu_hash_u64(id + 1));
-    write_instant(writer, track, event, is_end ? EVENT_FLOW_ENDS : EVENT_FLOW, flow);
+    write_instant(writer, track, event, is_end ? EVENT_FLOW_ENDS : EVENT_FLOW, id);
 }
 
 static void pb_counter(struct mu_trace_writer *writer, struct mu_track *track, int64_t at_ns,

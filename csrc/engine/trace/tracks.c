@@ -10,6 +10,8 @@
 enum { PIDS_PER_RANK = 1000, PIDS_PER_SLOT = 100, PID_OVERFLOW = 1 << 30 };
 enum { NODE_ATTEMPT_SHIFT = 40 };   /* node ids carry the attempt above this bit */
 enum { FIRST_MADE_TID = 10000000 }; /* above every tid that Linux hands out */
+enum { ATTEMPTS_SEARCHED = 1024 };  /* the newest of a file */
+enum { FIRST_FIT = 32 };            /* tracks whose gaps are searched for room */
 
 static void out_of_memory(struct mu_converter *converter) {
     mu_error_no_memory(&converter->error, "tracks of a trace");
@@ -64,8 +66,13 @@ static struct mu_process *add_process(struct mu_converter *converter) {
     return process;
 }
 
-static void name_process(struct mu_process *process, struct mu_span host) {
+static void name_process(const struct mu_converter *converter, struct mu_process *process,
+                         struct mu_span host) {
     char text[200];
+    if (converter->options.is_foreign) {
+        store_decoded(process->name, sizeof(text), host);
+        return;
+    }
     store_text(text, sizeof(text), host);
     snprintf(process->name, sizeof(process->name), "%s rank %lld", text, (long long)process->rank);
     if (process->attempt > 0) {
@@ -81,7 +88,7 @@ struct mu_process *mu_process_of(struct mu_converter *converter, int64_t node,
     if (process == NULL) {
         process = add_process(converter);
         if (process != NULL) {
-            name_process(process, machine);
+            name_process(converter, process, machine);
         }
         return process;
     }
@@ -89,7 +96,8 @@ struct mu_process *mu_process_of(struct mu_converter *converter, int64_t node,
     if (node < 0 || process->attempt < 0 || process->attempt == attempt) {
         return process;
     }
-    for (struct mu_process *other = converter->processes; other != NULL; other = other->next) {
+    struct mu_process *other = converter->processes;
+    for (int left = ATTEMPTS_SEARCHED; other != NULL && left > 0; left--, other = other->next) {
         if (other->attempt == attempt) {
             return other;
         }
@@ -123,7 +131,7 @@ void mu_process_row(struct mu_converter *converter, const struct mu_event_row *r
         process->attempt = attempt;
         process->real_pid = real_pid;
         store_decoded(process->label, sizeof(process->label), label);
-        name_process(process, host);
+        name_process(converter, process, host);
         converter->last_track = NULL;
     }
 }
@@ -182,13 +190,13 @@ static void register_track(struct mu_converter *converter, struct mu_track *trac
     mu_error_kept(mu_id_map_put(&converter->tracks, key, track, &converter->error));
 }
 
-static int tid_is_taken(const struct mu_process *process, int64_t tid) {
-    for (const struct mu_track *track = process->tracks; track != NULL; track = track->next) {
-        if (track->tid == tid) {
-            return 1;
-        }
+/* Below FIRST_MADE_TID, which fits into 24 bits; 0 is no key. Also when memory is out. */
+static int take_tid(struct mu_converter *converter, const struct mu_process *process, int64_t tid) {
+    uint64_t key = ((uint64_t)process->uuid << 24 | (uint64_t)tid) + 1;
+    if (mu_id_map_find(&converter->taken_tids, key) != NULL) {
+        return 0;
     }
-    return 0;
+    return mu_id_map_put(&converter->taken_tids, key, converter, &converter->error) == MU_OK;
 }
 
 static void name_thread(struct mu_track *track, struct mu_span name) {
@@ -214,7 +222,7 @@ static struct mu_track *add_thread(struct mu_converter *converter, struct mu_pro
     }
     memcpy(track->tag, tag.text, tag.length);
     int64_t wanted = tid > 0 && tid < FIRST_MADE_TID ? tid : 1;
-    track->tid = tid_is_taken(process, wanted) ? process->next_tid++ : wanted;
+    track->tid = take_tid(converter, process, wanted) ? wanted : process->next_tid++;
     track->order = MU_TRACK_ORDER_FIRST + process->thread_count++;
     name_thread(track, (struct mu_span){"", 0});
     register_track(converter, track);
@@ -312,11 +320,11 @@ struct mu_track *mu_track_of_kind(struct mu_converter *converter, struct mu_proc
 }
 
 static struct mu_track *add_overflow(struct mu_converter *converter, struct mu_track *first,
-                                     struct mu_track *last, int number) {
+                                     struct mu_track *last, int number, int with_nest) {
     char name[sizeof(first->name)];
     /* Trace processors merge sibling tracks of the same name into one. */
     snprintf(name, sizeof(name), "%.200s (%d)", first->name, number);
-    last->overflow = add_other(converter, first->process, first->kind, first->key, name, 1);
+    last->overflow = add_other(converter, first->process, first->kind, first->key, name, with_nest);
     if (last->overflow != NULL) {
         if (first->kind == MU_TRACK_THREAD) {
             last->overflow->order = first->order;
@@ -326,25 +334,109 @@ static struct mu_track *add_overflow(struct mu_converter *converter, struct mu_t
     return last->overflow;
 }
 
-/* The first track, from `track` on, where the interval nests; one more where there is none. */
+/* --- more overflow tracks than can be searched: a heap, at its root the one that is free first ---
+ */
+
+struct mu_free_track {
+    int64_t from_ns; /* where its last slice ends */
+    struct mu_track *track;
+};
+
+struct mu_more_tracks {
+    size_t count, size;
+    struct mu_free_track heap[];
+};
+
+static void swap_tracks(struct mu_free_track *a, struct mu_free_track *b) {
+    struct mu_free_track kept = *a;
+    *a = *b;
+    *b = kept;
+}
+
+static void sink_first(struct mu_more_tracks *more) {
+    for (size_t at = 0, child; (child = 2 * at + 1) < more->count; at = child) {
+        if (child + 1 < more->count && more->heap[child + 1].from_ns < more->heap[child].from_ns) {
+            child++;
+        }
+        if (more->heap[at].from_ns <= more->heap[child].from_ns) {
+            return;
+        }
+        swap_tracks(&more->heap[at], &more->heap[child]);
+    }
+}
+
+static void raise_last(struct mu_more_tracks *more) {
+    for (size_t at = more->count - 1; at > 0; at = (at - 1) / 2) {
+        if (more->heap[(at - 1) / 2].from_ns <= more->heap[at].from_ns) {
+            return;
+        }
+        swap_tracks(&more->heap[(at - 1) / 2], &more->heap[at]);
+    }
+}
+
+static int make_room(struct mu_converter *converter, struct mu_track *first) {
+    struct mu_more_tracks *old = first->more;
+    if (old != NULL && old->count < old->size) {
+        return 1;
+    }
+    size_t count = old == NULL ? 0 : old->count, size = count == 0 ? 16 : 2 * count;
+    struct mu_more_tracks *more = realloc(old, sizeof(*more) + size * sizeof(more->heap[0]));
+    if (more == NULL) {
+        out_of_memory(converter);
+        return 0;
+    }
+    more->count = count;
+    more->size = size;
+    first->more = more;
+    return 1;
+}
+
+static struct mu_track *one_of_more(struct mu_converter *converter, struct mu_track *first,
+                                    int64_t begin_ns, int64_t end_ns) {
+    struct mu_more_tracks *more = first->more;
+    if (more != NULL && more->heap[0].from_ns <= begin_ns) {
+        more->heap[0].from_ns = end_ns;
+        struct mu_track *track = more->heap[0].track;
+        sink_first(more);
+        return track;
+    }
+    if (!make_room(converter, first)) {
+        return NULL;
+    }
+    more = first->more;
+    struct mu_track unlinked = {0};
+    int number = FIRST_FIT + 1 + (int)more->count;
+    struct mu_track *track = add_overflow(converter, first, &unlinked, number, 0);
+    if (track != NULL) {
+        more->heap[more->count++] = (struct mu_free_track){end_ns, track};
+        raise_last(more);
+    }
+    return track;
+}
+
+/* The first track, from `track` on, where the interval nests; one more where there is none. Beyond
+ * FIRST_FIT tracks, one whose slices have all ended. */
 struct mu_track *mu_track_with_room(struct mu_converter *converter, struct mu_track *track,
                                     int64_t begin_ns, int64_t end_ns) {
-    int number = 1;
-    for (struct mu_track *candidate = track; candidate != NULL; number++) {
+    struct mu_track *candidate = track;
+    for (int number = 1;; number++) {
         if (candidate->nest != NULL && mu_nest_accept(candidate->nest, begin_ns, end_ns)) {
             return candidate;
         }
+        if (number == FIRST_FIT) {
+            return one_of_more(converter, track, begin_ns, end_ns);
+        }
         if (candidate->overflow == NULL &&
-            add_overflow(converter, track, candidate, number + 1) == NULL) {
+            add_overflow(converter, track, candidate, number + 1, 1) == NULL) {
             return NULL;
         }
         candidate = candidate->overflow;
     }
-    return NULL;
 }
 
 static void free_track(struct mu_track *track) {
     free(track->nest);
+    free(track->more);
     free(track->names_known);
     free(track);
 }

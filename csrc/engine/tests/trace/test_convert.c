@@ -147,8 +147,10 @@ static void test_sink_errors_stick(void) {
     struct mu_sink sink;
     struct mu_error err;
     CHECK_INT(mu_sink_init_fd(&sink, -1, 16, &err), MU_OK); /* no such descriptor */
-    CHECK_INT(mu_sink_write(&sink, "0123456789", 10), MU_OK);
-    CHECK_INT(mu_sink_write(&sink, "0123456789", 10), MU_ERR_IO);
+    mu_sink_write(&sink, "0123456789", 10);
+    CHECK_INT(sink.error.code, MU_OK);
+    mu_sink_write(&sink, "0123456789", 10);
+    CHECK_INT(sink.error.code, MU_ERR_IO);
     CHECK_INT(mu_sink_flush(&sink, &err), MU_ERR_IO);
     CHECK_INT(mu_sink_total(&sink), 20);
     mu_sink_reset(&sink);
