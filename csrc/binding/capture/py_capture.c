@@ -1,6 +1,12 @@
 /* The type CaptureWindows: the engine's windows, with the calls that start and stop a profiler.
  *
- * A subclass has `_open(window_id) -> bool`, `_close(window_id)` and `_ended(window_id, outcome)`.
+ * A subclass has `_open(window_id) -> bool`, `_close(window_id)`, `_ended(window_id, outcome)` and
+ * `_task()`, the asyncio task that runs, or None.
+ *
+ * A window belongs to the call that opened it, and py_calls.h says which call an event ends. The
+ * opener is abandoned when nobody holds its event any more and no context knows it, or its task is
+ * done, or its own context begins a later iteration of the same function.
+ *
  * The windows are changed under the GIL. The calls may release the GIL, so the object has a lock of
  * its own that keeps them in order. A hook that such a call runs into on the same thread is
  * ignored.
@@ -8,8 +14,10 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include <string.h>
+
 #include "capture/capture.h"
-#include "capture/py_hook_event.h"
+#include "capture/py_calls.h"
 #include "core/args.h"
 #include "core/heap_types.h"
 
@@ -18,16 +26,23 @@ struct windows {
     struct mu_state *state;  /* borrowed from the module, which the type holds */
     PyThread_type_lock lock; /* owned */
     unsigned long holder;    /* the thread that has the lock, 0 for none */
+    PyObject *names;         /* owned: a set, what was reported while windows waited */
+    uint64_t calls;          /* numbers given so far */
+    /* Of the open window: */
+    struct mu_py_opener opener;
+    PyObject *task;       /* owned: in which it was opened, or NULL */
+    const void *context;  /* in which it was opened; compared only */
+    uint64_t event;       /* the number of the event that opened it */
+    uint64_t event_calls; /* calls that began with that event */
+    int64_t iter;         /* of the opener */
+    bool has_iter;
 };
 
 static const char *const outcomes[] = {
-    [MU_CAPTURE_DONE] = "done",
-    [MU_CAPTURE_RAISED] = "raised",
-    [MU_CAPTURE_OVERRUN] = "overrun",
-    [MU_CAPTURE_DISARMED] = "disarmed",
-    [MU_CAPTURE_FAILED] = "failed",
-    [MU_CAPTURE_LATE] = "late",
-    [MU_CAPTURE_OVERLAPPED] = "overlapped",
+    [MU_CAPTURE_DONE] = "done",         [MU_CAPTURE_RAISED] = "raised",
+    [MU_CAPTURE_OVERRUN] = "overrun",   [MU_CAPTURE_ABANDONED] = "abandoned",
+    [MU_CAPTURE_DISARMED] = "disarmed", [MU_CAPTURE_FAILED] = "failed",
+    [MU_CAPTURE_LATE] = "late",         [MU_CAPTURE_OVERLAPPED] = "overlapped",
 };
 
 static PyObject *windows_new(PyTypeObject *type, PyObject *Py_UNUSED(args),
@@ -39,15 +54,29 @@ static PyObject *windows_new(PyTypeObject *type, PyObject *Py_UNUSED(args),
     mu_capture_init(&self->capture);
     self->state = mu_state_of_object((PyObject *)self);
     self->lock = PyThread_allocate_lock();
-    if (self->state == NULL || self->lock == NULL) {
+    self->names = PySet_New(NULL);
+    if (self->state == NULL || self->lock == NULL || self->names == NULL) {
         Py_DECREF(self);
-        return self->lock == NULL ? PyErr_NoMemory() : NULL;
+        return PyErr_Occurred() ? NULL : PyErr_NoMemory();
     }
     return (PyObject *)self;
 }
 
 static int windows_traverse(PyObject *object, visitproc visit, void *arg) {
+    struct windows *self = (struct windows *)object;
     Py_VISIT(Py_TYPE(object));
+    Py_VISIT(self->names);
+    Py_VISIT(self->task);
+    return 0;
+}
+
+static void leave_opener(struct windows *self) {
+    mu_py_opener_leave(&self->opener);
+    Py_CLEAR(self->task);
+}
+
+static int windows_clear(PyObject *object) {
+    Py_CLEAR(((struct windows *)object)->task);
     return 0;
 }
 
@@ -55,6 +84,8 @@ static void windows_dealloc(PyObject *object) {
     struct windows *self = (struct windows *)object;
     PyTypeObject *type = Py_TYPE(object);
     PyObject_GC_UnTrack(object);
+    leave_opener(self);
+    Py_CLEAR(self->names);
     mu_capture_release(&self->capture);
     if (self->lock != NULL) {
         PyThread_free_lock(self->lock);
@@ -65,19 +96,26 @@ static void windows_dealloc(PyObject *object) {
 
 /* --- the lock ----------------------------------------------------------------------------- */
 
-/* Takes the lock. False when this thread holds it already. */
-static bool lock(struct windows *self) {
+/* Takes the lock. False when this thread holds it already, or another one and it must not wait. */
+static bool lock_or_not(struct windows *self, bool waits) {
     unsigned long me = PyThread_get_thread_ident();
     if (self->holder == me) {
         return false;
     }
     if (!PyThread_acquire_lock(self->lock, NOWAIT_LOCK)) {
+        if (!waits) {
+            return false;
+        }
         Py_BEGIN_ALLOW_THREADS;
         PyThread_acquire_lock(self->lock, WAIT_LOCK);
         Py_END_ALLOW_THREADS;
     }
     self->holder = me;
     return true;
+}
+
+static bool lock(struct windows *self) {
+    return lock_or_not(self, true);
 }
 
 static void unlock(struct windows *self) {
@@ -117,10 +155,10 @@ static PyObject *id_of(const struct mu_capture_window *window) {
 static bool call_with_id(struct windows *self, const char *method, int index,
                          struct trouble *trouble) {
     PyObject *id = id_of(&self->capture.windows[index]);
-    PyObject *answer = id == NULL ? NULL : PyObject_CallMethod((PyObject *)self, method, "O", id);
-    int truth = answer == NULL ? -1 : PyObject_IsTrue(answer);
+    PyObject *result = id == NULL ? NULL : PyObject_CallMethod((PyObject *)self, method, "O", id);
+    int truth = result == NULL ? -1 : PyObject_IsTrue(result);
     Py_XDECREF(id);
-    Py_XDECREF(answer);
+    Py_XDECREF(result);
     if (truth < 0) {
         note_trouble(trouble);
     }
@@ -133,31 +171,37 @@ static void tell_ended_locked(struct windows *self, struct trouble *trouble) {
         const char *outcome = outcomes[self->capture.windows[index].outcome];
         PyObject *id = id_of(&self->capture.windows[index]);
         mu_capture_forget(&self->capture, index);
-        PyObject *answer =
+        PyObject *result =
             id == NULL ? NULL : PyObject_CallMethod((PyObject *)self, "_ended", "Os", id, outcome);
         Py_XDECREF(id);
-        Py_XDECREF(answer);
-        if (answer == NULL) {
+        Py_XDECREF(result);
+        if (result == NULL) {
             note_trouble(trouble);
         }
     }
 }
 
-static void act_locked(struct windows *self, struct mu_capture_answer answer,
+static void act_locked(struct windows *self, struct mu_capture_change change,
                        struct trouble *trouble) {
-    if (answer.closed >= 0) {
-        call_with_id(self, "_close", answer.closed, trouble);
+    if (change.closed >= 0) {
+        if (self->capture.open < 0) {
+            leave_opener(self);
+        }
+        call_with_id(self, "_close", change.closed, trouble);
     }
-    if (answer.opened >= 0 && !call_with_id(self, "_open", answer.opened, trouble) &&
-        self->capture.open == answer.opened) {
-        mu_capture_end(&self->capture, answer.opened, MU_CAPTURE_FAILED);
+    if (change.opened >= 0 && !call_with_id(self, "_open", change.opened, trouble) &&
+        self->capture.open == change.opened) {
+        mu_capture_end(&self->capture, change.opened, MU_CAPTURE_FAILED);
+        leave_opener(self);
     }
     tell_ended_locked(self, trouble);
 }
 
 /* --- hooks -------------------------------------------------------------------------------- */
 
-/* 1 when a window waits for functions of the event's name, 0 when none does, -1 with TypeError. */
+enum { NOTHING, SOME_FUNCTION, NAMED_FUNCTION };
+
+/* Whether windows are pending, and name the event's function; -1 with TypeError. */
 static int concerns(struct windows *self, PyObject *event) {
     struct mu_capture_text name;
     if (!mu_py_is_hook_event(self->state, event)) {
@@ -166,31 +210,160 @@ static int concerns(struct windows *self, PyObject *event) {
         return -1;
     }
     if (self->capture.pending == 0) {
-        return 0;
+        return NOTHING;
     }
     if (mu_py_hook_name(event, &name) < 0) {
         return -1;
     }
-    return mu_capture_concerns(&self->capture, name);
+    return mu_capture_names(&self->capture, name) ? NAMED_FUNCTION : SOME_FUNCTION;
+}
+
+static bool is_trigger(const struct windows *self, const struct mu_capture_event *read) {
+    if (self->capture.open < 0) {
+        return false;
+    }
+    struct mu_capture_text trigger = self->capture.windows[self->capture.open].trigger;
+    return trigger.length == read->name.length &&
+           memcmp(trigger.bytes, read->name.bytes, trigger.length) == 0;
+}
+
+/* The call that opened the window and has not ended, 0 for none. */
+static uint64_t opener_of(const struct windows *self) {
+    return self->capture.open < 0 ? 0 : self->capture.windows[self->capture.open].call;
+}
+
+/* --- openers that died -------------------------------------------------------------------- */
+
+static bool is_done(PyObject *task) {
+    PyObject *done = PyObject_CallMethod(task, "done", NULL);
+    int truth = done == NULL ? -1 : PyObject_IsTrue(done);
+    Py_XDECREF(done);
+    if (truth < 0) {
+        PyErr_Clear();
+    }
+    return truth > 0;
+}
+
+/* Whether a later iteration begins where the opener should have ended. */
+static bool is_followed(const struct windows *self, const struct mu_py_call_end *call) {
+    const struct mu_capture_event *read = call->read;
+    return is_trigger(self, read) && self->has_iter && read->has_iter && read->iter > self->iter &&
+           (const void *)PyThreadState_Get()->context == self->context;
+}
+
+static void end_abandoned_locked(struct windows *self, const struct mu_py_call_end *call,
+                                 enum mu_capture_edge edge, struct trouble *trouble) {
+    int open = self->capture.open;
+    if (opener_of(self) == 0 || !self->opener.event_gone ||
+        self->capture.windows[open].spec.policy != MU_CAPTURE_TRIGGER_EXIT) {
+        return;
+    }
+    if (self->opener.call_gone || (self->task != NULL && is_done(self->task)) ||
+        (edge == MU_CAPTURE_ENTER && is_followed(self, call))) {
+        mu_capture_end(&self->capture, open, MU_CAPTURE_ABANDONED);
+        act_locked(self, (struct mu_capture_change){open, -1}, trouble);
+    }
+}
+
+/* --- calls -------------------------------------------------------------------------------- */
+
+/* Which call ends here. In another context than its own the opener is known by its event, unless
+ * other calls began with the same one. */
+static uint64_t ending_call(const struct windows *self, const struct mu_py_call_end *end) {
+    uint64_t found = mu_py_call_ending(end);
+    uint64_t event = mu_py_hook_entered(end->event);
+    if (found == 0 && event != 0 && event == self->event && self->event_calls == 1) {
+        return opener_of(self);
+    }
+    return found;
+}
+
+static void note_opener(struct windows *self, const struct mu_py_call_end *begin,
+                        struct trouble *trouble) {
+    Py_CLEAR(self->task);
+    self->context = PyThreadState_Get()->context;
+    self->event = mu_py_hook_number(self->state, begin->event);
+    self->event_calls = 1;
+    self->has_iter = begin->read->has_iter;
+    self->iter = begin->read->iter;
+    PyObject *task = PyObject_CallMethod((PyObject *)self, "_task", NULL);
+    if (task == NULL) {
+        note_trouble(trouble);
+    } else if (task != Py_None) {
+        self->task = Py_NewRef(task);
+    }
+    Py_XDECREF(task);
+}
+
+/* After the windows were changed: keeps a call of the function that opened the open one. */
+static void keep_call(struct windows *self, const struct mu_py_call_end *begin, bool opens,
+                      struct trouble *trouble) {
+    if ((opens ? mu_py_call_opens(begin) : mu_py_call_begin(begin)) < 0) {
+        note_trouble(trouble);
+    } else if (opens) {
+        note_opener(self, begin, trouble);
+    } else {
+        self->event_calls += mu_py_hook_entered(begin->event) == self->event;
+    }
+}
+
+static void enter_locked(struct windows *self, const struct mu_py_call_end *begin,
+                         struct mu_capture_event *read, struct trouble *trouble) {
+    end_abandoned_locked(self, begin, MU_CAPTURE_ENTER, trouble);
+    read->call = ++self->calls;
+    read->inside = opener_of(self) != 0 && mu_py_call_is_here(begin, opener_of(self));
+    struct mu_capture_change change = mu_capture_enter(&self->capture, read);
+    bool is_watched = change.opened >= 0 || self->opener.run != NULL;
+    if (opener_of(self) != 0 && is_trigger(self, read) && is_watched) {
+        keep_call(self, begin, change.opened >= 0, trouble);
+    }
+    act_locked(self, change, trouble);
+}
+
+static void exit_locked(struct windows *self, const struct mu_py_call_end *end,
+                        struct mu_capture_event *read, bool raised, struct trouble *trouble) {
+    bool may_end = opener_of(self) != 0 && is_trigger(self, read);
+    read->call = may_end ? ending_call(self, end) : 0;
+    if (read->call != 0) {
+        mu_py_call_end(end, read->call);
+    }
+    if (read->call == 0 || read->call != opener_of(self)) {
+        end_abandoned_locked(self, end, MU_CAPTURE_EXIT, trouble);
+    }
+    act_locked(self, mu_capture_exit(&self->capture, read, raised), trouble);
+}
+
+enum { NAMES_MAX = 4096, MAX_ITERS = 100 };
+
+static int read_event(struct windows *self, PyObject *event, struct mu_capture_event *read) {
+    if (mu_py_hook_read(self->state, event, read) < 0) {
+        return -1;
+    }
+    if (PySet_GET_SIZE(self->names) < NAMES_MAX &&
+        PySet_Add(self->names, mu_py_hook_name_object(event)) < 0) {
+        PyErr_Clear(); /* it serves messages only */
+    }
+    return 0;
 }
 
 static PyObject *visit(PyObject *object, PyObject *event, enum mu_capture_edge edge, bool raised) {
     struct windows *self = (struct windows *)object;
     struct mu_capture_event read;
     struct trouble trouble = {NULL, NULL, NULL};
+    struct mu_py_call_end call = {self->state, event, &read, &self->opener};
     int wanted = concerns(self, event);
     if (wanted < 0) {
         return NULL;
     }
-    if (wanted == 0 || !lock(self)) {
+    /* A profiler that another thread starts or stops holds up the functions of its windows only. */
+    if (wanted == NOTHING || !lock_or_not(self, wanted == NAMED_FUNCTION)) {
         Py_RETURN_NONE;
     }
-    bool is_read = mu_py_hook_read(self->state, event, &read) == 0;
-    if (is_read) {
-        act_locked(self,
-                   edge == MU_CAPTURE_ENTER ? mu_capture_enter(&self->capture, &read)
-                                            : mu_capture_exit(&self->capture, &read, raised),
-                   &trouble);
+    bool is_read = read_event(self, event, &read) == 0;
+    if (is_read && edge == MU_CAPTURE_ENTER) {
+        enter_locked(self, &call, &read, &trouble);
+    } else if (is_read) {
+        exit_locked(self, &call, &read, raised, &trouble);
     }
     unlock(self);
     return is_read ? end_calls(&trouble) : NULL;
@@ -306,13 +479,15 @@ static int policy_of(PyObject *value, enum mu_capture_policy *policy) {
 }
 
 /* Fills the spec. The caller frees its arrays with free_spec, also after an error. */
-static int spec_of(PyObject *const *values, struct mu_capture_spec *spec) {
+/* values: six, and the last one where `count` says so. */
+static int spec_of(PyObject *const *values, Py_ssize_t count, struct mu_capture_spec *spec) {
     struct mu_py_text id;
     if (mu_py_utf8(values[0], "window_id", &id) < 0 ||
         gate_of(values[1], "start", &spec->start) < 0 ||
         gate_of(values[2], "stop", &spec->stop) < 0 || policy_of(values[3], &spec->policy) < 0 ||
         texts_of(values[4], "roles", &spec->roles) < 0 ||
-        (spec->ranks = ranks_of(values[5])) == NULL) {
+        (spec->ranks = ranks_of(values[5])) == NULL ||
+        (count > 6 && mu_py_int64_in(values[6], "max_iters", 1, INT64_MAX, &spec->iters_max) < 0)) {
         return -1;
     }
     spec->id = (struct mu_capture_text){id.bytes, (size_t)id.length};
@@ -334,21 +509,23 @@ static PyObject *not_from_a_call(void) {
 }
 
 PyDoc_STRVAR(arm_window_doc,
-             "arm_window($self, window_id, start, stop, stop_policy, roles, ranks, /)\n--\n\n"
+             "arm_window($self, window_id, start, stop, stop_policy, roles, ranks,\n"
+             "           max_iters=100, /)\n"
+             "--\n\n"
              "Arms a window of checked fields; gates are (names, iter, microbatch, at_exit).");
 
 static PyObject *arm_window(PyObject *object, PyObject *const *args, Py_ssize_t count) {
     struct windows *self = (struct windows *)object;
-    struct mu_capture_spec spec = {0};
+    struct mu_capture_spec spec = {.iters_max = MAX_ITERS};
     struct trouble trouble = {NULL, NULL, NULL};
     struct mu_error err;
     PyObject *result = NULL;
     int index;
-    if (count != 6) {
-        PyErr_Format(PyExc_TypeError, "arm_window() takes 6 arguments, not %zd", count);
+    if (count < 6 || count > 7) {
+        PyErr_Format(PyExc_TypeError, "arm_window() takes 6 or 7 arguments, not %zd", count);
         return NULL;
     }
-    if (spec_of(args, &spec) == 0) {
+    if (spec_of(args, count, &spec) == 0) {
         if (!lock(self)) {
             not_from_a_call();
         } else {
@@ -381,7 +558,7 @@ static PyObject *disarm_window(PyObject *object, PyObject *id) {
     if (index >= 0) {
         bool open = self->capture.open == index;
         mu_capture_end(&self->capture, index, MU_CAPTURE_DISARMED);
-        act_locked(self, (struct mu_capture_answer){open ? index : -1, -1}, &trouble);
+        act_locked(self, (struct mu_capture_change){open ? index : -1, -1}, &trouble);
     }
     unlock(self);
     PyObject *done = end_calls(&trouble);
@@ -413,6 +590,14 @@ static PyObject *pending(PyObject *object, PyObject *Py_UNUSED(ignored)) {
     return Py_BuildValue("(NN)", open, armed);
 }
 
+PyDoc_STRVAR(reported_doc, "reported($self, /)\n--\n\n"
+                           "The names that hooks reported while windows waited or were open, a "
+                           "new set.");
+
+static PyObject *reported(PyObject *object, PyObject *Py_UNUSED(ignored)) {
+    return PySet_New(((struct windows *)object)->names);
+}
+
 PyDoc_STRVAR(forget_all_doc, "forget_all($self, /)\n--\n\n"
                              "In a forked child: all windows are the parent's.");
 
@@ -423,6 +608,7 @@ static PyObject *forget_all(PyObject *object, PyObject *Py_UNUSED(ignored)) {
         return PyErr_NoMemory();
     }
     mu_capture_release(&self->capture);
+    leave_opener(self);
     self->lock = fresh; /* the old one may be held by a thread that the child does not have */
     self->holder = 0;
     Py_RETURN_NONE;
@@ -436,6 +622,7 @@ static PyMethodDef windows_methods[] = {
     {"arm_window", (PyCFunction)(void (*)(void))arm_window, METH_FASTCALL, arm_window_doc},
     {"disarm_window", disarm_window, METH_O, disarm_window_doc},
     {"pending", pending, METH_NOARGS, pending_doc},
+    {"reported", reported, METH_NOARGS, reported_doc},
     {"forget_all", forget_all, METH_NOARGS, forget_all_doc},
     {NULL, NULL, 0, NULL},
 };
@@ -446,6 +633,7 @@ static PyType_Slot windows_slots[] = {
     {Py_tp_new, windows_new},
     {Py_tp_dealloc, windows_dealloc},
     {Py_tp_traverse, windows_traverse},
+    {Py_tp_clear, windows_clear},
     {Py_tp_methods, windows_methods},
     {0, NULL},
 };

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "core/args.h"
+#include "process_stacks/py_process_stacks.h"
 #include "stages/recorder_state.h"
 
 PyDoc_STRVAR(set_step_hook_doc,
@@ -21,6 +22,7 @@ static PyObject *set_step_hook(PyObject *module, PyObject *hook) {
     }
     Py_XSETREF(state->step_hook, hook == Py_None ? NULL : Py_NewRef(hook));
     if (state->recorder != NULL) {
+        mu_py_serve_stacks(state);
         mu_control_listen(&state->recorder->control, state->step_hook != NULL);
     }
     Py_RETURN_NONE;
@@ -29,6 +31,7 @@ static PyObject *set_step_hook(PyObject *module, PyObject *hook) {
 static const char *const troubles[] = {
     [MU_CONTROL_FINE] = "",
     [MU_CONTROL_STRANGER] = "stranger",
+    [MU_CONTROL_WRITABLE] = "writable",
     [MU_CONTROL_TOO_LARGE] = "too_large",
     [MU_CONTROL_NOT_A_FILE] = "not_a_file",
     [MU_CONTROL_UNREADABLE] = "unreadable",
@@ -37,8 +40,8 @@ static const char *const troubles[] = {
 PyDoc_STRVAR(take_control_doc,
              "take_control($module, /)\n--\n\n"
              "A text of the control file that waits: (bytes, trouble, at_start), or None.\n\n"
-             "trouble: '' for none, else 'stranger', 'too_large', 'not_a_file' or 'unreadable';\n"
-             "at_start: the file was there when the log directory was opened.");
+             "trouble: '' for none, else 'stranger', 'writable', 'too_large', 'not_a_file' or\n"
+             "'unreadable'; at_start: the file was there when the log directory was opened.");
 
 static PyObject *take_control(PyObject *module, PyObject *Py_UNUSED(ignored)) {
     struct mu_recorder *recorder = mu_py_recorder(mu_state_of(module));

@@ -1,9 +1,10 @@
-#include "capture/py_hook_event.h"
+#include "capture/py_calls.h"
 
 #include <structmember.h>
 
 #include "core/args.h"
 #include "core/heap_types.h"
+#include "core/warnings.h"
 
 struct hook_event {
     PyObject_HEAD PyObject *profile_name; /* owned, as all four: str */
@@ -11,6 +12,8 @@ struct hook_event {
     PyObject *role;                       /* str or None */
     PyObject *rank;                       /* int or None */
     struct mu_state *keeper;              /* borrowed from the module; NULL in subclasses */
+    uint64_t number;                      /* of events that were entered, see py_calls.h; or 0 */
+    struct mu_py_opener *opener;          /* borrowed: is told when the event is gone; or NULL */
 };
 
 enum { FIELDS = MU_PY_HOOK_FIELDS };
@@ -132,6 +135,8 @@ static PyObject *event_vectorcall(PyObject *type, PyObject *const *args, size_t 
     self->role = Py_NewRef(fields[2]);
     self->rank = Py_NewRef(fields[3]);
     self->keeper = state;
+    self->number = 0;
+    self->opener = NULL;
     PyObject_GC_Track(self);
     return (PyObject *)self;
 }
@@ -185,7 +190,12 @@ static int event_clear(PyObject *object) {
 
 static void event_dealloc(PyObject *object) {
     PyTypeObject *type = Py_TYPE(object);
+    struct mu_py_opener *opener = ((struct hook_event *)object)->opener;
     PyObject_GC_UnTrack(object);
+    if (opener != NULL) {
+        opener->event = NULL;
+        opener->event_gone = true;
+    }
     event_clear(object);
     give_back(type, object);
     Py_DECREF(type);
@@ -294,10 +304,72 @@ int mu_py_hook_name(PyObject *event, struct mu_capture_text *name) {
     return text_of(((struct hook_event *)event)->profile_name, "profile_name", name);
 }
 
-/* An int that may be absent or None. */
-static int number_of(PyObject *value, const char *name, bool *has, int64_t *out) {
+PyObject *mu_py_hook_role(PyObject *event) {
+    return ((struct hook_event *)event)->role;
+}
+
+PyObject *mu_py_hook_name_object(PyObject *event) {
+    return ((struct hook_event *)event)->profile_name;
+}
+
+void mu_py_hook_watch(PyObject *event, struct mu_py_opener *opener) {
+    struct hook_event *self = (struct hook_event *)event;
+    if (self->opener == NULL) {
+        self->opener = opener;
+        opener->event = event;
+    }
+}
+
+void mu_py_hook_leave(struct mu_py_opener *opener) {
+    if (opener->event != NULL) {
+        ((struct hook_event *)opener->event)->opener = NULL;
+        opener->event = NULL;
+    }
+}
+
+uint64_t mu_py_hook_entered(PyObject *event) {
+    return ((struct hook_event *)event)->number;
+}
+
+uint64_t mu_py_hook_number(struct mu_state *state, PyObject *event) {
+    struct hook_event *self = (struct hook_event *)event;
+    if (self->number == 0) {
+        self->number = ++state->hook_events_entered;
+    }
+    return self->number;
+}
+
+/* Warns of a number that is none, once; the event then has none. Other exceptions stay set: -1. */
+static int leave_out(struct mu_state *state) {
+    if (!PyErr_ExceptionMatches(PyExc_TypeError) && !PyErr_ExceptionMatches(PyExc_ValueError)) {
+        return -1;
+    }
+    PyObject *type, *error, *traceback;
+    PyErr_Fetch(&type, &error, &traceback);
+    PyObject *text = PyUnicode_FromFormat("a hook's %S; it counts as one that does not say it",
+                                          error == NULL ? type : error);
+    const char *message = text == NULL ? NULL : PyUnicode_AsUTF8(text);
+    if (message == NULL) {
+        PyErr_Clear();
+        message = "a hook's meta holds no int; it counts as one that does not say it";
+    }
+    mu_py_warn(state, "capture_event", message);
+    Py_XDECREF(text);
+    Py_XDECREF(type);
+    Py_XDECREF(error);
+    Py_XDECREF(traceback);
+    return 0;
+}
+
+/* An int that may be absent or None. The training goes on when it is something else. */
+static int number_of(struct mu_state *state, PyObject *value, const char *name, bool *has,
+                     int64_t *out) {
     *has = value != NULL && value != Py_None;
-    return *has ? mu_py_int64(value, name, out) : 0;
+    if (!*has || mu_py_int64(value, name, out) == 0) {
+        return 0;
+    }
+    *has = false;
+    return leave_out(state);
 }
 
 static int read_meta(struct mu_state *state, PyObject *meta, struct mu_capture_event *out) {
@@ -312,16 +384,16 @@ static int read_meta(struct mu_state *state, PyObject *meta, struct mu_capture_e
     if (microbatch == NULL && PyErr_Occurred()) {
         return -1;
     }
-    if (number_of(iter, "meta['iter']", &out->has_iter, &out->iter) < 0) {
+    if (number_of(state, iter, "meta['iter']", &out->has_iter, &out->iter) < 0) {
         return -1;
     }
-    return number_of(microbatch, "meta['microbatch_index']", &out->has_microbatch,
+    return number_of(state, microbatch, "meta['microbatch_index']", &out->has_microbatch,
                      &out->microbatch);
 }
 
 int mu_py_hook_read(struct mu_state *state, PyObject *event, struct mu_capture_event *out) {
     const struct hook_event *self = (const struct hook_event *)event;
-    *out = (struct mu_capture_event){.thread = PyThread_get_thread_ident()};
+    *out = (struct mu_capture_event){0};
     if (mu_py_hook_name(event, &out->name) < 0) {
         return -1;
     }
@@ -329,7 +401,7 @@ int mu_py_hook_read(struct mu_state *state, PyObject *event, struct mu_capture_e
         text_of(self->role, "role", &out->role) < 0) {
         return -1;
     }
-    if (number_of(self->rank, "rank", &out->has_rank, &out->rank) < 0) {
+    if (number_of(state, self->rank, "rank", &out->has_rank, &out->rank) < 0) {
         return -1;
     }
     return read_meta(state, self->meta, out);

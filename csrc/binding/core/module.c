@@ -7,10 +7,13 @@ static int traverse(PyObject *module, visitproc visit, void *arg) {
     Py_VISIT(state->warning_hook);
     Py_VISIT(state->step_hook);
     Py_VISIT(state->timer_type);
+    Py_VISIT(state->run_stages_type);
     Py_VISIT(state->stage_type);
     Py_VISIT(state->no_op_stage_type);
     Py_VISIT(state->no_op_stage);
     Py_VISIT(state->hook_event_type);
+    Py_VISIT(state->call_type);
+    Py_VISIT(state->calls);
     Py_VISIT(state->key_iter);
     Py_VISIT(state->key_microbatch);
     for (int i = 0; i < MU_PY_HOOK_FIELDS; i++) {
@@ -24,6 +27,7 @@ static int traverse(PyObject *module, visitproc visit, void *arg) {
     Py_VISIT(state->time_recorder_type);
     Py_VISIT(state->timed_block_type);
     Py_VISIT(state->recorder_stack);
+    Py_VISIT(state->timing_switch);
     Py_VISIT(state->module_hook_type);
     return mu_py_exchange_traverse(&state->exchange, visit, arg);
 }
@@ -34,10 +38,13 @@ static int clear(PyObject *module) {
     Py_CLEAR(state->warning_hook);
     Py_CLEAR(state->step_hook);
     Py_CLEAR(state->timer_type);
+    Py_CLEAR(state->run_stages_type);
     Py_CLEAR(state->stage_type);
     Py_CLEAR(state->no_op_stage_type);
     Py_CLEAR(state->no_op_stage);
     Py_CLEAR(state->hook_event_type);
+    Py_CLEAR(state->call_type);
+    Py_CLEAR(state->calls);
     Py_CLEAR(state->key_iter);
     Py_CLEAR(state->key_microbatch);
     for (int i = 0; i < MU_PY_HOOK_FIELDS; i++) {
@@ -51,6 +58,7 @@ static int clear(PyObject *module) {
     Py_CLEAR(state->time_recorder_type);
     Py_CLEAR(state->timed_block_type);
     Py_CLEAR(state->recorder_stack);
+    Py_CLEAR(state->timing_switch);
     Py_CLEAR(state->module_hook_type);
     mu_py_exchange_clear(&state->exchange);
     return 0;
@@ -64,6 +72,7 @@ static void release(void *module) {
 
 static PyModuleDef_Slot slots[] = {
     {Py_mod_exec, mu_py_errors_exec},
+    {Py_mod_exec, mu_py_main_thread_exec},
     {Py_mod_exec, mu_py_recorder_exec},
     {Py_mod_exec, mu_py_control_exec},
     {Py_mod_exec, mu_py_timer_exec},
@@ -79,6 +88,7 @@ static PyModuleDef_Slot slots[] = {
     {Py_mod_exec, mu_py_durations_exec},
     {Py_mod_exec, mu_py_tensor_exec},
     {Py_mod_exec, mu_py_hook_event_exec},
+    {Py_mod_exec, mu_py_calls_exec},
     {Py_mod_exec, mu_py_capture_exec},
     {Py_mod_exec, mu_py_forward_passes_exec},
     {Py_mod_exec, mu_py_torch_ops_exec},
@@ -87,11 +97,16 @@ static PyModuleDef_Slot slots[] = {
     {Py_mod_exec, mu_py_compare_exec},
     {Py_mod_exec, mu_py_md5_exec},
     {Py_mod_exec, mu_py_stats_exec},
+    {Py_mod_exec, mu_py_timing_switch_exec},
     {Py_mod_exec, mu_py_time_recorder_exec},
     {Py_mod_exec, mu_py_timed_exec},
     {Py_mod_exec, mu_py_module_timer_exec},
     {Py_mod_exec, mu_py_replace_exec},
     {Py_mod_exec, mu_py_packed_times_exec},
+    {Py_mod_exec, mu_py_run_stages_exec},
+    {Py_mod_exec, mu_py_stage_call_exec},
+    {Py_mod_exec, mu_py_block_bootstrap_exec},
+    {Py_mod_exec, mu_py_process_stacks_exec},
 #if PY_VERSION_HEX >= 0x030C0000
     {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED},
 #endif

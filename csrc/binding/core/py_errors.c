@@ -52,6 +52,11 @@ PyObject *mu_py_raise(const struct mu_error *err) {
     case MU_ERR_VERSION:
         raise_format(err);
         break;
+    case MU_ERR_STOPPED: /* by a signal, whose handler has raised, or by another thread */
+        if (!PyErr_Occurred()) {
+            PyErr_SetString(PyExc_RuntimeError, err->message);
+        }
+        break;
     default:
         PyErr_SetString(PyExc_RuntimeError, err->message);
         break;

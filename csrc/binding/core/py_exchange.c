@@ -23,9 +23,10 @@ bool mu_py_exchange_find(struct mu_py_exchange *exchange) {
     PyObject *torch = PyDict_GetItemString(PyImport_GetModuleDict(), "torch"); /* borrowed */
     PyObject *tensor = torch == NULL ? NULL : PyObject_GetAttrString(torch, "Tensor");
     PyObject *capsule = tensor == NULL ? NULL : PyObject_GetAttrString(tensor, MU_DLPACK_ATTRIBUTE);
-    exchange->table = capsule == NULL ? NULL : table_of(capsule);
-    if (exchange->table != NULL) {
-        find_type(exchange, tensor);
+    const struct mu_dlpack_exchange *table = capsule == NULL ? NULL : table_of(capsule);
+    exchange->table = table;
+    if (table != NULL && table->dltensor_from_py_object_no_sync != NULL) {
+        find_type(exchange, tensor); /* others are asked for capsules */
     }
     Py_XDECREF(capsule);
     Py_XDECREF(tensor);

@@ -16,6 +16,7 @@
 
 struct mu_nvtx;
 struct mu_recorder;
+struct mu_stack_reader;
 struct mu_timer;
 
 enum { MU_PY_HOOK_FIELDS = 4, MU_PY_HOOK_EVENTS_KEPT = 16 };
@@ -25,6 +26,7 @@ struct mu_state {
     PyObject *warning_hook;         /* owned: callable(kind, message), or NULL */
     PyObject *step_hook;            /* owned: callable(timer, step), or NULL */
     PyTypeObject *timer_type;       /* owned */
+    PyTypeObject *run_stages_type;  /* owned */
     PyTypeObject *stage_type;       /* owned */
     PyTypeObject *no_op_stage_type; /* owned */
     PyTypeObject *tensor_diff_type; /* owned */
@@ -33,14 +35,18 @@ struct mu_state {
     PyObject *hook_event_names[MU_PY_HOOK_FIELDS]; /* owned: of the fields, in their order */
     PyObject *hook_events[MU_PY_HOOK_EVENTS_KEPT]; /* owned: memory of freed events, no objects */
     int hook_events_free;                          /* of these */
-    PyObject *key_iter;                            /* owned: "iter" */
-    PyObject *key_microbatch;                      /* owned: "microbatch_index" */
-    PyTypeObject *forward_passes_type;             /* owned */
-    struct mu_recorder *recorder;                  /* owned; NULL before the first use */
-    struct mu_timer *event_timer; /* owned: its thread buffers carry the events of log_event */
-    uint32_t reported_troubles;   /* bits of the kinds that were warned of */
-    uint32_t reported_cuda;       /* the same for GPU times */
-    struct mu_nvtx *nvtx;         /* owned; NULL while no tool listens */
+    uint64_t hook_events_entered;                  /* numbers given to events, see py_calls.h */
+    PyTypeObject *call_type;                       /* owned: struct mu_py_call */
+    PyObject *calls;                   /* owned: a context variable, the innermost call or None */
+    PyObject *key_iter;                /* owned: "iter" */
+    PyObject *key_microbatch;          /* owned: "microbatch_index" */
+    PyTypeObject *forward_passes_type; /* owned */
+    struct mu_recorder *recorder;      /* owned; NULL before the first use */
+    struct mu_timer *event_timer;      /* owned: its thread buffers carry the events of log_event */
+    uint32_t reported_troubles;        /* bits of the kinds that were warned of */
+    uint32_t reported_cuda;            /* the same for GPU times */
+    struct mu_stack_reader *stack_reader; /* owned; NULL before the first use */
+    struct mu_nvtx *nvtx;                 /* owned; NULL while no tool listens */
     bool nvtx_asked;
     bool gpu_kernels_off;             /* they failed, and the user was warned */
     PyTypeObject *digest_type;        /* owned: TensorDigest */
@@ -52,6 +58,7 @@ struct mu_state {
     PyTypeObject *timed_block_type;   /* owned */
     PyObject *recorder_stack;         /* owned: a context variable, tuples of TimeRecorders */
     Py_ssize_t enabled_recorders;     /* in all threads and tasks */
+    PyObject *timing_switch;          /* owned: a TimingSwitch */
     uint64_t time_recorders;          /* made so far */
 };
 
@@ -67,6 +74,7 @@ struct mu_state *mu_state_of_object(PyObject *object);
 
 /* Each adds the types and functions of one subsystem to the module: 0, or -1 with an exception. */
 int mu_py_errors_exec(PyObject *module);
+int mu_py_main_thread_exec(PyObject *module);
 int mu_py_recorder_exec(PyObject *module);
 int mu_py_control_exec(PyObject *module);
 int mu_py_timer_exec(PyObject *module);
@@ -82,6 +90,7 @@ int mu_py_stage_rows_exec(PyObject *module);
 int mu_py_durations_exec(PyObject *module);
 int mu_py_tensor_exec(PyObject *module);
 int mu_py_hook_event_exec(PyObject *module);
+int mu_py_calls_exec(PyObject *module);
 int mu_py_capture_exec(PyObject *module);
 int mu_py_forward_passes_exec(PyObject *module);
 int mu_py_torch_ops_exec(PyObject *module);
@@ -90,10 +99,15 @@ int mu_py_tensor_hash_parts_exec(PyObject *module);
 int mu_py_compare_exec(PyObject *module);
 int mu_py_md5_exec(PyObject *module);
 int mu_py_stats_exec(PyObject *module);
+int mu_py_timing_switch_exec(PyObject *module);
 int mu_py_time_recorder_exec(PyObject *module);
 int mu_py_timed_exec(PyObject *module);
 int mu_py_module_timer_exec(PyObject *module);
 int mu_py_replace_exec(PyObject *module);
+int mu_py_run_stages_exec(PyObject *module);
+int mu_py_stage_call_exec(PyObject *module);
+int mu_py_block_bootstrap_exec(PyObject *module);
+int mu_py_process_stacks_exec(PyObject *module);
 
 /* Frees the memory that is kept for hook events. */
 void mu_py_hook_events_free(struct mu_state *state);

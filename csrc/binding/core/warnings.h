@@ -8,4 +8,7 @@
  * as unraisable. An exception that is set already stays set. Needs the GIL. */
 void mu_py_warn(struct mu_state *state, const char *kind, const char *message);
 
+/* The same through a logger of the user's; NULL for the project's. */
+void mu_py_warn_by(struct mu_state *state, PyObject *logger, const char *kind, const char *message);
+
 #endif

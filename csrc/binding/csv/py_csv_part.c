@@ -31,6 +31,14 @@ int mu_py_csv_part(PyObject *tuple, struct mu_csv_input *input) {
     return 0;
 }
 
+int mu_py_signal_raised(void *context) {
+    struct mu_py_wait *wait = context;
+    PyEval_RestoreThread(wait->saved);
+    int raised = PyErr_CheckSignals() < 0;
+    wait->saved = PyEval_SaveThread();
+    return raised;
+}
+
 int mu_py_add_error(PyObject *errors, const struct mu_error *err) {
     return mu_py_append_new(
         errors, PyUnicode_DecodeUTF8(err->message, (Py_ssize_t)strlen(err->message), "replace"));

@@ -8,6 +8,15 @@
 /* Fills `input`, whose pointers are borrowed from the tuple; -1 with an exception. */
 int mu_py_csv_part(PyObject *tuple, struct mu_csv_input *input);
 
+/* A call of the engine without the GIL, which a signal may end while it waits for input. */
+struct mu_py_wait {
+    PyThreadState *saved;
+};
+
+/* A `should_stop` for the engine, `context` is a struct mu_py_wait: runs the handlers of signals,
+ * in the main thread. 1 where one has raised. */
+int mu_py_signal_raised(void *context);
+
 /* Adds the message of `err` to the list `errors`; -1 with an exception. */
 int mu_py_add_error(PyObject *errors, const struct mu_error *err);
 

@@ -13,6 +13,7 @@ struct stage_rows {
     struct mu_span tag_text;     /* borrowed from `tag` */
     _Atomic uint64_t bytes_read; /* also those of the header */
     bool is_busy;                /* a thread waits for the file, without the GIL */
+    struct mu_py_wait wait;      /* of that thread */
 };
 
 /* Indexed by the combination of enum mu_stage_row_bad. */
@@ -50,17 +51,16 @@ static int set_tag(struct stage_rows *self, PyObject *tag) {
 
 /* Reads the header. */
 static int open_part(struct stage_rows *self, PyObject *part) {
-    struct mu_csv_input input = {0};
+    struct mu_csv_input input = {.should_stop = mu_py_signal_raised, .stop_context = &self->wait};
     struct mu_error err;
-    int code;
     if (mu_py_csv_part(part, &input) < 0) {
         return -1;
     }
     self->part = Py_NewRef(part);
     input.bytes_read = &self->bytes_read;
-    Py_BEGIN_ALLOW_THREADS;
-    code = mu_stage_rows_init(&self->rows, &input, &err);
-    Py_END_ALLOW_THREADS;
+    self->wait.saved = PyEval_SaveThread();
+    int code = mu_stage_rows_init(&self->rows, &input, &err);
+    PyEval_RestoreThread(self->wait.saved);
     if (code != MU_OK) {
         mu_py_raise(&err);
         return -1;
@@ -133,9 +133,9 @@ static void read_next(struct stage_rows *self, struct mu_stage_row *row, struct 
         return;
     }
     self->is_busy = true;
-    Py_BEGIN_ALLOW_THREADS;
+    self->wait.saved = PyEval_SaveThread();
     mu_stage_rows_next(&self->rows, row, err);
-    Py_END_ALLOW_THREADS;
+    PyEval_RestoreThread(self->wait.saved);
     self->is_busy = false;
 }
 

@@ -3,31 +3,50 @@
 #include "csv/py_csv_part.h"
 #include "csv/stage_table.h"
 
+struct column {
+    const char *name;
+    const void *data;
+    size_t element;
+};
+
 /* A new dict of name -> bytes; each column has `count` elements of machine order. */
-static PyObject *columns_of(const struct mu_stage_table *table) {
-    const struct {
-        const char *name;
-        const void *data;
-        size_t element;
-    } columns[] = {
-        {"step", table->step, sizeof(*table->step)},
-        {"begin_ns", table->begin_ns, sizeof(*table->begin_ns)},
-        {"end_ns", table->end_ns, sizeof(*table->end_ns)},
-        {"tid", table->tid, sizeof(*table->tid)},
-        {"cuda_ms", table->cuda_ms, sizeof(*table->cuda_ms)},
-        {"path", table->path, sizeof(*table->path)},
-        {"attempt", table->attempt, sizeof(*table->attempt)},
-    };
+static PyObject *as_bytes(const struct column *columns, size_t column_count, size_t count) {
     PyObject *dict = PyDict_New();
-    for (size_t i = 0; dict != NULL && i < sizeof(columns) / sizeof(*columns); i++) {
-        PyObject *bytes = PyBytes_FromStringAndSize(
-            columns[i].data, (Py_ssize_t)(columns[i].element * table->count));
+    for (size_t i = 0; dict != NULL && i < column_count; i++) {
+        PyObject *bytes =
+            PyBytes_FromStringAndSize(columns[i].data, (Py_ssize_t)(columns[i].element * count));
         if (bytes == NULL || PyDict_SetItemString(dict, columns[i].name, bytes) < 0) {
             Py_CLEAR(dict);
         }
         Py_XDECREF(bytes);
     }
     return dict;
+}
+
+static PyObject *columns_of(const struct mu_stage_table *table) {
+    const struct column columns[] = {
+        {"step", table->step, sizeof(*table->step)},
+        {"begin_ns", table->begin_ns, sizeof(*table->begin_ns)},
+        {"end_ns", table->end_ns, sizeof(*table->end_ns)},
+        {"tid", table->tid, sizeof(*table->tid)},
+        {"cuda_ms", table->cuda_ms, sizeof(*table->cuda_ms)},
+        {"cuda_begin_ns", table->cuda_begin_ns, sizeof(*table->cuda_begin_ns)},
+        {"cuda_error_ns", table->cuda_error_ns, sizeof(*table->cuda_error_ns)},
+        {"path", table->path, sizeof(*table->path)},
+        {"tag", table->tag, sizeof(*table->tag)},
+        {"attempt", table->attempt, sizeof(*table->attempt)},
+    };
+    return as_bytes(columns, sizeof(columns) / sizeof(*columns), table->count);
+}
+
+static PyObject *counters_of(const struct mu_run_rows *rows) {
+    const struct column columns[] = {
+        {"step", rows->step, sizeof(*rows->step)},
+        {"value", rows->value, sizeof(*rows->value)},
+        {"name", rows->name, sizeof(*rows->name)},
+        {"attempt", rows->attempt, sizeof(*rows->attempt)},
+    };
+    return as_bytes(columns, sizeof(columns) / sizeof(*columns), rows->count);
 }
 
 /* A new list of (parent, name). A path without a parent has its own number as the parent. */
@@ -50,39 +69,80 @@ static PyObject *text_of(const char *text) {
     return PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace");
 }
 
+/* A new list of the names by their numbers. */
+static PyObject *names_of(const struct mu_name_list *names) {
+    PyObject *list = PyList_New(names->count);
+    for (uint32_t i = 0; list != NULL && i < names->count; i++) {
+        struct mu_span name = names->names[i];
+        PyObject *text =
+            PyUnicode_DecodeUTF8(i == 0 ? "" : name.text, (Py_ssize_t)name.length, "replace");
+        if (text == NULL) {
+            Py_CLEAR(list);
+        } else {
+            PyList_SET_ITEM(list, i, text);
+        }
+    }
+    return list;
+}
+
+/* A new list of (attempt, text). */
+static PyObject *notes_of(const struct mu_run_rows *rows) {
+    PyObject *list = PyList_New((Py_ssize_t)rows->note_count);
+    for (size_t i = 0; list != NULL && i < rows->note_count; i++) {
+        PyObject *text = text_of(rows->notes[i].text);
+        PyObject *pair =
+            text == NULL ? NULL : Py_BuildValue("LN", (long long)rows->notes[i].attempt, text);
+        if (pair == NULL) {
+            Py_CLEAR(list);
+        } else {
+            PyList_SET_ITEM(list, (Py_ssize_t)i, pair);
+        }
+    }
+    return list;
+}
+
+/* Puts a new reference, which may be NULL for an error, into the dict; -1 for an error. */
+static int put(PyObject *dict, const char *name, PyObject *value) {
+    int code = value == NULL ? -1 : PyDict_SetItemString(dict, name, value);
+    Py_XDECREF(value);
+    return code;
+}
+
 static PyObject *result_of(const struct mu_stage_table *table, PyObject *errors) {
     const struct mu_process_metadata *process = &table->process;
-    PyObject *columns = columns_of(table), *paths = paths_of(table);
-    PyObject *host = text_of(process->host), *label = text_of(process->label);
-    if (columns == NULL || paths == NULL || host == NULL || label == NULL) {
-        Py_XDECREF(columns);
-        Py_XDECREF(paths);
-        Py_XDECREF(host);
-        Py_XDECREF(label);
-        return NULL;
-    }
-    return Py_BuildValue(
-        "{sNsNsNsNsOsLsLsLsKsKsKsKsK}", "columns", columns, "paths", paths, "host", host, "label",
-        label, "errors", errors, "world_size", (long long)process->world_size, "attempt",
-        (long long)process->attempt, "clock_error_ns", (long long)process->clock_error_ns,
-        "dropped", (unsigned long long)process->dropped, "clock_steps",
-        (unsigned long long)process->clock_steps, "rows", (unsigned long long)table->counts.rows,
-        "bad_rows", (unsigned long long)table->counts.bad_rows, "open",
+    PyObject *result = Py_BuildValue(
+        "{sOsLsLsLsKsKsKsKsK}", "errors", errors, "world_size", (long long)process->world_size,
+        "attempt", (long long)process->attempt, "clock_error_ns",
+        (long long)process->clock_error_ns, "dropped", (unsigned long long)process->dropped,
+        "clock_steps", (unsigned long long)process->clock_steps, "rows",
+        (unsigned long long)table->counts.rows, "bad_rows",
+        (unsigned long long)table->counts.bad_rows, "open",
         (unsigned long long)table->counts.open + table->open_by_node.count);
+    if (result == NULL || put(result, "columns", columns_of(table)) < 0 ||
+        put(result, "paths", paths_of(table)) < 0 ||
+        put(result, "host", text_of(process->host)) < 0 ||
+        put(result, "label", text_of(process->label)) < 0 ||
+        put(result, "tags", names_of(&table->tags)) < 0 ||
+        put(result, "counters", counters_of(&table->run_rows)) < 0 ||
+        put(result, "counter_names", names_of(&table->run_rows.names)) < 0 ||
+        put(result, "notes", notes_of(&table->run_rows)) < 0) {
+        Py_CLEAR(result);
+    }
+    return result;
 }
 
 /* A part that cannot be read, or is no profile CSV, adds a message to `errors`. The other parts are
  * read. */
 static int read_part(struct mu_stage_table *table, PyObject *part, PyObject *errors) {
-    struct mu_csv_input input = {0};
+    struct mu_py_wait wait;
+    struct mu_csv_input input = {.should_stop = mu_py_signal_raised, .stop_context = &wait};
     struct mu_error err;
-    int code;
     if (mu_py_csv_part(part, &input) < 0) {
         return -1;
     }
-    Py_BEGIN_ALLOW_THREADS;
-    code = mu_stage_table_read(table, &input, &err);
-    Py_END_ALLOW_THREADS;
+    wait.saved = PyEval_SaveThread();
+    int code = mu_stage_table_read(table, &input, &err);
+    PyEval_RestoreThread(wait.saved);
     if (code == MU_ERR_FORMAT || code == MU_ERR_IO) {
         return mu_py_add_error(errors, &err);
     }
@@ -121,7 +181,7 @@ static PyObject *read_stages(PyObject *module, PyObject *parts) {
 static PyMethodDef functions[] = {
     {"read_stages", read_stages, METH_O,
      "read_stages($module, parts, /)\n--\n\n"
-     "The finished stages in the parts of one file set: columns, paths and facts."},
+     "The finished stages in the parts of one file set: columns, paths, counters and metadata."},
     {NULL, NULL, 0, NULL},
 };
 

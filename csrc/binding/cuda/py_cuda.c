@@ -12,6 +12,7 @@
 int mu_py_cuda_stream(void *owner, int32_t device, void **stream) {
     struct mu_state *state = owner;
     if (!mu_py_exchange_find(&state->exchange) ||
+        state->exchange.table->current_work_stream == NULL ||
         state->exchange.table->current_work_stream(MU_DLPACK_CUDA, device, stream) != 0) {
         PyErr_Clear();
         return -1;
@@ -79,7 +80,7 @@ void mu_py_report_cuda(struct mu_state *state) {
     }
     if (report_once(state, TROUBLE_LATE, stats.late > 0)) {
         mu_py_warn(state, "cuda_late",
-                   "GPU times were not ready two steps after their stage and were left out; the "
+                   "GPU times were not ready 64 steps after their stage and were left out; the "
                    "GPU lies far behind (step() with wait=True keeps it close)");
     }
     if (report_once(state, TROUBLE_EMPTY, stats.exhausted > 0)) {

@@ -7,6 +7,7 @@
 #include "core/warnings.h"
 #include "cuda/nvtx.h"
 #include "cuda/py_cuda.h"
+#include "process_stacks/py_process_stacks.h"
 #include "stages/recorder_state.h"
 
 #include <stddef.h>
@@ -76,6 +77,7 @@ struct mu_recorder *mu_py_recorder(struct mu_state *state) {
             mu_py_recorder_release(state);
             return NULL;
         }
+        mu_py_serve_stacks(state);
         mu_control_listen(&state->recorder->control, state->step_hook != NULL);
     }
     return state->recorder;
@@ -102,6 +104,8 @@ void mu_py_recorder_release(struct mu_state *state) {
     state->recorder = NULL;
     mu_nvtx_free(state->nvtx);
     state->nvtx = NULL;
+    free(state->stack_reader);
+    state->stack_reader = NULL;
 }
 
 /* Python's name of the calling thread; a new reference. */
@@ -119,10 +123,22 @@ static bool is_power_of_two(uint64_t n) {
     return n != 0 && (n & (n - 1)) == 0;
 }
 
+/* Collects also where the collector is switched off, as some training loops do; PyGC_Collect does
+ * nothing there. */
+static void collect_garbage(void) {
+    PyObject *error_type, *error, *traceback;
+    PyErr_Fetch(&error_type, &error, &traceback);
+    PyObject *gc = PyImport_ImportModule("gc");
+    PyObject *found = gc == NULL ? NULL : PyObject_CallMethod(gc, "collect", NULL);
+    Py_XDECREF(found);
+    Py_XDECREF(gc);
+    PyErr_Restore(error_type, error, traceback);
+}
+
 /* A timer whose stages were kept is freed by the garbage collector only, and holds its thread
  * buffers until then. Called rarely: for the first failure, the second, the fourth and so on. */
 static struct mu_thread_buffer *new_buffer_after_collection(struct mu_timer *timer) {
-    PyGC_Collect();
+    collect_garbage();
     struct mu_thread_buffer *buffer = mu_timer_new_thread_buffer(timer);
     if (buffer != NULL) {
         atomic_store(&timer->recorder->troubles.dropped_buffers, 0);
@@ -312,18 +328,19 @@ enum open_argument {
     OPEN_JOURNAL_DIR,
     OPEN_MAX_BYTES,
     OPEN_KEEP_BYTES,
+    OPEN_ATTEMPT,
     OPEN_ARGUMENTS,
 };
 
-static const char *const open_names[] = {"kind",          "log_dir",        "rank", "world_size",
-                                         "machine",       "label",          "io",   "journal_dir",
-                                         "max_csv_bytes", "keep_csv_bytes", NULL};
+static const char *const open_names[] = {
+    "kind", "log_dir",     "rank",          "world_size",     "machine", "label",
+    "io",   "journal_dir", "max_csv_bytes", "keep_csv_bytes", "attempt", NULL};
 static const struct mu_py_signature open_signature = {"open_output", open_names, 0, 0};
 static const char *const kind_names[] = {"memory", "null", "file", NULL};
 static const char *const io_names[] = {"auto", "inline", "background", NULL};
 
 static int fill_config(PyObject *const *values, struct mu_output_config *config) {
-    int64_t rank = 0, world_size = 1, max_bytes = 0, keep_bytes = 0;
+    int64_t rank = 0, world_size = 1, max_bytes = 0, keep_bytes = 0, attempt = 0;
     config->kind = MU_OUTPUT_FILE;
     if (choose("kind", values[OPEN_KIND], kind_names, &config->kind) < 0 ||
         choose("io", values[OPEN_IO], io_names, &config->io) < 0 ||
@@ -331,6 +348,7 @@ static int fill_config(PyObject *const *values, struct mu_output_config *config)
         take_int("world_size", values[OPEN_WORLD_SIZE], 1, INT32_MAX, &world_size) < 0 ||
         take_int("max_csv_bytes", values[OPEN_MAX_BYTES], 0, INT64_MAX, &max_bytes) < 0 ||
         take_int("keep_csv_bytes", values[OPEN_KEEP_BYTES], 0, INT64_MAX, &keep_bytes) < 0 ||
+        take_int("attempt", values[OPEN_ATTEMPT], 0, UINT16_MAX, &attempt) < 0 ||
         copy_path("log_dir", values[OPEN_LOG_DIR], config->log_dir, sizeof(config->log_dir)) < 0 ||
         copy_path("journal_dir", values[OPEN_JOURNAL_DIR], config->journal_dir,
                   sizeof(config->journal_dir)) < 0 ||
@@ -345,6 +363,7 @@ static int fill_config(PyObject *const *values, struct mu_output_config *config)
     }
     config->rank = (int)rank;
     config->world_size = (int)world_size;
+    config->least_attempt = (uint32_t)attempt;
     config->max_csv_bytes = (uint64_t)max_bytes;
     config->keep_csv_bytes = (uint64_t)keep_bytes;
     if (config->kind == MU_OUTPUT_FILE && config->log_dir[0] == '\0') {
@@ -360,14 +379,46 @@ static PyObject *path_object(const char *path) {
 
 static PyObject *report_object(const struct mu_open_report *report) {
     return Py_BuildValue(
-        "{s:N,s:N,s:s,s:s,s:i,s:I,s:K,s:K}", "csv_path", path_object(report->csv_path),
+        "{s:N,s:N,s:s,s:s,s:i,s:I,s:K,s:K,s:K,s:N}", "csv_path", path_object(report->csv_path),
         "journal_path", path_object(report->journal_path), "journal_error",
         report->journal_error.message, "label", report->label, "worker", report->worker, "attempt",
         report->attempt, "adopted_journals", (unsigned long long)report->adopted_journals,
-        "adopted_rows", (unsigned long long)report->adopted_rows);
+        "adopted_rows", (unsigned long long)report->adopted_rows, "foreign_journals",
+        (unsigned long long)report->foreign_journals, "foreign_csv",
+        PyBool_FromLong(report->foreign_csv));
 }
 
 /* Keeps the GIL: nobody may record while the journal moves. */
+/* Takes the GIL for the moments in which nobody may record. */
+struct gil {
+    PyThreadState *thread;
+};
+
+static void take_gil(void *owner) {
+    PyEval_RestoreThread(((struct gil *)owner)->thread);
+}
+
+static void leave_gil(void *owner) {
+    ((struct gil *)owner)->thread = PyEval_SaveThread();
+}
+
+static int open_without_gil(struct mu_recorder *recorder, const struct mu_output_config *config,
+                            struct mu_open_report *report, struct mu_error *err) {
+    struct gil gil = {PyEval_SaveThread()};
+    struct mu_alone alone = {take_gil, leave_gil, &gil};
+    int code = mu_recorder_open_with(recorder, config, &alone, report, err);
+    PyEval_RestoreThread(gil.thread);
+    return code;
+}
+
+static int close_without_gil(struct mu_recorder *recorder, struct mu_error *err) {
+    struct gil gil = {PyEval_SaveThread()};
+    struct mu_alone alone = {take_gil, leave_gil, &gil};
+    int code = mu_recorder_close_with(recorder, &alone, err);
+    PyEval_RestoreThread(gil.thread);
+    return code;
+}
+
 static PyObject *open_output(PyObject *module, PyObject *const *args, Py_ssize_t count,
                              PyObject *keywords) {
     PyObject *values[OPEN_ARGUMENTS];
@@ -379,7 +430,7 @@ static PyObject *open_output(PyObject *module, PyObject *const *args, Py_ssize_t
         fill_config(values, &config) < 0 || mu_py_recorder(state) == NULL) {
         return NULL;
     }
-    if (mu_recorder_open(state->recorder, &config, &report, &err) != MU_OK) {
+    if (open_without_gil(state->recorder, &config, &report, &err) != MU_OK) {
         return mu_py_raise(&err);
     }
     return report_object(&report);
@@ -388,7 +439,7 @@ static PyObject *open_output(PyObject *module, PyObject *const *args, Py_ssize_t
 static PyObject *close_output(PyObject *module, PyObject *Py_UNUSED(ignored)) {
     struct mu_state *state = mu_state_of(module);
     struct mu_error err = {0};
-    if (state->recorder != NULL && mu_recorder_close(state->recorder, &err) != MU_OK) {
+    if (state->recorder != NULL && close_without_gil(state->recorder, &err) != MU_OK) {
         return mu_py_raise(&err);
     }
     mu_py_report_troubles(state);
@@ -423,14 +474,21 @@ static PyObject *drain(PyObject *module, PyObject *const *args, Py_ssize_t count
 
 static PyObject *set_time_offset_ns(PyObject *module, PyObject *value) {
     int64_t offset_ns;
-    struct mu_recorder *recorder = mu_py_recorder(mu_state_of(module));
+    bool set;
+    struct mu_state *state = mu_state_of(module);
+    struct mu_recorder *recorder = mu_py_recorder(state);
     if (recorder == NULL ||
         mu_py_int64_in(value, "offset_ns", -INT64_MAX / 4, INT64_MAX / 4, &offset_ns) < 0) {
         return NULL;
     }
     Py_BEGIN_ALLOW_THREADS;
-    mu_recorder_set_time_offset(recorder, offset_ns);
+    set = mu_recorder_set_time_offset(recorder, offset_ns);
     Py_END_ALLOW_THREADS;
+    if (!set) {
+        mu_py_warn(state, "time_offset",
+                   "the time offset stays as it was: the profile CSV does not answer, and rows "
+                   "before it could not be written");
+    }
     Py_RETURN_NONE;
 }
 
@@ -524,9 +582,11 @@ static PyObject *troubles_object(PyObject *module, PyObject *Py_UNUSED(ignored))
         }
         Py_DECREF(count);
     }
-    PyObject *rest = Py_BuildValue("{s:K,s:i}", "lost_rows",
-                                   (unsigned long long)atomic_load(&recorder->troubles.lost_rows),
-                                   "last_errno", atomic_load(&recorder->troubles.last_errno));
+    PyObject *rest = Py_BuildValue(
+        "{s:K,s:K,s:i}", "lost_rows",
+        (unsigned long long)atomic_load(&recorder->troubles.lost_rows), "lost_records",
+        (unsigned long long)atomic_load(&recorder->troubles.lost_records), "last_errno",
+        atomic_load(&recorder->troubles.last_errno));
     if (rest == NULL || PyDict_Update(counts, rest) < 0) {
         Py_CLEAR(counts);
     }

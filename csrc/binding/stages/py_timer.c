@@ -19,6 +19,16 @@ static int shown_length(const struct mu_py_name *name) {
     return (int)mu_utf8_cut(name->bytes, (size_t)name->length, SHOWN_NAME_BYTES);
 }
 
+/* Through the logger that set_logger gave this timer, if it gave one. */
+static void warn(struct mu_py_timer *self, const char *kind, const char *message) {
+    PyObject *error_type, *error, *traceback;
+    PyErr_Fetch(&error_type, &error, &traceback);
+    PyObject *logger = PyObject_GetAttrString((PyObject *)self, "_logger");
+    PyErr_Restore(error_type, error, traceback); /* of a Timer that has none, not of the lookup */
+    mu_py_warn_by(self->state, logger == Py_None ? NULL : logger, kind, message);
+    Py_XDECREF(logger);
+}
+
 /* A stop without a matching start. A strict timer raises; any other warns and counts. */
 static int misuse(struct mu_py_timer *self, const struct mu_py_name *name, const char *kind,
                   const char *what) {
@@ -30,7 +40,7 @@ static int misuse(struct mu_py_timer *self, const struct mu_py_name *name, const
         PyErr_SetString(PyExc_RuntimeError, message);
         return -1;
     }
-    mu_py_warn(self->state, kind, message);
+    warn(self, kind, message);
     return 0;
 }
 
@@ -189,14 +199,34 @@ static PyObject *timer_time_stage(PyObject *object, PyObject *const *args, Py_ss
 /* --- steps -------------------------------------------------------------------------------- */
 
 /* Between two steps, requests of other processes are read, and windows open and close. */
-static PyObject *call_step_hook(struct mu_state *state, PyObject *timer, PyObject *step) {
-    PyObject *hook = Py_XNewRef(state->step_hook);
+static int call_step_hook(struct mu_py_timer *timer, int64_t step) {
+    PyObject *hook = Py_XNewRef(timer->state->step_hook);
     if (hook == NULL) {
-        Py_RETURN_NONE;
+        return 0;
     }
-    PyObject *result = PyObject_CallFunctionObjArgs(hook, timer, step, NULL);
+    PyObject *number = PyLong_FromLongLong(step);
+    PyObject *result =
+        number == NULL ? NULL : PyObject_CallFunctionObjArgs(hook, (PyObject *)timer, number, NULL);
     Py_DECREF(hook);
-    return result;
+    Py_XDECREF(number);
+    Py_XDECREF(result);
+    return result == NULL ? -1 : 0;
+}
+
+int mu_py_timer_set_step(struct mu_py_timer *self, int64_t step) {
+    atomic_store_explicit(&self->timer.step, step, memory_order_relaxed);
+    /* Events that name no step belong to the one that any timer set last. */
+    atomic_store_explicit(&self->state->event_timer->step, step, memory_order_relaxed);
+    struct mu_thread_buffer *buffer = mu_py_thread_buffer(&self->timer);
+    uint32_t closed = buffer == NULL ? 0 : mu_thread_buffer_set_step(buffer);
+    if (closed > 0) {
+        self->closed_stages += closed;
+        warn(self, "stage_left_open",
+             "set_step() found stages that an earlier step left open (an exception?); they were "
+             "closed, marked closed=step; further ones are only counted");
+    }
+    bool calls = mu_control_calls(&self->timer.recorder->control);
+    return __builtin_expect(calls, 0) ? call_step_hook(self, step) : 0;
 }
 
 static PyObject *timer_set_step(PyObject *object, PyObject *const *args, Py_ssize_t count,
@@ -211,19 +241,8 @@ static PyObject *timer_set_step(PyObject *object, PyObject *const *args, Py_ssiz
         (self->timer.recorder == NULL && not_initialised() < 0)) {
         return NULL;
     }
-    atomic_store_explicit(&self->timer.step, step, memory_order_relaxed);
-    /* Events that name no step belong to the one that any timer set last. */
-    atomic_store_explicit(&self->state->event_timer->step, step, memory_order_relaxed);
-    struct mu_thread_buffer *buffer = mu_py_thread_buffer(&self->timer);
-    uint32_t closed = buffer == NULL ? 0 : mu_thread_buffer_set_step(buffer);
-    if (closed > 0) {
-        self->closed_stages += closed;
-        mu_py_warn(self->state, "stage_left_open",
-                   "set_step() found stages that an earlier step left open (an exception?); they "
-                   "were closed, marked closed=step; further ones are only counted");
-    }
-    if (__builtin_expect(mu_control_calls(&self->timer.recorder->control), 0)) {
-        return call_step_hook(self->state, object, value);
+    if (mu_py_timer_set_step(self, step) < 0) {
+        return NULL;
     }
     Py_RETURN_NONE;
 }

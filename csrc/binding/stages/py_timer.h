@@ -31,6 +31,9 @@ int mu_py_timer_start(struct mu_py_timer *self, const struct mu_py_name *name,
                       const struct mu_py_appearance *appearance);
 int mu_py_timer_stop(struct mu_py_timer *self, const struct mu_py_name *name);
 
+/* The step of the timer's records from here on: 0, or -1 with an exception. */
+int mu_py_timer_set_step(struct mu_py_timer *self, int64_t step);
+
 /* A new Stage of the timer. `name` is a str. `appearance` NULL means the default one. `domain` is
  * the object that `appearance` borrows its domain from; it may be NULL. */
 PyObject *mu_py_stage_new(struct mu_py_timer *timer, PyObject *name,

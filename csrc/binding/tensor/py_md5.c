@@ -5,18 +5,9 @@
 #include "tensor/py_tensor.h"
 
 /* The copying waits for the GPU. */
-static int copy_to_cpu(struct mu_state *state, struct mu_py_tensor *item) {
-    if (item->view.device != MU_DEVICE_CPU && PyCapsule_CheckExact(item->owner)) {
-        PyErr_SetString(PyExc_TypeError, "tensors must not hold objects other than torch's on a "
-                                         "GPU; pass torch.from_dlpack(x)");
-        return -1;
-    }
-    return mu_py_tensor_to_cpu(state, "tensors", item);
-}
-
 static int all_to_cpu(struct mu_state *state, struct mu_py_tensors *tensors) {
     for (Py_ssize_t i = 0; tensors->on_cuda && i < tensors->count; i++) {
-        if (copy_to_cpu(state, &tensors->items[i]) < 0) {
+        if (mu_py_tensor_to_cpu(state, "tensors", &tensors->items[i]) < 0) {
             return -1;
         }
     }

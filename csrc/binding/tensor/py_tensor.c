@@ -153,14 +153,15 @@ static int is_plain(struct mu_py_exchange *exchange, PyObject *tensor,
     return 1;
 }
 
-/* 1 with the view's source in `out`; 0, and no exception, when the tensor has no such memory. */
+/* 1 with the view's source in `out`; 0, and no exception, when the tensor has no memory that is
+ * read here: none at all, or on a device without kernels of ours. */
 static int plain_memory(struct mu_py_exchange *exchange, PyObject *tensor,
                         struct mu_dlpack_tensor *out) {
     if (exchange->table->dltensor_from_py_object_no_sync(tensor, out) != 0) {
         PyErr_Clear();
         return 0;
     }
-    if (out->data == NULL && has_elements(out)) {
+    if (device_of(out) < 0 || (out->data == NULL && has_elements(out))) {
         return 0;
     }
     return is_plain(exchange, tensor, out);
@@ -415,6 +416,11 @@ void mu_py_tensor_release(struct mu_py_tensor *tensor) {
 
 int mu_py_tensor_copy_to_cpu(struct mu_state *state, const char *name,
                              const struct mu_py_tensor *tensor, struct mu_py_tensor *copy) {
+    if (PyCapsule_CheckExact(tensor->owner)) {
+        PyErr_Format(PyExc_TypeError,
+                     "%s must be torch's where it is on a GPU; pass torch.from_dlpack(x)", name);
+        return -1;
+    }
     PyObject *on_cpu = PyObject_CallMethod(tensor->owner, "cpu", NULL);
     int status = on_cpu == NULL ? -1 : mu_py_tensor_view(state, on_cpu, name, copy);
     Py_XDECREF(on_cpu);
@@ -492,7 +498,8 @@ void mu_py_tensors_release(struct mu_py_tensors *tensors) {
 }
 
 int mu_py_current_stream(struct mu_state *state, int device_index, void **stream) {
-    if (!mu_py_exchange_find(&state->exchange)) {
+    if (!mu_py_exchange_find(&state->exchange) ||
+        state->exchange.table->current_work_stream == NULL) {
         PyErr_SetString(PyExc_RuntimeError,
                         "a CUDA tensor, but torch 2.10 or newer is not imported");
         return -1;

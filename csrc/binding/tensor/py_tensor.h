@@ -21,10 +21,11 @@ enum { MU_PY_GIL_BYTES = 16384 };
 /* A view of `object`, which messages call `name`.
  *
  * Takes torch tensors and Parameters, objects with the buffer protocol, and objects with
- * __dlpack__, on the CPU or a CUDA device. Lazily conjugated or negated tensors are resolved to a
- * copy; a DTensor stands for its local shard. TypeError for all that has no plain memory: meta,
- * fake, sparse, quantized and nested tensors, and wrapper subclasses. Returns 0, or -1 with an
- * exception. The caller releases the view with mu_py_tensor_release. */
+ * __dlpack__, on the CPU or a CUDA device. A torch tensor on another device is copied to the CPU.
+ * Lazily conjugated or negated tensors are resolved to a copy; a DTensor stands for its local
+ * shard. TypeError for all that has no plain memory: meta, fake, sparse, quantized and nested
+ * tensors, and wrapper subclasses. Returns 0, or -1 with an exception. The caller releases the view
+ * with mu_py_tensor_release. */
 int mu_py_tensor_view(struct mu_state *state, PyObject *object, const char *name,
                       struct mu_py_tensor *out);
 

@@ -35,6 +35,17 @@ PyObject *mu_py_exact_name(PyObject *value, const char *argument);
  * `name` is an exact str. */
 PyObject *mu_py_timed_block(struct mu_state *state, PyObject *name, PyObject *recorders);
 
+/* The durations as plain values, and the packed histogram of some; NULL with an exception. */
+PyObject *mu_py_samples_state(const struct mu_samples *samples);
+PyObject *mu_py_packed_histogram(const struct mu_aggregate *aggregate, size_t used);
+
+/* Adds durations from what `mu_py_samples_state` gave, which may come from elsewhere: 0, or -1 with
+ * TypeError or ValueError and nothing added. */
+int mu_py_samples_restore(struct mu_samples *into, PyObject *state);
+
+/* Says to all timed functions whether any recorder is enabled. */
+void mu_py_timing_switch_set(struct mu_state *state, int on);
+
 static inline uint64_t mu_py_now_ns(void) {
     return (uint64_t)mu_clock_ns(CLOCK_MONOTONIC);
 }

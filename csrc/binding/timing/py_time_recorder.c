@@ -206,6 +206,13 @@ static Py_ssize_t place_in(PyObject *list, PyObject *recorder) {
     return -1;
 }
 
+/* Counts a block that begins or ends, in whatever thread or task. */
+static void change_enabled(struct time_recorder *self, Py_ssize_t change) {
+    self->enabled += change;
+    self->state->enabled_recorders += change;
+    mu_py_timing_switch_set(self->state, self->state->enabled_recorders > 0);
+}
+
 static PyObject *recorder_enable(PyObject *object, PyObject *Py_UNUSED(ignored)) {
     struct mu_state *state = ((struct time_recorder *)object)->state;
     PyObject *list = stack_list(state);
@@ -223,8 +230,7 @@ static PyObject *recorder_enable(PyObject *object, PyObject *Py_UNUSED(ignored))
     if (rc < 0) {
         return NULL;
     }
-    state->enabled_recorders += added;
-    ((struct time_recorder *)object)->enabled += added;
+    change_enabled((struct time_recorder *)object, added);
     return PyBool_FromLong(added);
 }
 
@@ -243,8 +249,7 @@ static PyObject *recorder_disable(PyObject *object, PyObject *Py_UNUSED(ignored)
     Py_XDECREF(recorders);
     Py_DECREF(list);
     if (((struct time_recorder *)object)->enabled > 0) {
-        ((struct time_recorder *)object)->enabled--;
-        state->enabled_recorders--;
+        change_enabled((struct time_recorder *)object, -1);
     }
     if (rc < 0) {
         return NULL;
@@ -354,22 +359,13 @@ static PyObject *recorder_samples(PyObject *object, PyObject *name) {
     return kept_of(samples);
 }
 
-static PyObject *packed_of(const struct mu_aggregate *aggregate, size_t used) {
-    PyObject *packed = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(used * MU_PACKED_BUCKET_MAX));
-    if (packed != NULL) {
-        size_t size = mu_histogram_pack(aggregate, PyBytes_AS_STRING(packed));
-        _PyBytes_Resize(&packed, (Py_ssize_t)size);
-    }
-    return packed;
-}
-
 /* Nobody else may record until all parts are made, so that they agree. */
 static PyObject *summary_of(const struct mu_samples *samples, struct mu_aggregate *aggregate) {
     mu_aggregate_init(aggregate);
     mu_samples_summarise(samples, aggregate);
     size_t used = mu_histogram_used(aggregate);
     PyObject *kept = kept_of(samples);
-    PyObject *packed = packed_of(aggregate, used);
+    PyObject *packed = mu_py_packed_histogram(aggregate, used);
     if (kept == NULL || packed == NULL) {
         Py_XDECREF(kept);
         Py_XDECREF(packed);
@@ -395,6 +391,34 @@ static PyObject *recorder_summary(PyObject *object, PyObject *name) {
     PyObject *summary = summary_of(samples, aggregate);
     free(aggregate);
     return summary;
+}
+
+static PyObject *recorder_state(PyObject *object, PyObject *name) {
+    const struct mu_samples *samples = asked_for(object, name);
+    return samples == NULL ? NULL : mu_py_samples_state(samples);
+}
+
+static PyObject *recorder_restore(PyObject *object, PyObject *const *args, Py_ssize_t count,
+                                  PyObject *keywords) {
+    static const char *const names[] = {"name", "state", NULL};
+    static const struct mu_py_signature signature = {"restore", names, 2, 2};
+    PyObject *values[2];
+    if (mu_py_bind(&signature, args, count, keywords, values) < 0) {
+        return NULL;
+    }
+    PyObject *name = mu_py_exact_name(values[0], "name");
+    if (name == NULL) {
+        return NULL;
+    }
+    struct mu_samples *samples = series_of((struct time_recorder *)object, name);
+    Py_DECREF(name);
+    if (samples == NULL) {
+        return PyErr_NoMemory();
+    }
+    if (mu_py_samples_restore(samples, values[1]) < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
 }
 
 static PyObject *recorder_clear_all(PyObject *object, PyObject *Py_UNUSED(ignored)) {
@@ -446,6 +470,9 @@ static void recorder_dealloc(PyObject *object) {
     struct time_recorder *self = (struct time_recorder *)object;
     PyTypeObject *type = Py_TYPE(object);
     PyObject_GC_UnTrack(object);
+    if (self->enabled > 0) {
+        change_enabled(self, -self->enabled); /* its thread or task died within the block */
+    }
     for (size_t i = 0; i < self->count; i++) {
         mu_samples_free(self->series[i]);
         free(self->series[i]);
@@ -490,6 +517,13 @@ PyDoc_STRVAR(
     "in nanoseconds: `squares` is the sum of the squared distances from the mean, `samples`\n"
     "what `samples(name)` gives, `used` how many buckets of the histogram are not empty,\n"
     "`packed` these as bytes for `add_histograms`. KeyError for a name without any.");
+PyDoc_STRVAR(state_doc, "state($self, name, /)\n--\n\n"
+                        "All durations as plain values, for `restore`. KeyError for a name without "
+                        "any.");
+PyDoc_STRVAR(restore_doc,
+             "restore($self, name, state)\n--\n\n"
+             "Adds durations that `state` gave, here or in another process. TypeError or\n"
+             "ValueError for what does not agree, and nothing is added then.");
 PyDoc_STRVAR(clear_doc, "clear($self)\n--\n\nForgets all times.");
 
 static PyMethodDef recorder_methods[] = {
@@ -502,6 +536,9 @@ static PyMethodDef recorder_methods[] = {
     {"samples", recorder_samples, METH_O, samples_doc},
     {"totals", recorder_totals, METH_NOARGS, totals_doc},
     {"summary", recorder_summary, METH_O, summary_doc},
+    {"state", recorder_state, METH_O, state_doc},
+    {"restore", (PyCFunction)(void (*)(void))recorder_restore, METH_FASTCALL | METH_KEYWORDS,
+     restore_doc},
     {"clear", recorder_clear_all, METH_NOARGS, clear_doc},
     {NULL, NULL, 0, NULL},
 };

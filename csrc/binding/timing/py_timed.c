@@ -14,8 +14,6 @@ struct timed_function {
     PyObject *function;     /* owned */
     PyObject *name;         /* owned: an exact str */
     PyObject *recorders;    /* owned: a tuple; NULL: those enabled at the call */
-    PyObject *dict;         /* owned: what functools.wraps puts there */
-    PyObject *weak_references;
     struct mu_py_series series;
 };
 
@@ -87,19 +85,16 @@ static PyObject *function_new(PyTypeObject *type, PyObject *args, PyObject *kwar
     return (PyObject *)self;
 }
 
-/* Binds to the object, as a Python function does. */
-static PyObject *function_get(PyObject *self, PyObject *object, PyObject *Py_UNUSED(type)) {
-    return object == NULL || object == Py_None ? Py_NewRef(self) : PyMethod_New(self, object);
-}
-
 static PyObject *function_repr(PyObject *object) {
     struct timed_function *self = (struct timed_function *)object;
     return PyUnicode_FromFormat("<timed %R as %R>", self->function, self->name);
 }
 
-/* Pickled and copied by its qualified name, like a function. */
-static PyObject *function_reduce(PyObject *self, PyObject *Py_UNUSED(ignored)) {
-    return PyObject_GetAttrString(self, "__qualname__");
+/* By value: it is pickled as a part of a function that has no name to be found by. */
+static PyObject *function_reduce(PyObject *object, PyObject *Py_UNUSED(ignored)) {
+    struct timed_function *self = (struct timed_function *)object;
+    PyObject *recorders = self->recorders == NULL ? Py_None : self->recorders;
+    return Py_BuildValue("O(OOO)", Py_TYPE(object), self->function, self->name, recorders);
 }
 
 static int function_traverse(PyObject *object, visitproc visit, void *arg) {
@@ -107,14 +102,11 @@ static int function_traverse(PyObject *object, visitproc visit, void *arg) {
     Py_VISIT(Py_TYPE(object));
     Py_VISIT(self->function);
     Py_VISIT(self->recorders);
-    Py_VISIT(self->dict);
     return 0;
 }
 
 static int function_clear(PyObject *object) {
-    struct timed_function *self = (struct timed_function *)object;
-    Py_CLEAR(self->recorders);
-    Py_CLEAR(self->dict);
+    Py_CLEAR(((struct timed_function *)object)->recorders);
     return 0;
 }
 
@@ -122,9 +114,6 @@ static void function_dealloc(PyObject *object) {
     struct timed_function *self = (struct timed_function *)object;
     PyTypeObject *type = Py_TYPE(object);
     PyObject_GC_UnTrack(object);
-    if (self->weak_references != NULL) {
-        PyObject_ClearWeakRefs(object);
-    }
     function_clear(object);
     Py_CLEAR(self->function);
     Py_CLEAR(self->name);
@@ -134,15 +123,7 @@ static void function_dealloc(PyObject *object) {
 
 static PyMemberDef function_members[] = {
     {"__vectorcalloffset__", T_PYSSIZET, offsetof(struct timed_function, call), READONLY, NULL},
-    {"__dictoffset__", T_PYSSIZET, offsetof(struct timed_function, dict), READONLY, NULL},
-    {"__weaklistoffset__", T_PYSSIZET, offsetof(struct timed_function, weak_references), READONLY,
-     NULL},
     {NULL, 0, 0, 0, NULL},
-};
-
-static PyGetSetDef function_getset[] = {
-    {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, NULL, NULL},
-    {NULL, NULL, NULL, NULL, NULL},
 };
 
 static PyMethodDef function_methods[] = {
@@ -152,23 +133,23 @@ static PyMethodDef function_methods[] = {
 
 PyDoc_STRVAR(function_doc,
              "TimedFunction(function, name, recorders=None)\n--\n\n"
-             "The function, whose calls are timed under `name` into a tuple of TimeRecorders, by\n"
-             "default into those that are enabled where it is called.");
+             "Calls of the function, timed under `name` into a tuple of TimeRecorders, by\n"
+             "default into those that are enabled where it is called. my_utils.timing.timed\n"
+             "makes a Python function round it.");
 
 static PyType_Slot function_slots[] = {
-    {Py_tp_doc, (void *)function_doc},   {Py_tp_new, function_new},
-    {Py_tp_call, PyVectorcall_Call},     {Py_tp_descr_get, function_get},
-    {Py_tp_repr, function_repr},         {Py_tp_dealloc, function_dealloc},
-    {Py_tp_traverse, function_traverse}, {Py_tp_clear, function_clear},
-    {Py_tp_members, function_members},   {Py_tp_getset, function_getset},
-    {Py_tp_methods, function_methods},   {0, NULL},
+    {Py_tp_doc, (void *)function_doc}, {Py_tp_new, function_new},
+    {Py_tp_call, PyVectorcall_Call},   {Py_tp_repr, function_repr},
+    {Py_tp_dealloc, function_dealloc}, {Py_tp_traverse, function_traverse},
+    {Py_tp_clear, function_clear},     {Py_tp_members, function_members},
+    {Py_tp_methods, function_methods}, {0, NULL},
 };
 
 static PyType_Spec function_spec = {
     .name = "my_utils._core.TimedFunction",
     .basicsize = sizeof(struct timed_function),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL |
-             Py_TPFLAGS_METHOD_DESCRIPTOR | Py_TPFLAGS_IMMUTABLETYPE,
+             Py_TPFLAGS_IMMUTABLETYPE,
     .slots = function_slots,
 };
 

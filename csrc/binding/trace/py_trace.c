@@ -15,25 +15,31 @@ struct trace_job {
     int busy; /* conversions that run now; under the GIL */
 };
 
-/* The user's filter, called by the engine while this thread is without the GIL. */
-struct name_filter {
-    PyObject *callable; /* borrowed */
-    PyThreadState *saved;
+/* What the engine calls while this thread is without the GIL. */
+struct conversion {
+    struct trace_job *job; /* borrowed */
+    PyObject *filter;      /* the user's, borrowed */
+    struct mu_py_wait wait;
 };
 
+static int should_stop(void *context) {
+    struct conversion *conversion = context;
+    return atomic_load(&conversion->job->job.cancelled) || mu_py_signal_raised(&conversion->wait);
+}
+
 static int ask_filter(void *context, const char *name, size_t length) {
-    struct name_filter *filter = context;
-    PyEval_RestoreThread(filter->saved);
+    struct conversion *conversion = context;
+    PyEval_RestoreThread(conversion->wait.saved);
     int wanted = 1;
-    PyObject *answer = PyObject_CallFunction(filter->callable, "s#", name, (Py_ssize_t)length);
+    PyObject *answer = PyObject_CallFunction(conversion->filter, "s#", name, (Py_ssize_t)length);
     if (answer != NULL) {
         wanted = PyObject_IsTrue(answer) != 0;
         Py_DECREF(answer);
     }
     if (PyErr_Occurred()) {
-        PyErr_WriteUnraisable(filter->callable);
+        PyErr_WriteUnraisable(conversion->filter);
     }
-    filter->saved = PyEval_SaveThread();
+    conversion->wait.saved = PyEval_SaveThread();
     return wanted;
 }
 
@@ -138,23 +144,25 @@ static PyObject *summary_of(const struct mu_converter *converter, PyObject *erro
 }
 
 /* Without the GIL. A part that is no profile CSV, or cannot be read, is left out. */
-static int convert_part(struct mu_converter *converter, struct name_filter *filter,
+static int convert_part(struct mu_converter *converter, struct conversion *conversion,
                         const struct mu_csv_input *input, struct mu_error *err) {
-    filter->saved = PyEval_SaveThread();
+    conversion->wait.saved = PyEval_SaveThread();
     int code = mu_converter_part(converter, input, err);
-    PyEval_RestoreThread(filter->saved);
+    PyEval_RestoreThread(conversion->wait.saved);
     return code;
 }
 
-static int convert_parts(struct trace_job *self, struct mu_converter *converter,
-                         struct name_filter *filter, PyObject *parts, PyObject *errors) {
+static int convert_parts(struct mu_converter *converter, struct conversion *conversion,
+                         PyObject *parts, PyObject *errors) {
     struct mu_error err;
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(parts); i++) {
-        struct mu_csv_input input = {.bytes_read = &self->job.bytes_read};
-        if (mu_py_csv_part(PyList_GET_ITEM(parts, i), &input) < 0) {
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(parts); i++) {
+        struct mu_csv_input input = {.bytes_read = &conversion->job->job.bytes_read,
+                                     .should_stop = should_stop,
+                                     .stop_context = conversion};
+        if (mu_py_csv_part(PyTuple_GET_ITEM(parts, i), &input) < 0) {
             return -1;
         }
-        int code = convert_part(converter, filter, &input, &err);
+        int code = convert_part(converter, conversion, &input, &err);
         int is_fatal = converter->error.code != MU_OK || converter->writer.sink.error.code != MU_OK;
         if (code != MU_OK && (is_fatal || (code != MU_ERR_FORMAT && code != MU_ERR_IO))) {
             mu_py_raise(&err);
@@ -164,9 +172,9 @@ static int convert_parts(struct trace_job *self, struct mu_converter *converter,
             return -1;
         }
     }
-    filter->saved = PyEval_SaveThread();
+    conversion->wait.saved = PyEval_SaveThread();
     int code = mu_converter_finish(converter, &err);
-    PyEval_RestoreThread(filter->saved);
+    PyEval_RestoreThread(conversion->wait.saved);
     if (code != MU_OK) {
         mu_py_raise(&err);
         return -1;
@@ -175,28 +183,31 @@ static int convert_parts(struct trace_job *self, struct mu_converter *converter,
 }
 
 static PyObject *convert(struct trace_job *self, PyObject *parts,
-                         struct mu_convert_options *options, PyObject *callable) {
-    struct name_filter filter = {.callable = callable};
+                         struct mu_convert_options *options, PyObject *filter) {
+    struct conversion conversion = {.job = self, .filter = filter};
     struct mu_converter *converter = PyMem_Calloc(1, sizeof(*converter));
     PyObject *errors = PyList_New(0), *summary = NULL;
+    PyObject *held = PyList_AsTuple(parts); /* the filter may change the list meanwhile */
     struct mu_error err;
-    if (converter == NULL || errors == NULL) {
+    if (converter == NULL || errors == NULL || held == NULL) {
         PyMem_Free(converter);
         Py_XDECREF(errors);
+        Py_XDECREF(held);
         return PyErr_NoMemory();
     }
-    if (callable != Py_None) {
+    if (filter != Py_None) {
         options->filter = ask_filter;
-        options->filter_context = &filter;
+        options->filter_context = &conversion;
     }
     if (mu_converter_init(converter, &self->job, options, &err) != MU_OK) {
         mu_py_raise(&err);
-    } else if (convert_parts(self, converter, &filter, parts, errors) == 0) {
+    } else if (convert_parts(converter, &conversion, held, errors) == 0) {
         summary = summary_of(converter, Py_NewRef(errors));
     }
     mu_converter_reset(converter);
     PyMem_Free(converter);
     Py_DECREF(errors);
+    Py_DECREF(held);
     return summary;
 }
 
@@ -225,9 +236,9 @@ static int parse_steps(PyObject *steps, struct mu_convert_options *options) {
 
 static PyObject *job_convert(PyObject *object, PyObject *const *args, Py_ssize_t count,
                              PyObject *keywords) {
-    enum { PARTS, RANK, SLOT, MANY, WITH_ARGS, STEPS, FILTER, ALL };
-    static const char *const names[] = {"parts",     "rank",  "slot",        "many",
-                                        "with_args", "steps", "name_filter", NULL};
+    enum { PARTS, RANK, SLOT, MANY, WITH_ARGS, STEPS, FILTER, FOREIGN, ALL };
+    static const char *const names[] = {"parts", "rank",        "slot",    "many", "with_args",
+                                        "steps", "name_filter", "foreign", NULL};
     static const struct mu_py_signature signature = {"convert", names, 2, 2};
     struct trace_job *self = (struct trace_job *)object;
     struct mu_convert_options options = {.with_args = 1};
@@ -237,6 +248,7 @@ static PyObject *job_convert(PyObject *object, PyObject *const *args, Py_ssize_t
         mu_py_int64(given[RANK], "rank", &options.rank) < 0 ||
         (given[SLOT] && mu_py_int64_in(given[SLOT], "slot", 0, 1 << 20, &slot) < 0) ||
         (given[MANY] && mu_py_bool(given[MANY], "many", &options.is_one_of_many) < 0) ||
+        (given[FOREIGN] && mu_py_bool(given[FOREIGN], "foreign", &options.is_foreign) < 0) ||
         (given[WITH_ARGS] && mu_py_bool(given[WITH_ARGS], "with_args", &options.with_args) < 0) ||
         parse_steps(given[STEPS], &options) < 0) {
         return NULL;
@@ -326,17 +338,17 @@ static PyType_Spec job_spec = {
 
 /* The time of the first good row, Unix nanoseconds; FormatError when there is none. */
 static PyObject *trace_first_ns(PyObject *module, PyObject *part) {
-    struct mu_csv_input input = {0};
+    struct mu_py_wait wait;
+    struct mu_csv_input input = {.should_stop = mu_py_signal_raised, .stop_context = &wait};
     struct mu_error err;
     int64_t first_ns = 0;
-    int code;
     (void)module;
     if (mu_py_csv_part(part, &input) < 0) {
         return NULL;
     }
-    Py_BEGIN_ALLOW_THREADS;
-    code = mu_convert_first_ns(&input, &first_ns, &err);
-    Py_END_ALLOW_THREADS;
+    wait.saved = PyEval_SaveThread();
+    int code = mu_convert_first_ns(&input, &first_ns, &err);
+    PyEval_RestoreThread(wait.saved);
     return code == MU_OK ? PyLong_FromLongLong(first_ns) : mu_py_raise(&err);
 }
 

@@ -1,0 +1,138 @@
+#include "run/py_batches.h"
+
+#include <string.h>
+
+#include "base/digits.h"
+#include "base/event.h"
+
+enum { TEXT_BYTES = 64 };
+
+int mu_py_batches_know(struct mu_py_batches *self, PyObject *tensor_type, PyObject *first,
+                       PyObject *second) {
+    PyObject *shape = PyUnicode_InternFromString("shape");
+    PyObject *dtype = PyUnicode_InternFromString("dtype");
+    if (shape == NULL || dtype == NULL) {
+        Py_XDECREF(shape);
+        Py_XDECREF(dtype);
+        return -1;
+    }
+    Py_XSETREF(self->shape, shape);
+    Py_XSETREF(self->dtype, dtype);
+    Py_XSETREF(self->tensor_type, Py_NewRef(tensor_type));
+    Py_XSETREF(self->whole_types[0], Py_NewRef(first));
+    Py_XSETREF(self->whole_types[1], Py_NewRef(second));
+    return 0;
+}
+
+/* --- sizes -------------------------------------------------------------------------------- */
+
+static bool holds_tokens(const struct mu_py_batches *self, PyObject *tensor) {
+    PyObject *type = PyObject_GetAttr(tensor, self->dtype);
+    bool yes = type != NULL && (type == self->whole_types[0] || type == self->whole_types[1]);
+    Py_XDECREF(type);
+    return yes;
+}
+
+static bool size_of_shape(const struct mu_py_batches *self, PyObject *tensor, PyObject *shape,
+                          struct mu_py_batch_size *out) {
+    Py_ssize_t dimensions = PyTuple_GET_SIZE(shape);
+    if (dimensions == 0) {
+        return true;
+    }
+    out->samples = PyLong_AsLongLong(PyTuple_GET_ITEM(shape, 0));
+    if (dimensions == 2 && holds_tokens(self, tensor)) {
+        out->tokens = out->samples * PyLong_AsLongLong(PyTuple_GET_ITEM(shape, 1));
+    }
+    return !PyErr_Occurred();
+}
+
+static bool size_of_tensor(const struct mu_py_batches *self, PyObject *tensor,
+                           struct mu_py_batch_size *out) {
+    PyObject *shape = PyObject_GetAttr(tensor, self->shape);
+    bool known = shape != NULL && PyTuple_Check(shape) && size_of_shape(self, tensor, shape, out);
+    Py_XDECREF(shape);
+    PyErr_Clear();
+    return known;
+}
+
+static PyObject *first_of(PyObject *batch) {
+    if (PyList_CheckExact(batch)) {
+        return PyList_GET_SIZE(batch) > 0 ? PyList_GET_ITEM(batch, 0) : NULL;
+    }
+    if (PyTuple_Check(batch)) {
+        return PyTuple_GET_SIZE(batch) > 0 ? PyTuple_GET_ITEM(batch, 0) : NULL;
+    }
+    return batch;
+}
+
+bool mu_py_batches_add(struct mu_py_batches *self, PyObject *batch) {
+    struct mu_py_batch_size size = {0, 0};
+    PyObject *first = first_of(batch);
+    if (first == NULL || (PyObject *)Py_TYPE(first) != self->tensor_type ||
+        !size_of_tensor(self, first, &size)) {
+        return false;
+    }
+    self->since_step.samples += size.samples;
+    self->since_step.tokens += size.tokens;
+    return true;
+}
+
+/* --- rows --------------------------------------------------------------------------------- */
+
+static char *put(char *at, const char *key, int64_t value) {
+    size_t length = strlen(key);
+    memcpy(at, key, length);
+    return mu_digits_put_i64(at + length, value);
+}
+
+void mu_py_batches_write(const struct mu_py_batches *self, struct mu_thread_buffer *buffer,
+                         int64_t iteration) {
+    struct mu_py_batch_size size = self->iteration;
+    if (buffer == NULL || iteration < 0 || (size.samples == 0 && size.tokens == 0)) {
+        return;
+    }
+    char text[TEXT_BYTES];
+    char *end = put(text, "samples=", size.samples);
+    if (size.tokens != 0) {
+        end = put(end, ",tokens=", size.tokens);
+    }
+    struct mu_event event = {
+        .type = MU_EVENT_COUNTER,
+        .name = "batch",
+        .name_length = strlen("batch"),
+        .metadata = text,
+        .metadata_length = (size_t)(end - text),
+        .step = iteration,
+    };
+    mu_thread_buffer_event(buffer, &event);
+}
+
+void mu_py_batches_step(struct mu_py_batches *self, struct mu_thread_buffer *buffer, bool begins,
+                        int64_t iteration) {
+    struct mu_py_batch_size added = self->since_step;
+    self->since_step = (struct mu_py_batch_size){0, 0};
+    if (begins) {
+        mu_py_batches_write(self, buffer, iteration - 1);
+    } else {
+        added.samples += self->iteration.samples;
+        added.tokens += self->iteration.tokens;
+    }
+    self->iteration = added;
+}
+
+/* --- the collector ------------------------------------------------------------------------ */
+
+int mu_py_batches_traverse(struct mu_py_batches *self, visitproc visit, void *arg) {
+    Py_VISIT(self->tensor_type);
+    Py_VISIT(self->whole_types[0]);
+    Py_VISIT(self->whole_types[1]);
+    return 0;
+}
+
+void mu_py_batches_clear(struct mu_py_batches *self) {
+    Py_CLEAR(self->tensor_type);
+    Py_CLEAR(self->whole_types[0]);
+    Py_CLEAR(self->whole_types[1]);
+    Py_CLEAR(self->shape);
+    Py_CLEAR(self->dtype);
+}
