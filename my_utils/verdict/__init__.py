@@ -1,0 +1,1 @@
+"""What bounds a run: which rank, stage or host costs its time, or that nothing stands out."""

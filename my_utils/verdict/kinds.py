@@ -1,0 +1,70 @@
+"""The kinds of findings, and the stages that stand for one by their name."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias, get_args
+
+__all__ = ["KINDS", "PAGES", "UNTIMED", "Kind", "blocks_green", "kind_of_stage"]
+
+Kind: TypeAlias = Literal[
+    "input", "h2d", "launch", "compute", "communication", "straggler", "moving imbalance",
+    "optimizer", "checkpoint", "eval", "host hiccups", "untimed", "memory grows",
+    "throughput falls", "slower since", "not judged inside", "warm-up",
+]  # fmt: skip
+
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+UNTIMED = "untimed"
+
+PAGES: dict[Kind, str] = {
+    "input": "docs/runs/slow-input.md",
+    "h2d": "docs/runs/slow-input.md",
+    "launch": "docs/runs/device-bound.md",
+    "compute": "docs/runs/device-bound.md",
+    "communication": "docs/runs/communication.md",
+    "not judged inside": "docs/runs/communication.md",
+    "straggler": "docs/runs/slow-rank.md",
+    "moving imbalance": "docs/runs/slow-rank.md",
+    "host hiccups": "docs/runs/slow-rank.md",
+    "optimizer": "docs/runs/slow-step-parts.md",
+    "checkpoint": "docs/runs/slow-step-parts.md",
+    "eval": "docs/runs/slow-step-parts.md",
+    "untimed": "docs/runs/slow-step-parts.md",
+    "memory grows": "docs/runs/slower-over-time.md",
+    "throughput falls": "docs/runs/slower-over-time.md",
+    "slower since": "docs/runs/slower-over-time.md",
+    "warm-up": "docs/runs/slower-over-time.md",
+}
+
+_INFORMS: tuple[Kind, ...] = ("compute", "not judged inside", "warm-up")
+
+# Names of stages, as `my_utils run` records them and as people write them.
+_NAMES: dict[Kind, tuple[str, ...]] = {
+    "input": ("input", "data", "load", "loader", "dataloader", "data_loading", "fetch", "batch"),
+    "h2d": ("h2d", "to_device", "to_gpu", "transfer", "copy"),
+    "optimizer": ("optimizer", "optim", "optimizer_step", "opt"),
+    "checkpoint": ("checkpoint", "ckpt", "save", "save_checkpoint", "checkpointing"),
+    "eval": ("eval", "evaluate", "evaluation", "validate", "validation", "val"),
+    "communication": (
+        "collective", "all_reduce", "allreduce", "all_gather", "allgather", "reduce_scatter",
+        "broadcast", "barrier", "all_to_all", "communication", "comm", "sync", "reduce", "send",
+        "recv",
+    ),
+    "launch": ("launch",),
+    "untimed": (UNTIMED,),
+}  # fmt: skip
+_BY_NAME: dict[str, Kind] = {name: kind for kind, names in _NAMES.items() for name in names}
+
+
+def kind_of_stage(stage: str) -> Kind | None:
+    """The kind that a stage's own name stands for; None for computing, and for names of others.
+
+    >>> kind_of_stage("iter/data"), kind_of_stage("forward")
+    ('input', None)
+    """
+    return _BY_NAME.get(stage.rpartition("/")[2].lower())
+
+
+def blocks_green(kind: Kind) -> bool:
+    """Whether a finding of this kind is one that costs, and not only something to know."""
+    return kind not in _INFORMS

@@ -1,0 +1,502 @@
+"""Files of a run into arrays, without any package beyond numpy.
+
+Each rank is read by the engine, in one piece and without the interpreter's lock; then its rows are
+added up to what each stage took in each step. Ranks are read side by side.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..common.ranges import as_ranges, ranges_text, rank_ranges
+from ..trace.inputs import FileSet
+from .rank_files import (
+    SEPARATOR,
+    Columns,
+    Note,
+    RankMetadata,
+    RankStages,
+    find_ranks,
+    last_run,
+    read_rank,
+)
+from .reduce import cells_of, places_of, that_count
+from .run_data import GpuTimes, Matrix, RunData, SyncKind, SyncPoint
+from .states import command_of, states_of
+from .tracks import training_rows
+
+__all__ = ["NothingToJudge", "RankCells", "cells_of_rank", "load_run", "run_of"]
+
+EVER = (-(2**63), 2**63 - 1)
+CELLS_MAX = 60_000_000  # ranks × steps × stages: three arrays of them take 1.4 GB
+STEPS_KEPT = 1000  # at least, however many ranks there are
+STAGES_MAX = 40  # what is beyond them counts into the stages around
+LEAST_SHARE = 0.002  # of all time: what takes less counts into the stage around it
+RANGES_NAMED = 6
+NO_TIME = np.iinfo(np.int64).min  # the engine's MU_STAGE_NO_TIME
+COUNTERS = {
+    "memory.rss_bytes": "rss_bytes",
+    "memory.allocated_bytes": "allocated_bytes",
+    "batch.samples": "samples",
+    "batch.tokens": "tokens",
+    "samples": "samples",
+    "tokens": "tokens",
+}
+SYNC_KINDS: tuple[SyncKind, ...] = ("collective", "ddp", "fsdp", "pipeline", "clip")
+
+Integers = npt.NDArray[np.int64]
+
+
+class NothingToJudge(ValueError):
+    """No rank of the input can be read; the text says why, a line each."""
+
+
+@dataclass
+class RankCells:
+    """A rank reduced. cells: as in `ReducedRank`, and gpu_begin_ns, gpu_end_ns (since the begin of
+    the rank), gpu_ns and gpu_error_ns, NaN without. counters: by name, columns step and value.
+    bounds: first and last step of each attempt; steps are numbered within it until all ranks are
+    known."""
+
+    metadata: RankMetadata
+    paths: list[str]
+    parents: list[int]
+    cells: Columns
+    counters: dict[str, Columns]
+    notes: list[Note]
+    is_automatic: bool
+    bounds: dict[int, tuple[int, int]] = field(default_factory=dict)
+
+
+def load_run(
+    paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    ranks: Iterable[int] | None = None,
+    steps: tuple[int, int] | None = None,
+    *,
+    least_share: float = LEAST_SHARE,
+    stages_max: int = STAGES_MAX,
+) -> RunData:
+    """The run in the files of all its ranks.
+
+    paths: log directories, CSVs, journals or globs of them; one or several, which are one run.
+    ranks: only these; all by default. steps: only these, a half-open range; all by default.
+    least_share, stages_max: a stage inside another counts into that one where it takes less than
+    this share of all time, or where there are more stages than that.
+
+    Of a process that was started again, both attempts count where `my_utils run` recorded them, and
+    steps are counted through; elsewhere each step counts from the last attempt that did it, and
+    what began again at the first step is another run, of which the last counts. Thread-safe.
+
+    Raises NothingToJudge, a ValueError, where no rank can be read.
+    """
+    several = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
+    names = [os.fspath(path) for path in several]
+    wanted = None if ranks is None else set(ranks)
+    file_sets, problems = find_ranks(names, wanted)
+    bounds = least_share, stages_max
+    return run_of(list(_read_all(file_sets)), problems, names, wanted, steps, bounds)
+
+
+def run_of(
+    read: Sequence[RankCells],
+    problems: Sequence[str],
+    names: Sequence[str],
+    wanted: Collection[int] | None,
+    steps: tuple[int, int] | None,
+    bounds: tuple[float, int] = (LEAST_SHARE, STAGES_MAX),
+) -> RunData:
+    """The run of ranks that have been read.
+
+    problems: what was wrong with their files. names: the paths in which these were found. wanted,
+    steps, bounds (least_share and stages_max): the arguments of `load_run` that chose them. Raises
+    NothingToJudge where no rank has a stage.
+    """
+    kept, older = _without_older_runs([one for one in read if len(one.cells["step"])])
+    if not kept:
+        empty = [f"rank {one.metadata.rank}: no stage has ended in its files" for one in read]
+        raise NothingToJudge("\n".join([*problems, *empty]) or "no rank was found")
+    run = _as_arrays(kept, _numbering(kept), steps or EVER, bounds)
+    run.problems = [*problems, *_problems(read, kept, older), *run.problems]
+    run.world_size = 0 if wanted is not None else max(one.metadata.world_size for one in kept)
+    run.paths, run.command = list(names), command_of(names)
+    run.ended, run.running = states_of(names, run.ranks)
+    return run
+
+
+def _read_all(file_sets: Sequence[FileSet]) -> Iterator[RankCells]:
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0)) + 1) as pool:
+        yield from pool.map(lambda one: cells_of_rank(read_rank(one)), file_sets)
+
+
+def cells_of_rank(rank: RankStages) -> RankCells:
+    """What the verdict needs of a rank. Thread-safe."""
+    is_automatic = any(note.name == "my_utils.run" for note in rank.notes)
+    if not is_automatic:
+        rank = last_run(rank)
+    rows = training_rows(rank)
+    stages = {name: column[rows] for name, column in rank.stages.items()}
+    stages = _of_iterations(stages) if is_automatic else that_count(stages, EVER)
+    parents = np.array([-1 if at == own else at for own, at in enumerate(rank.parents)], np.int64)
+    result = RankCells(
+        rank.metadata, rank.paths, rank.parents, {}, {}, rank.notes, is_automatic,
+        _bounds(stages) if is_automatic else {},
+    )  # fmt: skip
+    counters = _of_iterations(rank.counters) if is_automatic else dict(rank.counters)
+    stages["step"] = _keyed(result, stages)
+    if len(counters["step"]):
+        counters["step"] = _keyed(result, counters)
+    result.cells = cells_of(stages, parents)
+    result.cells |= _gpu_cells(stages, result.cells, len(parents), rank.metadata.begin_ns)
+    result.counters = _counters(counters, rank.counter_names)
+    return result
+
+
+def _of_iterations(columns: Columns) -> Columns:
+    """Without what came after the last iteration, which `my_utils run` gives the step -1."""
+    kept = columns["step"] >= 0
+    return {name: column[kept] for name, column in columns.items()}
+
+
+# --- steps of several attempts ---
+
+ATTEMPT = 1 << 40  # steps of attempts are keyed as attempt × ATTEMPT + step until all are known
+
+
+def _bounds(stages: Columns) -> dict[int, tuple[int, int]]:
+    attempts = stages["attempt"]
+    if not len(attempts):
+        return {}
+    found = {}
+    for attempt in np.unique(attempts).tolist():
+        steps = stages["step"][attempts == attempt]
+        found[attempt] = int(steps.min()), int(steps.max())
+    return found
+
+
+def _keyed(rank: RankCells, columns: Columns) -> Integers:
+    if not rank.is_automatic:
+        return columns["step"]
+    keys: Integers = columns["step"] + columns["attempt"].astype(np.int64) * ATTEMPT
+    return keys
+
+
+def _numbering(ranks: Sequence[RankCells]) -> dict[int, int]:
+    """How much is added to the steps of each attempt, so that they rise through all of them."""
+    bounds: dict[int, tuple[int, int]] = {}
+    for rank in ranks:
+        for attempt, (first, last) in rank.bounds.items():
+            known = bounds.get(attempt, (first, last))
+            bounds[attempt] = min(first, known[0]), max(last, known[1])
+    shifts, end = {}, None
+    for attempt, (first, last) in sorted(bounds.items()):
+        shifts[attempt] = 0 if end is None else max(0, end + 1 - first)
+        end = last + shifts[attempt]
+    return shifts
+
+
+def _numbered(keys: Integers, shifts: dict[int, int], is_automatic: bool) -> Integers:
+    if not is_automatic or not len(keys):
+        return keys
+    attempts = (keys + ATTEMPT // 2) // ATTEMPT
+    steps = keys - attempts * ATTEMPT
+    for attempt, shift in shifts.items():
+        steps[attempts == attempt] += shift
+    return steps
+
+
+# --- one rank ---
+
+
+def _gpu_cells(stages: Columns, cells: Columns, path_count: int, origin_ns: int) -> Columns:
+    """Of each cell its GPU times, moments since `origin_ns`; NaN where it has none. Unix time in ns
+    would not fit into a float64."""
+    columns = {
+        name: np.full(len(cells["step"]), np.nan)
+        for name in ("gpu_begin_ns", "gpu_end_ns", "gpu_ns", "gpu_error_ns")
+    }
+    timed = (stages["cuda_begin_ns"] != NO_TIME) & np.isfinite(stages["cuda_ms"])
+    if not timed.any():
+        return columns
+    known, places = places_of(stages["step"])
+    keys = places[timed] * path_count + stages["path"][timed].astype(np.int64)
+    cell_keys = np.searchsorted(known, cells["step"]) * path_count + cells["path"]
+    at = np.searchsorted(cell_keys, keys)
+    begins = stages["cuda_begin_ns"][timed] - origin_ns
+    took = stages["cuda_ms"][timed] * 1e6
+    for name, start in (("gpu_begin_ns", np.inf), ("gpu_end_ns", -np.inf), ("gpu_ns", 0.0)):
+        columns[name][at] = start
+    columns["gpu_error_ns"][at] = 0.0
+    np.minimum.at(columns["gpu_begin_ns"], at, begins.astype("f8"))
+    np.maximum.at(columns["gpu_end_ns"], at, begins + took)
+    np.add.at(columns["gpu_ns"], at, took)
+    np.maximum.at(columns["gpu_error_ns"], at, np.maximum(stages["cuda_error_ns"][timed], 0))
+    return columns
+
+
+def _counters(counters: Columns, names: Sequence[str]) -> dict[str, Columns]:
+    found: dict[str, Columns] = {}
+    for number, name in enumerate(names):
+        if name in COUNTERS and COUNTERS[name] not in found:
+            rows = counters["name"] == number
+            found[COUNTERS[name]] = {key: counters[key][rows] for key in ("step", "value")}
+    return found
+
+
+def _without_older_runs(ranks: list[RankCells]) -> tuple[list[RankCells], list[int]]:
+    """Without the ranks whose last row is older than the beginning of the run."""
+    if not ranks:
+        return [], []
+    begin = int(np.median([one.metadata.begin_ns for one in ranks]))
+    older = [one for one in ranks if one.metadata.end_ns < begin]
+    kept = [one for one in ranks if one.metadata.end_ns >= begin]
+    return kept, [one.metadata.rank for one in older]
+
+
+def _problems(
+    read: Sequence[RankCells], kept: Sequence[RankCells], older: Sequence[int]
+) -> Iterator[str]:
+    if older:
+        is_left, theirs = ("is", "its") if len(older) == 1 else ("are", "their")
+        yield f"{_named(older)} {is_left} left out: {theirs} files hold nothing of the last run"
+    there = {one.metadata.rank for one in kept} | set(older)
+    if empty := [one.metadata.rank for one in read if one.metadata.rank not in there]:
+        yield f"{_named(empty)}: no stage has ended in the files"
+    for one in read:
+        yield from (f"rank {one.metadata.rank}: {error}" for error in one.metadata.errors)
+    for what, name in (
+        ("rows that could not be understood", "bad_rows"),
+        ("records that were lost during the run", "dropped"),
+        ("a clock that was set during the run", "clock_steps"),
+    ):
+        if ranks := [one.metadata.rank for one in kept if getattr(one.metadata, name)]:
+            yield f"{_named(ranks)} {'has' if len(ranks) == 1 else 'have'} {what}"
+
+
+def _named(ranks: Sequence[int]) -> str:
+    text = ranges_text(as_ranges(ranks), RANGES_NAMED)
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {text}"
+
+
+# --- all ranks ---
+
+
+def _as_arrays(
+    ranks: list[RankCells],
+    shifts: dict[int, int],
+    steps: tuple[int, int],
+    bounds: tuple[float, int],
+) -> RunData:
+    ranks.sort(key=lambda one: one.metadata.rank)
+    for one in ranks:
+        one.cells["step"] = _numbered(one.cells["step"], shifts, one.is_automatic)
+        for counter in one.counters.values():
+            counter["step"] = _numbered(counter["step"], shifts, one.is_automatic)
+    numbers = np.unique(np.concatenate([np.unique(one.cells["step"]) for one in ranks]))
+    numbers = numbers[(numbers >= steps[0]) & (numbers < steps[1])]
+    if not len(numbers):
+        raise NothingToJudge(f"no step of {steps[0]}:{steps[1]} is in the files")
+    notes = [note for one in ranks for note in one.notes]
+    sync_points = _sync_points(notes)
+    names = _stage_names(ranks, {point.stage for point in sync_points or ()}, *bounds)
+    numbers_of = {name: number for number, name in enumerate(names)}
+    steps_max = max(CELLS_MAX // (len(ranks) * len(names)), STEPS_KEPT)
+    left_out, numbers = numbers[:-steps_max], numbers[-steps_max:]
+    shape = (len(ranks), len(numbers), len(names))
+    start = min(one.metadata.begin_ns for one in ranks)
+    filled = _Filled(shape, any(np.isfinite(one.cells["gpu_ns"]).any() for one in ranks), start)
+    for row, one in enumerate(ranks):
+        places = [_place(path, one, numbers_of) for path in range(len(one.paths))]
+        for name in ("gpu_begin_ns", "gpu_end_ns"):
+            # Not in place: what comes from another process may be read-only.
+            one.cells[name] = one.cells[name] + (one.metadata.begin_ns - start)
+        filled.add(row, one.cells, np.array(places, np.int64), np.array(one.parents), numbers)
+    step_begins, step_ns = _step_times(filled.first, filled.last, numbers)
+    errors = [one.metadata.clock_error_s for one in ranks]
+    shortened = f"only steps from {numbers[0]} on are judged: the run is long"
+    return RunData(
+        ranks=np.array([one.metadata.rank for one in ranks], np.int64),
+        hosts=[one.metadata.host for one in ranks],
+        world_size=0,
+        steps=numbers,
+        stages=names,
+        begins=filled.begins, ends=filled.ends, totals=filled.totals,
+        step_begins=step_begins, step_ns=step_ns,
+        sync_points=sync_points,
+        peers=np.array([_peers(one) for one in ranks], np.int64),
+        device=_device(notes, filled.gpu is not None),
+        gpu=filled.gpu,
+        counters=_counter_arrays(ranks, numbers),
+        clock_error_ns=None if None in errors else 1e9 * max(e for e in errors if e is not None),
+        workload={
+            key: value
+            for note in notes
+            for key, value in note.pairs.items()
+            if note.name in ("my_utils.workload", "my_utils.run")
+        },
+        attempts=max(len(shifts), 1),
+        problems=[shortened] if len(left_out) else [],
+    )  # fmt: skip
+
+
+class _Filled:
+    """The arrays of a run while ranks are put in. first, last: begin and end of each step."""
+
+    def __init__(self, shape: tuple[int, int, int], has_gpu: bool, start_ns: int) -> None:
+        self.start_ns = start_ns
+        self.begins, self.ends = np.full(shape, np.nan), np.full(shape, np.nan)
+        self.totals = np.zeros(shape)
+        self.first, self.last = np.full(shape[:2], np.inf), np.full(shape[:2], -np.inf)
+        self.gpu: GpuTimes | None = None
+        if has_gpu:
+            begins, ends, totals = (np.full(shape, np.nan) for _ in range(3))
+            self.gpu = GpuTimes(begins, ends, totals, np.zeros(shape[:2]))
+
+    def add(
+        self, row: int, cells: Columns, places: Integers, parents: Integers, numbers: Integers
+    ) -> None:
+        """places: of each of the rank's paths the stage it counts into, -1 none."""
+        at = np.minimum(np.searchsorted(numbers, cells["step"]), len(numbers) - 1)
+        here = numbers[at] == cells["step"]
+        if not here.any():
+            return
+        at, paths = at[here], cells["path"][here]
+        columns = {name: column[here] for name, column in cells.items()}
+        begins, ends = columns["begin_ns"] - self.start_ns, columns["end_ns"] - self.start_ns
+        firsts = np.flatnonzero(np.diff(at, prepend=-1))  # cells are in the order of steps
+        self.first[row, at[firsts]] = np.minimum.reduceat(begins, firsts)
+        self.last[row, at[firsts]] = np.maximum.reduceat(ends, firsts)
+        stages = places[paths]
+        counts = stages >= 0
+        sums = np.bincount(
+            at[counts] * self.totals.shape[2] + stages[counts],
+            columns["self_ns"][counts],
+            minlength=self.totals[row].size,
+        )
+        self.totals[row] = sums.reshape(self.totals[row].shape)
+        own = counts & (self._owners(places, parents)[paths])
+        cell = row, at[own], stages[own]
+        self.begins[cell], self.ends[cell] = begins[own], ends[own]
+        if self.gpu is not None:
+            self._add_gpu(self.gpu, row, columns, at, stages, own)
+
+    @staticmethod
+    def _owners(places: Integers, parents: Integers) -> npt.NDArray[np.bool_]:
+        """Paths that are a stage of their own, and do not count into the one around them."""
+        own: npt.NDArray[np.bool_] = (places >= 0) & (
+            (parents == np.arange(len(parents))) | (places != places[parents])
+        )
+        return own
+
+    def _add_gpu(
+        self, gpu: GpuTimes, row: int, columns: Columns, at: Any, stages: Any, own: Any
+    ) -> None:
+        timed = own & np.isfinite(columns["gpu_ns"])
+        cell = row, at[timed], stages[timed]
+        gpu.begins[cell] = columns["gpu_begin_ns"][timed]
+        gpu.ends[cell] = columns["gpu_end_ns"][timed]
+        gpu.totals[cell] = columns["gpu_ns"][timed]
+        np.maximum.at(gpu.error_ns[row], at[timed], columns["gpu_error_ns"][timed])
+
+
+def _stage_names(
+    ranks: Sequence[RankCells], always: set[str], least_share: float, stages_max: int
+) -> list[str]:
+    """The stages that count, parents before their children: those that take most, `always`, and
+    what is around them."""
+    totals: dict[str, float] = {}
+    for one in ranks:
+        sums = np.bincount(
+            one.cells["path"], one.cells["self_ns"].astype("f8"), minlength=len(one.paths)
+        )
+        for path, total in enumerate(sums.tolist()):
+            if total or path in one.cells["path"]:
+                totals[one.paths[path]] = totals.get(one.paths[path], 0.0) + total
+    least = least_share * sum(totals.values())
+    order = sorted(totals, key=lambda name: -totals[name])
+    kept = {name for name in order[:stages_max] if totals[name] >= least}
+    kept |= {name for name in order[:stages_max] if SEPARATOR not in name}
+    kept |= always & totals.keys()
+    for name in list(kept):
+        parts = name.split(SEPARATOR)
+        around = itertools.accumulate(parts[:-1], lambda a, b: f"{a}{SEPARATOR}{b}")
+        kept |= {one for one in around if one in totals}
+    return sorted(kept)
+
+
+def _place(path: int, rank: RankCells, numbers: dict[str, int]) -> int:
+    """The stage that a path counts into: itself, or the nearest one around it; -1 for none."""
+    while rank.paths[path] not in numbers:
+        if rank.parents[path] == path:
+            return -1
+        path = rank.parents[path]
+    return numbers[rank.paths[path]]
+
+
+def _step_times(first: Matrix, last: Matrix, numbers: Integers) -> tuple[Matrix, Matrix]:
+    """The begin of each step, and the time to the next one's; to the own end where the next number
+    is missing."""
+    begins = np.where(np.isfinite(first), first, np.nan)
+    took = np.where(np.isfinite(last), last - first, np.nan)
+    follows = np.diff(numbers) == 1
+    to_next = np.diff(begins, axis=1)
+    use = follows & np.isfinite(to_next) & (to_next > 0)
+    took[:, :-1] = np.where(use, to_next, took[:, :-1])
+    return begins, took
+
+
+# --- what the run says of itself ---
+
+
+def _sync_points(notes: Sequence[Note]) -> list[SyncPoint] | None:
+    """None where the run did not record where its ranks meet."""
+    rows = [note.pairs for note in notes if note.name == "my_utils.sync"]
+    if not rows:
+        return None
+    found: dict[SyncPoint, None] = {}
+    for pairs in rows:
+        kind = next((known for known in SYNC_KINDS if known == pairs.get("kind")), None)
+        if kind is None or not pairs.get("stage"):
+            continue
+        found[SyncPoint(pairs["stage"], _members(pairs.get("members", "")), kind)] = None
+    return list(found)
+
+
+def _members(text: str) -> tuple[int, ...]:
+    """What cannot be read means all ranks."""
+    try:
+        ranges = rank_ranges(text) if text else ()
+    except ValueError:
+        return ()
+    return tuple(itertools.chain.from_iterable(range(low, high + 1) for low, high in ranges))
+
+
+def _peers(rank: RankCells) -> int:
+    for note in rank.notes:
+        place = note.pairs.get("pipeline_stage", "") if note.name == "my_utils.run" else ""
+        if place.isdecimal():
+            return int(place)
+    return rank.metadata.groups.get("pp", 0)
+
+
+def _device(notes: Sequence[Note], has_gpu: bool) -> str:
+    named = [note.pairs["device"] for note in notes if "device" in note.pairs]
+    return ("cuda" if has_gpu else "cpu") if not named else named[-1]
+
+
+def _counter_arrays(ranks: Sequence[RankCells], numbers: Integers) -> dict[str, Matrix]:
+    arrays: dict[str, Matrix] = {}
+    for row, one in enumerate(ranks):
+        for name, columns in one.counters.items():
+            matrix = arrays.setdefault(name, np.full((len(ranks), len(numbers)), np.nan))
+            at = np.minimum(np.searchsorted(numbers, columns["step"]), len(numbers) - 1)
+            here = numbers[at] == columns["step"]
+            matrix[row, at[here]] = columns["value"][here]
+    return arrays

@@ -1,0 +1,116 @@
+"""A rank's stages reduced to cells, what a stage took in one step, and to counts of durations.
+
+Both can be joined with those of other ranks by appending, wherever they were made.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import _core
+from .rank_files import Columns, RankMetadata, RankStages
+
+__all__ = ["ReducedRank", "cells_of", "places_of", "reduce_rank", "that_count"]
+
+BUCKETS = _core.HISTOGRAM_BUCKETS
+SPAN_MAX = 4
+
+Numbers = npt.NDArray[np.int64]
+
+
+@dataclass
+class ReducedRank:
+    """One rank; `path` of both tables is an index into `paths`.
+
+    cells: step, path, count, total_ns, self_ns, begin_ns (of the first), last_begin_ns, end_ns (of
+    the last). durations: path, bucket, count, max_ns, of single stages; a bucket is one of the
+    engine's histograms.
+    """
+
+    metadata: RankMetadata
+    paths: list[str]
+    cells: Columns
+    durations: Columns
+
+
+def reduce_rank(rank: RankStages, steps: tuple[int, int]) -> ReducedRank:
+    """steps: a half-open range. Thread-safe."""
+    stages = that_count(rank.stages, steps)
+    parents = np.array([-1 if at == own else at for own, at in enumerate(rank.parents)], np.int64)
+    return ReducedRank(rank.metadata, rank.paths, cells_of(stages, parents), _durations(stages))
+
+
+def that_count(stages: Columns, steps: tuple[int, int]) -> Columns:
+    """Within the range, and of a step that was done again after a restart the last attempt."""
+    step, attempt = stages["step"], stages["attempt"]
+    kept = (step >= steps[0]) & (step < steps[1])
+    if len(attempt) and attempt.min() != attempt.max():
+        places = np.unique(step, return_inverse=True)[1]
+        last = np.zeros(places.max() + 1, attempt.dtype)
+        np.maximum.at(last, places, attempt)
+        kept &= attempt == last[places]
+    return stages if kept.all() else {name: column[kept] for name, column in stages.items()}
+
+
+def cells_of(stages: Columns, parents: Numbers) -> Columns:
+    """The columns of `ReducedRank.cells`. parents: of each path, -1 where it has none."""
+    path = stages["path"].astype(np.int64)
+    known, places = places_of(stages["step"])
+    order, firsts, counts, cells = _grouped(places * len(parents) + path)
+    begins, ends = stages["begin_ns"][order], stages["end_ns"][order]
+    totals = np.add.reduceat(ends - begins, firsts)
+    return {
+        "step": known[cells // len(parents)],
+        "path": cells % len(parents),
+        "count": counts,
+        "total_ns": totals,
+        "self_ns": np.maximum(totals - _inside(cells, totals, parents), 0),
+        "begin_ns": np.minimum.reduceat(begins, firsts),
+        "last_begin_ns": np.maximum.reduceat(begins, firsts),
+        "end_ns": np.maximum.reduceat(ends, firsts),
+    }
+
+
+def places_of(steps: Numbers) -> tuple[Numbers, Numbers]:
+    """Rising numbers that hold all of `steps`, and the place of each among them."""
+    if len(steps):
+        first, last = int(steps.min()), int(steps.max())
+        if last - first < SPAN_MAX * len(steps):  # without gaps to speak of: nothing to search
+            return np.arange(first, last + 1), steps - first
+    known, places = np.unique(steps, return_inverse=True)
+    return known, places
+
+
+def _grouped(keys: Numbers) -> tuple[Numbers, Numbers, Numbers, Numbers]:
+    """The order that brings equal keys together, then of each key the first place in that order,
+    how often it occurs, and itself."""
+    order = np.argsort(keys, kind="stable")
+    keys = keys[order]
+    firsts = np.flatnonzero(np.r_[True, keys[1:] != keys[:-1]][: len(keys)])
+    return order, firsts, np.diff(firsts, append=len(keys)), keys[firsts]
+
+
+def _inside(cells: Numbers, totals: Numbers, parents: Numbers) -> Numbers:
+    """What the stages directly inside each cell took in the same step."""
+    around = parents[cells % len(parents)]
+    keys = cells - cells % len(parents) + around
+    at = np.minimum(np.searchsorted(cells, keys), len(cells) - 1)
+    there = (around >= 0) & (cells[at] == keys)
+    inside = np.zeros(len(cells), np.int64)
+    np.add.at(inside, at[there], totals[there])
+    return inside
+
+
+def _durations(stages: Columns) -> Columns:
+    lengths = np.maximum(stages["end_ns"] - stages["begin_ns"], 1)
+    buckets = np.frombuffer(_core.histogram_buckets(lengths), np.int64)
+    order, firsts, counts, keys = _grouped(stages["path"].astype(np.int64) * BUCKETS + buckets)
+    return {
+        "path": keys // BUCKETS,
+        "bucket": keys % BUCKETS,
+        "count": counts,
+        "max_ns": np.maximum.reduceat(lengths[order], firsts),
+    }

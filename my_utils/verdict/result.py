@@ -1,0 +1,164 @@
+"""What the rules found; it imports no rule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypedDict
+
+from ..common.notebook import html_text
+from ..common.public import public
+from .kinds import Kind, blocks_green
+
+__all__ = ["Finding", "Verdict", "VerdictData"]
+
+Status = Literal["green", "found", "not judged"]
+
+_COLOURS: dict[Status, str] = {"green": "#009e73", "found": "#d55e00", "not judged": "#8a8f98"}
+
+
+class VerdictData(TypedDict):
+    """A verdict as plain data; see Verdict and Finding."""
+
+    version: int
+    status: Status
+    reason: str | None
+    findings: list[dict[str, Any]]
+    step_ms: float
+    untimed_share: float
+    warmup: int
+    judged_ranks: int
+    world_size: int
+    judged_steps: int
+    first_step: int | None
+    last_step: int | None
+    inferred: bool
+    notes: list[str]
+    text: list[str]
+
+
+@public("my_utils.why")
+@dataclass
+class Finding:
+    """One thing that costs time.
+
+    kind: see `my_utils.verdict.kinds`. ranks: those named, () where none is. hosts: what they
+    share, if they are all ranks of these hosts. stage: its path, None where it is not known.
+    cost_ns_a_step: what it costs each step, in ns of the run's time; share: of the step.
+    saves_ns_a_step: how much shorter a step is without it; 0.0 where that cannot be known from
+    outside. since_step: the first step of it, None where it was always so. inferred: where ranks
+    wait was found in the times, and not recorded. detail: figures for the text, times in ns.
+    """
+
+    kind: Kind
+    ranks: tuple[int, ...] = ()
+    hosts: tuple[str, ...] = ()
+    stage: str | None = None
+    cost_ns_a_step: float = 0.0
+    share: float = 0.0
+    saves_ns_a_step: float = 0.0
+    since_step: int | None = None
+    inferred: bool = False
+    detail: dict[str, Any] = field(default_factory=dict)
+
+    def as_data(self) -> dict[str, Any]:
+        """Plain data that goes into JSON; times in ns."""
+        return {
+            "kind": self.kind,
+            "ranks": list(self.ranks),
+            "hosts": list(self.hosts),
+            "stage": self.stage,
+            "cost_ns_a_step": round(self.cost_ns_a_step),
+            "share": round(self.share, 4),
+            "saves_ns_a_step": round(self.saves_ns_a_step),
+            "since_step": self.since_step,
+            "inferred": self.inferred,
+            "detail": {key: _plain(value) for key, value in self.detail.items()},
+        }
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float):
+        return round(value, 6)
+    return list(value) if isinstance(value, tuple) else value
+
+
+@public("my_utils.why")
+@dataclass
+class Verdict:
+    """What bounds a run.
+
+    status: "green", nothing costs 10 % of a step and all that green needs was there; "found";
+    "not judged", then `reason` says why. findings: the most costly first; of a green run only what
+    is worth knowing ("not judged inside", "compute", "warm-up").
+    warmup: columns at the beginning that were left out. judged_ranks, judged_steps: how many.
+    step_ns: the mean of a judged step. notes: sentences about the files and the rules.
+
+    >>> Verdict("not judged", reason="12 steps, 20 are needed").lines()[0]
+    'NOT JUDGED: 12 steps, 20 are needed'
+    """
+
+    status: Status
+    findings: list[Finding] = field(default_factory=list)
+    reason: str | None = None
+    remedy: str | None = None
+    warmup: int = 0
+    judged_ranks: int = 0
+    world_size: int = 0
+    judged_steps: int = 0
+    first_step: int | None = None
+    last_step: int | None = None
+    step_ns: float = 0.0
+    untimed_share: float = 0.0
+    samples_a_step: float | None = None
+    memory: str = ""
+    stopped: tuple[int, ...] = ()
+    is_cuda: bool = False
+    inferred: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
+    running: bool = False
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def costly(self) -> list[Finding]:
+        """The findings that keep the run from being green."""
+        return [one for one in self.findings if blocks_green(one.kind)]
+
+    def lines(self, width: int = 100) -> list[str]:
+        """The verdict for a terminal: at most twelve lines of at most `width` characters, plain."""
+        from .text import terminal_lines
+
+        return terminal_lines(self, width)
+
+    def __repr__(self) -> str:
+        return "\n".join(self.lines())
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        return html_text(self.lines(), _COLOURS[self.status])
+
+    def markdown(self) -> str:
+        """The same for an issue or a chat, with all findings."""
+        from .text import markdown
+
+        return markdown(self)
+
+    def as_data(self) -> VerdictData:
+        """The same as plain data. Later versions only add keys; `version` is 1."""
+        return {
+            "version": 1,
+            "status": self.status,
+            "reason": self.reason,
+            "findings": [one.as_data() for one in self.findings],
+            "step_ms": round(self.step_ns * 1e-6, 6),
+            "untimed_share": round(self.untimed_share, 4),
+            "warmup": self.warmup,
+            "judged_ranks": self.judged_ranks,
+            "world_size": self.world_size,
+            "judged_steps": self.judged_steps,
+            "first_step": self.first_step,
+            "last_step": self.last_step,
+            "inferred": bool(self.inferred),
+            "notes": list(self.notes),
+            "text": self.lines(),
+        }

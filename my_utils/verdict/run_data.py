@@ -1,0 +1,96 @@
+"""A run as arrays: what the verdict judges, and nothing else.
+
+A rank is a row, a step a column, a stage a layer. Files are turned into it by `load`, and a
+simulator makes it without files, so that each rule can be tested against what was planted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["DEVICE_KINDS", "GpuTimes", "Matrix", "RunData", "SyncKind", "SyncPoint"]
+
+Matrix: TypeAlias = npt.NDArray[np.float64]
+SyncKind: TypeAlias = Literal["collective", "ddp", "fsdp", "pipeline", "clip"]
+
+DEVICE_KINDS = ("cpu", "cuda")
+
+
+@dataclass(frozen=True)
+class SyncPoint:
+    """A stage in which ranks wait for each other.
+
+    stage: its path. members: the ranks that meet in it, sorted; empty means all ranks. kind: why
+    they meet. inferred: found in the times, not recorded by the run.
+    """
+
+    stage: str
+    members: tuple[int, ...] = ()
+    kind: SyncKind = "collective"
+    inferred: bool = False
+
+
+@dataclass
+class GpuTimes:
+    """GPU times of the stages, on the host's time axis: arrays rank × step × stage in ns, NaN where
+    no GPU time was taken. error_ns: the bound of the error of that axis, an array rank × step."""
+
+    begins: Matrix
+    ends: Matrix
+    totals: Matrix
+    error_ns: Matrix
+
+
+@dataclass
+class RunData:
+    """One run. Arrays of R ranks, S steps and K stages; times are ns.
+
+    ranks, hosts: of each row; ranks are sorted. world_size: what the processes said, 0 unknown.
+    steps: the number of each column, rising. stages: paths of the training thread, "/" between a
+    stage and the one around it; parents come before their children.
+    begins, ends: of the first and the last run of a stage in a step, each on its rank's own clock,
+        counted from the begin of the run. NaN where the rank did not have the stage in the step.
+    totals: what a stage took in a step, without the stages inside it; 0 where it did not run.
+    step_begins: when each step began on each rank. step_ns: from its begin to the begin of the next
+        step, of the last step to its last end. NaN where the rank has no such step. What no stage
+        covers (`untimed`) is step_ns less the totals.
+    sync_points: where ranks meet, if the run recorded it; None if it did not, then it is inferred.
+    peers: of each rank the number of its pipeline stage; only ranks with the same one are compared.
+    device: where the model computes. gpu: None without GPU times.
+    counters: "samples" and "tokens" of a step, "rss_bytes", "allocated_bytes" at its end, where
+        recorded: arrays rank × step, NaN where missing.
+    clock_error_ns: the bound of the clocks' error between ranks, None where they are not aligned.
+    ended: of each rank, whether its process ended in good order. problems: what could not be read,
+        a sentence each. workload: what was recorded once, such as "num_workers".
+    paths: what it was read from. running: whether a process of it lives. attempts: how often a
+        process was started; steps are counted through. command: that `my_utils run` was given.
+    """
+
+    ranks: npt.NDArray[np.int64]
+    hosts: Sequence[str]
+    world_size: int
+    steps: npt.NDArray[np.int64]
+    stages: Sequence[str]
+    begins: Matrix
+    ends: Matrix
+    totals: Matrix
+    step_begins: Matrix
+    step_ns: Matrix
+    sync_points: Sequence[SyncPoint] | None = None
+    peers: npt.NDArray[np.int64] | None = None
+    device: str = "cpu"
+    gpu: GpuTimes | None = None
+    counters: Mapping[str, Matrix] = field(default_factory=dict)
+    clock_error_ns: float | None = None
+    ended: Sequence[bool] = ()
+    problems: Sequence[str] = ()
+    workload: Mapping[str, str] = field(default_factory=dict)
+    paths: Sequence[str] = ()
+    running: bool = False
+    command: Sequence[str] = ()
+    attempts: int = 1

@@ -1,0 +1,54 @@
+"""What all ranks spend in stages that are no computing: input, copies, communication, checkpoints.
+
+The cost of such a stage is how much shorter steps are without it, after the losses of single ranks
+were taken off; the most costly stage first, so that costs never add up to more than the step. Of a
+meeting counts what it takes the rank that waits least. A meeting that is no communication, such as
+the backward pass under DDP, holds computing and communication: it is "not judged inside". So are
+the sends and receives of a pipeline, in which ranks wait for other pipeline stages.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .kinds import Kind, kind_of_stage
+from .loss import LEAST_SHARE, Left, Loss
+from .quantiles import middle_of
+from .work import Work
+
+__all__ = ["shared_stages"]
+
+
+def shared_stages(work: Work, left: Left) -> list[tuple[Loss, str]]:
+    """The losses with the name of their stage."""
+    found = _meetings(work, left)
+    own = left.own()
+    kinds = {number: kind_of_stage(name) for number, name in enumerate(work.parts)}
+    open_parts = [number for number, kind in kinds.items() if kind is not None]
+    while open_parts:
+        saved = [work.saved(own, own - left.parts[..., part]) for part in open_parts]
+        best = int(np.argmax([float(one.mean()) for one in saved]))
+        part = open_parts.pop(best)
+        kind = kinds[part]
+        if kind is None or float(saved[best].mean()) < LEAST_SHARE * work.step_ns:
+            break
+        loss = Loss(kind, saved[best], np.arange(len(work.rows)), part)
+        loss.detail = {"took_ns": float(middle_of(work.own[..., part].mean(1)))}
+        found.append((loss, work.parts[part]))
+        own = own - left.parts[..., part]
+    return found
+
+
+def _meetings(work: Work, left: Left) -> list[tuple[Loss, str]]:
+    found = []
+    for place, base in enumerate(left.bases.T):
+        name = work.meeting_names[place]
+        kind: Kind = "not judged inside"
+        if kind_of_stage(name) == "communication" and name not in work.pipelines:
+            kind = "communication"
+        if float(base.mean()) < LEAST_SHARE * work.step_ns:
+            continue
+        loss = Loss(kind, base, np.arange(len(work.rows)))
+        loss.detail = {"took_ns": float(base.mean())}
+        found.append((loss, name))
+    return found

@@ -1,0 +1,143 @@
+"""Where ranks meet, and which of them can be compared.
+
+A run that `my_utils run` recorded says in which stages its ranks meet. Of other runs a stage counts
+as meeting, "inferred", if
+
+- its ends coincide over the ranks while its begins do not, on one host or with aligned clocks;
+  without them after each rank's own offset is taken off; or
+- its length mirrors another rank's excess: the rank with more to do elsewhere is as much shorter in
+  it, and most others are long. Two ranks do not show by lengths which of them waits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from .quantiles import middle_of
+from .run_data import Matrix, RunData
+
+__all__ = ["Meetings", "leave_together", "meetings_of"]
+
+SPREAD_RATIO = 0.25  # ends that spread less than a quarter of the begins coincide
+LEAST_SPREAD_NS = 20_000.0
+LEAST_SPREAD = 0.001  # of a step: with less there is no wait to find
+MIRROR_RATIO = 0.25
+LEAST_PRESENT = 0.5  # of the ranks and steps that have the stage
+
+Integers = npt.NDArray[np.int64]
+
+
+@dataclass
+class Meetings:
+    """meets: rank × stage, whether the rank meets others in the stage. groups: rows that are
+    compared with each other, sorted, each rank in one. inferred: stages found in the times.
+    pipelines: stages in which ranks of different pipeline stages meet, whose waits differ."""
+
+    meets: npt.NDArray[np.bool_]
+    groups: list[Integers]
+    inferred: list[str] = field(default_factory=list)
+    pipelines: list[str] = field(default_factory=list)
+
+    def stages_of(self, group: Integers) -> Integers:
+        """The stages in which a group meets."""
+        found: Integers = np.flatnonzero(self.meets[group].any(0))
+        return found
+
+
+def meetings_of(run: RunData, columns: Integers) -> Meetings:
+    """columns: the judged steps."""
+    meets = np.zeros((len(run.ranks), len(run.stages)), bool)
+    peers = np.zeros(len(run.ranks), np.int64) if run.peers is None else run.peers
+    if run.sync_points is not None:
+        groups = _recorded(run, meets, peers)
+        inferred_points = [point.stage for point in run.sync_points if point.inferred]
+        pipelines = [point.stage for point in run.sync_points if point.kind == "pipeline"]
+        return Meetings(meets, groups, inferred_points, pipelines)
+    groups = [np.flatnonzero(peers == peer) for peer in np.unique(peers)]
+    inferred: set[str] = set()
+    for group in groups:
+        for stage in _inferred(run, columns, group):
+            meets[group, stage] = True
+            inferred.add(run.stages[stage])
+    return Meetings(meets, groups, sorted(inferred))
+
+
+def _recorded(run: RunData, meets: npt.NDArray[np.bool_], peers: Integers) -> list[Integers]:
+    """Fills `meets`. Ranks that meet directly or through others, of one pipeline stage."""
+    leader = np.arange(len(run.ranks))
+    stages = {name: number for number, name in enumerate(run.stages)}
+    for point in run.sync_points or ():
+        rows = (
+            np.flatnonzero(np.isin(run.ranks, point.members))
+            if point.members
+            else np.arange(len(run.ranks))
+        )
+        if len(rows) < 2 and len(point.members) != 0 and len(point.members) < 2:
+            continue
+        if point.stage in stages:
+            meets[rows, stages[point.stage]] = True
+        if len(rows):
+            joined = np.unique(leader[rows])
+            leader[np.isin(leader, joined)] = joined[0]
+    keys = leader * (int(peers.max(initial=0)) + 1) + peers
+    if not meets.any():
+        keys = peers
+    return [np.flatnonzero(keys == key) for key in np.unique(keys)]
+
+
+def _inferred(run: RunData, columns: Integers, group: Integers) -> list[int]:
+    if len(group) < 2 or not len(columns):
+        return []
+    at = np.ix_(group, columns)
+    step_ns = float(middle_of(run.step_ns[at]))
+    least = max(LEAST_SPREAD_NS, LEAST_SPREAD * step_ns)
+    hosts = {run.hosts[row] for row in group.tolist()}
+    is_aligned = len(hosts) == 1 or run.clock_error_ns is not None
+    by_clock = least
+    if run.clock_error_ns is not None and len(hosts) > 1:
+        by_clock = max(least, 4 * run.clock_error_ns)
+    found = []
+    for stage in range(len(run.stages)):
+        begins, ends = run.begins[..., stage][at], run.ends[..., stage][at]
+        here = np.isfinite(begins) & np.isfinite(ends)
+        if here.mean() < LEAST_PRESENT:
+            continue
+        if (
+            (is_aligned and _ends_coincide(begins, ends, by_clock, True))
+            or _ends_coincide(begins, ends, least, False)
+            or _mirrors(run, at, stage, least)
+        ):
+            found.append(stage)
+    return found
+
+
+def leave_together(run: RunData, rows: Integers, columns: Integers, stage: int) -> bool:
+    """Whether these ranks leave a stage at the same moment, however late they came."""
+    at = np.ix_(rows, columns)
+    moments = run.begins[..., stage][at], run.ends[..., stage][at]
+    hosts = {run.hosts[row] for row in rows.tolist()}
+    is_aligned = len(hosts) == 1 or run.clock_error_ns is not None
+    return _ends_coincide(*moments, LEAST_SPREAD_NS, is_aligned)
+
+
+def _ends_coincide(begins: Matrix, ends: Matrix, least: float, is_aligned: bool) -> bool:
+    apart = [moments - middle_of(moments, 0) for moments in (begins, ends)]
+    if not is_aligned:
+        apart = [one - middle_of(one, 1)[:, None] for one in apart]
+    spread_begins, spread_ends = (float(np.nanmean(np.abs(one))) for one in apart)
+    return spread_begins >= least and spread_ends <= SPREAD_RATIO * spread_begins
+
+
+def _mirrors(run: RunData, at: tuple[Integers, ...], stage: int, least: float) -> bool:
+    if at[0].shape[0] < 3:
+        return False
+    own = run.totals[..., stage][at]
+    rest = run.step_ns[at] - own
+    own, rest = own - np.median(own, 0), rest - middle_of(rest, 0)
+    known = np.isfinite(rest)
+    excess, left = np.abs(rest[known]).mean(), np.abs((own + rest)[known]).mean()
+    shorter, longer = np.maximum(-own, 0).sum(), np.maximum(own, 0).sum()
+    return bool(excess >= least and left <= MIRROR_RATIO * excess and shorter >= 2 * longer)

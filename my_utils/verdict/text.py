@@ -1,0 +1,363 @@
+"""The verdict in words: at most twelve lines, the answer first."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+
+from ..common.ranges import as_ranges, ranges_text
+from .kinds import PAGES, UNTIMED, Kind, blocks_green
+from .next_steps import next_command
+from .result import Finding, Verdict
+
+__all__ = ["markdown", "terminal_lines"]
+
+LINES_MAX = 12
+ALSO_MAX = 3
+RANGES_SHOWN = 8
+NOTES_SHOWN = 2
+GAP = "  ·  "
+
+HEADS: dict[Kind, str] = {
+    "input": "BOUND BY INPUT",
+    "h2d": "BOUND BY COPIES TO THE DEVICE",
+    "launch": "BOUND BY LAUNCHING KERNELS",
+    "compute": "BOUND BY COMPUTE",
+    "communication": "BOUND BY COMMUNICATION",
+    "straggler": "WAITING FOR",
+    "moving imbalance": "IMBALANCE THAT MOVES FROM RANK TO RANK",
+    "optimizer": "BOUND BY THE OPTIMIZER",
+    "checkpoint": "BOUND BY CHECKPOINTS",
+    "eval": "BOUND BY EVALUATION",
+    "host hiccups": "HOST HICCUPS",
+    "untimed": "BOUND BY WHAT NO STAGE TIMES",
+    "memory grows": "MEMORY GROWS",
+    "throughput falls": "THROUGHPUT FALLS",
+    "slower since": "SLOWER SINCE",
+    "not judged inside": "NOT JUDGED INSIDE",
+    "warm-up": "WARM-UP",
+}
+
+_LIKE_OTHERS: dict[Kind, str] = {
+    "input": "loaded like the others",
+    "h2d": "copied like the others",
+    "checkpoint": "did not wait for checkpoints",
+    "eval": "did not evaluate",
+}
+
+
+def terminal_lines(verdict: Verdict, width: int) -> list[str]:
+    foot = list(_foot(verdict))
+    room = LINES_MAX - len(foot)
+    if verdict.status == "not judged":
+        lines = list(_not_judged(verdict, width))[:room]
+    else:
+        lines = [_cut(line, width) for line in list(_judged(verdict, width))[:room]]
+    return lines + [_cut(line, width) for line in foot]
+
+
+def _visible(line: str) -> str:
+    """Names come from files, so what is not printable is shown as an escape."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
+
+
+def _cut(line: str, width: int) -> str:
+    """A command is left whole: it is there to be pasted."""
+    shown = _visible(line)
+    if shown.lstrip().startswith("next: "):
+        return shown
+    return shown if len(shown) <= width else shown[: max(width - 1, 0)] + "…"
+
+
+def _lines_of(text: str, width: int) -> list[str]:
+    """A path is left whole, as it is there to be pasted."""
+    return textwrap.wrap(
+        text, width, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+    )
+
+
+def _not_judged(verdict: Verdict, width: int) -> Iterator[str]:
+    texts = [f"NOT JUDGED: {verdict.reason}"]
+    texts += [f"  to judge it: {verdict.remedy}"] if verdict.remedy else []
+    texts += [f"  {note}" for note in verdict.notes[:NOTES_SHOWN]]
+    for text in texts:
+        yield from _lines_of(_visible(text), max(width, 20))
+
+
+def _judged(verdict: Verdict, width: int) -> Iterator[str]:
+    costly = verdict.costly
+    if not costly:
+        yield _head("NOTHING STANDS OUT", verdict)
+        yield from (f"  {_also(one, verdict)}" for one in verdict.findings[:ALSO_MAX])
+        return
+    first, *others = costly
+    yield _head(headline(first, verdict), verdict)
+    yield from (f"  {line}" for line in body(first, verdict))
+    yield from (f"  {line}" for line in _next_lines(first, verdict, width))
+    yield from (f"also: {_also(one, verdict)}" for one in others[:ALSO_MAX])
+    if len(others) > ALSO_MAX:
+        yield f"and {len(others) - ALSO_MAX} more, see --json"
+    known = [one for one in verdict.findings if not blocks_green(one.kind)]
+    yield from (f"  {_also(one, verdict)}" for one in known[:1])
+
+
+def _head(text: str, verdict: Verdict) -> str:
+    ranks = _count(verdict.judged_ranks, "rank")
+    figures = f"{_ms(verdict.step_ns)} a step, {verdict.judged_steps} steps, {ranks}"
+    return f"{text:<45} {figures}"
+
+
+def _foot(verdict: Verdict) -> Iterator[str]:
+    if verdict.status != "not judged":
+        parts = [f"not timed {verdict.untimed_share:.0%}".replace("%", " %")]
+        parts += [verdict.memory] if verdict.memory else []
+        stopped = verdict.stopped
+        parts.append(f"{_ranks(stopped)} ended early" if stopped else "no hang")
+        if verdict.inferred:
+            parts.append(f"meetings inferred: {', '.join(verdict.inferred)}")
+        yield GAP.join(parts)
+    if verdict.judged_steps:
+        left_out = f"; first {verdict.warmup} left out as warm-up" if verdict.warmup else ""
+        last = (verdict.last_step or 0) + 1
+        yield (
+            f"judged: {verdict.judged_ranks} of {_count(verdict.world_size, 'rank')}, "
+            f"steps {verdict.first_step}:{last}{left_out}"
+        )
+
+
+# --- one finding ---
+
+
+def headline(one: Finding, verdict: Verdict) -> str:
+    """What stands first, such as "BOUND BY INPUT on rank 1"."""
+    where = f" in {one.stage}" if one.stage else ""
+    who = who_text(one, verdict)
+    if one.kind == "straggler":
+        unknown = "" if one.stage or one.hosts or one.detail.get("parts") else ", stage not known"
+        return f"{HEADS[one.kind]} {who}{where}{unknown}"
+    if one.kind == "slower since":
+        return f"{HEADS[one.kind]} step {one.since_step}{where}"
+    if one.kind == "not judged inside":
+        return f"{one.stage} ({_percent(one.share)}): not judged inside"
+    if one.kind == "throughput falls":
+        return f"{HEADS[one.kind]}{where}"
+    return f"{HEADS[one.kind]} on {who}" if who else HEADS[one.kind]
+
+
+def who_text(one: Finding, verdict: Verdict) -> str:
+    """The host, or the ranks; "all ranks" where it is all of several."""
+    if one.hosts:
+        names = ", ".join(one.hosts[:2]) + (", …" if len(one.hosts) > 2 else "")
+        word = "host" if len(one.hosts) == 1 else "hosts"
+        return f"{word} {names}, {_count(len(one.ranks), 'rank')}"
+    if not one.ranks:
+        return ""
+    if len(one.ranks) == verdict.judged_ranks:
+        return "all ranks" if len(one.ranks) > 1 else f"rank {one.ranks[0]}"
+    return _ranks(one.ranks)
+
+
+def body(one: Finding, verdict: Verdict) -> Iterator[str]:
+    yield from BODIES.get(one.kind, _of_a_stage)(one, verdict)
+    if one.since_step is not None and one.kind not in ("memory grows", "slower since"):
+        yield f"since step {one.since_step}"
+    yield from _gain(one, verdict)
+
+
+def _of_a_stage(one: Finding, verdict: Verdict) -> Iterator[str]:
+    detail = one.detail
+    took = detail.get("took_ns")
+    if "hiccups" in detail:
+        yield from _of_hiccups(one, verdict)
+        return
+    if took is not None:
+        others = detail.get("others_ns")
+        step_ns = detail.get("step_ns", verdict.step_ns) or 1.0
+        rest = "" if others is None else f"; the others {_ms(others)}"
+        share = f"{_ms(took)} of {_ms(step_ns)} ({_percent(took / step_ns)})"
+        yield f"{who_text(one, verdict)} {_does(one)} {share}{_where(one)}{rest}"
+    if parts := detail.get("parts"):
+        yield "more than the others in " + ", ".join(
+            f"{name} ({_percent(share)})" for name, share in parts
+        )
+    yield from _waits(one, verdict)
+
+
+def _does(one: Finding) -> str:
+    is_one = len(one.ranks) == 1 and not one.hosts
+    if one.stage is None:
+        return "works" if is_one else "work"
+    if one.kind == "input":
+        return "waits" if is_one else "wait"
+    return "is" if is_one else "are"
+
+
+def _where(one: Finding) -> str:
+    if one.stage is None:
+        return " between the meetings"
+    return " in no stage" if one.stage == UNTIMED else f" in {one.stage}"
+
+
+def _waits(one: Finding, verdict: Verdict) -> Iterator[str]:
+    lost, where = one.detail.get("lost_ns"), one.detail.get("waits_in")
+    if not where or lost is None:
+        return
+    count = int(one.detail.get("losers", 0))
+    seconds = lost * verdict.judged_steps * 1e-9
+    whom = "it" if len(one.ranks) == 1 else "them"
+    who = "the other waits" if count == 1 else "the others wait"
+    each = " each" if count > 1 else ""
+    verb = "loses" if count == 1 else "lose"
+    inferred = " (inferred)" if one.inferred else ""
+    yield (
+        f"{who} for {whom} in {where}{inferred}: "
+        f"{_count(count, 'rank')} {verb} {seconds:.1f} s{each}"
+    )
+
+
+def _of_hiccups(one: Finding, verdict: Verdict) -> Iterator[str]:
+    detail = one.detail
+    if "hiccups" not in detail:
+        yield from _of_imbalance(one, verdict)
+        return
+    every = f", every {detail['every']} steps" if "every" in detail else ""
+    where = f" in {one.stage}" if one.stage else ""
+    yield (
+        f"{_count(int(detail['hiccups']), 'step')} take {_ms(detail['hiccup_ns'])} longer"
+        f"{where} on {who_text(one, verdict)}{every}"
+    )
+
+
+def _of_imbalance(one: Finding, verdict: Verdict) -> Iterator[str]:
+    spread = one.detail.get("spread_ns", 0.0)
+    yield f"in each step another rank is last; they lie {_ms(spread)} apart in the mean"
+    if "by" in one.detail:
+        by, correlation = one.detail["by"], one.detail["correlation"]
+        yield f"it follows the {by} of a rank (correlation {correlation:.2f})"
+
+
+def _of_memory(one: Finding, verdict: Verdict) -> Iterator[str]:
+    detail = one.detail
+    yield (
+        f"{detail['what']} {detail['bytes_a_step'] / 1e6:+.1f} MB a step since step "
+        f"{one.since_step}, {_percent(detail['growth'])} more by the end"
+    )
+
+
+def _of_change(one: Finding, verdict: Verdict) -> Iterator[str]:
+    before, after = one.detail["before_ns"], one.detail["after_ns"]
+    yield f"a step went from {_ms(before)} to {_ms(after)}, on all ranks"
+    if one.stage:
+        yield f"{_percent(one.detail['stage_share'])} of it in {one.stage}"
+
+
+def _of_launch(one: Finding, verdict: Verdict) -> Iterator[str]:
+    yield "the device ends with what is enqueued: it waits for the host to launch kernels"
+    yield "how much faster it could be is not seen from outside: compile, or use CUDA graphs"
+
+
+BODIES: dict[Kind, Callable[[Finding, Verdict], Iterator[str]]] = {
+    "host hiccups": _of_hiccups,
+    "moving imbalance": _of_imbalance,
+    "memory grows": _of_memory,
+    "slower since": _of_change,
+    "throughput falls": _of_change,
+    "launch": _of_launch,
+}
+
+
+def _gain(one: Finding, verdict: Verdict) -> Iterator[str]:
+    if not one.saves_ns_a_step:
+        return
+    better = max(verdict.step_ns - one.saves_ns_a_step, 1.0)
+    times = verdict.step_ns / better
+    text = f"would be {_ms(better)} a step ({times:.2g} x)"
+    if one.ranks and len(one.ranks) < verdict.judged_ranks:
+        whom = _ranks(one.ranks) if len(one.ranks) == 1 else "they"
+        text += f" if {whom} {_LIKE_OTHERS.get(one.kind, 'were like the others')}"
+    else:
+        text += " without it"
+    if verdict.samples_a_step:
+        now, then = (verdict.samples_a_step / ns * 1e9 for ns in (verdict.step_ns, better))
+        text += f": {then:.4g} samples/s for {now:.4g}"
+    yield text
+    hours = one.cost_ns_a_step * verdict.judged_steps * verdict.judged_ranks / 3600e9
+    if hours >= 0.1:
+        what = "GPU-hours" if verdict.is_cuda else "rank-hours"
+        yield f"{hours:.1f} {what} lost in these steps"
+
+
+def _also(one: Finding, verdict: Verdict) -> str:
+    if one.kind == "warm-up":
+        return f"warm-up: {_percent(one.share)} of the run, {_count(one.detail['steps'], 'step')}"
+    if one.kind == "compute":
+        return f"the device computes {_percent(one.share)} of the step"
+    if one.kind == "memory grows":
+        return next(_of_memory(one, verdict))
+    if one.kind == "not judged inside":
+        return headline(one, verdict)
+    head = headline(one, verdict).lower() if not one.hosts else headline(one, verdict)
+    return f"{head}: {_percent(one.share)} of the run"
+
+
+def _next_lines(one: Finding, verdict: Verdict, width: int) -> list[str]:
+    command, page = f"next: {_next(one, verdict)}", PAGES[one.kind]
+    line = f"{command}     {page}"
+    return [line] if len(line) <= width - 2 else [command, f"read: {page}"]
+
+
+def _next(one: Finding, verdict: Verdict) -> str:
+    named = one.ranks if len(one.ranks) < verdict.judged_ranks else ()
+    return next_command(
+        one.kind, paths=verdict.paths, ranks=named, running=verdict.running,
+        command=verdict.command,
+        step=verdict.last_step if one.since_step is None else one.since_step,
+    )  # fmt: skip
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    word = "rank" if len(ranks) == 1 else "ranks"
+    return f"{word} {ranges_text(as_ranges(ranks), RANGES_SHOWN)}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def _ms(ns: float) -> str:
+    """
+    >>> _ms(92_340_000.0), _ms(41_200.0)
+    ('92.3 ms', '0.041 ms')
+    """
+    return f"{ns * 1e-6:.1f} ms" if ns >= 1e5 else f"{ns * 1e-6:.3f} ms"
+
+
+# --- for issues and chats ---
+
+
+def markdown(verdict: Verdict) -> str:
+    lines = terminal_lines(verdict, 200)
+    text = ["```", *lines, "```"]
+    if verdict.findings:
+        text += ["", "| Finding | Ranks | Stage | A step | Of the step | Since | Read |"]
+        text += ["|---|---|---|---|---|---|---|"]
+        text += [_row(one, verdict) for one in verdict.findings]
+    text += ["", *(f"- {_cell(note)}" for note in verdict.notes)] if verdict.notes else []
+    return "\n".join(text) + "\n"
+
+
+def _row(one: Finding, verdict: Verdict) -> str:
+    since = "" if one.since_step is None else str(one.since_step)
+    cells = [
+        one.kind, who_text(one, verdict), one.stage or "", _ms(one.cost_ns_a_step),
+        _percent(one.share), since, PAGES[one.kind],
+    ]  # fmt: skip
+    return f"| {' | '.join(_cell(cell) for cell in cells)} |"
+
+
+def _cell(text: str) -> str:
+    return _cut(text, 200).replace("|", "\\|")

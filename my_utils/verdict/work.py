@@ -1,0 +1,204 @@
+"""What each rank did of its own between two meetings, and how long it was in the meetings.
+
+A cycle of a rank goes from the end of its last meeting in a step to the end of the last one in the
+next step. What comes after that meeting (the optimizer, say) delays the arrival of the step after,
+so its time counts there. Only durations count: each rank may have a clock of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from .inside import own_inside
+from .kinds import UNTIMED
+from .quantiles import middle_of
+from .run_data import Matrix, RunData
+from .sync import Meetings, leave_together
+
+__all__ = ["Work", "over_others", "work_of"]
+
+SEPARATOR = "/"
+SAMPLE_RANKS = 16
+AROUND = 0.8  # of a step, from which on a stage with others inside is around the step
+FEW_RANKS = 8  # up to so many, the median of the others is taken without the rank itself
+
+Integers = npt.NDArray[np.int64]
+
+
+@dataclass
+class Work:
+    """A group of ranks in the judged steps.
+
+    rows: of the run. parts: names of the outer stages, those inside counted into them, and
+    "untimed" last; own: rank × step × part, ns, without the meetings. meetings: numbers of the
+    stages in which they meet, and their names; meeting_parts: the part of each; pipelines: those of
+    a pipeline; together: whether the ranks leave a meeting at the same moment; in_meetings: rank ×
+    step × meeting. inside: of these, what is known to be a rank's own work; it counts into `own`
+    and not into `in_meetings`. step_ns: the mean of a step.
+    """
+
+    rows: Integers
+    parts: list[str]
+    own: Matrix
+    meetings: Integers
+    meeting_names: list[str]
+    meeting_parts: list[int]
+    pipelines: list[str]
+    together: list[bool]
+    in_meetings: Matrix
+    inside: Matrix
+    step_ns: float
+
+    @property
+    def meets(self) -> bool:
+        return len(self.meetings) > 0 and len(self.rows) > 1
+
+    def bases(self) -> Matrix:
+        """step × meeting: what a meeting takes the rank that waits least."""
+        least: Matrix = self.in_meetings.min(0)
+        return least
+
+    def bases_of_parts(self) -> Matrix:
+        """step × part: of a part in a meeting, of which it is known what is a rank's own, what is
+        the same on all of them."""
+        same = np.zeros(self.own.shape[1:])
+        for place, part in enumerate(self.meeting_parts):
+            if part in self.parts_inside():
+                same[:, part] += self.in_meetings[..., place].min(0)
+        return same
+
+    def parts_inside(self) -> list[int]:
+        """Parts in a meeting of which it is known what of it is a rank's own."""
+        return [
+            part for place, part in enumerate(self.meeting_parts) if self.inside[..., place].any()
+        ]
+
+    def unseen(self, row: int, factor: float) -> Matrix:
+        """Per step, what a rank takes longer inside the meetings without that it can be seen, if
+        it is slower there by that factor."""
+        whole = self.in_meetings[row] + self.inside[row]
+        longer: Matrix = np.maximum(whole * factor / (1 + factor) - self.inside[row], 0).sum(1)
+        return longer
+
+    def critical(self, own_ns: Matrix) -> Matrix:
+        """Of each step the time of the rank that all wait for; own_ns: rank × step. Ranks that do
+        not meet wait for nobody: the run takes as long as its slowest rank."""
+        if self.meets:
+            longest: Matrix = own_ns.max(0)
+            return longest
+        slowest: Matrix = own_ns[own_ns.mean(1).argmax()]
+        return slowest
+
+    def saved(self, before: Matrix, after: Matrix) -> Matrix:
+        """How much shorter each step is, if ranks take `after` in place of `before`."""
+        if self.meets:
+            shorter: Matrix = np.maximum(self.critical(before) - self.critical(after), 0)
+            return shorter
+        gain = max(float(before.mean(1).max() - after.mean(1).max()), 0.0)
+        return np.full(before.shape[1], gain)
+
+
+def over_others(values: Matrix) -> Matrix:
+    """The values less the median of the other ranks (axis 0) in the same step.
+
+    >>> over_others(np.array([[1.0], [5.0], [2.0]])).ravel().tolist()
+    [-2.5, 3.5, -1.0]
+    """
+    if len(values) > FEW_RANKS:
+        return values - np.median(values, axis=0)
+    parts = [np.median(np.delete(values, row, 0), axis=0) for row in range(len(values))]
+    result: Matrix = values - np.stack(parts)
+    return result
+
+
+def work_of(run: RunData, meetings: Meetings, rows: Integers, columns: Integers) -> Work:
+    """columns: the judged steps, all of which these ranks have."""
+    meeting_stages = meetings.stages_of(rows)
+    meets = meetings.meets[rows]
+    tail = _after_the_last_meeting(run, rows, meeting_stages)
+    before = np.maximum(columns - 1, 0)
+    at = np.ix_(rows, columns)
+    totals = run.totals[at]
+    untimed = np.maximum(run.step_ns[at] - totals.sum(2), 0)
+    parts, part_of = _parts(run, at)
+    in_meetings = np.where(meets[:, None, meeting_stages], totals[..., meeting_stages], 0.0)
+    own = np.zeros((*untimed.shape, len(parts)))
+    for stage, part in enumerate(part_of):
+        late_by_one = run.totals[..., stage][np.ix_(rows, before)] if stage in tail else None
+        took = totals[..., stage] if late_by_one is None else late_by_one
+        own[..., part] += np.where(meets[:, None, stage], 0.0, took)
+    if len(meeting_stages):
+        late = _at_the_end(run, rows)
+        untimed += late[:, before] - late[:, columns]
+    own[..., -1] += np.maximum(untimed, 0)
+    names = [run.stages[at] for at in meeting_stages.tolist()]
+    together = [leave_together(run, rows, columns, at) for at in meeting_stages.tolist()]
+    meeting_parts = [part_of[at] for at in meeting_stages.tolist()]
+    inside = np.zeros_like(in_meetings)
+    if meets[:, meeting_stages].all() and not meetings.pipelines:
+        inside = own_inside(run, rows, columns, meeting_stages, together)
+    for place, part in enumerate(meeting_parts):
+        own[..., part] += inside[..., place]
+    return Work(
+        rows, parts, own, meeting_stages, names, meeting_parts, meetings.pipelines, together,
+        in_meetings - inside, inside, float(np.nanmean(run.step_ns[at])),
+    )  # fmt: skip
+
+
+def _parts(run: RunData, at: tuple[Integers, ...]) -> tuple[list[str], list[int]]:
+    """The names of the parts, and of each stage its part. A stage that is around nearly all of a
+    step ("iter") is none itself: what is in no stage inside it is untimed."""
+    around = _wrappers(run, at)
+    names: list[str] = []
+    part_of = []
+    for stage in run.stages:
+        name = _outer(stage, around)
+        if name is not None and name not in names:
+            names.append(name)
+        part_of.append(-1 if name is None else names.index(name))
+    return [*names, UNTIMED], part_of
+
+
+def _wrappers(run: RunData, at: tuple[Integers, ...]) -> set[str]:
+    step_ns = float(np.nanmean(run.step_ns[at]))
+    found = set()
+    for number, stage in enumerate(run.stages):
+        inside = any(other.startswith(stage + SEPARATOR) for other in run.stages)
+        parent = stage.rpartition(SEPARATOR)[0]
+        if inside and (not parent or parent in found):
+            lengths = (run.ends[..., number] - run.begins[..., number])[at]
+            if float(np.nan_to_num(lengths).mean()) >= AROUND * step_ns:
+                found.add(stage)
+    return found
+
+
+def _outer(stage: str, around: set[str]) -> str | None:
+    """The outermost stage around it that is not around all of a step; None for such a one."""
+    if stage in around:
+        return None
+    while (parent := stage.rpartition(SEPARATOR)[0]) and parent not in around:
+        stage = parent
+    return stage
+
+
+def _after_the_last_meeting(run: RunData, rows: Integers, meetings: Integers) -> list[int]:
+    if not len(meetings):
+        return []
+    sample = rows[:SAMPLE_RANKS]
+    places = [
+        float(middle_of(run.begins[sample, :, stage] - run.step_begins[sample]))
+        for stage in range(len(run.stages))
+    ]
+    last = max(places[stage] for stage in meetings.tolist())
+    return [stage for stage, place in enumerate(places) if place > last and stage not in meetings]
+
+
+def _at_the_end(run: RunData, rows: Integers) -> Matrix:
+    """Rank × step: the time from the last end of a stage to the next step."""
+    ends = np.where(np.isfinite(run.ends[rows]), run.ends[rows], -np.inf).max(2)
+    rest = run.step_begins[rows] + run.step_ns[rows] - ends
+    result: Matrix = np.maximum(np.nan_to_num(rest, nan=0.0, neginf=0.0, posinf=0.0), 0)
+    return result

@@ -1,0 +1,158 @@
+"""The proof of the verdict in small; `python -m tests.verdict.proof` is the whole of it.
+
+The gate takes a few seeds at small sizes and `make thorough` more of them. What must hold is what
+the whole proof holds: plants that cost a fifth of the run or more are named, none is "not judged",
+healthy runs are not accused.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import multiprocessing
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from my_utils.verdict.rules import judge
+from tests.support.run_simulator.device import DeviceScenario, simulate_device
+from tests.verdict import proof
+from tests.verdict.outcome_store import OutcomeStore
+from tests.verdict.trials import PROMISE_WITHIN, Outcome, Trial, attempt, host_plants, run_of
+from tests.verdict.truth import TRUTHS, accusations
+
+SIZES = (1, 2, 8)
+THOROUGH_RUNS = 20
+
+
+def cells(sizes: tuple[int, ...], runs: int, loss: float) -> list[Trial]:
+    options = proof.parse(["--runs", str(runs), "--healthy", "0", "--losses", str(loss)])
+    options.sizes = sizes
+    return proof.trials(options)
+
+
+def shown(outcomes: list[Outcome]) -> str:
+    return "\n".join(f"{one.trial.plant}, {one.trial.ranks} ranks, {one.topology}, "
+                     f"{one.trial.loss:.0%}: {one.said}" for one in outcomes)  # fmt: skip
+
+
+@pytest.mark.parametrize("plant", sorted(TRUTHS))
+def test_a_plant_that_costs_half_the_run_is_named(plant: str) -> None:
+    device = plant not in host_plants()
+    sizes = [ranks for ranks in SIZES if ranks in TRUTHS[plant].sizes]
+    outcomes = [
+        attempt(Trial(plant, ranks, 0.5, number, device=device))
+        for ranks in sizes
+        for number in range(5)
+    ]
+    wrong = [one for one in outcomes if not one.right]
+    assert not wrong, shown(wrong)
+
+
+@pytest.mark.parametrize(
+    "trial",
+    [
+        Trial("uneven batches", 8, 0.2, 9),  # a pipeline: the largest batch is on another stage
+        Trial("CPU hog", 1, 0.2, 4),  # its calm steps are the only measure
+        Trial("falling throughput", 1, 0.2, 15),  # two levels leave little less than a line
+        Trial("launches slower than the device", 1, 0.2, 21, device=True),  # 1.2 ms behind of 210
+        Trial("slow loader on all ranks, GPU", 2, 0.2, 5, device=True),
+    ],
+    ids=lambda trial: str(trial.plant),
+)
+def test_a_plant_that_was_missed_once_is_named(trial: Trial) -> None:
+    one = attempt(trial)
+    assert one.right, shown([one])
+
+
+def test_healthy_runs_are_green() -> None:
+    options = proof.parse(["--healthy", "40"])
+    options.sizes = (1, 2, 4, 8, 64)
+    outcomes = [attempt(trial) for trial in proof.healthy_trials(options)]
+    assert {one.status for one in outcomes} == {"green"}, shown(
+        [one for one in outcomes if one.status != "green"]
+    )
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(3600)
+def test_the_bounds_hold_at_all_sizes() -> None:
+    """At losses of 20 and 50 %, each cell; not judged and falsely accused, all healthy runs."""
+    todo = cells((1, 2, 4, 8, 64, 1000), THOROUGH_RUNS, 0.2) + cells((2, 8, 64), THOROUGH_RUNS, 0.5)
+    options = proof.parse(["--healthy", "500"])
+    outcomes = proof.run(todo + proof.healthy_trials(options), multiprocessing.cpu_count())
+    healthy = [one for one in outcomes if one.trial.plant is None]
+    planted = [one for one in outcomes if one.trial.plant is not None]
+    assert not [one for one in planted if one.status == "not judged"]
+    wrong = [one for one in planted if not one.right]
+    few = (1 - proof.WANTED) * THOROUGH_RUNS
+    failed = Counter((one.trial.plant, one.trial.ranks, one.trial.loss) for one in wrong)
+    assert not {cell for cell, count in failed.items() if count > max(1, few)}, shown(wrong)
+    assert sum(one.status == "not judged" for one in healthy) <= 0.05 * len(healthy)
+    accused = [one for one in healthy if one.status == "found"]
+    assert len(accused) <= 0.01 * len(healthy), shown(accused)
+
+
+@pytest.mark.parametrize("plant", ["slow loader on one rank", "slow forward on one rank",
+                                   "checkpoint stalls on rank 0", "GC pauses"])  # fmt: skip
+def test_the_promised_step_is_that_of_the_run_without_the_plant(plant: str) -> None:
+    outcomes = [
+        attempt(Trial(plant, ranks, 0.2, number)) for ranks in (2, 8) for number in range(5)
+    ]
+    promises = [one.promise for one in outcomes if one.right and not one.inside]
+    assert promises, shown(outcomes)
+    assert np.max(promises) <= PROMISE_WITHIN
+
+
+def test_what_was_lost_does_not_add_up_to_more_than_a_run() -> None:
+    """Nor is one wait blamed on two: what is promised leaves time for the run."""
+    for plant in sorted(TRUTHS):
+        trial = Trial(plant, 8, 0.5, 3, device=plant not in host_plants())
+        simulated, _ = run_of(trial)
+        verdict = judge(simulated.run)
+        accused = accusations(verdict.findings, simulated.run.device)
+        saved = sum(one.saves_ns_a_step for one in accused)
+        assert saved <= np.mean(simulated.step_ns[verdict.warmup :]), plant
+
+
+def test_without_gpu_times_a_device_is_not_judged() -> None:
+    run = simulate_device(DeviceScenario(2, 100, seed=1, gpu_times=0.5)).run
+    verdict = judge(run)
+    assert verdict.status == "not judged"
+    assert "of the steps have GPU times" in str(verdict.reason)
+
+
+def test_a_proof_goes_on_where_it_was_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And begins anew once the rules are others. What is half written counts for nothing."""
+    path = tmp_path / "outcomes.jsonl"
+    todo = cells((1, 2), 2, 0.5)
+    with_all = proof.run(todo, 1)
+    proof.run(todo, 1, OutcomeStore(path), seconds=0)
+    lines = path.read_text().splitlines()
+    assert 1 < len(lines) < len(todo)
+    path.write_text("\n".join([*lines, lines[-1][:40]]))
+    store = OutcomeStore(path)
+    assert len(store.known) == len(lines) - 1
+    outcomes = proof.run(todo, 1, store)
+    assert proof.tables(outcomes) == proof.tables(with_all)
+    assert set(OutcomeStore(path).known) == set(todo)
+    monkeypatch.setattr("tests.verdict.outcome_store.digest_of_rules", lambda: "others")
+    assert not OutcomeStore(path).known
+
+
+def test_a_part_of_a_proof_holds_every_cell() -> None:
+    todo = proof.evenly(cells((1, 2), 8, 0.5))
+    part = Counter(dataclasses.replace(trial, number=0) for trial in todo[: len(todo) // 4])
+    assert set(part.values()) == {2}
+
+
+def test_the_command_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "proof.md"
+    part = ["--runs", "2", "--healthy", "4", "--plants", "loader on one rank$", "--sizes", "2,4",
+            "--losses", "0.5", "--jobs", "1", "--out", str(page)]  # fmt: skip
+    assert proof.main(part) == 0
+    assert capsys.readouterr().out.strip() in page.read_text()
+    assert "| slow loader on one rank | 100% | 100% |" in page.read_text()
