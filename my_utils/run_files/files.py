@@ -16,15 +16,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .. import _core
-from ..common.ranks import boot_id
+from ..common.own_files import open_without_waiting
+from ..common.ranks import boot_id, process_began_s
+from .pointers import follow_pointer
 from .state import FinishedStage, OpenStage, Problem, Rank, Thread
 
 if TYPE_CHECKING:
-    from .heartbeat import Heartbeat, HeartbeatLane
+    from .heartbeat import Heartbeat, HeartbeatThread
 
 _T = TypeVar("_T")
 
 HEARTBEAT_BYTES_MAX = 1 << 20
+WORLD_SIZE_MAX = 1 << 20  # a larger one is damage, and nothing is made for each rank of it
 CLOCK_DIFFERENCE_MAX_S = 3600.0
 
 # Two of its beats: a process that lives says so every 0.5 s in its journal, and every 2 s in its
@@ -103,7 +106,10 @@ def _is_of_this_boot(journal: dict[str, Any]) -> bool:
 
 def _journal(path: str, problems: list[Problem]) -> dict[str, Any] | None:
     def read() -> dict[str, Any]:
-        return dict(_core.read_journal(path))
+        journal: dict[str, Any] = dict(_core.read_journal(path))
+        if not 0 <= journal["world_size"] <= WORLD_SIZE_MAX:
+            raise ValueError(f"a damaged journal: its world size is {journal['world_size']}")
+        return journal
 
     return _attempt(path, read, problems)
 
@@ -130,19 +136,9 @@ def describe(error: BaseException) -> str:
 
 
 def _follow(pointer: str, problems: list[Problem]) -> str | None:
-    """The journal that a pointer file names. It must be named as the pointer is: a log directory
-    that others can write to does not lead anywhere else."""
-    try:
-        with open(pointer, encoding="utf-8", errors="surrogateescape") as file:
-            path = file.readline(8192).rstrip("\n")
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        problems.append(Problem(pointer, describe(error)))
-        return None
-    if not path.startswith("/") or f"{os.path.basename(path)}-ref" != os.path.basename(pointer):
-        problems.append(Problem(pointer, "does not name a journal of its own name"))
-        return None
+    path, problem = follow_pointer(pointer)
+    if problem:
+        problems.append(Problem(pointer, problem))
     return path
 
 
@@ -159,7 +155,7 @@ def _heartbeat(path: str, problems: list[Problem]) -> Beat | None:
 def read_whole(path: str, bytes_max: int, what: str) -> tuple[bytes, float]:
     """The bytes of a file that is not larger than it may be, and when it was written. Does not wait
     for a writer when the path names a FIFO."""
-    with open(path, "rb", opener=_open_without_waiting) as file:
+    with open(path, "rb", opener=open_without_waiting) as file:
         status = os.fstat(file.fileno())
         data = file.read(min(status.st_size, bytes_max) + 1)
         if data and len(data) > status.st_size:  # it has grown
@@ -169,10 +165,6 @@ def read_whole(path: str, bytes_max: int, what: str) -> tuple[bytes, float]:
     if len(data) > bytes_max:
         raise ValueError(f"larger than {bytes_max} bytes: not {what}")
     return data, status.st_mtime
-
-
-def _open_without_waiting(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def split_label(label: str) -> tuple[int, int]:
@@ -211,7 +203,7 @@ def _from_journal(label: str, journal: dict[str, Any], silent_after_s: float) ->
         state=state,
         source="journal",
         beat_age_s=age,
-        began_s=_began_s(journal["process_start"]) if is_of_this_boot else None,
+        began_s=process_began_s(journal["process_start"]) if is_of_this_boot else None,
         time_offset_s=journal["time_offset_ns"] / 1e9,
         clock_ahead_s=0.0 if is_of_this_boot else None,
         seen_ns=seen_ns,
@@ -220,36 +212,26 @@ def _from_journal(label: str, journal: dict[str, Any], silent_after_s: float) ->
     )
 
 
-def _began_s(ticks_after_boot: int) -> float | None:
-    """Unix time of a process's start by this host's clock."""
-    if not ticks_after_boot:
-        return None
-    after_boot_s = ticks_after_boot / os.sysconf("SC_CLK_TCK")
-    # What comes between the two clocks makes the difference smaller.
-    booted_s = max(time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) for _ in range(3))
-    return booted_s + after_boot_s
-
-
-def _threads(lanes: Iterable[dict[str, Any]], now_ns: int) -> list[Thread]:
+def _threads(threads: Iterable[dict[str, Any]], now_ns: int) -> list[Thread]:
     return [
         Thread(
-            tid=lane["tid"],
-            name=lane["thread_name"],
-            tag=lane["tag"],
-            step=lane["step"],
+            tid=thread["tid"],
+            name=thread["thread_name"],
+            tag=thread["tag"],
+            step=thread["step"],
             open=[
                 OpenStage(s["name"], s["step"], s["start_ns"], _age(s["start_ns"], now_ns))
-                for s in lane["open"]
+                for s in thread["open"]
             ],
             last=[
                 FinishedStage(
                     s["name"], s["step"], s["start_ns"], (s["end_ns"] - s["start_ns"]) / 1e6
                 )
-                for s in lane["last"]
+                for s in thread["last"]
             ],
-            ended_ns=lane["last"][0]["end_ns"] if lane["last"] else lane.get("ended_ns"),
+            ended_ns=thread["last"][0]["end_ns"] if thread["last"] else thread.get("ended_ns"),
         )
-        for lane in lanes
+        for thread in threads
     ]
 
 
@@ -278,7 +260,7 @@ def _from_heartbeat(label: str, beat: Beat, silent_after_s: float) -> Rank:
         clock_ahead_s=ahead,
         seen_ns=seen_ns,
         dropped=found.dropped,
-        threads=_threads(map(_lane_of_heartbeat, found.lanes), seen_ns),
+        threads=_threads(map(_thread_of_heartbeat, found.threads), seen_ns),
     )
 
 
@@ -298,17 +280,17 @@ def _age_and_clock(beat_s: float, written_s: float, now_s: float) -> tuple[float
     return max(0.0, now_s - written_s), ahead
 
 
-def _lane_of_heartbeat(lane: HeartbeatLane) -> dict[str, Any]:
+def _thread_of_heartbeat(thread: HeartbeatThread) -> dict[str, Any]:
     """As `_core.read_journal` has it."""
     return {
-        "tid": lane.tid,
-        "tag": lane.tag,
-        "thread_name": lane.thread,
-        "step": lane.step,
+        "tid": thread.tid,
+        "tag": thread.tag,
+        "thread_name": thread.thread,
+        "step": thread.step,
         "open": [
             {"name": stage.name, "step": stage.step, "start_ns": round(stage.since * 1e9)}
-            for stage in lane.open
+            for stage in thread.open
         ],
         "last": [],
-        "ended_ns": None if lane.ended is None else round(lane.ended * 1e9),
+        "ended_ns": None if thread.ended is None else round(thread.ended * 1e9),
     }

@@ -2,48 +2,57 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 from ..common.checked_json import Damaged, Foreign, decoded
+from .files import WORLD_SIZE_MAX
 
-__all__ = ["Heartbeat", "HeartbeatLane", "read_heartbeat"]
+__all__ = ["Heartbeat", "HeartbeatThread", "read_heartbeat"]
 
 HEARTBEAT_VERSION = 1
+FARTHEST_S = 9_000_000_000.0  # a time in ns has 64 bits
+
+_Time = Annotated[float, msgspec.Meta(ge=-FARTHEST_S, le=FARTHEST_S)]
+_Int32 = Annotated[int, msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
+_Int64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+_Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
 
 class HeartbeatStage(msgspec.Struct):
     """A stage that is open. `since`: Unix time in s."""
 
     name: str
-    step: int
-    since: float
+    step: _Int64
+    since: _Time
 
 
-class HeartbeatLane(msgspec.Struct):
+class HeartbeatThread(msgspec.Struct):
     """One thread. `ended`: when its last stage ended, Unix time in s."""
 
-    tid: int
+    tid: _Count
     thread: str
     tag: str
-    step: int
+    step: _Int64
     open: list[HeartbeatStage]
-    ended: float | None = None
+    ended: _Time | None = None
 
 
 class Heartbeat(msgspec.Struct):
     """Times are Unix times in s by the clock of the host; `time_offset` is not in them."""
 
     version: int
-    rank: int
-    world_size: int
-    pid: int
-    attempt: int
-    dropped: int
-    time: float
-    lanes: list[HeartbeatLane]
+    rank: _Int32
+    world_size: Annotated[int, msgspec.Meta(ge=0, le=WORLD_SIZE_MAX)]
+    pid: _Int32
+    attempt: _Count
+    dropped: _Count
+    time: _Time
+    threads: list[HeartbeatThread] = msgspec.field(name="lanes")
     host: str = ""
-    began: float | None = None
-    time_offset: float = 0.0
+    began: _Time | None = None
+    time_offset: _Time = 0.0
     closed: bool = False
 
 

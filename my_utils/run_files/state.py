@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,8 @@ class Thread:
 
 @dataclass
 class Rank:
-    """One process of the run. Times of its stages are by its clock, its time offset added."""
+    """One process of the run. Times of its stages are by its clock, its time offset added. What is
+    worked out of the threads is worked out once: they do not change."""
 
     label: str
     rank: int
@@ -78,17 +80,17 @@ class Rank:
     def alive(self) -> bool:
         return self.state in ("running", "silent")
 
-    @property
+    @cached_property
     def main_threads(self) -> Sequence[Thread]:
         """The timers of the process's first thread, or of all where that one has none."""
         return [thread for thread in self.threads if thread.tid == self.pid] or self.threads
 
-    @property
+    @cached_property
     def step(self) -> int | None:
         """The step of the main thread, the furthest of its timers; None before the first stage."""
         return max((thread.step for thread in self.main_threads), default=None)
 
-    @property
+    @cached_property
     def main(self) -> Thread | None:
         """The thread that stands for the process: its first one, if that is in a stage."""
         open_ones = [thread for thread in self.threads if thread.open]
@@ -97,7 +99,7 @@ class Rank:
             return max(main, key=lambda thread: (thread.step, len(thread.open)))
         return min(open_ones, key=lambda thread: thread.open[-1].since_ns, default=None)
 
-    @property
+    @cached_property
     def stack(self) -> tuple[str, ...]:
         """The names of the main thread's open stages, outermost first."""
         main = self.main
@@ -109,7 +111,7 @@ class Rank:
         main = self.main
         return main.open[-1].open_s if main else None
 
-    @property
+    @cached_property
     def moved_ns(self) -> int | None:
         """When a stage of the main thread began or ended last; Unix time."""
         moments = (thread.moved_ns for thread in self.main_threads)

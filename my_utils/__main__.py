@@ -1,0 +1,3 @@
+from my_utils.cli.command import main
+
+raise SystemExit(main())

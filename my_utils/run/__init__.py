@@ -1,0 +1,19 @@
+"""Runs a training script so that its stages are recorded, without an edit of the script.
+
+    my_utils run -- torchrun --nproc-per-node 8 train.py --lr 0.1
+
+`command` is the program, `attach` what happens in a process that trains, `stages` what is recorded
+there. docs/runs/run-without-an-edit.md describes it.
+"""
+
+from __future__ import annotations
+
+from ..common.faces import lazy_names
+
+TYPE_CHECKING = False  # importing typing would take longer than all the rest
+if TYPE_CHECKING:
+    from .attach import auto as auto
+
+__all__ = ["auto"]
+
+__getattr__, __dir__ = lazy_names(__name__, __all__, "run.attach")

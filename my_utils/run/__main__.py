@@ -1,0 +1,3 @@
+from my_utils.run.command import main
+
+raise SystemExit(main())

@@ -1,0 +1,175 @@
+"""Which folder all ranks of a run take: the first that asks proposes one, and all take it.
+
+Ranks of one job meet in torch's store, whose `compare_set` lets the first proposal win: one round
+trip, and nobody waits. A launcher that starts its ranks anew is the same process as before, so a
+note of what was agreed, under the launcher's name on each host, keeps a restart in its folder also
+where the store is a new one. Ranks that have no store agree by that note, on one host.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import tempfile
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from ..common.ranks import boot_id, process_began_s
+from ..common.store import default_store
+from ..common.warnings import warn_once
+from .environment import DIR, ID, REPORT
+from .folder import RUNS, drop_if_empty, reserve
+
+__all__ = ["Place", "agree", "given_place", "launcher_began_s", "new_place", "unique_launch"]
+
+_KEY = "my_utils/run"
+_NOTE_BYTES_MAX = 16384
+_SLURM_STEPS_MAX = 0xFFFFFFF0
+_UUID = re.compile(r"[0-9a-f]{8}(-?[0-9a-f]{4}){3}-?[0-9a-f]{12}")
+
+
+class Place(NamedTuple):
+    """A run's folder and its id, which is the same for all of its ranks and attempts."""
+
+    folder: Path
+    run_id: str
+
+    def text(self) -> str:
+        return json.dumps({"folder": str(self.folder), "run_id": self.run_id})
+
+    @classmethod
+    def from_text(cls, text: str) -> Place:
+        """ValueError for what is none."""
+        try:
+            about = json.loads(text)
+            return cls(Path(about["folder"]), str(about["run_id"]))
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"no place of a run: {text[:100]!r}") from error
+
+
+def given_place() -> Place | None:
+    """What a parent has passed on by the environment."""
+    folder = os.environ.get(DIR, "")
+    return Place(Path(folder), os.environ.get(ID, "")) if folder else None
+
+
+def new_place(name: str, world_size: int = 1) -> Place:
+    """A folder in `logs`, which nobody else has but for ranks of the same launch; where that cannot
+    be made, in the folder for temporary files, with a warning. OSError where neither can."""
+    launch = unique_launch() if world_size > 1 else None
+    try:
+        if launch is not None:
+            folder = Path.cwd() / RUNS / f"{name}-{launch}"
+            folder.mkdir(parents=True, exist_ok=True)
+            return Place(folder.resolve(), launch)
+        return Place(reserve(Path.cwd() / RUNS, name), uuid.uuid4().hex)
+    except OSError as error:
+        folder = reserve(Path(tempfile.gettempdir()) / f"my_utils-{os.getuid()}" / RUNS, name)
+        warn_once(
+            "run:folder", f"cannot make a folder in {RUNS} ({error.strerror}): files go to {folder}"
+        )
+        return Place(folder, uuid.uuid4().hex)
+
+
+def unique_launch() -> str | None:
+    """What the launcher calls this launch, if no other launch is called so.
+
+    torchrun's id is the word `none`, or what the user has chosen, perhaps twice: it counts only
+    where torchrun has drawn it. Slurm counts its jobs and their steps.
+    """
+    drawn = os.environ.get("TORCHELASTIC_RUN_ID", "").lower()
+    if _UUID.fullmatch(drawn):
+        return drawn
+    job, step = os.environ.get("SLURM_JOB_ID", ""), os.environ.get("SLURM_STEP_ID", "")
+    # Numbers from here on are those of a job's own shell, which may start many runs.
+    counted = job.isdigit() and step.isdigit() and int(step) < _SLURM_STEPS_MAX
+    return f"slurm-{job}.{step}" if counted else None
+
+
+def agree(world_size: int, propose: Callable[[], Place]) -> Place:
+    """The place of all ranks. `propose` is called where nothing is known yet.
+
+    Never waits. Where ranks cannot meet, each host (or process) goes by its own proposal.
+    """
+    note = _note_path()
+    noted = None if note is None else _read_note(note)
+    proposal = noted or propose()
+    place = _agree_in_store(proposal) if world_size > 1 else None
+    if note is not None and noted != (place or proposal):
+        claimed = _claim_note(note, place or proposal)
+        place = place or claimed
+    if place is not None and place.folder != proposal.folder:
+        drop_if_empty(proposal.folder)
+    return place or proposal
+
+
+def _agree_in_store(proposal: Place) -> Place | None:
+    try:
+        store = default_store(_KEY)
+        if store is None:
+            return None
+        return Place.from_text(bytes(store.compare_set("place", "", proposal.text())).decode())
+    except (RuntimeError, NotImplementedError, ValueError) as error:
+        warn_once(
+            "run:store",
+            f"ranks cannot agree on a folder ({str(error).splitlines()[0]:.200}): those of this "
+            f"host write to {proposal.folder}",
+        )
+        return None
+
+
+def _note_path() -> Path | None:
+    """A file that all ranks which one launcher starts on this host know, also after a restart."""
+    report = os.environ.get(REPORT)
+    if report:
+        return Path(f"{report}.agreed")
+    launched = ("TORCHELASTIC_RUN_ID", "SLURM_STEP_ID", "OMPI_COMM_WORLD_RANK")
+    if not any(name in os.environ for name in launched):
+        return None  # the parent may be a shell, which starts other runs as well
+    parent = os.getppid()
+    began = _began(parent)
+    if not began:
+        return None
+    folder = Path(tempfile.gettempdir()) / f"my_utils-{os.getuid()}"
+    return folder / f"run-{boot_id()}-{parent}-{began}"
+
+
+def launcher_began_s() -> float | None:
+    """Unix time at which the parent of this process began; None where that is not known."""
+    return process_began_s(int(_began(os.getppid()) or 0))
+
+
+def _began(pid: int) -> str:
+    """When a process began, in clock ticks after boot; empty where that is not known."""
+    with contextlib.suppress(OSError, IndexError):
+        status = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+        return status.rpartition(")")[2].split()[19]
+    return ""
+
+
+def _read_note(note: Path) -> Place | None:
+    with contextlib.suppress(OSError, ValueError):
+        if note.lstat().st_uid == os.getuid():
+            with open(note, encoding="utf-8") as file:
+                return Place.from_text(file.read(_NOTE_BYTES_MAX))
+    return None
+
+
+def _claim_note(note: Path, place: Place) -> Place:
+    """Writes the note unless there is one; returns what it says."""
+    with contextlib.suppress(OSError):
+        note.parent.mkdir(mode=0o700, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=note.parent)
+        try:
+            os.write(handle, place.text().encode())
+            with contextlib.suppress(FileExistsError):
+                os.link(temporary, note)
+        finally:
+            os.close(handle)
+            os.unlink(temporary)
+        return _read_note(note) or place
+    return place

@@ -1,0 +1,235 @@
+"""A process that trains: armed once torch is there, and given a folder at its first iteration.
+
+Until then everything waits in memory, so that launchers, loader workers and helpers, which never
+take a step, leave no files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+import time
+from pathlib import Path
+
+from .. import _core
+from ..common.identity import (
+    Identity,
+    attempt_from_environment,
+    rank_from_environment,
+    watch_identity,
+    world_size_from_environment,
+)
+from ..common.process_end import call_at_end
+from ..common.ranks import distributed
+from ..common.warnings import warn_once
+from ..log.handlers import FallbackHandler
+from ..log.logger import LOGGER_NAME, GlobalLogger
+from .agreement import Place, agree, given_place, new_place
+from .environment import REPORT, is_on, mark_process_tree, reach
+from .folder import complete_run_file, name_of_run, point_latest
+from .report_file import report_rank
+from .watch import watch_for_torch
+
+__all__ = ["auto", "prints_verdict", "torch_is_ready"]
+
+
+class _Process:
+    """What this process knows of its run. A forked child begins anew."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.rank: int | None = None  # None until it trains
+        self.folder: Path | None = None
+        self.place: Place | None = None  # None where the script has chosen its folder
+        self.text: FallbackHandler | None = None
+        self.quiet = False
+        self.armed = False
+
+
+_process = _Process()
+
+
+def auto() -> None:
+    """Records the stages of this process's training, as `my_utils run` does from outside.
+
+    One line anywhere before the first step; it may stand before `import torch` or after it. The
+    files go to a new folder in `logs`, one for all ranks, unless the script calls
+    `GlobalLogger().setup` itself. Processes that this one starts are reached, too. Rank 0 prints
+    the verdict at its exit.
+
+    Idempotent and thread-safe; where `my_utils run` has reached the process already, or with
+    MY_UTILS_RUN=0 in the environment, it does nothing. Never raises.
+
+    >>> import my_utils
+    >>> my_utils.auto()  # doctest: +SKIP
+    """
+    if not is_on():
+        return
+    os.environ.update(reach(os.environ))
+    watch_for_torch()
+
+
+def prints_verdict(wanted: bool) -> None:
+    """Whether rank 0 prints the verdict at its exit, where no parent does."""
+    _process.quiet = not wanted
+
+
+def torch_is_ready() -> None:
+    """Called once torch has been executed in this process. Idempotent; never raises."""
+    if _process.armed or not hasattr(sys.modules.get("torch"), "optim"):
+        return  # or another module of that name
+    _process.armed = True
+    try:
+        from ..stages.unwritten import has_been_read
+        from .stages.recorder import arm
+
+        has_been_read()  # a process that never trains writes nothing, and that is meant
+        arm(begin_rank)
+    except Exception as error:
+        warn_once("run:arm", f"the stages of this run are not recorded: {_line(error)}")
+
+
+def begin_rank() -> dict[str, object]:
+    """Gives this process, which has proved to train, its files; called by the recorder. Returns
+    what the row `my_utils.run` says of the run beside what the recorder knows. Never raises."""
+    global _process
+    if _process.pid != os.getpid():
+        before, _process = _process, _Process()
+        _process.quiet, _process.armed = before.quiet, before.armed
+    try:
+        if _process.rank is None:
+            _begin(_process)
+    except Exception as error:
+        warn_once("run:begin", f"the files of this run cannot be made: {_line(error)}")
+    attempt = _core.output_state()["attempt"] or attempt_from_environment() or 1
+    place = _process.place
+    return {"script": _script(), "attempt": attempt, "run_id": place.run_id if place else ""}
+
+
+def _begin(process: _Process) -> None:
+    rank, world_size = _rank_and_world_size()
+    process.rank = rank
+    logger = GlobalLogger()
+    if logger.is_set_up:
+        _follow(process, logger)
+    else:
+        name = name_of_run([_script()])
+        process.place = _existing(agree(world_size, lambda: _proposal(name, world_size)), name)
+        process.folder = process.place.folder
+        _take_over(process, logger, rank, world_size)
+        mark_process_tree(*process.place)
+        report_rank(rank, process.folder, own_setup=False)
+        _write_run_file(process.place, rank, world_size)
+    watch_identity(_moved)
+    if rank == 0 and REPORT not in os.environ:
+        call_at_end(_print_verdict)
+
+
+def _proposal(name: str, world_size: int) -> Place:
+    return given_place() or new_place(name, world_size)
+
+
+def _existing(place: Place, name: str) -> Place:
+    """The place that was agreed on, made on this host where it has no disk with the others; one of
+    its own where that cannot be made."""
+    try:
+        place.folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        own = given_place()
+        folder = own.folder if own is not None and own != place else new_place(name).folder
+        warn_once(
+            "run:folder",
+            f"cannot make {place.folder}, where other ranks write ({error.strerror}): the rows of "
+            f"this one go to {folder}",
+        )
+        return Place(folder, place.run_id)
+    return place
+
+
+def _rank_and_world_size() -> tuple[int, int]:
+    group = distributed()
+    if group is not None:
+        return int(group.get_rank()), int(group.get_world_size())
+    rank = rank_from_environment() or 0
+    return rank, max(world_size_from_environment() or 1, rank + 1)
+
+
+def _take_over(process: _Process, logger: GlobalLogger, rank: int, world_size: int) -> None:
+    """Sets the logger up, and lets text go where it went before: nothing that the script prints
+    may change."""
+    assert process.folder is not None
+    text = logging.getLogger(LOGGER_NAME)
+    level, propagates = text.level, text.propagate
+    logger.setup(process.folder, rank=rank, world_size=world_size, console=False)
+    text.propagate = propagates
+    if level != logging.NOTSET:
+        text.setLevel(level)
+    process.text = FallbackHandler()
+    process.text.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    text.addHandler(process.text)
+
+
+def _moved(identity: Identity | None) -> None:
+    """The script has set the logger up itself: from here on its folder is the run's."""
+    process = _process
+    if identity is None or process.pid != os.getpid() or process.rank is None:
+        return
+    if process.text is not None:
+        logging.getLogger(LOGGER_NAME).removeHandler(process.text)
+        process.text = None
+    if str(process.folder) != identity.log_dir:
+        before, process.folder = process.place, Path(identity.log_dir)
+        process.rank = identity.rank
+        report_rank(identity.rank, process.folder, own_setup=True)
+        if before is not None and identity.rank == 0:
+            with contextlib.suppress(OSError):
+                complete_run_file(before.folder, {"moved_to": identity.log_dir}, leads=True)
+
+
+def _follow(process: _Process, logger: GlobalLogger) -> None:
+    process.folder = logger.log_dir
+    process.rank = logger.rank
+    if process.folder is not None:
+        report_rank(logger.rank, process.folder, own_setup=True)
+
+
+def _write_run_file(place: Place, rank: int, world_size: int) -> None:
+    about = {
+        "script": _script(),
+        "command": sys.orig_argv,
+        "started": time.time(),
+        "world_size": world_size,
+        "run_id": place.run_id,
+        "torch": sys.modules["torch"].__version__,
+    }
+    try:
+        complete_run_file(place.folder, about, leads=rank == 0)
+    except OSError as error:
+        warn_once("run:file", f"cannot write run.json: {_line(error)}")
+    point_latest(place.folder)
+
+
+def _script() -> str:
+    """The path of the script, or the name of the module, that this process runs."""
+    main = sys.modules.get("__main__")
+    spec = getattr(main, "__spec__", None)
+    path = getattr(main, "__file__", None)
+    if spec is not None and spec.name != "__mp_main__":
+        return str(spec.name).removesuffix(".__main__")
+    return str(path or sys.argv[0] or "python")
+
+
+def _print_verdict() -> None:
+    process = _process
+    if process.pid != os.getpid() or process.folder is None or process.quiet:
+        return
+    from .closing import print_from_another_process
+
+    GlobalLogger().flush()
+    print_from_another_process(process.folder)
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__

@@ -1,0 +1,135 @@
+"""What is said at the end of a run: the verdict in at most twelve lines, and where the files are.
+
+Trouble here is one line on stderr. It never changes how a run ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..common.ranges import as_ranges, ranges_text
+from .folder import RUN_FILE
+from .report_file import Reported
+
+__all__ = ["closing_lines", "main", "print_from_another_process", "print_lines", "verdict_lines"]
+
+LINES_MAX = 12
+_WIDTHS = (60, 120)
+_SECONDS_MAX = 120
+
+_PROGRAM = (
+    "import sys; sys.path.append(sys.argv.pop(1)); from my_utils.run.closing import main; main()"
+)
+
+
+def closing_lines(reported: Reported) -> list[str]:
+    """What the parent says."""
+    places = reported.places()
+    if not places:
+        return [f"my_utils run: nothing was recorded: {_why_nothing(reported)}"]
+    where = _where(reported, places)
+    if 0 not in reported.ranks and not _are_all(reported, places[0]):
+        ranks = ranges_text(as_ranges(reported.ranks))
+        return [f"ranks {ranks} ran here; the host of rank 0 prints the verdict", *where]
+    return [*verdict_lines(places)[: LINES_MAX - len(where)], *where]
+
+
+def _are_all(reported: Reported, place: str) -> bool:
+    """Whether all ranks of the run are on this host."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        about = json.loads((Path(place) / RUN_FILE).read_text(encoding="utf-8"))
+        return len(reported.ranks) >= int(about["world_size"])
+    return False
+
+
+def _where(reported: Reported, places: Sequence[str]) -> list[str]:
+    own = [place for place in places if place in reported.own_setup]
+    if own:
+        return [f"files: {_shown(own)} (the script's own setup chose it)"]
+    return [f"files: {_shown(places)}"]
+
+
+def _shown(places: Sequence[str]) -> str:
+    names = [_relative(place) for place in places[:3]]
+    more = f" and {len(places) - 3} more" if len(places) > 3 else ""
+    return ", ".join(names) + more
+
+
+def _relative(place: str) -> str:
+    """From here, where that is shorter."""
+    with contextlib.suppress(ValueError, OSError):
+        return min(os.path.relpath(place), place, key=len)
+    return place
+
+
+def _why_nothing(reported: Reported) -> str:
+    if reported.failures:
+        return f"my_utils cannot be loaded by {reported.failures[0]}"
+    if reported.others:
+        return f"`import my_utils` means another module there, {reported.others[0]}"
+    if reported.torches:
+        return "torch was imported, but no process took an optimizer step or eight backward passes"
+    if reported.pythons:
+        ran = (
+            "a Python process" if reported.pythons == 1 else f"{reported.pythons} Python processes"
+        )
+        return f"{ran} ran without importing torch"
+    return (
+        "no Python process reported. Python's options -I, -E and -S keep it out, and so does a "
+        "program that drops PYTHONPATH; `import my_utils; my_utils.auto()` in the script records it"
+    )
+
+
+def verdict_lines(places: Sequence[str]) -> list[str]:
+    """The verdict on the folders as one run, or one line with the reason why there is none."""
+    try:
+        from ..verdict.load import load_run
+        from ..verdict.rules import judge
+
+        return list(judge(load_run(list(places))).lines(_width()))
+    except Exception as error:
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        return [f"my_utils run: there is no verdict: {reason}"]
+
+
+def _width() -> int:
+    columns = 100
+    with contextlib.suppress(OSError, ValueError):
+        columns = os.get_terminal_size(sys.stderr.fileno()).columns
+    return min(max(columns, _WIDTHS[0]), _WIDTHS[1])
+
+
+def print_lines(lines: Sequence[str]) -> None:
+    """To stderr, as standard output is the script's. A closed stderr is no error."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        sys.stderr.write("".join(f"{line}\n" for line in lines))
+        sys.stderr.flush()
+
+
+def print_from_another_process(folder: Path) -> None:
+    """Prints the verdict from a process of its own, for one that is about to end: threads cannot
+    be started there any more, and what the verdict needs is not to be loaded into the training."""
+    package = str(Path(__file__).resolve().parents[2])
+    command = [sys.executable, "-c", _PROGRAM, package, str(folder)]
+    with contextlib.suppress(OSError, subprocess.SubprocessError, KeyboardInterrupt):
+        subprocess.run(
+            command,
+            env={**os.environ, "MY_UTILS_RUN": "0"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            timeout=_SECONDS_MAX,
+            check=False,
+        )
+
+
+def main() -> None:
+    """Prints the verdict on the folder that the command line names."""
+    places = sys.argv[1:]
+    where = [f"files: {_shown(places)}"]
+    print_lines([*verdict_lines(places)[: LINES_MAX - 1], *where])

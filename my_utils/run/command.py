@@ -1,0 +1,377 @@
+"""`my_utils run`: runs a training so that its stages are recorded, without an edit of it."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import shlex
+import shutil
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+from ..common.command_line import CommandParser, parser
+from ..common.ranges import checked, parse_ranks
+from . import in_process
+from .agreement import Place, given_place, launcher_began_s
+from .closing import closing_lines, print_lines
+from .environment import DIR, ID, REPORT, SITE_FOLDER, is_on, mark_process_tree, reach
+from .folder import RUNS, drop_if_empty, held_by, name_of_run, reserve, write_run_file
+from .parent import end_as, run_child
+from .report_file import read_reports
+
+__all__ = ["command_parser", "main"]
+
+_USAGE = """\
+my_utils run [options] train.py [arguments …]
+       my_utils run [options] -m pkg.train [arguments …]
+       my_utils run [options] -- torchrun --nproc-per-node 8 train.py [arguments …]
+       my_utils run --repeat 5 --against 'COMMAND' [options] -- COMMAND [arguments …]
+       torchrun [options of torchrun] -m my_utils.run [options] train.py [arguments …]"""
+
+_DESCRIPTION = """\
+Runs a training script, or a command that starts one, and records the stages of each rank. The
+script is not edited, and what it computes, prints and returns does not change. At the end the
+verdict goes to standard error; the exit status is that of the script or the command."""
+
+_EXAMPLES = [
+    "my_utils run train.py --lr 0.1",
+    "my_utils run -o logs/first -- torchrun --nproc-per-node 2 train.py",
+    "my_utils run --capture 1 -- accelerate launch train.py",
+    "my_utils run -- ./train.sh",
+    "my_utils run --repeat 5 --against 'train.py --compile' train.py",
+]
+_STATUSES = "the status of the script or the command, or its signal\n2  wrong arguments"
+_NOTES = "MY_UTILS_RUN=0 in the environment runs the command bare."
+
+_FILES_OF_PYTHON = (".py", ".pyc", ".pyz", ".pyw")
+_USAGE_STATUS = 2
+CAPTURED_FROM = 22  # a step after the warm-up of most runs
+CAPTURED_STEPS = 2
+REPEAT_LEAST = 2  # of one run a side nothing is known of how much runs differ
+_WITH_VALUES = ("-o", "--output", "--capture", "--repeat", "--against")
+
+
+class _Program(NamedTuple):
+    """What is to be run. form: "script", "module" or "command"; words: it and its arguments."""
+
+    form: str
+    words: list[str]
+
+    def command(self) -> list[str]:
+        if self.form == "command":
+            return self.words
+        return [sys.executable, *(["-m"] if self.form == "module" else []), *self.words]
+
+
+class _Options(NamedTuple):
+    """repeat: how often each command runs, 0 where one runs once. against: the other command."""
+
+    output: str | None
+    quiet: bool
+    gpu_times: bool
+    capture: frozenset[int] | None
+    repeat: int = 0
+    against: _Program | None = None
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line `argv`, by default that of this process; returns the exit status.
+
+    Ends this process by a signal where a signal ended the command, and replaces it by the command
+    where MY_UTILS_RUN is off. In a process that a launcher has started as a rank, a script or a
+    module runs in this process. Raises SystemExit with status 2 for a wrong command line.
+    """
+    options, program = _parse(list(sys.argv[1:] if argv is None else argv))
+    in_rank = program.form != "command" and _is_rank()
+    if options.against is not None:
+        return _run_against(options, program, options.against)
+    if in_rank:
+        return _run_here(options, program)
+    if not is_on():
+        return _replace_process(program.command())
+    return _run_below(options, program)
+
+
+# --- the command line ---
+
+
+def command_parser() -> CommandParser:
+    """Of the options before the program."""
+    chosen = parser(
+        "run",
+        _DESCRIPTION,
+        _EXAMPLES,
+        statuses=_STATUSES,
+        notes=_NOTES,
+        usage=_USAGE,
+        allow_abbrev=False,
+    )
+    add = chosen.add_argument
+    add("-o", "--output", metavar="DIR",
+        help=f"folder of the run (a new one in {RUNS}/, named by script and time)")  # fmt: skip
+    add("--quiet", action="store_true", help="print no verdict at the end")
+    add("--no-gpu-times", action="store_true", help="take no CUDA events for the stages")
+    add("--capture", type=checked(parse_ranks), metavar="RANKS",
+        help=f"capture {CAPTURED_STEPS} steps of these ranks with torch's profiler, from step "
+        f"{CAPTURED_FROM} on; the traces go to captures/ in the run's folder")  # fmt: skip
+    add("--repeat", type=_several, metavar="N",
+        help=f"with --against: run each of the two commands N times ({REPEAT_LEAST} or more), in "
+        "turns, into A-1, B-1 and so on in the folder, and say how they differ")  # fmt: skip
+    add("--against", type=_words, metavar="'COMMAND'",
+        help="the command B to compare with; split as a shell would, without one")  # fmt: skip
+    return chosen
+
+
+def _several(text: str) -> int:
+    if not text.isdecimal() or int(text) < REPEAT_LEAST:
+        raise argparse.ArgumentTypeError(f"must be {REPEAT_LEAST} or more, not {text}")
+    return int(text)
+
+
+def _words(text: str) -> list[str]:
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None
+    if not words:
+        raise argparse.ArgumentTypeError("must name a command")
+    return words
+
+
+def _parse(argv: list[str]) -> tuple[_Options, _Program]:
+    chosen = command_parser()
+    head, program = _split(argv)
+    given = chosen.parse_args(head)
+    if program is None or not program.words:
+        chosen.error("say what to run: train.py, -m MODULE, or -- COMMAND")
+    if program.form == "script" and not _is_for_python(program.words[0]):
+        chosen.error(
+            f"{program.words[0]} is not a Python script; a command stands after --: "
+            f"my_utils run -- {' '.join(program.words)}"
+        )
+    if (given.repeat is None) != (given.against is None):
+        chosen.error("--repeat and --against come together: two commands, so many times each")
+    capture = None if given.capture is None else frozenset(given.capture)
+    return _Options(
+        given.output, given.quiet, not given.no_gpu_times, capture, given.repeat or 0,
+        None if given.against is None else _other_program(given.against),
+    ), program  # fmt: skip
+
+
+def _other_program(words: list[str]) -> _Program:
+    """What --against names: a script by its name, a module after -m, else a command."""
+    if words[0] == "-m":
+        return _Program("module", words[1:])
+    is_script = words[0].endswith(_FILES_OF_PYTHON)
+    return _Program("script" if is_script else "command", words)
+
+
+def _split(argv: list[str]) -> tuple[list[str], _Program | None]:
+    """The options of this command, and what it is to run."""
+    index = 0
+    while index < len(argv):
+        word = argv[index]
+        if word == "--":
+            return argv[:index], _Program("command", argv[index + 1 :])
+        if word == "-m":
+            return argv[:index], _Program("module", argv[index + 1 :])
+        if not word.startswith("-") or word == "-":
+            return argv[:index], _Program("script", argv[index:])
+        index += 2 if word in _WITH_VALUES else 1
+    return argv, None
+
+
+def _is_for_python(path: str) -> bool:
+    if path.endswith(_FILES_OF_PYTHON) or os.path.isdir(path):
+        return True
+    if os.path.isfile(path):
+        return not os.access(path, os.X_OK)
+    return shutil.which(path) is None  # Python says that there is no such file
+
+
+def _is_rank() -> bool:
+    """Whether a launcher has started this very process as one of its ranks."""
+    variables = os.environ
+    return (
+        {"RANK", "WORLD_SIZE"} <= variables.keys()
+        or "OMPI_COMM_WORLD_RANK" in variables
+        or ("SLURM_PROCID" in variables and variables.get("SLURM_NTASKS", "1") != "1")
+    )
+
+
+def _refuse(message: str) -> NoReturn:
+    print(f"my_utils run: {message}", file=sys.stderr)
+    raise SystemExit(_USAGE_STATUS)
+
+
+# --- in this process ---
+
+
+def _run_here(options: _Options, program: _Program) -> int:
+    if options.capture is not None:
+        _refuse("--capture stands before the launcher: my_utils run --capture 1 -- torchrun …")
+    if is_on():
+        _arm(options)
+    if program.form == "module":
+        in_process.run_module(program.words[0], program.words[1:])
+    else:
+        in_process.run_script(program.words[0], program.words[1:])
+    return 0
+
+
+def _arm(options: _Options) -> None:
+    from .attach import auto, prints_verdict
+
+    if options.output is not None and given_place() is None:
+        folder = Path(options.output).absolute()
+        # Other ranks of this launch, and attempts before it, may have begun to write.
+        file = held_by(folder, launcher_began_s())
+        if file is not None:
+            _refuse_folder(options.output, file)
+        mark_process_tree(folder, uuid.uuid4().hex)
+    if not options.gpu_times:
+        os.environ.update(reach({}, gpu_times=False))
+    prints_verdict(not options.quiet)
+    auto()
+
+
+# --- in a child ---
+
+
+def _run_below(options: _Options, program: _Program) -> int:
+    command = program.command()
+    return end_as(_record(options, command, _place(options, command), _script_of(program)))
+
+
+def _script_of(program: _Program) -> str | None:
+    return None if program.form == "command" else program.words[0]
+
+
+def _record(options: _Options, command: Sequence[str], place: Place, script: str | None) -> int:
+    """Runs the command as a child, and says how it went. Its status, -n where signal n ended it."""
+    with _report_file() as report:
+        environment = reach(os.environ, gpu_times=options.gpu_times)
+        environment.update({DIR: str(place.folder), ID: place.run_id, REPORT: str(report)})
+        _announce(place, script, command)
+        try:
+            if options.capture is not None:
+                _ask_for_capture(place, options.capture)
+            status = run_child(command, environment)
+            if not options.quiet:
+                _close(report)
+        finally:
+            drop_if_empty(place.folder)
+    return status
+
+
+def _run_against(options: _Options, program: _Program, other: _Program) -> int:
+    from .against import run_in_turns  # which brings numpy
+
+    if _is_rank():
+        _refuse("--against stands before the launcher: my_utils run --against … -- torchrun …")
+    if not is_on():
+        _refuse("--against compares what is recorded, and MY_UTILS_RUN=0 records nothing")
+    programs = {"A": program, "B": other}
+    commands = {side: each.command() for side, each in programs.items()}
+    scripts = {tuple(each.command()): _script_of(each) for each in programs.values()}
+    whole = _place(options, commands["A"])
+
+    def record(command: Sequence[str], folder: Path) -> int:
+        alone = options._replace(output=str(folder), quiet=True)
+        return _record(alone, command, _place(alone, command), scripts[tuple(command)])
+
+    return end_as(run_in_turns(whole.folder, commands, options.repeat, record, quiet=options.quiet))
+
+
+def _place(options: _Options, command: Sequence[str]) -> Place:
+    run_id = uuid.uuid4().hex
+    if options.output is None:
+        name = name_of_run(command)
+        try:
+            return Place(reserve(Path.cwd() / RUNS, name), run_id)
+        except OSError as error:
+            folder = reserve(Path(tempfile.gettempdir()) / f"my_utils-{os.getuid()}" / RUNS, name)
+            print_lines(
+                [f"my_utils run: cannot write to {RUNS} ({error.strerror}): files go to {folder}"]
+            )
+            return Place(folder, run_id)
+    try:
+        folder = Path(options.output).absolute()
+        file = held_by(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        _refuse(f"cannot write to {options.output}: {error.strerror}")
+    if file is not None:
+        _refuse_folder(options.output, file)
+    return Place(folder, run_id)
+
+
+def _refuse_folder(folder: str, file: str) -> NoReturn:
+    _refuse(f"{folder} holds another run ({file}); -o takes a folder without one")
+
+
+@contextlib.contextmanager
+def _report_file() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(
+        prefix="my_utils-run-", ignore_cleanup_errors=True
+    ) as temporary:
+        path = Path(temporary) / "report"
+        path.touch()
+        yield path
+
+
+def _announce(place: Place, script: str | None, command: Sequence[str]) -> None:
+    about = {
+        "script": script,
+        "command": list(command),
+        "started": time.time(),
+        "world_size": None,
+        "run_id": place.run_id,
+        "torch": None,
+    }
+    try:
+        write_run_file(place.folder, about)
+    except OSError as error:
+        print_lines([f"my_utils run: cannot write {place.folder}/run.json: {error.strerror}"])
+
+
+def _ask_for_capture(place: Place, ranks: frozenset[int]) -> None:
+    """Leaves the request in the run's folder, where its ranks find it when they begin."""
+    from ..capture.on_demand.command import request_capture
+
+    try:
+        request_capture(
+            place.folder, ranks=ranks, steps=CAPTURED_STEPS, first_step=CAPTURED_FROM,
+            at_start=True,
+        )  # fmt: skip
+    except OSError as error:
+        print_lines([f"my_utils run: cannot ask for a capture: {error.strerror}"])
+
+
+def _close(report: Path) -> None:
+    """Says how it went. A second Ctrl-C leaves that out."""
+    with contextlib.suppress(OSError, KeyboardInterrupt):
+        print_lines(closing_lines(read_reports(report)))
+
+
+# --- bare ---
+
+
+def _replace_process(command: Sequence[str]) -> int:
+    """As if the command had been typed alone."""
+    entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if SITE_FOLDER in entries:
+        os.environ["PYTHONPATH"] = os.pathsep.join(e for e in entries if e != SITE_FOLDER)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    try:
+        os.execvp(command[0], list(command))
+    except OSError as error:
+        print(f"my_utils run: cannot run {command[0]}: {error.strerror}", file=sys.stderr)
+        return 127 if isinstance(error, FileNotFoundError) else 126

@@ -1,0 +1,60 @@
+"""What a parent passes to the processes of its command, by their environment.
+
+| Variable | Holds |
+|---|---|
+| MY_UTILS_RUN | off: nothing is recorded |
+| MY_UTILS_RUN_DIR | the run's folder, absolute |
+| MY_UTILS_RUN_ID | the run's id |
+| MY_UTILS_RUN_REPORT | the file in which processes report to the parent |
+| MY_UTILS_RUN_PACKAGE | the folder of the package, for interpreters that have it not |
+| MY_UTILS_RUN_GPU_TIMES | off: stages get no CUDA events |
+| PYTHONPATH | the folder of our sitecustomize, before the user's |
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from ..common.environment import read_switch
+
+__all__ = ["is_on", "mark_process_tree", "reach", "takes_gpu_times"]
+
+DIR = "MY_UTILS_RUN_DIR"
+ID = "MY_UTILS_RUN_ID"
+REPORT = "MY_UTILS_RUN_REPORT"
+PACKAGE = "MY_UTILS_RUN_PACKAGE"
+GPU_TIMES = "MY_UTILS_RUN_GPU_TIMES"
+
+_SWITCH = "MY_UTILS_RUN"
+_HERE = Path(__file__).resolve().parent
+SITE_FOLDER = str(_HERE / "sitecustomize")
+
+
+def is_on() -> bool:
+    """Whether this process may record: MY_UTILS_RUN is not off."""
+    return read_switch(_SWITCH, default=True)
+
+
+def takes_gpu_times() -> bool:
+    """Whether stages get CUDA events."""
+    return read_switch(GPU_TIMES, default=True)
+
+
+def reach(environment: Mapping[str, str], *, gpu_times: bool = True) -> dict[str, str]:
+    """The environment of processes that are to be reached: a copy of `environment`, completed."""
+    reached = dict(environment)
+    before = [entry for entry in reached.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    others = [entry for entry in before if entry != SITE_FOLDER]
+    reached["PYTHONPATH"] = os.pathsep.join([SITE_FOLDER, *others])
+    reached[PACKAGE] = str(_HERE.parent.parent)
+    if not gpu_times:
+        reached[GPU_TIMES] = "0"
+    return reached
+
+
+def mark_process_tree(folder: Path, run_id: str) -> None:
+    """Passes folder and id on to the processes that this one starts from now on."""
+    os.environ[DIR] = str(folder)
+    os.environ[ID] = run_id

@@ -1,0 +1,130 @@
+"""The folder of a run: its name, that it is nobody else's, `latest`, and `run.json`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import time
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from ..common.files import whole_file
+
+__all__ = [
+    "RUNS",
+    "RUN_FILE",
+    "complete_run_file",
+    "drop_if_empty",
+    "held_by",
+    "name_of_run",
+    "point_latest",
+    "reserve",
+    "write_run_file",
+]
+
+RUNS = "logs"
+LATEST = "latest"
+RUN_FILE = "run.json"
+
+_OF_THE_LAST_ATTEMPT = {"world_size", "torch", "moved_to"}
+_OF_A_REQUEST = ("my_utils.control.json", ".my_utils.control.json.lock")  # for a capture
+_NAME_BYTES_MAX = 80
+_FILES_OF_A_RUN = re.compile(
+    r"profile_rank_.*\.csv|rank_.*\.journal(-ref)?|rank_.*\.heartbeat\.json"
+)
+_PROGRAM = re.compile(r"[^-].*\.py[cz]?")
+
+
+def name_of_run(command: Sequence[str]) -> str:
+    """What a command trains, as the beginning of a folder's name.
+
+    >>> name_of_run(["torchrun", "--nproc-per-node", "8", "examples/train.py", "--lr", "0.1"])
+    'train'
+    >>> name_of_run(["accelerate", "launch", "-m", "lab.pretrain", "--lr", "0.1"])
+    'pretrain'
+    >>> name_of_run(["./start all.sh"])
+    'start_all'
+    """
+    modules = [name for flag, name in pairwise(command) if flag in ("-m", "--module")]
+    programs = [word for word in command if _PROGRAM.fullmatch(word)]
+    if programs:
+        name = os.path.basename(programs[0]).rsplit(".", 1)[0]
+    elif modules:
+        name = modules[-1].rsplit(".", 1)[-1]
+    else:
+        name = Path(command[0]).stem if command else ""
+    return re.sub(r"[^A-Za-z0-9._-]", "_", name).lstrip(".-")[:_NAME_BYTES_MAX] or "run"
+
+
+def reserve(runs: Path, name: str, now_s: float | None = None) -> Path:
+    """Makes the folder of a new run in `runs`: no other run has it. OSError where it cannot."""
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(now_s))
+    runs.mkdir(parents=True, exist_ok=True)
+    turn = 1
+    while True:
+        folder = runs / (f"{name}-{stamp}" if turn == 1 else f"{name}-{stamp}-{turn}")
+        try:
+            folder.mkdir()
+            return folder.resolve()
+        except FileExistsError:
+            turn += 1
+
+
+def held_by(folder: Path, before_s: float | None = None) -> str | None:
+    """The file by which a run holds the folder; None where none does.
+
+    before_s: files that were written after this moment (Unix time) do not count.
+    """
+    with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
+        for entry in sorted(entries, key=lambda entry: entry.name):
+            counts = before_s is None or entry.stat().st_mtime < before_s
+            if counts and _FILES_OF_A_RUN.fullmatch(entry.name):
+                return entry.name
+    return None
+
+
+def point_latest(folder: Path) -> None:
+    """Lets `logs/latest` point to a folder in `logs`. A file of that name that is no link stays."""
+    if folder.parent.name != RUNS:
+        return
+    link = folder.parent / LATEST
+    with contextlib.suppress(OSError):
+        if link.is_symlink() and os.readlink(link) == folder.name:
+            return
+        if os.path.lexists(link) and not link.is_symlink():
+            return
+        fresh = folder.parent / f".{LATEST}.{os.getpid()}"
+        os.symlink(folder.name, fresh)
+        os.replace(fresh, link)
+
+
+def write_run_file(folder: Path, about: Mapping[str, object]) -> None:
+    """Writes run.json. OSError where it cannot be written."""
+    with whole_file(folder / RUN_FILE) as file:
+        file.write(json.dumps({"version": 1, **about}, indent=1).encode() + b"\n")
+
+
+def complete_run_file(folder: Path, about: Mapping[str, object], *, leads: bool) -> None:
+    """Adds to run.json what ranks know. Rank 0 leads; others write only where there is none. What
+    the parent has written stays."""
+    known: dict[str, Any] = {}
+    with contextlib.suppress(OSError, ValueError):
+        known = json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))
+    if leads or not known:
+        kept = {key: value for key, value in known.items() if value is not None}
+        newest = {key: about[key] for key in _OF_THE_LAST_ATTEMPT & about.keys()}
+        write_run_file(folder, {**about, **kept, **newest})
+
+
+def drop_if_empty(folder: Path) -> None:
+    """Removes a folder in which nothing was recorded, with its run.json and requests."""
+    with contextlib.suppress(OSError):
+        names = set(os.listdir(folder))
+        if names <= {RUN_FILE, *_OF_A_REQUEST}:
+            for name in names:
+                os.unlink(folder / name)
+            os.rmdir(folder)

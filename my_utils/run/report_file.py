@@ -1,0 +1,81 @@
+"""What the processes of a command report to the parent on their host: lines in one file.
+
+`python`: an interpreter was reached. `torch`: torch was executed in it. `rank {…}`: it trains, and
+writes to the folder that stands there. `other …`: `import my_utils` leads to something else there.
+`failed …`: my_utils cannot be imported there.
+Each line is one write at the end of the file, so that lines do not mix.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .environment import REPORT
+
+__all__ = ["Reported", "read_reports", "report_rank"]
+
+_BYTES_MAX = 64 << 20
+
+
+@dataclass
+class Reported:
+    """What came in. folders: where ranks write, the newest of each; ranks: who did."""
+
+    pythons: int = 0
+    torches: int = 0
+    ranks: set[int] = field(default_factory=set)
+    folders: dict[int, str] = field(default_factory=dict)  # of each process, by its pid
+    own_setup: set[str] = field(default_factory=set)
+    others: list[str] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+
+    def places(self) -> list[str]:
+        """The folders, each once, those of the lowest ranks first."""
+        return list(dict.fromkeys(self.folders[pid] for pid in sorted(self.folders)))
+
+
+def report_rank(rank: int, folder: Path, *, own_setup: bool) -> None:
+    """Tells the parent, if there is one, where this process writes.
+
+    own_setup: the script has chosen the folder.
+    """
+    about = {"rank": rank, "pid": os.getpid(), "folder": str(folder), "own": own_setup}
+    with contextlib.suppress(OSError, KeyError):
+        file = os.open(os.environ[REPORT], os.O_WRONLY | os.O_APPEND)
+        try:
+            os.write(file, f"rank {json.dumps(about)}\n".encode())
+        finally:
+            os.close(file)
+
+
+def read_reports(path: Path) -> Reported:
+    """Lines that are not whole are passed over. OSError where the file cannot be read."""
+    found = Reported()
+    with open(path, encoding="utf-8", errors="replace") as file:
+        for line in file.read(_BYTES_MAX).splitlines():
+            word, _, rest = line.partition(" ")
+            if word == "python":
+                found.pythons += 1
+            elif word == "torch":
+                found.torches += 1
+            elif word == "other":
+                found.others.append(rest)
+            elif word == "failed":
+                found.failures.append(rest)
+            elif word == "rank":
+                with contextlib.suppress(ValueError, KeyError, TypeError):
+                    _add_rank(found, json.loads(rest))
+    return found
+
+
+def _add_rank(found: Reported, about: dict[str, Any]) -> None:
+    folder = str(about["folder"])
+    found.ranks.add(int(about["rank"]))
+    found.folders[int(about["pid"])] = folder
+    if about["own"]:
+        found.own_setup.add(folder)

@@ -1,0 +1,1 @@
+"""The stages of a training whose script knows nothing of them."""

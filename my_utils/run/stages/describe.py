@@ -1,0 +1,120 @@
+"""What is recorded once of a run: its wrappers, where its ranks meet, and its loader."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from ...common.ranges import as_ranges, ranges_text
+
+__all__ = ["Meeting", "device_kind", "group_ranks", "meetings", "pipeline_stage", "workload",
+           "wrappers"]  # fmt: skip
+
+Meeting = tuple[str, str, str]
+"""(stage, kind, members), as in the row `my_utils.sync`."""
+
+
+def _class(module: str, name: str) -> Any:
+    """A class of torch if its module is in use."""
+    return getattr(sys.modules.get(module), name, None)
+
+
+def _instances(modules: Iterable[Any], module: str, name: str) -> list[Any]:
+    kind = _class(module, name)
+    return [] if kind is None else [m for m in modules if issubclass(type(m), kind)]
+
+
+def _ddp(modules: Iterable[Any]) -> list[Any]:
+    return _instances(modules, "torch.nn.parallel.distributed", "DistributedDataParallel")
+
+
+def _fsdp(modules: Iterable[Any]) -> list[Any]:
+    return _instances(
+        modules, "torch.distributed.fsdp.fully_sharded_data_parallel", "FullyShardedDataParallel"
+    )
+
+
+def _fsdp2(modules: Iterable[Any]) -> list[Any]:
+    return _instances(
+        modules, "torch.distributed.fsdp._fully_shard._fully_shard", "FSDPModule"
+    ) or _instances(modules, "torch.distributed.fsdp", "FSDPModule")
+
+
+def wrappers(modules: list[Any]) -> str:
+    """The wrappers of data parallelism, joined by "+"; "none" without one."""
+    found = {"DDP": _ddp(modules), "FSDP": _fsdp(modules), "FSDP2": _fsdp2(modules)}
+    return "+".join(name for name, modules in found.items() if modules) or "none"
+
+
+def group_ranks(group: Any = None) -> str:
+    """The global ranks of a process group as ranges; of all ranks for None."""
+    distributed = sys.modules["torch.distributed"]
+    if group is None:
+        return ranges_text(as_ranges(range(distributed.get_world_size())))
+    return ranges_text(as_ranges(distributed.get_process_group_ranks(group)))
+
+
+def _of_ddp(module: Any) -> list[Meeting]:
+    members = group_ranks(module.process_group)
+    found = [("backward", "ddp", members)]
+    if getattr(module, "broadcast_buffers", False) and any(True for _ in module.buffers()):
+        found.append(("forward", "ddp", members))
+    return found
+
+
+def _of_fsdp2(module: Any) -> list[Meeting]:
+    try:
+        mesh = module._get_fsdp_state()._fsdp_param_group.mesh_info.mesh
+        members = ranges_text(as_ranges(int(rank) for rank in mesh.mesh.flatten().tolist()))
+    except AttributeError:
+        members = group_ranks()
+    return [("forward", "fsdp", members), ("backward", "fsdp", members)]
+
+
+def meetings(modules: list[Any]) -> list[Meeting]:
+    """In which stages this process meets others because of how its model is wrapped."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return []
+    found: list[Meeting] = []
+    for module in _ddp(modules):
+        found += _of_ddp(module)
+    for module in _fsdp(modules):
+        members = group_ranks(getattr(module, "process_group", None))
+        found += [("forward", "fsdp", members), ("backward", "fsdp", members)]
+    for module in _fsdp2(modules):
+        found += _of_fsdp2(module)
+    return list(dict.fromkeys(found))
+
+
+def pipeline_stage() -> int | None:
+    """The number of this process's stage where torch's pipelining is in use."""
+    kind = _class("torch.distributed.pipelining.stage", "_PipelineStageBase")
+    if kind is None:
+        return None
+    numbers = [t.stage_index for t in gc.get_objects() if issubclass(type(t), kind)]
+    return min(numbers) if numbers else None
+
+
+def device_kind(modules: Iterable[Any]) -> str:
+    """The kind of device that the parameters lie on: the first that is no CPU."""
+    kinds = {
+        parameter.device.type
+        for module in modules
+        for parameter in vars(module)["_parameters"].values()
+        if parameter is not None
+    }
+    return next(iter(sorted(kinds - {"cpu", "meta"})), "cpu")
+
+
+def workload(loader_iterator: Any) -> dict[str, object]:
+    """The settings of the loader whose iterator it is."""
+    settings: dict[str, object] = {
+        "num_workers": getattr(loader_iterator, "_num_workers", None),
+        "pin_memory": getattr(loader_iterator, "_pin_memory", None),
+        "prefetch_factor": getattr(loader_iterator, "_prefetch_factor", None),
+        "batch_size": getattr(getattr(loader_iterator, "_index_sampler", None), "batch_size", None),
+    }
+    return {name: value for name, value in settings.items() if value is not None}

@@ -1,0 +1,161 @@
+"""Which iteration a record belongs to, worked out from the steps of the optimizers.
+
+The first optimizer that steps leads. An iteration ends at the last step of any optimizer before the
+leader steps again. When that was is known only afterwards, so the end is predicted from the length
+of the iteration before, and where the prediction was wrong, the records since the last step get the
+right number. A run with one optimizer is always predicted right.
+
+An optimizer that steps more than eight times without the leader takes over, and the iterations
+since the leader's last step are counted by it.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+__all__ = ["Iterations", "Records"]
+
+LEADS_AFTER = 8
+REMEMBERED = 1024
+
+
+class Records(Protocol):
+    """What the training thread has recorded; positions rise with every record."""
+
+    def position(self) -> int:
+        """Where the next record goes."""
+
+    def change_step(self, begin: int, end: int, step: int, /) -> int:
+        """Gives the records between two positions another step."""
+
+    def set_step(self, step: int) -> None:
+        """The step of the records from here on."""
+
+
+class Iterations:
+    """Counts the iterations of a training and numbers its records. Not thread-safe."""
+
+    __slots__ = ("_cycle", "_ends", "_leader", "_length", "_moved_on", "_records", "number",
+                 "varies")  # fmt: skip
+
+    def __init__(self, records: Records) -> None:
+        self.number = 0
+        """The step that records get now."""
+        self.varies = False
+        """Whether a prediction was wrong once the second iteration was over."""
+        self._records = records
+        self._leader: object = None
+        self._cycle = 1  # steps of the last complete iteration
+        self._length = 0  # steps of this one
+        self._moved_on = False  # `number` is that of the next iteration already
+        # Who stepped since the leader did, the leader first, and where the records of a step end.
+        self._ends: list[tuple[object, int]] = [(None, 0)]
+
+    def __repr__(self) -> str:
+        return f"Iterations({self.count} complete)"
+
+    @property
+    def count(self) -> int:
+        """How many iterations are complete, as far as it is known."""
+        return self.number if self._moved_on or not self._length else self.number + 1
+
+    @property
+    def current(self) -> int:
+        """The iteration that the last step belongs to."""
+        return self.number - self._moved_on
+
+    @property
+    def leader(self) -> object:
+        """The optimizer that leads; None before its first step."""
+        return self._leader
+
+    @property
+    def is_regular(self) -> bool:
+        """Whether each step of the leader is an iteration, as far as it is known."""
+        return self._cycle == 1 == self._length and self._moved_on and self._leader is not None
+
+    def resume(self, number: int, end: int) -> None:
+        """Others have counted regular iterations: `number` comes next, and the records of the last
+        one end at `end`."""
+        self.number = number
+        self._ends = [(self._leader, end)]
+
+    def stepped(self, optimizer: object) -> bool:
+        """An optimizer has stepped. True when the step of all records so far is known for good."""
+        position = self._records.position()
+        leads = self._leader == optimizer or self._leader is None
+        if leads:
+            self._lead(optimizer, position)
+        else:
+            self._follow(optimizer, position)
+        self._moved_on = self._length >= self._cycle
+        if self._moved_on:
+            self.number += 1
+        self._records.set_step(self.number)
+        return leads
+
+    def _lead(self, optimizer: object, position: int) -> None:
+        if self._length:
+            if not self._moved_on:
+                self._move_tail(position, self.number + 1)
+            self._cycle = self._length
+        self._leader = optimizer
+        self._length = 1
+        self._ends = [(optimizer, position)]
+
+    def _follow(self, optimizer: object, position: int) -> None:
+        if self._moved_on:
+            self._move_tail(position, self.number - 1)
+        self._length += 1
+        self._ends.append((optimizer, position))
+        if sum(who == optimizer for who, _ in self._ends) > LEADS_AFTER:
+            self._take_over(optimizer)
+        elif len(self._ends) > REMEMBERED:
+            del self._ends[1 : REMEMBERED // 2]
+
+    def _move_tail(self, position: int, number: int) -> None:
+        """The records since the last step belong to iteration `number`."""
+        self._records.change_step(self._ends[-1][1], position, number)
+        self.number = number
+        self.varies = self.varies or number > 2
+
+    def _take_over(self, optimizer: object) -> None:
+        """The leader's iteration ended as the one before it did; from there `optimizer` leads."""
+        length, leads = 0, False
+        for place in range(1, len(self._ends)):
+            who, end = self._ends[place]
+            if place == self._cycle or (place > self._cycle and leads and who == optimizer):
+                self.number += 1
+                length, leads = 0, False
+            length += 1
+            leads = leads or who == optimizer
+            self._records.change_step(self._ends[place - 1][1], end, self.number)
+        self._leader = optimizer
+        self._cycle = self._length = length
+        self._ends = [self._ends[-1]]
+
+    def updated(self) -> None:
+        """The parameters were updated by what cannot be seen: an iteration has ended here."""
+        self.number += 1
+        self._records.set_step(self.number)
+
+    def updated_at(self, positions: list[int]) -> None:
+        """The same of places that lie back."""
+        ends = [*positions[1:], self._records.position()]
+        for begin, end in zip(positions, ends, strict=True):
+            self.number += 1
+            self._records.change_step(begin, end, self.number)
+        self._records.set_step(self.number)
+
+    def end_at(self, position: int) -> None:
+        """The last iteration ended at a place that lies back."""
+        self._ends = [(None, position)]
+        self._length, self._moved_on = 1, False
+
+    def finish(self) -> int:
+        """The training ends: records since the last step belong to no iteration, which is step -1.
+        Returns how many iterations there were."""
+        if self._length:
+            self._records.change_step(self._ends[-1][1], self._records.position(), -1)
+            return self.count
+        return self.number

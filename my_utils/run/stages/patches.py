@@ -1,0 +1,360 @@
+"""Where torch is patched, and with what.
+
+What Dynamo may trace is a Python function that begins with `is_compiling()`, which is a constant in
+a graph. What only eager code calls is a `StageCall` in C, which has no frame of its own.
+
+Every patch has an undo; `Patches.remove` calls them all, the newest first.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.compiler import is_compiling
+
+from ... import _core
+from ..environment import takes_gpu_times
+from . import names
+from .late_imports import when_imported
+
+__all__ = ["Listener", "Patches"]
+
+_MEETS = (
+    *("all_gather", "all_gather_coalesced", "all_gather_into_tensor", "all_gather_object"),
+    *("all_gather_single", "all_reduce", "all_reduce_coalesced", "all_to_all"),
+    *("all_to_all_single", "barrier", "broadcast", "broadcast_object_list", "gather"),
+    *("gather_object", "monitored_barrier", "reduce", "reduce_scatter", "reduce_scatter_single"),
+    *("reduce_scatter_tensor", "scatter", "scatter_object_list"),
+)
+_PASSES_ON = (
+    *("batch_isend_irecv", "irecv", "isend", "recv", "recv_object_list", "send"),
+    "send_object_list",
+)
+_SHARDS_SOUGHT = 8
+
+
+class Listener:
+    """What the patches tell, beside the stages. The methods must not raise."""
+
+    def stepped(self, optimizer: object) -> None:
+        """An optimizer has stepped, or a GradScaler has skipped its step."""
+
+    def loaded(self, iterator: object, batch: object) -> None:
+        """A loader has given a batch."""
+
+    def met(self, kind: str, group: object) -> None:
+        """The script has called a collective; kind is "collective", "pipeline" or "clip"."""
+
+    def freezes(self) -> None:
+        """gc.freeze will hide all objects from a scan."""
+
+
+class Patches:
+    """All patches of torch for one RunStages.
+
+    A function that is patched stays patched until `remove`, in the modules that torch keeps it in.
+    """
+
+    def __init__(self, stages: _core.RunStages, listener: Listener) -> None:
+        self._stages = stages
+        self._listener = listener
+        self._undo: list[Callable[[], object]] = []
+        self._removed = False
+
+    def apply(self) -> None:
+        """Patches what is imported, and the rest when it is."""
+        self._optimizers()
+        self._backward()
+        self._checkpoints()
+        self._freeze()
+        self._transfers()
+        when_imported("torch.amp.grad_scaler", self._late(self._scaler))
+        when_imported("torch.utils.data.dataloader", self._late(self._loader))
+        when_imported("torch.distributed", self._late(self._collectives))
+        when_imported("torch.nn.utils.clip_grad", self._late(self._clipping))
+        when_imported("torch.distributed.checkpoint", self._late(self._distributed_checkpoints))
+        when_imported("safetensors.torch", self._late(self._safetensors))
+        when_imported("datasets.arrow_dataset", self._late(self._iterated("Dataset")))
+        when_imported("datasets.iterable_dataset", self._late(self._iterated("IterableDataset")))
+        when_imported("webdataset.pipeline", self._late(self._iterated("DataPipeline")))
+        when_imported("ray.data.iterator", self._late(self._iterated("_IterableFromIterator")))
+
+    def remove(self) -> None:
+        """Takes all patches back."""
+        self._removed = True
+        while self._undo:
+            self._undo.pop()()
+
+    # --- how ---
+
+    def _late(self, patch: Callable[[Any], None]) -> Callable[[Any], None]:
+        """An import must not fail because of us."""
+
+        def quiet(module: Any) -> None:
+            if not self._removed:
+                try:
+                    patch(module)
+                except Exception as error:
+                    names.warn_of_patch(module.__name__, error)
+
+        return quiet
+
+    def _set(self, owner: Any, name: str, value: Any) -> None:
+        old = vars(owner).get(name, self)
+        setattr(owner, name, value)
+
+        def undo() -> None:
+            if vars(owner).get(name) is not value:
+                return  # somebody else has replaced it since
+            if old is self:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, old)
+
+        self._undo.append(undo)
+
+    def _in_c(self, owner: Any, name: str, stage: int, *others: Any, **options: str) -> None:
+        """A function that only eager code calls. others: modules that show it as well."""
+        function = getattr(owner, name, None)
+        if function is not None:
+            call = _core.StageCall(function, self._stages, stage, **options)
+            for place in (owner, *others):
+                if getattr(place, name, None) is function:
+                    self._set(place, name, call)
+
+    # --- what ---
+
+    def _optimizers(self) -> None:
+        from torch.optim import optimizer as module
+
+        begin, end, stepped = self._stages.begin_step, self._stages.end_step, self._listener.stepped
+
+        def before(optimizer: Any, args: Any, kwargs: Any) -> None:
+            if is_compiling():
+                return
+            begin(optimizer)
+
+        def after(optimizer: Any, args: Any, kwargs: Any) -> None:
+            if is_compiling():
+                return
+            if end(optimizer):
+                stepped(optimizer)
+
+        for handle in (
+            module.register_optimizer_step_pre_hook(before),
+            module.register_optimizer_step_post_hook(after),
+        ):
+            self._undo.append(handle.remove)
+
+    def _scaler(self, module: Any) -> None:
+        begin, end, stepped = self._stages.begin_step, self._stages.end_step, self._listener.stepped
+        step = module.GradScaler.step
+
+        @functools.wraps(step)
+        def timed(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            if is_compiling():
+                return step(self, optimizer, *args, **kwargs)
+            begin(self)
+            try:
+                return step(self, optimizer, *args, **kwargs)
+            finally:
+                if end(self):
+                    stepped(optimizer)
+
+        self._set(module.GradScaler, "step", timed)
+
+    def _backward(self) -> None:
+        self._in_c(torch.autograd, "backward", names.BACKWARD)  # Tensor.backward calls it
+        # autograd.grad is traced by Dynamo, and what it calls is not.
+        self._in_c(
+            torch.autograd, "_engine_run_backward", names.BACKWARD, keyword="accumulate_grad"
+        )
+
+    def _loader(self, module: Any) -> None:
+        begin, end, loaded = self._stages.begin, self._stages.end, self._listener.loaded
+        following = module._BaseDataLoaderIter.__next__
+
+        @functools.wraps(following)
+        def timed(self: Any) -> Any:
+            if is_compiling() or not begin(names.INPUT):
+                return following(self)
+            try:
+                batch = following(self)
+            finally:
+                end()
+            loaded(self, batch)
+            return batch
+
+        self._set(module._BaseDataLoaderIter, "__next__", timed)
+
+    def _iterated(self, name: str) -> Callable[[Any], None]:
+        """A class whose `__iter__` gives batches or samples."""
+
+        def patch(module: Any) -> None:
+            kind = getattr(module, name, None)
+            if kind is None or "__iter__" not in vars(kind):
+                return
+            begin, end, iterate = self._stages.begin, self._stages.end, kind.__iter__
+
+            @functools.wraps(iterate)
+            def timed(self: Any) -> Iterator[Any]:
+                items = iterate(self)
+                while True:
+                    began = begin(names.INPUT)
+                    try:
+                        item = next(items)
+                    except StopIteration:
+                        return
+                    finally:
+                        if began:
+                            end()
+                    yield item
+
+            self._set(kind, "__iter__", timed)
+
+        return patch
+
+    def _transfers(self) -> None:
+        """Before the first use of CUDA no call changes the device."""
+        try:
+            if torch.cuda.is_initialized():
+                self._begin_cuda()
+            else:
+                torch.cuda._lazy_call(self._begin_cuda)
+        except (AttributeError, RuntimeError, AssertionError) as error:
+            names.warn_of_patch("torch.cuda", error)
+
+    def _begin_cuda(self) -> None:
+        if not self._removed:
+            try:
+                self.transfers()
+                if takes_gpu_times():
+                    self._stages.use_cuda()
+            except Exception as error:
+                names.warn_of_patch("torch.cuda", error)
+
+    def transfers(self) -> None:
+        """Patches `Tensor.to` and `Tensor.cuda`."""
+        for name in ("to", "cuda"):
+            self._set(torch.Tensor, name, _transfer(name, self._stages))
+
+    def _collectives(self, module: Any) -> None:
+        if not module.is_available():
+            return
+        c10d = module.distributed_c10d
+        for kind, calls in (("collective", _MEETS), ("pipeline", _PASSES_ON)):
+            for name in calls:
+                function = getattr(c10d, name, None)
+                if function is not None:
+                    timed = self._collective(function, kind)
+                    self._set(c10d, name, timed)
+                    if getattr(module, name, None) is function:
+                        self._set(module, name, timed)
+        work = c10d.Work
+        self._set(work, "wait", self._collective(work.wait, None))
+
+    def _collective(self, function: Any, kind: str | None) -> Any:
+        begin, end, met = self._stages.begin, self._stages.end, self._listener.met
+
+        @functools.wraps(function)
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            if is_compiling() or not begin(names.COLLECTIVE):
+                return function(*args, **kwargs)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                end()
+                if kind is not None:
+                    met(kind, kwargs.get("group"))
+
+        return timed
+
+    def _clipping(self, module: Any) -> None:
+        """The norm of gradients that lie in shards is a collective, which nobody sees called."""
+        clip = module.clip_grad_norm_
+        begin, end, met = self._stages.begin, self._stages.end, self._listener.met
+
+        @functools.wraps(clip)
+        def timed(parameters: Any, *args: Any, **kwargs: Any) -> Any:
+            if is_compiling():
+                return clip(parameters, *args, **kwargs)
+            if not isinstance(parameters, torch.Tensor):
+                parameters = list(parameters)  # it may be a generator
+            mesh = _mesh_of_shards(parameters)
+            if mesh is None or not begin(names.COLLECTIVE):
+                return clip(parameters, *args, **kwargs)
+            try:
+                return clip(parameters, *args, **kwargs)
+            finally:
+                end()
+                met("clip", mesh.get_group() if mesh.ndim == 1 else None)
+
+        self._set(module, "clip_grad_norm_", timed)
+        if torch.nn.utils.clip_grad_norm_ is clip:
+            self._set(torch.nn.utils, "clip_grad_norm_", timed)
+
+    def _checkpoints(self) -> None:
+        self._in_c(torch.serialization, "save", names.CHECKPOINT, torch)
+
+    def _distributed_checkpoints(self, module: Any) -> None:
+        for name in ("save", "async_save", "save_state_dict"):
+            self._in_c(module.state_dict_saver, name, names.CHECKPOINT, module)
+
+    def _safetensors(self, module: Any) -> None:
+        for name in ("save_file", "save_model"):
+            self._in_c(module, name, names.CHECKPOINT)
+
+    def _freeze(self) -> None:
+        freeze, freezes = gc.freeze, self._listener.freezes
+
+        @functools.wraps(freeze)
+        def scanned() -> None:
+            freezes()
+            freeze()
+
+        self._set(gc, "freeze", scanned)
+
+
+def _mesh_of_shards(parameters: Any) -> Any:
+    """The device mesh of the first parameter that lies in shards; None where none of the first few
+    does, for a model has thousands."""
+    kind = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
+    if kind is None:
+        return None
+    several = [parameters] if isinstance(parameters, torch.Tensor) else parameters[:_SHARDS_SOUGHT]
+    return next((one.device_mesh for one in several if isinstance(one, kind)), None)
+
+
+def _transfer(name: str, stages: _core.RunStages) -> Any:
+    """`Tensor.to` or `Tensor.cuda`; a stage where the device changes."""
+    function = getattr(torch.Tensor, name)
+    begin, end, forget = stages.begin, stages.end, stages.forget
+    has_torch_function = torch.overrides.has_torch_function_unary
+    handle = torch.overrides.handle_torch_function
+
+    @functools.wraps(function)
+    def timed(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if is_compiling():
+            return function(self, *args, **kwargs)
+        if has_torch_function(self):
+            # The handler compares with torch.Tensor.to, which is this function.
+            return handle(timed, (self,), self, *args, **kwargs)
+        if not begin(names.H2D):
+            return function(self, *args, **kwargs)
+        moved = False
+        try:
+            result = function(self, *args, **kwargs)
+            moved = result.device != self.device
+        finally:
+            if moved:
+                end()
+            else:
+                forget()
+        return result
+
+    return timed

@@ -1,0 +1,326 @@
+"""Records the stages of a training whose script knows nothing of it.
+
+>>> recorder = arm(lambda: None)
+>>> recorder.is_rank  # nothing has trained yet
+False
+>>> recorder.disarm()
+
+Until a process turns out to be a rank, its rows wait in memory and no file is made: most processes
+that import torch are launchers, loader workers and helpers.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+
+import torch
+
+from ... import _core
+from ...common.process_end import call_at_end
+from ...common.warnings import warn_once
+from ...log.logger import GlobalLogger
+from ...stages.timers import MyTimer
+from . import describe
+from .batches import batch_size
+from .counters import MemoryCounter
+from .iterations import Iterations
+from .patches import Listener, Patches
+from .roots import Roots
+from .updates import HiddenUpdates
+
+__all__ = ["OnFirst", "Recorder", "arm"]
+
+_DRAIN_NS = 100_000_000
+_DRAIN_STEPS = 32
+_LOOK_NS = 10_000_000
+_LOOK_STEPS = 32
+
+OnFirst = Callable[[], Mapping[str, object] | None]
+
+_armed: Recorder | None = None
+_watches_forks = False
+
+
+def arm(on_first_iteration: OnFirst) -> Recorder:
+    """Patches torch in this process; call it once torch has executed, before the script runs.
+
+    on_first_iteration: called once, when this process turns out to be a rank: at the end of its
+        first optimizer step, or of its eighth backward without one. It sets up GlobalLogger, and
+        the rows that were recorded before follow. What it returns is added to the row
+        `my_utils.run`.
+
+    A second call returns the recorder that there is. Not thread-safe. Never raises later: trouble
+    is one warning, and the recorder steps aside.
+    """
+    global _armed, _watches_forks
+    if _armed is None:
+        _armed = Recorder(on_first_iteration)
+        _armed.start()
+        if not _watches_forks:
+            _watches_forks = True
+            os.register_at_fork(after_in_child=_after_fork_in_child)
+    return _armed
+
+
+def _after_fork_in_child() -> None:
+    if _armed is not None:
+        _armed.after_fork_in_child()
+
+
+def _make_timer() -> MyTimer:
+    return MyTimer(tag="run")
+
+
+class Recorder(Listener):
+    """Ties stages, iterations and rows together. Its methods run on the training thread.
+
+    >>> recorder = Recorder(lambda: None)
+    >>> recorder
+    Recorder(Iterations(0 complete), Roots(; level 0))
+    """
+
+    def __init__(self, on_first_iteration: OnFirst) -> None:
+        self.is_rank = False
+        """Whether this process has turned out to be a rank."""
+        self.stages = _core.RunStages(_make_timer, torch.is_grad_enabled)
+        self.stages.know_tensors(torch.Tensor, torch.int64, torch.int32)
+        self.roots = Roots(self.stages.begin_forward, self.stages.end)
+        self.patches = Patches(self.stages, self)
+        self._on_first = on_first_iteration
+        self._settings: dict[str, object] | None = None  # of the first loader
+        self._finished = False
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self.iterations = Iterations(self)
+        self._updates: HiddenUpdates | None = HiddenUpdates(
+            self.stages, self.iterations, self._become_rank
+        )
+        self.stages.unfollow()
+        self.stages.forget_batches()
+        self._memory = MemoryCounter()
+        self._met: dict[tuple[str, object], None] = {}
+        self._forwards = 0
+        self._drained_ns = 0
+        self._drained_steps = -1  # before the first iteration is over
+
+    def __repr__(self) -> str:
+        self._catch_up()
+        return f"Recorder({self.iterations!r}, {self.roots!r})"
+
+    def start(self) -> None:
+        """Applies the patches."""
+        self._watch_backwards()
+        self.stages.on_step = self._stepped_inside
+        self.patches.apply()
+
+    def _watch_backwards(self) -> None:
+        if self._updates is not None:
+            self.stages.on_backward = self._updates.after_backward
+
+    def disarm(self) -> None:
+        """Ends the recording and takes every patch back. Idempotent."""
+        global _armed
+        self.finish()
+        self.stages.on = False
+        self.patches.remove()
+        self.roots.restore()
+        if _armed is self:
+            _armed = None
+
+    def finish(self) -> None:
+        """The training is over: what came after the last step belongs to no iteration. Idempotent;
+        called at the end of the process."""
+        if self._finished or not self.is_rank or not self.stages.on:
+            return
+        self._finished = True
+        try:
+            if self._updates is not None:
+                self._updates.finish()
+            self._catch_up()
+            count = self.iterations.finish()
+            self.stages.write_batches(count - 1)
+            GlobalLogger().instant("my_utils.run_end", {"iterations": count}, step=-1)
+        except Exception as error:
+            self._step_aside(error)
+
+    def after_fork_in_child(self) -> None:
+        """A child may become a rank, as other processes do. That of a rank records nothing before
+        its first optimizer step, as its rows would go to files at once: most are loader workers."""
+        self.stages.on = not self.is_rank
+        if self.is_rank:
+            self._wake_at_a_step()
+        self.is_rank = self._finished = False
+        self._begin_anew()
+        self._watch_backwards()
+
+    def _wake_at_a_step(self) -> None:
+        from torch.optim.optimizer import register_optimizer_step_post_hook
+
+        def wake(optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
+            if torch.compiler.is_compiling():
+                return
+            handle.remove()
+            self.stages.on = True
+            self.stepped(optimizer)
+
+        handle = register_optimizer_step_post_hook(wake)
+
+    # --- Records ---
+
+    def position(self) -> int:
+        """Where the next record goes."""
+        return self.stages.position()
+
+    def change_step(self, begin: int, end: int, step: int, /) -> int:
+        """Gives the records between two positions another step."""
+        return self.stages.change_step(begin, end, step)
+
+    def set_step(self, step: int) -> None:
+        """The step of the records from here on."""
+        self.stages.timer.set_step(step)
+
+    # --- Listener ---
+
+    def stepped(self, optimizer: object) -> None:
+        try:
+            if self.stages.led:
+                self._look()
+            else:
+                self._stepped(id(optimizer))
+        except Exception as error:
+            self._step_aside(error)
+
+    def loaded(self, iterator: object, batch: object) -> None:
+        try:
+            if self._settings is None:
+                self._settings = describe.workload(iterator)
+                if self.is_rank:
+                    self._write("my_utils.workload", self._settings)
+            if not self.stages.add_batch(batch):
+                self.stages.add_samples(*batch_size(batch))
+        except Exception as error:
+            self._step_aside(error)
+
+    def met(self, kind: str, group: object) -> None:
+        if (kind, group) in self._met:
+            return
+        try:
+            self._met[kind, group] = None
+            if self.is_rank:
+                self._write_meeting("collective", kind, describe.group_ranks(group))
+        except Exception as error:
+            self._step_aside(error)
+
+    def freezes(self) -> None:
+        try:
+            self.roots.remember()
+        except Exception as error:
+            self._step_aside(error)
+
+    def _step_aside(self, error: Exception) -> None:
+        self.stages.on = False
+        warn_once(
+            "run_stages",
+            "the stages of this run are recorded no further "
+            f"({type(error).__name__}: {error}); the training goes on",
+        )
+
+    # --- steps ---
+
+    def _stepped_inside(self) -> None:
+        """Steps inside a backward are one step."""
+        self._stepped(0)
+
+    def _stepped(self, optimizer: int) -> None:
+        if self._updates is not None:
+            self._updates = self.stages.on_backward = self.stages.on_forward = None
+        self._catch_up()
+        leads = self.iterations.stepped(optimizer)
+        if not self.is_rank:
+            self._become_rank()
+        self.stages.step_batches(leads, self.iterations.current)
+        if leads:
+            self._memory.write(self.iterations.current)
+            self._follow_forwards(self.stages.forwards == self._forwards)
+            self._drain_sometimes()
+            if self.iterations.is_regular:
+                self._follow()
+
+    def _follow(self) -> None:
+        """Regular iterations are counted in C; it reports now and then."""
+        leader = self.iterations.leader
+        assert isinstance(leader, int)
+        self.stages.follow(leader, self.iterations.number, _LOOK_STEPS, _LOOK_NS)
+
+    def _catch_up(self) -> None:
+        """With what was counted in C, which ends."""
+        counted = self.stages.unfollow()
+        if counted is not None:
+            self.iterations.resume(*counted)
+
+    def _look(self) -> None:
+        """What has to be done now and then, while iterations are counted in C."""
+        self._catch_up()
+        self._memory.write(self.iterations.current)
+        self._follow_forwards(self.stages.forward_missing)
+        self._drain_sometimes()
+        self._follow()
+
+    def _follow_forwards(self, is_missing: bool) -> None:
+        """No forward in an iteration: the script calls what lies deeper."""
+        if is_missing and self._drained_steps >= 0:
+            self.roots.descend()
+        self._forwards = self.stages.forwards
+
+    def _drain_sometimes(self) -> None:
+        """All is in the journal at once; its way to the CSV may wait for more rows.
+
+        Where iterations differ, the thread that drains could take rows whose step will change; so
+        it could in the first iteration, whose length nobody knows.
+        """
+        steps = self.stages.steps
+        if self._drained_steps < 0:
+            self._drained_steps = steps
+            return
+        now = time.monotonic_ns()
+        if steps - self._drained_steps >= _DRAIN_STEPS or now - self._drained_ns > _DRAIN_NS:
+            self._drained_ns, self._drained_steps = now, steps
+            if self.iterations.varies:
+                self.stages.timer.step(False)
+            else:
+                self.stages.drain_soon()
+
+    # --- what is written once ---
+
+    def _become_rank(self) -> None:
+        modules = self.roots.scan()
+        extra = self._on_first() or {}
+        self.is_rank = True
+        call_at_end(self.finish)
+        stage = describe.pipeline_stage()
+        self._write("my_utils.run", {
+            "device": describe.device_kind(modules),
+            "torch": torch.__version__,
+            "wrappers": describe.wrappers(modules),
+            **({} if stage is None else {"pipeline_stage": stage}),
+            "forward_from_step": self.iterations.number,
+            **extra,
+        })  # fmt: skip
+        if self._settings is not None:
+            self._write("my_utils.workload", self._settings)
+        self._write_meetings(modules)
+
+    def _write_meetings(self, modules: list[torch.nn.Module]) -> None:
+        meetings = describe.meetings(modules)
+        meetings += [("collective", kind, describe.group_ranks(group)) for kind, group in self._met]
+        for meeting in meetings or [("", "none", "")]:
+            self._write_meeting(*meeting)
+
+    def _write_meeting(self, stage: str, kind: str, members: str) -> None:
+        self._write("my_utils.sync", {"stage": stage, "kind": kind, "members": members})
+
+    def _write(self, name: str, metadata: Mapping[str, object]) -> None:
+        GlobalLogger().instant(name, dict(metadata), step=0)

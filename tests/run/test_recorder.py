@@ -1,0 +1,185 @@
+"""Who becomes a rank, what is a transfer, and what trouble inside the recorder does."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.ranks import ROOT
+
+pytestmark = pytest.mark.timeout(300)
+
+BEGIN = """
+import logging, os, sys
+import torch
+from torch import nn
+from my_utils import _core
+from my_utils.common.warnings import counts
+from my_utils.log.logger import GlobalLogger
+from my_utils.run.stages.recorder import arm
+
+torch.set_num_threads(1)
+folder = sys.argv[1]
+said = []
+
+def first():
+    said.append("rank")
+    GlobalLogger().setup(folder, rank=0, console=False)
+
+recorder = arm(first)
+net = nn.Linear(8, 8)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+
+def train(steps=3, data=None):
+    for x in data if data is not None else [torch.randn(4, 8)] * steps:
+        net(x).sum().backward()
+        optimizer.step()
+
+def files():
+    return sorted(name for name in os.listdir(folder) if name.endswith(".csv"))
+
+def names():
+    recorder.disarm()
+    GlobalLogger().close()
+    lines = open(folder + "/profile_rank_0.csv").read().splitlines()
+    return [line.split(",")[4] for line in lines if ",END," in line]
+"""
+
+NO_RANK = """
+net(torch.randn(4, 8)).sum().backward()
+torch.save(net.state_dict(), os.devnull)
+assert not said and not recorder.is_rank
+recorder.disarm()
+assert files() == []
+"""
+
+WORKERS = """
+train()
+class Busy(torch.utils.data.Dataset):
+    def __len__(self):
+        return 8
+    def __getitem__(self, index):
+        torch.save(torch.zeros(1), os.devnull)
+        return torch.zeros(8)
+loader = torch.utils.data.DataLoader(Busy(), batch_size=4, num_workers=1)
+train(data=loader)
+assert files() == ["profile_rank_0.csv"], files()
+pid = os.fork()
+if pid == 0:
+    train(4)
+    recorder.disarm()
+    GlobalLogger().close()
+    os._exit(said != ["rank", "rank"])
+assert os.waitpid(pid, 0)[1] == 0
+assert said == ["rank"] and names().count("checkpoint") == 0
+assert files() == ["profile_rank_0.csv", "profile_rank_0.w1.csv"], files()
+rows = open(f"{folder}/profile_rank_0.w1.csv").read().splitlines()
+steps = [line.split(",")[3] for line in rows if ",optimizer,END," in line]
+assert steps == ["1", "2", "3"], rows  # the first one told that it trains
+"""
+
+TRANSFERS = """
+recorder.patches.transfers()  # as at the first use of CUDA
+
+class Named(torch.Tensor):
+    seen = []
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        cls.seen.append(func is torch.Tensor.to)
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+train()
+moved = torch.zeros(4).to("meta")
+assert moved.device.type == "meta" and torch.zeros(4).to(torch.float64).dtype == torch.float64
+assert torch.zeros(2).as_subclass(Named).to(torch.float64).dtype == torch.float64
+assert Named.seen[0]
+assert names().count("h2d") == 1
+assert torch.zeros(1).to("cpu").item() == 0
+"""
+
+ASIDE = """
+class Broken:
+    def write(self, *arguments):
+        raise KeyError("for the test")
+train()
+recorder._memory = Broken()
+train(40)
+assert not recorder.stages.on
+assert counts()["run_stages"] == 1, counts()
+assert names()
+"""
+
+COUNTED = """
+# One optimizer leads, in most steps unseen by Python; then a second one joins it, and leaves again.
+other = torch.optim.SGD(net.parameters(), lr=0.01)
+data = torch.utils.data.DataLoader(torch.randn(400, 8), batch_size=4)
+train(data=data)
+for _ in range(5):
+    train(1)
+    net(torch.randn(4, 8)).sum().backward()
+    other.step()
+train(40)
+recorder.disarm()
+GlobalLogger().close()
+rows = [line.split(",") for line in open(folder + "/profile_rank_0.csv").read().splitlines()]
+steps = {}
+for row in rows:
+    if row[4:6] == ["optimizer", "END"]:
+        steps[int(row[3])] = steps.get(int(row[3]), 0) + 1
+assert steps == {n: 2 if 100 <= n < 105 else 1 for n in range(145)}, steps
+forwards = [int(row[3]) for row in rows if row[4:6] == ["forward", "END"]]
+assert sorted(forwards) == sorted([*range(1, 145), *range(100, 105)]), forwards
+batches = {int(row[3]): row[7:] for row in rows if row[4:6] == ["batch", "COUNTER"]}
+assert sorted(batches) == list(range(100)), sorted(batches)
+assert all(any("samples=4" in part for part in text) for text in batches.values()), batches
+"""
+
+NO_TIMER = """
+def no_timer():
+    raise MemoryError("for the test")
+stages = _core.RunStages(no_timer, torch.is_grad_enabled)
+call = _core.StageCall(lambda x: x + 1, stages, 4)
+assert [call(1), call(2)] == [2, 3]
+assert not stages.on and counts()["run_stages"] == 1
+recorder.disarm()
+"""
+
+RAISES = """
+class Own(Exception):
+    pass
+def hook(module, inputs):
+    raise Own
+train()
+handle = net.register_forward_pre_hook(hook)
+for _ in range(2):
+    try:
+        net(torch.randn(4, 8))
+    except Own:
+        pass
+handle.remove()
+def closure():
+    raise Own
+for _ in range(2):
+    try:
+        optimizer.step(closure)
+    except Own:
+        pass
+train()
+found = names()
+assert found.count("forward") == 7 and found.count("backward") == 6, found
+"""
+
+
+@pytest.mark.parametrize(
+    "code",
+    [NO_RANK, WORKERS, TRANSFERS, COUNTED, ASIDE, NO_TIMER, RAISES],
+    ids=["no rank", "children", "transfers", "counted", "step aside", "no timer", "exceptions"],
+)
+def test_a_script_says(code: str, tmp_path: Path) -> None:
+    settings = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", BEGIN + code, str(tmp_path)]
+    subprocess.run(command, check=True, env=settings)
