@@ -6,11 +6,15 @@ from ..common.faces import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .analysis import Report, ReportError, analyze, main
+    from .analysis import Report, ReportError, analyze
+    from .command import main
     from .stragglers import Straggler
 
 __all__ = ["Report", "ReportError", "Straggler", "analyze", "main"]
 
 __getattr__, __dir__ = lazy_names(
-    __name__, __all__, "report.analysis", {"Straggler": "report.stragglers"}
+    __name__,
+    __all__,
+    "report.analysis",
+    {"Straggler": "report.stragglers", "main": "report.command"},
 )

@@ -1,3 +1,3 @@
-from my_utils.report.analysis import main
+from my_utils.report.command import main
 
 raise SystemExit(main())

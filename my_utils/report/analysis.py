@@ -1,10 +1,5 @@
 """Which rank, stage and step cost the time of a run: one report over all ranks.
 
-    python -m my_utils.report LOG_DIR… -o report.html [--json] [--csv DIR] [--engine duckdb|ray]
-
-Exit status: 0, the report is written; 1, there was nothing to report on or it could not be
-written; 2, wrong arguments.
-
 >>> import tempfile
 >>> from my_utils.logger import GlobalLogger
 >>> from my_utils.utils import MyTimer
@@ -26,18 +21,15 @@ written; 2, wrong arguments.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import operator
 import os
 import re
-import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
-from urllib.parse import quote
 
 import numpy as np
 
@@ -45,32 +37,38 @@ from ..common.aliases import renamed_parameters
 from ..common.arguments import check_int
 from ..common.equality import same_fields
 from ..common.files import whole_file
+from ..common.lazy_modules import lazy_module
+from ..common.notebook import html_table, html_text, one_screen
+from ..common.outputs import open_output
 from ..common.public import public
-from ..common.ranges import checked, parse_ranks, parse_steps
-from ..common.tables import needed
+from ..common.tables import needed, table_lines
+from ..verdict.load import NothingToJudge, RankCells
+from ..verdict.rank_files import RankMetadata, find_ranks
+from ..verdict.result import Verdict
 from . import tables
 from .cells import Cells, python_errors
 from .changes import StageChange, changes_of_stages
 from .grid import Grid
 from .heat import Heat, heat_of
+from .judged import Source, judged_of, sync_pattern
 from .load import EVER, in_batches, leave_out_older_runs, problems_of
 from .on_ray import in_batches_on_ray
 from .overlap import overlap_of
-from .ranks import PURPOSE, RankFacts, find_ranks
+from .page import StepTrace, page_text
+from .purpose import PURPOSE
 from .stages import stage_table, stages_by_rank
 from .stragglers import Straggler, find_stragglers, why_not_judged
 from .waits import clock_offsets, segments_of, synchronising_stages
 
 if TYPE_CHECKING:
     import pandas as pd
+else:
+    pd = lazy_module("pandas")
 
-    from .page import StepTrace
+__all__ = ["Report", "ReportError", "Straggler", "analyze"]
 
-__all__ = ["Report", "ReportError", "Straggler", "analyze", "main"]
-
+STAGES_SHOWN = 8  # of a report in one screen
 TABLES = ("stages", "stages_by_rank", "steps", "waits", "ranks", "hosts", "groups", "overlap")
-STEP_TRACES = 3  # stragglers whose worst step gets a trace
-PEERS_IN_TRACE = 3
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
@@ -106,7 +104,7 @@ class Report:
         (why ranks are not compared, such as "fewer than 4 ranks"; None where they
         are).
     stragglers: the ranks that are slow, the most expensive first; empty where ranks are not judged.
-    stages: a row a stage; its columns are those of `_run_report.stages.stage_table`.
+    stages: a row a stage; its columns are those of `my_utils.report.stages.stage_table`.
     stages_by_rank: rank, stage, count, total_s, self_s, mean_ms.
     steps: a row a step: step, median_ms; without the stages in which ranks wait busy_ms (the
         median), busy_low_ms and busy_high_ms (10 % and 90 % of the ranks), busy_max_ms and
@@ -123,6 +121,10 @@ class Report:
         kernels computed), hidden_share.
     problems: what is wrong with the files, in sentences.
     heat: the excess of a stage over the median as a matrix of ranks and steps, for the plot.
+    verdict: what bounds the run, as `my_utils why` says it; the page and the command begin with it.
+        It has its own rules (docs/runs/verdict.md): two ranks are enough for it, and what it names
+        need not be among the stragglers, which are judged by chance.
+    source: what it was read from.
 
     Written by `to_json`, `save_csv`, `save_html` and `save_figures`.
     """
@@ -140,9 +142,39 @@ class Report:
     overlap: pd.DataFrame
     problems: list[str]
     heat: Heat
+    verdict: Verdict | None = None
+    source: Source = field(default=Source(()), repr=False)
 
     def __eq__(self, other: object) -> bool:
         return same_fields(self, other)
+
+    def __repr__(self) -> str:
+        """One screen: the verdict, and the stages that take most time."""
+        return one_screen([*self._title(), *self._stage_lines()])
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        verdict = html_text(self._title()) if self.verdict is None else self.verdict._repr_html_()
+        header, *rows = self._stage_rows()
+        return verdict + html_table(header, rows)
+
+    def _title(self) -> list[str]:
+        if self.verdict is not None:
+            return self.verdict.lines()
+        return [f"Report: {self.run['ranks']} ranks, {self.run['steps']} steps"]
+
+    def _stage_lines(self) -> list[str]:
+        names = ", ".join(TABLES)
+        return ["", *table_lines(self._stage_rows(), left=1), "", f"tables: {names}"]
+
+    def _stage_rows(self) -> list[list[str]]:
+        """A head, and the stages that take most time: the total, the own time and the mean."""
+        shown = self.stages[["stage", "count", "total_s", "self_s", "mean_ms"]]
+        rows = shown.nlargest(STAGES_SHOWN, "self_s").itertuples(index=False)
+        return [list(map(str, shown.columns))] + [
+            [str(stage), str(count), f"{total_s:.3f}", f"{self_s:.3f}", f"{mean_ms:.3f}"]
+            for stage, count, total_s, self_s, mean_ms in rows
+        ]
 
     def to_json(self) -> str:
         """All of it but stages_by_rank, waits and heat, as one JSON object; NaN becomes null."""
@@ -152,6 +184,8 @@ class Report:
         for name in ("stages", "steps", "ranks", "hosts", "groups", "overlap"):
             result[name] = json.loads(getattr(self, name).to_json(orient="records"))
         result["problems"] = self.problems
+        if self.verdict is not None:
+            result["verdict"] = self.verdict.as_data()
         return json.dumps(result)
 
     @renamed_parameters(folder="output")
@@ -177,11 +211,20 @@ class Report:
     def save_html(
         self, path: str | os.PathLike[str], links: dict[int, StepTrace] | None = None
     ) -> None:
-        """One file that opens in a browser without anything else. links: by the place of a
-        straggler, the trace of its worst step."""
-        from .page import write_page
+        """One file that opens in a browser without anything else: the page of `my_utils report`,
+        with the tables of this report in it. The files that were analysed are read once more.
 
-        write_page(self, Path(path), links or {})
+        links: by the place of a straggler, the trace of its worst step. "-" and "/dev/stdout" are
+        written to, a directory is refused.
+        """
+        from .report_tables import tables_of
+        from .run_page import page_of
+
+        page = page_of(self.source)
+        page.tables = [*page.tables, *tables_of(self, links or {})]
+        page.problems = self.problems
+        with open_output(path) as file:
+            file.write(page_text(page).encode())
 
     @renamed_parameters(folder="output")
     def save_figures(self, output: str | os.PathLike[str]) -> list[Path]:
@@ -203,6 +246,7 @@ class Options:
     memory_limit: str
     parquet: str | None
     torch_traces: Sequence[str]
+    on_progress: Callable[[int, int], None] | None = None
 
 
 def analyze(
@@ -216,6 +260,7 @@ def analyze(
     memory_limit: str = "256MB",
     parquet: str | os.PathLike[str] | None = None,
     torch_traces: Iterable[str | os.PathLike[str]] = (),
+    on_progress: Callable[[int, int], None] | None = None,
 ) -> Report:
     """Reads the files of all ranks and finds the ranks, stages and steps that cost the time.
 
@@ -237,6 +282,7 @@ def analyze(
         parquet: a folder to which all stages are written, partitioned by rank.
         torch_traces: traces of torch's profiler (.json, .json.gz), from which the overlap of
             communication with compute is counted.
+        on_progress: called with the number of ranks that are read, and of all.
 
     Raises:
         ReportError: there are no stages to report on.
@@ -252,20 +298,14 @@ def analyze(
     if steps is not None and not (len(steps) == 2 and steps[0] < steps[1]):
         raise ValueError(f"steps must be a range that is not empty, not {steps!r}")
     options = Options(
-        None if ranks is None else set(ranks), steps, engine, _pattern(sync), warmup, memory_limit,
-        None if parquet is None else os.fspath(parquet), [os.fspath(path) for path in torch_traces],
+        None if ranks is None else set(ranks), steps, engine, sync_pattern(sync), warmup,
+        memory_limit, None if parquet is None else os.fspath(parquet),
+        [os.fspath(path) for path in torch_traces], on_progress,
     )  # fmt: skip
     several = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
     if not several:
         raise ValueError("paths must name a directory or a file, it is empty")
     return _analyze(several, options)
-
-
-def _pattern(text: str | None) -> re.Pattern[str] | None:
-    try:
-        return None if text is None else re.compile(text)
-    except re.error as error:
-        raise ValueError(f"sync is no regular expression: {error}: {text!r}") from None
 
 
 def _analyze(paths: Sequence[str | os.PathLike[str]], options: Options) -> Report:
@@ -274,30 +314,38 @@ def _analyze(paths: Sequence[str | os.PathLike[str]], options: Options) -> Repor
         raise ReportError("\n".join(problems) or "no rank of the input is among those asked for")
     with python_errors(), contextlib.closing(Cells(options.memory_limit)) as cells:
         batches = in_batches_on_ray if options.engine == "ray" else in_batches
-        facts: dict[int, RankFacts] = {}
+        metadata: dict[int, RankMetadata] = {}
+        read: list[RankCells] = []
         for ranks in batches(file_sets, options.steps or EVER, options.parquet):
-            cells.add(ranks)
-            facts.update((one.facts.rank, one.facts) for one in ranks)
-        return _report(cells, facts, problems, options)
+            reduced = [one.reduced for one in ranks]
+            cells.add(reduced)
+            metadata.update((one.metadata.rank, one.metadata) for one in reduced)
+            read.extend(one.cells for one in ranks)
+            if options.on_progress is not None:
+                options.on_progress(len(metadata), len(file_sets))
+        report = _report(cells, metadata, problems, options)
+    report.source = _source_of(paths, options)
+    report.verdict = _verdict_of(report.source, read, problems)
+    return report
 
 
 def _report(
-    cells: Cells, facts: dict[int, RankFacts], problems: list[str], options: Options
+    cells: Cells, metadata: dict[int, RankMetadata], problems: list[str], options: Options
 ) -> Report:
-    older = leave_out_older_runs(cells, facts)
-    grid = Grid(cells, {r: one.groups.get("pp", 0) for r, one in facts.items()}, options.warmup)
-    problems = problems + problems_of(grid, facts, options.ranks, older)
+    older = leave_out_older_runs(cells, metadata)
+    grid = Grid(cells, {r: one.groups.get("pp", 0) for r, one in metadata.items()}, options.warmup)
+    problems = problems + problems_of(grid, metadata, options.ranks, older)
     if not grid.paths:
         raise ReportError("\n".join([*problems, "no stage has ended in these files"]))
     offsets = clock_offsets(grid)
     sync = synchronising_stages(grid, offsets, options.sync)
     segments = segments_of(grid, offsets, sync)
-    stragglers = find_stragglers(grid, segments, {r: one.host for r, one in facts.items()})
+    stragglers = find_stragglers(grid, segments, {r: one.host for r, one in metadata.items()})
     slow = [one.rank for one in stragglers]
     waits = tables.wait_table(grid, segments)
-    ranks = tables.rank_table(grid, segments, offsets, facts)
+    ranks = tables.rank_table(grid, segments, offsets, metadata)
     return Report(
-        run=_run_facts(grid, sync, waits),
+        run=_run_figures(grid, sync, waits),
         stragglers=stragglers,
         stages=stage_table(cells, grid, segments),
         stages_by_rank=stages_by_rank(cells),
@@ -313,7 +361,20 @@ def _report(
     )
 
 
-def _run_facts(grid: Grid, sync: list[int], waits: pd.DataFrame) -> RunFigures:
+def _source_of(paths: Sequence[str | os.PathLike[str]], options: Options) -> Source:
+    ranks = None if options.ranks is None else frozenset(options.ranks)
+    names = tuple(os.fspath(path) for path in paths)
+    return Source(names, ranks, options.steps, options.warmup, options.sync)
+
+
+def _verdict_of(source: Source, read: list[RankCells], problems: list[str]) -> Verdict:
+    try:
+        return judged_of(source, read, problems)
+    except NothingToJudge as error:
+        return Verdict("not judged", reason=str(error).partition("\n")[0])
+
+
+def _run_figures(grid: Grid, sync: list[int], waits: pd.DataFrame) -> RunFigures:
     step_ns = grid.middle_step_ns()
     return {
         "ranks": len(grid.ranks),
@@ -327,116 +388,3 @@ def _run_facts(grid: Grid, sync: list[int], waits: pd.DataFrame) -> RunFigures:
         "waited_s": round(float(waits["cost_s"].sum()), 9),
         "not_judged": why_not_judged(grid),
     }
-
-
-# --- the command line ---
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m my_utils.report",
-        description="Says which rank, stage and step cost the time of a run.",
-        epilog="Exit status: 0 the report is written; 1 there was nothing to report on, or it "
-        "could not be written; 2 wrong usage.",
-    )
-    add = parser.add_argument
-    add("paths", nargs="+", metavar="LOG_DIR", help="directory, CSV, journal or glob")
-    add("-o", "--output", metavar="HTML", help="the page, with traces of the worst steps beside it")
-    add("--json", action="store_true", help="all figures to standard output")
-    add("--csv", metavar="DIR", help="all tables as CSV")
-    add("--png", metavar="DIR", help="the plots")
-    add("--parquet", metavar="DIR", help="all stages, partitioned by rank")
-    add("--engine", choices=("duckdb", "ray"), default="duckdb",
-        help="ray: on the cluster that RAY_ADDRESS names")  # fmt: skip
-    add("--steps", type=checked(parse_steps), metavar="10:20", help="only 10 <= step < 20")
-    add("--ranks", type=checked(parse_ranks), metavar="0,3-7", help="only these ranks")
-    add("--sync", metavar="REGEX", help="stages in which ranks wait; inferred without it")
-    add("--warmup", type=int, metavar="N", help="steps at the beginning that do not count")
-    add("--memory-limit", default="256MB", metavar="SIZE", help="of DuckDB (%(default)s)")
-    add("--torch-trace", nargs="+", action="extend", default=[], metavar="TRACE.json",
-        help="of torch's profiler: how much communication is hidden")  # fmt: skip
-    return parser
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """The command line; returns the exit status."""
-    parser = _parser()
-    args = parser.parse_args(argv)
-    if not (args.output or args.json or args.csv or args.png or args.parquet):
-        parser.error("say what to write: -o, --json, --csv, --png or --parquet")
-    try:
-        report = analyze(
-            args.paths, ranks=args.ranks, steps=args.steps, engine=args.engine, sync=args.sync,
-            warmup=args.warmup, memory_limit=args.memory_limit, parquet=args.parquet,
-            torch_traces=args.torch_trace,
-        )  # fmt: skip
-        _write(report, args)
-    except (ReportError, OSError, ImportError, MemoryError) as error:
-        _say(f"error: {error}")
-        return 1
-    except ValueError as error:
-        parser.error(str(error))
-    return 0
-
-
-def _write(report: Report, args: argparse.Namespace) -> None:
-    if args.csv:
-        report.save_csv(args.csv)
-    if args.png:
-        report.save_figures(args.png)
-    if args.output:
-        report.save_html(args.output, _step_traces(report, args.paths, Path(args.output)))
-    if args.json:
-        print(report.to_json())
-        return
-    for problem in report.problems:
-        _say(problem)
-    for one in report.stragglers:
-        _say(
-            f"rank {one.rank} is slow in {one.stage} ({one.kind}): "
-            f"{one.cost_s:.3f} s of all ranks together"
-        )
-    if report.run["not_judged"]:
-        _say(f"not judged: {report.run['not_judged']}")
-    elif not report.stragglers:
-        _say("no rank stands out from the others")
-
-
-def _step_traces(report: Report, paths: Sequence[str], page: Path) -> dict[int, StepTrace]:
-    """Beside the page, for the stragglers that cost most: the trace of the step in which they cost
-    most, of their rank and a few others."""
-    from ..trace.csv2trace import ConversionError, csv_to_trace
-    from .page import StepTrace
-
-    links = {}
-    for place, one in enumerate(report.stragglers[:STEP_TRACES]):
-        step = _worst_step(report, one)
-        others = [rank for rank in report.ranks["rank"].tolist() if rank != one.rank]
-        trace = page.with_name(f"{page.stem}_rank{one.rank}_step{step}.json")
-        try:
-            csv_to_trace(
-                list(paths), trace, ranks={one.rank, *others[:PEERS_IN_TRACE]},
-                steps=(step, step + 1), recover=True,
-            )  # fmt: skip
-        except (ConversionError, OSError) as error:
-            _say(f"warning: no trace of step {step}: {error}")
-            continue
-        links[place] = StepTrace(step, quote(trace.name))
-    return links
-
-
-def _worst_step(report: Report, one: Straggler) -> int:
-    waits = report.waits[report.waits["rank"] == one.rank]
-    waits = waits[waits["step"].isin(one.steps)]
-    if waits.empty:
-        return one.steps[0] if one.steps else int(report.run["first_step"])
-    return int(waits.groupby("step")["cost_s"].sum().idxmax())
-
-
-def _say(text: str) -> None:
-    for line in text.splitlines():
-        print(f"report: {line}", file=sys.stderr)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

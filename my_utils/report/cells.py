@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..common.tables import needed
-from .ranks import PURPOSE, Columns
-from .reduce import ReducedRank
+from ..verdict.rank_files import Columns
+from ..verdict.reduce import ReducedRank
+from .purpose import PURPOSE
 
 if TYPE_CHECKING:
     import duckdb
@@ -80,7 +81,7 @@ class Cells:
     def _numbered(self, rank: ReducedRank, columns: Columns) -> Columns:
         """With the rank's number, and the run's numbers of its paths."""
         numbers = np.array(self._numbers(rank.paths))
-        ranks = np.full(len(columns["path"]), rank.facts.rank)
+        ranks = np.full(len(columns["path"]), rank.metadata.rank)
         return {**columns, "path": numbers[columns["path"]], "rank": ranks}
 
     def _numbers(self, names: Sequence[str]) -> list[int]:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import base64
-import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..common.tables import drawn, write_figure
+from ..common.tables import write_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from .analysis import Report
 
-__all__ = ["FIGURES", "as_data_url", "write_figures"]
+__all__ = ["FIGURES", "write_figures"]
 
 BLUE, RED, GREY = "#2f6fad", "#c23b22", "#8a8f98"
 BARS_MAX = 20
@@ -29,14 +27,12 @@ def draw_steps(report: Report, figure: Figure) -> None:
     axes = figure.add_subplot()
     steps = report.steps
     axes.plot(steps["step"], steps["median_ms"], color=BLUE, lw=1.4, label="step")
-    waits = " but waits" if report.run["synchronising"] else ""
+    busy = "step without waits" if report.run["synchronising"] else "whole step"
     axes.fill_between(
         steps["step"], steps["busy_low_ms"], steps["busy_high_ms"], color=BLUE, alpha=0.3, lw=0,
-        label=f"all{waits}: 10 % to 90 % of the ranks",
+        label=f"{busy}: 10 % to 90 % of the ranks",
     )  # fmt: skip
-    axes.plot(
-        steps["step"], steps["busy_max_ms"], color=RED, lw=0.8, label=f"all{waits}: busiest rank"
-    )
+    axes.plot(steps["step"], steps["busy_max_ms"], color=RED, lw=0.8, label=f"{busy}: busiest rank")
     for change in report.changes:
         axes.axvline(change.step, color=GREY, ls="--", lw=0.8)
     axes.set(xlabel="step", ylabel="ms a step", title="Time of a step")
@@ -57,7 +53,7 @@ def draw_heat(report: Report, figure: Figure) -> None:
     )  # fmt: skip
     _tick(axes.set_xticks, heat.steps)
     _tick(axes.set_yticks, heat.ranks)
-    what = heat.stage or "what ranks do not wait in"
+    what = heat.stage or "step without waits"
     axes.set(xlabel="step", ylabel="rank", title=f"{what}: ms over the median of the ranks")
     figure.colorbar(image, ax=axes, label="ms")
 
@@ -103,10 +99,3 @@ def write_figures(report: Report, folder: Path) -> list[Path]:
         paths.append(folder / f"{name}.png")
         write_figure(paths[-1], lambda figure, draw=draw: draw(report, figure))  # type: ignore[misc]
     return paths
-
-
-def as_data_url(report: Report, name: str) -> str:
-    """A figure as a PNG within the page."""
-    buffer = io.BytesIO()
-    drawn(lambda figure: FIGURES[name](report, figure)).savefig(buffer, format="png")
-    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()

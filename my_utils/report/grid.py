@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from ..verdict.quantiles import middle_of, scatter_of
+from ..verdict.rank_files import Columns
 from .cells import Cells
-from .ranks import Columns
 
-__all__ = ["Grid", "Integers", "Matrix", "middle_of", "quantile_of", "scatter_of"]
+__all__ = ["Grid", "Integers", "Matrix"]
 
 Matrix: TypeAlias = npt.NDArray[np.float64]
 Integers: TypeAlias = npt.NDArray[np.int64]
 
-MAD_TO_SIGMA = 1.4826
 KEPT_CELLS = 2_000_000  # of a quantity that are in memory at once; 80 MB for all five
 
 QUANTITIES = ("total_ns", "self_ns", "begin_ns", "last_begin_ns", "end_ns")
@@ -120,37 +119,6 @@ class Grid:
             rows = self.peers == group
             result[rows] -= middle_of(matrix[rows], 0)
         return result
-
-
-def middle_of(values: Any, axis: int | None = None) -> Any:
-    """The median along an axis without NaNs; NaN where nothing is left."""
-    return quantile_of(values, 0.5, axis)
-
-
-def quantile_of(values: Any, share: float, axis: int | None = None) -> Any:
-    """The same for any quantile, between two values as numpy's default has it."""
-    if np.size(values) and not np.isnan(values).any():
-        return _quantile(values, share, axis)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # of slices that hold only NaNs
-        return np.nanquantile(values, share, axis=axis)
-
-
-def _quantile(values: Any, share: float, axis: int | None) -> Any:
-    """By sorting, which numpy does several times faster than its own quantiles."""
-    ordered = np.sort(values, axis=axis)
-    along = 0 if axis is None else axis
-    place = share * (ordered.shape[along] - 1)
-    lower = ordered.take(int(place), axis=along)
-    upper = ordered.take(min(int(place) + 1, ordered.shape[along] - 1), axis=along)
-    return lower + (upper - lower) * (place - int(place))
-
-
-def scatter_of(values: Any, axis: int) -> Any:
-    """The standard deviation along an axis, estimated from the median absolute deviation."""
-    return MAD_TO_SIGMA * middle_of(
-        np.abs(values - np.expand_dims(middle_of(values, axis), axis)), axis
-    )
 
 
 def _warmup_of(step_ns: Matrix) -> int:

@@ -7,32 +7,48 @@ import os
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 import numpy as np
 
 from ..trace.inputs import FileSet
+from ..verdict.load import RankCells, cells_of_rank
+from ..verdict.rank_files import RankMetadata, last_run, read_rank
+from ..verdict.reduce import ReducedRank, reduce_rank
 from .cells import Cells
 from .grid import Grid
 from .parquet import write_parquet
-from .ranks import RankFacts, read_rank
-from .reduce import ReducedRank, reduce_rank
 
-__all__ = ["EVER", "in_batches", "leave_out_older_runs", "problems_of", "reduced_ranks"]
+__all__ = [
+    "EVER",
+    "ReadRank",
+    "in_batches",
+    "leave_out_older_runs",
+    "problems_of",
+    "read_ranks",
+]
 
 CELLS_AT_ONCE = 122_880  # that go into the database together: a group of its own, 9 MB
 EVER = (-(2**63), 2**63 - 1)
 NAMED_AT_MOST = 20
 
 
+class ReadRank(NamedTuple):
+    """A rank that was read once: for the tables, of its last run, and for the verdict."""
+
+    reduced: ReducedRank
+    cells: RankCells
+
+
 def in_batches(
     file_sets: Sequence[FileSet], steps: tuple[int, int], parquet: str | None
-) -> Iterator[list[ReducedRank]]:
-    """The reduced ranks in order, some at a time."""
-    batch: list[ReducedRank] = []
+) -> Iterator[list[ReadRank]]:
+    """The ranks in order, some at a time."""
+    batch: list[ReadRank] = []
     cells = 0
-    for rank in reduced_ranks(file_sets, steps, parquet):
+    for rank in read_ranks(file_sets, steps, parquet):
         batch.append(rank)
-        cells += len(rank.cells["path"])
+        cells += len(rank.reduced.cells["path"])
         if cells >= CELLS_AT_ONCE:
             yield batch
             batch, cells = [], 0
@@ -40,17 +56,19 @@ def in_batches(
         yield batch
 
 
-def reduced_ranks(
+def read_ranks(
     file_sets: Sequence[FileSet], steps: tuple[int, int], parquet: str | None
-) -> Iterator[ReducedRank]:
+) -> Iterator[ReadRank]:
     """The ranks in order. While one is used the next are read, as many as there are CPUs. parquet:
     a folder for all rows."""
 
-    def read(file_set: FileSet) -> ReducedRank:
+    def read(file_set: FileSet) -> ReadRank:
         rank = read_rank(file_set)
+        cells = cells_of_rank(rank)
+        rank = last_run(rank)
         if parquet is not None:
             write_parquet(rank, parquet)
-        return reduce_rank(rank, steps)
+        return ReadRank(reduce_rank(rank, steps), cells)
 
     count = len(os.sched_getaffinity(0))
     with ThreadPoolExecutor(count) as pool:
@@ -62,9 +80,9 @@ def reduced_ranks(
             yield rank
 
 
-def leave_out_older_runs(cells: Cells, facts: dict[int, RankFacts]) -> list[int]:
+def leave_out_older_runs(cells: Cells, metadata: dict[int, RankMetadata]) -> list[int]:
     """Takes the ranks out of the cells whose last row is older than the beginning of the run."""
-    known = {rank: one for rank, one in facts.items() if one.end_ns}
+    known = {rank: one for rank, one in metadata.items() if one.end_ns}
     if not known:
         return []
     begin = int(np.median([one.begin_ns for one in known.values()]))
@@ -75,37 +93,46 @@ def leave_out_older_runs(cells: Cells, facts: dict[int, RankFacts]) -> list[int]
 
 
 def problems_of(
-    grid: Grid, facts: dict[int, RankFacts], ranks: set[int] | None, older: list[int]
+    grid: Grid, metadata: dict[int, RankMetadata], ranks: set[int] | None, older: list[int]
 ) -> list[str]:
     """Ranks without files, of an older run, cut short, with damaged rows or dropped records.
     ranks: the requested ones. older: those that were left out."""
-    problems = _missing(facts, ranks)
+    problems = _missing(metadata, ranks)
     if older:
-        problems.append(f"{_named(older)} left out: nothing of the last run is in their files")
+        is_left, theirs = ("is", "its") if len(older) == 1 else ("are", "their")
+        problems.append(
+            f"{_named(older)} {is_left} left out: {theirs} files hold nothing of the last run"
+        )
     if stopped := grid.ranks[grid.last_steps() < grid.steps[-1:]].tolist():
         end = grid.steps[-1]
         problems.append(f"{_named(stopped)} ended before step {end}, the last of the run")
-    for rank, one in sorted(facts.items()):
+    for rank, one in sorted(metadata.items()):
         problems.extend(f"rank {rank}: {error}" for error in one.errors)
     for what, chosen in (
-        ("rows that could not be understood", [r for r, f in facts.items() if f.bad_rows]),
-        ("records that were lost while it ran", [r for r, f in facts.items() if f.dropped]),
-        ("a clock that was set while it ran", [r for r, f in facts.items() if f.clock_steps]),
+        ("rows that could not be understood", [r for r, one in metadata.items() if one.bad_rows]),
+        ("records that were lost during the run",
+         [r for r, one in metadata.items() if one.dropped]),
+        ("a clock that was set during the run",
+         [r for r, one in metadata.items() if one.clock_steps]),
         ("older runs in the same files, which are left out",
-         [r for r, f in facts.items() if f.older_runs]),
+         [r for r, one in metadata.items() if one.older_runs]),
     ):  # fmt: skip
         if chosen:
-            problems.append(f"{_named(sorted(chosen))} with {what}")
+            problems.append(f"{_named(sorted(chosen))} {_have(len(chosen))} {what}")
     return problems
 
 
-def _missing(facts: dict[int, RankFacts], ranks: set[int] | None) -> list[str]:
-    size = max((one.world_size for one in facts.values()), default=0)
+def _missing(metadata: dict[int, RankMetadata], ranks: set[int] | None) -> list[str]:
+    size = max((one.world_size for one in metadata.values()), default=0)
     wanted = range(size) if ranks is None else sorted(ranks)
-    count = len(wanted) - sum(rank in wanted for rank in facts)
-    missing = (rank for rank in wanted if rank not in facts)  # a damaged size may be any
+    count = len(wanted) - sum(rank in wanted for rank in metadata)
+    missing = (rank for rank in wanted if rank not in metadata)  # a damaged size may be any
     shown = list(itertools.islice(missing, NAMED_AT_MOST))
-    return [f"{_named(shown, count)} without files"] if shown else []
+    return [f"{_named(shown, count)} {_have(count)} no files"] if shown else []
+
+
+def _have(count: int) -> str:
+    return "has" if count == 1 else "have"
 
 
 def _named(ranks: Sequence[int], count: int | None = None) -> str:

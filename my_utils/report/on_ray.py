@@ -10,9 +10,8 @@ from collections.abc import Iterator, Sequence
 
 from ..common.tables import needed
 from ..trace.inputs import FileSet
-from .load import reduced_ranks
-from .ranks import PURPOSE
-from .reduce import ReducedRank
+from .load import ReadRank, read_ranks
+from .purpose import PURPOSE
 
 __all__ = ["in_batches_on_ray"]
 
@@ -21,8 +20,8 @@ RANKS_A_TASK = 32
 
 def in_batches_on_ray(
     file_sets: Sequence[FileSet], steps: tuple[int, int], parquet: str | None
-) -> Iterator[list[ReducedRank]]:
-    """The ranks, reduced on the cluster that this process is connected to, or that
+) -> Iterator[list[ReadRank]]:
+    """The ranks, read and reduced on the cluster that this process is connected to, or that
     `RAY_ADDRESS` names, as they come.
 
     A task whose worker dies is run again by Ray.
@@ -42,5 +41,5 @@ def in_batches_on_ray(
 
 def _reduce(
     file_sets: Sequence[FileSet], steps: tuple[int, int], parquet: str | None
-) -> list[ReducedRank]:
-    return list(reduced_ranks(file_sets, steps, parquet))
+) -> list[ReadRank]:
+    return list(read_ranks(file_sets, steps, parquet))

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..common.tables import needed
-from .ranks import PURPOSE
+from .purpose import PURPOSE
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,56 +1,208 @@
-"""The report as one HTML file that needs nothing else."""
+"""The report as one HTML file that needs nothing else, neither a network nor a server."""
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
-from pathlib import Path
+import base64
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from ..common.files import whole_file
-from ..common.tables import needed
-from .figures import as_data_url
-from .ranks import PURPOSE
+import numpy as np
+
+from ..common.colours import stage_colour, text_colour
+from .bars import mean_step, rank_bars, row_means, waits_ns
+from .cells_as_text import code_cells
+from .page_tables import Table, host_table, rank_table, stage_table, times
 
 if TYPE_CHECKING:
-    from .analysis import Report
+    from ..verdict.result import Verdict
+    from ..verdict.run_data import Matrix, RunData
+    from .worst_step import WorstStep
 
-__all__ = ["StepTrace", "write_page"]
+__all__ = ["Page", "PageTrace", "StepTrace", "page_text"]
 
-ROWS_MAX = 500  # of a table; the CSVs have all
+CELLS_MAX = 1_000_000  # of all layers of the heat map together
+VIEWER = "https://ui.perfetto.dev"
+WORK_COLOUR, WAIT_COLOUR = "#0072b2", "#b5bac2"
+STATE = {"green": "green", "found": "found", "not judged": "unjudged"}
 
 
 @dataclass(frozen=True)
 class StepTrace:
-    """The trace of a step, at which the page links."""
+    """The trace of a step beside the page, to which a straggler's row leads."""
 
     step: int
     href: str
 
 
-def write_page(report: Report, path: Path, links: dict[int, StepTrace]) -> None:
-    """links: the place of a straggler in the report's list, to the trace of its worst step."""
-    jinja2 = needed("jinja2", PURPOSE, "report")
+@dataclass(frozen=True)
+class PageTrace:
+    """A trace in the page for Perfetto. name: of the file that is offered. content: of the file."""
+
+    name: str
+    content: bytes
+
+
+@dataclass
+class Page:
+    """What the page shows. sync_stages: in which ranks wait. warmup: columns that are left out of
+    means. tables: more than those of stages, ranks and hosts. viewer: Perfetto's address."""
+
+    run: RunData
+    verdict: Verdict
+    sync_stages: Sequence[str] = ()
+    warmup: int = 0
+    worst: WorstStep | None = None
+    trace: PageTrace | None = None
+    tables: Sequence[Table] = ()
+    problems: Sequence[str] = field(default_factory=list)
+    viewer: str = VIEWER
+
+    @cached_property
+    def waited(self) -> Matrix:
+        """Rank × step: what each rank waited in `sync_stages`, in ns."""
+        return waits_ns(self.run, self.sync_stages)
+
+
+def page_text(page: Page) -> str:
+    """The whole file. Names from the run are escaped wherever they stand; scripts and styles other
+    than the page's own do not run, by its Content-Security-Policy."""
+    import jinja2
+
     environment = jinja2.Environment(
         autoescape=True, loader=jinja2.PackageLoader("my_utils", "report"),
         undefined=jinja2.StrictUndefined, trim_blocks=True,
     )  # fmt: skip
-    text: str = environment.get_template("page.html.j2").render(
-        run=report.run,
-        stragglers=[one.as_dict() for one in report.stragglers[:ROWS_MAX]],
-        problems=report.problems,
-        stages=_rows(report.stages.sort_values("self_s", ascending=False)),
-        changes=[dataclasses.asdict(change) for change in report.changes[:ROWS_MAX]],
-        hosts=_rows(report.hosts.sort_values("cost_s", ascending=False)),
-        groups=_rows(report.groups),
-        overlap=_rows(report.overlap),
-        links=links,
-        image=lambda name: as_data_url(report, name),
+    css, script = _resource("page.css"), _resource("page.js")
+    run = page.run
+    parts = mean_step(run, page.warmup)
+    return environment.get_template("page.html.j2").render(
+        title=_title(run),
+        css=css,
+        script=script,
+        policy=_policy(css, script),
+        state=STATE[page.verdict.status],
+        verdict="\n".join(page.verdict.lines(width=100)),
+        problems=list(page.problems) or list(run.problems),
+        parts=parts,
+        step_ms=sum(part.ms for part in parts),
+        bars=rank_bars(run, page.waited, page.warmup),
+        ranks=len(run.ranks),
+        sync=list(page.sync_stages),
+        work_colour=WORK_COLOUR,
+        wait_colour=WAIT_COLOUR,
+        worst_title=page.worst.title if page.worst is not None else "",
+        tables=[
+            *page.tables,
+            stage_table(run, page.warmup, page.sync_stages),
+            rank_table(run, page.warmup, page.waited),
+            host_table(run, page.warmup, page.waited),
+        ],
+        data=_json_in_html(_data(page)),
+        times=times,
+        percent=lambda share: f"{100 * share:.1f} %",
     )
-    with whole_file(path) as file:
-        file.write(text.encode())
 
 
-def _rows(table: Any) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = table.head(ROWS_MAX).to_dict("records")
-    return rows
+def _title(run: RunData) -> str:
+    ranks = f"{len(run.ranks)} rank{'s' if len(run.ranks) != 1 else ''}"
+    if not len(run.steps):
+        return f"{ranks}, no steps"
+    return f"{ranks}, steps {run.steps[0]} to {run.steps[-1]}"
+
+
+def _resource(name: str) -> str:
+    return resources.files("my_utils.report").joinpath(name).read_text("utf-8")
+
+
+def _policy(css: str, script: str) -> str:
+    return (
+        f"default-src 'none'; script-src '{_hash_of(script)}'; style-src '{_hash_of(css)}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _hash_of(text: str) -> str:
+    digest = hashlib.sha256(text.encode()).digest()
+    return f"sha256-{base64.b64encode(digest).decode()}"
+
+
+def _json_in_html(value: Any) -> str:
+    """JSON that ends no element and opens none, whatever the names in it are."""
+    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
+def _data(page: Page) -> dict[str, Any]:
+    data: dict[str, Any] = {
+        "markdown": page.verdict.markdown(),
+        "colors": _colours(page),
+        "heat": _heat(page),
+        "timeline": page.worst.as_data() if page.worst is not None else None,
+        "trace": None,
+    }
+    if page.trace is not None:
+        data["trace"] = {
+            "name": page.trace.name,
+            "title": page.trace.name,
+            "viewer": page.viewer,
+            "data": _deflated(page.trace.content),
+        }
+    return data
+
+
+def _deflated(content: bytes) -> str:
+    import zlib
+
+    return base64.b64encode(zlib.compress(content)).decode()
+
+
+def _colours(page: Page) -> dict[str, tuple[str, str]]:
+    names = page.worst.stages if page.worst is not None else []
+    return {name: (stage_colour(name), text_colour(stage_colour(name))) for name in names}
+
+
+def _heat(page: Page) -> dict[str, Any] | None:
+    """The layers of the map: a rank's own work first, then the stages that take most, as many as
+    fit in CELLS_MAX."""
+    run = page.run
+    if not run.step_ns.size or len(run.steps) < 2:
+        return None
+    layers: list[dict[str, Any]] = []
+    room = CELLS_MAX
+    for name, matrix in _layers(page):
+        if layers and matrix.size > room:
+            break
+        coded = code_cells(matrix * 1e-6)
+        layers.append(
+            {"name": name, "low_ms": coded.low_ms, "ratio": coded.ratio, "data": coded.data}
+        )
+        room -= matrix.size
+    hosts, host_of = np.unique(np.array(run.hosts or [""] * len(run.ranks)), return_inverse=True)
+    return {
+        "ranks": run.ranks.tolist(),
+        "steps": run.steps.tolist(),
+        "hosts": hosts.tolist(),
+        "host_of": host_of.tolist(),
+        "layers": layers,
+    }
+
+
+def _layers(page: Page) -> list[tuple[str, Matrix]]:
+    run = page.run
+    sync = [place for place, name in enumerate(run.stages) if name in page.sync_stages]
+    work = run.step_ns - run.totals[:, :, sync].sum(2)
+    layers = [("the step without waiting stages" if sync else "the step", work)]
+    if sync:
+        layers.append(("the step", run.step_ns))
+    means = row_means(run.totals.reshape(-1, len(run.stages)).T)
+    for place in np.argsort(-means).tolist():
+        took = run.totals[:, :, place]
+        layers.append((run.stages[place], np.where(took > 0, took, np.nan)))
+    return layers

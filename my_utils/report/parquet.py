@@ -7,7 +7,8 @@ import os
 import numpy as np
 
 from ..common.tables import needed
-from .ranks import PURPOSE, RankStages
+from ..verdict.rank_files import RankStages
+from .purpose import PURPOSE
 
 __all__ = ["write_parquet"]
 
@@ -28,5 +29,5 @@ def write_parquet(rank: RankStages, folder: str) -> None:
             "COPY (SELECT step, stage, begin_ns, end_ns, tid, cuda_ms, attempt, $rank AS rank "
             "FROM stages JOIN paths USING (path)) TO $folder "
             "(FORMAT parquet, PARTITION_BY (rank), OVERWRITE_OR_IGNORE)",
-            {"folder": folder, "rank": rank.facts.rank},
+            {"folder": folder, "rank": rank.metadata.rank},
         )

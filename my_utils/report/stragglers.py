@@ -28,9 +28,10 @@ import numpy as np
 
 from ..common.public import public
 from ..common.tables import needed
-from .changes import change_points
-from .grid import Grid, Integers, Matrix, middle_of, scatter_of
-from .ranks import PURPOSE
+from ..verdict.change_points import change_points
+from ..verdict.quantiles import middle_of, scatter_of
+from .grid import Grid, Integers, Matrix
+from .purpose import PURPOSE
 from .waits import Segments, working_paths
 
 __all__ = ["Straggler", "find_stragglers", "why_not_judged"]

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..common.tables import needed
-from .grid import Grid, Matrix, middle_of, quantile_of
-from .ranks import GROUPS, PURPOSE, RankFacts
+from ..verdict.quantiles import middle_of, quantile_of
+from ..verdict.rank_files import GROUPS, RankMetadata
+from .grid import Grid, Matrix
+from .purpose import PURPOSE
 from .waits import NOBODY, Segments
 
 if TYPE_CHECKING:
@@ -64,12 +66,12 @@ def step_table(grid: Grid, sync: list[int], waits: pd.DataFrame) -> pd.DataFrame
 
 
 def rank_table(
-    grid: Grid, segments: Segments, offsets: Matrix, facts: dict[int, RankFacts]
+    grid: Grid, segments: Segments, offsets: Matrix, metadata: dict[int, RankMetadata]
 ) -> pd.DataFrame:
     """A row a rank: its host and groups, its step time, its waits, and the others' waits for it."""
     pandas = needed("pandas", PURPOSE, "report")
     waited, cost = _waits_of_ranks(grid, segments, offsets)
-    known = [facts[rank] for rank in grid.ranks.tolist()]
+    known = [metadata[rank] for rank in grid.ranks.tolist()]
     places = [one.groups for one in known]
     columns: dict[str, Any] = {"rank": grid.ranks, "host": [one.host for one in known]}
     for name in sorted(set().union(*places)):

@@ -17,8 +17,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .grid import Grid, Integers, Matrix, middle_of
-from .ranks import SEPARATOR
+from ..verdict.quantiles import middle_of
+from ..verdict.rank_files import SEPARATOR
+from .grid import Grid, Integers, Matrix
 
 __all__ = ["Segments", "clock_offsets", "segments_of", "synchronising_stages", "working_paths"]
 

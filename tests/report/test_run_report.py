@@ -5,11 +5,11 @@ from __future__ import annotations
 import gzip
 import html
 import json
+import os
 import re
 import shutil
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urljoin, urlsplit
 
 import numpy as np
 import pytest
@@ -20,9 +20,13 @@ pytest.importorskip("scipy", reason="scipy is not installed")
 import pandas as pd
 
 from my_utils.report import Report, ReportError, analyze, main
+from my_utils.report.judged import Source
 from my_utils.report.overlap import overlap_of
+from my_utils.report.page import StepTrace
+from my_utils.report.run_page import page_of
 from tools.perfetto_ui import Page, find_browser
 
+from ..clients.perfetto import TraceProcessor, why_missing
 from ..conftest import RunPython
 from ..support.planted_runs import START_NS, SYNC, Run
 
@@ -146,37 +150,58 @@ def test_few_ranks_have_no_exception(tmp_path: Path) -> None:
 
 
 def verdict_of_page(page: Path) -> tuple[str, str]:
-    """(classes, text) of the line under the heading."""
-    ((classes, text),) = re.findall(r'<div class="(verdict[^"]*)">(.*?)</div>', page.read_text())
-    return classes, text
+    """(state, text) of the card under the heading."""
+    ((state, text),) = re.findall(
+        r'<section class="verdict ([^"]*)"[^>]*>\s*<pre id="verdict">(.*?)</pre>',
+        page.read_text(), re.S,
+    )  # fmt: skip
+    return state, html.unescape(text)
 
 
 @pytest.mark.parametrize(
-    "ranks, steps, why",
+    "ranks, steps, not_compared, shade, begins",
     [
-        (1, 20, "fewer than 4 ranks"),
-        (2, 20, "fewer than 4 ranks"),
-        (3, 20, "fewer than 4 ranks"),
-        (4, 4, "fewer than 5 steps"),
-        (4, 20, None),
+        (1, 30, "fewer than 4 ranks", "green", "NOTHING STANDS OUT"),
+        (2, 30, "fewer than 4 ranks", "green", "NOTHING STANDS OUT"),
+        (4, 4, "fewer than 5 steps", "unjudged", "NOT JUDGED: 4 steps after the warm-up"),
+        (4, 30, None, "green", "NOTHING STANDS OUT"),
     ],
 )
-def test_ranks_that_are_not_judged_are_not_called_alike(
-    ranks: int, steps: int, why: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_verdict_heads_the_page_and_what_the_command_says(
+    ranks: int, steps: int, not_compared: str | None, shade: str, begins: str, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """Ranks that the tables do not compare are not called alike by them either."""
     logs, page = Run(ranks=ranks, steps=steps).write(tmp_path / "logs"), tmp_path / "report.html"
     assert main([str(logs), "-o", str(page), "--warmup", "0"]) == 0
-    said = capsys.readouterr().err
-    if why is None:
-        assert verdict_of_page(page) == ("verdict clean", "No rank stands out from the others.")
-        assert said == "report: no rank stands out from the others\n"
-    else:
-        assert verdict_of_page(page) == ("verdict unjudged", f"not judged: {why}")
-        assert said == f"report: not judged: {why}\n"
-        assert "stands out" not in page.read_text()
+    said = capsys.readouterr().out
+    state, text = verdict_of_page(page)
+    assert state == shade and text.startswith(begins)
+    assert said.startswith(begins)
+    assert "No rank stands out" not in page.read_text()
     assert main([str(logs), "--json", "--warmup", "0"]) == 0
     content = json.loads(capsys.readouterr().out)
-    assert (content["run"]["not_judged"], content["stragglers"]) == (why, [])
+    assert (content["run"]["not_judged"], content["stragglers"]) == (not_compared, [])
+    assert content["verdict"]["text"][0].startswith(begins)
+
+
+def test_the_page_says_what_the_verdict_says(tmp_path: Path) -> None:
+    """Of two ranks, too: before, the page called them alike."""
+    logs = Run(ranks=2, steps=60).slower(6, "data", rank=1).write(tmp_path / "logs")
+    report = analyze(logs)
+    report.save_html(tmp_path / "report.html")
+    state, text = verdict_of_page(tmp_path / "report.html")
+    assert state == "found" and text.startswith("BOUND BY INPUT on rank 1")
+    assert report.verdict is not None
+    assert text.splitlines() == report.verdict.lines(100)
+
+
+def test_stages_named_by_sync_are_where_the_verdict_sees_waits(tmp_path: Path) -> None:
+    logs = (
+        Run(ranks=2, steps=60, synchronises=False).slower(2, "data", rank=1).write(tmp_path / "l")
+    )
+    verdict = analyze(logs, sync="optimizer").verdict
+    assert verdict is not None and verdict.inferred == ()
 
 
 def test_what_is_not_judged_is_grey(tmp_path: Path) -> None:
@@ -184,7 +209,7 @@ def test_what_is_not_judged_is_grey(tmp_path: Path) -> None:
     if browser is None:
         pytest.skip("no chromium on this machine (Debian package chromium)")
     report = tmp_path / "report.html"
-    analyze(Run(ranks=2, steps=20).write(tmp_path / "logs")).save_html(report)
+    analyze(Run(ranks=2, steps=8).write(tmp_path / "logs")).save_html(report)
     with Page(browser, 1200, 900) as page:
         page.call("Page.navigate", url=report.as_uri())
         page.wait_for("document.readyState === 'complete'", "the page")
@@ -339,7 +364,7 @@ def test_ranks_without_files_and_ranks_that_ended_early(tmp_path: Path) -> None:
     (folder / "profile_rank_7.csv").write_text(cut)
     found = analyze(folder)
     assert named(found) == BOTH
-    assert "rank 6 without files" in found.problems
+    assert "rank 6 has no files" in found.problems
     assert f"rank 7 ended before step {run.steps - 1}, the last of the run" in found.problems
     last = found.ranks.set_index("rank")["last_step"]
     assert last[7] < run.steps - 1 == last[0]
@@ -351,7 +376,7 @@ def test_a_damaged_world_size_is_only_told(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace("world_size=4", "world_size=2000000000"))
     (problem,) = analyze(folder).problems
     assert problem.startswith("ranks 4, 5, 6, 7, 8, ")
-    assert problem.endswith(", 23 and 1999999976 more without files")
+    assert problem.endswith(", 23 and 1999999976 more have no files")
 
 
 def test_a_number_that_is_no_rank(tmp_path: Path) -> None:
@@ -359,7 +384,7 @@ def test_a_number_that_is_no_rank(tmp_path: Path) -> None:
     shutil.copy(folder / "profile_rank_3.csv", folder / "profile_rank_99999999999.csv")
     found = analyze(folder)
     assert len(found.ranks) == 8
-    assert any("profile_rank_99999999999.csv is of no rank" in text for text in found.problems)
+    assert any("profile_rank_99999999999.csv belongs to no rank" in text for text in found.problems)
 
 
 def test_damaged_rows_are_told(tmp_path: Path) -> None:
@@ -370,7 +395,7 @@ def test_damaged_rows_are_told(tmp_path: Path) -> None:
     path.write_text("".join(lines))
     found = analyze(folder)
     assert found.ranks["bad_rows"].tolist() == [0, 0, 0, 1, 0, 0, 0, 0]
-    assert "rank 3 with rows that could not be understood" in found.problems
+    assert "rank 3 has rows that could not be understood" in found.problems
 
 
 def test_steps_done_again_after_a_restart_count_once(tmp_path: Path) -> None:
@@ -389,8 +414,8 @@ def test_the_last_of_two_runs_in_a_directory_counts(tmp_path: Path) -> None:
     assert found.ranks["rank"].tolist() == [0, 1, 2, 3, 4, 5]
     assert found.run["steps"] == 20
     problems = " ".join(found.problems)
-    assert "ranks 6, 7 left out: nothing of the last run is in their files" in problems
-    assert "ranks 0, 1, 2, 3, 4, 5 with older runs in the same files" in problems
+    assert "ranks 6, 7 are left out: their files hold nothing of the last run" in problems
+    assert "ranks 0, 1, 2, 3, 4, 5 have older runs in the same files" in problems
 
 
 def test_a_clock_that_is_set_while_it_runs(tmp_path: Path) -> None:
@@ -405,7 +430,7 @@ def test_a_clock_that_is_set_while_it_runs(tmp_path: Path) -> None:
     path.write_text("".join([*lines[:half], fact, *late]))
     found = analyze(path.parent)
     assert named(found) == BOTH
-    assert "rank 3 with a clock that was set while it ran" in found.problems
+    assert "rank 3 has a clock that was set during the run" in found.problems
     costs = (run.entries_ns.max(0) - run.entries_ns).sum(0) * 1e-9
     others = np.arange(run.steps) != 61
     waits = found.waits.set_index("step")["cost_s"].reindex(range(run.steps)).to_numpy()
@@ -520,17 +545,6 @@ GlobalLogger().close()
     assert "iter/&lt;b&gt;&amp;&#39;&#34;forward" in text and "<b>&'" not in text
 
 
-def test_links_to_traces_of_pages_with_any_name(run: tuple[Run, Path], tmp_path: Path) -> None:
-    page = tmp_path / "a #1? 100% report.html"
-    assert main([str(run[1]), "-o", str(page)]) == 0
-    links = re.findall(r'<a href="([^"]*)">trace of', page.read_text(encoding="utf-8"))
-    assert len(links) == 2
-    for link in links:
-        url = urlsplit(urljoin(page.as_uri(), html.unescape(link)))
-        assert not url.query and not url.fragment
-        assert Path(unquote(url.path)).exists()
-
-
 # --- what is written ---
 
 
@@ -583,32 +597,61 @@ def test_tables_plots_and_parquet(run: tuple[Run, Path], report: Report, tmp_pat
     assert np.allclose(rows["s"], report.stages_by_rank["total_s"])
 
 
-def test_the_page_in_a_browser(run: tuple[Run, Path], tmp_path: Path) -> None:
+def test_the_page_in_a_browser(run: tuple[Run, Path], report: Report, tmp_path: Path) -> None:
+    """With the tables of a report; a straggler's row leads to the trace that was named for it."""
     browser = find_browser()
-    page_file = tmp_path / "report.html"
-    assert main([str(run[1]), "-o", str(page_file)]) == 0
-    for outside in ('src="http', "@import", "<script", 'href="//'):
-        assert outside not in page_file.read_text()
     if browser is None:
         pytest.skip("no chromium on this machine (Debian package chromium)")
+    page_file = tmp_path / "report.html"
+    report.save_html(page_file, {0: StepTrace(SLEEPS[0], "step%20of%20rank%202.json")})
     with Page(browser, 1200, 900) as page:
         page.call("Page.navigate", url=page_file.as_uri())
-        page.wait_for("document.readyState === 'complete'", "the page")
-        sizes = page.evaluate("[...document.images].map(i => [i.id, i.naturalWidth])")
-        assert [name for name, _ in sizes] == ["step_time", "rank_by_step", "stages"]
-        assert all(width > 1000 for _, width in sizes)
+        page.wait_for("document.documentElement?.dataset.drawn === 'all'", "the page")
         cells = page.evaluate(
-            "[...document.querySelectorAll('#stragglers tr')].slice(1)"
+            "[...document.querySelectorAll('#stragglers tbody tr')]"
             ".map(r => [r.cells[0].innerText, r.cells[2].innerText, r.cells[3].innerText])"
         )
         assert [tuple(row) for row in cells] == [(str(r), s, k) for r, s, k in BOTH]
         links = page.evaluate("[...document.querySelectorAll('#stragglers a')].map(a => a.href)")
-    for link, rank in zip(links, (2, 5), strict=True):
-        trace = json.loads(Path(link.removeprefix("file://")).read_text())
-        slices = [e for e in trace["traceEvents"] if e["ph"] == "X" and "args" in e]
-        named = [e["args"]["name"] for e in trace["traceEvents"] if e["name"] == "process_name"]
-        assert any(f"rank {rank} " in name for name in named)
-        assert len({event["args"]["step"] for event in slices}) == 1
+        timeline = page.evaluate("document.getElementById('timeline-title').textContent")
+        assert page.evaluate("document.getElementById('perfetto').hidden") is False
+        page.evaluate("document.getElementById('timeline').focus()")
+        page.call("Input.dispatchKeyEvent", type="keyDown", key="ArrowRight")
+        first = page.evaluate("document.getElementById('timeline-readout').textContent")
+    assert links == [(tmp_path / "step of rank 2.json").as_uri()]
+    assert timeline.startswith("Step ")
+    assert re.match(r"rank \d, iter: [\d.]+ (ms|s), begins ", first)
+
+
+def test_the_page_needs_numpy_and_jinja_alone(
+    run: tuple[Run, Path], run_python: RunPython, tmp_path: Path
+) -> None:
+    program = (
+        "import sys\n"
+        "for name in ('duckdb', 'pandas', 'matplotlib', 'scipy', 'torch'):\n"
+        "    sys.modules[name] = None\n"
+        "from my_utils.report import main; sys.exit(main([sys.argv[1], '-o', sys.argv[2]]))"
+    )
+    page = tmp_path / "report.html"
+    done = run_python("-c", program, str(run[1]), str(page))
+    assert done.returncode == 0, done.stderr
+    assert verdict_of_page(page)[1].splitlines() == done.stdout.splitlines()
+
+
+def test_the_trace_in_the_page_is_of_its_step(run: tuple[Run, Path], tmp_path: Path) -> None:
+    """Read back by Perfetto's trace processor: the same spans as the timeline has."""
+    if reason := why_missing():
+        pytest.skip(reason)
+    page = page_of(Source((str(run[1]),)))
+    assert page.trace is not None and page.worst is not None
+    path = tmp_path / "step.pftrace"
+    path.write_bytes(page.trace.content)
+    with TraceProcessor(path) as trace:
+        rows = trace.query("select name, dur from slice")
+    stages = {name.rpartition("/")[2] for name in page.run.stages}
+    lengths = sorted(row["dur"] for row in rows if row["name"] in stages)
+    spans = sorted(round(span[3] * 1e6) for one in page.worst.ranks for span in one.spans)
+    assert lengths == spans
 
 
 def test_exit_statuses(
@@ -617,12 +660,29 @@ def test_exit_statuses(
     assert main([str(tmp_path), "--json"]) == 1
     assert "holds no profile_rank_*.csv" in capsys.readouterr().err
     assert main([str(run[1]), "-o", str(tmp_path / "nowhere" / "report.html")]) == 1
-    for wrong in ([], ["--json", "--sync", "("], ["--json", "--steps", "7:3"]):
+    for wrong in (["-o", "page.pdf"], ["--json", "--sync", "("], ["--json", "--steps", "7:3"]):
         with pytest.raises(SystemExit) as raised:
             main([str(run[1]), *wrong])
         assert raised.value.code == 2
     told = capsys.readouterr().err
     assert "sync is no regular expression" in told and "an empty range of steps: '7:3'" in told
+    assert "page.pdf: unknown suffix '.pdf'; known are .html, .htm and .json" in told
+
+
+def test_the_page_is_the_default(
+    run: tuple[Run, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([str(run[1])]) == 0
+    assert capsys.readouterr().err.endswith("report: -> report.html\n")
+    assert "<html" in Path("report.html").read_text()
+    for path in tmp_path.iterdir():
+        path.unlink()
+    assert main([str(run[1]), "--json"]) == 0
+    assert os.listdir() == []
 
 
 def test_a_missing_extra_says_how_to_install_it(

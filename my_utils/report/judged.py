@@ -1,0 +1,51 @@
+"""The run of a report as arrays, with its verdict."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ..verdict.load import RankCells, load_run, run_of
+from ..verdict.result import Verdict
+from ..verdict.rules import judge
+from ..verdict.run_data import RunData, SyncPoint
+
+__all__ = ["Source", "judged", "judged_of", "sync_pattern"]
+
+
+class Source(NamedTuple):
+    """What a report is read from: the arguments of `analyze` that choose it."""
+
+    paths: tuple[str, ...]
+    ranks: frozenset[int] | None = None
+    steps: tuple[int, int] | None = None
+    warmup: int | None = None
+    sync: re.Pattern[str] | None = None
+
+
+def judged(source: Source) -> tuple[RunData, Verdict]:
+    """Reads and judges it. Raises NothingToJudge, a ValueError, where no rank can be read."""
+    return _judged(load_run(source.paths, source.ranks, source.steps), source)
+
+
+def judged_of(source: Source, read: Sequence[RankCells], problems: Sequence[str]) -> Verdict:
+    """The verdict on ranks of the source that have been read. problems: what was wrong with their
+    files. Raises NothingToJudge, a ValueError, where no rank has a stage."""
+    run = run_of(read, problems, source.paths, source.ranks, source.steps)
+    return _judged(run, source)[1]
+
+
+def _judged(run: RunData, source: Source) -> tuple[RunData, Verdict]:
+    if source.sync is not None:
+        named = (stage for stage in run.stages if source.sync.search(stage))
+        run.sync_points = [SyncPoint(stage) for stage in named]
+    return run, judge(run, source.warmup)
+
+
+def sync_pattern(text: str | None) -> re.Pattern[str] | None:
+    """The argument `sync`. Raises ValueError for what is no regular expression."""
+    try:
+        return None if text is None else re.compile(text)
+    except re.error as error:
+        raise ValueError(f"sync is no regular expression: {error}: {text!r}") from None

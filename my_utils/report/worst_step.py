@@ -1,0 +1,96 @@
+"""The step that cost most, span by span, of the rank that is named and of some others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from ..verdict.rank_files import RankStages
+
+__all__ = ["RankSpans", "WorstStep", "spans_of"]
+
+SPANS_MAX = 2_000  # of a rank; the longest of more
+
+
+@dataclass(frozen=True)
+class RankSpans:
+    """spans: a row each: path (an index into `stages` of the step), depth, begin_ms, length_ms."""
+
+    rank: int
+    spans: Sequence[tuple[int, int, float, float]]
+
+
+@dataclass(frozen=True)
+class WorstStep:
+    """Times count from the first begin of the step on any of the ranks, each by its own clock."""
+
+    step: int
+    stages: Sequence[str]
+    ranks: Sequence[RankSpans]
+
+    @property
+    def title(self) -> str:
+        return f"Step {self.step}, the most costly one, span by span"
+
+    def as_data(self) -> dict[str, Any]:
+        """For the page's script."""
+        ends = (begin + length for one in self.ranks for _, _, begin, length in one.spans)
+        return {
+            "stages": [name.rpartition("/")[2] for name in self.stages],
+            "ranks": [{"rank": one.rank, "spans": list(one.spans)} for one in self.ranks],
+            "length_ms": max(ends, default=1.0),
+        }
+
+
+def spans_of(ranks: Sequence[RankStages], step: int) -> WorstStep:
+    """ranks: as they were read, the one that is named first."""
+    names: dict[str, int] = {}
+    cut = [_of_step(one, step) for one in ranks]
+    begins = [int(one["begin_ns"].min()) for one in cut if len(one["begin_ns"])]
+    origin = min(begins, default=0)
+    rows = []
+    for rank, columns in zip(ranks, cut, strict=True):
+        for name in rank.paths:
+            names.setdefault(name, len(names))
+        depths = _depths(rank.parents)
+        order = np.argsort(columns["begin_ns"] - columns["end_ns"], kind="stable")[:SPANS_MAX]
+        spans = [
+            (
+                names[rank.paths[path]],
+                depths[path],
+                round((begin - origin) * 1e-6, 6),
+                round((end - begin) * 1e-6, 6),
+            )
+            for path, begin, end in zip(
+                columns["path"][order].tolist(),
+                columns["begin_ns"][order].tolist(),
+                columns["end_ns"][order].tolist(),
+                strict=True,
+            )
+        ]
+        rows.append(RankSpans(rank.metadata.rank, sorted(spans, key=lambda span: span[2:0:-1])))
+    return WorstStep(step, list(names), rows)
+
+
+def _of_step(rank: RankStages, step: int) -> dict[str, Any]:
+    """The rows of the thread that has most of the step."""
+    chosen = rank.stages["step"] == step
+    columns = {name: column[chosen] for name, column in rank.stages.items()}
+    if not len(columns["tid"]):
+        return columns
+    took = columns["end_ns"] - columns["begin_ns"]
+    threads, places = np.unique(columns["tid"], return_inverse=True)
+    busiest = threads[np.bincount(places, weights=took).argmax()]
+    own = columns["tid"] == busiest
+    return {name: column[own] for name, column in columns.items()}
+
+
+def _depths(parents: Sequence[int]) -> list[int]:
+    depths: list[int] = []
+    for path, parent in enumerate(parents):
+        depths.append(0 if parent == path else depths[parent] + 1)
+    return depths
