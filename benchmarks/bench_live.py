@@ -1,5 +1,5 @@
-"""What a look at a run costs a rank, and that it grows with their number only; and what the dumps
-of torch's flight recorder cost, against torch's own analyser.
+"""What a look at a run costs a rank, and that it grows with their number only; what the screen
+takes of a core; and what the dumps of torch's flight recorder cost, against torch's own analyser.
 
 Files are made as processes on other hosts leave them: a heartbeat and a pointer to a journal that
 is not on this machine. Dumps hold 500 collectives each, of which one rank never entered the last.
@@ -12,9 +12,15 @@ import gc
 import io
 import json
 import logging
+import os
 import pickle
+import pty
+import select
 import statistics
+import subprocess
+import sys
 import tempfile
+import termios
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -139,6 +145,53 @@ def of_looks(folder: Path, many: int, few: int, rounds: int) -> list[Claim]:
     ]
 
 
+def of_screen(folder: Path, ranks: int, seconds: float) -> list[Claim]:
+    """Processor time of `my_utils live` on a terminal, from its second frame on, while heartbeats
+    are renewed every two seconds as ranks do it."""
+    logs = folder / f"screen_{ranks}"
+    logs.mkdir()
+    write_all(logs, ranks)
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (50, 140))
+    shown = subprocess.Popen(
+        [sys.executable, "-m", "my_utils", "live", str(logs)],
+        stdin=theirs, stdout=theirs, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        frames(ours, 2, logs, ranks)
+        began_s, began_cpu_s = time.monotonic(), cpu_s(shown.pid)
+        while time.monotonic() < began_s + seconds:
+            frames(ours, 1, logs, ranks)
+        share = (cpu_s(shown.pid) - began_cpu_s) / (time.monotonic() - began_s)
+    finally:
+        shown.kill()
+        shown.wait()
+        os.close(ours)
+        os.close(theirs)
+    return [Claim(f"live: the screen of {ranks:,} ranks", share * 1e6, "a core", 1e6, "us", 0.05)]
+
+
+def write_all(logs: Path, ranks: int) -> None:
+    for rank in range(ranks):
+        write_rank(logs, rank, ranks)
+
+
+def frames(terminal: int, count: int, logs: Path, ranks: int) -> None:
+    """Reads so many frames more."""
+    seen = 0
+    while seen < count:
+        ready, _, _ = select.select([terminal], [], [], 2.0)
+        if ready:
+            seen += os.read(terminal, 1 << 20).count(b"\x1b[J")
+        else:
+            write_all(logs, ranks)
+
+
+def cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def with_torch(folder: Path) -> None:
     from torch.distributed.flight_recorder.components.builder import build_db
     from torch.distributed.flight_recorder.components.config_manager import JobConfig
@@ -182,5 +235,6 @@ def run(smoke: bool) -> list[Claim]:
         dumps.mkdir()
         many, few, rounds = (100, 20, 1) if smoke else (10_000, 1_000, 3)
         claims = of_looks(looks, many, few, rounds)
+        claims += of_screen(looks, *((40, 0.1) if smoke else (1_000, 60.0)))
         many, few, rounds = (20, 4, 1) if smoke else (1_000, 64, 3)
         return claims + of_dumps(dumps, many, few, rounds)

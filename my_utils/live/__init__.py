@@ -15,17 +15,22 @@ if TYPE_CHECKING:
         main,
         snapshot,
     )
+    from .result import SnapshotData
 
 __all__ = [
     "EXIT_FINE",
     "EXIT_NOTHING",
     "EXIT_SUSPECTS",
     "EXIT_USAGE",
+    "SnapshotData",
     "main",
     "parse_ranks",
     "snapshot",
 ]
 
 __getattr__, __dir__ = lazy_names(
-    __name__, __all__, "live.command", {"parse_ranks": "common.ranges"}
+    __name__,
+    __all__,
+    "live.command",
+    {"SnapshotData": "live.result", "parse_ranks": "common.ranges"},
 )

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
-import multiprocessing
-import resource
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+import contextlib
+import queue
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import starmap
-from typing import Any
+from typing import cast
 
-from ..common.workers import end_with_parent
+from ..common.reader_process import Reader, ReaderEnded
 from ..run_files.state import Problem, Rank
-from .flight_files import Call, Dump, list_dumps, read_dump
+from .flight_files import Call, Dump, is_pickle, list_dumps, read_dump
 from .flight_match import Stalled, find_stalled
+from .result import CallData, FlightRecorderData, LastCallData, ProblemData
 
 POOL_ABOVE = 64  # dumps; fewer are read before other processes are up
-DUMPS_A_TURN = 16
-READER_BYTES_MAX = 4 << 30
 EARLIER_S = 60.0  # between a file server's clock and a host's
 
 
@@ -59,34 +56,47 @@ def find_collectives(place: str, ranks: Sequence[Rank], processes: int = 1) -> C
     )
 
 
-def _read_all(files: Mapping[int, str], processes: int) -> Iterable[Dump | Problem | None]:
-    if processes < 2 or len(files) <= POOL_ABOVE:
-        return list(starmap(read_dump, files.items()))
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, mp_context=context, initializer=_begin_reader) as pool:
-        return list(pool.map(read_dump, files.keys(), files.values(), chunksize=DUMPS_A_TURN))
+_Read = Dump | Problem | None
 
 
-def _begin_reader() -> None:
-    """A damaged pickle may ask for any amount of memory: then it is that file's error."""
-    end_with_parent()
-    _, most = resource.getrlimit(resource.RLIMIT_AS)
-    limit = READER_BYTES_MAX if most == resource.RLIM_INFINITY else min(READER_BYTES_MAX, most)
-    resource.setrlimit(resource.RLIMIT_AS, (limit, most))
+def _read_all(files: Mapping[int, str], processes: int) -> list[_Read]:
+    """Pickles are read by children: see reader_process."""
+    count = processes if len(files) > POOL_ABOVE else 1
+    free: queue.SimpleQueue[Reader] = queue.SimpleQueue()
+
+    def read(rank: int, path: str) -> _Read:
+        if not is_pickle(path):
+            return read_dump(rank, path)
+        reader = free.get()
+        try:
+            return cast("_Read", reader.read(path, rank))
+        except ReaderEnded as error:
+            return Problem(path, f"damaged, or made to do harm: {error}")
+        finally:
+            free.put(reader)
+
+    with contextlib.ExitStack() as stack, ThreadPoolExecutor(count) as pool:
+        for _ in range(count):
+            free.put(stack.enter_context(Reader(f"{read_dump.__module__}:{read_dump.__name__}")))
+        return list(pool.map(read, files.keys(), files.values()))
 
 
-def collectives_as_data(found: Collectives) -> dict[str, Any]:
+def collectives_as_data(found: Collectives) -> FlightRecorderData:
     """As `my_utils.live.snapshot` describes it."""
     return {
         "place": found.place,
         "dumps": list(found.dumps),
         "ranks_without_dump": list(found.without_dump),
         "stalled": [_stalled_as_data(stalled) for stalled in found.stalled],
-        "problems": [dataclasses.asdict(problem) for problem in found.problems],
+        "problems": [problem_as_data(problem) for problem in found.problems],
     }
 
 
-def _stalled_as_data(stalled: Stalled) -> dict[str, Any]:
+def problem_as_data(problem: Problem) -> ProblemData:
+    return {"file": problem.file, "reason": problem.reason}
+
+
+def _stalled_as_data(stalled: Stalled) -> CallData:
     return {
         "group": stalled.group,
         "description": stalled.description,
@@ -106,7 +116,7 @@ def _stalled_as_data(stalled: Stalled) -> dict[str, Any]:
     }
 
 
-def _call_as_data(call: Call) -> dict[str, Any]:
+def _call_as_data(call: Call) -> LastCallData:
     return {
         "seq": call.seq,
         "name": call.name,

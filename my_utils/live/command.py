@@ -1,35 +1,59 @@
 """Shows what the ranks of a run do now: the step, the open stages and since when, for each.
 
-    python -m my_utils.live LOG_DIR...
+    my_utils live LOG_DIR...          (or python -m my_utils.live)
 
 shows why a job hangs, and on which rank. It reads the journals of the ranks on this machine, living
-or dead, and the heartbeat files of the others. It marks the ranks that hold the run up with `!`. It
-neither stops nor slows the run, and needs neither torch nor numpy.
+or dead, and the heartbeat files of the others. It marks the ranks that hold the run up with `!`,
+and says which ranks wait for them. It neither stops nor slows the run, and needs no torch. Above
+stands what bounds the run, as `my_utils why` says it. On a terminal it draws a screen: `q` ends it,
+`c` captures three steps of the ranks that are named.
 
 `--hung SECONDS` takes one snapshot, and its exit status says whether the run hangs. It prints which
 ranks are behind, in which stage and since when. `--flight-recorder DIR` adds the collective, from
 the dumps of torch's flight recorder. `--once --json` prints what `snapshot` returns.
+
+`--stacks` adds the Python stacks of all threads, which the ranks read of themselves, also where
+they hang; on the screen `s` does so.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import functools
 import json
 import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
 
 from ..common.arguments import check_seconds
-from ..common.ranges import checked, parse_ranks
-from .poll import Look, Question, as_data, look
-from .view import View, fit
+from ..common.command_line import (
+    CommandParser,
+    add_json,
+    add_logs,
+    add_quiet,
+    add_ranks,
+    ended_well,
+    error_text,
+    parser,
+)
+from ..common.ranges import parse_ranks
+from ..common.terminal import table_lines, wants_color
+from ..run_files.newest import found_logs
+from .pace import paced
+from .poll import Snapshot, SnapshotRequest, as_data, take_snapshot
+from .poller import Poller
+from .result import SnapshotData
+from .stacks import stack_view_lines, stacks_as_data, stacks_of
+from .verdict import VerdictLines
+from .view import View
 
 __all__ = ["main", "parse_ranks", "snapshot"]
 
 STUCK_AFTER_S = 10.0
+BETWEEN_POLLS_S = 0.5
 
 _Path = str | os.PathLike[str]
 
@@ -38,18 +62,18 @@ EXIT_NOTHING = 1
 EXIT_USAGE = 2
 EXIT_SUSPECTS = 3
 
-_EPILOG = """\
-exit status with --once:
-  0  ranks were found, and none stands out
-  1  no rank was found in LOG_DIR
-  2  wrong arguments, or LOG_DIR cannot be read
-  3  at least one rank stands out: dead, silent, behind, or elsewhere than the others
-and with --hung SECONDS:
-  0  each rank that lives has begun or ended a stage in the last SECONDS
-  1, 2  as above
-  3  the run hangs: a rank has stood still for SECONDS, or is dead, or silent for so long
-With neither it goes on until Ctrl-C, and ends with 0.
+_STATUSES = """\
+0  with --once: ranks were found, and none stands out
+1  with --once or --hung: no rank was found in LOGS
+2  wrong arguments, or LOGS cannot be read
+3  with --once: at least one rank stands out: dead, silent, behind, or elsewhere than the others
+130  with --once or --hung: interrupted by Ctrl-C
 """
+_NOTES = (
+    "With --hung SECONDS, 0 means that each rank that lives has begun or ended a stage in the last "
+    "SECONDS, and 3 that the run hangs: a rank has stood still for SECONDS, or is dead, or silent "
+    "for so long. With neither it goes on until Ctrl-C, and ends with 0."
+)
 
 
 def snapshot(
@@ -59,7 +83,7 @@ def snapshot(
     stuck_after_s: float = STUCK_AFTER_S,
     hung_after_s: float | None = None,
     flight_recorder: _Path | None = None,
-) -> dict[str, Any]:
+) -> SnapshotData:
     """What the ranks of a run do, as plain data that goes into JSON.
 
     log_dir: the log directory of the run, or several that its ranks share out among them.
@@ -92,6 +116,8 @@ def snapshot(
     - `suspects`: the ranks that hold the run up, the most suspicious first: `rank`, `worker`,
       `label`, `host`, `state`, `step`, `stack`, `moved_ns`, `still_s`, `kinds` ("dead", "silent",
       "ended", "behind", "elsewhere", "longest") and `reasons`, one for each kind
+    - `waiting`: the ranks that wait for the first suspect: `rank`, `label`, `waits_for` (the
+      suspect's number) and `stage` (the open stages, as text)
     - `missing_ranks`: numbers below the world size that left no file
     - `earlier_run`: processes of an earlier run in the same directory, which are not among `ranks`:
       `rank`, `worker`, `label`, `state`
@@ -121,8 +147,8 @@ def snapshot(
     if hung_after_s is not None:
         check_seconds("hung_after_s", hung_after_s)
     dumps = None if flight_recorder is None else os.fspath(flight_recorder)
-    question = Question(_directories(log_dir), ranks, stuck_after_s, hung_after_s, dumps)
-    return as_data(look(question))
+    request = SnapshotRequest(_directories(log_dir), ranks, stuck_after_s, hung_after_s, dumps)
+    return as_data(take_snapshot(request))
 
 
 def _directories(log_dir: _Path | Sequence[_Path]) -> tuple[str, ...]:
@@ -141,72 +167,107 @@ def _seconds(text: str) -> float:
     return value
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m my_utils.live",
-        description="Shows the step and the open stages of every rank of a run, and which ranks "
-        "hold the others up.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def command_parser() -> CommandParser:
+    chosen = parser(
+        "live",
+        "Shows the step and the open stages of every rank of a run, and which ranks hold the "
+        "others up.",
+        [
+            "my_utils live",
+            "my_utils live logs --once --ranks 0,3-5",
+            "my_utils live logs --hung 300 --json",
+        ],
+        statuses=_STATUSES,
+        notes=_NOTES,
     )
-    parser.add_argument(
-        "log_dirs", metavar="LOG_DIR", nargs="+", help="the log_dir of the run, or several"
-    )
-    parser.add_argument("--once", action="store_true", help="show it once and end")
-    parser.add_argument(
+    add = chosen.add_argument
+    add_logs(chosen, text="log directory of the run, or several that its ranks share out")
+    add("--once", action="store_true", help="show it once and end")
+    add(
         "--hung",
         type=_seconds,
         metavar="SECONDS",
         help="say once whether the run hangs: whether a rank has stood still for so long",
     )
-    parser.add_argument(
+    add(
         "--flight-recorder",
         metavar="DIR",
         help="with the dumps of torch's flight recorder: say in which collective it hangs",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON, one object a line")
-    parser.add_argument(
-        "--interval", type=_seconds, default=1.0, metavar="S", help="seconds between two looks (1)"
+    add(
+        "--stacks",
+        action="store_true",
+        help="with --once or --hung: where the ranks stand in their Python code (on the screen: s)",
     )
-    parser.add_argument(
-        "--ranks", type=checked(parse_ranks), metavar="LIST", help="such as 0,3-7 (all)"
-    )
-    parser.add_argument(
+    add_json(chosen, "print JSON, one object a line")
+    add("--interval", type=_seconds, default=1.0, metavar="S",
+        help="seconds between two snapshots (1)")  # fmt: skip
+    add_ranks(chosen)
+    add(
         "--stuck-after",
         type=_seconds,
         default=STUCK_AFTER_S,
         metavar="S",
         help="seconds in one stage, or without a sign of life, that count as stuck (10)",
     )
-    parser.add_argument("--all", action="store_true", help="a line for each rank, however many")
-    return parser
+    add("--all", action="store_true", help="a line for each rank, however many")
+    add_quiet(chosen, "with --once or --hung: print nothing, the exit status says it")
+    return chosen
 
 
-class _Looks:
+class _Snapshots:
     """Takes snapshots of the directories, one after another, as the arguments say."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
-        self.question = Question(
-            tuple(arguments.log_dirs),
+        request = SnapshotRequest(
+            tuple(arguments.logs),
             arguments.ranks,
             arguments.stuck_after,
             arguments.hung,
             arguments.flight_recorder,
             processes=len(os.sched_getaffinity(0)),
         )
+        self.poller = Poller(request)
+        self.is_hung_check = request.hung_after_s is not None
         self.json = arguments.json
+        self.stacks = arguments.stacks
         self.interval_s = arguments.interval
-        color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-        self.view = View(color=color, group=False if arguments.all else None)
+        self.every = arguments.all
+        self.color = wants_color(sys.stdout, arguments.no_color)
+        table = functools.partial(table_lines, head="none")  # the view paints its lines itself
+        self.view = View(color=self.color, group=False if arguments.all else None, table=table)
+        self.verdict = VerdictLines(arguments.logs, arguments.ranks)
+
+    def take_confirmed(self) -> tuple[str | list[str], int]:
+        """As `take`, of the second of two polls: an accusation needs both."""
+        if not self.is_hung_check:
+            self.poller.poll()
+            time.sleep(min(self.interval_s, BETWEEN_POLLS_S))
+        return self.take()
 
     def take(self) -> tuple[str | list[str], int]:
         """JSON, or lines for people, and the exit status that belongs to it."""
-        seen = look(self.question)
-        content = json.dumps(as_data(seen)) if self.json else self.view.lines(seen)
-        return content, _status(seen)
+        seen = self.poller.poll()
+        stacks = stacks_of(seen) if self.stacks else None
+        if self.json:
+            data: dict[str, object] = {**as_data(seen)}
+            if stacks is not None:
+                data["stacks"] = stacks_as_data(stacks)
+            return json.dumps(data), _status(seen)
+        title, *lines = self.view.lines(seen)
+        below = [] if stacks is None else ["", *stack_view_lines(stacks, seen)]
+        return [title, *self.above(), *lines, *below], _status(seen)
+
+    def above(self) -> list[str]:
+        """What bounds the run. Not with --hung, which asks another question."""
+        if self.is_hung_check:
+            return []
+        width = min(max(shutil.get_terminal_size((100, 24)).columns, 60), 120)
+        lines = self.verdict.lines(width)
+        return ["", *lines] if lines else []
 
 
-def _status(seen: Look) -> int:
+def _status(seen: Snapshot) -> int:
     if not seen.found.ranks:
         return EXIT_NOTHING
     stands_out = seen.suspects if seen.hang is None else seen.hang.hung
@@ -223,58 +284,68 @@ def _print(content: str | list[str]) -> None:
     )
 
 
-def _redraw(lines: Sequence[str]) -> None:
-    """Draws over the old text without a flicker: each line clears its own rest."""
-    shown = fit(lines, shutil.get_terminal_size())
-    body = "".join(f"{line}\x1b[K\n" for line in shown)
-    sys.stdout.write(f"\x1b[H{body}\x1b[J")
-    sys.stdout.flush()
-
-
-def _go_on(looks: _Looks, show: Callable[[str | list[str]], None]) -> int:
+def _go_on(snapshots: _Snapshots) -> None:
     while True:
+        began_s = time.process_time()
         try:
-            content, _ = looks.take()
+            content, _ = snapshots.take()
         except OSError as error:
             content = [f"{error.filename}: {error.strerror}"]
-        show(content)
-        time.sleep(looks.interval_s)
+        _print(content)
+        time.sleep(paced(snapshots.interval_s, time.process_time() - began_s))
 
 
-def _show_on_screen(content: str | list[str]) -> None:
-    _redraw(content if isinstance(content, list) else [content])
+def _follow(snapshots: _Snapshots) -> None:
+    if snapshots.json or not sys.stdout.isatty():
+        _go_on(snapshots)
+        return
+    from .follow import follow_on_screen
+    from .memory import memory_of
+    from .screen import Screen
 
-
-def _follow(looks: _Looks) -> int:
-    if looks.json or not sys.stdout.isatty():
-        return _go_on(looks, _print)
-    sys.stdout.write("\x1b[?1049h\x1b[?25l\x1b[2J")
-    try:
-        return _go_on(looks, _show_on_screen)
-    finally:
-        sys.stdout.write("\x1b[?25h\x1b[?1049l")
-        sys.stdout.flush()
+    log_dirs = snapshots.poller.request.log_dirs
+    screen = Screen(
+        snapshots.poller.history,
+        lambda rank: memory_of(rank, log_dirs),
+        color=snapshots.color,
+        every=snapshots.every,
+    )
+    follow_on_screen(snapshots.poller, screen, snapshots.above, snapshots.interval_s)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
-    arguments = _parser().parse_args(argv)
-    looks = _Looks(arguments)
+    return ended_well(lambda: _main(argv))
+
+
+def _main(argv: Sequence[str] | None) -> int:
+    chosen = command_parser()
+    arguments = chosen.parse_args(argv)
+    is_once = arguments.once or arguments.hung is not None
+    for option in ("quiet", "stacks"):
+        if getattr(arguments, option) and not is_once:
+            chosen.error(f"--{option} needs --once or --hung")
     try:
-        content, status = looks.take()
+        arguments.logs = found_logs("live", arguments.logs, arguments.quiet)
+        snapshots = _Snapshots(arguments)
+        if is_once:
+            content, status = snapshots.take_confirmed()
+        else:
+            snapshots.poller.poll()
     except OSError as error:
-        print(f"{error.filename}: {error.strerror}", file=sys.stderr)
+        print(error_text(error), file=sys.stderr)
         return EXIT_USAGE
-    try:
-        if arguments.once or arguments.hung is not None:
-            _print(content)
-            return status
-        return _follow(looks)
-    except KeyboardInterrupt:
-        return EXIT_FINE
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_FINE
+    if not is_once:
+        return _follow_until_ctrl_c(snapshots)
+    if not arguments.quiet:
+        _print(content)
+    return status
+
+
+def _follow_until_ctrl_c(snapshots: _Snapshots) -> int:
+    with contextlib.suppress(KeyboardInterrupt):
+        _follow(snapshots)
+    return EXIT_FINE
 
 
 if __name__ == "__main__":

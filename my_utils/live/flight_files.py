@@ -10,15 +10,18 @@ from __future__ import annotations
 
 import copyreg
 import io
-import json
 import math
 import os
 import pickle
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
+from ..common.checked_json import Foreign, decoded
+from ..common.own_files import open_without_waiting
 from ..run_files.files import describe, read_whole
 from ..run_files.state import Problem
 from .flight_kinds import Kinds
@@ -45,6 +48,56 @@ _SAME_SIZES = frozenset(
         "reduce_scatter_single",
     ]
 )
+
+
+class Frame(msgspec.Struct):
+    """A line of the caller's stack."""
+
+    filename: str
+    line: int
+    name: str
+
+
+class Entry(msgspec.Struct):
+    """One record of a dump, as torch writes it; without what nobody asks for."""
+
+    record_id: int
+    process_group: tuple[str, str]  # name and description
+    profiling_name: str
+    state: str
+    time_created_ns: int | float
+    pg_id: int | str = ""
+    collective_seq_id: int = 0
+    p2p_seq_id: int = 0
+    is_p2p: bool = False
+    retired: bool = False
+    input_sizes: list[list[int]] = []
+    input_dtypes: list[str] = []
+    frames: list[Frame] | None = None
+
+
+class Status(msgspec.Struct):
+    """What a process group called last, by its number; torch's JSON has it as a text."""
+
+    last_enqueued_collective: int | str
+
+
+class Ranks(msgspec.Struct):
+    """The ranks of a process group, as a list or as a text such as "[0, 1]"."""
+
+    ranks: str | list[int]
+
+
+class Content(msgspec.Struct):
+    """A dump as torch writes it."""
+
+    entries: list[Entry] = []
+    pg_status: dict[str, Status] = {}
+    pg_config: dict[str, Ranks] = {}
+
+
+class _Version(msgspec.Struct):
+    version: str | float
 
 
 @dataclass(frozen=True)
@@ -107,14 +160,22 @@ class _PlainUnpickler(pickle.Unpickler):
         raise pickle.UnpicklingError("it refers to objects elsewhere")
 
 
-def _plain_content(data: bytes) -> object:
+def _content(data: bytes) -> Content:
     if data[:1] == b"{":
-        return json.loads(data)
+        _check_version(decoded(data, _Version))
+        return decoded(data, Content)
     if data[:1] != b"\x80":
         raise ValueError("neither a pickle nor JSON")
     copyreg.clear_extension_cache()  # numbers that stand for classes without naming them
     # A buffered reader can read ahead, so unpickling is three times as fast.
-    return _PlainUnpickler(io.BufferedReader(io.BytesIO(data), LOOK_AHEAD_BYTES)).load()
+    found = _PlainUnpickler(io.BufferedReader(io.BytesIO(data), LOOK_AHEAD_BYTES)).load()
+    _check_version(msgspec.convert(found, _Version))
+    return msgspec.convert(found, Content)
+
+
+def _check_version(found: _Version) -> None:
+    if not str(found.version).startswith("2."):
+        raise ValueError(f"form {found.version!r}; this program reads form 2")
 
 
 def list_dumps(place: str) -> dict[int, str]:
@@ -132,79 +193,85 @@ def list_dumps(place: str) -> dict[int, str]:
     return {rank: newest[rank][1] for rank in sorted(newest)}
 
 
+def is_pickle(path: str) -> bool:
+    """What its first byte says; False for a file that cannot be read."""
+    try:
+        with open(path, "rb", buffering=0, opener=open_without_waiting) as file:
+            return file.read(1) == b"\x80"
+    except OSError:
+        return False
+
+
 def read_dump(rank: int, path: str) -> Dump | Problem | None:
     """The dump; what is wrong with it; or None when it vanished."""
     try:
         data, written_s = read_whole(path, DUMP_BYTES_MAX, "a dump of the flight recorder")
-        content = _plain_content(data)
-        if not isinstance(content, dict) or "version" not in content:
-            raise ValueError("not a dump of the flight recorder")
-        if not str(content["version"]).startswith("2."):
-            raise ValueError(f"form {content['version']!r}; this program reads form 2")
-        return _as_dump(rank, path, written_s, content)
+        return _as_dump(rank, path, written_s, _content(data))
     except FileNotFoundError:
         return None
     except OSError as error:
         return Problem(path, describe(error))
+    except (Foreign, msgspec.ValidationError) as error:
+        return Problem(path, f"not a dump of the flight recorder: {error}")
     except Exception as error:  # unpickling raises errors of many types
         return Problem(path, f"damaged, cut short or not a dump: {describe(error)}")
 
 
-def _as_dump(rank: int, path: str, written_s: float, content: dict[str, Any]) -> Dump:
-    entries = content.get("entries", [])
-    status = content.get("pg_status", {})
-    enqueued = {key: int(value["last_enqueued_collective"]) for key, value in status.items()}
+def _as_dump(rank: int, path: str, written_s: float, content: Content) -> Dump:
+    entries = content.entries
+    status = content.pg_status.items()
+    enqueued = {key: int(value.last_enqueued_collective) for key, value in status}
     dump = Dump(
         rank=rank,
         file=path,
         written_s=written_s,
         is_whole=_is_whole(entries, enqueued),
-        members=dict(_members(content.get("pg_config", {}))),
+        members=dict(_members(content.pg_config)),
         enqueued=enqueued,
         groups={},
     )
-    by_group: dict[str, list[dict[str, Any]]] = {}
+    by_group: dict[str, list[Entry]] = {}
     for entry in entries:
-        by_group.setdefault(entry["process_group"][0], []).append(entry)
+        by_group.setdefault(entry.process_group[0], []).append(entry)
     dump.groups.update((name, _as_group(name, own)) for name, own in by_group.items())
     return dump
 
 
-def _as_group(name: str, entries: list[dict[str, Any]]) -> GroupCalls:
-    group = GroupCalls(name, entries[0]["process_group"][1], str(entries[0]["pg_id"]))
+def _as_group(name: str, entries: list[Entry]) -> GroupCalls:
+    group = GroupCalls(name, entries[0].process_group[1], str(entries[0].pg_id))
     kinds: dict[int, str] = {}
-    between_peers: dict[int, list[dict[str, Any]]] = {}
+    between_peers: dict[int, list[Entry]] = {}
     for entry in entries:
-        if entry.get("is_p2p"):
-            between_peers.setdefault(entry["p2p_seq_id"], []).append(entry)
+        if entry.is_p2p:
+            between_peers.setdefault(entry.p2p_seq_id, []).append(entry)
         else:
             _add_collective(group, kinds, entry)
     group.kinds = Kinds.of(kinds)
     if group.last:
-        group.newest = _call(group.last, next(e for e in reversed(entries) if not e.get("is_p2p")))
+        group.newest = _call(group.last, next(e for e in reversed(entries) if not e.is_p2p))
     for seq, own in between_peers.items():
         _add_peers(group, seq, own)
     return group
 
 
-def _is_whole(entries: list[dict[str, Any]], enqueued: dict[str, int]) -> bool:
+def _is_whole(entries: list[Entry], enqueued: dict[str, int]) -> bool:
     """Whether the dump has all that the process ever called: records have running numbers."""
     if not entries:
         return all(last <= 0 for last in enqueued.values())
-    return bool(entries[0]["record_id"] == 0 and entries[-1]["record_id"] == len(entries) - 1)
+    return entries[0].record_id == 0 and entries[-1].record_id == len(entries) - 1
 
 
-def _members(config: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
+def _members(config: Mapping[str, Ranks]) -> Iterator[tuple[str, tuple[int, ...]]]:
     """The ranks of each group, of which the dump has a text such as "[0, 1]"."""
     for name, group in config.items():
-        ranks = tuple(int(rank) for rank in re.findall(r"\d+", str(group["ranks"])))
+        ranks = tuple(int(rank) for rank in re.findall(r"\d+", str(group.ranks)))
         if ranks:
             yield name, ranks
 
 
-def _add_collective(group: GroupCalls, kinds: dict[int, str], entry: dict[str, Any]) -> None:
+def _add_collective(group: GroupCalls, kinds: dict[int, str], entry: Entry) -> None:
     """Of operations that were called as one, the last record is that of the whole."""
-    seq = entry["collective_seq_id"]
+    seq = entry.collective_seq_id
     group.last = max(group.last, seq)
     kinds.setdefault(seq, _kind(entry))
     group.pending.pop(seq, None)
@@ -212,56 +279,56 @@ def _add_collective(group: GroupCalls, kinds: dict[int, str], entry: dict[str, A
         group.pending[seq] = _call(seq, entry)
 
 
-def _is_finished(entry: dict[str, Any]) -> bool:
+def _is_finished(entry: Entry) -> bool:
     """gloo does not keep the state: what it has retired has ended. Of NCCL's, what is retired and
     not completed has timed out."""
-    if entry["state"] == "completed":
+    if entry.state == "completed":
         return True
-    return bool(entry.get("retired")) and entry["profiling_name"].startswith("gloo:")
+    return entry.retired and entry.profiling_name.startswith("gloo:")
 
 
-def _call(seq: int, entry: dict[str, Any]) -> Call:
+def _call(seq: int, entry: Entry) -> Call:
     return Call(
         seq=seq,
         name=_operation(entry),
         sizes=_sizes(entry),
-        created_ns=int(entry["time_created_ns"]),
-        started=entry["state"] == "started",
-        place=_place(entry.get("frames") or ()),
+        created_ns=int(entry.time_created_ns),
+        started=entry.state == "started",
+        place=_place(entry.frames or ()),
     )
 
 
-def _sizes(entry: dict[str, Any]) -> str:
-    shapes = entry["input_sizes"][:SHAPES_SHOWN]
+def _sizes(entry: Entry) -> str:
+    shapes = entry.input_sizes[:SHAPES_SHOWN]
     text = " ".join(str(list(shape)) for shape in shapes)
-    if len(entry["input_sizes"]) > SHAPES_SHOWN:
-        text += f" and {len(entry['input_sizes']) - SHAPES_SHOWN} more"
-    return " ".join([text, *sorted(set(entry["input_dtypes"]))]).strip()
+    if len(entry.input_sizes) > SHAPES_SHOWN:
+        text += f" and {len(entry.input_sizes) - SHAPES_SHOWN} more"
+    return " ".join([text, *sorted(set(entry.input_dtypes))]).strip()
 
 
-def _operation(entry: dict[str, Any]) -> str:
+def _operation(entry: Entry) -> str:
     """Without the backend before it, as in `nccl:all_reduce`."""
-    name: str = entry["profiling_name"]
+    name = entry.profiling_name
     return name.partition(":")[2] or name
 
 
-def _kind(entry: dict[str, Any]) -> str:
+def _kind(entry: Entry) -> str:
     name = _operation(entry)
     if name not in _SAME_SIZES:
         return name
-    elements = sum(math.prod(shape) for shape in entry["input_sizes"])
-    return f"{name} of {elements} {' '.join(sorted(set(entry['input_dtypes'])))}".rstrip()
+    elements = sum(math.prod(shape) for shape in entry.input_sizes)
+    return f"{name} of {elements} {' '.join(sorted(set(entry.input_dtypes)))}".rstrip()
 
 
-def _place(frames: Sequence[dict[str, Any]]) -> str:
+def _place(frames: Sequence[Frame]) -> str:
     """The innermost line that is not torch's own."""
     for frame in frames:
-        if _IN_TORCH not in frame["filename"]:
-            return f"{os.path.basename(frame['filename'])}:{frame['line']} in {frame['name']}"
+        if _IN_TORCH not in frame.filename:
+            return f"{os.path.basename(frame.filename)}:{frame.line} in {frame.name}"
     return ""
 
 
-def _add_peers(group: GroupCalls, seq: int, entries: list[dict[str, Any]]) -> None:
+def _add_peers(group: GroupCalls, seq: int, entries: list[Entry]) -> None:
     """Sends and receives that were called as one have a record each, and one of the whole, which
     comes last and alone has a state."""
     finished = _is_finished(entries[-1])

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..run_files.state import Rank
-from .suspects import Suspect, find_suspects
+from .suspects import Suspect, Usual, find_suspects
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,12 @@ class Hang:
         return places.most_common(1)[0][0] if places else None
 
 
-def find_hang(ranks: Sequence[Rank], missing: Sequence[int], after_s: float) -> Hang:
+def find_hang(
+    ranks: Sequence[Rank], missing: Sequence[int], after_s: float, usual: Usual | None = None
+) -> Hang:
     """Workers are left out: they come and go as their ranks do."""
     main = [rank for rank in ranks if rank.worker == 0]
-    suspects = [s for s in find_suspects(main, after_s) if _stands(s.rank, after_s)]
+    suspects = [s for s in find_suspects(main, after_s, usual) if _stands(s.rank, after_s)]
     held = {suspect.rank.label for suspect in suspects}
     waiting = [
         rank

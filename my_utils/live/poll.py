@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Literal
 
 from ..run_files.ranks import find_ranks
 from ..run_files.state import Found, Rank, Thread
-from .collectives import Collectives, collectives_as_data, find_collectives
+from .collectives import Collectives, collectives_as_data, find_collectives, problem_as_data
 from .hang import Hang, find_hang
-from .suspects import Suspect, find_suspects, missing_ranks
+from .meetings import Meetings
+from .result import HangData, RankData, SnapshotData, SuspectData, ThreadData, WaitingData
+from .suspects import Suspect, Usual, Waiting, find_suspects, find_waiting, missing_ranks
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION: Literal[1] = 1
 SILENT_AFTER_S = 10.0
 
 
 @dataclass(frozen=True)
-class Question:
+class SnapshotRequest:
     """What a snapshot covers, and after what time a rank counts as stuck. `hung_after_s` adds
     whether the run hangs; `flight_recorder`, the place of dumps, adds in which collective."""
 
@@ -32,7 +33,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Look:
+class Snapshot:
     """One snapshot."""
 
     log_dirs: tuple[str, ...]
@@ -41,46 +42,54 @@ class Look:
     missing: Sequence[int]
     hang: Hang | None
     collectives: Collectives | None
+    waiting: Sequence[Waiting] = ()
 
 
-def look(question: Question) -> Look:
-    """Reads the directories. OSError when one of them cannot be listed."""
-    hung_after_s = question.hung_after_s
-    silent_after_s = question.stuck_after_s
+def take_snapshot(request: SnapshotRequest, usual: Usual | None = None) -> Snapshot:
+    """Reads the directories. OSError when one of them cannot be listed. usual: what is known of the
+    run; None reads from the profile CSVs where its ranks meet."""
+    if usual is None:
+        usual = Usual(Meetings(request.log_dirs).names())
+    hung_after_s = request.hung_after_s
+    silent_after_s = request.stuck_after_s
     if hung_after_s is not None:
         silent_after_s = min(SILENT_AFTER_S, hung_after_s)
-    found = find_ranks(question.log_dirs, only=question.ranks, silent_after_s=silent_after_s)
-    chosen = question.ranks
+    found = find_ranks(request.log_dirs, only=request.ranks, silent_after_s=silent_after_s)
+    chosen = request.ranks
     missing = [n for n in missing_ranks(found.ranks) if chosen is None or n in chosen]
-    hang = None if hung_after_s is None else find_hang(found.ranks, missing, hung_after_s)
-    return Look(
-        log_dirs=question.log_dirs,
+    hang = None if hung_after_s is None else find_hang(found.ranks, missing, hung_after_s, usual)
+    stuck_after_s = request.stuck_after_s if hung_after_s is None else hung_after_s
+    suspects = hang.suspects if hang else find_suspects(found.ranks, stuck_after_s, usual)
+    return Snapshot(
+        log_dirs=request.log_dirs,
         found=found,
-        suspects=hang.suspects if hang else find_suspects(found.ranks, question.stuck_after_s),
+        suspects=suspects,
         missing=missing,
         hang=hang,
         collectives=None
-        if question.flight_recorder is None
-        else find_collectives(question.flight_recorder, found.ranks, question.processes),
+        if request.flight_recorder is None
+        else find_collectives(request.flight_recorder, found.ranks, request.processes),
+        waiting=find_waiting(found.ranks, suspects, stuck_after_s, usual),
     )
 
 
-def as_data(seen: Look) -> dict[str, Any]:
+def as_data(seen: Snapshot) -> SnapshotData:
     """A snapshot as `my_utils.live.snapshot` describes it."""
     found = seen.found
-    data = {
+    data: SnapshotData = {
         "version": SCHEMA_VERSION,
         "log_dir": seen.log_dirs[0],
         "log_dirs": list(seen.log_dirs),
         "time": time.time(),
         "ranks": [_rank_as_data(rank) for rank in found.ranks],
         "suspects": [_suspect_as_data(suspect) for suspect in seen.suspects],
+        "waiting": [_waiting_as_data(waiting) for waiting in seen.waiting],
         "missing_ranks": list(seen.missing),
         "earlier_run": [
             {"rank": rank.rank, "worker": rank.worker, "label": rank.label, "state": rank.state}
             for rank in found.earlier
         ],
-        "problems": [dataclasses.asdict(problem) for problem in found.problems],
+        "problems": [problem_as_data(problem) for problem in found.problems],
     }
     if seen.hang is not None:
         data["hang"] = _hang_as_data(seen.hang)
@@ -89,7 +98,7 @@ def as_data(seen: Look) -> dict[str, Any]:
     return data
 
 
-def _rank_as_data(rank: Rank) -> dict[str, Any]:
+def _rank_as_data(rank: Rank) -> RankData:
     return {
         "label": rank.label,
         "rank": rank.rank,
@@ -114,7 +123,7 @@ def _rank_as_data(rank: Rank) -> dict[str, Any]:
     }
 
 
-def _thread_as_data(thread: Thread) -> dict[str, Any]:
+def _thread_as_data(thread: Thread) -> ThreadData:
     """By hand: `dataclasses.asdict` takes longer than reading the files."""
     return {
         "tid": thread.tid,
@@ -137,7 +146,7 @@ def _thread_as_data(thread: Thread) -> dict[str, Any]:
     }
 
 
-def _suspect_as_data(suspect: Suspect) -> dict[str, Any]:
+def _suspect_as_data(suspect: Suspect) -> SuspectData:
     rank = suspect.rank
     return {
         "rank": rank.rank,
@@ -154,7 +163,16 @@ def _suspect_as_data(suspect: Suspect) -> dict[str, Any]:
     }
 
 
-def _hang_as_data(hang: Hang) -> dict[str, Any]:
+def _waiting_as_data(waiting: Waiting) -> WaitingData:
+    return {
+        "rank": waiting.rank.rank,
+        "label": waiting.rank.label,
+        "waits_for": waiting.suspect.rank,
+        "stage": waiting.stage,
+    }
+
+
+def _hang_as_data(hang: Hang) -> HangData:
     step, stack = hang.crowd or (None, ())
     return {
         "after_s": hang.after_s,

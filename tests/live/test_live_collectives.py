@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from my_utils import live
-from my_utils.run_files.files import read_whole
 
 from ..conftest import RunPython
 from ..support.flight_dumps import START_NS, calls, content, entry, write_dump
@@ -336,10 +335,13 @@ class TestBadFiles:
             (b"\x80\x02K\x01.", "not a dump of the flight recorder"),
             (b"", "neither a pickle nor JSON"),
             (b"MZ\x90", "neither a pickle nor JSON"),
-            (b'{"version": "2.10", "entries"', "Expecting ':' delimiter"),
+            (b'{"version": "2.10", "entries"', "Input data was truncated"),
             (b'{"version": "3.0", "entries": []}', "form '3.0'; this program reads form 2"),
-            (b'{"version": "2.10", "entries": [{}]}', "no 'record_id' in it"),
-            (b'{"version": "2.10", "entries": 5}', "'int' object"),
+            (
+                b'{"version": "2.10", "entries": [{}]}',
+                "missing required field `record_id` - at `$.entries[0]`",
+            ),
+            (b'{"version": "2.10", "entries": 5}', "Expected `array`, got `int` - at `$.entries`"),
             (b'{"a":' * 100_000, "recursion"),
         ],
     )
@@ -362,13 +364,6 @@ class TestBadFiles:
             assert tracemalloc.get_traced_memory()[1] < 16 << 20
         finally:
             tracemalloc.stop()
-
-    def test_one_that_grows_while_it_is_read(self) -> None:
-        """As files do whose size the system does not say beforehand."""
-        whole, _ = read_whole("/proc/self/status", 1 << 20, "a status")
-        assert whole.startswith(b"Name:") and whole.endswith(b"\n")
-        with pytest.raises(ValueError, match="larger than 100 bytes: not a status"):
-            read_whole("/proc/self/status", 100, "a status")
 
     def test_what_is_no_file(self, logs: Path, dumps: Path) -> None:
         os.mkfifo(dumps / "trace_0")

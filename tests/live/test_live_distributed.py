@@ -3,6 +3,7 @@ analyser on the dumps that the other tests make."""
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from ..support.ranks import Ranks
 pytest.importorskip("torch")
 
 pytestmark = pytest.mark.long_file
+
+snapshot: Any = live.snapshot  # without the types of its keys
 
 WORLD = 3
 HELD = 1
@@ -72,7 +75,7 @@ def held(tmp_path: Path) -> Iterator[Path]:
 
 
 def all_stand_still(logs: Path) -> bool:
-    ranks = live.snapshot(logs)["ranks"]
+    ranks = snapshot(logs)["ranks"]
     steps = [rank["step"] for rank in ranks]
     return steps == [2] * WORLD and min(rank["still_s"] for rank in ranks) >= 1
 
@@ -81,9 +84,7 @@ def test_a_rank_that_hangs_while_the_others_wait(held: Path) -> None:
     data: dict[str, Any] = {}
 
     def all_give_signs_of_life() -> bool:
-        data.update(
-            live.snapshot(held / "logs", hung_after_s=1, flight_recorder=held / "dumps/trace_")
-        )
+        data.update(snapshot(held / "logs", hung_after_s=1, flight_recorder=held / "dumps/trace_"))
         return {rank["state"] for rank in data["ranks"]} == {"running"}
 
     wait_until(all_give_signs_of_life)
@@ -95,7 +96,7 @@ def test_a_rank_that_hangs_while_the_others_wait(held: Path) -> None:
     check_stalled(data["flight_recorder"])
     for rank in range(WORLD):
         (held / f"dumps/trace_{rank}").unlink()
-    check_stalled(live.snapshot(held / "logs", flight_recorder=held / "dumps")["flight_recorder"])
+    check_stalled(snapshot(held / "logs", flight_recorder=held / "dumps")["flight_recorder"])
 
 
 def check_stalled(recorded: dict[str, Any]) -> None:
@@ -121,8 +122,9 @@ def test_torch_finds_the_same_in_the_dumps_that_tests_make(tmp_path: Path) -> No
     write_dump(dumps, 2, calls("all_reduce", "broadcast"))
     arguments = JobConfig().parse_args([str(dumps), "-p", "trace_"])
     database = build_db(*read_dir(arguments)[:1], arguments, "2.10")
+    gc.enable()  # which read_dir leaves off
     incomplete = [c for c in database.collectives if c.missing_ranks]
-    (stalled,) = live.snapshot(logs, flight_recorder=dumps)["flight_recorder"]["stalled"]
+    (stalled,) = snapshot(logs, flight_recorder=dumps)["flight_recorder"]["stalled"]
     assert [(c.collective_seq_id, c.missing_ranks) for c in incomplete] == [
         (stalled["seq"], set(stalled["missing"]))
     ]

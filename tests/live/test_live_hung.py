@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from my_utils import live
+from my_utils.common import ranks
 from my_utils.run_files import files
 
 from ..conftest import RunPython
@@ -29,6 +30,8 @@ from ..support.live_ranks import (
     wait_until,
     write_beats,
 )
+
+snapshot: Any = live.snapshot  # without the types of its keys
 
 pytestmark = pytest.mark.no_torch
 
@@ -50,7 +53,7 @@ def until_hung(folder: Path, count: int) -> dict[str, Any]:
     seen: dict[str, Any] = {}
 
     def standing() -> bool:
-        seen.update(live.snapshot(folder, hung_after_s=HUNG_S))
+        seen.update(snapshot(folder, hung_after_s=HUNG_S))
         states = [rank["state"] for rank in seen["ranks"]]
         still = [rank["still_s"] or 0.0 for rank in seen["ranks"]]
         return "silent" not in states and sum(each >= HUNG_S for each in still) >= count
@@ -99,11 +102,11 @@ class TestOneRankHolds:
 
     def test_stopped(self, tmp_path: Path, start_rank: Start) -> None:
         processes = [start_rank(rank, 5, "iter,all_reduce", world=3) for rank in range(3)]
-        wait_until(lambda: live.snapshot(tmp_path)["ranks"][1]["beat_age_s"] is not None)
+        wait_until(lambda: snapshot(tmp_path)["ranks"][1]["beat_age_s"] is not None)
         os.kill(processes[1].pid, signal.SIGSTOP)
 
         def only_one_is_silent() -> bool:
-            data = live.snapshot(tmp_path, hung_after_s=2.5)
+            data = snapshot(tmp_path, hung_after_s=2.5)
             return kinds(data).get(1, [])[:1] == ["silent"] and 0 in data["hang"]["waiting"]
 
         wait_until(only_one_is_silent)
@@ -138,12 +141,12 @@ class TestTheVerdict:
         process = start_rank(0, 1, "iter", world=1)
         time.sleep(HUNG_S)
         tell(process, "start data")
-        data = live.snapshot(tmp_path, hung_after_s=LONG_S)
+        data = snapshot(tmp_path, hung_after_s=LONG_S)
         assert data["hang"]["hung"] is False
         assert data["hang"]["longest_still_s"] < HUNG_S + 60
         began = data["ranks"][0]["moved_ns"]
         tell(process, "stop data")
-        (rank,) = live.snapshot(tmp_path, hung_after_s=LONG_S)["ranks"]
+        (rank,) = snapshot(tmp_path, hung_after_s=LONG_S)["ranks"]
         assert rank["stack"] == ["iter"]
         assert rank["moved_ns"] > began, "the end of a stage is a move"
         assert rank["open_s"] > rank["still_s"]
@@ -151,12 +154,12 @@ class TestTheVerdict:
     def test_behind_but_on_its_way(self, tmp_path: Path, start_rank: Start) -> None:
         start_rank(0, 30, "iter")
         start_rank(1, 3, "iter")
-        assert kinds(live.snapshot(tmp_path, stuck_after_s=LONG_S)) == {1: ["behind"]}
-        assert live.snapshot(tmp_path, hung_after_s=LONG_S)["suspects"] == []
+        assert kinds(snapshot(tmp_path, stuck_after_s=LONG_S)) == {1: ["behind"]}
+        assert snapshot(tmp_path, hung_after_s=LONG_S)["suspects"] == []
 
     def test_all_in_one_place(self, tmp_path: Path) -> None:
         write_beats(tmp_path, *(beat(rank, 4, "iter", "all_reduce") for rank in range(3)))
-        data = live.snapshot(tmp_path, hung_after_s=30)
+        data = snapshot(tmp_path, hung_after_s=30)
         assert (data["hang"]["hung"], data["suspects"]) == (True, [])
         assert data["hang"]["waiting"] == [0, 1, 2]
 
@@ -208,7 +211,7 @@ class TestSeveralDirectories:
         folders = [tmp_path / "a", tmp_path / "b"]
         for rank, folder in enumerate(folders):
             start_rank(rank, 3, "iter", log_dir=folder)
-        data = live.snapshot(folders)
+        data = snapshot(folders)
         assert [rank["rank"] for rank in data["ranks"]] == [0, 1]
         assert data["log_dirs"] == [str(folder) for folder in folders]
         long = ("--stuck-after", str(LONG_S))
@@ -219,12 +222,12 @@ class TestSeveralDirectories:
         for folder, attempt, step in (("a", 2, 50), ("b", 1, 90)):
             (tmp_path / folder).mkdir()
             write_beats(tmp_path / folder, beat(0, step, "iter", attempt=attempt))
-        (rank,) = live.snapshot([tmp_path / "a", tmp_path / "b"])["ranks"]
+        (rank,) = snapshot([tmp_path / "a", tmp_path / "b"])["ranks"]
         assert (rank["attempt"], rank["step"]) == (2, 50)
 
     def test_none_is_refused(self) -> None:
         with pytest.raises(ValueError, match="log_dir must name at least one directory"):
-            live.snapshot([])
+            snapshot([])
 
 
 class TestTwoRunsInOneDirectory:
@@ -236,7 +239,7 @@ class TestTwoRunsInOneDirectory:
         time.sleep(BETWEEN_RUNS_S)
         for rank in range(2):
             start_rank(rank, 5, "new", world=2)
-        data = live.snapshot(tmp_path, stuck_after_s=LONG_S)
+        data = snapshot(tmp_path, stuck_after_s=LONG_S)
         assert [(rank["rank"], rank["step"]) for rank in data["ranks"]] == [(0, 5), (1, 5)]
         assert [(rank["rank"], rank["state"]) for rank in data["earlier_run"]] == [
             (2, "dead"),
@@ -264,7 +267,7 @@ class TestTwoRunsInOneDirectory:
         kill(start_rank(0, 0, "load", world=2))
         time.sleep(BETWEEN_RUNS_S)
         start_rank(1, 0, "init", world=2)
-        suspects = live.snapshot(tmp_path, stuck_after_s=LONG_S)["suspects"]
+        suspects = snapshot(tmp_path, stuck_after_s=LONG_S)["suspects"]
         ((rank, reasons),) = ((item["rank"], item["reasons"]) for item in suspects)
         assert rank == 0
         assert reasons[0].endswith("; it was not seen after the other ranks began")
@@ -277,7 +280,7 @@ class TestTwoRunsInOneDirectory:
         write_beats(tmp_path, *(beat(rank, 5, "iter", **new) for rank in (0, 1)))
         for rank in (2, 3):
             os.utime(tmp_path / f"rank_{rank}.heartbeat.json", (now - 600, now - 600))
-        data = live.snapshot(tmp_path)
+        data = snapshot(tmp_path)
         assert [rank["rank"] for rank in data["ranks"]] == [0, 1]
         assert [rank["rank"] for rank in data["earlier_run"]] == [2, 3]
 
@@ -290,7 +293,7 @@ class TestAResume:
         for process in processes:
             tell(process, "step 100")
             tell(process, "start iter")
-        data = live.snapshot(tmp_path, hung_after_s=LONG_S)
+        data = snapshot(tmp_path, hung_after_s=LONG_S)
         assert [rank["step"] for rank in data["ranks"]] == [100, 100]
         assert not data["hang"]["hung"]
 
@@ -309,7 +312,7 @@ class TestAResume:
         loader = {**content["lanes"][0], "tid": 7, "thread": "loader", "step": 150}
         write_beats(tmp_path, {**content, "lanes": [loader, *content["lanes"]]})
         write_beats(tmp_path, beat(1, 100, "iter"))
-        data = live.snapshot(tmp_path, hung_after_s=30)
+        data = snapshot(tmp_path, hung_after_s=30)
         assert [rank["step"] for rank in data["ranks"]] == [100, 100]
         assert data["suspects"] == []
 
@@ -322,7 +325,7 @@ class TestCutFiles:
         csv = tmp_path / "profile_rank_0.csv"
         with csv.open("ab") as file:
             file.write(b'1700000000.000000000,"2023-11-14 22:13:20.0000')
-        data = live.snapshot(tmp_path)
+        data = snapshot(tmp_path)
         assert [rank["stack"] for rank in data["ranks"]] == [["iter"]]
         assert data["problems"] == []
 
@@ -330,7 +333,7 @@ class TestCutFiles:
         write_beats(tmp_path, *(beat(rank, 5, "iter", world_size=3) for rank in range(3)))
         cut = tmp_path / "rank_1.heartbeat.json"
         os.truncate(cut, cut.stat().st_size // 2)
-        data = live.snapshot(tmp_path, hung_after_s=30)
+        data = snapshot(tmp_path, hung_after_s=30)
         assert [problem["file"] for problem in data["problems"]] == [str(cut)]
         assert data["hang"]["missing"] == [1]
         assert [rank["rank"] for rank in data["ranks"]] == [0, 2]
@@ -344,7 +347,7 @@ class TestSilence:
         write_beats(tmp_path, beat(0, 4, "iter", ago_s=0.5))
         now = (tmp_path / "rank_0.heartbeat.json").stat().st_mtime + age_s
         monkeypatch.setattr(files, "time", SimpleNamespace(time=lambda: now))
-        (rank,) = live.snapshot(tmp_path, hung_after_s=1)["ranks"]
+        (rank,) = snapshot(tmp_path, hung_after_s=1)["ranks"]
         assert (rank["beat_age_s"], rank["state"]) == (age_s, state)
 
     def test_a_moment_between_two_clocks_makes_no_process_older(
@@ -355,9 +358,9 @@ class TestSilence:
         clocks = SimpleNamespace(
             time=lambda: 5000.0, clock_gettime=lambda _: 1000.0 + next(held_up), CLOCK_BOOTTIME=7
         )
-        monkeypatch.setattr(files, "time", clocks)
+        monkeypatch.setattr(ranks, "time", clocks)
         ticks = 50 * os.sysconf("SC_CLK_TCK")
-        assert files._began_s(ticks) == 4050.0
+        assert ranks.process_began_s(ticks) == 4050.0
 
 
 class TestClocks:
@@ -369,7 +372,7 @@ class TestClocks:
         ahead["time"] += shift
         ahead["lanes"][0]["open"][0]["since"] += shift
         write_beats(tmp_path, beat(0, 4, "iter", ago_s=20.0), ahead)
-        ranks = live.snapshot(tmp_path, stuck_after_s=60)["ranks"]
+        ranks = snapshot(tmp_path, stuck_after_s=60)["ranks"]
         assert [rank["state"] for rank in ranks] == ["running", "running"]
         assert abs(ranks[0]["clock_ahead_s"]) < 60 < ranks[1]["clock_ahead_s"]
         for rank in ranks:
@@ -378,7 +381,21 @@ class TestClocks:
         line = "clocks of 1 host differ from the file server's, node-1's most: it is "
         assert any(text.startswith(line) for text in done.stdout.splitlines())
         os.utime(tmp_path / "rank_1.heartbeat.json", (now - 90, now - 90))
-        assert live.snapshot(tmp_path, stuck_after_s=60)["ranks"][1]["state"] == "silent"
+        assert snapshot(tmp_path, stuck_after_s=60)["ranks"][1]["state"] == "silent"
+
+    @pytest.mark.parametrize("copied_s", [5.0, 300.0, 3000.0])
+    def test_files_that_were_copied_are_no_wrong_clock(
+        self, tmp_path: Path, run_python: RunPython, copied_s: float
+    ) -> None:
+        """A copy is younger than what stands in it."""
+        content = beat(0, 4, "iter")
+        content["time"] = time.time() - 3400.0
+        write_beats(tmp_path, content, {**content, "rank": 1, "label": "rank_1", "closed": True})
+        moment = time.time() - copied_s
+        for path in tmp_path.iterdir():
+            os.utime(path, (moment, moment))
+        done = run_python("-m", "my_utils.live", str(tmp_path), "--once")
+        assert "clock" not in done.stdout
 
     def test_an_offset_is_part_of_the_times(self, tmp_path: Path) -> None:
         content = beat(0, 4, "iter", ago_s=20.0)
@@ -386,7 +403,7 @@ class TestClocks:
         content["lanes"][0]["open"][0]["since"] += 7.5
         content["lanes"][0]["ended"] = content["time"] + 7.5 - 5.0
         write_beats(tmp_path, content)
-        (rank,) = live.snapshot(tmp_path)["ranks"]
+        (rank,) = snapshot(tmp_path)["ranks"]
         assert rank["time_offset_s"] == 7.5
         assert 20 <= rank["open_s"] < 80
         assert 5 <= rank["still_s"] < 20
@@ -395,7 +412,7 @@ class TestClocks:
         content = beat(0, 4, "iter")
         content["time"] -= 90_000.0
         write_beats(tmp_path, content)
-        (rank,) = live.snapshot(tmp_path)["ranks"]
+        (rank,) = snapshot(tmp_path)["ranks"]
         assert rank["state"] == "silent" and rank["beat_age_s"] >= 86_400.0
         assert rank["clock_ahead_s"] is None
 
@@ -410,9 +427,9 @@ class TestHeartbeatsOfRealProcesses:
         start_rank(0, 4, "iter,data", log_dir=logs, journal_dir=str(elsewhere))
         heartbeat = logs / "rank_0.heartbeat.json"
         wait_until(lambda: "data" in heartbeat.read_text(encoding="utf-8"))
-        (here,) = live.snapshot(logs)["ranks"]
+        (here,) = snapshot(logs)["ranks"]
         shutil.copy2(heartbeat, seen)
-        (there,) = live.snapshot(seen)["ranks"]
+        (there,) = snapshot(seen)["ranks"]
         assert (here["source"], there["source"]) == ("journal", "heartbeat")
         assert abs(here["began_s"] - there["began_s"]) < 1.0
         assert time.time() - 600 < there["began_s"] < time.time()
@@ -427,9 +444,9 @@ class TestHeartbeatsOfRealProcesses:
 
         def of_heartbeat() -> dict[str, Any]:
             shutil.copy2(logs / "rank_0.heartbeat.json", seen)
-            (rank,) = live.snapshot(seen)["ranks"]
+            (rank,) = snapshot(seen)["ranks"]
             return dict(rank)
 
         wait_until(lambda: of_heartbeat()["stack"] == ["iter"])
-        (here,) = live.snapshot(logs)["ranks"]
+        (here,) = snapshot(logs)["ranks"]
         assert abs(of_heartbeat()["moved_ns"] - here["moved_ns"]) < 10_000

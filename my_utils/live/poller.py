@@ -1,0 +1,36 @@
+"""Polls of one run, one after another: what stands after more than one of them."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from .confirmed import Confirmed
+from .history import History
+from .meetings import Meetings
+from .poll import Snapshot, SnapshotRequest, take_snapshot
+from .suspects import Usual, find_waiting
+
+__all__ = ["Poller"]
+
+
+class Poller:
+    """Takes snapshots. An accusation is in them from the second poll on that makes it; with
+    `hung_after_s` in the first one, as the seconds are its margin. Not thread-safe."""
+
+    def __init__(self, request: SnapshotRequest) -> None:
+        self.request = request
+        self.history = History()
+        self._meetings = Meetings(request.log_dirs)
+        self._confirmed = Confirmed()
+
+    def poll(self) -> Snapshot:
+        """OSError when a directory cannot be listed."""
+        names = self._meetings.names()
+        usual = Usual(names, self.history.fastest())
+        seen = take_snapshot(self.request, usual)
+        self.history.add(seen.found.ranks, names)
+        if seen.hang is not None:
+            return seen
+        suspects = self._confirmed.of(seen.suspects or self.history.slow(seen.found.ranks))
+        waiting = find_waiting(seen.found.ranks, suspects, self.request.stuck_after_s, usual)
+        return dataclasses.replace(seen, suspects=suspects, waiting=waiting)
