@@ -1,0 +1,3 @@
+from my_utils.diff.command import main
+
+raise SystemExit(main())

@@ -1,0 +1,217 @@
+"""Compares two runs, or two sides of several: `my_utils diff A B`.
+
+    my_utils diff A B [--gate 'iter:+2%'] [--json] [-o FILE]
+    my_utils diff base/* --with new/*
+
+Exit status: 0, compared, and all gates passed; 1, the output could not be written; 2, wrong
+arguments; 3, a gate failed; 4, undecided, or not compared; 130, interrupted. With --bisect 125 in
+place of 1, 2 and 4.
+"""
+
+from __future__ import annotations
+
+import argparse
+import glob
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from ..common.command_line import (
+    CommandParser,
+    add_json,
+    add_output,
+    add_quiet,
+    add_ranks,
+    add_steps,
+    add_warmup,
+    check_outputs,
+    ended_well,
+    error_text,
+    parser,
+)
+from ..common.outputs import check_suffix, open_output
+from ..common.ranges import checked
+from ..run_files.newest import found_logs
+from .comparison import compare
+from .gates import GateResult, judge_gate, parse_gate, worst_of
+from .junit import junit
+from .load import SEPARATOR, NothingToCompare, RunSteps, load_steps
+from .result import Difference
+from .text import gate_line, markdown
+
+__all__ = ["EXIT_FAILED_GATE", "EXIT_UNDECIDED", "command_parser", "difference_of", "main"]
+
+EXIT_FAILED = 1
+EXIT_FAILED_GATE = 3
+EXIT_UNDECIDED = 4
+EXIT_SKIP = 125  # `git bisect run` takes it for "cannot be tested", and 1 to 124 for "bad"
+_STATUSES = {"passed": 0, "failed": EXIT_FAILED_GATE, "undecided": EXIT_UNDECIDED}
+_BISECT = "--bisect"
+LOADED_AT_ONCE = 2
+
+
+def difference_of(
+    a: Iterable[str],
+    b: Iterable[str],
+    *,
+    ranks: set[int] | None = None,
+    steps: tuple[int, int] | None = None,
+    warmup: int | None = None,
+    renames: dict[str, str] | None = None,
+) -> Difference:
+    """B against A from their files; "not compared" with the reason where a run cannot be read.
+
+    a, b: the runs of each side. renames: stages of A by their names in B.
+    """
+    named = [(path, renames) for path in a], [(path, None) for path in b]
+
+    def load(one: tuple[str, dict[str, str] | None]) -> RunSteps:
+        return load_steps(one[0], ranks, steps, one[1])
+
+    try:
+        with ThreadPoolExecutor(LOADED_AT_ONCE) as pool:
+            first, second = (list(pool.map(load, side)) for side in named)
+    except NothingToCompare as error:
+        paths = [tuple(path for path, _ in side) for side in named]
+        return Difference("not compared", str(error), a_paths=paths[0], b_paths=paths[1])
+    return compare(first, second, warmup)
+
+
+def command_parser() -> CommandParser:
+    chosen = parser(
+        "diff",
+        "Says how much slower or faster run B is than run A, in which stage and on which ranks.",
+        [
+            "my_utils diff logs/before logs/after",
+            "my_utils diff base/* --with new/* --gate 'iter:+2%' --gate 'memory:+5%'",
+            "my_utils diff A B --gate 'forward/attn:+3%' -o diff.xml",
+            "my_utils diff base new --gate iter:+2% --bisect",
+        ],
+        statuses="0  compared, and all gates passed\n"
+        "1  the output could not be written\n"
+        "2  wrong arguments\n3  a gate failed\n4  undecided, or not compared\n"
+        "125  with --bisect, in place of 1, 2 and 4",
+    )
+    add = chosen.add_argument
+    add("runs", nargs="+", metavar="RUN",
+        help="log directory or glob; a folder of runs means its newest run. Two, A and B, or with "
+        "--with the runs of A")  # fmt: skip
+    add("--with", dest="others", nargs="+", metavar="RUN", help="the runs of B")
+    add("--gate", dest="gates", action="append", default=[], type=checked(parse_gate),
+        metavar="NAME:LIMIT%",
+        help="iter:+2%%, memory:+5%%, throughput:-2%%, or PATH/OF/STAGE:+3%%: fail if all of the "
+        "interval lies beyond it; may be given several times")  # fmt: skip
+    add("--map", dest="renames", action="append", default=[], type=checked(_rename),
+        metavar="OLD=NEW", help="a stage of A that has another name in B")  # fmt: skip
+    add(_BISECT, action="store_true",
+        help="end with 125 where `git bisect run` shall skip the commit")  # fmt: skip
+    add_output(chosen, "write it there too; .xml is JUnit's form", suffixes=tuple(_WRITERS))
+    add_ranks(chosen)
+    add_steps(chosen)
+    add_warmup(chosen, "leave out so many steps of each run (the longest warm-up of all runs)")
+    add_json(chosen, "print one JSON object")
+    add_quiet(chosen, "print nothing: the exit status says it")
+    return chosen
+
+
+def _rename(text: str) -> tuple[str, str]:
+    old, equals, new = (part.strip(SEPARATOR) for part in text.partition("="))
+    if not (old and equals and new):
+        raise ValueError(f"{text!r} is not OLD=NEW, two paths of stages")
+    return old, new
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit status."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if _BISECT not in words:
+        return ended_well(lambda: _main(words))
+    try:
+        status = ended_well(lambda: _main(words))
+    except SystemExit as ended:
+        raise SystemExit(_for_bisect(ended.code)) from None
+    except Exception as error:  # its traceback would end with 1, which is "bad"
+        print(f"diff: error: {error_text(error)}", file=sys.stderr)
+        return EXIT_SKIP
+    return _for_bisect(status)
+
+
+def _for_bisect(status: object) -> int:
+    """What says nothing of the commit is 125."""
+    code = 0 if status is None else status
+    return code if code in (0, EXIT_FAILED_GATE, 130) and isinstance(code, int) else EXIT_SKIP
+
+
+def _main(argv: Sequence[str]) -> int:
+    chosen = command_parser()
+    args = chosen.parse_args(argv)
+    check_outputs(chosen, args)
+    sides = _sides(chosen, args)
+    found = difference_of(
+        *sides, ranks=args.ranks, steps=args.steps, warmup=args.warmup, renames=dict(args.renames)
+    )
+    gates = [judge_gate(gate, found) for gate in args.gates]
+    try:
+        _write(found, gates, args)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        print(f"diff: error: {error_text(error)}", file=sys.stderr)
+        return EXIT_FAILED
+    return EXIT_UNDECIDED if found.step is None else _STATUSES[worst_of(gates)]
+
+
+def _sides(chosen: CommandParser, args: argparse.Namespace) -> tuple[list[str], list[str]]:
+    first, second = args.runs, args.others
+    if second is None:
+        if len(first) != 2:
+            chosen.error(f"name two runs, or several of each side with --with: {len(first)} came")
+        first, second = first[:1], first[1:]
+    sides = [_runs(chosen, paths, args.quiet) for paths in (first, second)]
+    return sides[0], sides[1]
+
+
+def _runs(chosen: CommandParser, paths: Sequence[str], quiet: bool) -> list[str]:
+    """The runs that are named, each once: a link among them is no second run."""
+    named: list[str] = []
+    for path in paths:
+        matches = [path] if os.path.lexists(path) else sorted(glob.glob(path))
+        if not matches:
+            chosen.error(f"{path}: no such file or directory")
+        named += matches
+    once: dict[str, str] = {}
+    for found in found_logs("diff", named, quiet):
+        once.setdefault(os.path.realpath(found), found)
+    return list(once.values())
+
+
+# --- what it says ---
+
+
+def _write(found: Difference, gates: list[GateResult], args: argparse.Namespace) -> None:
+    if args.output:
+        write = _WRITERS[check_suffix(args.output, tuple(_WRITERS)) or ".txt"]
+        with open_output(args.output) as file:
+            file.write(write(found, gates).encode())
+    if not args.quiet and args.output != "-":
+        print(_as_json(found, gates) if args.json else _as_text(found, gates), end="", flush=True)
+
+
+def _as_text(found: Difference, gates: list[GateResult]) -> str:
+    lines = [*found.lines(), *(gate_line(one) for one in gates)]
+    return "\n".join(lines) + "\n"
+
+
+def _as_json(found: Difference, gates: list[GateResult]) -> str:
+    data = {**found.as_data(), "gates": [one.as_data() for one in gates]}
+    return json.dumps(data) + "\n"
+
+
+_WRITERS: dict[str, Callable[[Difference, list[GateResult]], str]] = {
+    ".json": _as_json,
+    ".md": markdown,
+    ".txt": _as_text,
+    ".xml": junit,
+}

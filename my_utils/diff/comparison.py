@@ -1,0 +1,205 @@
+"""Two sides of runs compared: docs/runs/diff.md has the rule in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..verdict.run_data import Matrix
+from .intervals import (
+    FALSE_ALARMS,
+    Interval,
+    Samples,
+    of_part,
+    of_ratio,
+    sample,
+    trimmed_places,
+)
+from .load import MEMORY, RunSteps, aligned
+from .ranks import carriers
+from .result import Difference, FigureDifference, StageDifference, Status
+
+__all__ = ["STEPS_LEAST", "compare"]
+
+STEPS_LEAST = 20
+
+Side = Sequence[RunSteps]
+
+
+def compare(a: Side, b: Side, warmup: int | None = None) -> Difference:
+    """B against A.
+
+    a, b: the runs of each side, one or more, as `load_steps` gives them. They get the same stages.
+    warmup: how many steps at the beginning of each run are left out; by default the longest warm-up
+    of all of them. ValueError for a side without a run.
+
+    >>> noise = np.random.default_rng(0).normal(1e6, 1e4, (2, 200))
+    >>> sides = [[RunSteps(["a", "untimed"], np.stack([took, took / 9], 1)[None])]
+    ...          for took in (noise[0], noise[1] * 1.1)]
+    >>> compare(*sides).status
+    'slower'
+    """
+    if not a or not b:
+        raise ValueError("a and b must have a run or more each")
+    everything = [*a, *b]
+    found = _begun(a, b)
+    first = max(run.warmup for run in everything) if warmup is None else warmup
+    last = min(len(run.step_ns) for run in everything)
+    found.warmup, found.steps = first, max(last - first, 0)
+    if found.steps < STEPS_LEAST:
+        found.reason = f"{found.steps} steps after the warm-up, {STEPS_LEAST} are needed"
+        found.notes += _shortest(everything, last)
+        return found
+    stages = aligned((a, b))
+    for run in everything:
+        run.parts = run.parts[:, first:last]
+    sides = [[_figures(run) for run in side] for side in (a, b)]
+    if any((figures[:, 0] <= 0).any() for side in sides for figures in side):
+        found.reason = "a step took no time: its rows are wrong"
+        return found
+    by_steps = found.within
+    one, two = (sample(side, by_steps=by_steps, seed=at) for at, side in enumerate(sides))
+    found.step = of_ratio(one, two, 0)
+    found.status = _status_of(found.step)
+    found.a_ns, found.b_ns = float(one.means[0]), float(two.means[0])
+    found.stages = _stages(stages, one, two, a, b)
+    found.figures = [*_memory(a, b, first, last), *_throughput(a, b, first, last, found)]
+    return found
+
+
+def _begun(a: Side, b: Side) -> Difference:
+    return Difference(
+        "not compared",
+        runs=(len(a), len(b)),
+        within=min(len(a), len(b)) < 2,
+        ranks=(max(len(run.parts) for run in a), max(len(run.parts) for run in b)),
+        a_paths=tuple(run.path for run in a),
+        b_paths=tuple(run.path for run in b),
+        notes=list(_notes(a, b)),
+    )
+
+
+def _notes(a: Side, b: Side) -> list[str]:
+    notes = [f"{run.path}: {text}" for run in (*a, *b) for text in run.problems]
+    counts = [sorted({len(run.parts) for run in side}) for side in (a, b)]
+    if counts[0] != counts[1] or len(counts[0]) > 1:
+        texts = [" and ".join(map(str, side)) for side in counts]
+        notes.append(f"A has {texts[0]} ranks, B {texts[1]}: their means are compared")
+    return notes
+
+
+def _shortest(runs: Side, count: int) -> list[str]:
+    names = [run.path or "a run" for run in runs if len(run.step_ns) == count]
+    never = [run.path or "a run" for run in runs if run.warmup >= len(run.step_ns)]
+    return [f"{name} has {count} whole steps" for name in names[:2]] + [
+        f"{name} never leaves its warm-up; --warmup N says how long it is" for name in never[:2]
+    ]
+
+
+def _status_of(step: Interval) -> Status:
+    if not step.differs:
+        return "no difference"
+    return "slower" if step.share > 0 else "faster"
+
+
+# --- stages ---
+
+
+def _figures(run: RunSteps) -> Matrix:
+    """The step and its stages, the means of the ranks: steps × figures."""
+    parts = run.parts.mean(0)
+    figures: Matrix = np.column_stack([parts.sum(1), parts])
+    return figures
+
+
+def _stages(
+    stages: Sequence[str], one: Samples, two: Samples, a: Side, b: Side
+) -> list[StageDifference]:
+    chance = FALSE_ALARMS / len(stages)
+    found = [
+        StageDifference(
+            stage,
+            of_part(one, two, at, chance),
+            of_ratio(one, two, at, FALSE_ALARMS),
+            float(one.means[at]),
+            float(two.means[at]),
+        )
+        for at, stage in enumerate(stages, 1)
+    ]
+    ranks = {tuple(run.ranks) for run in (*a, *b)}
+    if len(ranks) == 1:
+        apart = _by_rank(b) - _by_rank(a)
+        names = ranks.pop()
+        for at, stage in enumerate(found):
+            if stage.interval.differs:
+                stage.ranks = tuple(names[row] for row in carriers(apart[:, at]))
+    return sorted(found, key=lambda stage: -abs(stage.interval.share))
+
+
+def _by_rank(side: Side) -> Matrix:
+    """rank × stage: what it takes in a step, the mean of the runs over the steps that are kept."""
+    whole = [run.parts[:, trimmed_places(run.step_ns)].mean(1) for run in side]
+    mean: Matrix = np.mean(whole, axis=0)
+    return mean
+
+
+# --- other figures ---
+
+
+def _memory(a: Side, b: Side, first: int, last: int) -> list[FigureDifference]:
+    """The peak over steps and ranks: on the device where both sides have it, else of the host."""
+    both = [name for name in MEMORY if all(name in run.memory for run in (*a, *b))]
+    if not both:
+        return []
+
+    def peak(run: RunSteps) -> float:
+        counted = run.memory[both[0]][first:last]
+        return float(np.nanmax(counted)) if np.isfinite(counted).any() else np.nan
+
+    peaks = [np.array([peak(run) for run in side]) for side in (a, b)]
+    return _compared("memory", peaks[0], peaks[1])
+
+
+def _throughput(
+    a: Side, b: Side, first: int, last: int, found: Difference
+) -> list[FigureDifference]:
+    """Items of the steps that are kept over their time. Its interval is that of the step: how many
+    items a step has is known."""
+    assert found.step is not None
+    for name in ("samples", "tokens"):
+        if not all(name in run.items for run in (*a, *b)):
+            continue
+        sides = [
+            float(np.mean([_items(run.items[name][first:last], run.step_ns) for run in side]))
+            for side in (a, b)
+        ]
+        if not (sides[0] > 0 and sides[1] > 0):  # nor where some are missing, NaN
+            continue
+        more, step = sides[1] / sides[0], found.step
+        ends = [more / (1 + at) - 1 for at in (step.share, step.high, step.low)]
+        rates = [
+            1e9 * count / took for count, took in zip(sides, (found.a_ns, found.b_ns), strict=True)
+        ]
+        interval = Interval(ends[0], ends[1], ends[2], step.sees)
+        return [FigureDifference(f"{name}/s", rates[0], rates[1], interval)]
+    return []
+
+
+def _items(counts: Matrix, step_ns: Matrix) -> float:
+    return float(counts[trimmed_places(step_ns)].mean())
+
+
+def _compared(name: str, a: Matrix, b: Matrix) -> list[FigureDifference]:
+    if not (np.isfinite(a).all() and np.isfinite(b).all()) or a.mean() <= 0:
+        return []
+    interval = None
+    if min(len(a), len(b)) > 1:
+        sides = [Samples(one.mean(keepdims=True), _error(one), len(one) - 1.0) for one in (a, b)]
+        interval = of_ratio(sides[0], sides[1], 0)
+    return [FigureDifference(name, float(a.mean()), float(b.mean()), interval)]
+
+
+def _error(values: Matrix) -> Matrix:
+    error: Matrix = values.std(ddof=1, keepdims=True) / np.sqrt(len(values))
+    return error

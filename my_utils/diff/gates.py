@@ -1,0 +1,104 @@
+"""Limits for CI: what B may have more than A, and whether the interval decides it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from .intervals import Interval
+from .result import Difference
+
+__all__ = ["Gate", "GateResult", "judge_gate", "parse_gate", "worst_of"]
+
+GateStatus = Literal["passed", "failed", "undecided"]
+
+_GATE = re.compile(r"\s*(\S.*?)\s*:\s*([+-]?\d+(?:\.\d+)?)\s*%\s*")
+_ITEMS = ("samples/s", "tokens/s")
+LESS_IS_WORSE = "throughput"
+
+
+@dataclass(frozen=True)
+class Gate:
+    """name: "iter", "memory", "throughput" or the path of a stage. limit: what B may have more than
+    A, a share; of the throughput, what it must have more. text: as it was given."""
+
+    name: str
+    limit: float
+    text: str
+
+
+@dataclass(frozen=True)
+class GateResult:
+    """interval: None where the figure was not measured; then `reason` says what is missing."""
+
+    gate: Gate
+    status: GateStatus
+    interval: Interval | None = None
+    reason: str = ""
+
+    def as_data(self) -> dict[str, Any]:
+        """Plain data that goes into JSON."""
+        interval = self.interval
+        return {
+            "gate": self.gate.text,
+            "status": self.status,
+            "limit": self.gate.limit,
+            "share": None if interval is None else round(interval.share, 6),
+            "low": None if interval is None else round(interval.low, 6),
+            "high": None if interval is None else round(interval.high, 6),
+            "reason": self.reason,
+        }
+
+
+def parse_gate(text: str) -> Gate:
+    """ValueError for what is no limit.
+
+    >>> parse_gate("iter:+2%").limit, parse_gate("forward/attn: 1.5 %").name
+    (0.02, 'forward/attn')
+    """
+    found = _GATE.fullmatch(text)
+    if found is None:
+        raise ValueError(
+            f"{text!r} is no limit: iter:+2%, memory:+5%, throughput:-2% and PATH/OF/STAGE:+3% are"
+        )
+    return Gate(found[1], float(found[2]) / 100, text)
+
+
+def judge_gate(gate: Gate, found: Difference) -> GateResult:
+    """Failed if the whole interval lies beyond the limit, passed if it lies within, else undecided.
+
+    A figure of one run a side that has no interval is taken as it is.
+    """
+    if found.step is None:
+        return GateResult(gate, "undecided", reason=f"not compared: {found.reason}")
+    interval = _interval_of(gate.name, found, found.step)
+    if interval is None:
+        return GateResult(gate, "undecided", reason="not measured in all runs")
+    if interval.share != interval.share:
+        return GateResult(gate, "undecided", reason="the stage takes no time on one side")
+    low, high, limit = interval.low, interval.high, gate.limit
+    if gate.name == LESS_IS_WORSE:
+        low, high, limit = -high, -low, -limit
+    if low > limit:
+        return GateResult(gate, "failed", interval)
+    return GateResult(gate, "passed" if high <= limit else "undecided", interval)
+
+
+def _interval_of(name: str, found: Difference, step: Interval) -> Interval | None:
+    if name == "iter":
+        return step
+    names = _ITEMS if name == LESS_IS_WORSE else (name,)
+    for one in found.figures:
+        if one.name in names:
+            return one.interval or Interval(one.share, one.share, one.share, 0.0)
+    return next((one.own for one in found.stages if one.stage == name), None)
+
+
+def worst_of(results: list[GateResult]) -> GateStatus:
+    """
+    >>> worst_of([])
+    'passed'
+    """
+    statuses = {one.status for one in results}
+    return next((one for one in ("failed", "undecided") if one in statuses), "passed")

@@ -1,0 +1,140 @@
+"""Runs as the steps that are compared: what each stage took in each of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from ..verdict.kinds import UNTIMED
+from ..verdict.load import NothingToJudge, load_run
+from ..verdict.run_data import Matrix, RunData
+from ..verdict.warmup import warmup_of
+
+__all__ = ["SEPARATOR", "NothingToCompare", "RunSteps", "aligned", "load_steps", "steps_of"]
+
+SEPARATOR = "/"
+STAGES_MAX = 80
+MEMORY = ("allocated_bytes", "rss_bytes")
+
+Integers = npt.NDArray[np.int64]
+
+
+class NothingToCompare(ValueError):
+    """The sides cannot be compared; the text says why."""
+
+
+@dataclass
+class RunSteps:
+    """One run of R ranks and S steps that all ranks have.
+
+    stages: K paths, what no stage covers ("untimed") last. parts: what each took without the stages
+    inside it, ns, an array R × S × K; over K it adds up to the step. warmup: how many steps at the
+    beginning take longer; S where it never ends. memory: peak bytes of a step, over the ranks,
+    array S, by the counter's name. items: "samples" and "tokens" of all ranks in a step, arrays S,
+    where recorded. path: where it was read from. problems: what could not be read.
+
+    >>> run = RunSteps(["forward", "untimed"], np.ones((2, 30, 2)))
+    >>> run.step_ns.shape, float(run.step_ns[0])
+    ((30,), 2.0)
+    """
+
+    stages: list[str]
+    parts: Matrix
+    ranks: Sequence[int] = ()
+    warmup: int = 0
+    memory: dict[str, Matrix] = field(default_factory=dict)
+    items: dict[str, Matrix] = field(default_factory=dict)
+    path: str = ""
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def step_ns(self) -> Matrix:
+        """The mean of the ranks, an array S."""
+        mean: Matrix = self.parts.sum(2).mean(0)
+        return mean
+
+
+def load_steps(
+    path: str | os.PathLike[str],
+    ranks: Iterable[int] | None = None,
+    steps: tuple[int, int] | None = None,
+    renames: Mapping[str, str] | None = None,
+) -> RunSteps:
+    """The steps of one run.
+
+    path: its log directory, or a profile CSV, journal or glob. ranks, steps: only these, by default
+    all; steps is a half-open range. renames: stages by the names that they shall have; what is
+    inside a stage comes with it.
+
+    Raises NothingToCompare, a ValueError, where no rank can be read. Thread-safe.
+    """
+    name = os.fspath(path)
+    try:
+        run = load_run(name, ranks, steps, least_share=0.0, stages_max=STAGES_MAX)
+    except NothingToJudge as error:
+        raise NothingToCompare(f"{name}: {str(error).splitlines()[0]}") from None
+    found = steps_of(run, renames or {})
+    found.path = name
+    return found
+
+
+def steps_of(run: RunData, renames: Mapping[str, str]) -> RunSteps:
+    """The last step is left out: it has no next one that would say where it ends."""
+    missing: npt.NDArray[np.int64] = np.isnan(run.step_ns).sum(0)
+    kept = missing == 0
+    kept[-1:] = False
+    names = [_renamed(stage, renames) for stage in run.stages]
+    stages = [*dict.fromkeys(names), UNTIMED]
+    totals = run.totals[:, kept]
+    parts = np.zeros((*totals.shape[:2], len(stages)))
+    for at, name in enumerate(names):
+        parts[..., stages.index(name)] += totals[..., at]
+    parts[..., -1] = run.step_ns[:, kept] - totals.sum(2)
+    counters = {name: values[:, kept] for name, values in run.counters.items()}
+    return RunSteps(
+        stages,
+        parts,
+        run.ranks.tolist(),
+        warmup_of(run.step_ns[:, kept]) if kept.any() else 0,
+        {name: counters[name].max(0) for name in MEMORY if name in counters},
+        {name: counters[name].sum(0) for name in ("samples", "tokens") if name in counters},
+        problems=list(run.problems),
+    )
+
+
+def _renamed(stage: str, renames: Mapping[str, str]) -> str:
+    """
+    >>> _renamed("forward/attn/qkv", {"forward/attn": "forward/attention"})
+    'forward/attention/qkv'
+    """
+    for old, new in renames.items():
+        if stage == old or stage.startswith(old + SEPARATOR):
+            return new + stage[len(old) :]
+    return stage
+
+
+def aligned(sides: Sequence[Sequence[RunSteps]]) -> list[str]:
+    """Gives all runs the same stages, in the same order, and returns them.
+
+    A stage that only some runs of each side have counts into the one around it: whether a run shows
+    it is chance, and no difference of the sides. One that all runs of a side have stays.
+    """
+    everywhere = [set.intersection(*(set(run.stages) for run in runs)) for runs in sides]
+    kept = set.union(*everywhere)
+    stages = [*sorted(kept - {UNTIMED}), UNTIMED]
+    for run in (run for runs in sides for run in runs):
+        parts = np.zeros((*run.parts.shape[:2], len(stages)))
+        for at, stage in enumerate(run.stages):
+            parts[..., stages.index(_around(stage, kept))] += run.parts[..., at]
+        run.stages, run.parts = list(stages), parts
+    return stages
+
+
+def _around(stage: str, kept: set[str]) -> str:
+    while stage and stage not in kept:
+        stage = stage.rpartition(SEPARATOR)[0]
+    return stage or UNTIMED
