@@ -17,7 +17,8 @@ if TYPE_CHECKING:
         request_capture,
     )
     from .on_demand.control_file import Request
-    from .on_demand.wait import answers, wait_for_capture
+    from .on_demand.result import Response
+    from .on_demand.wait import answers, responses, wait_for_capture
 
 __all__ = [
     "EXIT_FAILED",
@@ -25,11 +26,13 @@ __all__ = [
     "EXIT_NOBODY",
     "EXIT_USAGE",
     "Request",
+    "Response",
     "answers",
     "listen",
     "main",
     "register",
     "request_capture",
+    "responses",
     "wait_for_capture",
 ]
 
@@ -39,7 +42,9 @@ __getattr__, __dir__ = lazy_names(
     "capture.on_demand.command",
     {
         "Request": "capture.on_demand.control_file",
+        "Response": "capture.on_demand.result",
         "answers": "capture.on_demand.wait",
+        "responses": "capture.on_demand.wait",
         "wait_for_capture": "capture.on_demand.wait",
     },
 )

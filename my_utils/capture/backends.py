@@ -17,8 +17,11 @@ controller calls, and calls `start()` unless overridden.
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
 import logging
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -31,7 +34,7 @@ from ..common.public import public
 from ..common.reprs import short_repr
 from ..memory.memory_history import Recording, record
 from ..torch_profiler.cuda_profiler import CudaProfiler
-from ..torch_profiler.torch_profile import TorchProfile, export_trace
+from ..torch_profiler.torch_profile import TorchProfile, check_activities, export_trace
 
 __all__ = [
     "TOOLS",
@@ -150,7 +153,8 @@ class TorchProfilerBackend(CaptureBackend):
     def start_window(self, window_id: str) -> None:
         """Opens the profiler."""
         owner = f"TorchProfilerBackend, window {window_id!r}"
-        profile = TorchProfile(owner, at_exit=lambda: self.stop_window(window_id), **self.options)
+        close = functools.partial(self.stop_window, window_id)
+        profile = TorchProfile(owner, at_exit=close, cut_short=close, **self.options)
         if profile.start():
             self._running = profile
 
@@ -318,10 +322,39 @@ def _backend_of(
     return NoOpBackend() if tool == "none" else CudaProfilerBackend(**keywords)
 
 
+# Those of torch.profiler.profile that make sense in a window; a driver may have no torch.
+_OF_TORCH = (
+    "acc_events", "activities", "custom_trace_id_callback", "execution_trace_observer",
+    "experimental_config", "post_processing_timeout_s", "profile_memory", "record_shapes",
+    "use_cuda", "with_flops", "with_modules", "with_stack",
+)  # fmt: skip
+
+
+def _names_of_torch() -> set[str]:
+    """With those of the torch that is loaded, which may be newer."""
+    found = set(_OF_TORCH)
+    profiler = sys.modules.get("torch.profiler")
+    if profiler is not None:
+        found |= set(inspect.signature(profiler.profile.__init__).parameters)
+    return found - {"self", "schedule", "on_trace_ready"}
+
+
+def _check_torch_options(options: Mapping[str, Any]) -> None:
+    known = _names_of_torch()
+    for key, value in options.items():
+        if key not in known:
+            raise ValueError(f"options of torch are: {', '.join(sorted(known))}; not {key!r:.100}")
+        if key.startswith(("with_", "record_", "profile_")) and not isinstance(value, bool):
+            raise TypeError(f"option {key} of torch must be bool, not {value!r:.100}")
+    check_activities(options.get("activities"))
+
+
 def _keywords(tool: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a tool, checked; those of torch are left to torch."""
+    """The options of a tool, checked."""
     if not isinstance(options, Mapping) or not all(isinstance(key, str) for key in options):
         raise TypeError(f"options of {tool} must be a mapping of keywords, not {options!r:.100}")
+    if tool == "torch":
+        _check_torch_options(options)
     known = _KEYWORDS.get("cuda" if tool in ("nsys", "ncu") else tool)
     for key, value in options.items():
         if known is None:

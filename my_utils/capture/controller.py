@@ -22,9 +22,11 @@ step 11
 from __future__ import annotations
 
 import contextlib
+import difflib
 import enum
 import logging
 import os
+import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -34,18 +36,30 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, get_type_hints
 from .. import _core
 from .._core import HookEvent
 from ..common.arguments import wrong_type
+from ..common.lazy_modules import lazy_module
 from ..common.process_end import call_at_end
 from ..common.public import public
 from ..common.reprs import short_repr
+from ..common.warnings import warn_once
 from ..common.wrapping import Scope, decorate
 from .backends import CaptureBackend, make_backend
-from .hooks import Reported, capture_hook, default_controller, set_default_controller, set_position
+from .hooks import (
+    Reported,
+    capture_hook,
+    default_controller,
+    marked_names,
+    meta_of,
+    set_default_controller,
+    set_position,
+)
 from .modules import Attachment, attach, forward_name, report_passes
 from .nvtx_range import begin_range
 from .spec import CaptureSpec, StopPolicy
 
 if TYPE_CHECKING:
     import torch
+else:
+    torch = lazy_module("torch")
 
 __all__ = [
     "CaptureController",
@@ -89,11 +103,16 @@ class CaptureController(_core.CaptureWindows):
 
         done        opened, and closed as its policy says
         raised      closed because its trigger, or its stop function, raised
-        overrun     closed because the iteration of its stop gate was over
+        overrun     closed because its stop was missed, or after `max_iters` iterations
+        abandoned   closed because the call that opened it cannot end any more
         disarmed    taken back by `disarm`, or replaced by another of its id
         failed      the backend raised at the start; it is not stopped then
         late        never opened: the iteration of its start gate was over
         overlapped  never opened: another window was open at its moment
+
+    A window belongs to the call that opened it, in whatever thread or task that runs. The end of a
+    call is found by its event, where that is the one of its beginning, and else by the context
+    (contextvars): the innermost call of that name whose iteration, micro-batch, role and rank fit.
 
     Each window opens once. Arming an id that waits replaces it; one that is open stays, and `arm`
     raises RuntimeError. An open window is closed by `close`, at the end of a `with` block and when
@@ -111,6 +130,8 @@ class CaptureController(_core.CaptureWindows):
         self.outcomes: dict[str, str] = {}
         self._specs: dict[str, CaptureSpec] = {}
         self._ranges: dict[str, Callable[[], object] | None] = {}  # end them
+        self._details: dict[str, str] = {}  # why windows are not done
+        self._opened: set[str] = set()  # ids of pending windows
         self._made: list[tuple[Mapping[str, Any], CaptureBackend]] = []
         _alive.add(self)
 
@@ -132,6 +153,8 @@ class CaptureController(_core.CaptureWindows):
         before = self._specs.get(spec.window_id)
         if self.window != spec.window_id:
             self._specs[spec.window_id] = spec  # first: another thread may open it at once
+            self._opened.discard(spec.window_id)
+            self._details.pop(spec.window_id, None)
         try:
             self._arm(spec)
         except BaseException:
@@ -148,7 +171,32 @@ class CaptureController(_core.CaptureWindows):
             str(spec.stop_policy),
             tuple(spec.roles or ()),
             tuple(spec.ranks or ()),
+            spec.max_iters,
         )  # fmt: skip
+        self._warn_of_likely_typos(spec)
+
+    def _warn_of_likely_typos(self, spec: CaptureSpec) -> None:
+        known = self._known_names()
+        for name in self.never_reported(spec):
+            likely = difflib.get_close_matches(name, known, n=1)
+            if likely:
+                self._warn_of_name(name, f"; is it {likely[0]!r}?")
+
+    def _warn_of_name(self, name: str, more: str) -> None:
+        text = f"no hook of this process has reported {name!r}, which a capture window waits for"
+        warn_once(f"capture_name:{name}", text + more, self.logger)
+
+    def _known_names(self) -> set[str]:
+        return self.reported() | marked_names
+
+    def never_reported(self, spec: CaptureSpec) -> list[str]:
+        """The functions of a window that no hook has reported while a window waited, nor was made
+        for: mostly names that are spelt wrong."""
+        used = [*spec.start_profile_names]
+        if spec.stop_policy == StopPolicy.ON_STOP_PROFILE_NAME:
+            used += spec.stop_profile_names
+        known = self._known_names()
+        return [name for name in dict.fromkeys(used) if name not in known]
 
     def _put_back(self, window_id: str, spec: CaptureSpec | None) -> None:
         if spec is None:
@@ -200,6 +248,22 @@ class CaptureController(_core.CaptureWindows):
         """The ids of the windows that wait."""
         return self.pending()[1]
 
+    def state_of(self, window_id: str) -> str:
+        """The outcome of a window, "open" or "armed" while it has none, or "unknown". After a
+        colon comes why it is not done, where that is known."""
+        open_id, armed = self.pending()
+        if window_id == open_id or window_id in armed:
+            spec = self._specs.get(window_id)
+            names = [] if spec is None else self.never_reported(spec)
+            return _stated("open" if window_id == open_id else "armed", _not_reported(names))
+        outcome = self.outcomes.get(window_id)
+        detail = self._details.get(window_id, "")
+        return _stated(outcome, detail) if outcome else detail or "unknown"
+
+    def note(self, window_id: str, text: str) -> None:
+        """Keeps why a window was not armed here, for `state_of`."""
+        self._details[window_id] = text
+
     # --- what the C part calls ---
 
     def _open(self, window_id: str) -> bool:
@@ -211,10 +275,12 @@ class CaptureController(_core.CaptureWindows):
                 backend.start()
             else:
                 start(window_id)
-        except Exception:
+        except Exception as error:
             self.logger.exception("capture window %s: the backend could not be started", window_id)
+            self._details[window_id] = f"{type(error).__name__}: {error}"
             return False
         _capturing.add(self)
+        self._opened.add(window_id)
         if spec is not None and spec.nvtx:
             name = spec.nvtx if isinstance(spec.nvtx, str) else window_id
             self._ranges[window_id] = begin_range(name)
@@ -233,8 +299,9 @@ class CaptureController(_core.CaptureWindows):
                 backend.stop()
             else:
                 stop(window_id)
-        except Exception:
+        except Exception as error:
             self.logger.exception("capture window %s: the backend could not be stopped", window_id)
+            self._details[window_id] = f"{type(error).__name__}: {error}"
 
     def _backend_of(self, spec: CaptureSpec | None) -> CaptureBackend:
         """The window's own backend, or the controller's. Equal settings share one backend."""
@@ -246,10 +313,22 @@ class CaptureController(_core.CaptureWindows):
         self._made.append((spec.backend, make_backend(**spec.backend)))
         return self._made[-1][1]
 
+    def _task(self) -> object:
+        """The asyncio task in which a window opens; one that is done ends no call."""
+        asyncio = sys.modules.get("asyncio")
+        try:
+            return None if asyncio is None else asyncio.current_task()
+        except RuntimeError:  # no event loop runs here
+            return None
+
     def _ended(self, window_id: str, outcome: str) -> None:
-        if window_id not in self.armed and window_id != self.window:
-            self._specs.pop(window_id, None)
         self.outcomes[window_id] = outcome
+        if window_id not in self.armed and window_id != self.window:  # not armed again meanwhile
+            spec, was_open = self._specs.pop(window_id, None), window_id in self._opened
+            self._opened.discard(window_id)
+            missed = outcome in _MISSED or (outcome == "disarmed" and not was_open)
+            if spec is not None and missed:
+                self._warn_of_unknown(spec)
         unlucky = outcome not in ("done", "disarmed")
         self.logger.log(
             logging.WARNING if unlucky else logging.INFO,
@@ -257,6 +336,14 @@ class CaptureController(_core.CaptureWindows):
             window_id,
             _MEANING[outcome],
         )
+
+    def _warn_of_unknown(self, spec: CaptureSpec) -> None:
+        known = sorted(self._known_names())[:_NAMES_SHOWN]
+        missing = self.never_reported(spec)
+        if missing:
+            self._details[spec.window_id] = _not_reported(missing)
+        for name in missing:
+            self._warn_of_name(name, f"; it knows {', '.join(known) or 'none'}")
 
     # --- hooks ---
 
@@ -289,12 +376,15 @@ class CaptureController(_core.CaptureWindows):
     ) -> Callable[[_F], _F]:
         """A decorator that reports every call of a function, a coroutine function or a generator.
 
-        meta: called with the function's arguments, returns the event's `meta`.
+        meta: called with the function's arguments, returns the event's `meta`. Where it raises, or
+            returns something else, there is one warning, and the call counts as one without.
         """
+        HookEvent(profile_name, None, role, rank)  # raises for what is none
+        marked_names.add(profile_name)
 
         def reported(function: _F) -> _F:
             def scope(_: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Scope:
-                found = {} if meta is None else meta(*args, **kwargs)
+                found = {} if meta is None else meta_of(profile_name, meta, args, kwargs)
                 return Reported(self, HookEvent(profile_name, found, role, rank))
 
             decorated: _F = decorate(function, scope, decorator="CaptureController.wrap")
@@ -323,17 +413,31 @@ class CaptureController(_core.CaptureWindows):
         """
         name = forward_name(module, profile_name)
         HookEvent(name, None, role, rank)  # raises for what is none
+        marked_names.add(name)
 
         def event(controller: CaptureController, passes: int) -> HookEvent:
-            return HookEvent(name, {"iter": passes} if meta is None else meta(), role, rank)
+            found = {"iter": passes} if meta is None else meta_of(name, meta, (), {})
+            return HookEvent(name, found, role, rank)
 
         return report_passes(module, lambda: self, event)
 
 
+def _not_reported(names: list[str]) -> str:
+    return f"no hook has reported {', '.join(map(repr, names))}" if names else ""
+
+
+def _stated(state: str, detail: str) -> str:
+    return f"{state}: {detail}" if detail else state
+
+
+_MISSED = ("overrun", "late", "abandoned")
+_NAMES_SHOWN = 10
+
 _MEANING = {
     "done": "done",
     "raised": "closed by an exception",
-    "overrun": "closed, its stop iteration was over",
+    "overrun": "closed, its stop iteration was over, or its max_iters",
+    "abandoned": "closed, the call that opened it cannot end any more",
     "disarmed": "disarmed",
     "failed": "dropped",
     "late": "dropped, its start iteration was over",

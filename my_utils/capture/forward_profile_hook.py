@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, Any
 from .. import _core
 from ..common.aliases import warn_renamed
 from ..common.arguments import check_bool, check_int, check_str_or_none
+from ..common.lazy_modules import lazy_module
 from ..common.process_end import call_at_end
 from ..common.public import public
 from ..common.ranks import check_ranks, is_chosen
@@ -44,6 +45,8 @@ from .nvtx_range import begin_range
 
 if TYPE_CHECKING:
     import torch
+else:
+    torch = lazy_module("torch")
 
 __all__ = ["ForwardProfilerHook"]
 

@@ -6,26 +6,33 @@ they report. Without a controller a marked function costs one more read of an at
 
 from __future__ import annotations
 
+import contextvars
+import sys
 import threading
 from collections.abc import Callable, Mapping
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .._core import HookEvent
 from ..common.arguments import check_int, check_str_or_none
+from ..common.lazy_modules import lazy_module
 from ..common.public import public
 from ..common.ranks import check_rank, current_rank
 from ..common.reprs import short_repr
+from ..common.warnings import warn_once
 from ..common.wrapping import Scope, decorate
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
-    from .controller import CaptureController
+    from . import controller as _controller
+else:
+    _controller = lazy_module("my_utils.capture.controller")
 
 __all__ = [
     "Reported",
     "capture_hook",
     "default_controller",
+    "marked_names",
+    "meta_of",
     "set_default_controller",
     "set_position",
 ]
@@ -38,7 +45,7 @@ class _Process:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.controller: CaptureController | None = None
+        self.controller: _controller.CaptureController | None = None
         self.role: str | None = None
         self.rank: int | None = None
         self.position: Mapping[str, int] = {}
@@ -50,10 +57,33 @@ class _Process:
 
 _process = _Process()
 
+marked_names: set[str] = set()
+"""The names that hooks of this process were made for, whether they were called or not."""
+
+
+def meta_of(
+    name: str,
+    meta: Callable[..., Mapping[str, Any] | None],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> dict[str, Any]:
+    """What `meta` returns for a call; {} with one warning where that is no mapping, or raises: the
+    training goes on."""
+    try:
+        found = meta(*args, **kwargs)
+        return {} if found is None else dict(found)
+    except Exception as error:
+        text = f"capture hook {name!r}: its meta function gave no mapping"
+        warn_once(f"capture_meta:{name}", f"{text}: {type(error).__name__}: {error}")
+        return {}
+
 
 def set_default_controller(
-    controller: CaptureController | None, *, role: str | None = None, rank: int | None = None
-) -> CaptureController | None:
+    controller: _controller.CaptureController | None,
+    *,
+    role: str | None = None,
+    rank: int | None = None,
+) -> _controller.CaptureController | None:
     """Sets the controller that `capture_hook` reports to, None for none. Returns the one before.
 
     role, rank: of hooks that name none; the rank is this process's by default.
@@ -68,12 +98,12 @@ def set_default_controller(
     return before
 
 
-def default_controller() -> CaptureController | None:
+def default_controller() -> _controller.CaptureController | None:
     """The controller that `capture_hook` reports to."""
     return _process.controller
 
 
-def _rank_for(controller: CaptureController) -> int | None:
+def _rank_for(controller: _controller.CaptureController) -> int | None:
     """This process's rank. It takes some microseconds, so it is read while windows are armed only.
 
     A rank of 0 is read again, because it is also the value before a rank is known.
@@ -116,8 +146,8 @@ class capture_hook:
 
     profile_name: what windows name. role, rank: of the event; by default those of
         `set_default_controller`.
-    meta: for a decorated function; called with its arguments, returns the event's `meta`. What it
-        raises goes through.
+    meta: for a decorated function; called with its arguments, returns the event's `meta`. Where it
+        raises, or returns something else, there is one warning, and the call counts as one without.
     Other keywords are the event's `meta`, on top of `set_position`'s and below those of `meta`.
 
     While no controller is set, nothing is made and `meta` is not called. Exceptions go through
@@ -163,29 +193,33 @@ class capture_hook:
         self._rank = rank
         self._meta = meta
         self._fixed = fixed
-        self._entered: list[tuple[CaptureController, HookEvent] | None] = []
+        self._entered: list[_Block] = []
+        marked_names.add(profile_name)
 
     def __repr__(self) -> str:
         return short_repr(self, "_name", "_role", "_rank")
 
     def _event(
-        self, controller: CaptureController, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        controller: _controller.CaptureController,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> HookEvent:
         return self._made(controller, {**_process.position, **self._fixed}, args, kwargs)
 
-    def event(self, controller: CaptureController, **least: int) -> HookEvent:
+    def event(self, controller: _controller.CaptureController, **least: int) -> HookEvent:
         """What is reported; `least` is the `meta` that all other overrides."""
         return self._made(controller, {**least, **_process.position, **self._fixed}, (), {})
 
     def _made(
         self,
-        controller: CaptureController,
+        controller: _controller.CaptureController,
         meta: dict[str, Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> HookEvent:
         if self._meta is not None:
-            meta.update(self._meta(*args, **kwargs))
+            meta.update(meta_of(self._name, self._meta, args, kwargs))
         role = _process.role if self._role is None else self._role
         rank = _rank_for(controller) if self._rank is None else self._rank
         return HookEvent(self._name, meta, role, rank)
@@ -194,12 +228,14 @@ class capture_hook:
 
     def __enter__(self) -> capture_hook:
         controller = _process.controller
-        if controller is None:
-            self._entered.append(None)
-            return self
-        event = self._event(controller, (), {}) if self._meta is None else self._without_call()
-        controller.on_enter(event)
-        self._entered.append((controller, event))
+        report = None
+        if controller is not None:
+            event = self._event(controller, (), {}) if self._meta is None else self._without_call()
+            controller.on_enter(event)
+            report = (controller, event)
+        block = _Block(self, id(sys._getframe(1)), report, _blocks.get())
+        self._entered.append(block)
+        _blocks.set(block)
         return self
 
     def __exit__(
@@ -208,10 +244,22 @@ class capture_hook:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        entered = self._entered.pop()
-        if entered is not None:
-            controller, event = entered
+        report = self._left(id(sys._getframe(1)))
+        if report is not None:
+            controller, event = report
             controller.on_exit(event, raised=error is not None)
+
+    def _left(self, frame: int) -> _Report:
+        """Ends one of the blocks that were entered: that of the frame, else the innermost of the
+        context, as an `ExitStack` enters and leaves from frames of its own, else the last."""
+        with _process.lock:
+            entered = self._entered
+            ended = next((block for block in reversed(entered) if block.frame == frame), None)
+            ended = ended or _innermost(self) or entered[-1]
+            entered.remove(ended)
+        report, ended.report = ended.report, None
+        ended.is_open = False
+        return report
 
     def _without_call(self) -> HookEvent:
         raise TypeError("meta is for a decorated function; give a block its meta by keywords")
@@ -248,12 +296,45 @@ class capture_hook:
         return Reported(controller, self._event(controller, args, kwargs))
 
 
+_Report = tuple["_controller.CaptureController", HookEvent] | None
+
+
+class _Block:
+    """A `with` block of a hook."""
+
+    __slots__ = ("frame", "hook", "is_open", "outer", "report")
+
+    def __init__(
+        self, hook: capture_hook, frame: int, report: _Report, outer: _Block | None
+    ) -> None:
+        self.hook = hook
+        self.frame = frame  # the id of the one that runs the block
+        self.report = report
+        self.is_open = True
+        while outer is not None and not outer.is_open:
+            outer = outer.outer
+        self.outer: _Block | None = outer  # in the context
+
+
+_blocks: contextvars.ContextVar[_Block | None] = contextvars.ContextVar(
+    "my_utils.capture.blocks", default=None
+)
+
+
+def _innermost(hook: capture_hook) -> _Block | None:
+    """The innermost open block of the hook in this context."""
+    block = _blocks.get()
+    while block is not None and not (block.is_open and block.hook is hook):
+        block = block.outer
+    return block
+
+
 class Reported(Scope):
     """One event, reported at both ends of a call or a block."""
 
     __slots__ = ("_controller", "_event")
 
-    def __init__(self, controller: CaptureController, event: HookEvent) -> None:
+    def __init__(self, controller: _controller.CaptureController, event: HookEvent) -> None:
         self._controller = controller
         self._event = event
 

@@ -9,13 +9,17 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .._core import HookEvent
+from ..common.lazy_modules import lazy_module
 from .hooks import capture_hook, default_controller
 
 if TYPE_CHECKING:
     import torch
-    from torch.utils.hooks import RemovableHandle
+    import torch.utils.hooks
 
-    from .controller import CaptureController
+    from . import controller as _controller
+else:
+    torch = lazy_module("torch")
+    _controller = lazy_module("my_utils.capture.controller")
 
 __all__ = ["attach", "forward_name", "report_passes"]
 
@@ -45,7 +49,7 @@ def attach(
     """
     hook = capture_hook(forward_name(module, profile_name), role=role, rank=rank, meta=meta)
 
-    def event(controller: CaptureController, passes: int) -> HookEvent:
+    def event(controller: _controller.CaptureController, passes: int) -> HookEvent:
         return hook.event(controller, iter=passes)
 
     return report_passes(module, default_controller, event)
@@ -60,8 +64,8 @@ def forward_name(module: torch.nn.Module, profile_name: str | None) -> str:
 
 def report_passes(
     module: torch.nn.Module,
-    controller: Callable[[], CaptureController | None],
-    event: Callable[[CaptureController, int], HookEvent],
+    controller: Callable[[], _controller.CaptureController | None],
+    event: Callable[[_controller.CaptureController, int], HookEvent],
 ) -> Attachment:
     """Reports passes to the controller of their moment.
 
@@ -80,7 +84,7 @@ class Attachment:
     """A module whose passes are reported, until it is called, `stop()`, or the end of a `with`
     block; any number of times."""
 
-    def __init__(self, handles: Sequence[RemovableHandle]) -> None:
+    def __init__(self, handles: Sequence[torch.utils.hooks.RemovableHandle]) -> None:
         self._handles = handles
 
     def stop(self) -> None:
@@ -105,7 +109,7 @@ class Attachment:
 class _Pass(NamedTuple):
     """A pass that runs."""
 
-    report: tuple[CaptureController, HookEvent] | None
+    report: tuple[_controller.CaptureController, HookEvent] | None
     handled: BaseException | None  # which exception was handled as it began
     caller: FrameType  # torch's call of the module
 
@@ -127,8 +131,8 @@ class _Passes:
 
     def __init__(
         self,
-        controller: Callable[[], CaptureController | None],
-        event: Callable[[CaptureController, int], HookEvent],
+        controller: Callable[[], _controller.CaptureController | None],
+        event: Callable[[_controller.CaptureController, int], HookEvent],
     ) -> None:
         self._controller = controller
         self._event = event
@@ -171,7 +175,7 @@ def _no_controller() -> None:
     return None
 
 
-def _no_event(controller: CaptureController, number: int) -> HookEvent:
+def _no_event(controller: _controller.CaptureController, number: int) -> HookEvent:
     raise AssertionError("there is no controller")
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..common.arguments import check_integer, wrong_type
+from ..common.old_pickles import fills_old_pickles
 from ..common.public import public
 from .backends import make_backend
 
@@ -40,6 +41,7 @@ class StopPolicy(enum.StrEnum):
 
 
 @public("my_utils.profiling.capture_controller")
+@fills_old_pickles
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CaptureSpec:
     """A window, checked. `arm` takes one, or a mapping with these keys.
@@ -47,10 +49,13 @@ class CaptureSpec:
     window_id: its name, for messages and files.
     start_profile_names, start_iter, start_mb, start_edge: opens at a function of one of these names
         in that iteration and micro-batch (None: any), when it begins ("ENTER") or ends ("EXIT").
+        A call that names no micro-batch does the work of all, and fits any number.
     stop_policy: see `StopPolicy`. By default ON_STOP_PROFILE_NAME where stop_profile_names are
         given, else ON_TRIGGER_FUNC_EXIT.
     stop_profile_names, stop_iter, stop_mb, stop_edge: the stop gate, used by ON_STOP_PROFILE_NAME
-        only. A stop in a later iteration than stop_iter closes the window as well.
+        only. When stop_iter is over the window closes as well.
+    max_iters: it closes after that many iterations at most, whatever its policy; where hooks name
+        no iteration, after that many calls of the function that opened it.
     roles, ranks: only events of these roles and ranks count; None or an empty list for all. An
         event without a role or rank does not pass a filter of that kind.
     nvtx: True for an NVTX range round the window, named by its id, or the name of the range.
@@ -75,6 +80,7 @@ class CaptureSpec:
     ranks: Sequence[int] | None = None
     nvtx: bool | str = False
     backend: Mapping[str, Any] | None = None
+    max_iters: int = 100
 
     def __post_init__(self) -> None:
         if not isinstance(self.window_id, str) or not self.window_id:
@@ -87,6 +93,9 @@ class CaptureSpec:
             self._check_number(name, -INT_MAX)
         for name in ("start_mb", "stop_mb"):
             self._check_number(name, 0)
+        object.__setattr__(
+            self, "max_iters", _number("max_iters", self.max_iters, 1, "an int of at least 1")
+        )
         for name in ("start_edge", "stop_edge"):
             if getattr(self, name) not in ("ENTER", "EXIT"):
                 raise ValueError(f"{name} must be 'ENTER' or 'EXIT', not {getattr(self, name)!r}")

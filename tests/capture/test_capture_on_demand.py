@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -22,8 +22,8 @@ import pytest
 
 from my_utils import MyTimer, _core, capture
 from my_utils.capture.on_demand import (
-    answers as capture_answers,
     job as capture_job,
+    responses as capture_responses,
     steps as capture_steps,
     store as capture_store,
     window as capture_window,
@@ -32,9 +32,9 @@ from my_utils.capture.on_demand.control_file import (
     CONTROL_NAME,
     Request,
     RequestError,
-    answer_path,
-    read_answer,
     read_requests,
+    read_response,
+    response_path,
 )
 from my_utils.capture.on_demand.steps import survey
 from my_utils.common import warnings as _warnings
@@ -255,13 +255,13 @@ class TestFourRanks:
         log_dir, last = torch_job.log_dir, torch_job.ranks.pop()
         request = capture.request_capture(log_dir, ranks=3, steps=10_000, first_step="now")
         wait_until(lambda: state_of(log_dir, request, 3) == "open")
-        opened_at = capture.answers(log_dir, request.id, [3])[3]["opened_at_step"]
+        opened_at = capture.responses(log_dir, request.id, [3])[3]["opened_at_step"] or 0
         wait_until(lambda: (survey(str(log_dir)).ranks[3].step or 0) > opened_at + 2)
         assert last.stdin is not None and last.stdout is not None
         last.stdin.close()
         last.wait(60)
         last.stdout.close()
-        answer = capture.answers(log_dir, request.id, [3])[3]
+        answer = capture.responses(log_dir, request.id, [3])[3]
         assert answer["state"] == "failed"
         assert answer["reason"].startswith("the process ended after ")
         steps = steps_in(answer["files"][0])
@@ -284,6 +284,11 @@ class TestWhoCannotAnswer:
         assert "rank 9: failed: no such rank has files in the log directory (there: 0, 1)" in (
             done.stdout
         )
+        job.hold()
+        everyone = ask(run_python, job.log_dir, "--backend", "none", "--wait", 60)
+        assert everyone.returncode == 3, "rank 1 was killed, and is missing"
+        assert "rank 0: done" in everyone.stdout
+        assert "rank 1: failed: its process " in everyone.stdout
         nobody = ask(run_python, job.log_dir, "--ranks", "1,9")
         assert nobody.returncode == 1
         assert "none of the ranks that are asked runs" in nobody.stderr
@@ -378,7 +383,7 @@ def test_the_step_lies_ahead_of_ranks_that_move(monkeypatch: pytest.MonkeyPatch)
         assert first is not None and step_of(0) < first <= step_of(0) + 2
 
 
-# Ranks of one job that share nothing but torch's store. Half of them are told to listen by the
+# Ranks of one job that share nothing but torch's store. Half of them are reported to listen by the
 # environment, and have a timer before there is a store.
 STORE_BEFORE = """
 import os
@@ -437,7 +442,7 @@ class TestByStore:
         assert opened(data["answers"]) == [first, first]
         # Each tells its own folder as well.
         for rank in (0, 1):
-            answer = answer_path(store_ranks[1] / f"logs{rank}", data["request"]["id"], rank)
+            answer = response_path(store_ranks[1] / f"logs{rank}", data["request"]["id"], rank)
             wait_until(partial(is_done, answer))
 
     def test_ranks_that_are_not_there(self, store_ranks: tuple[Ranks, Path]) -> None:
@@ -452,14 +457,14 @@ class TestByStore:
     def test_a_rank_may_ask(self, store_ranks: tuple[Ranks, Path]) -> None:
         store = capture_store.open_store(store_ranks[0].address)
         id = (store_ranks[1] / "mine").read_text()
-        wait_until(lambda: all_done(capture_store.answers(store, id, (0, 1))))
-        assert opened(capture_store.answers(store, id, (0, 1))) == [150, 150]
+        wait_until(lambda: all_done(capture_store.responses(store, id, (0, 1))))
+        assert opened(capture_store.responses(store, id, (0, 1))) == [150, 150]
 
     def test_a_broken_request_is_answered(self, store_ranks: tuple[Ranks, Path]) -> None:
         store = capture_store.open_store(store_ranks[0].address)
         capture_store._put(store, {"request": {"id": "odd", "steps": -1}})
-        wait_until(lambda: len(capture_store.answers(store, "odd", (0, 1))) == 2)
-        for answer in capture_store.answers(store, "odd", (0, 1)).values():
+        wait_until(lambda: len(capture_store.responses(store, "odd", (0, 1))) == 2)
+        for answer in capture_store.responses(store, "odd", (0, 1)).values():
             assert answer["state"] == "failed"
             assert answer["reason"].startswith("the request is broken: steps must be an int from 1")
 
@@ -474,7 +479,7 @@ class TestByStore:
         with pytest.raises(TypeError, match="store must be a torch store"):
             capture.request_capture(store=3)  # type: ignore[arg-type]
         both = ask(run_python, tmp_path, "--store", "host:1")
-        assert both.returncode == 2 and "either LOG_DIR or --store" in both.stderr
+        assert both.returncode == 2 and "either LOGS or --store" in both.stderr
 
     def test_one_that_asks_and_is_held_up_before_it_says_what(self) -> None:
         distributed = pytest.importorskip("torch.distributed")
@@ -483,10 +488,10 @@ class TestByStore:
         listener = capture_store.Listener(store, 0, 1, offered.append)
         listener.end()
         number = store.add(capture_store.COUNT, 1)
-        for _ in range(40):  # looks of 20 seconds
-            listener._look()
+        for _ in range(40):  # polls of 20 seconds
+            listener._poll()
         store.set(f"{capture_store.PREFIX}/{number}", json.dumps({"request": {"id": "late"}}))
-        listener._look()
+        listener._poll()
         assert [request.id for request in offered] == ["late"]
 
     def test_a_store_that_hangs_while_a_rank_ends(self) -> None:
@@ -539,22 +544,23 @@ def python(code: str, *arguments: str) -> subprocess.Popen[str]:
 
 
 def is_done(path: Path) -> bool:
-    return (read_answer(path) or {}).get("state") == "done"
+    found = read_response(path)
+    return found is not None and found["state"] == "done"
 
 
-def opened(answers: dict[Any, dict[str, Any]]) -> list[int]:
+def opened(answers: Mapping[Any, Any]) -> list[int]:
     return [answer["opened_at_step"] for answer in answers.values()]
 
 
-def all_done(answers: dict[int, dict[str, Any]]) -> bool:
+def all_done(answers: Mapping[int, Any]) -> bool:
     return len(answers) == 2 and all(answer["state"] == "done" for answer in answers.values())
 
 
 # The answer is written while the process ends, and it is stopped meanwhile.
 STOPPED_AT_EXIT = """
 import os, signal, sys, threading, time
-from my_utils.capture.on_demand import answers
-whole_file = answers.whole_file
+from my_utils.capture.on_demand import responses
+whole_file = responses.whole_file
 def slow(path):
     while threading.main_thread().is_alive():
         time.sleep(0.01)
@@ -562,8 +568,8 @@ def slow(path):
     os.kill(os.getpid(), signal.SIGSTOP)
     time.sleep(0.2)
     return whole_file(path)
-answers.whole_file = slow
-answers.tell("id", 0, sys.argv[1], "done")
+responses.whole_file = slow
+responses.respond("id", 0, sys.argv[1], "done")
 """
 
 
@@ -574,12 +580,12 @@ def test_the_last_answer_of_a_process_that_is_stopped_meanwhile(tmp_path: Path) 
     )  # fmt: skip
     try:
         assert os.WIFSTOPPED(os.waitpid(process.pid, os.WUNTRACED)[1])
-        time.sleep(capture_answers.EXIT_WAIT_S)
+        time.sleep(capture_responses.EXIT_WAIT_S)
         process.send_signal(signal.SIGCONT)
         assert process.wait(60) == 0
     finally:
         process.kill()
-    assert capture.answers(tmp_path, "id", [0])[0]["state"] == "done"
+    assert capture.responses(tmp_path, "id", [0])[0]["state"] == "done"
 
 
 class TestAtStart:
@@ -595,7 +601,7 @@ class TestAtStart:
         )[0]
         assert (answer["state"], answer["opened_at_step"]) == ("done", 2)
         job.end()
-        assert capture.answers(job.log_dir, old.id, [0]) == {}
+        assert capture.responses(job.log_dir, old.id, [0]) == {}
         log = (job.log_dir / "rank_0.log").read_text()
         assert f"capture {old.id} is ignored: it is older than this process" in log
 
@@ -611,12 +617,12 @@ def wait_until(condition: Callable[[], object], seconds: float = 60.0) -> None:
 
 
 def state_of(log_dir: Path, request: Request, rank: int = 0) -> str | None:
-    answer = capture.answers(log_dir, request.id, [rank]).get(rank)
+    answer = capture.responses(log_dir, request.id, [rank]).get(rank)
     return None if answer is None else str(answer["state"])
 
 
 class Here:
-    """This process as a job: it steps when it is told to."""
+    """This process as a job: it steps when it is reported to."""
 
     def __init__(self, profile: Profile) -> None:
         self.folder = profile.folder
@@ -629,8 +635,9 @@ class Here:
         )
 
     def answer(self, request: Request) -> dict[str, Any]:
-        wait_until(lambda: capture_answers._answers.thread is None)
-        return capture.answers(self.folder, request.id, [0]).get(0, {})
+        wait_until(lambda: capture_responses._writer.thread is None)
+        found = capture.responses(self.folder, request.id, [0])
+        return dict(found[0]) if found else {}
 
     def state(self, request: Request) -> str | None:
         return self.answer(request).get("state")
@@ -783,6 +790,15 @@ class TestOneProcess:
         here.step_until(0, lambda: counted("capture_request:stranger") == 1)
         assert here.state(request) is None
 
+    @pytest.mark.parametrize("mode", [0o620, 0o602])
+    def test_a_file_that_others_can_write_to_is_not_obeyed(self, here: Here, mode: int) -> None:
+        (elsewhere := here.folder / "elsewhere").mkdir()
+        request = capture.request_capture(elsewhere, backend="none", first_step="now")
+        (elsewhere / CONTROL_NAME).chmod(mode)
+        (elsewhere / CONTROL_NAME).rename(here.folder / CONTROL_NAME)
+        here.step_until(0, lambda: counted("capture_request:writable") == 1)
+        assert here.state(request) is None
+
     def test_a_broken_request_is_answered_when_it_has_an_id(self, here: Here) -> None:
         good = {"id": "good", "backend": "none"}
         bad = {"id": "bad", "backend": "a newer one"}
@@ -791,8 +807,8 @@ class TestOneProcess:
         content = {"my_utils": "control", "version": 1, "requests": [bad, evil, odd, 3, good]}
         replace(here.folder / CONTROL_NAME, json.dumps(content).encode())
         here.step_until(0, lambda: "good" in capture_job._job.seen)
-        wait_until(lambda: capture_answers._answers.thread is None)
-        answers = {id: capture.answers(here.folder, id, [0])[0] for id in ("good", "bad", "odd")}
+        wait_until(lambda: capture_responses._writer.thread is None)
+        answers = {id: capture.responses(here.folder, id, [0])[0] for id in ("good", "bad", "odd")}
         assert answers["good"]["state"] == "open"
         assert answers["bad"]["state"] == answers["odd"]["state"] == "failed"
         assert "backend must be one of torch, cuda, memory, none" in answers["bad"]["reason"]
@@ -822,7 +838,7 @@ class TestOneProcess:
             here.step_until_read(0, request)
             for step in (5, 6):
                 here.timer.set_step(step)
-            wait_until(lambda: capture_answers._answers.thread is None)
+            wait_until(lambda: capture_responses._writer.thread is None)
         messages = [record.getMessage() for record in caplog.records]
         assert len(messages) == 1 and "a capture's state could not be written" in messages[0]
         assert capture_job._job.windows == []
@@ -885,12 +901,20 @@ class TestOtherProfilers:
             for microbatch in (0, 1):
                 with controller.hook("forward", iter=step, microbatch_index=microbatch):
                     opened += [(step, microbatch)] if controller.window else []
-        assert opened == [(5, 1)]
+        assert opened == [(5, 1), (6, 1)], "once in each of the steps"
         assert here.state(request) == "done"
+        once = here.request(window={**window, "start_iter": 21}, first_step=20, steps=3)
+        here.step_until_read(19, once)
+        for step in (20, 21, 22, 23):
+            here.timer.set_step(step)
+            with controller.hook("forward", iter=step, microbatch_index=1):
+                opened += [(step, 1)] if controller.window else []
+        assert opened[2:] == [(21, 1)]
+        assert here.state(once) == "done"
         unmet = here.request(window={"start_profile_names": ["backward"]}, steps=1)
-        here.step_until_read(9, unmet)
+        here.step_until_read(39, unmet)
         assert controller.armed == [unmet.id]
-        here.timer.set_step(10)
+        here.timer.set_step(40)
         assert controller.armed == []
         assert "none of backward was called" in here.answer(unmet)["reason"]
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
 import json
 import logging
 import os
+import random
 import re
 import subprocess
 import sys
@@ -29,7 +31,7 @@ from my_utils.profiling.capture_controller import (
     set_default_controller,
     set_position,
 )
-from my_utils.profiling.capture_worker import CaptureWorker, arm_capture
+from my_utils.profiling.capture_worker import CaptureWorker, arm_capture, capture_outcomes
 from my_utils.profiling.ProfileManager import ConfigError, ProfileManager
 
 from ..conftest import RunPython
@@ -265,6 +267,11 @@ BAD = [
     ("micro_batches: [0, middle]", 1, "micro_batches[1]", "invalid enum value 'middle'"),
     ("roles:\n  actor:\n    enable: true", 2, "roles.actor.functions", "this field is needed"),
     ("roles:\n  actor: {functions: []}", 2, "roles.actor.functions", "length >= 1"),
+    ("roles:\n  a:\n    functions: [f]\n    ranks: []", 4, "roles.a.ranks", "names no rank"),
+    ("steps: [{every: 2}, {every: 2, first: 1}]\ncontinuous_steps: true", 2, "continuous_steps",
+     "without an end"),
+    ("tool: torch\noptions: {torch: {record_shape: true}}", 2, "options", "not 'record_shape'"),
+    ("tool: torch\noptions: {torch: {with_stack: 1}}", 2, "options", "with_stack of torch must be"),
     ("roles:\n  actor:\n    functions: [f]\n    ranks: [0, x]", 4, "roles.actor.ranks[1]",
      "expected int, got str"),
     ("roles:\n  actor:\n    functions: [f]\n    ranks: [0]\n    all_ranks: yes", 4,
@@ -334,6 +341,127 @@ def test_without_msgspec(run_python: RunPython) -> None:
     assert result.returncode == 1
     assert "ProfileManager needs msgspec" in result.stderr
     assert "pip install 'my_utils[profiling]'" in result.stderr
+
+
+def test_rows_of_steps_of_any_length() -> None:
+    """Against the steps one by one; and a large `last` takes no longer."""
+    chance = random.Random(3)
+    for _ in range(60):
+        steps = [
+            {"every": chance.randint(1, 4), "first": (first := chance.randint(0, 20)),
+             "last": first + chance.randint(0, 30)}
+            for _ in range(chance.randint(1, 4))
+        ]  # fmt: skip
+        manager = manager_of(steps=steps, continuous_steps=True)
+        chosen = set(steps_of(manager, 80))
+        for step in chosen:
+            if step - 1 in chosen:
+                continue
+            last = next(end for end in range(step, 90) if end + 1 not in chosen)
+            (spec,) = manager.build_specs_to_arm_at_iter(step)
+            assert spec["stop_iter"] == last, steps
+    far = 10**15
+    both = [{"every": 2, "last": far}, {"every": 2, "first": 1, "last": far}]
+    (spec,) = manager_of(steps=both, continuous_steps=True).build_specs_to_arm_at_iter(1)
+    assert spec["stop_iter"] == far
+
+
+def test_names_of_verl_are_told_all_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        ProfileManager({
+            "tool": None, "save_path": "traces", "profile_continuous_steps": True,
+            "global_tool_config": {"nsys": {}}, "steps": [1],
+            "roles": {"actor": {"functions": ["f"], "ranks": [], "tool_config": {}}},
+        })  # fmt: skip
+    for text in (
+        "save_path is output_dir here", "profile_continuous_steps is continuous_steps here",
+        "global_tool_config is options here", "tool: null is enable: false here",
+        "tool_config is options here", "ranks: [] of role actor names no rank",
+        "ProfileManager.from_verl(config)",
+    ):  # fmt: skip
+        assert text in str(caught.value)
+    with pytest.raises(ConfigError, match="tool npu is not there; ours are nsys"):
+        ProfileManager({"tool": "npu"})
+
+
+# --- configurations of verl ---
+
+VERL = """
+global_profiler:
+  _target_: verl.utils.profiler.ProfilerConfig
+  tool: torch
+  steps: [2, 3]
+  profile_continuous_steps: true
+  save_path: outputs/profile
+  finish_hook_cmd: "echo done"
+  global_tool_config:
+    nsys: {discrete: false}
+actor_rollout_ref:
+  actor:
+    strategy: fsdp
+    profiler:
+      tool: ${oc.select:global_profiler.tool,null}
+      enable: true
+      all_ranks: false
+      ranks: [0, 2]
+      save_path: ${oc.select:global_profiler.save_path,null}
+      tool_config:
+        nsys: {discrete: "${oc.select:global_profiler.global_tool_config.nsys.discrete}"}
+        torch: {contents: [cuda, shapes], discrete: false}
+  rollout:
+    profiler:
+      enable: ${oc.select:actor_rollout_ref.actor.profiler.enable,false}
+      all_ranks: true
+      ranks: ${oc.select:actor_rollout_ref.rollout.ranks,[]}
+      tool_config: {torch: {contents: [stack], discrete: false}}
+  ref:
+    profiler: {enable: true, all_ranks: false, ranks: []}
+critic:
+  profiler: {enable: false, all_ranks: true}
+"""
+
+
+def test_a_configuration_of_verl(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "ppo_trainer.yaml"
+    path.write_text(VERL, encoding="utf-8")
+    manager = ProfileManager.from_verl(path)
+    assert steps_of(manager) == [2, 3]
+    rollout, actor = manager.build_specs_to_arm_at_iter(2)
+    assert (rollout["roles"], rollout["ranks"], rollout["stop_iter"]) == (["rollout"], None, 3)
+    assert (actor["roles"], actor["ranks"]) == (["actor"], [0, 2])
+    assert actor["start_profile_names"] == ["actor_compute_log_prob"]
+    assert actor["stop_profile_names"] == ["actor_update"]
+    assert actor["backend"] == {
+        "tool": "torch", "output_dir": "outputs/profile",
+        "options": {"torch": {
+            "record_shapes": True, "with_stack": True, "activities": ["cpu", "cuda"],
+        }},
+    }  # fmt: skip
+    assert "role ref is enabled and names no rank" in caplog.text
+    assert "global_profiler.finish_hook_cmd have no counterpart" in caplog.text
+    own = ProfileManager.from_verl(VERL, functions={"actor": ["update"]})
+    assert own.build_specs_to_arm_at_iter(2)[0]["stop_profile_names"] == ["update"]
+
+
+@pytest.mark.parametrize("tool", ["null", "nsys", "torch_memory", "npu", "precision_debugger"])
+def test_tools_of_verl(tool: str) -> None:
+    text = VERL.replace("tool: torch", f"tool: {tool}", 1).replace("continuous_steps: true", "x: 1")
+    text = text.replace("nsys: {discrete: false}", "nsys: {discrete: true}")
+    if tool in ("npu", "precision_debugger"):
+        with pytest.raises(ConfigError, match=f"global_profiler.tool: there is no tool {tool}"):
+            ProfileManager.from_verl(text)
+        return
+    manager = ProfileManager.from_verl(text)
+    assert manager.enabled() == (tool != "null")
+    if tool == "nsys":  # discrete: one window a function
+        assert len(manager.build_specs_to_arm_at_iter(2)) == 3
+
+
+def test_a_profiler_of_verl_alone_and_what_is_none() -> None:
+    alone = ProfileManager.from_verl({"tool": "nsys", "enable": True, "ranks": [1], "steps": [4]})
+    assert alone.build_specs_to_arm_at_iter(4)[0]["roles"] == ["worker"]
+    with pytest.raises(ConfigError, match="global_profiler: this field is needed"):
+        ProfileManager.from_verl({"trainer": {}})
 
 
 # --- workers of this process ---
@@ -513,6 +641,142 @@ def test_what_a_worker_cannot_arm(caplog: pytest.LogCaptureFixture) -> None:
     assert "backend: tool must be one of" in answers["e"]
     assert controller.armed == ["a"]
     assert caplog.text.count("could not be armed") == 4
+
+
+def test_no_ranks_are_all_ranks() -> None:
+    controller = CaptureController(NoOpBackend())
+    spec = {"window_id": "w", "start_profile_names": ["f"], "ranks": []}
+    assert arm_capture([spec], controller, rank=5) == {"w": "armed"}
+    controller.close()
+
+
+def test_an_async_method_is_awaited() -> None:
+    class Later(Local):
+        async def arm_capture(self, specs: list[dict[str, Any]]) -> dict[str, str]:  # type: ignore[override]
+            await asyncio.sleep(0)
+            super().arm_capture(specs)
+            return {spec["window_id"]: "ValueError: no room" for spec in specs}
+
+    worker = Later()
+    (answer,) = manager_of().arm_iter(10, 1, {"actor": worker})
+    assert worker.ids() == [["step10.actor"]]
+    assert (answer.status, answer.detail) == ("failed", "step10.actor: ValueError: no room")
+
+    async def in_a_loop() -> str:
+        return manager_of().arm_iter(10, 1, {"actor": Later()})[0].status
+
+    assert asyncio.run(in_a_loop()) == "failed"
+
+
+def test_roles_with_and_without_micro_batches() -> None:
+    """The rollout runs once a step; its window is done, and not overrun."""
+    workers = {name: Playing(name) for name in ("rollout", "actor")}
+    manager = manager_of(
+        roles={
+            "rollout": {"functions": ["rollout.generate"]},
+            "actor": {"functions": ["actor.forward", "actor.update"]},
+        }
+    )
+    for step in range(9, 13):
+        manager.arm_iter(step, 4, workers)
+        workers["rollout"].play(step, "rollout.generate")
+        for number in range(4):
+            workers["actor"].play(step, "actor.forward", microbatch_index=number)
+            workers["actor"].play(step, "actor.update", microbatch_index=number)
+    assert [(one.window_id, one.status) for one in manager.outcomes()] == [
+        ("step10.rollout", "done"), ("step10.actor", "done"),
+    ]  # fmt: skip
+
+
+def test_functions_that_run_once() -> None:
+    roles = {"rollout": {"functions": ["generate"], "micro_batches": [], "discrete": True}}
+    (spec,) = manager_of(roles=roles).build_specs_to_arm_at_iter(10, 4)
+    assert (spec["window_id"], spec["start_mb"]) == ("step10.rollout.generate", None)
+
+
+class Playing:
+    """A worker of this process, with a controller of its own."""
+
+    def __init__(self, role: str) -> None:
+        self.role = role
+        self.controller = CaptureController(NoOpBackend())
+
+    def arm_capture(self, specs: list[dict[str, Any]]) -> dict[str, str]:
+        return arm_capture(specs, self.controller, rank=0)
+
+    def capture_outcomes(self, window_ids: list[str]) -> dict[str, str]:
+        return capture_outcomes(window_ids, self.controller)
+
+    def play(self, step: int, name: str, **meta: int) -> None:
+        with self.controller.hook(name, role=self.role, rank=0, iter=step, **meta):
+            pass
+
+
+def test_outcomes_come_back(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(Playing):
+        def arm_capture(self, specs: list[dict[str, Any]]) -> dict[str, str]:
+            self.controller.backend = None  # type: ignore[assignment]
+            return super().arm_capture([{**spec, "backend": None} for spec in specs])
+
+    roles: dict[str, dict[str, Any]] = {
+        name: {"functions": [f"{name}.begin", f"{name}.end"]}
+        for name in ("fine", "typo", "broken", "idle", "mute", "elsewhere")
+    }
+    roles["typo"]["functions"][1] = "typo.ennd"
+    roles["elsewhere"]["ranks"] = [7]
+    workers: dict[str, Any] = {name: Playing(name) for name in roles}
+    workers["broken"] = Broken("broken")
+    workers["mute"] = Local()
+    manager = manager_of(roles=roles)
+    for step in range(10, 14):
+        manager.arm_iter(step, 1, workers)
+        for name in ("fine", "typo", "broken"):
+            workers[name].play(step, f"{name}.begin")
+            workers[name].play(step, f"{name}.end")
+    found = {one.window_id.split(".")[1]: one for one in manager.outcomes()}
+    assert {name: one.status for name, one in found.items()} == {
+        "fine": "done", "typo": "overrun", "broken": "failed", "idle": "never opened",
+        "mute": "unknown",
+    }  # fmt: skip
+    assert found["typo"].detail == "no hook has reported 'typo.ennd'"
+    assert "AttributeError" in found["broken"].detail
+    assert found["idle"].detail == "no hook has reported 'idle.begin', 'idle.end'"
+    assert "capture window step10.typo: overrun (no hook has reported 'typo.ennd')" in caplog.text
+    assert found["fine"].ok and found["fine"].is_final
+
+
+def test_outcomes_of_dead_and_of_slow_workers() -> None:
+    class Slow(Playing):
+        answer: concurrent.futures.Future[dict[str, str]] = concurrent.futures.Future()
+
+        def capture_outcomes(self, window_ids: list[str]) -> Any:
+            return self.answer
+
+    class Dead(Playing):
+        def capture_outcomes(self, window_ids: list[str]) -> Any:
+            raise ConnectionResetError("gone")
+
+    roles = {name: {"functions": [name]} for name in ("slow", "dead")}
+    manager = manager_of(roles=roles)
+    workers = {"slow": Slow("slow"), "dead": Dead("dead")}
+    manager.arm_iter(10, 1, workers)
+    manager.arm_iter(11, 1, workers)  # does not wait
+    assert [one.status for one in manager.outcomes(timeout_s=0.0)] == ["busy", "dead"]
+    Slow.answer.set_result({"step10.slow": "done"})
+    assert [one.status for one in manager.outcomes(timeout_s=0.0)] == ["done", "dead"]
+
+
+def test_steps_of_numpy() -> None:
+    numpy = pytest.importorskip("numpy", reason="numpy is not installed")
+    manager = manager_of(steps=[numpy.int64(10)])
+    assert manager.should_capture_this_iter(numpy.int64(10))
+    (spec,) = manager.build_specs_to_arm_at_iter(numpy.int64(10), numpy.int32(4))
+    assert type(spec["start_iter"]) is int and type(spec["stop_mb"]) is int
+    assert json.loads(json.dumps(spec)) == spec
+    worker = Local()
+    manager.arm_iter(numpy.int64(10), numpy.int64(4), {"actor": worker})
+    assert len(worker.sent) == 1
+    set_position(numpy.int64(3), numpy.int32(1))
 
 
 def test_hooks_play_the_role_of_their_windows() -> None:

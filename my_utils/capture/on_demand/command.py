@@ -1,6 +1,6 @@
 """Captures a few steps of a job that runs, without a restart and without a line of code in it.
 
-    python -m my_utils.capture LOG_DIR --ranks 3,7 --steps 2 --backend torch --wait
+    my_utils capture LOG_DIR --ranks 3,7 --steps 2 --backend torch --wait
 
 asks ranks 3 and 7 of the job that logs to LOG_DIR for a trace of two steps. The job needs a
 `MyTimer` with `set_step`, and `GlobalLogger().setup(LOG_DIR)`; it polls for requests twice a
@@ -8,13 +8,14 @@ second, on a thread of its own. All ranks begin at the same step. The traces are
 `LOG_DIR/captures/<id>__rank<rank>.json`.
 
 `MY_UTILS_CAPTURE=0` in the environment of the job turns it off. Only requests by the user of the
-job, or by root, are obeyed.
+job, or by root, are obeyed. `python -m my_utils.capture` is the same command.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import importlib
 import json
 import os
 import sys
@@ -23,18 +24,35 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...common.aliases import renamed_parameters
-from ...common.arguments import check_seconds
-from ...common.ranges import as_ranges, checked, parse_ranks, ranges_text
+from ...common.arguments import check_int, check_seconds
+from ...common.command_line import (
+    CommandParser,
+    Progress,
+    add_json,
+    add_logs,
+    add_output,
+    add_quiet,
+    add_ranks,
+    ended_well,
+    parser,
+)
+from ...common.lazy_modules import lazy_module
+from ...common.ranges import as_ranges, ranges_text
 from ...common.ranks import check_ranks
+from ...run_files.newest import find_run, tell_how
 from . import store as capture_store
 from .control_file import BACKENDS, OPTIONS, Request, add_request, captures_folder, new_id
+from .result import Response
 from .steps import step_ahead, survey
-from .wait import WAIT_S, answers, job_log_dir, wait_for_capture
+from .wait import WAIT_S, answers, job_log_dir, responses, wait_for_capture
 
 if TYPE_CHECKING:
-    from torch._C._distributed_c10d import Store
+    from torch._C import _distributed_c10d as _c10d
 
-    from ..controller import CaptureController
+    from .. import controller as _controller
+else:
+    _c10d = lazy_module("torch._C._distributed_c10d")
+    _controller = lazy_module("my_utils.capture.controller")
 
 __all__ = [
     "Request",
@@ -43,6 +61,7 @@ __all__ = [
     "main",
     "register",
     "request_capture",
+    "responses",
     "wait_for_capture",
 ]
 
@@ -53,12 +72,11 @@ EXIT_FAILED = 3
 
 ANSWER_S = 10.0  # for a rank to respond with its step
 
-_EPILOG = """\
-exit status:
-  0  the request was written; with --wait: all ranks are done
-  1  none of the ranks that are asked runs
-  2  wrong arguments, or LOG_DIR cannot be read or written to
-  3  with --wait: a rank failed, is not there, or did not answer in time
+_STATUSES = """\
+0  the request was written; with --wait: all ranks are done
+1  none of the ranks that are asked runs
+2  wrong arguments, or LOGS cannot be read or written to
+3  a rank is not there; with --wait: or it failed, or did not answer in time
 """
 
 
@@ -76,7 +94,7 @@ def request_capture(
     window: Mapping[str, Any] | None = None,
     at_start: bool = False,
     lead_s: float | None = None,
-    store: Store | str | None = None,
+    store: _c10d.Store | str | None = None,
 ) -> Request:
     """Asks ranks of a running job for a capture window; returns the request, with its id.
 
@@ -96,7 +114,8 @@ def request_capture(
     tag: only steps of timers with this tag count. By default those of the timer that comes first
         to the step.
     window: fields of a `CaptureSpec` but its id. The window is then armed at the controllers that
-        the job registered, with their backends, and taken back when the steps are over.
+        the job registered, with their backends, and taken back when the steps are over. It opens
+        once in each of the steps, or once in all where it names a start_iter.
     at_start: for jobs that begin later. Such a request is obeyed by every process that begins while
         it is among the newest 16, and "next" is "now".
     lead_s: seconds within which all ranks have read the request; 1.5 by default, and 6 where ranks
@@ -127,7 +146,8 @@ def request_capture(
     if store is not None and at_start:
         raise ValueError("at_start must be False for requests by a store")
     folder = None if store is not None else job_log_dir(log_dir)
-    first: int | None = None if isinstance(first_step, str) else first_step
+    first = None if isinstance(first_step, str) else check_int("first_step", first_step)
+    steps = check_int("steps", steps)
     request = Request(
         id=new_id(),
         ranks=None if chosen is None else as_ranges(chosen),
@@ -153,7 +173,7 @@ def request_capture(
 
 
 def _ask_by_store(
-    store: Store | str, request: Request, find_step: bool, lead_s: float | None
+    store: _c10d.Store | str, request: Request, find_step: bool, lead_s: float | None
 ) -> Request:
     own = capture_store.open_store(store)
     world_size = capture_store.world_size(own)
@@ -181,7 +201,7 @@ def _checked_window(window: Mapping[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def listen(store: Store | str = "default") -> None:
+def listen(store: _c10d.Store | str = "default") -> None:
     """Lets requests by torch's store reach this rank: for ranks that share no log directory.
 
     store: a torch store, or "default" for that of `init_process_group`. To be called on every rank,
@@ -197,7 +217,7 @@ def listen(store: Store | str = "default") -> None:
     capture_job.listen(store)
 
 
-def register(controller: CaptureController) -> None:
+def register(controller: _controller.CaptureController) -> None:
     """Lets requests with a `window` reach a `CaptureController` of this process.
 
     It is held by a weak reference. Registering twice changes nothing.
@@ -207,10 +227,9 @@ def register(controller: CaptureController) -> None:
     >>> controller = CaptureController(NoOpBackend())
     >>> register(controller)
     """
-    from ..controller import CaptureController
     from . import window as capture_window
 
-    if not isinstance(controller, CaptureController):
+    if not isinstance(controller, _controller.CaptureController):
         raise TypeError(f"controller must be a CaptureController, not {controller!r:.100}")
     capture_window.register(controller)
 
@@ -239,17 +258,21 @@ def _list(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m my_utils.capture",
-        description="Captures a few steps of a running job.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def command_parser() -> CommandParser:
+    chosen = parser(
+        "capture",
+        "Captures a few steps of a job that runs.",
+        [
+            "my_utils capture --wait",
+            "my_utils capture logs --ranks 0,3-5 --steps 2 --options with_stack --wait 60",
+            "my_utils capture logs --first-step 1000 --backend memory --json",
+        ],
+        statuses=_STATUSES,
     )
-    add = parser.add_argument
-    add("log_dir", metavar="LOG_DIR", nargs="?", help="the log_dir of the job")
+    add = chosen.add_argument
+    add_logs(chosen, several=False, text="log directory of the job")
     add("--store", metavar="HOST:PORT", help="ask by the job's store; its ranks must listen")
-    add("--ranks", type=checked(parse_ranks), metavar="LIST", help="such as 0,3-7 (all)")
+    add_ranks(chosen)
     add("--steps", type=int, default=1, metavar="N", help="how many steps (1)")
     add("--backend", choices=BACKENDS, default="torch", help="what captures them (torch)")
     add(
@@ -259,7 +282,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="LIST",
         help=f"for torch's profiler, of {', '.join(OPTIONS)}",
     )
-    when = parser.add_mutually_exclusive_group()
+    when = chosen.add_mutually_exclusive_group()
     when.add_argument(
         "--first-step", type=int, metavar="N", help="the step to begin with (one just ahead)"
     )
@@ -270,13 +293,22 @@ def _parser() -> argparse.ArgumentParser:
         "--at-start", action="store_true", help="for processes that begin from now on, too"
     )
     add("--lead", type=_positive, metavar="S", help="how far ahead the step is sought (1.5; 6)")
-    add("--output-dir", metavar="DIR", help="absolute, on the ranks' machines (LOG_DIR/captures)")
+    add_output(
+        chosen, "absolute, on the ranks' machines (LOGS/captures)", metavar="DIR", folder=True,
+        old=("--out", "--output-dir"),
+    )  # fmt: skip
+    add(
+        "--stacks",
+        type=_positive,
+        metavar="S",
+        help="in place of a window: a sampled profile of S seconds, by stage, of Python code",
+    )
     add("--tag", help="of the timer whose steps count (the first that comes)")
     add(
         "--profile-names",
         type=_list,
         metavar="LIST",
-        help="opens a window of the job's CaptureController at one of these functions",
+        help="in each step one call of these functions, by the job's CaptureController",
     )
     add("--window", type=_json_object, metavar="JSON", help="the same, with all its fields")
     add(
@@ -287,8 +319,9 @@ def _parser() -> argparse.ArgumentParser:
         metavar="S",
         help=f"until the ranks are done, for S seconds at most ({WAIT_S:g})",
     )
-    add("--json", action="store_true", help="print one JSON object at the end")
-    return parser
+    add_json(chosen, "print one JSON object at the end")
+    add_quiet(chosen, "no progress, and of the ranks only those that cannot answer")
+    return chosen
 
 
 def _window_of(arguments: argparse.Namespace) -> dict[str, Any] | None:
@@ -298,7 +331,8 @@ def _window_of(arguments: argparse.Namespace) -> dict[str, Any] | None:
     return window
 
 
-def _describe(request: Request) -> str:
+def describe_request(request: Request) -> str:
+    """What was asked for, in one line for people."""
     ranks = "all ranks" if request.ranks is None else f"ranks {ranges_text(request.ranks)}"
     first, last = request.first_step, None
     if first is None:
@@ -309,95 +343,143 @@ def _describe(request: Request) -> str:
     return f"capture {request.id}: {steps} of {ranks}, {request.backend}"
 
 
-def _describe_answer(rank: int, answer: Mapping[str, Any]) -> str:
-    text = f"rank {rank}: {answer['state']}"
-    if answer["state"] == "open":
-        text += f" at step {answer.get('opened_at_step')}"
-    details = [str(answer.get("reason") or ""), *map(str, answer.get("files") or [])]
+def _describe_response(rank: int, response: Response) -> str:
+    text = f"rank {rank}: {response['state']}"
+    if response["state"] == "open":
+        text += f" at step {response.get('opened_at_step')}"
+    details = [str(response.get("reason") or ""), *map(str, response.get("files") or [])]
     return ": ".join(filter(None, [text, "; ".join(filter(None, details))]))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
-    parser = _parser()
-    arguments = parser.parse_args(argv)
+    return ended_well(lambda: _main(argv))
+
+
+def _main(argv: Sequence[str] | None) -> int:
+    chosen = command_parser()
+    arguments = chosen.parse_args(argv)
     try:
         return _run(arguments)
+    except BrokenPipeError:
+        raise
     except (TypeError, ValueError) as error:
-        parser.error(str(error))
+        chosen.error(str(error))
     except OSError as error:
-        place = error.filename or arguments.store or arguments.log_dir
+        place = error.filename or arguments.store or arguments.logs
         print(f"{place}: {error.strerror or error}", file=sys.stderr)
         return EXIT_USAGE
-    except KeyboardInterrupt:
-        return EXIT_FAILED
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    if (arguments.log_dir is None) == (arguments.store is None):
-        raise ValueError("give either LOG_DIR or --store HOST:PORT")
-    missing = _missing(arguments)
-    if missing is None:
-        return EXIT_NOBODY
+    if arguments.store is None:
+        found = find_run(arguments.logs)
+        if not arguments.quiet:
+            tell_how("capture", [found])
+        arguments.logs = found.path
+    elif arguments.logs is not None:
+        raise ValueError("give either LOGS or --store HOST:PORT")
+    if arguments.stacks is not None:
+        return _profile(arguments)
+    with Progress(
+        "capture", quiet=arguments.quiet, no_color=arguments.no_color, ticking=True
+    ) as shown:
+        shown.phase("asking the ranks for their steps")
+        missing = _missing(arguments)
+        if missing is None:
+            return EXIT_NOBODY
+        request = _request(arguments)
+    is_text = not (arguments.json or arguments.quiet)
+    if arguments.json and arguments.wait is None:
+        print(json.dumps({"request": request.as_data()}))
+    elif is_text:
+        print(describe_request(request), flush=True)
+    if arguments.wait is None:
+        _hint(arguments, missing)
+        return EXIT_FAILED if missing else EXIT_FINE
+    return _wait(arguments, request)
+
+
+# By name: stacks stand above captures, since they are joined with the stages of a run.
+_STACKS = "my_utils.process_stacks.command"
+
+
+def _profile(arguments: argparse.Namespace) -> int:
+    if arguments.store is not None:
+        raise ValueError("--stacks needs LOGS: it is no request for a store")
+    with Progress(
+        "capture", quiet=arguments.quiet, no_color=arguments.no_color, ticking=True
+    ) as shown:
+        shown.phase(f"sampling stacks for {arguments.stacks:g} s")
+        status: int = importlib.import_module(_STACKS).profile_job(
+            arguments.logs,
+            arguments.stacks,
+            ranks=arguments.ranks,
+            output=arguments.output,
+            as_json=arguments.json,
+            quiet=arguments.quiet,
+        )
+    return status
+
+
+def _request(arguments: argparse.Namespace) -> Request:
     first: int | str = "now" if arguments.now or arguments.at_start else "next"
-    request = request_capture(
-        arguments.log_dir,
+    return request_capture(
+        arguments.logs,
         ranks=arguments.ranks,
         steps=arguments.steps,
         first_step=first if arguments.first_step is None else arguments.first_step,
         backend=arguments.backend,
         options=arguments.options,
-        output=arguments.output_dir,
+        output=arguments.output,
         tag=arguments.tag,
         window=_window_of(arguments),
         at_start=arguments.at_start,
         lead_s=arguments.lead,
         store=arguments.store,
     )
-    if arguments.json and arguments.wait is None:
-        print(json.dumps({"request": request.as_data()}))
-    elif not arguments.json:
-        print(_describe(request), flush=True)
-    if arguments.wait is None:
-        _hint(arguments, missing)
-        return EXIT_FINE
-    return _wait(arguments, request)
 
 
 def _missing(arguments: argparse.Namespace) -> dict[int, str] | None:
     """Why some of the ranks cannot respond; None, with a message, when none of them can."""
     if arguments.store is not None or arguments.at_start:
         if arguments.store is None:
-            os.scandir(arguments.log_dir).close()  # OSError
+            os.scandir(arguments.logs).close()  # OSError
         return {}
-    there = survey(arguments.log_dir, arguments.ranks)
+    there = survey(arguments.logs, arguments.ranks)
     missing = {rank: there.why_not(rank) for rank in there.asked if rank not in there.alive}
+    if there.alive and arguments.ranks is None:
+        return {rank: why for rank, why in missing.items() if there.ranks[rank].state != "closed"}
     if there.alive:
         return missing
     for rank, reason in missing.items():
         print(f"rank {rank}: {reason}", file=sys.stderr)
-    print(f"{arguments.log_dir}: none of the ranks that are asked runs", file=sys.stderr)
+    print(f"{arguments.logs}: none of the ranks that are asked runs", file=sys.stderr)
     return None
 
 
 def _hint(arguments: argparse.Namespace, missing: Mapping[int, str]) -> None:
     for rank, reason in missing.items():
         print(f"rank {rank}: {reason}", file=sys.stderr)
-    if not arguments.json and arguments.store is None:
-        print(f"the ranks answer in {captures_folder(arguments.log_dir)}; --wait waits for them")
+    if not (arguments.json or arguments.quiet) and arguments.store is None:
+        print(f"the ranks answer in {captures_folder(arguments.logs)}; --wait waits for them")
 
 
 def _wait(arguments: argparse.Namespace, request: Request) -> int:
-    def tell(rank: int, answer: dict[str, Any]) -> None:
-        if not arguments.json:
-            print(_describe_answer(rank, answer), flush=True)
+    def show(rank: int, response: Response) -> None:
+        if not (arguments.json or arguments.quiet):
+            shown.print(_describe_response(rank, response))
 
-    found = wait_for_capture(
-        request, arguments.log_dir, store=arguments.store, timeout_s=arguments.wait, tell=tell
-    )
+    with Progress(
+        "capture", quiet=arguments.quiet, no_color=arguments.no_color, ticking=True
+    ) as shown:
+        shown.phase("waiting for the ranks")
+        found = wait_for_capture(
+            request, arguments.logs, store=arguments.store, timeout_s=arguments.wait, on_change=show
+        )
     if arguments.json:
         print(json.dumps({"request": request.as_data(), "answers": found}))
-    fine = bool(found) and all(answer["state"] == "done" for answer in found.values())
+    fine = bool(found) and all(response["state"] == "done" for response in found.values())
     return EXIT_FINE if fine else EXIT_FAILED
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import msgspec
 
 from ...common.checked_json import Damaged, Foreign, decoded
-from .control_file import State
+from .result import Response
 
-__all__ = ["Asked", "ControlFile", "Kind", "answer_of", "request_fields"]
+__all__ = ["ControlFile", "Kind", "StoreMessage", "request_fields", "response_of"]
 
 
 class Kind(msgspec.Struct):
@@ -23,12 +23,13 @@ class ControlFile(msgspec.Struct):
 
     version: int
     requests: list[Any]
+    stacks: list[str] = []
 
 
-class Asked(msgspec.Struct):
+class StoreMessage(msgspec.Struct):
     """What is put into the store: which step a rank is at, or a request."""
 
-    question: str | None = None
+    step_request: str | None = msgspec.field(default=None, name="question")
     request: Any = msgspec.UNSET
 
     @property
@@ -52,21 +53,16 @@ class _Request(msgspec.Struct):
     time: float = 0.0
 
 
-class _Answer(msgspec.Struct):
-    """The response of a rank. It has more fields, by state."""
-
-    state: State
-
-
 def request_fields(data: object) -> dict[str, Any]:
     """The fields of a request; ValueError says which is of another type."""
     return msgspec.structs.asdict(msgspec.convert(data, _Request))
 
 
-def answer_of(data: bytes | str) -> dict[str, Any] | None:
-    """The response; None for anything else."""
+def response_of(data: bytes | str) -> Response | None:
+    """The response, with the fields of later versions; None for anything else."""
     try:
-        decoded(data, _Answer)
-        return decoded(data, dict[str, Any])
-    except (Damaged, Foreign):
+        fields = decoded(data, dict[str, Any])
+        msgspec.convert(fields, Response)
+        return cast(Response, fields)
+    except (Damaged, Foreign, msgspec.ValidationError):
         return None

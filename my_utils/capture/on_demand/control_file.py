@@ -7,30 +7,47 @@ files is executed; an id is a plain file name, and only `output_dir` is a path.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import fcntl
 import json
 import os
 import re
 import secrets
+import stat
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any
 
-from ...common.files import whole_file
+from ...common.files import on_whole_path
+from ...common.own_files import open_without_waiting, own_user
 from ...common.public import public
 from ...common.ranges import Ranges, ranges_text, rank_ranges
 
 if TYPE_CHECKING:
     from .control_data import ControlFile
+    from .result import Response
 
-__all__ = ["BACKENDS", "OPTIONS", "Request", "RequestError", "add_request", "read_requests"]
+__all__ = [
+    "BACKENDS",
+    "OPTIONS",
+    "Request",
+    "RequestError",
+    "add_request",
+    "add_stacks",
+    "new_id",
+    "read_requests",
+]
 
 CONTROL_NAME = "my_utils.control.json"  # as csrc/engine/capture/control.h has it
 CONTROL_BYTES_MAX = 64 * 1024
 VERSION = 1
 KEPT = 16
+LOCK_WAIT_S = 5.0
+LOCK_POLL_S = 0.01
+STACKS_KEPT = 8
 BACKENDS = ("torch", "cuda", "memory", "none")
 # What torch's profiler may be asked for.
 OPTIONS = ("profile_memory", "record_shapes", "with_flops", "with_modules", "with_stack")
@@ -181,30 +198,101 @@ def _content_of(text: bytes) -> ControlFile:
 
 def add_request(log_dir: Path, request: Request) -> None:
     """Adds a request to the control file. OSError when it cannot be written."""
+
+    def add(requests: _Requests, stacks: _Stacks) -> tuple[_Requests, _Stacks]:
+        kept = [data for data in requests if data.get("id") != request.id]
+        return [*kept, request.as_data()], stacks
+
+    _change(log_dir, add)
+
+
+def add_stacks(log_dir: Path, words: str) -> None:
+    """Adds a request for stacks, in words that csrc/engine/process_stacks/stack_request.h explains.
+    OSError when the file cannot be written."""
+    _change(log_dir, lambda requests, stacks: (requests, [*stacks, words][-STACKS_KEPT:]))
+
+
+_Requests = list[dict[str, Any]]
+_Stacks = list[str]
+
+
+def _change(
+    log_dir: Path, change: Callable[[_Requests, _Stacks], tuple[_Requests, _Stacks]]
+) -> None:
     path = log_dir / CONTROL_NAME
-    lock = os.open(log_dir / f".{CONTROL_NAME}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    with _locked(log_dir / f".{CONTROL_NAME}.lock"):
+        changed = change(*_kept_in(path))
+        with on_whole_path(path, mode=0o600) as temporary:
+            temporary.write_bytes(_fitting(*changed))
+            _give_to_job(log_dir, temporary)
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Held while the block runs. Other users can read the file and so hold the lock for ever: after
+    a while the file is written without it, and of two requests at one moment one may get lost."""
+    flags = os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    lock = os.open(path, flags, 0o644)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        kept = [data for data in _requests_in(path) if data.get("id") != request.id]
-        with whole_file(path) as file:
-            file.write(_fitting([*kept, request.as_data()]))
+        until = time.monotonic() + LOCK_WAIT_S
+        while not _take(lock) and time.monotonic() < until:
+            time.sleep(LOCK_POLL_S)
+        yield
     finally:
         os.close(lock)
 
 
-def _requests_in(path: Path) -> list[dict[str, Any]]:
-    """Nothing where there is no file, and where what is there is replaced."""
+def _take(lock: int) -> bool:
     try:
-        found = read_requests(path.read_bytes()[:CONTROL_BYTES_MAX])
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _give_to_job(log_dir: Path, file: Path) -> None:
+    """Root asks jobs of other users, who read only what is theirs or what root lets them read."""
+    owner = log_dir.stat()
+    if os.geteuid() == 0 and owner.st_uid != 0:
+        os.chown(file, owner.st_uid, owner.st_gid)
+
+
+def _kept_in(path: Path) -> tuple[_Requests, _Stacks]:
+    """Nothing where there is no file, and where what is there is replaced: what others could write
+    to is not passed on in a file of ours."""
+    try:
+        with open(path, "rb", opener=_open_trusted) as file:
+            text = file.read(CONTROL_BYTES_MAX)
+        stacks = _content_of(text).stacks
     except (OSError, RequestError):
-        return []
-    return [item.as_data() for item in found if isinstance(item, Request)]
+        return [], []
+    try:
+        found = read_requests(text)
+    except RequestError:  # of another version
+        found = []
+    return [item.as_data() for item in found if isinstance(item, Request)], stacks
 
 
-def _fitting(requests: list[dict[str, Any]]) -> bytes:
+def _open_trusted(path: str, flags: int) -> int:
+    """As csrc/engine/capture/control.c: of ours, root's or the log directory's, and no other user
+    can write to it."""
+    file = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+    found, folder = os.fstat(file), os.path.dirname(path)
+    users = (0, os.geteuid(), own_user(folder), os.stat(folder).st_uid)
+    if not stat.S_ISREG(found.st_mode) or found.st_mode & 0o022 or found.st_uid not in users:
+        os.close(file)
+        raise PermissionError(f"{path} is not trusted")
+    return file
+
+
+def _fitting(requests: list[dict[str, Any]], stacks: list[str]) -> bytes:
     """The file with the newest requests that fit into it."""
-    for first in range(max(0, len(requests) - KEPT), len(requests)):
+    first_kept = max(0, len(requests) - KEPT)
+    text = b""
+    for first in range(first_kept, max(first_kept + 1, len(requests))):
         content = {"my_utils": "control", "version": VERSION, "requests": requests[first:]}
+        if stacks:
+            content["stacks"] = stacks
         text = json.dumps(content, indent=1).encode() + b"\n"
         if len(text) <= CONTROL_BYTES_MAX:
             return text
@@ -213,10 +301,7 @@ def _fitting(requests: list[dict[str, Any]]) -> bytes:
 
 # --- responses ---
 
-State = Literal["armed", "open", "done", "failed"]
-STATES = get_args(State)
-FINAL_STATES = ("done", "failed")
-ANSWER_BYTES_MAX = 1 << 20
+RESPONSE_BYTES_MAX = 1 << 20
 
 
 def captures_folder(log_dir: str | os.PathLike[str]) -> Path:
@@ -224,17 +309,17 @@ def captures_folder(log_dir: str | os.PathLike[str]) -> Path:
     return Path(log_dir) / "captures"
 
 
-def answer_path(log_dir: str | os.PathLike[str], id: str, rank: int) -> Path:
+def response_path(log_dir: str | os.PathLike[str], id: str, rank: int) -> Path:
     return captures_folder(log_dir) / f"{id}__rank{rank}.status.json"
 
 
-def read_answer(path: Path) -> dict[str, Any] | None:
+def read_response(path: Path) -> Response | None:
     """The response of a rank; None if there is none, or if it cannot be read."""
     try:
-        with open(path, "rb") as file:
-            data = file.read(ANSWER_BYTES_MAX)
+        with open(path, "rb", opener=open_without_waiting) as file:
+            data = file.read(RESPONSE_BYTES_MAX) or b""
     except OSError:
         return None
-    from .control_data import answer_of
+    from .control_data import response_of
 
-    return answer_of(data)
+    return response_of(data)

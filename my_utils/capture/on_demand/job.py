@@ -16,8 +16,8 @@ from ...common.environment import read_choice
 from ...common.ranks import current_rank
 from ...common.store import default_store
 from ...common.warnings import warn_once
-from .answers import tell, tell_also
 from .control_file import Request, RequestError, read_requests
+from .responses import add_listener, respond
 from .window import Window
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ SEEN_MAX = 1024
 
 _TROUBLES = {
     "stranger": "it belongs to another user",
+    "writable": "other users can write to it: it must have mode 0600 or 0644",
     "too_large": "it is larger than 64 KiB",
     "not_a_file": "it is no regular file",
     "unreadable": "it cannot be read",
@@ -102,7 +103,7 @@ class _Job:
         if error.id is not None and not at_start and error.id not in self.seen:
             log_dir, rank = _place()
             self.seen[error.id] = Request(id=error.id)
-            tell(error.id, rank, log_dir, "failed", f"the request is broken: {error}")
+            respond(error.id, rank, log_dir, "failed", f"the request is broken: {error}")
 
     def remember(self, request: Request) -> None:
         self.seen[request.id] = request
@@ -130,7 +131,7 @@ class _Job:
             )
             return
         self.windows.append(window)
-        window.tell("armed")
+        window.respond("armed")
 
 
 def _place() -> tuple[str, int]:
@@ -168,7 +169,7 @@ def listen(store: Store | str) -> None:
     if _listener is None or not _listener.alive:
         own = open_store(store)
         _listener = Listener(own, _place()[1], job_size(), _offer)
-        tell_also(_listener.answer)
+        add_listener(_listener.respond)
 
 
 def _listen_to_default_store() -> None:

@@ -29,21 +29,22 @@ from .control_file import Request, RequestError
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
-    from .control_data import Asked
+    from .control_data import StoreMessage
+    from .result import Response
 
 _T = TypeVar("_T")
 
-__all__ = ["Listener", "answers", "ask", "job_size", "open_store", "step_ahead"]
+__all__ = ["Listener", "ask", "job_size", "open_store", "responses", "step_ahead"]
 
 _logger = logging.getLogger("my_utils")
 
 PREFIX = "my_utils/control"
 COUNT = f"{PREFIX}/count"
 WORLD = f"{PREFIX}/world_size"
-LOOK_S = 0.5
-LOOKS_FOR_A_NUMBER = 60  # polls; a request follows its number at once, or its sender died
+POLL_S = 0.5
+POLLS_FOR_A_NUMBER = 60  # polls; a request follows its number at once, or its sender died
 # One poll a rank and half second is too much for one store from some thousand ranks on.
-LOOKS_A_SECOND_MAX = 4000
+POLLS_A_SECOND_MAX = 4000
 LEAD_S = 2.0
 ASK_AGAIN_S = 0.05
 CONNECT_S = 10.0
@@ -103,10 +104,10 @@ def _read(store: Store, key: str, kind: type[_T]) -> _T | None:
         return None
 
 
-def _answer(store: Store, key: str) -> dict[str, Any] | None:
-    from .control_data import answer_of
+def _response(store: Store, key: str) -> Response | None:
+    from .control_data import response_of
 
-    return answer_of(store.get(key)) if store.check([key]) else None
+    return response_of(store.get(key)) if store.check([key]) else None
 
 
 # --- outside, or on the rank that asks ---
@@ -126,10 +127,10 @@ def world_size(store: Store) -> int | None:
     return _read(store, WORLD, int)
 
 
-def answers(store: Store, id: str, ranks: Iterable[int]) -> dict[int, dict[str, Any]]:
-    """As `my_utils.capture.answers`."""
-    found = {rank: _answer(store, _key("answer", id, rank)) for rank in ranks}
-    return {rank: answer for rank, answer in found.items() if answer is not None}
+def responses(store: Store, id: str, ranks: Iterable[int]) -> dict[int, Response]:
+    """As `my_utils.capture.responses`."""
+    found = {rank: _response(store, _key("answer", id, rank)) for rank in ranks}
+    return {rank: response for rank, response in found.items() if response is not None}
 
 
 def step_ahead(
@@ -148,29 +149,29 @@ def step_ahead(
 
 
 # The step, the rank's clock in seconds when it was that, and ours when we heard of it.
-_Told = tuple[int, float, float]
+_StepReport = tuple[int, float, float]
 
 
-def _speed(before: _Told, after: _Told) -> float:
+def _speed(before: _StepReport, after: _StepReport) -> float:
     seconds = after[1] - before[1]
     return max(0.0, (after[0] - before[0]) / seconds) if seconds > 0.05 else 0.0
 
 
-def _steps(store: Store, id: str, ranks: list[int], timeout_s: float) -> dict[int, _Told]:
-    told: dict[int, _Told] = {}
+def _steps(store: Store, id: str, ranks: list[int], timeout_s: float) -> dict[int, _StepReport]:
+    reported: dict[int, _StepReport] = {}
     if not ranks:
-        return told
+        return reported
     _put(store, {"question": id})
     end = time.monotonic() + timeout_s
-    while len(told) < len(ranks) and time.monotonic() < end:
+    while len(reported) < len(ranks) and time.monotonic() < end:
         for rank in ranks:
-            if rank in told:
+            if rank in reported:
                 continue
             reply = _read(store, _key("step", id, rank), tuple[int, float])
             if reply is not None:
-                told[rank] = (*reply, time.time())
+                reported[rank] = (*reply, time.time())
         time.sleep(ASK_AGAIN_S)
-    return told
+    return reported
 
 
 # --- in the job ---
@@ -184,7 +185,7 @@ def job_size() -> int:
 
 def _pause(world_size: int) -> float:
     """Seconds between two polls of a rank."""
-    return max(LOOK_S, world_size / LOOKS_A_SECOND_MAX)
+    return max(POLL_S, world_size / POLLS_A_SECOND_MAX)
 
 
 class Listener:
@@ -219,15 +220,15 @@ class Listener:
         return self.thread.is_alive()
 
     def end(self) -> None:
-        """Writes the last answers and stops. A store that hangs is waited for ten seconds."""
+        """Writes the last responses and stops. A store that hangs is waited for ten seconds."""
         self.ended = True
         self.wake.set()
         join_within(self.thread, EXIT_WAIT_S)
         atexit.unregister(self.end)
 
-    def answer(self, id: str, rank: int, answer: Mapping[str, Any]) -> None:
+    def respond(self, id: str, rank: int, response: Response) -> None:
         """Lets those who asked know, whatever way they did."""
-        self._reply(_key("answer", id, rank), json.dumps(answer))
+        self._reply(_key("answer", id, rank), json.dumps(response))
 
     def _reply(self, key: str, text: str) -> None:
         self.replies.append((key, text))
@@ -243,43 +244,43 @@ class Listener:
                     self.store.set(*self.replies.popleft())
                 if ended:
                     return
-                self._look()
+                self._poll()
         except Exception as error:
             # The store lives on one rank, which may have ended. That is no error of this rank.
             _logger.info("requests by the store are not heard any more: %s", error)
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         count = self.store.add(COUNT, 0)
         while self.seen < count:
             self.seen += 1
             self.awaited[self.seen] = 0
-        for number, looks in list(self.awaited.items()):
-            content = self._asked(f"{PREFIX}/{number}")
-            if content is None and looks < LOOKS_FOR_A_NUMBER:
+        for number, polls in list(self.awaited.items()):
+            content = self._message(f"{PREFIX}/{number}")
+            if content is None and polls < POLLS_FOR_A_NUMBER:
                 self.awaited[number] += 1
                 continue
             del self.awaited[number]
             if content is not None:
                 self._hear(content)
 
-    def _asked(self, key: str) -> Asked | None:
-        from .control_data import Asked
+    def _message(self, key: str) -> StoreMessage | None:
+        from .control_data import StoreMessage
 
-        return _read(self.store, key, Asked)
+        return _read(self.store, key, StoreMessage)
 
-    def _hear(self, content: Asked) -> None:
-        question = content.question
-        if question is not None and (step := where_now().step) is not None:
-            self.store.set(_key("step", question, self.rank), json.dumps([step, time.time()]))
+    def _hear(self, content: StoreMessage) -> None:
+        request_id = content.step_request
+        if request_id is not None and (step := where_now().step) is not None:
+            self.store.set(_key("step", request_id, self.rank), json.dumps([step, time.time()]))
         if content.has_request:
             try:
                 self.offer(Request.from_data(content.request))
             except RequestError as error:
                 _logger.warning("a request for a capture is ignored: %s", error)
                 if error.id is not None:
-                    self.answer(error.id, self.rank, broken_answer(error.id, self.rank, error))
+                    self.respond(error.id, self.rank, broken_response(error.id, self.rank, error))
 
 
-def broken_answer(id: str, rank: int, error: RequestError) -> dict[str, Any]:
+def broken_response(id: str, rank: int, error: RequestError) -> Response:
     reason = f"the request is broken: {error}"
     return {"id": id, "rank": rank, "pid": os.getpid(), "state": "failed", "reason": reason}

@@ -7,22 +7,27 @@ import os
 import time
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ...common.aliases import renamed_parameters, warn_renamed
 from ...common.arguments import check_seconds
 from ...common.identity import identity
+from ...common.lazy_modules import lazy_module
 from . import store as capture_store
-from .control_file import FINAL_STATES, Request, answer_path, read_answer
+from .control_file import Request, read_response, response_path
+from .result import FINAL_STATES, Response
 from .steps import Survey, survey
 
 if TYPE_CHECKING:
-    from torch._C._distributed_c10d import Store
+    from torch._C import _distributed_c10d as _c10d
+else:
+    _c10d = lazy_module("torch._C._distributed_c10d")
 
-__all__ = ["WAIT_S", "answers", "job_log_dir", "wait_for_capture"]
+__all__ = ["WAIT_S", "answers", "job_log_dir", "responses", "wait_for_capture"]
 
 WAIT_S = 120.0
-LOOK_S = 0.2
-LOOK_AT_ALL_S = 1.0  # journals are large
+POLL_S = 0.2
+SURVEY_S = 1.0  # journals are large
 
 
 def job_log_dir(log_dir: str | os.PathLike[str] | None) -> Path:
@@ -35,33 +40,40 @@ def job_log_dir(log_dir: str | os.PathLike[str] | None) -> Path:
     return Path(known.log_dir)
 
 
+def responses(
+    log_dir: str | os.PathLike[str], id: str, ranks: Collection[int]
+) -> dict[int, Response]:
+    """What ranks have responded to a request so far, by rank; without those that have not.
+
+    `Response` says what a response has.
+    """
+    found = {rank: read_response(response_path(log_dir, id, rank)) for rank in ranks}
+    return {rank: response for rank, response in found.items() if response is not None}
+
+
 def answers(
     log_dir: str | os.PathLike[str], id: str, ranks: Collection[int]
-) -> dict[int, dict[str, Any]]:
-    """What ranks have answered to a request so far, by rank; without those that have not.
-
-    An answer has `state` ("armed", "open", "done" or "failed"), `reason` (of a failure, or a note),
-    `files` (paths on the rank's machine), `opened_at_step`, `host`, `pid` and `time` (Unix
-    seconds).
-    """
-    found = {rank: read_answer(answer_path(log_dir, id, rank)) for rank in ranks}
-    return {rank: answer for rank, answer in found.items() if answer is not None}
+) -> dict[int, Response]:
+    """The old name of `responses`."""
+    warn_renamed("my_utils.capture.answers()", "responses()")
+    return responses(log_dir, id, ranks)
 
 
+@renamed_parameters(tell="on_change")
 def wait_for_capture(
     request: Request,
     log_dir: str | os.PathLike[str] | None = None,
     *,
-    store: Store | str | None = None,
+    store: _c10d.Store | str | None = None,
     timeout_s: float = WAIT_S,
-    tell: Callable[[int, dict[str, Any]], object] | None = None,
-) -> dict[int, dict[str, Any]]:
+    on_change: Callable[[int, Response], object] | None = None,
+) -> dict[int, Response]:
     """Waits until each rank of the request is done or has failed; the responses by rank.
 
     log_dir, store: as for `request_capture`.
     timeout_s: a rank that has not finished by then gets the state "failed", with the reason; one
         whose process is not there gets it at once.
-    tell: called with (rank, response) whenever a rank's state changes.
+    on_change: called with (rank, response) whenever a rank's state changes.
 
     A training process that waits for itself waits in vain: its window needs its steps.
     """
@@ -71,41 +83,45 @@ def wait_for_capture(
     end = time.monotonic() + timeout_s
     states: dict[int, str] = {}
     while True:
-        found = source.settled(request, ranks, over=time.monotonic() >= end)
+        found = source.responses(request, ranks, over=time.monotonic() >= end)
         for rank in ranks:
-            answer = found.get(rank)
-            if answer is not None and states.get(rank) != answer["state"]:
-                states[rank] = answer["state"]
-                if tell is not None:
-                    tell(rank, answer)
+            response = found.get(rank)
+            if response is not None and states.get(rank) != response["state"]:
+                states[rank] = response["state"]
+                if on_change is not None:
+                    on_change(rank, response)
         if all(states.get(rank) in FINAL_STATES for rank in ranks):
             return found
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
 
 
 class _Folder:
-    """Where answers come from: files, with what is known of who lives."""
+    """Where responses come from: files, with what is known of who lives."""
 
     def __init__(self, log_dir: str) -> None:
         self.log_dir = log_dir
         self.there = Survey({}, [])
-        self.next_look = 0.0
+        self.next_survey = 0.0
 
     def asked(self, request: Request) -> list[int]:
-        """The ranks by number. "All" are those that run."""
-        return survey(self.log_dir).alive if request.ranks is None else request.rank_numbers()
+        """The ranks by number. "All" are those of the run that have not ended in good order: one
+        that was killed is missed."""
+        if request.ranks is not None:
+            return request.rank_numbers()
+        there = survey(self.log_dir)
+        return [rank for rank in there.asked if there.ranks[rank].state != "closed"]
 
-    def settled(
+    def responses(
         self, request: Request, ranks: Sequence[int], *, over: bool
-    ) -> dict[int, dict[str, Any]]:
+    ) -> dict[int, Response]:
         """The responses, with failures for the ranks that will send none."""
-        if over or time.monotonic() >= self.next_look:
+        if over or time.monotonic() >= self.next_survey:
             self.there = survey(self.log_dir, ranks)
-            self.next_look = time.monotonic() + LOOK_AT_ALL_S
+            self.next_survey = time.monotonic() + SURVEY_S
         # Read after the survey, so that the last response of a rank that has ended is seen.
-        found = answers(self.log_dir, request.id, ranks)
+        found = responses(self.log_dir, request.id, ranks)
         for rank in ranks:
-            if found.get(rank, {}).get("state") in FINAL_STATES:
+            if _is_final(found.get(rank)):
                 continue
             if not request.at_start and rank not in self.there.alive:
                 found[rank] = _failure(self.there.why_not(rank))
@@ -122,24 +138,24 @@ class _Folder:
 
 
 class _Store:
-    """Where answers come from: torch's store."""
+    """Where responses come from: torch's store."""
 
-    def __init__(self, store: Store | str) -> None:
+    def __init__(self, store: _c10d.Store | str) -> None:
         self.store = capture_store.open_store(store)
         self.world_size = capture_store.world_size(self.store)
 
     def asked(self, request: Request) -> list[int]:
         return request.rank_numbers()
 
-    def settled(
+    def responses(
         self, request: Request, ranks: Sequence[int], *, over: bool
-    ) -> dict[int, dict[str, Any]]:
+    ) -> dict[int, Response]:
         try:
-            found = capture_store.answers(self.store, request.id, ranks)
+            found = capture_store.responses(self.store, request.id, ranks)
         except RuntimeError as error:
             raise ConnectionError("the store of the job is gone") from error
         for rank in ranks:
-            if found.get(rank, {}).get("state") in FINAL_STATES:
+            if _is_final(found.get(rank)):
                 continue
             if self.world_size is not None and rank >= self.world_size:
                 found[rank] = _failure(f"the job has {self.world_size} ranks")
@@ -148,16 +164,20 @@ class _Store:
         return found
 
 
-def _failure(reason: str) -> dict[str, Any]:
+def _is_final(response: Response | None) -> bool:
+    return response is not None and response["state"] in FINAL_STATES
+
+
+def _failure(reason: str) -> Response:
     return {"state": "failed", "reason": reason, "files": [], "opened_at_step": None}
 
 
-def _why_late(answer: dict[str, Any] | None, where: str, request: Request) -> str:
-    if answer is None:
+def _why_late(response: Response | None, where: str, request: Request) -> str:
+    if response is None:
         return (
             f"no answer in time{where}; does its timer call set_step, and is MY_UTILS_CAPTURE=0 "
             "not set?"
         )
-    if answer["state"] == "armed" and request.first_step is not None:
+    if response["state"] == "armed" and request.first_step is not None:
         return f"it did not come to step {request.first_step} in time{where}"
-    return f"it was {answer['state']} when the time was over{where}"
+    return f"it was {response['state']} when the time was over{where}"

@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ... import _core
-from .answers import tell
 from .control_file import Request, captures_folder
+from .responses import respond
 
 if TYPE_CHECKING:
     from ..controller import CaptureController
+    from .result import State
 
 __all__ = ["Window", "register"]
 
@@ -63,7 +64,8 @@ class _Profiler:
             self.note = "nsys did not start this process; ncu may have"
         self.backend.start_window(self.request.id)
 
-    def ended(self) -> bool:
+    def next_step(self) -> bool:
+        """A step begins within the window. Returns whether there is nothing left to capture."""
         return False
 
     def close(self) -> list[str]:
@@ -93,7 +95,8 @@ def _files_of(backend: object) -> list[str]:
 
 
 class _Controllers:
-    """A window that is armed at the capture controllers of the program."""
+    """A window that is armed at the capture controllers of the program, anew in each step: it
+    captures one call of its functions a step, or what its own gates say."""
 
     def __init__(self, request: Request) -> None:
         assert request.window is not None
@@ -102,6 +105,8 @@ class _Controllers:
         self.note = ""
         self.armed: list[CaptureController] = []
         self.files_before: list[list[str]] = []
+        self.outcomes: set[str] = set()  # of the steps that are over
+        self.names_an_iteration = request.window.get("start_iter") is not None
 
     def open(self) -> None:
         from ..hooks import default_controller
@@ -134,11 +139,19 @@ class _Controllers:
             found.add("done" if outcome == "disarmed" and was_open else outcome)
         return found
 
-    def ended(self) -> bool:
-        return all(self.id in controller.outcomes for controller in self.armed)
+    def next_step(self) -> bool:
+        """Arms the window again where it ended in the step before. Returns whether it cannot open
+        any more, as its iteration is named and over."""
+        ended = [item for item in self.armed if self.id in item.outcomes]
+        if self.names_an_iteration:
+            return len(ended) == len(self.armed)
+        for controller in ended:
+            self.outcomes.add(controller.outcomes.pop(self.id))
+            controller.arm(self.spec)
+        return False
 
     def close(self) -> list[str]:
-        outcomes = self.disarm()
+        outcomes = self.disarm() | self.outcomes
         files: list[str] = []
         for controller, before in zip(self.armed, self.files_before, strict=True):
             files += _files_of(controller.backend)[len(before) :]
@@ -207,7 +220,7 @@ class Window:
         self.state = "open"
         # After the profiler's own, so that this one runs before it.
         atexit.register(self.close_at_exit)
-        self.tell("open")
+        self.respond("open")
 
     def hears_of(self, timer: _core.Timer, step: int) -> None:
         """A set_step on the thread of the window, of its timer or of another one."""
@@ -222,11 +235,12 @@ class Window:
         return f"{self.steps_done} of {self.request.steps} steps"
 
     def _goes_on(self, step: int) -> None:
-        if step != self._last_step:
+        is_next = step != self._last_step
+        if is_next:
             self._last_step = step
             self.steps_done += 1
         assert self._capture is not None
-        if self.steps_done >= self.request.steps or self._capture.ended():
+        if self.steps_done >= self.request.steps or (is_next and self._capture.next_step()):
             self.close()
 
     def close(self, reason: str = "") -> None:
@@ -238,8 +252,9 @@ class Window:
         except Exception as error:
             self._fail(error)
             return
-        self.state = "failed" if reason else "done"
-        self.tell(self.state, reason=reason or self._capture.note, files=files)
+        ended: State = "failed" if reason else "done"
+        self.state = ended
+        self.respond(ended, reason=reason or self._capture.note, files=files)
 
     def close_at_exit(self) -> None:
         if self.state == "open":
@@ -247,7 +262,7 @@ class Window:
 
     def give_up(self, reason: str) -> None:
         self.state = "failed"
-        self.tell("failed", reason=reason)
+        self.respond("failed", reason=reason)
 
     def _fail(self, error: Exception) -> None:
         if isinstance(error, _Refused):
@@ -256,9 +271,11 @@ class Window:
             _logger.debug("capture %s", self.request.id, exc_info=error)
             self.give_up(f"{type(error).__name__}: {error}")
 
-    def tell(self, state: str, *, reason: str = "", files: list[str] | None = None) -> None:
+    def respond(self, state: State, *, reason: str = "", files: list[str] | None = None) -> None:
         """To the log, the profile CSV and who asked."""
-        tell(self.request.id, self.rank, self.log_dir, state, reason, files or [], self.opened_at)
+        respond(
+            self.request.id, self.rank, self.log_dir, state, reason, files or [], self.opened_at
+        )
         level = logging.WARNING if state == "failed" else logging.INFO
         what = "; ".join(filter(None, [reason, *(files or [])]))
         _logger.log(level, "capture %s: %s%s", self.request.id, state, f": {what}" if what else "")

@@ -7,7 +7,10 @@ from one of them, that package is loaded already.
 
 from __future__ import annotations
 
+import concurrent.futures
+import inspect
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,7 +18,7 @@ from typing import Any
 
 from ...common.public import public
 
-__all__ = ["Acknowledgement", "Target", "call_targets", "targets_of"]
+__all__ = ["Acknowledgement", "Target", "call_targets", "started", "targets_of", "value_of"]
 
 _POLL_S = 0.005
 
@@ -85,21 +88,21 @@ def _is_ray_actor(worker: Any) -> bool:
 
 # --- calls ---
 
-_Call = tuple[Target, tuple[str, ...], list[dict[str, Any]]]
+_Call = tuple[Target, tuple[str, ...], list[Any]]  # and what the method is passed
 
 
 def call_targets(calls: Sequence[_Call], method: str, timeout_s: float) -> list[Acknowledgement]:
     """Calls `method(specs)` on all targets first, then waits for all answers together."""
     deadline = time.monotonic() + timeout_s
-    started = [_started(call, method, timeout_s) for call in calls]
+    begun = [started(call, method, timeout_s) for call in calls]
     return [
         _acknowledged(call, answer, deadline, timeout_s)
-        for call, answer in zip(calls, started, strict=True)
+        for call, answer in zip(calls, begun, strict=True)
     ]
 
 
-def _started(call: _Call, method: str, timeout_s: float) -> Any:
-    """What the call returned, or the exception that it raised."""
+def started(call: _Call, method: str, timeout_s: float) -> Any:
+    """What the call returned, a coroutine as a future, or the exception that it raised."""
     target, _, specs = call
     try:
         if callable(getattr(target.worker, "rpc_async", None)):
@@ -107,17 +110,38 @@ def _started(call: _Call, method: str, timeout_s: float) -> Any:
             return getattr(remote, method)(specs)
         function = getattr(target.worker, method)
         start: Callable[..., Any] = getattr(function, "remote", function)
-        return start(specs)
+        return _running(start(specs))
     except Exception as error:
         return error
+
+
+def _running(answer: Any) -> Any:
+    """A coroutine as a future: it runs in an event loop and a thread of its own, so that a driver
+    with a loop and one without it may wait. Anything else as it is."""
+    if isinstance(answer, list | tuple):
+        return [_running(one) for one in answer]
+    if not inspect.iscoroutine(answer):
+        return answer
+    future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+
+    def run() -> None:
+        import asyncio
+
+        try:
+            future.set_result(asyncio.run(answer))
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="my_utils-arm", daemon=True).start()
+    return future
 
 
 def _acknowledged(call: _Call, answer: Any, deadline: float, timeout_s: float) -> Acknowledgement:
     target, roles, _ = call
     if not isinstance(answer, list | tuple):
-        found = _value_of(answer, deadline, timeout_s)
+        found = value_of(answer, deadline, timeout_s)
         return Acknowledgement(roles, target.worker, *found)
-    all_found = [_value_of(one, deadline, timeout_s) for one in answer]
+    all_found = [value_of(one, deadline, timeout_s) for one in answer]
     worst = max((status for status, _, _ in all_found), key=_WORSE.index, default="armed")
     detail = "; ".join(
         f"worker {place} {status}: {text}"
@@ -130,7 +154,7 @@ def _acknowledged(call: _Call, answer: Any, deadline: float, timeout_s: float) -
 _WORSE = ("armed", "busy", "failed", "dead")
 
 
-def _value_of(answer: Any, deadline: float, timeout_s: float) -> tuple[str, str, Any]:
+def value_of(answer: Any, deadline: float, timeout_s: float) -> tuple[str, str, Any]:
     """(status, detail, value) of one worker's answer."""
     try:
         if isinstance(answer, Exception):

@@ -5,6 +5,8 @@ Importing this needs msgspec; reading YAML needs pyyaml.
 
 from __future__ import annotations
 
+import numbers
+import operator
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,9 +19,10 @@ import msgspec
 from ...common.public import public
 from ...common.ranges import step_slice
 from ...common.tables import needed
-from ..backends import make_backend
+from ..backends import TOOLS, make_backend
+from .steps import Steps, is_endless
 
-__all__ = ["ConfigError", "Plan", "Role", "Steps", "read_plan"]
+__all__ = ["ConfigError", "Plan", "Role", "read_data", "read_plan"]
 
 _Path = tuple[str | int, ...]
 _Number = Annotated[int, msgspec.Meta(ge=0)]
@@ -46,6 +49,15 @@ class _StepsSchema(msgspec.Struct, forbid_unknown_fields=True):
     first: _Number | None = None
     last: _Number | None = None
 
+
+# What verl calls otherwise, and where that is here.
+_OF_VERL = {
+    "global_profiler": "the top of the file",
+    "save_path": "output_dir",
+    "profile_continuous_steps": "continuous_steps",
+    "global_tool_config": "options",
+    "tool_config": "options",
+}
 
 _Step = _Number | str | _StepsSchema
 _MicroBatches = list[_Number | Literal["first", "last"]]
@@ -77,19 +89,6 @@ class _Schema(msgspec.Struct, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True)
-class Steps:
-    """first, first + every, … up to last; None for no end."""
-
-    first: int
-    last: int | None
-    every: int = 1
-
-    def __contains__(self, step: int) -> bool:
-        inside = step >= self.first and (self.last is None or step <= self.last)
-        return inside and (step - self.first) % self.every == 0
-
-
-@dataclass(frozen=True)
 class Role:
     """One role that is captured. `ranks` None: all."""
 
@@ -98,6 +97,11 @@ class Role:
     ranks: tuple[int, ...] | None
     discrete: bool
     micro_batches: tuple[int | str, ...] | None
+
+    @property
+    def runs_once(self) -> bool:
+        """Whether its functions run once a step, without micro-batches."""
+        return self.micro_batches == ()
 
 
 @dataclass(frozen=True)
@@ -115,10 +119,17 @@ class Plan:
 def read_plan(config: Mapping[str, Any] | str | os.PathLike[str] | None) -> Plan:
     """The plan of a mapping, of a YAML file by its path, or of YAML itself, which is a str of more
     than one line; None is an empty one."""
+    return _Reader(*read_data(config)).plan()
+
+
+def read_data(
+    config: Mapping[str, Any] | str | os.PathLike[str] | None,
+) -> tuple[Any, str, dict[_Path, int]]:
+    """What a configuration holds, where it comes from, and the lines of its fields."""
     if config is None:
-        return _Reader({}, "", {}).plan()
+        return {}, "", {}
     if isinstance(config, Mapping):
-        return _Reader(_plain(config), "", {}).plan()
+        return _plain(config), "", {}
     if not isinstance(config, str | os.PathLike):
         raise TypeError(f"config must be a path, a mapping or None, not {config!r:.100}")
     if isinstance(config, str) and "\n" in config:
@@ -126,15 +137,17 @@ def read_plan(config: Mapping[str, Any] | str | os.PathLike[str] | None) -> Plan
     else:
         source, text = os.fspath(config), Path(config).read_text(encoding="utf-8")
     data, lines = _read_yaml(text, source)
-    return _Reader(data, source, lines).plan()
+    return data, source, lines
 
 
 def _plain(value: Any) -> Any:
-    """Dicts and lists only, whatever mappings and sequences a configuration library has."""
+    """Dicts, lists and ints only, whatever mappings and numbers a configuration library has."""
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
         return [_plain(item) for item in value]
+    if not isinstance(value, bool) and isinstance(value, numbers.Integral):
+        return operator.index(value)
     return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
@@ -164,6 +177,7 @@ class _Reader:
         for key in self.data:
             if not isinstance(key, str):
                 raise self.wrong((), f"fields have names, not {key!r:.100}")
+        self._check_names_of_verl()
         schema = self.convert(self.data, _Schema)
         roles = tuple(self._roles(schema))
         plan = Plan(
@@ -177,6 +191,35 @@ class _Reader:
         if plan.continuous:
             self._check_continuous(plan)
         return plan
+
+    def _check_names_of_verl(self) -> None:
+        """One error for all fields that verl calls otherwise, with their names here."""
+        found: list[tuple[_Path, str]] = [
+            ((name,), f"{name} is {ours} here") for name, ours in _OF_VERL.items()
+            if name in self.data
+        ]  # fmt: skip
+        tools = self.data.get("tool", "none")
+        for tool in tools if isinstance(tools, list) else [tools]:
+            if tool is None:
+                found.append((("tool",), "tool: null is enable: false here"))
+            elif tool in ("npu", "precision_debugger"):
+                found.append((("tool",), f"tool {tool} is not there; ours are {', '.join(TOOLS)}"))
+        roles = self.data.get("roles")
+        for role, value in roles.items() if isinstance(roles, dict) else ():
+            for name in ("tool_config", "save_path"):
+                if isinstance(value, dict) and name in value:
+                    found.append((("roles", role, name), f"{name} is {_OF_VERL[name]} here"))
+            if isinstance(value, dict) and value.get("ranks") == []:
+                found.append((
+                    ("roles", role, "ranks"),
+                    f"ranks: [] of role {role} names no rank; leave it out for rank 0, or use "
+                    "all_ranks: true or enable: false",
+                ))  # fmt: skip
+        if found:
+            texts = "; ".join(text for _, text in found)
+            hint = "; ProfileManager.from_verl(config) reads verl's files"
+            is_ours = all(path[-1] == "ranks" for path, _ in found)
+            raise self.wrong(found[0][0], texts + ("" if is_ours else hint))
 
     def _backend(self, schema: _Schema) -> dict[str, Any]:
         try:
@@ -247,7 +290,7 @@ class _Reader:
         for role in plan.roles:
             if role.discrete:
                 raise self.wrong(at, f"the windows of role {role.name!r} are discrete, one a call")
-        if any(steps.last is None and steps.every == 1 for steps in plan.steps):
+        if is_endless(plan.steps):
             raise self.wrong(at, "every step without a 'last' makes a window without an end")
 
 

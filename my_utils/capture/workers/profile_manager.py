@@ -27,7 +27,9 @@ from __future__ import annotations
 import logging
 import math
 import os
+import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...common.arguments import check_int, check_seconds
@@ -36,14 +38,28 @@ from ...common.reprs import short_repr
 from ...common.tables import needed
 from ...common.warnings import warn_once
 from .calls import Acknowledgement, Target, call_targets, targets_of
+from .outcomes import Outcome, OutcomeCall
+from .steps import is_chosen, last_in_a_row
 
 if TYPE_CHECKING:
     from .config import Role
 
-__all__ = ["ProfileManager"]
+__all__ = ["Outcome", "ProfileManager"]
 
 _logger = logging.getLogger("my_utils")
 Spec = dict[str, Any]
+OUTCOMES_MAX = 10_000
+
+
+@dataclass(eq=False)
+class _Sent:
+    """The windows that one target was sent, until their outcomes are known."""
+
+    last: int  # iteration
+    target: Target
+    roles: tuple[str, ...]
+    specs: list[Spec]
+    call: OutcomeCall | None = None  # that asks for the outcomes
 
 
 @public("my_utils.profiling.ProfileManager")
@@ -62,7 +78,8 @@ class ProfileManager:
                           list of such
         continuous_steps  bool, false: steps in a row share one window
         discrete          bool, false: one window a step; true: one for each call of a function
-        micro_batches     a list of numbers, "first" and "last"; all by default
+        micro_batches     a list of numbers, "first" and "last"; all by default; [] for functions
+                          that run once a step, whatever num_microbatches is
         nvtx              true or a name: an NVTX range round each window
         roles             by their names, in the order in which they work in a step:
             functions     what the role's hooks report, in the order of a step; needed
@@ -76,8 +93,9 @@ class ProfileManager:
     logger: for messages; the package's by default.
 
     A window of a whole step begins with the first function and ends with the last one, in the
-    first and last of the chosen micro-batches; where there are several, the last function reports
-    `microbatch_index`. A discrete window is one call: of one function, in one micro-batch.
+    first and last of the chosen micro-batches. A function that reports no `microbatch_index` runs
+    once a step, and belongs to all micro-batches. A discrete window is one call: of one function,
+    in one micro-batch.
 
     ConfigError, a ValueError, names the field, and the line of a YAML file. ImportError without
     msgspec, or pyyaml for a file. Not for use from several threads at once.
@@ -101,6 +119,44 @@ class ProfileManager:
         self._timeout_s = check_seconds("timeout_s", timeout_s, most=math.inf)
         self._logger = _logger if logger is None else logger
         self._covered_to = -1  # the last step of the window that was armed last
+        self._newest = -1  # iteration of arm_iter
+        self._sent: list[_Sent] = []  # windows whose outcomes are not known
+        self._outcomes: dict[object, Outcome] = {}  # the newest OUTCOMES_MAX
+
+    @classmethod
+    def from_verl(
+        cls,
+        config: Mapping[str, Any] | str | os.PathLike[str],
+        *,
+        functions: Mapping[str, Sequence[str]] | None = None,
+        arm_method: str = "arm_capture",
+        timeout_s: float = 10.0,
+        logger: logging.Logger | None = None,
+    ) -> ProfileManager:
+        """A manager of what a configuration of verl asks for, as its trainers have it today.
+
+        config: a trainer's YAML file, YAML itself or a mapping, with `global_profiler` and a
+            `profiler` in each role; or a role's `profiler` alone. `${oc.select:...}` is resolved.
+        functions: what the hooks of the roles report, by role; by default what verl calls the tasks
+            of a role, such as "actor_compute_log_prob" and "actor_update".
+
+        Taken are tool, steps, profile_continuous_steps, save_path, enable, all_ranks, ranks,
+        discrete, and contents and trace_alloc_max_entries of torch's tools. What is set and has no
+        counterpart here is named in one warning. ConfigError for the tools "npu" and
+        "precision_debugger".
+
+        >>> manager = ProfileManager.from_verl({
+        ...     "global_profiler": {"tool": "nsys", "steps": [2], "save_path": "traces"},
+        ...     "critic": {"profiler": {"enable": True, "all_ranks": True}},
+        ... })
+        >>> manager.build_specs_to_arm_at_iter(2)[0]["stop_profile_names"]
+        ['critic_update']
+        """
+        needed("msgspec", "ProfileManager")
+        from .verl import config_of_verl
+
+        ours = config_of_verl(config, functions)
+        return cls(ours, arm_method=arm_method, timeout_s=timeout_s, logger=logger)
 
     def __repr__(self) -> str:
         return short_repr(self, "_arm_method", "_timeout_s")
@@ -124,7 +180,7 @@ class ProfileManager:
         Plain data. Empty for iterations that are not chosen, and for those within a continuous
         window.
         """
-        count = _check_microbatches(num_microbatches)
+        it, count = check_int("it", it), _check_microbatches(num_microbatches)
         if not self.should_capture_this_iter(it):
             return []
         if self._plan.continuous and self._is_chosen(it - 1):
@@ -146,10 +202,12 @@ class ProfileManager:
         share is called once: its whole-step windows become one, from the first function of the
         first of its roles to the last function of the last one.
         """
-        check_int("it", it)
+        it = check_int("it", it)
         count = _check_microbatches(num_microbatches)
         if not isinstance(wg_by_role, Mapping):
             raise TypeError(f"wg_by_role must be a mapping, not {wg_by_role!r:.100}")
+        self._newest = it
+        self._ask_of_ended(it)
         if not self._begins(it):
             return []
         self._covered_to = self._last_of(it)
@@ -172,12 +230,65 @@ class ProfileManager:
         ]
         answers = missing + call_targets(calls, self._arm_method, self._timeout_s)
         self._report(it, answers)
+        self._sent += [_Sent(self._covered_to, *call) for call in calls]
         return answers
+
+    def outcomes(self, timeout_s: float | None = None) -> list[Outcome]:
+        """What became of the windows that were armed, as far as the workers say it by now.
+
+        timeout_s: waits that long at most for workers that were not asked yet, or did not answer;
+            `timeout_s` of this object by default, 0 for none.
+
+        Windows whose iteration was over at an `arm_iter` were asked for there, without waiting for
+        the answer; what came is logged. Call this at the end for the last ones. A worker needs the
+        method `capture_outcomes`, as `CaptureWorker` has it.
+        """
+        waits = self._timeout_s if timeout_s is None else check_seconds("timeout_s", timeout_s, 0)
+        self._ask([sent for sent in self._sent if sent.call is None])
+        self._hear(waits)
+        return [*self._outcomes.values()]
+
+    # --- outcomes ---
+
+    def _ask_of_ended(self, it: int) -> None:
+        """Of windows whose last iteration is over; hears what came of those asked before."""
+        if not self._sent:
+            return
+        self._ask([sent for sent in self._sent if sent.call is None and sent.last < it])
+        self._hear(0.0)
+
+    def _ask(self, ended: Sequence[_Sent]) -> None:
+        for sent in ended:
+            is_over = sent.last < self._newest
+            sent.call = OutcomeCall(sent.target, sent.roles, sent.specs, self._timeout_s, is_over)
+
+    def _hear(self, waits: float) -> None:
+        deadline = time.monotonic() + waits
+        for sent in [sent for sent in self._sent if sent.call is not None]:
+            assert sent.call is not None
+            found = sent.call.outcomes(deadline)
+            for outcome in found:
+                self._note(outcome)
+            if all(outcome.is_final for outcome in found):
+                self._sent.remove(sent)
+            elif not any(outcome.status == "busy" for outcome in found):
+                sent.call = None  # asked again
+
+    def _note(self, outcome: Outcome) -> None:
+        key = (outcome.window_id, outcome.rank, outcome.place, outcome.roles)
+        if self._outcomes.get(key) == outcome:
+            return
+        self._outcomes[key] = outcome
+        while len(self._outcomes) > OUTCOMES_MAX:
+            del self._outcomes[next(iter(self._outcomes))]
+        if outcome.is_final:
+            level = logging.INFO if outcome.ok else logging.WARNING
+            self._logger.log(level, "capture window %s", outcome)
 
     # --- steps ---
 
     def _is_chosen(self, it: int) -> bool:
-        return any(it in steps for steps in self._plan.steps)
+        return is_chosen(self._plan.steps, it)
 
     def _begins(self, it: int) -> bool:
         """Whether windows begin here: in a continuous one only where none that was armed goes on,
@@ -187,9 +298,7 @@ class ProfileManager:
         return not (self._plan.continuous and self._is_chosen(it - 1) and it <= self._covered_to)
 
     def _last_of(self, it: int) -> int:
-        while self._plan.continuous and self._is_chosen(it + 1):
-            it += 1
-        return it
+        return last_in_a_row(self._plan.steps, it) if self._plan.continuous else it
 
     # --- specs ---
 
@@ -252,7 +361,7 @@ class ProfileManager:
 
     def _micro_batches(self, role: Role, count: int | None) -> list[int | None]:
         """The chosen ones in their order, never none; [None] for functions that run once."""
-        if count is None or (count == 1 and role.micro_batches is None):
+        if count is None or (count == 1 and role.micro_batches is None) or role.runs_once:
             return [None]
         names = {"first": 0, "last": count - 1}
         chosen = range(count) if role.micro_batches is None else role.micro_batches

@@ -33,7 +33,7 @@ from ..backends import NoOpBackend
 from ..controller import CaptureController
 from ..hooks import default_controller, play_role, set_default_controller
 
-__all__ = ["CaptureWorker", "arm_capture"]
+__all__ = ["CaptureWorker", "arm_capture", "capture_outcomes"]
 
 _logger = logging.getLogger("my_utils")
 _lock = threading.Lock()
@@ -66,6 +66,7 @@ def arm_capture(
         except (TypeError, ValueError, RuntimeError) as error:
             _logger.warning("capture window %s could not be armed: %s", name, error)
             answers[name] = f"{type(error).__name__}: {error}"
+            found.note(name, f"failed: {answers[name]}")
             continue
         roles.update(spec.get("roles") or ())
     if len(roles) == 1:
@@ -76,14 +77,29 @@ def arm_capture(
 def _arm(controller: CaptureController, spec: Mapping[str, Any], rank: int) -> str:
     if not isinstance(spec, Mapping):
         raise TypeError(f"a spec must be a mapping, not {spec!r:.100}")
-    ranks = spec.get("ranks")
-    if ranks is not None and rank not in ranks:
-        return f"not for rank {rank}"
+    ranks = spec.get("ranks")  # none and [] mean all
+    if ranks and rank not in ranks:
+        elsewhere = f"not for rank {rank}"
+        controller.note(str(spec.get("window_id")), elsewhere)
+        return elsewhere
     here = {**spec, "ranks": None}
     if isinstance(here.get("backend"), Mapping):
         here["backend"] = {"rank": rank, **here["backend"]}
     controller.arm(here)
     return "armed"
+
+
+def capture_outcomes(
+    window_ids: Iterable[str], controller: CaptureController | None = None
+) -> dict[str, str]:
+    """What became of windows, by their ids: the outcome, as `CaptureController` names them; "open"
+    or "armed" for those that have none yet; "unknown" for what was never armed here. After a colon
+    comes why one is not done: "overrun: no hook has reported 'rollout.finnish'".
+
+    controller: the process's by default.
+    """
+    found = _controller_here() if controller is None else controller
+    return {name: found.state_of(name) for name in window_ids}
 
 
 def _controller_here() -> CaptureController:
@@ -113,3 +129,7 @@ class CaptureWorker:
     def arm_capture(self, specs: Iterable[Mapping[str, Any]]) -> dict[str, str]:
         """See the function of this name."""
         return arm_capture(specs, rank=self.capture_rank)
+
+    def capture_outcomes(self, window_ids: Iterable[str]) -> dict[str, str]:
+        """See the function of this name; `ProfileManager.outcomes` calls it."""
+        return capture_outcomes(window_ids)

@@ -13,21 +13,21 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from ...common.files import whole_file
 from ...common.process_end import join_within
 from ...common.warnings import warn_once
-from .control_file import STATES, answer_path
+from .control_file import response_path
+from .result import Response, State
 
-__all__ = ["tell", "tell_also"]
+__all__ = ["add_listener", "respond"]
 
 EXIT_WAIT_S = 5.0  # for a directory that hangs
 
-Listener = Callable[[str, int, dict[str, Any]], object]
+Listener = Callable[[str, int, Response], object]
 
 
-class _Answers:
+class _Writer:
     """Writes small files in the background, the newest content of each."""
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class _Answers:
                 with whole_file(path) as file:
                     file.write(content)
             except OSError as error:
-                warn_once("capture_answer", f"a capture's state could not be written: {error}")
+                warn_once("capture_response", f"a capture's state could not be written: {error}")
 
     def finish(self) -> None:
         thread = self.thread
@@ -71,17 +71,17 @@ class _Answers:
             join_within(thread, EXIT_WAIT_S)
 
 
-def tell(
+def respond(
     id: str,
     rank: int,
     log_dir: str,
-    state: str,
+    state: State,
     reason: str = "",
     files: list[str] | None = None,
     opened_at: int | None = None,
 ) -> None:
     """Sends the response to a request; log_dir "" for no file."""
-    answer = {
+    response: Response = {
         "version": 1,
         "id": id,
         "rank": rank,
@@ -93,28 +93,27 @@ def tell(
         "files": files or [],
         "time": time.time(),
     }
-    assert answer["state"] in STATES
     if log_dir:
-        _answers.put(answer_path(log_dir, id, rank), json.dumps(answer).encode() + b"\n")
+        _writer.put(response_path(log_dir, id, rank), json.dumps(response).encode() + b"\n")
     if _also is not None:
-        _also(id, rank, answer)
+        _also(id, rank, response)
 
 
-def tell_also(listener: Listener) -> None:
+def add_listener(listener: Listener) -> None:
     """Sets a function that also gets every response from now on: (id, rank, response)."""
     global _also
     _also = listener
 
 
-_answers = _Answers()
+_writer = _Writer()
 _also: Listener | None = None
-atexit.register(lambda: _answers.finish())
+atexit.register(lambda: _writer.finish())
 
 
 def _start_anew_in_child() -> None:
     """In a forked child: responses that are not written yet belong to the parent."""
-    global _also, _answers
-    _answers, _also = _Answers(), None
+    global _also, _writer
+    _writer, _also = _Writer(), None
 
 
 os.register_at_fork(after_in_child=_start_anew_in_child)

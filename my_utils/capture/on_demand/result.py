@@ -1,0 +1,33 @@
+"""What a rank responds to a request for a capture."""
+
+from __future__ import annotations
+
+from typing import Literal, Required, TypedDict, get_args
+
+from ...common.public import public
+
+__all__ = ["FINAL_STATES", "STATES", "Response", "State"]
+
+State = Literal["armed", "open", "done", "failed"]
+STATES = get_args(State)
+FINAL_STATES = ("done", "failed")
+
+
+@public("my_utils.capture")
+class Response(TypedDict, total=False):
+    """The response of a rank, as `responses` and `wait_for_capture` return it.
+
+    `state` is always there. `reason`: of a failure, or a note. `files`: paths on the rank's
+    machine. `opened_at_step`: None before the window opened. `time`: Unix seconds.
+    """
+
+    version: int
+    id: str
+    rank: int
+    host: str
+    pid: int
+    state: Required[State]
+    reason: str
+    opened_at_step: int | None
+    files: list[str]
+    time: float

@@ -1,0 +1,79 @@
+"""The steps that a configuration chooses, and how far a row of them goes.
+
+>>> even, odd = Steps(0, None, 2), Steps(1, 99, 2)
+>>> last_in_a_row([even, odd], 10)
+100
+>>> is_endless([even, odd]), is_endless([even, Steps(1, None, 2)])
+(False, True)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+__all__ = ["Steps", "is_chosen", "is_endless", "last_in_a_row"]
+
+# Strides whose pattern repeats later than this are walked step by step.
+PERIOD_MAX = 100_000
+
+
+@dataclass(frozen=True)
+class Steps:
+    """first, first + every, … up to last; None for no end."""
+
+    first: int
+    last: int | None
+    every: int = 1
+
+    def __contains__(self, step: int) -> bool:
+        inside = step >= self.first and (self.last is None or step <= self.last)
+        return inside and (step - self.first) % self.every == 0
+
+
+def is_chosen(chosen: Sequence[Steps], step: int) -> bool:
+    return any(step in steps for steps in chosen)
+
+
+def is_endless(chosen: Sequence[Steps]) -> bool:
+    """Whether from some step on every step is chosen."""
+    return _holds_all([steps for steps in chosen if steps.last is None])
+
+
+def last_in_a_row(chosen: Sequence[Steps], step: int) -> int:
+    """The last step of those in a row that begin with `step`, which is chosen. The row must end.
+
+    A stretch in which the same of them apply is passed at once where they leave no step out.
+    """
+    while is_chosen(chosen, step + 1):
+        step += 1
+        here = [steps for steps in chosen if _applies(steps, step)]
+        end = _end_of_stretch(chosen, step)
+        if end is not None and _holds_all(here):
+            step = end
+    return step
+
+
+def _applies(steps: Steps, step: int) -> bool:
+    return steps.first <= step and (steps.last is None or step <= steps.last)
+
+
+def _end_of_stretch(chosen: Sequence[Steps], step: int) -> int | None:
+    """The last step up to which the same of them apply; None for no end."""
+    ends = [steps.first - 1 for steps in chosen if steps.first > step]
+    ends += [steps.last for steps in chosen if steps.last is not None and steps.last >= step]
+    return min(ends, default=None)
+
+
+def _holds_all(chosen: Sequence[Steps]) -> bool:
+    """Whether they leave no step out, wherever all of them apply."""
+    if sum(1 / steps.every for steps in chosen) < 1 - 1e-9:
+        return False
+    period = math.lcm(*(steps.every for steps in chosen))
+    if period > PERIOD_MAX:
+        return any(steps.every == 1 for steps in chosen)
+    return all(
+        any((number - steps.first) % steps.every == 0 for steps in chosen)
+        for number in range(period)
+    )
