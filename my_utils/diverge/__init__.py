@@ -6,19 +6,21 @@ from ..common.faces import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .compare import (
+    from .compare import SCHEMA_VERSION, as_data, compare_files, compare_recordings, main
+    from .result import (
         EXIT_DIFFERENT,
         EXIT_NOT_COMPARABLE,
         EXIT_SAME,
-        SCHEMA_VERSION,
+        CallCheck,
+        Cause,
+        Difference,
+        Figures,
         RankReport,
         Report,
-        compare_files,
-        compare_recordings,
-        main,
+        ReportData,
+        TensorCheck,
+        Verdict,
     )
-    from .search import CallCheck, Cause, Difference
-    from .tensors import Figures, TensorCheck, Verdict
 
 __all__ = [
     "EXIT_DIFFERENT",
@@ -31,8 +33,10 @@ __all__ = [
     "Figures",
     "RankReport",
     "Report",
+    "ReportData",
     "TensorCheck",
     "Verdict",
+    "as_data",
     "compare_files",
     "compare_recordings",
     "main",
@@ -41,13 +45,9 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     __all__,
-    "diverge.compare",
-    {
-        "CallCheck": "diverge.search",
-        "Cause": "diverge.search",
-        "Difference": "diverge.search",
-        "Figures": "diverge.tensors",
-        "TensorCheck": "diverge.tensors",
-        "Verdict": "diverge.tensors",
-    },
+    "diverge.result",
+    dict.fromkeys(
+        ("SCHEMA_VERSION", "as_data", "compare_files", "compare_recordings", "main"),
+        "diverge.compare",
+    ),
 )

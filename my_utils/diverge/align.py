@@ -1,20 +1,24 @@
 """Matches the calls of one recording with those of the other.
 
-Wrappers add words to the names of modules, a run may make calls that the other does not, and a
-model may have been recorded as a part of a larger one. So names are brought to one form first. Then
-the outermost calls are paired, and in each pair the calls of every module.
+Wrappers add words to the names of modules, a run may make calls that the other does not, modules
+may have been renamed, and a model may have been recorded as a part of a larger one. So names are
+brought to one form first. Then the outermost calls are paired, and in each pair the calls of every
+module.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 
-from ..recordings.recording import Recording, RootCall, TraceEvent
+from ..recordings.nesting import names_above
+from ..recordings.recording import Recording, RootCall, TraceEvent, TraceTensorMeta
+from .renames import renames
+from .result import Call, Pair, plain_type
 
-__all__ = ["Call", "Pair", "align", "plain_name"]
+__all__ = ["Alignment", "align", "pair_up", "plain_name"]
 
 # DistributedDataParallel and DeepSpeed, torch.compile, FSDP 1, activation checkpointing, Fabric.
 _WRAPPERS = frozenset(
@@ -32,45 +36,46 @@ def plain_name(name: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """A call with the name under which it is searched in the other recording.
-
-    parent: index of the recorded call around it, wrappers left out, or -1.
-    """
-
-    name: str
-    event: TraceEvent
-    parent: int
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """A call as A and as B recorded it, with the outermost calls around it."""
-
-    first: Call
-    second: Call
-    first_root: RootCall | None
-    second_root: RootCall | None
-
-
-@dataclass(frozen=True, slots=True)
 class _Side:
     """The calls of one recording by outermost call and name."""
 
+    recording: Recording
     roots: list[RootCall | None]
     calls: dict[int, dict[str, list[Call]]]  # by the root's index, -1 for those without
 
     @property
-    def names(self) -> set[str]:
-        return {name for calls in self.calls.values() for name in calls}
+    def modules(self) -> dict[str, Call]:
+        """The first call of each module, by name, in the order of the calls."""
+        found: dict[str, Call] = {}
+        for calls in self.calls.values():
+            for name, same in calls.items():
+                found.setdefault(name, same[0])
+        return found
 
 
-def align(first: Recording, second: Recording) -> tuple[list[Pair], list[Call], list[Call]]:
-    """The pairs in the order in which A's calls ended, and the calls that only A and only B has."""
-    sides = [_side(first, ""), _side(second, "")]
-    prefixes = _extra_prefixes(sides[0].names, sides[1].names)
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    """pairs: in the order in which the calls ended. only_a, only_b: calls without a partner.
+    renamed: names of modules in B, and those of the same modules in A."""
+
+    pairs: list[Pair]
+    only_a: list[Call]
+    only_b: list[Call]
+    renamed: dict[str, str]
+
+
+def align(first: Recording, second: Recording) -> Alignment:
+    """Pairs the calls of two recordings."""
+    sides = [_side(first), _side(second)]
+    prefixes = _extra_prefixes(*(set(side.modules) for side in sides))
     if any(prefixes):
         sides = [_side(first, prefixes[0]), _side(second, prefixes[1])]
+    renamed = renames(*(_kinds(side) for side in sides))
+    if renamed:
+        sides[1] = _renamed(sides[1], renamed)
+    if _are_strangers(*sides):
+        return Alignment([], _all_calls(sides[0]), _all_calls(sides[1]), {})
+    ordered_by = 1 if _is_compiled(first) and not _is_compiled(second) else 0
     pairs: list[Pair] = []
     only: tuple[list[Call], list[Call]] = ([], [])
     root_keys = [[_root_key(root, side) for root in side.roots] for side in sides]
@@ -80,33 +85,65 @@ def align(first: Recording, second: Recording) -> tuple[list[Pair], list[Call], 
         calls_a = {} if place_a is None else sides[0].calls[-1 if root_a is None else root_a.index]
         calls_b = {} if place_b is None else sides[1].calls[-1 if root_b is None else root_b.index]
         for name in {**calls_a, **calls_b}:
-            _pair_calls(calls_a.get(name, []), calls_b.get(name, []), root_a, root_b, pairs, only)
-    pairs.sort(key=lambda pair: end_order(pair.first.event))
-    return pairs, only[0], only[1]
+            _pair_calls(
+                calls_a.get(name, []), calls_b.get(name, []), (root_a, root_b), ordered_by,
+                pairs, only,
+            )  # fmt: skip
+    pairs.sort(key=lambda pair: pair.at.end)
+    return Alignment(pairs, only[0], only[1], renamed)
 
 
-def end_order(event: TraceEvent) -> tuple[bool, int, int]:
-    """Sorts calls by their end; those that never ended come last."""
-    return (event.end_index < 0, event.end_index, event.index)
+def _are_strangers(first: _Side, second: _Side) -> bool:
+    """Whether only the names of the models themselves, which are empty, are equal."""
+    names = first.modules.keys(), second.modules.keys()
+    if names[0] & names[1] != {""} or min(map(len, names)) < 2:
+        return False
+    kinds = {plain_type(side.modules[""].event.type) for side in (first, second)}
+    return len(kinds) == 2
 
 
-def _side(recording: Recording, prefix: str) -> _Side:
-    """Recomputed calls are left out, and of a wrapper and what it wraps the wrapper."""
-    roots: list[RootCall | None] = [root for root in recording.roots if root.phase == "forward"]
-    calls: dict[int, dict[str, list[Call]]] = {root.index: {} for root in roots if root}
+def _all_calls(side: _Side) -> list[Call]:
+    return [call for calls in side.calls.values() for same in calls.values() for call in same]
+
+
+def _is_compiled(recording: Recording) -> bool:
+    return any(event.compiled for event in recording.events)
+
+
+def _side(recording: Recording, prefix: str = "") -> _Side:
+    """Recomputed calls are left out, of a wrapper and what it wraps the wrapper, and what is not
+    below `prefix`."""
     wrappers = _wrapper_calls(recording)
-    for event in recording.events:
-        if event.phase != "forward" or event.index in wrappers:
+    events = [
+        event
+        for event in recording.events
+        if event.phase == "forward" and event.index not in wrappers
+    ]
+    parents = {event.index: _parent(event, recording, wrappers) for event in events}
+    times = _times(events, parents, recording)
+    weights = {root.index: _owned_weights(root, events) for root in recording.roots}
+    roots: list[RootCall | None] = []
+    calls: dict[int, dict[str, list[Call]]] = {}
+    for event in events:
+        plain = plain_name(event.module)
+        name = _below(prefix, plain)
+        if name is None:
             continue
         if event.root not in calls:
             calls[event.root] = {}
             roots.append(None if event.root < 0 else recording.roots[event.root])
-        parent = event.parent
-        while parent in wrappers:
-            parent = recording.events[parent].parent
-        call = Call(_without(prefix, plain_name(event.module)), event, parent)
-        calls[event.root].setdefault(call.name, []).append(call)
-    return _Side(roots, calls)
+        begin, end = times[event.index]
+        own = {**weights.get(event.root, {}).get(plain, {}), **event.params}
+        call = Call(name, event, parents[event.index], begin, end, own)
+        calls[event.root].setdefault(name, []).append(call)
+    return _Side(recording, roots, calls)
+
+
+def _parent(event: TraceEvent, recording: Recording, wrappers: set[int]) -> int:
+    parent = event.parent
+    while parent in wrappers:
+        parent = recording.events[parent].parent
+    return parent
 
 
 def _wrapper_calls(recording: Recording) -> set[int]:
@@ -119,10 +156,88 @@ def _wrapper_calls(recording: Recording) -> set[int]:
     }
 
 
-def _without(prefix: str, name: str) -> str:
-    if prefix and name == prefix:
+def _times(
+    events: Sequence[TraceEvent], parents: dict[int, int], recording: Recording
+) -> dict[int, tuple[int, int]]:
+    """When each call began and ended, by one clock: a child lies within its parent, also where it
+    was recorded after it, from a compiled graph. A call that never ended ends last."""
+    inside: dict[int, list[TraceEvent]] = {}
+    known = {event.index for event in events}
+    for event in events:
+        parent = parents[event.index]
+        inside.setdefault(parent if parent in known else -1, []).append(event)
+    places = {info.name: place for place, info in enumerate(recording.modules)}
+    times: dict[int, tuple[int, int]] = {}
+    last = 3 * len(events)  # nothing that ends is so late
+    clock = 0
+
+    def walk(event: TraceEvent) -> None:
+        nonlocal clock
+        begin, clock = clock, clock + 1
+        for child in _siblings(inside.get(event.index, []), places):
+            walk(child)
+        is_open = event.end_index < 0
+        times[event.index] = begin, last + event.index if is_open else clock
+        clock += 1
+
+    for event in inside.get(-1, []):
+        walk(event)
+    return times
+
+
+def _siblings(events: list[TraceEvent], places: dict[str, int]) -> list[TraceEvent]:
+    """As they were called; of calls that hooks saw and those from graphs together only the order of
+    their modules is known."""
+    if len({event.compiled for event in events}) < 2:
+        return events
+    return sorted(events, key=lambda event: places.get(event.module, 0))
+
+
+def _owned_weights(
+    root: RootCall, events: Sequence[TraceEvent]
+) -> dict[str, dict[str, TraceTensorMeta]]:
+    """The root's weights by the module that uses them: their owner, or the nearest one around it
+    that is called, since the code of that one uses them."""
+    called = {plain_name(event.module) for event in events if event.root == root.index}
+    owned: dict[str, dict[str, TraceTensorMeta]] = {}
+    for name, meta in root.weights.items():
+        plain = plain_name(name)
+        user = next((above for above in names_above(plain) if above in called), None)
+        if user is not None:
+            local = plain.removeprefix(f"{user}.") if user else plain
+            owned.setdefault(user, {})[local] = meta
+    return owned
+
+
+def _below(prefix: str, name: str) -> str | None:
+    """The name as seen from the module `prefix`; None for what is not in it."""
+    if not prefix:
+        return name
+    if name == prefix:
         return ""
-    return name.removeprefix(prefix + ".") if prefix else name
+    return name.removeprefix(f"{prefix}.") if name.startswith(f"{prefix}.") else None
+
+
+# --- modules of other names ---
+
+
+def _kinds(side: _Side) -> dict[str, Hashable]:
+    """What tells modules apart, by name: the class and the shapes of their weights."""
+    return {
+        name: (plain_type(call.event.type), *sorted(meta.shape for meta in call.weights.values()))
+        for name, call in side.modules.items()
+    }
+
+
+def _renamed(side: _Side, names: dict[str, str]) -> _Side:
+    calls = {
+        root: {
+            names.get(name, name): [replace(call, name=names.get(name, name)) for call in same]
+            for name, same in by_name.items()
+        }
+        for root, by_name in side.calls.items()
+    }
+    return _Side(side.recording, side.roots, calls)
 
 
 def _extra_prefixes(first: set[str], second: set[str]) -> tuple[str, str]:
@@ -130,7 +245,7 @@ def _extra_prefixes(first: set[str], second: set[str]) -> tuple[str, str]:
     there: the prefix that makes most names equal."""
     in_first, gain_first = _best_prefix(first, second)
     in_second, gain_second = _best_prefix(second, first)
-    if max(gain_first, gain_second) <= len(first & second):
+    if max(gain_first, gain_second) <= len((first & second) - {""}):  # every model has that one
         return "", ""
     return (in_first, "") if gain_first >= gain_second else ("", in_second)
 
@@ -152,7 +267,7 @@ def _root_key(root: RootCall | None, side: _Side) -> Hashable:
     calls = side.calls[root.index]
     outermost = min(
         (call for same in calls.values() for call in same),
-        key=lambda call: call.event.index,
+        key=lambda call: call.begin,
         default=None,
     )
     return None if outermost is None else (outermost.name, _input_key(outermost))
@@ -165,8 +280,8 @@ def _input_key(call: Call) -> Hashable:
 def _pair_calls(
     first: list[Call],
     second: list[Call],
-    first_root: RootCall | None,
-    second_root: RootCall | None,
+    roots: tuple[RootCall | None, RootCall | None],
+    ordered_by: int,
     pairs: list[Pair],
     only: tuple[list[Call], list[Call]],
 ) -> None:
@@ -178,7 +293,8 @@ def _pair_calls(
         elif a is None:
             only[1].append(second[b])
         else:
-            pairs.append(Pair(first[a], second[b], first_root, second_root))
+            at = (first[a], second[b])[ordered_by]
+            pairs.append(Pair(first[a], second[b], roots[0], roots[1], at))
 
 
 def pair_up(

@@ -1,6 +1,6 @@
 """Names the first place where two runs part.
 
-    python -m my_utils.diverge A.pt B.pt
+    my_utils diverge A.pt B.pt          (or python -m my_utils.diverge)
 
 compares two recordings of `my_utils.module_hook.ForwardTraceRecorder`, or two directories with one
 recording a rank. It prints the first module whose inputs agree and whose outputs differ, the size
@@ -27,24 +27,48 @@ samples and statistics decide, so record those then.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import math
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from ..common.arguments import check_tolerance
-from ..common.public import public
+from ..common.command_line import (
+    CommandParser,
+    Progress,
+    add_json,
+    add_output,
+    add_quiet,
+    ended_well,
+    error_text,
+    open_output,
+    parser,
+)
 from ..recordings.recording import Recording, RecordingError
 from .align import align
 from .ranks import Side, join_ranks, read_side
-from .search import CallCheck, Cause, Difference, check_call, find_first, find_first_gradient
-from .tensors import Figures, Rules, TensorCheck, Verdict
+from .result import (
+    EXIT_NOT_COMPARABLE,
+    CallCheck,
+    CallData,
+    Cause,
+    Difference,
+    Figures,
+    FiguresData,
+    RankData,
+    RankReport,
+    Report,
+    ReportData,
+    TensorCheck,
+    TensorData,
+    Verdict,
+)
+from .search import check_call, find_first, find_first_gradient
+from .tensors import Rules
 from .text import largest, render
 
 __all__ = [
@@ -63,71 +87,17 @@ __all__ = [
 
 SCHEMA_VERSION = 1
 
-EXIT_SAME = 0
-EXIT_DIFFERENT = 1
-EXIT_NOT_COMPARABLE = 2
+_LOCAL_MEANS = (
+    "gradients were not compared: with other numbers of ranks the means of local batches, and so "
+    "the gradients, differ"
+)
 
-_EXIT = {
-    "same": EXIT_SAME,
-    "different": EXIT_DIFFERENT,
-    "not comparable": EXIT_NOT_COMPARABLE,
-}
-
-_EPILOG = """\
-exit status:
-  0  no difference was found
-  1  the runs differ
-  2  not comparable: a file cannot be read, no call stands in both, or nothing that was recorded
-     of them can be compared; also wrong arguments
+_STATUSES = """\
+0  no difference was found
+1  the runs differ
+2  not comparable: a file cannot be read, no call stands in both, or nothing that was recorded of \
+them can be compared; also wrong arguments
 """
-
-
-@public("my_utils.diverge")
-@dataclass(frozen=True, slots=True)
-class RankReport:
-    """What was found for one rank.
-
-    status: "same", "different" or "not comparable"; `reason` says why it is the last one.
-    difference: the first one. checks: the calls that stand in both, in the order of their ends.
-    only_a, only_b: how many calls stand in one recording only.
-    """
-
-    rank: int
-    status: str
-    reason: str
-    difference: Difference | None
-    checks: list[CallCheck]
-    only_a: int
-    only_b: int
-    recording_a: Recording
-    recording_b: Recording
-
-
-@public("my_utils.diverge")
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What was found for two runs. `first` is the rank whose difference came first."""
-
-    path_a: str
-    path_b: str
-    status: str
-    reason: str
-    ranks: list[RankReport]
-    notes: list[str] = field(default_factory=list)
-
-    @property
-    def first(self) -> RankReport | None:
-        parted = [rank for rank in self.ranks if rank.difference is not None]
-        return min(parted, key=_place_of_difference, default=None)
-
-    @property
-    def exit_code(self) -> int:
-        return _EXIT[self.status]
-
-
-def _place_of_difference(rank: RankReport) -> float:
-    call = None if rank.difference is None else rank.difference.call
-    return math.inf if call is None else call.event.index
 
 
 def compare_recordings(
@@ -164,12 +134,15 @@ def _sampling(recording: Recording) -> tuple[Any, ...]:
 
 
 def _compare(first: Recording, second: Recording, rules: Rules) -> RankReport:
-    pairs, only_a, only_b = align(first, second)
-    checks = [check_call(pair, rules) for pair in pairs]
+    found = align(first, second)
+    only_a, only_b = len(found.only_a), len(found.only_b)
+    checks = [check_call(pair, rules) for pair in found.pairs]
     difference = find_first(checks) or find_first_gradient(first, second, rules, checks)
-    status, reason = _judge(checks, difference, len(only_a) + len(only_b))
+    status, reason = _judge(checks, difference, only_a + only_b)
+    if difference is None and rules.shapes_may_differ and (first.param_grads or second.param_grads):
+        reason = ", ".join(filter(None, [reason, _LOCAL_MEANS]))
     return RankReport(
-        first.rank, status, reason, difference, checks, len(only_a), len(only_b), first, second
+        first.rank, status, reason, difference, checks, only_a, only_b, first, second, found.renamed
     )
 
 
@@ -265,7 +238,7 @@ def _overall(ranks: list[RankReport]) -> tuple[str, str]:
 # --- plain data ---
 
 
-def as_data(report: Report) -> dict[str, Any]:
+def as_data(report: Report) -> ReportData:
     """The report as plain data that goes into JSON; later versions only add keys."""
     first = report.first
     return {
@@ -280,7 +253,7 @@ def as_data(report: Report) -> dict[str, Any]:
     }
 
 
-def _rank_data(rank: RankReport) -> dict[str, Any]:
+def _rank_data(rank: RankReport) -> RankData:
     difference = rank.difference
     return {
         "rank": rank.rank,
@@ -303,7 +276,7 @@ def _rank_data(rank: RankReport) -> dict[str, Any]:
     }
 
 
-def _call_data(check: CallCheck) -> dict[str, Any]:
+def _call_data(check: CallCheck) -> CallData:
     figures = largest(check)
     return {
         "module": check.name,
@@ -312,11 +285,11 @@ def _call_data(check: CallCheck) -> dict[str, Any]:
         "inputs": check.input_verdict,
         "weights": check.weight_verdict,
         "outputs": check.output_verdict,
-        "figures": None if figures is None else _finite(dataclasses.asdict(figures)),
+        "figures": None if figures is None else _figures_data(figures),
     }
 
 
-def _tensor_data(check: TensorCheck) -> dict[str, Any]:
+def _tensor_data(check: TensorCheck) -> TensorData:
     meta = check.second or check.first
     return {
         "path": check.path,
@@ -324,51 +297,72 @@ def _tensor_data(check: TensorCheck) -> dict[str, Any]:
         "why": check.why,
         "shape": None if meta is None else list(meta.shape),
         "dtype": None if meta is None else meta.dtype,
-        "figures": None if check.figures is None else _finite(dataclasses.asdict(check.figures)),
+        "figures": None if check.figures is None else _figures_data(check.figures),
     }
 
 
-def _finite(figures: dict[str, Any]) -> dict[str, Any]:
-    """JSON has neither NaN nor infinities: they become the texts "nan", "inf" and "-inf"."""
-    return {
+def _figures_data(figures: Figures) -> FiguresData:
+    """JSON has neither NaN nor infinities."""
+    data: Any = {
         key: str(value) if isinstance(value, float) and not math.isfinite(value) else value
-        for key, value in figures.items()
+        for key, value in dataclasses.asdict(figures).items()
     }
+    return cast(FiguresData, data)
 
 
 # --- the command line ---
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m my_utils.diverge",
-        description="Names the first place where two recorded runs part.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def command_parser() -> CommandParser:
+    chosen = parser(
+        "diverge",
+        "Names the first place where two recorded runs part.",
+        [
+            "my_utils diverge before.pt after.pt",
+            "my_utils diverge recordings_a recordings_b --rtol 1e-5 --json",
+        ],
+        statuses=_STATUSES,
     )
-    parser.add_argument("a", metavar="A", type=Path, help="a recording, or a directory of them")
-    parser.add_argument("b", metavar="B", type=Path, help="what to compare it with")
-    parser.add_argument("--rtol", type=float, help="relative tolerance (default: bit for bit)")
-    parser.add_argument("--atol", type=float, help="absolute tolerance (default: bit for bit)")
-    parser.add_argument("--json", action="store_true", help="print plain data instead of text")
-    parser.add_argument(
-        "--limit", type=int, default=20, help="rows of the table, 0 for all (default: 20)"
-    )
-    return parser
+    add = chosen.add_argument
+    add("a", metavar="A", type=Path, help="a recording, or a directory of them")
+    add("b", metavar="B", type=Path, help="what to compare it with")
+    add_output(
+        chosen, "the text there, or plain data as .json; - is standard output (the default)",
+        suffixes=(".txt", ".json"),
+    )  # fmt: skip
+    add("--rtol", type=float, help="relative tolerance (default: bit for bit)")
+    add("--atol", type=float, help="absolute tolerance (default: bit for bit)")
+    add_json(chosen, "print plain data instead of text")
+    add("--limit", type=int, default=20, help="rows of the table, 0 for all (default: 20)")
+    add_quiet(chosen, "no progress")
+    return chosen
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
-    chosen = _parser().parse_args(argv)
+    return ended_well(lambda: _main(argv))
+
+
+def _main(argv: Sequence[str] | None) -> int:
+    chosen = command_parser().parse_args(argv)
     try:
-        report = compare_files(chosen.a, chosen.b, rtol=chosen.rtol, atol=chosen.atol)
+        with Progress("diverge", quiet=chosen.quiet, no_color=chosen.no_color, ticking=True):
+            report = compare_files(chosen.a, chosen.b, rtol=chosen.rtol, atol=chosen.atol)
     except (OSError, RecordingError, ValueError) as error:
-        print(f"not comparable: {error}", file=sys.stderr)
+        print(f"not comparable: {error_text(error)}", file=sys.stderr)
         return EXIT_NOT_COMPARABLE
-    if chosen.json:
-        print(json.dumps(as_data(report)))
-    else:
-        print(render(report, chosen.limit or None), end="")
+    output = chosen.output or "-"
+    is_data = chosen.json or output.lower().endswith(".json")
+    text = json.dumps(as_data(report)) + "\n" if is_data else render(report, chosen.limit or None)
+    if output == "-":
+        print(text, end="")
+        return report.exit_code
+    try:
+        with open_output(output) as file:
+            file.write(text.encode())
+    except OSError as error:
+        print(f"diverge: {error_text(error)}", file=sys.stderr)
+        return EXIT_NOT_COMPARABLE
     return report.exit_code
 
 

@@ -100,11 +100,12 @@ def _join_events(events: Sequence[TraceEvent | None]) -> TraceEvent:
     assert first is not None
     present = [event for event in events if event is not None]
     if len(present) < len(events):
-        return replace(first, inputs=[], outputs=[], params={}, buffers={}, grads=[])
+        return replace(first, inputs=[], outputs=[], written=[], params={}, buffers={}, grads=[])
     return replace(
         first,
         inputs=_joined([event.inputs for event in present]),
         outputs=_joined([event.outputs for event in present]),
+        written=_joined([event.written for event in present]),
         grads=_joined([event.grads for event in present]),
         params=_joined_by_name([event.params for event in present]),
         buffers=_joined_by_name([event.buffers for event in present]),
@@ -146,6 +147,7 @@ def _join_tensors(metas: Sequence[TraceTensorMeta]) -> TraceTensorMeta:
     return replace(
         first,
         shape=shape,
+        placements=None,
         stats=stats,
         hash=None,
         hash_kind=None,

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import enum
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..common.public import public
+from ..common.lazy_modules import lazy_module
 from ..recordings.recording import TraceTensorMeta
+from .result import Figures, TensorCheck, Verdict
 
 if TYPE_CHECKING:
     import torch
+else:
+    torch = lazy_module("torch")
 
-__all__ = ["Figures", "Rules", "TensorCheck", "Verdict", "check_tensors", "worst"]
+__all__ = ["Rules", "check_tensors"]
 
 # What both dtypes can resolve, for tensors that were recorded in two dtypes: (rtol, atol) of
 # torch.testing.assert_close for the coarser one, and 2 to the power of -mantissa bits for 8-bit
@@ -33,29 +34,6 @@ _COARSENESS = {name: rtol for name, (rtol, _) in _TOLERANCES.items()}
 _COUNTS = ("count", "nans", "pos_infs", "neg_infs")
 _VALUES = ("min", "max", "mean", "std", "abs_max")
 _NORMS = ("l1", "l2")
-
-
-@public("my_utils.diverge")
-class Verdict(enum.StrEnum):
-    """SAME: bit for bit. CLOSE: within the tolerance, or no figure differs where no bits were
-    recorded. UNKNOWN: what was recorded does not decide it."""
-
-    SAME = "same"
-    CLOSE = "close"
-    UNKNOWN = "unknown"
-    DIFFERENT = "different"
-
-    @property
-    def agrees(self) -> bool:
-        return self in (Verdict.SAME, Verdict.CLOSE)
-
-
-_ORDER = list(Verdict)
-
-
-def worst(verdicts: Iterable[Verdict]) -> Verdict | None:
-    """The one that decides over all of them; None for none."""
-    return max(verdicts, key=_ORDER.index, default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,39 +63,6 @@ class Rules:
         )
 
 
-@public("my_utils.diverge")
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """How far b is from a. What the source does not hold is None.
-
-    source: "sample" (of `elements` elements) or "stats".
-    max_abs, max_rel: the largest |a - b| and |a - b| / |b|.
-    rel_l2: |a - b| / |b| in the L2 norm. From statistics it is what the norms prove at least.
-    nans: NaNs and infinities in a and in b, where they differ.
-    """
-
-    source: str
-    elements: int
-    max_abs: float | None = None
-    max_rel: float | None = None
-    rel_l2: float | None = None
-    cosine: float | None = None
-    nans: tuple[int, int] | None = None
-
-
-@public("my_utils.diverge")
-@dataclass(frozen=True, slots=True)
-class TensorCheck:
-    """One tensor of a call in both recordings. `why` says what decided, in words."""
-
-    path: str
-    verdict: Verdict
-    why: str = ""
-    first: TraceTensorMeta | None = None
-    second: TraceTensorMeta | None = None
-    figures: Figures | None = None
-
-
 def check_tensors(
     path: str, first: TraceTensorMeta | None, second: TraceTensorMeta | None, rules: Rules
 ) -> TensorCheck:
@@ -125,6 +70,9 @@ def check_tensors(
     if first is None or second is None:
         side = "A" if second is None else "B"
         return TensorCheck(path, Verdict.DIFFERENT, f"only in {side}", first, second)
+    apart = _parts_of_others(first, second)
+    if apart:
+        return TensorCheck(path, Verdict.UNKNOWN, apart, first, second)
     verdict, why = _by_hash(first, second)
     figures = None
     if not (verdict is not None and verdict.agrees):
@@ -132,6 +80,22 @@ def check_tensors(
     if verdict is None or verdict is Verdict.DIFFERENT:
         verdict, why = _by_values(first, second, rules, figures, verdict, why)
     return TensorCheck(path, verdict, why, first, second, figures)
+
+
+def _parts_of_others(first: TraceTensorMeta, second: TraceTensorMeta) -> str:
+    """Why two records are not of the same elements: of shards and partial sums a rank has only its
+    own ones. The digest, sample and statistics of a shard say nothing about the whole."""
+    if first.placements == second.placements:
+        return ""
+    if first.shape == second.shape and not _is_partial(first) and not _is_partial(second):
+        return ""  # one rank has all of it
+    described = (f"{meta.placements or 'the whole'} in {side}" for meta, side in
+                 ((first, "A"), (second, "B")))  # fmt: skip
+    return f"parts of tensors that are placed in other ways: {', '.join(described)}"
+
+
+def _is_partial(meta: TraceTensorMeta) -> bool:
+    return meta.placements is not None and "Partial" in meta.placements
 
 
 def _by_hash(first: TraceTensorMeta, second: TraceTensorMeta) -> tuple[Verdict | None, str]:
@@ -253,24 +217,39 @@ def _figures_of_samples(
     from ..tensors import compare
 
     found = compare(first, second, rtol=0.0, atol=0.0, equal_nan=True)
+    if nans is None and first.is_floating_point():
+        nans = _other_nans(first, second)
+    apart = nans is not None  # NaN from a number is no distance; it is not 0 either
     return Figures(
         source="sample",
         elements=found.elements,
-        max_abs=found.max_abs,
-        max_rel=found.max_rel,
-        rel_l2=None if math.isnan(found.sqnr_db) else 10 ** (-found.sqnr_db / 20),
+        max_abs=math.nan if apart else found.max_abs,
+        max_rel=math.nan if apart else found.max_rel,
+        rel_l2=math.nan if apart else _relative(found.sqnr_db),
         cosine=found.cosine,
         nans=nans,
     )
 
 
+def _relative(sqnr_db: float) -> float | None:
+    return None if math.isnan(sqnr_db) else float(10 ** (-sqnr_db / 20))
+
+
+def _other_nans(first: torch.Tensor, second: torch.Tensor) -> tuple[int, int] | None:
+    """NaNs and infinities in two samples, where those differ."""
+    counts = [int((~torch.isfinite(side.double())).sum()) for side in (first, second)]
+    return (counts[0], counts[1]) if counts[0] != counts[1] else None
+
+
 def _figures_of_stats(first: dict[str, float | int], second: dict[str, float | int]) -> Figures:
     l2_a, l2_b = _finite(first.get("l2")), _finite(second.get("l2"))
+    nans = _nans(first, second)
+    rel_l2 = abs(l2_a - l2_b) / l2_b if l2_b else None
     return Figures(
         source="stats",
         elements=int(second.get("count", 0)),
-        rel_l2=abs(l2_a - l2_b) / l2_b if l2_b else None,
-        nans=_nans(first, second),
+        rel_l2=math.nan if nans is not None else rel_l2,
+        nans=nans,
     )
 
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
-from ..common.tables import table_lines
+from ..common.printable import printable
+from ..common.ranges import as_ranges, ranges_text
+from ..common.terminal import table_lines
 from ..recordings.recording import Recording
-from .search import CallCheck
-from .tensors import Figures, TensorCheck, Verdict, worst
-
-if TYPE_CHECKING:
-    from .compare import RankReport, Report
+from .result import CallCheck, Figures, RankReport, Report, TensorCheck, Verdict, worst
 
 __all__ = ["render"]
 
@@ -21,11 +18,15 @@ _SHOWN_TENSORS = 8
 
 
 def render(report: Report, limit: int | None = 20) -> str:
-    """The report as text that ends with a line end; `limit` rows of the table, None for all."""
+    """The report as text that ends with a line end; `limit` rows of the table, None for all. What
+    recordings say steers no terminal."""
     lines = [f"A  {report.path_a}", f"B  {report.path_b}", *report.notes, ""]
+    lines = [printable(line) for line in lines]
     for rank in report.ranks:
-        lines += _rank(rank, limit, alone=len(report.ranks) == 1)
-    lines.append(_conclusion(report))
+        lines += map(printable, _rank(rank, alone=len(report.ranks) == 1))
+        if rank.difference is not None:
+            lines += _growth(rank, limit)
+    lines.append(printable(_conclusion(report)))
     return "\n".join(lines) + "\n"
 
 
@@ -34,12 +35,14 @@ def _conclusion(report: Report) -> str:
         return f"no difference: {report.reason}" if report.reason else "no difference"
     if report.status == "not comparable":
         return f"not comparable: {report.reason}"
-    first = report.first
-    where = "" if first is None or len(report.ranks) == 1 else f" (rank {first.rank})"
-    return f"the runs differ{where}"
+    if len(report.ranks) == 1:
+        return "the runs differ"
+    differ = [rank.rank for rank in report.ranks if rank.status == "different"]
+    noun = "rank" if len(differ) == 1 else "ranks"
+    return f"the runs differ on {noun} {ranges_text(as_ranges(differ))}"
 
 
-def _rank(rank: RankReport, limit: int | None, alone: bool) -> Iterator[str]:
+def _rank(rank: RankReport, alone: bool) -> Iterator[str]:
     if not alone:
         yield f"rank {rank.rank}: {rank.status}"
     yield f"A  {_described(rank.recording_a)}"
@@ -47,11 +50,13 @@ def _rank(rank: RankReport, limit: int | None, alone: bool) -> Iterator[str]:
     yield (
         f"{len(rank.checks)} calls stand in both; {rank.only_a} only in A, {rank.only_b} only in B"
     )
+    if rank.renamed:
+        shown = [f"{new} in B is {old} in A" for new, old in list(rank.renamed.items())[:3]]
+        more = len(rank.renamed) - len(shown)
+        yield "renamed: " + ", ".join(shown) + (f" and {more} more" if more else "")
     yield ""
-    if rank.difference is None:
-        return
-    yield from _difference(rank)
-    yield from _growth(rank, limit)
+    if rank.difference is not None:
+        yield from _difference(rank)
 
 
 def _described(recording: Recording) -> str:

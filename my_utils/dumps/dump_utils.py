@@ -21,18 +21,17 @@ import contextlib
 import os
 import threading
 from collections.abc import Iterable
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from ..common.arguments import check_bool, check_int, check_str
+from ..common.arguments import check_int
 from ..common.public import public
 from ..common.reprs import short_repr
 from ..common.warnings import warn_once
 from ..log.logger import GlobalLogger, SingletonMeta
+from .config import DEFAULT_ROOT, DumpConfig, check_folder
 from .files import open_dump
 from .form import TENSORS, TREE, UNFINISHED, DumpError, StandIn, parse_tree, safe_name
-from .images import IMAGE_MODES
 from .loader import Decoder, blob_digests
 from .pickles import refuse_pickle
 from .tensor_io import DumpTensorIO
@@ -49,79 +48,6 @@ __all__ = [
     "UniversalDumper",
     "UniversalLoader",
 ]
-
-DEFAULT_ROOT = "./dump_dataset"
-_LIMITS = ("max_string", "max_items", "max_tensor_elements")
-
-
-@public("my_utils.dump_utils")
-@dataclass
-class DumpConfig:
-    """What a `UniversalDumper` writes, where and how.
-
-    root_dir: folder of the dumps; it is made when the first one is written.
-    enable: False makes `dump` do nothing and return None.
-    save_tensor_cpu: tensors come back on the CPU. With False the device of a tensor is noted, and
-        the loader puts the tensor there where the device exists.
-    max_string: characters of a str, and bytes of a bytes, beyond which it is cut; None: never.
-    max_items: the same for the items of lists, tuples, sets and dicts.
-    max_tensor_elements: the same for the elements of a tensor or an array, of which the first ones
-        in row-major order are kept, as a tensor of one dimension.
-    max_depth: containers in containers; an object that is nested deeper is not dumped.
-    image_format: "png", "tiff", "bmp", "webp" (all of them without loss) or "jpeg", of PIL images.
-        Modes that the format has not are stored as plain pixels.
-    asynchronous: `dump` copies, and a thread hashes and writes; see `UniversalDumper`.
-    queue_bytes: memory of the dumps that wait to be written, beyond which `dump` waits.
-    fsync: wait until the disk has a dump, so that it survives a loss of power, too. Without it a
-        dump survives whatever happens to the process, kills included.
-    strict: raise where there is otherwise one warning and a count.
-
-    What was cut is marked in the tree and counted in the manifest, and the loader warns of it.
-
-    >>> DumpConfig(root_dir="./dump_dataset", enable=True, save_tensor_cpu=True).image_format
-    'png'
-    >>> DumpConfig(max_items=0)
-    Traceback (most recent call last):
-    ValueError: max_items must be at least 1, not 0
-    """
-
-    root_dir: str | os.PathLike[str] = DEFAULT_ROOT
-    enable: bool = True
-    save_tensor_cpu: bool = True
-    max_string: int | None = None
-    max_items: int | None = None
-    max_tensor_elements: int | None = None
-    max_depth: int = 100
-    image_format: str = "png"
-    asynchronous: bool = False
-    queue_bytes: int = 1 << 30
-    fsync: bool = False
-    strict: bool = False
-
-    def __post_init__(self) -> None:
-        _check_folder("root_dir", self.root_dir)
-        for name in ("enable", "save_tensor_cpu", "asynchronous", "fsync", "strict"):
-            check_bool(name, getattr(self, name))
-        for name in _LIMITS:
-            if getattr(self, name) is not None:
-                check_int(name, getattr(self, name), 1, or_none=True)
-        check_int("max_depth", self.max_depth, 1)
-        check_int("queue_bytes", self.queue_bytes, 1)
-        self.image_format = (
-            check_str("image_format", self.image_format).lower().replace("jpg", "jpeg")
-        )
-        if self.image_format not in IMAGE_MODES:
-            allowed = ", ".join(IMAGE_MODES)
-            raise ValueError(f"image_format must be one of {allowed}, not {self.image_format!r}")
-
-
-def _check_folder(name: str, value: object) -> str:
-    if not isinstance(value, str | os.PathLike):
-        raise TypeError(f"{name} must be a str or a path, not {value!r}")
-    path = os.fspath(value)
-    if not isinstance(path, str) or not path or "\0" in path:
-        raise ValueError(f"{name} must be the path of a folder, not {path!r}")
-    return path
 
 
 @public("my_utils.dump_utils")
@@ -186,7 +112,7 @@ class UniversalDumper:
         try:
             tree = Tree(cfg, copy=cfg.asynchronous)
             tree.build(obj)
-            self._tell_unsupported(tree)
+            self._warn_unsupported(tree)
             job = self._job(tree, stage, data_id, branch)
             if not cfg.asynchronous:
                 job.write()
@@ -229,7 +155,7 @@ class UniversalDumper:
             reason = f"{type(error).__name__}: {error}"
             warn_once("dump", f"a dump of stage {stage!s} was left out: {reason}")
 
-    def _tell_unsupported(self, tree: Tree) -> None:
+    def _warn_unsupported(self, tree: Tree) -> None:
         if not tree.troubles:
             return
         if self.cfg.strict:
@@ -314,7 +240,7 @@ class UniversalLoader:
     def __init__(
         self, root_dir: str | os.PathLike[str] = DEFAULT_ROOT, *, max_bytes: int = 1 << 28
     ) -> None:
-        self.root_dir = _check_folder("root_dir", root_dir)
+        self.root_dir = check_folder("root_dir", root_dir)
         check_int("max_bytes", max_bytes, 1)
         self.max_bytes = max_bytes
 
@@ -354,7 +280,7 @@ class UniversalLoader:
         Traceback (most recent call last):
         my_utils.dump_utils.DumpError: …/elsewhere: lies outside of root_dir, …
         """
-        dump_dir = _check_folder("dump_dir", dump_dir)
+        dump_dir = check_folder("dump_dir", dump_dir)
         classes = _check_types(types)
         with open_dump(self.root_dir, dump_dir) as folder:
             pickles = [name for name in folder.manifest["files"] if name.startswith("pickle")]
@@ -383,7 +309,7 @@ class UniversalLoader:
 
         Raises DumpError and FileNotFoundError as `load` does.
         """
-        with open_dump(self.root_dir, _check_folder("dump_dir", dump_dir)) as folder:
+        with open_dump(self.root_dir, check_folder("dump_dir", dump_dir)) as folder:
             return folder.manifest
 
     def dumps(

@@ -17,6 +17,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from .. import _core
+from ..common.lazy_modules import lazy_module
 from ..common.public import public
 from ..common.ranks import check_rank, current_rank
 from ..common.reprs import short_repr
@@ -27,7 +28,9 @@ from .form import STORED, DumpError, key_name, parse_json
 from .tensors import torch_from
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    import torch
+else:
+    torch = lazy_module("torch")
 
 __all__ = ["DumpTensorIO"]
 
@@ -92,7 +95,7 @@ class DumpTensorIO:
         return os.path.join(self.root_dir, key_name(dump_id), key_name(tag), name)
 
     def dump(
-        self, tensor: Tensor, dump_id: object, tag: object, rank: int | None = None
+        self, tensor: torch.Tensor, dump_id: object, tag: object, rank: int | None = None
     ) -> str | None:
         """Writes the tensor, in the place of an older one of the key; returns the file.
 
@@ -114,7 +117,7 @@ class DumpTensorIO:
 
     def load(
         self, dump_id: object, tag: object, rank: int | None = None, *, verify: bool = True
-    ) -> Tensor:
+    ) -> torch.Tensor:
         """The tensor of a key, on the CPU.
 
         Where there is a file `.pt` and no `.safetensors`, that is read, by `torch.load` with
@@ -132,7 +135,7 @@ class DumpTensorIO:
 
     def compare(
         self,
-        tensor: Tensor,
+        tensor: torch.Tensor,
         dump_id: object,
         tag: object,
         rank: int | None = None,
@@ -181,7 +184,7 @@ class DumpTensorIO:
         return line
 
     def _about(
-        self, tensor: Tensor, dump_id: object, tag: object, rank: int | None
+        self, tensor: torch.Tensor, dump_id: object, tag: object, rank: int | None
     ) -> dict[str, Any]:
         return {
             "time": datetime.datetime.now(datetime.UTC).isoformat(),
@@ -248,14 +251,14 @@ def _rank(rank: int | None) -> int:
     return current_rank() if rank is None else check_rank("rank", rank)
 
 
-def _dtype(tensor: Tensor) -> str:
+def _dtype(tensor: torch.Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
 # --- files ---
 
 
-def _write(path: str, tensor: Tensor, about: dict[str, str]) -> None:
+def _write(path: str, tensor: torch.Tensor, about: dict[str, str]) -> None:
     if hasattr(tensor, "to_local"):
         tensor = tensor.to_local()
     stored = plain_tensor(tensor)
@@ -285,7 +288,7 @@ def _plain_mode(folder: str) -> int:
     return os.stat(folder).st_mode & 0o666
 
 
-def _read(path: str, *, verify: bool) -> Tensor:
+def _read(path: str, *, verify: bool) -> torch.Tensor:
     import torch
 
     with open_plain(path) as file:
@@ -308,13 +311,13 @@ def _read(path: str, *, verify: bool) -> Tensor:
         if entry.shape != (*shape, stored.last)[: None if stored.last else -1]:
             raise DumpError(path, f"has a shape {list(entry.shape)}, not {shape}")
         blob = read_into_memory(file, index, len(header), path)["tensor"]
-    result: Tensor = torch_from(blob, getattr(torch, about["dtype"]), tuple(shape))
+    result: torch.Tensor = torch_from(blob, getattr(torch, about["dtype"]), tuple(shape))
     if verify and _core.tensor_hash(result).combined != about.get("digest"):
         raise DumpError(path, "does not match its digest: it was changed")
     return result
 
 
-def _read_pt(path: str) -> Tensor:
+def _read_pt(path: str) -> torch.Tensor:
     import torch
 
     with open_plain(path) as file:
@@ -332,7 +335,7 @@ def _read_pt(path: str) -> Tensor:
 
 
 def _figures(
-    tensor: Tensor, expected: Tensor, max_mismatches: int, options: dict[str, Any]
+    tensor: torch.Tensor, expected: torch.Tensor, max_mismatches: int, options: dict[str, Any]
 ) -> dict[str, Any]:
     if tensor.shape != expected.shape:
         return {"status": "shape"}

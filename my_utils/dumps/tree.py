@@ -33,16 +33,14 @@ import collections
 import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from . import arrays, containers, images, plain, standard, tensors, torch_values, user_classes
 from .blobs import Blobs
+from .config import DumpConfig
 from .form import DumpError, class_name, quote
 from .pickles import write_pickle
 from .plain import INT_BITS_MAX, str_text
-
-if TYPE_CHECKING:
-    from .dump_utils import DumpConfig
 
 __all__ = ["Tree", "Writer"]
 

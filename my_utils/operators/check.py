@@ -14,10 +14,11 @@ from torch import Tensor
 from .._core import TensorDiff
 from ..tensors import compare
 
-__all__ = ["ANY_FLOAT", "Metrics", "OpCheck", "Rules", "describe"]
+__all__ = ["ANY_FLOAT", "Metrics", "OpCheck", "Rules", "coarsest", "describe"]
 
 # What the log lists of a tensor that differs.
 ELEMENTS_SHOWN = 20
+_STEPS = 2  # of a 16-bit type, that its rounding within an operator may add up to
 _SCALAR_ATOL, _SCALAR_RTOL = 1e-5, 1.3e-6  # a Python number mostly was a float32
 
 
@@ -70,10 +71,16 @@ class Metrics:
 
 @dataclass(slots=True)
 class OpCheck:
-    """What was found for one call. `lines` say how it differs; there are none where it agrees."""
+    """What was found for one call. `lines` say how it differs; there are none where it agrees.
+
+    coarse: the 16-bit type with which an operator computed whose reference had a wider one. It
+    rounds within, too, so that an element agrees where it is off by a few of that type's steps at
+    the largest element; tolerances that a user gives stand as they are.
+    """
 
     rules: Rules
     dtypes: Mapping[torch.dtype, torch.dtype] = field(default_factory=dict)
+    coarse: torch.dtype | None = None
     lines: list[str] = field(default_factory=list)
     metrics: Metrics = field(default_factory=Metrics)
 
@@ -112,6 +119,9 @@ class OpCheck:
         if actual.shape != expected.shape:
             self._differ(where, "Tensor shapes", actual.shape, expected.shape)
             return
+        if actual.is_quantized and expected.is_quantized:
+            self._quantized(actual, expected, where)
+            return
         if expected.dtype != actual.dtype and not self._stands_for(expected.dtype, actual.dtype):
             self._differ(where, "Tensor dtypes", actual.dtype, expected.dtype)
             return
@@ -123,6 +133,16 @@ class OpCheck:
         elif self.rules.strides and _strides(actual) != _strides(expected):
             self._differ(where, "Tensor strides", actual.stride(), expected.stride())
         self._elements(actual, expected, where)
+
+    def _quantized(self, actual: Tensor, expected: Tensor, where: str) -> None:
+        """By the integers and by what they stand for."""
+        if (actual.dtype, actual.qscheme()) != (expected.dtype, expected.qscheme()):
+            kinds = [f"{side.dtype} {side.qscheme()}" for side in (actual, expected)]
+            self._differ(where, "Quantizations", *kinds)
+            return
+        for ours, theirs in zip(_scales(actual), _scales(expected), strict=True):
+            self.values(ours, theirs, where=f"{where}.scale" if where else "scale")
+        self._elements(actual.int_repr(), expected.int_repr(), where)
 
     def _stands_for(self, wide: torch.dtype, dtype: torch.dtype) -> bool:
         if self.dtypes is ANY_FLOAT:
@@ -136,11 +156,14 @@ class OpCheck:
         if rules.max_elements is not None and actual.numel() > rules.max_elements:
             step = -(-actual.numel() // rules.max_elements)
             actual, expected = actual.reshape(-1)[::step], expected.reshape(-1)[::step]
+        atol, rtol = rules.atol, rules.rtol
+        if self.coarse is not None and expected.is_floating_point():
+            atol, rtol = _of_coarse(self.coarse, expected, rules)
         diff = compare(
             actual,
             expected,
-            atol=rules.atol,
-            rtol=rules.rtol,
+            atol=atol,
+            rtol=rtol,
             equal_nan=True,
             max_mismatches=ELEMENTS_SHOWN,
         )
@@ -148,6 +171,29 @@ class OpCheck:
             self.metrics.add_diff(diff, actual.dtype)
             if not diff.equal:
                 self.lines.append(_place(where) + _not_close(diff, actual, expected))
+
+
+def coarsest(tensors: list[Tensor]) -> torch.dtype | None:
+    """The 16-bit type among the dtypes, the coarser one of two."""
+    found = {tensor.dtype for tensor in tensors}
+    return next((dtype for dtype in (torch.bfloat16, torch.float16) if dtype in found), None)
+
+
+def _of_coarse(
+    coarse: torch.dtype, expected: Tensor, rules: Rules
+) -> tuple[float | None, float | None]:
+    """(atol, rtol) for what was computed in that type."""
+    rounding = _STEPS * torch.finfo(coarse).eps
+    finite = expected[torch.isfinite(expected)]
+    largest = float(finite.abs().max()) if finite.numel() else 0.0
+    atol = rounding * largest if rules.atol is None else rules.atol
+    return atol, rounding if rules.rtol is None else rules.rtol
+
+
+def _scales(tensor: Tensor) -> tuple[Any, Any]:
+    if tensor.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
+        return tensor.q_scale(), tensor.q_zero_point()
+    return tensor.q_per_channel_scales(), tensor.q_per_channel_zero_points()
 
 
 def _place(where: str) -> str:

@@ -10,7 +10,8 @@ import torch
 
 from ..common.arguments import check_int, check_tolerance
 from ..common.public import public
-from .check import OpCheck, Rules
+from ..common.warnings import warn_once
+from .check import OpCheck, Rules, coarsest
 from .finite import Counts, is_clean, is_finding
 from .inputs import distinct_tensors
 from .mode import RULE, OpMode, alone, dump_or_say
@@ -18,6 +19,7 @@ from .module_path import Scope, where
 from .policy import Action, OpPlan, OpPolicy
 from .random_ops import Draws
 from .reference import NotComparable, OpCopy, Reference
+from .reproduce import comparison_again
 from .summary import OpSummary
 from .views import check_view
 
@@ -31,11 +33,15 @@ _OF_VIEWS = Rules(strides=True)
 
 @public("my_utils.compare_tool")
 class CompareError(RuntimeError):
-    """An operator failed, and `dump_error_data` asks to stop there. `files`: what was dumped."""
+    """An operator failed, and `dump_error_data` asks to stop there; `files`: what was dumped. Or
+    nothing at all could be tested in a block; then there are no files."""
 
     def __init__(self, text: str, files: list[Any]) -> None:
         super().__init__(text)
         self.files = files
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.files)
 
 
 def choose_targets(target_list: Any, target_op: Any) -> tuple[Any, str]:
@@ -62,7 +68,8 @@ class CompareWithCPU(OpMode):
     enable_ranks: ranks on which the tool is active; None for all.
     should_log_to_file: the log goes to `output_dir/CompareWithCPU.log`, with the rank in its name
         where there are several, and is written by a thread of its own; otherwise it is printed.
-    output_dir: a folder, which is made.
+    output_dir: a folder, which is made; the log directory of `GlobalLogger.setup` where none is
+        given and it ran, else the working directory.
     start_step, end_step: active while start_step <= step_cnt < end_step, see `step()`.
 
     By keyword only:
@@ -77,10 +84,11 @@ class CompareWithCPU(OpMode):
         those of its forward operator. It costs some microseconds an operator.
 
     `summary` has counts and the worst figures by operator and module; `errors` counts what the tool
-    could not do. Results, gradients and random numbers of the training are the same, bit for bit,
-    with the tool and without it. Random operators are compared with the numbers that they drew
-    where the reference is on the same kind of device, and skipped elsewhere. What has no like on
-    the reference is skipped and counted, with the reason in the log.
+    could not do; a block in which it could test nothing ends with `CompareError`. Results,
+    gradients and random numbers of the training are the same, bit for bit, with the tool and
+    without it. Random operators are compared with the numbers that they drew where the reference is
+    on the same kind of device, and skipped elsewhere. What has no like on the reference is skipped
+    and counted, with the reason in the log.
 
     A block is for one thread and its backward pass. TypeError and ValueError name a wrong argument.
 
@@ -93,6 +101,7 @@ class CompareWithCPU(OpMode):
     """
 
     test_name: ClassVar[str] = "CompareWithCPU"
+    _stop_error: ClassVar[type[Exception]] = CompareError
 
     def __init__(
         self,
@@ -140,6 +149,7 @@ class CompareWithCPU(OpMode):
         self._check_stride = check_stride
         self._max_elements = max_elements
         self._rules: dict[str, Rules] = {}
+        self._repeated = 0  # calls whose reference was the same operator on the same device
 
     def _watch(self, plan: OpPlan, args: Any, kwargs: dict[str, Any]) -> Any:
         scope = where()
@@ -200,21 +210,38 @@ class CompareWithCPU(OpMode):
             drew = call.draws if call.draws is not None and call.draws.changed() else None
             expected = self._reference.run(call.copy, drew)
         except NotComparable as error:
+            if drew is None:
+                self._not_tested(call.title, str(error))
             self._skip(call, str(error))
             return None
         if expected.notes and self.verbose:
             self._say_started(call)
             for note in expected.notes:
                 self._log.line(note)
-        check = OpCheck(self._rules_on(call.copy.device), expected.dtypes)
+        coarse = coarsest(call.copy.tensors) if expected.dtypes else None
+        check = OpCheck(self._rules_on(call.copy.device), expected.dtypes, coarse)
         if not written or not _is_written(result, written):
-            check.values(result, expected.result)
+            check.values(*_without_scratch(call.plan, result, expected.result))
         if written:
             for place, pair in enumerate(zip(written, expected.written, strict=True)):
                 check.values(*pair, where=f"written.{place}" if len(written) > 1 else "")
+        self._tested += 1
+        if self._reference.is_a_repetition(call.copy.device):
+            self._note_repetition()
         if not check.lines:
             self._succeed(call, check)
         return check
+
+    def _note_repetition(self) -> None:
+        self._repeated += 1
+        if self._repeated == 1:
+            text = (
+                f"operators run on {self._reference.name}, where their reference runs, too: that "
+                "they agree says that they are deterministic, not that they are right; "
+                'reference="float64" says more'
+            )
+            self._log.line("[WARNING] ", text)
+            warn_once("op_mode_repetition", text)
 
     def _warn_unless_meant(self, call: _Call, result: Any, written: list[Any]) -> None:
         before, after = Counts(), Counts()
@@ -230,7 +257,7 @@ class CompareWithCPU(OpMode):
         if rules is None:
             strides = self._check_stride
             if strides is None:
-                strides = self._reference.is_same_device(device)
+                strides = self._reference.has_same_strides(device)
             rules = Rules(self._atol, self._rtol, strides, self._max_elements)
             self._rules[device.type] = rules
         return rules
@@ -272,6 +299,8 @@ class CompareWithCPU(OpMode):
     def _fail(self, call: _Call, check: OpCheck, result: Any, written: list[Any]) -> None:
         self._summary.add(call.plan.name, call.scope.name, "fails", check.metrics)
         self._say_started(call)
+        if not self._is_first_report(call.title) and not self.dump_error_data:
+            return
         line = self._log.line
         line("\n", RULE)
         line("[ERROR] ", call.title, " fails to pass ", self.test_name, " test")
@@ -288,7 +317,8 @@ class CompareWithCPU(OpMode):
 
     def _dump_and_raise(self, call: _Call, check: OpCheck, outputs: Any) -> None:
         inputs = (call.shown.args, call.shown.kwargs)
-        files, said = dump_or_say(self.output_dir, call.plan, inputs, outputs)
+        again = comparison_again(call.plan, self._atol, self._rtol, self._reference)
+        files, said = dump_or_say(self._folder(), call.plan, inputs, outputs, again)
         what = check.lines[0].split("\n")[0]
         text = f"{call.title} fails to pass {self.test_name} test ({what}); {said}"
         raise CompareError(text, files)
@@ -304,9 +334,15 @@ class CompareWithCPU(OpMode):
                 self._summary.add(plan.name, "", "skipped", None, plan.reason, calls)
         return self._summary
 
+    def _end_step(self) -> None:
+        self._report_repeats()
+
     def _end(self) -> None:
+        self._end_step()
         if self.summary.rows:
             self._log.line("\n", self.summary.table())
+        if self._repeated:
+            self._log.line(f"{self._repeated} calls were compared with themselves, run again")
 
 
 class _Call:
@@ -334,6 +370,15 @@ class _Call:
         self.copy = OpCopy(self.plan, args, kwargs)
         self.shown = self.copy.again() if keep else self.copy
         self.draws = Draws(args, kwargs, self.copy.device) if self.plan.may_draw else None
+
+
+def _without_scratch(plan: OpPlan, result: Any, expected: Any) -> tuple[Any, Any]:
+    """The two results without what means nothing outside of a kernel."""
+    if not plan.scratch or not isinstance(result, tuple) or not isinstance(expected, tuple):
+        return result, expected
+    kept = [[None if place in plan.scratch else item for place, item in enumerate(side)]
+            for side in (result, expected)]  # fmt: skip
+    return kept[0], kept[1]
 
 
 def _kinds(counts: Counts) -> str:

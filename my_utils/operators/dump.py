@@ -138,6 +138,8 @@ def _as_json(value: Any, place: str, tensors: dict[str, Tensor]) -> Any:
     """Tensors leave for `tensors`, bytes of them for dtypes that safetensors does not have."""
     if isinstance(value, Tensor):
         dtype = str(value.dtype).removeprefix("torch.")
+        if value.is_quantized:
+            return _quantized_as_json(value, dtype, place, tensors)
         plain = value.to_dense() if value.layout is not torch.strided else value
         data = plain.resolve_conj().resolve_neg().cpu().contiguous().clone()
         if value.is_complex():
@@ -153,6 +155,18 @@ def _as_json(value: Any, place: str, tensors: dict[str, Tensor]) -> Any:
     if isinstance(value, dict):
         return {"dict": {k: _as_json(v, _join(place, k), tensors) for k, v in value.items()}}
     return value
+
+
+def _quantized_as_json(
+    value: Tensor, dtype: str, place: str, tensors: dict[str, Tensor]
+) -> dict[str, Any]:
+    tensors[place] = value.int_repr().cpu().contiguous().clone()
+    found: dict[str, Any] = {"tensor": place, "dtype": dtype, "stride": list(value.stride())}
+    if value.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
+        return found | {"scale": value.q_scale(), "zero_point": value.q_zero_point()}
+    tensors[f"{place}.scales"] = value.q_per_channel_scales().cpu().clone()
+    tensors[f"{place}.zero_points"] = value.q_per_channel_zero_points().cpu().clone()
+    return found | {"axis": value.q_per_channel_axis()}
 
 
 def _join(place: str, key: Any) -> str:
@@ -234,6 +248,11 @@ def _from_json(value: Any, tensor: Callable[[str], Tensor]) -> Any:
     if "dict" in value:
         return {key: _from_json(item, tensor) for key, item in value["dict"].items()}
     data = tensor(value["tensor"])
+    if "scale" in value:
+        return torch._make_per_tensor_quantized_tensor(data, value["scale"], value["zero_point"])
+    if "axis" in value:
+        scales, zeros = (tensor(f"{value['tensor']}.{n}") for n in ("scales", "zero_points"))
+        return torch._make_per_channel_quantized_tensor(data, scales, zeros, value["axis"])
     if value["dtype"].startswith("complex"):
         data = torch.view_as_complex(data)
     return _with_stride(data, tuple(value["stride"]))

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from ..tensors import nan_inf_count
+from ..tensors.tensor_kinds import has_kernels
 from .policy import OpPlan
 
-__all__ = ["Counts", "is_clean", "is_finding"]
+__all__ = ["Counts", "counts_on_device", "is_clean", "is_finding"]
 
 
 class Counts:
@@ -56,15 +57,20 @@ def _counted(tensor: Tensor) -> tuple[int, int, int]:
         tensor = tensor.values()
     elif tensor.layout is not torch.strided:
         tensor = tensor.to_dense()
-    if tensor.is_cpu or tensor.is_cuda:
-        counts = nan_inf_count(tensor)
-        return counts.nan, counts.pos_inf, counts.neg_inf
     if tensor.is_meta:
         return 0, 0, 0
-    parts = torch.view_as_real(tensor) if tensor.is_complex() else tensor
-    masks = (torch.isnan(parts), parts == math.inf, parts == -math.inf)
-    nan, pos_inf, neg_inf = torch.stack([mask.sum() for mask in masks]).tolist()
+    if has_kernels(tensor):
+        counts = nan_inf_count(tensor)
+        return counts.nan, counts.pos_inf, counts.neg_inf
+    nan, pos_inf, neg_inf = counts_on_device(tensor).tolist()
     return int(nan), int(pos_inf), int(neg_inf)
+
+
+def counts_on_device(tensor: Tensor) -> Tensor:
+    """The three counts by operators of torch, on a device without kernels of ours."""
+    parts = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+    masks = (torch.isnan(parts), parts == math.inf, parts == -math.inf)
+    return torch.stack([mask.sum() for mask in masks])
 
 
 def is_clean(value: Any) -> bool:

@@ -110,13 +110,14 @@ def _copy(tensor: Tensor, device: torch.device | None) -> Tensor:
         copy = tensor.to(device)
     else:
         copy = tensor.clone()
-    if copy.layout is not torch.strided or copy.stride() == tensor.stride():
+    if not _has_memory(copy) or copy.stride() == tensor.stride():
         return copy
     return _copy_together([tensor], device)[id(tensor)]
 
 
 def _has_memory(tensor: Tensor) -> bool:
-    return tensor.layout is torch.strided and tensor.device.type != "meta" and not tensor.is_nested
+    plain = tensor.layout is torch.strided and not tensor.is_nested and not tensor.is_quantized
+    return plain and tensor.device.type != "meta"
 
 
 def _span(tensor: Tensor) -> int:
@@ -207,8 +208,15 @@ def is_converted(tensors: list[Tensor], kwargs: dict[str, Any], device: torch.de
 
 
 def _with_dtype(tensor: Tensor, dtypes: Mapping[torch.dtype, torch.dtype]) -> Tensor:
+    """With the same strides, which `Tensor.to` keeps for tensors without gaps only."""
     other = dtypes.get(tensor.dtype)
-    return tensor if other is None else tensor.to(other)
+    if other is None:
+        return tensor
+    wide = tensor.to(other)
+    if not _has_memory(tensor) or wide.stride() == tensor.stride() or not tensor.numel():
+        return wide
+    memory = tensor.as_strided((_span(tensor),), (1,)).to(other)
+    return memory.as_strided(tensor.shape, tensor.stride(), 0)
 
 
 def _convert_options(

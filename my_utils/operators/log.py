@@ -25,11 +25,13 @@ class OpLog:
     """Takes lines as tuples of texts, which are joined when they are written.
 
     path: the file, which is appended to, in a folder that is made; None for standard output.
+    prefix: the beginning of every line that is not empty, such as the rank.
     Thread-safe. A full disk is one warning and a count in `lost`.
     """
 
-    def __init__(self, path: str | os.PathLike[str] | None) -> None:
+    def __init__(self, path: str | os.PathLike[str] | None, prefix: str = "") -> None:
         self.path = None if path is None else Path(path)
+        self.prefix = prefix
         self.lost = 0
         self._pending: deque[tuple[str, ...]] = deque()
         self._lock = threading.Lock()
@@ -57,11 +59,17 @@ class OpLog:
 
     def line(self, *parts: str) -> None:
         if self.path is None:
-            print(*parts, sep="", file=sys.stdout)
+            print(self._text(parts), file=sys.stdout)
             return
         self._pending.append(parts)
         if len(self._pending) > _LINES_MAX:
             self.flush()
+
+    def _text(self, parts: tuple[str, ...]) -> str:
+        text = "".join(parts)
+        if not self.prefix:
+            return text
+        return "\n".join([line and self.prefix + line for line in text.split("\n")])
 
     def flush(self) -> None:
         """Writes all that there is, and returns when the system has it."""
@@ -77,7 +85,7 @@ class OpLog:
             if not pending:
                 return
             try:
-                self._file.write("".join(["".join(parts) + "\n" for parts in pending]))
+                self._file.write("".join([self._text(parts) + "\n" for parts in pending]))
                 self._file.flush()
             except (OSError, ValueError) as error:
                 self.lost += len(pending)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -16,15 +17,19 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from ..common.arguments import check_int
+from ..common.identity import identity
 from ..common.ranks import check_ranks, current_rank, is_chosen, world_size
 from ..common.reprs import short_repr
+from ..common.tables import write_text
 from ..common.warnings import warn_once
+from .arrivals import Arrivals
 from .check import describe
 from .compiled import warn_of_unseen
 from .dump import dump_call
 from .log import OpLog
 from .module_path import Scope, phase, where
 from .policy import Action, OpPlan, OpPolicy
+from .reproduce import Again, script
 from .stacks import OpStacks
 
 __all__ = ["RULE", "OpMode", "alone", "dump_or_say", "rank_suffix", "skip_dynamo"]
@@ -60,10 +65,12 @@ class OpMode(TorchDispatchMode):
     """The base of the tools; `_watch` is theirs.
 
     A mode may be entered many times, one after the other. What it finds wrong in itself is one
-    warning and a count in `errors`: the operator's own result goes on to the caller.
+    warning and a count in `errors`: the operator's own result goes on to the caller. A block in
+    which it could test nothing at all ends with an exception, as `_stop_error` makes it.
     """
 
     test_name: ClassVar[str] = ""
+    _stop_error: ClassVar[type[Exception]]  # takes a text and the files of a dump
 
     def __init__(
         self,
@@ -99,6 +106,11 @@ class OpMode(TorchDispatchMode):
         self._log = OpLog(None)
         self._active = False
         self._entered = 0
+        self._tested = 0  # calls in this block whose results were looked at
+        self._untested = 0  # and those where that failed
+        self._why_untested = ""
+        self._arrivals: Arrivals | None = None  # where the tool asks what came from other ranks
+        self._seen: Counter[str] = Counter()  # reports of this step
 
     def __repr__(self) -> str:
         return short_repr(self, "enabled", "step_cnt", "errors")
@@ -109,6 +121,7 @@ class OpMode(TorchDispatchMode):
         if not self._is_wanted():
             return self
         if not self._entered:
+            self._tested = self._untested = 0
             self._open_log()
             self._begin_step()
         self._entered += 1
@@ -129,19 +142,58 @@ class OpMode(TorchDispatchMode):
             self._active = False
             warn_of_unseen()  # of what was compiled within the block
             self._end()
-            self._log.close()
+            try:
+                self._check_block(error)
+            finally:
+                self._log.close()
+
+    def _check_block(self, error: BaseException | None) -> None:
+        """Silence must not look like a success: says what was not tested."""
+        unseen = ", ".join(f"torch.ops.{name}" for name in sorted(self._policy.unseen))
+        if unseen:
+            text = (
+                f"{unseen} did not run in the block of {self.test_name}; nothing was tested of it"
+            )
+            self._log.line("[WARNING] ", text)
+            warn_once(f"op_mode_unseen_{unseen}", text)
+        if not self._untested:
+            return
+        some = f"{self._untested} calls could not be tested ({self._why_untested})"
+        self._log.line("[WARNING] ", some)
+        if not self._tested and error is None:
+            raise self._stop_error(f"{self.test_name} could test nothing: {some}", [])
 
     def _is_wanted(self) -> bool:
         return self.enabled and is_chosen(self._ranks)
 
     def _open_log(self) -> None:
-        path = self.output_dir / f"{self.test_name}{rank_suffix()}.log" if self._to_file else None
-        self._log = OpLog(path)
+        name = f"{self.test_name}{rank_suffix()}.log"
+        path = self._folder() / name if self._to_file else None
+        self._log = OpLog(path, _line_prefix())
         try:
             self._log.open()
         except OSError as error:
             warn_once("op_log_open", f"{path} cannot be written ({error}); the log is printed")
-            self._log = OpLog(None)
+            self._log = OpLog(None, _line_prefix())
+
+    def _folder(self) -> Path:
+        """`output_dir`; where none was given, the log directory of `GlobalLogger.setup`."""
+        known = identity()
+        if known is None or self.output_dir != Path(""):
+            return self.output_dir
+        return Path(known.log_dir)
+
+    def _is_first_report(self, title: str) -> bool:
+        """Whether a finding of that name is the first one of its step; the others are counted."""
+        self._seen[title] += 1
+        return self._seen[title] == 1
+
+    def _report_repeats(self) -> None:
+        """At the end of a step."""
+        for title, calls in self._seen.items():
+            if calls > 1:
+                self._log.line(f"[WARNING] {title}: {calls - 1} more in step {self.step_cnt}")
+        self._seen.clear()
 
     def _end(self) -> None:
         """What there is to say once the block has ended."""
@@ -185,6 +237,10 @@ class OpMode(TorchDispatchMode):
         if not self._active:
             return func(*args, **(kwargs or {}))
         plan = self._plan_of(func)
+        if plan.is_collective and self._arrivals is not None:
+            if self.verbose:
+                self._log.line(self._title(plan), " ", plan.reason)
+            return self._arrivals.run(plan, args, kwargs or {})
         if plan.action is Action.IGNORE:
             return func(*args, **(kwargs or {}))
         if plan.action is Action.PASS and not self.verbose:
@@ -203,9 +259,15 @@ class OpMode(TorchDispatchMode):
         """As the log names a call: "GPT/Linear[fc]/torch.ops.aten.addmm(forward)"."""
         return f"{(scope or where()).text}{plan.name}({phase()})"
 
+    def _not_tested(self, title: str, reason: str) -> None:
+        if not self._untested:
+            self._why_untested = f"the first: {title}: {reason}"
+        self._untested += 1
+
     def _failed_itself(self, title: str, error: Exception) -> None:
         self.errors += 1
         text = f"{type(error).__name__}: {error}"
+        self._not_tested(title, text)
         self._log.line(title, " could not be tested: ", text)
         warn_once(f"op_mode_{self.test_name}", f"{title} could not be tested ({text})")
 
@@ -245,23 +307,35 @@ def _described(place: str, value: Any) -> tuple[str, ...]:
     return (f"{place}: {value!r:.1000}, ",)
 
 
+def _line_prefix() -> str:
+    """ "rank 3: ", or nothing where there is one rank only."""
+    return f"rank {current_rank()}: " if world_size() > 1 else ""
+
+
 def rank_suffix() -> str:
     """ "_rank3", or nothing where there is one rank only."""
     return f"_rank{current_rank()}" if world_size() > 1 else ""
 
 
-def dump_or_say(folder: Path, plan: OpPlan, inputs: Any, outputs: Any) -> tuple[list[Path], str]:
-    """Writes the files of a failing call; returns them, and a text for people. A full disk must not
-    hide what was found."""
+def dump_or_say(
+    folder: Path, plan: OpPlan, inputs: Any, outputs: Any, again: Again
+) -> tuple[list[Path], str]:
+    """Writes the files of a failing call and the script that runs it again; returns them, and a
+    text for people. A full disk must not hide what was found."""
     try:
         suffix = rank_suffix()
         names = (f"{plan.name}_inputs{suffix}", f"{plan.name}_outputs{suffix}")
         files = dump_call(folder, names, plan.overload, inputs, outputs)
+        written = folder / f"{plan.name}_again{suffix}.py"
+        write_text(written, script(plan, files[0], again))
+        files.append(written)
     except Exception as error:
         said = f"inputs and outputs could not be written: {error}"
         warn_once("op_dump", said)
         return [], said
-    return files, f"inputs and outputs are in {files[0]} and {files[2]}"
+    return files, (
+        f"inputs and outputs are in {files[0]} and {files[2]}; python {files[-1]} runs it again"
+    )
 
 
 skip_dynamo(OpMode.__torch_dispatch__)

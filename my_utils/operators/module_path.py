@@ -250,11 +250,11 @@ class ModuleTracker:
     def _hook(self, name: str, module: nn.Module) -> None:
         if _is_hooked(module):
             return
-        facts = (id(module), name, type(module).__qualname__)
+        arguments = (id(module), name, type(module).__qualname__)
         try:
-            self._handles.append(module.register_forward_pre_hook(_Enter(*facts), prepend=True))
+            self._handles.append(module.register_forward_pre_hook(_Enter(*arguments), prepend=True))
             # Checkpointing stops early by an exception, which must not leave its modules open.
-            self._handles.append(module.register_forward_hook(_Leave(*facts), always_call=True))
+            self._handles.append(module.register_forward_hook(_Leave(*arguments), always_call=True))
         except Exception as error:  # as of a module of torch.jit
             warn_once("module_tracker", f"the module {name!r} takes no hooks ({error})")
 

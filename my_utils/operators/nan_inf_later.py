@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from ..tensors import torch_ops as _torch_ops
+from ..tensors.tensor_kinds import has_kernels
+from .finite import counts_on_device
 from .inputs import distinct_tensors
 
 __all__ = ["Call", "LaterCounts"]
@@ -40,9 +42,8 @@ class LaterCounts:
 
     def add(self, call: Call, result: Any) -> None:
         """Starts counting; nothing is waited for."""
-        count = torch.ops.my_utils.nan_inf_count
         counts = [
-            count(tensor.detach())
+            _count(tensor.detach())
             for tensor in distinct_tensors(result)
             if tensor.is_floating_point() or tensor.is_complex()
         ]
@@ -57,6 +58,14 @@ class LaterCounts:
             if row[0]:
                 found.append(call._replace(nan=row[0], pos_inf=row[1], neg_inf=row[2]))
         return found
+
+
+def _count(tensor: Tensor) -> Tensor:
+    """NaN, +Inf, -Inf of a tensor, where it is."""
+    if has_kernels(tensor):
+        counts: Tensor = torch.ops.my_utils.nan_inf_count(tensor)
+        return counts
+    return counts_on_device(tensor)
 
 
 def _sums(groups: list[list[Tensor]]) -> list[list[int]]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from ..common.public import public
+from .arrivals import Arrivals
 from .compare_mode import choose_targets
 from .finite import Counts, is_clean, is_finding
 from .inputs import copied, distinct_tensors, tensors_in
@@ -15,6 +16,7 @@ from .mode import RULE, OpMode, dump_or_say
 from .module_path import where
 from .nan_inf_later import Call, LaterCounts
 from .policy import Action, OpPlan, OpPolicy
+from .reproduce import search_again
 
 __all__ = ["NanInfError", "NanInfFinding", "NanInfTracker"]
 
@@ -27,11 +29,15 @@ Role = Literal["producer", "propagator"]
 
 @public("my_utils.compare_tool")
 class NanInfError(RuntimeError):
-    """An operator gave a NaN or Inf, and `dump_error_data` asks to stop. `files`: the dump."""
+    """An operator gave a NaN or Inf, and `dump_error_data` asks to stop; `files`: the dump. Or
+    nothing at all could be searched in a block; then there are no files."""
 
     def __init__(self, text: str, files: list[Any]) -> None:
         super().__init__(text)
         self.files = files
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.files)
 
 
 @public("my_utils.compare_tool")
@@ -62,6 +68,9 @@ class NanInfTracker(OpMode):
     is always a warning. An infinity is one where it came from finite inputs, outside of the
     operators that make constants and masks, where it is meant.
 
+    A finding of one operator and module is reported once a step; `findings` has each. A NaN that a
+    collective brought, while what this rank gave to it was clean, "arrived by all_reduce".
+
     The arguments are those of `CompareWithCPU`; `verbose` is off unless it is asked for. With
     `dump_error_data` the first producer is written to `output_dir` and raised as `NanInfError`.
 
@@ -85,6 +94,7 @@ class NanInfTracker(OpMode):
     """
 
     test_name: ClassVar[str] = "NanInfTracker"
+    _stop_error: ClassVar[type[Exception]] = NanInfError
 
     def __init__(
         self,
@@ -125,7 +135,9 @@ class NanInfTracker(OpMode):
         self.findings: list[NanInfFinding] = []
         self.unlisted = 0
         self._later = LaterCounts() if sync == "step" else None
-        self._quiet = 0  # propagators of this step that were not shown
+        self._quiet = 0  # propagators of this step
+        self._arrivals = Arrivals() if sync == "op" else None
+        self._arrived: list[str] = []  # collectives that brought a NaN, in their order
 
     @property
     def first(self) -> NanInfFinding | None:
@@ -148,6 +160,7 @@ class NanInfTracker(OpMode):
         except Exception as error:
             self._failed_itself(self._title(plan), error)
             return result
+        self._tested += 1
         if not clean:
             self._judge(plan, (args, kwargs), (args, kwargs), result, result)
         elif self.verbose:
@@ -171,6 +184,7 @@ class NanInfTracker(OpMode):
         except Exception as error:
             self._failed_itself(self._title(plan), error)
             return result
+        self._tested += before is not None
         if not clean:
             self._judge(plan, before, shown or (args, kwargs), result, outputs)
         return result
@@ -183,6 +197,7 @@ class NanInfTracker(OpMode):
             outputs = (result, plan.written(args, kwargs))
             elements = sum(tensor.numel() for tensor in distinct_tensors(outputs))
             later.add(Call(self._title(plan), plan.name, where().name, elements), outputs)
+            self._tested += 1
             if later.is_full:
                 self._read(later)
         except Exception as error:
@@ -227,7 +242,8 @@ class NanInfTracker(OpMode):
             return
         finding = self._finding(plan, inputs, after)
         self._keep(finding)
-        self._log_finding(finding, inputs, shown, result)
+        arrived = self._arrived_by(finding, shown)
+        self._log_finding(finding, inputs, shown, result, arrived)
         if self.dump_error_data and finding.role == "producer":
             self._dump_and_raise(plan, finding, shown, outputs)
 
@@ -244,9 +260,21 @@ class NanInfTracker(OpMode):
             step=self.step_cnt,
         )
 
-    def _log_finding(self, found: NanInfFinding, inputs: Counts, shown: Any, result: Any) -> None:
+    def _arrived_by(self, found: NanInfFinding, inputs: Any) -> str:
+        """The collective that brought the NaN to this rank, or nothing."""
+        if found.role != "propagator" or self._arrivals is None:
+            return ""
+        return self._arrivals.source(inputs) or ""
+
+    def _log_finding(
+        self, found: NanInfFinding, inputs: Counts, shown: Any, result: Any, arrived: str
+    ) -> None:
+        if arrived and arrived not in self._arrived:
+            self._arrived.append(arrived)
         if found.role == "propagator":
-            self._log_propagator(found)
+            self._log_propagator(found, arrived)
+            return
+        if not self._is_first_report(found.title):
             return
         line = self._log.line
         came = f"; {inputs.inf} Inf came in" if inputs.inf else "; its inputs are finite"
@@ -262,20 +290,25 @@ class NanInfTracker(OpMode):
         line(RULE, "\n")
         self._log.flush()
 
-    def _log_propagator(self, found: NanInfFinding) -> None:
+    def _log_propagator(self, found: NanInfFinding, arrived: str = "") -> None:
+        if not self._is_first_report(found.title):
+            return
         self._quiet += 1
-        if self._quiet <= _SHOWN_A_STEP:
-            text = f" passes on what came in: {_counts_of(found)}"
+        if self._quiet <= _SHOWN_A_STEP or arrived:
+            came = f"what {_arrived_text(arrived)}" if arrived else "what came in"
+            text = f" passes on {came}: {_counts_of(found)}"
             self._log.line("[WARNING] ", found.title, text)
 
     def _dump_and_raise(self, plan: OpPlan, found: NanInfFinding, shown: Any, outputs: Any) -> None:
-        files, said = dump_or_say(self.output_dir, plan, shown, outputs)
+        files, said = dump_or_say(self._folder(), plan, shown, outputs, search_again())
         raise NanInfError(f"{found.title} fails to pass {self.test_name} test; {said}", files)
 
     # --- steps ---
 
     def _begin_step(self) -> None:
         self._quiet = 0
+        if self._arrivals is not None:
+            self._arrivals.clear()
         super()._begin_step()
 
     def _end_step(self) -> None:
@@ -283,6 +316,7 @@ class NanInfTracker(OpMode):
             self._read(self._later)
         if self._quiet > _SHOWN_A_STEP:
             self._log.line(f"[WARNING] {self._quiet - _SHOWN_A_STEP} more passed on what came in")
+        self._report_repeats()
 
     def _end(self) -> None:
         self._end_step()
@@ -291,6 +325,12 @@ class NanInfTracker(OpMode):
             self._log.line(f"no NaN and no unexpected Inf in {self.step_cnt + 1} steps")
         else:
             self._log.line(f"first: {first.title} in step {first.step} ({first.role})")
+            if first.role == "propagator" and self._arrived:
+                self._log.line(f"it {_arrived_text(self._arrived[0])}")
+
+
+def _arrived_text(collective: str) -> str:
+    return f"arrived by {collective}: look at the other ranks"
 
 
 def _counts_of(found: NanInfFinding) -> str:

@@ -12,6 +12,7 @@ The plan of each overload is made once, and cached.
 
 from __future__ import annotations
 
+import difflib
 import enum
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -47,10 +48,29 @@ _BATCH_NORMS = (
 )
 HIDDEN_WRITES = dict.fromkeys(_BATCH_NORMS, ("running_mean", "running_var"))
 
+# Results that are memory of a kernel for its backward, or the state of a generator: by their names
+# in the schema, or by their places where they have none.
+SCRATCH_NAMES = frozenset(
+    (
+        *("reserve", "reserveSpace", "workspace", "rng_state", "unused", "debug_attn_mask"),
+        *("philox_seed", "philox_offset"),
+    )
+)
+SCRATCH_PLACES = {
+    "mkldnn_rnn_layer": (3,),
+    "_cudnn_rnn": (3, 4),
+    "miopen_rnn": (3, 4),
+    "_lstm_mps": (3, 4, 5),
+    "cudnn_batch_norm": (3,),
+    "_batch_norm_with_update": (3,),
+}
+
 # Their results are there later, or are memory that a collective fills.
 ASYNCHRONOUS = frozenset(
     ("c10d", "_c10d_functional", "_c10d_functional_autograd", "symm_mem", "fsdp", "profiler")
 )
+
+COLLECTIVES = frozenset(("c10d", "_c10d_functional", "_c10d_functional_autograd"))
 
 # They make constants and masks, where an infinity is meant.
 CONSTANTS = frozenset(
@@ -78,12 +98,13 @@ class OpPlan:
     "aten.addmm.default".
     reason: why it is left out, as a line of the log ends. writes: (position, name) of the arguments
     that it writes to. may_draw: it can take numbers from a generator. constant: infinities in its
-    result are meant. passed: calls that were left out without a line.
+    result are meant. is_collective: it exchanges data with other ranks. scratch: the places of
+    results that mean nothing outside of a kernel. passed: calls that were left out without a line.
     """
 
     __slots__ = (
-        *("action", "constant", "func", "may_draw", "name", "overload", "passed", "reason"),
-        *("short", "writes"),
+        *("action", "constant", "func", "is_collective", "may_draw", "name", "overload", "passed"),
+        *("reason", "scratch", "short", "writes"),
     )
 
     def __init__(self, func: Any, action: Action, reason: str) -> None:
@@ -97,6 +118,8 @@ class OpPlan:
         self.may_draw = _may_draw(func)
         self.passed = 0
         self.constant = func._opname in CONSTANTS
+        self.is_collective = func.namespace in COLLECTIVES
+        self.scratch = _scratch(func)
 
     def written(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
         """The arguments of a call that the operator writes to: tensors, lists of them, or None."""
@@ -121,6 +144,13 @@ def _writes(func: Any) -> tuple[tuple[int, str], ...]:
     )
 
 
+def _scratch(func: Any) -> frozenset[int]:
+    if func.namespace != "aten":
+        return frozenset()
+    named = {place for place, one in enumerate(func._schema.returns) if one.name in SCRATCH_NAMES}
+    return frozenset(named.union(SCRATCH_PLACES.get(func._opname, ())))
+
+
 def _may_draw(func: Any) -> bool:
     """In torch's own operators the tag is complete; others may draw without saying so."""
     return (
@@ -140,7 +170,7 @@ def _is_view(func: Any) -> bool:
 
 def check_names(name: str, names: Any) -> frozenset[str]:
     """The names in all the forms that a user may give them, shortened to "aten.addmm" or
-    "aten.addmm.default". TypeError names the argument."""
+    "aten.addmm.default". TypeError and ValueError name the argument."""
     if names is None:
         return frozenset()
     if isinstance(names, str) or not isinstance(names, Iterable):
@@ -159,7 +189,25 @@ def _short(name: str, item: Any) -> str:
     first, _, rest = short.partition(".")
     # "addmm" and "addmm.default" are aten's; so is what is called like a name of aten.
     bare = not rest or (first != "aten" and hasattr(torch.ops.aten, first))
-    return f"aten.{short}" if bare else short
+    short = f"aten.{short}" if bare else short
+    if short.partition(".")[0] in NAMESPACES:  # others may be registered later
+        _check_exists(name, short)
+    return short
+
+
+def _check_exists(name: str, short: str) -> None:
+    namespace, operator, *overload = short.split(".")
+    packet = getattr(getattr(torch.ops, namespace), operator, None)
+    if packet is None:
+        known = {full.partition(".")[0] for full in torch._C._dispatch_get_all_op_names()}
+        near = difflib.get_close_matches(f"{namespace}::{operator}", known, n=1)
+        meant = f"; is torch.ops.{near[0].replace('::', '.')} meant?" if near else ""
+        raise ValueError(f"{name}: torch has no operator torch.ops.{namespace}.{operator}{meant}")
+    if overload and overload != [""] and overload[0] not in packet.overloads():
+        raise ValueError(
+            f"{name}: torch.ops.{namespace}.{operator} has no overload {overload[0]!r}, but "
+            f"{', '.join(packet.overloads())}"
+        )
 
 
 class OpPolicy:
@@ -186,6 +234,7 @@ class OpPolicy:
         self._namespaces = NAMESPACES | frozenset(namespaces)
         self._any_namespace = any_namespace
         self._plans: dict[int, OpPlan] = {}
+        self._seen: set[str] = set()
 
     def plan(self, func: Any) -> OpPlan:
         # An overload lives as long as its plan. Its own hash takes longer than this lookup.
@@ -199,9 +248,15 @@ class OpPolicy:
         """Those of all operators that were seen."""
         return list(self._plans.values())
 
+    @property
+    def unseen(self) -> frozenset[str]:
+        """The targets that did not run so far."""
+        return (self._targets or frozenset()) - self._seen
+
     def _make(self, func: Any) -> OpPlan:
         packet = f"{func.namespace}.{func._opname}"
         names = (packet, f"{packet}.{func._overloadname}")
+        self._seen.update(names)
         if self._targets is not None and self._targets.isdisjoint(names):
             return OpPlan(func, Action.IGNORE, "is not in target_list, pass")
         if not self._white_list.isdisjoint(names):

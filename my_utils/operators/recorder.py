@@ -13,7 +13,7 @@ import torch
 from ..common.arguments import check_int
 from ..common.public import public
 from ..common.warnings import warn_once
-from ..recordings.metadata import Facts, HashKind
+from ..recordings.metadata import HashKind, MetadataCollector
 from ..recordings.recording import Recording, TraceEvent, TraceTensorMeta, save_recording
 from ..recordings.walk import Found, find, find_arguments
 from .mode import OpMode
@@ -99,7 +99,7 @@ class OpRecorder(OpMode):
         self._stats = bool(stats)
         self._record_inputs = bool(record_inputs)
         self._max_events = max_events
-        self._facts = Facts(0)
+        self._collector = MetadataCollector(0)
         self._events: list[TraceEvent] = []
         self._calls: Counter[str] = Counter()
 
@@ -155,14 +155,14 @@ class OpRecorder(OpMode):
             self._log.line(self._title(plan), " ", digests)
 
     def _take(self, found: Found) -> list[TraceTensorMeta]:
-        return self._facts.take(found, self._kind, self._stats) if found else []
+        return self._collector.take(found, self._kind, self._stats) if found else []
 
     # --- what was recorded ---
 
     @property
     def events(self) -> list[TraceEvent]:
         """The calls so far. Waits for CUDA where it was used."""
-        self._facts.flush()
+        self._collector.flush()
         return self._events
 
     def clear(self) -> None:

@@ -89,6 +89,21 @@ class Reference:
     def is_same_device(self, device: torch.device) -> bool:
         return self._device is None or self._device.type == device.type
 
+    def has_same_strides(self, device: torch.device) -> bool:
+        """Whether kernels of one kind ran: those of other dtypes may choose other layouts."""
+        return self.is_same_device(device) and not self._dtypes
+
+    def is_a_repetition(self, device: torch.device) -> bool:
+        """Whether the very same operator runs on the very same device."""
+        wanted = self._device
+        if wanted is None or wanted.type != device.type:
+            return False
+        return wanted.type == "cpu" or (wanted.index or 0) == (device.index or 0)
+
+    @property
+    def function(self) -> ReferenceFunction | None:
+        return self._function
+
     def run(self, call: OpCopy, draws: Draws | None) -> Expected:
         """Runs the operator on the copies, which it may write to. draws: what the first run drew,
         None where it drew nothing.

@@ -16,7 +16,9 @@ import torch
 from my_utils import diverge
 from my_utils.diverge.align import align, pair_up, plain_name
 from my_utils.diverge.ranks import join_ranks
+from my_utils.diverge.text import render
 from my_utils.recordings import (
+    ModuleInfo,
     Recording,
     RootCall,
     TraceEvent,
@@ -76,6 +78,25 @@ def chain(digests: str, **more: Any) -> Recording:
         event(3, "out", b, c, end=2, parent=0),
         **more,
     )
+
+
+def with_gradients(digest: str) -> Recording:
+    """The backward of `mid` gives other gradients to its input and to its weight."""
+    recording = chain("1234")
+    outer, before, mid, last = recording.events
+    last.grads = [meta("outputs", "s", arrived=0), meta("inputs.0", "t", arrived=1)]
+    mid.grads = [meta("outputs", "t", arrived=2), meta("inputs.0", digest, arrived=4)]
+    before.grads = [meta("outputs", digest, arrived=5), meta("inputs.0", digest * 2, arrived=7)]
+    outer.grads = [meta("outputs", "s", arrived=0), meta("inputs.0", digest * 2, arrived=8)]
+    names = ("mid.weight", "in.weight")
+    recording.param_grads = [
+        meta(name, digest, arrived=3 * (place + 1)) for place, name in enumerate(names)
+    ]
+    recording.modules = [
+        ModuleInfo(name, "Linear", params={"weight": f"{name}.weight"})
+        for name in ("in", "mid", "out")
+    ]
+    return recording
 
 
 def first(report: diverge.RankReport) -> tuple[str, str]:
@@ -154,17 +175,91 @@ class TestCauses:
             recording.param_grads = [meta("out.weight", "s"), meta("in.weight", digest)]
         report = diverge.compare_recordings(*runs)
         assert report.difference is not None
-        assert report.difference.cause is diverge.Cause.GRADIENTS
+        assert report.difference.cause is diverge.Cause.UNDECIDED
         assert "in.weight" in report.difference.text
 
-    def test_gradients_of_calls_are_looked_through_backwards(self) -> None:
-        runs = [chain("1234"), chain("1234")]
-        for recording, digest in zip(runs, ("a", "b"), strict=True):
-            recording.events[2].grads = [meta("outputs", "s"), meta("inputs.0", digest)]
-            recording.events[1].grads = [meta("outputs", digest), meta("inputs.0", digest)]
+    def test_the_first_gradient_in_backward_order_and_a_parameter_of_that_call(self) -> None:
+        runs = [with_gradients(digest) for digest in "ab"]
         report = diverge.compare_recordings(*runs)
         assert first(report) == ("gradients", "mid")
         assert "arose in its backward" in report.difference.text  # type: ignore[union-attr]
+
+    def test_gradients_that_two_places_can_have_made_are_not_decided(self) -> None:
+        runs = [with_gradients(digest) for digest in "ab"]
+        for recording in runs:
+            recording.param_grads = []
+        report = diverge.compare_recordings(*runs)
+        assert first(report) == ("not decided", "")
+        text = report.difference.text  # type: ignore[union-attr]
+        assert (
+            "at an input of mid (Linear); that arose in the backward of it, or of the code" in text
+        )
+
+    def test_gradients_of_runs_of_other_numbers_of_ranks_are_not_compared(self) -> None:
+        runs = [with_gradients(digest) for digest in "ab"]
+        runs[1].world_size = 2
+        report = diverge.compare_recordings(*runs)
+        assert report.status == "same"
+        assert "means of local batches" in report.reason
+
+    def test_a_shard_is_not_compared_with_the_whole(self) -> None:
+        runs = [chain("1234"), chain("1234")]
+        runs[0].param_grads = [meta("in.weight", "aa", shape=(4, 8))]
+        shard = {"shape": (2, 8), "placements": "(Shard(dim=0),)", "global_shape": (4, 8)}
+        runs[1].param_grads = [meta("in.weight", "bb", **shard)]
+        assert diverge.compare_recordings(*runs).status == "same"
+
+    def test_the_own_weight_of_a_module_around_others(self) -> None:
+        runs = [chain("1234"), chain("1ab4")]
+        for recording, digest in zip(runs, ("aa", "bb"), strict=True):
+            recording.events[2].inputs = [meta("0", digest)]
+            recording.events[0].params = {"token": meta("token", digest)}
+            recording.roots[0].weights = {
+                "token": meta("token", digest), "out.weight": meta("out.weight", digest)
+            }  # fmt: skip
+        runs[1].events[1].outputs = runs[0].events[1].outputs
+        report = diverge.compare_recordings(*runs)
+        assert first(report) == ("weights", "")
+        text = report.difference.text  # type: ignore[union-attr]
+        assert text.startswith("different weights before the call: token (other bits); it shows in")
+
+    def test_what_is_given_first_goes_before_what_comes_out_later(self) -> None:
+        runs = [chain("1234"), chain("1234")]
+        runs[1].events[2].inputs = [meta("0", "ff")]
+        runs[1].events[2].outputs = [meta("", "fe")]
+        for recording, digest in zip(runs, ("w", "v"), strict=True):
+            recording.events[2].params = {"weight": meta("weight", digest)}
+        assert first(diverge.compare_recordings(*runs)) == ("between", "")
+
+    def test_another_class(self) -> None:
+        runs = [run(event(0, "act", "1", "2")), run(event(0, "act", "1", "3"))]
+        runs[0].events[0].type, runs[1].events[0].type = "ReLU", "FSDPGELU"
+        report = diverge.compare_recordings(*runs)
+        assert first(report) == ("class", "act")
+        assert "another class: ReLU in A, GELU in B" in report.difference.text  # type: ignore[union-attr]
+
+    def test_the_mode_of_code_between_two_calls(self) -> None:
+        runs = [chain("1234"), chain("1234")]
+        runs[1].events[2].inputs = [meta("0", "ff")]
+        runs[1].events[2].outputs = [meta("", "fe")]
+        runs[0].events[0].training = True
+        assert first(diverge.compare_recordings(*runs)) == ("settings", "")
+
+    def test_an_input_that_was_written_to_in_place(self) -> None:
+        runs = [chain("1234"), chain("1234")]
+        runs[1].events[2].written = [meta("0", "ff")]
+        runs[1].events[3].inputs = [meta("0", "fe")]
+        report = diverge.compare_recordings(*runs)
+        assert first(report) == ("result", "mid")
+        assert report.difference.evidence[0].path == "input 0"  # type: ignore[union-attr]
+
+    def test_inputs_that_cannot_be_compared_decide_nothing(self) -> None:
+        runs = [chain("1234"), chain("12cd")]
+        for recording in runs:
+            recording.events[2].inputs = [meta("0", None, note="a fake tensor has no memory")]
+        report = diverge.compare_recordings(*runs)
+        assert first(report) == ("not decided", "")
+        assert "mid (Linear) gives the first result that differs" in report.difference.text  # type: ignore[union-attr]
 
     def test_a_hint_for_dropout(self) -> None:
         runs = [chain("1234"), chain("12cd")]
@@ -206,6 +301,74 @@ class TestAlignment:
         )
         assert first(report) == ("result", "out")
 
+    @pytest.mark.parametrize(("digests", "found"), [("1234", None), ("12cd", ("result", "mid"))])
+    def test_a_part_of_a_larger_model_with_weights_of_its_own(
+        self, digests: str, found: tuple[str, str] | None
+    ) -> None:
+        part, larger = chain("1234"), chain(digests)
+        part.roots[0].weights = {"mid.weight": meta("mid.weight", "w")}
+        for item in larger.events:
+            item.index, item.end_index = item.index + 2, item.end_index + 1
+            item.parent, item.depth = (
+                max(item.parent, 0) + 1 if item.parent >= 0 else 0,
+                item.depth + 1,
+            )
+            item.module = f"net.{item.module}" if item.module else "net"
+        larger.events[0].parent = 0
+        for item in larger.events[1:]:
+            item.parent = 2
+        outer = event(0, "", "x", "y", end=5)
+        larger.events = [outer, event(1, "pre", "x", "1", end=0, parent=0), *larger.events]
+        larger.roots[0].weights = {
+            "pre.weight": meta("pre.weight", "p"), "net.mid.weight": meta("net.mid.weight", "w"),
+        }  # fmt: skip
+        report = diverge.compare_recordings(part, larger)
+        assert report.status == ("same" if found is None else "different")
+        assert found is None or first(report) == found
+
+    @pytest.mark.parametrize(("digests", "found"), [("1234", None), ("12cd", ("result", "mid"))])
+    def test_a_renamed_module(self, digests: str, found: tuple[str, str] | None) -> None:
+        runs = [chain("1234"), chain(digests)]
+        runs[1].events[2].module = "middle"
+        for recording, name in zip(runs, ("mid", "middle"), strict=True):
+            recording.roots[0].weights = {f"{name}.weight": meta(f"{name}.weight", "w")}
+        report = diverge.compare_recordings(*runs)
+        assert report.renamed == {"middle": "mid"}
+        assert report.status == ("same" if found is None else "different")
+        assert found is None or first(report) == found
+
+    def test_models_that_have_no_module_in_common(self) -> None:
+        a = run(event(0, "", "1", "2", end=1), event(1, "fc", "1", "2", end=0, parent=0))
+        b = run(event(0, "", "1", "3", end=1), event(1, "conv", "1", "3", end=0, parent=0))
+        b.events[0].type, b.events[1].type = "Other", "Conv1d"
+        report = diverge.compare_recordings(a, b)
+        assert (report.status, report.only_a, report.only_b) == ("not comparable", 2, 2)
+
+    def test_a_part_of_a_larger_model_of_which_a_module_was_renamed(self) -> None:
+        part = run(
+            event(0, "", "1", "3", end=2), event(1, "body.fc", "1", "2", end=0, parent=0),
+            event(2, "head", "2", "3", end=1, parent=0),
+        )  # fmt: skip
+        larger = run(
+            event(0, "", "x", "y", end=3), event(1, "net", "1", "9", end=2, parent=0),
+            event(2, "net.trunk.fc", "1", "8", end=0, parent=1),
+            event(3, "net.head", "8", "9", end=1, parent=1),
+        )  # fmt: skip
+        larger.events[0].type = "Larger"
+        report = diverge.compare_recordings(part, larger)
+        assert report.renamed == {"trunk.fc": "body.fc"}
+        assert first(report) == ("result", "body.fc")
+
+    def test_calls_from_a_graph_whose_parents_were_recorded_before_what_is_in_them(self) -> None:
+        graph = chain("12cd")
+        for item in graph.events:
+            item.compiled, item.training = item.index > 0, False
+        graph.events[0].end_index = 0  # hooks saw the end of the model before the graph was read
+        for place, item in enumerate(graph.events[1:]):
+            item.end_index = place + 1
+        assert first(diverge.compare_recordings(chain("1234"), graph)) == ("result", "mid")
+        assert first(diverge.compare_recordings(graph, chain("1234"))) == ("result", "mid")
+
     def test_an_extra_call_at_the_beginning(self) -> None:
         several = run(*(event(i, "", d, d.upper(), root=i) for i, d in enumerate("xabc")))
         fewer = run(*(event(i, "", d, d.upper(), root=i) for i, d in enumerate("abc")))
@@ -216,9 +379,9 @@ class TestAlignment:
     def test_an_extra_call_of_a_module_in_the_middle(self) -> None:
         a = run(*(event(i, "fc", d, d.upper()) for i, d in enumerate("abcd")))
         b = run(*(event(i, "fc", d, d.upper()) for i, d in enumerate("abxcd")))
-        pairs, only_a, only_b = align(a, b)
-        assert len(pairs) == 4
-        assert (only_a, [call.event.index for call in only_b]) == ([], [2])
+        found = align(a, b)
+        assert len(found.pairs) == 4
+        assert (found.only_a, [call.event.index for call in found.only_b]) == ([], [2])
 
     def test_recomputed_calls_are_left_out(self) -> None:
         again = chain("1234")
@@ -227,9 +390,9 @@ class TestAlignment:
         assert (report.status, report.only_b) == ("same", 0)
 
     def test_nothing_in_common(self) -> None:
-        report = diverge.compare_recordings(
-            run(event(0, "a.b", "1", "2")), run(event(0, "c.d", "1", "2"))
-        )
+        other = run(event(0, "c.d", "1", "2"))
+        other.events[0].type = "Conv1d"
+        report = diverge.compare_recordings(run(event(0, "a.b", "1", "2")), other)
         assert report.status == "not comparable"
 
     def test_sequences_of_other_keys_are_paired_in_order(self) -> None:
@@ -256,6 +419,15 @@ class TestFigures:
         assert figures is not None
         assert figures.max_abs == 0.5
         assert figures.rel_l2 == pytest.approx(0.5 / math.hypot(3, 4, 0.5))
+
+    def test_a_nan_is_no_distance_of_nought(self) -> None:
+        report = diverge.compare_recordings(
+            with_samples([3.0, 4.0]), with_samples([math.nan, math.nan])
+        )
+        figures = report.difference.evidence[0].figures  # type: ignore[union-attr]
+        assert figures is not None
+        assert math.isnan(figures.max_abs or 0) and math.isnan(figures.rel_l2 or 0)
+        assert figures.nans == (0, 2)
 
     def test_a_tolerance_lets_it_pass(self) -> None:
         runs = with_samples([3.0, 4.0]), with_samples([3.0, 4.001])
@@ -367,6 +539,29 @@ class TestRanks:
         assert report.first is not None
         assert report.first.rank == 1
         assert any("notes.pt" in note for note in report.notes)
+
+    @pytest.mark.parametrize(
+        ("wrong", "end"),
+        [({1}, "on rank 1"), ({0, 2}, "on ranks 0,2"), ({0, 1, 2}, "on ranks 0-2")],
+    )
+    def test_the_last_line_names_all_ranks_that_differ(
+        self, tmp_path: Path, wrong: set[int], end: str
+    ) -> None:
+        for rank in range(3):
+            save_recording(chain("1234", rank=rank, world_size=3), tmp_path / f"a/{rank}.pt")
+            digests = "1d34" if rank in wrong else "1234"
+            save_recording(chain(digests, rank=rank, world_size=3), tmp_path / f"b/{rank}.pt")
+        text = render(diverge.compare_files(tmp_path / "a", tmp_path / "b"))
+        assert text.splitlines()[-1] == f"the runs differ {end}"
+
+    def test_what_recordings_say_steers_no_terminal(self, tmp_path: Path) -> None:
+        odd = chain("1234")
+        odd.name = odd.torch = "a\x1b[2Jb\r"
+        save_recording(odd, tmp_path / "a.pt")
+        save_recording(chain("1d34"), tmp_path / "b.pt")
+        text = render(diverge.compare_files(tmp_path / "a.pt", tmp_path / "b.pt"))
+        assert r"a\x1b[2Jb\r" in text
+        assert all(line.isprintable() for line in text.splitlines())
 
     def test_two_files_of_one_rank(self, tmp_path: Path) -> None:
         for name in ("a", "b"):

@@ -404,6 +404,59 @@ def test_an_error_in_the_tool_does_not_reach_the_training(monkeypatch: pytest.Mo
         raise ValueError("of the tool")
 
     monkeypatch.setattr("my_utils.operators.reference.Reference.run", broken)
-    with CompareWithCPU(verbose=False) as compare:
+    compare = CompareWithCPU(verbose=False)
+    with pytest.raises(CompareError, match="could test nothing"), compare:
         assert torch.ones(2).add(1).tolist() == [2, 2]
     assert compare.errors == 2
+
+
+class TestNothingTested:
+    """Silence must not look like success."""
+
+    def test_a_block_in_which_nothing_could_be_tested_ends_as_an_error(self) -> None:
+        def broken(func: Any, args: Any, kwargs: Any) -> Any:
+            raise RuntimeError("no reference today")
+
+        with (
+            pytest.raises(CompareError, match=r"could test nothing: 3 calls .* no reference today"),
+            CompareWithCPU(verbose=False, reference=broken),
+        ):
+            torch.ones(3).exp().log()
+
+    def test_one_that_was_tested_is_enough(self) -> None:
+        def half(func: Any, args: Any, kwargs: Any) -> Any:
+            if func is torch.ops.aten.log.default:
+                raise RuntimeError("no logarithm")
+            return func(*args, **kwargs)
+
+        with CompareWithCPU(verbose=False, reference=half) as compare:
+            torch.ones(3).exp().log()
+        assert (compare.summary.passed, compare.summary.skipped) == (2, 1)
+
+    def test_the_exception_of_the_block_goes_first(self) -> None:
+        def broken(func: Any, args: Any, kwargs: Any) -> Any:
+            raise RuntimeError("no reference today")
+
+        with pytest.raises(KeyError), CompareWithCPU(verbose=False, reference=broken):
+            torch.ones(3).exp()
+            raise KeyError("mine")
+
+    @pytest.mark.parametrize("argument", ["target_list", "target_op", "white_list"])
+    @pytest.mark.parametrize(
+        ("name", "words"),
+        [
+            ("aten.adddmm", r"no operator torch.ops.aten.adddmm; is torch.ops.aten.addmm meant\?"),
+            ("torch.ops.aten.add.Tenser", "has no overload 'Tenser'"),
+        ],
+    )
+    def test_a_misspelt_operator(self, argument: str, name: str, words: str) -> None:
+        with pytest.raises(ValueError, match=f"{argument}.*{words}"):
+            CompareWithCPU(**{argument: [name]})  # type: ignore[arg-type]
+
+    def test_a_target_that_did_not_run(self, capsys: pytest.CaptureFixture[str]) -> None:
+        with CompareWithCPU(target_op=["my_ops.twice", "aten.exp"]) as compare:
+            torch.ones(3).exp()
+        assert compare.summary.passed == 1
+        said = capsys.readouterr().out
+        assert "[WARNING] torch.ops.my_ops.twice did not run in the block" in said
+        assert "torch.ops.aten.exp did not run" not in said

@@ -22,6 +22,7 @@ from my_utils.compare_tool import (
 )
 
 from ..support.op_faults import Fault, first_element
+from ..support.ranks import run_ranks
 
 aten = torch.ops.aten
 
@@ -139,15 +140,78 @@ def test_what_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_many_that_pass_it_on_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    operators: list[Any] = [
+        torch.abs,
+        torch.neg,
+        torch.exp,
+        torch.sin,
+        torch.cos,
+        torch.tanh,
+        torch.floor,
+    ]
+    operators += [torch.ceil, torch.sigmoid, torch.erf, torch.round, torch.trunc]
+    operators += [torch.sinh, torch.cosh, torch.atan, torch.square, torch.expm1, torch.exp2]
+    operators += [torch.erfc, torch.relu, torch.frac, torch.rad2deg, torch.deg2rad]
+
     def run() -> None:
         x = torch.tensor([-1.0]).log()
-        for _ in range(50):
-            x = x + 1
+        for operator in operators:
+            operator(x)
 
-    assert len(tracked(run).findings) == 51
+    assert len(tracked(run).findings) == len(operators) + 1
     text = capsys.readouterr().out
     assert text.count("passes on what came in") == 20
-    assert "[WARNING] 30 more passed on what came in" in text
+    assert f"[WARNING] {len(operators) - 20} more passed on what came in" in text
+
+
+def test_a_finding_is_reported_once_a_step(capsys: pytest.CaptureFixture[str]) -> None:
+    tracker = NanInfTracker()
+    with tracker:
+        for calls in (5, 1, 3):
+            for _ in range(calls):
+                torch.tensor([-1.0]).log() + 1
+            tracker.step()
+    assert len(tracker.findings) == 18
+    text = capsys.readouterr().out
+    assert text.count("log(forward) fails to pass NanInfTracker test") == 3
+    assert text.count("add(forward) passes on what came in") == 3
+    assert "[WARNING] torch.ops.aten.log(forward): 4 more in step 0" in text
+    assert "[WARNING] torch.ops.aten.add(forward): 2 more in step 2" in text
+    assert "in step 1" not in text
+
+
+ARRIVES = """
+from my_utils import GlobalLogger
+from my_utils.compare_tool import CompareWithCPU, NanInfTracker
+GlobalLogger().setup("logs", rank=rank, world_size=world, console=False)
+grad = torch.ones(4)
+with NanInfTracker(should_log_to_file=True, verbose=False) as tracker:
+    if rank == 1:
+        grad = (grad - 2).log()
+    dist.all_reduce(grad)
+    weight = torch.ones(4)
+    weight.add_(grad, alpha=-0.1)
+    (grad / world).sum()
+with CompareWithCPU(should_log_to_file=True):
+    torch.ones(2) + 1
+print(tracker.first.role, tracker.first.op)
+dist.destroy_process_group()
+"""
+
+
+def test_a_nan_of_another_rank_arrives_by_a_collective(tmp_path: Path) -> None:
+    """Over gloo. The logs are in the log directory, and each of their lines says its rank."""
+    first, second = run_ranks(ARRIVES, 2, tmp_path)
+    assert first.split()[0] == "propagator"
+    assert second.split()[0] == "producer"
+    texts = [(tmp_path / f"logs/NanInfTracker_rank{r}.log").read_text() for r in range(2)]
+    arrived = "passes on what arrived by all_reduce: look at the other ranks: 4 NaN"
+    assert arrived in texts[0]
+    assert texts[0].rstrip().endswith("rank 0: it arrived by all_reduce: look at the other ranks")
+    assert "arrived" not in texts[1], "this rank made it itself"
+    compared = (tmp_path / "logs/CompareWithCPU_rank0.log").read_text()
+    for rank, text in [*enumerate(texts), (0, compared)]:
+        assert all(line.startswith(f"rank {rank}: ") for line in text.splitlines() if line)
 
 
 def test_the_first_producer_is_dumped_raised_and_run_again(tmp_path: Path) -> None:
