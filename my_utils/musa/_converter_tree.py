@@ -2,36 +2,56 @@
 
 >>> convert(b"import torch\\nx = x.cuda()  # to cuda\\n", is_launched=False).data
 b'import torch\\nx = x.musa()  # to cuda\\n'
+>>> convert(b"import torch\\ntorch.cuda.nvtx.mark('x')\\n", is_launched=False).notes
+('line 2: torch_musa 2.7.1 has no counterpart of torch.cuda.nvtx: left',)
 """
 
 from __future__ import annotations
 
 import ast
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 import libcst as cst
 from libcst import helpers
-from libcst.metadata import MetadataWrapper, QualifiedNameProvider, QualifiedNameSource
+from libcst.metadata import (
+    MetadataWrapper,
+    ParentNodeProvider,
+    PositionProvider,
+    ScopeProvider,
+)
 
-from . import _converter_names as names
+from . import _converter_imports as imports, _converter_names as names
+from ._converter_launch import with_import
+from ._converter_scopes import Names
 
 # Without one of these nothing in a source is rewritten.
-WORDS = (b"cuda", b"CUDA", b"nccl", b"NCCL", b"cudnn")
-IMPORT = "torch_musa"
+WORDS = (b"cuda", b"CUDA", b"nccl", b"NCCL", b"cudnn", b"nvcc", b"cpp_extension")
+MODULE_FUNCTIONS = {"importlib.import_module", "importlib.util.find_spec", "pkgutil.resolve_name"}
 
 
 @dataclass(frozen=True)
 class Converted:
-    """A source afterwards, and how many places of it are new."""
+    """A source afterwards, how many places of it are new, and what to look at by hand."""
 
     data: bytes
     changes: int
+    notes: tuple[str, ...] = ()
 
 
-def convert(data: bytes, is_launched: bool) -> Converted:
+def convert(
+    data: bytes,
+    is_launched: bool,
+    kept: Collection[str] = (),
+    own_fields: Collection[str] = (),
+) -> Converted:
     """Rewrites a source; the script that is launched imports torch_musa, too.
+
+    Parameters:
+        kept: names that other files take from this one; they stay bound.
+        own_fields: attributes that mean something else in this project, such as an option
+            `--is_cuda`; they stay, and a note says so.
 
     Raises libcst.ParserSyntaxError, SyntaxError or ValueError for what is no Python.
     """
@@ -41,82 +61,169 @@ def convert(data: bytes, is_launched: bool) -> Converted:
             ast.parse(data)
         return Converted(data, 0)
     wrapper = MetadataWrapper(cst.parse_module(data), unsafe_skip_copy=True)
-    converter = _Converter()
+    known = Names(wrapper.resolve(ScopeProvider), wrapper.resolve(ParentNodeProvider))
+    converter = _Converter(known, kept, own_fields)
     module = wrapper.visit(converter)
     changes = converter.changes
-    if is_launched and not _has_import(module):
-        module = _with_import(module)
-        changes += 1
-    return Converted(module.bytes if changes else data, changes)
+    if is_launched or converter.needed:
+        module, added = with_import(module, is_launched, sorted(converter.needed))
+        changes += added
+    notes = tuple(dict.fromkeys(f"line {line}: {text}" for line, text in sorted(converter.notes)))
+    return Converted(module.bytes if changes else data, changes, notes)
 
 
 class _Converter(cst.CSTTransformer):
-    METADATA_DEPENDENCIES = (QualifiedNameProvider,)
+    METADATA_DEPENDENCIES = (PositionProvider,)
 
-    def __init__(self) -> None:
+    def __init__(self, known: Names, kept: Collection[str], own_fields: Collection[str]) -> None:
         super().__init__()
+        self.known = known
+        self.kept = set(kept)
+        self.own_fields = own_fields
         self.changes = 0
+        self.notes: list[tuple[int, str]] = []
+        self.needed: set[str] = set()  # modules that what is written now needs
         self.scopes: list[bool] = []  # of what is open here: is it a class
         self.bare: set[cst.Name] = set()  # names that stand for nothing by themselves
+        self.left: set[cst.CSTNode] = set()  # parts of what has no counterpart
+        self.renamed: dict[cst.Name, str] = {}  # uses of what an import binds
+        self.module_strings: set[cst.CSTNode] = set()
+        self.moves_neutral = True
 
-    # --- what a name leads to ---
+    def note(self, node: cst.CSTNode, text: str) -> None:
+        self.notes.append((self.get_metadata(PositionProvider, node).start.line, text))
 
-    def imported(self, node: cst.CSTNode) -> set[str]:
-        """The dotted paths that imports give to a node; `torch` means torch if nothing says no."""
-        found = self.get_metadata(QualifiedNameProvider, node, set())
-        if not found:
-            path = helpers.get_full_name_for_node(node) or ""
-            return {path} if path.startswith("torch.") else set()
-        return {each.name for each in found if each.source is QualifiedNameSource.IMPORT}
+    def note_missing(self, node: cst.CSTNode, path: str) -> None:
+        self.note(node, f"{names.VERSION} has no counterpart of {path}: left")
 
-    def renamed(self, node: cst.Name) -> cst.Name:
-        """The new name of what an import brought, by where it came from."""
-        for path in self.imported(node):
-            new = names.PATHS.get(path)
-            if new is not None and path.endswith("." + node.value):
-                return node.with_changes(value=new)
-        return node
+    def counted(self, old: cst.CSTNode, new: imports.Statements) -> None:
+        is_same = isinstance(new, cst.CSTNode) and old.deep_equals(new)
+        self.changes += not is_same
 
-    def counted(self, old: cst.CSTNode, new: cst.CSTNode) -> None:
-        self.changes += not old.deep_equals(new)
+    # --- before all else: which imported names get their new ones ---
+
+    def visit_Module(self, node: cst.Module) -> None:
+        self.kept |= _exported(node)
+        found = _Imports()
+        node.visit(found)
+        self.moves_neutral = "CppExtension" not in found.extension_names or any(
+            name.startswith(("CUDA", "CUDNN")) for name in found.extension_names
+        )
+        for statement in found.statements:
+            self.plan(statement)
+
+    def plan(self, statement: cst.ImportFrom) -> None:
+        """Renames what a statement binds wherever it is used, or nowhere."""
+        if statement.module is None or isinstance(statement.names, cst.ImportStar):
+            return
+        module = helpers.get_full_name_for_node_or_raise(statement.module)
+        for alias in statement.names:
+            old = imports.name_of(alias)
+            _, new = imports.new_place(module, old, self.moves_neutral)
+            if alias.asname is not None or new == old or not self.known.is_free(new):
+                continue
+            uses = self.known.uses(alias, self.kept)
+            if uses is not None:
+                self.renamed.update(dict.fromkeys(uses, new))
+                self.renamed[cst.ensure_type(alias.name, cst.Name)] = new
 
     # --- names and attributes ---
 
     def visit_Attribute(self, node: cst.Attribute) -> None:
         self.bare.add(node.attr)
+        if node in self.left:
+            self.left.add(node.value)
+            return
+        paths = self.known.paths(node)
+        missing = sorted(path for path in paths if path in names.WITHOUT)
+        if missing:
+            self.note_missing(node, missing[0])
+            self.left.add(node)
+            self.left.add(node.value)
+        for path in paths:
+            self.note_doubtful(node, path)
+
+    def note_doubtful(self, node: cst.Attribute, path: str) -> None:
+        if path.startswith("torch._C._cuda"):
+            self.note_missing(node, path)
+        module, _, name = path.rpartition(".")
+        is_set = isinstance(self.known.parent(node), cst.AssignTarget)
+        if module == "torch.backends.cudnn" and name not in names.MUDNN_NAMES and not is_set:
+            self.note(node, f"{names.VERSION} has torch.backends.mudnn without {name!r}")
 
     def visit_Arg(self, node: cst.Arg) -> None:
         if node.keyword is not None:
             self.bare.add(node.keyword)
 
-    def leave_Name(self, original_node: cst.Name, updated_node: cst.Name) -> cst.Name:
-        new = original_node if original_node in self.bare else self.renamed(original_node)
-        if new is original_node:
+    def leave_Name(self, original_node: cst.Name, updated_node: cst.Name) -> cst.BaseExpression:
+        if original_node in self.bare or original_node in self.left:
+            return updated_node
+        new = self.renamed.get(original_node)
+        if new is None:
             return updated_node
         self.changes += 1
-        return new
+        return updated_node.with_changes(value=new)
 
     def leave_Attribute(
         self, original_node: cst.Attribute, updated_node: cst.Attribute
-    ) -> cst.Attribute:
+    ) -> cst.BaseExpression:
+        if original_node in self.left:
+            return updated_node
         old = original_node.attr.value
-        paths = self.imported(original_node)
-        new = old
+        paths = self.known.paths(original_node)
         for path in paths:
-            new = names.PATHS.get(path, new)
+            module, _, name = path.rpartition(".")
+            if module == names.EXTENSION_MODULE and self.is_moved(name) and len(paths) == 1:
+                self.changes += 1
+                self.needed.add(names.NEW_EXTENSION_MODULE)
+                whole = f"{names.NEW_EXTENSION_MODULE}.{names.EXTENSION_NAMES[name]}"
+                return imports.dotted(whole).with_changes(
+                    lpar=updated_node.lpar, rpar=updated_node.rpar
+                )
+        tails = {names.ATTRIBUTES.get(path, old) for path in paths} or {old}
+        if len(tails) > 1:
+            self.note(original_node, f"is one of {', '.join(sorted(paths))}: left")
+            return updated_node
+        (tail,) = tails
         if not paths or any(path.startswith("torch.") for path in paths):
-            new = names.FIELDS.get(old, new)
-        if new == updated_node.attr.value:
+            tail = self.field(original_node, tail)
+        if tail == updated_node.attr.value:
+            is_torchs = any(path.startswith("torch.") for path in paths)
+            if old in names.TELLING and not is_torchs:
+                self.note(original_node, f"{old} comes from another file, perhaps torch's: left")
             return updated_node
         self.changes += 1
-        return updated_node.with_changes(attr=cst.Name(new))
+        return _with_tail(updated_node, tail)
+
+    def is_moved(self, name: str) -> bool:
+        is_neutral = name in names.NEUTRAL_EXTENSION_NAMES
+        return name in names.EXTENSION_NAMES and (self.moves_neutral or not is_neutral)
+
+    def field(self, node: cst.Attribute, name: str) -> str:
+        """The new name of a member of tensors, unless it is one of the project's own."""
+        new = names.FIELDS.get(name)
+        if new is None:
+            return name
+        if name in self.own_fields:
+            self.note(node, f"{name} is an attribute of this project's own, or of a tensor: left")
+            return name
+        return new
+
+    def visit_Call(self, node: cst.Call) -> None:
+        paths = self.known.paths(node.func)
+        is_import = isinstance(node.func, cst.Name) and node.func.value == "__import__"
+        if node.args and (is_import or paths & MODULE_FUNCTIONS):
+            self.module_strings.add(node.args[0].value)
 
     def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.Call:
         """x.cuda() of an object; what imported modules call so is left, but torch's."""
         function = original_node.func
+        paths = self.known.paths(function)
+        if paths and paths <= names.KEYWORD_FUNCTIONS:
+            return self.with_keywords(updated_node)
         if not isinstance(function, cst.Attribute) or function.attr.value not in names.METHODS:
             return updated_node
-        if any(not path.startswith("torch.") for path in self.imported(function)):
+        if any(not path.startswith("torch.") for path in paths):
             return updated_node
         new = cst.ensure_type(updated_node.func, cst.Attribute)
         if new.attr.value != function.attr.value:
@@ -124,6 +231,16 @@ class _Converter(cst.CSTTransformer):
         self.changes += 1
         attr = cst.Name(names.METHODS[function.attr.value])
         return updated_node.with_changes(func=new.with_changes(attr=attr))
+
+    def with_keywords(self, call: cst.Call) -> cst.Call:
+        args = []
+        for arg in call.args:
+            new = names.KEYWORDS.get(arg.keyword.value) if arg.keyword is not None else None
+            if new is not None:
+                self.changes += 1
+                arg = arg.with_changes(keyword=cst.Name(new))
+            args.append(arg)
+        return call.with_changes(args=args)
 
     # --- methods that override those of modules ---
 
@@ -144,13 +261,22 @@ class _Converter(cst.CSTTransformer):
     ) -> cst.FunctionDef:
         self.scopes.pop()
         is_method = bool(self.scopes) and self.scopes[-1]
-        new = (names.METHODS | names.FIELDS).get(original_node.name.value)
-        if not is_method or new is None:
+        old = original_node.name.value
+        new = (names.METHODS | names.FIELDS).get(old)
+        if not is_method or new is None or old in self.own_fields:
             return updated_node
         self.changes += 1
         return updated_node.with_changes(name=cst.Name(new))
 
     # --- strings ---
+
+    def visit_Assign(self, node: cst.Assign) -> bool:
+        """`__all__` names what the module binds, which stays bound."""
+        targets = (target.target for target in node.targets)
+        return not any(isinstance(each, cst.Name) and each.value == "__all__" for each in targets)
+
+    def visit_AugAssign(self, node: cst.AugAssign) -> bool:
+        return not (isinstance(node.target, cst.Name) and node.target.value == "__all__")
 
     def visit_Expr(self, node: cst.Expr) -> bool:
         """A string that stands alone is a docstring or a comment."""
@@ -166,12 +292,20 @@ class _Converter(cst.CSTTransformer):
             return updated_node
         begin = len(updated_node.prefix) + len(updated_node.quote)
         end = len(updated_node.value) - len(updated_node.quote)
-        new = names.new_string(updated_node.value[begin:end])
-        if new is None:
+        old = updated_node.value[begin:end]
+        new = self.new_text(original_node, old)
+        if new is None or new == old:
             return updated_node
         self.changes += 1
         value = updated_node.value[:begin] + new + updated_node.value[end:]
         return updated_node.with_changes(value=value)
+
+    def new_text(self, node: cst.SimpleString, text: str) -> str | None:
+        if names.TYPE.fullmatch(text) and names.is_without(text):
+            self.note_missing(node, text)
+        if node in self.module_strings and names.TYPE.fullmatch(text):
+            return names.new_module(text)
+        return names.new_string(text)
 
     def leave_FormattedString(
         self, original_node: cst.FormattedString, updated_node: cst.FormattedString
@@ -191,9 +325,13 @@ class _Converter(cst.CSTTransformer):
     def visit_Import(self, node: cst.Import) -> bool:
         return False
 
-    def leave_Import(self, original_node: cst.Import, updated_node: cst.Import) -> cst.Import:
-        new = updated_node.with_changes(
-            names=[alias.with_changes(name=_dotted(alias.name)) for alias in updated_node.names]
+    def leave_Import(
+        self, original_node: cst.Import, updated_node: cst.Import
+    ) -> imports.Statements:
+        for path in imports.missing_of_import(original_node):
+            self.note_missing(original_node, path)
+        new = imports.new_import(
+            original_node, lambda alias: self.known.binds_torch(original_node, alias)
         )
         self.counted(original_node, new)
         return new
@@ -203,118 +341,66 @@ class _Converter(cst.CSTTransformer):
 
     def leave_ImportFrom(
         self, original_node: cst.ImportFrom, updated_node: cst.ImportFrom
-    ) -> cst.ImportFrom | cst.FlattenSentinel[cst.BaseSmallStatement]:
-        module = updated_node.module
-        if module is None or updated_node.relative:
-            return updated_node
-        path = helpers.get_full_name_for_node_or_raise(module)
-        if path == names.EXTENSION_MODULE:
-            return self.split_extension_import(updated_node)
-        new = updated_node.with_changes(module=_dotted(module))
-        if not isinstance(new.names, cst.ImportStar):
-            new = new.with_changes(names=[_alias(path, alias) for alias in new.names])
+    ) -> imports.Statements:
+        for path in imports.missing_of_import(original_node):
+            self.note_missing(original_node, path)
+        new = imports.new_import_from(original_node, self.bound, self.moves_neutral)
         self.counted(original_node, new)
         return new
 
-    def split_extension_import(
-        self, node: cst.ImportFrom
-    ) -> cst.ImportFrom | cst.FlattenSentinel[cst.BaseSmallStatement]:
-        """CUDAExtension comes from a module of its own, and BuildExtension with it."""
-        if isinstance(node.names, cst.ImportStar):
-            return node
-        aliases = list(node.names)
-        if all(_name(alias) != "CUDAExtension" for alias in aliases):
-            return node
-        self.changes += 1
-        moved = [alias for alias in aliases if _name(alias) in names.EXTENSION_NAMES]
-        kept = [alias for alias in aliases if _name(alias) not in names.EXTENSION_NAMES]
-        new = [
-            alias.with_changes(name=cst.Name(names.EXTENSION_NAMES[_name(alias)]))
-            for alias in moved
-        ]
-        extension = node.with_changes(
-            module=helpers.parse_template_expression(names.NEW_EXTENSION_MODULE),
-            names=_comma_separated(new) if kept else new,
-        )
-        if not kept:
-            return extension
-        parts = [node.with_changes(names=_comma_separated(kept)), extension]
-        return cst.FlattenSentinel([parts[0].with_changes(semicolon=SEMICOLON), parts[1]])
+    def bound(self, alias: cst.ImportAlias, new: str) -> str:
+        """What an import binds afterwards: its new name where all uses of the old one are known."""
+        old = cst.ensure_type(alias.name, cst.Name)
+        return self.renamed.get(old, old.value)
 
 
-SEMICOLON = cst.Semicolon(whitespace_after=cst.SimpleWhitespace(" "))
+class _Imports(cst.CSTVisitor):
+    """The `from … import` statements of a module, and what it takes of cpp_extension."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.statements: list[cst.ImportFrom] = []
+        self.extension_names: set[str] = set()
+
+    def visit_ImportFrom(self, node: cst.ImportFrom) -> bool:
+        if node.module is not None and not node.relative:
+            self.statements.append(node)
+            is_extension = helpers.get_full_name_for_node(node.module) == names.EXTENSION_MODULE
+            if is_extension and not isinstance(node.names, cst.ImportStar):
+                self.extension_names |= {imports.name_of(alias) for alias in node.names}
+        return False
+
+    def visit_Attribute(self, node: cst.Attribute) -> None:
+        if node.attr.value in {*names.EXTENSION_NAMES, "CppExtension"}:
+            self.extension_names.add(node.attr.value)
 
 
-def _name(alias: cst.ImportAlias) -> str:
-    return helpers.get_full_name_for_node_or_raise(alias.name)
+def _with_tail(node: cst.Attribute, tail: str) -> cst.Attribute:
+    """value.tail in place of value.attr; a tail may have several parts."""
+    *middle, last = tail.split(".")
+    value = node.value
+    for part in middle:
+        value = cst.Attribute(value, cst.Name(part))
+    return node.with_changes(value=value, attr=cst.Name(last))
 
 
-def _comma_separated(aliases: Sequence[cst.ImportAlias]) -> list[cst.ImportAlias]:
-    return [
-        *(alias.with_changes(comma=COMMA) for alias in aliases[:-1]),
-        aliases[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT),
-    ]
-
-
-COMMA = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
-
-
-def _dotted(node: cst.Attribute | cst.Name) -> cst.Attribute | cst.Name:
-    """A module's path with its parts renamed."""
-    path = helpers.get_full_name_for_node_or_raise(node)
-    new = names.new_path(path)
-    if new == path:
-        return node
-    found = helpers.parse_template_expression(new)
-    assert isinstance(found, cst.Attribute | cst.Name)
+def _exported(module: cst.Module) -> set[str]:
+    """The strings of `__all__`."""
+    found: set[str] = set()
+    for line in module.body:
+        small: Iterable[cst.BaseSmallStatement] = getattr(line, "body", ())
+        if not isinstance(line, cst.SimpleStatementLine):
+            continue
+        for each in small:
+            code = module.code_for_node(each)
+            if code.startswith("__all__"):
+                found |= _strings_of(code)
     return found
 
 
-def _alias(module: str, alias: cst.ImportAlias) -> cst.ImportAlias:
-    new = names.PATHS.get(f"{module}.{_name(alias)}")
-    return alias if new is None else alias.with_changes(name=cst.Name(new))
-
-
-# --- import torch_musa ---
-
-
-def _statements(module: cst.Module) -> list[cst.BaseSmallStatement]:
-    return [
-        small
-        for line in module.body
-        if isinstance(line, cst.SimpleStatementLine)
-        for small in line.body
-    ]
-
-
-def _has_import(module: cst.Module) -> bool:
-    return any(
-        isinstance(small, cst.Import) and any(_name(alias) == IMPORT for alias in small.names)
-        for small in _statements(module)
-    )
-
-
-def _with_import(module: cst.Module) -> cst.Module:
-    """After the docstring and the imports from __future__, before all else."""
-    body = list(module.body)
-    at = 0
-    if module.get_docstring() is not None:
-        at = 1
-    for number, line in enumerate(body):
-        if isinstance(line, cst.SimpleStatementLine) and any(map(_is_future, line.body)):
-            at = number + 1
-    line = cst.SimpleStatementLine([cst.Import([cst.ImportAlias(cst.Name(IMPORT))])])
-    if at == 0 and body:
-        first = body[0]
-        if isinstance(first, cst.SimpleStatementLine | cst.BaseCompoundStatement):
-            line = line.with_changes(leading_lines=first.leading_lines)
-            body[0] = first.with_changes(leading_lines=())
-    return module.with_changes(body=[*body[:at], line, *body[at:]], has_trailing_newline=True)
-
-
-def _is_future(small: cst.BaseSmallStatement) -> bool:
-    return (
-        isinstance(small, cst.ImportFrom)
-        and isinstance(small.module, cst.Name)
-        and small.module.value == "__future__"
-    )
+def _strings_of(code: str) -> set[str]:
+    return {
+        node.value
+        for node in ast.walk(ast.parse(code.rstrip(";\n ")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }

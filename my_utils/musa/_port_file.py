@@ -1,10 +1,6 @@
-"""One file of a port: its new bytes, in the encoding that it had.
+"""One file of a port, read and rewritten in pieces, in the encoding that it had.
 
->>> from my_utils import _core
->>> rules = _core.Replacer((((("cudaFree".encode(), b"musaFree"), (b"cuda", None)), True),))
->>> ported = port_bytes("cudaFree(p); cudaPeek();\\r\\n".encode("utf-16"), rules)
->>> ported.data.decode("utf-16"), ported.replaced, ported.unmapped
-('musaFree(p); cudaPeek();\\r\\n', 1, {'cudaPeek': (1, 1)})
+However large a file is, a few pieces of it are in memory at a time.
 """
 
 from __future__ import annotations
@@ -12,9 +8,12 @@ from __future__ import annotations
 import codecs
 import difflib
 import re
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
 
-from .. import _core
+from ._port_context import needs_context
+from ._port_text import Counts, Rules, TextPort
 
 # The longer marks first: that of UTF-32-LE begins with that of UTF-16-LE.
 MARKS = (
@@ -24,44 +23,159 @@ MARKS = (
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
 LOOKED_AT = 8192  # bytes in which a NUL makes a file a binary one
+PIECE = 1 << 20  # bytes that are rewritten at a time
+HIP_PIECE = 32 << 20  # hipify looks at a whole file
+LONGEST = 16 << 20  # of a line that is not cut
+# How far back from its end a piece is searched for a line that begins at the margin.
+MARGIN = 1 << 16
+AT_MARGIN = re.compile(rb"\n(?=[A-Za-z_/#])")
 
 
-@dataclass
-class Ported:
-    """What became of one file; the data is as it was where nothing was replaced."""
-
-    data: bytes
-    replaced: int = 0
-    is_binary: bool = False
-    unmapped: dict[str, tuple[int, int]] = field(default_factory=dict)  # how often, first line
+class Unreadable(OSError):
+    """The file of the user's cannot be read."""
 
 
-def port_bytes(data: bytes, replacer: _core.Replacer) -> Ported:
-    """The file with all names replaced. Binary files stay as they are."""
-    for mark, encoding in MARKS:
-        if data.startswith(mark):
-            return _port_wide(data, mark, encoding, replacer)
-    if b"\0" in data[:LOOKED_AT]:
-        return Ported(data, is_binary=True)
-    return _port_text(data, replacer)
+def ported_pieces(path: Path, name: str, rules: Rules | None, counts: Counts) -> Iterator[bytes]:
+    """The bytes of a file afterwards, in order; `counts` is full when they have been taken.
 
+    Parameters:
+        name: its path from the root of the port.
+        rules: None for a file that is copied.
 
-def _port_wide(data: bytes, mark: bytes, encoding: str, replacer: _core.Replacer) -> Ported:
+    Raises Unreadable.
+    """
     try:
-        text = data[len(mark) :].decode(encoding)
-        ported = _port_text(text.encode(), replacer)
+        with open(path, "rb") as file:
+            yield from _pieces(file, name, rules, counts)
+    except OSError as error:
+        raise Unreadable(f"{path}: {error.strerror}") from error
+
+
+def _pieces(file: BinaryIO, name: str, rules: Rules | None, counts: Counts) -> Iterator[bytes]:
+    encoding, mark = _encoding(file)
+    counts.is_binary = rules is not None and _is_binary(file, encoding, mark)
+    if rules is None or counts.is_binary:
+        file.seek(0)
+        while piece := file.read(PIECE):
+            yield piece
+        return
+    yield mark
+    for _, new in _texts_of_both(file, name, rules, counts, encoding, mark):
+        yield new.decode().encode(encoding) if encoding else new
+
+
+def _texts_of_both(
+    file: BinaryIO, name: str, rules: Rules, counts: Counts, encoding: str, mark: bytes
+) -> Iterator[tuple[bytes, bytes]]:
+    """Each piece of a text, and what becomes of it."""
+    size = HIP_PIECE if rules.hipify is not None else PIECE
+    has_context = needs_context(_texts(file, encoding, mark, size))
+    port = TextPort(rules, name, counts, has_context)
+    for text in _texts(file, encoding, mark, size):
+        yield text, port.ported(text)
+
+
+def _both(file: BinaryIO, name: str, rules: Rules) -> Iterator[tuple[bytes, bytes]]:
+    """The same for a diff: nothing for a binary file."""
+    encoding, mark = _encoding(file)
+    if not _is_binary(file, encoding, mark):
+        yield from _texts_of_both(file, name, rules, Counts(), encoding, mark)
+
+
+def _encoding(file: BinaryIO) -> tuple[str, bytes]:
+    """The encoding of a file that begins with a mark, and the mark; empty ones for others."""
+    file.seek(0)
+    start = file.read(4)
+    for mark, encoding in MARKS:
+        if start.startswith(mark):
+            return encoding, mark
+    return "", b""
+
+
+def _is_binary(file: BinaryIO, encoding: str, mark: bytes) -> bool:
+    if not encoding:
+        file.seek(0)
+        return b"\0" in file.read(LOOKED_AT)
+    try:
+        for _ in _texts(file, encoding, mark, PIECE):
+            pass
     except UnicodeError:
-        return Ported(data, is_binary=True)
-    if ported.replaced:
-        ported.data = mark + ported.data.decode().encode(encoding)
-    else:
-        ported.data = data
-    return ported
+        return True
+    return False
 
 
-def _port_text(data: bytes, replacer: _core.Replacer) -> Ported:
-    text, count, unmapped = replacer.replace(data)
-    return Ported(data if text is None else text, count, unmapped=unmapped)
+def _texts(file: BinaryIO, encoding: str, mark: bytes, size: int) -> Iterator[bytes]:
+    """The text after the mark, as UTF-8 or as it is, cut where no name and no statement is."""
+    file.seek(len(mark))
+    pending = b""
+    for block in _blocks(file, encoding, size):
+        cut = _cut(pending) if pending and block else 0
+        if cut:
+            yield pending[:cut]
+        pending = pending[cut:] + block
+    if pending:
+        yield pending
+
+
+def _blocks(file: BinaryIO, encoding: str, size: int) -> Iterator[bytes]:
+    decoder = codecs.getincrementaldecoder(encoding)() if encoding else None
+    while block := file.read(size):
+        yield decoder.decode(block).encode() if decoder is not None else block
+    if decoder is not None:
+        yield decoder.decode(b"", final=True).encode()
+
+
+def _cut(data: bytes) -> int:
+    """Where the last line at the margin begins, else the last line, else the last word."""
+    found = 0
+    for match in AT_MARGIN.finditer(data, max(0, len(data) - MARGIN)):
+        found = match.end()
+    if found:
+        return found
+    if len(data) < PIECE:
+        return 0
+    for mark in (b"\n", b";", b" "):
+        place = data.rfind(mark)
+        if place >= 0:
+            return place + 1
+    return len(data) if len(data) > LONGEST else 0
+
+
+# --- diffs ---
+
+
+def diffs_of(path: Path, name: str, rules: Rules, old_name: str, new_name: str) -> Iterator[str]:
+    """A unified diff that `patch` takes, of one piece of the file after the other.
+
+    Nothing for a file that stays, or cannot be read, which a run says.
+    """
+    old_lines = new_lines = 0
+    has_head = False
+    try:
+        with open(path, "rb") as file:
+            for old, new in _both(file, name, rules):
+                if old != new:
+                    diff = diff_of(old, new, old_name, new_name)
+                    start = diff.find("@@")
+                    yield ("" if has_head else diff[:start]) + _moved(
+                        diff[start:], old_lines, new_lines
+                    )
+                    has_head = True
+                old_lines += old.count(b"\n")
+                new_lines += new.count(b"\n")
+    except OSError:
+        return
+
+
+HUNK = re.compile(r"^@@ -(\d+)(,\d+)? \+(\d+)(,\d+)? @@", re.MULTILINE)
+
+
+def _moved(hunks: str, old_lines: int, new_lines: int) -> str:
+    def moved(match: re.Match[str]) -> str:
+        old, new = int(match[1]) + old_lines, int(match[3]) + new_lines
+        return f"@@ -{old}{match[2] or ''} +{new}{match[4] or ''} @@"
+
+    return HUNK.sub(moved, hunks)
 
 
 def diff_of(old: bytes, new: bytes, old_name: str, new_name: str) -> str:

@@ -12,11 +12,17 @@ import json
 import os
 import stat
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
 
 from ..common.files import whole_file
 from ._port_tree import MARKER, Entry, Plan
+
+if TYPE_CHECKING:
+    from typing import Self
+
+COPIED = 1 << 20  # bytes at a time
 
 
 class Output:
@@ -44,23 +50,20 @@ class Output:
             path.mkdir(exist_ok=True)
             path.chmod(folder.mode | stat.S_IRWXU)
 
-    def put(self, entry: Entry, data: bytes) -> bool:
+    def put(self, entry: Entry, pieces: Iterable[bytes]) -> bool:
         """Writes a file with its mode, unless it stands there like that; whether it did."""
-        path = self.root / entry.new
-        if self.holds(entry, data):
-            return False
-        put_file(path, data, entry.mode)
-        return True
+        with _Rewritten(self.root / entry.new, entry.mode) as file:
+            for piece in pieces:
+                file.add(piece)
+        return file.is_new
 
-    def holds(self, entry: Entry, data: bytes) -> bool:
-        """Whether the file stands there with these bytes and its mode."""
-        path = self.root / entry.new
-        try:
-            info = path.lstat()
-            is_same = stat.S_ISREG(info.st_mode) and stat.S_IMODE(info.st_mode) == entry.mode
-            return is_same and info.st_size == len(data) and path.read_bytes() == data
-        except OSError:
-            return False
+    def holds(self, entry: Entry, pieces: Iterable[bytes]) -> bool:
+        """Whether the file stands there with these bytes and its mode; takes all pieces."""
+        is_same = True
+        with _opened(self.root / entry.new, entry.mode) as old:
+            for piece in pieces:
+                is_same = is_same and old is not None and old.read(len(piece)) == piece
+            return is_same and old is not None and not old.read(1)
 
     def put_link(self, entry: Entry) -> bool:
         """Makes a link, unless it stands there; whether it did."""
@@ -126,9 +129,90 @@ class Output:
             file.write(json.dumps(content, indent=0).encode())
 
 
+@contextlib.contextmanager
+def _opened(path: Path, mode: int) -> Iterator[BinaryIO | None]:
+    """A regular file with this mode; None for anything else."""
+    try:
+        info = path.lstat()
+        if not stat.S_ISREG(info.st_mode) or stat.S_IMODE(info.st_mode) != mode:
+            raise FileNotFoundError
+        file = open(path, "rb")  # noqa: SIM115
+    except OSError:
+        yield None
+        return
+    with file:
+        yield file
+
+
+class _Rewritten:
+    """A file that becomes the pieces that are added, or stays as it is where it is that already.
+
+    Nothing is written as long as they are equal. After an exception the file is as it was.
+    """
+
+    def __init__(self, path: Path, mode: int) -> None:
+        self.path = path
+        self.mode = mode
+        self.same = 0  # bytes that are equal so far
+        self.new: BinaryIO | None = None
+        self.stack = contextlib.ExitStack()
+
+    @property
+    def is_new(self) -> bool:
+        return self.new is not None
+
+    def __enter__(self) -> Self:
+        self.old = self.stack.enter_context(_opened(self.path, self.mode))
+        return self
+
+    def add(self, piece: bytes) -> None:
+        if self.new is None and self.old is not None and self.old.read(len(piece)) == piece:
+            self.same += len(piece)
+            return
+        self.begin().write(piece)
+
+    def begin(self) -> BinaryIO:
+        """The new file, which begins with what was equal."""
+        if self.new is None:
+            self.temporary = _temporary(self.path)
+            self.new = open(self.temporary, "wb")  # noqa: SIM115
+            if self.old is not None:
+                self.old.seek(0)
+                for start in range(0, self.same, COPIED):
+                    self.new.write(self.old.read(min(COPIED, self.same - start)))
+        return self.new
+
+    def __exit__(self, kind: type[BaseException] | None, *unused: object) -> None:
+        try:
+            if kind is None:
+                self.finish()
+        except BaseException:
+            kind = BaseException
+            raise
+        finally:
+            self.stack.close()
+            if self.new is not None:
+                self.new.close()
+                if kind is not None:
+                    with contextlib.suppress(OSError):
+                        os.unlink(self.temporary)
+
+    def finish(self) -> None:
+        if self.new is None and (self.old is None or self.old.read(1)):
+            self.begin()
+        if self.new is not None:
+            self.new.flush()
+            os.fchmod(self.new.fileno(), self.mode)
+            os.replace(self.temporary, self.path)
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident():x}.tmp")
+
+
 def put_file(path: Path, data: bytes, mode: int) -> None:
     """Writes a file that is whole or as it was, with the permissions of `mode`."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident():x}.tmp")
+    temporary = _temporary(path)
     try:
         with open(temporary, "wb", buffering=0) as file:
             file.write(data)

@@ -6,7 +6,11 @@ A file holds the names of one library, by prefix, and for each platform how they
     without     names of these that the platform lacks; * stands for the rest of a name
     pairs       names that follow no prefix; they win over the others
     headers     what stands between <> or "" after #include
+    folders     beginnings of such paths; the rest follows, with .muh for .cuh and MUSA for CUDA
+    absent      headers of these folders that the platform lacks
     watch       beginnings of names; what begins so and has no rule is reported after porting
+    watch_headers  patterns of headers; what matches and has no rule is reported
+    relative    names that are torch's after `cuda::` alone
     documented  where the pairs of names can be looked up
 
 >>> rules = load("musa")
@@ -30,10 +34,15 @@ RULES_DIR = Path(__file__).parent / "rules"
 
 @dataclass(frozen=True)
 class RuleSet:
-    """The names of one platform, and the beginnings of names that are reported."""
+    """The names and headers of one platform, and what is reported where it has no rule."""
 
     pairs: dict[str, str] = field(default_factory=dict)
     watches: tuple[str, ...] = ()
+    headers: dict[str, str] = field(default_factory=dict)
+    folders: dict[str, str] = field(default_factory=dict)
+    absent: frozenset[str] = frozenset()
+    header_watches: tuple[str, ...] = ()
+    relative_names: frozenset[bytes] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -53,13 +62,19 @@ PLATFORMS = {
 @cache
 def load(platform: str) -> RuleSet:
     """The rules of all libraries for "musa" or "hip". They are shared: do not change them."""
-    pairs: dict[str, str] = {}
-    watches: list[str] = []
+    whole = RuleSet()
     for path in sorted(RULES_DIR.glob("*.json")):
         rules = read_rule_file(path, platform)
-        pairs |= rules.pairs
-        watches += rules.watches
-    return RuleSet(pairs, tuple(dict.fromkeys(watches)))
+        whole = RuleSet(
+            whole.pairs | rules.pairs,
+            tuple(dict.fromkeys(whole.watches + rules.watches)),
+            whole.headers | rules.headers,
+            whole.folders | rules.folders,
+            whole.absent | rules.absent,
+            tuple(dict.fromkeys(whole.header_watches + rules.header_watches)),
+            whole.relative_names | rules.relative_names,
+        )
+    return whole
 
 
 def read_rule_file(path: Path, platform: str) -> RuleSet:
@@ -70,15 +85,21 @@ def read_rule_file(path: Path, platform: str) -> RuleSet:
         names = _names(_checked(content.get("names", {}), dict, "names"))
         pairs = dict(_prefixed(names, section))
         pairs |= _strings(_checked(section.get("pairs", {}), dict, "pairs"), "pairs")
-        pairs |= _headers(
-            _strings(_checked(section.get("headers", {}), dict, "headers"), "headers")
-        )
-        watches = _checked(section.get("watch", ""), str, "watch").split()
+        headers = _strings(_checked(section.get("headers", {}), dict, "headers"), "headers")
+        pairs |= _headers(headers)
+        folders = _strings(_checked(section.get("folders", {}), dict, "folders"), "folders")
+        words = {
+            key: tuple(_checked(section.get(key, ""), str, key).split())
+            for key in ("watch", "watch_headers", "absent", "relative")
+        }
     except (TypeError, ValueError) as error:
         raise ValueError(f"{path}: {error}") from None
     if "" in pairs:
         raise ValueError(f"{path}: a rule has nothing to look for")
-    return RuleSet(pairs, tuple(watches))
+    return RuleSet(
+        pairs, words["watch"], headers, folders, frozenset(words["absent"]),
+        words["watch_headers"], frozenset(name.encode() for name in words["relative"]),
+    )  # fmt: skip
 
 
 def read_mapping_dir(folder: str | os.PathLike[str]) -> dict[str, str]:

@@ -10,6 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 DEFAULT_HOME = Path("/usr/local/musa")
+# Below the package; torch_musa/utils/musa_extension.py has the same.
+TORCH_MUSA_HEADERS = (
+    "share/generated_cuda_compatible/aten/src",
+    "share/generated_cuda_compatible/include",
+    "share/generated_cuda_compatible/include/torch/csrc/api/include",
+    "share/torch_musa_codegen",
+)
 ARCH_FLAGS = ("--offload-arch", "--cuda-gpu-arch", "-arch")
 
 
@@ -22,6 +29,12 @@ def musa_home() -> Path | None:
     if mcc is not None:
         return Path(mcc).parent.parent
     return DEFAULT_HOME if DEFAULT_HOME.is_dir() else None
+
+
+def mudnn_home() -> Path | None:
+    """MUDNN_HOME or MUDNN_PATH; None where muDNN lies in the toolkit."""
+    home = os.environ.get("MUDNN_HOME") or os.environ.get("MUDNN_PATH")
+    return Path(home) if home else None
 
 
 def mcc_path() -> str:
@@ -58,15 +71,25 @@ def arch_flags(given: Sequence[str]) -> list[str]:
 
 
 def folders(kind: str) -> list[str]:
-    """The folders of headers ("include") or libraries ("lib") of MUSA, muDNN and torch_musa."""
-    homes = [musa_home()]
-    if os.environ.get("MUDNN_HOME"):
-        homes.append(Path(os.environ["MUDNN_HOME"]))
+    """The folders of headers ("include") or libraries ("lib") of MUSA and muDNN."""
+    homes = [musa_home(), mudnn_home()]
     found = [home / name for home in homes if home is not None for name in _names(kind)]
+    return [str(folder) for folder in found if folder.is_dir()]
+
+
+def torch_musa_folders(kind: str) -> list[str]:
+    """The folders of headers ("include") or libraries ("lib") of torch_musa.
+
+    Its headers are torch's, ported: they go before those of torch.
+    """
     package = _torch_musa()
-    if package is not None:
-        # Its headers are included as torch_musa/csrc/...
-        found.append(package.parent if kind == "include" else package / "lib")
+    if package is None:
+        return []
+    if kind == "lib":
+        found = [package / "lib"]
+    else:
+        # The last holds torch_musa/csrc/...
+        found = [*(package / folder for folder in TORCH_MUSA_HEADERS), package.parent]
     return [str(folder) for folder in found if folder.is_dir()]
 
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ..common.aliases import renamed_attribute, renamed_parameters, renamed_state
-from ..common.arguments import check_str
+from ..common.arguments import check_bool, check_str, check_str_or_none
 from ..common.files import whole_file
 from ..common.reprs import short_repr
 
@@ -24,6 +24,41 @@ __all__ = ["CMakeListsGenerator"]
 StrPath = str | os.PathLike[str]
 NAME = re.compile(r"[A-Za-z0-9_.+-]+")
 MACRO = re.compile(r"[A-Za-z_]\w*(=.*)?", re.DOTALL)
+# Where torch and torch_musa are, asked without importing them; nothing for what is not there.
+TORCH = """
+find_package(Python3 COMPONENTS Interpreter)
+set(TORCH_LIBRARY_FILES)
+if(Python3_FOUND)
+  foreach(package torch torch_musa)
+    execute_process(
+      COMMAND ${Python3_EXECUTABLE} -c
+        "import importlib.util, os
+found = importlib.util.find_spec('${package}')
+print(os.path.dirname(found.origin) if found else '')"
+      OUTPUT_VARIABLE ${package}_folder OUTPUT_STRIP_TRAILING_WHITESPACE)
+  endforeach()
+  execute_process(
+    COMMAND ${Python3_EXECUTABLE} -c "import sysconfig; print(sysconfig.get_path('include'))"
+    OUTPUT_VARIABLE python_include OUTPUT_STRIP_TRAILING_WHITESPACE)
+endif()
+# The headers of torch_musa are torch's, ported: they go before those of torch.
+if(torch_musa_folder)
+  set(ported ${torch_musa_folder}/share/generated_cuda_compatible)
+  include_directories(
+    ${ported}/aten/src ${ported}/include ${ported}/include/torch/csrc/api/include
+    ${torch_musa_folder}/share/torch_musa_codegen ${torch_musa_folder}/..)
+  file(GLOB found ${torch_musa_folder}/lib/libmusa_python.so)
+  list(APPEND TORCH_LIBRARY_FILES ${found})
+endif()
+if(torch_folder)
+  include_directories(
+    ${torch_folder}/include ${torch_folder}/include/torch/csrc/api/include ${python_include})
+  foreach(library c10 torch torch_cpu torch_python)
+    file(GLOB found ${torch_folder}/lib/lib${library}.so)
+    list(APPEND TORCH_LIBRARY_FILES ${found})
+  endforeach()
+endif()
+"""
 
 
 class CMakeListsGenerator:
@@ -36,8 +71,11 @@ class CMakeListsGenerator:
         define_macros: names, `NAME=VALUE`, pairs of both, or a mapping; None for none.
         project_name: of the CMake project.
         plugin_name: of the library, which becomes lib<plugin_name>.so.
+        customized_cmake_lists: a text of your own, written as it is in place of all that.
         cxx_standard: 20, as torch's headers want it.
         mcc_flags: further flags for mcc.
+        with_torch: uses the headers and libraries of torch and torch_musa, where the Python that
+            CMake finds (or `-DPython3_EXECUTABLE=…`) has them.
         output: where `generate` writes; the working directory by default.
 
     Relative paths are taken from the working directory. Wrong arguments raise TypeError or
@@ -53,13 +91,19 @@ class CMakeListsGenerator:
         define_macros: Sequence[str | tuple[str, str | None]] | Mapping[str, str] | None = None,
         project_name: str = "musa_plugin_project",
         plugin_name: str = "musa_plugin",
+        customized_cmake_lists: str | None = None,
         *,
         cxx_standard: int = 20,
         mcc_flags: Sequence[str] = (),
+        with_torch: bool = True,
         output: StrPath = ".",
     ) -> None:
         self.sources = _paths("sources", sources)
-        if not self.sources:
+        self.customized_cmake_lists = check_str_or_none(
+            "customized_cmake_lists", customized_cmake_lists
+        )
+        self.with_torch = check_bool("with_torch", with_torch)
+        if not self.sources and customized_cmake_lists is None:
             raise ValueError("sources: at least one file is needed")
         self.include_dirs = _paths("include_dirs", include_dirs)
         self.link_libraries = _libraries(link_libraries)
@@ -88,6 +132,8 @@ class CMakeListsGenerator:
 
     def text(self) -> str:
         """What `generate` writes."""
+        if self.customized_cmake_lists is not None:
+            return self.customized_cmake_lists
         target = self.plugin_name
         lines = [
             "cmake_minimum_required(VERSION 3.18)",
@@ -111,6 +157,8 @@ class CMakeListsGenerator:
         ]
         if self.mcc_flags:
             lines.append(f"list(APPEND MUSA_MCC_FLAGS {_quoted(self.mcc_flags)})")
+        if self.with_torch:
+            lines += TORCH.splitlines()
         # The module reads folders and macros of the directory for mcc, of the target for C++.
         if self.include_dirs:
             lines.append(f"include_directories({_quoted(self.include_dirs)})")
@@ -124,6 +172,8 @@ class CMakeListsGenerator:
         ]
         if self.link_libraries:
             lines.append(f"target_link_libraries({target} {_quoted(self.link_libraries)})")
+        if self.with_torch:
+            lines.append(f"target_link_libraries({target} ${{TORCH_LIBRARY_FILES}})")
         return "\n".join(lines) + "\n"
 
 

@@ -1,10 +1,10 @@
 """The command `musa-converter`: Python scripts for CUDA, rewritten in place for torch_musa.
 
-    musa-converter -r project -l project/train.py
+    my_utils port scripts -r project -l project/train.py        (or musa-converter)
 
 It rewrites what names, attributes, imports and device strings mean, not what they look like: other
-packages' `cuda`, text, URLs and comments stay. Run again it changes nothing. It needs libcst:
-pip install 'my_utils[musa]'.
+packages' `cuda`, text, URLs and comments stay. What torch_musa has no counterpart of stays, and is
+said. Run again it changes nothing. It needs libcst: pip install 'my_utils[musa]'.
 
 Exit status: 0 done, or with --check nothing to do; 1 a file could not be converted, or with --check
 would change; 2 wrong usage.
@@ -12,7 +12,6 @@ would change; 2 wrong usage.
 
 from __future__ import annotations
 
-import argparse
 import os
 import stat
 import sys
@@ -21,9 +20,10 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..common.command_line import CommandParser, Progress, add_quiet, ended_well, error_text, parser
 from ..common.tables import needed
-from ..common.terminal import progress_bar
 from ..common.workers import end_with_parent
+from ._converter_project import Said, said_by
 from ._port_file import diff_of
 from ._port_output import put_file
 
@@ -39,18 +39,21 @@ SKIPPED = {"__pycache__", "node_modules"}
 class _Task:
     path: Path
     is_launched: bool
+    said: Said
     writes: bool
     wants_diff: bool
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one file. `error` says why it was left as it is."""
+    """What became of one file. `error` says why it was left as it is, `notes` what is left in it
+    to do by hand, by line."""
 
     path: Path
     changes: int = 0
     diff: str = ""
     error: str = ""
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -79,15 +82,18 @@ def convert_project(
         write: False to change no file.
         diff: fill in `Outcome.diff`.
         jobs: processes; None for one a processor.
-        progress: show a bar.
+        progress: show a bar on a terminal, and elsewhere a line every few seconds.
 
     ValueError for a path that is not there; ImportError without libcst.
     """
     needed("libcst", "musa-converter", "musa")
     project = _project(Path(root), [Path(path) for path in launch], [Path(e) for e in excluded])
-    tasks = [_Task(path, path in project.launched, write, diff) for path in project.scripts]
+    said = Said()
+    for path in project.scripts:
+        said.add(_said_by(path))
+    tasks = [_Task(path, path in project.launched, said, write, diff) for path in project.scripts]
     yield from (Outcome(Path(root), error=note) for note in project.notes)
-    with progress_bar("musa-converter", len(tasks), "files", wanted=progress, stays=False) as bar:
+    with Progress("musa-converter", len(tasks), "files", quiet=not progress) as bar:
         for outcome in _run(tasks, jobs):
             bar.advance()
             yield outcome
@@ -102,6 +108,13 @@ def _run(tasks: Sequence[_Task], jobs: int | None) -> Iterator[Outcome]:
         yield from pool.map(_convert_file, tasks, chunksize=4)
 
 
+def _said_by(path: Path) -> Said:
+    try:
+        return said_by(path.read_bytes())
+    except OSError:
+        return Said()  # it is said when the file is converted
+
+
 def _convert_file(task: _Task) -> Outcome:
     import libcst
 
@@ -109,7 +122,8 @@ def _convert_file(task: _Task) -> Outcome:
 
     try:
         data = task.path.read_bytes()
-        converted = convert(data, task.is_launched)
+        said = task.said
+        converted = convert(data, task.is_launched, said.kept, said.own_fields)
         if converted.changes and task.writes:
             put_file(task.path, converted.data, stat.S_IMODE(task.path.stat().st_mode))
     except libcst.ParserSyntaxError as error:
@@ -119,7 +133,7 @@ def _convert_file(task: _Task) -> Outcome:
     diff = ""
     if task.wants_diff:
         diff = diff_of(data, converted.data, str(task.path), str(task.path))
-    return Outcome(task.path, converted.changes, diff)
+    return Outcome(task.path, converted.changes, diff, notes=converted.notes)
 
 
 # --- which files ---
@@ -133,7 +147,7 @@ def _project(root: Path, launch: Sequence[Path], excluded: Sequence[Path]) -> _P
     project.scripts.extend(_scripts(root, left_out))
     known = {os.path.abspath(path): path for path in project.scripts}
     for path in launch:
-        place = next(iter(_places(root, path, "launch_path")))
+        place = _in_project(root, _places(root, path, "launch_path"))
         if not place.endswith(".py"):
             project.notes.append(
                 f"{path} is no Python script: write `import torch_musa` into the one that it starts"
@@ -144,6 +158,13 @@ def _project(root: Path, launch: Sequence[Path], excluded: Sequence[Path]) -> _P
             project.scripts.append(script)
         project.launched.add(script)
     return project
+
+
+def _in_project(root: Path, places: Sequence[str]) -> str:
+    """The place that is part of the project, if one of them is: a file of the same name in the
+    working directory is another one."""
+    inside = os.path.join(os.path.abspath(root), "")
+    return next((place for place in places if place.startswith(inside)), places[0])
 
 
 def _places(root: Path, path: Path, name: str) -> list[str]:
@@ -172,16 +193,22 @@ def _scripts(path: Path, left_out: set[str]) -> Iterator[Path]:
 # --- the command line ---
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="musa-converter",
-        description="Rewrites the Python scripts of a project that uses CUDA for torch_musa, in "
-        "place: torch.cuda becomes torch.musa, x.cuda() x.musa(), 'cuda:0' 'musa:0', 'nccl' "
-        "'mccl'. Comments, layout, prose and other packages' cuda stay as they are.",
-        epilog="Exit status: 0 done, or with --check nothing to do; 1 a file could not be "
-        "converted (it is left, the others are done), or with --check would change; 2 wrong usage.",
+def command_parser() -> CommandParser:
+    chosen = parser(
+        "port scripts",
+        "Rewrites the Python scripts of a project that uses CUDA for torch_musa, in place: "
+        "torch.cuda becomes torch.musa, x.cuda() x.musa(), 'cuda:0' 'musa:0', 'nccl' 'mccl'. "
+        "Comments, layout, prose and other packages' cuda stay as they are. What torch_musa has no "
+        "counterpart of stays, and is said with its line.",
+        [
+            "my_utils port scripts -r project -l project/train.py --dry-run",
+            "my_utils port scripts -r project -l project/train.py -e project/third_party",
+        ],
+        statuses="0  done, or with --check nothing to do\n"
+        "1  a file could not be converted (it is left, the others are done), or with --check would "
+        "change\n2  wrong arguments",
     )
-    add = parser.add_argument
+    add = chosen.add_argument
     add("-r", "--root_path", "--root-path", required=True, metavar="ROOT",
         help="the folder of the project, or one script; all *.py below are converted")  # fmt: skip
     add("-l", "--launch_path", "--launch-path", required=True, nargs="+", metavar="LAUNCH",
@@ -192,38 +219,46 @@ def _parser() -> argparse.ArgumentParser:
     add("--dry-run", action="store_true", help="print a unified diff and write nothing")
     add("--check", action="store_true", help="write nothing; exit status 1 if that would change")
     add("--jobs", type=int, metavar="N", help="processes; default: one a processor")
-    add("--quiet", action="store_true", help="no progress bar and no closing line")
-    return parser
+    add_quiet(chosen, "no progress and no closing line")
+    return chosen
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
-    parser = _parser()
-    chosen = parser.parse_args(argv)
+    return ended_well(lambda: _main(argv))
+
+
+def _main(argv: Sequence[str] | None) -> int:
+    own = command_parser()
+    chosen = own.parse_args(argv)
     if chosen.jobs is not None and chosen.jobs < 1:
-        parser.error("--jobs: 1 or more")
-    files = changed = places = errors = 0
+        own.error("--jobs: 1 or more")
+    files = changed = places = errors = notes = 0
     try:
         for outcome in convert_project(
             chosen.root_path, chosen.launch_path, chosen.excluded_path,
             write=not (chosen.check or chosen.dry_run), diff=chosen.dry_run, jobs=chosen.jobs,
-            progress=sys.stderr.isatty() and not chosen.quiet,
+            progress=not chosen.quiet,
         ):  # fmt: skip
             files += 1
             changed += outcome.changes > 0
             places += outcome.changes
             errors += bool(outcome.error)
+            notes += len(outcome.notes)
             print(outcome.diff, end="")
+            for note in outcome.notes:
+                print(f"musa-converter: look: {outcome.path}: {note}", file=sys.stderr)
             if outcome.error:
                 print(f"musa-converter: left: {outcome.path}: {outcome.error}", file=sys.stderr)
     except ValueError as error:
-        parser.error(str(error))
+        own.error(str(error))
     except ImportError as error:
-        print(f"musa-converter: {error}", file=sys.stderr)
+        print(f"musa-converter: {error_text(error)}", file=sys.stderr)
         return 1
     if not chosen.quiet:
         said = "would change" if chosen.check or chosen.dry_run else "changed"
-        print(f"{files} files, {changed} {said} in {places} places", file=sys.stderr)
+        left = f"; {notes} to look at" if notes else ""
+        print(f"{files} files, {changed} {said} in {places} places{left}", file=sys.stderr)
     return int(errors > 0 or (chosen.check and changed > 0))
 
 

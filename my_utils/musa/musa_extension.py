@@ -9,8 +9,9 @@
         cmdclass={"build_ext": BuildExtension},
     )
 
-Environment: MUSA_HOME or MUSA_PATH (the toolkit), MUDNN_HOME, TORCH_MUSA_ARCH_LIST ("21;22"; flags
-of your own that name an architecture win), MAX_JOBS (compilers at a time; default: the processors).
+Environment: MUSA_HOME or MUSA_PATH (the toolkit), MUDNN_HOME or MUDNN_PATH, TORCH_MUSA_ARCH_LIST
+("21;22"; flags of your own that name an architecture win), MAX_JOBS (compilers at a time; default:
+the processors).
 The versions of compiler and ABI are checked, and names defined, by torch's own BuildExtension.
 """
 
@@ -23,6 +24,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from ..common.arguments import check_bool
 from ..common.extras import needs_extra
 from ..common.reprs import short_repr
 from . import _toolkit
@@ -51,14 +53,32 @@ STANDARD = "-std=c++20"  # what torch's headers want
 TORCH_LIBRARIES = ("c10", "torch", "torch_cpu", "torch_python")
 
 
-def include_paths() -> list[str]:
-    """Folders of the headers of torch, MUSA, muDNN and torch_musa, those that are there."""
-    return [*cpp_extension.include_paths(), *_toolkit.folders("include")]
+def __getattr__(name: str) -> str | None:
+    """`MUSA_HOME` and `MUDNN_HOME`: the folders as they are now; None where there is none."""
+    homes = {"MUSA_HOME": _toolkit.musa_home, "MUDNN_HOME": _toolkit.mudnn_home}
+    if name not in homes:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = homes[name]()
+    return None if home is None else str(home)
 
 
-def library_paths() -> list[str]:
-    """Folders of the libraries of torch, MUSA, muDNN and torch_musa, those that are there."""
-    return [*cpp_extension.library_paths(), *_toolkit.folders("lib")]
+def include_paths(musa: bool = True) -> list[str]:
+    """Folders of the headers of torch_musa, torch, MUSA and muDNN, those that are there.
+
+    torch_musa's go before torch's, whose headers they are, ported. `musa` False leaves out those of
+    the toolkit.
+    """
+    torchs = [*_toolkit.torch_musa_folders("include"), *cpp_extension.include_paths()]
+    return [*torchs, *(_toolkit.folders("include") if musa else [])]
+
+
+def library_paths(musa: bool = True) -> list[str]:
+    """Folders of the libraries of torch, torch_musa, MUSA and muDNN, those that are there.
+
+    `musa` False leaves out those of the toolkit.
+    """
+    torchs = [*cpp_extension.library_paths(), *_toolkit.torch_musa_folders("lib")]
+    return [*torchs, *(_toolkit.folders("lib") if musa else [])]
 
 
 def MUSAExtension(
@@ -69,11 +89,15 @@ def MUSAExtension(
     Takes the arguments of CUDAExtension; in `extra_compile_args`, a list for all compilers or a
     dict, stand `cxx`, `mcc` (for .mu) and `mcc_dlink` (a link of device code before the link of the
     extension). The element "force_mcc" of `cxx` compiles C++ sources with mcc as well, which code
-    with `half` needs. Other keys raise ValueError.
+    with `half` needs. Other keys raise ValueError. `dlink=True` links device code first, against
+    `dlink_libraries`, names of libraries, which imply it; the folders are those of `library_dirs`.
+    The extension finds the libraries of torch and torch_musa where they are now (an rpath).
     """
     flags = kwargs.get("extra_compile_args")
     if isinstance(flags, Mapping):
         _check_keys(flags)
+    dlink_libraries = _names_of("dlink_libraries", kwargs.pop("dlink_libraries", None))
+    is_dlinked = check_bool("dlink", kwargs.pop("dlink", False)) or bool(dlink_libraries)
     kwargs["include_dirs"] = [*(kwargs.get("include_dirs") or []), *include_paths()]
     kwargs["library_dirs"] = [*(kwargs.get("library_dirs") or []), *library_paths()]
     kwargs["libraries"] = [
@@ -81,10 +105,33 @@ def MUSAExtension(
         *TORCH_LIBRARIES,
         *_toolkit.libraries(),
     ]
+    if is_dlinked:
+        folders = [f"-L{folder}" for folder in kwargs["library_dirs"]]
+        names = [f"-l{library}" for library in dlink_libraries]
+        kwargs["extra_compile_args"] = _with_dlink(flags, ["-dlink", *folders, *names])
+    kwargs["extra_link_args"] = [
+        *(kwargs.get("extra_link_args") or []),
+        *(f"-Wl,-rpath,{folder}" for folder in library_paths(musa=False)),
+    ]
     kwargs["language"] = "c++"
     extension = setuptools.Extension(name, list(sources), *args, **kwargs)
     extension.uses_musa = True
     return extension
+
+
+def _names_of(name: str, libraries: object) -> list[str]:
+    if libraries is None:
+        return []
+    if isinstance(libraries, str) or not isinstance(libraries, Sequence):
+        raise TypeError(f"{name} must be a list of names, not {libraries!r}")
+    return [str(library) for library in libraries]
+
+
+def _with_dlink(flags: Any, dlink: list[str]) -> dict[str, list[str]]:
+    """The flags of all compilers as a dict, with those of the link of device code."""
+    if not isinstance(flags, Mapping):
+        flags = {"cxx": list(flags or []), "mcc": list(flags or [])}
+    return {**flags, "mcc_dlink": [*flags.get("mcc_dlink", []), *dlink]}
 
 
 def _check_keys(flags: Mapping[str, object]) -> None:
@@ -210,7 +257,7 @@ class _Compilation:
             return []
         linked = os.path.join(folder, "mcc_dlink.o")
         arch = _toolkit.arch_flags(flags)
-        _run([_toolkit.mcc_path(), *mine, "-o", linked, *flags, *arch])
+        _run([_toolkit.mcc_path(), *mine, "-o", linked, "-fPIC", *flags, *arch])
         return [linked]
 
 

@@ -1,6 +1,6 @@
 """Rewrites a folder of CUDA sources for MUSA, beside the folder.
 
-    python -m my_utils.musa.simple_porting --cuda-dir-path cuda/
+    my_utils port cuda --cuda-dir-path cuda/        (or python -m my_utils.musa.simple_porting)
 
 makes `cuda_musa` with `.mu` for `.cu` and `.muh` for `.cuh`. The default rules, `rules/*.json`,
 match whole names; those of the user match any part of the text, and win. Other files are copied;
@@ -17,20 +17,32 @@ import json
 import os
 import shlex
 import sys
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .. import _core
 from ..common.arguments import check_bool
-from ..common.files import whole_file
+from ..common.command_line import (
+    CommandParser,
+    Progress,
+    add_quiet,
+    ended_well,
+    error_text,
+    open_output,
+    parser,
+)
 from ..common.reprs import short_repr
-from ..common.terminal import progress_bar
+from ..common.terminal import ProgressBar, progress_bar
 from . import _porting_arguments as checked, _rules
-from ._port_file import Ported, diff_of, port_bytes
+from ._port_context import is_reported
+from ._port_file import Unreadable, diffs_of, ported_pieces
+from ._port_includes import Tree
 from ._port_output import Output
+from ._port_text import Counts, Rules
 from ._port_tree import Entry, Plan, make_plan
 from ._shell_forms import parse_list, parse_mapping
 
@@ -98,7 +110,7 @@ class SimplePorting:
         drop_default_mapping: use no rules but those given.
         mapping_dir_path: a folder of JSON files, each an object of old and new text, used like
             `mapping_rule`, which wins over them.
-        platform: "musa", or "hip" for AMD's names.
+        platform: "musa", or "hip" for AMD's names, by the hipify of the torch that is installed.
         whole_words: match the given rules at whole names only, as the default rules.
         jobs: threads; None for one a processor.
         progress: show a bar; None for where standard error is a terminal.
@@ -139,11 +151,13 @@ class SimplePorting:
         self.platform = checked.platform(platform)
         self.jobs = checked.job_count(jobs)
         self.progress = progress
+        self._is_command = self._no_color = False
         self.output = self.root.with_name(f"{self.root.name}_{self.platform.name}")
         given = _rules.read_mapping_dir(mapping_dir_path) if mapping_dir_path is not None else {}
         self._given = given | checked.mapping(mapping_rule)
         self._defaults = _rules.RuleSet()
-        if not check_bool("drop_default_mapping", drop_default_mapping):
+        self._drops_defaults = check_bool("drop_default_mapping", drop_default_mapping)
+        if not self._drops_defaults:
             self._defaults = _rules.load(self.platform.name)
         self._whole_words = check_bool("whole_words", whole_words)
 
@@ -157,7 +171,7 @@ class SimplePorting:
         ValueError when two files would get the same name, FileExistsError when the output is there
         and is not a port's.
         """
-        plan, replacer = self._prepare()
+        plan, rules = self._prepare()
         output = Output(self.output)
         output.check_is_ours()
         report = PortingReport(self.output, files=len(plan.files), notes=plan.notes)
@@ -165,56 +179,51 @@ class SimplePorting:
             output.begin(plan)
         is_first = check and output.made_before is None
 
-        def work(entry: Entry) -> tuple[Entry, Ported | str, bool]:
-            ported = self._port(entry, replacer)
-            if isinstance(ported, str):
-                return entry, ported, False
-            if is_first:
-                return entry, ported, ported.replaced > 0 or entry.old != entry.new
-            if check:
-                return entry, ported, not output.holds(entry, ported.data)
+        def work(entry: Entry) -> tuple[Entry, Counts | str, bool]:
+            counts = Counts()
+            pieces = self._ported(entry, rules, counts)
             try:
-                return entry, ported, output.put(entry, ported.data)
+                if is_first:
+                    for _ in pieces:
+                        pass
+                    return entry, counts, counts.replaced > 0 or entry.old != entry.new
+                if check:
+                    return entry, counts, not output.holds(entry, pieces)
+                return entry, counts, output.put(entry, pieces)
+            except Unreadable as error:
+                return entry, str(error), False
             except OSError as error:
                 return entry, f"{self.output / entry.new}: {error.strerror}", False
 
         unmapped: dict[str, Unmapped] = {}
-        for entry, ported, is_changed in self._in_parallel(work, plan.files):
-            _add(report, entry, ported, is_changed, unmapped)
+        has_own_namespace = False
+        for entry, counts, is_changed in self._in_parallel(work, plan.files):
+            _add(report, entry, counts, is_changed, unmapped)
+            has_own_namespace |= isinstance(counts, Counts) and counts.has_own_namespace
         self._do_links(plan, output, report, check)
         report.removed = output.stale(plan) if check else output.finish(plan)
-        report.unmapped = sorted(unmapped.values(), key=lambda each: (-each.count, each.name))
+        left = [each for each in unmapped.values() if is_reported(each.name, has_own_namespace)]
+        report.unmapped = sorted(left, key=lambda each: (-each.count, each.name))
         return report
 
     def diffs(self) -> Iterator[str]:
         """The change of each file as a unified diff, in order; nothing is written."""
-        plan, replacer = self._prepare()
+        plan, rules = self._prepare()
+        for entry in plan.files:
+            if entry.is_text:
+                names = (f"{self.root.name}/{entry.old}", f"{self.output.name}/{entry.new}")
+                path = self.root / entry.old
+                yield from diffs_of(path, entry.old, rules, *names)
 
-        def work(entry: Entry) -> str:
-            old = _read(self.root / entry.old) if entry.is_text else b""
-            if isinstance(old, str):
-                return ""
-            new = port_bytes(old, replacer).data
-            names = (f"{self.root.name}/{entry.old}", f"{self.output.name}/{entry.new}")
-            return diff_of(old, new, *names)
-
-        yield from filter(None, self._in_parallel(work, plan.files))
-
-    def _prepare(self) -> tuple[Plan, _core.Replacer]:
+    def _prepare(self) -> tuple[Plan, Rules]:
         plan = make_plan(self.root, self.output, self.platform.suffixes, self.ignored)
-        names = {Path(old).name: Path(new).name for old, new in plan.renamed.items()}
-        given = _tier(self._given)
-        defaults = _tier(names | self._defaults.pairs)
-        watches = tuple((each.encode(), None) for each in self._defaults.watches)
-        tiers = ((given, self._whole_words), (defaults + watches, True))
-        # A tier without rules would only cost a pass over the text.
-        return plan, _core.Replacer(tuple(tier for tier in tiers if tier[0]))
+        tree = Tree(self.root, {entry.old: entry.new for entry in plan.files})
+        is_hip = self.platform.name == "hip" and not self._drops_defaults
+        return plan, Rules(tree, self._defaults, self._given, self._whole_words, is_hip)
 
-    def _port(self, entry: Entry, replacer: _core.Replacer) -> Ported | str:
-        data = _read(self.root / entry.old)
-        if isinstance(data, str):
-            return data
-        return port_bytes(data, replacer) if entry.is_text else Ported(data)
+    def _ported(self, entry: Entry, rules: Rules, counts: Counts) -> Iterator[bytes]:
+        path = self.root / entry.old
+        return ported_pieces(path, entry.old, rules if entry.is_text else None, counts)
 
     def _do_links(self, plan: Plan, output: Output, report: PortingReport, check: bool) -> None:
         for link in plan.links:
@@ -229,20 +238,29 @@ class SimplePorting:
             if is_new:
                 report.changed.append(link.new)
 
+    def _bar(self, files: int) -> AbstractContextManager[ProgressBar | Progress]:
+        if self._is_command and self.progress is None:
+            return Progress("simple_porting", files, "files", no_color=self._no_color)
+        return progress_bar("simple_porting", files, "files", wanted=self.progress, stays=False)
+
     def _in_parallel(self, work: Any, entries: Sequence[Entry]) -> Iterator[Any]:
-        bar = progress_bar(
-            "simple_porting", len(entries), "files", wanted=self.progress, stays=False
-        )
+        bar = self._bar(len(entries))
         with ThreadPoolExecutor(self.jobs) as pool, bar as shown:
-            for done in pool.map(work, entries):
+            running: deque[Future[Any]] = deque()
+            for entry in entries:
+                running.append(pool.submit(work, entry))
+                if len(running) > 4 * self.jobs:
+                    yield running.popleft().result()
+                    shown.advance()
+            for each in running:
+                yield each.result()
                 shown.advance()
-                yield done
 
 
 def _add(
     report: PortingReport,
     entry: Entry,
-    ported: Ported | str,
+    ported: Counts | str,
     is_changed: bool,
     unmapped: dict[str, Unmapped],
 ) -> None:
@@ -260,29 +278,24 @@ def _add(
             known.count += count
 
 
-def _read(path: Path) -> bytes | str:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        return f"{path}: {error.strerror}"
-
-
-def _tier(pairs: Mapping[str, str]) -> tuple[tuple[bytes, bytes | None], ...]:
-    return tuple((old.encode(), new.encode()) for old, new in pairs.items())
-
-
 # --- the command line ---
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m my_utils.musa.simple_porting",
-        description="Rewrites a folder of CUDA sources for MUSA, as <folder>_musa beside it.",
-        epilog="Exit status: 0 done, or with --check nothing to do; 1 a file could not be ported, "
-        "or with --check something would change; 2 wrong usage.",
+def command_parser() -> CommandParser:
+    chosen = parser(
+        "port cuda",
+        "Rewrites a folder of CUDA sources for MUSA or HIP, as <folder>_musa beside it.",
+        [
+            "my_utils port cuda --cuda-dir-path csrc --dry-run",
+            "my_utils port cuda --cuda-dir-path csrc --report - --quiet",
+            """my_utils port cuda --cuda-dir-path csrc --mapping-rule '{"old": "new"}'""",
+        ],
+        statuses="0  done, or with --check nothing to do\n"
+        "1  a file could not be ported, or with --check something would change\n"
+        "2  wrong arguments",
         allow_abbrev=False,
     )
-    add = parser.add_argument
+    add = chosen.add_argument
     add("--cuda-dir-path", required=True, metavar="DIR", help="the folder to port")
     add("--ignore-dir-paths", nargs="+", default=[], metavar="DIRS",
         help="""folders to leave out: '["csrc/npu"]', or one after the other""")  # fmt: skip
@@ -294,53 +307,63 @@ def _parser() -> argparse.ArgumentParser:
     add("--whole-words", action="store_true", help="match your rules at whole names only")
     add("--dry-run", action="store_true", help="print a unified diff and write nothing")
     add("--check", action="store_true", help="write nothing; exit status 1 if that would change")
-    add("--report", metavar="FILE", help="write the report as JSON, with all names left unmapped")
+    add(
+        "--report",
+        metavar="FILE",
+        help="write the report as JSON, with all names left unmapped; - is standard output",
+    )
     add("--jobs", type=int, metavar="N", help="threads; default: one a processor")
-    add("--quiet", action="store_true", help="no progress bar and no report")
-    return parser
+    add_quiet(chosen, "no progress and no report")
+    return chosen
 
 
 def _quoted_command(chosen: argparse.Namespace) -> str:
     """What the user meant to type, as a shell takes it."""
-    command = ["python", "-m", "my_utils.musa.simple_porting", "--cuda-dir-path"]
+    command = ["my_utils", "port", "cuda", "--cuda-dir-path"]
     command += [chosen.cuda_dir_path, "--mapping-rule", '{"old": "new", "x::old": "x::new"}']
     if chosen.ignore_dir_paths:
         command += ["--ignore-dir-paths", '["csrc/npu"]']
     return shlex.join(command)
 
 
-def _parsed(parser: argparse.ArgumentParser, chosen: argparse.Namespace) -> SimplePorting:
+def _parsed(own: CommandParser, chosen: argparse.Namespace) -> SimplePorting:
     try:
         ignored = parse_list(chosen.ignore_dir_paths)
         mapping = parse_mapping(chosen.mapping_rule) if chosen.mapping_rule else None
     except ValueError as error:
         windows = _quoted_command(chosen).replace('"', '\\"').replace("'", '"')
-        parser.error(
+        own.error(
             f"the rules or folders {error}\nquote them like this:\n"
             f"  {_quoted_command(chosen)}\nand on Windows:\n  {windows}"
         )
     try:
-        return SimplePorting(
+        porting = SimplePorting(
             chosen.cuda_dir_path, ignored, mapping, chosen.drop_default_mapping,
             chosen.mapping_dir_path, platform=chosen.platform, whole_words=chosen.whole_words,
             jobs=chosen.jobs, progress=False if chosen.quiet else None,
         )  # fmt: skip
     except (TypeError, ValueError) as error:
-        parser.error(str(error))
+        own.error(str(error))
+    porting._is_command, porting._no_color = True, chosen.no_color
+    return porting
 
 
 def _write_report(path: str, report: PortingReport) -> None:
     content = {**vars(report), "output": str(report.output)}
     content["unmapped"] = [vars(each) for each in report.unmapped]
-    with whole_file(path) as file:
+    with open_output(path) as file:
         file.write(json.dumps(content, indent=1).encode())
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
-    parser = _parser()
-    chosen = parser.parse_args(argv)
-    porting = _parsed(parser, chosen)
+    return ended_well(lambda: _main(argv))
+
+
+def _main(argv: Sequence[str] | None) -> int:
+    own = command_parser()
+    chosen = own.parse_args(argv)
+    porting = _parsed(own, chosen)
     try:
         if chosen.dry_run:
             for diff in porting.diffs():
@@ -348,8 +371,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         report = porting.run(check=chosen.check or chosen.dry_run)
         if chosen.report:
             _write_report(chosen.report, report)
-    except (OSError, ValueError) as error:
-        print(f"simple_porting: {error}", file=sys.stderr)
+    except BrokenPipeError:
+        raise
+    except (OSError, ValueError, ImportError) as error:
+        print(f"simple_porting: {error_text(error)}", file=sys.stderr)
         return 1
     if not chosen.quiet:
         print(report.text(), file=sys.stderr)

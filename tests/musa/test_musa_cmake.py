@@ -69,6 +69,60 @@ def test_a_real_cmake_builds_it(tmp_path: Path) -> None:
     assert ctypes.CDLL(str(build / "libplug.so")).answer() == 100 + 42 + 4 + 1000
 
 
+def test_torch_and_torch_musa_are_found(tmp_path: Path, run_python: RunPython) -> None:
+    """By the Python that CMake is told, without importing them."""
+    program = cmake()
+    toolkit = Toolkit(tmp_path / "musa")
+    site = tmp_path / "site"
+    ported = site / "torch_musa/share/generated_cuda_compatible/include"
+    for path, text in {
+        site / "torch/__init__.py": "raise ImportError('not to be imported')\n",
+        site / "torch/include/ATen/ATen.h": "#define WHOSE 1\n",
+        site / "torch/include/c10/c10.h": "#define C10 20\n",
+        site / "torch_musa/__init__.py": "raise ImportError('not to be imported')\n",
+        site / "torch_musa/csrc/core/MUSAGuard.h": "#define GUARD 300\n",
+        ported / "ATen/ATen.h": "#define WHOSE 2\n",
+    }.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    source = tmp_path / "libtorch.c"
+    source.write_text("int of_torch(void) { return 4000; }\n")
+    (site / "torch/lib").mkdir()
+    subprocess.run(
+        ["gcc", "-shared", "-fPIC", source, "-o", site / "torch/lib/libtorch.so"], check=True
+    )
+    (tmp_path / "k.mu").write_text(
+        "#include <ATen/ATen.h>\n#include <c10/c10.h>\n#include <Python.h>\n"
+        '#include "torch_musa/csrc/core/MUSAGuard.h"\nextern "C" int of_torch(void);\n'
+        'extern "C" int answer(void) { return WHOSE + C10 + GUARD + of_torch(); }\n'
+    )
+    CMakeListsGenerator([tmp_path / "k.mu"], output=tmp_path).generate()
+    environment = {**os.environ, "MUSA_HOME": str(toolkit.home), "PYTHONPATH": str(site)}
+    build = tmp_path / "build"
+    for command in (
+        [program, "-S", str(tmp_path), "-B", str(build), f"-DPython3_EXECUTABLE={sys.executable}"],
+        [program, "--build", str(build)],
+    ):
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=False, timeout=100
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+    # Another process: in this one a torch may be loaded.
+    program = "import ctypes, sys; print(ctypes.CDLL(sys.argv[1]).answer())"
+    done = run_python("-c", program, str(build / "libmusa_plugin.so"))
+    assert done.stdout == "4322\n", done.stderr
+    assert "torch" not in CMakeListsGenerator(["/a.mu"], with_torch=False).text()
+
+
+def test_a_text_of_the_users_own(tmp_path: Path) -> None:
+    """In the place that torch_musa's own generator has for it."""
+    own = "project(mine)\n"
+    generator = CMakeListsGenerator([], [], [], None, "p", "q", own, output=tmp_path)
+    assert generator.generate().read_text() == own
+    with pytest.raises(TypeError, match="customized_cmake_lists must be a str or None"):
+        CMakeListsGenerator(["a"], customized_cmake_lists=3)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("macros", "wanted"),
     [
@@ -90,7 +144,7 @@ def test_libraries_are_one_or_a_list() -> None:
     assert 'target_link_libraries(musa_plugin "/lib/libx.so")' in one
     two = CMakeListsGenerator(["/a.cpp"], [], ["/lib/libx.so", "pthread"]).text()
     assert '"/lib/libx.so" "pthread")' in two
-    assert "target_link_libraries" not in CMakeListsGenerator(["/a.cpp"]).text()
+    assert "target_link_libraries" not in CMakeListsGenerator(["/a.cpp"], with_torch=False).text()
 
 
 @pytest.mark.parametrize(

@@ -35,14 +35,14 @@ def new(text: str, is_launched: bool = False) -> str:
             "import torch as th\nth.cuda.amp.autocast()",
             "import torch as th\nth.musa.amp.autocast()",
         ),
-        ("import torch.cuda.amp as a\na.x", "import torch.musa.amp as a\na.x"),
-        ("import torch.cuda\ntorch.cuda.x", "import torch.musa\ntorch.musa.x"),
+        ("import torch.cuda.amp as a\na.x", "import torch_musa.core.amp as a\na.x"),
+        ("import torch.cuda\ntorch.cuda.x", "import torch, torch_musa\ntorch.musa.x"),
         ("from torch import cuda\ncuda.sync(cuda=1)", "from torch import musa\nmusa.sync(cuda=1)"),
         ("from torch import cuda as c\nc.x", "from torch import musa as c\nc.x"),
-        ("from torch.cuda import Event\nEvent()", "from torch.musa import Event\nEvent()"),
+        ("from torch.cuda import Event\nEvent()", "from torch_musa import Event\nEvent()"),
         (
             "from torch.cuda import CUDAGraph\nCUDAGraph()",
-            "from torch.musa import MUSAGraph\nMUSAGraph()",
+            "from torch_musa import MUSAGraph\nMUSAGraph()",
         ),
         ("import torch\ntorch.cuda.CUDAGraph()", "import torch\ntorch.musa.MUSAGraph()"),
         (
@@ -74,6 +74,33 @@ def new(text: str, is_launched: bool = False) -> str:
         ('d = "cuda:" + str(0)', 'd = "musa:" + str(0)'),
         ('d = "cuda:%d" % 0', 'd = "musa:%d" % 0'),
         ('d = "cuda:{}".format(0)', 'd = "musa:{}".format(0)'),
+        ("import torch\nimport torch.cuda\nf()", "import torch\nimport torch_musa\nf()"),
+        (
+            "import torch.backends.cudnn as cudnn\ncudnn.benchmark = True",
+            "from torch.backends import mudnn as cudnn\ncudnn.benchmark = True",
+        ),
+        ("import torch.backends.cudnn\nf()", "import torch.backends\nf()"),
+        (
+            "from torch.cuda import Event, random\nrandom.seed(Event)",
+            "from torch_musa import Event; from torch_musa.core import random\nrandom.seed(Event)",
+        ),
+        (
+            "try:\n  from torch import cuda\nexcept ImportError:\n  cuda = None\ncuda.x",
+            "try:\n  from torch import musa as cuda\nexcept ImportError:\n  cuda = None\ncuda.x",
+        ),
+        (
+            "from torch import cuda\n__all__ = ['cuda_x', 'cuda']",
+            "from torch import musa as cuda\n__all__ = ['cuda_x', 'cuda']",
+        ),
+        (
+            "import torch.distributed as d\nd.Backend.NCCL, d.is_nccl_available()",
+            "import torch.distributed as d\nd.Backend.MCCL, d.is_mccl_available()",
+        ),
+        ("Backend.NCCL", "Backend.MCCL"),
+        ("cudnn = torch.backends.cudnn\ncudnn.x = 1", "cudnn = torch.backends.mudnn\ncudnn.x = 1"),
+        ("c = torch.cuda\nc.CUDAGraph()", "c = torch.musa\nc.MUSAGraph()"),
+        ("map(torch.Tensor.cuda, x)", "map(torch.Tensor.musa, x)"),
+        ('init("NCCL")', 'init("MCCL")'),
         ('init("nccl")', 'init("mccl")'),
         ('init("cpu:gloo,cuda:nccl")', 'init("cpu:gloo,musa:mccl")'),
         ('e["CUDA_VISIBLE_DEVICES"] = "0"', 'e["MUSA_VISIBLE_DEVICES"] = "0"'),
@@ -86,8 +113,7 @@ def new(text: str, is_launched: bool = False) -> str:
         ),
         (
             "from torch.utils.cpp_extension import CUDA_HOME, CUDAExtension\nCUDAExtension()",
-            "from torch.utils.cpp_extension import CUDA_HOME; "
-            "from torch_musa.utils.musa_extension import MUSAExtension\nMUSAExtension()",
+            "from torch_musa.utils.musa_extension import MUSA_HOME, MUSAExtension\nMUSAExtension()",
         ),
     ],
 )
@@ -119,7 +145,7 @@ def test_what_means_cuda(old: str, wanted: str) -> None:
         "cuda = True\nif cuda: pass",
         "from .cuda import x",
         "from . import cuda\ncuda.x()",
-        "from torch.utils.cpp_extension import CUDA_HOME",
+        "from torch.utils.cpp_extension import BuildExtension, CppExtension",
         "f(cuda=1)",
     ],
 )
@@ -140,6 +166,19 @@ def test_encodings() -> None:
     )
     marked = "\ufeffd = 'cuda'\n".encode()
     assert convert(marked, False).data == marked.replace(b"cuda", b"musa")
+
+
+def test_a_launched_script_is_the_projects_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And no file of the same name in the working directory."""
+    (tmp_path / "project").mkdir()
+    for folder in (tmp_path, tmp_path / "project"):
+        (folder / "train.py").write_text("import torch\n")
+    monkeypatch.chdir(tmp_path)
+    list(convert_project("project", ["train.py"]))
+    assert (tmp_path / "train.py").read_text() == "import torch\n"
+    assert "import torch_musa" in (tmp_path / "project" / "train.py").read_text()
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,15 @@ pytest.importorskip("setuptools", reason="setuptools is not installed")
 import torch
 
 from my_utils.musa import _toolkit
-from my_utils.musa.musa_extension import BuildExtension, MUSAExtension, load, load_inline
+from my_utils.musa.musa_extension import (
+    BuildExtension,
+    MUSAExtension,
+    include_paths,
+    library_paths,
+    load,
+    load_inline,
+)
+from my_utils.musa.simple_porting import SimplePorting
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
 
@@ -108,6 +116,92 @@ def test_each_source_has_its_compiler(
     ]  # fmt: skip
     assert "-O1" not in kernel and "-x" not in kernel
     assert "-dlink" in link and link[0].endswith("kernel.o") and "bind.o" not in " ".join(link)
+
+
+@pytest.fixture
+def torch_musa(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package with the folders that torch_musa installs."""
+    package = tmp_path / "site/torch_musa"
+    for folder in (*_toolkit.TORCH_MUSA_HEADERS, "lib", "csrc/core"):
+        (package / folder).mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "csrc/core/MUSAGuard.h").write_text("#include <ATen/musa/PhiloxCudaState.h>\n")
+    ported = package / "share/generated_cuda_compatible/include"
+    for name in ("ATen/musa/PhiloxCudaState.h", "ATen/native/musa/Loops.muh", "ATen/ATen.h"):
+        (ported / name).parent.mkdir(parents=True, exist_ok=True)
+        (ported / name).write_text(f"#pragma once\n// {name}\n")
+    (package / "share/torch_musa_codegen/generated.h").write_text("#pragma once\n")
+    monkeypatch.syspath_prepend(str(package.parent))
+    return package
+
+
+def test_the_headers_that_a_port_names_are_found(
+    toolkit: Toolkit, torch_musa: Path, tmp_path: Path
+) -> None:
+    """Those of torch_musa, which are torch's, ported, before torch's own."""
+    root = tmp_path / "src"
+    root.mkdir()
+    (root / "a.cu").write_text(
+        "#include <c10/cuda/CUDAGuard.h>\n#include <ATen/cuda/PhiloxCudaState.h>\n"
+        "#include <ATen/native/cuda/Loops.cuh>\n#include <ATen/ATen.h>\n"
+        "#include <generated.h>\n#include <cuda_runtime.h>\n"
+    )
+    SimplePorting(root, progress=False).run()
+    folders = MUSAExtension("_C", ["a.mu"]).include_dirs
+    done = subprocess.run(
+        ["g++", "-M", "-x", "c++", *(f"-I{folder}" for folder in folders),
+         tmp_path / "src_musa/a.mu"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = done.stdout.split()
+    assert f"{torch_musa}/share/generated_cuda_compatible/include/ATen/ATen.h" in found
+    assert f"{torch_musa}/csrc/core/MUSAGuard.h" in found
+    assert str(toolkit.home) not in " ".join(include_paths(musa=False))
+    assert f"{torch_musa}/lib" in library_paths()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"dlink": True, "extra_compile_args": {"mcc_dlink": ["-O1"]}},
+        {"dlink_libraries": ["one", "two"], "library_dirs": ["/mine"]},
+        {"dlink": True, "extra_compile_args": ["-O1"]},
+    ],
+)
+def test_device_code_is_linked_first(
+    toolkit: Toolkit, sources: list[str], tmp_path: Path, options: dict[str, Any]
+) -> None:
+    given = {key: list(value) for key, value in options.items() if isinstance(value, list)}
+    assert build(MUSAExtension("_C", sources, **options), tmp_path).answer() == 42
+    _, link = toolkit.calls()
+    assert "-dlink" in link and "-fPIC" in link and link[0].endswith("kernel.o")
+    for library in options.get("dlink_libraries", ()):
+        assert f"-l{library}" in link and "-L/mine" in link
+    assert {key: options[key] for key in given} == given, "what the user gave is changed"
+
+
+def test_without_dlink_nothing_is_linked_first(
+    toolkit: Toolkit, sources: list[str], tmp_path: Path
+) -> None:
+    assert build(MUSAExtension("_C", sources, dlink=False), tmp_path).answer() == 42
+    assert len(toolkit.calls()) == 1
+    with pytest.raises(TypeError, match="dlink_libraries must be a list of names, not 'one'"):
+        MUSAExtension("_C", sources, dlink_libraries="one")
+    with pytest.raises(TypeError, match="dlink"):
+        MUSAExtension("_C", sources, dlink="yes")
+
+
+def test_the_homes(toolkit: Toolkit, monkeypatch: pytest.MonkeyPatch) -> None:
+    from my_utils.musa import musa_extension
+
+    assert str(toolkit.home) == musa_extension.MUSA_HOME
+    homes: list[str | None] = [musa_extension.MUDNN_HOME]
+    monkeypatch.setenv("MUDNN_PATH", "/mudnn")
+    homes.append(musa_extension.MUDNN_HOME)
+    assert homes == [None, "/mudnn"]
+    with pytest.raises(AttributeError, match="NO_HOME"):
+        musa_extension.NO_HOME  # noqa: B018
 
 
 def test_force_mcc(toolkit: Toolkit, sources: list[str], tmp_path: Path) -> None:

@@ -14,6 +14,9 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from my_utils.musa import _rules
+from my_utils.musa._port_file import ported_pieces
+from my_utils.musa._port_includes import Tree
+from my_utils.musa._port_text import Counts, Rules
 from my_utils.musa._port_tree import MARKER
 from my_utils.musa.simple_porting import PortingReport, SimplePorting, main
 
@@ -176,15 +179,13 @@ class TestRules:
         plain = SimplePorting(str(tree), None, False, None).run()
         assert (plain.output / "k.mu").read_text() == PORTED
 
-    def test_hip(self, tree: Path) -> None:
-        report = SimplePorting(tree, platform="hip").run()
-        assert report.output.name == "cuda_hip"
-        text = (report.output / "k.hip").read_text()
-        assert "#include <hip/hip_runtime.h>" in text and "<hipcub/hipcub.hpp>" in text
-        assert "hipStream_t s = at::hip::getCurrentHIPStream();" in text
-
 
 class TestBytes:
+    @pytest.fixture(scope="class")
+    @staticmethod
+    def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+        return tmp_path_factory.mktemp("bytes")
+
     @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-be", "utf-32", "utf-8"])
     def test_encodings(self, tmp_path: Path, encoding: str) -> None:
         mark = "\ufeff" if encoding == "utf-16-be" else ""
@@ -213,12 +214,11 @@ class TestBytes:
 
     @given(st.binary(max_size=200))
     @settings(max_examples=200, deadline=None)
-    def test_bytes_that_no_rule_matches_stay(self, data: bytes) -> None:
-        from my_utils import _core
-        from my_utils.musa._port_file import port_bytes
-
-        replacer = _core.Replacer(((((b"not there", b""),), True),))
-        assert port_bytes(data, replacer).data == data
+    def test_bytes_that_no_rule_matches_stay(self, folder: Path, data: bytes) -> None:
+        rules = Rules(Tree(Path("/src"), {}), _rules.RuleSet(), {"not there": ""}, True)
+        path = folder / "a.cu"
+        path.write_bytes(data)
+        assert b"".join(ported_pieces(path, "a.cu", rules, Counts())) == data
 
 
 class TestFiles:
@@ -453,15 +453,14 @@ def any_json() -> st.SearchStrategy[bytes]:
 
 
 class TestRuleFiles:
-    @pytest.mark.parametrize("platform", list(_rules.PLATFORMS))
-    def test_all_libraries_are_there(self, platform: str) -> None:
+    def test_all_libraries_are_there(self) -> None:
         names = {path.stem for path in _rules.RULES_DIR.glob("*.json")}
         assert names == {
             "runtime", "driver", "blas", "dnn", "fft", "rand", "sparse", "solver", "nccl",
             "thrust_cub", "torch",
         }  # fmt: skip
         for path in _rules.RULES_DIR.glob("*.json"):
-            section = json.loads(path.read_text())[platform]
+            section = json.loads(path.read_text())["musa"]
             assert all(url.startswith("https://") for url in section["documented"]), path
             assert section["documented"]
 

@@ -1,0 +1,226 @@
+"""The text of one file of a port: includes, names that depend on their place, and names."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+from .. import _core
+from ._port_context import Context
+from ._port_hip import MAGIC, Hipify, Placeholders
+from ._port_includes import Include, Tree, includes_of
+from ._rules import RuleSet
+
+Pairs = tuple[tuple[bytes, bytes | None], ...]
+
+
+@dataclass
+class Counts:
+    """What became of a file: how many names were replaced, and those without a rule.
+
+    `unmapped`: how often each came, and the line of the first.
+    """
+
+    replaced: int = 0
+    is_binary: bool = False
+    has_own_namespace: bool = False
+    unmapped: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    def add_unmapped(self, names: Mapping[str, tuple[int, int]], lines: int = 0) -> None:
+        """Adds what was found after so many lines."""
+        for name, (count, line) in names.items():
+            known, first = self.unmapped.get(name, (0, line + lines))
+            self.unmapped[name] = (known + count, first)
+
+
+class Rules:
+    """All rules of one port. Safe to use from several threads.
+
+    Parameters:
+        tree: the files of the port.
+        defaults: the rules of the platform, none where the user wants only his own.
+        given: the rules of the user, which win.
+        whole_words: the user's match whole names.
+        is_hip: the default rules are hipify's.
+    """
+
+    def __init__(
+        self,
+        tree: Tree,
+        defaults: RuleSet,
+        given: Mapping[str, str],
+        whole_words: bool,
+        is_hip: bool = False,
+    ) -> None:
+        self.tree = tree
+        self.defaults = defaults
+        self.hipify = Hipify() if is_hip else None
+        self.given_texts = [new.encode() for new in given.values()]
+        self.whole_words = whole_words
+        self.given_names = [old.encode() for old in given]
+        first = (_tier(given), whole_words)
+        watches = tuple((each.encode(), None) for each in defaults.watches)
+        second = (_tier(defaults.pairs) + watches, True)
+        # A tier without rules would only cost a pass over the text.
+        self.given = _core.Replacer(tuple(tier for tier in (first,) if tier[0]))
+        self.all = _core.Replacer(tuple(tier for tier in (first, second) if tier[0]))
+        self.watches = _core.Replacer(tuple(tier for tier in ((watches, True),) if tier[0]))
+
+    def users_matches(self, text: bytes) -> int:
+        """How often the user's rules change a text."""
+        return self.given.replace(text)[1]
+
+    def header(self, path: str) -> str | None:
+        """The new path of a header that is no file of the tree; None without a rule."""
+        known = self.defaults.headers.get(path)
+        if known is not None or path in self.defaults.absent:
+            return known
+        for folder, new in self.defaults.folders.items():
+            if path.startswith(folder):
+                return new + _ported_name(path[len(folder) :])
+        return None
+
+    def is_watched(self, path: str) -> bool:
+        """Whether a header without a rule looks like one of CUDA's."""
+        return any(fnmatchcase(path, each) for each in self.defaults.header_watches)
+
+
+def _ported_name(path: str) -> str:
+    """As torch_musa names what it has ported."""
+    folder, base = posixpath.split(path)
+    for old, new in ((".cuh", ".muh"), ("CUDA", "MUSA"), ("cuda", "musa")):
+        base = base.replace(old, new)
+    return posixpath.join(folder, base)
+
+
+def _tier(pairs: Mapping[str, str]) -> Pairs:
+    return tuple((old.encode(), new.encode()) for old, new in pairs.items())
+
+
+class TextPort:
+    """The port of one file.
+
+    Parameters:
+        path: of the file, from the root.
+        counts: is filled in.
+    """
+
+    def __init__(self, rules: Rules, path: str, counts: Counts, has_context: bool) -> None:
+        self.rules = rules
+        self.path = path
+        self.counts = counts
+        self.lines = 0  # that are done
+        names = rules.defaults.relative_names
+        self.context = Context(names, rules.users_matches, counts_braces=has_context)
+
+    def ported(self, text: bytes) -> bytes:
+        """The next part of the text, afterwards. A part ends with a line, but for the last."""
+        lines = text.count(b"\n")
+        new = self._hip(text) if self.rules.hipify is not None else self._musa(text)
+        self.lines += lines
+        self.counts.has_own_namespace |= self.context.has_own_namespace
+        return new
+
+    # --- MUSA ---
+
+    def _musa(self, text: bytes) -> bytes:
+        parts = []
+        done = 0
+        for include in includes_of(text):
+            parts.append(self._names(text[done : include.start]))
+            directive = text[include.start : include.end]
+            parts.append(self._include(include, directive, text))
+            self.lines += directive.count(b"\n")
+            done = include.end
+        parts.append(self._names(text[done:]))
+        self.lines -= text.count(b"\n")
+        return b"".join(parts) if len(parts) > 1 else parts[0]
+
+    def _names(self, text: bytes) -> bytes:
+        """Text without includes; counts its lines."""
+        new, replaced = text, 0
+        if self.rules.defaults.relative_names:
+            new, replaced = self.context.ported(text)
+            self.counts.add_unmapped(self.context.unmapped, self.lines)
+            self.context.unmapped = {}
+        changed, count, unmapped = self.rules.all.replace(new)
+        self.counts.add_unmapped(unmapped, self.lines)
+        self.counts.replaced += count + replaced
+        self.lines += text.count(b"\n")
+        return new if changed is None else changed
+
+    # --- includes ---
+
+    def _include(self, include: Include, directive: bytes, text: bytes) -> bytes:
+        changed, count, _ = self.rules.given.replace(directive)
+        if changed is not None:
+            self.counts.replaced += count
+            return changed
+        new = self._new_path(include)
+        if new is None:
+            return directive
+        head = text[include.start : include.path_start + 1]
+        self.counts.replaced += new != include.path
+        return head + new + text[include.end - 1 : include.end]
+
+    def _new_path(self, include: Include) -> bytes | None:
+        path = include.path.decode("utf-8", "surrogateescape")
+        is_hip = self.rules.hipify is not None
+        header = None if is_hip else self.rules.header(path)
+        new = header if include.quote == b"<" else None
+        if new is None:
+            new = self.rules.tree.new_path(self.path, path)
+        if new is None:
+            new = header
+        if new is None and not is_hip and self.rules.is_watched(path):
+            name = f"<{path}>" if include.quote == b"<" else f'"{path}"'
+            self.counts.add_unmapped({name: (1, 1)}, self.lines)
+        return None if new is None else new.encode("utf-8", "surrogateescape")
+
+    # --- HIP ---
+
+    def _hip(self, text: bytes) -> bytes:
+        """Hipify does all but the user's rules and the files of the tree, which it does not see."""
+        assert self.rules.hipify is not None
+        hidden = Placeholders()
+        kept = self._hidden(text, hidden)
+        suffix = posixpath.splitext(self.path)[1]
+        new = self.rules.hipify.ported(kept, suffix, is_first=self.lines == 0)
+        self.counts.replaced += _changed_lines(kept, new)
+        _, _, left = self.rules.watches.replace(new)
+        _, _, there = self.rules.watches.replace(kept)
+        for name, (count, line) in left.items():
+            first = there.get(name, (0, line))[1]
+            self.counts.add_unmapped({name: (count, first)}, self.lines)
+        return hidden.filled(new)
+
+    def _hidden(self, text: bytes, hidden: Placeholders) -> bytes:
+        parts = []
+        done = 0
+        for include in includes_of(text):
+            directive = text[include.start : include.end]
+            new = self._include(include, directive, text)
+            path = include.path.decode("utf-8", "surrogateescape")
+            is_own = self.rules.tree.new_path(self.path, path) is not None
+            if new != directive or (is_own and include.quote == b'"'):
+                parts += [self._given(text[done : include.start], hidden), hidden.add(new)]
+                done = include.end
+        return b"".join([*parts, self._given(text[done:], hidden)])
+
+    def _given(self, text: bytes, hidden: Placeholders) -> bytes:
+        """The user's rules, with stand-ins for what they write."""
+        if not self.rules.given_names:
+            return text
+        stand_ins = [hidden.add(new) for new in self.rules.given_texts]
+        pairs = tuple(zip(self.rules.given_names, stand_ins, strict=True))
+        changed, count, _ = _core.Replacer(((pairs, self.rules.whole_words),)).replace(text)
+        self.counts.replaced += count
+        return text if changed is None else changed
+
+
+def _changed_lines(old: bytes, new: bytes) -> int:
+    """How many lines hipify has changed; what it puts before the first is none."""
+    lines = zip(old.splitlines(), new.removeprefix(MAGIC.encode()).splitlines(), strict=False)
+    return sum(one != other for one, other in lines)
