@@ -20,6 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from .. import _core
 from ..common.warnings import warn_once
+from ..torch_profiler.flops import counts_integers_only, custom_mapping
 from .rows import Row
 
 __all__ = ["Counting"]
@@ -29,9 +30,11 @@ class _Flops(FlopCounterMode):
     """An operator whose formula fails counts nothing; the training goes on."""
 
     def __init__(self) -> None:
-        super().__init__(display=False)
+        super().__init__(display=False, custom_mapping=custom_mapping())
 
     def _count_flops(self, func_packet: Any, out: Any, args: Any, kwargs: Any) -> Any:
+        if counts_integers_only(func_packet, args):
+            return out
         try:
             super()._count_flops(func_packet, out, args, kwargs)  # type: ignore[no-untyped-call]
         except Exception as error:

@@ -22,6 +22,7 @@ from .. import _core
 from ..common.arguments import check_bool
 from ..common.extras import needs_extra
 from ..common.files import whole_file
+from ..common.lazy_modules import lazy_module
 from ..common.public import public
 from ..common.ranks import check_ranks, current_rank, is_chosen, world_size
 from ..common.reprs import short_repr
@@ -39,6 +40,8 @@ with needs_extra("my_utils.moduleProfiler"):
 
 if TYPE_CHECKING:
     import pandas
+else:
+    pandas = lazy_module("pandas")
 
 __all__ = ["ModuleProfiler"]
 
@@ -84,8 +87,8 @@ class ModuleProfiler:
     use_cuda: whether times are those of the GPU, by CUDA events; None: where the model has
         parameters or buffers on a CUDA device.
     cpu: the CPU's times beside those of the GPU: how long Python was in the module.
-    flops: count forward FLOPs, by torch's FlopCounterMode, in the first call of the model after
-        `start`. That call is run once, as ever, and is not timed.
+    flops: count forward FLOPs, by torch's FlopCounterMode with our formulas, in the first call of
+        the model after `start`. That call is run once, as ever, and is not timed.
     memory: the peak of each module in that same call: bytes above what was allocated at its begin.
         On CUDA by the allocator, whose peak statistics (`torch.cuda.max_memory_allocated`) start
         anew in each module meanwhile; on the CPU of the tensors that operators make.
@@ -324,7 +327,8 @@ class ModuleProfiler:
     # --- what was measured ---
 
     def summary(self, output_path: str | os.PathLike[str] | None = None) -> pandas.DataFrame:
-        """A table with one row a module, the one that took most time first.
+        """A table with one row a module, the one that took most time first. Printed, it shows as
+        many columns as fit in a line, the times before all others.
 
         output_path: also written there as CSV, whole or not at all; "{rank}" in it becomes the
             rank. A file that cannot be written is one warning.
@@ -347,9 +351,11 @@ class ModuleProfiler:
         minute at most. On ranks that do not profile, and before `start`, the table has no rows,
         and no file is written. ImportError without pandas.
         """
-        pandas = needed("pandas", "a summary of modules")
+        needed("pandas", "a summary of modules")
+        from .module_table import ModuleTable
+
         self._wait_for_gpu()
-        table = pandas.DataFrame(self._records(), columns=self._columns())
+        table = ModuleTable(self._records(), columns=self._columns())
         if len(table):
             by = table[["total_ms", *(["recompute_ms", "backward_ms"] if self._backward else [])]]
             whole = by.sum(axis=1)

@@ -1,8 +1,10 @@
 """Sums up what Nsight Compute measured by kernel, and compares two measurements.
 
     ncu --csv --page raw -i report.ncu-rep > before.csv
-    python -m my_utils.ncu_analyze_from_csv before.csv             # where the time goes
-    python -m my_utils.ncu_analyze_from_csv before.csv after.csv   # what became slower
+    my_utils ncu before.csv                # where the time goes
+    my_utils ncu before.csv after.csv      # what became slower
+
+`python -m my_utils.ncu_analyze_from_csv` is the same command.
 
 Reads the pages `raw` and `details`, with the output of the program around them. Exit status: 0,
 all of the input counts; 1, nothing was read, or a file could not be written; 2, wrong usage; 3,
@@ -12,8 +14,7 @@ as `FILE:LINE: reason (N times)`.
 
 from __future__ import annotations
 
-import argparse
-import contextlib
+import json
 import math
 import os
 import re
@@ -25,6 +26,18 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from ..common import tables as _tables
 from ..common.arguments import check_int
+from ..common.command_line import (
+    CommandParser,
+    Progress,
+    add_json,
+    add_output,
+    add_quiet,
+    ended_well,
+    error_text,
+    parser,
+)
+from ..common.lazy_modules import lazy_module
+from ..common.terminal import table_lines
 from .ncu_csv import (
     PERCENT,
     PERCENTAGES,
@@ -38,9 +51,13 @@ from .ncu_csv import (
 )
 
 if TYPE_CHECKING:
+    import argparse
+
+    import pandas
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from pandas import DataFrame
+else:
+    pandas = lazy_module("pandas")
 
 StrPath = str | os.PathLike[str]
 GroupBy = Literal["kernel", "function", "launch"]
@@ -57,7 +74,8 @@ __all__ = [
 TIMES = ["time_ms", "time_share", "mean_us", "min_us", "max_us"]
 KERNEL_COLUMNS = ["kernel", "count", *TIMES, *PERCENTAGES]
 COMPARED = ["count", "time_ms", "mean_us", *PERCENTAGES]
-EXIT_OK, EXIT_NOTHING, EXIT_LEFT_OUT, EXIT_INTERRUPTED = 0, 1, 3, 130
+SCHEMA_VERSION = 1
+EXIT_OK, EXIT_NOTHING, EXIT_LEFT_OUT = 0, 1, 3
 PLOTTED = 20  # kernels of a plot, by default
 NAME_WIDTH = 60  # characters of a kernel's name in tables and plots
 
@@ -72,7 +90,7 @@ def analyze_sm_throughput_from_csv(
     output_csv: StrPath | None = None,
     output_png: StrPath | None = None,
     top: int = PLOTTED,
-) -> DataFrame:
+) -> pandas.DataFrame:
     """One row a kernel, the most expensive first.
 
     `csv_path` is a CSV of Nsight Compute, page `raw` or `details`, or several, whose launches are
@@ -129,7 +147,7 @@ def compare_kernel_metrics(
     output_csv: StrPath | None = None,
     output_png: StrPath | None = None,
     top: int = PLOTTED,
-) -> DataFrame:
+) -> pandas.DataFrame:
     """One row a kernel of either measurement, sorted by how much slower `csv_b` is than `csv_a`.
 
     The arguments are those of `analyze_sm_throughput_from_csv`, and so are the errors. The columns:
@@ -207,7 +225,7 @@ def _analyze(
     metrics: Sequence[str],
     decimal: str,
     may_lack_kernels: bool = False,
-) -> DataFrame:
+) -> pandas.DataFrame:
     pages = [read_page(path, metrics, decimal) for path in paths]
     _check_metrics(pages, metrics)
     rows = [
@@ -269,7 +287,7 @@ def _function_name(kernel: str) -> str:
 _TO_HIDDEN = str.maketrans("()<>", "\1\2\3\4")
 
 
-def _by_kernel(pandas: Any, launches: DataFrame, means: Sequence[str]) -> DataFrame:
+def _by_kernel(pandas: Any, launches: pandas.DataFrame, means: Sequence[str]) -> pandas.DataFrame:
     groups = launches.groupby("kernel", sort=False)
     table = pandas.DataFrame({"count": groups.size()})
     times = groups["ns"]
@@ -287,7 +305,7 @@ def _by_kernel(pandas: Any, launches: DataFrame, means: Sequence[str]) -> DataFr
     return table.reset_index(drop=True)[["kernel", "count", *TIMES, *means]]
 
 
-def _weighted_means(launches: DataFrame, name: str) -> Any:
+def _weighted_means(launches: pandas.DataFrame, name: str) -> Any:
     """Means of the column by kernel, weighted by time; plain ones where a kernel has no times."""
     known = launches[launches[name].notna()]
     plain = known.groupby("kernel", sort=False)[name].mean()
@@ -297,7 +315,7 @@ def _weighted_means(launches: DataFrame, name: str) -> Any:
     return (sums / weights).reindex(plain.index).fillna(plain)
 
 
-def _joined(a: DataFrame, b: DataFrame, names: Sequence[str]) -> DataFrame:
+def _joined(a: pandas.DataFrame, b: pandas.DataFrame, names: Sequence[str]) -> pandas.DataFrame:
     columns = ["kernel", *names]
     joined = a[columns].merge(
         b[columns], on="kernel", how="outer", suffixes=("_a", "_b"), indicator="found_in"
@@ -326,7 +344,7 @@ def _joined(a: DataFrame, b: DataFrame, names: Sequence[str]) -> DataFrame:
 
 
 def _write(
-    table: DataFrame,
+    table: pandas.DataFrame,
     output_csv: StrPath | None,
     output_png: StrPath | None,
     draw: Any,
@@ -347,7 +365,7 @@ def _short(name: str) -> str:
     return name[: NAME_WIDTH - tail - 1] + "…" + name[-tail:]
 
 
-def _panels(figure: Figure, table: DataFrame, count: int) -> list[Axes]:
+def _panels(figure: Figure, table: pandas.DataFrame, count: int) -> list[Axes]:
     """`count` panels side by side with a line for each kernel, the first at the top."""
     figure.set_size_inches(6 + 3 * count, 1.6 + 0.32 * max(len(table), 2))
     panels: list[Axes] = list(figure.subplots(1, count, sharey=True, squeeze=False)[0])
@@ -359,7 +377,7 @@ def _panels(figure: Figure, table: DataFrame, count: int) -> list[Axes]:
     return panels
 
 
-def _draw_kernels(figure: Figure, table: DataFrame) -> None:
+def _draw_kernels(figure: Figure, table: pandas.DataFrame) -> None:
     times, shares = _panels(figure, table, 2)
     lines = range(len(table))
     times.barh(lines, table["time_ms"].fillna(0), color="#4c72b0")
@@ -375,7 +393,7 @@ def _draw_kernels(figure: Figure, table: DataFrame) -> None:
     shares.legend(fontsize=7)
 
 
-def _draw_comparison(figure: Figure, table: DataFrame) -> None:
+def _draw_comparison(figure: Figure, table: pandas.DataFrame) -> None:
     times, lost = _panels(figure, table, 2)
     for offset, side, colour in ((-0.2, "a", "#8c8c8c"), (0.2, "b", "#4c72b0")):
         heights = [line + offset for line in range(len(table))]
@@ -388,7 +406,7 @@ def _draw_comparison(figure: Figure, table: DataFrame) -> None:
     lost.set_xlabel("time lost in b, ms")
 
 
-def _text(table: DataFrame, columns: dict[str, tuple[str, str]], top: int) -> str:
+def _text(table: pandas.DataFrame, columns: dict[str, tuple[str, str]], top: int) -> str:
     """`columns`: by name the heading and the format. Says what is not shown."""
     shown = table.head(top) if top else table
     rows = [
@@ -398,16 +416,18 @@ def _text(table: DataFrame, columns: dict[str, tuple[str, str]], top: int) -> st
         ]
         for row in shown[list(columns)].itertuples(index=False, name=None)
     ]
-    text = _tables.text_table([heading for heading, _ in columns.values()], rows, left=1)
+    lines = table_lines([[heading for heading, _ in columns.values()], *rows], left=1)
     hidden = len(table) - len(shown)
-    return text + (f"\n… and {hidden} more kernels (--top 0 shows all)" if hidden else "")
+    if hidden:
+        lines.append(f"… and {hidden} more kernels (--top 0 shows all)")
+    return "\n".join(lines)
 
 
 def _figure_text(value: float, form: str) -> str:
     return "-" if math.isnan(value) else format(value, form)
 
 
-def _kernels_text(table: DataFrame, metrics: Sequence[str], top: int) -> str:
+def _kernels_text(table: pandas.DataFrame, metrics: Sequence[str], top: int) -> str:
     columns = {
         "kernel": ("kernel", ""),
         "count": ("count", "d"),
@@ -424,7 +444,7 @@ def _kernels_text(table: DataFrame, metrics: Sequence[str], top: int) -> str:
     return f"{total}, {table['time_ms'].sum():.3f} ms\n\n" + _text(table, columns, top)
 
 
-def _comparison_text(table: DataFrame, metrics: Sequence[str], top: int) -> str:
+def _comparison_text(table: pandas.DataFrame, metrics: Sequence[str], top: int) -> str:
     columns = {
         "kernel": ("kernel", ""),
         "found_in": ("in", ""),
@@ -449,55 +469,64 @@ def _comparison_text(table: DataFrame, metrics: Sequence[str], top: int) -> str:
 # --- the command line ---
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m my_utils.ncu_analyze_from_csv",
-        description="Sums up a CSV of Nsight Compute by kernel, or compares two, sorted by time "
-        "lost.",
-        epilog="exit status: 0 fine, 1 nothing read or not written, 2 wrong usage, 3 rows or "
-        "values were left out, 130 interrupted",
+def command_parser() -> CommandParser:
+    chosen = parser(
+        "ncu",
+        "Sums up a CSV of Nsight Compute by kernel, or compares two, sorted by time lost.",
+        [
+            "my_utils ncu before.csv",
+            "my_utils ncu before.csv after.csv --top 5 -o lost.png",
+            "my_utils ncu before.csv --json",
+        ],
+        statuses="0  all of the input counts\n1  nothing was read, or a file could not be written\n"
+        "2  wrong arguments\n3  rows or values were left out",
     )
-    parser.add_argument("a", metavar="A", type=Path, help="from ncu --csv, --page raw or details")
-    parser.add_argument(
-        "b", metavar="B", type=Path, nargs="?", help="compare with this one: what B lost to A"
-    )
-    parser.add_argument("--kernel", metavar="REGEX", help="only kernels with this in their name")
-    parser.add_argument(
+    add = chosen.add_argument
+    add("a", metavar="A", type=Path, help="from ncu --csv, --page raw or details")
+    add("b", metavar="B", type=Path, nargs="?", help="compare with this one: what B lost to A")
+    add("--kernel", metavar="REGEX", help="only kernels with this in their name")
+    add(
         "--group-by",
         choices=get_args(GroupBy),
         default="kernel",
         help="function: without template arguments and parameters; launch: with grid and block",
     )
-    parser.add_argument(
-        "--metric", metavar="NAME", action="append", default=[], help="one more metric; repeatable"
-    )
-    parser.add_argument(
-        "--decimal", choices=get_args(Decimal), default="auto", help="decimal mark of the numbers"
-    )
-    parser.add_argument("--csv", metavar="FILE", type=Path, help="write the table there")
-    parser.add_argument("--png", metavar="FILE", type=Path, help="write a plot there")
-    parser.add_argument(
-        "--top", metavar="N", type=int, default=PLOTTED, help="rows shown, 0 for all (default: 20)"
-    )
-    return parser
+    add("--metric", metavar="NAME", action="append", default=[], help="one more metric; repeatable")
+    add("--decimal", choices=get_args(Decimal), default="auto", help="decimal mark of the numbers")
+    add_output(chosen, "the table as .csv, or a plot as .png", suffixes=(".csv", ".png"))
+    add("--csv", metavar="FILE", help="write the table there")
+    add("--png", metavar="FILE", help="write a plot there")
+    add("--top", metavar="N", type=int, default=PLOTTED, help="rows shown, 0 for all (default: 20)")
+    add_json(chosen, "print all rows of the table as JSON")
+    add_quiet(chosen, "no progress")
+    return chosen
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
-    parser = _parser()
-    chosen = parser.parse_args(argv)
+    return ended_well(lambda: _main(argv))
+
+
+def _main(argv: Sequence[str] | None) -> int:
+    parser_of_it = command_parser()
+    chosen = parser_of_it.parse_args(argv)
     if chosen.top < 0:
-        parser.error("--top: 0 for all, or more")
+        parser_of_it.error("--top: 0 for all, or more")
     try:
         re.compile(chosen.kernel or "")
     except re.error as error:
-        parser.error(f"--kernel: {error}")
+        parser_of_it.error(f"--kernel: {error}")
+    if chosen.output is not None:
+        kind = "png" if chosen.output.lower().endswith(".png") else "csv"
+        if getattr(chosen, kind) is not None:
+            parser_of_it.error(f"-o and --{kind} name the same output twice")
+        setattr(chosen, kind, chosen.output)
     try:
         return _run(chosen)
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        raise
     except (OSError, ValueError, ImportError) as error:
-        print(f"ncu_analyze_from_csv: {error}", file=sys.stderr)
+        print(f"ncu_analyze_from_csv: {error_text(error)}", file=sys.stderr)
         return EXIT_NOTHING
 
 
@@ -507,7 +536,8 @@ def _run(chosen: argparse.Namespace) -> int:
         "decimal": chosen.decimal, "output_csv": chosen.csv, "output_png": chosen.png,
         "top": chosen.top,
     }  # fmt: skip
-    with warnings.catch_warnings():
+    shown = Progress("ncu", quiet=chosen.quiet, no_color=chosen.no_color, ticking=True)
+    with shown, warnings.catch_warnings():
         warnings.simplefilter("ignore", NcuCsvWarning)
         if chosen.b is None:
             table = analyze_sm_throughput_from_csv(chosen.a, **settings)
@@ -515,11 +545,17 @@ def _run(chosen: argparse.Namespace) -> int:
         else:
             table = compare_kernel_metrics(chosen.a, chosen.b, **settings)
             text = _comparison_text(table, chosen.metric, chosen.top)
-    with contextlib.suppress(BrokenPipeError):
-        print(text, flush=True)
+    if "-" not in (chosen.csv, chosen.png):
+        print(_json_text(table) if chosen.json else text, flush=True)
     for problem in table.attrs["problems"]:
         print(f"ncu_analyze_from_csv: left out: {problem}", file=sys.stderr)
     return EXIT_LEFT_OUT if table.attrs["problems"] else EXIT_OK
+
+
+def _json_text(table: pandas.DataFrame) -> str:
+    """Rows as objects; what is not known is null."""
+    rows = json.loads(table.to_json(orient="records"))
+    return json.dumps({"version": SCHEMA_VERSION, "kernels": rows})
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import codecs
 import csv
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,7 +52,7 @@ PERCENTAGES = {
     "dram_pct": (
         "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed",
         "dram__throughput.avg.pct_of_peak_sustained_elapsed",
-        "DRAM Throughput", "SOL DRAM",
+        "DRAM Throughput", "SOL DRAM", "SOL FB",
     ),
     "occupancy_pct": (
         "sm__warps_active.avg.pct_of_peak_sustained_active", "Achieved Occupancy",
@@ -131,9 +132,9 @@ def read_page(
 ) -> Page:
     """The launches of one file, with the metrics of TIME, PERCENTAGES and `extra`.
 
-    `decimal` is the decimal mark, "." or ","; "auto" finds it out from the numbers of the file,
-    and takes "." where they leave both open. Raises NcuCsvError when no launch can be read, and
-    OSError when the file cannot be.
+    `decimal` is the decimal mark, "." or ","; "auto" finds it out from all numbers of the file,
+    also those of metrics that nobody asked for, and takes "." where they leave both open. Raises
+    NcuCsvError when no launch can be read, and OSError when the file cannot be.
     """
     page = Page(os.fspath(path))
     text = _decoded(Path(path).read_bytes())
@@ -141,7 +142,7 @@ def read_page(
     reader.read(text.split("\n"))
     if not page.launches:
         raise NcuCsvError(_why_nothing(page, reader, text))
-    page.decimal = _decimal_mark(page) if decimal == "auto" else decimal
+    page.decimal = reader.decimal_mark() if decimal == "auto" else decimal
     return page
 
 
@@ -181,6 +182,11 @@ class _PageReader:
         self._units: dict[int, str] = {}
         self._units_may_follow = False
         self._launches: dict[tuple[str, ...], Launch] = {}
+        self._marks: Counter[str] = Counter()  # how many numbers prove each decimal mark
+
+    def decimal_mark(self) -> str:
+        """What the numbers of the file show; commas and dots may group digits, too."""
+        return "," if self._marks[","] > self._marks["."] else "."
 
     def read(self, lines: list[str]) -> None:
         for line, text, reason in _records(lines):
@@ -257,14 +263,29 @@ class _PageReader:
     def _take(self, line: int, row: dict[str, str], cells: list[str]) -> None:
         if "Metric Name" not in row:
             values = [(name, self._units.get(at, ""), cells[at]) for at, name in self._metrics]
-        elif row["Metric Name"] in self.wanted:
-            values = [(row["Metric Name"], row.get("Metric Unit", ""), row.get("Metric Value", ""))]
+            columns = zip(self._columns, cells, strict=True)
+            numbers = [cell for name, cell in columns if name not in LAUNCH_FIELDS]
         else:
-            values = []  # a metric that nobody asked for, or a rule, which is a text for people
-        self.page.names.add(row.get("Metric Name", ""))
+            values = self._metric_of_row(row)
+            numbers = [row.get("Metric Value", "")]
+        self._marks.update(map(_shown_mark, numbers))
         launch = self._launch(line, row, values)
         for name, unit, text in values:
             launch.add(name, unit, text, line)
+
+    def _metric_of_row(self, row: dict[str, str]) -> list[tuple[str, str, str]]:
+        """The metric of a row of details, where it is wanted; rules are texts for people.
+
+        The details of 2019 and 2020 have `SM [%]` in the column of names, and `%` in that of units.
+        """
+        name, unit = row["Metric Name"], row.get("Metric Unit", "")
+        found = {name: unit}
+        with_unit = UNIT_SUFFIX.match(name)
+        if with_unit is not None and unit in ("", with_unit[2]):
+            found[with_unit[1]] = with_unit[2]
+        self.page.names.update(found)
+        text = row.get("Metric Value", "")
+        return [(each, found[each], text) for each in found if each in self.wanted]
 
     def _launch(self, line: int, row: dict[str, str], values: list[tuple[str, str, str]]) -> Launch:
         """A later part may add metrics to a launch; one that has them is the launch of a new run
@@ -346,17 +367,6 @@ def _cells(text: str, delimiter: str) -> list[str]:
 
 
 # --- numbers ---
-
-
-def _decimal_mark(page: Page) -> str:
-    """What the numbers of the file show; commas and dots may group digits, too."""
-    marks = [
-        _shown_mark(text)
-        for launch in page.launches
-        for values in launch.metrics.values()
-        for _, text, _ in values
-    ]
-    return "," if marks.count(",") > marks.count(".") else "."
 
 
 def _shown_mark(text: str) -> str:

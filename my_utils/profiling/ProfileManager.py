@@ -8,13 +8,18 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..capture.workers.calls import Acknowledgement
     from ..capture.workers.config import ConfigError
+    from ..capture.workers.outcomes import Outcome
     from ..capture.workers.profile_manager import ProfileManager
 
-__all__ = ["Acknowledgement", "ConfigError", "ProfileManager"]
+__all__ = ["Acknowledgement", "ConfigError", "Outcome", "ProfileManager"]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     __all__,
     "capture.workers.calls",
-    {"ConfigError": "capture.workers.config", "ProfileManager": "capture.workers.profile_manager"},
+    {
+        "ConfigError": "capture.workers.config",
+        "Outcome": "capture.workers.outcomes",
+        "ProfileManager": "capture.workers.profile_manager",
+    },
 )

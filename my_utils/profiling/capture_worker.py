@@ -6,8 +6,8 @@ from ..common.faces import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ..capture.workers.worker import CaptureWorker, arm_capture
+    from ..capture.workers.worker import CaptureWorker, arm_capture, capture_outcomes
 
-__all__ = ["CaptureWorker", "arm_capture"]
+__all__ = ["CaptureWorker", "arm_capture", "capture_outcomes"]
 
 __getattr__, __dir__ = lazy_names(__name__, __all__, "capture.workers.worker")

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..common.files import on_whole_path
-from ..common.ranks import current_rank, is_chosen, world_size
+from ..common.ranks import current_rank, is_chosen, own_name, world_size
 from ..common.warnings import warn_once
 from .cuda_profiler import CudaProfiler
 from .flops_table import has_operators, summary
@@ -278,18 +278,19 @@ class _Window:
         self.empty = False
         rank = current_rank()
         with self._logged("the trace could not be written"):
-            self._write_traces(profiler, rank)
+            self._write_traces(profiler)
         if rank == self.settings.summary_rank:
             with self._logged("the summary could not be made"):
                 print(self._summary(profiler, rank), flush=True)
 
-    def _write_traces(self, profiler: torch.profiler.profile, rank: int) -> None:
+    def _write_traces(self, profiler: torch.profiler.profile) -> None:
         root = Path(self.settings.output_dir)
-        folder = root / f"rank_{rank}"
+        name = own_name()
+        folder = root / name
         folder.mkdir(parents=True, exist_ok=True)
         worker = f"{socket.gethostname()}_{os.getpid()}"
         trace = export_trace(profiler, folder / f"{worker}.{time.time_ns()}.pt.trace.json")
-        with on_whole_path(root / f"trace_rank_{rank}.json") as temporary:
+        with on_whole_path(root / f"trace_{name}.json") as temporary:
             temporary.unlink()
             try:
                 os.link(trace, temporary)

@@ -35,7 +35,7 @@ from ..common.arguments import check_bool, check_int, check_logger, check_path, 
 from ..common.file_names import file_name
 from ..common.files import whole_file
 from ..common.public import public
-from ..common.ranks import check_ranks, current_rank, is_chosen
+from ..common.ranks import check_ranks, current_rank, is_chosen, own_name
 from ..common.reprs import short_repr
 from ..common.tables import write_text
 from ..common.warnings import warn_once
@@ -201,7 +201,10 @@ class FlexibleProfiler:
         from .torch_profile import TorchProfile
 
         profile = TorchProfile(
-            f"FlexibleProfiler {self.task_type!r}", at_exit=self._close, **self._options
+            f"FlexibleProfiler {self.task_type!r}",
+            at_exit=self._close,
+            cut_short=self._close,
+            **self._options,
         )
         return profile if profile.start() else None
 
@@ -232,7 +235,10 @@ class FlexibleProfiler:
 
         self.output.mkdir(parents=True, exist_ok=True)
         taken = set(os.listdir(self.output))
+        own = own_name()
         name = file_name(self.task_type)
+        if own != f"rank_{current_rank()}":  # an actor of Ray, of which many share the folder
+            name = f"{name}_{own}"
         for number in itertools.count(1):
             stem = name if number == 1 else f"{name}.{number}"
             if taken.isdisjoint(f"{stem}_{suffix}" for suffix in _SUFFIXES):
@@ -269,10 +275,10 @@ class FlexibleProfiler:
     def _write_analysis(self, profile: TorchProfile, path: Path) -> None:
         from .operator_figures import analysis
 
-        facts = {"task_type": self.task_type, "rank": current_rank(), "written_unix": time.time()}
+        header = {"task_type": self.task_type, "rank": current_rank(), "written_unix": time.time()}
         found = analysis(profile.profiler, self.ops_to_analyze, self.calls_max)
         with whole_file(path) as file:
-            file.write(json.dumps({**facts, **found}, indent=1).encode())
+            file.write(json.dumps({**header, **found}, indent=1).encode())
 
     def _warn(self, what: str, trouble: Exception) -> None:
         text = f"FlexibleProfiler {self.task_type!r}: {what}: {type(trouble).__name__}: {trouble}"

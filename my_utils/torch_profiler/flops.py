@@ -1,4 +1,9 @@
-"""Floating-point operations of recorded operators, from the shapes of their inputs.
+"""Floating-point operations of operators, from the shapes of their inputs: the one definition.
+
+It is the registry of `torch.utils.flop_counter`, with the formulas that a user registered there,
+and ours for what it lacks: other products and attentions, norms, sums, and what is done element by
+element. `self_flops` applies it to the events of a profiler, and `custom_mapping` passes ours to
+torch's FlopCounterMode.
 
 Counted are additions, subtractions, multiplications, divisions and square roots, one each; a fused
 multiply-add is two. Not counted are comparisons, other functions (exp, tanh, erf …), copies, and
@@ -25,7 +30,8 @@ number of elements of the input.
 1. Golub and Van Loan, Matrix Computations, 1.1.
 2. Positions of the output, or of the input where it is transposed. A weight has the channels of one
    group only, so groups are in it. Padding is not taken off.
-3. The three sums run over the same triples of input, weight and output.
+3. The three sums run over the same triples of input, weight and output. This formula is ours: the
+   one of the registry takes the weight of each group for one of all channels.
 4. A mask, a causal one too, is not taken off: kernels differ in what they leave out.
 5. The scores again, then the gradients of values, weights, queries and keys: Dao et al.,
    FlashAttention, algorithm 4.
@@ -35,32 +41,34 @@ Integers are not counted. Operators that take lists of tensors (`_foreach_*`, fu
 recurrent layers fused by cuDNN or oneDNN record no shapes to count from, and kernels that
 `torch.compile` generates are no operators: they count nothing.
 
->>> MATRIX["aten::mm"]([[3, 4], [4, 5]], [None, None])
+>>> formulas()["aten::mm"]([[3, 4], [4, 5]])
 120
 """
 
 from __future__ import annotations
 
+import functools
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import prod
 from typing import Any
 
 __all__ = [
-    "ATTENTION",
-    "CONVOLUTION",
     "ELEMENTWISE",
-    "FORMULAS",
-    "MATRIX",
     "NORMALISATION",
+    "OURS",
+    "counts_integers_only",
+    "custom_mapping",
+    "formulas",
     "integer_events",
     "self_flops",
+    "uncounted",
 ]
 
-Shape = Sequence[int]
-# Of the shapes of an operator's inputs ([] for what is no tensor), and the values of those inputs
-# that are no tensors (None for what is one).
-Formula = Callable[[Sequence[Shape], Sequence[Any]], int]
+# Of an operator's arguments, in the order of its schema: shapes in place of tensors, [] or None in
+# place of a tensor that is not given, and the values of the others.
+Formula = Callable[[Sequence[Any]], int]
 
 # What a model calls. The work of their parts is shown at them.
 _SHOWN_AT = frozenset(
@@ -74,22 +82,67 @@ _SHOWN_AT = frozenset(
 )
 
 
+def formulas() -> dict[str, Formula]:
+    """All formulas, by the operator's name."""
+    from torch._ops import OpOverloadPacket
+    from torch.utils.flop_counter import flop_registry
+
+    known = {
+        packet._qualified_op_name: _of_torch(packet, formula)
+        for packet, formula in flop_registry.items()
+        if isinstance(packet, OpOverloadPacket)
+    }
+    return known | OURS
+
+
+def custom_mapping() -> dict[Any, Callable[..., int]]:
+    """Our formulas as torch's FlopCounterMode takes them; of operators that this torch has."""
+    return {packet: _for_torch(OURS[name]) for name, packet in _packets(OURS).items()}
+
+
+def _packets(names: Iterable[str]) -> dict[str, Any]:
+    from torch import ops
+
+    found = {name: getattr(ops.aten, name.removeprefix("aten::"), None) for name in names}
+    return {name: packet for name, packet in found.items() if packet is not None}
+
+
+def _for_torch(formula: Formula) -> Callable[..., int]:
+    def flops(*args: Any, out_shape: Any = None, **kwargs: Any) -> int:
+        return formula((*args, *kwargs.values()))
+
+    return flops
+
+
+def _of_torch(packet: Any, formula: Callable[..., int]) -> Formula:
+    """A formula of the registry, which takes no keyword arguments of the operator."""
+    name = packet._qualified_op_name
+    overload = getattr(packet, packet.overloads()[0])
+    count = sum(not argument.kwarg_only for argument in overload._schema.arguments)
+
+    def flops(args: Sequence[Any]) -> int:
+        result = _convolved(args) if name in _CONVOLUTIONS else None
+        return formula(*args[:count], out_val=result)
+
+    return flops
+
+
 def self_flops(
     events: Iterable[Any],
-    formulas: Mapping[str, Formula] | None = None,
+    known: Mapping[str, Formula] | None = None,
     ignored: frozenset[int] = frozenset(),
 ) -> Counter[str]:
     """FLOPs by operator name, each piece of work once.
 
     events: of `torch.profiler.profile.events()`, recorded with shapes.
-    formulas: by operator name; FORMULAS by default.
+    known: the formulas by operator name; all by default.
     ignored: ids of events that count nothing, nor what they call.
 
     An operator with a formula counts all that it calls, and these count nothing. One without counts
     nothing where it calls such ones: linear is shown as addmm. But convolutions, norms and
     attention are shown at the operator that a model calls, conv2d and not convolution.
     """
-    known = FORMULAS if formulas is None else formulas
+    known = formulas() if known is None else known
     totals: Counter[str] = Counter()
     # No recursion: with stacks recorded the trees are as deep as the program.
     todo = [(event, "") for event in events if event.cpu_parent is None]
@@ -108,12 +161,72 @@ def self_flops(
     return totals
 
 
+def uncounted(
+    events: Iterable[Any],
+    known: Mapping[str, Formula] | None = None,
+    ignored: frozenset[int] = frozenset(),
+) -> Counter[str]:
+    """Calls of operators whose work `self_flops` does not count for want of a formula, by name.
+
+    Of an operator that calls others, these are named. Views and what only makes, moves or compares
+    values are left out. Arguments as those of `self_flops`.
+    """
+    known = formulas() if known is None else known
+    calls: Counter[str] = Counter()
+    todo = [event for event in events if event.cpu_parent is None]
+    while todo:
+        event = todo.pop()
+        if event.id in ignored or _of(known.get(event.name), event) is not None:
+            continue
+        todo.extend(event.cpu_children)
+        calls_others = any("::" in child.name for child in event.cpu_children)
+        if _OPERATOR.fullmatch(event.name) and not calls_others and _calculates(event.name):
+            calls[event.name] += 1
+    return calls
+
+
+_OPERATOR = re.compile(r"(?!autograd::|torch::)\w+::[\w.]+")
+
+# What such operators are called: they make, move or compare values and calculate none.
+_MOVES = re.compile(
+    r"aten::_*(?:"
+    r"(?:arange|assert|bernoulli|cat|chunk|clone|constant_pad|copy|detach|embedding|empty|eye|fill|"
+    r"flip|full|gather|has|index|is|item|lift|local_scalar|masked|narrow|new|nonzero|normal|ones?|"
+    r"pin_memory|randn?|randint|randperm|record_stream|repeat|resize|roll|scatter|select|set|slice|"
+    r"sort|split|stack|to|topk|tril|triu|unfold|uniform|unique|unsafe_view|where|zeros?)(?:_\w*)?|"
+    r"(?:all|amax|amin|aminmax|any|argmax|argmin|argsort|eq|equal|ge|gt|isfinite|isinf|isnan|le|lt|"
+    r"max|min|ne|logical_\w+|bitwise_\w+)_?)"
+)
+
+
+def _calculates(name: str) -> bool:
+    return _MOVES.fullmatch(name) is None and not _is_view(name)
+
+
+@functools.cache
+def _is_view(name: str) -> bool:
+    """Whether the operator gives back its input's memory under another shape, by its schema."""
+    from torch import ops
+
+    space, _, short = name.partition("::")
+    packet = getattr(getattr(ops, space, None), short.partition(".")[0], None)
+    if packet is None or not packet.overloads():
+        return False
+    results = getattr(packet, packet.overloads()[0])._schema.returns
+    return any(each.alias_info is not None and not each.alias_info.is_write for each in results)
+
+
 def _of(formula: Formula | None, event: Any) -> int | None:
     if formula is None or not event.input_shapes:
         return None
+    values = event.concrete_inputs or [None] * len(event.input_shapes)
+    args = [
+        shape if value is None else value
+        for shape, value in zip(event.input_shapes, values, strict=False)
+    ]
     try:
-        return formula(event.input_shapes, event.concrete_inputs or ())
-    except (IndexError, TypeError, ValueError):
+        return formula(args)
+    except (AssertionError, AttributeError, IndexError, TypeError, ValueError):
         return None  # inputs of a kind that was not recorded, as nested or sparse tensors
 
 
@@ -136,142 +249,140 @@ def _of_integers(dtypes: Sequence[str]) -> bool:
     return bool(tensors) and all(dtype in _INTEGERS for dtype in tensors)
 
 
+def counts_integers_only(packet: Any, args: Sequence[Any]) -> bool:
+    """Whether it is an elementwise operator whose tensors are all of integers."""
+    if packet._qualified_op_name not in ELEMENTWISE:
+        return False
+    dtypes = [arg.dtype for arg in args if hasattr(arg, "dtype")]
+    return not any(dtype.is_floating_point or dtype.is_complex for dtype in dtypes)
+
+
 # --- products ---
 
 
-def _product(first: int) -> Formula:
-    """The product of the inputs `first` and the one after: matrices, batches of them, vectors."""
+def _elements(shape: Sequence[int]) -> int:
+    return prod(shape)
 
-    def flops(shapes: Sequence[Shape], _: Sequence[Any]) -> int:
-        left, right = shapes[first], shapes[first + 1]
-        return 2 * prod(left) * (right[-1] if len(right) > 1 else 1)
+
+def _product(first: int) -> Formula:
+    """The product of argument `first` and the one after: matrices, batches of them, vectors."""
+
+    def flops(args: Sequence[Any]) -> int:
+        left, right = args[first], args[first + 1]
+        return 2 * _elements(left) * (right[-1] if len(right) > 1 else 1)
 
     return flops
 
 
-MATRIX: dict[str, Formula] = {
-    **dict.fromkeys(
-        ("aten::mm", "aten::bmm", "aten::mv", "aten::dot", "aten::vdot", "aten::_scaled_mm"),
-        _product(0),
-    ),
+_PRODUCTS: dict[str, Formula] = {
+    **dict.fromkeys(("aten::mv", "aten::dot", "aten::vdot"), _product(0)),
     **{
-        f"aten::{name}{suffix}": _product(1)
-        for name in ("addmm", "addmv", "addbmm", "baddbmm")
-        for suffix in ("", "_")
+        f"aten::{name}{suffix}": _product(1) for name in ("addmv", "addbmm") for suffix in ("", "_")
     },
-    "aten::_addmm_activation": _product(1),
+    **dict.fromkeys(("aten::addmm_", "aten::baddbmm_", "aten::_addmm_activation"), _product(1)),
 }
 
 
 # --- convolutions ---
 
 
-def _positions(shape: Shape, weight: Shape, values: Sequence[Any]) -> int:
-    """The positions of the output of a convolution."""
+# With arguments in this order the registry needs the shape of the result, which no event has.
+_CONVOLUTIONS = ("aten::convolution", "aten::_convolution", "aten::convolution_overrideable")
+
+
+def _convolved(args: Sequence[Any]) -> list[int]:
+    """The shape of the result of a convolution; of a transposed one nobody asks for it."""
+    shape, weight, _, *windows, transposed = args[:7]
+    if transposed:
+        return []
     count = len(weight) - 2
-    stride, padding, dilation = (_wide(value, count) for value in values[3:6])
-    return prod(
+    stride, padding, dilation = (_wide(value, count) for value in windows)
+    positions = [
         (shape[i - count] + 2 * padding[i] - dilation[i] * (weight[2 + i] - 1) - 1) // stride[i] + 1
         for i in range(count)
-    )
+    ]
+    return [shape[0], weight[0], *positions]
 
 
 def _wide(value: Sequence[int], count: int) -> Sequence[int]:
     return value if len(value) == count else [value[0]] * count
 
 
-def _convolution(shapes: Sequence[Shape], values: Sequence[Any]) -> int:
-    shape, weight = shapes[0], shapes[1]
-    positions = prod(shape[2:]) if values[6] else _positions(shape, weight, values)
-    return 2 * shape[0] * positions * prod(weight)
-
-
-def _convolution_backward(shapes: Sequence[Shape], values: Sequence[Any]) -> int:
-    gradient, shape, weight = shapes[:3]
-    transposed, wanted = values[7], values[10]
-    positions = prod((shape if transposed else gradient)[2:])
-    return 2 * shape[0] * positions * prod(weight) * sum(map(bool, wanted[:2]))
-
-
-CONVOLUTION: dict[str, Formula] = {
-    "aten::convolution": _convolution,
-    "aten::_convolution": _convolution,
-    "aten::convolution_overrideable": _convolution,
-    "aten::convolution_backward": _convolution_backward,
-}
+def _convolution_backward(args: Sequence[Any]) -> int:
+    shapes: Sequence[Sequence[int]] = args[:3]
+    gradient, shape, weight = shapes
+    transposed, wanted = args[7], args[10]
+    positions = _elements((shape if transposed else gradient)[2:])
+    return 2 * shape[0] * positions * _elements(weight) * sum(map(bool, wanted[:2]))
 
 
 # --- attention ---
 
 
-def _attention(shapes: Sequence[Shape], _: Sequence[Any]) -> int:
-    query, key, value = shapes[:3]  # [batch, heads, length, features]; keys may have fewer heads
-    return 2 * prod(query[:-1]) * key[-2] * (query[-1] + value[-1])
+def _attention(args: Sequence[Any]) -> int:
+    shapes: Sequence[Sequence[int]] = args[:3]
+    query, key, value = shapes  # [batch, heads, length, features]; keys may have fewer heads
+    return 2 * _elements(query[:-1]) * key[-2] * (query[-1] + value[-1])
 
 
-def _attention_backward(shapes: Sequence[Shape], _: Sequence[Any]) -> int:
-    query, key, value = shapes[1:4]  # after the gradient
-    return 2 * prod(query[:-1]) * key[-2] * (3 * query[-1] + 2 * value[-1])
+def _attention_backward(args: Sequence[Any]) -> int:
+    shapes: Sequence[Sequence[int]] = args[1:4]  # after the gradient
+    query, key, value = shapes
+    return 2 * _elements(query[:-1]) * key[-2] * (3 * query[-1] + 2 * value[-1])
 
 
-_ATTENTIONS = (
-    "_scaled_dot_product_flash_attention",
-    "_scaled_dot_product_flash_attention_for_cpu",
-    "_scaled_dot_product_efficient_attention",
-    "_scaled_dot_product_cudnn_attention",
-    "_scaled_dot_product_fused_attention_overrideable",
-)
-ATTENTION: dict[str, Formula] = {
-    **{f"aten::{name}": _attention for name in _ATTENTIONS},
-    **{f"aten::{name}_backward": _attention_backward for name in _ATTENTIONS},
+_ATTENTIONS = ("flash_attention_for_cpu", "fused_attention_overrideable")
+_ATTENTION: dict[str, Formula] = {
+    **{f"aten::_scaled_dot_product_{name}": _attention for name in _ATTENTIONS},
+    **{f"aten::_scaled_dot_product_{name}_backward": _attention_backward for name in _ATTENTIONS},
 }
 
 
 # --- norms ---
 
 
-def _batch_norm(shapes: Sequence[Shape], values: Sequence[Any]) -> int:
-    return (6 if values[5] else 2) * prod(shapes[0])
+def _batch_norm(args: Sequence[Any]) -> int:
+    return (6 if args[5] else 2) * _elements(args[0])
 
 
-def _training_norm(shapes: Sequence[Shape], _: Sequence[Any]) -> int:
-    return 6 * prod(shapes[0])
+def _training_norm(args: Sequence[Any]) -> int:
+    return 6 * _elements(args[0])
 
 
-def _batch_norm_backward(shapes: Sequence[Shape], values: Sequence[Any]) -> int:
-    train, wanted = values[7], values[9]
+def _batch_norm_backward(args: Sequence[Any]) -> int:
+    train, wanted = args[7], args[9]
     sums = 3 if train or any(wanted[1:]) else 0
     gradient = (4 if train else 1) if wanted[0] else 0
-    return (sums + gradient) * prod(shapes[0])
+    return (sums + gradient) * _elements(args[0])
 
 
-def _channel_norm_backward(shapes: Sequence[Shape], _: Sequence[Any]) -> int:
-    return 7 * prod(shapes[0])
+def _channel_norm_backward(args: Sequence[Any]) -> int:
+    return 7 * _elements(args[0])
 
 
-def _group_norm_backward(shapes: Sequence[Shape], values: Sequence[Any]) -> int:
-    return (3 + 4 * bool(values[9][0])) * prod(shapes[0])
+def _group_norm_backward(args: Sequence[Any]) -> int:
+    return (3 + 4 * bool(args[9][0])) * _elements(args[0])
 
 
-def _layer_norm(shapes: Sequence[Shape], _: Sequence[Any]) -> int:
-    return (6 + bool(shapes[2]) + bool(shapes[3])) * prod(shapes[0])
+def _layer_norm(args: Sequence[Any]) -> int:
+    return (6 + bool(args[2]) + bool(args[3])) * _elements(args[0])
 
 
-def _layer_norm_backward(shapes: Sequence[Shape], values: Sequence[Any]) -> int:
-    for_input, for_weight, for_bias = map(bool, values[7])
+def _layer_norm_backward(args: Sequence[Any]) -> int:
+    for_input, for_weight, for_bias = map(bool, args[7])
     normalised = 2 if for_input or for_weight else 0
-    gradient = 7 + bool(shapes[5]) if for_input else 0
-    return (normalised + gradient + 2 * for_weight + for_bias) * prod(shapes[0])
+    gradient = 7 + bool(args[5]) if for_input else 0
+    return (normalised + gradient + 2 * for_weight + for_bias) * _elements(args[0])
 
 
-def _rms_norm(shapes: Sequence[Shape], _: Sequence[Any]) -> int:
-    return (3 + bool(shapes[2])) * prod(shapes[0])
+def _rms_norm(args: Sequence[Any]) -> int:
+    return (3 + bool(args[2])) * _elements(args[0])
 
 
-def _rms_norm_backward(shapes: Sequence[Shape], values: Sequence[Any]) -> int:
-    for_input, for_weight = map(bool, values[5])
-    gradient = 5 + bool(shapes[4]) if for_input else 0
-    return (1 + gradient + 2 * for_weight) * prod(shapes[0])
+def _rms_norm_backward(args: Sequence[Any]) -> int:
+    for_input, for_weight = map(bool, args[5])
+    gradient = 5 + bool(args[4]) if for_input else 0
+    return (1 + gradient + 2 * for_weight) * _elements(args[0])
 
 
 NORMALISATION: dict[str, Formula] = {
@@ -302,33 +413,34 @@ NORMALISATION: dict[str, Formula] = {
 
 
 def _each(operations: int, tensors: int) -> Formula:
-    """For each element of what the first `tensors` inputs broadcast to."""
+    """For each element of what the first `tensors` arguments broadcast to."""
 
-    def flops(shapes: Sequence[Shape], _: Sequence[Any]) -> int:
-        return operations * _broadcast(shapes[:tensors])
+    def flops(args: Sequence[Any]) -> int:
+        return operations * _broadcast(args[:tensors])
 
     return flops
 
 
-def _broadcast(shapes: Sequence[Shape]) -> int:
-    """The elements of what the shapes broadcast to."""
+def _broadcast(args: Sequence[Any]) -> int:
+    """The elements of what shapes and numbers broadcast to."""
+    shapes = [arg if isinstance(arg, Sequence) else () for arg in args]
     sizes = [1] * max(map(len, shapes))
     for shape in shapes:
         for i, size in enumerate(reversed(shape)):
             sizes[i] = size if sizes[i] == 1 else sizes[i]
-    return prod(sizes)
+    return _elements(sizes)
 
 
-def _with_factor(shapes: Sequence[Shape], values: Sequence[Any]) -> int:
+def _with_factor(args: Sequence[Any]) -> int:
     """addcmul and addcdiv: a + factor · b · c."""
-    return (2 if values[3] in (None, 1) else 3) * _broadcast(shapes[:3])
+    factor = args[3] if len(args) > 3 else 1
+    return (2 if factor == 1 else 3) * _broadcast(args[:3])
 
 
-def _power(shapes: Sequence[Shape], values: Sequence[Any]) -> int:
+def _power(args: Sequence[Any]) -> int:
     """Whole powers, as products: x³ is two."""
-    exponent = values[1]
-    known = exponent in (2, 3) and not shapes[1]
-    return (int(exponent) - 1 if known else 0) * prod(shapes[0])
+    base, exponent = args[:2]
+    return (int(exponent) - 1 if exponent in (2, 3) else 0) * _broadcast([base])
 
 
 ELEMENTWISE: dict[str, Formula] = {
@@ -346,10 +458,11 @@ ELEMENTWISE: dict[str, Formula] = {
 ELEMENTWISE |= dict.fromkeys(("aten::sum", "aten::mean"), _each(1, 1))
 ELEMENTWISE["aten::rsub"] = _each(1, 2)
 
-FORMULAS: dict[str, Formula] = {
-    **MATRIX,
-    **CONVOLUTION,
-    **ATTENTION,
+# By the operator's name.
+OURS: dict[str, Formula] = {
+    **_PRODUCTS,
+    "aten::convolution_backward": _convolution_backward,
+    **_ATTENTION,
     **NORMALISATION,
     **ELEMENTWISE,
 }

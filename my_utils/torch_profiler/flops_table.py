@@ -9,12 +9,13 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ..common.tables import text_table
-from .flops import integer_events, self_flops
+from .flops import integer_events, self_flops, uncounted
 from .torch_profile import device_time
 
-__all__ = ["Operator", "has_operators", "operators_of", "scaled", "summary"]
+__all__ = ["Operator", "has_operators", "operators_by_time", "operators_of", "scaled", "summary"]
 
 ROWS = 20
+UNCOUNTED = 10  # names
 NAME_MAX = 60  # characters
 
 # An operator and no node of autograd, whose operators are listed themselves.
@@ -63,7 +64,23 @@ def summary(profiler: Any, *, title: str, with_flops: bool, steps: int | None) -
         lines.append(f"operators not shown: {len(rows) - ROWS}")
     if with_flops:
         lines.append(_total(profiler, sum(row.flops for row in rows), steps))
+        lines += _uncounted(profiler)
     return "\n".join(lines)
+
+
+def operators_by_time(profiler: Any) -> str:
+    """A table of all operators that a profiler saw, without shapes and stacks."""
+    return _table(operators_of(profiler, with_flops=False), False, device_time(profiler))
+
+
+def _uncounted(profiler: Any) -> list[str]:
+    """A line of the operators that calculate and have no formula, those first that came most."""
+    found = uncounted(profiler.events(), ignored=integer_events(profiler)).most_common()
+    if not found:
+        return []
+    names = ", ".join(f"{name} ({calls})" for name, calls in found[:UNCOUNTED])
+    more = f", {len(found) - UNCOUNTED} more" if len(found) > UNCOUNTED else ""
+    return [f"FLOPs not counted of operators without a formula (calls): {names}{more}"]
 
 
 def _table(rows: Sequence[Operator], with_flops: bool, on_device: bool) -> str:

@@ -30,7 +30,7 @@ from ..common.arguments import check_bool, check_int, check_logger, check_path, 
 from ..common.files import on_whole_path
 from ..common.process_end import call_at_end
 from ..common.public import public
-from ..common.ranks import check_ranks, current_rank, is_chosen, world_size
+from ..common.ranks import check_ranks, current_rank, is_chosen, own_name, world_size
 from ..common.reprs import short_repr
 from ..common.tables import needed
 from ..common.warnings import warn_once
@@ -388,7 +388,9 @@ class ProfilerWrapper:
         self.output.mkdir(parents=True, exist_ok=True)
 
     def _stem(self) -> str:
-        rank = "" if self.is_st or world_size() == 1 else f"_rank{current_rank()}"
+        name = own_name("rank{}")
+        alone = self.is_st or (world_size() == 1 and name == f"rank{current_rank()}")
+        rank = "" if alone else f"_{name}"
         again = "" if self._series_count == 1 else f".{self._series_count}"
         return f"{self.prefix}{rank}{again}"
 

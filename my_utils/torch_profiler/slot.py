@@ -6,6 +6,11 @@ meanwhile hangs when it profiles. So all code here that opens the profiler takes
 the slot is taken, the second taker gets a warning and runs unprofiled. The holder is closed when
 the process exits. A forked child starts with a free slot.
 
+A holder may know that what it profiles can end without a word to it, as a training does that
+raises. It is asked now and then, and before the next taker is turned away; once that has ended it
+is closed, in the thread that took the slot. A thread other than the main one is not interrupted:
+there the next taker closes it, or the exit.
+
 All functions are thread-safe.
 
 >>> lease = take("an example", close=lambda: None)
@@ -26,25 +31,33 @@ import sys
 import threading
 from collections.abc import Callable
 
+from .. import _core
 from ..common.process_end import call_at_end
 
 __all__ = ["Lease", "holder", "take"]
 
 _logger = logging.getLogger("my_utils")
 
+POLL_S = 0.5  # between two questions whether a holder is stale
+
 
 class Lease:
     """The slot, held. `release` gives it back, as often as it is called."""
 
-    def __init__(self, owner: str, close: Callable[[], object]) -> None:
+    def __init__(
+        self, owner: str, close: Callable[[], object], over: Callable[[], bool] | None = None
+    ) -> None:
         self.owner = owner
         self._close = close
+        self._over = over
+        self._released = threading.Event()
 
     def release(self) -> None:
         """Gives the slot back, after the profiler was stopped."""
         with _slot.lock:
             if _slot.lease is self:
                 _slot.lease = None
+        self._released.set()
 
     @property
     def held(self) -> bool:
@@ -58,6 +71,31 @@ class Lease:
         except Exception:
             _logger.exception("%s could not be closed", self.owner)
         self.release()
+
+    @property
+    def stale(self) -> bool:
+        """Whether what it profiles has ended, and nobody told it so."""
+        return self.held and self._over is not None and self._over()
+
+    def close_stale(self) -> None:
+        """Closes it if it is stale."""
+        if self.stale:
+            _logger.warning(
+                "%s is still profiling, but what it profiles has ended; it is closed now",
+                self.owner,
+            )
+            self.close()
+
+    def watch(self) -> None:
+        """Has it closed soon after what it profiles has ended, if this is the main thread."""
+        if self._over is not None and threading.current_thread() is threading.main_thread():
+            threading.Thread(target=self._watch, name="my_utils profiler", daemon=True).start()
+
+    def _watch(self) -> None:
+        while not self._released.wait(POLL_S):
+            if self.stale:
+                _core.call_in_main_thread(self.close_stale)
+                return
 
 
 class _Slot:
@@ -77,18 +115,25 @@ _slot = _Slot()
 os.register_at_fork(after_in_child=_slot.forget)
 
 
-def take(owner: str, close: Callable[[], object]) -> Lease | None:
+def take(
+    owner: str, close: Callable[[], object], over: Callable[[], bool] | None = None
+) -> Lease | None:
     """The slot, or None with a warning when another profiler runs.
 
     owner: who asks, for messages: "ProfilerWrapper(prefix='run')".
     close: stops the profiler and writes what there is; called when the process exits before
         `release`. It runs in the thread that exits the process.
+    over: whether what is profiled has ended without `release`; called from any thread.
     """
+    found = _slot.lease
+    if found is not None:
+        found.close_stale()
     with _slot.lock:
         taken_by = holder()
         if taken_by is None:
-            _slot.lease = lease = Lease(owner, close)
+            _slot.lease = lease = Lease(owner, close, over)
             call_at_end(_close_at_end)
+            lease.watch()
             return lease
     _logger.warning(
         "%s runs unprofiled: %s is profiling, and torch has one profiler a process",

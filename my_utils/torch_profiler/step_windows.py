@@ -66,6 +66,7 @@ class StepWindow:
 class TorchWindow(StepWindow):
     """torch's profiler. `write` gets it at the end, when there is something to write.
 
+    at_exit, over: as `slot.take` has them.
     wants_history: let CUDA's allocator write down its history while steps are recorded; `history`
         is the share in it.
     """
@@ -79,6 +80,7 @@ class TorchWindow(StepWindow):
         owner: str,
         write: Callable[[Any], object],
         at_exit: Callable[[], object],
+        over: Callable[[], bool] | None = None,
         wants_history: bool,
         **options: Any,
     ) -> None:
@@ -89,7 +91,7 @@ class TorchWindow(StepWindow):
         self._owner = owner
         self._profile = TorchProfile(
             owner, on_trace_ready=self._ready, at_exit=at_exit, before_start=self._number,
-            schedule=self._schedule, **options,
+            over=over, schedule=self._schedule, **options,
         )  # fmt: skip
 
     def open(self) -> None:
@@ -150,11 +152,13 @@ class NvtxWindow(StepWindow):
         *,
         owner: str,
         at_exit: Callable[[], object],
+        over: Callable[[], bool] | None = None,
         record_shapes: bool,
     ) -> None:
         super().__init__(first_step, warmup, active)
         self._owner = owner
         self._at_exit = at_exit
+        self._over = over
         self._record_shapes = record_shapes
         self._opened: contextlib.ExitStack | None = None
         self._step = contextlib.ExitStack()
@@ -180,7 +184,7 @@ class NvtxWindow(StepWindow):
         return self._lease is not None and self._lease.held
 
     def _begin(self) -> None:
-        self._lease = _slot.take(self._owner, close=self._at_exit)
+        self._lease = _slot.take(self._owner, close=self._at_exit, over=self._over)
         if self._lease is None:
             return
         import torch

@@ -31,7 +31,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..common.extras import needs_extra
 from ..common.files import on_whole_path
+from ..common.warnings import warn_once
 from . import slot as _slot
+from .sessions import watch
 
 if TYPE_CHECKING:
     import torch
@@ -59,6 +61,8 @@ class TorchProfile:
         raises is logged, and the training goes on.
     at_exit: called in place of `stop` when the process exits meanwhile.
     before_start: called with the profiler before it is opened, to set what its constructor cannot.
+    cut_short: called in place of `stop` when the program opens a profiler of its own meanwhile.
+    over: whether what is profiled has ended without a call of `stop`; as `slot.take` has it.
     options: keywords for `torch.profiler.profile`; what that raises for them goes through.
         Activities may be named ("cpu", "cuda"). With `with_stack=True` events carry their stacks,
         for which torch wants a further setting.
@@ -68,6 +72,10 @@ class TorchProfile:
     events and one export. torch's profiler belongs to the thread that starts it: `step` and `stop`
     in another one close it, lose what it recorded and raise RuntimeError; torch itself would end
     the process there.
+
+    When the program opens a `torch.profiler.profile` of its own meanwhile, torch gives the session
+    to that one. So this run ends just before, with one warning, and what it recorded is kept. Where
+    the loss is noticed at the end only, `step` and `stop` raise RuntimeError, as above.
     """
 
     def __init__(
@@ -77,6 +85,8 @@ class TorchProfile:
         on_trace_ready: Callable[[torch.profiler.profile], object] | None = None,
         at_exit: Callable[[], object] | None = None,
         before_start: Callable[[torch.profiler.profile], object] | None = None,
+        cut_short: Callable[[], object] | None = None,
+        over: Callable[[], bool] | None = None,
         **options: Any,
     ) -> None:
         self.owner = owner
@@ -84,9 +94,14 @@ class TorchProfile:
         self._on_trace_ready = on_trace_ready
         self._at_exit = at_exit
         self._before_start = before_start
+        self._cut_short = cut_short  # None: `stop`, which would hold this object in a circle
+        self._over = over
+        self._unwatch: Callable[[], None] = _nothing
         self._options = options
         self._lease: _slot.Lease | None = None
         self._thread = 0
+        self._taken = False  # the session is another's, who is in another thread
+        self._seen = False  # whether torch said that the session is open
 
     @property
     def running(self) -> bool:
@@ -100,7 +115,7 @@ class TorchProfile:
         with needs_extra("torch's profiler"):
             import torch
 
-        lease = _slot.take(self.owner, close=self._at_exit or self.stop)
+        lease = _slot.take(self.owner, close=self._at_exit or self.stop, over=self._over)
         if lease is None:
             return False
         try:
@@ -110,11 +125,15 @@ class TorchProfile:
             )
             if self._before_start is not None:
                 self._before_start(self.profiler)
+            self._unwatch = watch(self.profiler, self._stolen)
             self.profiler.start()
+            self._seen = _session_open()
         except BaseException:
+            self._end_watch()
             lease.release()
             raise
         self._lease = lease
+        self._taken = False
         # Not get_ident: a thread may have the number of one that has ended.
         self._thread = threading.get_native_id()
         return True
@@ -123,19 +142,22 @@ class TorchProfile:
         """Reports the end of a step to torch's schedule."""
         if not self.running:
             return
-        if self._thread == threading.get_native_id():
+        if self._why_lost() is None:
             self.profiler.step()
+            self._seen = _session_open()
         else:
             self.stop()
 
     def stop(self) -> None:
         """Closes the profiler, if it is open."""
         lease, self._lease = self._lease, None
+        self._end_watch()
         if lease is None or not lease.held:
             return
         try:
-            if self._thread != threading.get_native_id():
-                self._lose()
+            lost = self._why_lost()
+            if lost is not None:
+                self._lose(lost)
             self.profiler.stop()
             # It refers to itself by these, and would stay with all its events until the garbage
             # collector comes, which knows of few objects and sees no hurry.
@@ -143,15 +165,43 @@ class TorchProfile:
         finally:
             lease.release()
 
-    def _lose(self) -> None:
-        """In another thread: torch finds nothing to stop, and to read its results is a crash."""
+    def _end_watch(self) -> None:
+        end, self._unwatch = self._unwatch, _nothing
+        end()
+
+    def _stolen(self) -> None:
+        """Another profiler is about to take the session."""
+        if not self.running:
+            return
+        self._end_watch()
+        self._taken = self._thread != threading.get_native_id()
+        where, fate = (" in another thread", "lost") if self._taken else ("", "kept")
+        warn_once(
+            f"session {self.owner}",
+            f"{self.owner} ends here: the program opens a torch.profiler.profile of its own{where}"
+            f", and torch has one profiler a process; what was recorded until now is {fate}",
+        )
+        if self._taken:
+            return
+        try:
+            (self._cut_short or self.stop)()
+        except Exception:
+            _logger.exception("%s could not be closed", self.owner)
+
+    def _why_lost(self) -> str | None:
+        """Why torch has nothing to stop; None: it has."""
+        if self._thread != threading.get_native_id():
+            return "was started in another thread; torch's profiler belongs to a thread"
+        if self._taken or (self._seen and _records(self.profiler) and not _session_open()):
+            return "lost torch's one session to a profiler of the program's own"
+        return None
+
+    def _lose(self, why: str) -> None:
+        """torch finds nothing to stop, and to read its results is a crash."""
         profiler, self.profiler = self.profiler, None
         profiler.on_trace_ready = None
         profiler.stop()
-        raise RuntimeError(
-            f"{self.owner} was started in another thread; torch's profiler belongs to a thread, so "
-            "what it recorded is lost"
-        )
+        raise RuntimeError(f"{self.owner} {why}, so what it recorded is lost")
 
     def _ready(self, profiler: Any) -> None:
         assert self._on_trace_ready is not None
@@ -159,6 +209,25 @@ class TorchProfile:
             self._on_trace_ready(profiler)
         except Exception:
             _logger.exception("%s: its results could not be written", self.owner)
+
+
+def _nothing() -> None:
+    pass
+
+
+def _records(profiler: Any) -> bool:
+    """Whether its schedule has it record now."""
+    from torch.profiler import ProfilerAction
+
+    return profiler.current_action in (ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE)
+
+
+def _session_open() -> bool:
+    """Whether torch says that this thread has a session; it says no of one for all threads."""
+    from torch import autograd
+
+    ask = getattr(autograd, "_profiler_enabled", None)
+    return ask is not None and bool(ask())
 
 
 def _for_torch(options: dict[str, Any]) -> dict[str, Any]:

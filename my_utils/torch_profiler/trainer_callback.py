@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..common.arguments import check_bool, check_int, check_path
 from ..common.public import public
-from ..common.ranks import check_ranks, current_rank, is_chosen
+from ..common.ranks import check_ranks, is_chosen, own_name
 from ..common.reprs import short_repr
+from .running_call import RunningCall
 from .step_windows import NvtxWindow, StepWindow, TorchWindow
 from .window_files import WindowFiles, own_folder
 
@@ -70,7 +71,8 @@ class ProfCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
 
     ========================================  ====================================================
     `rank<rank>.pt.trace.json`                trace for https://ui.perfetto.dev and TensorBoard
-    `key_averages.txt`                        operators by time, grouped by name, shapes, stack;
+    `key_averages.txt`                        operators by time: a short table of their names, and
+                                              one grouped by name, shapes, stack;
                                               `rank<rank>_key_averages.txt` on all ranks but
                                               the lowest
     `rank<rank>_memory-timeline.html`         memory over time by category
@@ -79,15 +81,21 @@ class ProfCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
     `rank<rank>_stacks.txt`                   stacks and microseconds, for flame graphs
     ========================================  ====================================================
 
+    An actor or a task of Ray that has no rank, from torch.distributed, the environment or
+    `GlobalLogger().setup`, has its id in the names instead: `actor_0123456789ab.pt.trace.json`.
+
     With `enable_nsight_systems=True` torch's profiler stays off and none of these is written. Under
     nsys (`NSYS_PROFILING_SESSION_ID` is set) each operator and step of the window is an NVTX range,
     and the CUDA profiler is started and stopped around it. Otherwise a warning says how to start
     the program.
 
     The Trainer calls nothing when the training raises or is interrupted. The window that was open
-    is then closed, and written as far as it went, by `close()`, at the end of `with callback:`,
-    when the next training begins, and when the process exits. While another profiler runs, a window
-    passes unprofiled with a warning. One training at a time; not for use from several threads.
+    is then closed, and written as far as it went, by `close()`, at the end of `with callback:`, and
+    without either within a second of the end of `train()`, when the main thread runs Python code. A
+    window of another thread is closed when the next training begins, whichever its callback is, and
+    when the process exits. While another profiler runs, a window passes unprofiled with a warning;
+    when the program opens one within a window, the window ends there and is written. One training
+    at a time; not for use from several threads.
 
     `folders` are the folders that were written, in order.
     """
@@ -134,13 +142,14 @@ class ProfCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
                 "ProfCallback: profile_memory=True sets with_stack=True and record_shapes=True"
             )
         self._window: StepWindow | None = None
+        self._training: RunningCall | None = None
         # Steps to the next change; never 0 at the end of a step when nothing is left to do.
         self._countdown = 0
         # A change that waits until evaluation and saving are over, so that they are not profiled.
         self._due = False
         self._cycles = 0
         self._began_at = 0
-        self._told = False
+        self._warned_short = False
 
     def __repr__(self) -> str:
         return short_repr(
@@ -152,13 +161,14 @@ class ProfCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Starts to count. `global_step` is above 0 when a training is resumed."""
         self.close()
+        self._training = RunningCall(skip=_of_trainer_callbacks)
         self._cycles = 0
         self._began_at = state.global_step
-        self._told = False
+        self._warned_short = False
         if not is_chosen(self.ranks) or not self._may_profile():
             return
         if state.max_steps > 0:
-            self._tell_if_short(state.max_steps - state.global_step)
+            self._warn_if_short(state.max_steps - state.global_step)
         if self._next_cycle():
             self._change(state.global_step)
 
@@ -207,7 +217,7 @@ class ProfCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
         cut = self._window is not None or self._due or self._countdown > 0
         self.close()
         if cut:
-            self._tell_if_short(state.global_step - self._began_at)
+            self._warn_if_short(state.global_step - self._began_at)
 
     # --- what the user calls ---
 
@@ -260,9 +270,10 @@ class ProfCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
     def _new_window(self, step: int) -> StepWindow:
         steps = (step, self.warmup_steps, self.active_steps)
         owner = f"ProfCallback, output_dir={os.fspath(self.output_dir)!r}"
+        over = None if self._training is None else self._training.over
         if self.enable_nsight_systems:
             return NvtxWindow(
-                *steps, owner=owner, at_exit=self.close, record_shapes=self.record_shapes
+                *steps, owner=owner, at_exit=self.close, over=over, record_shapes=self.record_shapes
             )
         # What it writes must know the window, also when the window is being closed.
         window = TorchWindow(
@@ -270,6 +281,7 @@ class ProfCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
             owner=owner,
             write=lambda profiler: self._write(profiler, window),
             at_exit=self.close,
+            over=over,
             wants_history=self.profile_memory and self.export_memory_timeline,
             profile_memory=self.profile_memory,
             with_stack=self.with_stack,
@@ -278,11 +290,11 @@ class ProfCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
         return window
 
     def _write(self, profiler: Any, window: TorchWindow) -> None:
-        rank = current_rank()
-        folder = own_folder(self.output_dir, f"iteration_{window.last_step}", rank)
+        name = own_name("rank{}")
+        folder = own_folder(self.output_dir, f"iteration_{window.last_step}", name)
         files = WindowFiles(
-            rank=rank,
-            leading=rank == min(self.ranks or (0,)),
+            name=name,
+            leading=name == f"rank{min(self.ranks or (0,))}",
             key_averages=self.export_key_averages,
             memory=self.profile_memory and self.export_memory_timeline,
             stacks=self.with_stack and self.export_stacks,
@@ -294,14 +306,14 @@ class ProfCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
 
     # --- messages ---
 
-    def _tell_if_short(self, steps: int) -> None:
+    def _warn_if_short(self, steps: int) -> None:
         """Warns, once a training, that its steps are too few for the schedule."""
         parts = (self.wait_steps, self.warmup_steps, self.active_steps)
         cycle = sum(parts)
         needed = cycle * max(self.num_cycles, 1)
-        if steps >= needed or self._told:
+        if steps >= needed or self._warned_short:
             return
-        self._told = True
+        self._warned_short = True
         _logger.warning(
             "ProfCallback needs %d steps (%s wait + %s warm-up + %s active%s), this training has "
             "%d: %s",
@@ -343,6 +355,11 @@ def _check_transformers() -> None:
             "pip install transformers accelerate",
             name="transformers",
         )
+
+
+def _of_trainer_callbacks(file: str) -> bool:
+    """Whether it is the file by which the Trainer calls its callbacks."""
+    return os.path.basename(file) == "trainer_callback.py"
 
 
 def _pauses(state: Any, control: Any) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from ..common.files import on_whole_path
 from ..common.tables import needed, write_text
 from ..memory.memory_history import Recording
 from ..memory.memory_snapshot_form import snapshot_of, write_snapshot
+from .flops_table import operators_by_time
 from .torch_profile import device_time, export_trace, on_this_machine
 
 __all__ = ["WindowFiles", "own_folder"]
@@ -24,16 +26,21 @@ _logger = logging.getLogger("my_utils")
 # Frames of a stack by which key_averages.txt groups operators.
 STACK_FRAMES = 5
 
+# tqdm's monitor, and the thread that asks whether a training is over.
+_WAITING = re.compile(
+    rb"(^|[;/])tqdm/_monitor\.py\(|my_utils/torch_profiler/slot\.py\(\d+\):_*watch"
+)
+
 
 @dataclass(frozen=True)
 class WindowFiles:
     """Which files a window leaves in its folder.
 
-    rank: in their names. leading: whether this rank's table is `key_averages.txt` without a rank.
-    The trace is always written.
+    name: what their names begin with, "rank0". leading: whether this rank's table is
+    `key_averages.txt` without it. The trace is always written.
     """
 
-    rank: int
+    name: str
     leading: bool
     key_averages: bool
     memory: bool
@@ -50,7 +57,7 @@ class WindowFiles:
             folder.mkdir(parents=True, exist_ok=True)
         if not folder.is_dir():
             return False
-        rank = f"rank{self.rank}"
+        rank = self.name
         with _tolerated(folder / f"{rank}.pt.trace.json") as path:
             export_trace(profiler, path)
         if self.key_averages:
@@ -71,14 +78,19 @@ class WindowFiles:
         return True
 
     def _table(self, profiler: Any) -> str:
-        """Without Python's calls: they would be most of it, and are in the stacks."""
+        """A short table of the operators by name, and torch's wide one, without Python's calls:
+        they would be most of it, and are in the stacks."""
         averages = profiler.key_averages(
             group_by_input_shape=self.by_shape, group_by_stack_n=STACK_FRAMES * self.by_stack
         )
         python = {event.name for event in profiler.events() if event.is_python_function}
         averages[:] = [row for row in averages if row.key not in python]
         by = on_this_machine("self_cuda_time_total", device_time(profiler))
-        return f"{averages.table(sort_by=by, row_limit=-1)}\n"
+        grouped = ["name"] + ["shapes"] * self.by_shape + ["stack"] * self.by_stack
+        return (
+            f"Operators by time\n{operators_by_time(profiler)}\n\n"
+            f"By {', '.join(grouped)}\n{averages.table(sort_by=by, row_limit=-1)}\n"
+        )
 
 
 @contextlib.contextmanager
@@ -90,15 +102,15 @@ def _tolerated(path: Path) -> Iterator[Path]:
         _logger.debug("why %s could not be written", path, exc_info=True)
 
 
-def own_folder(parent: Path, name: str, rank: int) -> Path:
-    """`<parent>/<name>`, numbered when this rank has files there already.
+def own_folder(parent: Path, name: str, rank: str) -> Path:
+    """`<parent>/<name>`, numbered when this rank, "rank0", has files there already.
 
     Ranks share the folder, so that it is there says nothing.
     """
     number = 1
     while True:
         folder = parent / (name if number == 1 else f"{name}.{number}")
-        if not any(any(folder.glob(f"rank{rank}{end}*")) for end in "._"):
+        if not any(any(folder.glob(f"{rank}{end}*")) for end in "._"):
             return folder
         number += 1
 
@@ -107,6 +119,18 @@ def _write_stacks(profiler: Any, path: Path) -> None:
     metric = "self_cuda_time_total" if device_time(profiler) else "self_cpu_time_total"
     with on_whole_path(path) as temporary:
         profiler.export_stacks(os.fspath(temporary), metric)
+        _leave_out_helpers(temporary)
+
+
+def _leave_out_helpers(path: Path) -> None:
+    """Takes out the stacks of threads that only wait, for as long as the window lasts."""
+    kept = path.with_name(f"{path.name}.kept")
+    try:
+        with open(path, "rb") as found, open(kept, "wb") as file:
+            file.writelines(line for line in found if _WAITING.search(line) is None)
+        os.replace(kept, path)
+    finally:
+        kept.unlink(missing_ok=True)
 
 
 # --- memory ---

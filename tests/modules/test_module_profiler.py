@@ -257,7 +257,7 @@ def test_a_model_without_children_is_its_own_row(tmp_path: Path) -> None:
     assert df.attrs["model_calls"] == 1 and df.attrs["outside_ms"] == 0
     assert hooks_in(model) == 0
     back = pandas.read_csv(tmp_path / "module_summary.csv")
-    pandas.testing.assert_frame_equal(back, df, check_dtype=False)
+    pandas.testing.assert_frame_equal(back, pandas.DataFrame(df), check_dtype=False)
 
 
 def test_whole_types_are_leaves() -> None:
@@ -989,3 +989,25 @@ def test_modules_in_a_cuda_graph_have_no_times() -> None:
             model(x)
         graph.replay()
     assert profiler.summary().attrs["gpu_missed"] == 1
+
+
+def test_the_printed_table_shows_the_times() -> None:
+    """Also of a part of it, at the 80 characters of a terminal, with every optional column."""
+    model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(4)))
+    profiler = ModuleProfiler(model, flops=True, memory=True, backward=True)
+    profiler.start()
+    for _ in range(2):  # the first call is counted and not timed
+        model(torch.ones(2, 8)).sum().backward()
+    profiler.stop()
+    table = profiler.summary()
+    for part in (table, table.head(2), table[table["calls"] > 0]):
+        shown = repr(part)
+        lines = shown.splitlines()
+        assert {"module", "total_ms", "share_percent"} <= set(lines[0].split())
+        assert max(map(len, lines[:-1])) <= 80
+        assert f"[{len(part)} rows x {len(part.columns)} columns]" in lines[-1]
+    assert "overhead_ms" in shown, "what is left out is named"
+    again = pickle.loads(pickle.dumps(table))
+    assert repr(again) == repr(table) and again.attrs == table.attrs
+    assert repr(table["calls"]).startswith("0 ")
+    assert repr(table[["calls", "type"]]).split()[:2] == ["calls", "type"]

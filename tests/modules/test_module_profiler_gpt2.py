@@ -19,6 +19,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
 from my_utils.moduleProfiler import ModuleProfiler  # noqa: E402
+from my_utils.torch_profiler.flops import integer_events, self_flops  # noqa: E402
 
 BATCH, LENGTH, WIDTH, WORDS, LAYERS = 4, 64, 128, 1000, 2
 STEPS = 6
@@ -97,8 +98,17 @@ def test_flops_of_the_formulas_and_of_torch(trained: Any) -> None:
     assert rows.flops["lm_head"] == 2 * places * WIDTH * WORDS
     with FlopCounterMode(display=False) as counter:
         model(input_ids=tokens(), labels=tokens())
-    assert profiler.summary().attrs["model_flops"] == counter.get_total_flops()
-    assert rows.flops.sum() <= counter.get_total_flops()
+    # Torch's counter knows neither norms nor sums, nor attention on the CPU.
+    with torch.profiler.profile(record_shapes=True) as recorded, torch.no_grad():
+        model(input_ids=tokens(), labels=tokens())
+    found = self_flops(recorded.events(), ignored=integer_events(recorded))
+    attention = LAYERS * 4 * places * LENGTH * WIDTH
+    assert found["aten::scaled_dot_product_attention"] == attention
+    assert found["aten::addmm"] + found["aten::mm"] == counter.get_total_flops()
+    assert profiler.summary().attrs["model_flops"] == sum(found.values())
+    norm = rows.flops["transformer.h.0.ln_1"]
+    assert norm == 8 * places * WIDTH == found["aten::layer_norm"] / (2 * LAYERS + 1)
+    assert rows.flops.sum() <= sum(found.values()) - attention
 
 
 def test_parameters_and_memory(trained: Any) -> None:

@@ -198,6 +198,52 @@ def test_parts_of_one_run_come_together_and_runs_stay_apart(here: Path) -> None:
     assert analyze_sm_throughput_from_csv([path, path])["count"][0] == 4
 
 
+OLD_HEADER = line([
+    "ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Kernel Time", "Context",
+    "Stream", "Section Name", "Metric Name", "Metric Unit", "Metric Value",
+])  # fmt: skip
+
+
+def old_details(*metrics: tuple[str, str, str]) -> str:
+    """A launch as Nsight Compute of 2019 and 2020 prints it: the unit stands in the name, too."""
+    start = ["0", "7", "app", "127.0.0.1", "sum(float*)", "2020-May-29 12:02:46", "1", "7"]
+    rows = (line([*start, "GPU Speed Of Light", *metric]) for metric in metrics)
+    return "\n".join([OLD_HEADER, *rows])
+
+
+def test_details_of_2020(here: Path) -> None:
+    path = here / "old.csv"
+    path.write_text(old_details(
+        ("Memory Frequency", "cycle/usecond", "807.83"), ("SOL FB", "%", "46.47"),
+        ("Elapsed Cycles", "cycle", "10,124"), ("SM [%]", "%", "22.48"),
+        ("Memory [%]", "%", "41.50"), ("Duration", "nsecond", "8992"),
+    ))  # fmt: skip
+    (row,) = analyze_sm_throughput_from_csv(path).to_dict("records")
+    assert (row["sm_pct"], row["memory_pct"], row["dram_pct"]) == (22.48, 41.5, 46.47)
+    assert row["mean_us"] == 8.992
+    table = analyze_sm_throughput_from_csv(path, metrics=["SM [%]", "SM"])
+    assert table.loc[0, ["SM [%]", "SM"]].tolist() == [22.48, 22.48]
+
+
+@pytest.mark.parametrize(
+    ("others", "duration_us"),
+    [
+        ([("Elapsed Cycles", "cycle", "27.595.520")], 117.344),  # 117344 ns
+        ([("DRAM Frequency", "Ghz", "1,59")], 117.344),
+        ([("DRAM Frequency", "Ghz", "1.59")], 0.117344),
+        ([("Elapsed Cycles", "cycle", "27,595,520")], 0.117344),
+        ([], 0.117344),  # nothing says so: a dot
+    ],
+)
+def test_all_numbers_of_a_file_decide_on_the_decimal_mark(
+    here: Path, others: list[tuple[str, str, str]], duration_us: float
+) -> None:
+    path = here / "european.csv"
+    path.write_text(old_details(*others, ("Duration", "nsecond", "117.344")))
+    (row,) = analyze_sm_throughput_from_csv(path).to_dict("records")
+    assert row["mean_us"] == pytest.approx(duration_us, rel=1e-12)
+
+
 def test_details_that_were_slimmed(here: Path) -> None:
     """Without a number of the launch, a metric that comes again begins the next one."""
     rows = [("Duration", "ns", "1,000"), ("Compute (SM) Throughput", "%", "40.5"),

@@ -18,23 +18,27 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from my_utils.torch_profiler.flops import (
-    ATTENTION,
-    CONVOLUTION,
-    MATRIX,
+    ELEMENTWISE,
     NORMALISATION,
+    formulas,
     integer_events,
     self_flops,
+    uncounted,
 )
 
-PRODUCTS = {**MATRIX, **CONVOLUTION, **ATTENTION}
+PRODUCTS = {
+    name: formula
+    for name, formula in formulas().items()
+    if name not in NORMALISATION and name not in ELEMENTWISE
+}
 
 sizes = st.integers(1, 6)
 
 
-def flops(work: Callable[[], object], formulas: Any = None) -> Counter[str]:
+def flops(work: Callable[[], object], known: Any = None) -> Counter[str]:
     with torch.profiler.profile(record_shapes=True) as profiler:
         work()
-    return self_flops(profiler.events(), formulas, ignored=integer_events(profiler))
+    return self_flops(profiler.events(), known, ignored=integer_events(profiler))
 
 
 def of_torch(work: Callable[[], object]) -> int:
@@ -142,7 +146,7 @@ def test_attention(b: int, heads: int, groups: int, s: int, t: int, d: int) -> N
         )
 
     work = both if groups == 1 else forward
-    assert sum(flops(work, ATTENTION).values()) == of_torch(work) > 0
+    assert sum(flops(work, PRODUCTS).values()) == of_torch(work) > 0
 
 
 def test_attention_on_the_cpu_is_that_of_other_kernels() -> None:
@@ -373,13 +377,14 @@ def test_norms(plain: Callable[..., Row], names: dict[str, int]) -> None:
     an_element = (operations(plain, 96) - operations(plain, 32)) / 64
     everything = [True, True, True]
     for name in names:
-        shapes = [[2, 8, 4]] * 10
-        values: list[Any] = [None, None, None, None, None, True, None, True, None, everything]
+        args: list[Any] = [[2, 8, 4]] * 10
+        args[5] = args[7] = True
+        args[9] = everything
         if name == "aten::native_layer_norm_backward":
-            values[7] = everything
+            args[5], args[7] = args[0], everything
         if name == "aten::_fused_rms_norm_backward":
-            values[5] = [True, True]
-        assert NORMALISATION[name](shapes, values) == an_element * 64, name
+            args[5] = [True, True]
+        assert NORMALISATION[name](args) == an_element * 64, name
 
 
 def test_norms_in_a_model() -> None:
@@ -417,3 +422,24 @@ def test_lists_sparse_and_nested_tensors_do_no_harm() -> None:
         F.linear(a, torch.ones(5, 3))
 
     flops(work)
+
+
+# --- what has no formula ---
+
+
+def test_what_is_not_counted_is_named() -> None:
+    x = torch.randn(6, 6)
+
+    def work() -> None:
+        torch.exp(x)
+        x.exp_().exp()
+        F.linear(x, x)
+        x.t().reshape(4, 9).clone().copy_(torch.empty(4, 9))
+        torch.cat([x, x])[:2].max()
+        torch.sort(x)
+
+    with torch.profiler.profile(record_shapes=True) as profiler:
+        work()
+    found = uncounted(profiler.events(), ignored=integer_events(profiler))
+    # No view, no copy, no comparison, and not linear, which is counted at what it calls.
+    assert found == {"aten::exp": 2, "aten::exp_": 1}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import io
 import json
 import logging
@@ -12,6 +13,7 @@ import pickle
 import re
 import shutil
 import signal
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -36,6 +38,7 @@ from my_utils.utils import MyTimer
 from ..clients.perfetto import TraceProcessor, why_missing
 from ..conftest import RunPython
 from ..fakes import cuda_allocator
+from ..support.live_ranks import wait_until
 
 no_cuda = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 
@@ -229,7 +232,9 @@ def test_it_joins_the_trace_of_a_timer(full: Path, window: Path, tmp_path: Path)
 
 def test_the_table(window: Path) -> None:
     text = (window / "key_averages.txt").read_text(encoding="utf-8")
-    header = text.splitlines()[1]
+    _, _, text = text.partition("\n\n")
+    assert text.startswith("By name, shapes, stack\n")
+    header = text.splitlines()[2]
     for column in ("Name", "Self CPU", "CPU Mem", "# of Calls", "Input Shapes", "Source Location"):
         assert column in header
     names = {line.split("  ")[0] for line in map(str.strip, text.splitlines())}
@@ -237,6 +242,19 @@ def test_the_table(window: Path) -> None:
     assert re.search(r"aten::addmm .* \[\[48\], \[16, 16\], \[16, 48\], \[\], \[\]\]", text)
     assert "modeling_gpt2.py" in text
     assert "<built-in function isinstance>" not in names  # Python is in the stacks
+
+
+def test_the_short_table_on_top(window: Path) -> None:
+    text = (window / "key_averages.txt").read_text(encoding="utf-8")
+    lines = text.partition("\n\n")[0].splitlines()
+    assert lines[0] == "Operators by time"
+    assert max(map(len, lines)) <= 100
+    names = [line.split()[0] for line in lines[4:-1]]
+    assert len(names) == len(set(names))
+    assert {"aten::addmm", "aten::embedding"} <= set(names)
+    assert all("::" in name for name in names)
+    calls = {line.split()[0]: int(line.split()[-1]) for line in lines[4:-1]}
+    assert calls["aten::addmm"] == count(window, "aten::addmm")
 
 
 def test_the_stacks(window: Path) -> None:
@@ -420,10 +438,76 @@ def test_ctrl_c(tmp_path: Path) -> None:
     callback = ProfCallback(tmp_path / "out", **SHORT)
     with pytest.raises(KeyboardInterrupt):
         trainer(tmp_path, callback, press).train()
-    assert _slot.holder() is not None  # the Trainer told nobody
     trainer(tmp_path, callback).train()
     assert written(tmp_path / "out") == ["iteration_4", "iteration_4.2"]
     assert [steps_in(folder) for folder in callback.folders] == [[2, 3], [2, 3]]
+
+
+LONG: dict[str, Any] = {**SHORT, "active_steps": 1000}
+
+
+def test_a_training_that_failed_is_not_profiled_on(tmp_path: Path) -> None:
+    callback = ProfCallback(tmp_path / "out", **LONG)
+    with pytest.raises(Stop):
+        trainer(tmp_path, callback, AtStep(4, fails(Stop()))).train()
+    wait_until(lambda: _slot.holder() is None)  # nobody calls the callback any more
+    assert not torch.autograd._profiler_enabled()  # type: ignore[attr-defined, unused-ignore]
+    assert [steps_in(folder) for folder in callback.folders] == [[2, 3]]
+
+
+def test_the_next_training_is_profiled_by_another_callback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(_slot, "POLL_S", 3600.0)  # so that the next training finds the window open
+    stale = ProfCallback(tmp_path / "stale", **LONG)
+    with pytest.raises(Stop):
+        trainer(tmp_path, stale, AtStep(4, fails(Stop()))).train()
+    assert _slot.holder() is not None
+    callback = ProfCallback(tmp_path / "out", **SHORT)
+    trainer(tmp_path, callback).train()
+    assert [steps_in(folder) for folder in callback.folders] == [[2, 3]]
+    assert [steps_in(folder) for folder in stale.folders] == [[2, 3]]
+    assert "is still profiling, but what it profiles has ended; it is closed now" in caplog.text
+
+
+def test_a_training_within_a_training_leaves_the_outer_window(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    inner = ProfCallback(tmp_path / "inner", **SHORT)
+    outer = ProfCallback(tmp_path / "outer", **SHORT)
+    nested = AtStep(3, lambda _: trainer(tmp_path, inner).train())
+    trainer(tmp_path, outer, nested).train()
+    assert [steps_in(folder)[-1] for folder in outer.folders] == [3]
+    assert inner.folders == []
+    assert "runs unprofiled" in caplog.text
+
+
+def test_a_failed_training_of_another_thread(tmp_path: Path) -> None:
+    def run() -> None:
+        with contextlib.suppress(Stop):
+            trainer(
+                tmp_path, ProfCallback(tmp_path / "t", **LONG), AtStep(4, fails(Stop()))
+            ).train()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    callback = ProfCallback(tmp_path / "out", **SHORT)
+    trainer(tmp_path, callback).train()
+    assert [steps_in(folder) for folder in callback.folders] == [[2, 3]]
+
+
+def test_waiting_threads_are_not_in_the_stacks(tmp_path: Path) -> None:
+    callback = ProfCallback(
+        tmp_path / "out", **{**SHORT, "with_stack": True, "export_key_averages": False}
+    )
+    trainer(tmp_path, callback, disable_tqdm=False).train()
+    (folder,) = callback.folders
+    names = {str(event.get("name")) for event in events(folder)}
+    assert any("tqdm/_monitor.py" in name for name in names)  # the trace has all threads
+    lines = (folder / "rank0_stacks.txt").read_text(encoding="utf-8").splitlines()
+    assert any("modeling_gpt2.py" in line for line in lines)
+    assert not any("tqdm/_monitor.py" in line or "slot.py" in line for line in lines)
 
 
 def test_a_smaller_batch_after_running_out_of_memory(tmp_path: Path) -> None:
@@ -528,7 +612,7 @@ def stopped() -> Any:
 
 
 MEMORY_ONLY = WindowFiles(
-    rank=0, leading=True, key_averages=False, memory=True, stacks=False, by_shape=False,
+    name="rank0", leading=True, key_averages=False, memory=True, stacks=False, by_shape=False,
     by_stack=False,
 )  # fmt: skip
 

@@ -14,7 +14,7 @@ from ...common.identity import identity
 from ...common.public import public
 from ...common.ranks import current_rank
 from ...common.tables import text_table
-from ...stages.open_stages import Lane, Where, where
+from ...stages.open_stages import OpenThread, Where, where
 from .csv_file import SampleFile, quoted
 from .plot import readable
 from .series import Series
@@ -46,7 +46,7 @@ class Peak(NamedTuple):
 
 class Sample(NamedTuple):
     time_ns: int
-    lanes: list[Lane]
+    threads: list[OpenThread]
     row: list[float]
 
 
@@ -112,7 +112,7 @@ class Record:
         waiting, self._waiting = self._waiting, []
         logs_counters = bool(self._groups) and _logger_is_set_up()
         for sample in waiting:
-            place = where(sample.lanes)
+            place = where(sample.threads)
             self.samples += 1
             self.series.add(sample.time_ns / 1e9, sample.row)
             self._raise_peaks(sample, place)
