@@ -1,0 +1,43 @@
+"""Other users of the machine, for tests that root runs. They need no account."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Callable
+
+import pytest
+
+OTHER, THIRD = 12345, 65534
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be other users as well")
+
+# For a script. What it uses after this must have been loaded before: a user without an account may
+# not be able to read where Python is.
+BECOME = """
+def become(user):
+    os.setgroups([]); os.setgid(user); os.setuid(user)
+"""
+
+
+def done_by(user: int, act: Callable[[], object]) -> None:
+    """Does it in a child that belongs to the user; AssertionError with what it raised."""
+    ours, theirs = os.pipe()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            os.setgroups([])
+            os.setgid(user)
+            os.setuid(user)
+            act()
+            status = 0
+        except BaseException:
+            os.write(theirs, traceback.format_exc().encode()[-4000:])
+        finally:
+            os._exit(status)
+    os.close(theirs)
+    with os.fdopen(ours, "rb") as pipe:
+        said = pipe.read().decode(errors="replace")
+    _, status = os.waitpid(child, 0)
+    assert status == 0, said
