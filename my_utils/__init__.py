@@ -85,6 +85,7 @@ if TYPE_CHECKING:
     )
     from .recordings.module_hook import ForwardTraceRecorder as ForwardTraceRecorder
     from .recordings.recording import TraceTensorMeta as TraceTensorMeta
+    from .run.attach import auto as auto
     from .sequence.pad import (
         pad_for_sequence_parallel as pad_for_sequence_parallel,
         remove_pad_by_value as remove_pad_by_value,
@@ -196,6 +197,7 @@ _HOMES = {
     ),
     "recordings.module_hook": ("ForwardTraceRecorder",),
     "recordings.recording": ("TraceTensorMeta",),
+    "run.attach": ("auto",),
     "sequence.pad": (
         "pad_for_sequence_parallel",
         "remove_pad_by_value",

@@ -7,7 +7,8 @@ A session, all numbers big-endian:
     client   HMAC-SHA256 of "client" and both nonces under the secret (32); only if it has one
     server   "G" when it is this client's turn
     client   number of the exchange (8)                                  } as often as
-    server   the same number, received_ns (8), answered_ns (8)           } the client likes
+    server   the same number, received_ns (8), answered_ns (8), and the } the client likes
+             bounds of what its clock was ahead of its monotonic one (8, 8)
     client   LAST (8)
     server   HMAC-SHA256 of "server", both nonces and all its answers (32)
 
@@ -25,24 +26,23 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from socket import create_connection
 from typing import Any
 
 from .offset import ClockOffset, ClockSyncError, Exchange, estimate
+from .steady import Clock, Reading, read, slacks
 
-__all__ = ["Clock", "ask", "measure"]
+__all__ = ["Clock", "ask", "exchanges_of", "measure"]
 
-Clock = Callable[[], int]
-
-MAGIC = b"myclock1"
+MAGIC = b"myclock2"
 LAST = 2**64 - 1
 NONCE_BYTES = 16
 MAC_BYTES = 32
 HELLO_BYTES = len(MAGIC) + NONCE_BYTES
 ROUNDS_MAX = 4096  # in a session
 NUMBER = struct.Struct(">Q")
-ANSWER = struct.Struct(">QQQ")
+ANSWER = struct.Struct(">QQQqq")
 
 
 def proof(secret: bytes, who: bytes, nonces: bytes, answers: bytes = b"") -> bytes:
@@ -72,12 +72,12 @@ def measure(
         nonces = _introduce(link, secret)
         if link.receive(1) != b"G":
             raise ClockSyncError(f"{address[0]} port {address[1]} answered what it should not")
-        exchanges, answers = _exchange(link, rounds, clock)
+        messages, answers = _exchange(link, rounds, clock)
         connection.sendall(NUMBER.pack(LAST))
         claimed = link.receive(MAC_BYTES)
     if not hmac.compare_digest(claimed, proof(secret or b"", b"server", nonces, answers)):
         raise ClockSyncError(f"the answers of {address[0]} port {address[1]} were changed")
-    return estimate(exchanges)
+    return estimate(exchanges_of(messages))
 
 
 class _Link:
@@ -122,20 +122,38 @@ def _introduce(link: _Link, secret: bytes | None) -> bytes:
     return nonces
 
 
-def _exchange(link: _Link, rounds: int, clock: Clock) -> tuple[list[Exchange], bytes]:
-    exchanges = []
+def _exchange(link: _Link, rounds: int, clock: Clock) -> tuple[list[Message], bytes]:
+    messages: list[Message] = []
     answers = bytearray()
     for number in range(rounds):
-        sent_ns = clock()
+        sent = read(clock)
         link.connection.sendall(NUMBER.pack(number))
         answer = link.receive(ANSWER.size)
-        returned_ns = clock()
-        echo, received_ns, answered_ns = ANSWER.unpack(answer)
+        returned = read(clock)
+        echo, *theirs = ANSWER.unpack(answer)
         if echo != number:
             raise ClockSyncError("the clock server answered another exchange")
-        exchanges.append(Exchange(sent_ns, received_ns, answered_ns, returned_ns))
+        messages.append((sent, returned, theirs))
         answers += answer
-    return exchanges, bytes(answers)
+    return messages, bytes(answers)
+
+
+# Sent, returned, and what the other side says: received, answered, and its bounds.
+Message = tuple[Reading, Reading, list[int]]
+
+
+def exchanges_of(messages: Sequence[Message]) -> list[Exchange]:
+    """Exchanges whose slack covers what their clocks may have been set by. ClockSyncError when one
+    was set by more than its readings hide."""
+    own = [reading for sent, back, _ in messages for reading in (sent, back)]
+    other = [Reading(answered, least, most) for _, _, (_, answered, least, most) in messages]
+    here = slacks(own, "this one")
+    there = slacks(other, "the other one")
+    widths = [max(here[2 * at : 2 * at + 2]) + there[at] for at in range(len(messages))]
+    return [
+        Exchange(sent.at_ns, theirs[0], theirs[1], back.at_ns, width)
+        for (sent, back, theirs), width in zip(messages, widths, strict=True)
+    ]
 
 
 # --- with patience ---

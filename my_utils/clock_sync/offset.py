@@ -39,12 +39,14 @@ class ClockSyncError(RuntimeError):
 
 
 class Exchange(NamedTuple):
-    """Four moments in ns: the first and the last by our clock, the others by the other one."""
+    """Four moments in ns: the first and the last by our clock, the others by the other one.
+    slack_ns: how far they may be off because a clock was set by so little that nobody noticed."""
 
     sent_ns: int
     received_ns: int
     answered_ns: int
     returned_ns: int
+    slack_ns: int = 0
 
     @property
     def round_trip_ns(self) -> int:
@@ -111,7 +113,8 @@ class ClockOffset(float):
 
 def estimate(exchanges: Sequence[Exchange], drift_ppm_max: float = DRIFT_PPM_MAX) -> ClockOffset:
     """The offset at the time of the quickest exchange, estimated from all exchanges. `error_s` is
-    at most half of its round trip. `ClockOffset.error_at` adds the possible drift since then.
+    at most half of its round trip and its slack. `ClockOffset.error_at` adds the possible drift
+    since then.
 
     ClockSyncError when no offset fits them all: a clock was set meanwhile.
     """
@@ -119,12 +122,12 @@ def estimate(exchanges: Sequence[Exchange], drift_ppm_max: float = DRIFT_PPM_MAX
         raise ClockSyncError("no message came back")
     quickest = min(exchanges, key=lambda exchange: exchange.round_trip_ns)
     least, most = -math.inf, math.inf
-    for sent, received, answered, returned in exchanges:
+    for sent, received, answered, returned, slack in exchanges:
         if returned < sent or answered < received:
             raise ClockSyncError("a clock was set back during the exchange")
         drift = math.ceil(abs(quickest.returned_ns - returned) * drift_ppm_max * 1e-6)
-        least = max(least, answered - returned - drift)
-        most = min(most, received - sent + drift)
+        least = max(least, answered - returned - drift - slack)
+        most = min(most, received - sent + drift + slack)
     if least > most:
         raise ClockSyncError("a clock was set during the exchange")
     width = int(most) - int(least)

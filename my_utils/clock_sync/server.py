@@ -27,6 +27,7 @@ from .client import (
     Clock,
     proof,
 )
+from .steady import Reading, read, span
 
 __all__ = ["ClockServer"]
 
@@ -101,7 +102,7 @@ class ClockServer:
         self._queue: deque[_Session] = deque()
         self._turns: set[_Session] = set()
         self._accepts = True
-        self._look_again = 0.0
+        self._next_check = 0.0
         self._thread = threading.Thread(target=self._run, name="my_utils clock", daemon=True)
         self._thread.start()
 
@@ -134,14 +135,14 @@ class ClockServer:
     def _serve_once(self) -> bool:
         """Waits for messages and handles them; False when the server must end."""
         events = self._selector.select(timeout=TURN_S / 2)
-        received_ns = self._clock()
+        received = read(self._clock)
         for key, _ in events:
             if key.fileobj is self._woken:
                 return False
             if key.fileobj is self._listener:
                 self._accept()
             elif (session := self._sessions.get(key.fileobj)) is not None:  # type: ignore[call-overload]
-                self._read(session, received_ns)
+                self._read(session, received)
         self._drop_the_late()
         return True
 
@@ -159,26 +160,27 @@ class ClockServer:
             self._selector.unregister(self._listener)
             self._accepts = False
 
-    def _read(self, session: _Session, received_ns: int) -> None:
+    def _read(self, session: _Session, received: Reading) -> None:
         try:
             data = session.connection.recv(4096)
             if data:
                 session.pending += data
-                self._go_on(session, received_ns)
-                if len(session.pending) > PENDING_MAX:
+                self._go_on(session, received)
+                is_there = session.connection in self._sessions
+                if is_there and len(session.pending) > PENDING_MAX:
                     self._refuse(session, "sends what nobody asked for")
         except OSError:
             data = b""
         if not data:
             self._drop(session)
 
-    def _go_on(self, session: _Session, received_ns: int) -> None:
+    def _go_on(self, session: _Session, received: Reading) -> None:
         if not session.nonces:
             self._greet(session)
         if session.nonces and not session.admitted:
             self._admit(session)
         if session in self._turns:
-            self._answer(session, received_ns)
+            self._answer(session, received)
 
     def _greet(self, session: _Session) -> None:
         if not MAGIC.startswith(session.pending[: len(MAGIC)]):
@@ -213,7 +215,7 @@ class ClockServer:
             with contextlib.suppress(OSError):
                 session.connection.send(b"G")
 
-    def _answer(self, session: _Session, received_ns: int) -> None:
+    def _answer(self, session: _Session, received: Reading) -> None:
         while (message := session.take(NUMBER.size)) is not None:
             (number,) = NUMBER.unpack(message)
             if number == LAST:
@@ -226,7 +228,9 @@ class ClockServer:
             if len(session.answers) >= ROUNDS_MAX * ANSWER.size:
                 self._refuse(session, f"wants more than {ROUNDS_MAX} exchanges")
                 return
-            answer = ANSWER.pack(number, received_ns, self._clock())
+            answered = read(self._clock)
+            bounds = span(received, answered)
+            answer = ANSWER.pack(number, received.at_ns, answered.at_ns, *bounds)
             session.connection.send(answer)
             session.answers += answer
             session.deadline = time.monotonic() + TURN_S
@@ -238,9 +242,9 @@ class ClockServer:
 
     def _drop_the_late(self) -> None:
         now = time.monotonic()
-        if now < self._look_again:
+        if now < self._next_check:
             return
-        self._look_again = now + TURN_S / 4
+        self._next_check = now + TURN_S / 4
         for session in list(self._sessions.values()):
             waits_for_it = session.admitted and session not in self._turns
             if now > session.deadline and not waits_for_it:

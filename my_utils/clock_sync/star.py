@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
     from torch.distributed import ProcessGroup
 
-__all__ = ["UNKNOWN", "Keeper", "Meeting"]
+__all__ = ["UNKNOWN", "Refresher", "Rendezvous"]
 
 UNKNOWN = ClockOffset(0, float("inf"))
 LEADS_MAX = 3  # ranks of a host that try within one call's time
 STALE_MAX = 3  # intervals without a new answer, after which another rank of the host asks
 
 
-class Meeting(NamedTuple):
+class Rendezvous(NamedTuple):
     """The rendezvous of one call: its keys in the store."""
 
     store: Store
@@ -47,7 +47,7 @@ class Meeting(NamedTuple):
     size: int
 
     @classmethod
-    def of(cls, group: ProcessGroup | None, name: str) -> Meeting | None:
+    def of(cls, group: ProcessGroup | None, name: str) -> Rendezvous | None:
         """None without torch.distributed; ValueError for a group without this rank."""
         store = default_store(f"my_utils/clock/{name}")
         if store is None:
@@ -60,11 +60,11 @@ class Meeting(NamedTuple):
         return cls(store, rank, dist.get_world_size(group))
 
 
-class Keeper:
+class Refresher:
     """This rank's part in the alignment of the clocks: once, or at an interval."""
 
-    def __init__(self, meeting: Meeting, machine: str, rounds: int, clock: Clock) -> None:
-        self._store, self._rank, self._size = meeting
+    def __init__(self, rendezvous: Rendezvous, machine: str, rounds: int, clock: Clock) -> None:
+        self._store, self._rank, self._size = rendezvous
         self._machine, self._rounds, self._clock = machine, rounds, clock
         self._history = ClockHistory()
         self._server: ClockServer | None = None
@@ -82,7 +82,7 @@ class Keeper:
         except (OSError, RuntimeError) as error:
             warn_once("clock sync", f"the clock of rank {self._rank} is not lined up: {error}")
             return UNKNOWN
-        _tell_logger(offset)
+        _pass_to_logger(offset)
         return offset
 
     def line_up(self, host: str | None, deadline: float) -> ClockOffset:
@@ -168,7 +168,7 @@ class Keeper:
                 warn_once("clock sync again", f"the clock could not be measured again: {error}")
                 continue
             if offset.measured_ns != last_ns:
-                _tell_logger(offset)
+                _pass_to_logger(offset)
                 last_ns, stale = offset.measured_ns, 0
                 continue
             stale += 1
@@ -190,7 +190,7 @@ class Keeper:
                 self._store.delete_key(key)
 
 
-def _tell_logger(offset: ClockOffset) -> None:
+def _pass_to_logger(offset: ClockOffset) -> None:
     logger = GlobalLogger()
     logger.set_time_offset(offset.exact_s())
     metadata = {

@@ -19,16 +19,20 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..common.arguments import check_int, check_seconds
+from ..common.lazy_modules import lazy_module
 from ..common.public import public
 from ..common.ranks import boot_id
 from ..common.reprs import short_repr
-from .client import ROUNDS_MAX, Clock, ask
+from .client import ROUNDS_MAX, Clock, Message, ask, exchanges_of
 from .offset import ClockHistory, ClockOffset, ClockSyncError, Exchange, estimate
 from .server import ClockServer
-from .star import Keeper, Meeting
+from .star import Refresher, Rendezvous
+from .steady import read, span
 
 if TYPE_CHECKING:
-    from torch.distributed import ProcessGroup
+    import torch.distributed
+else:
+    torch = lazy_module("torch")
 
 __all__ = [
     "ClockOffset",
@@ -39,6 +43,8 @@ __all__ = [
 ]
 
 ROUNDS = 16
+NUMBERS = 5  # in a message between two ranks
+PORT_MAX = 65535
 
 
 @public("my_utils.clockSyncUtils")
@@ -76,6 +82,7 @@ class SocketClockSynchronizer:
         """Compares the clocks of two processes that both call this; the offset of the server's.
 
         is_server: True answers one client and returns an offset of 0. False asks the server.
+        port: the same on both sides, from 1 to 65535; there is no default.
         rounds: messages there and back. timeout_s: for one attempt, the wait for the other side
             included. retries: further attempts where one fails.
 
@@ -84,6 +91,10 @@ class SocketClockSynchronizer:
         """
         _check(rounds, timeout_s)
         check_int("retries", retries, 0)
+        if not 1 <= check_int("port", port) <= PORT_MAX:
+            raise ValueError(
+                f"port must be from 1 to {PORT_MAX}, and the same on both sides, not {port}"
+            )
         key = _bytes(secret)
         if is_server:
             _answer_one(host, port, key, timeout_s, clock)
@@ -111,16 +122,16 @@ class ClockSynchronizer:
 
     _lock: ClassVar[threading.Lock] = threading.Lock()
     _histories: ClassVar[dict[object, ClockHistory]] = {}
-    _keeper: ClassVar[Keeper | None] = None
+    _refresher: ClassVar[Refresher | None] = None
     _calls: ClassVar[dict[str, int]] = {}
-    _before: ClassVar[dict[str, Keeper]] = {}
+    _before: ClassVar[dict[str, Refresher]] = {}
 
     @classmethod
     def sync(
         cls,
         is_server: bool,
         peer_rank: int,
-        group: ProcessGroup | None = None,
+        group: torch.distributed.ProcessGroup | None = None,
         *,
         rounds: int = ROUNDS,
         timeout_s: float = 30.0,
@@ -146,7 +157,7 @@ class ClockSynchronizer:
     @classmethod
     def sync_all(
         cls,
-        group: ProcessGroup | None = None,
+        group: torch.distributed.ProcessGroup | None = None,
         *,
         host: str | None = None,
         rounds: int = ROUNDS,
@@ -180,32 +191,32 @@ class ClockSynchronizer:
             check_seconds("every_s", every_s, most=math.inf)
         cls.stop()
         name = "world" if group is None else str(getattr(group, "group_name", "none"))
-        meeting = Meeting.of(group, cls._next_call(name))
-        if meeting is None:
+        rendezvous = Rendezvous.of(group, cls._next_call(name))
+        if rendezvous is None:
             return ClockOffset(0, 0.0, measured_ns=clock())
         if machine is None:
             machine = boot_id() or socket.gethostname()
-        keeper = Keeper(meeting, machine, rounds, clock)
-        offset = keeper.begin(host, timeout_s)
+        refresher = Refresher(rendezvous, machine, rounds, clock)
+        offset = refresher.begin(host, timeout_s)
         with cls._lock:
-            before, cls._before[name] = cls._before.get(name), keeper
+            before, cls._before[name] = cls._before.get(name), refresher
         if before is not None:
             before.forget()
         if every_s is None:
-            keeper.end()
+            refresher.end()
         else:
-            keeper.go_on(every_s)
+            refresher.go_on(every_s)
             with cls._lock:
-                cls._keeper = keeper
+                cls._refresher = refresher
         return offset
 
     @classmethod
     def stop(cls) -> None:
         """Ends what `sync_all(every_s=…)` began; the last offset stays."""
         with cls._lock:
-            keeper, cls._keeper = cls._keeper, None
-        if keeper is not None:
-            keeper.end()
+            refresher, cls._refresher = cls._refresher, None
+        if refresher is not None:
+            refresher.end()
 
     @classmethod
     def _remember(cls, peer: object, offset: ClockOffset) -> ClockOffset:
@@ -229,7 +240,9 @@ class ClockSynchronizer:
 class _Pair:
     """This rank and another, and tensors on the device that their backend needs."""
 
-    def __init__(self, peer: int, group: ProcessGroup | None, timeout_s: float) -> None:
+    def __init__(
+        self, peer: int, group: torch.distributed.ProcessGroup | None, timeout_s: float
+    ) -> None:
         import torch
         import torch.distributed as dist
 
@@ -238,22 +251,23 @@ class _Pair:
         self._peer, self._group, self._timeout_s = peer, group, timeout_s
 
     def ask(self, rounds: int, clock: Clock) -> list[Exchange]:
-        exchanges = []
+        messages: list[Message] = []
         for number in range(rounds):
-            sent_ns = clock()
-            self._send([number, 0, 0])
-            echo, received_ns, answered_ns = self._receive()
-            returned_ns = clock()
+            sent = read(clock)
+            self._send([number, 0, 0, 0, 0])
+            echo, *theirs = self._receive()
+            returned = read(clock)
             if echo != number:
                 raise ClockSyncError(f"rank {self._peer} answered another exchange")
-            exchanges.append(Exchange(sent_ns, received_ns, answered_ns, returned_ns))
-        return exchanges
+            messages.append((sent, returned, theirs))
+        return exchanges_of(messages)
 
     def answer(self, rounds: int, clock: Clock) -> None:
         for _ in range(rounds):
-            number, _, _ = self._receive()
-            received_ns = clock()
-            self._send([number, received_ns, clock()])
+            number, *_ = self._receive()
+            received = read(clock)
+            answered = read(clock)
+            self._send([number, received.at_ns, answered.at_ns, *span(received, answered)])
 
     def _send(self, numbers: list[int]) -> None:
         import torch
@@ -266,7 +280,7 @@ class _Pair:
         import torch
         import torch.distributed as dist
 
-        tensor = torch.zeros(3, dtype=torch.int64, device=self._device)
+        tensor = torch.zeros(NUMBERS, dtype=torch.int64, device=self._device)
         self._wait(dist.irecv(tensor, self._peer, self._group))
         numbers: list[int] = tensor.tolist()  # which waits for an accelerator
         return numbers

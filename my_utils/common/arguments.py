@@ -58,11 +58,13 @@ def check_bool(name: str, value: object) -> bool:
 
 
 def check_int(name: str, value: object, least: int | None = None, *, or_none: bool = False) -> int:
-    """The value, or TypeError, or ValueError below `least`. or_none: messages say that None is
-    allowed as well; the caller has handled None."""
-    if isinstance(value, bool) or not isinstance(value, int):
+    """The int that the value is or stands for, as numpy's do; TypeError for anything else, and
+    ValueError below `least`. or_none: messages say that None is allowed as well; the caller has
+    handled None."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         allowed = "an int or None" if or_none else "an int"
         raise wrong_type(name, allowed, value)
+    value = operator.index(value)
     if least is not None and value < least:
         raise ValueError(f"{name} must be at least {least}, not {value}")
     return value

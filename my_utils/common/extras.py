@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from types import TracebackType
 
+from .torch_floor import warn_below_floor
+
 # The extra of each package; the other packages are named where they are used (_tables.needed).
 # torch requires setuptools.
 EXTRAS = {"torch": "torch", "safetensors": "torch", "setuptools": "torch"}
@@ -15,7 +17,8 @@ class needs_extra:
     with needs_extra("ModuleProfiler"):
         import torch
 
-    A package that is there and cannot be imported keeps its own error.
+    A package that is there and cannot be imported keeps its own error. A torch that is too old is
+    one warning.
     """
 
     def __init__(self, purpose: str) -> None:
@@ -36,3 +39,5 @@ class needs_extra:
                 f"pip install 'my_utils[{EXTRAS[error.name]}]'",
                 name=error.name,
             ) from error
+        if error is None:
+            warn_below_floor()

@@ -11,6 +11,8 @@ from typing import IO
 
 __all__ = ["on_whole_path", "whole_file"]
 
+NAME_END = 48  # letters, of which UTF-8 makes four bytes each
+
 
 @contextlib.contextmanager
 def whole_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
@@ -20,14 +22,18 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
 
 
 @contextlib.contextmanager
-def on_whole_path(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """An empty file to write by its name, which ends as `path` does; as `whole_file` otherwise."""
+def on_whole_path(path: str | os.PathLike[str], mode: int | None = None) -> Iterator[Path]:
+    """An empty file to write by its name, which ends as `path` does; as `whole_file` otherwise.
+
+    mode: the permissions of the file, by default those of a new one.
+    """
     target = Path(path)
-    handle, name = tempfile.mkstemp(prefix=".", suffix=f".{target.name}", dir=target.parent)
+    ending = f".{target.name}"[-NAME_END:]  # a name may be as long as the file system allows
+    handle, name = tempfile.mkstemp(prefix=".", suffix=ending, dir=target.parent)
     os.close(handle)
     try:
         yield Path(name)
-        os.chmod(name, 0o666 & ~_umask())
+        os.chmod(name, 0o666 & ~_umask() if mode is None else mode)
         os.replace(name, target)
     except BaseException:
         with contextlib.suppress(OSError):

@@ -10,15 +10,18 @@ True
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import NamedTuple
 
 from .warnings import warn_once
 
 __all__ = [
     "Identity",
+    "attempt_from_environment",
     "identity",
     "rank_from_environment",
     "set_identity",
+    "watch_identity",
     "world_size_from_environment",
 ]
 
@@ -36,6 +39,7 @@ class Identity(NamedTuple):
 
 
 _identity: Identity | None = None
+_watchers: list[Callable[[Identity | None], None]] = []
 
 
 def identity() -> Identity | None:
@@ -47,6 +51,14 @@ def set_identity(known: Identity | None) -> None:
     """For `GlobalLogger`, which has a lock round its changes."""
     global _identity
     _identity = known
+    for watcher in _watchers:
+        watcher(known)
+
+
+def watch_identity(watcher: Callable[[Identity | None], None]) -> None:
+    """Has `watcher` called with each identity from now on. It must not raise. Idempotent."""
+    if watcher not in _watchers:
+        _watchers.append(watcher)
 
 
 def rank_from_environment() -> int | None:
@@ -57,6 +69,12 @@ def rank_from_environment() -> int | None:
 def world_size_from_environment() -> int | None:
     """The number of ranks that a launcher has set; None where none has."""
     return _from_environment(_WORLD_SIZE_VARIABLES, 1)
+
+
+def attempt_from_environment() -> int | None:
+    """How often a launcher has started this job, from 1; None where it does not say."""
+    restarts = _from_environment(("TORCHELASTIC_RESTART_COUNT",), 0)
+    return None if restarts is None else restarts + 1
 
 
 def _from_environment(variables: tuple[str, ...], least: int) -> int | None:

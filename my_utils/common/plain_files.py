@@ -19,6 +19,7 @@ from typing import Any
 
 from .extras import needs_extra
 from .files import whole_file
+from .pickle_bounds import OutOfBounds, check_pickle
 
 __all__ = ["PlainFileError", "load_plain", "save_plain"]
 
@@ -71,12 +72,26 @@ def _check_zip(file: Path, what: str) -> None:
             if sum(entry.file_size for entry in entries) > file.stat().st_size:
                 raise PlainFileError("has entries that are longer than the file")
             bad = archive.testzip()
+            if bad is None:
+                _check_pickles(archive, entries)
     except PlainFileError:
         raise
+    except OutOfBounds as error:
+        raise PlainFileError(f"is damaged or made to do harm: {error}") from None
     except Exception as error:  # zipfile has many ways to say that it is no zip
         raise PlainFileError(f"is cut short, damaged or no {what} ({error})") from None
     if bad is not None:
         raise PlainFileError(f"is damaged: {bad} does not have the CRC-32 that is noted for it")
+
+
+def _check_pickles(archive: zipfile.ZipFile, entries: list[zipfile.ZipInfo]) -> None:
+    """torch finds entries without regard to upper and lower case."""
+    names = [entry.filename.lower() for entry in entries]
+    if len(set(names)) < len(names):
+        raise PlainFileError("has two entries of one name")
+    for entry in entries:
+        if entry.filename.lower().endswith(".pkl"):
+            check_pickle(archive.read(entry))
 
 
 def _read_pickle(file: Path, format: str, newest: int, what: str) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from typing import TypeVar
+from typing import ForwardRef, TypeVar
 
 __all__ = ["public"]
 
@@ -20,6 +20,9 @@ def public(module: str) -> Callable[[_C], _C]:
     It imports that path, which is a face and loads nothing else: cloudpickle stores a class by its
     name only if the module is there already, and else copies the class.
 
+    The names in annotations stay those of the module that the class is written in, so that
+    `typing.get_type_hints` finds them there.
+
     >>> @public("my_utils.timing")
     ... class Times:
     ...     pass
@@ -29,6 +32,12 @@ def public(module: str) -> Callable[[_C], _C]:
 
     def mark(cls: _C) -> _C:
         importlib.import_module(module)
+        annotations = cls.__annotations__
+        for name, text in annotations.items():
+            if isinstance(text, str):
+                annotations[name] = ForwardRef(
+                    text, is_argument=False, module=cls.__module__, is_class=True
+                )
         cls.__module__ = module
         return cls
 

@@ -8,7 +8,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -23,6 +25,9 @@ __all__ = [
     "distributed",
     "is_chosen",
     "known_rank",
+    "known_world_size",
+    "own_name",
+    "process_began_s",
     "world_size",
 ]
 
@@ -53,6 +58,50 @@ def world_size() -> int:
     return world_size_from_environment() or 1 if group is None else int(group.get_world_size())
 
 
+def known_world_size() -> int | None:
+    """As `world_size`, but None where nothing says it."""
+    if identity() is not None or distributed() is not None:
+        return world_size()
+    return world_size_from_environment()
+
+
+def own_name(form: str = "rank_{}") -> str:
+    """A name for files of this process that no other of its job has: its rank, as `form` says it.
+
+    Where nothing says a rank, all would be rank 0. So a worker of Ray without one is named by its
+    actor, or by its process where it runs tasks: `actor_0123456789ab`, `worker_0123456789ab`.
+
+    >>> own_name(), own_name("rank{}")
+    ('rank_0', 'rank0')
+    """
+    if known_rank() is None:
+        name = _name_in_ray()
+        if name is not None:
+            return name
+    return form.format(current_rank())
+
+
+def _name_in_ray() -> str | None:
+    """None outside workers of Ray, which is never imported here."""
+    ray = sys.modules.get("ray")
+    try:
+        if ray is None or not ray.is_initialized():
+            return None
+        context = ray.get_runtime_context()
+        actor = context.get_actor_id()
+        if actor is not None:
+            return f"actor_{_short(actor)}"
+        in_driver = context.worker.mode != ray._private.worker.WORKER_MODE
+        return None if in_driver else f"worker_{_short(context.get_worker_id())}"
+    except Exception:  # another Ray
+        return None
+
+
+def _short(identity: str) -> str:
+    """An id of Ray begins with what makes it its own, and ends with the job's."""
+    return identity[:12]
+
+
 def distributed() -> Any:
     """torch.distributed if it is in use, else None. It is never imported here."""
     module = sys.modules.get("torch.distributed")
@@ -69,6 +118,17 @@ def boot_id() -> str:
             return file.read().strip()
     except OSError:
         return ""
+
+
+def process_began_s(ticks_after_boot: int) -> float | None:
+    """Unix time, by this host's clock, of what began so many clock ticks after its boot, as
+    /proc/PID/stat says it. None for 0, which says nothing."""
+    if not ticks_after_boot:
+        return None
+    after_boot_s = ticks_after_boot / os.sysconf("SC_CLK_TCK")
+    # What comes between the two clocks makes the difference smaller.
+    booted_s = max(time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) for _ in range(3))
+    return booted_s + after_boot_s
 
 
 def check_rank(name: str, rank: object) -> int:

@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .files import whole_file
+from .outputs import open_output
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -37,14 +37,14 @@ def needed(package: str, purpose: str, extra: str = "profiling") -> Any:
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    with whole_file(path) as file:
+    with open_output(path) as file:
         file.write(text.encode())
 
 
 def write_figure(path: str | os.PathLike[str], draw: Callable[[Figure], None]) -> None:
     """A PNG of what `draw` puts into an empty figure; the state of pyplot is left alone."""
     figure = drawn(draw)
-    with whole_file(path) as file:
+    with open_output(path) as file:
         figure.savefig(file, format="png")
 
 

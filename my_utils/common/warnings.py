@@ -25,20 +25,25 @@ _logger = logging.getLogger("my_utils")
 # Reentrant: a signal handler may warn while the interrupted thread holds the lock.
 _lock = threading.RLock()
 _counts: dict[str, int] = {}
+_told: dict[str, set[str]] = {}  # the names of the loggers through which a kind was reported
 
 
-def warn_once(kind: str, message: str) -> bool:
+def warn_once(kind: str, message: str, logger: logging.Logger | None = None) -> bool:
     """Warns of `kind` unless this process has done so; returns whether it did.
 
-    `kind` names the trouble for `counts()` and is not shown.
+    `kind` names the trouble for `counts()` and is not shown. A logger of the user's own is given
+    each kind once, too, whatever other loggers were given.
     """
+    chosen = _logger if logger is None else logger
     with _lock:
-        seen = _counts.get(kind, 0)
-        _counts[kind] = seen + 1
-    if seen:
-        return False
+        _counts[kind] = _counts.get(kind, 0) + 1
+        told = _told.setdefault(kind, set())
+        name = str(getattr(chosen, "name", ""))
+        if name in told:
+            return False
+        told.add(name)
     # Outside the lock: a handler may itself run into trouble and come back here.
-    _logger.warning("%s", message)
+    chosen.warning("%s", message)
     return True
 
 
@@ -55,12 +60,14 @@ def forget(kind: str) -> None:
     """Lets `kind` warn again, for use after its cause was repaired."""
     with _lock:
         _counts.pop(kind, None)
+        _told.pop(kind, None)
 
 
 def _start_anew_in_child() -> None:
     global _lock
     _lock = threading.RLock()
     _counts.clear()
+    _told.clear()
     _core.set_warning_hook(warn_once)  # the C part reports anew, too
 
 

@@ -1,6 +1,6 @@
 """Trains a small GPT on two ranks, and shows where the time went.
 
-    python -m my_utils.demo [--out DIR] [--steps N] [--ranks N] [--balance]
+    my_utils demo [-o DIR] [--steps N] [--ranks N] [--balance]     (or python -m my_utils.demo)
 
 Two processes (with GPUs: one a GPU, at least two) train on the source text of Python's standard
 library, with every stage of a step timed. Then it prints the table of stages and what the ranks
@@ -26,7 +26,16 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from ..common.command_line import (
+    EXIT_INTERRUPTED,
+    CommandParser,
+    add_output,
+    ended_well,
+    error_text,
+    parser,
+)
 from ..trace.timeline import find_csvs, plot_timeline, read_spans
+from ..verdict.command import verdict_of
 
 WARM_UP = 1  # steps at the start that the means leave out
 
@@ -156,13 +165,15 @@ def run(out: Path, steps: int, ranks: int, balance: bool) -> None:
     log_dir.mkdir(parents=True, exist_ok=True)
     clear_logs(log_dir)
 
-    print(f"training a small GPT on {ranks} ranks, {steps} steps")
+    print(f"training a small GPT on {ranks} ranks, {steps} steps", flush=True)
     run_ranks(log_dir, ranks, steps, balance)
 
     print("\nrank 0:")
     print((log_dir / "report_rank_0.txt").read_text(encoding="utf-8").rstrip())
     print()
     print("\n".join(who_waits(log_dir)))
+    print(f"\nmy_utils why {log_dir}")
+    print("\n".join(verdict_of(os.fspath(log_dir)).lines()))
 
     written = write_traces(log_dir, out)
     try:
@@ -177,7 +188,9 @@ def run(out: Path, steps: int, ranks: int, balance: bool) -> None:
     for path in written:
         print(f"  {path}  ({path.stat().st_size / 1e3:,.0f} kB)")
     print("\nopen the trace at https://ui.perfetto.dev (drag the file into the page), or with")
-    print(f"  python -m my_utils.csv2trace {log_dir} -o {written[0]} --open")
+    print(f"  my_utils trace {log_dir} -o {written[0]} --open")
+    print(f"a page about the run:  my_utils report {log_dir}")
+    print(f"a run while it goes:   my_utils live {log_dir}")
 
 
 def _at_least(smallest: int) -> type[int]:
@@ -191,28 +204,44 @@ def _at_least(smallest: int) -> type[int]:
     return convert  # type: ignore[return-value]
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m my_utils.demo",
-        description="Train a small GPT on two ranks and show where the time went.",
+def command_parser() -> CommandParser:
+    chosen = parser(
+        "demo",
+        "Trains a small GPT on two ranks and shows where the time went.",
+        ["my_utils demo", "my_utils demo -o /tmp/demo --steps 10 --balance"],
+        statuses="0  fine\n1  a rank failed, or the results could not be written",
     )
-    parser.add_argument("--out", type=Path, default=Path("demo_output"), metavar="DIR",
-                        help="where to write (default: %(default)s)")  # fmt: skip
-    parser.add_argument("--steps", type=_at_least(4), default=30, metavar="N",
-                        help="steps to train, 4 or more (default: %(default)s)")  # fmt: skip
-    parser.add_argument("--ranks", type=_at_least(2), metavar="N",
-                        help="processes (default: 2, or one a GPU if there are more)")  # fmt: skip
-    parser.add_argument("--balance", action="store_true",
-                        help="give all ranks texts of like length, so that none waits")  # fmt: skip
-    args = parser.parse_args(argv)
+    add = chosen.add_argument
+    add_output(
+        chosen, "where to write (default: %(default)s)", default="demo_output", metavar="DIR",
+        folder=True, old=("--out",),
+    )  # fmt: skip
+    add("--steps", type=_at_least(4), default=30, metavar="N",
+        help="steps to train, 4 or more (default: %(default)s)")  # fmt: skip
+    add("--ranks", type=_at_least(2), metavar="N",
+        help="processes (default: 2, or one a GPU if there are more)")  # fmt: skip
+    add("--balance", action="store_true",
+        help="give all ranks texts of like length, so that none waits")  # fmt: skip
+    return chosen
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit status."""
+    return ended_well(lambda: _main(argv))
+
+
+def _main(argv: Sequence[str] | None) -> int:
+    args = command_parser().parse_args(argv)
     try:
-        run(args.out, args.steps, args.ranks or default_ranks(), args.balance)
+        run(Path(args.output), args.steps, args.ranks or default_ranks(), args.balance)
+    except BrokenPipeError:
+        raise
     except (DemoError, OSError) as error:
-        print(f"demo: {error}", file=sys.stderr)
+        print(f"demo: {error_text(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("demo: interrupted", file=sys.stderr)
-        return 130
+        return EXIT_INTERRUPTED
     return 0
 
 

@@ -3,58 +3,70 @@
 A round gathers members until one transaction writes its end into the state. All participants read
 the result from there, so all get the same one.
 
-A participant that has come is a member: it holds a key, its seat, under a lease. A full set of
-seats is not enough. After a crash the seats of the run before stay taken until their leases end,
+A participant that has come is a member: it holds a key of its own under a lease. A full set of
+members is not enough. After a crash the keys of the run before stay until their leases end,
 so a restarted rank could pass although its peers are dead. So the last participant to come writes
 a call, and every member answers it. The round opens when all members have answered the same call.
 Only a process that was a member when the call was written, and that lives now, can answer it:
 
-    come      the state is still this round           -> take the seat, count the seats
+    come      the state is still this round           -> write the key, count the members
     call      the state and the call are as seen      -> write the call
-    answer    so is the call, and the seat is mine    -> write the answer, count the answers
+    answer    so is the call, and the key is mine     -> write the answer, count the answers
     open      the state is still this round           -> the next round, with this one's end
 
-When the lease of a seat ends, its holder was alive if the seat was written after this participant
-came. An older seat may belong to the run before. So members write their seats again and again. Up
+When the lease of a key ends, its member was alive if the key was written after this participant
+came. An older key may belong to the run before. So members write their keys again and again. Up
 to CALLS_MAX ranks, every participant that comes writes a call, and all members write to answer it.
 In larger jobs members write at intervals only.
 """
 
 from __future__ import annotations
 
-import json
 import secrets
 import time
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from ..common.warnings import warn_once
 from .client import Connection, LeaseLost, Unreachable, Watch
-from .member import Seat, View
-from .rounds import KEPT_S, EtcdBarrierError, EtcdBarrierTimeout, Keys, State, broken, error_of
+from .member import Member, View
+from .rounds import (
+    KEPT_S,
+    Broken,
+    EtcdBarrierError,
+    EtcdBarrierTimeout,
+    Holder,
+    Keys,
+    Opened,
+    Record,
+    State,
+    TimedOut,
+    broken,
+    error_of,
+)
 
 __all__ = ["Participant", "Terms"]
 
 CALLS_MAX = 64  # ranks: up to here each new member costs an answer of every other
 SIGNS_A_SECOND = 100  # of all ranks together
-ROLL_CALL_S = 3.0  # the least time for members to answer before a round is given up,
+RESPONSE_S = 3.0  # the least time for members to answer before a round is given up,
 ANSWERS_A_SECOND = 500  # but in large jobs no less than the ranks take at this rate
 GRACE_S = 5.0  # how long after the deadline a new member still causes another call
 LEAST_PAUSE_S = 0.01
-OPEN = {"result": "open"}
-
-Record = dict[str, Any]
+OPEN = Opened()
 
 
 @dataclass(frozen=True)
 class Terms:
     """The arguments of `etcd_barrier`, checked.
 
-    seat: the rank, or a name of its own. who: where it runs, for messages.
+    name: the rank, or a name of its own. who: where it runs, for messages.
     """
 
     keys: Keys
-    seat: str
+    name: str
     who: str
     timeout_s: float
     interval_s: float
@@ -63,20 +75,20 @@ class Terms:
 
 
 class _Lost(Exception):
-    """This participant's seat is gone, or its round is unknown: it has to take a seat again."""
+    """This participant's key is gone, or its round is unknown: it has to come again."""
 
 
-class Participant(Seat):
+class Participant(Member):
     """Comes to the barrier, waits, and leaves: `run` is called once."""
 
     def __init__(self, etcd: Connection, terms: Terms) -> None:
-        value = json.dumps({"id": secrets.token_hex(8), "who": terms.who}).encode()
-        super().__init__(etcd, terms.keys, terms.seat, value)
+        value = msgspec.json.encode(Holder(secrets.token_hex(8), terms.who))
+        super().__init__(etcd, terms.keys, terms.name, value)
         self.terms = terms
         self.began = time.monotonic()
         self.deadline = etcd.deadline = self.began + terms.timeout_s
         self.ttl_s = terms.lease_s
-        self.came = 0  # the revision at which the seat was taken; 0 before
+        self.came = 0  # the revision at which the key was written; 0 before
         self.watch_from = 0
         self.answered = 0  # the last call that this member answered
         self.next_keep_alive = 0.0
@@ -90,7 +102,7 @@ class Participant(Seat):
             record = self._wait()
         finally:
             self._leave()
-        if record["result"] != "open":
+        if not isinstance(record, Opened):
             raise error_of(record, self.keys.prefix, self.keys.world_size)
 
     def _wait(self) -> Record:
@@ -127,7 +139,7 @@ class Participant(Seat):
                 self._sleep(watch)
 
     def _leave(self) -> None:
-        """Gives the seat back at once. If etcd cannot be reached, the lease ends by itself."""
+        """Deletes its key at once. If etcd cannot be reached, the lease ends by itself."""
         if not self.lease:
             return
         try:
@@ -138,8 +150,8 @@ class Participant(Seat):
     # --- coming ---
 
     def _come(self) -> Record | None:
-        """Takes the seat in the round that gathers. Returns the record of the round that it was in
-        before, if that one has ended meanwhile."""
+        """Becomes a member of the round that gathers. Returns the record of the round in which it
+        was before, if that one has ended meanwhile."""
         if not self.lease:
             self.lease, self.ttl_s = self.etcd.grant(max(1, round(self.terms.lease_s)))
             self.next_keep_alive = time.monotonic() + self.ttl_s / 3
@@ -151,7 +163,7 @@ class Participant(Seat):
             record = state.record(self.round)
             if record is not None:
                 return record
-            if self._take_seat(state):
+            if self._join(state):
                 return None
 
     def _found(self) -> None:
@@ -164,11 +176,11 @@ class Participant(Seat):
         if not done:
             self.etcd.revoke(lease)
 
-    def _take_seat(self, state: State) -> bool:
+    def _join(self, state: State) -> bool:
         members = self.keys.members(state.round)
         response = self.etcd.transaction(
             [self._same(state)],
-            [self._put(members + self.seat.encode(), self.value, self.lease)],
+            [self._put(members + self.name.encode(), self.value, self.lease)],
         )
         if not response.succeeded:
             return False
@@ -187,7 +199,7 @@ class Participant(Seat):
     # --- waiting ---
 
     def _ranges(self) -> list[Any]:
-        """The keys whose changes end a wait: the state, the calls, and seats that are given up."""
+        """The keys whose changes end a wait: the state, the calls, and deleted keys of members."""
         create = self.rpc.WatchCreateRequest
         return [
             create(**Keys.whole(self.keys.control)),
@@ -221,10 +233,10 @@ class Participant(Seat):
         for event in response.events:
             deleted = event.type == event.DELETE and event.kv.key.startswith(members)
             if deleted and event.prev_kv.mod_revision > self.came:
-                seat = event.kv.key[len(members) :].decode()
-                if seat != self.seat:
-                    who = json.loads(event.prev_kv.value)["who"]
-                    self.gone.setdefault(seat, (time.monotonic(), who))
+                name = event.kv.key[len(members) :].decode()
+                if name != self.name:
+                    who = Holder.of(event.prev_kv.value).who
+                    self.gone.setdefault(name, (time.monotonic(), who))
 
     def _keep_alive(self) -> None:
         if self.etcd.keep_alive(self.lease) <= 0:
@@ -263,7 +275,7 @@ class Participant(Seat):
                 return OPEN
 
     def _ended(self, view: View) -> Record | None:
-        """The record of this round, if it has ended. Raises if another process has the seat."""
+        """The record of this round, if it has ended. Raises if another process has the key."""
         if view.state is None:
             raise _Lost
         record = view.state.record(self.round)
@@ -271,11 +283,11 @@ class Participant(Seat):
             return record
         if view.state.round != self.round or view.own is None:
             raise _Lost
-        if json.loads(view.own)["id"] != json.loads(self.value)["id"]:
-            who = json.loads(view.own)["who"]
+        if Holder.of(view.own).id != Holder.of(self.value).id:
+            who = Holder.of(view.own).who
             raise EtcdBarrierError(
                 f"etcd_barrier {self.keys.prefix!r}: another process came as rank "
-                f"{self.seat} ({who}) and took the place of this one ({self.terms.who})",
+                f"{self.name} ({who}) and took the place of this one ({self.terms.who})",
                 self.keys.prefix,
                 self.keys.world_size,
             )
@@ -283,13 +295,13 @@ class Participant(Seat):
 
     def _has_to_call(self, view: View) -> bool:
         world_size = self.keys.world_size
-        return view.call < self.came and (view.seats >= world_size or world_size <= CALLS_MAX)
+        return view.call < self.came and (view.count >= world_size or world_size <= CALLS_MAX)
 
     def _call(self, state: State, seen: int) -> int:
         """Writes a call. Returns its number, or 0 if another member was quicker."""
         response = self.etcd.transaction(
             [self._same(state), self._compare(self.keys.call, mod_revision=seen)],
-            [self._put(self.keys.call, self.seat.encode(), self.lease)],
+            [self._put(self.keys.call, self.name.encode(), self.lease)],
         )
         return int(response.header.revision) if response.succeeded else 0
 
@@ -298,7 +310,7 @@ class Participant(Seat):
         answers = self.keys.answers(self.round, call)
         operations = [self._get(**Keys.whole(answers), count_only=True)]
         if call != self.answered:
-            own = self._put(answers + self.seat.encode(), b"", self.lease)
+            own = self._put(answers + self.name.encode(), b"", self.lease)
             operations = [own, self._put_own(), *operations]
         response = self.etcd.transaction(
             [self._same(state), self._mine(), self._compare(self.keys.call, mod_revision=call)],
@@ -326,11 +338,11 @@ class Participant(Seat):
         due = any(now >= self._due(since) for since, _ in self.gone.values())
         if now < self.next_judgement or not (due or now >= self.deadline):
             return None
-        self.next_judgement = now + 2 * self._roll_call_s()
-        view = self._roll_call()
+        self.next_judgement = now + 2 * self._response_s()
+        view = self._call_members()
         if view is None:
             return None
-        self.gone = {seat: lost for seat, lost in self.gone.items() if seat not in view.members}
+        self.gone = {name: lost for name, lost in self.gone.items() if name not in view.members}
         late = now >= self.deadline
         if not late and not any(now >= self._due(since) for since, _ in self.gone.values()):
             return None
@@ -340,13 +352,13 @@ class Participant(Seat):
         assert view.state is not None
         waited_s = time.monotonic() - self.began
         record = broken(
-            "timeout" if late else "gone",
-            by=f"rank {self.seat}" if self.seat.isdigit() else self.seat,
+            TimedOut if late else Broken,
+            by=f"rank {self.name}" if self.name.isdigit() else self.name,
             waited_s=waited_s,
             world_size=self.keys.world_size,
             present=view.members,
             answered=view.answered,
-            gone={seat: who for seat, (_, who) in self.gone.items()},
+            gone={name: who for name, (_, who) in self.gone.items()},
             other_sizes=self._other_sizes(),
         )
         nobody_came = [self._compare(self.keys.call, mod_revision=view.call)]
@@ -354,7 +366,7 @@ class Participant(Seat):
             nobody_came = []
         return record if self._end(view.state, record, *nobody_came) else None
 
-    def _roll_call(self) -> View | None:
+    def _call_members(self) -> View | None:
         """The members, and those that answer; None if another writes a call or the round ended."""
         view = self._read()
         if self._ended(view) is not None or view.state is None or view.call > self.answered:
@@ -362,7 +374,7 @@ class Participant(Seat):
         call = self._call(view.state, view.call)
         if not call or not self._answer(view.state, call):
             return None
-        end = time.monotonic() + self._roll_call_s()
+        end = time.monotonic() + self._response_s()
         while True:
             view = self._read(call)
             if self._ended(view) is not None or view.call != call:
@@ -371,8 +383,8 @@ class Participant(Seat):
                 return view
             time.sleep(0.01 + self.keys.world_size / 10_000)
 
-    def _roll_call_s(self) -> float:
-        return max(ROLL_CALL_S, self.keys.world_size / ANSWERS_A_SECOND)
+    def _response_s(self) -> float:
+        return max(RESPONSE_S, self.keys.world_size / ANSWERS_A_SECOND)
 
     def _other_sizes(self) -> list[int]:
         response = self.etcd.transaction(

@@ -128,7 +128,7 @@ def _terms(
         raise ValueError(f"rank must be below world_size ({size}), not {rank}")
     return Terms(
         keys=Keys(prefix.rstrip("/"), size),
-        seat=_seat(rank, size),
+        name=_member_name(rank, size),
         who=f"{socket.gethostname()}, pid {os.getpid()}",
         timeout_s=(
             math.inf if timeout_s is None else check_seconds("timeout_s", timeout_s, 0, math.inf)
@@ -139,7 +139,7 @@ def _terms(
     )
 
 
-def _seat(rank: int | None, world_size: int) -> str:
+def _member_name(rank: int | None, world_size: int) -> str:
     if rank is None:
         rank = known_rank()
     if rank is None or rank >= world_size:

@@ -2,44 +2,43 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from typing import Any
 
 from .client import Connection
-from .rounds import Keys, State
+from .rounds import Holder, Keys, State
 
-__all__ = ["Seat", "View"]
+__all__ = ["Member", "View"]
 
 
 @dataclass
 class View:
     """What one transaction read.
 
-    own: the value of this member's key. seats: how many members there are. call: the number of the
-    last call, 0 without one. members: who holds each seat. answered: the seats that answered a
+    own: the value of this member's key. count: how many members there are. call: the number of the
+    last call, 0 without one. members: who each of them is. answered: those that answered a
     call. The last two are read on request only.
     """
 
     state: State | None
     own: bytes | None
-    seats: int
+    count: int
     call: int
     members: dict[str, str] = field(default_factory=dict)
     answered: list[str] = field(default_factory=list)
 
 
-class Seat:
-    """A member's place in a round, and the requests that are built from it.
+class Member:
+    """A member of a round, and the requests that are built from it.
 
     value: what is written there, which no other process writes. lease: what it is written under.
     """
 
-    def __init__(self, etcd: Connection, keys: Keys, seat: str, value: bytes) -> None:
+    def __init__(self, etcd: Connection, keys: Keys, name: str, value: bytes) -> None:
         self.etcd = etcd
         self.rpc = etcd.rpc
         self.keys = keys
-        self.seat = seat
+        self.name = name
         self.value = value
         self.round = ""
         self.lease = 0
@@ -49,29 +48,29 @@ class Seat:
 
         names_for: the number of a call; reads the members, and those that answered this call.
         """
-        members = Keys.whole(self.keys.members(self.round))
+        all_members = Keys.whole(self.keys.members(self.round))
         gets = [
             self._get(key=self.keys.state),
             self._get(key=self._own_key()),
-            self._get(**members, count_only=not names_for),
+            self._get(**all_members, count_only=not names_for),
             self._get(key=self.keys.call),
         ]
         if names_for:
             answers = Keys.whole(self.keys.answers(self.round, names_for))
             gets.append(self._get(**answers, keys_only=True))
         response = self.etcd.transaction([], gets)
-        state, own, seats, call, *answered = [each.response_range for each in response.responses]
+        state, own, members, call, *answered = [each.response_range for each in response.responses]
         return View(
             state=State.of(state.kvs[0]) if state.kvs else None,
             own=own.kvs[0].value if own.kvs else None,
-            seats=int(seats.count),
+            count=int(members.count),
             call=int(call.kvs[0].mod_revision) if call.kvs else 0,
-            members={_seat_of(kv.key): json.loads(kv.value)["who"] for kv in seats.kvs},
-            answered=[_seat_of(kv.key) for each in answered for kv in each.kvs],
+            members={_name_of(kv.key): Holder.of(kv.value).who for kv in members.kvs},
+            answered=[_name_of(kv.key) for each in answered for kv in each.kvs],
         )
 
     def _own_key(self) -> bytes:
-        return self.keys.members(self.round) + self.seat.encode()
+        return self.keys.members(self.round) + self.name.encode()
 
     def _put_own(self) -> Any:
         return self._put(self._own_key(), self.value, self.lease)
@@ -98,5 +97,5 @@ class Seat:
         return self.rpc.RequestOp(request_range=self.rpc.RangeRequest(**what))
 
 
-def _seat_of(key: bytes) -> str:
+def _name_of(key: bytes) -> str:
     return key.rpartition(b"/")[2].decode()

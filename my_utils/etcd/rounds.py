@@ -4,31 +4,38 @@ Under "<prefix>/<world_size>/":
 
     barrier/state              the round that gathers, and how the last ones ended (JSON)
     barrier/call               the revision of this key is the number of a call
-    members/<round>/<seat>     a member, under a lease of its own
-    answers/<round>/<call>/<seat>   a member that answered the call, under the same lease
+    members/<round>/<name>     a member, under a lease of its own
+    answers/<round>/<call>/<name>   a member that answered the call, under the same lease
 
-A seat is a rank, or a name of its own for a process without one. The state is kept until nobody
+The name is the rank, or one of its own for a process without a rank. The state is kept until nobody
 has used the barrier for KEPT_S; all else goes with the leases.
 """
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
+from ..common.checked_json import decoded
 from ..common.public import public
 from .client import prefix_end
 
 __all__ = [
     "KEPT_S",
+    "Broken",
     "EtcdBarrierBroken",
     "EtcdBarrierError",
     "EtcdBarrierTimeout",
+    "Holder",
     "Keys",
+    "Opened",
+    "Record",
     "State",
+    "TimedOut",
     "broken",
     "error_of",
 ]
@@ -62,8 +69,8 @@ class EtcdBarrierError(Exception):
         self.missing_count = missing_count
 
     def __reduce__(self) -> tuple[Any, ...]:
-        facts = (self.prefix, self.world_size, self.missing, self.missing_count)
-        return type(self), (str(self), *facts)
+        fields = (self.prefix, self.world_size, self.missing, self.missing_count)
+        return type(self), (str(self), *fields)
 
 
 @public("my_utils.etcd_utils")
@@ -124,6 +131,57 @@ class Keys:
         return sorted(sizes - {self.world_size})
 
 
+class Holder(msgspec.Struct):
+    """What a member's key holds: what no other process writes, and where the member runs."""
+
+    id: str
+    who: str
+
+    @classmethod
+    def of(cls, value: bytes) -> Holder:
+        return decoded(value, cls)
+
+
+class Opened(msgspec.Struct, tag_field="result", tag="open"):
+    """The round ended because all came."""
+
+
+class _GivenUp(msgspec.Struct):
+    """The round ended without all.
+
+    by, waited_s: who gave it up, after how long. missing: the first NAMED_MAX ranks that did not
+    respond, as texts. silent, gone: who came and gives no sign of life, or has left. other_sizes:
+    the numbers of ranks that others under the same prefix wait for.
+    """
+
+    by: str
+    waited_s: float
+    missing: list[str]
+    missing_count: int
+    silent: dict[str, str]
+    gone: dict[str, str]
+    other_sizes: list[int]
+
+
+class TimedOut(_GivenUp, tag_field="result", tag="timeout"):
+    """The time was over."""
+
+
+class Broken(_GivenUp, tag_field="result", tag="gone"):
+    """A member has left."""
+
+
+Record = Opened | TimedOut | Broken
+
+
+class _Content(msgspec.Struct):
+    """The value of the key `state`."""
+
+    era: str
+    round: int
+    past: dict[str, Record]
+
+
 @dataclass(frozen=True)
 class State:
     """What the key `state` holds: the round that gathers, and records of those before it.
@@ -135,42 +193,38 @@ class State:
     lease: int
     era: str
     number: int
-    past: Mapping[str, Any]
+    past: Mapping[str, Record]
 
     @staticmethod
     def first() -> bytes:
-        return _dumped({"era": secrets.token_hex(4), "round": 1, "past": {}})
+        return msgspec.json.encode(_Content(secrets.token_hex(4), 1, {}))
 
     @classmethod
     def of(cls, entry: Any) -> State:
-        content = json.loads(entry.value)
-        return cls(entry.value, entry.lease, content["era"], content["round"], content["past"])
+        content = decoded(entry.value, _Content)
+        return cls(entry.value, entry.lease, content.era, content.round, content.past)
 
     @property
     def round(self) -> str:
         return f"{self.era}.{self.number}"
 
-    def record(self, round: str) -> dict[str, Any] | None:
+    def record(self, round: str) -> Record | None:
         """How the round ended; None while it gathers, and if its record is not kept any more."""
         era, _, number = round.partition(".")
         return self.past.get(number) if era == self.era else None
 
-    def after(self, record: dict[str, Any]) -> bytes:
+    def after(self, record: Record) -> bytes:
         """The state once the round that gathers has ended so."""
         past = {**self.past, str(self.number): record}
         kept = dict(list(past.items())[-ROUNDS_KEPT:])
-        return _dumped({"era": self.era, "round": self.number + 1, "past": kept})
-
-
-def _dumped(content: dict[str, Any]) -> bytes:
-    return json.dumps(content, separators=(",", ":")).encode()
+        return msgspec.json.encode(_Content(self.era, self.number + 1, kept))
 
 
 # --- how a round ends without all ---
 
 
 def broken(
-    result: str,
+    kind: type[TimedOut | Broken],
     *,
     by: str,
     waited_s: float,
@@ -179,42 +233,41 @@ def broken(
     answered: Iterable[str],
     gone: Mapping[str, str],
     other_sizes: list[int],
-) -> dict[str, Any]:
-    """The record of a round that is given up: "timeout", or "gone" when a member has left.
+) -> TimedOut | Broken:
+    """The record of a round that is given up.
 
-    present: who holds each seat. answered: the seats that answered the last call. gone: who held
-    the seats whose lease ended meanwhile.
+    present: who the members are. answered: those that answered the last call. gone: those
+    whose lease ended meanwhile.
     """
     alive = set(answered)
-    silent = {seat: who for seat, who in present.items() if seat not in alive}
-    ranked = all(seat.isdigit() for seat in present)
+    silent = {name: who for name, who in present.items() if name not in alive}
+    ranked = all(name.isdigit() for name in present)
     missing = [str(rank) for rank in range(world_size) if str(rank) not in alive]
-    return {
-        "result": result,
-        "by": by,
-        "waited_s": round(waited_s, 3),
-        "missing": missing[:NAMED_MAX] if ranked else [],
-        "missing_count": max(0, world_size - len(alive)),
-        "silent": dict(list(silent.items())[:SHOWN_MAX]),
-        "gone": dict(list(gone.items())[:SHOWN_MAX]),
-        "other_sizes": other_sizes,
-    }
+    return kind(
+        by=by,
+        waited_s=round(waited_s, 3),
+        missing=missing[:NAMED_MAX] if ranked else [],
+        missing_count=max(0, world_size - len(alive)),
+        silent=dict(list(silent.items())[:SHOWN_MAX]),
+        gone=dict(list(gone.items())[:SHOWN_MAX]),
+        other_sizes=other_sizes,
+    )
 
 
-def error_of(record: Mapping[str, Any], prefix: str, world_size: int) -> EtcdBarrierTimeout:
+def error_of(record: TimedOut | Broken, prefix: str, world_size: int) -> EtcdBarrierTimeout:
     """What the participants of such a round raise."""
-    ranks = tuple(int(rank) for rank in record["missing"])
-    count = record["missing_count"]
+    ranks = tuple(int(rank) for rank in record.missing)
+    count = record.missing_count
     text = f"etcd_barrier {prefix!r}: {count} of {world_size} missing{_ranks(ranks, count)}"
-    text += f" ({record['by']} waited {record['waited_s']:g} s)"
-    for seat, who in record["gone"].items():
-        text += f"; {_name(seat)} ({who}) came, and died or left"
-    for seat, who in record["silent"].items():
-        text += f"; {_name(seat)} ({who}) came, but gives no sign of life"
-    if record["other_sizes"]:
-        sizes = ", ".join(map(str, record["other_sizes"]))
+    text += f" ({record.by} waited {record.waited_s:g} s)"
+    for name, who in record.gone.items():
+        text += f"; {_shown(name)} ({who}) came, and died or left"
+    for name, who in record.silent.items():
+        text += f"; {_shown(name)} ({who}) came, but gives no sign of life"
+    if record.other_sizes:
+        sizes = ", ".join(map(str, record.other_sizes))
         text += f"; others under this prefix wait for a world_size of {sizes}"
-    kind = EtcdBarrierBroken if record["result"] == "gone" else EtcdBarrierTimeout
+    kind = EtcdBarrierBroken if isinstance(record, Broken) else EtcdBarrierTimeout
     return kind(text, prefix, world_size, ranks, count)
 
 
@@ -226,5 +279,5 @@ def _ranks(ranks: tuple[int, ...], count: int) -> str:
     return f": rank{'s' if count > 1 else ''} {shown}{more}"
 
 
-def _name(seat: str) -> str:
-    return f"rank {seat}" if seat.isdigit() else seat
+def _shown(name: str) -> str:
+    return f"rank {name}" if name.isdigit() else name

@@ -1,30 +1,48 @@
 """A participant's wait at a barrier, in this process or in one of its own.
 
 gRPC may hang in a forked child of a process that had loaded it. In such a child a new interpreter
-waits instead, and ends with the child. It reads the arguments as JSON from its standard input, so
-that no password appears in the list of processes. It writes the result to its standard output.
+waits instead, and ends with the child. It reads the arguments as MessagePack from its standard
+input, so that no password appears in the list of processes. It writes the result to its standard
+output.
 """
 
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import signal
 import subprocess
 import sys
-from dataclasses import asdict
-from typing import Any
 
+import msgspec
+
+from ..common.checked_json import Damaged, Foreign
 from .barrier import Participant, Terms
-from .client import Connection, Refused, Tls, Where
-from .rounds import EtcdBarrierBroken, EtcdBarrierError, EtcdBarrierTimeout, Keys
+from .client import Connection, Refused, Where
+from .rounds import EtcdBarrierBroken, EtcdBarrierError, EtcdBarrierTimeout
 
 __all__ = ["wait", "wait_elsewhere"]
 
 ERRORS = {kind.__name__: kind for kind in (EtcdBarrierError, EtcdBarrierTimeout, EtcdBarrierBroken)}
 LEAVES_S = 3.0  # how long an interrupted one may take to delete its key
 _PR_SET_PDEATHSIG = 1
+
+
+class _Order(msgspec.Struct):
+    """What the new interpreter waits for, and the process that it waits for."""
+
+    terms: Terms
+    where: Where
+    parent: int
+
+
+class _Outcome(msgspec.Struct):
+    """How its wait ended; `error` is the name of a class."""
+
+    error: str | None = None
+    text: str = ""
+    missing: tuple[int, ...] = ()
+    missing_count: int = 0
 
 
 def wait(terms: Terms, where: Where) -> None:
@@ -37,42 +55,53 @@ def wait(terms: Terms, where: Where) -> None:
         raise EtcdBarrierError(
             f"etcd_barrier {prefix!r}: etcd refuses: {error}", prefix, world_size
         ) from error
+    except (Damaged, Foreign) as error:
+        raise EtcdBarrierError(
+            f"etcd_barrier {prefix!r}: another program keeps something under this prefix: {error}",
+            prefix,
+            world_size,
+        ) from error
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise EtcdBarrierError(
+            f"etcd_barrier {prefix!r}: etcd, or what others keep there, says what makes no sense: "
+            f"{error!r:.300}",
+            prefix,
+            world_size,
+        ) from error
     finally:
         etcd.close()
 
 
 def wait_elsewhere(terms: Terms, where: Where) -> None:
     """As `wait`, by a new interpreter."""
-    order = {"terms": asdict(terms), "where": asdict(where), "parent": os.getpid()}
+    order = msgspec.msgpack.encode(_Order(terms, where, os.getpid()))
     paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
     helper = subprocess.Popen(
         [sys.executable, "-m", __name__],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": paths},
-        text=True,
     )
     try:
-        answer, _ = helper.communicate(json.dumps(order))
+        response, _ = helper.communicate(order)
     finally:
         _end(helper)
     prefix, world_size = terms.keys.prefix, terms.keys.world_size
-    if not answer:
+    if not response:
         raise EtcdBarrierError(
             f"etcd_barrier {prefix!r}: the process that waits for this one ended with status "
             f"{helper.returncode}",
             prefix,
             world_size,
         )
-    found = json.loads(answer)
-    if found["error"] is not None:
-        kind = ERRORS[found["error"]]
-        raise kind(
-            found["text"], prefix, world_size, tuple(found["missing"]), found["missing_count"]
+    found = msgspec.msgpack.decode(response, type=_Outcome)
+    if found.error is not None:
+        raise ERRORS[found.error](
+            found.text, prefix, world_size, found.missing, found.missing_count
         )
 
 
-def _end(helper: subprocess.Popen[str]) -> None:
+def _end(helper: subprocess.Popen[bytes]) -> None:
     if helper.poll() is not None:
         return
     helper.send_signal(signal.SIGINT)
@@ -85,27 +114,21 @@ def _end(helper: subprocess.Popen[str]) -> None:
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    order = json.loads(sys.stdin.read())
+    order = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=_Order)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != order["parent"]:
+    if os.getppid() != order.parent:
         return
-    terms = Terms(**{**order["terms"], "keys": Keys(**order["terms"]["keys"])})
-    tls = order["where"]["tls"]
-    where = Where(**{**order["where"], "tls": None if tls is None else Tls(**tls)})
-    print(json.dumps(_outcome(terms, where)), flush=True)
+    sys.stdout.buffer.write(msgspec.msgpack.encode(_outcome(order.terms, order.where)))
+    sys.stdout.buffer.flush()
 
 
-def _outcome(terms: Terms, where: Where) -> dict[str, Any]:
+def _outcome(terms: Terms, where: Where) -> _Outcome:
     try:
         wait(terms, where)
     except EtcdBarrierError as error:
-        return {
-            "error": type(error).__name__,
-            "text": str(error),
-            "missing": error.missing,
-            "missing_count": error.missing_count,
-        }
-    return {"error": None}
+        kind = type(error).__name__
+        return _Outcome(kind, str(error), error.missing, error.missing_count)
+    return _Outcome()
 
 
 if __name__ == "__main__":

@@ -129,13 +129,13 @@ class StageExporter:
 
     def _take_lock_held(self, step: int | None) -> None:
         """Takes a snapshot and queues it under one lock, so that snapshots stay in order."""
-        snapshot = self._look(step)
+        snapshot = self._snapshot(step)
         if len(self._queue) == QUEUE_MAX:
             self._queue.popleft()  # its calls count for the next one
             self.dropped += 1
         self._queue.append(snapshot)
 
-    def _look(self, step: int | None) -> Snapshot:
+    def _snapshot(self, step: int | None) -> Snapshot:
         if step is None:
             source = self._source
             step = self._reads if isinstance(source, _core.TimeRecorder) else source.current_step

@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from .. import _core
+from ..stages.unwritten import has_been_read
 
 __all__ = ["Means", "Source", "StageTotal", "check_source", "totals_of"]
 
@@ -33,6 +34,7 @@ class StageTotal(NamedTuple):
 def check_source(source: object) -> Source:
     """The source, or TypeError."""
     if isinstance(source, Source):
+        has_been_read()
         return source
     raise TypeError(f"source must be a MyTimer or a TimeManager, not {type(source).__name__}")
 

@@ -25,7 +25,8 @@ import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Union
 
 from .. import _core
 from ..common.arguments import check_integer, exact_ns
@@ -35,6 +36,7 @@ from ..common.identity import (
     set_identity,
     world_size_from_environment,
 )
+from ..common.lazy_modules import lazy_module
 from ..common.public import public
 from ..common.reprs import short_repr
 from ..common.warnings import forget, warn_once
@@ -48,15 +50,17 @@ from .events import (
     warn_of_early_time,
     with_id,
 )
-from .handlers import ConsoleHandler, FallbackHandler, FlushingFileHandler, reason
+from .handlers import ConsoleHandler, FallbackHandler, FlushingFileHandler, RankFileHandler, reason
 from .settings import Settings, check_settings
 
 if TYPE_CHECKING:
-    from decimal import Decimal
-    from fractions import Fraction
-    from types import TracebackType
+    import decimal
+    import fractions
+else:
+    decimal = lazy_module("decimal")
+    fractions = lazy_module("fractions")
 
-    Number = int | float | Decimal | Fraction
+Number = Union[int, float, "decimal.Decimal", "fractions.Fraction"]
 
 __all__ = ["FlushingFileHandler", "GlobalLogger", "SingletonMeta", "get_global_logger"]
 
@@ -214,9 +218,9 @@ class GlobalLogger(metaclass=SingletonMeta):
             self._pid = os.getpid()
             repeated = report is not None and report == self._report
             self._report = report
-        self._tell_failures(settings, failure, text_failure)
+        self._warn_of_failures(settings, failure, text_failure)
         if report is not None and not repeated:
-            _tell_findings(settings, report)
+            _report_findings(settings, report)
 
     def _register_exit(self) -> None:
         if not self._exit_registered:
@@ -255,7 +259,7 @@ class GlobalLogger(metaclass=SingletonMeta):
         if current is not None and current.baseFilename == path and current.is_in_place():
             return ""
         try:
-            fresh = FlushingFileHandler(path)
+            fresh = RankFileHandler(path)
         except OSError as error:
             return reason(error)
         logger = logging.getLogger(LOGGER_NAME)
@@ -286,7 +290,7 @@ class GlobalLogger(metaclass=SingletonMeta):
         # A root logger with handlers of its own would print every line a second time.
         logger.propagate = False
 
-    def _tell_failures(self, settings: Settings, profile: str, text: str) -> None:
+    def _warn_of_failures(self, settings: Settings, profile: str, text: str) -> None:
         kind = f"setup:{settings.log_dir}"
         if not profile and not text:
             forget(kind)
@@ -389,6 +393,11 @@ class GlobalLogger(metaclass=SingletonMeta):
     def is_set_up(self) -> bool:
         """Whether `setup` was called, and `close` not since."""
         return self._settings is not None
+
+    @property
+    def was_set_up(self) -> bool:
+        """Whether `setup` was ever called in this process or, before a fork, in its parent."""
+        return self._exit_registered
 
     @property
     def log_dir(self) -> Path | None:
@@ -589,13 +598,19 @@ def get_global_logger() -> logging.Logger:
 # --- findings of a set-up ------------------------------------------------------------------------
 
 
-def _tell_findings(settings: Settings, report: dict[str, Any]) -> None:
+def _report_findings(settings: Settings, report: dict[str, Any]) -> None:
     logger = logging.getLogger(LOGGER_NAME)
     if report["worker"]:
         warn_once(
             f"same_rank:{report['csv_path']}",
-            f"another living process writes as rank {settings.rank} in {settings.log_dir}; the "
-            f"rows of this one go to {report['csv_path']}",
+            f"{_who_writes(settings, report)}; the rows of this one go to {report['csv_path']}",
+        )
+    if report["foreign_journals"]:
+        warn_once(
+            f"foreign_journals:{settings.log_dir}",
+            f"{report['foreign_journals']} journal(s) of rank {settings.rank} in "
+            f"{settings.log_dir} are not this user's own files and stay as they are: if you trust "
+            f"them, `my_utils trace {settings.log_dir} --recover` shows their rows",
         )
     if report["adopted_journals"]:
         logger.info(
@@ -610,6 +625,15 @@ def _tell_findings(settings: Settings, report: dict[str, Any]) -> None:
             f"there is no journal ({report['journal_error']}): rows are written as ever, but what "
             "is not yet written when the process is killed is lost",
         )
+
+
+def _who_writes(settings: Settings, report: dict[str, Any]) -> str:
+    if report["foreign_csv"]:
+        return (
+            f"a profile CSV of rank {settings.rank} in {settings.log_dir} is not this user's own "
+            "file (a link, a FIFO, or another user's)"
+        )
+    return f"another living process writes as rank {settings.rank} in {settings.log_dir}"
 
 
 # --- the end of a process ------------------------------------------------------------------------
@@ -645,13 +669,13 @@ def _prepare_fork() -> None:
     It forgets the finalizers that the child inherits, so they can be registered only then.
     """
     util = sys.modules.get("multiprocessing.util")
-    if util is not None and not _fork_state.told_multiprocessing:
+    if util is not None and not _fork_state.registered_with_multiprocessing:
         util.register_after_fork(_fork_state, lambda _: _finalize_in_worker())
-        _fork_state.told_multiprocessing = True
+        _fork_state.registered_with_multiprocessing = True
 
 
 class _ForkState:
-    told_multiprocessing = False
+    registered_with_multiprocessing = False
 
 
 _fork_state = _ForkState()

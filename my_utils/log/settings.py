@@ -6,12 +6,17 @@ import logging
 from typing import Any, NamedTuple
 
 from ..common.arguments import check_integer, check_level, check_output_path, check_text, kind
-from ..common.identity import rank_from_environment, world_size_from_environment
+from ..common.identity import (
+    attempt_from_environment,
+    rank_from_environment,
+    world_size_from_environment,
+)
 
 # Limits of the C part, in bytes of UTF-8.
 _LABEL_BYTES_MAX = 127
 _MACHINE_BYTES_MAX = 255
 _CSV_BYTES_MAX = 2**63 - 1
+_ATTEMPTS_MAX = 2**16 - 1
 
 
 class Settings(NamedTuple):
@@ -28,6 +33,7 @@ class Settings(NamedTuple):
     journal_dir: str
     io: str
     machine: str
+    attempt: int
 
     def text_format(self) -> logging.Formatter:
         who = f"rank {self.rank}/{self.world_size} {self.label}".rstrip().replace("%", "%%")
@@ -46,6 +52,7 @@ class Settings(NamedTuple):
             "journal_dir": self.journal_dir,
             "max_csv_bytes": self.max_csv_bytes,
             "keep_csv_bytes": self.keep_csv_bytes,
+            "attempt": self.attempt,
         }
 
 
@@ -90,6 +97,7 @@ def check_settings(
         journal_dir="" if journal_dir is None else check_output_path("journal_dir", journal_dir),
         io=str(io),
         machine=check_text("machine_id", machine_id, _MACHINE_BYTES_MAX),
+        attempt=min(attempt_from_environment() or 0, _ATTEMPTS_MAX),
     )
 
 

@@ -14,20 +14,19 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from ..common.warnings import warn_once
-from .metadata import Facts, HashKind
+from .metadata import MetadataCollector, Wanted
+from .nesting import Nested, nested
 from .plan import Plan
 from .recording import RootCall, TraceEvent, TraceTensorMeta
-from .sample import Sampler
 from .walk import Found, find, find_arguments
 from .weights import RootState, Weights
 
-__all__ = ["Calls", "Wanted"]
+__all__ = ["Calls"]
 
 _TEXT_MAX = 300
 
@@ -35,25 +34,10 @@ _TEXT_MAX = 300
 _backward_number = torch._C._current_graph_task_id
 
 
-@dataclass(slots=True)
-class Wanted:
-    """What is noted of each call."""
-
-    inputs: bool
-    outputs: bool
-    hash: HashKind
-    stats: bool
-    sampler: Sampler | None
-    param_dtypes: bool
-    buffer_dtypes: bool
-    buffer_hash: HashKind
-    grads: bool
-
-
 class _Frame:
     """A call that runs. `event` is None where the filters leave the module out."""
 
-    __slots__ = ("around", "event", "plan", "root")
+    __slots__ = ("around", "event", "inputs", "plan", "root")
 
     def __init__(
         self, plan: Plan, root: RootState, event: TraceEvent | None, around: BaseException | None
@@ -62,6 +46,7 @@ class _Frame:
         self.root = root
         self.event = event
         self.around = around  # what was being handled when the call began
+        self.inputs: list[tuple[str, torch.Tensor, int]] = []  # with their versions at that time
 
 
 class _Thread(threading.local):
@@ -72,15 +57,18 @@ class _Thread(threading.local):
 class Calls:
     """The recording as it grows. Thread-safe."""
 
-    def __init__(self, wanted: Wanted, facts: Facts, weights: Weights | None) -> None:
+    def __init__(
+        self, wanted: Wanted, collector: MetadataCollector, weights: Weights | None
+    ) -> None:
         self.wanted = wanted
-        self.facts = facts
+        self.collector = collector
         self.weights = weights
         self.events: list[TraceEvent] = []
         self.roots: list[RootCall] = []
         self.param_grads: list[TraceTensorMeta] = []
         self.counts: dict[str, int] = {}
         self._ended = 0
+        self._arrived = 0
         self._thread = _Thread()
         self._lock = threading.RLock()
         self._dtypes: dict[tuple[tuple[str, torch.dtype], ...], dict[str, str]] = {}
@@ -210,11 +198,12 @@ class Calls:
             if wanted.inputs:
                 event.input_values = values
                 event.inputs = self._take(found)
+                frame.inputs = [(path, x, x._version) for path, x in found if not x.is_inference()]
             if wanted.grads:
                 self._watch(event, "inputs", found)
         if wanted.buffer_hash != "none":
             buffers = [(k, v) for k, v in plan.module._buffers.items() if v is not None]
-            metas = self.facts.take(buffers, wanted.buffer_hash)
+            metas = self.collector.take(buffers, wanted.buffer_hash)
             event.buffers = {meta.path: meta for meta in metas}
         if wanted.param_dtypes:
             event.param_dtypes = self._dtypes_of(plan.module._parameters)
@@ -237,12 +226,20 @@ class Calls:
             if self.wanted.outputs:
                 event.output_values = values
                 event.outputs = self._take(found)
+                self._take_written(frame, event, found)
             if self.wanted.grads:
                 self._watch(event, "outputs", found)
 
     def _take(self, found: Found) -> list[TraceTensorMeta]:
         wanted = self.wanted
-        return self.facts.take(found, wanted.hash, wanted.stats, wanted.sampler)
+        return self.collector.take(found, wanted.hash, wanted.stats, wanted.sampler)
+
+    def _take_written(self, frame: _Frame, event: TraceEvent, outputs: Found) -> None:
+        """The inputs that are no longer what they were."""
+        written = [(path, x) for path, x, version in frame.inputs if x._version != version]
+        if written:
+            given = {id(tensor) for _, tensor in outputs}
+            event.written = self._take([(path, x) for path, x in written if id(x) not in given])
 
     def _dtypes_of(self, tensors: dict[str, Any]) -> dict[str, str]:
         """The same dict for the same answer, so that a file holds it once."""
@@ -278,7 +275,12 @@ class Calls:
             return
         try:
             into = self.param_grads if event is None else event.grads
-            into.extend(self._take([(path, grad)]))
+            metas = self._take([(path, grad)])
+            with self._lock:
+                for meta in metas:
+                    meta.arrived = self._arrived
+                self._arrived += 1
+            into.extend(metas)
         except Exception as error:
             self._trouble(path, event, error)
 
@@ -290,16 +292,25 @@ class Calls:
             if root < 0:
                 root = len(self.roots)
                 self.roots.append(RootCall(root, "", began_unix=time.time()))
-            parent = next((e for e in self.events if e.root == root and e.depth == 0), None)
-            calls = Counter(e.module for e in self.events if e.phase == "forward")
+            seen = [e for e in self.events if e.root == root and e.phase == "forward"]
+            counts = Counter(e.module for e in self.events if e.phase == "forward")
             for event in events:
-                event.index, event.end_index, event.root = len(self.events), self._ended, root
-                event.call = calls[event.module]
-                calls[event.module] += 1
-                if parent is not None:
-                    event.parent, event.depth = parent.index, 1
-                self._ended += 1
-                self.events.append(event)
+                event.call = counts[event.module]
+                counts[event.module] += 1
+            self._place(nested(seen, list(events)), root)
+
+    def _place(self, calls: list[Nested], root: int) -> None:
+        """Gives calls from inside a graph their places: parents begin before and end after what is
+        in them."""
+        for call in calls:
+            event = call.event
+            event.index, event.root = len(self.events), root
+            if call.around is not None:
+                event.parent, event.depth = call.around.index, call.around.depth + 1
+            self.events.append(event)
+            self._place(call.inside, root)
+            event.end_index = self._ended
+            self._ended += 1
 
     def release(self) -> None:
         """Takes the hooks off tensors that outlive their graph, and ends what runs."""
@@ -312,9 +323,9 @@ class Calls:
 
     def clear(self) -> None:
         with self._lock:
-            self.facts.flush()
+            self.collector.flush()
             self.events, self.roots, self.param_grads, self.counts = [], [], [], {}
-            self._ended = 0
+            self._ended = self._arrived = 0
             self._thread = _Thread()
 
     def count(self, kind: str) -> None:

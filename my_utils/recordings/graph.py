@@ -14,22 +14,21 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from ..common.warnings import warn_once
 from ..tensors import torch_ops as _torch_ops
+from ..tensors.tensor_kinds import has_kernels
+from .calls import Calls
 from .metadata import digest_text
 from .plan import Plan, inert_plan
 from .recording import TraceEvent, TraceTensorMeta
 
-if TYPE_CHECKING:
-    from .calls import Calls
-
 __all__ = ["Graph"]
 
-_ROWS_A_MODULE = 8
+_ROWS_A_MODULE = 12
 _ROWS_MORE = 64
 _DEPTH_MAX = 8  # of nested results inside a graph
 _UNWRITTEN = -1  # both halves; no digest has them but by a chance of 2**-128
@@ -40,7 +39,7 @@ class _Place(NamedTuple):
 
     module: int  # index into the recorder's plans
     occurrence: int  # which call of the module in one outermost call
-    side: str  # "inputs", "outputs"
+    side: str  # "inputs", "outputs", or "written": the inputs once more, after the call
     path: str
     dtype: str
 
@@ -102,7 +101,7 @@ class _GraphHooks:
         self.plan = plan
         self.key = key  # text: torch makes variables of numbers that differ between modules
         self.table = table
-        wanted = plan.calls.wanted if plan.calls is not None else None
+        wanted = plan.calls.wanted if plan.calls is not None and has_kernels(table) else None
         self.inputs = plan.recorded and wanted is not None and wanted.inputs
         self.outputs = plan.recorded and wanted is not None and wanted.outputs
 
@@ -112,16 +111,22 @@ class _GraphHooks:
             return
         _enter(f"{self.key}")  # a text that is put together is a constant to torch
         if self.inputs:
-            for place, value in enumerate(args):
-                self.hash(value, "inputs", str(place), 0)
-            for name, value in kwargs.items():
-                self.hash(value, "inputs", name, 0)
+            self.hash_arguments("inputs", args, kwargs)
 
     def after(self, module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         if not torch.compiler.is_compiling():
             self.plan.after(module, args, kwargs, output)
-        elif self.outputs:
+            return
+        if self.outputs:
             self.hash(output, "outputs", "", 0)
+        if self.inputs and self.outputs:
+            self.hash_arguments("written", args, kwargs)
+
+    def hash_arguments(self, side: str, args: Any, kwargs: Any) -> None:
+        for place, value in enumerate(args):
+            self.hash(value, side, str(place), 0)
+        for name, value in kwargs.items():
+            self.hash(value, side, name, 0)
 
     def hash(self, value: Any, side: str, path: str, depth: int) -> None:
         """Plain enough for torch to trace."""
@@ -168,7 +173,7 @@ class Graph:
         self._number = ""
         self._rows: _Rows | None = None
         self._plans: list[Plan] = []
-        self._taken: list[tuple[int, torch.Tensor]] = []
+        self._taken: list[tuple[int, torch.Tensor, list[bool]]] = []
 
     def begin(self, model: torch.nn.Module, plans: list[Plan], compiled: list[str]) -> None:
         self._compiled = compiled
@@ -177,6 +182,12 @@ class Graph:
             _torch_ops.register()
             device = next(_devices(model), torch.device("cpu"))
             self._rows = _Rows(device, _ROWS_A_MODULE * len(plans) + _ROWS_MORE)
+            if not has_kernels(self._rows.table):
+                warn_once(
+                    "forward_trace_no_kernel",
+                    f"compiled='op' records nothing inside of graphs on {device}, for which there "
+                    "is no kernel; compiled='eager' records everything",
+                )
             self._number = str(next(_numbers))
             _tables[self._number] = self._rows
             self._calls.root_watchers = (self._rows.new_root, self._take)
@@ -229,7 +240,8 @@ class Graph:
         """Sets the rows aside that were written in the outermost call that ends."""
         if self._rows is not None and self._rows.places:
             with torch.no_grad():
-                self._taken.append((root, self._rows.table.clone()))
+                training = [plan.module.training for plan in self._plans]
+                self._taken.append((root, self._rows.table.clone(), training))
 
     def fetch(self) -> None:
         """Turns the rows into events."""
@@ -238,10 +250,12 @@ class Graph:
         if not self._taken and not self._calls.roots:
             self._take(-1)  # the outermost call was inside the graph: its last run
         taken, self._taken = self._taken, []
-        for root, table in taken:
-            self._calls.add_compiled(root, self._events(root, table.tolist()))
+        for root, table, training in taken:
+            self._calls.add_compiled(root, self._events(root, table.tolist(), training))
 
-    def _events(self, root: int, table: list[list[int]]) -> Iterable[TraceEvent]:
+    def _events(
+        self, root: int, table: list[list[int]], training: list[bool]
+    ) -> Iterable[TraceEvent]:
         rows = self._rows
         events: dict[tuple[int, int], TraceEvent] = {}
         for place, row in rows.places.items() if rows is not None else ():
@@ -255,6 +269,7 @@ class Graph:
             event = events.get((place.module, place.occurrence))
             if event is None:
                 event = TraceEvent(-1, plan.name, plan.type_name, root=root, compiled=True)
+                event.training = training[place.module]
                 events[place.module, place.occurrence] = event
             meta = TraceTensorMeta(
                 place.path,
@@ -265,8 +280,21 @@ class Graph:
                 layout="unknown",
                 note="inside a compiled graph: the shape is not known",
             )
-            (event.inputs if place.side == "inputs" else event.outputs).append(meta)
+            getattr(event, place.side).append(meta)
+        for event in events.values():
+            event.written = _changed(event)
         return events.values()
+
+
+def _changed(event: TraceEvent) -> list[TraceTensorMeta]:
+    """The inputs that have other values after the call, and are not what it returned."""
+    before = {meta.path: meta.hash for meta in event.inputs}
+    given = {meta.hash for meta in event.outputs}
+    return [
+        meta
+        for meta in event.written
+        if meta.hash != before.get(meta.path) and meta.hash not in given
+    ]
 
 
 def _devices(model: torch.nn.Module) -> Iterator[torch.device]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -21,7 +22,7 @@ from .recording import TraceTensorMeta
 from .sample import Sampler
 from .walk import Found
 
-__all__ = ["STATS_NAMES", "Facts", "HashKind", "digest_text", "md5_each", "meta_of"]
+__all__ = ["STATS_NAMES", "HashKind", "MetadataCollector", "digest_text", "md5_each", "meta_of"]
 
 HashKind = Literal["none", "md5", "tensor"]
 
@@ -49,7 +50,8 @@ _WHOLE = frozenset(
 
 _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
 _STRIDED = torch.strided
-_PLACES = frozenset(("cpu", "cuda"))
+# Where kernels of ours run. torch calls AMD's devices "cuda", too.
+_PLACES = frozenset(("cpu", "cuda") if torch.version.hip is None else ("cpu",))
 # The innermost of vmap, grad and other transforms that runs, or None.
 _transforms = torch._C._functorch.peek_interpreter_stack
 _ALIGN = 64  # bytes, in the arena
@@ -257,7 +259,22 @@ def _figures_of(stats: Any) -> dict[str, float | int]:
     return {name: getattr(stats, name) for name in STATS_NAMES}
 
 
-class Facts:
+@dataclass(slots=True)
+class Wanted:
+    """What is noted of each call."""
+
+    inputs: bool
+    outputs: bool
+    hash: HashKind
+    stats: bool
+    sampler: Sampler | None
+    param_dtypes: bool
+    buffer_dtypes: bool
+    buffer_hash: HashKind
+    grads: bool
+
+
+class MetadataCollector:
     """Takes the metadata, digests and statistics that the recorder wants. Thread-safe."""
 
     def __init__(self, max_pending_bytes: int) -> None:
@@ -306,7 +323,7 @@ class Facts:
         """Passes a part on to the place where its digest and statistics are taken."""
         if part.tensor is None:
             return
-        if part.tensor.device.type != "cuda":
+        if part.tensor.is_cpu or part.tensor.device.type not in _PLACES:
             wanted.append(part.meta)
             sources.append(part.tensor.cpu())
         else:

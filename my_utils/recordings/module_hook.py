@@ -37,12 +37,13 @@ from .recording import (
 with needs_extra("my_utils.module_hook"):
     import torch
 
-    from .calls import Calls, Wanted
+    from .calls import Calls
     from .graph import Graph
-    from .metadata import Facts, HashKind
+    from .metadata import HashKind, MetadataCollector, Wanted
     from .plan import Filters, Plan, Plans, compiled_modules
     from .sample import SampleMode, Sampler
-    from .weights import ParamsAt, Weights
+    from .slots import ParamsAt
+    from .weights import Weights
 
 __all__ = [
     "ForwardTraceRecorder",
@@ -170,7 +171,7 @@ class ForwardTraceRecorder:
             excluded,
         )
         self._param_kind = _kind("param", record_param_md5, record_param_hash)
-        facts = Facts(max_pending_bytes)
+        collector = MetadataCollector(max_pending_bytes)
         self._calls = Calls(
             Wanted(
                 inputs=record_inputs,
@@ -185,10 +186,10 @@ class ForwardTraceRecorder:
                 buffer_hash=_kind("buffer", record_buffer_md5, record_buffer_hash),
                 grads=record_grads,
             ),
-            facts,
+            collector,
             None
             if self._param_kind == "none"
-            else Weights(self._param_kind, facts, max_pending_bytes),
+            else Weights(self._param_kind, collector, max_pending_bytes),
         )
         self._plans: Plans | None = None
         self._infos: list[ModuleInfo] = []
@@ -312,7 +313,7 @@ class ForwardTraceRecorder:
 
     def _fetch(self) -> None:
         self._graph.fetch()
-        self._calls.facts.flush()
+        self._calls.collector.flush()
 
     def clear(self) -> None:
         """Forgets what was recorded, as after a `save` in the middle of a long run."""

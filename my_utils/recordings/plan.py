@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 
+from .metadata import Wanted
 from .recording import ModuleInfo
-from .weights import ParamsAt, Slot
-
-if TYPE_CHECKING:
-    from .calls import Calls
+from .slots import ParamsAt, Slot
 
 __all__ = ["Filters", "Plan", "Plans", "compiled_modules", "inert_plan"]
 
@@ -24,6 +22,16 @@ _mode_of = torch._C._get_dispatch_mode
 _PROXY = torch._C._TorchDispatchModeKey.PROXY
 
 _FSDP = frozenset(("FSDPModule", "FullyShardedDataParallel"))
+
+
+class Calls(Protocol):
+    """Takes what the hooks see."""
+
+    wanted: Wanted
+
+    def before(self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None: ...
+
+    def after(self, plan: Plan, output: Any) -> None: ...
 
 
 class Filters:

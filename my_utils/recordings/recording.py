@@ -42,6 +42,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .. import __version__
+from ..common.lazy_modules import lazy_module
+from ..common.old_pickles import fills_old_pickles
 from ..common.plain_copy import plain_copy
 from ..common.plain_files import PlainFileError, load_plain, save_plain
 from ..common.public import public
@@ -49,6 +51,8 @@ from ..common.ranks import current_rank, world_size
 
 if TYPE_CHECKING:
     import torch
+else:
+    torch = lazy_module("torch")
 
 __all__ = [
     "FORMAT",
@@ -73,6 +77,7 @@ class RecordingError(ValueError):
 
 
 @public("my_utils.module_hook")
+@fills_old_pickles
 @dataclass(slots=True)
 class TraceTensorMeta:
     """What was noted of one tensor, of its values at the time of the call.
@@ -93,6 +98,7 @@ class TraceTensorMeta:
     placements: of a DTensor, as text. All else is then of the local shard, but for `global_shape`.
     changed: a parameter that was written to while the call ran: it has no hash.
     note: in words, what else is to be known, such as why there is no hash; or None.
+    arrived: of a gradient, how many had arrived before it in the whole recording; -1 for others.
     """
 
     path: str
@@ -110,9 +116,11 @@ class TraceTensorMeta:
     global_shape: tuple[int, ...] | None = None
     changed: bool = False
     note: str | None = None
+    arrived: int = -1
 
 
 @public("my_utils.module_hook")
+@fills_old_pickles
 @dataclass(slots=True)
 class TraceEvent:
     """One call of one module.
@@ -128,12 +136,16 @@ class TraceEvent:
         because it had all it needed; "open" for a call whose end was never seen.
     inputs, outputs: the tensors in them. input_values, output_values: numbers, bools, None and
         short texts in them by their paths, and of other objects the type's name as "<Name>".
+    written: inputs that were written to in place while the call ran and are not among its outputs,
+        as they were after it. torch's version counters tell; what bumps none, such as `.data`, is
+        not seen.
     params, buffers: those of the module itself, by their names in it. Buffers are those before the
         call. params is empty in phase "recompute".
     param_dtypes, buffer_dtypes: dtypes by name, where asked for.
     grads: gradients that arrived at the tensors of the call, in the order of arrival.
     compiled: recorded from inside a graph of torch.compile: it comes after the calls that hooks saw
-        below the same root, shapes are not known, and only hashes are there.
+        below the same root, shapes are not known, and only hashes are there. The call around it is
+        the one of the nearest module around its own that was called.
     error: what went wrong in the recorder itself, or None. Then part of the rest is missing.
     """
 
@@ -161,6 +173,7 @@ class TraceEvent:
     grads: list[TraceTensorMeta] = field(default_factory=list)
     compiled: bool = False
     error: str | None = None
+    written: list[TraceTensorMeta] = field(default_factory=list)
 
 
 @public("my_utils.module_hook")
@@ -269,6 +282,7 @@ class _Encoder:
             "params": self.named(event.params),
             "buffers": self.named(event.buffers),
             "grads": self.metas(event.grads),
+            "written": self.metas(event.written),
         }
 
     def root(self, root: RootCall) -> dict[str, Any]:
@@ -355,7 +369,14 @@ def _figures(value: Any) -> bool:
 def _tensor(value: Any) -> bool:
     import torch
 
-    return isinstance(value, torch.Tensor)
+    return isinstance(value, torch.Tensor) and _is_all_in_the_file(value)
+
+
+def _is_all_in_the_file(tensor: torch.Tensor) -> bool:
+    """A stride of 0 makes any number of elements out of one."""
+    return tensor.layout != torch.strided or (
+        tensor.numel() * tensor.element_size() <= tensor.untyped_storage().nbytes()
+    )
 
 
 def _or_none(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
@@ -381,6 +402,10 @@ _CHECKS: dict[str, Callable[[Any], bool]] = {
 }
 
 
+# Fields that the first files did not have; they have their defaults there.
+_LATER = frozenset(("arrived", "written"))
+
+
 class _Decoder:
     """Turns the dicts into dataclasses again, and refuses what does not fit."""
 
@@ -403,6 +428,8 @@ class _Decoder:
             raise RecordingError(f"{where} is no dict but a {type(data).__name__}")
         values = {}
         for item in dataclasses.fields(kind):  # type: ignore[arg-type]
+            if item.name not in data and item.name in _LATER:
+                continue
             if item.name not in data:
                 raise RecordingError(f"{where} has no {item.name!r}")
             values[item.name] = self._field(str(item.type), data[item.name], f"{where}.{item.name}")

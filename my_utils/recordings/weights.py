@@ -15,35 +15,21 @@ tensor hash, which costs little, they are hashed in the owner's pre-hook.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from .. import tensors as _tensors
-from .metadata import Facts, HashKind, md5_each, meta_of
+from .metadata import HashKind, MetadataCollector, md5_each, meta_of
 from .parts import is_transformed, parts_of
+from .plan import Plan
 from .recording import RootCall, TraceTensorMeta
+from .slots import Slot
 
-if TYPE_CHECKING:
-    from .plan import Plan
-
-__all__ = ["ParamsAt", "Slot", "Weights"]
-
-ParamsAt = Literal["auto", "call", "end"]
+__all__ = ["Weights"]
 
 _PROBE = 64  # elements at either end
 _PROBES_MAX = 1 << 16
-
-
-class Slot(NamedTuple):
-    """Where a parameter lives. What lives there may be exchanged, as FSDP does."""
-
-    full: str  # its first name in the model
-    module: torch.nn.Module
-    local: str
-
-    def current(self) -> torch.Tensor | None:
-        return self.module._parameters.get(self.local)
 
 
 class _Note:
@@ -125,9 +111,11 @@ class RootState:
 class Weights:
     """What happens to parameters at the ends of a call. `kind` is not "none"."""
 
-    def __init__(self, kind: HashKind, facts: Facts, max_pending_bytes: int) -> None:
+    def __init__(
+        self, kind: HashKind, collector: MetadataCollector, max_pending_bytes: int
+    ) -> None:
         self.kind = kind
-        self._facts = facts
+        self._collector = collector
         self._max_pending_bytes = max_pending_bytes
         self._probes = _Probes()
 
@@ -141,7 +129,7 @@ class Weights:
         if plan.unit:
             self._take_now(root, plan.unit)
         if plan.deferred:
-            self._look_again(root, plan.deferred)
+            self._retry_deferred(root, plan.deferred)
         weights = root.weights
         return {local: weights[full] for local, full in plan.params if full in weights}
 
@@ -161,7 +149,7 @@ class Weights:
     def _take_now(self, root: RootState, slots: Sequence[Slot]) -> None:
         found = [(slot.full, tensor) for slot in slots if (tensor := slot.current()) is not None]
         if self.kind == "tensor":
-            metas = self._facts.take(found, "tensor")
+            metas = self._collector.take(found, "tensor")
         else:
             metas, readable = [], []
             for name, tensor in found:
@@ -192,7 +180,7 @@ class Weights:
         ):
             note.probe = probe
 
-    def _look_again(self, root: RootState, slots: Sequence[Slot]) -> None:
+    def _retry_deferred(self, root: RootState, slots: Sequence[Slot]) -> None:
         known = [(root.notes.get(slot.full), slot.current()) for slot in slots]
         seen = [(note, tensor) for note, tensor in known if note is not None and tensor is not None]
         changed = self._changed(seen)

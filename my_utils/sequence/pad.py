@@ -16,11 +16,14 @@ import sys
 from typing import TYPE_CHECKING, Literal
 
 from ..common.arguments import check_int
+from ..common.lazy_modules import lazy_module
 from ..common.ranks import world_size as _world_size
 from ..common.warnings import warn_once
 
 if TYPE_CHECKING:
     import torch
+else:
+    torch = lazy_module("torch")
 
 __all__ = ["pad_for_sequence_parallel", "remove_pad_by_value"]
 

@@ -34,7 +34,7 @@ TimerClass = type[_core.Timer] | type[_core.NoOpTimer]
 _lock = threading.RLock()
 _known: dict[TimerClass, bool] = {}  # whether registered with Dynamo; keeps the classes alive
 _breaking: dict[TimerClass, TimerClass] = {}
-_handles_told = False
+_handles_registered = False
 
 
 def vanish(timer_class: TimerClass) -> None:
@@ -43,19 +43,19 @@ def vanish(timer_class: TimerClass) -> None:
         return
     with _lock:
         _known.setdefault(timer_class, False)
-        _tell_now_or_later()
+        _register_now_or_later()
 
 
 def vanish_hooks() -> None:
     """Lets the hooks of module profilers vanish from compiled graphs."""
     with _lock:
-        _tell_now_or_later()
+        _register_now_or_later()
 
 
-def _tell_now_or_later() -> None:
+def _register_now_or_later() -> None:
     dynamo = sys.modules.get(DYNAMO)
     if dynamo is not None and hasattr(dynamo, "substitute_in_graph"):
-        _tell(dynamo)
+        _register_all(dynamo)
     elif not any(isinstance(finder, _DynamoFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _DynamoFinder())
 
@@ -80,22 +80,22 @@ def is_breaking(timer_class: type) -> bool:
     return _breaking.get(timer_class) is timer_class
 
 
-def _tell(dynamo: ModuleType) -> None:
+def _register_all(dynamo: ModuleType) -> None:
     """Registers the stand-ins of all classes that are not registered yet."""
-    global _handles_told
-    for timer_class in [known for known, told in _known.items() if not told]:
+    global _handles_registered
+    for timer_class in [known for known, registered in _known.items() if not registered]:
         _known[timer_class] = True
         try:
             _substitute(dynamo, timer_class)
         except Exception as error:
             _warn(error)
-    if not _handles_told:
-        _handles_told = True
+    if not _handles_registered:
+        _handles_registered = True
         try:
             for base in (_core.Timer, _core.NoOpTimer):  # not a method of every class
                 _replace(dynamo, base.__dict__["register_stage"], lambda self, *a, **k: None)
-            _tell_handles()
-            _tell_hooks()
+            _register_handles()
+            _register_hooks()
         except Exception as error:
             _warn(error)
 
@@ -123,7 +123,7 @@ def _replace(dynamo: ModuleType, descriptor: object, stand_in: Callable[..., obj
         dynamo.substitute_in_graph(descriptor, skip_signature_check=True)(stand_in)
 
 
-def _tell_handles() -> None:
+def _register_handles() -> None:
     """For `with handle:` where the handle was made outside: there is no public way to say it.
 
     Dynamo treats a nullcontext from outside as we want a Stage to be treated, by its exact type.
@@ -147,7 +147,7 @@ def _no_hook(*args: Any) -> None:
     """What a hook of a module profiler is in a graph."""
 
 
-def _tell_hooks() -> None:
+def _register_hooks() -> None:
     from torch._dynamo.guards import GuardBuilder
     from torch._dynamo.variables import UserFunctionVariable
     from torch._dynamo.variables.builder import VariableBuilder
@@ -182,7 +182,7 @@ class _DynamoFinder(importlib.abc.MetaPathFinder):
             loader.exec_module = execute
             execute(module)
             with _lock:
-                _tell(module)
+                _register_all(module)
 
         loader.exec_module = exec_module
         return spec

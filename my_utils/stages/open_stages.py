@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 from .. import _core
 
-__all__ = ["Lane", "Where", "where", "where_now"]
+__all__ = ["OpenThread", "Where", "where", "where_now"]
 
-Lane = tuple[int, str, int, tuple[str, ...]]
+OpenThread = tuple[int, str, int, tuple[str, ...]]
 
 
 class Where(NamedTuple):
@@ -39,17 +39,17 @@ def where_now() -> Where:
     return where(_core.open_stages())
 
 
-def where(lanes: Sequence[Lane]) -> Where:
+def where(threads: Sequence[OpenThread]) -> Where:
     """The same of what `_core.open_stages` returned."""
-    if not lanes:
+    if not threads:
         return Where(None, "")
-    inside = [lane for lane in lanes if lane[3]]
+    inside = [thread for thread in threads if thread[3]]
     if not inside:
-        return Where(max(lane[2] for lane in lanes), "")
+        return Where(max(thread[2] for thread in threads), "")
     process = os.getpid()  # its main thread has the same number
-    _, _, step, names = max(inside, key=lambda lane: _order(lane, process))
+    _, _, step, names = max(inside, key=lambda thread: _order(thread, process))
     return Where(step, "/".join(names))
 
 
-def _order(lane: Lane, process: int) -> tuple[bool, int, int]:
-    return lane[0] == process, lane[2], len(lane[3])
+def _order(thread: OpenThread, process: int) -> tuple[bool, int, int]:
+    return thread[0] == process, thread[2], len(thread[3])

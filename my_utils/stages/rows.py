@@ -43,7 +43,7 @@ class StageReader:
         self._tag = encode_tag(tag)
         self._attempt = attempt
         self._is_ours = True
-        self._was_told = False
+        self._is_known = False
         self._open: dict[int, Path_] = {}
         self._paths: dict[Path_, Path_] = {}
 
@@ -76,8 +76,8 @@ class StageReader:
 
     def _turns_to(self, ours: bool) -> bool:
         """Notes whether the rows that follow are this run's. Returns whether that is new."""
-        changed = ours != self._is_ours or not self._was_told
-        self._is_ours, self._was_told = ours, True
+        changed = ours != self._is_ours or not self._is_known
+        self._is_ours, self._is_known = ours, True
         return changed
 
     def _start(self, node: int, parent: int, name: str) -> None:

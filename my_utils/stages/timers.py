@@ -24,14 +24,17 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from .. import _core
 from ..common.environment import read_choice, read_switch
+from ..common.lazy_modules import lazy_module
 from ..common.public import public
 from ..common.warnings import warn_once
-from . import compile as _compile
+from . import compile as _compile, unwritten
 from .compile import CompileMode
 
 if TYPE_CHECKING:
-    from .stage_report import Report
-    from .steps import StepFilter
+    from . import stage_report, steps as _steps
+else:
+    stage_report = lazy_module("my_utils.stages.stage_report")
+    _steps = lazy_module("my_utils.stages.steps")
 
 __all__ = ["DebuggingEvent", "MyTimer", "NoOpMyTimer", "global_timer"]
 
@@ -105,6 +108,7 @@ class MyTimer(_core.Timer):
             "compile": compile,
             "rank": rank,
         }
+        unwritten.watch(self)
         if compile == "vanish":
             _compile.vanish(type(self))
         if log_dir is not None:
@@ -112,6 +116,9 @@ class MyTimer(_core.Timer):
 
     def set_logger(self, logger: logging.Logger | None) -> None:
         """The logger of this timer's messages; None goes back to `GlobalLogger`'s.
+
+        Warnings of misuse (a stop without its start, a stage left open) go there too, each kind
+        once a logger.
 
         Rows of the profile CSV are not messages: where they go, `GlobalLogger().setup` says.
         """
@@ -123,8 +130,8 @@ class MyTimer(_core.Timer):
         self,
         stage_pattern: str | re.Pattern[str] = "",
         output_filename: StrPath | None = None,
-        iteration_filter: StepFilter | None = None,
-    ) -> Report:
+        iteration_filter: _steps.StepFilter | None = None,
+    ) -> stage_report.Report:
         """Figures of the stages, as a dict, and as a table and JSON in files.
 
         For each stage: count, total, mean, standard deviation, least, p50, p90, p99 and most, in
@@ -146,6 +153,7 @@ class MyTimer(_core.Timer):
         """
         from .stage_report import make_report, write_text_and_json
 
+        unwritten.has_been_read()
         report = make_report(self, stage_pattern, iteration_filter, rank=self._rank())
         if report["bad_rows"]:
             self._warn(f"{report['bad_rows']} rows of the profile CSV could not be read")
@@ -157,7 +165,9 @@ class MyTimer(_core.Timer):
                 self._fail("the timer report could not be written", error)
         return report
 
-    def generate_csv(self, report_data: Report, csv_filename: StrPath = "timer_report.csv") -> None:
+    def generate_csv(
+        self, report_data: stage_report.Report, csv_filename: StrPath = "timer_report.csv"
+    ) -> None:
         """Writes a report as CSV: a line a stage, those of the whole selection first.
 
         report_data: what `generate_report` returned. The column `step` is empty for the whole
@@ -262,14 +272,16 @@ class NoOpMyTimer(_core.NoOpTimer):
         self,
         stage_pattern: str | re.Pattern[str] = "",
         output_filename: StrPath | None = None,
-        iteration_filter: StepFilter | None = None,
-    ) -> Report:
+        iteration_filter: _steps.StepFilter | None = None,
+    ) -> stage_report.Report:
         """An empty report; no file is written."""
         from .stage_report import empty_report
 
         return empty_report(str(getattr(stage_pattern, "pattern", stage_pattern)))
 
-    def generate_csv(self, report_data: Report, csv_filename: StrPath = "timer_report.csv") -> None:
+    def generate_csv(
+        self, report_data: stage_report.Report, csv_filename: StrPath = "timer_report.csv"
+    ) -> None:
         """Does nothing."""
 
     def __reduce__(self) -> tuple[Any, ...]:

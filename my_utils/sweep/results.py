@@ -10,12 +10,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..common import tables as _tables
+from ..common.lazy_modules import lazy_module
+from ..common.notebook import html_table, one_screen
 from ..common.public import public
 
 if TYPE_CHECKING:
+    import pandas
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from pandas import DataFrame
+else:
+    pandas = lazy_module("pandas")
 
 Shape = int | tuple[Any, ...]  # of whole numbers, or of such tuples for several tensors
 Status = Literal["ok", "oom", "error"]
@@ -92,7 +96,7 @@ class SweepResult:
     def __len__(self) -> int:
         return len(self.points)
 
-    def to_dataframe(self) -> DataFrame:
+    def to_dataframe(self) -> pandas.DataFrame:
         """A pandas DataFrame with a row a point. Raises ImportError where pandas is missing."""
         pandas = _tables.needed("pandas", "a DataFrame of a sweep")
         return pandas.DataFrame([point.row() for point in self.points], columns=list(COLUMNS))
@@ -106,6 +110,18 @@ class SweepResult:
 
     def __str__(self) -> str:
         return self.to_text()
+
+    def __repr__(self) -> str:
+        """The table; of a long one the first lines."""
+        title = f"SweepResult: {self.name}, {len(self.points)} points"
+        return one_screen([title, *self.to_text().splitlines()])
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        rows = [_cells(point) for point in self.points]
+        shown = [name for name in _HEADINGS if any(row[name] for row in rows)]
+        lines = [[row[name] for name in shown] for row in rows]
+        return html_table([_HEADINGS[name] for name in shown], lines)
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """Writes a row a point; the file is complete or not there. Missing values are empty."""

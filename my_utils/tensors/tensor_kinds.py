@@ -1,7 +1,8 @@
 """Replaces a tensor that has no plain memory by one that has.
 
 The C module comes here with those tensors only: lazily negated or conjugated ones, DTensors,
-sparse, meta, fake ones and so on. Tensors with memory never run through Python.
+sparse, meta, fake ones, those on devices other than the CPU and CUDA, and so on. Tensors with
+memory there never run through Python.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ def resolve(tensor: Tensor, name: str) -> Tensor:
     """A tensor with memory that holds the values of ``tensor``, the argument called ``name``.
 
     The local shard of a DTensor; a copy of a lazily conjugated or negated tensor; what an
-    asynchronous collective delivers.
+    asynchronous collective delivers; a copy on the CPU of what is on a device without kernels of
+    ours.
 
     Raises:
         TypeError: there is nothing to read, with what to pass instead.
@@ -31,7 +33,7 @@ def resolve(tensor: Tensor, name: str) -> Tensor:
     if hasattr(tensor, "wait") and hasattr(tensor, "elem"):  # AsyncCollectiveTensor
         return resolve_lazy(tensor.wait())
     if torch._is_zerotensor(tensor):
-        return torch.zeros(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+        return resolve_lazy(torch.zeros(tensor.shape, dtype=tensor.dtype, device=tensor.device))
     try:
         return resolve_lazy(tensor)
     except Exception as error:  # whatever a wrapper subclass raises in its __torch_dispatch__
@@ -40,8 +42,17 @@ def resolve(tensor: Tensor, name: str) -> Tensor:
 
 
 def resolve_lazy(tensor: Tensor) -> Tensor:
-    """The tensor with its conjugation and negation done."""
-    return tensor.detach().resolve_conj().resolve_neg()
+    """The tensor with its conjugation and negation done, where it can be read."""
+    plain = tensor.detach().resolve_conj().resolve_neg()
+    return plain if has_kernels(plain) else plain.cpu()
+
+
+def has_kernels(tensor: Tensor) -> bool:
+    """Whether the tensor is where kernels of ours run: the CPU, or a GPU of NVIDIA. torch calls
+    AMD's devices "cuda", too."""
+    import torch
+
+    return tensor.is_cpu or (tensor.is_cuda and torch.version.hip is None)
 
 
 def _complaint(tensor: Tensor) -> str | None:

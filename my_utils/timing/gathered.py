@@ -10,16 +10,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from ..common.files import whole_file
+from ..common.lazy_modules import lazy_module
+from ..common.notebook import html_table, html_text
 from ..common.public import public
 from ..common.reprs import short_repr
 from ..common.tables import needed, text_table
 from .packed import BUCKETS, Table, bucket_middles, rows_of
 
 if TYPE_CHECKING:
+    import matplotlib.axes as mpl_axes
     import numpy as np
+    import numpy.typing
     import pandas as pd
-    from matplotlib.axes import Axes
-    from numpy.typing import NDArray
+else:
+    mpl_axes = lazy_module("matplotlib.axes")
+    np = numpy = lazy_module("numpy")
+    pd = lazy_module("pandas")
 
 __all__ = ["GatheredTime", "ProfiledTime", "TimeData"]
 
@@ -83,7 +89,7 @@ class TimeData:
         return bool((self._table.rows["bucketed"] == 1).any())
 
     @property
-    def samples(self) -> NDArray[np.float64]:
+    def samples(self) -> numpy.typing.NDArray[np.float64]:
         """All durations in seconds: by rank, those of a rank in their order. ValueError where some
         rank sent a histogram instead."""
         self._needs_samples("samples")
@@ -137,7 +143,7 @@ class TimeData:
         found: list[float] = np.clip(chosen, self.min(), self.max()).tolist()
         return found
 
-    def _weighted(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    def _weighted(self) -> tuple[numpy.typing.NDArray[np.float64], numpy.typing.NDArray[np.int64]]:
         """All durations in ns (of a histogram, the middles of its buckets), and their counts."""
         import numpy as np
 
@@ -155,9 +161,9 @@ class TimeData:
         separate_ranks: bool = False,
         alpha: float = 0.7,
         title: str | None = None,
-        ax: Axes | None = None,
+        ax: mpl_axes.Axes | None = None,
         **kwargs: Any,
-    ) -> Axes:
+    ) -> mpl_axes.Axes:
         """Draws a histogram of the durations into `ax` or pyplot's current axes.
 
         bins: how many; None: matplotlib's default. separate_ranks: a histogram a rank, one over
@@ -182,7 +188,7 @@ class TimeData:
         return axes
 
     def _hist_by_rank(
-        self, axes: Axes, bins: int | None, alpha: float, kwargs: dict[str, Any]
+        self, axes: mpl_axes.Axes, bins: int | None, alpha: float, kwargs: dict[str, Any]
     ) -> None:
         import numpy as np
 
@@ -200,6 +206,9 @@ class TimeData:
             f"<TimeData {self.name!r}: {self.count()} times of {self.rank_count()} ranks, "
             f"sum {self.sum():.6g} s, mean {self.mean():.6g} s>"
         )
+
+
+_HEADER = ("name", "ranks", "count", "total s", "mean s", "std s", "p50 s", "p99 s", "max s")
 
 
 @public("my_utils.timing")
@@ -288,16 +297,26 @@ class GatheredTime(ProfiledTime):
 
     def __repr__(self) -> str:
         """A table: a line a name."""
-        header = ("name", "ranks", "count", "total s", "mean s", "std s", "p50 s", "p99 s", "max s")
-        lines = [f"GatheredTime: {self.world_size} ranks, {len(self)} names"]
+        lines = self._title()
+        if self:
+            lines.append(text_table(_HEADER, [_line(data) for data in self.values()], left=1))
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        table = html_table(_HEADER, [_line(data) for data in self.values()])
+        return html_text(self._title()) + table
+
+    def _title(self) -> list[str]:
+        ranks = "1 rank" if self.world_size == 1 else f"{self.world_size} ranks"
+        names = "1 name" if len(self) == 1 else f"{len(self)} names"
+        lines = [f"GatheredTime: {ranks}, {names}"]
         if self.missing:
             shown = [f"{rank} ({why})" for rank, why in sorted(self.missing.items())[:8]]
             more = len(self.missing) - len(shown)
             rest = f" and {more} more" if more else ""
             lines.append(f"missing: rank {', '.join(shown)}{rest}")
-        if self:
-            lines.append(text_table(header, [_line(data) for data in self.values()], left=1))
-        return "\n".join(lines)
+        return lines
 
     def __reduce__(self) -> tuple[Any, ...]:
         tables = {name: data._table for name, data in self.items()}

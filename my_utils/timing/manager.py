@@ -23,14 +23,20 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, overload
 
 from .. import _core
 from .._core import timer as timer
 from ..common.aliases import renamed_parameters
-from ..common.arguments import check_seconds, check_str
+from ..common.arguments import check_int, check_seconds, check_str
 from ..common.public import public
-from ..common.ranks import check_rank, current_rank, distributed
+from ..common.ranks import (
+    check_rank,
+    current_rank,
+    distributed,
+    known_rank,
+    known_world_size,
+)
 from ..common.reprs import short_repr
 from ..common.store import default_store
 from ..common.warnings import warn_once
@@ -42,34 +48,40 @@ __all__ = ["GatheredTime", "ProfiledTime", "TimeData", "TimeManager", "timer", "
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-def timer_wrap(name: str | None = None) -> Callable[[_F], _F]:
-    """A decorator: each call of the function is timed by every `TimeManager` that is enabled where
-    it is called.
+@overload
+def timer_wrap(name: str | None = None) -> Callable[[_F], _F]: ...
+@overload
+def timer_wrap(name: _F, /) -> _F: ...
+def timer_wrap(name: Any = None) -> Any:
+    """A decorator, `@timer_wrap`, `@timer_wrap()` or `@timer_wrap("a name")`: each call of the
+    function is timed by every `TimeManager` that is enabled where it is called.
 
     name: what the times are recorded under; None: the function's `__name__`.
 
     A call that raises is timed, too. A coroutine's time is from its start to its end, waiting
     included; a generator's is that of its own code, without that of its consumer, one time a run;
     that of a `contextlib.contextmanager` is of its entry and its exit, without the block between.
-    What `functools.wraps` copies is there; the function is pickled by reference.
+
+    What it returns is a Python function with the name, the parameters and the annotations of the
+    function, and `functools.wraps` has copied the rest. It is pickled by reference, and by
+    cloudpickle where that does so: for Ray, on functions and on methods of actors, below
+    `@ray.remote`. torch.jit.script and torch.export take the function itself; what they make of it
+    is not timed.
 
     Takes functions and methods (below `@staticmethod` and `@classmethod` or above), coroutine and
     generator functions, asynchronous ones, and callable objects. TypeError for a class, for what
     cannot be called, and for a name that is no str.
     """
-    _check_name(name)
+    if isinstance(name, (staticmethod, classmethod)) or callable(name):
+        return timed(name, _name_of(name))
+    if name is not None and not isinstance(name, str):
+        raise TypeError(f"name must be a str or None, not {name!r:.100}")
 
     def decorate(function: _F) -> _F:
         wrapped: _F = timed(function, _name_of(function) if name is None else name)
         return wrapped
 
     return decorate
-
-
-def _check_name(name: object) -> None:
-    if name is not None and not isinstance(name, str):
-        hint = "; write @timer_wrap()" if callable(name) else ""
-        raise TypeError(f"name must be a str or None, not {name!r:.100}{hint}")
 
 
 def _name_of(function: Any) -> str:
@@ -99,6 +111,21 @@ class TimeManager(_core.TimeRecorder):
     def __repr__(self) -> str:
         return short_repr(self, "max_samples")
 
+    # --- pickles ---
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All times, those beyond `max_samples`, too, as plain values. A copy is not enabled."""
+        times = {name: self.state(name) for name in self.names()}
+        return {"attributes": self.__dict__, "max_samples": self.max_samples, "times": times}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        _core.TimeRecorder.__init__(self, state["max_samples"])
+        self.__dict__.update(state["attributes"])
+        for name, times in state["times"].items():
+            self.restore(name, times)
+
+    # --- recording ---
+
     # `timer(name)` is inherited: a block whose time is recorded here, whatever is enabled.
 
     @contextmanager
@@ -125,6 +152,8 @@ class TimeManager(_core.TimeRecorder):
             for name in self.names()
         }
 
+    # --- all ranks together ---
+
     @renamed_parameters(timeout="timeout_s")
     def gather(
         self,
@@ -134,6 +163,8 @@ class TimeManager(_core.TimeRecorder):
         timeout_s: float = 60.0,
         tag: str = "",
         store: Any = None,
+        rank: int | None = None,
+        world_size: int | None = None,
     ) -> GatheredTime | None:
         """The times of all ranks, on rank `dst`; None on the others.
 
@@ -150,21 +181,23 @@ class TimeManager(_core.TimeRecorder):
         tag: gathers of the ranks are matched by tag and order. Ranks whose gathers differ in number
             or order need different tags.
         store: a torch store that all ranks share; None: the one of torch.distributed.
+        rank, world_size: who this process is, and of how many; None: as torch.distributed,
+            `GlobalLogger().setup` or the launcher's environment say.
 
-        Without torch.distributed, the times of this process alone. TypeError and ValueError for
-        wrong arguments; trouble with the store is a warning, never an exception.
+        Without torch.distributed a store needs both, from here or from there: where nothing says
+        them, one warning says so, and the result has the times of this process alone, as it has
+        without a store. `TimeManager.merge` puts managers together that came by other ways, such as
+        Ray's. TypeError and ValueError for wrong arguments; trouble with the store is a warning,
+        never an exception.
         """
         _check(dst, timeout_s, tag)
+        place = _place(rank, world_size, store)
+        if place is None:
+            return self.merge({current_rank() if rank is None else rank: self}, summary=summary)
         from . import gather as times_gather
-        from .packed import Merger, pack
+        from .packed import pack
 
-        group = distributed()
-        if group is None:
-            rank = current_rank()
-            merger = Merger()
-            merger.add(rank, pack(self, rank, summary))
-            return GatheredTime(merger.tables(), world_size=1, missing={})
-        rank, world_size = group.get_rank(), group.get_world_size()
+        rank, world_size = place
         if dst >= world_size:
             raise ValueError(f"dst must be below the number of ranks, {world_size}, not {dst}")
         exchange = times_gather.Exchange(
@@ -176,6 +209,70 @@ class TimeManager(_core.TimeRecorder):
             _send(exchange, message, dst, waits=rank == 0 and store is None and _serves_store())
             return None
         return _merged(rank, message, exchange, world_size)
+
+    @staticmethod
+    def merge(
+        managers: Mapping[int, _core.TimeRecorder] | Iterable[_core.TimeRecorder],
+        *,
+        summary: bool = False,
+    ) -> GatheredTime:
+        """The times of several managers together, as `gather` gives those of ranks. For processes
+        that have no torch.distributed: a TimeManager pickles, so an actor of Ray returns its own.
+
+        managers: by rank, or one after the other, the ranks 0, 1 and so on.
+        summary: as that of `gather`.
+
+        TypeError for what is no TimeManager, TypeError and ValueError for what is no rank.
+
+        >>> first, second = TimeManager({"load": [0.5]}), TimeManager({"load": [0.25, 0.75]})
+        >>> TimeManager.merge([first, second])["load"].get_rank(1).sum()
+        1.0
+        """
+        from .packed import Merger, pack
+
+        found = _by_rank(managers)
+        merger = Merger()
+        for rank, manager in found.items():
+            merger.add(rank, pack(manager, rank, summary))
+        return GatheredTime(merger.tables(), world_size=len(found), missing={})
+
+
+def _by_rank(managers: Any) -> dict[int, _core.TimeRecorder]:
+    if isinstance(managers, _core.TimeRecorder) or not isinstance(managers, Iterable):
+        raise TypeError(f"managers must map ranks to TimeManager, or list them: {managers!r:.100}")
+    pairs = managers.items() if isinstance(managers, Mapping) else enumerate(managers)
+    found = {check_rank("each rank of managers", rank): manager for rank, manager in pairs}
+    for manager in found.values():
+        if not isinstance(manager, _core.TimeRecorder):
+            raise TypeError(f"each of managers must be a TimeManager, not {manager!r:.100}")
+    return found
+
+
+def _place(rank: int | None, world_size: int | None, store: Any) -> tuple[int, int] | None:
+    """The rank and the number of ranks of a gather that uses a store; None: it uses none."""
+    for name, value, least in (("rank", rank, 0), ("world_size", world_size, 1)):
+        if value is not None:
+            check_int(name, value, least)
+    group = distributed()
+    if group is not None:
+        rank = group.get_rank() if rank is None else rank
+        world_size = group.get_world_size() if world_size is None else world_size
+    elif store is None:
+        return None
+    else:
+        rank = known_rank() if rank is None else rank
+        world_size = known_world_size() if world_size is None else world_size
+    if rank is None or world_size is None:
+        warn_once(
+            "gather_place",
+            "gather(store=...) does not use the store: torch.distributed is not in use, and "
+            "neither rank=, world_size=, GlobalLogger().setup nor RANK and WORLD_SIZE in the "
+            "environment say which rank this is; the result has the times of this process alone",
+        )
+        return None
+    if rank >= world_size:
+        raise ValueError(f"rank must be below world_size, {world_size}, not {rank}")
+    return rank, world_size
 
 
 def _check(dst: int, timeout_s: float, tag: str) -> None:

@@ -1,6 +1,6 @@
 """Turns profile CSVs into a trace for Perfetto.
 
-    python -m my_utils.csv2trace LOG_DIR -o trace.pftrace
+    my_utils trace LOG_DIR -o trace.pftrace         (or python -m my_utils.csv2trace)
 
 Exit status: 0, the trace is complete; 1, nothing was written (bad input, a failed write, or any
 warning with --strict); 2, wrong usage; 3, the trace was written, but rows or files were left out;
@@ -10,29 +10,45 @@ warning with --strict); 2, wrong usage; 3, the trace was written, but rows or fi
 
 from __future__ import annotations
 
-import argparse
 import contextlib
+import json
 import os
 import re
 import sys
 import threading
 import warnings
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import IO, Any, Literal
 
 from .. import _core
+from ..common.command_line import (
+    CommandParser,
+    Progress,
+    add_json,
+    add_logs,
+    add_output,
+    add_quiet,
+    add_ranks,
+    add_steps,
+    ended_well,
+    parser,
+)
+from ..common.outputs import check_suffix, is_stream, open_output
+from ..common.printable import printable
 from ..common.public import public
-from ..common.ranges import checked, parse_ranks, parse_steps
-from ..common.terminal import progress_bar
+from ..run_files.newest import found_logs
 from .inputs import FileSet, InputError, Inputs, Part, Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from typing import IO, Any, Literal
+    import argparse
 
-    StrPath = str | os.PathLike[str]
-    Format = Literal["json", "perfetto"]
-    Layout = Literal["ranks", "seed"]
+    from .foreign import ForeignTrace
+
+StrPath = str | os.PathLike[str]
+Format = Literal["json", "perfetto"]
+Layout = Literal["ranks", "seed"]
 
 __all__ = ["ConversionError", "ConversionWarning", "Summary", "csv_to_trace", "main"]
 
@@ -42,6 +58,8 @@ SUFFIXES: dict[str, Format] = {
     ".perfetto-trace": "perfetto",
     ".pb": "perfetto",
 }
+DEFAULT_OUTPUT = "trace.pftrace"
+SCHEMA_VERSION = 1
 PIPE_CHUNK = 1 << 20
 TORCH_SLOT = 5  # where the processes of merged traces start among those of a rank
 
@@ -101,7 +119,8 @@ class Summary(Record):
         self.errors.extend(result["errors"])
 
     def messages(self) -> list[str]:
-        """One line a kind of trouble; notes of one kind out of several files are added up."""
+        """One line a kind of trouble; notes of one kind out of several files are added up. What
+        came out of files has no control characters in it."""
         merged: dict[str, Note] = {}
         for note in self.notes:
             first = merged.get(note.kind)
@@ -110,7 +129,7 @@ class Summary(Record):
             merged[note.kind] = Note(
                 base.kind, base.is_loss, total, base.file, base.line, base.text
             )
-        return [*self.errors, *map(str, merged.values())]
+        return [printable(message) for message in (*self.errors, *map(str, merged.values()))]
 
 
 class Options(Record):
@@ -173,7 +192,8 @@ def csv_to_trace(
         ranks: convert only these.
         steps: convert only steps from the first to before the second.
         stages: a regular expression; convert only stages in whose name it is found.
-        merge: traces of torch.profiler of the same run, to stand on the same time axis.
+        merge: traces of other tools in Chrome's JSON (torch.profiler, viztracer, Chrome), to stand
+            on the same time axis.
         recover: take in what only the journals of dead processes hold.
         sort: write JSON events in the order of time; needs memory for the whole trace.
         rank: take the input for this rank, whatever its name says.
@@ -217,23 +237,23 @@ def convert(inputs: Sequence[str], out: str, options: Options) -> Summary:
     if not file_sets and not found.errors:
         raise ConversionError("no rank of the input is among the ranks asked for")
     if not file_sets:
-        raise ConversionError("\n".join(found.errors))
-    summary = Summary(found.errors)
-    with _output(out, is_gzip) as output:
-        job = _core.TraceJob(output.fd, name, options.sort)
+        raise ConversionError("\n".join(map(printable, found.errors)))
+    summary = Summary([*found.errors, *found.unread_journals()])
+    with _foreign_traces(options.merge) as foreign, _output(out, is_gzip) as descriptor:
+        job = _core.TraceJob(descriptor, name, options.sort)
         try:
+            _set_base(job, file_sets, foreign)
             offsets = _convert_all(job, file_sets, options, summary)
             if summary.rows == 0:
-                raise ConversionError("\n".join(summary.errors or ["the input holds no rows"]))
-            for number, path in enumerate(options.merge):
-                _merge(job, Path(path), number, offsets, summary)
+                raise ConversionError("\n".join(summary.messages() or ["the input holds no rows"]))
+            for number, trace in enumerate(foreign):
+                _merge(job, trace, number, offsets, summary)
             summary.bytes_written = job.finish()
         except BaseException:
             job.cancel()
             raise
         if options.strict and summary.messages():
             raise ConversionError("\n".join(summary.messages()))
-        output.keep()
     return summary
 
 
@@ -255,13 +275,23 @@ def _format_of(out: str, options: Options) -> tuple[Literal["json", "seed", "per
 # --- converting ---
 
 
+def _set_base(
+    job: _core.TraceJob, file_sets: list[FileSet], foreign: Sequence[ForeignTrace]
+) -> None:
+    """Before the first time of all that is drawn."""
+    first = _first_time(file_sets)
+    for trace in foreign:
+        if first is not None and not trace.is_on_run_clock:
+            trace.align(first)
+    known = [trace.first_ns for trace in foreign if trace.first_ns and trace.is_on_run_clock]
+    if first is not None:
+        job.set_base(min([first, *known]))
+
+
 def _convert_all(
     job: _core.TraceJob, file_sets: list[FileSet], options: Options, summary: Summary
 ) -> dict[int, list[tuple[int, int]]]:
     """Returns the clock offsets of each rank, for merged traces."""
-    first = _first_time(file_sets)
-    if first is not None:
-        job.set_base(first)
     many = len(file_sets) > 1
     matcher = None if options.stages is None else re.compile(options.stages).search
 
@@ -312,15 +342,15 @@ def _opened(part: Part, stack: contextlib.ExitStack) -> _core._TracePart:
     try:
         return part.opened(stack)
     except OSError as error:
-        raise ConversionError(f"{part.name}: {error.strerror}") from error
+        raise ConversionError(printable(f"{part.name}: {error.strerror}")) from error
 
 
 def _first_time(file_sets: list[FileSet]) -> int | None:
-    """The earliest first row of all files, Unix nanoseconds."""
+    """The earliest first row of all files, Unix nanoseconds. A pipe can be read but once."""
     times: list[int] = []
     for file_set in file_sets:
         part = file_set.parts[0]
-        if part.path is None and part.rows is None:
+        if part.rows is None and (part.path is None or not part.path.is_file()):
             continue
         with contextlib.ExitStack() as stack, contextlib.suppress(ValueError, OSError):
             times.append(_core.trace_first_ns(_opened(part, stack)))
@@ -352,20 +382,13 @@ def _progress(
 
 def _merge(
     job: _core.TraceJob,
-    path: Path,
+    trace: ForeignTrace,
     number: int,
     offsets: dict[int, list[tuple[int, int]]],
     summary: Summary,
 ) -> None:
-    from . import torch_trace
-
-    try:
-        _, stated = torch_trace.read_facts(path)
-    except OSError as error:
-        summary.errors.append(f"{path}: {error.strerror or error}")
-        return
-    rank = stated if stated is not None else min(offsets, default=0)
-    changes = sorted(offsets.get(rank, ()))
+    rank = trace.rank if trace.rank is not None else min(offsets, default=0)
+    changes = sorted(offsets.get(rank, ())) if trace.is_on_run_clock else []
 
     def shift(at_ns: int) -> int:
         offset = 0
@@ -380,65 +403,54 @@ def _merge(
     def write() -> None:
         try:
             with open(write_fd, "wb", buffering=PIPE_CHUNK) as out:
-                torch_trace.write_rows(path, shift, out)
+                trace.write_rows(shift, out)
         except BrokenPipeError:
             pass
         except (OSError, ValueError, EOFError) as error:
-            failures.append(str(error))
+            failures.append(f"{trace.path}: {error}")
 
     writer = threading.Thread(target=write, daemon=True)
     writer.start()
     try:
-        part = (str(path), read_fd, -1, None, True)
-        result = job.convert([part], rank, slot=TORCH_SLOT + number, many=True)
+        part = (str(trace.path), read_fd, -1, None, True)
+        result = job.convert([part], rank, slot=TORCH_SLOT + number, many=True, foreign=True)
     finally:
         os.close(read_fd)
         writer.join()
-    expected = ("end_alone", "step_back")  # complete events come as ENDs with their length
-    result["notes"] = [note for note in result["notes"] if note[0] not in expected]
-    summary.errors.extend(failures)
+    for index, note in enumerate(result["notes"]):  # its lines are those of rows that we made
+        result["notes"][index] = (*note[:4], 0, note[5])
+    summary.errors.extend([*trace.all_messages(), *failures])
     summary._add(result)
+
+
+@contextlib.contextmanager
+def _foreign_traces(paths: Sequence[StrPath]) -> Iterator[list[ForeignTrace]]:
+    """The traces to merge, read."""
+    if not paths:
+        yield []
+        return
+    from .foreign import ForeignTrace
+
+    with contextlib.ExitStack() as stack:
+        traces = [ForeignTrace(Path(path), number) for number, path in enumerate(paths)]
+        for trace in traces:
+            stack.callback(trace.close)
+            trace.read()
+        yield traces
 
 
 # --- where it goes ---
 
 
-class _Output:
-    """The file descriptor to write to, and what to do when all went well."""
-
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
-        self.is_kept = False
-
-    def keep(self) -> None:
-        self.is_kept = True
-
-
 @contextlib.contextmanager
-def _output(out: str, is_gzip: bool) -> Iterator[_Output]:
-    """A temporary file beside `out` that takes its name at the end; pipes and devices directly."""
-    path = Path(out)
-    direct = out == "-" or (path.exists() and not path.is_file())
-    if direct:
-        fd = os.dup(1) if out == "-" else os.open(path, os.O_WRONLY)
-        temporary = None
-    else:
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident():x}.tmp")
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-    try:
-        with open(fd, "wb", buffering=0) as file:
-            output = _Output(fd)
-            if is_gzip:
-                with _compressed(file) as output.fd:
-                    yield output
-            else:
-                yield output
-        if temporary is not None and output.is_kept:
-            os.replace(temporary, path)
-    finally:
-        if temporary is not None:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(temporary)
+def _output(out: str, is_gzip: bool) -> Iterator[int]:
+    """The descriptor to write the trace to."""
+    with open_output(out) as file:
+        if is_gzip:
+            with _compressed(file) as descriptor:
+                yield descriptor
+        else:
+            yield file.fileno()
 
 
 @contextlib.contextmanager
@@ -472,36 +484,45 @@ def _compressed(file: IO[bytes]) -> Iterator[int]:
 # --- the command line ---
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m my_utils.csv2trace",
-        description="Turns profile CSVs into a trace for Perfetto (https://ui.perfetto.dev).",
-        epilog="Exit status: 0 the trace is complete; 1 nothing was written; 2 wrong usage; "
-        "3 the trace was written, but rows or files were left out (see the warnings).",
+def command_parser() -> CommandParser:
+    chosen = parser(
+        "trace",
+        "Turns profile CSVs into a trace for Perfetto (https://ui.perfetto.dev).",
+        [
+            "my_utils trace",
+            "my_utils trace logs -o trace.json.gz --steps 10:20 --ranks 0,3-5",
+            "my_utils trace logs --merge torch_trace.json --open",
+        ],
+        statuses="0  the trace is complete\n1  nothing was written\n2  wrong arguments\n"
+        "3  the trace was written, but rows or files were left out (see the warnings)",
     )
-    add = parser.add_argument
-    add("inputs", nargs="+", metavar="INPUT", help="CSV, directory, journal or glob; - for stdin")
-    add("-o", "--output", required=True, metavar="OUT", help="the trace; - for stdout")
-    add("--format", choices=("json", "perfetto"), help="default: by the suffix of OUT")
+    add = chosen.add_argument
+    add_logs(chosen, text="log directory, profile CSV, journal or glob, - for standard input")
+    add_output(
+        chosen, f"the trace, {', '.join(SUFFIXES)}, each also with .gz; - for standard output "
+        f"(default: {DEFAULT_OUTPUT})",
+    )  # fmt: skip
+    add("--format", choices=("json", "perfetto"), help="default: by the suffix of FILE")
     add("--layout", choices=("ranks", "seed"), default="ranks")
-    add("--ranks", type=checked(parse_ranks), metavar="0,3-7", help="only these ranks")
-    add("--steps", type=checked(parse_steps), metavar="10:20", help="only 10 <= step < 20")
+    add_ranks(chosen)
+    add_steps(chosen)
     add("--stages", metavar="REGEX", help="only stages in whose name REGEX is found")
-    add("--merge", nargs="+", action="extend", default=[], metavar="TORCH_TRACE.json",
-        help="traces of torch.profiler of the same run, onto the same time axis")  # fmt: skip
+    add("--merge", nargs="+", action="extend", default=[], metavar="TRACE.json",
+        help="traces of torch.profiler, viztracer or Chrome, onto the same time axis")  # fmt: skip
     add("--recover", action="store_true", help="also take what only the journals hold")
     add("--sort", action="store_true", help="JSON in the order of time; needs memory for it all")
     add("--rank", type=int, metavar="N", help="the rank of the input, whatever its name says")
     add("--no-args", action="store_true", help="a smaller trace: no step, no ids, no user's args")
     add("--strict", action="store_true", help="write nothing when there is anything to warn about")
     add("--open", action="store_true", help="show the trace in the Perfetto UI")
-    add("--quiet", action="store_true", help="no progress bar and no closing line")
-    return parser
+    add_json(chosen, "print what was converted as JSON; without -o no trace is written")
+    add_quiet(chosen, "no progress and no closing line")
+    return chosen
 
 
 def _say(text: str) -> None:
-    for line in text.splitlines():
-        print(f"csv2trace: {line}", file=sys.stderr)
+    for line in text.split("\n"):
+        print(f"csv2trace: {printable(line)}", file=sys.stderr)
 
 
 def _options(args: argparse.Namespace) -> Options:
@@ -510,8 +531,12 @@ def _options(args: argparse.Namespace) -> Options:
             re.compile(args.stages)
         except re.error as error:
             raise ValueError(f"--stages is no regular expression: {error}") from None
-    if args.open and args.output == "-":
-        raise ValueError("--open needs a file, not standard output")
+    if args.open and is_stream(args.output):
+        raise ValueError(f"--open needs a file, not {args.output}")
+    if args.json and args.output == "-":
+        raise ValueError("--json and the trace cannot both go to standard output: give -o FILE")
+    if args.format is None:
+        check_suffix(args.output, [*SUFFIXES, *(f"{suffix}.gz" for suffix in SUFFIXES)])
     return Options(
         args.format,
         args.layout,
@@ -529,34 +554,57 @@ def _options(args: argparse.Namespace) -> Options:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
-    parser = _parser()
-    args = parser.parse_args(argv)
+    return ended_well(lambda: _main(argv))
+
+
+def _main(argv: Sequence[str] | None) -> int:
+    chosen = command_parser()
+    args = chosen.parse_args(argv)
+    args.output = args.output or (os.devnull if args.json else DEFAULT_OUTPUT)
     try:
         options = _options(args)
         _format_of(args.output, options)
     except ValueError as error:
-        parser.error(str(error))
+        chosen.error(str(error))
     try:
-        with progress_bar("csv2trace", wanted=False if args.quiet else None, stays=False) as bar:
+        logs = found_logs("csv2trace", args.logs, args.quiet)
+        with Progress("csv2trace", None, "bytes", quiet=args.quiet, no_color=args.no_color) as bar:
             options.on_progress = bar.show if bar.is_shown else None
-            summary = convert(args.inputs, args.output, options)
+            summary = convert(logs, args.output, options)
     except (ConversionError, InputError) as error:
         _say("\n".join(f"error: {line}" for line in str(error).splitlines()))
+        return 1
+    except BrokenPipeError:
+        raise
+    except FileNotFoundError as error:
+        _say(f"error: {error.filename or args.output}: {error.strerror or error}")
         return 1
     except OSError as error:
         _say(f"error: {args.output}: {error.strerror or error}")
         return 1
-    except KeyboardInterrupt:
-        return 130
     for message in summary.messages():
         _say(f"warning: {message}")
-    if not args.quiet:
+    if args.json:
+        print(json.dumps(_as_data(summary, args.output)))
+    elif not args.quiet:
         _say(f"{summary.slices} slices of {summary.rows} rows -> {args.output}")
     if args.open:
         from .browser import serve
 
         serve(Path(args.output))
     return 0 if summary.is_complete else 3
+
+
+def _as_data(summary: Summary, output: str) -> dict[str, Any]:
+    """What was converted, as plain data; later versions only add keys."""
+    names = ("rows", "slices", "instants", "counters", "flows", "open", "bytes_written")
+    return {
+        "version": SCHEMA_VERSION,
+        "output": None if output == os.devnull else output,
+        "is_complete": summary.is_complete,
+        **{name: getattr(summary, name) for name in names},
+        "messages": summary.messages(),
+    }
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from .. import _core
+from ..run_files.pointers import follow_pointer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 CSV_NAME = re.compile(r"profile_rank_(\d+)(?:\.w(\d+))?(?:\.part(\d+))?\.csv$")
 JOURNAL_NAME = re.compile(r"rank_(\d+)(?:\.w(\d+))?\..*\.journal(?:-ref)?$")
+RANKS_SHOWN = 8
+TRACE_SUFFIXES = (".pftrace", ".perfetto-trace", ".json", ".pftrace.gz", ".json.gz")
 GLOB_CHARACTERS = re.compile(r"[*?\[]")
 
 
@@ -90,12 +93,19 @@ class Inputs:
         self._recover = recover
         self._sets: dict[tuple[str, int, int], FileSet] = {}
         self._seen: set[Path] = set()
+        self._unread: dict[Path, int] = {}  # journals of dead processes, and their ranks
         self.errors: list[str] = []
 
     def add(self, text: str) -> None:
         if text == "-":
             self._set("-", self._next_rank(), 0).parts.append(Part("standard input"))
             return
+        try:
+            self._add_path(text)
+        except OSError as error:  # it cannot be listed, or what is in it cannot be asked for
+            self.errors.append(f"{error.filename or text}: {error.strerror or error}")
+
+    def _add_path(self, text: str) -> None:
         path = Path(text)
         if path.is_dir():
             self._add_directory(path)
@@ -125,11 +135,38 @@ class Inputs:
             return
         for file in sorted(files, key=_rotation_order):
             self._add_csv(file)
-        if self._recover:
-            for journal in journals:
+        self._take_journals(journals)
+
+    def _take_journals(self, journals: Iterable[Path]) -> None:
+        """Of files that are converted anyway."""
+        for journal in journals:
+            if self._recover:
                 self._add_journal(journal)
+            else:
+                match = JOURNAL_NAME.match(journal.name)
+                self._unread[journal] = int(match[1]) if match else 0
+
+    def unread_journals(self) -> list[str]:
+        """A line where dead processes have recorded what is in no CSV and is not asked for."""
+        found: dict[int, int] = {}
+        for path, rank in self._unread.items():
+            rows = _rows_of_the_dead(path)
+            if rows:
+                found[rank] = found.get(rank, 0) + rows
+        if not found:
+            return []
+        shown = ", ".join(map(str, sorted(found)[:RANKS_SHOWN]))
+        more = "" if len(found) <= RANKS_SHOWN else f" and {len(found) - RANKS_SHOWN} more"
+        ranks = f"rank {shown}" if len(found) == 1 else f"ranks {shown}{more}"
+        return [f"journals of dead processes hold {sum(found.values())} rows that are in no CSV "
+                f"({ranks}): --recover reads them"]  # fmt: skip
 
     def _add_file(self, path: Path) -> None:
+        if path.name.endswith(TRACE_SUFFIXES):
+            self.errors.append(
+                f"{path}: is a trace, and no profile CSV; --merge takes Chrome's JSON"
+            )
+            return
         if path.name.endswith((".journal", ".journal-ref")):
             self._add_journal(path)
             return
@@ -138,9 +175,8 @@ class Inputs:
             for older in _older_parts(path):
                 self._add_csv(older)
         self._add_csv(path)
-        if self._recover and match:
-            for journal in _journals_of(path, match):
-                self._add_journal(journal)
+        if match:
+            self._take_journals(_journals_of(path, match))
 
     def _add_csv(self, path: Path) -> None:
         real = path.resolve()
@@ -156,7 +192,11 @@ class Inputs:
             target = self._set(str(path), self._next_rank(), 0)
         target.parts.append(Part(str(path), path))
 
-    def _add_journal(self, path: Path) -> None:
+    def _add_journal(self, given: Path) -> None:
+        path = self._followed(given)
+        if path is None or path.resolve() in self._seen:
+            return
+        self._seen.add(path.resolve())
         try:
             csv_name, csv_bytes, rows = _core.recover_rows(str(path))
         except (OSError, ValueError) as error:
@@ -164,7 +204,7 @@ class Inputs:
             return
         match = JOURNAL_NAME.match(path.name)
         rank, worker = (int(match[1]), int(match[2] or 0)) if match else (self._next_rank(), 0)
-        parent = str(Path(csv_name).parent) if csv_name else str(path.parent)
+        parent = str(Path(csv_name).parent) if csv_name else str(given.parent)
         if csv_name and csv_bytes > 0 and Path(csv_name).exists():
             self._add_file_of_journal(Path(csv_name), csv_bytes)
         target = self._set(parent, rank if self._rank is None else self._rank, worker)
@@ -180,6 +220,17 @@ class Inputs:
             for part in file_set.parts:
                 if part.path is not None and part.path.resolve() == real:
                     part.limit = csv_bytes
+
+    def _followed(self, path: Path) -> Path | None:
+        """The journal that a pointer file names; a journal itself as it is."""
+        if not path.name.endswith("-ref"):
+            return path
+        target, problem = follow_pointer(str(path))
+        if target is not None and not os.path.exists(target):
+            problem = f"names {target}, which is not on this host"
+        if problem:
+            self.errors.append(f"{path}: {problem}")
+        return Path(target) if target is not None and not problem else None
 
     def _set(self, place: str, rank: int, worker: int) -> FileSet:
         return self._sets.setdefault((place, rank, worker), FileSet(rank, worker))
@@ -201,6 +252,22 @@ class Inputs:
                 file_set.slot += 1
             taken.add((file_set.rank, file_set.slot))
         return found
+
+
+def _rows_of_the_dead(path: Path) -> int:
+    """How many rows only this journal has; 0 while its process lives."""
+    target = str(path)
+    if path.name.endswith("-ref"):
+        found, _ = follow_pointer(target)
+        if found is None:
+            return 0
+        target = found
+    try:
+        if _core.read_journal(target)["held"]:
+            return 0
+        return _core.recover_rows(target)[2].count(b"\n")
+    except (OSError, ValueError):
+        return 0  # it is on another host, or was adopted in between
 
 
 def _rotation_order(path: Path) -> tuple[int, int, int]:

@@ -1,9 +1,10 @@
-"""Draws a timeline of a few steps from profile CSVs, as a PNG to paste into a report.
+"""Draws a timeline of a few steps from profile CSVs, as a picture to paste into a report.
 
-A panel a rank, nested stages below each other, the time axis shared by all ranks, so that one sees
-who waits for whom. For more than a picture make a trace: `python -m my_utils.csv2trace`.
+A band a thread of a rank, nested stages below each other, one time axis for all ranks, so that one
+sees who waits for whom. However many ranks there are, it is one figure: the bands get thinner. For
+more than a picture make a trace: `python -m my_utils.csv2trace`.
 
-    python -m my_utils.timeline logs -o timeline.png --steps 10:13
+    my_utils timeline logs -o timeline.png --steps 10:13    (or python -m my_utils.timeline)
 
 Needs matplotlib (`pip install my_utils[profiling]`). Memory is the spans of the steps that are
 drawn, whatever the length of the files.
@@ -11,17 +12,35 @@ drawn, whatever the length of the files.
 
 from __future__ import annotations
 
-import argparse
+import json
 import re
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from .. import _core
+from ..common.colours import text_colour
+from ..common.command_line import (
+    CommandParser,
+    Progress,
+    add_json,
+    add_logs,
+    add_output,
+    add_quiet,
+    add_ranks,
+    add_steps,
+    check_outputs,
+    ended_well,
+    error_text,
+    parser,
+)
+from ..common.outputs import open_output
 from ..common.public import public
-from ..common.ranges import checked, parse_steps
+from ..common.ranges import parse_steps
+from ..run_files.newest import found_logs
+from .slice_colours import slice_colours
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,11 +48,15 @@ if TYPE_CHECKING:
 __all__ = ["Span", "find_csvs", "plot_timeline", "read_spans"]
 
 _FILE = re.compile(r"profile_rank_(\d+)(\.w\d+)?(?:\.part(\d+))?\.csv$")
-_OUTERMOST = "#aab2bd"  # the stage round a step: it says little, so it stays in the background
-_PALETTE = (
-    "#edc948", "#4e79a7", "#59a14f", "#e15759", "#b07aa1", "#76b7b2", "#f28e2b", "#ff9da7",
-    "#9c755f", "#86bcb6", "#8cd17d", "#499894",
-)  # fmt: skip
+SUFFIXES = (".png", ".svg", ".pdf")
+DEFAULT_OUTPUT = "timeline.png"
+ATTEMPT_SHIFT = 40  # node ids carry the attempt of their process above this bit
+ROW_INCHES = 0.4  # of a depth of a band; all bands together take HEIGHT_MAX_INCHES at most
+HEIGHT_MAX_INCHES = 120.0
+ROWS_BETWEEN = 0.3  # between two bands
+BAR_HEIGHT = 0.92  # of a row
+TEXT_INCHES = 0.2  # rows below this have neither names nor edges
+LABEL_INCHES = 0.16
 
 
 @public("my_utils.timeline")
@@ -147,16 +170,48 @@ def _span(rank: int, row: _core._EndRow) -> Span:
     )
 
 
-def _last_steps(paths: Iterable[Path], count: int) -> range:
-    """The last `count` steps that every file has finished."""
-    last: list[int] = []
+def _last_step(paths: Sequence[Path], progress: Progress) -> int | None:
+    """The step of the outermost stage of these files that ended last."""
+    last: tuple[int, int] | None = None
     for path in paths:
-        steps = [span.step for span in read_spans(path) if span.parent == 0]
-        if steps:
-            last.append(max(steps))
+        with open(path, "rb", buffering=0) as file:
+            for row in _core.StageRows((str(path), file.fileno(), -1, None, True)):
+                if row[0] == "END" and row[2] <= 0 and row[7] is not None and not row[5]:
+                    last = max(last, (row[9], row[6])) if last else (row[9], row[6])
+        progress.advance()
+    return last[1] if last else None
+
+
+def _last_steps(files: Mapping[int, Sequence[Path]], count: int, progress: Progress) -> range:
+    """The last `count` steps that every rank has finished. The parts of a rank are one run, and its
+    workers (`.w1`) count only where it has no file of its own."""
+    last: list[int] = []
+    for paths in files.values():
+        own = [path for path in paths if not _is_workers(path)]
+        step = _last_step(own or paths, progress)
+        if step is not None:
+            last.append(step)
     if not last:
         raise ValueError("no finished stage in these files")
     return range(min(last) - count + 1, min(last) + 1)
+
+
+def _is_workers(path: Path) -> bool:
+    match = _FILE.search(path.name)
+    return match is not None and match[2] is not None
+
+
+def _last_attempts(spans: list[Span]) -> list[Span]:
+    """Without what a restarted job did again: of each step of a rank, its last attempt."""
+    newest: dict[tuple[int, int], int] = {}
+    for span in spans:
+        place = span.rank, span.step
+        newest[place] = max(newest.get(place, 0), span.node >> ATTEMPT_SHIFT)
+    return [
+        span
+        for span in spans
+        if span.node == 0 or span.node >> ATTEMPT_SHIFT == newest[span.rank, span.step]
+    ]
 
 
 def plot_timeline(
@@ -164,130 +219,263 @@ def plot_timeline(
     png: str | Path,
     steps: range | None = None,
     title: str | None = None,
+    ranks: set[int] | None = None,
 ) -> Path:
-    """Draws the stages of `steps` (default: the last two that all ranks finished) into a PNG.
+    """Draws the stages of `steps` (default: the last two that all ranks finished) into a picture.
 
-    `inputs` are profile CSVs and directories that hold them. Returns the path of the PNG.
-    Raises FileNotFoundError when there is no CSV, ValueError when the steps hold no stage, and
-    ImportError where matplotlib is missing.
+    `inputs` are profile CSVs and directories that hold them; `ranks` restricts them. The suffix of
+    `png` may also be .svg or .pdf. Returns its path. A file that cannot be read is left out, with a
+    warning. Raises FileNotFoundError when there is no CSV, ValueError when the steps hold no stage,
+    and ImportError where matplotlib is missing.
     """
-    paths = find_csvs(inputs)
-    if steps is None:
-        steps = _last_steps(paths, 2)
-    spans = [span for path in paths for span in read_spans(path, steps)]
-    if not spans:
-        raise ValueError(f"no finished stage in steps {steps.start} to {steps.stop - 1}")
-    _draw(spans, Path(png), title or f"steps {steps.start} to {steps.stop - 1}")
+    with Progress("timeline", quiet=True) as progress:
+        spans, steps = _chosen_spans(inputs, steps, ranks, progress)
+    _draw(spans, png, title or _named(steps))
     return Path(png)
 
 
-def _depths(spans: Sequence[Span]) -> dict[int, int]:
-    """How deep each stage of one rank stands, by its node id."""
-    parents = {span.node: span.parent for span in spans}
-    depths: dict[int, int] = {0: -1}
+def _named(steps: range) -> str:
+    return f"steps {steps.start} to {steps.stop - 1}"
+
+
+def _chosen_spans(
+    inputs: Iterable[str | Path], steps: range | None, ranks: set[int] | None, progress: Progress
+) -> tuple[list[Span], range]:
+    paths = find_csvs(inputs)
+    if ranks is not None:
+        paths = [path for path in paths if _rank_of(path) in ranks]
+    if not paths:
+        raise ValueError("no rank of the input is among the ranks asked for")
+    paths = _readable(paths)
+    files: dict[int, list[Path]] = {}
+    for path in paths:
+        files.setdefault(_rank_of(path), []).append(path)
+    if steps is None:
+        progress.phase("looking for the last steps", len(paths), "files")
+        steps = _last_steps(files, 2, progress)
+    progress.phase("reading", len(paths), "files")
+    spans: list[Span] = []
+    for path in paths:
+        spans.extend(read_spans(path, steps))
+        progress.advance()
+    if not spans:
+        raise ValueError(f"no finished stage in {_named(steps)}")
+    progress.phase("drawing")
+    return _last_attempts(spans), steps
+
+
+def _readable(paths: Sequence[Path]) -> list[Path]:
+    """Those that have the header of a profile CSV; the others are warned about. Raises what was
+    wrong with the first where none has it."""
+    found: list[Path] = []
+    first: ValueError | None = None
+    for path in paths:
+        with open(path, "rb", buffering=0) as file:
+            try:
+                _core.StageRows((str(path), file.fileno(), -1, None, True))
+            except ValueError as error:
+                first = first or error
+                continue
+        found.append(path)
+    if first is not None and not found:
+        raise first
+    if first is not None:
+        left = len(paths) - len(found)
+        warnings.warn(f"{left} files left out, the first: {first}", RuntimeWarning, stacklevel=3)
+    return found
+
+
+def _depths(track: Sequence[Span]) -> list[int]:
+    """How deep each stage of one thread stands, in the order of `track`, which is that of begins.
+    Node ids say it; a stage without one lies in those that run when it begins."""
+    parents = {span.node: span.parent for span in track if span.node > 0}
+    by_node: dict[int, int] = {0: -1}
     for node in parents:
         chain = []
-        while node in parents and node not in depths:
+        while node in parents and node not in by_node:
             chain.append(node)
             node = parents[node]
-        depth = depths.get(node, -1)
+        depth = by_node.get(node, -1)
         for step_down, inner in enumerate(reversed(chain), start=1):
-            depths[inner] = depth + step_down
+            by_node[inner] = depth + step_down
+    depths: list[int] = []
+    running: list[tuple[int, int]] = []  # end and depth
+    for span in track:
+        running = [other for other in running if other[0] > span.start_ns]
+        deepest = max((depth for _, depth in running), default=-1)
+        depths.append(by_node[span.node] if span.node > 0 else deepest + 1)
+        running.append((span.start_ns + span.duration_ns, depths[-1]))
     return depths
 
 
-def _draw(spans: list[Span], png: Path, title: str) -> None:
+class _Band(NamedTuple):
+    """A thread of a rank in the picture. `top` counts the rows of all bands above it."""
+
+    label: str
+    track: list[Span]
+    depths: list[int]
+    top: float
+
+    @property
+    def rows(self) -> int:
+        return 1 + max(self.depths)
+
+
+def _bands(spans: list[Span]) -> list[_Band]:
+    tracks: dict[tuple[int, str], list[Span]] = {}
+    spans = sorted(
+        spans, key=lambda span: (span.rank, span.thread, span.start_ns, -span.duration_ns)
+    )
+    for span in spans:
+        tracks.setdefault((span.rank, span.thread), []).append(span)
+    several = len(tracks) > len({rank for rank, _ in tracks})
+    bands: list[_Band] = []
+    top = 0.0
+    for (rank, thread), track in tracks.items():
+        label = f"rank {rank}" + (f"\n{thread}" if several and thread else "")
+        bands.append(_Band(label, track, _depths(track), top))
+        top += bands[-1].rows + ROWS_BETWEEN
+    return bands
+
+
+def _draw(spans: list[Span], png: str | Path, title: str) -> None:
+    from ..common.tables import needed, no_formulas
+
+    needed("matplotlib", "a picture of stages")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
-    from ..common.tables import no_formulas
-
-    tracks: dict[tuple[int, str], list[Span]] = {}
-    for span in sorted(spans, key=lambda span: (span.rank, span.thread, span.start_ns)):
-        tracks.setdefault((span.rank, span.thread), []).append(span)
-    depths = {key: _depths(track) for key, track in tracks.items()}
-    heights = [1 + max(depth.values()) for depth in depths.values()]
-    colours = _colours((depths[key][span.node], span) for key in tracks for span in tracks[key])
-
-    figure = Figure(figsize=(12, 1.5 + 0.4 * sum(heights)), dpi=110, layout="constrained")
-    FigureCanvasAgg(figure)
-    panels = figure.subplots(
-        len(tracks), sharex=True, squeeze=False, gridspec_kw={"height_ratios": heights}
-    )[:, 0]
+    bands = _bands(spans)
+    rows = bands[-1].top + bands[-1].rows
+    row_inches = min(ROW_INCHES, HEIGHT_MAX_INCHES / rows)
+    colours = slice_colours(
+        (depth, span.name)
+        for band in bands
+        for depth, span in zip(band.depths, band.track, strict=True)
+    )
     origin = min(span.start_ns for span in spans)
-    extent = max(span.start_ns + span.duration_ns for span in spans) - origin
+    extent = max(max(span.start_ns + span.duration_ns for span in spans) - origin, 1)
 
-    several = len({thread for _, thread in tracks}) > len({rank for rank, _ in tracks})
-    for panel, (rank, thread) in zip(panels, tracks, strict=True):
-        key = (rank, thread)
-        _draw_track(panel, tracks[key], depths[key], origin, extent, colours)
-        panel.set_ylabel(f"rank {rank}" + (f"\n{thread}" if several else ""), rotation=0,
-                         ha="right", va="center")  # fmt: skip
-    panels[0].set_title(title, loc="left", fontsize=11)
-    panels[-1].set_xlabel("ms")
-    panels[-1].set_xlim(0, extent / 1e6)
+    figure = Figure(figsize=(12, 1.5 + row_inches * rows), dpi=110, layout="constrained")
+    FigureCanvasAgg(figure)
+    panel = figure.subplots()
+    _draw_bars(panel, bands, origin, colours, row_inches)
+    if row_inches >= TEXT_INCHES:
+        _draw_names(panel, bands, origin, extent, colours)
+    _label_bands(panel, bands, row_inches)
+    panel.set_ylim(rows, -0.08)
+    panel.set_xlim(0, extent / 1e6)
+    panel.set_title(title, loc="left", fontsize=11)
+    panel.set_xlabel("ms")
+    for side in ("top", "right", "left"):
+        panel.spines[side].set_visible(False)
     figure.legend(
         [Patch(color=colour) for colour in colours.values()], list(colours),
         loc="outside lower center", ncols=8, frameon=False, fontsize=8,
     )  # fmt: skip
     no_formulas(figure)
-    figure.savefig(png)
+    suffix = Path(png).suffix.lower().removeprefix(".")
+    with open_output(png) as file:
+        figure.savefig(file, format=suffix or "png")
 
 
-def _colours(spans: Iterable[tuple[int, Span]]) -> dict[str, str]:
-    """A colour a stage name, outer stages first; takes (depth, span)."""
-    names: dict[str, int] = {}
-    for depth, span in spans:
-        names[span.name] = min(depth, names.get(span.name, depth))
-    colours = dict.fromkeys(sorted(names, key=lambda name: names[name]), _OUTERMOST)
-    inner = [name for name in colours if names[name] > 0] or list(colours)
-    colours |= {name: _PALETTE[i % len(_PALETTE)] for i, name in enumerate(inner)}
-    return colours
-
-
-def _draw_track(
-    panel: Axes,
-    track: list[Span],
-    depths: dict[int, int],
-    origin: int,
-    extent: int,
-    colours: dict[str, str],
+def _draw_bars(
+    panel: Axes, bands: list[_Band], origin: int, colours: dict[str, str], row_inches: float
 ) -> None:
-    for span in track:
-        depth = depths[span.node]
-        start, width = (span.start_ns - origin) / 1e6, span.duration_ns / 1e6
-        panel.broken_barh(
-            [(start, width)], (depth, 0.92), facecolor=colours[span.name], edgecolor="white",
-            linewidth=0.5,
-        )  # fmt: skip
-        # About 180 letters of this size fill the panel's width.
-        if span.duration_ns / extent * 180 > len(span.name) + 1:
-            panel.text(start + width / 2, depth + 0.46, span.name, ha="center", va="center",
-                       fontsize=8, color="white", clip_on=True)  # fmt: skip
-    panel.set_ylim(1 + max(depths.values()), -0.08)
-    panel.set_yticks([])
-    for side in ("top", "right", "left"):
-        panel.spines[side].set_visible(False)
+    """All of them as one collection: one artist a bar would take minutes for 1,000 ranks."""
+    from matplotlib.collections import PolyCollection
+
+    bars: list[list[tuple[float, float]]] = []
+    faces: list[str] = []
+    for band in bands:
+        for span, depth in zip(band.track, band.depths, strict=True):
+            left, top = (span.start_ns - origin) / 1e6, band.top + depth
+            right, bottom = left + span.duration_ns / 1e6, top + BAR_HEIGHT
+            bars.append([(left, top), (left, bottom), (right, bottom), (right, top)])
+            faces.append(colours[span.name])
+    edge = 0.5 if row_inches >= TEXT_INCHES else 0
+    panel.add_collection(
+        PolyCollection(bars, facecolors=faces, edgecolors="white", linewidths=edge)
+    )
+
+
+def _draw_names(
+    panel: Axes, bands: list[_Band], origin: int, extent: int, colours: dict[str, str]
+) -> None:
+    for band in bands:
+        for span, depth in zip(band.track, band.depths, strict=True):
+            # About 180 letters of this size fill the panel's width.
+            if span.duration_ns / extent * 180 > len(span.name) + 1:
+                middle = (span.start_ns - origin + span.duration_ns / 2) / 1e6
+                panel.text(
+                    middle, band.top + depth + BAR_HEIGHT / 2, span.name, ha="center", va="center",
+                    fontsize=8, color=text_colour(colours[span.name]), clip_on=True,
+                )  # fmt: skip
+
+
+def _label_bands(panel: Axes, bands: list[_Band], row_inches: float) -> None:
+    """Beside each band, or beside so many that the labels have room."""
+    places: list[float] = []
+    labels: list[str] = []
+    for band in bands:
+        lines = 1 + band.label.count("\n")
+        place = band.top + band.rows / 2
+        if not places or (place - places[-1]) * row_inches >= LABEL_INCHES * lines:
+            places.append(place)
+            labels.append(band.label)
+    panel.set_yticks(places, labels)
+    panel.tick_params(axis="y", length=0)
 
 
 def _steps(text: str) -> range:
     return range(*parse_steps(text, bounded=True))
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m my_utils.timeline", description="Draw steps of a run into a PNG."
+def command_parser() -> CommandParser:
+    chosen = parser(
+        "timeline",
+        "Draws steps of a run into a picture: a band a rank, all on one axis of time.",
+        ["my_utils timeline", "my_utils timeline logs -o steps.svg --steps 10:13 --ranks 0,3-5"],
+        statuses="0  the picture is drawn\n1  there is nothing to draw, or it could not be written",
     )
-    parser.add_argument("input", nargs="+", help="profile CSVs, or directories of them")
-    parser.add_argument("-o", "--out", default="timeline.png", help="default: %(default)s")
-    parser.add_argument("--steps", type=checked(_steps), help="N, FROM:TO without TO, or FROM-TO")
-    args = parser.parse_args(argv)
+    add_logs(chosen, text="log directory or profile CSV")
+    add_output(chosen, f"the picture, {', '.join(SUFFIXES)}; - is standard output (default: "
+               f"{DEFAULT_OUTPUT})", suffixes=SUFFIXES, old=("--out",))  # fmt: skip
+    add_steps(chosen, "only steps from 10 to before 20 (the last two that all ranks have)", _steps)
+    add_ranks(chosen)
+    add_json(chosen, "print the stages of these steps as JSON; without -o nothing is drawn")
+    add_quiet(chosen)
+    return chosen
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit status."""
+    return ended_well(lambda: _main(argv))
+
+
+def _main(argv: Sequence[str] | None) -> int:
+    chosen = command_parser()
+    args = chosen.parse_args(argv)
+    check_outputs(chosen, args)
+    output = args.output or (None if args.json else DEFAULT_OUTPUT)
     try:
-        print(plot_timeline(args.input, args.out, args.steps))
+        logs = found_logs("timeline", args.logs, args.quiet)
+        with Progress(
+            "timeline", quiet=args.quiet, no_color=args.no_color, ticking=True
+        ) as progress:
+            spans, steps = _chosen_spans(logs, args.steps, args.ranks, progress)
+            if output is not None:
+                _draw(spans, output, _named(steps))
+    except BrokenPipeError:
+        raise
     except (OSError, ValueError, ImportError) as error:
-        print(f"timeline: {error}", file=sys.stderr)
+        print(f"timeline: {error_text(error)}", file=sys.stderr)
         return 1
+    if args.json:
+        print(json.dumps([span._asdict() for span in spans]))
+    elif output != "-" and not args.quiet:
+        print(output)
     return 0
 
 

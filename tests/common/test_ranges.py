@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from my_utils import capture, csv2trace, live, report, timeline
+from my_utils import MyTimer, capture, csv2trace, live, report, timeline
 from my_utils.common.ranges import parse_ranks, parse_steps, ranges_text, rank_ranges
 from my_utils.profiling.ProfileManager import ProfileManager
-from my_utils.stages.steps import compile_steps
 
 
 @pytest.mark.parametrize(
@@ -81,12 +80,17 @@ def test_wrong_ranks(text: str, said: str) -> None:
 
 @pytest.mark.parametrize("text", ["10:20", "10-19"])
 def test_everything_that_takes_steps_reads_both_forms(text: str) -> None:
-    chosen, _ = compile_steps(text)
+    timer = MyTimer(tag=f"steps {text}")
+    for step in range(30):
+        timer.set_step(step)
+        with timer.time_stage("iter"):
+            pass
+    reported = timer.generate_report("iter", iteration_filter=text)["iterations"]
     manager = ProfileManager(
         {"tool": "none", "steps": [text], "roles": {"a": {"functions": ["f"]}}}
     )
     wanted = set(range(10, 20))
-    assert {step for step in range(30) if chosen(step)} == wanted
+    assert {iteration["step"] for iteration in reported} == wanted
     assert {step for step in range(30) if manager.should_capture_this_iter(step)} == wanted
 
 

@@ -56,7 +56,8 @@ print(status, "rich" in sys.modules)
 """
     done = run_python("-c", program)
     assert done.stdout == "0 False\n"
-    assert done.stderr == "csv2trace: 1000 slices of 2000 rows -> trace.json\n"
+    assert done.stderr.splitlines()[-1] == "csv2trace: 1000 slices of 2000 rows -> trace.json"
+    assert "\x1b" not in done.stderr
 
 
 def test_quiet_shows_nothing(csv_path: Path) -> None:
@@ -69,3 +70,37 @@ def test_a_bar_that_is_not_shown_takes_calls() -> None:
         bar.advance(3)
         bar.show(3, 0)
         assert not bar.is_shown
+
+
+RECORDINGS = """
+import sys
+from my_utils.diverge import main
+from my_utils.recordings.recording import *
+def run(digest, name):
+    out = TraceTensorMeta("", (2,), "float32", "cpu", hash=digest, hash_kind="tensor")
+    x = TraceTensorMeta("0", (2,), "float32", "cpu", hash="aa", hash_kind="tensor")
+    event = TraceEvent(0, name, "Linear", end_index=0, root=0, inputs=[x], outputs=[out])
+    return Recording(roots=[RootCall(0, name)], events=[event])
+save_recording(run("0b", NAME), "a.pt")
+save_recording(run("0c", NAME), "b.pt")
+sys.argv[1:] = ["a.pt", "b.pt"]
+status = main(sys.argv[1:])
+print("rich" in sys.modules, file=sys.stderr)
+"""
+
+
+def test_tables_of_commands_are_by_rich_on_a_terminal_alone(
+    tmp_path: Path, run_python: RunPython, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    program = RECORDINGS.replace("NAME", repr("\x1b[31m層"))
+    _, shown = on_terminal(["-c", program], tmp_path, with_output=True)
+    lines = shown.splitlines()
+    start = next(n for n, line in enumerate(lines) if "how the difference" in line)
+    head, row = lines[start : start + 2]
+    assert "\x1b[1m" in head, "the head is bold"
+    assert "\\x1b[31m層" in row and "\x1b" not in row, "a name does not steer the terminal"
+    # Of the two columns that the character takes, its text has one.
+    assert plain(head).index("inputs") == row.index("same") + 1
+    done = run_python("-c", program, cwd=tmp_path)
+    assert "\x1b[1m" not in done.stdout and done.stderr.endswith("False\n")

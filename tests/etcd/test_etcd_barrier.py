@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from my_utils.etcd_utils import EtcdBarrierBroken, etcd_barrier
+from my_utils.etcd_utils import EtcdBarrierBroken, EtcdBarrierError, etcd_barrier
 
 from ..support.etcd_crew import WAIT_S, Crew, wait_until
 from ..support.etcd_server import EtcdServer, needs_etcd
@@ -159,7 +159,7 @@ def test_at_the_end_the_silent_are_missing_too(crew: Crew, at: dict[str, Any]) -
     crew.come([1], **at)
     wait_for_seats(at, 1)
     crew.stop(1)
-    crew.come([0], timeout_s=0.2, roll_call_s=1, **at)
+    crew.come([0], timeout_s=0.2, response_s=1, **at)
     answer = crew[0].answer()
     crew.kill(1)
     assert answer["missing"] == list(range(1, 8))
@@ -310,6 +310,15 @@ def test_the_state_is_small_and_readable(crew: Crew, at: dict[str, Any]) -> None
     assert state["round"] == 13
     assert len(state["past"]) == 8
     assert len(value) < 2000
+
+
+@pytest.mark.parametrize("value", ["{", "[]", '{"era": "a", "round": "1", "past": {}}'])
+def test_what_another_program_wrote_there(at: dict[str, Any], value: str) -> None:
+    pyetcd = importlib.import_module("pyetcd")
+    with pyetcd.client(port=at["etcd_port"]) as client:
+        client.put(f"{at['prefix']}/1/barrier/state", value)
+    with pytest.raises(EtcdBarrierError, match="another program keeps something under this prefix"):
+        etcd_barrier(**{**at, "world_size": 1}, rank=0)
 
 
 # --- many ---

@@ -315,7 +315,7 @@ etcd_barrier("interrupted", 3, rank=1, etcd_port=int(sys.argv[1]), lease_s=600)
 
 
 def most_answers(server: EtcdServer, prefix: str) -> int:
-    """How many answered the roll call that most answered."""
+    """How many answered the call that most answered."""
     calls = [key.rpartition("/")[0] for key in server.keys(prefix) if "/answers/" in key]
     return max(map(calls.count, calls), default=0)
 
@@ -386,3 +386,32 @@ def test_errors_can_be_sent_to_other_processes() -> None:
 def test_wrong_arguments(arguments: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         etcd_barrier(**{"prefix": "x", "world_size": 2, **arguments})
+
+
+class NoSense:
+    """A gRPC server that answers every call with an empty message."""
+
+    def __init__(self) -> None:
+        self.grpc = importlib.import_module("grpc")
+        self.server = self.grpc.server(ThreadPoolExecutor(8))
+        self.server.add_generic_rpc_handlers((self,))
+        self.port = self.server.add_insecure_port("127.0.0.1:0")
+        self.server.start()
+
+    def service(self, call: Any) -> Any:
+        if call.method.endswith(("Watch", "LeaseKeepAlive")):
+            return self.grpc.stream_stream_rpc_method_handler(lambda requests, _: iter([b""]))
+        return self.grpc.unary_unary_rpc_method_handler(lambda request, _: b"")
+
+    def service_name(self) -> None:
+        return None
+
+
+def test_an_answer_without_sense_is_an_error_of_the_barrier() -> None:
+    pytest.importorskip("pyetcd")
+    server = NoSense()
+    try:
+        with pytest.raises(EtcdBarrierError):
+            etcd_barrier("team/no-sense", 2, "127.0.0.1", server.port, timeout_s=2)
+    finally:
+        server.server.stop(None)

@@ -182,8 +182,8 @@ def test_a_look_at_the_interval_is_not_written_behind_the_first_step(tmp_path: P
     looks, stepped = threading.Event(), threading.Event()
 
     class Slow(TensorBoardExporter):
-        def _look(self, step: int | None) -> Snapshot:
-            snapshot = super()._look(step)
+        def _snapshot(self, step: int | None) -> Snapshot:
+            snapshot = super()._snapshot(step)
             if step is None:
                 looks.set()
                 stepped.wait(0.5)
@@ -440,26 +440,11 @@ run.finish()
 assert exporter.failed == 0
 """
 
-# A file of an offline run is a log as LevelDB's: blocks of 32 KiB with records of a checksum (4
-# bytes), a length (2), a kind (1: whole, 2, 3, 4: first, middle, last part) and the data.
 READ = """
-import json, struct, sys
+import json, sys
 from pathlib import Path
 from wandb.proto.wandb_internal_pb2 import Record
-
-def records(log):
-    at, parts = 7, b""
-    while at + 7 <= len(log):
-        room = 32768 - at % 32768
-        _, length, kind = struct.unpack_from("<IHB", log, at)
-        if room < 7 or kind == 0:
-            at += room
-            continue
-        parts += log[at + 7 : at + 7 + length]
-        at += 7 + length
-        if kind in (1, 4):
-            yield parts
-            parts = b""
+from tests.support.wandb_files import records
 
 files = Path(sys.argv[1]).glob("wandb/offline-run-*/*.wandb")
 for file in sorted(files, key=lambda file: file.stat().st_mtime):

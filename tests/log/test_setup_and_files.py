@@ -897,3 +897,27 @@ def test_in_the_background_rows_are_written_by_the_end(
     assert done.stderr == ""
     assert steps_of(tmp_path / "logs/profile_rank_0.csv") == list(range(1000))
     assert names_in(tmp_path / "logs") == CLOSED
+
+
+def test_files_are_the_same_in_a_locale_with_a_decimal_comma(
+    run_python: RunPython, tmp_path: Path
+) -> None:
+    place = tmp_path / "locales/de_DE.UTF-8"
+    place.parent.mkdir()
+    made = subprocess.run(["localedef", "-i", "de_DE", "-f", "UTF-8", str(place)], check=False)
+    if not place.is_dir():
+        pytest.skip(f"localedef ended with {made.returncode} (Debian package locales)")
+    text = """
+    import locale
+    locale.setlocale(locale.LC_ALL, "de_DE.UTF-8")
+    assert locale.localeconv()["decimal_point"] == ","
+    logger.setup("logs", console=False); logger.set_time_offset(-1.5)
+    timer = _core.Timer("t"); timer.start("load"); logger.instant("e", step=1)
+    os._exit(0)
+    """
+    finished(run_python, text, env={"LOCPATH": str(place.parent)})
+    beat = json.loads((tmp_path / "logs/rank_0.heartbeat.json").read_text(encoding="utf-8"))
+    assert beat["time"] > beat["began"] > 1.6e9
+    finished(run_python, "logger.setup('logs')")
+    rows = rows_of(tmp_path / "logs/profile_rank_0.csv")
+    assert all(re.fullmatch(r"\d+\.\d{9}", row["timestamp_unix"]) for row in rows)

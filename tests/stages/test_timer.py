@@ -326,7 +326,8 @@ print(timer.unmatched_stops, timer.closed_stages, timer.depth)
     done = run_python("-c", program)
     assert done.stdout == "1000 19 1\n", done.stderr
     lines = done.stderr.splitlines()
-    assert len(lines) == 3, done.stderr
+    assert len(lines) == 4, done.stderr
+    assert "recorded and not written" in lines[3]
     assert "stop('never started') found no stage of that name" in lines[0]
     assert "stop('outer') closed stages inside it" in lines[1]
     assert "set_step() found stages that an earlier step left open" in lines[2]
@@ -444,6 +445,20 @@ def test_timers_come_and_go() -> None:
         for _ in range(1000):
             timers.append(MyTimer())
     assert len(timers) > 100
+
+
+def test_timers_that_only_the_collector_frees(profile: Profile) -> None:
+    """A timer and the handles of its stages hold each other; training loops switch the collector
+    off. There is room for 64 at once."""
+    gc.disable()
+    try:
+        for number in range(200):
+            with MyTimer().time_stage(f"of timer {number}"):
+                pass
+    finally:
+        gc.enable()
+    names = [row.name for row in profile.ended()]
+    assert names == [f"of timer {number}" for number in range(200)]
 
 
 # --- shape of the classes ---
@@ -620,6 +635,23 @@ def test_messages_go_to_the_logger_that_was_set(
     assert [(record.name, record.message) for record in caplog.records] == [
         ("training", f"timer report written to {tmp_path / 'report.txt'}")
     ]
+
+
+def test_warnings_of_misuse_go_to_the_logger_that_was_set(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    timers = {name: MyTimer() for name in ("misused.first", "misused.second")}
+    for name, timer in timers.items():
+        timer.set_logger(logging.getLogger(name))
+        for _ in range(2):
+            timer.stop("never started")
+            timer.set_step(1)
+            timer.start("left open")
+            timer.set_step(2)
+            timer.set_step(3)
+    found = [(record.name, record.message[:10]) for record in caplog.records]
+    each = ["stop('neve", "set_step()"]
+    assert found == [(name, text) for name in timers for text in each]
 
 
 def set_it_from_here(event: DebuggingEvent) -> None:

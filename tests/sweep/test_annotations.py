@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import inspect
 import math
+import operator
 import sys
 import time
 import weakref
@@ -14,7 +15,6 @@ from typing import Any
 import pytest
 
 from my_utils.annotations import SweepResult, parametrize_shapes
-from my_utils.memory.out_of_memory import is_out_of_memory
 from my_utils.sweep.results import COLUMNS
 
 from ..conftest import RunPython
@@ -156,8 +156,17 @@ def test_the_allocators_of_torch_run_out() -> None:
     small, big = work().points
     assert (small.status, big.status) == ("ok", "oom")
     assert "allocate" in big.error
-    assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory."))
-    assert not is_out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
+
+
+@pytest.mark.parametrize("name", ["OutOfMemoryError", "cuda.OutOfMemoryError"])
+def test_the_error_of_torch_is_known_by_its_class(name: str) -> None:
+    kind = operator.attrgetter(name)(pytest.importorskip("torch"))
+
+    @parametrize_shapes([1, 2], warmup=0, repeats=1, on_error="mark")
+    def work(shape: int) -> Any:
+        raise kind("too much") if shape == 1 else RuntimeError("mat1 and mat2 do not fit")
+
+    assert [point.status for point in work().points] == ["oom", "error"]
 
 
 @pytest.mark.no_torch

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from my_utils import _core
+from my_utils.common.warnings import forget
 from my_utils.timing import TimeManager, timer, timer_wrap
 
 pytestmark = pytest.mark.no_torch
@@ -131,7 +132,7 @@ class TestWhatIsRecorded:
                 assert every(*(1, 2), c=9) == (1, 2, (), 9, {})
                 with pytest.raises(TypeError, match="missing"):
                     every()  # type: ignore[call-arg]
-        assert counts(tm) == {"every": 4}
+        assert counts(tm) == {"every": 3}  # what cannot be called is not timed
 
     def test_records_given_and_cleared(self) -> None:
         tm = TimeManager({"a": [0.5, 0.25]})
@@ -153,6 +154,7 @@ class TestWhatIsRecorded:
         assert squares == pytest.approx(sum((ns - 500.5) ** 2 for ns in range(1, 1001)))
 
     def test_names_without_end_go_under_one(self, caplog: pytest.LogCaptureFixture) -> None:
+        forget("time_names")  # the warning of another test in this process
         tm = TimeManager()
         for number in range(4100):
             tm.add(f"step {number}", 1)
@@ -160,7 +162,7 @@ class TestWhatIsRecorded:
         assert counts(tm)["(other)"] == 4
         tm.add("step 3", 1)
         assert counts(tm)["step 3"] == 2
-        assert sum("(other)" in message for message in caplog.messages) == 1
+        assert sum("a TimeManager has 4096 names" in text for text in caplog.messages) == 1
 
 
 class contextvars_nothing:
@@ -452,16 +454,13 @@ class TestTasksAndThreads:
 class TestWrongUse:
     @pytest.mark.parametrize("name", [3, b"x", plain])
     def test_names(self, name: Any) -> None:
-        with pytest.raises(TypeError, match="name must be a str"):
-            timer_wrap(name)
+        if name is not plain:
+            with pytest.raises(TypeError, match="name must be a str"):
+                timer_wrap(name)
         with pytest.raises(TypeError, match="name must be a str"):
             timer(name)
         with pytest.raises(TypeError, match="name must be a str"):
             TimeManager().timer(name)
-
-    def test_without_brackets(self) -> None:
-        with pytest.raises(TypeError, match=r"write @timer_wrap\(\)"):
-            timer_wrap(lambda: None)  # type: ignore[arg-type]
 
     def test_functions(self) -> None:
         with pytest.raises(TypeError, match="timer_wrap cannot decorate the class Model"):

@@ -6,14 +6,19 @@ import gzip
 import json
 import os
 import random
+import subprocess
+import sys
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import pytest
 
-from my_utils.csv2trace import ConversionError, csv_to_trace
+from my_utils import _core
+from my_utils.csv2trace import ConversionError, ConversionWarning, csv_to_trace
 
-from ..conftest import RunPython
+from ..clients.perfetto import TraceProcessor, why_missing
+from ..conftest import ROOT, RunPython
 
 pytestmark = pytest.mark.c_code
 
@@ -158,6 +163,38 @@ def test_exit_statuses_and_messages(log_dir: Path, tmp_path: Path, run_python: R
     assert (status, text) == (1, "csv2trace: error: /dev/full: write: No space left on device\n")
 
 
+def test_records_that_the_process_lost_are_missing(tmp_path: Path, run_python: RunPython) -> None:
+    csv, out = tmp_path / "profile_rank_0.csv", tmp_path / "out.json"
+    row = '1750000000.5,,h,1,my_utils.dropped,INSTANT,,"count={},reason=full"\n'
+    csv.write_text(HEADER + row.format(11_000) + row.format(808))
+    result = run_python("-m", "my_utils.csv2trace", str(csv), "-o", str(out), "--quiet")
+    assert result.returncode == 3
+    assert "lost a record" in result.stderr and "11808" in result.stderr.replace(",", "")
+
+
+def test_a_filter_may_change_the_parts(tmp_path: Path) -> None:
+    """It is called while their bytes are read."""
+    rows = "".join(f"175000000{i % 10}.5,,h,1,n{i},INSTANT,,\n" for i in range(20_000)).encode()
+    copy = bytes(bytearray(rows))
+    parts: list[tuple[str, int, int, bytes | None, bool]] = [
+        ("a", -1, -1, copy, False),
+        ("b", -1, -1, rows, False),
+    ]
+    del copy  # only the list holds it
+
+    def name_filter(name: str) -> bool:
+        parts.clear()
+        return True
+
+    out = tmp_path / "out.json"
+    with open(out, "wb") as file:
+        job = _core.TraceJob(file.fileno(), "json")
+        result = job.convert(parts, 0, name_filter=name_filter)
+        job.finish()
+    assert result["instants"] == 40_000
+    assert parts == []
+
+
 def test_a_failure_leaves_the_old_trace(tmp_path: Path) -> None:
     source, out = tmp_path / "profile_rank_0.csv", tmp_path / "out.json"
     source.write_text("no,header\n")
@@ -222,6 +259,82 @@ def test_rows_of_a_killed_run_are_recovered(tmp_path: Path, run_python: RunPytho
     assert "'hung' has no END; shown as open" in result.stderr
     assert result.returncode == 0
     assert [e["name"] for e in slices(out)] == ["iter"] * 3
+
+
+@pytest.mark.parametrize("format", ["json", "perfetto"])
+def test_a_clock_that_is_set_back_leaves_the_lengths(format: str, tmp_path: Path) -> None:
+    """The clock is set back by a second within `inner`, which lies in `outer`."""
+    source = tmp_path / "profile_rank_0.csv"
+    source.write_text(
+        HEADER
+        + '1750000010.0,,h,0,outer,START,,"node_id=1,tid=7"\n'
+        + '1750000010.1,,h,0,inner,START,,"node_id=2,tid=7"\n'
+        + '1750000009.4,,h,0,inner,END,300.0,"node_id=2,tid=7"\n'
+        + '1750000009.6,,h,0,outer,END,600.0,"node_id=1,tid=7"\n'
+        + '1750000009.7,,h,0,next,START,,"node_id=3,tid=7"\n'
+        + '1750000009.8,,h,0,next,END,100.0,"node_id=3,tid=7"\n'
+    )
+    out = tmp_path / f"out.{'json' if format == 'json' else 'pftrace'}"
+    with pytest.warns(ConversionWarning, match="drawn from its START, by its duration_ms"):
+        csv_to_trace(source, out)
+    if (reason := why_missing()) is not None:
+        pytest.skip(reason)
+    with TraceProcessor(out) as processor:
+        found = processor.query("select name, dur from slice where name not like 'step %'")
+        assert {row["name"]: row["dur"] for row in found} == {
+            "outer": 600_000_000,
+            "inner": 300_000_000,
+            "next": 100_000_000,
+        }
+        assert processor.complaints() == {}
+
+
+def test_journals_of_the_dead_are_named(tmp_path: Path, run_python: RunPython) -> None:
+    logs, out = tmp_path / "logs", tmp_path / "out.json"
+    assert run_python("-c", VICTIM, str(logs)).returncode == -9
+    (journal,) = logs.glob("*.journal")
+    rows = _core.recover_rows(journal)[2].count(b"\n")
+    for given in (logs, logs / "profile_rank_0.csv"):
+        result = run_python("-m", "my_utils.csv2trace", str(given), "-o", str(out), "--quiet")
+        assert result.stderr.splitlines()[0] == (
+            f"csv2trace: warning: journals of dead processes hold {rows} rows that are in no CSV"
+            " (rank 0): --recover reads them"
+        )
+        assert result.returncode == 3
+
+
+def test_a_process_that_lives_has_no_journal_to_recover(tmp_path: Path) -> None:
+    program = (
+        "import sys\nfrom my_utils import _core\n_core.open_output(log_dir=sys.argv[1])\n"
+        "timer = _core.Timer()\ntimer.start('iter')\ntimer.stop('iter')\ntimer.step()\n"
+        "with timer.time_stage('later'): pass\nprint(flush=True)\nsys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, tmp_path], cwd=ROOT, stdin=PIPE, stdout=PIPE
+    ) as living:
+        assert living.stdout is not None
+        living.stdout.readline()
+        assert csv_to_trace(tmp_path, tmp_path / "out.json").errors == []
+        living.communicate()
+
+
+def test_a_pointer_leads_to_the_journal(tmp_path: Path, run_python: RunPython) -> None:
+    logs, elsewhere = tmp_path / "logs", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    program = VICTIM.replace("console=False", "console=False, journal_dir=sys.argv[2]")
+    assert run_python("-c", program, str(logs), str(elsewhere)).returncode == -9
+    out = tmp_path / "out.json"
+    with pytest.warns(ConversionWarning, match="'hung' has no END"):
+        summary = csv_to_trace(logs, out, recover=True)
+    assert (summary.errors, summary.slices) == ([], 3)
+    with pytest.warns(ConversionWarning, match="hold .* rows that are in no CSV"):
+        csv_to_trace(logs, out)
+    (pointer,) = logs.glob("*.journal-ref")
+    target = Path(pointer.read_text().splitlines()[0])
+    target.unlink()
+    with pytest.warns(ConversionWarning) as caught:
+        csv_to_trace(logs, out, recover=True)
+    assert str(caught[0].message) == f"{pointer}: names {target}, which is not on this host"
 
 
 def test_nothing_heavy_is_imported(run_python: RunPython) -> None:

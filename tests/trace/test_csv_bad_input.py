@@ -88,7 +88,41 @@ TABLE: dict[str, tuple[bytes, int, str, list[str]]] = {
         HEADER + row(2, "START", 1) + row(1, "END", 1),
         0,
         "warning: {path}:3: END of 'forward' is 1000000000 ns before its START in time;"
+        " drawn from its START, by its duration_ms",
+        ["forward"],
+    ),
+    "END before START in time, and no duration": (
+        HEADER + row(2, "START", 1) + row(1, "END", 1).replace(b"500000.000000", b""),
+        0,
+        "warning: {path}:3: END of 'forward' is 1000000000 ns before its START in time;"
         " drawn without length",
+        ["forward"],
+    ),
+    "a duration beyond all bounds": (
+        HEADER + row(2, "START", 1)
+        + row(1, "END", 1).replace(b"500000.000000", b"9000000000000.0"),
+        0,
+        "warning: {path}:3: END of 'forward' is 1000000000 ns before its START in time;"
+        " drawn without length",
+        ["forward"],
+    ),
+    "no row can be used": (
+        HEADER + row(1, "BEGIN", 1) + row(2, "BEGIN", 1),
+        1,
+        "error: {path}:2: event_type is unknown: 'BEGIN'; row skipped (2 rows)",
+        [],
+    ),
+    "control characters in a name": (
+        HEADER + GOOD + row(3, "START", 2, "\x1b[2Jhung"),
+        0,
+        "warning: {path}:4: '\\x1b[2Jhung' has no END; shown as open",
+        ["forward", "\x1b[2Jhung"],
+    ),
+    "no readable_time and no metadata": (
+        b"timestamp_unix,machine_id,step,event_name,event_type,duration_ms\n"
+        b"1.5,h,0,forward,START,\n2.5,h,0,forward,END,1000.0\n",
+        0,
+        "",
         ["forward"],
     ),
     "END without START": (

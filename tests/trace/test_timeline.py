@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from my_utils.logger import GlobalLogger
 from my_utils.timeline import Span, find_csvs, plot_timeline, read_spans
-from my_utils.trace.timeline import main
+from my_utils.trace.timeline import _depths, main
+
+from ..conftest import RunPython
 
 HEADER = "timestamp_unix,readable_time,machine_id,step,event_name,event_type,duration_ms,metadata\n"
 
@@ -101,3 +105,96 @@ def test_steps_that_are_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[
         plot_timeline([path], tmp_path / "t.png", range(7, 9))
     assert main([str(tmp_path / "absent.csv")]) == 1
     assert capsys.readouterr().err.startswith("timeline: ")
+
+
+def test_times_with_any_number_of_decimals(tmp_path: Path) -> None:
+    path = tmp_path / "profile_rank_0.csv"
+    ends = {"1750000000": 0, "1750000000.1": 100_000_000, "1750000000.123456": 123_456_000}
+    path.write_text(HEADER + "".join(row(at, 0, "x", "END", "0.5", 1, 0) for at in ends))
+    found = [span.start_ns + span.duration_ns for span in read_spans(path)]
+    assert found == [1_750_000_000 * 10**9 + ns for ns in ends.values()]
+
+
+def drawn_steps(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[int, set[int]]:
+    """The steps of each rank in the picture."""
+    assert main([*arguments, "--json"]) == 0
+    found: dict[int, set[int]] = {}
+    for span in json.loads(capsys.readouterr().out):
+        found.setdefault(span["rank"], set()).add(span["step"])
+    return found
+
+
+def test_the_last_steps_of_a_rank_are_those_of_all_its_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Older parts and workers end earlier than the rank does."""
+    (tmp_path / "profile_rank_0.part0001.csv").write_text(steps(3))
+    (tmp_path / "profile_rank_0.csv").write_text(steps(10))
+    (tmp_path / "profile_rank_0.w1.csv").write_text(steps(2))
+    (tmp_path / "profile_rank_1.csv").write_text(steps(9))
+    assert drawn_steps(capsys, str(tmp_path)) == {0: {7, 8}, 1: {7, 8}}
+
+
+def test_of_a_step_that_a_restarted_job_repeats_the_last_attempt_is_drawn(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Attempt 1 comes to step 5, attempt 2 from step 0 to step 3."""
+    text = HEADER
+    for attempt, count in ((1, 6), (2, 4)):
+        for step in range(count):
+            node = attempt << 40 | step + 1
+            text += row(f"{attempt}000.{step}", step, "iter", "END", "9.0", node, 0)
+    (tmp_path / "profile_rank_0.csv").write_text(text)
+    assert main([str(tmp_path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [(span["step"], span["node"] >> 40) for span in found] == [(2, 2), (3, 2)]
+
+
+def test_rows_without_node_ids_nest_by_their_times(tmp_path: Path) -> None:
+    """As `log_profile_event` writes them."""
+    logger = GlobalLogger()
+    logger.setup(tmp_path, rank=0, console=False)
+    for name, end_ms, length_ms in (("inner", 3, 1.0), ("outer", 4, 4.0), ("next", 6, 2.0)):
+        logger.log_profile_event(
+            None, 1, name, "END", length_ms, timestamp_ns=1_750_000_000 * 10**9 + end_ms * 10**6
+        )
+    logger.close()
+    spans = sorted(read_spans(tmp_path / "profile_rank_0.csv"), key=lambda span: span.start_ns)
+    depths = {span.name: depth for span, depth in zip(spans, _depths(spans), strict=True)}
+    assert depths == {"outer": 0, "inner": 1, "next": 0}
+    pytest.importorskip("matplotlib")
+    assert main([str(tmp_path), "-o", str(tmp_path / "t.png")]) == 0
+
+
+def test_a_file_that_cannot_be_read_does_not_take_the_others_with_it(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    (tmp_path / "profile_rank_0.csv").write_text(steps(3))
+    (tmp_path / "profile_rank_1.csv").write_text("")
+    with pytest.warns(RuntimeWarning, match=r"1 files left out, the first: .*the file is empty"):
+        plot_timeline([tmp_path], tmp_path / "t.png")
+
+
+def test_many_ranks_are_one_figure(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    image = pytest.importorskip("PIL.Image")
+    for rank in range(200):
+        (tmp_path / f"profile_rank_{rank}.csv").write_text(steps(2))
+    plot_timeline([tmp_path], tmp_path / "t.png")
+    with image.open(tmp_path / "t.png") as picture:
+        assert picture.height <= 125 * 110
+        near = picture.convert("RGB").resize((40, 400)).getcolors(maxcolors=1 << 20)
+    assert len(near) > 2
+
+
+def test_without_matplotlib_it_names_the_extra(tmp_path: Path, run_python: RunPython) -> None:
+    (tmp_path / "profile_rank_0.csv").write_text(steps(10), encoding="utf-8")
+    (tmp_path / "matplotlib.py").write_text("raise ImportError('no matplotlib here')")
+    program = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+        "from my_utils.trace.timeline import main\n"
+        f"sys.exit(main([{str(tmp_path)!r}, '-o', {str(tmp_path / 't.png')!r}]))"
+    )
+    done = run_python("-c", program)
+    assert done.returncode == 1
+    assert "a picture of stages needs matplotlib" in done.stderr
+    assert "pip install 'my_utils[profiling]'" in done.stderr

@@ -1,0 +1,66 @@
+"""Opening files in directories that other users can write to as well.
+
+Ours is a file that belongs to the user to whom a file belongs that this process makes there, as in
+csrc/engine/base/own_files.h.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import tempfile
+
+__all__ = ["open_own", "open_without_waiting", "own_user"]
+
+
+def own_user(folder: str | os.PathLike[str]) -> int:
+    """The number of the user to whom new files of the folder belong: the server of a network file
+    system may have another one for the process. The process's own where no file can be made."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            return os.fstat(file.fileno()).st_uid
+    except OSError:
+        return os.geteuid()
+
+
+def open_without_waiting(path: str | os.PathLike[str], flags: int) -> int:
+    """For readers: does not wait for a writer when the path names a FIFO."""
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
+
+
+def open_own(path: str | os.PathLike[str], flags: int, mode: int = 0o666) -> int:
+    """As `os.open` and as an opener, for a regular file of ours. PermissionError for a symbolic
+    link, for what is no regular file, has another name too, or belongs to another user."""
+    try:
+        file = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY, mode)
+    except OSError as error:
+        if error.errno not in _KINDS:
+            raise
+        raise _refusal(path, _KINDS[error.errno]) from None
+    try:
+        reason = _foreign(os.fstat(file), path)
+        if reason:
+            raise _refusal(path, reason)
+    except BaseException:
+        os.close(file)
+        raise
+    return file
+
+
+_KINDS = {errno.ELOOP: "a symbolic link", errno.ENXIO: "no regular file"}
+
+
+def _foreign(found: os.stat_result, path: str | os.PathLike[str]) -> str:
+    """Why a file is not ours to write to, "" where it is."""
+    if not stat.S_ISREG(found.st_mode):
+        return "no regular file"
+    if found.st_nlink > 1:
+        return "a hard link: it has another name too"
+    if found.st_uid != os.geteuid() and found.st_uid != own_user(os.path.dirname(path) or "."):
+        return f"of another user (uid {found.st_uid})"
+    return ""
+
+
+def _refusal(path: str | os.PathLike[str], reason: str) -> PermissionError:
+    return PermissionError(errno.EPERM, f"not ours to write to: {reason}", os.fspath(path))

@@ -1,0 +1,22 @@
+"""Where the parameters of a model live, and when they are hashed."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import torch
+
+__all__ = ["ParamsAt", "Slot"]
+
+ParamsAt = Literal["auto", "call", "end"]
+
+
+class Slot(NamedTuple):
+    """Where a parameter lives. What lives there may be exchanged, as FSDP does."""
+
+    full: str  # its first name in the model
+    module: torch.nn.Module
+    local: str
+
+    def current(self) -> torch.Tensor | None:
+        return self.module._parameters.get(self.local)

@@ -1,0 +1,178 @@
+"""Reads Chrome's trace JSON piece by piece: its events, and what it says about itself.
+
+Internal. Both forms are read, an object with `traceEvents` and the bare list, which need not be
+closed. Memory does not grow with the file. An event that is no JSON is left out and counted.
+"""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import json
+import re
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["ChromeJson", "TraceFileError"]
+
+CHUNK = 1 << 20
+EVENT_MAX = 16 << 20  # characters; a longer event is none
+VALUE_MAX = 1 << 28  # of a value beside the events, such as sources
+
+_SPACE = re.compile(r"[ \t\r\n,]*")
+_NEXT_EVENT = re.compile(r"\}\s*,\s*(?=\{)")
+
+
+class TraceFileError(ValueError):
+    """A file that is no trace in Chrome's JSON; the text names it."""
+
+
+class ChromeJson:
+    """One file. Iterate over `events`, once; `facts` and `malformed` are complete after that.
+
+    facts: the values beside the events, by their keys. malformed: how many pieces were no JSON;
+    first_malformed: the beginning of the first.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.facts: dict[str, Any] = {}
+        self.malformed = 0
+        self.first_malformed = ""
+        self._window = ""
+        self._at = 0
+        self._is_last = False
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        self._json = json.JSONDecoder(parse_float=str, parse_constant=str, strict=False)
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        """The events as they stand in the file. Numbers with a point are text, exact.
+
+        Raises TraceFileError for another file, and, after the last good event, for a file that is
+        cut off; OSError and EOFError when it cannot be read.
+        """
+        with _opened(self.path) as file:
+            self._file = file
+            first = self._peek()
+            if first == "[":
+                self._at += 1
+                yield from self._list(may_be_cut=True)
+            elif first == "{":
+                self._at += 1
+                yield from self._members()
+            else:
+                raise TraceFileError(f"{self.path}: is not Chrome's JSON: it begins with {first!r}")
+
+    def _more(self, size: int = CHUNK) -> bool:
+        chunk = self._file.read(size)
+        self._is_last = not chunk
+        self._window = self._window[self._at :] + self._decode(chunk, self._is_last)
+        self._at = 0
+        return not self._is_last
+
+    def _peek(self) -> str:
+        """The next character that is neither space nor comma; "" at the end."""
+        while True:
+            found = _SPACE.match(self._window, self._at)
+            self._at = found.end() if found else self._at
+            if self._at < len(self._window):
+                return self._window[self._at].lstrip("\ufeff") or self._skip_mark()
+            if not self._more():
+                return ""
+
+    def _skip_mark(self) -> str:
+        self._at += 1
+        return self._peek()
+
+    def _members(self) -> Iterator[dict[str, Any]]:
+        has_events = False
+        while (first := self._peek()) == '"':
+            key = self._value(CHUNK)
+            if self._peek() != ":":
+                raise self._cut()
+            self._at += 1
+            if key == "traceEvents" and self._peek() == "[":
+                self._at += 1
+                has_events = True
+                yield from self._list(may_be_cut=False)
+            else:
+                self._peek()
+                self.facts[str(key)] = self._value(VALUE_MAX)
+        if not has_events:
+            raise TraceFileError(f"{self.path}: holds no traceEvents")
+        if first != "}":
+            raise self._cut()
+
+    def _list(self, may_be_cut: bool) -> Iterator[dict[str, Any]]:
+        while True:
+            first = self._peek()
+            if first == "]":
+                self._at += 1
+                return
+            if first == "":
+                if may_be_cut:
+                    return
+                raise self._cut()
+            event = self._event()
+            if isinstance(event, dict):
+                yield event
+
+    def _event(self) -> Any:
+        """The next element; None for one that is no JSON, and for the end of a file that is cut."""
+        while True:
+            try:
+                event, self._at = self._json.raw_decode(self._window, self._at)
+                return event
+            except json.JSONDecodeError:
+                length = len(self._window) - self._at
+            following = self._next_event()
+            if following >= 0 or length >= EVENT_MAX or self._is_last:
+                self._leave_out(following)
+                return None
+            self._more(max(CHUNK, length))
+
+    def _next_event(self) -> int:
+        """Where the next good event begins in the window, -1 for nowhere. So what is bad is bad by
+        itself, and not cut off by the window's end."""
+        found = _NEXT_EVENT.search(self._window, self._at)
+        while found:
+            try:
+                event, _ = self._json.raw_decode(self._window, found.end())
+            except json.JSONDecodeError:
+                event = None
+            if isinstance(event, dict) and "ph" in event:
+                return found.end()
+            found = _NEXT_EVENT.search(self._window, found.end())
+        return -1
+
+    def _leave_out(self, following: int) -> None:
+        if following < 0 and self._is_last:
+            raise self._cut()
+        self.malformed += 1
+        self.first_malformed = self.first_malformed or self._window[self._at : self._at + 80]
+        self._at = following if following >= 0 else len(self._window)
+
+    def _value(self, longest: int) -> Any:
+        while True:
+            try:
+                value, end = self._json.raw_decode(self._window, self._at)
+                if end < len(self._window) or self._is_last:
+                    self._at = end
+                    return value
+            except json.JSONDecodeError:
+                if self._is_last or len(self._window) - self._at > longest:
+                    raise self._cut() from None
+            self._more(max(CHUNK, len(self._window) - self._at))
+
+    def _cut(self) -> TraceFileError:
+        return TraceFileError(f"{self.path}: the trace is cut off")
+
+
+def _opened(path: Path) -> IO[bytes]:
+    file = path.open("rb")
+    if file.peek(2)[:2] == b"\x1f\x8b":
+        return cast("IO[bytes]", gzip.open(file, "rb"))
+    return file

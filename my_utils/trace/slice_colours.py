@@ -1,0 +1,28 @@
+"""The colours of slices: those of `common.colours`, in the pictures that the project draws itself.
+
+A trace file carries none. The Perfetto UI takes a slice's colour from its name, so that a stage has
+one colour there, too, but not this one; it reads neither `cname` of the JSON format nor any field
+of the protobuf format for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ..common.colours import stage_colour
+
+__all__ = ["slice_colours"]
+
+
+def slice_colours(slices: Iterable[tuple[int, str]]) -> dict[str, str]:
+    """The colour of each stage name, outer stages first; takes (depth, name).
+
+    >>> slice_colours([(1, "forward"), (0, "iter")]) == {
+    ...     "iter": stage_colour("iter"), "forward": stage_colour("forward")}
+    True
+    """
+    depths: dict[str, int] = {}
+    for depth, name in slices:
+        depths[name] = min(depth, depths.get(name, depth))
+    order = sorted(depths, key=lambda name: (depths[name], name))
+    return {name: stage_colour(name) for name in order}

@@ -1,0 +1,360 @@
+"""Traces of other tools, merged into that of a run and read back by Perfetto's trace processor.
+
+Every slice that goes in is there once, with its length, on its process and thread. The oracle pairs
+the events of the input by itself.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter, deque
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from my_utils.csv2trace import ConversionWarning, csv_to_trace
+
+from .perfetto import TraceProcessor, why_missing
+
+pytestmark = [
+    pytest.mark.c_code,
+    pytest.mark.skipif(why_missing() is not None, reason=str(why_missing())),
+    pytest.mark.filterwarnings("ignore::my_utils.csv2trace.ConversionWarning"),
+]
+
+HEADER = "timestamp_unix,readable_time,machine_id,step,event_name,event_type,duration_ms,metadata\n"
+RUN_S = 1_750_000_000
+SLICES = """
+select s.name, s.dur, s.ts, p.name as process, t.name as thread, pp.name as other
+from slice s left join thread_track tt on s.track_id = tt.id left join thread t using (utid)
+left join process p using (upid) left join process_track pt on s.track_id = pt.id
+left join process pp on pt.upid = pp.upid
+"""
+Slice = tuple[str, str, "str | None", int]  # name, process, thread, length; ns
+
+
+def run_csv(folder: Path, began_s: int = RUN_S) -> Path:
+    path = folder / "profile_rank_0.csv"
+    path.write_text(
+        HEADER
+        + f'{began_s}.0,,h,0,forward,START,,"node_id=1,tid=7"\n'
+        + f'{began_s + 1}.0,,h,0,forward,END,1000.0,"node_id=1,tid=7"\n'
+    )
+    return path
+
+
+def events_of(path: Path) -> list[dict[str, Any]]:
+    data = json.loads(path.read_text(), parse_float=Decimal)
+    return data if isinstance(data, list) else data["traceEvents"]
+
+
+def slices_in(path: Path) -> Counter[Slice]:
+    """What the file says, by its own words. Asynchronous slices have no thread."""
+    events = events_of(path)
+    named = {(e["name"], e["pid"], e["tid"]): e["args"].get("name") for e in events
+             if e["ph"] == "M"}  # fmt: skip
+    processes = {pid: name for (kind, pid, _), name in named.items() if kind == "process_name"}
+    found: Counter[Slice] = Counter()
+    stacks: dict[Any, list[Decimal]] = {}
+    for event in sorted((e for e in events if e["ph"] in "XBEbe"), key=lambda e: e["ts"]):
+        pid, tid, name, at = (event[key] for key in ("pid", "tid", "name", "ts"))
+        process = f"{processes.get(pid, '')} {pid}".strip()
+        thread = named.get(("thread_name", pid, tid)) or f"thread {tid}"
+        is_async = event["ph"] in "be"
+        key = (pid, name, event.get("cat"), str(event.get("id", event.get("id2")))) if is_async \
+            else (pid, tid, name)  # fmt: skip
+        if event["ph"] == "X":
+            found[name, process, thread, round(event.get("dur", 0) * 1000)] += 1
+        elif event["ph"] in "Bb":
+            stacks.setdefault(key, []).append(at)
+        elif stacks.get(key):
+            length = int((at - stacks[key].pop()) * 1000)
+            found[name, process, None if is_async else thread, length] += 1
+    return found
+
+
+def slices_out(trace: Path) -> Counter[Slice]:
+    found: Counter[Slice] = Counter()
+    with TraceProcessor(trace) as processor:
+        for row in processor.query(SLICES):
+            process = row["process"] or row["other"]
+            if process.endswith("rank 0"):
+                continue
+            thread = row["thread"] and re.sub(r" \(\d+\)$", "", row["thread"])
+            found[row["name"], process, thread, row["dur"]] += 1
+        assert processor.complaints() == {}
+    return found
+
+
+def lengths(slices: Counter[Slice]) -> dict[tuple[str, str, str | None], list[int]]:
+    """By name, process and thread, in order."""
+    found: dict[tuple[str, str, str | None], list[int]] = {}
+    for one in sorted(slices.elements(), key=lambda one: one[3]):
+        found.setdefault(one[:3], []).append(one[3])
+    return found
+
+
+def lost(wanted: Counter[Slice], found: Counter[Slice]) -> list[Slice]:
+    """Those that are not there; what is 2 ns longer or shorter was rounded."""
+    missing: list[Slice] = []
+    there = lengths(found)
+    for key, some in lengths(wanted).items():
+        left = deque(there.get(key, []))
+        for length in some:
+            while left and left[0] < length - 2:
+                left.popleft()
+            if left and left[0] <= length + 2:
+                left.popleft()
+            else:
+                missing.append((*key, length))
+    return missing
+
+
+def merged(folder: Path, *traces: Path, suffix: str, began_s: int = RUN_S) -> Path:
+    out = folder / f"out{suffix}"
+    csv_to_trace(run_csv(folder, began_s), out, merge=traces)
+    return out
+
+
+TORCH = """
+import sys, torch
+from torch.profiler import ProfilerActivity, profile
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
+adam = torch.optim.Adam(model.parameters())
+with profile(activities=[ProfilerActivity.CPU], with_stack=True, record_shapes=True,
+             profile_memory=True) as profiler:
+    for _ in range(3):
+        model(torch.randn(4, 8)).sum().backward()
+        adam.step()
+        profiler.step()
+profiler.export_chrome_trace(sys.argv[1])
+"""
+VIZTRACER = """
+import asyncio, sys, threading
+from viztracer import VizTracer
+def inner(n): return sum(i * i for i in range(n))
+def work():
+    for _ in range(20): inner(50)
+async def waits():
+    for _ in range(3): await asyncio.sleep(0)
+async def main(): await asyncio.gather(*[waits() for _ in range(4)])
+with VizTracer(output_file=sys.argv[1], verbose=0) as tracer:
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads: thread.start()
+    for thread in threads: thread.join()
+    asyncio.run(main())
+"""
+NODE = """
+const fs = require('fs');
+for (let i = 0; i < 20; i++) fs.readdirSync('/');
+setTimeout(() => fs.readdir('/', () => {}), 1);
+"""
+
+
+def torch_trace(folder: Path) -> Path:
+    pytest.importorskip("torch")
+    out = folder / "torch.json"
+    subprocess.run([sys.executable, "-c", TORCH, str(out)], check=True, capture_output=True)
+    return out
+
+
+def viztracer_trace(folder: Path) -> Path:
+    pytest.importorskip("viztracer")
+    out = folder / "viztracer.json"
+    subprocess.run([sys.executable, "-c", VIZTRACER, str(out)], check=True, capture_output=True)
+    return out
+
+
+def node_trace(folder: Path) -> Path:
+    """V8's own writer: begins and ends, and asynchronous events."""
+    categories = "v8,node,node.async_hooks,node.fs.sync,node.fs.async"
+    node = shutil.which("node")
+    assert node is not None
+    command = [node, "--trace-events-enabled", "--trace-event-categories", categories, "-e", NODE]
+    subprocess.run(command, check=True, capture_output=True, cwd=folder)
+    (found,) = folder.glob("node_trace.*.log")
+    return found
+
+
+@pytest.mark.parametrize("tool", [torch_trace, viztracer_trace, node_trace])
+def test_every_slice_of_a_real_trace_is_there_once(tool: Any, tmp_path: Path) -> None:
+    began_s = int(time.time())
+    trace = tool(tmp_path)
+    wanted = slices_in(trace)
+    assert wanted.total() > 30
+    points = {e["name"] for e in events_of(trace) if e["ph"] in "iIsft"}
+    for suffix in (".json", ".pftrace"):
+        found = slices_out(merged(tmp_path, trace, suffix=suffix, began_s=began_s))
+        assert lost(wanted, found) == []
+        others = [one for one in (found - wanted).elements() if one[0] not in points]
+        assert len(others) <= (wanted - found).total()  # those of other roundings
+
+
+def random_events(draw: random.Random) -> list[dict[str, Any]]:
+    """Slices of every kind that nest, overlap and touch, on few threads, in no order. No two of
+    the same kind and thread have one name, so that any pairing is the right one."""
+    events: list[dict[str, Any]] = []
+    for number in range(120):
+        place = {"pid": draw.choice([3, "Spans"]), "tid": draw.choice([1, 2, "stream 7"])}
+        begin, length = draw.randrange(400), draw.choice([0, 1, 5, 40, 200])
+        begin_us, end_us = begin + draw.choice([0, 0.25, 0.001]), begin + length + 0.5
+        name = f"n{number}"
+        kind = draw.choice("XXBb")
+        if kind == "X":
+            dur = round(end_us - begin_us, 3)
+            events.append({"ph": "X", "name": name, "ts": begin_us, "dur": dur, **place})
+        else:
+            more = {"cat": "c", "id": f"0x{number % 5}"} if kind == "b" else {}
+            end = "E" if kind == "B" else "e"
+            events.append({"ph": kind, "name": name, "ts": begin_us, **more, **place})
+            events.append({"ph": end, "name": name, "ts": end_us, **more, **place})
+    draw.shuffle(events)
+    return events
+
+
+@pytest.mark.parametrize("suffix", [".json", ".pftrace"])
+@pytest.mark.parametrize("seed", range(3))
+def test_every_slice_of_generated_traces_is_there_once(
+    seed: int, suffix: str, tmp_path: Path
+) -> None:
+    trace = tmp_path / "made.json"
+    trace.write_text(json.dumps(random_events(random.Random(seed))))
+    found = slices_out(merged(tmp_path, trace, suffix=suffix))
+    assert found == slices_in(trace)
+
+
+def arrows(trace: Path) -> Counter[tuple[str, str]]:
+    """The threads that arrows join."""
+    sql = (
+        "select p.name || ' ' || t.name as a, q.name || ' ' || u.name as b from flow f"
+        " join slice s on f.slice_out = s.id join thread_track x on s.track_id = x.id"
+        " join thread t on x.utid = t.utid join process p on t.upid = p.upid"
+        " join slice r on f.slice_in = r.id join thread_track y on r.track_id = y.id"
+        " join thread u on y.utid = u.utid join process q on u.upid = q.upid"
+    )
+    with TraceProcessor(trace) as processor:
+        return Counter((row["a"], row["b"]) for row in processor.query(sql))
+
+
+@pytest.mark.parametrize("suffix", [".json", ".pftrace"])
+def test_flow_ids_may_be_used_again(suffix: str, tmp_path: Path) -> None:
+    """Two files use the same ids, and use them again for another pair of threads."""
+    traces = []
+    for number in (0, 1):
+        flows = [("s", 10, 1), ("f", 20, 2), ("s", 30, 3), ("f", 40, 4)]
+        events = [{"ph": phase, "id": 5, "name": "go", "cat": "c", "pid": number, "tid": tid,
+                   "ts": at + 100 * number} for phase, at, tid in flows]  # fmt: skip
+        traces.append(tmp_path / f"{number}.json")
+        traces[-1].write_text(json.dumps(events))
+    assert arrows(merged(tmp_path, *traces, suffix=suffix)) == {
+        (f"{number} thread {a}", f"{number} thread {b}"): 1
+        for number in (0, 1)
+        for a, b in ((1, 2), (3, 4))
+    }
+
+
+@pytest.mark.parametrize("suffix", [".json", ".pftrace"])
+def test_ranks_and_steps_may_use_the_same_flow_ids(suffix: str, tmp_path: Path) -> None:
+    """Each rank joins its threads 1 and 2 in each step; rank 0 also sends to rank 1."""
+    for rank in (0, 1):
+        rows = HEADER
+        for step in range(3):
+            for tid, kind, at in ((1, "FLOW_START", 100), (2, "FLOW_END", 200)):
+                rows += f'{RUN_S + step}.{at + rank},,h,{step},own,{kind},,"tid={tid},id=0"\n'
+            kind = "FLOW_START" if rank == 0 else "FLOW_END"
+            rows += f'{RUN_S + step}.{300 + rank},,h,{step},send,{kind},,"tid=3,id=0"\n'
+        (tmp_path / f"profile_rank_{rank}.csv").write_text(rows)
+    csv_to_trace(tmp_path, tmp_path / f"out{suffix}")
+    assert arrows(tmp_path / f"out{suffix}") == {
+        ("h rank 0 thread 1", "h rank 0 thread 2"): 3,
+        ("h rank 1 thread 1", "h rank 1 thread 2"): 3,
+        ("h rank 0 thread 3", "h rank 1 thread 3"): 3,
+    }
+
+
+X = {"ph": "X", "name": "x", "pid": 1, "tid": 1, "dur": 2}
+AT_US = RUN_S * 10**6 + 250_000
+UNKNOWN = "states no time of the run's clock"
+CLOCKS: dict[str, tuple[Any, int, str]] = {  # the file, where x begins after the run's begin, ns
+    "baseTimeNanoseconds": (
+        {"traceEvents": [{**X, "ts": 4.001}], "baseTimeNanoseconds": RUN_S * 10**9}, 4_001, "",
+    ),
+    "viztracer": (
+        {"traceEvents": [{**X, "ts": 9}],
+         "viztracer_metadata": {"baseTimeNanoseconds": RUN_S * 10**9}}, 9_000, "",
+    ),
+    "Unix time": ({"traceEvents": [{**X, "ts": AT_US}]}, 250_000_000, ""),
+    "time since the boot": ([{**X, "ts": 4_646_358_693}], 0, UNKNOWN),
+    "a number in a name is no clock": (
+        {"traceEvents": [{**X, "ts": 5, "args": {"baseTimeNanoseconds": 10**18}}]}, 0, UNKNOWN,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("suffix", [".json", ".pftrace"])
+@pytest.mark.parametrize("case", CLOCKS)
+def test_which_clock_a_trace_has(case: str, suffix: str, tmp_path: Path) -> None:
+    content, wanted, warning = CLOCKS[case]
+    trace = tmp_path / "trace.json"
+    trace.write_text(json.dumps(content))
+    out = tmp_path / f"out{suffix}"
+    summary = csv_to_trace(run_csv(tmp_path), out, merge=[trace])
+    assert [warning in text for text in summary.messages()] == [True] * bool(warning)
+    with TraceProcessor(out) as processor:
+        times = {row["name"]: row["ts"] for row in processor.query(SLICES)}
+    assert times["x"] - times["forward"] == wanted
+
+
+BAD: dict[str, tuple[str, int, str]] = {  # the text, the slices in the trace, the message
+    "a time that is no number": (
+        json.dumps([{**X, "ts": 1}, {**X, "ts": "soon"}, {**X, "ts": 3}]), 2,
+        "1 events left out: ts or dur is no number; the first: ",
+    ),
+    "an event that is no JSON": (
+        '{"traceEvents":[' + json.dumps({**X, "ts": 1})
+        + ',\n{"ph": "X", "ts": -nan, "args": {}},\n' + json.dumps({**X, "ts": 9}) + "]}", 2,
+        "1 events left out: is no JSON; the first: ",
+    ),
+    "a length below zero": (
+        json.dumps([{**X, "ts": 1}, {**X, "ts": 5, "dur": -1}]), 1, "dur is negative",
+    ),
+    "cut off": (
+        json.dumps({"traceEvents": [{**X, "ts": 1}, {**X, "ts": 9}]})[:-9], 1, "is cut off",
+    ),
+    "Perfetto's protobuf": ("\n\x1f8\x01", 0, "is not Chrome's JSON"),
+    "no trace": ('{"a": 1}', 0, "holds no traceEvents"),
+    "an end alone": (
+        json.dumps([{**X, "ph": "E", "ts": 1}, {**X, "ts": 2}]), 1, "an end without a begin",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_loses_nothing_else_and_is_named(case: str, tmp_path: Path) -> None:
+    text, count, message = BAD[case]
+    trace = tmp_path / "trace.json"
+    trace.write_text(text)
+    out = tmp_path / "out.json"
+    with pytest.warns(ConversionWarning) as caught:
+        csv_to_trace(run_csv(tmp_path), out, merge=[trace])
+    messages = [str(warning.message) for warning in caught]
+    assert any(one.startswith(f"{trace}: ") and message in one for one in messages), messages
+    events = json.loads(out.read_text())["traceEvents"]
+    assert sum(event["ph"] == "X" and event["name"] == "x" for event in events) == count
+
+
+def test_a_trace_is_no_profile_csv(tmp_path: Path) -> None:
+    from my_utils.csv2trace import ConversionError
+
+    out = tmp_path / "out.pftrace"
+    csv_to_trace(run_csv(tmp_path), out)
+    with pytest.raises(ConversionError, match=r"out\.pftrace: is a trace, and no profile CSV"):
+        csv_to_trace(out, tmp_path / "again.json")
