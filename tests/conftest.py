@@ -69,7 +69,7 @@ def run_python(tmp_path: Path) -> RunPython:
     def run(
         *arguments: str, env: dict[str, str] | None = None, **options: object
     ) -> subprocess.CompletedProcess[str]:
-        settings: dict[str, object] = {"cwd": tmp_path, "timeout": 110, **options}
+        settings: dict[str, object] = {"cwd": tmp_path, "timeout": 280, **options}
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         return subprocess.run(  # type: ignore[call-overload, no-any-return]
             [sys.executable, *arguments],

@@ -144,4 +144,5 @@ def test_slow_ranks(tmp_path: Path) -> None:
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "8 ranks, steps 0 to 39" in page
     assert "iter/all_reduce" in page
-    assert page.count("data:image/png;base64,") == 3
+    assert '"heat":{"ranks":[0,1,2,3,4,5,6,7]' in page
+    assert said.splitlines()[0] in page  # the verdict

@@ -26,6 +26,7 @@ pytestmark = [pytest.mark.long_file, pytest.mark.no_torch]
 HEAVY = ["torch", "numpy", "pandas", "matplotlib", "rich", "msgspec"]
 LIBC = {"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "ld-linux-x86-64.so.2"}
 LIBC |= {"ld-linux-aarch64.so.1", "linux-vdso.so.1"}
+HIDDEN_AND_OURS = {".ci", ".clang-format", ".clang-tidy", ".github"}
 
 
 def loaded_by(run_python: RunPython, statement: str) -> list[str]:
@@ -166,7 +167,12 @@ def source_distribution(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
     folder = tmp_path_factory.mktemp("sdist")
     tree = folder / "tree"
     # Other tests write into the hidden folders meanwhile.
-    unwanted = shutil.ignore_patterns(".*", "build", "*.so", "__pycache__")
+    leftovers = shutil.ignore_patterns("build", "*.so", "__pycache__")
+
+    def unwanted(where: str, names: list[str]) -> set[str]:
+        hidden = {name for name in names if name.startswith(".")} - HIDDEN_AND_OURS
+        return leftovers(where, names) | hidden
+
     shutil.copytree(ROOT, tree, ignore=unwanted)
     make = [sys.executable, "setup.py", "-q", "sdist", "--dist-dir", str(folder)]
     subprocess.run(make, cwd=tree, check=True, capture_output=True, timeout=100)
@@ -182,6 +188,23 @@ def test_the_source_distribution_has_every_file(source_distribution: tuple[Path,
     here = [path.relative_to(tree).as_posix() for path in tree.rglob("*") if path.is_file()]
     assert c_files(here) == c_files(inside)
     assert packaged(here) == packaged(inside)
+
+
+def test_the_source_distribution_is_the_repository(
+    source_distribution: tuple[Path, Path],
+) -> None:
+    """`make test` and `.ci/run` work in it: what git knows is there, but for what is git's own."""
+    _, source = source_distribution
+    listing = ["git", "ls-files", "-z"]
+    known = subprocess.run(listing, cwd=ROOT, capture_output=True, text=True, check=False)
+    if known.returncode != 0:
+        pytest.skip("not a checkout of git")
+    # A file that was removed is in the list until its removal is committed.
+    names = {name for name in known.stdout.split("\0") if name and (ROOT / name).is_file()}
+    inside = {path.relative_to(source).as_posix() for path in source.rglob("*") if path.is_file()}
+    assert {name for name in names - inside if not name.startswith(".git")} == set()
+    programs = [name for name in names & inside if os.access(ROOT / name, os.X_OK)]
+    assert [name for name in programs if not os.access(source / name, os.X_OK)] == []
 
 
 @pytest.mark.slow

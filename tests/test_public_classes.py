@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import importlib
 import inspect
+import pickle
 import pkgutil
+import subprocess
+import sys
+import typing
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -22,7 +27,10 @@ SHOWN_BY_THEIR_BASE = {
     "DebugLayer",  # torch's: of a module
     "DebuggingEvent",  # threading's: set or unset
     "FlushingFileHandler",  # logging's: the path and the level
+    "Frame",  # msgspec's: all fields
     "ProfilerOptions",  # a dict
+    "StackRecord",  # msgspec's: all fields
+    "Thread",  # msgspec's: all fields
 }
 # Mixed into classes of users, a metaclass, and a protocol: none has instances of its own.
 NOT_SHOWN = {"CaptureWorker", "SingletonMeta", "SweptFunction"}
@@ -59,11 +67,55 @@ CLASSES = public_classes()
 def test_every_public_class_shows_itself(cls: type) -> None:
     if cls.__name__ in NOT_SHOWN or issubclass(cls, BaseException | enum.Enum):
         return  # an exception shows its message, a choice its value
+    if typing.is_typeddict(cls):
+        return  # its values are dicts
     shown_by = next(base for base in cls.__mro__ if "__repr__" in vars(base))
     if cls.__name__ in SHOWN_BY_THEIR_BASE:
         assert shown_by is not object
     else:
         assert shown_by.__module__.partition(".")[0] == "my_utils", shown_by
+
+
+def public_functions() -> dict[str, Callable[..., Any]]:
+    """Public functions, and the public methods of public classes."""
+    found: dict[str, Callable[..., Any]] = {}
+    for name in public_modules():
+        module = sys.modules[name]
+        for public in getattr(module, "__all__", ()):
+            value = vars(module).get(public)
+            if inspect.isfunction(value) and value.__module__.startswith("my_utils."):
+                found[f"{name}.{public}"] = value
+    for path, cls in CLASSES.items():
+        for name, value in vars(cls).items():
+            if name == "__init__" or not name.startswith("_"):
+                value = value.fget if isinstance(value, property) else value
+                value = value.__func__ if isinstance(value, classmethod | staticmethod) else value
+                if inspect.isfunction(value):
+                    found[f"{path}.{name}"] = value
+    return found
+
+
+ANNOTATED: dict[str, Any] = {**CLASSES, **public_functions()}
+
+
+@pytest.mark.parametrize("name", ANNOTATED)
+def test_annotations_can_be_resolved(name: str) -> None:
+    value = ANNOTATED[name]
+    pytest.importorskip("pandas", reason="pandas is not installed")
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    hints = typing.get_type_hints(value)
+    if dataclasses.is_dataclass(value):
+        assert hints.keys() >= {field.name for field in dataclasses.fields(value)}
+
+
+def test_annotations_cost_no_import() -> None:
+    code = (
+        "import sys; from my_utils import capture, csv2trace, log, timing; capture.listen, "
+        "csv2trace.convert, log.GlobalLogger, timing.TimeData, capture.Request; "
+        "print(sorted({'torch', 'numpy', 'pandas', 'decimal', 'matplotlib'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
 
 
 def test_the_classes_are_found() -> None:
@@ -124,3 +176,11 @@ def test_a_half_made_object_is_shown(cls: type) -> None:
 def test_long_values_are_cut() -> None:
     text = repr(my_utils.UniversalLoader("/" + "x" * 10_000))
     assert len(text) < 150
+
+
+@pytest.mark.parametrize("name", ["CompareError", "NanInfError"])
+def test_an_error_is_pickled_with_what_it_holds(name: str) -> None:
+    """As a worker of a pool sends it to its parent."""
+    error = getattr(my_utils.compare_tool, name)("gelu fails", ["a.pt", "b.pt"])
+    loaded = pickle.loads(pickle.dumps(error))
+    assert (type(loaded), str(loaded), loaded.files) == (type(error), "gelu fails", error.files)

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from my_utils.demo.command import WARM_UP, _wait, who_waits
+from my_utils.verdict.command import verdict_of
 
 from ..support.planted_runs import Run
 
@@ -51,6 +52,15 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]
 def ended_rows(path: Path) -> list[dict[str, str]]:
     with open(path, encoding="utf-8", newline="") as handle:
         return [row for row in csv.DictReader(handle) if row["event_type"] == "END"]
+
+
+def test_it_ends_with_the_verdict_and_what_is_next(demo: tuple[str, Path]) -> None:
+    said, out = demo
+    logs = out / "logs"
+    verdict = verdict_of(str(logs)).lines()
+    assert f"my_utils why {logs}\n" + "\n".join(verdict) in said
+    for command in ("trace", "report", "live"):
+        assert f"my_utils {command} {logs}" in said
 
 
 def test_every_stage_of_both_ranks_is_recorded(demo: tuple[str, Path]) -> None:

@@ -13,6 +13,8 @@ from . import (
     module_cases as module_cases,
     recorder_cases as recorder_cases,
     replace_cases as replace_cases,
+    run_cases as run_cases,
+    stacks_cases as stacks_cases,
     stats_cases as stats_cases,
     tensor_cases as tensor_cases,
     timing_cases as timing_cases,

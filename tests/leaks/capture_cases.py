@@ -24,6 +24,9 @@ class Windows(_core.CaptureWindows):
     def _ended(self, window_id: str, outcome: str) -> None:
         pass
 
+    def _task(self) -> None:
+        pass
+
 
 @case(
     "HookEvent",
@@ -73,6 +76,7 @@ def more_hook_events_than_are_kept(folder: Path) -> Iterator[Callable[[], object
     "CaptureWindows.on_enter",
     "CaptureWindows.on_exit",
     "CaptureWindows.pending",
+    "CaptureWindows.reported",
     repeat=500,
 )
 def capture_windows(folder: Path) -> Iterator[Callable[[], object]]:
@@ -82,15 +86,19 @@ def capture_windows(folder: Path) -> Iterator[Callable[[], object]]:
     def action() -> None:
         found = Windows()
         for name in ("one", "broken", "one", "left"):
-            found.arm_window(name, GATE, stop, "ON_TRIGGER_FUNC_EXIT", ("r",), (0, 1))
+            found.arm_window(name, GATE, stop, "ON_TRIGGER_FUNC_EXIT", ("r",), (0, 1), 9)
         found.on_enter(event)
+        found.on_enter(_core.HookEvent("f", {"iter": "1"}, "r", 0))  # nobody ends it
         found.pending()
+        found.reported()
         found.on_exit(event, raised=True)
         found.disarm_window("left")
         with contextlib.suppress(ValueError):
-            found.arm_window("bad", GATE, stop, "NEVER", (), ())
+            found.arm_window("bad", GATE, stop, "NEVER", (), (), 9)
         with contextlib.suppress(TypeError):
-            found.arm_window("bad", GATE, stop, "MANUAL", (), ("0",))  # type: ignore[arg-type]
+            found.arm_window("bad", GATE, stop, "MANUAL", (), ("0",), 9)  # type: ignore[arg-type]
+        with contextlib.suppress(ValueError):
+            found.arm_window("bad", GATE, stop, "MANUAL", (), (), 0)
         with contextlib.suppress(TypeError):
             found.on_enter("f")  # type: ignore[arg-type]
 

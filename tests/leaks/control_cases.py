@@ -8,14 +8,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from my_utils import _core
-from my_utils.capture.on_demand.control_file import CONTROL_NAME
 
 from .harness import case
 
 
 @case("set_step_hook", "take_control", "watch_steps", repeat=60)
 def requests_that_are_read(folder: Path) -> Iterator[Callable[[], object]]:
-    path = folder / CONTROL_NAME
+    path = folder / "my_utils.control.json"
     path.write_bytes(b"x" * 5000)
     timer = _core.Timer("train")
     heard: list[tuple[object, ...] | None] = []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import functools
 from array import array
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -48,7 +47,9 @@ def durations_of_a_stage(folder: Path) -> Iterator[Callable[[], object]]:
     "TimeRecorder.enable",
     "TimeRecorder.max_samples",
     "TimeRecorder.names",
+    "TimeRecorder.restore",
     "TimeRecorder.samples",
+    "TimeRecorder.state",
     "TimeRecorder.summary",
     "TimeRecorder.totals",
     "enabled_recorders",
@@ -63,6 +64,11 @@ def time_recorders(folder: Path) -> Iterator[Callable[[], object]]:
         recorder.samples("a")
         recorder.summary("a")
         recorder.totals()
+        state = recorder.state("a")
+        other.restore("a", state)
+        for wrong in (None, (b"1", None), (b"", 3), (b"", (1, 5, 5, 5, 5, 0.0, 0, b""))):
+            with contextlib.suppress(TypeError, ValueError):
+                other.restore("a", wrong)  # type: ignore[arg-type]
         with contextlib.suppress(KeyError):
             recorder.summary("b")
         with contextlib.suppress(TypeError):
@@ -82,31 +88,54 @@ def time_recorders(folder: Path) -> Iterator[Callable[[], object]]:
     yield action
 
 
+@case("TimingSwitch.__reduce__", "TimingSwitch.__repr__")
+def timing_switch(folder: Path) -> Iterator[Callable[[], object]]:
+    recorder = _core.TimeRecorder()
+
+    def action() -> None:
+        recorder.enable()
+        seen = [_core.timing_switch.on]
+        recorder.disable()
+        assert [*seen, _core.timing_switch.on] == [True, False]
+        repr(_core.timing_switch)
+        copy.copy(_core.timing_switch)
+
+    yield action
+
+
+@case("call_in_main_thread")
+def calls_in_the_main_thread(folder: Path) -> Iterator[Callable[[], object]]:
+    def action() -> None:
+        done: list[int] = []
+        _core.call_in_main_thread(lambda: done.append(1))
+        while not done:
+            pass
+        with contextlib.suppress(TypeError):
+            _core.call_in_main_thread(3)  # type: ignore[arg-type]
+
+    yield action
+
+
 @case(
     "TimedFunction",
     "TimedFunction.__call__",
-    "TimedFunction.__get__",
     "TimedFunction.__reduce__",
     "TimedFunction.__repr__",
 )
 def timed_functions(folder: Path) -> Iterator[Callable[[], object]]:
     recorder = _core.TimeRecorder(max_samples=1)
 
-    class Holder:
-        method = _core.TimedFunction(lambda self, x: x, "method")
-
     def action() -> None:
-        function: Any = functools.wraps(copy.copy)(_core.TimedFunction(len, "len"))
+        function: Any = _core.TimedFunction(len, "len")
         recorder.enable()
         function("abc")
-        Holder().method("abc")
         with contextlib.suppress(TypeError):
             function(3)
         recorder.disable()
         function("abc")
         repr(function)
         function.__reduce__()
-        function.circle = function
+        copy.copy(function)
         _core.TimedFunction(len, "len", (recorder,))("abc")
         with contextlib.suppress(TypeError):
             _core.TimedFunction(len, "len", (3,))  # type: ignore[arg-type]

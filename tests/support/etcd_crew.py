@@ -16,11 +16,11 @@ from typing import Any
 from .ranks import ROOT
 
 # Runs before a program's barriers: on a busy machine etcd may take long to answer, which must not
-# count as an etcd that is not there, and ranks that live may take long to answer a roll call.
+# count as an etcd that is not there, and ranks that live may take long to answer a call.
 PATIENCE = """
 from my_utils.etcd import barrier, client
 client.Connection._limit = lambda self: 60.0
-barrier.ROLL_CALL_S = 20.0
+barrier.RESPONSE_S = 20.0
 """
 PROGRAM = f"""
 import ctypes, json, random, sys, time
@@ -30,7 +30,7 @@ from my_utils.etcd_utils import EtcdBarrierError, etcd_barrier
 print("ready", flush=True)
 for line in sys.stdin:
     order = json.loads(line)
-    barrier.ROLL_CALL_S = order.pop("roll_call_s", 20.0)
+    barrier.RESPONSE_S = order.pop("response_s", 20.0)
     times = []
     try:
         for pause_s in order.pop("pauses", [0]):

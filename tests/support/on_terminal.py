@@ -21,11 +21,12 @@ def on_terminal(
     *,
     env: Mapping[str, str] | None = None,
     with_output: bool = False,
+    columns: int = 80,
 ) -> tuple[int, str]:
-    """Runs `python ARGUMENTS` in the folder: its status, and what a terminal of 24 lines and 80
-    columns was sent on standard error, and on standard output too `with_output`."""
+    """Runs `python ARGUMENTS` in the folder: its status, and what a terminal of 24 lines and so
+    many columns was sent on standard error, and on standard output too `with_output`."""
     main, other = pty.openpty()
-    termios.tcsetwinsize(other, (24, 80))
+    termios.tcsetwinsize(other, (24, columns))
     settings = {
         name: os.environ[name] for name in os.environ if name not in {"NO_COLOR", "COLUMNS"}
     }

@@ -34,6 +34,11 @@ class Fault(TorchDispatchMode):
         return result
 
 
+def doubled(func: Any, args: Any, kwargs: Any) -> Any:
+    """A reference that is wrong."""
+    return func(*args, **kwargs) * 2
+
+
 def one_wrong_element(result: torch.Tensor) -> torch.Tensor:
     """Twice the last element, or 1 where that is 0; for integers one more, for bool the other."""
     wrong = result.clone()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -17,9 +18,11 @@ def process_state() -> dict[str, object]:
     """By name, what of this process's state the tests of a file have to leave as they found it."""
     state = {
         "handlers of my_utils' logger": _handlers("my_utils"),
+        "whether my_utils' messages reach the root": _reaches_root("my_utils"),
         "signal handlers": [signal.getsignal(number) for number in SIGNALS],
         "environment": {k: v for k, v in os.environ.items() if k.startswith(VARIABLES)},
         "current folder": os.getcwd(),
+        "whether garbage is collected": gc.isenabled(),
     }
     for module, (_, look) in MODULES.items():
         if module in sys.modules:
@@ -39,6 +42,11 @@ def _handlers(name: str) -> list[str]:
     """The kinds of them, without pytest's and the one that stands in until a log is set up."""
     kinds = [type(handler).__name__ for handler in logging.getLogger(name).handlers]
     return [kind for kind in kinds if kind not in ("FallbackHandler", "LogCaptureHandler")]
+
+
+def _reaches_root(name: str) -> bool:
+    logger = logging.getLogger(name)
+    return logger.propagate and not logger.disabled and logger.isEnabledFor(logging.WARNING)
 
 
 def _of_torch(torch: Any) -> tuple[object, ...]:

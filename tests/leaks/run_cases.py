@@ -1,0 +1,150 @@
+"""The leak cases of the stages of a run."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from my_utils import _core
+
+from .harness import case
+
+
+def fails(*args: object, accumulate_grad: bool = True) -> None:
+    if not args:
+        raise ValueError("for the test")
+
+
+class Batch:
+    """What is seen of a tensor."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.shape, self.dtype = shape, int
+
+
+def no_timer() -> _core.Timer:
+    raise MemoryError("for the test")
+
+
+@case(
+    "RunStages",
+    "RunStages.add_batch",
+    "RunStages.add_samples",
+    "RunStages.begin",
+    "RunStages.begin_forward",
+    "RunStages.begin_step",
+    "RunStages.change_step",
+    "RunStages.counts",
+    "RunStages.drain_soon",
+    "RunStages.end",
+    "RunStages.end_step",
+    "RunStages.follow",
+    "RunStages.forget",
+    "RunStages.forget_batches",
+    "RunStages.forward_missing",
+    "RunStages.forwards",
+    "RunStages.know_tensors",
+    "RunStages.led",
+    "RunStages.on",
+    "RunStages.on_backward",
+    "RunStages.on_forward",
+    "RunStages.on_step",
+    "RunStages.position",
+    "RunStages.step_batches",
+    "RunStages.steps",
+    "RunStages.thread",
+    "RunStages.timer",
+    "RunStages.unfollow",
+    "RunStages.use_cuda",
+    "RunStages.write_batches",
+    repeat=100,
+)
+def run_stages_life(folder: Path) -> Iterator[Callable[[], object]]:
+    _core.open_output(kind="null")
+
+    def action() -> None:
+        stages = _core.RunStages(lambda: _core.Timer("run"), lambda: True)
+        stages.on_backward = stages.on_forward = stages.on_step = lambda: None
+        for stage in range(9):
+            stages.begin(stage)
+            stages.end()
+        stages.begin_forward()
+        stages.forget()
+        stages.begin(4)
+        stages.begin_step(stages)
+        stages.end()
+        stages.begin_step(stages)
+        stages.end_step(stages)
+        stages.know_tensors(Batch, int, float)
+        for batch in (Batch((3, 4)), [Batch((2,))], (), 7, Batch((2**70,))):
+            stages.add_batch(batch)
+        stages.add_samples(3, 4)
+        stages.follow(id(stages), 3, 2, 10**12)
+        for _ in range(3):
+            stages.begin_step(stages)
+            stages.end_step(stages)
+        _ = stages.led, stages.forward_missing, stages.steps
+        stages.unfollow()
+        stages.step_batches(True, 4)
+        stages.write_batches(5)
+        stages.forget_batches()
+        with suppress(TypeError):
+            stages.know_tensors(3, int, float)  # type: ignore[arg-type]
+        stages.change_step(0, stages.position(), 3)
+        stages.use_cuda()
+        stages.drain_soon()
+        stages.counts()
+        _ = stages.on_backward, stages.on_forward, stages.on_step, stages.timer
+        _ = stages.forwards, stages.thread, stages.on
+        stages.on = False
+        for wrong in (9, -1, "forward"):
+            with suppress(TypeError, ValueError):
+                stages.begin(wrong)  # type: ignore[arg-type]
+        with suppress(TypeError):
+            stages.on_step = 3  # type: ignore[assignment]
+
+    yield action
+    _core.open_output(kind="memory")
+
+
+@case("RunStages", repeat=100)
+def run_stages_step_aside(folder: Path) -> Iterator[Callable[[], object]]:
+    def action() -> None:
+        stages = _core.RunStages(no_timer, lambda: True)
+        stages.begin(0)
+        with suppress(TypeError):
+            _core.RunStages()  # type: ignore[call-arg]
+
+    yield action
+
+
+@case(
+    "StageCall",
+    "StageCall.__call__",
+    "StageCall.__get__",
+    "StageCall.__reduce__",
+    "StageCall.__repr__",
+    repeat=200,
+)
+def stage_calls(folder: Path) -> Iterator[Callable[[], object]]:
+    _core.open_output(kind="null")
+    stages = _core.RunStages(lambda: _core.Timer("run"), lambda: True)
+
+    def action() -> None:
+        call = _core.StageCall(fails, stages, 4, keyword="accumulate_grad")
+        call(1)
+        call(1, accumulate_grad=False)
+        with suppress(ValueError):
+            call()
+        _ = call.__name__, call.__wrapped__, repr(call)  # type: ignore[attr-defined]
+        pickle.dumps(_core.StageCall(pickle.dumps, stages, 7).__reduce__())
+        type("WithMethod", (), {"method": call})().method()
+        with suppress(AttributeError):
+            _ = call.nothing  # type: ignore[attr-defined]
+        with suppress(TypeError):
+            _core.StageCall(fails, 3, 4)  # type: ignore[arg-type]
+
+    yield action
+    _core.open_output(kind="memory")
