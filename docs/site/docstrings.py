@@ -1,0 +1,76 @@
+"""Docstrings of this project as reStructuredText.
+
+They are written for `help()`: paragraphs, `name: text` of the parameters with the text indented,
+lists with a dash, examples, and blocks that are indented as a whole, which stay as they are. What
+would be markup anywhere else is escaped, so that no docstring can break the site.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import groupby
+
+__all__ = ["to_rest"]
+
+# `name: text`, `first, second: text`, `**kwargs: text`.
+PARAMETER = re.compile(r"(\*{0,2}[a-z_]\w*(?:, \*{0,2}[a-z_]\w*)*): (.*)")
+ITEM = re.compile(r"(-) (.*)")
+CODE = re.compile(r"(`+)(.+?)\1", re.DOTALL)
+MARKUP = re.compile(r"([\\*|`]|_(?=\W|$))")
+
+
+def to_rest(lines: list[str]) -> list[str]:
+    """The lines of one docstring, without common indentation, as lines of reStructuredText."""
+    paragraphs = [list(group) for filled, group in groupby(lines, key=is_filled) if filled]
+    return [line for each in paragraphs for line in [*paragraph(each), ""]]
+
+
+def is_filled(line: str) -> bool:
+    return bool(line.strip())
+
+
+def paragraph(lines: list[str]) -> list[str]:
+    first = lines[0]
+    if first.startswith(">>>"):
+        return lines
+    if all(line.startswith("    ") for line in lines):
+        return ["::", "", *lines]
+    if ITEM.match(first):
+        return ["- " + " ".join(text(body)) for _, body in entries(lines, ITEM)]
+    if PARAMETER.match(first):
+        pairs = [(f"``{name}``", text(body)) for name, body in entries(lines, PARAMETER)]
+        return [line for name, body in pairs for line in (name, "    " + " ".join(body))]
+    return text(lines)
+
+
+def entries(lines: list[str], beginning: re.Pattern[str]) -> list[tuple[str, list[str]]]:
+    """What stands before and after the mark of each entry; it goes on to the next such line."""
+    found: list[tuple[str, list[str]]] = []
+    for line in lines:
+        match = beginning.match(line)
+        if match:
+            found.append((match[1], [match[2]]))
+        else:
+            found[-1][1].append(line)
+    return found
+
+
+def text(lines: list[str]) -> list[str]:
+    """Words with code in backticks, as one line: code may go over the end of a line."""
+    joined = " ".join(line.strip() for line in lines)
+    result, end = "", 0
+    for match in CODE.finditer(joined):
+        result += escaped(joined[end : match.start()]) + code(match[2])
+        end = match.end()
+        # Inline code ends only before white space or punctuation.
+        if joined[end : end + 1].isalnum():
+            result += "\\ "
+    return [result + escaped(joined[end:])]
+
+
+def code(inside: str) -> str:
+    return f"``{inside}``" if inside.strip() == inside else escaped(inside)
+
+
+def escaped(words: str) -> str:
+    return MARKUP.sub(r"\\\1", words)
