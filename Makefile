@@ -1,10 +1,10 @@
 # The commands of the project. Two do all the set-up by themselves:
 #   make demo    trains a small model on real text and leaves a trace for Perfetto
 #   make test    the tests: the engine's in C, then pytest
-# Others: thorough, bench, lint, format, fuzz, fuzz-long, leaks, ctest, ctest-asan, ctest-tsan,
-# ctest-masked (needs QEMU), compilers, matrix, hash-strength, clean. `make thorough` tests for up to
-# two hours, in parts; started again on the same commit, it goes on with the parts that have not
-# passed.
+# Others: thorough, bench, lint, format, site (the documentation, into build/site), fuzz, fuzz-long,
+# leaks, ctest, ctest-asan, ctest-tsan, ctest-masked (needs QEMU), compilers, matrix, hash-strength,
+# clean. `make thorough` tests for up to two hours, in parts; started again on the same commit, it
+# goes on with the parts that have not passed.
 #
 # Variables: PYTHON (the interpreter, python3), VENV (the environment, .venv), TORCH_INDEX (a package
 # index for torch, such as the one with wheels for the CPU only), PYTEST (more arguments for pytest),
@@ -32,8 +32,9 @@ C_FORMATTED := $(call some,$(shell find csrc tests -name "*.[ch]" -o -name "*.cu
 CTEST = $(MAKE) --no-print-directory -j$(JOBS) -f csrc/engine/tests/Makefile PYTHON=$(ANY_PYTHON)
 FUZZ = $(MAKE) --no-print-directory -j$(JOBS) -f csrc/engine/fuzz/Makefile PYTHON=$(ANY_PYTHON)
 
-.PHONY: help demo test thorough bench bench-smoke lint lint-types lint-others format fuzz fuzz-long \
-        leaks ctest ctest-asan ctest-tsan ctest-masked compilers matrix hash-strength build clean
+.PHONY: help demo test thorough bench bench-smoke lint lint-types lint-others format site fuzz \
+        fuzz-long leaks ctest ctest-asan ctest-tsan ctest-masked compilers matrix hash-strength build \
+        clean
 .DELETE_ON_ERROR:
 
 help:
@@ -68,6 +69,11 @@ $(VENV)/stamp-tests: $(VENV)/stamp-package tests/requirements.txt tests/requirem
 $(VENV)/stamp-lint: $(VENV)/stamp-tests .ci/requirements.txt
 	@echo "installing what checks the code"
 	@$(PIP_INSTALL) -r .ci/requirements.txt
+	@touch $@
+
+$(VENV)/stamp-site: $(VENV)/stamp-tests docs/site/requirements.txt
+	@echo "installing what makes the site"
+	@$(PIP_INSTALL) -r docs/site/requirements.txt
 	@touch $@
 
 $(VENV)/stamp-bench: $(VENV)/stamp-tests benchmarks/requirements.txt
@@ -150,6 +156,11 @@ format: $(VENV)/stamp-lint
 	$(RUN) -m ruff check --fix-only .
 	$(RUN) -m ruff format .
 	$(BIN)/clang-format -i $(C_FORMATTED)
+
+# A warning, such as a link to a page or a heading that is not there, ends it.
+site: build $(VENV)/stamp-site
+	@$(RUN) -m sphinx --quiet --fail-on-warning -c docs/site -d build/site-doctrees docs build/site
+	@echo "the site: build/site/index.html"
 
 clean:
 	rm -rf build my_utils/*.so my_utils.egg-info

@@ -22,7 +22,7 @@ from typing import Any
 
 from benchmarks.harness import Claim, take_turns
 from my_utils.clock_sync import client as clock_socket
-from my_utils.clock_sync.star import Keeper, Meeting
+from my_utils.clock_sync.star import Refresher, Rendezvous
 from my_utils.clock_sync.synchronizer import ROUNDS
 
 ONE_WAY_S = 1e-4
@@ -73,14 +73,14 @@ def far_connection(address: tuple[str, int], timeout: float) -> socket.socket:
 def line_up(job: Job, store: Any, rank: int) -> tuple[int, float, float]:
     """What one rank does; how wrong it is in ns, the bound of that and the round trip in s."""
     late_ns = job.late_ns(job.host_of(rank))
-    keeper = Keeper(
-        Meeting(store, rank, job.ranks),
+    refresher = Refresher(
+        Rendezvous(store, rank, job.ranks),
         f"host{job.host_of(rank)}",
         ROUNDS,
         lambda: time.time_ns() - late_ns,
     )
-    offset = keeper.line_up("127.0.0.1", time.monotonic() + TIMEOUT_S)
-    keeper.end()
+    offset = refresher.line_up("127.0.0.1", time.monotonic() + TIMEOUT_S)
+    refresher.end()
     return abs(offset.offset_ns - late_ns), offset.error_s, offset.round_trip_s
 
 

@@ -82,22 +82,22 @@ def added_by_listening(calls: Callable[[], None], rounds: int) -> float:
     return statistics.median(times[True]) - statistics.median(times[False])
 
 
-def store_looks(looks: int) -> list[Claim]:
+def store_looks(polls: int) -> list[Claim]:
     """What a rank pays that listens to torch's store, whose server is in this process."""
     try:
         from torch._C._distributed_c10d import TCPStore
     except ImportError:
         print("torch is missing: no listening to its store", file=sys.stderr)
         return []
-    from my_utils.capture.on_demand.store import LOOK_S, Listener, open_store
+    from my_utils.capture.on_demand.store import POLL_S, Listener, open_store
 
     server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     listener = Listener(open_store(f"127.0.0.1:{server.port}"), 0, 1, lambda request: None)
     listener.end()
     began = time.thread_time()
-    for _ in range(looks):
-        listener._look()
-    share = (time.thread_time() - began) / looks / LOOK_S
+    for _ in range(polls):
+        listener._poll()
+    share = (time.thread_time() - began) / polls / POLL_S
     return [Claim("listening to torch's store, of a core", 100 * share, "0.1 %", 0.1, "%", 1)]
 
 
