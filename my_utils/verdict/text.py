@@ -189,7 +189,7 @@ def _does(one: Finding) -> str:
         return "works" if is_one else "work"
     if one.kind == "input":
         return "waits" if is_one else "wait"
-    return "is" if is_one else "are"
+    return "spends" if is_one else "spend"
 
 
 def _where(one: Finding) -> str:
@@ -230,7 +230,7 @@ def _of_hiccups(one: Finding, verdict: Verdict) -> Iterator[str]:
 
 def _of_imbalance(one: Finding, verdict: Verdict) -> Iterator[str]:
     spread = one.detail.get("spread_ns", 0.0)
-    yield f"in each step another rank is last; they lie {_ms(spread)} apart in the mean"
+    yield f"the slowest rank changes from step to step; ranks lie {_ms(spread)} apart on average"
     if "by" in one.detail:
         by, correlation = one.detail["by"], one.detail["correlation"]
         yield f"it follows the {by} of a rank (correlation {correlation:.2f})"
@@ -252,8 +252,8 @@ def _of_change(one: Finding, verdict: Verdict) -> Iterator[str]:
 
 
 def _of_launch(one: Finding, verdict: Verdict) -> Iterator[str]:
-    yield "the device ends with what is enqueued: it waits for the host to launch kernels"
-    yield "how much faster it could be is not seen from outside: compile, or use CUDA graphs"
+    yield "the device runs out of work: it waits for the host to launch kernels"
+    yield "try torch.compile or CUDA graphs; how much they gain cannot be told from these times"
 
 
 BODIES: dict[Kind, Callable[[Finding, Verdict], Iterator[str]]] = {
@@ -279,7 +279,7 @@ def _gain(one: Finding, verdict: Verdict) -> Iterator[str]:
         text += " without it"
     if verdict.samples_a_step:
         now, then = (verdict.samples_a_step / ns * 1e9 for ns in (verdict.step_ns, better))
-        text += f": {then:.4g} samples/s for {now:.4g}"
+        text += f": {then:.4g} samples/s instead of {now:.4g}"
     yield text
     hours = one.cost_ns_a_step * verdict.judged_steps * verdict.judged_ranks / 3600e9
     if hours >= 0.1:

@@ -1,4 +1,5 @@
-/* The layout of the Python that this module was built for. One file for each way in which versions tell it. */
+/* The layout of the Python that this module was built for. One file for each way in which versions
+ * tell it. */
 #ifndef MU_PY_LAYOUT_H
 #define MU_PY_LAYOUT_H
 

@@ -333,6 +333,7 @@ MU_MUST_CHECK static int map_file(struct new_file *file, const char *path, struc
 }
 
 MU_MUST_CHECK static int back_ranges(const struct new_file *file, struct mu_error *err) {
+    MU_INVARIANT(file->fresh != NULL);
     int code = reserve_ranges(file->fd, file->ranges, err);
     for (int i = 0; code == MU_OK && i < 2; i++) {
         populate(file->fresh + file->ranges[i].offset, file->ranges[i].bytes);

@@ -117,16 +117,20 @@ static bool holds_rank(const char *ranks, int rank) {
             return false;
         }
         high = low;
-        if (*ranks == '-' && (ranks++, !take_number(&ranks, INT32_MAX, &high))) {
-            return false;
+        if (*ranks == '-') {
+            ranks++;
+            if (!take_number(&ranks, INT32_MAX, &high)) {
+                return false;
+            }
         }
         bool is_held = rank >= 0 && (uint32_t)rank >= low && (uint32_t)rank <= high;
         if (rank == MU_STACK_ANY_RANK || is_held) {
             return true;
         }
-        if (*ranks++ != ',') {
+        if (*ranks != ',') {
             return false;
         }
+        ranks++;
     }
     return true;
 }
