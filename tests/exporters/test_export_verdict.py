@@ -85,7 +85,7 @@ def test_tensorboard(command: str, logs: Path, tmp_path: Path, run_python: RunPy
     read = EventAccumulator(str(board))
     read.Reload()
     (event,) = read.Scalars("my_utils/step_ms")
-    assert event.value == pytest.approx(said["step_ms"], abs=1e-6)
+    assert event.value == pytest.approx(said["step_ms"], rel=1e-6, abs=1e-6)
     assert event.step == said["last_step"]
     (share,) = read.Scalars("my_utils/untimed_share")
     assert share.value == pytest.approx(said["untimed_share"], abs=1e-3)
@@ -111,7 +111,7 @@ sys.exit(main([sys.argv[1], "--export", "wandb=mine/run-seven"]))
     (folder,) = (tmp_path / "wandb").glob("offline-run-*-run-seven")
     found = wandb_summary(next(folder.glob("*.wandb")))
     said = verdict_of(logs, run_python)
-    assert json.loads(found["my_utils/step_ms"]) == pytest.approx(said["step_ms"], abs=1e-6)
+    assert json.loads(found["my_utils/step_ms"]) == pytest.approx(said["step_ms"], rel=1e-6, abs=1e-6)
     assert json.loads(found["my_utils/status"]) == "found"
     assert said["text"][0] in json.loads(found["my_utils/verdict"])
 
@@ -168,7 +168,7 @@ print(main([sys.argv[1], "--quiet", "--export", "mlflow=" + "0" * 32]))
     status, metrics, tag, text = json.loads(answer)
     assert (status, tag) == (FOUND, "found")
     said = verdict_of(logs, run_python)
-    assert metrics["my_utils/step_ms"] == pytest.approx(said["step_ms"], abs=1e-6)
+    assert metrics["my_utils/step_ms"] == pytest.approx(said["step_ms"], rel=1e-6, abs=1e-6)
     assert said["text"][0] in text
     assert unknown == "1" and "why: error: mlflow run 000" in done.stderr
 
