@@ -2,8 +2,8 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
+#include "base/wiped_page.h"
 #include "stages/drain.h"
 #include "stages/drain_thread.h"
 #include "stages/fork.h"
@@ -34,10 +34,10 @@ int mu_recorder_create(struct mu_recorder **out, struct mu_error *err) {
     recorder->call_drain = mu_drain_thread_call;
     recorder->add_gpu_time = mu_timer_add_gpu_time;
     recorder->counter = mu_clock_counter_is_kernel_clock();
-    recorder->fork_guard = mu_map_wiped_page();
+    recorder->fork_guard = mu_wiped_page_map();
     int code = recorder->fork_guard == NULL ? mu_error_sys(err, "map a page", NULL) : MU_OK;
     if (code == MU_OK && pthread_key_create(&recorder->thread_key, mu_thread_ends) != 0) {
-        munmap(recorder->fork_guard, MU_WIPED_PAGE_BYTES);
+        mu_wiped_page_unmap(recorder->fork_guard);
         recorder->fork_guard = NULL;
         code = mu_error_set(err, MU_ERR_LIMIT, "no thread key left in this process");
     }
@@ -46,7 +46,7 @@ int mu_recorder_create(struct mu_recorder **out, struct mu_error *err) {
         code = mu_recorder_begin(recorder, err);
         if (code != MU_OK) {
             pthread_key_delete(recorder->thread_key);
-            munmap(recorder->fork_guard, MU_WIPED_PAGE_BYTES);
+            mu_wiped_page_unmap(recorder->fork_guard);
         }
     }
     if (code != MU_OK) {
@@ -79,7 +79,7 @@ void mu_recorder_destroy(struct mu_recorder *recorder) {
     while (recorder->threads != NULL) {
         struct mu_thread *thread = recorder->threads;
         recorder->threads = thread->next;
-        munmap(thread, MU_WIPED_PAGE_BYTES);
+        mu_wiped_page_unmap(thread);
     }
     mu_this_thread = NULL;
     free_buffers(recorder);
@@ -87,7 +87,7 @@ void mu_recorder_destroy(struct mu_recorder *recorder) {
     mu_drain_free(recorder->drain);
     mu_output_free(&recorder->output);
     mu_journal_release(&recorder->journal);
-    munmap(recorder->fork_guard, MU_WIPED_PAGE_BYTES);
+    mu_wiped_page_unmap(recorder->fork_guard);
     mu_control_release(&recorder->control);
     pthread_mutex_destroy(&recorder->registry_lock);
     pthread_mutex_destroy(&recorder->drain_lock);

@@ -1,8 +1,8 @@
 /* The recorder of a process: it owns the journal, the buffers of all threads, the names, and the
  * output to which the drain writes.
  *
- * Threads reach their buffers through one thread-local pointer. The kernel wipes the memory behind
- * it in a forked child (MADV_WIPEONFORK), and so the child notices the fork. The child drops what
+ * Threads reach their buffers through one thread-local pointer. The memory behind it is wiped in a
+ * forked child (base/wiped_page.h), and so the child notices the fork. The child drops what
  * it inherited, and starts with a recorder of its own. That one keeps its rows in memory until it
  * gets a directory.
  *

@@ -2,35 +2,18 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/invariant.h"
+#include "base/wiped_page.h"
 #include "journal/journal.h"
 #include "stages/names.h"
 #include "timing/aggregate.h"
 
-#ifndef MADV_WIPEONFORK
-#define MADV_WIPEONFORK 18 /* Linux 4.14 */
-#endif
-
 _Thread_local struct mu_thread *mu_this_thread = NULL;
 
 _Static_assert(sizeof(struct mu_thread) <= MU_WIPED_PAGE_BYTES, "a thread's state is one page");
-
-void *mu_map_wiped_page(void) {
-    void *page =
-        mmap(NULL, MU_WIPED_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (page == MAP_FAILED) {
-        return NULL;
-    }
-    if (madvise(page, MU_WIPED_PAGE_BYTES, MADV_WIPEONFORK) != 0) {
-        munmap(page, MU_WIPED_PAGE_BYTES);
-        return NULL;
-    }
-    return page;
-}
 
 /* Figures of a thread that ended stay with its timer. */
 static void keep_aggregates(struct mu_thread_buffer *buffer) {
@@ -87,7 +70,7 @@ static void free_thread_locked(struct mu_recorder *recorder, struct mu_thread *t
     if (*at == thread) {
         *at = thread->next;
     }
-    munmap(thread, MU_WIPED_PAGE_BYTES);
+    mu_wiped_page_unmap(thread);
 }
 
 /* Destructor of the thread key: the thread ends. */
@@ -96,7 +79,7 @@ void mu_thread_ends(void *page) {
     struct mu_recorder *recorder = thread->recorder;
     mu_this_thread = NULL;
     if (recorder == NULL) {
-        munmap(thread, MU_WIPED_PAGE_BYTES);
+        mu_wiped_page_unmap(thread);
         return;
     }
     pthread_mutex_lock(&recorder->registry_lock);
@@ -116,12 +99,12 @@ static struct mu_thread *this_thread_locked(struct mu_recorder *recorder) {
             return thread;
         }
     }
-    thread = mu_map_wiped_page();
+    thread = mu_wiped_page_map();
     if (thread == NULL) {
         return NULL;
     }
     if (pthread_setspecific(recorder->thread_key, thread) != 0) {
-        munmap(thread, MU_WIPED_PAGE_BYTES);
+        mu_wiped_page_unmap(thread);
         return NULL;
     }
     thread->recorder = recorder;

@@ -1,8 +1,8 @@
 /* Threads and their buffers. They are made at first use, and released when the thread or the timer
  * ends.
  *
- * Threads reach their buffers through one thread-local pointer to a page that the kernel wipes in a
- * forked child, so that a child never writes where its parent does.
+ * Threads reach their buffers through one thread-local pointer to a page that is wiped in a forked
+ * child, so that a child never writes where its parent does.
  */
 #ifndef MU_THREAD_BUFFERS_H
 #define MU_THREAD_BUFFERS_H
@@ -11,8 +11,6 @@
 
 #include "stages/state.h"
 #include "stages/thread_buffer.h"
-
-enum { MU_WIPED_PAGE_BYTES = 4096 };
 
 /* What a thread has; one page, wiped in a forked child. */
 struct mu_thread {
@@ -27,9 +25,6 @@ extern _Thread_local struct mu_thread *mu_this_thread
     __attribute__((tls_model("initial-exec")))
 #endif
     ;
-
-/* A page of zeros that is zeros again in a forked child; NULL with errno set. */
-void *mu_map_wiped_page(void);
 
 /* Destructor of recorder->thread_key. */
 void mu_thread_ends(void *page);
