@@ -1,4 +1,4 @@
-"""Sandboxes that know less of Linux: recording goes on, and a fork is noticed without the kernel."""
+"""Sandboxes that lack what Linux has: a fork is noticed where the kernel wipes nothing."""
 
 from __future__ import annotations
 

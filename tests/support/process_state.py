@@ -19,6 +19,8 @@ def process_state() -> dict[str, object]:
     state = {
         "handlers of my_utils' logger": _handlers("my_utils"),
         "whether my_utils' messages reach the root": _reaches_root("my_utils"),
+        "level of all messages": (logging.root.level, logging.root.manager.disable),
+        "handlers of the root logger": _handlers(None),
         "signal handlers": [signal.getsignal(number) for number in SIGNALS],
         "environment": {k: v for k, v in os.environ.items() if k.startswith(VARIABLES)},
         "current folder": os.getcwd(),
@@ -38,7 +40,7 @@ def differences(before: dict[str, object], after: dict[str, object]) -> dict[str
     }
 
 
-def _handlers(name: str) -> list[str]:
+def _handlers(name: str | None) -> list[str]:
     """The kinds of them, without pytest's and the one that stands in until a log is set up."""
     kinds = [type(handler).__name__ for handler in logging.getLogger(name).handlers]
     return [kind for kind in kinds if kind not in ("FallbackHandler", "LogCaptureHandler")]

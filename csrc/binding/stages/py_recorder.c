@@ -185,9 +185,10 @@ static const struct trouble troubles[] = {
      "stages came faster than they could be written, and records were dropped; call step() more "
      "often or time fewer stages (the totals of the report stay right)"},
     {"dropped_lanes", COUNT_OF(dropped_buffers),
-     "the journal has no room for another thread (64 threads and timers at once, or a full disk); "
-     "what "
-     "it records is lost"},
+     "there is no room for another thread (64 threads and timers at once, a full disk, or no "
+     "memory); what it records is lost"},
+    {"no_memory", COUNT_OF(no_memory),
+     "there was no memory for what is recorded; nothing is recorded in this process"},
     {"failed_writes", COUNT_OF(failed_writes),
      "the profile CSV could not be written, and rows were lost; the training goes on"},
     {"full_names", COUNT_OF(full_names),

@@ -360,7 +360,9 @@ static PyObject *list_paths(PyObject *object, path_append append) {
         return NULL;
     }
     PyObject *list = PyList_New(0);
-    for (uint32_t path = 1; list != NULL && path < self->timer.recorder->names.path_count; path++) {
+    const struct mu_recorder *recorder = self->timer.recorder;
+    uint32_t count = recorder->broken ? 0 : recorder->names->path_count;
+    for (uint32_t path = 1; list != NULL && path < count; path++) {
         if (append(self, (uint16_t)path, list) < 0) {
             Py_CLEAR(list);
         }

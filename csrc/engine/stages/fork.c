@@ -1,5 +1,6 @@
 #include "stages/fork.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -21,12 +22,19 @@ int mu_recorder_begin(struct mu_recorder *recorder, struct mu_error *err) {
     init_locks(recorder);
     mu_control_init(&recorder->control);
     mu_stack_service_start_in_child(recorder);
+    *(volatile uint32_t *)recorder->fork_guard = 1;
+    mu_output_init(&recorder->output);
+    if (recorder->names == NULL) {
+        recorder->names = malloc(sizeof(*recorder->names));
+    }
+    if (recorder->names == NULL) {
+        return mu_error_no_memory(err, "names of stages");
+    }
+    mu_names_init(recorder->names, &recorder->journal);
     int code = mu_journal_init_memory(&recorder->journal, recorder->counter, err);
     if (code != MU_OK) {
         return code;
     }
-    mu_names_init(&recorder->names, &recorder->journal);
-    mu_output_init(&recorder->output);
     code = mu_drain_create(&recorder->drain, err);
     if (code != MU_OK) {
         mu_journal_release(&recorder->journal);
@@ -38,7 +46,6 @@ int mu_recorder_begin(struct mu_recorder *recorder, struct mu_error *err) {
     }
     mu_csv_writer_set_machine(&recorder->drain->writer, recorder->config.machine);
     atomic_store(&recorder->node_next, 1);
-    *(volatile uint32_t *)recorder->fork_guard = 1;
     return MU_OK;
 }
 

@@ -405,7 +405,11 @@ int mu_recorder_open_with(struct mu_recorder *recorder, const struct mu_output_c
     memset(report, 0, sizeof(*report));
     mu_recorder_check_fork(recorder);
     recorder->reopen = false;
-    if (recorder->broken || !lock_within(&recorder->drain_lock, close_wait_ns)) {
+    if (recorder->broken) {
+        atomic_fetch_add(&recorder->troubles.no_memory, 1);
+        return mu_error_no_memory(err, "the recorder of this process; it records nothing");
+    }
+    if (!lock_within(&recorder->drain_lock, close_wait_ns)) {
         return does_not_answer(recorder, err);
     }
     recorder->gil = gil;
@@ -503,7 +507,9 @@ struct mu_thread_buffer *mu_timer_new_thread_buffer(struct mu_timer *timer) {
         pthread_mutex_unlock(&recorder->registry_lock);
     }
     if (buffer == NULL) {
-        atomic_fetch_add(&recorder->troubles.dropped_buffers, 1);
+        atomic_fetch_add(recorder->broken ? &recorder->troubles.no_memory
+                                          : &recorder->troubles.dropped_buffers,
+                         1);
     }
     return buffer;
 }

@@ -26,6 +26,12 @@ static void calibrate(struct mu_recorder *recorder) {
     atomic_store(&recorder->rate, mu_timeline_rate(&recorder->timeline));
 }
 
+static void free_guard(struct mu_recorder *recorder) {
+    if (recorder->fork_guard != &recorder->no_guard) {
+        mu_wiped_page_unmap(recorder->fork_guard);
+    }
+}
+
 int mu_recorder_create(struct mu_recorder **out, struct mu_error *err) {
     struct mu_recorder *recorder = calloc(1, sizeof(*recorder));
     if (recorder == NULL) {
@@ -35,24 +41,17 @@ int mu_recorder_create(struct mu_recorder **out, struct mu_error *err) {
     recorder->add_gpu_time = mu_timer_add_gpu_time;
     recorder->counter = mu_clock_counter_is_kernel_clock();
     recorder->fork_guard = mu_wiped_page_map();
-    int code = recorder->fork_guard == NULL ? mu_error_sys(err, "map a page", NULL) : MU_OK;
-    if (code == MU_OK && pthread_key_create(&recorder->thread_key, mu_thread_ends) != 0) {
-        mu_wiped_page_unmap(recorder->fork_guard);
-        recorder->fork_guard = NULL;
-        code = mu_error_set(err, MU_ERR_LIMIT, "no thread key left in this process");
+    if (recorder->fork_guard == NULL) {
+        recorder->fork_guard = &recorder->no_guard;
     }
-    if (code == MU_OK) {
-        calibrate(recorder);
-        code = mu_recorder_begin(recorder, err);
-        if (code != MU_OK) {
-            pthread_key_delete(recorder->thread_key);
-            mu_wiped_page_unmap(recorder->fork_guard);
-        }
-    }
-    if (code != MU_OK) {
+    if (pthread_key_create(&recorder->thread_key, mu_thread_ends) != 0) {
+        free_guard(recorder);
         free(recorder);
-        return code;
+        return mu_error_set(err, MU_ERR_LIMIT, "no thread key left in this process");
     }
+    calibrate(recorder);
+    recorder->broken =
+        mu_recorder_begin(recorder, NULL) != MU_OK || recorder->fork_guard == &recorder->no_guard;
     *out = recorder;
     return MU_OK;
 }
@@ -87,7 +86,8 @@ void mu_recorder_destroy(struct mu_recorder *recorder) {
     mu_drain_free(recorder->drain);
     mu_output_free(&recorder->output);
     mu_journal_release(&recorder->journal);
-    mu_wiped_page_unmap(recorder->fork_guard);
+    free(recorder->names);
+    free_guard(recorder);
     mu_control_release(&recorder->control);
     pthread_mutex_destroy(&recorder->registry_lock);
     pthread_mutex_destroy(&recorder->drain_lock);
@@ -113,11 +113,11 @@ int mu_recorder_use_gpu(struct mu_recorder *recorder, const struct mu_cuda_pool_
 bool mu_recorder_path(struct mu_recorder *recorder, uint16_t path, const char **name,
                       size_t *length, uint16_t *parent) {
     pthread_mutex_lock(&recorder->registry_lock);
-    bool known = path != MU_PATH_ROOT && path < recorder->names.path_count;
+    bool known = !recorder->broken && path != MU_PATH_ROOT && path < recorder->names->path_count;
     *name = NULL;
     *length = 0;
     if (known) {
-        const struct mu_path *node = &recorder->names.paths[path];
+        const struct mu_path *node = &recorder->names->paths[path];
         *parent = node->parent;
         if (path != MU_PATH_OTHER) {
             *name = mu_journal_string(&recorder->journal, node->name, length);

@@ -43,6 +43,7 @@ struct mu_timer {
 struct mu_troubles {
     _Atomic uint64_t dropped_records; /* a ring was full */
     _Atomic uint64_t dropped_buffers; /* starts on threads that got no thread buffer */
+    _Atomic uint64_t no_memory;       /* starts of a recorder that had no memory to begin with */
     _Atomic uint64_t failed_writes;
     _Atomic uint64_t lost_rows;  /* rows of failed writes and of a full memory output */
     _Atomic uint64_t full_names; /* starts whose name found no room in the table */
@@ -90,7 +91,7 @@ struct mu_open_report {
 
 struct mu_recorder {
     struct mu_journal journal;
-    struct mu_names names;
+    struct mu_names *names; /* owned */
     struct mu_output output;
     struct mu_timeline timeline;
     struct mu_troubles troubles;
@@ -102,6 +103,7 @@ struct mu_recorder {
     uint64_t epoch;          /* of the last commit */
     uint64_t reported_drops; /* lost records that a row in the output reports */
     void *fork_guard;        /* a wiped page: 0 in a forked child */
+    uint32_t no_guard;       /* in its place where there is no memory for the page */
 
     struct mu_control control;       /* requests of other processes */
     struct mu_stack_service *stacks; /* owned: serves those for stacks; NULL: nobody does */
@@ -121,7 +123,7 @@ struct mu_recorder {
     const struct mu_alone *gil; /* borrowed: of the open or close that runs; NULL: it has the GIL */
     bool reopen;        /* in a forked child: open files when the first thread buffer is made */
     bool in_background; /* the output may block: only the drain thread writes */
-    bool broken;        /* a forked child without memory: nothing is recorded */
+    bool broken;        /* there was no memory to begin with: nothing is recorded */
 
     /* Borrowed functions of the files above, for those below. Set by mu_recorder_create. */
     void (*call_drain)(struct mu_recorder *recorder); /* mu_drain_thread_call */

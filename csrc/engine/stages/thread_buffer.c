@@ -103,8 +103,8 @@ SELDOM void resolve(struct mu_thread_buffer *buffer, uint16_t parent_path, const
     struct mu_recorder *recorder = buffer->recorder;
     pthread_mutex_lock(&recorder->registry_lock);
     memset(stage, 0, sizeof(*stage));
-    stage->name_id = mu_names_intern(&recorder->names, name, length, hash);
-    stage->path = mu_names_path(&recorder->names, parent_path, stage->name_id);
+    stage->name_id = mu_names_intern(recorder->names, name, length, hash);
+    stage->path = mu_names_path(recorder->names, parent_path, stage->name_id);
     stage->aggregate = aggregate_of(buffer, stage->path);
     if (stage->name_id != MU_NAME_NONE) {
         size_t known;

@@ -121,7 +121,7 @@ static void describe_chunk(struct mu_recorder *recorder, struct mu_thread_buffer
     uint32_t tag_string = MU_NAME_NONE;
     size_t length = strlen(tag);
     if (length > 0) {
-        tag_string = mu_names_intern(&recorder->names, tag, length, mu_name_hash(tag, length));
+        tag_string = mu_names_intern(recorder->names, tag, length, mu_name_hash(tag, length));
     }
     atomic_store_explicit(&chunk->tid, (uint32_t)syscall(SYS_gettid), memory_order_relaxed);
     atomic_store_explicit(&chunk->tag, tag_string, memory_order_release);
@@ -165,7 +165,7 @@ void mu_recorder_set_thread_name(struct mu_recorder *recorder, struct mu_thread_
                                  const char *name) {
     size_t length = mu_name_cut(name, strlen(name));
     pthread_mutex_lock(&recorder->registry_lock);
-    uint16_t string = mu_names_intern(&recorder->names, name, length, mu_name_hash(name, length));
+    uint16_t string = mu_names_intern(recorder->names, name, length, mu_name_hash(name, length));
     atomic_store_explicit(&buffer->chunk->thread_name, string, memory_order_release);
     mu_journal_keep_chunk(&recorder->journal, buffer->chunk_index);
     pthread_mutex_unlock(&recorder->registry_lock);

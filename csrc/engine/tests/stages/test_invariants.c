@@ -136,7 +136,7 @@ static void use_bytes_without_room(struct scene *scene) {
 }
 
 static void lose_paths(struct scene *scene) {
-    scene->recorder->names.path_count = 1;
+    scene->recorder->names->path_count = 1;
 }
 
 /* ------------------------------------------------------------------------------------------- */

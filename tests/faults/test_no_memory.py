@@ -1,0 +1,64 @@
+"""A process without address space left: timers, the log and stages do nothing, and say so once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ..conftest import RunPython
+from .programs import finished
+
+pytestmark = pytest.mark.no_torch
+
+# What a training script does, with `room` bytes of address space left.
+SCRIPT = """
+import resource, socket, sys
+import my_utils
+from my_utils import GlobalLogger, MyTimer
+
+room = int(sys.argv[1])
+timers = [MyTimer()] if sys.argv[2] == "a timer before" else []
+with open("/proc/self/statm") as file:
+    used = int(file.read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + room, used + room))
+timers.append(MyTimer())
+GlobalLogger().setup("logs")
+for step in range(100):
+    for timer in timers:
+        timer.set_step(step)
+        with timer.time_stage("stage"):
+            timer.start("inner")
+            timer.stop("inner")
+        timer.step()
+    GlobalLogger().instant("now")
+GlobalLogger().close()
+"""
+
+
+@pytest.mark.parametrize("room", [0, 64 << 10, 1 << 20, 6 << 20, 16 << 20, 40 << 20, 400 << 20])
+@pytest.mark.parametrize("before", ["a timer before", "none"])
+def test_nothing_is_raised(run_python: RunPython, tmp_path: Path, room: int, before: str) -> None:
+    done = run_python("-c", SCRIPT, str(room), before)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr, done.stderr
+    csv = tmp_path / "logs" / "profile_rank_0.csv"
+    written = csv.read_text().count(",END,") if csv.exists() else 0
+    if room >= 400 << 20:
+        assert done.stderr == "" and written == 200 * (1 + (before != "none"))
+    if written == 0:
+        assert "nothing is recorded" in done.stderr or "is lost" in done.stderr, done.stderr
+
+
+def test_it_is_said_once(run_python: RunPython) -> None:
+    done = finished(
+        run_python,
+        """
+        resource.setrlimit(resource.RLIMIT_AS, (1, 1))
+        stages(100)
+        timer.step()
+        stages(100)
+        timer.step()
+        """,
+    )
+    assert done.stderr.count("or no memory); what it records is lost") == 1, done.stderr
