@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from my_utils import _core
 from my_utils.exporters.verdict import parse_target
 
 from ..conftest import ROOT, RunPython
+from ..support.run_csv import RankCsv
 from ..support.wandb_files import records
 
 pytestmark = pytest.mark.no_torch
@@ -30,15 +30,11 @@ FOUND = 3
 def logs(tmp_path: Path) -> Path:
     """A run of one rank that spends its time in no stage."""
     folder = tmp_path / "logs"
-    _core.open_output(log_dir=str(folder), rank=0, world_size=1)
-    timer = _core.Timer("train")
+    rank = RankCsv()
+    rank.process()
     for step in range(40):
-        timer.set_step(step)
-        with timer.time_stage("forward"):
-            pass
-        sum(range(20_000))
-        timer.step()
-    _core.close_output()
+        rank.step(step, 10.1 * step, [("forward", 0.0, 0.2)])
+    rank.write(folder)
     return folder
 
 
@@ -111,7 +107,9 @@ sys.exit(main([sys.argv[1], "--export", "wandb=mine/run-seven"]))
     (folder,) = (tmp_path / "wandb").glob("offline-run-*-run-seven")
     found = wandb_summary(next(folder.glob("*.wandb")))
     said = verdict_of(logs, run_python)
-    assert json.loads(found["my_utils/step_ms"]) == pytest.approx(said["step_ms"], rel=1e-6, abs=1e-6)
+    assert json.loads(found["my_utils/step_ms"]) == pytest.approx(
+        said["step_ms"], rel=1e-6, abs=1e-6
+    )
     assert json.loads(found["my_utils/status"]) == "found"
     assert said["text"][0] in json.loads(found["my_utils/verdict"])
 
