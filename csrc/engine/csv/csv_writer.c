@@ -3,9 +3,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/event.h"
+#include "base/local_time.h"
 
 const char mu_csv_header[] = "timestamp_unix,readable_time,machine_id,step,event_name,event_type,"
                              "duration_ms,metadata\n";
@@ -145,16 +145,11 @@ static char *put_ms(char *at, int64_t ns) {
 
 /* Negative times: the digits are those of the magnitude, and the date is that of the floor. */
 static void set_second(struct mu_csv_writer *writer, int64_t second) {
-    time_t time = (time_t)second;
-    struct tm local;
     writer->second = second;
     writer->second_length =
         (uint8_t)(PUT(put_i64(writer->second_text, second), ".") - writer->second_text);
-    if (localtime_r(&time, &local) == NULL) {
-        memset(&local, 0, sizeof(local));
-    }
-    size_t length = strftime(writer->readable_text, sizeof(writer->readable_text),
-                             ",%Y-%m-%d %H:%M:%S", &local);
+    size_t length = mu_local_time_text(second, ",%Y-%m-%d %H:%M:%S", writer->readable_text,
+                                       sizeof(writer->readable_text));
     writer->readable_text[length] = '.';
     writer->readable_length = (uint8_t)(length + 1);
 }
