@@ -34,3 +34,8 @@ int mu_py_own_descriptors(PyTypeObject *type, PyMethodDef *methods) {
     }
     return 0;
 }
+
+int mu_py_traverse_type(PyObject *object, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE(object));
+    return 0;
+}

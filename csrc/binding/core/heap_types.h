@@ -15,4 +15,9 @@ int mu_py_add_type(PyObject *module, PyType_Spec *spec, PyTypeObject **kept);
  * the descriptor, so a subclass that merely inherits pays for it. */
 int mu_py_own_descriptors(PyTypeObject *type, PyMethodDef *methods);
 
+/* tp_traverse of objects that lead nowhere but to their type. One that the module itself owns needs
+ * it: the type leads to the module, and the collector frees such a circle only if it sees it whole.
+ */
+int mu_py_traverse_type(PyObject *object, visitproc visit, void *arg);
+
 #endif

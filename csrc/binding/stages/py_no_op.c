@@ -42,6 +42,7 @@ static PyObject *call_returns_function(PyObject *Py_UNUSED(self), PyObject *args
 
 static void no_op_dealloc(PyObject *object) {
     PyTypeObject *type = Py_TYPE(object);
+    PyObject_GC_UnTrack(object);
     type->tp_free(object);
     Py_DECREF(type);
 }
@@ -57,6 +58,7 @@ static PyMethodDef stage_methods[] = {
 static PyType_Slot stage_slots[] = {
     {Py_tp_doc, (void *)"The stage of every NoOpTimer: does nothing."},
     {Py_tp_dealloc, no_op_dealloc},
+    {Py_tp_traverse, mu_py_traverse_type},
     {Py_tp_call, call_returns_function},
     {Py_am_await, await_nothing},
     {Py_tp_methods, stage_methods},
@@ -66,7 +68,7 @@ static PyType_Slot stage_slots[] = {
 static PyType_Spec stage_spec = {
     .name = "my_utils._core.NoOpStage",
     .basicsize = sizeof(PyObject),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_HAVE_GC,
     .slots = stage_slots,
 };
 

@@ -34,22 +34,41 @@ static int make_event_timer(struct mu_state *state) {
     return 0;
 }
 
+/* A new reference to what the weak reference leads to; NULL without an error where it is gone. */
+static PyObject *strong(PyObject *weak) {
+#if PY_VERSION_HEX >= 0x030D0000
+    PyObject *object = NULL;
+    return PyWeakref_GetRef(weak, &object) < 0 ? NULL : object;
+#else
+    PyObject *object = PyWeakref_GetObject(weak);
+    return object == NULL || object == Py_None ? NULL : Py_NewRef(object);
+#endif
+}
+
 /* A forked child closes its parent's files at once. While it holds their locks, a restarted job
  * would take the dead parent for a living process. */
-static PyObject *after_fork_in_child(PyObject *module, PyObject *Py_UNUSED(ignored)) {
-    struct mu_state *state = mu_state_of(module);
-    if (state->recorder != NULL) {
+static PyObject *after_fork_in_child(PyObject *weak_module, PyObject *Py_UNUSED(ignored)) {
+    PyObject *module = strong(weak_module);
+    if (module == NULL && PyErr_Occurred() != NULL) {
+        return NULL;
+    }
+    struct mu_state *state = module == NULL ? NULL : mu_state_of(module);
+    if (state != NULL && state->recorder != NULL) {
         mu_recorder_check_fork(state->recorder);
     }
+    Py_XDECREF(module);
     Py_RETURN_NONE;
 }
 
 static PyMethodDef fork_method = {"after_fork_in_child", after_fork_in_child, METH_NOARGS, NULL};
 
+/* An interpreter drops what it calls at forks after its last garbage collection: what that held
+ * then would stay for ever, and so would a module's recorder. */
 static int watch_forks(void) {
     PyObject *module = PyImport_ImportModule(mu_module.m_name);
-    PyObject *os = module == NULL ? NULL : PyImport_ImportModule("os");
-    PyObject *function = os == NULL ? NULL : PyCFunction_New(&fork_method, module);
+    PyObject *weak = module == NULL ? NULL : PyWeakref_NewRef(module, NULL);
+    PyObject *os = weak == NULL ? NULL : PyImport_ImportModule("os");
+    PyObject *function = os == NULL ? NULL : PyCFunction_New(&fork_method, weak);
     PyObject *keywords =
         function == NULL ? NULL : Py_BuildValue("{s:O}", "after_in_child", function);
     PyObject *none = PyTuple_New(0);
@@ -61,6 +80,7 @@ static int watch_forks(void) {
     Py_XDECREF(keywords);
     Py_XDECREF(function);
     Py_XDECREF(os);
+    Py_XDECREF(weak);
     Py_XDECREF(module);
     Py_XDECREF(result);
     return result == NULL ? -1 : 0;

@@ -23,6 +23,7 @@ static PyObject *switch_reduce(PyObject *Py_UNUSED(object), PyObject *Py_UNUSED(
 
 static void switch_dealloc(PyObject *object) {
     PyTypeObject *type = Py_TYPE(object);
+    PyObject_GC_UnTrack(object);
     Py_CLEAR(((struct timing_switch *)object)->on);
     type->tp_free(object);
     Py_DECREF(type);
@@ -43,14 +44,20 @@ PyDoc_STRVAR(switch_doc, "Whether any TimeRecorder of this process is enabled; t
                          "the only one.");
 
 static PyType_Slot switch_slots[] = {
-    {Py_tp_doc, (void *)switch_doc}, {Py_tp_dealloc, switch_dealloc}, {Py_tp_repr, switch_repr},
-    {Py_tp_members, switch_members}, {Py_tp_methods, switch_methods}, {0, NULL},
+    {Py_tp_doc, (void *)switch_doc},
+    {Py_tp_dealloc, switch_dealloc},
+    {Py_tp_traverse, mu_py_traverse_type},
+    {Py_tp_repr, switch_repr},
+    {Py_tp_members, switch_members},
+    {Py_tp_methods, switch_methods},
+    {0, NULL},
 };
 
 static PyType_Spec switch_spec = {
     .name = "my_utils._core.TimingSwitch",
     .basicsize = sizeof(struct timing_switch),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_DISALLOW_INSTANTIATION |
+             Py_TPFLAGS_HAVE_GC,
     .slots = switch_slots,
 };
 

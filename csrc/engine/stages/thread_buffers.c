@@ -133,6 +133,9 @@ static void describe_chunk(struct mu_recorder *recorder, struct mu_thread_buffer
 struct mu_thread_buffer *mu_thread_buffer_new_locked(struct mu_timer *timer) {
     struct mu_recorder *recorder = timer->recorder;
     struct mu_thread *thread = this_thread_locked(recorder);
+    if (thread != NULL && thread->buffers[timer->index] != NULL) {
+        return thread->buffers[timer->index]; /* the thread used another recorder meanwhile */
+    }
     struct mu_thread_buffer *buffer = thread == NULL ? NULL : calloc(1, sizeof(*buffer));
     if (buffer == NULL) {
         return NULL;
