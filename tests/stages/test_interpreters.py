@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from ..conftest import ROOT, RunPython
+from ..conftest import RunPython
 
 pytestmark = pytest.mark.no_torch
 
@@ -14,10 +14,10 @@ PROGRAM = """
 import gc, json, os, sys
 try:
     import _interpreters as interpreters
-    options = ("legacy",)
+    options = {"config": "legacy"}
 except ImportError:
     import _xxsubinterpreters as interpreters
-    options = () if sys.version_info < (3, 12) else (False,)
+    options = {} if sys.version_info < (3, 12) else {"isolated": False}
 
 from my_utils import _core
 
@@ -44,8 +44,8 @@ def used():
 own = _core.Timer("own")
 found = []
 for number in range(int(sys.argv[1])):
-    interpreter = interpreters.create(*options)
-    failed = getattr(interpreters, "run_string")(interpreter, TIMED)
+    interpreter = interpreters.create(**options)
+    failed = interpreters.run_string(interpreter, TIMED)
     assert failed is None, failed
     interpreters.destroy(interpreter)
     own.start("stage")
@@ -64,9 +64,10 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.timeout(1000)
 @pytest.mark.parametrize("count", [100, pytest.param(3000, marks=pytest.mark.thorough)])
 def test_memory_and_mappings_stay(run_python: RunPython, count: int) -> None:
-    done = run_python("-c", PROGRAM, str(count), env={"PYTHONPATH": str(ROOT)})
+    done = run_python("-c", PROGRAM, str(count), timeout=900)
     assert done.returncode == 0, done.stderr
     (maps, memory), (maps_then, memory_then) = json.loads(done.stdout)
     assert abs(maps_then - maps) <= 8
