@@ -42,6 +42,7 @@ static int clear(PyObject *module) {
     Py_CLEAR(state->stage_type);
     Py_CLEAR(state->no_op_stage_type);
     Py_CLEAR(state->no_op_stage);
+    mu_py_hook_events_free(state);
     Py_CLEAR(state->hook_event_type);
     Py_CLEAR(state->call_type);
     Py_CLEAR(state->calls);
@@ -66,7 +67,6 @@ static int clear(PyObject *module) {
 
 static void release(void *module) {
     clear((PyObject *)module);
-    mu_py_hook_events_free(mu_state_of(module));
     mu_py_recorder_release(mu_state_of(module));
 }
 
