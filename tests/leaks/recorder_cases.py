@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from my_utils import _core
+from my_utils.common.warnings import warn_once
 
 from .harness import case
 
@@ -92,6 +93,7 @@ def warning_hook(folder: Path) -> Iterator[Callable[[], object]]:
         _core.set_warning_hook(None)
 
     yield action
+    _core.set_warning_hook(warn_once)
 
 
 @case(
