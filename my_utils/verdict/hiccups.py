@@ -13,11 +13,13 @@ make it, they are host hiccups of many ranks.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
 
 from .blame import COVERED, FALSE_CHANGES, alike
+from .causes import causes_of
 from .change_points import change_points
 from .kinds import Kind, kind_of_stage
 from .loss import LEAST_SHARE, LOW_SHARE, Integers, Left, Loss
@@ -42,8 +44,9 @@ LOWER_HALF = 1.028  # between the 10 % and the 40 % quantile of a normal distrib
 Mask = npt.NDArray[np.bool_]
 
 
-def hiccups(work: Work, left: Left) -> None:
-    """Adds the losses by them to `left`, and takes them off."""
+def hiccups(work: Work, left: Left, host: Mapping[str, Matrix] | None = None) -> None:
+    """Adds the losses by them to `left`, and takes them off. host: what the host took from the
+    group's ranks in the judged steps, by counter, where it was recorded."""
     own = left.own()
     excess = over_others(own) if len(own) > 1 else own - levels_of(own[0])
     scatters = SCATTERS if len(own) > 1 else SCATTERS_ALONE
@@ -65,6 +68,8 @@ def hiccups(work: Work, left: Left) -> None:
     if not rows or float(saved.mean()) < LEAST_SHARE * work.step_ns:
         return
     loss = _loss(work, np.array(rows, np.int64), events, sizes, saved)
+    theirs = {name: values[rows] for name, values in (host or {}).items()}
+    loss.detail |= causes_of(theirs, sizes[rows], bool(work.meets))
     if inside is not None and float(inside.mean()) > 0:
         loss.detail["inside_ns"] = float(inside.mean())
         left.take_off_meetings(inside)

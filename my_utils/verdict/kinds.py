@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias, get_args
 
-__all__ = ["KINDS", "PAGES", "UNTIMED", "Kind", "blocks_green", "kind_of_stage"]
+__all__ = ["CAUSES_PAGE", "KINDS", "PAGES", "UNTIMED", "Kind", "blocks_green", "kind_of_stage"]
 
 Kind: TypeAlias = Literal[
     "input", "h2d", "launch", "compute", "communication", "straggler", "moving imbalance",
@@ -35,6 +35,8 @@ PAGES: dict[Kind, str] = {
     "slower since": "docs/runs/slower-over-time.md",
     "warm-up": "docs/runs/slower-over-time.md",
 }
+
+CAUSES_PAGE = "docs/runs/hiccups.md"  # of hiccups whose cause was measured
 
 _INFORMS: tuple[Kind, ...] = ("compute", "not judged inside", "warm-up")
 

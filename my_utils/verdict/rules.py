@@ -24,7 +24,7 @@ from .loss import LEAST_SHARE, Integers, Left, Loss
 from .memory import Growth, growth_of
 from .quantiles import middle_of
 from .result import Finding, Verdict
-from .run_data import RunData
+from .run_data import HOST_COUNTERS, Matrix, RunData
 from .shares import shared_stages
 from .sync import Meetings, meetings_of
 from .trends import slower_over_time
@@ -187,13 +187,20 @@ def _groups(run: RunData, meetings: Meetings, columns: Integers) -> list[tuple[W
         work = work_of(run, meetings, rows, columns)
         left = Left(work.own.copy(), work.bases())
         blame(work, left, [run.hosts[row] for row in rows.tolist()])
-        hiccups(work, left)
-        counters = {name: run.counters[name][np.ix_(rows, columns)]
-                    for name in ("samples", "tokens") if name in run.counters}  # fmt: skip
+        hiccups(work, left, _counters(run, HOST_COUNTERS, rows, columns))
+        counters = _counters(run, ("samples", "tokens"), rows, columns)
         joined = {name: run.counters[name][:, columns] for name in counters}
         moving_imbalance(work, left, counters, joined if meetings.pipelines else None)
         groups.append((work, left))
     return groups
+
+
+def _counters(
+    run: RunData, names: Sequence[str], rows: Integers, columns: Integers
+) -> dict[str, Matrix]:
+    return {
+        name: run.counters[name][np.ix_(rows, columns)] for name in names if name in run.counters
+    }
 
 
 def _compared(

@@ -13,12 +13,21 @@ from typing import Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["DEVICE_KINDS", "GpuTimes", "Matrix", "RunData", "SyncKind", "SyncPoint"]
+__all__ = [
+    "DEVICE_KINDS",
+    "HOST_COUNTERS",
+    "GpuTimes",
+    "Matrix",
+    "RunData",
+    "SyncKind",
+    "SyncPoint",
+]
 
 Matrix: TypeAlias = npt.NDArray[np.float64]
 SyncKind: TypeAlias = Literal["collective", "ddp", "fsdp", "pipeline", "clip"]
 
 DEVICE_KINDS = ("cpu", "cuda")
+HOST_COUNTERS = ("cpu_us", "delay_us", "gc0_us", "gc1_us", "gc2_us", "major_faults")
 
 
 @dataclass(frozen=True)
@@ -62,8 +71,8 @@ class RunData:
     sync_points: where ranks meet, if the run recorded it; None if it did not, then it is inferred.
     peers: of each rank the number of its pipeline stage; only ranks with the same one are compared.
     device: where the model computes. gpu: None without GPU times.
-    counters: "samples" and "tokens" of a step, "rss_bytes", "allocated_bytes" at its end, where
-        recorded: arrays rank × step, NaN where missing.
+    counters: "samples" and "tokens" of a step, "rss_bytes", "allocated_bytes" at its end, and what
+        the host took from it, see `causes`, where recorded: arrays rank × step, NaN where missing.
     clock_error_ns: the bound of the clocks' error between ranks, None where they are not aligned.
     ended: of each rank, whether its process ended in good order. problems: what could not be read,
         a sentence each. workload: what was recorded once, such as "num_workers".

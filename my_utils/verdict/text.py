@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from ..common.ranges import as_ranges, ranges_text
-from .kinds import PAGES, UNTIMED, Kind, blocks_green
+from .kinds import CAUSES_PAGE, PAGES, UNTIMED, Kind, blocks_green
 from .next_steps import next_command
 from .result import Finding, Verdict
 
@@ -36,6 +37,15 @@ HEADS: dict[Kind, str] = {
     "slower since": "SLOWER SINCE",
     "not judged inside": "NOT JUDGED INSIDE",
     "warm-up": "WARM-UP",
+}
+
+CAUSES = {
+    "gc0": "garbage collection, generation 0",
+    "gc1": "garbage collection, generation 1",
+    "gc2": "garbage collection, generation 2",
+    "delay": "waiting for a core",
+    "own": "own work",
+    "wait": "waiting for a disk, a lock, or stopped",
 }
 
 _LIKE_OTHERS: dict[Kind, str] = {
@@ -226,6 +236,20 @@ def _of_hiccups(one: Finding, verdict: Verdict) -> Iterator[str]:
         f"{_count(int(detail['hiccups']), 'step')} take {_ms(detail['hiccup_ns'])} longer"
         f"{where} on {who_text(one, verdict)}{every}"
     )
+    if detail.get("causes"):
+        yield _of_causes(detail)
+
+
+def _of_causes(detail: Mapping[str, Any]) -> str:
+    """
+    >>> _of_causes({"cause": "gc2", "causes": [("gc2", 0.94)]})
+    'of that 94 % is garbage collection, generation 2'
+    """
+    parts = [f"{_percent(share)} is {CAUSES[name]}" for name, share in detail["causes"]]
+    known = "cause unknown: " if detail["cause"] == "unknown" else ""
+    pages = detail.get("disk_pages", 0)
+    read = f"; it reads {_count(pages, 'page')} from a disk" if pages else ""
+    return f"{known}of that {', '.join(parts)}{read}"
 
 
 def _of_imbalance(one: Finding, verdict: Verdict) -> Iterator[str]:
@@ -301,7 +325,8 @@ def _also(one: Finding, verdict: Verdict) -> str:
 
 
 def _next_lines(one: Finding, verdict: Verdict, width: int) -> list[str]:
-    command, page = f"next: {_next(one, verdict)}", PAGES[one.kind]
+    command = f"next: {_next(one, verdict)}"
+    page = CAUSES_PAGE if one.detail.get("causes") else PAGES[one.kind]
     line = f"{command}     {page}"
     return [line] if len(line) <= width - 2 else [command, f"read: {page}"]
 

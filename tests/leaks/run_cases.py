@@ -36,6 +36,7 @@ def no_timer() -> _core.Timer:
     "RunStages.begin_forward",
     "RunStages.begin_step",
     "RunStages.change_step",
+    "RunStages.collected",
     "RunStages.counts",
     "RunStages.drain_soon",
     "RunStages.end",
@@ -43,6 +44,7 @@ def no_timer() -> _core.Timer:
     "RunStages.follow",
     "RunStages.forget",
     "RunStages.forget_batches",
+    "RunStages.forget_host",
     "RunStages.forward_missing",
     "RunStages.forwards",
     "RunStages.know_tensors",
@@ -53,6 +55,7 @@ def no_timer() -> _core.Timer:
     "RunStages.on_step",
     "RunStages.position",
     "RunStages.step_batches",
+    "RunStages.end_host",
     "RunStages.steps",
     "RunStages.thread",
     "RunStages.timer",
@@ -90,6 +93,13 @@ def run_stages_life(folder: Path) -> Iterator[Callable[[], object]]:
         stages.step_batches(True, 4)
         stages.write_batches(5)
         stages.forget_batches()
+        for phase in ("start", "stop"):
+            stages.collected(phase, {"generation": 2})
+        for iteration in (5, 6):
+            stages.end_host(iteration)
+        stages.forget_host()
+        with suppress(TypeError):
+            stages.collected("start")  # type: ignore[call-arg]
         with suppress(TypeError):
             stages.know_tensors(3, int, float)  # type: ignore[arg-type]
         stages.change_step(0, stages.position(), 3)

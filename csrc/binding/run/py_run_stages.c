@@ -74,7 +74,15 @@ static int make_timer(struct mu_py_run_stages *self) {
     return 0;
 }
 
+static struct mu_thread_buffer *event_buffer(struct mu_py_run_stages *self) {
+    struct mu_state *state = self->timer == NULL ? NULL : self->timer->state;
+    return state == NULL ? NULL : mu_py_thread_buffer(state->event_timer);
+}
+
 static void start(struct mu_py_run_stages *self, enum mu_run_stage stage) {
+    if (self->host.has_ended) {
+        mu_py_host_costs_begin(&self->host, self->thread, event_buffer(self));
+    }
     if ((self->timer == NULL && make_timer(self) < 0) ||
         mu_py_timer_start(self->timer, &self->names[stage], NULL) < 0) {
         step_aside(self);
@@ -242,11 +250,6 @@ static void begin_step(struct mu_py_run_stages *self, const void *optimizer) {
     }
 }
 
-static struct mu_thread_buffer *event_buffer(struct mu_py_run_stages *self) {
-    struct mu_state *state = self->timer == NULL ? NULL : self->timer->state;
-    return state == NULL ? NULL : mu_py_thread_buffer(state->event_timer);
-}
-
 /* Counts a step of the leader. True when somebody has to look: a forward was missing, or it is
  * time to. */
 static bool lead(struct mu_py_run_stages *self) {
@@ -255,6 +258,7 @@ static bool lead(struct mu_py_run_stages *self) {
     leader->ended = buffer == NULL ? 0 : buffer->head;
     leader->number++;
     mu_py_batches_step(&self->batches, event_buffer(self), true, leader->number - 1);
+    mu_py_host_costs_end(&self->host, leader->number - 1);
     if (mu_py_timer_set_step(self->timer, leader->number) < 0) {
         step_aside(self);
         return false;
@@ -384,6 +388,37 @@ static PyObject *run_write_batches(PyObject *object, PyObject *iteration) {
 static PyObject *run_forget_batches(PyObject *object, PyObject *Py_UNUSED(ignored)) {
     struct mu_py_batches *batches = &((struct mu_py_run_stages *)object)->batches;
     batches->since_step = batches->iteration = (struct mu_py_batch_size){0, 0};
+    Py_RETURN_NONE;
+}
+
+/* --- the host ----------------------------------------------------------------------------- */
+
+/* Collections on other threads are left out: the training waits for those only if they hold the
+ * GIL when it wants it. */
+static PyObject *run_collected(PyObject *object, PyObject *const *args, Py_ssize_t count) {
+    struct mu_py_run_stages *self = (struct mu_py_run_stages *)object;
+    if (count != 2) {
+        PyErr_Format(PyExc_TypeError, "collected() takes phase and info, not %zd arguments", count);
+        return NULL;
+    }
+    bool counts = self->on && self->thread == PyThread_get_thread_ident();
+    if (counts && mu_py_host_costs_collect(&self->host, args[0], args[1]) < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *run_end_host(PyObject *object, PyObject *iteration) {
+    int64_t number;
+    if (mu_py_int64(iteration, "iteration", &number) < 0) {
+        return NULL;
+    }
+    mu_py_host_costs_end(&((struct mu_py_run_stages *)object)->host, number);
+    Py_RETURN_NONE;
+}
+
+static PyObject *run_forget_host(PyObject *object, PyObject *Py_UNUSED(ignored)) {
+    mu_py_host_costs_forget(&((struct mu_py_run_stages *)object)->host);
     Py_RETURN_NONE;
 }
 
@@ -549,6 +584,7 @@ static int run_clear(PyObject *object) {
     Py_CLEAR(self->on_forward);
     Py_CLEAR(self->on_step);
     mu_py_batches_clear(&self->batches);
+    mu_py_host_costs_clear(&self->host);
     return 0;
 }
 
@@ -672,6 +708,13 @@ PyDoc_STRVAR(step_batches_doc,
 PyDoc_STRVAR(write_batches_doc, "write_batches($self, iteration, /)\n--\n\n"
                                 "The row of an iteration, if its batches showed anything.");
 PyDoc_STRVAR(forget_batches_doc, "forget_batches($self, /)\n--\n\nNothing was loaded.");
+PyDoc_STRVAR(collected_doc, "collected($self, phase, info, /)\n--\n\n"
+                            "For gc.callbacks: times the collections on the training thread.");
+PyDoc_STRVAR(end_host_doc,
+             "end_host($self, iteration, /)\n--\n\n"
+             "The iteration has ended: the next stage writes what the host took from\n"
+             "it, since the row before.");
+PyDoc_STRVAR(forget_host_doc, "forget_host($self, /)\n--\n\nNothing of the host was read yet.");
 PyDoc_STRVAR(position_doc, "position($self, /)\n--\n\n"
                            "The place in the thread's records that comes next.");
 PyDoc_STRVAR(change_step_doc, "change_step($self, begin, end, step, /)\n--\n\n"
@@ -703,6 +746,9 @@ static PyMethodDef run_methods[] = {
     {"step_batches", run_step_batches, METH_VARARGS, step_batches_doc},
     {"write_batches", run_write_batches, METH_O, write_batches_doc},
     {"forget_batches", run_forget_batches, METH_NOARGS, forget_batches_doc},
+    {"collected", (PyCFunction)(void (*)(void))run_collected, METH_FASTCALL, collected_doc},
+    {"end_host", run_end_host, METH_O, end_host_doc},
+    {"forget_host", run_forget_host, METH_NOARGS, forget_host_doc},
     {NULL, NULL, 0, NULL},
 };
 

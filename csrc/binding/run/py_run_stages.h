@@ -3,6 +3,7 @@
 #define MU_PY_RUN_STAGES_H
 
 #include "run/py_batches.h"
+#include "run/py_host_costs.h"
 #include "stages/py_timer.h"
 
 enum mu_run_stage {
@@ -56,6 +57,7 @@ struct mu_py_run_stages {
     uint64_t counts[MU_RUN_STAGES]; /* of calls */
     struct mu_py_run_leader leader;
     struct mu_py_batches batches;
+    struct mu_py_host_costs host;
 };
 
 /* A call begins on the calling thread. True when it is a stage, and mu_py_run_end must follow.

@@ -11,6 +11,7 @@ that import torch are launchers, loader workers and helpers.
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -100,6 +101,7 @@ class Recorder(Listener):
         )
         self.stages.unfollow()
         self.stages.forget_batches()
+        self.stages.forget_host()
         self._memory = MemoryCounter()
         self._met: dict[tuple[str, object], None] = {}
         self._forwards = 0
@@ -114,6 +116,7 @@ class Recorder(Listener):
         """Applies the patches."""
         self._watch_backwards()
         self.stages.on_step = self._stepped_inside
+        gc.callbacks.append(self.stages.collected)
         self.patches.apply()
 
     def _watch_backwards(self) -> None:
@@ -126,6 +129,8 @@ class Recorder(Listener):
         self.finish()
         self.stages.on = False
         self.patches.remove()
+        if self.stages.collected in gc.callbacks:
+            gc.callbacks.remove(self.stages.collected)
         self.roots.restore()
         if _armed is self:
             _armed = None
@@ -244,6 +249,7 @@ class Recorder(Listener):
         self.stages.step_batches(leads, self.iterations.current)
         if leads:
             self._memory.write(self.iterations.current)
+            self.stages.end_host(self.iterations.current)
             self._follow_forwards(self.stages.forwards == self._forwards)
             self._drain_sometimes()
             if self.iterations.is_regular:

@@ -1,0 +1,123 @@
+#include "run/py_host_costs.h"
+
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/digits.h"
+#include "base/event.h"
+
+enum { TEXT_BYTES = 192, PAUSE_NS = 1000000, NS_IN_US = 1000 };
+
+static const char *const generation_keys[MU_GC_GENERATIONS] = {",gc0_us=", ",gc1_us=", ",gc2_us="};
+
+/* --- collections -------------------------------------------------------------------------- */
+
+static int generation_of(struct mu_py_host_costs *self, PyObject *info, int64_t *out) {
+    if (self->key == NULL) {
+        self->key = PyUnicode_InternFromString("generation");
+    }
+    if (self->key == NULL || !PyDict_Check(info)) {
+        return -1;
+    }
+    PyObject *number = PyDict_GetItemWithError(info, self->key);
+    *out = number == NULL || !PyLong_Check(number) ? -1 : PyLong_AsLongLong(number);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+int mu_py_host_costs_collect(struct mu_py_host_costs *self, PyObject *phase, PyObject *info) {
+    uint64_t now = (uint64_t)mu_clock_monotonic_ns();
+    if (PyUnicode_Check(phase) && PyUnicode_CompareWithASCIIString(phase, "start") == 0) {
+        self->collecting_since_ns = now;
+        return 0;
+    }
+    uint64_t since = self->collecting_since_ns;
+    int64_t generation;
+    self->collecting_since_ns = 0;
+    if (generation_of(self, info, &generation) < 0) {
+        return -1;
+    }
+    if (since != 0 && generation >= 0 && generation < MU_GC_GENERATIONS) {
+        self->collected_ns[generation] += now - since;
+    }
+    return 0;
+}
+
+/* --- rows --------------------------------------------------------------------------------- */
+
+static char *put(char *at, const char *key, uint64_t value) {
+    size_t length = strlen(key);
+    memcpy(at, key, length);
+    return mu_digits_put_u64(at + length, value);
+}
+
+static void write_row(const struct mu_py_host_costs *self, const struct mu_thread_times *now,
+                      struct mu_thread_buffer *buffer) {
+    const struct mu_thread_times *last = &self->last;
+    char text[TEXT_BYTES];
+    char *end = put(text, "cpu_us=", (now->cpu_ns - last->cpu_ns) / NS_IN_US);
+    if (now->has_delay && last->has_delay) {
+        end = put(end, ",delay_us=", (now->delay_ns - last->delay_ns) / NS_IN_US);
+    }
+    end = put(end, ",major_faults=", now->major_faults - last->major_faults);
+    for (int i = 0; i < MU_GC_GENERATIONS; i++) {
+        end = put(end, generation_keys[i], self->collected_ns[i] / NS_IN_US);
+    }
+    struct mu_event event = {
+        .type = MU_EVENT_COUNTER,
+        .name = "host",
+        .name_length = strlen("host"),
+        .metadata = text,
+        .metadata_length = (size_t)(end - text),
+        .step = self->ended,
+    };
+    mu_thread_buffer_event(buffer, &event);
+}
+
+void mu_py_host_costs_end(struct mu_py_host_costs *self, int64_t iteration) {
+    self->ended = iteration;
+    self->has_ended = true;
+}
+
+static void begin_anew(struct mu_py_host_costs *self, unsigned long thread) {
+    mu_py_host_costs_forget(self);
+    mu_thread_clock_open(&self->clock);
+    self->thread = thread;
+}
+
+void mu_py_host_costs_begin(struct mu_py_host_costs *self, unsigned long thread,
+                            struct mu_thread_buffer *buffer) {
+    self->has_ended = false;
+    bool is_first = self->thread != thread;
+    if (is_first) {
+        begin_anew(self, thread);
+    } else if ((uint64_t)mu_clock_monotonic_ns() - self->last.wall_ns < PAUSE_NS) {
+        return;
+    }
+    struct mu_thread_times now;
+    if (!mu_thread_clock_read(&self->clock, &now)) {
+        return;
+    }
+    if (!is_first && buffer != NULL && self->ended >= 0) {
+        write_row(self, &now, buffer);
+    }
+    self->last = now;
+    memset(self->collected_ns, 0, sizeof(self->collected_ns));
+}
+
+/* --- the end ------------------------------------------------------------------------------ */
+
+void mu_py_host_costs_forget(struct mu_py_host_costs *self) {
+    if (self->thread != 0) {
+        mu_thread_clock_close(&self->clock);
+    }
+    self->thread = 0;
+    self->has_ended = false;
+    self->collecting_since_ns = 0;
+    memset(&self->last, 0, sizeof(self->last));
+    memset(self->collected_ns, 0, sizeof(self->collected_ns));
+}
+
+void mu_py_host_costs_clear(struct mu_py_host_costs *self) {
+    mu_py_host_costs_forget(self);
+    Py_CLEAR(self->key);
+}

@@ -1,0 +1,58 @@
+#include "host/thread_times.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+
+enum { TEXT_BYTES = 128 };
+
+void mu_thread_clock_open(struct mu_thread_clock *clock) {
+    clock->schedstat = open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC);
+}
+
+void mu_thread_clock_close(struct mu_thread_clock *clock) {
+    if (clock->schedstat >= 0) {
+        close(clock->schedstat);
+        clock->schedstat = -1;
+    }
+}
+
+/* The file has three numbers: ns on a core, ns of delay, and how often it was put on one. The first
+ * lags by a tick of the kernel. */
+static bool read_delay(int schedstat, uint64_t *out) {
+    char text[TEXT_BYTES];
+    ssize_t got = schedstat < 0 ? -1 : pread(schedstat, text, sizeof(text) - 1, 0);
+    if (got <= 0) {
+        return false;
+    }
+    text[got] = '\0';
+    char *second, *end;
+    errno = 0;
+    (void)strtoull(text, &second, 10);
+    unsigned long long delay = strtoull(second, &end, 10);
+    if (errno != 0 || second == text || end == second) {
+        return false;
+    }
+    *out = delay;
+    return true;
+}
+
+bool mu_thread_clock_read(const struct mu_thread_clock *clock, struct mu_thread_times *out) {
+    struct timespec cpu;
+    struct rusage usage;
+    if (clock_gettime(CLOCK_THREAD_CPUTIME_ID, &cpu) < 0 || getrusage(RUSAGE_THREAD, &usage) < 0) {
+        return false;
+    }
+    *out = (struct mu_thread_times){
+        .wall_ns = (uint64_t)mu_clock_monotonic_ns(),
+        .cpu_ns = (uint64_t)cpu.tv_sec * UINT64_C(1000000000) + (uint64_t)cpu.tv_nsec,
+        .major_faults = (uint64_t)usage.ru_majflt,
+    };
+    out->has_delay = read_delay(clock->schedstat, &out->delay_ns);
+    return true;
+}
