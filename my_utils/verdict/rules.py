@@ -241,7 +241,8 @@ def _finding(run: RunData, work: Work, loss: Loss, stage: str | None, columns: I
 
 
 def _joined(findings: Sequence[Finding]) -> list[Finding]:
-    """What several groups share is named once, with the largest cost: they pass it at once."""
+    """What several groups share is named once, with the largest cost: they pass it at once. So is a
+    stage of one group that is long in all steps, and longer in some."""
     joined: dict[tuple[object, ...], Finding] = {}
     for one in findings:
         key = one.kind, one.stage, one.hosts, one.since_step
@@ -250,6 +251,8 @@ def _joined(findings: Sequence[Finding]) -> list[Finding]:
             continue
         other = joined[key]
         first, second = (one, other) if one.cost_ns_a_step > other.cost_ns_a_step else (other, one)
+        if first.ranks == second.ranks:
+            first.detail = {**second.detail, **first.detail}
         first.ranks = tuple(sorted({*first.ranks, *second.ranks}))
         joined[key] = first
     return list(joined.values())

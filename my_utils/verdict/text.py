@@ -177,15 +177,15 @@ def body(one: Finding, verdict: Verdict) -> Iterator[str]:
 def _of_a_stage(one: Finding, verdict: Verdict) -> Iterator[str]:
     detail = one.detail
     took = detail.get("took_ns")
-    if "hiccups" in detail:
-        yield from _of_hiccups(one, verdict)
-        return
     if took is not None:
         others = detail.get("others_ns")
         step_ns = detail.get("step_ns", verdict.step_ns) or 1.0
         rest = "" if others is None else f"; the others {_ms(others)}"
         share = f"{_ms(took)} of {_ms(step_ns)} ({_percent(took / step_ns)})"
         yield f"{who_text(one, verdict)} {_does(one)} {share}{_where(one)}{rest}"
+    if "hiccups" in detail:
+        yield from _of_hiccups(one, verdict)
+        return
     if parts := detail.get("parts"):
         yield "more than the others in " + ", ".join(
             f"{name} ({_percent(share)})" for name, share in parts
