@@ -5,7 +5,8 @@ garbage, time on a core, time in which it was ready to run and on no core. In th
 what each of these lies above its median of the rank's other steps is its part of the lost time:
 
 - "gc0" to "gc2": collections of that generation on the training thread
-- "delay": it was ready to run, and other threads had the core, or a quota was used up
+- "quota": it was ready to run, and the quota of its cgroup was used up
+- "delay": it was ready to run, and other threads had the core
 - "own": it was on a core: work of its own
 - "wait": the rest. It waited for a disk, a lock or another thread, or the process was stopped
 
@@ -87,7 +88,8 @@ def _parts(above: Mapping[str, float], lost_us: float) -> dict[str, float]:
     """µs by part. What they have above the loss is taken off each of them."""
     parts = {name.removesuffix("_us"): above[name] for name in above if name.startswith("gc")}
     parts["own"] = max(above["cpu_us"] - sum(parts.values()), 0.0)
-    parts["delay"] = above["delay_us"]
+    parts["quota"] = min(above.get("quota_us", 0.0), above["delay_us"])
+    parts["delay"] = above["delay_us"] - parts["quota"]
     total = sum(parts.values())
     fits = min(lost_us / total, 1.0) if total else 1.0
     parts = {name: part * fits for name, part in parts.items()}

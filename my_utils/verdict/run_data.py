@@ -27,7 +27,7 @@ Matrix: TypeAlias = npt.NDArray[np.float64]
 SyncKind: TypeAlias = Literal["collective", "ddp", "fsdp", "pipeline", "clip"]
 
 DEVICE_KINDS = ("cpu", "cuda")
-HOST_COUNTERS = ("cpu_us", "delay_us", "gc0_us", "gc1_us", "gc2_us", "major_faults")
+HOST_COUNTERS = ("cpu_us", "delay_us", "quota_us", "gc0_us", "gc1_us", "gc2_us", "major_faults")
 
 
 @dataclass(frozen=True)

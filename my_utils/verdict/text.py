@@ -44,6 +44,7 @@ CAUSES = {
     "gc1": "garbage collection, generation 1",
     "gc2": "garbage collection, generation 2",
     "delay": "waiting for a core",
+    "quota": "waiting for the quota of its cgroup",
     "own": "own work",
     "wait": "waiting for a disk, a lock, or stopped",
 }

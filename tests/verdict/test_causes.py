@@ -22,6 +22,7 @@ TEXTS = {
     "gc1": "garbage collection, generation 1",
     "gc2": "garbage collection, generation 2",
     "delay": "waiting for a core",
+    "quota": "waiting for the quota of its cgroup",
     "own": "own work",
     "wait": "waiting for a disk, a lock, or stopped",
 }
@@ -41,8 +42,10 @@ def judged(shares: Mapping[str, float], ranks: int, seed: int, **left_out: bool)
         more_us = 1000 * HICCUP_MS * share
         if name.startswith("gc"):
             host[f"{name}_us"][-1, list(STEPS)] += more_us
+        if name == "quota":
+            host["quota_us"][-1, list(STEPS)] += more_us
         if name != "wait":
-            on = "delay_us" if name == "delay" else "cpu_us"
+            on = "delay_us" if name in ("delay", "quota") else "cpu_us"
             host[on][-1, list(STEPS)] += more_us
     return judge(run.data(counters={k: v for k, v in host.items() if k not in left_out}))
 

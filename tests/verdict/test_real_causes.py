@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,14 @@ def hog():
     os.kill(process, signal.SIGSTOP)
     return process
 
+# How much of a core the process has in each tenth of a second.
+def limit(quota_us):
+    with open(f"{sys.argv[2]}/cpu.cfs_quota_us", "w") as file:
+        file.write(str(quota_us))
+
+if cause == "quota":
+    with open(f"{sys.argv[2]}/cgroup.procs", "w") as file:
+        file.write(str(os.getpid()))
 hogs = [hog() for _ in range(8)] if cause == "delay" else []
 if hogs:
     os.sched_setaffinity(0, [core])
@@ -54,6 +63,10 @@ try:
         work(0.01)
         if is_hiccup and cause == "gc2":
             gc.collect()
+        if is_hiccup and cause == "quota":
+            limit(10_000)
+            work(0.03)
+            limit(-1)
         if is_hiccup and cause == "own":
             work(0.1)
         if is_hiccup and cause == "wait":
@@ -68,15 +81,41 @@ finally:
         os.kill(process, signal.SIGKILL)
 """
 
-NAMED = {"gc2": "gc2", "delay": "delay", "own": "own", "wait": "wait", "stopped": "wait"}
-IN_GATE = ("gc2", "delay")
+CGROUPS = Path("/sys/fs/cgroup/cpu")  # of version 1
+NAMED = {
+    "gc2": "gc2", "delay": "delay", "quota": "quota", "own": "own", "wait": "wait",
+    "stopped": "wait",
+}  # fmt: skip
+IN_GATE = ("gc2", "quota")
 
 
-def causes_of(cause: str, folder: Path) -> dict[str, float]:
+@pytest.fixture
+def cgroup() -> Iterator[Path]:
+    """A cgroup of this test's own."""
+    if os.geteuid() != 0 or not (CGROUPS / "cpu.cfs_quota_us").is_file():
+        pytest.skip("needs root, and the cpu controller of cgroups of version 1")
+    folder = CGROUPS / f"my_utils_test_{os.getpid()}"
+    folder.mkdir()
+    yield folder
+    folder.rmdir()
+
+
+def causes_of(cause: str, folder: Path, *arguments: str) -> dict[str, float]:
     """The parts that the verdict lists."""
     (folder / "train.py").write_text(SCRIPT)
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    run = [sys.executable, "-m", "my_utils", "run", "--quiet", "-o", "logs", "train.py", cause]
+    run = [
+        sys.executable,
+        "-m",
+        "my_utils",
+        "run",
+        "--quiet",
+        "-o",
+        "logs",
+        "train.py",
+        cause,
+        *arguments,
+    ]
     subprocess.run(run, cwd=folder, env=env, check=True, timeout=200)
     why = [sys.executable, "-m", "my_utils", "why", "logs", "--json"]
     done = subprocess.run(why, cwd=folder, env=env, capture_output=True, text=True, check=False)
@@ -90,8 +129,9 @@ def causes_of(cause: str, folder: Path) -> dict[str, float]:
     "cause",
     [pytest.param(one, marks=() if one in IN_GATE else (pytest.mark.thorough,)) for one in NAMED],
 )
-def test_the_cause_of_hiccups(cause: str, tmp_path: Path) -> None:
-    parts = causes_of(cause, tmp_path)
+def test_the_cause_of_hiccups(cause: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    arguments = [str(request.getfixturevalue("cgroup"))] if cause == "quota" else []
+    parts = causes_of(cause, tmp_path, *arguments)
     # On a machine that others use as well, waiting for a core may be a part of every hiccup.
     assert NAMED[cause] in parts
     alone = {name: share for name, share in parts.items() if name != "delay"}

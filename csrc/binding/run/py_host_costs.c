@@ -6,7 +6,7 @@
 #include "base/digits.h"
 #include "base/event.h"
 
-enum { TEXT_BYTES = 192, PAUSE_NS = 1000000, NS_IN_US = 1000 };
+enum { TEXT_BYTES = 256, PAUSE_NS = 1000000, LEAST_DELAY_NS = 1000000, NS_IN_US = 1000 };
 
 static const char *const generation_keys[MU_GC_GENERATIONS] = {",gc0_us=", ",gc1_us=", ",gc2_us="};
 
@@ -50,13 +50,25 @@ static char *put(char *at, const char *key, uint64_t value) {
     return mu_digits_put_u64(at + length, value);
 }
 
-static void write_row(const struct mu_py_host_costs *self, const struct mu_thread_times *now,
+/* What a quota took is a part of the delay. The kernel is asked only where there was much of it. */
+static char *put_delay(struct mu_py_host_costs *self, uint64_t delay_ns, char *end) {
+    uint64_t waited_ns = 0;
+    bool is_known = self->quota.count > 0;
+    if (is_known && delay_ns >= LEAST_DELAY_NS) {
+        is_known = mu_quota_waited(&self->quota, &waited_ns);
+    }
+    end = put(end, ",delay_us=", delay_ns / NS_IN_US);
+    waited_ns = waited_ns < delay_ns ? waited_ns : delay_ns;
+    return is_known ? put(end, ",quota_us=", waited_ns / NS_IN_US) : end;
+}
+
+static void write_row(struct mu_py_host_costs *self, const struct mu_thread_times *now,
                       struct mu_thread_buffer *buffer) {
     const struct mu_thread_times *last = &self->last;
     char text[TEXT_BYTES];
     char *end = put(text, "cpu_us=", (now->cpu_ns - last->cpu_ns) / NS_IN_US);
     if (now->has_delay && last->has_delay) {
-        end = put(end, ",delay_us=", (now->delay_ns - last->delay_ns) / NS_IN_US);
+        end = put_delay(self, now->delay_ns - last->delay_ns, end);
     }
     end = put(end, ",major_faults=", now->major_faults - last->major_faults);
     for (int i = 0; i < MU_GC_GENERATIONS; i++) {
@@ -81,6 +93,7 @@ void mu_py_host_costs_end(struct mu_py_host_costs *self, int64_t iteration) {
 static void begin_anew(struct mu_py_host_costs *self, unsigned long thread) {
     mu_py_host_costs_forget(self);
     mu_thread_clock_open(&self->clock);
+    mu_quota_open(&self->quota, "/proc/self");
     self->thread = thread;
 }
 
@@ -109,6 +122,7 @@ void mu_py_host_costs_begin(struct mu_py_host_costs *self, unsigned long thread,
 void mu_py_host_costs_forget(struct mu_py_host_costs *self) {
     if (self->thread != 0) {
         mu_thread_clock_close(&self->clock);
+        mu_quota_close(&self->quota);
     }
     self->thread = 0;
     self->has_ended = false;

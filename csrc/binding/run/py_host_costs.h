@@ -6,6 +6,7 @@
 #define MU_PY_HOST_COSTS_H
 
 #include "core/state.h"
+#include "host/quota.h"
 #include "host/thread_times.h"
 #include "stages/thread_buffer.h"
 
@@ -15,7 +16,8 @@ enum { MU_GC_GENERATIONS = 3 };
 struct mu_py_host_costs {
     PyObject *key;                /* owned: "generation"; NULL before the first collection */
     unsigned long thread;         /* whose times are read; 0: of none yet */
-    struct mu_thread_clock clock; /* open while `thread` is not 0 */
+    struct mu_thread_clock clock; /* open while `thread` is not 0, as the quota is */
+    struct mu_quota quota;
     struct mu_thread_times last;  /* at the row before */
     int64_t ended;                /* the iteration whose row is written when a stage begins */
     bool has_ended;               /* there is one */
