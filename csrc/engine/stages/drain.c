@@ -9,6 +9,7 @@
 #include "base/invariant.h"
 #include "base/utf8.h"
 #include "journal/page_guard.h"
+#include "stages/output_state.h"
 #include "stages/state.h"
 
 /* Slots of a thread buffer that one write takes at most; bounds the memory of a drain. */
@@ -192,6 +193,7 @@ void mu_drain_commit_lock_held(struct mu_recorder *recorder) {
     mu_journal_header(&recorder->journal)->reported_drops[epoch & 1] = recorder->reported_drops + 1;
     atomic_store_explicit(&commit->epoch, epoch, memory_order_release);
     recorder->epoch = epoch;
+    mu_output_state_publish_lock_held(recorder);
 }
 
 static void free_slots(struct mu_recorder *recorder, uint32_t index) {
