@@ -1,5 +1,6 @@
 #include "stages/drain.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -372,8 +373,12 @@ static bool drain_round(struct mu_recorder *recorder) {
     if (mu_rows_write(&drain->rows, &context, drain->views, count, &drain->writer, NULL) != MU_OK) {
         drain->writer.failed = 0;
     }
-    atomic_fetch_add(&recorder->troubles.lost_rows, drain->rows.lost_rows);
-    drain->rows.lost_rows = 0;
+    if (drain->rows.lost_rows > 0) { /* there was no memory for them */
+        atomic_fetch_add(&recorder->troubles.lost_rows, drain->rows.lost_rows);
+        atomic_fetch_add(&recorder->troubles.failed_writes, 1);
+        atomic_store(&recorder->troubles.last_errno, ENOMEM);
+        drain->rows.lost_rows = 0;
+    }
     for (uint32_t i = 0; i < count; i++) {
         if (drain->views[i].changed || drain->views[i].to != drain->views[i].from) {
             commit_chunk(recorder, i);
