@@ -7,6 +7,7 @@ import json
 import logging
 import math
 import os
+import resource
 import struct
 import subprocess
 import sys
@@ -34,6 +35,7 @@ from my_utils.memory.tracker.sources import NAN, BusyShare, Figure, Host, Rate, 
 from ..clients.perfetto import TraceProcessor, why_missing
 from ..conftest import RunPython
 from ..fakes import compile_fake
+from ..support.other_users import OTHER, done_by, open_to_all
 from ..support.profile_rows import Profile
 
 pytestmark = [pytest.mark.long_file, pytest.mark.no_torch]
@@ -341,17 +343,48 @@ def test_files_that_cannot_be_written(tmp_path: Path, caplog: pytest.LogCaptureF
     assert run.peaks()["process_rss_bytes"].value > MIB
 
 
-def test_a_full_disk(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    if not os.access("/dev/full", os.W_OK):
-        pytest.skip("there is no /dev/full")
-    (tmp_path / "full.csv").symlink_to("/dev/full")
+def test_a_file_that_may_not_grow(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     file = tracker_csv.SampleFile(tmp_path / "full.csv", ["a", "b"])
-    for _ in range(3):
-        file.add("x" * (tracker_csv.PENDING_BYTES // 2) + "\n")
-        file.flush()
-    file.close()
-    assert caplog.text.count("No space left on device") == 1
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        for _ in range(3):
+            file.add("x" * (tracker_csv.PENDING_BYTES // 2) + "\n")
+            file.flush()
+        file.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert caplog.text.count("File too large") == 1
     assert file.lost == 1
+
+
+PLANTED: dict[str, Callable[[Path, Path], object]] = {
+    "symbolic link": lambda path, victim: path.symlink_to(victim),
+    "hard link": lambda path, victim: path.hardlink_to(victim),
+    "no regular file": lambda path, _: os.mkfifo(path),
+    "of another user": lambda path, _: done_by(OTHER, path.touch),
+}
+
+
+@pytest.mark.parametrize("kind", PLANTED)
+def test_samples_go_to_no_file_of_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
+    """A FIFO that nobody reads would hold the sampling thread up once it is full."""
+    if kind == "of another user" and os.geteuid() != 0:
+        pytest.skip("only root can be other users as well")
+    victim = tmp_path / "victim"
+    victim.write_text("dear")
+    path = tmp_path / "run_rank0_performance_profile.csv"
+    with open_to_all(tmp_path):
+        PLANTED[kind](path, victim)
+        with tracker(tmp_path) as run:
+            pass
+    assert run.csv_path == path.with_name("run_rank0_performance_profile.2.csv")
+    assert rows_of(run.csv_path)
+    assert victim.read_text() == "dear"
+    assert path.stat(follow_symlinks=False).st_size in (0, len("dear"), len(str(victim)))
+    assert caplog.text.count(kind) == 1
 
 
 def test_killed_in_the_middle(run_python: RunPython, tmp_path: Path) -> None:

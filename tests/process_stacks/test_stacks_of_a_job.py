@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from my_utils.capture.on_demand.control_file import add_stacks, captures_folder, new_id
 from my_utils.live.command import main as live_main
 from my_utils.process_stacks.request import job_stacks, request_stacks, wait_for_stacks
 
@@ -103,6 +104,19 @@ def test_no_value_of_a_local_is_written(job: Job) -> None:
     assert "prefetch" in text and "nobody reads" not in text
     assert 1 <= record.rounds <= 10
     assert len(record.samples) >= 2 * record.rounds - 1
+
+
+def test_stacks_are_written_through_no_link(job: Job, tmp_path: Path) -> None:
+    job.start(0)
+    victim = tmp_path / "victim"
+    victim.write_text("dear")
+    folder = captures_folder(job.log_dir)
+    folder.mkdir(exist_ok=True)
+    id = new_id()
+    (folder / f"{id}__rank_0.stacks.json.tmp").symlink_to(victim)
+    add_stacks(job.log_dir, f"{id} * 0 100")
+    assert len(wait_for_stacks(job.log_dir, id, timeout_s=WAIT_S).records) == 1
+    assert victim.read_text() == "dear"
 
 
 def test_capture_switched_off_covers_stacks(job: Job) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +20,21 @@ BECOME = """
 def become(user):
     os.setgroups([]); os.setgid(user); os.setuid(user)
 """
+
+
+@contextlib.contextmanager
+def open_to_all(folder: Path) -> Iterator[None]:
+    """Everybody may write to the folder meanwhile, as to /tmp, and reach it."""
+    changed = [folder, *(above for above in folder.parents if not above.stat().st_mode & 0o1)]
+    before = [path.stat().st_mode for path in changed]
+    folder.chmod(0o1777)
+    for above in changed[1:]:
+        above.chmod(above.stat().st_mode | 0o11)
+    try:
+        yield
+    finally:
+        for path, mode in zip(changed, before, strict=True):
+            path.chmod(mode)
 
 
 def done_by(user: int, act: Callable[[], object]) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from my_utils import _core
 from my_utils.tensors import tensor_hash
 
 from ..support import tensor_hash_oracle as oracle
@@ -268,6 +269,43 @@ def test_a_dlpack_capsule_that_somebody_took(np: Any) -> None:
     with pytest.raises(TypeError, match="whose capsule is not of DLPack 0 or 1"):
         tensor_hash(Twice())
     set_name(capsule, b"dltensor")
+
+
+class _Tensor(ctypes.Structure):
+    """Four bytes on GPU 0, as DLPack lays a tensor out, and who gives them back: nobody."""
+
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.c_void_p),
+        ("strides", ctypes.c_void_p),
+        ("byte_offset", ctypes.c_uint64),
+        ("context", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+    ]
+
+
+def test_what_lies_on_a_gpu_and_is_not_torchs_is_refused() -> None:
+    """Only torch's tensors can be copied from there; the error says how to make one."""
+    shape = (ctypes.c_int64 * 1)(4)
+    memory = ctypes.create_string_buffer(4)
+    cuda, unsigned = 2, 1
+    tensor = _Tensor(ctypes.addressof(memory), cuda, 0, 1, unsigned, 8, 1, ctypes.addressof(shape))
+    new_capsule = ctypes.pythonapi.PyCapsule_New
+    new_capsule.restype = ctypes.py_object
+    new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+
+    class OnGpu:
+        def __dlpack__(self, **options: Any) -> Any:
+            return new_capsule(ctypes.addressof(tensor), b"dltensor", None)
+
+    with pytest.raises(TypeError, match=r"must be torch's .* pass torch.from_dlpack\(x\)"):
+        _core.md5(OnGpu())
 
 
 def test_what_dlpack_raises_is_passed_on() -> None:

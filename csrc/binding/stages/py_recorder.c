@@ -8,6 +8,7 @@
 #include "cuda/nvtx.h"
 #include "cuda/py_cuda.h"
 #include "process_stacks/py_process_stacks.h"
+#include "stages/output_state.h"
 #include "stages/recorder_state.h"
 
 #include <stddef.h>
@@ -237,7 +238,7 @@ static uint64_t trouble_count(const struct mu_recorder *recorder, const struct t
 static void warn_of(struct mu_state *state, const struct trouble *trouble) {
     char message[2048];
     const struct mu_recorder *recorder = state->recorder;
-    const char *path = recorder->opened.csv_path;
+    const char *path = recorder->opened.csv_path; /* changes with the GIL held */
     int error = atomic_load(&recorder->troubles.last_errno);
     if (trouble->offset == COUNT_OF(failed_writes) && error != 0) {
         snprintf(message, sizeof(message), "%s (%s: %s)", trouble->message, path, strerror(error));
@@ -641,16 +642,14 @@ static PyObject *output_state(PyObject *module, PyObject *Py_UNUSED(ignored)) {
     if (recorder == NULL) {
         return NULL;
     }
-    mu_recorder_check_fork(recorder);
-    const struct mu_output *output = &recorder->output;
-    bool file = output->fd >= 0;
+    struct mu_output_state state;
+    mu_recorder_output_state(recorder, &state);
     return Py_BuildValue(
-        "{s:s,s:N,s:N,s:K,s:K,s:O,s:s,s:I,s:i}", "kind", kind_names[output->kind], "csv_path",
-        path_object(output->csv_path), "journal_path", path_object(recorder->journal.path),
-        "csv_bytes", (unsigned long long)output->csv_bytes, "part",
-        (unsigned long long)output->part, "in_background",
-        recorder->in_background ? Py_True : Py_False, "label", file ? recorder->opened.label : "",
-        "attempt", file ? recorder->opened.attempt : 0, "rank", recorder->config.rank);
+        "{s:s,s:N,s:N,s:K,s:K,s:O,s:s,s:I,s:i}", "kind", kind_names[state.kind], "csv_path",
+        path_object(state.csv_path), "journal_path", path_object(state.journal_path), "csv_bytes",
+        (unsigned long long)state.csv_bytes, "part", (unsigned long long)state.part,
+        "in_background", recorder->in_background ? Py_True : Py_False, "label", state.label,
+        "attempt", state.attempt, "rank", state.rank);
 }
 
 static PyMethodDef methods[] = {

@@ -107,6 +107,20 @@ MU_MUST_CHECK static int say_where(const struct mu_output *output, const struct 
                                   err);
 }
 
+/* One that cannot be removed is emptied: its rows stand in the CSV, and the next process would
+ * write them once more. */
+static void remove_adopted(const struct dead_journal *dead) {
+    if (unlink(dead->path) == 0 || errno == ENOENT) {
+        return;
+    }
+    int fd = mu_open_own(dead->path, O_WRONLY, 0, dead->user);
+    if (fd >= 0) {
+        int emptied = ftruncate(fd, 0);
+        (void)emptied; /* nothing more can be done */
+        close(fd);
+    }
+}
+
 MU_MUST_CHECK static int adopt_one(struct mu_output *output, const struct dead_journal *dead,
                                    struct mu_adopted *adopted, struct mu_error *err) {
     struct mu_journal_image image;
@@ -133,7 +147,7 @@ MU_MUST_CHECK static int adopt_one(struct mu_output *output, const struct dead_j
         if (image.header->attempt > adopted->last_attempt) {
             adopted->last_attempt = image.header->attempt;
         }
-        unlink(dead->path);
+        remove_adopted(dead);
     }
     mu_csv_writer_free(&writer);
     mu_journal_image_close(&image);

@@ -1,5 +1,6 @@
 #include "stages/drain.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +10,7 @@
 #include "base/invariant.h"
 #include "base/utf8.h"
 #include "journal/page_guard.h"
+#include "stages/output_state.h"
 #include "stages/state.h"
 
 /* Slots of a thread buffer that one write takes at most; bounds the memory of a drain. */
@@ -192,6 +194,7 @@ void mu_drain_commit_lock_held(struct mu_recorder *recorder) {
     mu_journal_header(&recorder->journal)->reported_drops[epoch & 1] = recorder->reported_drops + 1;
     atomic_store_explicit(&commit->epoch, epoch, memory_order_release);
     recorder->epoch = epoch;
+    mu_output_state_publish_lock_held(recorder);
 }
 
 static void free_slots(struct mu_recorder *recorder, uint32_t index) {
@@ -370,8 +373,12 @@ static bool drain_round(struct mu_recorder *recorder) {
     if (mu_rows_write(&drain->rows, &context, drain->views, count, &drain->writer, NULL) != MU_OK) {
         drain->writer.failed = 0;
     }
-    atomic_fetch_add(&recorder->troubles.lost_rows, drain->rows.lost_rows);
-    drain->rows.lost_rows = 0;
+    if (drain->rows.lost_rows > 0) { /* there was no memory for them */
+        atomic_fetch_add(&recorder->troubles.lost_rows, drain->rows.lost_rows);
+        atomic_fetch_add(&recorder->troubles.failed_writes, 1);
+        atomic_store(&recorder->troubles.last_errno, ENOMEM);
+        drain->rows.lost_rows = 0;
+    }
     for (uint32_t i = 0; i < count; i++) {
         if (drain->views[i].changed || drain->views[i].to != drain->views[i].from) {
             commit_chunk(recorder, i);

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "stages/drain.h"
+#include "stages/output_state.h"
 #include "stages/stack_service.h"
 
 static void init_locks(struct mu_recorder *recorder) {
@@ -24,6 +25,7 @@ int mu_recorder_begin(struct mu_recorder *recorder, struct mu_error *err) {
     mu_stack_service_start_in_child(recorder);
     *(volatile uint32_t *)recorder->fork_guard = 1;
     mu_output_init(&recorder->output);
+    memset(&recorder->published, 0, sizeof(recorder->published));
     if (recorder->names == NULL) {
         recorder->names = malloc(sizeof(*recorder->names));
     }
@@ -46,6 +48,7 @@ int mu_recorder_begin(struct mu_recorder *recorder, struct mu_error *err) {
     }
     mu_csv_writer_set_machine(&recorder->drain->writer, recorder->config.machine);
     atomic_store(&recorder->node_next, 1);
+    mu_output_state_publish_lock_held(recorder);
     return MU_OK;
 }
 

@@ -16,6 +16,7 @@
 #include "stages/drain_thread.h"
 #include "stages/fork.h"
 #include "stages/heartbeat.h"
+#include "stages/output_state.h"
 #include "stages/stack_service.h"
 
 /* Node ids of a process begin at a multiple of 2^40, of which there are 2^13, so that they fit into
@@ -85,9 +86,10 @@ MU_MUST_CHECK static int detach_alone(struct mu_recorder *recorder, struct mu_er
     return code;
 }
 
-MU_MUST_CHECK static int does_not_answer(const struct mu_recorder *recorder, struct mu_error *err) {
-    return mu_error_set(err, MU_ERR_STATE, "the output in use does not answer: %s",
-                        recorder->output.csv_path);
+MU_MUST_CHECK static int does_not_answer(struct mu_recorder *recorder, struct mu_error *err) {
+    struct mu_output_state state;
+    mu_recorder_output_state(recorder, &state);
+    return mu_error_set(err, MU_ERR_STATE, "the output in use does not answer: %s", state.csv_path);
 }
 
 int mu_recorder_copy_memory(struct mu_recorder *recorder, int64_t wait_ns, char **text,
@@ -415,6 +417,7 @@ int mu_recorder_open_with(struct mu_recorder *recorder, const struct mu_output_c
     recorder->gil = gil;
     int code = open_lock_held(recorder, config, report, err);
     recorder->gil = NULL;
+    mu_output_state_publish_lock_held(recorder);
     pthread_mutex_unlock(&recorder->drain_lock);
     if (code == MU_OK && config->kind == MU_OUTPUT_FILE) {
         mu_drain_thread_start(recorder);
@@ -439,8 +442,10 @@ int mu_recorder_close_with(struct mu_recorder *recorder, const struct mu_alone *
     bool stopped = mu_drain_thread_stop(recorder, close_wait_ns);
     mu_stack_service_finish(recorder);
     if (!stopped || !lock_within(&recorder->drain_lock, until - mu_clock_ns(CLOCK_MONOTONIC))) {
+        struct mu_output_state state;
+        mu_recorder_output_state(recorder, &state);
         return mu_error_set(err, MU_ERR_STATE, "%s does not answer; the journal %s keeps the rest",
-                            recorder->output.csv_path, recorder->journal.path);
+                            state.csv_path, state.journal_path);
     }
     mu_drain_run_lock_held(recorder);
     if (!mu_output_is_in_place(&recorder->output)) {
@@ -450,6 +455,7 @@ int mu_recorder_close_with(struct mu_recorder *recorder, const struct mu_alone *
     int code = leave_files(recorder, err);
     recorder->gil = NULL;
     recorder->in_background = false;
+    mu_output_state_publish_lock_held(recorder);
     pthread_mutex_unlock(&recorder->drain_lock);
     return code;
 }
@@ -462,6 +468,7 @@ bool mu_recorder_give_up_journal(struct mu_recorder *recorder) {
     bool given_up = recorder->journal.fd >= 0 && chunks < MU_CHUNKS_MAX &&
                     leave_journal(recorder, NULL) == MU_OK;
     if (given_up) {
+        mu_output_state_publish_lock_held(recorder);
         atomic_fetch_sub(&recorder->troubles.dropped_buffers, 1);
         atomic_store(&recorder->troubles.lost_journal, 1);
     }

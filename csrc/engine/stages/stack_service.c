@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/own_files.h"
 #include "process_stacks/stack_record.h"
 #include "process_stacks/stack_request.h"
 #include "stages/state.h"
@@ -77,8 +78,12 @@ static void respond(const struct place *place, const struct mu_stack_request *re
     if (mkdir(folder, 0777) != 0 && errno != EEXIST) {
         return;
     }
-    FILE *out = fopen(temporary, "we");
+    int fd = mu_open_instead(temporary, 0666);
+    FILE *out = fd < 0 ? NULL : fdopen(fd, "w");
     if (out == NULL) {
+        if (fd >= 0) {
+            close(fd);
+        }
         return;
     }
     if (record != NULL) {

@@ -89,6 +89,17 @@ struct mu_open_report {
     struct mu_error journal_error;
 };
 
+struct mu_output_state {
+    int kind; /* enum mu_output_kind */
+    int rank;
+    uint32_t attempt; /* this and the label: of an open file, else 0 and empty */
+    uint64_t csv_bytes;
+    uint64_t part;
+    char csv_path[MU_PATH_BYTES];
+    char journal_path[MU_PATH_BYTES]; /* empty while the journal is in memory */
+    char label[MU_LABEL_BYTES];
+};
+
 struct mu_recorder {
     struct mu_journal journal;
     struct mu_names *names; /* owned */
@@ -115,15 +126,16 @@ struct mu_recorder {
     uint32_t timers_made;
     _Atomic(struct mu_cuda_pool *) gpu; /* owned; NULL: no GPU times */
     pthread_key_t thread_key;
+    struct mu_output_state published; /* what others may know of the output */
 
     pthread_mutex_t drain_lock;     /* timeline, output, commits; taken before registry_lock */
     struct mu_drain *drain;         /* owned scratch memory */
     struct mu_output_config config; /* of the last mu_recorder_open */
     struct mu_open_report opened;   /* the result of that */
     const struct mu_alone *gil; /* borrowed: of the open or close that runs; NULL: it has the GIL */
-    bool reopen;        /* in a forked child: open files when the first thread buffer is made */
-    bool in_background; /* the output may block: only the drain thread writes */
-    bool broken;        /* there was no memory to begin with: nothing is recorded */
+    _Atomic bool reopen; /* in a forked child: open files when the first thread buffer is made */
+    _Atomic bool in_background; /* the output may block: only the drain thread writes */
+    bool broken;                /* there was no memory to begin with: nothing is recorded */
 
     /* Borrowed functions of the files above, for those below. Set by mu_recorder_create. */
     void (*call_drain)(struct mu_recorder *recorder); /* mu_drain_thread_call */

@@ -13,6 +13,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from ...common.own_files import open_own
 from ...common.warnings import warn_once
 
 __all__ = ["SampleFile", "quoted"]
@@ -26,8 +27,9 @@ class SampleFile:
 
     A file of that name with the same header goes on; one with another header is set aside, as
     `<name>.old1.csv` and so on. While somebody writes it, another process or a tracker of this one,
-    the rows go to `<name>.2.csv` and so on. `path` is the file's. OSError when it cannot be opened.
-    Later trouble is one warning.
+    the rows go to `<name>.2.csv` and so on; also where the name is a link, a FIFO, or a file of
+    another user, with a warning. `path` is the file's. OSError when it cannot be opened. Later
+    trouble is one warning.
     """
 
     def __init__(self, path: Path, header: Sequence[str]) -> None:
@@ -87,19 +89,37 @@ def quoted(text: str) -> str:
 
 
 def _opened(path: Path) -> tuple[Path, int]:
-    """The first of `path` and its numbered kin that nobody writes, open and locked."""
+    """The first of `path` and its numbered kin that is ours and that nobody writes, open and
+    locked."""
     for number in itertools.count(2):
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(file)
-            path = path.with_name(f"{_stem(path)}.{number}{path.suffix}")
-            continue
-        except OSError:  # a file system without locks
-            pass
-        break
-    return path, file
+        file = _own(path)
+        if file is not None and _locked(file):
+            return path, file
+        path = path.with_name(f"{_stem(path)}.{number}{path.suffix}")
+    raise AssertionError
+
+
+def _own(path: Path) -> int | None:
+    """None, with a warning, for a file that is not ours: others chose what the rows go into."""
+    try:
+        return open_own(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC)
+    except PermissionError as error:
+        if not os.path.lexists(path):  # the directory refuses
+            raise
+        warn_once(f"tracker_csv:{path}", f"{path}: {error.strerror}; samples go to another file")
+        return None
+
+
+def _locked(file: int) -> bool:
+    """Closes the file that somebody else has locked."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(file)
+        return False
+    except OSError:  # a file system without locks
+        pass
+    return True
 
 
 def _stem(path: Path) -> str:

@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 
 #include "journal/journal_reader.h"
+#include "stages/output_state.h"
 #include "tests/stages/recorder_fixture.h"
 
 /* The n-th line that holds `part`, without its time columns; the caller frees it. */
@@ -559,6 +560,115 @@ static void test_eight_threads_lose_nothing(void) {
     fixture_end(&fixture);
 }
 
+enum { ENDING_THREADS = 4, GENERATIONS = 60, MOVES = 25, STAGES_OF_ONE = 5 };
+
+/* As the binding's: who records has the interpreter's lock, who ends or reads has none. */
+struct moving {
+    struct fixture fixture;
+    struct mu_timer timer;
+    pthread_mutex_t interpreter;
+    atomic_bool moved;
+};
+
+static void take_interpreter(void *moving) {
+    pthread_mutex_lock(&((struct moving *)moving)->interpreter);
+}
+
+static void leave_interpreter(void *moving) {
+    pthread_mutex_unlock(&((struct moving *)moving)->interpreter);
+}
+
+static void *record_and_end(void *argument) {
+    struct moving *moving = argument;
+    take_interpreter(moving);
+    for (int i = 0; i < STAGES_OF_ONE; i++) {
+        stage_start(&moving->timer, "outer");
+        stage_stop(&moving->timer, "outer");
+    }
+    leave_interpreter(moving);
+    mu_recorder_drain(moving->timer.recorder, drain_wait_ns);
+    return NULL;
+}
+
+static void *start_threads_that_end(void *argument) {
+    struct moving *moving = argument;
+    pthread_t threads[ENDING_THREADS];
+    for (int generation = 0; generation < GENERATIONS; generation++) {
+        for (int i = 0; i < ENDING_THREADS; i++) {
+            CHECK_INT(pthread_create(&threads[i], NULL, record_and_end, moving), 0);
+        }
+        for (int i = 0; i < ENDING_THREADS; i++) {
+            pthread_join(threads[i], NULL);
+        }
+    }
+    return NULL;
+}
+
+static void *read_state(void *argument) {
+    struct moving *moving = argument;
+    struct mu_output_state state;
+    while (!atomic_load(&moving->moved)) {
+        mu_recorder_output_state(moving->timer.recorder, &state);
+        bool file = state.csv_path[0] != '\0';
+        CHECK(!file || strstr(state.csv_path, "/profile_rank_0") != NULL);
+        CHECK(!file || strstr(state.csv_path, ".csv") != NULL);
+    }
+    return NULL;
+}
+
+static void move_to_and_fro(struct moving *moving, const char *other) {
+    const struct mu_alone gil = {take_interpreter, leave_interpreter, moving};
+    struct mu_output_config config = fixture_config(&moving->fixture);
+    for (int i = 0; i < MOVES; i++) {
+        config.max_csv_bytes = 4096;
+        snprintf(config.log_dir, sizeof(config.log_dir), "%s",
+                 i % 2 == 0 ? other : moving->fixture.directory);
+        CHECK_INT(mu_recorder_open_with(moving->fixture.recorder, &config, &gil,
+                                        &moving->fixture.report, NULL),
+                  MU_OK);
+    }
+    CHECK_INT(mu_recorder_close_with(moving->fixture.recorder, &gil, NULL), MU_OK);
+}
+
+static int ends_in(const char *directory) {
+    int ends = 0;
+    DIR *entries = opendir(directory);
+    for (struct dirent *entry; entries != NULL && (entry = readdir(entries)) != NULL;) {
+        char path[MU_PATH_BYTES];
+        snprintf(path, sizeof(path), "%s/%s", directory, entry->d_name);
+        char *text = strstr(path, ".csv") == NULL ? calloc(1, 1) : read_text(path);
+        ends += count_of(text, "outer,END");
+        free(text);
+    }
+    closedir(entries);
+    return ends;
+}
+
+/* Files move, threads end and others ask where rows go, all at once: nothing is lost, and under
+ * TSan nothing races. */
+static void test_threads_end_while_files_move(void) {
+    struct moving moving = {.interpreter = PTHREAD_MUTEX_INITIALIZER};
+    struct fixture other;
+    pthread_t starter, reader;
+    fixture_start(&moving.fixture);
+    fixture_directory(&other);
+    CHECK_INT(mu_timer_init(&moving.timer, moving.fixture.recorder, "", NULL), MU_OK);
+    CHECK_INT(pthread_create(&reader, NULL, read_state, &moving), 0);
+    CHECK_INT(pthread_create(&starter, NULL, start_threads_that_end, &moving), 0);
+    move_to_and_fro(&moving, other.directory);
+    pthread_join(starter, NULL);
+    fixture_open(&moving.fixture);
+    CHECK_INT(mu_recorder_close(moving.fixture.recorder, NULL), MU_OK);
+    atomic_store(&moving.moved, true);
+    pthread_join(reader, NULL);
+    CHECK_INT(atomic_load(&moving.fixture.recorder->troubles.dropped_records), 0);
+    CHECK_INT(ends_in(moving.fixture.directory) + ends_in(other.directory),
+              ENDING_THREADS * GENERATIONS * STAGES_OF_ONE);
+    mu_timer_release(&moving.timer);
+    fixture_remove(&other);
+    fixture_end(&moving.fixture);
+}
+
 int main(void) {
     test_nested_stages_become_rows();
     test_rows_before_open_are_replayed();
@@ -575,5 +685,6 @@ int main(void) {
     test_names_that_are_new_in_the_middle_of_a_drain();
     test_names_that_are_new_to_an_image_of_the_own_journal();
     test_eight_threads_lose_nothing();
+    test_threads_end_while_files_move();
     return check_report();
 }

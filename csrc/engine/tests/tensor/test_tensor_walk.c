@@ -200,6 +200,9 @@ static void test_merging(void) {
     CHECK_INT(merged_dims(3, (int64_t[]){5, 6, 7}, (int64_t[]){0, 0, 0}), 1);
     CHECK_INT(merged_dims(2, (int64_t[]){3, 4}, (int64_t[]){-4, -1}), 1);
     CHECK_INT(merged_dims(2, (int64_t[]){1, 1}, (int64_t[]){5, 9}), 1);
+    /* Where there is one element, torch and others leave any number as the stride. */
+    CHECK_INT(merged_dims(3, (int64_t[]){2, 1, 4}, (int64_t[]){4, INT64_MAX, 1}), 1);
+    CHECK_INT(merged_dims(2, (int64_t[]){1, 3}, (int64_t[]){INT64_MIN, 1}), 1);
 }
 
 /* What lies together is not copied. */

@@ -1,0 +1,17 @@
+/* What everybody may read of the output, at any time and without waiting for a file.
+ *
+ * The output itself belongs to who holds the drain's lock, which is held over file operations that
+ * may hang. So its state is copied, under the registry's lock, whenever it has changed.
+ */
+#ifndef MU_OUTPUT_STATE_H
+#define MU_OUTPUT_STATE_H
+
+#include "stages/state.h"
+
+/* Copies the state for readers. The caller holds the drain's lock, and not the registry's. */
+void mu_output_state_publish_lock_held(struct mu_recorder *recorder);
+
+/* The state that was published last. */
+void mu_recorder_output_state(struct mu_recorder *recorder, struct mu_output_state *state);
+
+#endif

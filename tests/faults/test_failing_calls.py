@@ -1,0 +1,71 @@
+"""Each call of the system that the C part makes fails once: the training ends as it would have."""
+
+from __future__ import annotations
+
+import errno
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ..conftest import ROOT, RunPython
+from ..fakes import compile_fake
+
+pytestmark = pytest.mark.no_torch
+
+SHORT_WRITE = -1
+ERRORS = [
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EIO,
+    errno.ESTALE,
+    errno.EROFS,
+    errno.EMFILE,
+    errno.EINTR,
+    SHORT_WRITE,
+]
+
+
+@pytest.fixture(scope="session")
+def failing_calls(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compile_fake("failing_calls.c", tmp_path_factory.mktemp("fake") / "libfailing.so")
+
+
+def run_victims(
+    run_python: RunPython, folder: Path, library: Path, which: str, timeout: float
+) -> dict[str, Any]:
+    done = run_python(
+        "-m", "tests.faults.fault_victims", str(folder), json.dumps(ERRORS), which,
+        env={"LD_PRELOAD": str(library), "PYTHONPATH": str(ROOT)}, timeout=timeout,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    sys.stdout.write(f"{ {name: figures[name] for name in ('calls', 'runs', 'lost')} }\n")
+    return figures
+
+
+def test_a_call_that_fails_ends_no_training_and_loses_nothing_in_silence(
+    run_python: RunPython, tmp_path: Path, failing_calls: Path
+) -> None:
+    figures = run_victims(run_python, tmp_path, failing_calls, "0", 300)
+    assert figures["wrong"] == []
+    assert figures["calls"] > 100 and figures["runs"] > figures["calls"] // 4
+
+
+def test_a_journal_that_cannot_be_removed_is_not_taken_over_twice(
+    run_python: RunPython, tmp_path: Path, failing_calls: Path
+) -> None:
+    figures = run_victims(run_python, tmp_path, failing_calls, "u", 300)
+    assert figures["wrong"] == []
+    assert figures["runs"] > len(ERRORS) - 1
+
+
+@pytest.mark.thorough
+def test_each_call_fails_with_each_error(
+    run_python: RunPython, tmp_path: Path, failing_calls: Path
+) -> None:
+    figures = run_victims(run_python, tmp_path, failing_calls, "all", 3000)
+    assert figures["wrong"] == []
+    assert figures["runs"] > 5 * figures["calls"]
