@@ -34,6 +34,7 @@ from ..common.public import public
 from ..common.reprs import short_repr
 from ..memory.memory_history import Recording, record
 from ..torch_profiler.cuda_profiler import CudaProfiler
+from ..torch_profiler.slot import holder
 from ..torch_profiler.torch_profile import TorchProfile, check_activities, export_trace
 
 __all__ = [
@@ -58,7 +59,12 @@ class CaptureBackend:
     Both run in the thread whose hook opened or closed the window. The backends here may be stopped
     twice, or without a start: then nothing is captured or written. A `with` block starts and stops
     one by hand.
+
+    not_recording: why the start that was last captures nothing, where it raised nothing and has
+        warned; the window is `failed` then, and is not stopped. None: it captures.
     """
+
+    not_recording: str | None = None
 
     def start(self) -> None:
         """Begins to capture."""
@@ -155,8 +161,11 @@ class TorchProfilerBackend(CaptureBackend):
         owner = f"TorchProfilerBackend, window {window_id!r}"
         close = functools.partial(self.stop_window, window_id)
         profile = TorchProfile(owner, at_exit=close, cut_short=close, **self.options)
+        taken_by = holder()
         if profile.start():
-            self._running = profile
+            self._running, self.not_recording = profile, None
+        else:
+            self.not_recording = f"{taken_by or 'another profiler'} was recording"
 
     def stop(self) -> None:
         """Writes the trace of a window without a name."""

@@ -106,13 +106,15 @@ class CaptureController(_core.CaptureWindows):
         overrun     closed because its stop was missed, or after `max_iters` iterations
         abandoned   closed because the call that opened it cannot end any more
         disarmed    taken back by `disarm`, or replaced by another of its id
-        failed      the backend raised at the start; it is not stopped then
+        failed      the backend raised at the start, or could not record; it is not stopped then
         late        never opened: the iteration of its start gate was over
         overlapped  never opened: another window was open at its moment
 
     A window belongs to the call that opened it, in whatever thread or task that runs. The end of a
     call is found by its event, where that is the one of its beginning, and else by the context
     (contextvars): the innermost call of that name whose iteration, micro-batch, role and rank fit.
+
+    `outcomes` keeps the newest 1,000 windows that have ended, the latest at its end.
 
     Each window opens once. Arming an id that waits replaces it; one that is open stays, and `arm`
     raises RuntimeError. An open window is closed by `close`, at the end of a `with` block and when
@@ -279,6 +281,10 @@ class CaptureController(_core.CaptureWindows):
             self.logger.exception("capture window %s: the backend could not be started", window_id)
             self._details[window_id] = f"{type(error).__name__}: {error}"
             return False
+        reason = getattr(backend, "not_recording", None)
+        if reason is not None:
+            self._details[window_id] = reason
+            return False
         _capturing.add(self)
         self._opened.add(window_id)
         if spec is not None and spec.nvtx:
@@ -322,7 +328,7 @@ class CaptureController(_core.CaptureWindows):
             return None
 
     def _ended(self, window_id: str, outcome: str) -> None:
-        self.outcomes[window_id] = outcome
+        self._keep_outcome(window_id, outcome)
         if window_id not in self.armed and window_id != self.window:  # not armed again meanwhile
             spec, was_open = self._specs.pop(window_id, None), window_id in self._opened
             self._opened.discard(window_id)
@@ -336,6 +342,15 @@ class CaptureController(_core.CaptureWindows):
             window_id,
             _MEANING[outcome],
         )
+
+    def _keep_outcome(self, window_id: str, outcome: str) -> None:
+        self.outcomes.pop(window_id, None)
+        self.outcomes[window_id] = outcome
+        while len(self.outcomes) > _OUTCOMES_KEPT:
+            oldest = next(iter(self.outcomes))
+            del self.outcomes[oldest]
+            if oldest not in self._specs:
+                self._details.pop(oldest, None)
 
     def _warn_of_unknown(self, spec: CaptureSpec) -> None:
         known = sorted(self._known_names())[:_NAMES_SHOWN]
@@ -432,6 +447,7 @@ def _stated(state: str, detail: str) -> str:
 
 _MISSED = ("overrun", "late", "abandoned")
 _NAMES_SHOWN = 10
+_OUTCOMES_KEPT = 1000
 
 _MEANING = {
     "done": "done",

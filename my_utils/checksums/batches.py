@@ -64,6 +64,7 @@ class Mismatch(NamedTuple):
     """One thing that is not as it was signed.
 
     key: the place in the batch, such as "labels" or "inputs.pixels[2]"; "" where it is the whole.
+        Keys that are no strings, or hold a "." or "[", stand in brackets: "[1]", "['a.b']".
     sample: its index along dim 0; None where it is no single sample.
     problem: "differs" (other bits, dtype or shape), "moved" (what another sample was signed with),
         "length" (not one row a sample), "missing" (the key was signed and is gone), "cast" (the
@@ -384,7 +385,7 @@ def _compare(batch: Any, rows: list[_Rows], single: bool) -> Iterator[Mismatch]:
         elif name not in arrived.leaves:
             yield Mismatch(decode(name), None, "missing", "was signed, and is not there")
         else:
-            for found in _compare_leaf(decode(name), arrived.leaves[name], wanted):
+            for found in _compare_leaf(name, arrived, wanted):
                 yield found._replace(sample=None) if single else found
 
 
@@ -417,7 +418,8 @@ def _signed_leaves(rows: list[_Rows], sound: list[int]) -> Signed:
     return signed
 
 
-def _compare_leaf(key: str, found: list[Digest], wanted: list[Digest | None]) -> Iterator[Mismatch]:
+def _compare_leaf(name: bytes, batch: Arrived, wanted: list[Digest | None]) -> Iterator[Mismatch]:
+    key, found = decode(name), batch.leaves[name]
     if len(found) == 1:  # one for all samples
         found = found * len(wanted)
     sources: dict[Digest | None, int] = {}
@@ -430,7 +432,8 @@ def _compare_leaf(key: str, found: list[Digest], wanted: list[Digest | None]) ->
             detail = f"has what was signed with sample {sources[arrived]}"
             yield Mismatch(key, sample, "moved", detail)
         else:
-            yield Mismatch(key, sample, "differs", "is not what was signed")
+            detail = f"is not what was signed; arrived as {batch.kind_of(name, sample)}"
+            yield Mismatch(key, sample, "differs", detail)
 
 
 # --- messages --------------------------------------------------------------------------------
@@ -454,4 +457,6 @@ def _line(key: str, problem: str, group: list[Mismatch]) -> str:
     if problem == "moved" and len(samples) > 1:
         sources = ", ".join(found.detail.rpartition(" ")[2] for found in group)
         return f"{where}: they have what was signed with samples {sources}"
-    return f"{where}: {group[0].detail}"
+    several = problem == "differs" and len({found.detail for found in group}) > 1
+    first = group[0].detail
+    return f"{where}: {first.replace('; arrived', '; the first arrived') if several else first}"

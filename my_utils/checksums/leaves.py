@@ -12,6 +12,7 @@ from ..common.warnings import warn_once
 
 KEY = "__my_utils_checksums__"
 NAME_BYTES = 32
+_NOT_IN_NAMES = frozenset(".[\0")  # what parts names, and what ends them
 # How a leaf was hashed, the first letter of its name: a digest a sample, or one for all samples.
 ROWS, WHOLE = b"r", b"w"
 
@@ -73,8 +74,7 @@ def items(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     if isinstance(value, Mapping) or is_tensordict(value):
         for key in value.keys():  # noqa: SIM118 - iterating over a TensorDict gives its rows
             if key != KEY:
-                name = key if isinstance(key, str) else repr(key)
-                yield f"{prefix}.{name}" if prefix else name, value[key]
+                yield name_within(prefix, key), value[key]
     else:
         for index, item in enumerate(value):
             if not is_signature_item(item):
@@ -82,6 +82,14 @@ def items(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 # --- names -----------------------------------------------------------------------------------
+
+
+def name_within(prefix: str, key: object) -> str:
+    """The name of what a mapping has under a key, of that key alone: what could be read as two
+    keys, or as another one, stands in brackets, as "['a.b']", "[1]" and "['1']" do not clash."""
+    if not isinstance(key, str) or not key or not _NOT_IN_NAMES.isdisjoint(key):
+        return f"{prefix}[{key!r}]"
+    return f"{prefix}.{key}" if prefix else key
 
 
 def encode(kind: bytes, name: str) -> bytes:
@@ -162,8 +170,12 @@ def _readable(value: Any) -> Any:
 
 def _add(leaves: Leaves, kind: bytes, name: str, readable: list[Any]) -> None:
     digests = digests_of(readable, name)
-    if digests is not None:
-        leaves[encode(kind, name)] = digests
+    if digests is None:
+        return
+    encoded = encode(kind, name)
+    if encoded in leaves:  # of keys that are not equal and have one repr
+        warn_once("checksum_name", f"ChecksumUtils signs one of several keys named {name!r} only")
+    leaves[encoded] = digests
 
 
 # --- the leaves of a payload -----------------------------------------------------------------
@@ -232,6 +244,7 @@ class Arrived:
         """single: the batch is one sample."""
         self.leaves: Leaves = {}
         self.wrong_lengths: dict[bytes, int | None] = {}
+        self._values: dict[bytes, tuple[Any, bool]] = {}  # and whether an item is a sample
         self._signed = signed
         self._size = size
         self._single = single
@@ -258,24 +271,48 @@ class Arrived:
         if all(isinstance(item, Mapping) for item in value):
             for key in value[0]:
                 if all(key in item for item in value):
-                    inner = key if isinstance(key, str) else repr(key)
-                    yield f"{name}.{inner}", [item[key] for item in value]
+                    yield name_within(name, key), [item[key] for item in value]
 
     def _hash_shared(self, name: bytes, value: Any) -> None:
         """What was signed for all samples at once; stacking may have made one a sample of it."""
-        self._hash(name, [whole_of(value)])
+        self._hash_whole(name, value)
         is_there = self.leaves[name][0] in self._signed[name]
         if not is_there and not self._single and length(value) == self._size:
-            self._hash(name, samples_of(value))
+            self._hash_samples(name, value)
 
     def _hash_rows(self, name: bytes, value: Any) -> None:
         if self._single:
-            self._hash(name, [whole_of(value)])
+            self._hash_whole(name, value)
         elif length(value) == self._size:
-            self._hash(name, samples_of(value))
+            self._hash_samples(name, value)
         else:
             self.wrong_lengths[name] = length(value)
+
+    def _hash_whole(self, name: bytes, value: Any) -> None:
+        self._hash(name, [whole_of(value)])
+        self._values[name] = value, False
+
+    def _hash_samples(self, name: bytes, value: Any) -> None:
+        self._hash(name, samples_of(value))
+        self._values[name] = value, True
 
     def _hash(self, name: bytes, readable: list[Any]) -> None:
         digests = digests_of(readable, decode(name))
         self.leaves[name] = [b""] * len(readable) if digests is None else digests
+
+    def kind_of(self, name: bytes, sample: int) -> str:
+        """What arrived of a sample under a name, in words."""
+        value, by_sample = self._values[name]
+        return _kind_of(_item(value, sample) if by_sample else value)
+
+
+def _item(value: Any, index: int) -> Any:
+    return value[index, ...] if is_array(value) else value[index]
+
+
+def _kind_of(value: Any) -> str:
+    if is_array(value):
+        dtype = str(value.dtype).removeprefix("torch.")
+        return f"{dtype} of shape {tuple(value.shape)}"
+    count = length(value)
+    return type(value).__name__ + ("" if count is None else f" of {count}")

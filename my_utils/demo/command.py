@@ -37,6 +37,8 @@ from ..common.command_line import (
 from ..trace.timeline import find_csvs, plot_timeline, read_spans
 from ..verdict.command import verdict_of
 
+MARK = ".my_utils_demo"  # in the logs of demos, which a later one may remove
+PATTERNS = ("profile_rank_*.csv", "rank_*", "report_rank_*")
 WARM_UP = 1  # steps at the start that the means leave out
 
 
@@ -54,10 +56,15 @@ def default_ranks() -> int:
 
 
 def clear_logs(log_dir: Path) -> None:
-    """Removes what an earlier demo left, so that the trace shows one run."""
-    for pattern in ("profile_rank_*.csv", "rank_*", "report_rank_*"):
-        for path in log_dir.glob(pattern):
-            path.unlink()
+    """Removes what an earlier demo left, so that the trace shows one run; DemoError where another
+    run has written."""
+    mark = log_dir / MARK
+    found = [path for pattern in PATTERNS for path in log_dir.glob(pattern)]
+    if found and not mark.exists():
+        raise DemoError(f"{log_dir} holds the files of another run; name another directory: --out")
+    mark.touch()
+    for path in found:
+        path.unlink()
 
 
 def run_ranks(log_dir: Path, ranks: int, steps: int, balance: bool) -> None:

@@ -107,7 +107,7 @@ def compare_recordings(
     rtol: float | None = None,
     atol: float | None = None,
 ) -> RankReport:
-    """Compares two recordings in memory, as `ForwardTraceRecorder.recording` gives them.
+    """Compares two recordings in memory, as `ForwardTraceRecorder.snapshot()` gives them.
 
     rtol, atol: agree where |a - b| <= atol + rtol * |b|, as far as samples and statistics show;
         without either, bit for bit. Where only one is given the other is 0.

@@ -38,7 +38,8 @@ class DumpConfig:
     max_items: the same for the items of lists, tuples, sets and dicts.
     max_tensor_elements: the same for the elements of a tensor or an array, of which the first ones
         in row-major order are kept, as a tensor of one dimension.
-    max_depth: containers in containers; an object that is nested deeper is not dumped.
+    max_depth: containers in containers; of what is nested deeper there is a note, as of a value
+        that cannot be dumped.
     image_format: "png", "tiff", "bmp", "webp" (all of them without loss) or "jpeg", of PIL images.
         Modes that the format has not are stored as plain pixels.
     asynchronous: `dump` copies, and a thread hashes and writes; see `UniversalDumper`.

@@ -49,6 +49,14 @@ Writer = Callable[["Tree", Any, str], None]
 _SCALARS = {int, float, str, bool, type(None)}
 
 
+class _TooDeepError(DumpError):
+    """`reason` is what stands in the note."""
+
+    def __init__(self, path: str, max_depth: int) -> None:
+        self.reason = f"is nested deeper than max_depth, {max_depth}"
+        super().__init__(path, self.reason)
+
+
 class Tree:
     """The tree of one object. Made, filled by `build`, and read once; not thread-safe.
 
@@ -92,7 +100,30 @@ class Tree:
         write = self._table.get(type(obj))
         if write is None:
             write = self._table[type(obj)] = _writer_of(type(obj))
-        write(self, obj, path)
+        if self._is_full:
+            self._node_of_no_depth(write, obj, path)
+        else:
+            write(self, obj, path)
+
+    @property
+    def _is_full(self) -> bool:
+        """Whether there may be no container here."""
+        return self._depth >= self.config.max_depth
+
+    def _node_of_no_depth(self, write: Writer, obj: Any, path: str) -> None:
+        """A note where the writer finds that it needs one container more. It has written its own
+        beginning until then, which is taken back; a place less deep may have the object whole."""
+        at, slots = len(self.out), len(self.slots)
+        counts, files = self.counts.copy(), dict(self.files)
+        try:
+            write(self, obj, path)
+        except _TooDeepError as error:
+            if len(self.slots) != slots:  # elements are set aside already
+                raise
+            del self.out[at:]
+            self.counts, self.files = counts, files
+            self.memo.pop(id(obj), None)
+            self.unsupported(obj, path, error.reason)
 
     def seen(self, obj: Any, path: str) -> bool:
         """Writes a reference where `obj` stands in the tree already."""
@@ -111,9 +142,9 @@ class Tree:
     def inside(self, path: str, *, patchable: bool, unfinished: Any = None) -> Iterator[str]:
         """Within a container: gives what begins a line there."""
         newline, was_patchable = self._newline, self._patchable
+        if self._is_full:
+            raise _TooDeepError(path, self.config.max_depth)
         self._depth += 1
-        if self._depth > self.config.max_depth:
-            raise DumpError(path, f"is nested deeper than max_depth, {self.config.max_depth}")
         self._newline = newline + " "
         self._patchable = patchable
         if unfinished is not None:
@@ -202,9 +233,10 @@ class Tree:
             self.pairs(obj.items(), path + "/$dict")
             self.out.append("}")
             return
-        append, table, node = self.out.append, self._table, self.node
+        append, node = self.out.append, self.node
         with self.inside(path, patchable=True) as newline:
             begin = "{" + newline
+            table = {} if self._is_full else self._table
             for key, value in zip(keys, obj.values(), strict=True):
                 append(f"{begin}{quote(key)}: ")
                 begin = "," + newline

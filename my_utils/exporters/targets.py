@@ -30,7 +30,7 @@ from ..common.aliases import renamed_parameters
 from ..common.arguments import check_path, check_str
 from ..common.files import whole_file
 from ..common.public import public
-from ..common.ranks import current_rank
+from ..common.ranks import check_ranks, current_rank
 from ..common.tables import needed
 from .exporter import Snapshot, StageExporter
 from .totals import Means, Source
@@ -70,10 +70,11 @@ class TensorBoardExporter(StageExporter):
         ranks: int | Iterable[int] | None = 0,
         prefix: str = "time",
     ) -> None:
-        super().__init__(source, every_s=every_s, every_steps=every_steps, ranks=ranks)
+        chosen = check_ranks("ranks", ranks)
+        super().__init__(source, every_s=every_s, every_steps=every_steps, ranks=chosen)
         self._means = Means(_check_text("prefix", prefix))
         self.log_dir = check_path("log_dir", log_dir)
-        if not isinstance(ranks, int):
+        if chosen is None or len(set(chosen)) > 1:
             self.log_dir /= f"rank_{current_rank()}"
         self._file: Any = None
         if self._active:

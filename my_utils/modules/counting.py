@@ -7,10 +7,12 @@ they have counted.
 
 from __future__ import annotations
 
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from types import FrameType
 from typing import Any
 
 import torch
@@ -25,6 +27,8 @@ from .rows import Row
 
 __all__ = ["Counting"]
 
+_graph_task = torch._C._current_graph_task_id
+
 
 class _Flops(FlopCounterMode):
     """An operator whose formula fails counts nothing; the training goes on."""
@@ -33,6 +37,8 @@ class _Flops(FlopCounterMode):
         super().__init__(display=False, custom_mapping=custom_mapping())
 
     def _count_flops(self, func_packet: Any, out: Any, args: Any, kwargs: Any) -> Any:
+        if _graph_task() != -1:  # in a backward, where checkpointing repeats forwards
+            return out
         if counts_integers_only(func_packet, args):
             return out
         try:
@@ -155,6 +161,7 @@ class Counting:
         self._handles: list[Any] = []
         self._modes: ExitStack | None = None
         self._thread = 0
+        self._frame: FrameType | None = None  # of the call that is counted
         self._open: list[tuple[Row, int, int, int]] = []
 
     def install(self) -> None:
@@ -186,10 +193,20 @@ class Counting:
     def _is_mine(self) -> bool:
         return self._modes is not None and threading.get_ident() == self._thread
 
+    def _drop_interrupted(self) -> None:
+        """Takes back a counted call that has ended without its hook: torch calls none after what
+        is no Exception, as Ctrl-C is not."""
+        if self._is_mine and not _is_running(self._frame):
+            self._close()
+            for row in self._rows:
+                row.flops = row.peak_bytes = 0
+
     def _begin(self) -> None:
+        self._drop_interrupted()
         if self.done or self._modes is not None:
             return
         self._thread = threading.get_ident()
+        self._frame = _frame_of_call()
         self._modes = ExitStack()
         self._around(False)
         if isinstance(self._memory, _Memory):
@@ -207,6 +224,7 @@ class Counting:
 
     def _close(self) -> None:
         modes, self._modes = self._modes, None
+        self._frame = None
         self._open.clear()
         assert modes is not None
         modes.close()
@@ -217,6 +235,7 @@ class Counting:
 
     def _enter_of(self, row: Row) -> Callable[[], None]:
         def enter() -> None:
+            self._drop_interrupted()
             if self._is_mine:
                 before = live = 0
                 if self._memory is not None:
@@ -242,6 +261,21 @@ class Counting:
                 self._open[-1][0].flops -= gained
 
         return leave
+
+
+def _frame_of_call() -> FrameType | None:
+    """Of torch's code that calls the hook which is running; its end is the end of the call."""
+    frame = sys._getframe()
+    while frame.f_back is not None and frame.f_globals is globals():
+        frame = frame.f_back
+    return frame
+
+
+def _is_running(wanted: FrameType | None) -> bool:
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame is not wanted:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _memory_of(model: torch.nn.Module) -> _Memory | _CudaMemory:

@@ -135,12 +135,15 @@ def _length_without_padding(
 
     expected = tensor.new_full((), value)
     if value != value:
-        real = ~tensor.to(torch.promote_types(tensor.dtype, torch.float16)).isnan()
+        narrow = tensor.dtype.itemsize == 1  # torch has no isnan of floats of 8 bits
+        real = ~(tensor.float() if narrow else tensor).isnan()
     elif tensor.dtype.itemsize == 1:  # torch does not compare floats of 8 bits
         real = tensor.view(torch.uint8) != expected.view(torch.uint8)
     else:
         real = tensor != expected
     others = [other for other in range(tensor.dim()) if other != dim]
+    if any(tensor.shape[other] == 0 for other in others):
+        return tensor.shape[dim]  # nothing says what of it is padding
     found = real.amax(others).nonzero() if others else real.nonzero()
     if found.numel() == 0:
         return 0
@@ -174,12 +177,26 @@ def _check_value(tensor: torch.Tensor, value: float | complex | bool) -> None:
     if isinstance(value, complex) and not dtype.is_complex:
         raise ValueError(f"padding_value must be real for {dtype}, not {value}")
     if dtype.is_floating_point or dtype.is_complex:
+        _check_float(dtype, value)
         return
     least, most = (0, 1) if dtype == torch.bool else _range(dtype)
     if not (math.isfinite(value.real) and value == int(value.real) and least <= value.real <= most):
         raise ValueError(
             f"padding_value must be a whole number from {least} to {most} for {dtype}, not {value}"
         )
+
+
+def _check_float(dtype: torch.dtype, value: float | complex | bool) -> None:
+    """ValueError for a number or an infinity that the dtype does not have; all have a NaN."""
+    import torch
+
+    size = abs(value)
+    if math.isinf(size):
+        if dtype.itemsize == 1 and dtype != torch.float8_e5m2:
+            raise ValueError(f"padding_value must be finite or NaN for {dtype}, not {value}")
+    elif size > torch.finfo(dtype).max:
+        most = torch.finfo(dtype).max
+        raise ValueError(f"padding_value must be from {-most} to {most} for {dtype}, not {value}")
 
 
 def _range(dtype: torch.dtype) -> tuple[int, int]:

@@ -114,6 +114,8 @@ class MyTimer(_core.Timer):
         if log_dir is not None:
             _set_up_logger(log_dir, rank)
 
+    __new__.__wrapped__ = __init__  # type: ignore[attr-defined]  # what inspect.signature shows
+
     def set_logger(self, logger: logging.Logger | None) -> None:
         """The logger of this timer's messages; None goes back to `GlobalLogger`'s.
 

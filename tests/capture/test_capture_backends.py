@@ -55,6 +55,22 @@ def capture(backend: CaptureBackend, *steps: int) -> CaptureController:
     return controller
 
 
+def test_a_window_that_another_profiler_kept_from_recording_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    backend = TorchProfilerBackend(tmp_path, rank=0)
+    with torch.profiler.profile() as own:
+        controller = capture(backend, 1)
+    assert controller.outcomes == {"step 1": "failed"}
+    assert controller.state_of("step 1") == (
+        "failed: a torch.profiler.profile of the program's own was recording"
+    )
+    assert backend.traces == [] and "mark1" in {event.key for event in own.key_averages()}
+    assert sum("runs unprofiled" in record.message for record in caplog.records) == 1
+    assert not any(record.exc_info for record in caplog.records)
+    assert capture(backend, 2).outcomes == {"step 2": "done"} and len(backend.traces) == 1
+
+
 def test_a_trace_a_window(tmp_path: Path) -> None:
     backend = TorchProfilerBackend(tmp_path / "traces", rank=3)
     controller = capture(backend, 0, 2)
@@ -103,15 +119,6 @@ def test_options_reach_the_profiler(tmp_path: Path) -> None:
     shapes = [event["args"].get("Input Dims") for event in content["traceEvents"]
               if event["name"] == "aten::mm"]  # fmt: skip
     assert shapes == [[[8, 8], [8, 8]]]
-
-
-def test_a_profiler_that_runs_already(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with torch.profiler.profile() as own:
-        controller = capture(TorchProfilerBackend(tmp_path), 1)
-    assert controller.outcomes == {"step 1": "done"}
-    assert list(tmp_path.iterdir()) == []
-    assert "runs unprofiled" in caplog.text
-    assert "mark2" in {event.name for event in own.events()}
 
 
 def test_options_that_are_wrong_end_the_window(tmp_path: Path) -> None:

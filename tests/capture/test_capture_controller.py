@@ -702,3 +702,16 @@ def test_messages_go_to_the_given_logger(
     with caplog.at_level(logging.INFO):
         call(controller)
     assert {record.name for record in caplog.records} == {"mine"}
+
+
+def test_a_long_run_keeps_the_newest_outcomes() -> None:
+    controller = CaptureController(NoOpBackend())
+    for step in range(1100):
+        window = f"w{step}"
+        controller.arm({"window_id": window, "start_profile_names": ["f"], "start_iter": step})
+        with controller.hook("f", iter=step):
+            pass
+        controller.note(f"w{step}", "a note")
+    assert list(controller.outcomes) == [f"w{step}" for step in range(100, 1100)]
+    assert controller.state_of("w99") == "unknown"
+    assert controller.state_of("w1099") == "done: a note"

@@ -333,6 +333,12 @@ class TestWhoCannotAnswer:
         with pytest.raises(ValueError, match="timeout_s must be at least 0, not nan"):
             capture.wait_for_capture(request, tmp_path, timeout_s=float("nan"))
 
+    @pytest.mark.parametrize("lead", ["x", "0", "-1", "inf", "nan"])
+    def test_a_wrong_lead(self, tmp_path: Path, run_python: RunPython, lead: str) -> None:
+        found = ask(run_python, tmp_path, f"--lead={lead}")
+        assert found.returncode == 2
+        assert f"argument --lead: '{lead}' is not a number above 0" in found.stderr
+
     def test_wrong_arguments(self, tmp_path: Path, run_python: RunPython) -> None:
         for arguments in (
             ["--ranks", "3-1"],

@@ -238,7 +238,7 @@ def test_nested_payloads() -> None:
     every = [0, 1, 2, 3]
     assert sorted(found(signed)) == sorted(
         [("inputs.pixels[1]", 2, "differs"), ("texts", 3, "differs"), ("boxes", 0, "differs")]
-        + [("targets", 1, "differs"), ("7", 0, "differs")]
+        + [("targets", 1, "differs"), ("[7]", 0, "differs")]
         + [(key, n, "differs") for key in ("temperature", "table", "scale") for n in every]
     )
 
@@ -426,11 +426,41 @@ def test_what_the_log_says(log: Lines) -> None:
     signed["half"][3] = 0
     check(signed)
     assert log.lines == [
-        "data inconsistency: key 'half', sample 3: is not what was signed",
+        "data inconsistency: key 'half', sample 3: is not what was signed; arrived as bfloat16 of "
+        "shape (2,)",
         "data inconsistency: key 'labels', samples 0-1: they have what was signed with samples "
         "1, 0",
-        "data inconsistency: key 'x', samples 0-2, 5: is not what was signed",
+        "data inconsistency: key 'x', samples 0-2, 5: is not what was signed; arrived as float32 "
+        "of shape (3, 4)",
     ]
+
+
+def test_what_differs_says_what_arrived(log: Lines) -> None:
+    payload: Batch = {
+        "x": torch.ones(3, 2),
+        "array": np.ones((3, 4)),
+        "whole": torch.ones(7),
+        "texts": ["a", "b", "c"],
+        "ragged": [torch.ones(1), torch.ones(2), torch.ones(4)],
+    }
+    signed = ChecksumUtils.sign(payload)
+    signed["x"] = signed["x"].half()
+    signed["array"] = signed["array"].reshape(3, 2, 2)
+    signed["whole"] = signed["whole"].double()
+    signed["texts"] = ["a", "b", 3]
+    signed["ragged"] = [item.half() for item in signed["ragged"]]
+    details = {one.key: one.detail.partition("arrived as ")[2] for one in check(signed).mismatches}
+    assert details == {
+        "x": "float16 of shape (2,)",
+        "array": "float64 of shape (2, 2)",
+        "whole": "float64 of shape (7,)",
+        "texts": "int",
+        "ragged": "float16 of shape (4,)",
+    }
+    assert (
+        "data inconsistency: key 'ragged', samples 0-2: is not what was signed; the first arrived "
+        "as float16 of shape (1,)" in log.lines
+    )
 
 
 def test_the_logger_of_the_process_by_default(caplog: pytest.LogCaptureFixture) -> None:
@@ -522,6 +552,32 @@ def test_long_names_and_odd_keys() -> None:
     signed[long + "2"][1] = 1
     ((key, index, problem),) = found(signed)
     assert key.endswith("name_of_a_key_2") and (index, problem) == (1, "differs")
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        {1: torch.zeros(3), "1": torch.ones(3)},
+        {True: torch.zeros(3), "True": torch.ones(3)},
+        {"a.b": torch.zeros(3), "a": {"b": torch.ones(3)}},
+        {"a[0]": torch.zeros(3), "a": [torch.ones(3)]},
+        {"": {"b": torch.zeros(3)}, "b": torch.ones(3)},
+        {"a": torch.zeros(3), "a\0": torch.ones(3)},
+        {"a": {1: torch.zeros(3), "1": torch.ones(3), "[1]": torch.full((3,), 2.0)}},
+    ],
+    ids=lambda payload: ", ".join(map(repr, payload)),
+)
+@pytest.mark.parametrize("batched", [True, False])
+def test_no_two_places_have_one_name(payload: dict[Any, Any], batched: bool) -> None:
+    leaves = torch.utils._pytree.tree_leaves(payload)
+    for number in range(len(leaves)):
+        signed = ChecksumUtils.sign(payload, batched=batched)
+        changed = iter(leaf + 9 * (i == number) for i, leaf in enumerate(leaves))
+        kept = signed.pop(KEY)
+        arrived = torch.utils._pytree.tree_map(lambda _, new=changed: next(new), signed)
+        assert len({one.key for one in check({**arrived, KEY: kept}).mismatches}) == 1
+        signed[KEY] = kept
+        assert check(signed).mismatches == []
 
 
 def test_gradients_and_strides_do_not_matter() -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from my_utils.demo.command import WARM_UP, _wait, who_waits
+from my_utils.demo.command import WARM_UP, DemoError, _wait, clear_logs, who_waits
 from my_utils.verdict.command import verdict_of
 
 from ..support.planted_runs import Run
@@ -139,7 +139,7 @@ def test_the_picture_is_a_png(demo: tuple[str, Path]) -> None:
 def test_it_leaves_only_what_it_names(demo: tuple[str, Path]) -> None:
     left = {path.relative_to(demo[1]).as_posix() for path in demo[1].rglob("*") if path.is_file()}
     left -= {"timeline.png"}  # not there without matplotlib
-    assert left == {"trace.pftrace", "trace.json"} | {
+    assert left == {"trace.pftrace", "trace.json", "logs/.my_utils_demo"} | {
         f"logs/{name}"
         for rank in (0, 1)
         for name in (
@@ -214,6 +214,20 @@ def test_bad_arguments(arguments: list[str], message: str) -> None:
     _, stderr = process.communicate(timeout=200)
     assert process.returncode == 2
     assert message in stderr
+
+
+def test_the_files_of_another_run_stay(tmp_path: Path) -> None:
+    theirs = tmp_path / "logs" / "profile_rank_0.csv"
+    theirs.parent.mkdir()
+    theirs.write_text("mine")
+    with pytest.raises(DemoError, match="holds the files of another run; name another directory"):
+        clear_logs(theirs.parent)
+    assert theirs.read_text() == "mine"
+    theirs.unlink()
+    for _ in range(2):
+        clear_logs(theirs.parent)
+        assert not theirs.exists()
+        theirs.write_text("of a demo")
 
 
 def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:

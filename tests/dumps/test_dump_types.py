@@ -289,16 +289,31 @@ def test_a_cut_object_may_be_shared(tmp_path: Path) -> None:
     assert found["a"] is found["b"][0] is found["a"][5]
 
 
-def test_too_deep_an_object_is_left_out(tmp_path: Path) -> None:
-    deep: list[Any] = []
-    for _ in range(200):
-        deep = [deep]
-    dumper = UniversalDumper(DumpConfig(root_dir=tmp_path))
-    assert dumper.dump("s", deep) is None
-    assert dumper.failed == 1
-    with pytest.raises(DumpError, match="nested deeper than max_depth, 100"):
-        round_trip(deep, tmp_path)
-    assert_same(round_trip(deep, tmp_path, max_depth=250), deep)
+@pytest.mark.parametrize("wrap", [lambda x: [x], lambda x: {"a": x}, lambda x: (x,), Point, Sample])
+def test_a_branch_that_is_too_deep_is_left_out(tmp_path: Path, wrap: Any) -> None:
+    deep: Any = "the end"
+    for _ in range(130):
+        deep = wrap(deep)
+    obj = {"before": [1, {2}], "deep": deep, "after": {"x": (1, [2.5])}}
+    dumper = UniversalDumper(DumpConfig(root_dir=tmp_path, max_depth=100))
+    dump_dir = dumper.dump("s", obj)
+    assert dump_dir is not None and (dumper.failed, dumper.unsupported) == (0, 1)
+    found = UniversalLoader(tmp_path).load(dump_dir)
+    assert_same({**found, "deep": None}, {**obj, "deep": None})
+    tree = (Path(dump_dir) / "tree.json").read_text()
+    assert tree.count("is nested deeper than max_depth, 100") == 1
+    assert_same(round_trip(obj, tmp_path, max_depth=300), obj)
+
+
+def test_what_is_too_deep_at_one_place_is_whole_at_another(tmp_path: Path) -> None:
+    shared = [[1], "x"]
+    dumper = UniversalDumper(DumpConfig(root_dir=tmp_path, max_depth=3))
+    dump_dir = dumper.dump("s", [[[shared]], shared])
+    assert dump_dir is not None
+    found = UniversalLoader(tmp_path).load(dump_dir)
+    assert type(found[0][0][0]) is StandIn
+    assert "is nested deeper than max_depth, 3" in found[0][0][0].reason
+    assert found[1] == shared
 
 
 def test_the_example_of_the_documentation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

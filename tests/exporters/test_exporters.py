@@ -252,6 +252,14 @@ def test_a_disk_that_is_full_for_a_while(
     assert scalars_in(tmp_path) == {"time/load": [(2, 2.0)]}
 
 
+def test_a_folder_a_rank_only_where_several_write(tmp_path: Path) -> None:
+    manager = TimeManager()
+    with TensorBoardExporter(manager, tmp_path, ranks=[0]) as exporter:
+        assert exporter.log_dir == tmp_path
+    with TensorBoardExporter(manager, tmp_path, ranks=iter([0, 1])) as exporter:
+        assert exporter.log_dir == tmp_path / "rank_0"
+
+
 def test_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     manager = TimeManager({"load": [0.001]})
     before = set(threading.enumerate())

@@ -453,6 +453,43 @@ def test_ctrl_c_in_the_counted_call_leaves_no_mode_behind() -> None:
     assert hooks_in(model) == 0
 
 
+def test_after_a_caught_ctrl_c_the_next_call_is_counted() -> None:
+    raises = Raises()
+    model = nn.Sequential(nn.Linear(4, 4), raises, nn.Linear(4, 4))
+    raises.error = KeyboardInterrupt()
+    with ModuleProfiler(model, flops=True, memory=True) as profiler:
+        with pytest.raises(KeyboardInterrupt):
+            model(torch.ones(2, 4))
+        raises.error = None
+        for _ in range(3):
+            model(torch.ones(2, 4))
+        assert not torch.utils._python_dispatch._get_current_dispatch_mode_stack()
+    rows = table_of(profiler)
+    assert rows.flops["0"] == rows.flops["2"] == 64
+    assert profiler.summary().attrs["model_flops"] == 128 + rows.flops["1"]
+    assert rows.calls["2"] == 2
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_flops_are_those_of_the_forward_alone(reentrant: bool) -> None:
+    class Step(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.block = nn.Linear(8, 8, bias=False)
+            self.head = nn.Linear(8, 8, bias=False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = self.head(checkpoint(self.block, x, use_reentrant=reentrant))
+            out.backward(torch.ones_like(out))
+            return out
+
+    model = Step()
+    with ModuleProfiler(model, flops=True) as profiler:
+        model(torch.ones(2, 8, requires_grad=True))
+    assert dict(table_of(profiler).flops) == {"block": 256, "head": 256}
+    assert profiler.summary().attrs["model_flops"] == 512
+
+
 def test_peak_memory() -> None:
     class Big(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -64,6 +64,44 @@ def test_nan_as_padding() -> None:
     torch.testing.assert_close(remove_pad_by_value(padded, float("nan"), 0), tensor, equal_nan=True)
 
 
+EIGHT_BITS = [kind for kind in DTYPES if str(kind).startswith("torch.float8")]
+
+
+@pytest.mark.parametrize("dtype", EIGHT_BITS, ids=str)
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_nan_as_padding_of_eight_bits(dtype: torch.dtype, side: Any) -> None:
+    tensor = torch.ones(2, 3).to(dtype)
+    padded = pad_for_sequence_parallel(tensor, float("nan"), world_size=4, side=side)
+    assert padded.float().isnan().sum() == 2
+    assert remove_pad_by_value(padded, float("nan"), side=side).float().tolist() == [[1.0] * 3] * 2
+
+
+@pytest.mark.parametrize("dtype", EIGHT_BITS, ids=str)
+@pytest.mark.parametrize("value", [float("inf"), float("-inf")])
+def test_an_infinity_as_padding_of_eight_bits(dtype: torch.dtype, value: float) -> None:
+    tensor = torch.ones(2, 3).to(dtype)
+    if dtype == torch.float8_e5m2:
+        padded = pad_for_sequence_parallel(tensor, value, world_size=4)
+        assert remove_pad_by_value(padded, value).shape == (2, 3)
+        return
+    for change in (pad_for_sequence_parallel, remove_pad_by_value):
+        with pytest.raises(ValueError, match=f"padding_value must be finite or NaN .*{value}"):
+            change(tensor, value)
+
+
+def test_a_number_that_the_floats_do_not_have() -> None:
+    tensor = torch.ones(3).to(torch.float8_e4m3fn)
+    with pytest.raises(ValueError, match=r"padding_value must be from -448.0 to 448.0 .*not 500"):
+        pad_for_sequence_parallel(tensor, 500, world_size=4)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_an_empty_batch_stays_as_it_is(side: Any) -> None:
+    assert remove_pad_by_value(torch.empty(0, 4), 0, side=side).shape == (0, 4)
+    assert remove_pad_by_value(torch.empty(4, 0), 0, side=side).shape == (4, 0)
+    assert remove_pad_by_value(torch.empty(0, 4), 0, 0, side=side).shape == (0, 4)
+
+
 def test_a_tensor_of_padding_only() -> None:
     assert remove_pad_by_value(torch.zeros(3, 4), 0, 1).shape == (3, 0)
 

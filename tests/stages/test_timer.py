@@ -690,3 +690,9 @@ def test_a_debug_layer_passes_everything_on() -> None:
     assert list(layer.parameters()) == []
     with pytest.raises(TypeError, match="name must be a str, not int"):
         DebugLayer(3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", [MyTimer, NoOpMyTimer])
+def test_the_signature_of_the_class_is_that_of_its_call(kind: type) -> None:
+    names = list(inspect.signature(kind).parameters)
+    assert names == ["use_cuda", "tag", "log_dir", "cuda_stages", "strict", "compile", "rank"]
