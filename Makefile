@@ -2,7 +2,7 @@
 #   make demo    trains a small model on real text and leaves a trace for Perfetto
 #   make test    the tests: the engine's in C, then pytest
 # Others: thorough, bench, lint, format, site (the documentation, into build/site), fuzz, fuzz-long,
-# leaks, ctest, ctest-asan, ctest-tsan, ctest-masked (needs QEMU), compilers, matrix, hash-strength,
+# leaks, ctest, ctest-asan, ctest-tsan, ctest-masked (needs QEMU), ctest-aarch64, compilers, matrix, hash-strength,
 # clean. `make thorough` tests for up to two hours, in parts; started again on the same commit, it
 # goes on with the parts that have not passed.
 #
@@ -33,7 +33,7 @@ CTEST = $(MAKE) --no-print-directory -j$(JOBS) -f csrc/engine/tests/Makefile PYT
 FUZZ = $(MAKE) --no-print-directory -j$(JOBS) -f csrc/engine/fuzz/Makefile PYTHON=$(ANY_PYTHON)
 
 .PHONY: help demo test thorough bench bench-smoke lint lint-types lint-others format site fuzz \
-        fuzz-long leaks ctest ctest-asan ctest-tsan ctest-masked compilers matrix hash-strength build \
+        fuzz-long leaks ctest ctest-asan ctest-tsan ctest-masked ctest-aarch64 compilers matrix hash-strength build \
         clean
 .DELETE_ON_ERROR:
 
@@ -117,6 +117,10 @@ ctest-tsan:
 
 ctest-masked:
 	@$(CTEST) FLAVOUR=plain masked
+
+# As root it installs the cross compiler and QEMU.
+ctest-aarch64:
+	@.ci/aarch64 $(ANY_PYTHON)
 
 # The oldest compilers that users have and the newest of this Debian; as root, those of newer Debians.
 compilers: $(VENV)/stamp-package
