@@ -2,14 +2,14 @@
 #   make demo    trains a small model on real text and leaves a trace for Perfetto
 #   make test    the tests: the engine's in C, then pytest
 # Others: thorough, bench, lint, format, site (the documentation, into build/site), fuzz, fuzz-long,
-# leaks, ctest, ctest-asan, ctest-tsan, ctest-masked (needs QEMU), compilers, matrix, hash-strength,
-# clean. `make thorough` tests for up to two hours, in parts; started again on the same commit, it
+# leaks, ctest, ctest-asan, ctest-tsan, ctest-masked (needs QEMU), ctest-aarch64, wheels (into
+# dist), compilers, matrix, hash-strength, clean. `make thorough` tests for up to two hours, in parts; started again on the same commit, it
 # goes on with the parts that have not passed.
 #
 # Variables: PYTHON (the interpreter, python3), VENV (the environment, .venv), TORCH_INDEX (a package
 # index for torch, such as the one with wheels for the CPU only), PYTEST (more arguments for pytest),
 # FAMILY (hash-strength runs only families with this in their name), COMPILERS (compilers and matrix
-# take only these), JOBS (processes that compile or test side by side, one a processor).
+# take only these), WHEELS (wheels makes only those of these, as 3.11 or aarch64), JOBS (processes that compile or test side by side, one a processor).
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -33,7 +33,7 @@ CTEST = $(MAKE) --no-print-directory -j$(JOBS) -f csrc/engine/tests/Makefile PYT
 FUZZ = $(MAKE) --no-print-directory -j$(JOBS) -f csrc/engine/fuzz/Makefile PYTHON=$(ANY_PYTHON)
 
 .PHONY: help demo test thorough bench bench-smoke lint lint-types lint-others format site fuzz \
-        fuzz-long leaks ctest ctest-asan ctest-tsan ctest-masked compilers matrix hash-strength build \
+        fuzz-long leaks ctest ctest-asan ctest-tsan ctest-masked ctest-aarch64 compilers matrix wheels hash-strength build \
         clean
 .DELETE_ON_ERROR:
 
@@ -118,12 +118,20 @@ ctest-tsan:
 ctest-masked:
 	@$(CTEST) FLAVOUR=plain masked
 
+# As root it installs the cross compiler and QEMU.
+ctest-aarch64:
+	@.ci/aarch64 $(ANY_PYTHON)
+
 # The oldest compilers that users have and the newest of this Debian; as root, those of newer Debians.
 compilers: $(VENV)/stamp-package
 	@.ci/compilers $(RUN) $(COMPILERS)
 
 matrix: $(VENV)/stamp-package
 	@PYTHON=$(RUN) .ci/matrix $(COMPILERS)
+
+# With zig's compiler; the interpreters are those that pyenv holds.
+wheels:
+	@$(PYTHON) .ci/wheels $(WHEELS)
 
 # The families of inputs of docs/tensor-hash.md; about ten minutes on one core.
 hash-strength:

@@ -1,8 +1,9 @@
 """The one list of compiler flags, for setup.py and for the Makefile.
 
 As a program it prints the flags for one C source (`python3 csrc/flags.py FILE`), or with
-`--sources FOLDER...` the sources below the folders that this machine can compile. It needs the
-standard library only, so that the C tests run where nothing else is installed.
+`--sources FOLDER...` the sources below the folders that are compiled for the target: the machine
+that MY_UTILS_MACHINE names in a cross build, and this one without it. It needs the standard library
+only, so that the C tests run where nothing else is installed.
 """
 
 from __future__ import annotations
@@ -30,6 +31,10 @@ CFLAGS = [
 WERROR_VARIABLE = "MY_UTILS_WERROR"
 TRUE = {"1", "true", "yes", "on"}
 
+# The processor that a cross build is for; its compiler is named with CC.
+MACHINE_VARIABLE = "MY_UTILS_MACHINE"
+CROSS_MACHINES = ("aarch64", "x86_64")
+
 LIBRARIES = ["pthread", "dl", "m"]
 
 # What the #include lines start from.
@@ -55,6 +60,15 @@ OPTIONAL_HEADERS = [
 ]
 
 
+def machine() -> str:
+    """The processor that the build is for. ValueError where the variable names an unknown one."""
+    named = os.environ.get(MACHINE_VARIABLE, "").strip()
+    if named and named not in CROSS_MACHINES:
+        allowed = " or ".join(CROSS_MACHINES)
+        raise ValueError(f"{MACHINE_VARIABLE} is {named!r}, but must be {allowed}")
+    return named or platform.machine()
+
+
 def sources(*folders: str) -> list[str]:
     """The C files below `folders`, relative to the project, without those for other machines.
 
@@ -66,14 +80,14 @@ def sources(*folders: str) -> list[str]:
         product = sorted(path for path in here if path.parts[0] not in NOT_BUILT)
         if not product:
             raise FileNotFoundError(f"no C files below {ROOT / folder}")
-        found += [f"{folder}/{path.as_posix()}" for path in product if is_for_here(path.name)]
+        found += [f"{folder}/{path.as_posix()}" for path in product if is_for_target(path.name)]
     return found
 
 
-def is_for_here(name: str) -> bool:
-    """Whether a file is compiled on this machine."""
+def is_for_target(name: str) -> bool:
+    """Whether a file is compiled for the machine that the build is for."""
     target = target_of(name)
-    return target is None or target[0] == platform.machine()
+    return target is None or target[0] == machine()
 
 
 def target_of(name: str) -> tuple[str, list[str]] | None:

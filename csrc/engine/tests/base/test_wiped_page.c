@@ -13,6 +13,10 @@
 #define MADV_KEEPONFORK 19
 #endif
 
+#ifndef MADV_WIPEONFORK
+#define MADV_WIPEONFORK 18
+#endif
+
 static int is_full_of(const void *page, int byte) {
     const unsigned char *bytes = page;
     for (int i = 0; i < MU_WIPED_PAGE_BYTES; i++) {
@@ -60,6 +64,19 @@ static void test_given_back(void) {
     mu_wiped_page_unmap(NULL);
 }
 
+/* Whether the kernel does it; qemu takes the advice for a process of another processor and does not
+ * follow it. */
+static int kernel_wipes(void) {
+    void *page =
+        mmap(NULL, MU_WIPED_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(page != MAP_FAILED);
+    int taken = madvise(page, MU_WIPED_PAGE_BYTES, MADV_WIPEONFORK) == 0;
+    memset(page, 7, MU_WIPED_PAGE_BYTES);
+    int wipes = taken && child_finds(page, 0);
+    munmap(page, MU_WIPED_PAGE_BYTES);
+    return wipes;
+}
+
 /* Pages beyond the table are left to the kernel. */
 static void test_many(void) {
     static void *pages[MU_WIPED_PAGES_MAX + 1];
@@ -68,7 +85,7 @@ static void test_many(void) {
         CHECK(pages[i] != NULL);
     }
     memset(pages[MU_WIPED_PAGES_MAX], 7, MU_WIPED_PAGE_BYTES);
-    CHECK(child_finds(pages[MU_WIPED_PAGES_MAX], 0));
+    CHECK_INT(child_finds(pages[MU_WIPED_PAGES_MAX], 0), kernel_wipes());
     for (int i = 0; i <= MU_WIPED_PAGES_MAX; i++) {
         mu_wiped_page_unmap(pages[i]);
     }

@@ -658,7 +658,7 @@ int unlink(const char *path) {
     if (deadly_suffix != NULL && ends_with(path, deadly_suffix)) {
         kill(getpid(), SIGKILL);
     }
-    return (int)syscall(SYS_unlink, path);
+    return (int)syscall(SYS_unlinkat, AT_FDCWD, path, 0);
 }
 
 /* A process that is killed while it adopts a journal, before it removes the file. */
