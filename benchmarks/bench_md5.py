@@ -10,6 +10,7 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 
 from benchmarks.harness import Claim
 
@@ -35,6 +36,11 @@ def usual_way(tensors: list[object]) -> list[str]:
 
 def without_copies(tensors: list[object]) -> list[str]:
     return [hashlib.md5(t.detach().numpy()).hexdigest() for t in tensors]  # type: ignore[attr-defined]
+
+
+def wanted() -> float:
+    """How many times faster than hashlib: by the vectors that this processor has."""
+    return 12 if "avx512vl" in Path("/proc/cpuinfo").read_text() else 10
 
 
 def processor_ms(work: Callable[[list[object]], list[str]], tensors: list[object]) -> float:
@@ -67,6 +73,8 @@ def run(smoke: bool = False) -> list[Claim]:
     median = {name: statistics.median(found) for name, found in times.items()}
     what = "md5 of 288 tensors, 303 MB, one thread"
     return [
-        Claim(what, median["md5"], "hashlib each", median["usual"], "ms", 8, True),
-        Claim(what, median["md5"], "hashlib each, no copies", median["no copy"], "ms", 8, True),
+        Claim(what, median["md5"], "hashlib each", median["usual"], "ms", wanted(), True),
+        Claim(
+            what, median["md5"], "hashlib each, no copies", median["no copy"], "ms", wanted(), True
+        ),
     ]
