@@ -5,3 +5,7 @@
 void mu_md5_run16_avx512(uint32_t *states, const uint8_t *const *data, size_t blocks) {
     mu_md5_run_blocks(states, data, blocks, 2);
 }
+
+void mu_md5_run8_avx512(uint32_t *states, const uint8_t *const *data, size_t blocks) {
+    mu_md5_run_blocks(states, data, blocks, 1);
+}
