@@ -28,16 +28,24 @@ struct batch {
     int part_count;
 };
 
+/* Speeds in 0.1 GB/s of a Zen 4 at 3.8 GHz. */
 struct mu_md5_kernel mu_md5_best(void) {
 #if defined(__x86_64__)
     if (mu_cpu_has(MU_CPU_AVX512)) {
-        return (struct mu_md5_kernel){mu_md5_run32_avx512, 32, mu_md5_run16_avx512};
+        return (struct mu_md5_kernel){.lanes = 32,
+                                      .count = 3,
+                                      .widths = {{mu_md5_run32_avx512, 32, 131},
+                                                 {mu_md5_run16_avx512, 16, 102},
+                                                 {mu_md5_run8_avx512, 8, 58}}};
     }
     if (mu_cpu_has(MU_CPU_AVX2)) {
-        return (struct mu_md5_kernel){mu_md5_run16_avx2, 16, mu_md5_run8_avx2};
+        return (struct mu_md5_kernel){
+            .lanes = 16,
+            .count = 2,
+            .widths = {{mu_md5_run16_avx2, 16, 84}, {mu_md5_run8_avx2, 8, 50}}};
     }
 #endif
-    return (struct mu_md5_kernel){mu_md5_run_scalar, 1, NULL};
+    return (struct mu_md5_kernel){.lanes = 1};
 }
 
 static int longest_first(const void *left, const void *right) {
@@ -62,7 +70,7 @@ MU_MUST_CHECK static int sort_jobs(struct batch *batch, struct mu_md5_job *jobs,
 }
 
 /* The number of parts: one for each thread, or fewer when the threads would have too little to do
- * or would have lanes without a tensor. Half of the lanes take the same time however few of them
+ * or would have lanes without a tensor. Half of the lanes take about as long however few of them
  * are in use. */
 static int count_parts(const struct batch *batch) {
     size_t lanes = batch->kernel.lanes > 1 ? (size_t)batch->kernel.lanes / 2 : 1;

@@ -1,6 +1,4 @@
 #define MU_MD5_VECTOR_BYTES 32
-#define MU_MD5_GROUPS 2
-#define MU_MD5_ANY_FUNCTION 0
 #include "hash/md5_kernel.h"
 
 void mu_md5_run16_avx2(uint32_t *states, const uint8_t *const *data, size_t blocks) {

@@ -1,122 +1,163 @@
 /* MD5 of many messages side by side, one in each 32-bit lane of a vector.
  *
- * Included by a file for each processor, which sets MU_MD5_VECTOR_BYTES (32 or 64), MU_MD5_GROUPS
- * and MU_MD5_ANY_FUNCTION (1: the processor has every function of three words in one instruction),
- * and gets mu_md5_run_blocks. A step waits for the one before it, so each step is done for several
- * groups of independent vectors in turn. The code uses the vector types of gcc and clang. Where the
+ * Included by a file for each processor, which sets MU_MD5_VECTOR_BYTES (32 or 64), and gets
+ * mu_md5_run_blocks. A step waits for the one before it, so each step is done for several groups of
+ * independent vectors in turn. Between the steps of a block the words of the next one are put in
+ * order, since they wait for nothing. The code uses the vector types of gcc and clang. Where the
  * processor has no such vectors, it runs in narrower ones.
  */
 #ifndef MU_MD5_KERNEL_H
 #define MU_MD5_KERNEL_H
 
 #include <string.h>
+#ifdef __x86_64__
+#include <immintrin.h>
+#endif
 
 #include "hash/md5_lanes.h"
 #include "hash/md5_steps.h"
 
 #define MU_MD5_WIDTH (MU_MD5_VECTOR_BYTES / 4)
+#define MU_MD5_INLINE static inline __attribute__((always_inline))
 
-/* Beyond what the processor fetches by itself, since it follows few streams at a time. */
-enum { MU_MD5_AHEAD_BYTES = 256 };
+enum { MU_MD5_GROUPS = 2, MU_MD5_STEP_COUNT = 64, MU_MD5_WORDS = 16 };
 
 typedef uint32_t mu_vector __attribute__((vector_size(MU_MD5_VECTOR_BYTES)));
-typedef uint32_t mu_quad __attribute__((vector_size(16)));
+typedef uint64_t mu_pairs __attribute__((vector_size(MU_MD5_VECTOR_BYTES)));
+typedef uint32_t mu_half __attribute__((vector_size(MU_MD5_VECTOR_BYTES / 2)));
 
-/* --- sixteen words of each message, turned so that a vector holds one word of all ------------ */
+/* --- the words of a block, turned so that a vector holds one word of all messages ------------ */
 
-static inline __attribute__((always_inline)) mu_quad mu_load_quad(const uint8_t *from) {
-    mu_quad quad;
-    memcpy(&quad, from, sizeof quad);
-    return quad;
-}
-
-/* GCC has __builtin_shufflevector from version 12 on, and clang has no __builtin_shuffle, which
- * takes two vectors to one of the same width. MU_JOIN puts two vectors end to end into one that is
- * twice as wide. */
+/* GCC has __builtin_shufflevector from version 12 on, and clang has no __builtin_shuffle. */
 #if defined(__clang__) || __GNUC__ >= 12
 #define MU_SHUFFLE(x, y, ...) __builtin_shufflevector(x, y, __VA_ARGS__)
-#define MU_JOIN(to, low, high, ...) (*(to) = __builtin_shufflevector(low, high, __VA_ARGS__))
+#define MU_SHUFFLE_PAIRS(x, y, ...)                                                                \
+    ((mu_vector)__builtin_shufflevector((mu_pairs)(x), (mu_pairs)(y), __VA_ARGS__))
 #else
 #define MU_SHUFFLE(x, y, ...) __builtin_shuffle(x, y, (mu_vector){__VA_ARGS__})
-#define MU_JOIN(to, low, high, ...)                                                                \
-    (memcpy((to), &(low), sizeof(low)),                                                            \
-     memcpy((uint8_t *)(to) + sizeof(low), &(high), sizeof(high)))
+#define MU_SHUFFLE_PAIRS(x, y, ...)                                                                \
+    ((mu_vector)__builtin_shuffle((mu_pairs)(x), (mu_pairs)(y), (mu_pairs){__VA_ARGS__}))
 #endif
 
-/* Results are returned through a pointer: the calling convention for wide vectors depends on the
- * processor. */
-
 #if MU_MD5_VECTOR_BYTES == 32
-
-/* Four words each of the messages `lane` and `lane + 4`. */
-static inline __attribute__((always_inline)) void
-mu_gather_quads(mu_vector *quads, const uint8_t *const *data, int lane, size_t offset) {
-    mu_quad low = mu_load_quad(data[lane] + offset);
-    mu_quad high = mu_load_quad(data[lane + 4] + offset);
-    MU_JOIN(quads, low, high, 0, 1, 2, 3, 4, 5, 6, 7);
-}
-
 #define MU_UNPACK_LOW(x, y) MU_SHUFFLE(x, y, 0, 8, 1, 9, 4, 12, 5, 13)
 #define MU_UNPACK_HIGH(x, y) MU_SHUFFLE(x, y, 2, 10, 3, 11, 6, 14, 7, 15)
-#define MU_UNPACK_LOW_PAIRS(x, y) MU_SHUFFLE(x, y, 0, 1, 8, 9, 4, 5, 12, 13)
-#define MU_UNPACK_HIGH_PAIRS(x, y) MU_SHUFFLE(x, y, 2, 3, 10, 11, 6, 7, 14, 15)
-
+#define MU_UNPACK_LOW_PAIRS(x, y) MU_SHUFFLE_PAIRS(x, y, 0, 4, 2, 6)
+#define MU_UNPACK_HIGH_PAIRS(x, y) MU_SHUFFLE_PAIRS(x, y, 1, 5, 3, 7)
 #else
-
-typedef uint32_t mu_half __attribute__((vector_size(32)));
-
-static inline __attribute__((always_inline)) void
-mu_gather_half(mu_half *quads, const uint8_t *const *data, int lane, size_t offset) {
-    mu_quad low = mu_load_quad(data[lane] + offset);
-    mu_quad high = mu_load_quad(data[lane + 4] + offset);
-    MU_JOIN(quads, low, high, 0, 1, 2, 3, 4, 5, 6, 7);
-}
-
-/* Four words each of the messages `lane`, `lane + 4`, `lane + 8` and `lane + 12`. */
-static inline __attribute__((always_inline)) void
-mu_gather_quads(mu_vector *quads, const uint8_t *const *data, int lane, size_t offset) {
-    mu_half low, high;
-    mu_gather_half(&low, data, lane, offset);
-    mu_gather_half(&high, data, lane + 8, offset);
-    MU_JOIN(quads, low, high, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-}
-
 #define MU_UNPACK_LOW(x, y)                                                                        \
     MU_SHUFFLE(x, y, 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29)
 #define MU_UNPACK_HIGH(x, y)                                                                       \
     MU_SHUFFLE(x, y, 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31)
-#define MU_UNPACK_LOW_PAIRS(x, y)                                                                  \
-    MU_SHUFFLE(x, y, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29)
-#define MU_UNPACK_HIGH_PAIRS(x, y)                                                                 \
-    MU_SHUFFLE(x, y, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31)
-
+#define MU_UNPACK_LOW_PAIRS(x, y) MU_SHUFFLE_PAIRS(x, y, 0, 8, 2, 10, 4, 12, 6, 14)
+#define MU_UNPACK_HIGH_PAIRS(x, y) MU_SHUFFLE_PAIRS(x, y, 1, 9, 3, 11, 5, 13, 7, 15)
+#define MU_EVEN_QUADS(x, y) MU_SHUFFLE_PAIRS(x, y, 0, 1, 4, 5, 8, 9, 12, 13)
+#define MU_ODD_QUADS(x, y) MU_SHUFFLE_PAIRS(x, y, 2, 3, 6, 7, 10, 11, 14, 15)
 #endif
 
-/* Words 4 * quarter to 4 * quarter + 3 of one group's messages. */
-static inline __attribute__((always_inline)) void
-mu_turn_quarter(mu_vector words[4], const uint8_t *const *data, size_t offset) {
-    mu_vector row0, row1, row2, row3;
-    mu_gather_quads(&row0, data, 0, offset);
-    mu_gather_quads(&row1, data, 1, offset);
-    mu_gather_quads(&row2, data, 2, offset);
-    mu_gather_quads(&row3, data, 3, offset);
-    mu_vector low01 = MU_UNPACK_LOW(row0, row1);
-    mu_vector low23 = MU_UNPACK_LOW(row2, row3);
-    mu_vector high01 = MU_UNPACK_HIGH(row0, row1);
-    mu_vector high23 = MU_UNPACK_HIGH(row2, row3);
-    words[0] = MU_UNPACK_LOW_PAIRS(low01, low23);
-    words[1] = MU_UNPACK_HIGH_PAIRS(low01, low23);
-    words[2] = MU_UNPACK_LOW_PAIRS(high01, high23);
-    words[3] = MU_UNPACK_HIGH_PAIRS(high01, high23);
+/* Half a vector from one message, and half a vector from another. The result is returned through a
+ * pointer: the calling convention for wide vectors depends on the processor. */
+MU_MD5_INLINE void mu_load_row(mu_vector *row, const uint8_t *low_from, const uint8_t *high_from) {
+    mu_half low, high;
+    memcpy(&low, low_from, sizeof low);
+    memcpy(&high, high_from, sizeof high);
+#if defined(__AVX512F__) && MU_MD5_VECTOR_BYTES == 64
+    __m512i wide = _mm512_castsi256_si512((__m256i)low);
+    *row = (mu_vector)_mm512_inserti64x4(wide, (__m256i)high, 1);
+#elif defined(__AVX2__) && MU_MD5_VECTOR_BYTES == 32
+    __m256i wide = _mm256_castsi128_si256((__m128i)low);
+    *row = (mu_vector)_mm256_inserti128_si256(wide, (__m128i)high, 1);
+#else
+    memcpy(row, &low, sizeof low);
+    memcpy((uint8_t *)row + sizeof low, &high, sizeof high);
+#endif
 }
 
-static inline __attribute__((always_inline)) void
-mu_turn_block(mu_vector words[16], const uint8_t *const *data, size_t offset) {
-    for (int lane = 0; lane < MU_MD5_WIDTH; lane++) {
-        __builtin_prefetch(data[lane] + offset + MU_MD5_AHEAD_BYTES);
+/* A slice of a block has as many words as fit into half a vector. The slices of one group's
+ * messages are turned one after the other, each in several parts, by eight messages at a time. */
+enum {
+    MU_MD5_SLICE_WORDS = MU_MD5_WIDTH / 2,
+    MU_MD5_SLICES = MU_MD5_WORDS / MU_MD5_SLICE_WORDS,
+    MU_MD5_EIGHT_PARTS = 8,
+    MU_MD5_SLICE_PARTS = MU_MD5_WIDTH / 8 * MU_MD5_EIGHT_PARTS,
+};
+
+/* What is between the parts of a slice. */
+struct mu_md5_slice {
+    mu_vector rows[4]; /* of the messages i and i + 4 */
+    mu_vector unpacked[4];
+    mu_vector first[4]; /* the first eight messages, turned, where a vector has sixteen lanes */
+};
+
+/* Stores two words of each message of the group: `even` and `odd` have those of eight messages. */
+MU_MD5_INLINE void mu_store_words(struct mu_md5_slice *slice, mu_vector *words, mu_vector even,
+                                  mu_vector odd, int pair, int eight) {
+#if MU_MD5_VECTOR_BYTES == 32
+    (void)slice;
+    (void)eight;
+    words[2 * pair] = even;
+    words[2 * pair + 1] = odd;
+#else
+    mu_vector *first = slice->first + (size_t)pair * 2;
+    if (eight == 0) {
+        first[0] = even;
+        first[1] = odd;
+        return;
     }
-    for (size_t quarter = 0; quarter < 4; quarter++) {
-        mu_turn_quarter(words + 4 * quarter, data, offset + 16 * quarter);
+    words[2 * pair] = MU_EVEN_QUADS(first[0], even);
+    words[2 * pair + 1] = MU_EVEN_QUADS(first[1], odd);
+    words[2 * pair + 4] = MU_ODD_QUADS(first[0], even);
+    words[2 * pair + 5] = MU_ODD_QUADS(first[1], odd);
+#endif
+}
+
+MU_MD5_INLINE void mu_turn_part(struct mu_md5_slice *slice, mu_vector *words,
+                                const uint8_t *const *data, size_t offset, int part) {
+    mu_vector *rows = slice->rows, *unpacked = slice->unpacked;
+    int eight = part / MU_MD5_EIGHT_PARTS, of_eight = part % MU_MD5_EIGHT_PARTS;
+    if (of_eight < 4) {
+        const uint8_t *const *from = data + eight * 8 + of_eight;
+        mu_load_row(&rows[of_eight], from[0] + offset, from[4] + offset);
+    } else if (of_eight < 6) {
+        int pair = 2 * (of_eight - 4);
+        unpacked[pair] = MU_UNPACK_LOW(rows[pair], rows[pair + 1]);
+        unpacked[pair + 1] = MU_UNPACK_HIGH(rows[pair], rows[pair + 1]);
+    } else {
+        int pair = of_eight - 6;
+        mu_vector even = MU_UNPACK_LOW_PAIRS(unpacked[pair], unpacked[pair + 2]);
+        mu_vector odd = MU_UNPACK_HIGH_PAIRS(unpacked[pair], unpacked[pair + 2]);
+        mu_store_words(slice, words, even, odd, pair, eight);
+    }
+}
+
+/* A part of the slice `index` of all groups' slices. */
+MU_MD5_INLINE void mu_turn_part_of(struct mu_md5_slice *slice, mu_vector *words,
+                                   const uint8_t *const *data, size_t offset, int index, int part) {
+    int group = index / MU_MD5_SLICES, first_word = index % MU_MD5_SLICES * MU_MD5_SLICE_WORDS;
+    mu_turn_part(slice, words + group * MU_MD5_WORDS + first_word, data + group * MU_MD5_WIDTH,
+                 offset + 4 * (size_t)first_word, part);
+}
+
+/* A block at once. */
+MU_MD5_INLINE void mu_turn_block(mu_vector *words, const uint8_t *const *data, const int groups) {
+    for (int index = 0; index < groups * MU_MD5_SLICES; index++) {
+        struct mu_md5_slice slice;
+#pragma GCC unroll 16
+        for (int part = 0; part < MU_MD5_SLICE_PARTS; part++) {
+            mu_turn_part_of(&slice, words, data, 0, index, part);
+        }
+    }
+}
+
+/* What is done for a block beside one of the steps of the block before it. */
+MU_MD5_INLINE void mu_turn_beside(struct mu_md5_slice *slice, mu_vector *words,
+                                  const uint8_t *const *data, size_t offset, const int groups,
+                                  int step) {
+    int steps_a_part = MU_MD5_STEP_COUNT / (groups * MU_MD5_SLICES * MU_MD5_SLICE_PARTS);
+    if (step % steps_a_part == 0) {
+        int part = step / steps_a_part;
+        mu_turn_part_of(slice, words, data, offset, part / MU_MD5_SLICE_PARTS,
+                        part % MU_MD5_SLICE_PARTS);
     }
 }
 
@@ -124,23 +165,35 @@ mu_turn_block(mu_vector words[16], const uint8_t *const *data, size_t offset) {
 
 /* Each macro adds its function of (b, c, d) to `sum`. It uses b as late as possible, because b is
  * the result of the step before. I is c ^ (b | ~d) = ~((~b & d) ^ c), and adding ~x means
- * subtracting x + 1: mu_md5_addends contains the 1. Where one instruction computes any function of
- * three words, G and H must be a single expression. Elsewhere G is faster as a sum, and H_AGAIN is
- * faster with a part of the H before it. */
-#define MU_MD5_ADD_F(sum, b, c, d) ((sum) + (((c ^ d) & b) ^ d))
-#if MU_MD5_ANY_FUNCTION
-#define MU_MD5_ADD_G(sum, b, c, d) ((sum) + (((b ^ c) & d) ^ c))
-#define MU_MD5_ADD_H(sum, b, c, d) ((sum) + (b ^ (c ^ d)))
+ * subtracting x + 1: mu_md5_addends contains the 1.
+ *
+ * AVX-512 has one instruction for any function of three words, given by its table of eight bits. It
+ * is faster where the operand that it overwrites is the newest, b. gcc chooses another one unless
+ * it is told. Elsewhere G is faster as a sum, and H_AGAIN with a part of the H before it. */
+#ifdef __AVX512VL__
+#if MU_MD5_VECTOR_BYTES == 64
+#define MU_TERNARY(b, c, d, table)                                                                 \
+    ((mu_vector)_mm512_ternarylogic_epi32((__m512i)(b), (__m512i)(c), (__m512i)(d), table))
 #else
+#define MU_TERNARY(b, c, d, table)                                                                 \
+    ((mu_vector)_mm256_ternarylogic_epi32((__m256i)(b), (__m256i)(c), (__m256i)(d), table))
+#endif
+#define MU_MD5_ADD_F(sum, b, c, d) ((sum) + MU_TERNARY(b, c, d, 0xCA))
+#define MU_MD5_ADD_G(sum, b, c, d) ((sum) + MU_TERNARY(b, c, d, 0xE4))
+#define MU_MD5_ADD_H(sum, b, c, d) ((sum) + MU_TERNARY(b, c, d, 0x96))
+#define MU_MD5_ADD_H_AGAIN(sum, b, c, d) MU_MD5_ADD_H(sum, b, c, d)
+#define MU_MD5_ADD_I(sum, b, c, d) ((sum) - MU_TERNARY(b, c, d, 0xC6))
+#else
+#define MU_MD5_ADD_F(sum, b, c, d) ((sum) + (((c ^ d) & b) ^ d))
 #define MU_MD5_ADD_G(sum, b, c, d) ((sum) + (~d & c) + (b & d))
 #define MU_MD5_ADD_H(sum, b, c, d) ((sum) + ((b ^ c) ^ d))
-#endif
 #define MU_MD5_ADD_H_AGAIN(sum, b, c, d) ((sum) + (b ^ (c ^ d)))
 #define MU_MD5_ADD_I(sum, b, c, d) ((sum) - ((~b & d) ^ c))
+#endif
 
 /* Keeps gcc from changing the order of the additions, which would use b early. clang keeps the
  * order. */
-static inline __attribute__((always_inline)) void mu_keep_order(mu_vector *sum) {
+MU_MD5_INLINE void mu_keep_order(mu_vector *sum) {
 #if defined(__AVX512F__) || (defined(__AVX2__) && MU_MD5_VECTOR_BYTES == 32)
     __asm__("" : "+v"(*sum)); /* NOLINT(portability-no-assembler): not an instruction */
 #else
@@ -148,29 +201,42 @@ static inline __attribute__((always_inline)) void mu_keep_order(mu_vector *sum) 
 #endif
 }
 
+/* The addends, in a way that keeps gcc from making vectors of all of them before the loop over the
+ * blocks: they would lie in the cache and be loaded with an instruction each. */
+MU_MD5_INLINE const uint32_t *mu_addends(void) {
+    const uint32_t *addends = mu_md5_addends;
+    __asm__("" : "+r"(addends)); /* NOLINT(portability-no-assembler): not an instruction */
+    return addends;
+}
+
 #define MU_MD5_LANE_STEP(round, a, b, c, d, word, shift, addend)                                   \
     for (int g = 0; g < groups; g++) {                                                             \
-        mu_vector sum = words[g][word] + mu_md5_addends[step] + a[g];                              \
+        mu_vector sum = a[g] + now[MU_MD5_WORDS * g + (word)];                                     \
+        mu_keep_order(&sum);                                                                       \
+        sum += addends[step];                                                                      \
         mu_keep_order(&sum);                                                                       \
         sum = MU_MD5_ADD_##round(sum, b[g], c[g], d[g]);                                           \
         a[g] = b[g] + (sum << (shift) | sum >> (32 - (shift)));                                    \
     }                                                                                              \
+    mu_turn_beside(&slice, next, data, after, groups, step);                                       \
     step++;
 
 /* `groups` is a constant wherever this is called, MU_MD5_GROUPS at most. */
-static inline __attribute__((always_inline)) void
-mu_md5_run_blocks(uint32_t *states, const uint8_t *const *data, size_t blocks, const int groups) {
+MU_MD5_INLINE void mu_md5_run_blocks(uint32_t *states, const uint8_t *const *data, size_t blocks,
+                                     const int groups) {
     mu_vector state[4][MU_MD5_GROUPS];
+    mu_vector words[2][MU_MD5_GROUPS * MU_MD5_WORDS], *now = words[0], *next = words[1];
+    struct mu_md5_slice slice;
     for (int word = 0; word < 4; word++) {
         memcpy(state[word], states + word * groups * MU_MD5_WIDTH,
                (size_t)groups * sizeof(mu_vector));
     }
-    for (size_t offset = 0; offset < blocks * 64; offset += 64) {
-        mu_vector words[MU_MD5_GROUPS][16];
+    mu_turn_block(now, data, groups);
+    for (size_t block = 0; block < blocks; block++) {
+        /* Nothing follows the last block, which is turned again. */
+        size_t after = 64 * (block + 1 < blocks ? block + 1 : block);
+        const uint32_t *addends = mu_addends();
         mu_vector a[MU_MD5_GROUPS], b[MU_MD5_GROUPS], c[MU_MD5_GROUPS], d[MU_MD5_GROUPS];
-        for (int g = 0; g < groups; g++) {
-            mu_turn_block(words[g], data + g * MU_MD5_WIDTH, offset);
-        }
         for (int g = 0; g < groups; g++) {
             a[g] = state[0][g];
             b[g] = state[1][g];
@@ -185,6 +251,9 @@ mu_md5_run_blocks(uint32_t *states, const uint8_t *const *data, size_t blocks, c
             state[2][g] += c[g];
             state[3][g] += d[g];
         }
+        mu_vector *done = now;
+        now = next;
+        next = done;
     }
     for (int word = 0; word < 4; word++) {
         memcpy(states + word * groups * MU_MD5_WIDTH, state[word],

@@ -24,10 +24,11 @@ void mu_md5_one(struct mu_md5_job *job) {
 
 /* One run of a list through the lanes. */
 struct run {
-    struct mu_md5_lanes *lanes;     /* borrowed */
-    const struct mu_md5_item *next; /* borrowed: the first message that waits for a lane */
-    int width;
-    int active; /* lanes with a message */
+    struct mu_md5_lanes *lanes;        /* borrowed */
+    const struct mu_md5_item *next;    /* borrowed: the first message that waits for a lane */
+    const struct mu_md5_width *kernel; /* borrowed */
+    int width;                         /* its lanes */
+    int active;                        /* lanes with a message */
 };
 
 static void set_state(struct run *run, int lane, const uint32_t state[4]) {
@@ -86,8 +87,8 @@ static size_t common_blocks(struct run *run) {
     return blocks;
 }
 
-/* Moves the remaining messages into the first half of the lanes. */
-static void narrow(struct run *run) {
+/* Moves the remaining messages into the first lanes, and goes on with a kernel of so few. */
+static void narrow(struct run *run, const struct mu_md5_width *kernel) {
     uint32_t states[MU_MD5_LANES_MAX][4];
     struct mu_md5_lane *of = run->lanes->of;
     int count = 0;
@@ -97,7 +98,8 @@ static void narrow(struct run *run) {
             of[count++] = of[lane];
         }
     }
-    run->width /= 2;
+    run->kernel = kernel;
+    run->width = kernel->lanes;
     for (int lane = 0; lane < run->width; lane++) {
         if (lane < count) {
             set_state(run, lane, states[lane]);
@@ -135,9 +137,9 @@ static void run_scalar(const struct mu_md5_item *list) {
 }
 
 /* Runs as many blocks as all messages have ready. */
-static void run_common(struct run *run, mu_md5_run kernel) {
+static void run_common(struct run *run) {
     size_t blocks = common_blocks(run);
-    kernel(run->lanes->states, run->lanes->data, blocks);
+    run->kernel->run(run->lanes->states, run->lanes->data, blocks);
     for (int lane = 0; lane < run->width; lane++) {
         struct mu_md5_lane *of = &run->lanes->of[lane];
         if (of->job != NULL && !mu_md5_feed_advance(of->feed, blocks)) {
@@ -146,20 +148,62 @@ static void run_common(struct run *run, mu_md5_run kernel) {
     }
 }
 
+/* What a message costs, in bytes. */
+static double cost(const struct mu_md5_item *item) {
+    return (double)item->bytes + MU_MD5_BLOCK;
+}
+
+/* The least that one of the lanes has to get through: where there are more messages than lanes, two
+ * of as many as there are lanes and one more. */
+static double busiest_lane(const struct mu_md5_item *list, int lanes) {
+    const struct mu_md5_item *last = list;
+    for (int i = 1; i < lanes && last != NULL; i++) {
+        last = last->next;
+    }
+    double two = last == NULL || last->next == NULL ? 0 : cost(last) + cost(last->next);
+    return cost(list) > two ? cost(list) : two;
+}
+
+/* The kernel that is done first with all messages. More lanes get through more bytes, but each of
+ * them is slower, so that a giant ends later. What its lane has beyond the mean is left to run
+ * alone, in the narrowest kernel. */
+static const struct mu_md5_width *best_width(const struct mu_md5_kernel *kernel,
+                                             const struct mu_md5_item *list) {
+    const struct mu_md5_width *best = NULL;
+    const struct mu_md5_width *narrowest = &kernel->widths[kernel->count - 1];
+    double all = 0, least = 0;
+    for (const struct mu_md5_item *item = list; item != NULL; item = item->next) {
+        all += cost(item);
+    }
+    for (const struct mu_md5_width *width = kernel->widths; width <= narrowest; width++) {
+        /* In the widest, two messages in a lane are no loss: the last ones go on in fewer lanes. */
+        double busiest = width == kernel->widths ? cost(list) : busiest_lane(list, width->lanes);
+        double beyond = busiest - all / width->lanes;
+        double time = all / width->speed;
+        time += beyond > 0 ? beyond * narrowest->lanes / narrowest->speed : 0;
+        if (best == NULL || time < least) {
+            best = width;
+            least = time;
+        }
+    }
+    return best;
+}
+
 void mu_md5_lanes_run(struct mu_md5_lanes *lanes, struct mu_md5_kernel kernel,
                       const struct mu_md5_item *list) {
     if (kernel.lanes == 1 || list == NULL || list->next == NULL) {
         run_scalar(list);
         return;
     }
-    struct run run = {.lanes = lanes, .next = list, .width = kernel.lanes};
+    const struct mu_md5_width *width = best_width(&kernel, list);
+    const struct mu_md5_width *narrowest = &kernel.widths[kernel.count - 1];
+    struct run run = {.lanes = lanes, .next = list, .kernel = width, .width = width->lanes};
     load_lanes(&run);
-    while (run.active > kernel.lanes / 2) {
-        run_common(&run, kernel.run);
-    }
-    narrow(&run);
     while (run.active > 1) {
-        run_common(&run, kernel.narrow);
+        while (width < narrowest && run.active <= width[1].lanes) {
+            narrow(&run, ++width);
+        }
+        run_common(&run);
     }
     finish_last(&run);
 }

@@ -9,14 +9,21 @@
 
 enum { MU_MD5_LANES_MAX = 32 };
 
-/* Adds `blocks` blocks of every lane's message to the lane's state. `states` holds the first word
- * of all lanes, then the second, third and fourth. */
+/* Adds `blocks` blocks, one at least, of every lane's message to the lane's state. `states` holds
+ * the first word of all lanes, then the second, third and fourth. */
 typedef void (*mu_md5_run)(uint32_t *states, const uint8_t *const *data, size_t blocks);
 
-struct mu_md5_kernel {
+struct mu_md5_width {
     mu_md5_run run;
-    int lanes;         /* 1: only the scalar code */
-    mu_md5_run narrow; /* faster, for half of the lanes; or NULL */
+    int lanes;
+    int speed; /* of all lanes together, measured, in any unit */
+};
+
+/* What one processor runs. The fewer the lanes, the faster is each of them. */
+struct mu_md5_kernel {
+    int lanes; /* the most; 1: only the scalar code */
+    int count;
+    struct mu_md5_width widths[3]; /* `count` of them, the widest first */
 };
 
 void mu_md5_run_scalar(uint32_t *states, const uint8_t *const *data, size_t blocks);
@@ -24,6 +31,7 @@ void mu_md5_run16_avx2(uint32_t *states, const uint8_t *const *data, size_t bloc
 void mu_md5_run8_avx2(uint32_t *states, const uint8_t *const *data, size_t blocks);
 void mu_md5_run32_avx512(uint32_t *states, const uint8_t *const *data, size_t blocks);
 void mu_md5_run16_avx512(uint32_t *states, const uint8_t *const *data, size_t blocks);
+void mu_md5_run8_avx512(uint32_t *states, const uint8_t *const *data, size_t blocks);
 
 /* The number that each step of the lanes adds, less 1 in the last round. They are not in the
  * kernels' files: gcc would make each number that it knows with three instructions instead of

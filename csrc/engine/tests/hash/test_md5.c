@@ -8,8 +8,6 @@
 
 /* What AVX-512 runs, in whatever vectors this processor has. */
 #define MU_MD5_VECTOR_BYTES 64
-#define MU_MD5_GROUPS 2
-#define MU_MD5_ANY_FUNCTION 1
 #include "hash/md5_kernel.h"
 
 static void run_wide(uint32_t *states, const uint8_t *const *data, size_t blocks) {
@@ -81,21 +79,37 @@ static void rfc_md5(const uint8_t *message, size_t bytes, uint8_t digest[MU_MD5_
 
 /* --- the kernels ----------------------------------------------------------------------------- */
 
-static struct mu_md5_kernel kernels[4];
+static struct mu_md5_kernel kernels[12];
 static int kernel_count;
 
+/* Each width alone, so that every one meets all messages, and then all together. */
+static void add_kernels(const struct mu_md5_width *widths, int count) {
+    struct mu_md5_kernel all = {.lanes = widths[0].lanes, .count = count};
+    for (int i = 0; i < count; i++) {
+        all.widths[i] = widths[i];
+        kernels[kernel_count++] =
+            (struct mu_md5_kernel){.lanes = widths[i].lanes, .count = 1, .widths = {widths[i]}};
+    }
+    kernels[kernel_count++] = all;
+}
+
 static void find_kernels(void) {
-    kernels[kernel_count++] = (struct mu_md5_kernel){mu_md5_run_scalar, 1, NULL};
-    kernels[kernel_count++] = (struct mu_md5_kernel){run_wide, 32, run_half};
+    static const struct mu_md5_width portable[] = {{run_wide, 32, 13}, {run_half, 16, 10}};
+    kernels[kernel_count++] = (struct mu_md5_kernel){.lanes = 1};
+    add_kernels(portable, 2);
 #if defined(__x86_64__)
+    static const struct mu_md5_width avx2[] = {{mu_md5_run16_avx2, 16, 84},
+                                               {mu_md5_run8_avx2, 8, 50}};
+    static const struct mu_md5_width avx512[] = {{mu_md5_run32_avx512, 32, 131},
+                                                 {mu_md5_run16_avx512, 16, 102},
+                                                 {mu_md5_run8_avx512, 8, 58}};
     if (mu_cpu_has(MU_CPU_AVX2)) {
-        kernels[kernel_count++] = (struct mu_md5_kernel){mu_md5_run16_avx2, 16, mu_md5_run8_avx2};
+        add_kernels(avx2, 2);
     } else {
         printf("skipped: this processor has no AVX2; ");
     }
     if (mu_cpu_has(MU_CPU_AVX512)) {
-        kernels[kernel_count++] =
-            (struct mu_md5_kernel){mu_md5_run32_avx512, 32, mu_md5_run16_avx512};
+        add_kernels(avx512, 3);
     } else {
         printf("skipped: this processor has no AVX-512; ");
     }
@@ -161,7 +175,7 @@ static void test_vectors_of_the_rfc(void) {
     }
 }
 
-/* `count` messages of these lengths through every kernel. */
+/* `count` messages of these lengths, at any alignment, through every kernel. */
 static void check_lengths(const int64_t *lengths, size_t count) {
     struct mu_tensor *tensors = malloc(count * sizeof *tensors);
     struct mu_md5_job *jobs = malloc(count * sizeof *jobs);
@@ -171,9 +185,10 @@ static void check_lengths(const int64_t *lengths, size_t count) {
         abort();
     }
     for (size_t i = 0; i < count; i++) {
-        data[i] = random_bytes((size_t)lengths[i]);
-        tensors[i] = bytes_tensor(data[i], &lengths[i]);
-        rfc_md5(data[i], (size_t)lengths[i], wanted[i]);
+        size_t shift = random_below(64);
+        data[i] = random_bytes(shift + (size_t)lengths[i]);
+        tensors[i] = bytes_tensor(data[i] + shift, &lengths[i]);
+        rfc_md5(data[i] + shift, (size_t)lengths[i], wanted[i]);
     }
     for (int kernel = 0; kernel < kernel_count; kernel++) {
         for (size_t i = 0; i < count; i++) {
@@ -223,6 +238,68 @@ static void test_one_giant_among_many(void) {
     lengths[17] = 3000001;
     check_lengths(lengths, 40);
     check_lengths(lengths + 17, 2);
+}
+
+/* --- the width ------------------------------------------------------------------------------- */
+
+static int widest_run;
+
+static void note_lanes(int lanes, uint32_t *states, const uint8_t *const *data, size_t blocks) {
+    widest_run = lanes > widest_run ? lanes : widest_run;
+    for (int lane = 0; lane < lanes; lane++) {
+        uint32_t state[4];
+        for (int word = 0; word < 4; word++) {
+            state[word] = states[word * lanes + lane];
+        }
+        mu_md5_run_scalar(state, &data[lane], blocks);
+        for (int word = 0; word < 4; word++) {
+            states[word * lanes + lane] = state[word];
+        }
+    }
+}
+
+static void note_32(uint32_t *states, const uint8_t *const *data, size_t blocks) {
+    note_lanes(32, states, data, blocks);
+}
+
+static void note_16(uint32_t *states, const uint8_t *const *data, size_t blocks) {
+    note_lanes(16, states, data, blocks);
+}
+
+static void note_8(uint32_t *states, const uint8_t *const *data, size_t blocks) {
+    note_lanes(8, states, data, blocks);
+}
+
+/* `giants` messages of 100 times the length of the `others`: the widest kernel that runs. */
+static int width_for(int giants, int others) {
+    static const struct mu_md5_kernel noted = {
+        .lanes = 32,
+        .count = 3,
+        .widths = {{note_32, 32, 131}, {note_16, 16, 102}, {note_8, 8, 58}}};
+    enum { MOST = 600, SHORT = 500 };
+    static uint8_t bytes[100 * SHORT];
+    static const int64_t lengths[2] = {SHORT, 100 * SHORT};
+    struct mu_tensor tensors[2] = {bytes_tensor(bytes, &lengths[0]),
+                                   bytes_tensor(bytes, &lengths[1])};
+    struct mu_md5_job jobs[MOST];
+    for (int i = 0; i < giants + others; i++) {
+        jobs[i] = (struct mu_md5_job){.tensor = &tensors[i < giants]};
+    }
+    widest_run = 0;
+    CHECK_INT(mu_md5_batch_with(noted, jobs, (size_t)(giants + others), NULL), MU_OK);
+    return widest_run;
+}
+
+static void test_width_fits_the_messages(void) {
+    CHECK_INT(width_for(0, 600), 32);
+    CHECK_INT(width_for(32, 100), 32);
+    CHECK_INT(width_for(0, 20), 32);
+    CHECK_INT(width_for(0, 16), 16);
+    CHECK_INT(width_for(0, 33), 32);
+    CHECK_INT(width_for(13, 200),
+              16); /* as language models: a few large matrices are a fifteenth */
+    CHECK_INT(width_for(1, 500), 8);
+    CHECK_INT(width_for(0, 3), 8);
 }
 
 /* Strided views of many kinds side by side, against the bytes that an odometer picks. */
@@ -294,6 +371,7 @@ int main(void) {
     test_every_length_up_to_300();
     test_any_number_of_messages();
     test_one_giant_among_many();
+    test_width_fits_the_messages();
     test_strided();
     test_more_than_32_bits_of_length();
     test_nothing();
