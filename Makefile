@@ -3,13 +3,14 @@
 #   make test    the tests: the engine's in C, then pytest
 # Others: thorough, bench, lint, format, site (the documentation, into build/site), fuzz, fuzz-long,
 # leaks, ctest, ctest-asan, ctest-tsan, ctest-masked (needs QEMU), ctest-aarch64, wheels (into
-# dist), compilers, matrix, hash-strength, clean. `make thorough` tests for up to two hours, in parts; started again on the same commit, it
-# goes on with the parts that have not passed.
+# dist), compilers, matrix, hash-strength, clean. `make thorough` tests for up to two hours, in
+# parts; started again on the same commit, it goes on with the parts that have not passed.
 #
 # Variables: PYTHON (the interpreter, python3), VENV (the environment, .venv), TORCH_INDEX (a package
 # index for torch, such as the one with wheels for the CPU only), PYTEST (more arguments for pytest),
 # FAMILY (hash-strength runs only families with this in their name), COMPILERS (compilers and matrix
-# take only these), WHEELS (wheels makes only those of these, as 3.11 or aarch64), JOBS (processes that compile or test side by side, one a processor).
+# take only these), WHEELS (wheels makes only those of these, as 3.11 or aarch64), JOBS (processes
+# that compile or test side by side, one a processor).
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -17,6 +18,7 @@ TORCH_INDEX ?=
 PYTEST ?=
 FUZZ_SECONDS ?= 60
 JOBS ?= $(shell nproc)
+WHEELS ?=
 
 BIN := $(VENV)/bin
 RUN := $(BIN)/python
@@ -33,8 +35,8 @@ CTEST = $(MAKE) --no-print-directory -j$(JOBS) -f csrc/engine/tests/Makefile PYT
 FUZZ = $(MAKE) --no-print-directory -j$(JOBS) -f csrc/engine/fuzz/Makefile PYTHON=$(ANY_PYTHON)
 
 .PHONY: help demo test thorough bench bench-smoke lint lint-types lint-others format site fuzz \
-        fuzz-long leaks ctest ctest-asan ctest-tsan ctest-masked ctest-aarch64 compilers matrix wheels hash-strength build \
-        clean
+        fuzz-long leaks ctest ctest-asan ctest-tsan ctest-masked ctest-aarch64 compilers matrix \
+        wheels hash-strength build clean
 .DELETE_ON_ERROR:
 
 help:

@@ -643,6 +643,7 @@ static PyObject *output_state(PyObject *module, PyObject *Py_UNUSED(ignored)) {
         return NULL;
     }
     struct mu_output_state state;
+    mu_recorder_check_fork(recorder);
     mu_recorder_output_state(recorder, &state);
     return Py_BuildValue(
         "{s:s,s:N,s:N,s:K,s:K,s:O,s:s,s:I,s:i}", "kind", kind_names[state.kind], "csv_path",

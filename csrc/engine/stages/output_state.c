@@ -2,8 +2,6 @@
 
 #include <string.h>
 
-#include "stages/fork.h"
-
 void mu_output_state_publish_lock_held(struct mu_recorder *recorder) {
     struct mu_output_state *state = &recorder->published;
     const struct mu_output *output = &recorder->output;
@@ -21,7 +19,6 @@ void mu_output_state_publish_lock_held(struct mu_recorder *recorder) {
 }
 
 void mu_recorder_output_state(struct mu_recorder *recorder, struct mu_output_state *state) {
-    mu_recorder_check_fork(recorder);
     pthread_mutex_lock(&recorder->registry_lock);
     *state = recorder->published;
     pthread_mutex_unlock(&recorder->registry_lock);

@@ -11,7 +11,7 @@
 /* Copies the state for readers. The caller holds the drain's lock, and not the registry's. */
 void mu_output_state_publish_lock_held(struct mu_recorder *recorder);
 
-/* The state that was published last. */
+/* The state that was published last. A forked child calls mu_recorder_check_fork before. */
 void mu_recorder_output_state(struct mu_recorder *recorder, struct mu_output_state *state);
 
 #endif
