@@ -1,8 +1,8 @@
 # The commands of the project. Two do all the set-up by themselves:
 #   make demo    trains a small model on real text and leaves a trace for Perfetto
 #   make test    the tests: the engine's in C, then pytest
-# Others: thorough, bench, lint, format, site (the documentation, into build/site), fuzz, fuzz-long,
-# leaks, ctest, ctest-asan, ctest-tsan, ctest-masked (needs QEMU), ctest-aarch64, wheels (into
+# Others: test-slow, thorough, bench, lint, format, site (the documentation, into build/site), fuzz,
+# fuzz-long, leaks, ctest, ctest-asan, ctest-tsan, ctest-masked (needs QEMU), ctest-aarch64, wheels (into
 # dist), compilers, matrix, hash-strength, clean. `make thorough` tests for up to two hours, in
 # parts; started again on the same commit, it goes on with the parts that have not passed.
 #
@@ -34,7 +34,7 @@ C_FORMATTED := $(call some,$(shell find csrc tests -name "*.[ch]" -o -name "*.cu
 CTEST = $(MAKE) --no-print-directory -j$(JOBS) -f csrc/engine/tests/Makefile PYTHON=$(ANY_PYTHON)
 FUZZ = $(MAKE) --no-print-directory -j$(JOBS) -f csrc/engine/fuzz/Makefile PYTHON=$(ANY_PYTHON)
 
-.PHONY: help demo test thorough bench bench-smoke lint lint-types lint-others format site fuzz \
+.PHONY: help demo test test-slow thorough bench bench-smoke lint lint-types lint-others format site fuzz \
         fuzz-long leaks ctest ctest-asan ctest-tsan ctest-masked ctest-aarch64 compilers matrix \
         wheels hash-strength build clean
 .DELETE_ON_ERROR:
@@ -93,7 +93,11 @@ demo: build
 # Side by side, for many tests wait for processes of theirs; the tests of a file stay together.
 test: build $(VENV)/stamp-tests
 	@$(CTEST) FLAVOUR=plain run
-	@$(RUN) -m pytest --ignore=tests/leaks @tests/side-by-side.txt -m 'not thorough' $(PYTEST)
+	@$(RUN) -m pytest --ignore=tests/leaks @tests/side-by-side.txt -m 'not thorough and not slow' $(PYTEST)
+
+# The others, most of which start processes that train; the gate runs both.
+test-slow: build $(VENV)/stamp-tests
+	@$(RUN) -m pytest --ignore=tests/leaks @tests/side-by-side.txt -m 'slow and not thorough' $(PYTEST)
 
 # Each case by itself, for none waits and most measure their own process.
 leaks: build $(VENV)/stamp-tests

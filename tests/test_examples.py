@@ -64,6 +64,7 @@ def test_there_are_examples() -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "script", [path for path in EXAMPLES if path.name not in RUN_BELOW], ids=lambda path: path.name
 )
@@ -108,6 +109,7 @@ def test_custom_events(tmp_path: Path) -> None:
     assert sorted(producer for _, producer in threads) == [False, True]
 
 
+@pytest.mark.slow
 def test_train_gpt_on_two_ranks(tmp_path: Path) -> None:
     script = ROOT / "examples" / "train_gpt.py"
     run(
@@ -120,6 +122,7 @@ def test_train_gpt_on_two_ranks(tmp_path: Path) -> None:
     assert len({event["pid"] for event in stages(events)}) == 2
 
 
+@pytest.mark.slow
 def test_the_planted_bug_is_found(tmp_path: Path) -> None:
     pytest.importorskip("transformers", reason="transformers is not installed")
     found = run_as_it_is(ROOT / "examples" / "find_a_planted_bug.py", tmp_path)
@@ -127,6 +130,7 @@ def test_the_planted_bug_is_found(tmp_path: Path) -> None:
     assert "after c_attn and before it calls c_proj, whose inputs differ" in found
 
 
+@pytest.mark.slow
 def test_where_memory_goes(tmp_path: Path) -> None:
     printed = run_as_it_is(ROOT / "examples" / "where_memory_goes.py", tmp_path)
     assert " MB in backward, step " in printed
@@ -136,6 +140,7 @@ def test_where_memory_goes(tmp_path: Path) -> None:
         assert (tmp_path / "logs" / f"example_rank0_performance_profile.{kind}").exists()
 
 
+@pytest.mark.slow
 def test_slow_ranks(tmp_path: Path) -> None:
     """Who is named is decided where the truth is known, in test_run_report; here ranks are real."""
     pytest.importorskip("duckdb", reason="duckdb is not installed")

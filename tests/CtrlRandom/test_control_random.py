@@ -58,6 +58,7 @@ print([digest.combined for digest in tensor_hash(list(model.parameters()))])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(320)  # torch is imported twice, with its compiler
 def test_a_run_that_goes_on_is_the_run_that_did_not_stop(run_python: RunPython) -> None:
     whole = run_python("-c", TRAIN, "0", "10", "whole", timeout=150)

@@ -185,6 +185,7 @@ def steps_in(path: str) -> list[int]:
 
 @pytest.mark.timeout(320)
 class TestFourRanks:
+    @pytest.mark.slow
     def test_those_asked_trace_the_same_steps_and_no_other(
         self, torch_job: Job, run_python: RunPython
     ) -> None:
@@ -339,6 +340,7 @@ class TestWhoCannotAnswer:
         assert found.returncode == 2
         assert f"argument --lead: '{lead}' is not a number above 0" in found.stderr
 
+    @pytest.mark.slow
     def test_wrong_arguments(self, tmp_path: Path, run_python: RunPython) -> None:
         for arguments in (
             ["--ranks", "3-1"],
@@ -436,6 +438,7 @@ def store_ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Rank
 
 @pytest.mark.timeout(320)
 class TestByStore:
+    @pytest.mark.slow
     def test_ranks_begin_at_the_same_step(
         self, store_ranks: tuple[Ranks, Path], run_python: RunPython
     ) -> None:
@@ -500,6 +503,7 @@ class TestByStore:
         listener._poll()
         assert [request.id for request in offered] == ["late"]
 
+    @pytest.mark.slow
     def test_a_store_that_hangs_while_a_rank_ends(self) -> None:
         pytest.importorskip("torch")
         server = python(STORE_SERVER)
@@ -579,6 +583,7 @@ responses.respond("id", 0, sys.argv[1], "done")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.no_torch
 def test_the_last_answer_of_a_process_that_is_stopped_meanwhile(tmp_path: Path) -> None:
     process = subprocess.Popen(
@@ -761,6 +766,7 @@ class TestOneProcess:
         here.step_until_read(0, request)
         assert here.state(others) is None and here.state(request) == "open"
 
+    @pytest.mark.slow
     def test_broken_and_foreign_files_are_ignored_with_one_warning(
         self, here: Here, caplog: pytest.LogCaptureFixture
     ) -> None:

@@ -501,6 +501,7 @@ if sys.argv[1] == "raise":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "printed"),
     [("end", ["start", "stop"]), ("raise", ["start", "stop"]), ("before", ["start", "stop"]),

@@ -730,12 +730,14 @@ LOADED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_from_forked_workers_of_a_data_loader(tmp_path: Path, run_python: RunPython) -> None:
     lines = run_loader(tmp_path, run_python, "fork", "2", *LOADED)
     assert lines == list(LOADED.values())
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_from_a_spawned_worker_of_a_data_loader(tmp_path: Path, run_python: RunPython) -> None:
     assert run_loader(tmp_path, run_python, "spawn", "1", "spoil") == [LOADED["spoil"]]

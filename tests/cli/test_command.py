@@ -216,6 +216,7 @@ def test_json_writes_no_file(logs: Path, run_python: RunPython) -> None:
         assert sorted(os.listdir(logs)) == ["profile_rank_0.csv"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command", ["trace -o {}.json", "timeline -o {}.png", "report -o {}.html", "report -o {}.json"]
 )

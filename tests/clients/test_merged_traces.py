@@ -184,6 +184,7 @@ def node_trace(folder: Path) -> Path:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tool", [torch_trace, viztracer_trace, node_trace])
 def test_every_slice_of_a_real_trace_is_there_once(tool: Any, tmp_path: Path) -> None:
     began_s = int(time.time())

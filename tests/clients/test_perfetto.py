@@ -114,6 +114,7 @@ def test_durations_nesting_and_args_are_exact(nested: Path, tmp_path: Path, suff
     ]
 
 
+@pytest.mark.slow
 def test_both_formats_agree_on_every_kind_of_event(tmp_path: Path) -> None:
     text = "tid=7,tag=train"
     rows = [
@@ -305,6 +306,7 @@ def interleave(threads: list[list[str]], rng: random.Random) -> list[str]:
     return mixed
 
 
+@pytest.mark.slow
 @settings(
     max_examples=6, deadline=None, derandomize=True, phases=(Phase.generate,),
     suppress_health_check=[HealthCheck.function_scoped_fixture],

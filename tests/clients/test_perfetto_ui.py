@@ -60,6 +60,7 @@ def ui(request: pytest.FixtureRequest, logs: Path) -> Iterator[PerfettoUI]:
         yield PerfettoUI(page, address)
 
 
+@pytest.mark.slow
 def test_the_ui_holds_every_slice(ui: PerfettoUI) -> None:
     rows = ui.query(
         "select name, count(*) n, min(dur) shortest from slice "
@@ -92,6 +93,7 @@ def test_the_counter_has_its_values(ui: PerfettoUI) -> None:
     assert rows == [{"n": 2 * STEPS, "low": pytest.approx(1 / STEPS), "high": 1.0}]
 
 
+@pytest.mark.slow
 def test_it_can_be_photographed(ui: PerfettoUI) -> None:
     ui.expand()
     ui.zoom(range(4, 7))

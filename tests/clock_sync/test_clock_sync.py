@@ -548,6 +548,7 @@ print(json.dumps([found, keys]))
 """
 
 
+@pytest.mark.slow
 def test_all_ranks(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="torch is not installed")
     from ..support.profile_rows import read
@@ -587,6 +588,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.slow
 def test_a_dead_rank(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="torch is not installed")
     from ..support.ranks import Ranks
@@ -630,6 +632,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.slow
 def test_a_rank_that_asks_for_its_host_and_dies(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="torch is not installed")
     from ..support.ranks import Ranks
@@ -696,6 +699,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 def test_measured_again_at_an_interval(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="torch is not installed")
     from ..support.ranks import run_ranks

@@ -28,6 +28,7 @@ print("result")
 """
 
 
+@pytest.mark.slow
 def test_a_pipe_gets_lines_while_nothing_is_reported() -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", WORK], stdin=subprocess.PIPE, stdout=subprocess.PIPE,

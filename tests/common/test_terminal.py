@@ -89,6 +89,7 @@ print("rich" in sys.modules, file=sys.stderr)
 """
 
 
+@pytest.mark.slow
 def test_tables_of_commands_are_by_rich_on_a_terminal_alone(
     tmp_path: Path, run_python: RunPython, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -350,6 +350,7 @@ def test_deep_recursion(decorator: Decorator) -> None:
     assert down(3) == 3
 
 
+@pytest.mark.slow
 def test_a_generator_keeps_nothing_that_it_gave(decorator: Decorator) -> None:
     class Batch:
         pass

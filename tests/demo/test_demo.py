@@ -54,6 +54,7 @@ def ended_rows(path: Path) -> list[dict[str, str]]:
         return [row for row in csv.DictReader(handle) if row["event_type"] == "END"]
 
 
+@pytest.mark.slow
 def test_it_ends_with_the_verdict_and_what_is_next(demo: tuple[str, Path]) -> None:
     said, out = demo
     logs = out / "logs"
@@ -152,6 +153,7 @@ def test_it_leaves_only_what_it_names(demo: tuple[str, Path]) -> None:
     }
 
 
+@pytest.mark.slow
 def test_a_rank_that_dies_ends_the_demo_with_its_name(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     process = start("--out", tmp_path, "--steps", "500", "--ranks", "2")

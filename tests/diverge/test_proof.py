@@ -29,6 +29,7 @@ def test_random_graphs(wrapper: str) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_compiled_random_graph() -> None:
     arguments = ("--families", "random", "--wrappers", "compile", "--runs", "1", "--graphs", "1")
     check(*arguments, "--faults", "^in place", at_least=1)

@@ -189,6 +189,7 @@ def test_trees_of_changed_bytes(forger: Forger, seed: int) -> None:
     both_happened(forger)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [3, 4, 5])
 def test_trees_of_changed_nodes(forger: Forger, seed: int) -> None:
     rng = random.Random(seed)

@@ -162,6 +162,7 @@ def test_trouble_is_told_and_goes_into_the_report(
     assert sum(record.name == "my_utils" for record in caplog.records) == 1
 
 
+@pytest.mark.slow
 def test_lines_of_many_processes_do_not_mix(tmp_path: Path) -> None:
     program = f"""
 import sys, torch

@@ -325,6 +325,7 @@ def test_arrays_that_only_pickle_takes(tmp_path: Path) -> None:
 numbers = hnp.scalar_dtypes() | hnp.array_dtypes()
 
 
+@pytest.mark.slow
 @settings(
     max_examples=150,
     deadline=None,

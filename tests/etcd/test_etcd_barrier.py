@@ -126,6 +126,7 @@ def test_who_waits_for_another_number_is_named(crew: Crew, at: dict[str, Any]) -
 
 # The first to come and the last are lost as surely as any other: two jobs at once, four processes
 # each, which wait for a fifth. Who was held up until its lease ended has the time to come again.
+@pytest.mark.slow
 def test_a_killed_one_is_named_when_its_lease_ends(crew: Crew, at: dict[str, Any]) -> None:
     at.update(world_size=5, timeout_s=None, restart_s=8)
     jobs = [({**at, "prefix": f"{at['prefix']}-{victim}"}, victim) for victim in (0, 3)]
@@ -201,6 +202,7 @@ def test_a_stopped_one_goes_on(crew: Crew, at: dict[str, Any]) -> None:
     assert crew.results(EIGHT) == {"passed"}
 
 
+@pytest.mark.slow
 def test_one_that_was_stopped_for_too_long_is_told(crew: Crew, at: dict[str, Any]) -> None:
     others = [0, 1, 2, 3, 5, 6]
     crew.come(others, restart_s=8, **at)
@@ -240,6 +242,7 @@ def test_a_new_run_does_not_pass_by_the_ghosts_of_the_last(crew: Crew, at: dict[
     assert crew.results(EIGHT) == {"passed"}
 
 
+@pytest.mark.slow
 def test_ghosts_that_vanish_break_nothing(crew: Crew, at: dict[str, Any]) -> None:
     crew.come(range(7), **{**at, "lease_s": 5, "restart_s": 600})
     wait_for_seats(at, *range(7))
@@ -250,6 +253,7 @@ def test_ghosts_that_vanish_break_nothing(crew: Crew, at: dict[str, Any]) -> Non
     assert crew.results(EIGHT) == {"passed"}
 
 
+@pytest.mark.slow
 def test_all_are_told_the_same_whoever_dies_when(crew: Crew, at: dict[str, Any]) -> None:
     chance = random.Random(5)
     at.update(world_size=4, lease_s=10, timeout_s=15)
@@ -324,6 +328,7 @@ def test_what_another_program_wrote_there(at: dict[str, Any], value: str) -> Non
 # --- many ---
 
 
+@pytest.mark.slow
 def test_more_ranks_than_call_the_roll_each(server: EtcdServer, crew: Crew) -> None:
     """Rank 0 comes before all others, so that these know of its life by what it writes later."""
     at: dict[str, Any] = {

@@ -105,6 +105,7 @@ def test_ipv6(tmp_path: Path) -> None:
         assert both("endpoint", endpoints=[f"http://[::1]:{server.port}"]) == [True, True]
 
 
+@pytest.mark.slow
 @with_etcd
 def test_a_member_of_the_cluster_dies_meanwhile(tmp_path: Path) -> None:
     members = make_cluster(tmp_path, 3)
@@ -214,6 +215,7 @@ def ask_for_passwords(server: EtcdServer) -> None:
         auth.AuthEnable(rpc.AuthEnableRequest())
 
 
+@pytest.mark.slow
 @with_etcd
 def test_user_and_password(tmp_path: Path) -> None:
     with EtcdServer(tmp_path) as server:

@@ -57,6 +57,7 @@ def test_steps_go_on_while_the_output_hangs_and_nothing_is_lost_when_it_recovers
     assert steps_of(tmp_path / CSV) == list(range(4000))
 
 
+@pytest.mark.slow
 def test_a_process_whose_output_hangs_for_ever_ends_in_bounded_time(
     run_python: RunPython, tmp_path: Path, hanging_writes: Path
 ) -> None:
@@ -98,6 +99,7 @@ def test_rings_that_fill_while_the_output_hangs_drop_and_say_so(
     assert f"count={dropped},reason=ring_full" in (tmp_path / CSV).read_text()
 
 
+@pytest.mark.slow
 def test_a_close_waits_on_for_an_output_that_was_stopped_with_the_whole_process(
     run_python: RunPython, tmp_path: Path, hanging_writes: Path
 ) -> None:

@@ -49,6 +49,7 @@ def check(root: Path, finished: list[str]) -> int:
     return len(seen)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(3))
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_killed_while_it_dumps(tmp_path: Path, mode: str, part: int) -> None:

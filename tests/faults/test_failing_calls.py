@@ -46,6 +46,7 @@ def run_victims(
     return figures
 
 
+@pytest.mark.slow
 def test_a_call_that_fails_ends_no_training_and_loses_nothing_in_silence(
     run_python: RunPython, tmp_path: Path, failing_calls: Path
 ) -> None:
@@ -54,6 +55,7 @@ def test_a_call_that_fails_ends_no_training_and_loses_nothing_in_silence(
     assert figures["calls"] > 100 and figures["runs"] > figures["calls"] // 4
 
 
+@pytest.mark.slow
 def test_a_journal_that_cannot_be_removed_is_not_taken_over_twice(
     run_python: RunPython, tmp_path: Path, failing_calls: Path
 ) -> None:

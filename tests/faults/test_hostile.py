@@ -58,6 +58,7 @@ HARMFUL = {
 
 
 class TestFlightDumps:
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "data",
         [

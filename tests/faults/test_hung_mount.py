@@ -63,6 +63,7 @@ print(time.time(), flush=True)
 """
 
 
+@pytest.mark.slow
 def test_a_process_ends_when_its_log_directory_never_answers_again(
     run_python: RunPython, tmp_path: Path
 ) -> None:

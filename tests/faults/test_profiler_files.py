@@ -93,6 +93,7 @@ def whole(path: Path) -> bool:
     return content.endswith(b"\n" if path.suffix in (".csv", ".txt") else b".")  # a pickle's end
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["no room", "no folder", "room"])
 def test_files_are_whole_or_absent(place: str, tmp_path: Path, run_python: RunPython) -> None:
     if place == "no folder":
@@ -153,6 +154,7 @@ for kind in ("wrapper and hook", "context", "decorator"):
 """
 
 
+@pytest.mark.slow
 def test_a_child_of_multiprocessing_writes_what_is_open(
     tmp_path: Path, run_python: RunPython
 ) -> None:

@@ -382,6 +382,7 @@ class TestTheCommand:
             assert looking.returncode == live.EXIT_FINE
         assert states[0] == "running"
 
+    @pytest.mark.slow
     def test_a_pipe_that_closes_is_no_error(self, tmp_path: Path, start_rank: Start) -> None:
         start_rank(0, 1, "iter")
         with follow(

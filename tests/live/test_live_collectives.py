@@ -348,6 +348,7 @@ class TestBadFiles:
     def test_what_is_no_dump(self, logs: Path, dumps: Path, data: bytes, reason: str) -> None:
         assert reason in self.reason(logs, dumps, data)
 
+    @pytest.mark.slow
     def test_a_dump_that_was_cut_anywhere(self, logs: Path, dumps: Path) -> None:
         whole = write_dump(dumps, 0, calls("barrier"), world=1).read_bytes()
         for length in range(0, len(whole), 23):

@@ -47,6 +47,7 @@ def check(folder: Path, run_python: RunPython, place: str, world: int, rank: int
     assert waiting == dict.fromkeys(others, (rank, "backward"))
 
 
+@pytest.mark.slow
 def test_a_rank_that_hangs_in_its_input(tmp_path: Path, run_python: RunPython) -> None:
     check(tmp_path, run_python, "input", 2, 1)
 

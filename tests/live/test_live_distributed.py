@@ -80,6 +80,7 @@ def all_stand_still(logs: Path) -> bool:
     return steps == [2] * WORLD and min(rank["still_s"] for rank in ranks) >= 1
 
 
+@pytest.mark.slow
 def test_a_rank_that_hangs_while_the_others_wait(held: Path) -> None:
     data: dict[str, Any] = {}
 

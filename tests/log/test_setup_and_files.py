@@ -899,6 +899,7 @@ def test_in_the_background_rows_are_written_by_the_end(
     assert names_in(tmp_path / "logs") == CLOSED
 
 
+@pytest.mark.slow
 def test_files_are_the_same_in_a_locale_with_a_decimal_comma(
     run_python: RunPython, tmp_path: Path
 ) -> None:

@@ -441,6 +441,7 @@ def test_the_end_of_the_process_and_forked_children(run_python: RunPython, tmp_p
     png_size(tmp_path / "run_rank0_performance_profile.png")
 
 
+@pytest.mark.slow
 def test_children_of_multiprocessing(run_python: RunPython, tmp_path: Path) -> None:
     done = run_python("-c", """if True:
         import multiprocessing, sys, time

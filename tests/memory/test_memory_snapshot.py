@@ -288,6 +288,7 @@ def test_the_global_one_by_the_environment(run_python: RunPython, tmp_path: Path
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_the_end_of_the_process_and_forked_children(run_python: RunPython, tmp_path: Path) -> None:
     done = run_python("-c", """if True:
         import os, pytest

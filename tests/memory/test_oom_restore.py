@@ -38,6 +38,7 @@ print(json.dumps([decisions == expected, sum(decisions), store.num_keys()]))
 """
 
 
+@pytest.mark.slow
 def test_all_ranks_decide_the_same(tmp_path: Path) -> None:
     found = [json.loads(text) for text in run_ranks(AGREE, 4, tmp_path)]
     assert [right for right, _, _ in found] == [True] * 4
@@ -59,6 +60,7 @@ print(json.dumps(seen))
 """
 
 
+@pytest.mark.slow
 def test_one_rank_fails_and_all_are_told(tmp_path: Path) -> None:
     calm, failed, elsewhere = [False, False], [True, True], [True, False]
     found = [json.loads(text) for text in run_ranks(CATCH, 3, tmp_path)]
@@ -90,6 +92,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.slow
 def test_a_dead_rank_holds_nobody_up_and_is_named(tmp_path: Path) -> None:
     results = Ranks(DEAD, 3, tmp_path).finish()
     for rank in (0, 1):

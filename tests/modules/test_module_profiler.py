@@ -816,6 +816,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 def test_wrapped_models(run_python: RunPython, tmp_path: Path) -> None:
     result = run_python("-c", WRAPPED, env={"STORE": str(tmp_path / "store")}, timeout=100)
     assert result.returncode == 0, result.stderr
@@ -905,6 +906,7 @@ def simulate(run_python: RunPython, fake_driver: Path) -> Simulate:
     return run
 
 
+@pytest.mark.slow
 def test_gpu_times_on_a_simulated_device(simulate: Simulate) -> None:
     said = simulate(
         """
@@ -929,6 +931,7 @@ report(profiler, waits=waits)
     assert not any(kind.startswith("module") for kind in said["warnings"])
 
 
+@pytest.mark.slow
 def test_every_call_of_the_driver_may_fail(simulate: Simulate) -> None:
     said = simulate(
         f"""

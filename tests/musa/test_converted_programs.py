@@ -41,6 +41,7 @@ def ported(folder: Path, files: dict[str, str], launch: str = "train.py") -> lis
     return [note for each in outcomes for note in each.notes]
 
 
+@pytest.mark.slow
 def test_the_stub_hides_nothing(stub: dict[str, str], run_python: RunPython) -> None:
     for module in ("torch.musa", "torch.backends.mudnn"):
         done = run_python("-c", f"import torch_musa\nimport {module}", env=stub)
@@ -122,6 +123,7 @@ print(json.dumps(wrong))
 """
 
 
+@pytest.mark.slow
 def test_every_way_to_name_an_object(
     stub: dict[str, str], run_python: RunPython, tmp_path: Path
 ) -> None:

@@ -40,6 +40,7 @@ def cmake() -> str:
     return found
 
 
+@pytest.mark.slow
 def test_a_real_cmake_builds_it(tmp_path: Path) -> None:
     program = cmake()
     toolkit = Toolkit(tmp_path / "musa")

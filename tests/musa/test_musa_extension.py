@@ -351,6 +351,7 @@ int answer(void) { return HELPER; }  // x.device().is_cuda()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_a_setup_script(toolkit: Toolkit, tmp_path: Path) -> None:
     folder = tmp_path / "project"

@@ -192,6 +192,7 @@ print("good", flush=True)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_collectives_run_once_on_each_rank(tmp_path: Path) -> None:
     results = Ranks(COLLECTIVES, 2, tmp_path).finish(timeout_s=200)

@@ -33,6 +33,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_measures_of_tensors_are_those_of_their_copies_on_the_cpu(seen: dict[str, Any]) -> None:
     expected = {"hash": True, "md5": True, "stats": 11.0, "compare": True, "nans": 1}
     assert seen["tensors"] == expected

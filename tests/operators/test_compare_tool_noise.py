@@ -142,6 +142,7 @@ def run_again(error: CompareError | NanInfError) -> subprocess.CompletedProcess[
     return subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reference", [doubled, lambda func, args, kwargs: args[0] * 7])
 def test_the_script_beside_a_dump_runs_as_it_is(tmp_path: Path, reference: Any) -> None:
     settings = {"dump_error_data": True, "output_dir": tmp_path, "target_list": ["aten.exp"]}
@@ -154,6 +155,7 @@ def test_the_script_beside_a_dump_runs_as_it_is(tmp_path: Path, reference: Any) 
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_the_script_beside_a_nan_runs_as_it_is(tmp_path: Path) -> None:
     tracker = NanInfTracker(dump_error_data=True, output_dir=tmp_path)
     with pytest.raises(NanInfError) as caught, tracker:

@@ -213,6 +213,7 @@ print("good", flush=True)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_ddp_and_fsdp2(tmp_path: Path) -> None:
     results = Ranks(DISTRIBUTED, 2, tmp_path).finish(timeout_s=200)

@@ -199,6 +199,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 def test_a_nan_of_another_rank_arrives_by_a_collective(tmp_path: Path) -> None:
     """Over gloo. The logs are in the log directory, and each of their lines says its rank."""
     first, second = run_ranks(ARRIVES, 2, tmp_path)

@@ -101,6 +101,7 @@ def test_a_model_that_is_compiled_later_is_told(caplog: pytest.LogCaptureFixture
     assert "before it saw any call" in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("backend", "train"),
     [("eager", False), ("aot_eager", False), ("aot_eager", True), ("inductor", True)],
@@ -160,6 +161,7 @@ def test_op_tells_repeated_calls_in_one_graph_apart() -> None:
     assert len(inner) == 2 * 2 * 4 * 2 and {key: found[key] for key in inner} == inner
 
 
+@pytest.mark.slow
 def test_op_with_many_compiled_blocks() -> None:
     """Each block has a graph of its own, more of them than torch compiles by default."""
     blocks = [compiled_by(Block(), backend="eager", fullgraph=True) for _ in range(12)]
@@ -247,6 +249,7 @@ def test_op_inside_checkpointing() -> None:
     assert not recorder.snapshot().counts
 
 
+@pytest.mark.slow
 def test_a_compiled_recording_compares_with_an_eager_one(
     tmp_path: Path, run_python: RunPython
 ) -> None:

@@ -89,6 +89,7 @@ def with_ddp(rank: int) -> ForwardTraceRecorder:
     return recorder
 
 
+@pytest.mark.slow
 def test_ddp(folder: Path) -> None:
     for rank, recording in enumerate(recordings(folder, with_ddp)):
         assert not recording.counts

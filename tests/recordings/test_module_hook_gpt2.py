@@ -76,6 +76,7 @@ def record(folder: Path, name: str, model: Any) -> Path:
     return recorder.save(folder / name)
 
 
+@pytest.mark.slow
 def test_two_recordings_are_compared(tmp_path: Path, run_python: RunPython) -> None:
     good, bad = gpt2(), gpt2()
     bad.transformer.h[1].mlp.act = torch.nn.GELU()  # the exact one instead of tanh's

@@ -505,6 +505,7 @@ print(json.dumps([times.missing, load.count(), load.sum(), load.is_summary, save
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["samples", "summary"])
 def test_a_message_of_an_old_rank_is_taken(kind: str, run_python: RunPython) -> None:
     done = run_python("-c", RANK_0, str(FILES / f"timing/message_{kind}.json"), kind)

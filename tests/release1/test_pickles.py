@@ -73,6 +73,7 @@ def test_it_can_be_pickled_again(name: str) -> None:
     assert not what_is_lost(BEFORE[name], state_of(again))
 
 
+@pytest.mark.slow
 def test_they_load_where_nothing_is_imported(run_python: RunPython) -> None:
     """In the order of their names backwards, too: none needs what another one imported."""
     program = """

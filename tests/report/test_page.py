@@ -339,6 +339,7 @@ def test_it_is_readable_at_400_pixels(run: RunData, tmp_path: Path) -> None:
         assert tab.evaluate(size) >= 12
 
 
+@pytest.mark.slow
 def test_it_can_be_used_by_everybody(run: RunData, tmp_path: Path) -> None:
     """By the rules of axe-core, in light and in dark."""
     source = axe_source()

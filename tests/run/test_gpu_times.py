@@ -34,6 +34,7 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> str:
     return os.pathsep.join(filter(None, [str(driver.parent), os.environ.get("LD_LIBRARY_PATH")]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("when", "switch", "said"),
     [

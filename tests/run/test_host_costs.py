@@ -65,6 +65,7 @@ def run(script: str, folder: Path, iterations: int, pause_s: float) -> tuple[Any
     return json.loads(done.stdout), rows
 
 
+@pytest.mark.slow
 def test_what_each_iteration_took(tmp_path: Path) -> None:
     measured, rows = run(SCRIPT, tmp_path, 24, 0.002)
     # The first reading is that before iteration 1, and the last iteration has no next one.
@@ -82,6 +83,7 @@ def test_what_each_iteration_took(tmp_path: Path) -> None:
     assert collected_us == pytest.approx(1e6 * (measured[23][1] - measured[3][1]), rel=0.2)
 
 
+@pytest.mark.slow
 def test_short_iterations_share_a_row(tmp_path: Path) -> None:
     _, rows = run(SCRIPT.replace("number % 4 ==", "number ==-"), tmp_path, 400, 0)
     assert 0 < len(rows) < 399

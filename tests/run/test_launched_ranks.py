@@ -79,6 +79,7 @@ def abouts(folder: Path) -> list[dict[str, str]]:
     return found
 
 
+@pytest.mark.slow
 def test_a_script(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAINING + "for _ in range(12): step()\nprint('trained')")
     done = run([*RUN, "train.py", "--lr", "0.1"], tmp_path)
@@ -96,6 +97,7 @@ def test_a_script(tmp_path: Path) -> None:
     assert (row["device"], row["attempt"]) == ("cpu", "1")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["parent", "in rank"])
 def test_torchrun(form: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(DDP)
@@ -297,6 +299,7 @@ ENDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ENDS)
 def test_the_end_is_said_whatever_it_is(end: str, tmp_path: Path) -> None:
     statement, status = ENDS[end]
@@ -308,6 +311,7 @@ def test_the_end_is_said_whatever_it_is(end: str, tmp_path: Path) -> None:
     assert abouts(folder) or any(folder.glob("*.journal"))
 
 
+@pytest.mark.slow
 def test_a_setup_of_the_script_wins(tmp_path: Path) -> None:
     early = "from my_utils import GlobalLogger\nGlobalLogger().setup('mine', console=False)\n"
     (tmp_path / "train.py").write_text(early + TRAINING + "for _ in range(12): step()\n")
@@ -317,6 +321,7 @@ def test_a_setup_of_the_script_wins(tmp_path: Path) -> None:
     assert not list((tmp_path / "logs").iterdir())
 
 
+@pytest.mark.slow
 def test_a_late_setup_of_the_script_wins_from_then_on(tmp_path: Path) -> None:
     late = (
         "step()\nfrom my_utils import GlobalLogger\n"
@@ -331,6 +336,7 @@ def test_a_late_setup_of_the_script_wins_from_then_on(tmp_path: Path) -> None:
     assert "files: mine (the script's own setup chose it)" in done.stderr
 
 
+@pytest.mark.slow
 def test_text_goes_where_it_went(run_python: RunPython, tmp_path: Path) -> None:
     """Messages of the script's logger are on stderr, bare and recorded."""
     program = TRAINING + (

@@ -174,6 +174,7 @@ assert found.count("forward") == 7 and found.count("backward") == 6, found
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "code",
     [NO_RANK, WORKERS, TRANSFERS, COUNTED, ASIDE, NO_TIMER, RAISES],

@@ -120,6 +120,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return folders
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", SCRIPTS_TO_CHECK)
 def test_iterations_and_stages_are_those_of_the_script(script: str, runs: dict[str, Path]) -> None:
     check(runs["truth"] / script, no_forward=8 if script == "by_hand" else 0)

@@ -43,6 +43,7 @@ def run_ranks(how: str, folder: Path, script: str) -> Path:
 COLLECTIVE = ("collective", "collective")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "wrapper", "meetings"),
     [

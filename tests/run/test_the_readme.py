@@ -135,6 +135,7 @@ def own_stages(environment: Environment, home: Path) -> None:
         assert rows.count(f",{stage},END,") == 30, stage
 
 
+@pytest.mark.slow
 def test_the_first_minute(tmp_path: Path) -> None:
     first_minute(with_torch_of_the_tests(tmp_path / "venv"), tmp_path / "home")
 

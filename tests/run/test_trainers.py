@@ -15,6 +15,7 @@ pytestmark = pytest.mark.timeout(300)
 LATER = ("input", "forward", "loss", "backward", "optimizer")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "needs", "backwards", "first_forward"),
     [

@@ -76,6 +76,7 @@ print(json.dumps(found))
 
 
 # CPython 3.12 and 3.13 leave 0.2 to 0.3 MiB behind with each interpreter, whatever it did.
+@pytest.mark.slow
 @pytest.mark.timeout(1000)
 @pytest.mark.parametrize("count", [100, pytest.param(3000, marks=pytest.mark.thorough)])
 def test_memory_and_mappings_stay(run_python: RunPython, count: int) -> None:

@@ -139,6 +139,7 @@ def test_calls_vanish_and_the_graph_is_whole(
     torch.testing.assert_close(result, function(x))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", MAKERS)
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_inductor(make: Callable[[Any], Function], dynamic: bool) -> None:
@@ -256,6 +257,7 @@ print("whole")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "imports",
     [

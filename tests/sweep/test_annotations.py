@@ -369,6 +369,7 @@ class TestMethods:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.no_torch
 def test_under_pytest(tmp_path: Path, run_python: RunPython) -> None:
     pytest.importorskip("matplotlib")

@@ -535,6 +535,7 @@ print(os.waitpid(child, 0)[1])
 """
 
 
+@pytest.mark.slow
 def test_in_a_forked_child(run_python: RunPython) -> None:
     result = run_python("-c", FORKED)
     assert (result.stdout, result.returncode) == ("0\n", 0), result.stderr
@@ -559,6 +560,7 @@ print(kib("VmHWM") - before)
 """
 
 
+@pytest.mark.slow
 def test_no_memory_for_temporary_tensors(run_python: RunPython) -> None:
     if not os.access("/proc/self/clear_refs", os.W_OK):
         pytest.skip("the peak of a process cannot be reset here: no /proc/self/clear_refs")

@@ -183,6 +183,7 @@ def run_rank(rank: int, world: int, meeting_point: str, check: Callable[[int, in
         dist.destroy_process_group()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("world", "check"),
     [

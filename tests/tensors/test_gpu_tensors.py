@@ -73,6 +73,7 @@ KERNELS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.no_torch
 @pytest.mark.parametrize("arch", [80, 90, 100])
 def test_kernels_compile(compile_program: Callable[..., Any], arch: int) -> None:
@@ -245,6 +246,7 @@ x[3, 4], x[5, 6], x[7, 8] = np.nan, np.inf, -np.inf
 """
 
 
+@pytest.mark.slow
 @pytest.mark.no_torch
 def test_results_are_those_of_the_processor(on_fake_gpu: RunFake) -> None:
     said = on_fake_gpu(

@@ -111,6 +111,7 @@ print("same")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "before",
     ["", "torch.ones(3_000_000).sum()", "torch.ops.my_utils.stats(x)"],
@@ -144,6 +145,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_workers_of_a_data_loader(method: str, run_python: RunPython, tmp_path: Any) -> None:
     program = tmp_path / "program.py"

@@ -330,6 +330,7 @@ def test_opcheck(make: Callable[[], Any], requires_grad: bool) -> None:
     assert set(torch.library.opcheck(OPS.hash_into, (x, out, 1)).values()) == {"SUCCESS"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("backend", COMPILED_BACKENDS)
 def test_results_in_a_compiled_graph(backend: str, dynamic: bool) -> None:

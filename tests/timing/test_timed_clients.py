@@ -312,6 +312,7 @@ else:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["arguments", "environment"])
 def test_gather_by_a_store_alone(how: str) -> None:
     pytest.importorskip("torch", reason="torch is not installed")

@@ -95,6 +95,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return folder, done.stdout
 
 
+@pytest.mark.slow
 def test_prints_statistics_of_all_ranks(job: tuple[Path, str]) -> None:
     _, text = job
     assert "loaded: GatheredTime: 4 ranks, 5 names" in text

@@ -373,6 +373,7 @@ torch.ones(4) + 1
 """
 
 
+@pytest.mark.slow
 def test_a_forked_child_and_a_block_open_at_exit(run_python: RunPython, tmp_path: Path) -> None:
     result = run_python("-c", PROCESSES)
     assert result.returncode == 0, result.stderr

@@ -83,6 +83,7 @@ callback.on_train_end(None, state, control)
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", OURS)
 def test_what_was_recorded_until_then_is_kept(
     tmp_path: Path, run_python: RunPython, kind: str
@@ -128,6 +129,7 @@ assert "aten::add" in {event.name for event in fresh.profiler.events()}
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["whole", "steps"])
 def test_one_that_goes_on_after_ours(tmp_path: Path, run_python: RunPython, how: str) -> None:
     out = tmp_path / "trace.json"
@@ -154,6 +156,7 @@ assert ours.profiler is None
 """
 
 
+@pytest.mark.slow
 def test_a_loss_that_nobody_saw_is_said_at_the_end(tmp_path: Path, run_python: RunPython) -> None:
     done = run_python("-c", BEGIN + UNSEEN, str(tmp_path / "out"), timeout=600)
     assert done.returncode == 0, done.stderr

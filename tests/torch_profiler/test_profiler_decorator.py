@@ -794,6 +794,7 @@ print("leaving")
 """
 
 
+@pytest.mark.slow
 def test_the_exit_writes_what_is_open_and_the_trace_joins_the_timer(
     run_python: RunPython, tmp_path: Path
 ) -> None:
@@ -865,6 +866,7 @@ train()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(320)
 def test_torchrun(tmp_path: Path, run_python: RunPython) -> None:
     (tmp_path / "train.py").write_text(TRAIN)

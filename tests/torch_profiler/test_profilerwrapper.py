@@ -488,6 +488,7 @@ with pw:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("argument", "status"), [("end", 0), ("inside", 3)])
 def test_a_series_that_nobody_leaves(
     run_python: RunPython, tmp_path: Path, argument: str, status: int
@@ -524,6 +525,7 @@ print([str(path) for path in pw.leave()], flush=True)
 """
 
 
+@pytest.mark.slow
 def test_forked_children(run_python: RunPython, tmp_path: Path) -> None:
     result = run_python("-c", FORKS)
     assert result.returncode == 0, result.stderr

@@ -119,6 +119,7 @@ def test_a_trace_that_torch_leaves_unfinished_is_not_there(
     assert os.listdir(tmp_path) == ["whole.json"]
 
 
+@pytest.mark.slow
 def test_another_thread_cannot_end_it(run_python: RunPython) -> None:
     """torch would crash in the export."""
     done = run_python("-c", ANOTHER_THREAD)
@@ -162,6 +163,7 @@ def test_a_handler_that_raises_is_logged(caplog: pytest.LogCaptureFixture) -> No
     assert "no space left" in caplog.text
 
 
+@pytest.mark.slow
 def test_one_left_running_is_stopped_at_exit(run_python: RunPython) -> None:
     result = run_python("-c", LEFT_RUNNING)
     assert result.stdout == "closed None\n", result.stderr

@@ -166,6 +166,7 @@ def window(full: Path) -> Path:
     return full / "out" / "iteration_9"
 
 
+@pytest.mark.slow
 def test_the_files_of_the_defaults(full: Path, window: Path) -> None:
     assert written(full / "out") == ["iteration_9"]
     assert written(window) == [
@@ -497,6 +498,7 @@ def test_a_failed_training_of_another_thread(tmp_path: Path) -> None:
     assert [steps_in(folder) for folder in callback.folders] == [[2, 3]]
 
 
+@pytest.mark.slow
 def test_waiting_threads_are_not_in_the_stacks(tmp_path: Path) -> None:
     callback = ProfCallback(
         tmp_path / "out", **{**SHORT, "with_stack": True, "export_key_averages": False}
@@ -510,6 +512,7 @@ def test_waiting_threads_are_not_in_the_stacks(tmp_path: Path) -> None:
     assert not any("tqdm/_monitor.py" in line or "slot.py" in line for line in lines)
 
 
+@pytest.mark.slow
 def test_a_smaller_batch_after_running_out_of_memory(tmp_path: Path) -> None:
     begun: list[int] = []
 
@@ -535,6 +538,7 @@ t.trainer(folder, t.ProfCallback(folder / "out", **t.SHORT), t.AtStep(4, t.fails
 """
 
 
+@pytest.mark.slow
 def test_a_window_left_open_is_written_at_exit(tmp_path: Path, run_python: RunPython) -> None:
     done = run_python("-c", LEFT_OPEN, str(tmp_path), timeout=200)
     assert done.returncode == 1, done.stderr

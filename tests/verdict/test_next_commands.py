@@ -118,11 +118,13 @@ def run(folder: Path, command: str) -> None:
         assert list(newest.glob("captures/**/*.json*")), sorted(newest.rglob("*"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", commands(running=False))
 def test_a_command_for_a_run_that_has_ended(command: str, folder: Path) -> None:
     run(folder, command)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", commands(running=True))
 def test_a_command_for_a_run_that_goes_on(command: str, folder: Path, running: None) -> None:
     run(folder, command)

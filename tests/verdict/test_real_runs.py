@@ -60,6 +60,7 @@ def verdict_of(plant: str, world: int, folder: Path) -> Verdict:
     return judge(load_run([str(logs)]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("plant", "world"), cases())
 def test_a_real_run_gets_the_verdict_of_its_plant(plant: str, world: int, tmp_path: Path) -> None:
     from tests.support.real_run import SINCE, plants  # it imports torch

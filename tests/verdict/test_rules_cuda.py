@@ -226,6 +226,7 @@ def fake_driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return compile_fake("fake_cuda.c", tmp_path_factory.mktemp("cuda") / "libcuda.so.1")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "values, kind",
     [
