@@ -65,8 +65,8 @@ static struct hook_event *allocate(struct mu_state *state, PyTypeObject *type) {
 
 /* Keeps the memory of a freed event for the next one. Each hook call makes one event, which lives
  * for that call alone, and malloc was half of its cost. The memory of a subclass is freed at once,
- * because its size may differ, and so is what outlives the type in the
- * module's state. */
+ * because its size may differ; so is that of an event which outlives the
+ * type in the module's state. */
 static void give_back(PyTypeObject *type, PyObject *object) {
     struct mu_state *keeper = ((struct hook_event *)object)->keeper;
     bool stays = keeper != NULL && ((PyHeapTypeObject *)type)->ht_module != NULL &&

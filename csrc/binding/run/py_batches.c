@@ -1,9 +1,6 @@
 #include "run/py_batches.h"
 
-#include <string.h>
-
-#include "base/digits.h"
-#include "base/event.h"
+#include "run/py_counter.h"
 
 enum { TEXT_BYTES = 64 };
 
@@ -79,12 +76,6 @@ bool mu_py_batches_add(struct mu_py_batches *self, PyObject *batch) {
 
 /* --- rows --------------------------------------------------------------------------------- */
 
-static char *put(char *at, const char *key, int64_t value) {
-    size_t length = strlen(key);
-    memcpy(at, key, length);
-    return mu_digits_put_i64(at + length, value);
-}
-
 void mu_py_batches_write(const struct mu_py_batches *self, struct mu_thread_buffer *buffer,
                          int64_t iteration) {
     struct mu_py_batch_size size = self->iteration;
@@ -92,19 +83,11 @@ void mu_py_batches_write(const struct mu_py_batches *self, struct mu_thread_buff
         return;
     }
     char text[TEXT_BYTES];
-    char *end = put(text, "samples=", size.samples);
+    char *end = mu_py_counter_put(text, "samples=", size.samples);
     if (size.tokens != 0) {
-        end = put(end, ",tokens=", size.tokens);
+        end = mu_py_counter_put(end, ",tokens=", size.tokens);
     }
-    struct mu_event event = {
-        .type = MU_EVENT_COUNTER,
-        .name = "batch",
-        .name_length = strlen("batch"),
-        .metadata = text,
-        .metadata_length = (size_t)(end - text),
-        .step = iteration,
-    };
-    mu_thread_buffer_event(buffer, &event);
+    mu_py_counter_write(buffer, "batch", text, end, iteration);
 }
 
 void mu_py_batches_step(struct mu_py_batches *self, struct mu_thread_buffer *buffer, bool begins,

@@ -3,8 +3,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/digits.h"
-#include "base/event.h"
+#include "run/py_counter.h"
 
 enum { TEXT_BYTES = 256, PAUSE_NS = 1000000, LEAST_DELAY_NS = 1000000, NS_IN_US = 1000 };
 
@@ -44,10 +43,8 @@ int mu_py_host_costs_collect(struct mu_py_host_costs *self, PyObject *phase, PyO
 
 /* --- rows --------------------------------------------------------------------------------- */
 
-static char *put(char *at, const char *key, uint64_t value) {
-    size_t length = strlen(key);
-    memcpy(at, key, length);
-    return mu_digits_put_u64(at + length, value);
+static char *put_us(char *at, const char *key, uint64_t ns) {
+    return mu_py_counter_put(at, key, (int64_t)(ns / NS_IN_US));
 }
 
 /* What a quota took is a part of the delay. The kernel is asked only where there was much of it. */
@@ -57,32 +54,25 @@ static char *put_delay(struct mu_py_host_costs *self, uint64_t delay_ns, char *e
     if (is_known && delay_ns >= LEAST_DELAY_NS) {
         is_known = mu_quota_waited(&self->quota, &waited_ns);
     }
-    end = put(end, ",delay_us=", delay_ns / NS_IN_US);
+    end = put_us(end, ",delay_us=", delay_ns);
     waited_ns = waited_ns < delay_ns ? waited_ns : delay_ns;
-    return is_known ? put(end, ",quota_us=", waited_ns / NS_IN_US) : end;
+    return is_known ? put_us(end, ",quota_us=", waited_ns) : end;
 }
 
 static void write_row(struct mu_py_host_costs *self, const struct mu_thread_times *now,
                       struct mu_thread_buffer *buffer) {
     const struct mu_thread_times *last = &self->last;
     char text[TEXT_BYTES];
-    char *end = put(text, "cpu_us=", (now->cpu_ns - last->cpu_ns) / NS_IN_US);
+    char *end = put_us(text, "cpu_us=", now->cpu_ns - last->cpu_ns);
     if (now->has_delay && last->has_delay) {
         end = put_delay(self, now->delay_ns - last->delay_ns, end);
     }
-    end = put(end, ",major_faults=", now->major_faults - last->major_faults);
+    end =
+        mu_py_counter_put(end, ",major_faults=", (int64_t)(now->major_faults - last->major_faults));
     for (int i = 0; i < MU_GC_GENERATIONS; i++) {
-        end = put(end, generation_keys[i], self->collected_ns[i] / NS_IN_US);
+        end = put_us(end, generation_keys[i], self->collected_ns[i]);
     }
-    struct mu_event event = {
-        .type = MU_EVENT_COUNTER,
-        .name = "host",
-        .name_length = strlen("host"),
-        .metadata = text,
-        .metadata_length = (size_t)(end - text),
-        .step = self->ended,
-    };
-    mu_thread_buffer_event(buffer, &event);
+    mu_py_counter_write(buffer, "host", text, end, self->ended);
 }
 
 void mu_py_host_costs_end(struct mu_py_host_costs *self, int64_t iteration) {
