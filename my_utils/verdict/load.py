@@ -122,7 +122,7 @@ def run_of(
     """
     kept, older = _without_older_runs([one for one in read if len(one.cells["step"])])
     if not kept:
-        empty = [f"rank {one.metadata.rank}: no stage has ended in its files" for one in read]
+        empty = [f"rank {one.metadata.rank}: {why}" for one in read for why in _why_empty(one)]
         raise NothingToJudge("\n".join([*problems, *empty]) or "no rank was found")
     run = _as_arrays(kept, _numbering(kept), steps or EVER, bounds)
     run.problems = [*problems, *_problems(read, kept, older), *run.problems]
@@ -130,6 +130,10 @@ def run_of(
     run.paths, run.command = list(names), command_of(names)
     run.ended, run.running = states_of(names, run.ranks)
     return run
+
+
+def _why_empty(rank: RankCells) -> list[str]:
+    return rank.metadata.errors or ["no stage has ended in its files"]
 
 
 def _read_all(file_sets: Sequence[FileSet]) -> Iterator[RankCells]:
