@@ -31,6 +31,7 @@ HEADS: dict[Kind, str] = {
     "checkpoint": "BOUND BY CHECKPOINTS",
     "eval": "BOUND BY EVALUATION",
     "host hiccups": "HOST HICCUPS",
+    "short of cores": "SHORT OF CORES",
     "untimed": "BOUND BY WHAT NO STAGE TIMES",
     "memory grows": "MEMORY GROWS",
     "throughput falls": "THROUGHPUT FALLS",
@@ -281,8 +282,18 @@ def _of_launch(one: Finding, verdict: Verdict) -> Iterator[str]:
     yield "try torch.compile or CUDA graphs; how much they gain cannot be told from these times"
 
 
+def _of_cores(one: Finding, verdict: Verdict) -> Iterator[str]:
+    least, most = (_percent(share) for share in one.detail["ran_shares"])
+    shares = least if least == most else f"{least.removesuffix(' %')} to {most}"
+    wanted = "it wanted" if len(one.ranks) == 1 else "they wanted"
+    used_up = one.detail.get("by_quota")
+    why = "the quota of the cgroup was used up" if used_up else "other threads had the cores"
+    yield f"{who_text(one, verdict)} ran {shares} of the time that {wanted}: {why}"
+
+
 BODIES: dict[Kind, Callable[[Finding, Verdict], Iterator[str]]] = {
     "host hiccups": _of_hiccups,
+    "short of cores": _of_cores,
     "moving imbalance": _of_imbalance,
     "memory grows": _of_memory,
     "slower since": _of_change,
