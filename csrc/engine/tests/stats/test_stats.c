@@ -48,6 +48,9 @@ static int list_variants(struct variant *variants) {
         variants[count++] =
             (struct variant){"avx512", &mu_stats_kernels_avx512, mu_nan_inf_block_avx512};
     }
+#elif defined(__aarch64__)
+    CHECK(mu_cpu_has(MU_CPU_NEON));
+    variants[count++] = (struct variant){"neon", &mu_stats_kernels_portable, mu_nan_inf_block_neon};
 #endif
     return count;
 }
