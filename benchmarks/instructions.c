@@ -24,6 +24,7 @@ enum {
 /* The inputs, filled in by `prepare`, and room for results. */
 static struct {
     uint8_t halves[BYTES + PADDING], singles[BYTES + PADDING], others[BYTES + PADDING];
+    uint8_t doubles[BYTES + PADDING];
     char rows[BYTES + PADDING], text[BYTES + PADDING];
     size_t row_bytes;
     float floats[NUMBERS];
@@ -44,6 +45,10 @@ static void fill_numbers(void) {
         float one = uniform(&state), other = one * (1 + uniform(&state) / 1024);
         memcpy(data.singles + 4 * i, &one, sizeof(one));
         memcpy(data.others + 4 * i, &other, sizeof(other));
+    }
+    for (size_t i = 0; i < BYTES / 8; i++) {
+        double number = (double)uniform(&state);
+        memcpy(data.doubles + 8 * i, &number, sizeof(number));
     }
     for (size_t i = 0; i < NUMBERS; i++) {
         uint16_t half = (uint16_t)(mu_hash_next_random(&state) & 0xBBFFu); /* none above 2 */
@@ -98,6 +103,10 @@ static size_t stats_f16(void) {
 
 static size_t stats_f32(void) {
     return stats(MU_DTYPE_FLOAT32, data.singles);
+}
+
+static size_t stats_f64(void) {
+    return stats(MU_DTYPE_FLOAT64, data.doubles);
 }
 
 static size_t md5(void) {
@@ -184,24 +193,24 @@ static size_t compare_f32(void) {
     return compare(MU_COMPARE_F32, 4, data.singles, data.others);
 }
 
+static size_t compare_bf16(void) {
+    return compare(MU_COMPARE_BF16, 2, data.halves, data.halves);
+}
+
+static size_t compare_f64(void) {
+    return compare(MU_COMPARE_F64, 8, data.doubles, data.doubles);
+}
+
 static const struct {
     const char *name;
     pass *run;
 } kernels[] = {
-    {"decode_f16", decode_f16},
-    {"decode_bf16", decode_bf16},
-    {"stats_f16", stats_f16},
-    {"stats_f32", stats_f32},
-    {"md5", md5},
-    {"tensor_hash", tensor_hash},
-    {"nan_inf_f16", nan_inf_f16},
-    {"nan_inf_f32", nan_inf_f32},
-    {"nan_inf_f64", nan_inf_f64},
-    {"nan_inf_e4m3", nan_inf_e4m3},
-    {"csv_scan", csv_scan},
-    {"aho_corasick_starts", starts},
-    {"compare_f16", compare_f16},
-    {"compare_f32", compare_f32},
+    {"decode_f16", decode_f16},      {"decode_bf16", decode_bf16},   {"stats_f16", stats_f16},
+    {"stats_f32", stats_f32},        {"stats_f64", stats_f64},       {"md5", md5},
+    {"tensor_hash", tensor_hash},    {"nan_inf_f16", nan_inf_f16},   {"nan_inf_f32", nan_inf_f32},
+    {"nan_inf_f64", nan_inf_f64},    {"nan_inf_e4m3", nan_inf_e4m3}, {"csv_scan", csv_scan},
+    {"aho_corasick_starts", starts}, {"compare_f16", compare_f16},   {"compare_bf16", compare_bf16},
+    {"compare_f32", compare_f32},    {"compare_f64", compare_f64},
 };
 
 int main(int argc, char **argv) {

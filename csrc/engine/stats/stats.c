@@ -304,6 +304,10 @@ const struct mu_stats_kernels *mu_stats_kernels_best(void) {
     if (mu_cpu_has(MU_CPU_AVX2)) {
         return &mu_stats_kernels_avx2;
     }
+#elif defined(__aarch64__)
+    if (mu_cpu_has(MU_CPU_NEON)) {
+        return &mu_stats_kernels_neon;
+    }
 #endif
     return &mu_stats_kernels_portable;
 }

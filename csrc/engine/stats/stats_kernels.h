@@ -26,6 +26,8 @@ extern const struct mu_stats_kernels mu_stats_kernels_portable;
 #ifdef __x86_64__
 extern const struct mu_stats_kernels mu_stats_kernels_avx2;   /* needs AVX2 and FMA */
 extern const struct mu_stats_kernels mu_stats_kernels_avx512; /* and AVX-512 F, BW, DQ, VL */
+#elif defined(__aarch64__)
+extern const struct mu_stats_kernels mu_stats_kernels_neon;
 #endif
 
 /* The fastest that this processor runs. */

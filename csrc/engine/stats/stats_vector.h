@@ -1,6 +1,6 @@
 /* The inner loops of the statistics, for vectors of MU_VECTOR_BYTES: included once by each file
  * that makes a variant (stats_kernels.h), and by the test, which runs the 64-byte logic without
- * AVX-512.
+ * AVX-512. The file for NEON defines MU_NEON.
  *
  * A block is read from memory once, for its range, its zeros and the sums of the numbers, their
  * squares and their magnitudes, in double. When the sum of squares is so close to that of the mean
@@ -20,6 +20,8 @@
 #include <immintrin.h>
 #elif defined(__SSE2__)
 #include <emmintrin.h>
+#elif defined(MU_NEON)
+#include <arm_neon.h>
 #endif
 
 enum {
@@ -126,6 +128,18 @@ INLINE void keep_double_range(doubles *min, doubles *max, const doubles *x) {
     *min = (doubles)_mm_min_pd((__m128d)*x, (__m128d)*min);
     *max = (doubles)_mm_max_pd((__m128d)*x, (__m128d)*max);
 }
+#elif defined(MU_NEON)
+enum { RANGE_OF_BITS = false }; /* the units that add compare integers too */
+
+INLINE void keep_range(floats *min, floats *max, const floats *x) {
+    *min = (floats)vminq_f32((float32x4_t)*x, (float32x4_t)*min);
+    *max = (floats)vmaxq_f32((float32x4_t)*x, (float32x4_t)*max);
+}
+
+INLINE void keep_double_range(doubles *min, doubles *max, const doubles *x) {
+    *min = (doubles)vminq_f64((float64x2_t)*x, (float64x2_t)*min);
+    *max = (doubles)vmaxq_f64((float64x2_t)*x, (float64x2_t)*max);
+}
 #else
 enum { RANGE_OF_BITS = true };
 
@@ -160,7 +174,11 @@ INLINE doubles widened(const few_floats *x) {
 }
 
 INLINE doubles plus_exact_square(const doubles *sum, const doubles *x) {
+#ifdef MU_NEON
+    return (doubles)vfmaq_f64((float64x2_t)*sum, (float64x2_t)*x, (float64x2_t)*x);
+#else
     return *x * *x + *sum;
+#endif
 }
 #endif
 
@@ -175,9 +193,13 @@ INLINE doubles doubles_of_float64(const uint8_t *bytes) {
 }
 
 INLINE doubles doubles_of_float32(const uint8_t *bytes) {
+#ifdef MU_NEON
+    return (doubles)vcvt_f64_f32(vreinterpret_f32_u8(vld1_u8(bytes)));
+#else
     few_floats values;
     memcpy(&values, bytes, sizeof(values));
     return widened(&values);
+#endif
 }
 
 /* --- range and zeros -------------------------------------------------------------------------- */
@@ -406,19 +428,23 @@ INLINE void add_rest(load_doubles load, size_t size, bool squares_fit, struct bl
     }
 }
 
-/* The range and the zeros go to `part`, here and in the next. */
+/* The range and the zeros go to `part`, here and in the next. The loops add to `running` and
+ * `seen`, whose addresses nobody takes behind them: compilers keep those in registers, and would
+ * store the others in each step. */
 INLINE void sum_up_floats(struct block *block, struct block_sums *sums,
                           struct mu_stats_part *part) {
     enum { SIZE = sizeof(float) };
-    struct lanes lanes = {{{0}}, {{0}}, {{0}}};
-    struct range range;
-    start_range(&range);
+    struct lanes lanes, running = {{{0}}, {{0}}, {{0}}};
+    struct range range, seen;
+    start_range(&seen);
     for (size_t step = 0; step < block->steps; step++) {
         const uint8_t *bytes = block->bytes + step * LANES * SIZE;
         prefetch(bytes, SIZE);
-        add_to_range(&range, bytes);
-        add_step(doubles_of_float32, SIZE, true, bytes, &lanes);
+        add_to_range(&seen, bytes);
+        add_step(doubles_of_float32, SIZE, true, bytes, &running);
     }
+    lanes = running;
+    range = seen;
     finish_range(&range, block->bytes, block->steps, part);
     if (block->left > 0) {
         add_rest(doubles_of_float32, SIZE, true, block, &lanes, part);
@@ -429,15 +455,17 @@ INLINE void sum_up_floats(struct block *block, struct block_sums *sums,
 INLINE void sum_up_doubles(struct block *block, struct block_sums *sums,
                            struct mu_stats_part *part) {
     enum { SIZE = sizeof(double) };
-    struct lanes lanes = {{{0}}, {{0}}, {{0}}};
-    struct double_range range;
-    start_double_range(&range);
+    struct lanes lanes, running = {{{0}}, {{0}}, {{0}}};
+    struct double_range range, seen;
+    start_double_range(&seen);
     for (size_t step = 0; step < block->steps; step++) {
         const uint8_t *bytes = block->bytes + step * LANES * SIZE;
         prefetch(bytes, SIZE);
-        add_to_double_range(&range, bytes);
-        add_step(doubles_of_float64, SIZE, false, bytes, &lanes);
+        add_to_double_range(&seen, bytes);
+        add_step(doubles_of_float64, SIZE, false, bytes, &running);
     }
+    lanes = running;
+    range = seen;
     finish_double_range(&range, part);
     if (block->left > 0) {
         add_rest(doubles_of_float64, SIZE, false, block, &lanes, part);

@@ -50,7 +50,7 @@ static int list_variants(struct variant *variants) {
     }
 #elif defined(__aarch64__)
     CHECK(mu_cpu_has(MU_CPU_NEON));
-    variants[count++] = (struct variant){"neon", &mu_stats_kernels_portable, mu_nan_inf_block_neon};
+    variants[count++] = (struct variant){"neon", &mu_stats_kernels_neon, mu_nan_inf_block_neon};
 #endif
     return count;
 }
