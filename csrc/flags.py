@@ -45,10 +45,15 @@ NOT_BUILT = {"tests", "fuzz"}
 
 AVX2 = ["-mavx2", "-mbmi2", "-mf16c", "-mfma", "-mpclmul"]
 AVX512 = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"]
+NEON: list[str] = []  # compilers use it on every aarch64
 
 # Files that run only behind a check of the processor, by the end of their names: (machine, flags).
 # cpu.c checks for the same flags; its test is passed them.
-TARGETS = {"_avx2": ("x86_64", AVX2), "_avx512": ("x86_64", AVX512)}
+TARGETS = {
+    "_avx2": ("x86_64", AVX2),
+    "_avx512": ("x86_64", AVX512),
+    "_neon": ("aarch64", NEON),
+}
 TEST_OF_TARGETS = "test_cpu.c"
 
 # Files through whose functions C++ exceptions of torch pass, by the beginning of their names.

@@ -56,6 +56,8 @@ def test_a_cross_build_compiles_the_files_of_its_target() -> None:
     assert intel & arm
     assert not any(name.endswith(("_avx2.c", "_avx512.c")) for name in arm)
     assert any(name.endswith("_avx2.c") for name in intel)
+    assert not any(name.endswith("_neon.c") for name in intel)
+    assert any(name.endswith("_neon.c") for name in arm)
 
 
 def test_an_unknown_target_ends_the_build() -> None:

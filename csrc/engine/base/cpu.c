@@ -8,6 +8,7 @@ static const char *const flags_of[MU_CPU_SETS] = {
     [MU_CPU_AVX2] = "-mavx2,-mbmi2,-mf16c,-mfma,-mpclmul",
     [MU_CPU_AVX512] =
         "-mavx2,-mbmi2,-mf16c,-mfma,-mpclmul,-mavx512f,-mavx512bw,-mavx512dq,-mavx512vl",
+    [MU_CPU_NEON] = "",
 };
 
 const char *mu_cpu_flags(enum mu_cpu_set set) {
@@ -99,6 +100,17 @@ static unsigned find_sets(void) {
         sets |= (unsigned)has_all(&found, flags_of[set]) << set;
     }
     return sets;
+}
+
+#elif defined(__aarch64__)
+
+#include <sys/auxv.h>
+
+/* The kernel's word on the processor. Linux runs on none without NEON, "advanced SIMD". */
+static unsigned find_sets(void) {
+    enum { ADVANCED_SIMD = 1 << 1 }; /* HWCAP_ASIMD */
+    bool has_neon = (getauxval(AT_HWCAP) & ADVANCED_SIMD) != 0;
+    return (unsigned)has_neon << MU_CPU_NEON;
 }
 
 #else

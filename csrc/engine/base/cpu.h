@@ -13,6 +13,7 @@
 enum mu_cpu_set {
     MU_CPU_AVX2,
     MU_CPU_AVX512,
+    MU_CPU_NEON,
     MU_CPU_SETS,
 };
 
@@ -20,8 +21,8 @@ enum mu_cpu_set {
  * and the system keeps the registers that they need. */
 bool mu_cpu_has(enum mu_cpu_set set);
 
-/* The compiler's flags for `set`, such as "-mavx2,-mfma". A test compares them with the flags that
- * files are compiled with. */
+/* The compiler's flags for `set`, such as "-mavx2,-mfma", or "" for a set that its architecture
+ * always has. A test compares them with the flags that files are compiled with. */
 const char *mu_cpu_flags(enum mu_cpu_set set);
 
 #endif

@@ -83,6 +83,10 @@ mu_csv_scan mu_csv_scan_best(void) {
     if (mu_cpu_has(MU_CPU_AVX2)) {
         return mu_csv_scan_avx2;
     }
+#elif defined(__aarch64__)
+    if (mu_cpu_has(MU_CPU_NEON)) {
+        return mu_csv_scan_neon;
+    }
 #endif
     return mu_csv_scan_portable;
 }

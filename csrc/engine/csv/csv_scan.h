@@ -40,6 +40,8 @@ enum mu_csv_scan_result mu_csv_scan_portable(const char *row, const char *limit,
                                              struct mu_csv_cut *cut);
 enum mu_csv_scan_result mu_csv_scan_avx2(const char *row, const char *limit,
                                          struct mu_csv_cut *cut);
+enum mu_csv_scan_result mu_csv_scan_neon(const char *row, const char *limit,
+                                         struct mu_csv_cut *cut);
 enum mu_csv_scan_result mu_csv_scan_strict(const char *row, const char *limit,
                                            struct mu_csv_cut *cut);
 

@@ -1,17 +1,19 @@
 /* MD5 of many messages side by side, one in each 32-bit lane of a vector.
  *
- * Included by a file for each processor, which sets MU_MD5_VECTOR_BYTES (32 or 64), and gets
- * mu_md5_run_blocks. A step waits for the one before it, so each step is done for several groups of
- * independent vectors in turn. Between the steps of a block the words of the next one are put in
- * order, since they wait for nothing. The code uses the vector types of gcc and clang. Where the
- * processor has no such vectors, it runs in narrower ones.
+ * Included by a file for each processor, which sets MU_MD5_VECTOR_BYTES (16, 32 or 64), defines
+ * MU_NEON if it is for NEON, and gets mu_md5_run_blocks. A step waits for the one before it, so
+ * each step is done for several groups of independent vectors in turn. Between the steps of a block
+ * the words of the next one are put in order, since they wait for nothing. The code uses the vector
+ * types of gcc and clang. Where the processor has no such vectors, it runs in narrower ones.
  */
 #ifndef MU_MD5_KERNEL_H
 #define MU_MD5_KERNEL_H
 
 #include <string.h>
-#ifdef __x86_64__
+#if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(MU_NEON)
+#include <arm_neon.h>
 #endif
 
 #include "hash/md5_lanes.h"
@@ -20,7 +22,7 @@
 #define MU_MD5_WIDTH (MU_MD5_VECTOR_BYTES / 4)
 #define MU_MD5_INLINE static inline __attribute__((always_inline))
 
-enum { MU_MD5_GROUPS = 2, MU_MD5_STEP_COUNT = 64, MU_MD5_WORDS = 16 };
+enum { MU_MD5_GROUPS = MU_MD5_WIDTH == 4 ? 4 : 2, MU_MD5_STEP_COUNT = 64, MU_MD5_WORDS = 16 };
 
 typedef uint32_t mu_vector __attribute__((vector_size(MU_MD5_VECTOR_BYTES)));
 typedef uint64_t mu_pairs __attribute__((vector_size(MU_MD5_VECTOR_BYTES)));
@@ -39,7 +41,12 @@ typedef uint32_t mu_half __attribute__((vector_size(MU_MD5_VECTOR_BYTES / 2)));
     ((mu_vector)__builtin_shuffle((mu_pairs)(x), (mu_pairs)(y), (mu_pairs){__VA_ARGS__}))
 #endif
 
-#if MU_MD5_VECTOR_BYTES == 32
+#if MU_MD5_VECTOR_BYTES == 16
+#define MU_UNPACK_LOW(x, y) MU_SHUFFLE(x, y, 0, 4, 1, 5)
+#define MU_UNPACK_HIGH(x, y) MU_SHUFFLE(x, y, 2, 6, 3, 7)
+#define MU_UNPACK_LOW_PAIRS(x, y) MU_SHUFFLE_PAIRS(x, y, 0, 2)
+#define MU_UNPACK_HIGH_PAIRS(x, y) MU_SHUFFLE_PAIRS(x, y, 1, 3)
+#elif MU_MD5_VECTOR_BYTES == 32
 #define MU_UNPACK_LOW(x, y) MU_SHUFFLE(x, y, 0, 8, 1, 9, 4, 12, 5, 13)
 #define MU_UNPACK_HIGH(x, y) MU_SHUFFLE(x, y, 2, 10, 3, 11, 6, 14, 7, 15)
 #define MU_UNPACK_LOW_PAIRS(x, y) MU_SHUFFLE_PAIRS(x, y, 0, 4, 2, 6)
@@ -55,9 +62,14 @@ typedef uint32_t mu_half __attribute__((vector_size(MU_MD5_VECTOR_BYTES / 2)));
 #define MU_ODD_QUADS(x, y) MU_SHUFFLE_PAIRS(x, y, 2, 3, 6, 7, 10, 11, 14, 15)
 #endif
 
-/* Half a vector from one message, and half a vector from another. The result is returned through a
- * pointer: the calling convention for wide vectors depends on the processor. */
+/* Half a vector from one message, and half a vector from another; where a vector has four lanes, a
+ * whole one from the first. The result is returned through a pointer: the calling convention for
+ * wide vectors depends on the processor. */
 MU_MD5_INLINE void mu_load_row(mu_vector *row, const uint8_t *low_from, const uint8_t *high_from) {
+#if MU_MD5_VECTOR_BYTES == 16
+    (void)high_from;
+    memcpy(row, low_from, sizeof *row);
+#else
     mu_half low, high;
     memcpy(&low, low_from, sizeof low);
     memcpy(&high, high_from, sizeof high);
@@ -71,20 +83,22 @@ MU_MD5_INLINE void mu_load_row(mu_vector *row, const uint8_t *low_from, const ui
     memcpy(row, &low, sizeof low);
     memcpy((uint8_t *)row + sizeof low, &high, sizeof high);
 #endif
+#endif
 }
 
-/* A slice of a block has as many words as fit into half a vector. The slices of one group's
- * messages are turned one after the other, each in several parts, by eight messages at a time. */
+/* A slice of a block has as many words as a row has of one message. The slices of one group's
+ * messages are turned one after the other, each in several parts, by eight messages at a time, or
+ * by four where there are no more. */
 enum {
-    MU_MD5_SLICE_WORDS = MU_MD5_WIDTH / 2,
+    MU_MD5_SLICE_WORDS = MU_MD5_WIDTH == 4 ? 4 : MU_MD5_WIDTH / 2,
     MU_MD5_SLICES = MU_MD5_WORDS / MU_MD5_SLICE_WORDS,
     MU_MD5_EIGHT_PARTS = 8,
-    MU_MD5_SLICE_PARTS = MU_MD5_WIDTH / 8 * MU_MD5_EIGHT_PARTS,
+    MU_MD5_SLICE_PARTS = MU_MD5_WIDTH == 16 ? 2 * MU_MD5_EIGHT_PARTS : MU_MD5_EIGHT_PARTS,
 };
 
 /* What is between the parts of a slice. */
 struct mu_md5_slice {
-    mu_vector rows[4]; /* of the messages i and i + 4 */
+    mu_vector rows[4]; /* of the messages i and i + 4, or of i alone */
     mu_vector unpacked[4];
     mu_vector first[4]; /* the first eight messages, turned, where a vector has sixteen lanes */
 };
@@ -92,7 +106,7 @@ struct mu_md5_slice {
 /* Stores two words of each message of the group: `even` and `odd` have those of eight messages. */
 MU_MD5_INLINE void mu_store_words(struct mu_md5_slice *slice, mu_vector *words, mu_vector even,
                                   mu_vector odd, int pair, int eight) {
-#if MU_MD5_VECTOR_BYTES == 32
+#if MU_MD5_VECTOR_BYTES < 64
     (void)slice;
     (void)eight;
     words[2 * pair] = even;
@@ -117,7 +131,8 @@ MU_MD5_INLINE void mu_turn_part(struct mu_md5_slice *slice, mu_vector *words,
     int eight = part / MU_MD5_EIGHT_PARTS, of_eight = part % MU_MD5_EIGHT_PARTS;
     if (of_eight < 4) {
         const uint8_t *const *from = data + eight * 8 + of_eight;
-        mu_load_row(&rows[of_eight], from[0] + offset, from[4] + offset);
+        const uint8_t *other = MU_MD5_WIDTH == 4 ? NULL : from[4] + offset;
+        mu_load_row(&rows[of_eight], from[0] + offset, other);
     } else if (of_eight < 6) {
         int pair = 2 * (of_eight - 4);
         unpacked[pair] = MU_UNPACK_LOW(rows[pair], rows[pair + 1]);
@@ -153,9 +168,9 @@ MU_MD5_INLINE void mu_turn_block(mu_vector *words, const uint8_t *const *data, c
 MU_MD5_INLINE void mu_turn_beside(struct mu_md5_slice *slice, mu_vector *words,
                                   const uint8_t *const *data, size_t offset, const int groups,
                                   int step) {
-    int steps_a_part = MU_MD5_STEP_COUNT / (groups * MU_MD5_SLICES * MU_MD5_SLICE_PARTS);
-    if (step % steps_a_part == 0) {
-        int part = step / steps_a_part;
+    int parts = groups * MU_MD5_SLICES * MU_MD5_SLICE_PARTS;
+    int first = step * parts / MU_MD5_STEP_COUNT, after = (step + 1) * parts / MU_MD5_STEP_COUNT;
+    for (int part = first; part < after; part++) {
         mu_turn_part_of(slice, words, data, offset, part / MU_MD5_SLICE_PARTS,
                         part % MU_MD5_SLICE_PARTS);
     }
@@ -169,7 +184,8 @@ MU_MD5_INLINE void mu_turn_beside(struct mu_md5_slice *slice, mu_vector *words,
  *
  * AVX-512 has one instruction for any function of three words, given by its table of eight bits. It
  * is faster where the operand that it overwrites is the newest, b. gcc chooses another one unless
- * it is told. Elsewhere G is faster as a sum, and H_AGAIN with a part of the H before it. */
+ * it is told. NEON has one that chooses bits, and one that shifts into what another shift has left.
+ * Elsewhere G is faster as a sum. H_AGAIN is faster with a part of the H before it. */
 #ifdef __AVX512VL__
 #if MU_MD5_VECTOR_BYTES == 64
 #define MU_TERNARY(b, c, d, table)                                                                 \
@@ -184,11 +200,25 @@ MU_MD5_INLINE void mu_turn_beside(struct mu_md5_slice *slice, mu_vector *words,
 #define MU_MD5_ADD_H_AGAIN(sum, b, c, d) MU_MD5_ADD_H(sum, b, c, d)
 #define MU_MD5_ADD_I(sum, b, c, d) ((sum) - MU_TERNARY(b, c, d, 0xC6))
 #else
+#ifdef MU_NEON
+#define MU_MD5_CHOOSE(bits, ones, zeros)                                                           \
+    ((mu_vector)vbslq_u32((uint32x4_t)(bits), (uint32x4_t)(ones), (uint32x4_t)(zeros)))
+#define MU_MD5_ADD_F(sum, b, c, d) ((sum) + MU_MD5_CHOOSE(b, c, d))
+#define MU_MD5_ADD_G(sum, b, c, d) ((sum) + MU_MD5_CHOOSE(d, b, c))
+#else
 #define MU_MD5_ADD_F(sum, b, c, d) ((sum) + (((c ^ d) & b) ^ d))
 #define MU_MD5_ADD_G(sum, b, c, d) ((sum) + (~d & c) + (b & d))
+#endif
 #define MU_MD5_ADD_H(sum, b, c, d) ((sum) + ((b ^ c) ^ d))
 #define MU_MD5_ADD_H_AGAIN(sum, b, c, d) ((sum) + (b ^ (c ^ d)))
 #define MU_MD5_ADD_I(sum, b, c, d) ((sum) - ((~b & d) ^ c))
+#endif
+
+#ifdef MU_NEON
+#define MU_MD5_ROTATE(x, shift)                                                                    \
+    ((mu_vector)vsriq_n_u32(vshlq_n_u32((uint32x4_t)(x), shift), (uint32x4_t)(x), 32 - (shift)))
+#else
+#define MU_MD5_ROTATE(x, shift) ((x) << (shift) | (x) >> (32 - (shift)))
 #endif
 
 /* Keeps gcc from changing the order of the additions, which would use b early. clang keeps the
@@ -196,6 +226,8 @@ MU_MD5_INLINE void mu_turn_beside(struct mu_md5_slice *slice, mu_vector *words,
 MU_MD5_INLINE void mu_keep_order(mu_vector *sum) {
 #if defined(__AVX512F__) || (defined(__AVX2__) && MU_MD5_VECTOR_BYTES == 32)
     __asm__("" : "+v"(*sum)); /* NOLINT(portability-no-assembler): not an instruction */
+#elif defined(MU_NEON)
+    __asm__("" : "+w"(*sum)); /* NOLINT(portability-no-assembler): not an instruction */
 #else
     (void)sum;
 #endif
@@ -216,7 +248,7 @@ MU_MD5_INLINE const uint32_t *mu_addends(void) {
         sum += addends[step];                                                                      \
         mu_keep_order(&sum);                                                                       \
         sum = MU_MD5_ADD_##round(sum, b[g], c[g], d[g]);                                           \
-        a[g] = b[g] + (sum << (shift) | sum >> (32 - (shift)));                                    \
+        a[g] = b[g] + MU_MD5_ROTATE(sum, shift);                                                   \
     }                                                                                              \
     mu_turn_beside(&slice, next, data, after, groups, step);                                       \
     step++;

@@ -16,7 +16,7 @@ typedef void (*mu_md5_run)(uint32_t *states, const uint8_t *const *data, size_t 
 struct mu_md5_width {
     mu_md5_run run;
     int lanes;
-    int speed; /* of all lanes together, measured, in any unit */
+    int speed; /* of all lanes together, in any unit */
 };
 
 /* What one processor runs. The fewer the lanes, the faster is each of them. */
@@ -32,6 +32,8 @@ void mu_md5_run8_avx2(uint32_t *states, const uint8_t *const *data, size_t block
 void mu_md5_run32_avx512(uint32_t *states, const uint8_t *const *data, size_t blocks);
 void mu_md5_run16_avx512(uint32_t *states, const uint8_t *const *data, size_t blocks);
 void mu_md5_run8_avx512(uint32_t *states, const uint8_t *const *data, size_t blocks);
+void mu_md5_run16_neon(uint32_t *states, const uint8_t *const *data, size_t blocks);
+void mu_md5_run8_neon(uint32_t *states, const uint8_t *const *data, size_t blocks);
 
 /* The number that each step of the lanes adds, less 1 in the last round. They are not in the
  * kernels' files: gcc would make each number that it knows with three instructions instead of

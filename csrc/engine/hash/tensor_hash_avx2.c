@@ -1,6 +1,6 @@
 #include <immintrin.h>
 
-typedef __m256i lanes;
+typedef __m256i lanes, factors;
 #define LANES_QUADS 2
 
 static inline lanes lanes_zero(void) {
@@ -19,20 +19,21 @@ static inline lanes lanes_add_words(lanes a, lanes b) {
     return _mm256_add_epi32(a, b);
 }
 
-static inline lanes lanes_add_pairs(lanes a, lanes b) {
-    return _mm256_add_epi64(a, b);
+/* The words of a quad stand where they stood: the upper half of each 64 bits is not read. */
+static inline factors lanes_even(lanes a) {
+    return a;
 }
 
-static inline lanes lanes_upper(lanes a) {
+static inline factors lanes_odd(lanes a) {
     return _mm256_srli_epi64(a, 32);
 }
 
-static inline lanes lanes_exchange(lanes a) {
-    return _mm256_shuffle_epi32(a, _MM_SHUFFLE(1, 0, 3, 2));
+static inline factors lanes_exchange(factors x) {
+    return _mm256_shuffle_epi32(x, _MM_SHUFFLE(1, 0, 3, 2));
 }
 
-static inline lanes lanes_multiply(lanes a, lanes b) {
-    return _mm256_mul_epu32(a, b);
+static inline lanes lanes_add_products(lanes sum, factors x, factors y) {
+    return _mm256_add_epi64(sum, _mm256_mul_epu32(x, y));
 }
 
 #include "hash/tensor_hash_lanes.h"

@@ -1,6 +1,6 @@
 #include <immintrin.h>
 
-typedef __m512i lanes;
+typedef __m512i lanes, factors;
 #define LANES_QUADS 4
 
 static inline lanes lanes_zero(void) {
@@ -19,20 +19,21 @@ static inline lanes lanes_add_words(lanes a, lanes b) {
     return _mm512_add_epi32(a, b);
 }
 
-static inline lanes lanes_add_pairs(lanes a, lanes b) {
-    return _mm512_add_epi64(a, b);
+/* The words of a quad stand where they stood: the upper half of each 64 bits is not read. */
+static inline factors lanes_even(lanes a) {
+    return a;
 }
 
-static inline lanes lanes_upper(lanes a) {
+static inline factors lanes_odd(lanes a) {
     return _mm512_srli_epi64(a, 32);
 }
 
-static inline lanes lanes_exchange(lanes a) {
-    return _mm512_shuffle_epi32(a, _MM_PERM_BADC);
+static inline factors lanes_exchange(factors x) {
+    return _mm512_shuffle_epi32(x, _MM_PERM_BADC);
 }
 
-static inline lanes lanes_multiply(lanes a, lanes b) {
-    return _mm512_mul_epu32(a, b);
+static inline lanes lanes_add_products(lanes sum, factors x, factors y) {
+    return _mm512_add_epi64(sum, _mm512_mul_epu32(x, y));
 }
 
 #include "hash/tensor_hash_lanes.h"

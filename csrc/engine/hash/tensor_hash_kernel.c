@@ -48,13 +48,17 @@ const struct mu_hash_kernel *mu_hash_kernel_by_name(const char *name) {
     if (strcmp(name, "avx512") == 0 && mu_cpu_has(MU_CPU_AVX512)) {
         return &mu_hash_kernel_avx512;
     }
+#elif defined(__aarch64__)
+    if (strcmp(name, "neon") == 0 && mu_cpu_has(MU_CPU_NEON)) {
+        return &mu_hash_kernel_neon;
+    }
 #endif
     return NULL;
 }
 
 /* Runs when the library is loaded, before any other call, so the accessors need no lock. */
 __attribute__((constructor)) static void load(void) {
-    static const char *const fastest_first[] = {"avx512", "avx2", "scalar"};
+    static const char *const fastest_first[] = {"avx512", "avx2", "neon", "scalar"};
     for (size_t i = 0; loaded.best == NULL; i++) {
         loaded.best = mu_hash_kernel_by_name(fastest_first[i]);
     }

@@ -27,6 +27,8 @@ extern const struct mu_hash_kernel mu_hash_kernel_scalar;
 #if defined(__x86_64__)
 extern const struct mu_hash_kernel mu_hash_kernel_avx2;
 extern const struct mu_hash_kernel mu_hash_kernel_avx512;
+#elif defined(__aarch64__)
+extern const struct mu_hash_kernel mu_hash_kernel_neon;
 #endif
 
 /* The fastest that this processor runs. */

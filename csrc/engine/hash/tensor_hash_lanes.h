@@ -1,18 +1,17 @@
 /* The loops over vector lanes, written once for every width.
  *
- * Before the include a file defines LANES_QUADS, the type `lanes` and the functions below. `lanes`
- * is a vector of 64-bit lanes, and each lane holds two words. LANES_QUADS is the number of quads in
- * the vector. The file gets add_quads and add_blocks for a struct mu_hash_kernel.
+ * Before the include a file defines LANES_QUADS, the types `lanes` and `factors` and the functions
+ * below. `lanes` holds LANES_QUADS quads: as four words each, or as two sums of 64 bits each.
+ * `factors` holds two words of each quad.
  *
  * - lanes_zero(): all zeros
  * - lanes_load(address): loads from any alignment
- * - lanes_add_words(a, b): sums of 32-bit words
- * - lanes_add_pairs(a, b): sums of 64-bit lanes
- * - lanes_upper(a): moves the upper word of each lane to the lower place; the upper place is then
- *   undefined
- * - lanes_exchange(a): exchanges the two lanes of each quad
- * - lanes_multiply(a, b): 64-bit products of the lower words
  * - lanes_store(address, a): stores to any alignment
+ * - lanes_add_words(a, b): sums of 32-bit words
+ * - lanes_even(a), lanes_odd(a): the words 0 and 2 of each quad, and the words 1 and 3
+ * - lanes_exchange(x): exchanges the two words of each quad
+ * - lanes_add_products(sum, x, y): adds to the two sums of each quad the 64-bit products of its two
+ *   words in x and in y
  */
 #ifndef MU_TENSOR_HASH_LANES_H
 #define MU_TENSOR_HASH_LANES_H
@@ -27,10 +26,10 @@ struct lanes_sums {
 };
 
 static inline void lanes_add(struct lanes_sums *sums, const uint8_t *bytes, const uint32_t *key) {
-    lanes even = lanes_add_words(lanes_load(bytes), lanes_load(key));
-    lanes odd = lanes_upper(even);
-    sums->ab = lanes_add_pairs(sums->ab, lanes_multiply(even, odd));
-    sums->cd = lanes_add_pairs(sums->cd, lanes_multiply(even, lanes_exchange(odd)));
+    lanes words = lanes_add_words(lanes_load(bytes), lanes_load(key));
+    factors even = lanes_even(words), odd = lanes_odd(words);
+    sums->ab = lanes_add_products(sums->ab, even, odd);
+    sums->cd = lanes_add_products(sums->cd, even, lanes_exchange(odd));
 }
 
 static inline struct mu_hash_sums lanes_fold(const struct lanes_sums *sums) {

@@ -56,6 +56,10 @@ mu_ac_next_start *mu_ac_next_start_best(void) {
     if (mu_cpu_has(MU_CPU_AVX2)) {
         return mu_ac_next_start_avx2;
     }
+#elif defined(__aarch64__)
+    if (mu_cpu_has(MU_CPU_NEON)) {
+        return mu_ac_next_start_neon;
+    }
 #endif
     return mu_ac_next_start_portable;
 }
@@ -64,6 +68,10 @@ mu_ac_name_end *mu_ac_name_end_best(void) {
 #if defined(__x86_64__)
     if (mu_cpu_has(MU_CPU_AVX2)) {
         return mu_ac_name_end_avx2;
+    }
+#elif defined(__aarch64__)
+    if (mu_cpu_has(MU_CPU_NEON)) {
+        return mu_ac_name_end_neon;
     }
 #endif
     return mu_ac_name_end_portable;

@@ -32,12 +32,14 @@ typedef size_t mu_ac_next_start(const struct mu_ac_starts *starts, const unsigne
 
 mu_ac_next_start mu_ac_next_start_portable;
 mu_ac_next_start mu_ac_next_start_avx2;
+mu_ac_next_start mu_ac_next_start_neon;
 
 /* The first byte in [at, limit) of `text` that is none of a name, or `limit`. */
 typedef size_t mu_ac_name_end(const unsigned char *text, size_t at, size_t limit);
 
 mu_ac_name_end mu_ac_name_end_portable;
 mu_ac_name_end mu_ac_name_end_avx2;
+mu_ac_name_end mu_ac_name_end_neon;
 
 /* The quickest ones that this processor has. */
 mu_ac_next_start *mu_ac_next_start_best(void);

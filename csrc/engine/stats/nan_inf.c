@@ -87,6 +87,10 @@ mu_nan_inf_block mu_nan_inf_block_best(void) {
     if (mu_cpu_has(MU_CPU_AVX2)) {
         return mu_nan_inf_block_avx2;
     }
+#elif defined(__aarch64__)
+    if (mu_cpu_has(MU_CPU_NEON)) {
+        return mu_nan_inf_block_neon;
+    }
 #endif
     return mu_nan_inf_block_portable;
 }

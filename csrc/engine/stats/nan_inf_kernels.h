@@ -18,6 +18,9 @@ void mu_nan_inf_block_avx2(int part, const uint8_t *bytes, size_t numbers,
                            int64_t counts[MU_NAN_INF_COUNTS]);
 void mu_nan_inf_block_avx512(int part, const uint8_t *bytes, size_t numbers,
                              int64_t counts[MU_NAN_INF_COUNTS]);
+#elif defined(__aarch64__)
+void mu_nan_inf_block_neon(int part, const uint8_t *bytes, size_t numbers,
+                           int64_t counts[MU_NAN_INF_COUNTS]);
 #endif
 
 /* The fastest that this processor runs. */

@@ -10,14 +10,17 @@
 #include "tensor/decode.h"
 #include "tensor/float_mode.h"
 
-/* A block stays in the first-level cache between its two passes. Work is cut into CHUNKS_MAX pieces
- * at most, of CHUNK_BLOCKS_MIN blocks at least, by
- * the size of the tensor alone. */
+/* Floats and doubles are measured where they lie, in blocks so long that the fold of their lanes
+ * costs next to nothing, and which the second-level cache holds should they be read again. Other
+ * types, and blocks that are not plain, are decoded, a piece at a time, which the first-level cache
+ * holds. Work is cut into CHUNKS_MAX chunks at most by the size of the tensor alone. */
 enum {
-    BLOCK_BYTES = 16384,
-    BLOCK_NUMBERS_MAX = 4096,
+    BLOCK_BYTES = 65536,
+    PIECE_BYTES = 16384,
+    PIECE_NUMBERS_MAX = 4096,
     CHUNKS_MAX = 128,
-    CHUNK_BLOCKS_MIN = 8,
+    CHUNK_BLOCKS_MIN = 2,
+    CHUNK_PIECES_MIN = 8, /* where a block is a piece */
     CHUNKS_A_THREAD_MIN = 2,
 };
 
@@ -28,6 +31,7 @@ struct job {
     mu_stats_block doubles;
     int part;  /* the type of a number */
     int parts; /* numbers an element */
+    int64_t piece_elements;
     int64_t block_elements;
     int64_t blocks;
     int64_t chunk_blocks;
@@ -41,8 +45,8 @@ struct reader {
     int64_t element;            /* index of the next */
     uint8_t bytes[BLOCK_BYTES]; /* of a block that does not lie together */
     union {
-        float floats[BLOCK_NUMBERS_MAX];
-        double numbers[BLOCK_NUMBERS_MAX];
+        float floats[PIECE_NUMBERS_MAX];
+        double numbers[PIECE_NUMBERS_MAX];
     };
 };
 
@@ -154,6 +158,10 @@ static void measure_longs(const struct job *job, const uint8_t *bytes, size_t co
     }
 }
 
+static bool is_direct(int part) {
+    return part == MU_DTYPE_FLOAT32 || part == MU_DTYPE_FLOAT64;
+}
+
 /* Returns false when the block needs the careful path, or conversion to doubles. */
 static bool measure_directly(struct reader *reader, const uint8_t *block, size_t elements,
                              struct mu_stats_part *part) {
@@ -172,6 +180,22 @@ static bool measure_directly(struct reader *reader, const uint8_t *block, size_t
     return job->floats((const uint8_t *)reader->floats, numbers, part);
 }
 
+/* Moves the reader behind the block. */
+static void measure_pieces(struct reader *reader, const uint8_t *block, size_t elements,
+                           struct mu_stats_part *part) {
+    const struct job *job = reader->job;
+    size_t item = mu_dtype_info(job->tensor->dtype)->size, most = (size_t)job->piece_elements;
+    for (size_t done = 0; done < elements; done += most) {
+        struct mu_stats_part piece;
+        size_t count = elements - done < most ? elements - done : most;
+        mu_stats_part_clear(&piece);
+        mu_decode_doubles(job->tensor->dtype, block + done * item, count, reader->numbers);
+        measure_doubles(reader, count * (size_t)job->parts, &piece);
+        mu_stats_merge(part, &piece);
+        reader->element += (int64_t)count;
+    }
+}
+
 static void measure_block(struct reader *reader, struct mu_stats_part *part) {
     const struct job *job = reader->job;
     size_t item = mu_dtype_info(job->tensor->dtype)->size, bytes;
@@ -179,14 +203,14 @@ static void measure_block(struct reader *reader, struct mu_stats_part *part) {
                                                (size_t)job->block_elements * item, &bytes);
     size_t elements = bytes / item;
     mu_stats_part_clear(part);
-    if (!measure_directly(reader, block, elements, part)) {
-        mu_decode_doubles(job->tensor->dtype, block, elements, reader->numbers);
-        measure_doubles(reader, elements * (size_t)job->parts, part);
+    if (measure_directly(reader, block, elements, part)) {
+        reader->element += (int64_t)elements;
+    } else {
+        measure_pieces(reader, block, elements, part);
     }
     if (job->part == MU_DTYPE_INT64 || job->part == MU_DTYPE_UINT64) {
         measure_longs(job, block, elements, part);
     }
-    reader->element += (int64_t)elements;
 }
 
 /* --- all blocks, merged in pairs whatever thread did them ------------------------------------- */
@@ -234,9 +258,13 @@ static int64_t divide_up(int64_t value, int64_t divisor) {
     return value / divisor + (value % divisor != 0);
 }
 
-static int64_t block_elements_of(const struct mu_dtype_info *info) {
-    int64_t by_bytes = BLOCK_BYTES / info->size, by_numbers = BLOCK_NUMBERS_MAX / info->parts;
+static int64_t piece_elements_of(const struct mu_dtype_info *info) {
+    int64_t by_bytes = PIECE_BYTES / info->size, by_numbers = PIECE_NUMBERS_MAX / info->parts;
     return by_bytes < by_numbers ? by_bytes : by_numbers;
+}
+
+static int64_t least_chunk(const struct job *job) {
+    return is_direct(job->part) ? CHUNK_BLOCKS_MIN : CHUNK_PIECES_MIN;
 }
 
 void mu_stats_part_with(const struct mu_stats_kernels *kernels, const struct mu_tensor *tensor,
@@ -249,17 +277,18 @@ void mu_stats_part_with(const struct mu_stats_kernels *kernels, const struct mu_
         .doubles = kernels->float64,
         .part = info->part,
         .parts = info->parts,
-        .block_elements = block_elements_of(info),
+        .piece_elements = piece_elements_of(info),
         .chunks = chunks,
     };
     mu_stats_part_clear(out);
     if (tensor->elements == 0) {
         return;
     }
+    job.block_elements = is_direct(job.part) ? BLOCK_BYTES / info->size : job.piece_elements;
     job.blocks = divide_up(tensor->elements, job.block_elements);
     job.chunk_blocks = divide_up(job.blocks, CHUNKS_MAX);
-    if (job.chunk_blocks < CHUNK_BLOCKS_MIN) {
-        job.chunk_blocks = CHUNK_BLOCKS_MIN;
+    if (job.chunk_blocks < least_chunk(&job)) {
+        job.chunk_blocks = least_chunk(&job);
     }
     int64_t count = divide_up(job.blocks, job.chunk_blocks);
     mu_parallel_for(count, CHUNKS_A_THREAD_MIN, measure_chunks, &job);
@@ -274,6 +303,10 @@ const struct mu_stats_kernels *mu_stats_kernels_best(void) {
     }
     if (mu_cpu_has(MU_CPU_AVX2)) {
         return &mu_stats_kernels_avx2;
+    }
+#elif defined(__aarch64__)
+    if (mu_cpu_has(MU_CPU_NEON)) {
+        return &mu_stats_kernels_neon;
     }
 #endif
     return &mu_stats_kernels_portable;

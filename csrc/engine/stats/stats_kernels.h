@@ -1,7 +1,7 @@
 /* The inner loops of the statistics, for one block of floats or doubles; numbers of other types are
  * converted first.
  *
- * All variants keep the same 16 sums and fold them in the same order. None contracts a product and
+ * All variants add in the same lanes and fold them in the same order. None contracts a product and
  * a sum. So their results are equal bit for bit. stats_vector.h has the code of all.
  */
 #ifndef MU_STATS_KERNELS_H
@@ -26,6 +26,8 @@ extern const struct mu_stats_kernels mu_stats_kernels_portable;
 #ifdef __x86_64__
 extern const struct mu_stats_kernels mu_stats_kernels_avx2;   /* needs AVX2 and FMA */
 extern const struct mu_stats_kernels mu_stats_kernels_avx512; /* and AVX-512 F, BW, DQ, VL */
+#elif defined(__aarch64__)
+extern const struct mu_stats_kernels mu_stats_kernels_neon;
 #endif
 
 /* The fastest that this processor runs. */

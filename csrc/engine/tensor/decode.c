@@ -23,6 +23,11 @@ void mu_decode_doubles(int dtype, const uint8_t *bytes, size_t elements, double 
         mu_decode_doubles_avx2(info->part, bytes, elements * info->parts, out);
         return;
     }
+#elif defined(__aarch64__)
+    if (mu_cpu_has(MU_CPU_NEON)) {
+        mu_decode_doubles_neon(info->part, bytes, elements * info->parts, out);
+        return;
+    }
 #endif
     mu_decode_doubles_portable(info->part, bytes, elements * info->parts, out);
 }
@@ -32,6 +37,11 @@ void mu_decode_floats(int dtype, const uint8_t *bytes, size_t elements, float *o
 #ifdef __x86_64__
     if (mu_cpu_has(MU_CPU_AVX2)) {
         mu_decode_floats_avx2(info->part, bytes, elements * info->parts, out);
+        return;
+    }
+#elif defined(__aarch64__)
+    if (mu_cpu_has(MU_CPU_NEON)) {
+        mu_decode_floats_neon(info->part, bytes, elements * info->parts, out);
         return;
     }
 #endif

@@ -30,6 +30,9 @@ void mu_decode_floats_portable(int part, const uint8_t *bytes, size_t numbers, f
 #ifdef __x86_64__
 void mu_decode_doubles_avx2(int part, const uint8_t *bytes, size_t numbers, double *out);
 void mu_decode_floats_avx2(int part, const uint8_t *bytes, size_t numbers, float *out);
+#elif defined(__aarch64__)
+void mu_decode_doubles_neon(int part, const uint8_t *bytes, size_t numbers, double *out);
+void mu_decode_floats_neon(int part, const uint8_t *bytes, size_t numbers, float *out);
 #endif
 
 #endif

@@ -1,5 +1,5 @@
 /* The loops of decode.h, for the file that includes it: compilers make vectors of them, as wide as
- * the flags of that file allow. */
+ * the flags of that file allow. The file for NEON defines MU_NEON. */
 #ifndef MU_DECODE_LOOPS_H
 #define MU_DECODE_LOOPS_H
 
@@ -9,8 +9,10 @@
 #include "tensor/decode.h"
 #include "tensor/number.h"
 
-#ifdef __F16C__
+#if defined(__F16C__)
 #include <immintrin.h>
+#elif defined(MU_NEON)
+#include <arm_neon.h>
 #endif
 
 /* The loop over elements of one C type; `value` is an expression of the element `x`. */
@@ -22,9 +24,15 @@
     }
 
 static inline void floats_of_float16(const uint8_t *bytes, size_t numbers, float *out) {
-#ifdef __F16C__
+#if defined(__F16C__)
     for (; numbers >= 8; numbers -= 8, bytes += 16, out += 8) {
         _mm256_storeu_ps(out, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)bytes)));
+    }
+#elif defined(MU_NEON)
+    for (; numbers >= 8; numbers -= 8, bytes += 16, out += 8) {
+        float16x8_t x = vreinterpretq_f16_u8(vld1q_u8(bytes));
+        vst1q_f32(out, vcvt_f32_f16(vget_low_f16(x)));
+        vst1q_f32(out + 4, vcvt_high_f32_f16(x));
     }
 #endif
     DECODE(uint16_t, mu_float16_value(x))

@@ -54,6 +54,7 @@ static void test_fork(void) {
 static void test_flags(void) {
     CHECK_STR(mu_cpu_flags(MU_CPU_AVX2), TEXT_OF(FLAGS_AVX2));
     CHECK_STR(mu_cpu_flags(MU_CPU_AVX512), TEXT_OF(FLAGS_AVX512));
+    CHECK_STR(mu_cpu_flags(MU_CPU_NEON), TEXT_OF(FLAGS_NEON));
 }
 
 #ifdef __x86_64__
@@ -71,6 +72,12 @@ static void test_oracle(void) {
 #endif
     CHECK_INT(mu_cpu_has(MU_CPU_AVX2), avx2);
     CHECK_INT(mu_cpu_has(MU_CPU_AVX512), avx512);
+    CHECK_INT(mu_cpu_has(MU_CPU_NEON), 0);
+}
+#elif defined(__aarch64__)
+/* The architecture's oracle is the compiler, which uses NEON everywhere. */
+static void test_oracle(void) {
+    CHECK_INT(all_sets(), 1 << MU_CPU_NEON);
 }
 #else
 static void test_oracle(void) {

@@ -113,6 +113,11 @@ static void find_kernels(void) {
     } else {
         printf("skipped: this processor has no AVX-512; ");
     }
+#elif defined(__aarch64__)
+    static const struct mu_md5_width neon[] = {{mu_md5_run16_neon, 16, 18},
+                                               {mu_md5_run8_neon, 8, 10}};
+    CHECK(mu_cpu_has(MU_CPU_NEON));
+    add_kernels(neon, 2);
 #endif
 }
 

@@ -11,7 +11,7 @@
 /* The code of the AVX-512 kernel, on lanes that any processor has. */
 typedef struct {
     uint64_t pair[8];
-} lanes;
+} lanes, factors;
 #define LANES_QUADS 4
 #define EACH(expression)                                                                           \
     lanes result;                                                                                  \
@@ -38,20 +38,20 @@ static inline lanes lanes_add_words(lanes a, lanes b) {
     EACH((uint32_t)(a.pair[i] + b.pair[i]) | ((a.pair[i] >> 32) + (b.pair[i] >> 32)) << 32);
 }
 
-static inline lanes lanes_add_pairs(lanes a, lanes b) {
-    EACH(a.pair[i] + b.pair[i]);
+static inline factors lanes_even(lanes a) {
+    return a;
 }
 
-static inline lanes lanes_upper(lanes a) {
+static inline factors lanes_odd(lanes a) {
     EACH(a.pair[i] >> 32);
 }
 
-static inline lanes lanes_exchange(lanes a) {
-    EACH(a.pair[i ^ 1]);
+static inline factors lanes_exchange(factors x) {
+    EACH(x.pair[i ^ 1]);
 }
 
-static inline lanes lanes_multiply(lanes a, lanes b) {
-    EACH((uint64_t)(uint32_t)a.pair[i] * (uint32_t)b.pair[i]);
+static inline lanes lanes_add_products(lanes sum, factors x, factors y) {
+    EACH(sum.pair[i] + (uint64_t)(uint32_t)x.pair[i] * (uint32_t)y.pair[i]);
 }
 
 #include "hash/tensor_hash_lanes.h"
@@ -144,7 +144,11 @@ static void kernel_stays_within(const struct mu_hash_kernel *kernel, const uint8
 }
 
 static void test_kernels(const uint8_t *data) {
+#ifdef __aarch64__
+    static const char *const names[] = {"scalar", "neon"};
+#else
     static const char *const names[] = {"scalar", "avx2", "avx512"};
+#endif
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         const struct mu_hash_kernel *kernel = mu_hash_kernel_by_name(names[i]);
         if (kernel == NULL) {

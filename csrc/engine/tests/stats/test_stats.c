@@ -48,6 +48,9 @@ static int list_variants(struct variant *variants) {
         variants[count++] =
             (struct variant){"avx512", &mu_stats_kernels_avx512, mu_nan_inf_block_avx512};
     }
+#elif defined(__aarch64__)
+    CHECK(mu_cpu_has(MU_CPU_NEON));
+    variants[count++] = (struct variant){"neon", &mu_stats_kernels_neon, mu_nan_inf_block_neon};
 #endif
     return count;
 }
@@ -355,6 +358,33 @@ static void test_extremes(void) {
     }
 }
 
+/* Ranges that the bits of floats do not tell: numbers of one sign, and zeros of both. A variant
+ * that takes zeros for numbers of the other sign, or skips the second look, finds another range. */
+static void test_floats_of_one_sign(void) {
+    static const float pairs[][2] = {{1, 2},
+                                     {-1, -2},
+                                     {0, 0},
+                                     {-0.0f, -0.0f},
+                                     {0, -0.0f},
+                                     {0, 5},
+                                     {-0.0f, 5},
+                                     {0, -5},
+                                     {-0.0f, -5},
+                                     {-1, 1},
+                                     {0x1p-149f, 0x1p-140f},
+                                     {-0x1p-149f, -FLT_MAX}};
+    enum { COUNT = 40000 };
+    float *numbers = malloc(COUNT * sizeof(*numbers));
+    for (size_t p = 0; p < sizeof(pairs) / sizeof(pairs[0]); p++) {
+        for (int i = 0; i < COUNT; i++) {
+            numbers[i] = pairs[p][i % 7 == 3];
+        }
+        check_bytes_as(MU_DTYPE_FLOAT32, numbers, COUNT);
+        check_bytes_as(MU_DTYPE_FLOAT32, numbers, 100);
+    }
+    free(numbers);
+}
+
 /* The mean of equal numbers is the number, and they have no deviation at all. */
 static void test_equal_numbers(void) {
     enum { COUNT = 20011 };
@@ -466,6 +496,7 @@ int main(void) {
     test_squares_beyond_doubles();
     test_blocks_of_all_scales();
     test_extremes();
+    test_floats_of_one_sign();
     test_equal_numbers();
     test_longs();
     test_strides();

@@ -1,0 +1,8 @@
+#define MU_NEON
+#define MU_VECTOR_BYTES 16
+#include "stats/nan_inf_vector.h"
+
+void mu_nan_inf_block_neon(int part, const uint8_t *bytes, size_t numbers,
+                           int64_t counts[MU_NAN_INF_COUNTS]) {
+    count_block(part, bytes, numbers, counts);
+}
