@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from ..common.ranges import as_ranges, ranges_text, rank_ranges
 from ..trace.inputs import FileSet
+from .load_ready import STAGE, ready_of_rank, ready_of_run
 from .rank_files import (
     SEPARATOR,
     Columns,
@@ -347,6 +348,10 @@ def _as_arrays(
             if note.name in ("my_utils.workload", "my_utils.run")
         },
         attempts=max(len(shifts), 1),
+        ready=ready_of_run(
+            [ready_of_rank(one.notes) for one in ranks], shifts, numbers,
+            (_last_backwards(one, start) for one in ranks),
+        ),
         problems=[shortened] if len(left_out) else [],
     )  # fmt: skip
 
@@ -494,6 +499,15 @@ def _peers(rank: RankCells) -> int:
 def _device(notes: Sequence[Note], has_gpu: bool) -> str:
     named = [note.pairs["device"] for note in notes if "device" in note.pairs]
     return ("cuda" if has_gpu else "cpu") if not named else named[-1]
+
+
+def _last_backwards(rank: RankCells, start_ns: int) -> dict[int, float]:
+    """By step, when the last backward in it began, ns since `start_ns`."""
+    if STAGE not in rank.paths:
+        return {}
+    rows = rank.cells["path"] == rank.paths.index(STAGE)
+    begins = (rank.cells["last_begin_ns"][rows] - start_ns).astype(np.float64)
+    return dict(zip(rank.cells["step"][rows].tolist(), begins.tolist(), strict=True))
 
 
 def _counter_arrays(ranks: Sequence[RankCells], numbers: Integers) -> dict[str, Matrix]:

@@ -21,6 +21,7 @@ from .cores import short_of_cores
 from .device import DeviceView, device_view, has_gpu_times
 from .hiccups import hiccups, moving_imbalance
 from .kinds import blocks_green
+from .last_ranks import last_inside
 from .loss import LEAST_SHARE, Integers, Left, Loss
 from .memory import Growth, growth_of
 from .quantiles import middle_of
@@ -193,6 +194,7 @@ def _groups(run: RunData, meetings: Meetings, columns: Integers) -> list[tuple[W
         counters = _counters(run, ("samples", "tokens"), rows, columns)
         joined = {name: run.counters[name][:, columns] for name in counters}
         moving_imbalance(work, left, counters, joined if meetings.pipelines else None)
+        last_inside(run, work, left, columns)
         if run.device == "cpu":  # else the device may work on while the host waits
             short_of_cores(work, left, host)
         groups.append((work, left))

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..common.ranges import as_ranges, ranges_text
 from .kinds import CAUSES_PAGE, PAGES, UNTIMED, Kind, blocks_green
+from .last_text import INSIDE_PAGE, last_lines, last_short
 from .next_steps import next_command
 from .result import Finding, Verdict
 
@@ -188,6 +189,8 @@ def _of_a_stage(one: Finding, verdict: Verdict) -> Iterator[str]:
     if "hiccups" in detail:
         yield from _of_hiccups(one, verdict)
         return
+    if "last_share" in detail:
+        yield from last_lines(detail)
     if parts := detail.get("parts"):
         yield "more than the others in " + ", ".join(
             f"{name} ({_percent(share)})" for name, share in parts
@@ -331,7 +334,8 @@ def _also(one: Finding, verdict: Verdict) -> str:
     if one.kind == "memory grows":
         return next(_of_memory(one, verdict))
     if one.kind == "not judged inside":
-        return headline(one, verdict)
+        last = f"; {last_short(one.detail)}" if "last_share" in one.detail else ""
+        return headline(one, verdict) + last
     head = headline(one, verdict).lower() if not one.hosts else headline(one, verdict)
     return f"{head}: {_percent(one.share)} of the run"
 
@@ -339,6 +343,7 @@ def _also(one: Finding, verdict: Verdict) -> str:
 def _next_lines(one: Finding, verdict: Verdict, width: int) -> list[str]:
     command = f"next: {_next(one, verdict)}"
     page = CAUSES_PAGE if one.detail.get("causes") else PAGES[one.kind]
+    page = INSIDE_PAGE if "last_share" in one.detail else page
     line = f"{command}     {page}"
     return [line] if len(line) <= width - 2 else [command, f"read: {page}"]
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from ...common.ranges import as_ranges, ranges_text
 
-__all__ = ["Meeting", "device_kind", "group_ranks", "meetings", "pipeline_stage", "workload",
-           "wrappers"]  # fmt: skip
+__all__ = ["Meeting", "ddp_models", "device_kind", "group_ranks", "meetings", "pipeline_stage",
+           "workload", "wrappers"]  # fmt: skip
 
 Meeting = tuple[str, str, str]
 """(stage, kind, members), as in the row `my_utils.sync`."""
@@ -26,7 +26,8 @@ def _instances(modules: Iterable[Any], module: str, name: str) -> list[Any]:
     return [] if kind is None else [m for m in modules if issubclass(type(m), kind)]
 
 
-def _ddp(modules: Iterable[Any]) -> list[Any]:
+def ddp_models(modules: Iterable[Any]) -> list[Any]:
+    """Those that DDP wraps."""
     return _instances(modules, "torch.nn.parallel.distributed", "DistributedDataParallel")
 
 
@@ -44,7 +45,7 @@ def _fsdp2(modules: Iterable[Any]) -> list[Any]:
 
 def wrappers(modules: list[Any]) -> str:
     """The wrappers of data parallelism, joined by "+"; "none" without one."""
-    found = {"DDP": _ddp(modules), "FSDP": _fsdp(modules), "FSDP2": _fsdp2(modules)}
+    found = {"DDP": ddp_models(modules), "FSDP": _fsdp(modules), "FSDP2": _fsdp2(modules)}
     return "+".join(name for name, modules in found.items() if modules) or "none"
 
 
@@ -79,7 +80,7 @@ def meetings(modules: list[Any]) -> list[Meeting]:
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return []
     found: list[Meeting] = []
-    for module in _ddp(modules):
+    for module in ddp_models(modules):
         found += _of_ddp(module)
     for module in _fsdp(modules):
         members = group_ranks(getattr(module, "process_group", None))
