@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from my_utils.common.colours import luminance, stage_colour, text_colour
+from my_utils.pages.tables import times
 from my_utils.report.cells_as_text import code_cells
-from my_utils.report.page_tables import times
 from my_utils.verdict.run_data import RunData
 from tests.support.axe import axe_source
 from tests.support.page_runs import BACKWARD, HOSTILE, STAGES, opened, page_of, slow_loader
