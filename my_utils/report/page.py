@@ -20,6 +20,7 @@ from .page_tables import host_table, rank_table, stage_table
 if TYPE_CHECKING:
     from ..verdict.result import Verdict
     from ..verdict.run_data import Matrix, RunData
+    from .flames import Flames
     from .worst_step import WorstStep
 
 __all__ = ["Page", "PageTrace", "StepTrace", "page_text"]
@@ -49,7 +50,8 @@ class PageTrace:
 @dataclass
 class Page:
     """What the page shows. sync_stages: in which ranks wait. warmup: columns that are left out of
-    means. tables: more than those of stages, ranks and hosts. viewer: Perfetto's address."""
+    means. flames: of a sampled profile. tables: more than those of stages, ranks and hosts.
+    viewer: Perfetto's address."""
 
     run: RunData
     verdict: Verdict
@@ -57,6 +59,7 @@ class Page:
     warmup: int = 0
     worst: WorstStep | None = None
     trace: PageTrace | None = None
+    flames: Flames | None = None
     tables: Sequence[Table] = ()
     problems: Sequence[str] = field(default_factory=list)
     viewer: str = VIEWER
@@ -82,10 +85,11 @@ def page_text(page: Page) -> str:
             stage_table(run, page.warmup, page.sync_stages),
             rank_table(run, page.warmup, page.waited),
             host_table(run, page.warmup, page.waited),
+            *([page.flames.table] if page.flames is not None else []),
         ],
         state=STATE[page.verdict.status],
         verdict="\n".join(page.verdict.lines(width=100)),
-        problems=list(page.problems) or list(run.problems),
+        problems=_problems(page),
         parts=parts,
         step_ms=sum(part.ms for part in parts),
         bars=rank_bars(run, page.waited, page.warmup),
@@ -93,8 +97,14 @@ def page_text(page: Page) -> str:
         sync=list(page.sync_stages),
         work_colour=WORK_COLOUR,
         wait_colour=WAIT_COLOUR,
+        flames=page.flames,
         worst_title=page.worst.title if page.worst is not None else "",
     )
+
+
+def _problems(page: Page) -> list[str]:
+    of_flames = page.flames.problems if page.flames is not None else []
+    return [*(page.problems or page.run.problems), *of_flames]
 
 
 def _title(run: RunData) -> str:
@@ -110,6 +120,7 @@ def _data(page: Page) -> dict[str, Any]:
         "colors": _colours(page),
         "heat": _heat(page),
         "timeline": page.worst.as_data() if page.worst is not None else None,
+        "flames": page.flames.data if page.flames is not None else None,
         "trace": None,
     }
     if page.trace is not None:

@@ -337,6 +337,8 @@ def test_it_is_readable_at_400_pixels(run: RunData, tmp_path: Path) -> None:
         assert tab.evaluate("document.documentElement.scrollWidth") <= 400
         size = "parseFloat(getComputedStyle(document.getElementById('verdict')).fontSize)"
         assert tab.evaluate(size) >= 12
+        cell = "document.querySelector('#stages tbody td').offsetWidth"
+        assert tab.evaluate(cell) > 60  # names are not broken into single letters
 
 
 @pytest.mark.slow
