@@ -125,7 +125,8 @@ def _foot(verdict: Verdict) -> Iterator[str]:
         parts = [f"not timed {verdict.untimed_share:.0%}".replace("%", " %")]
         parts += [verdict.memory] if verdict.memory else []
         stopped = verdict.stopped
-        parts.append(f"{_ranks(stopped)} ended early" if stopped else "no hang")
+        still = "hangs" if verdict.hangs else "no hang"
+        parts.append(f"{_ranks(stopped)} ended early" if stopped else still)
         if verdict.inferred:
             parts.append(f"meetings inferred: {', '.join(verdict.inferred)}")
         yield GAP.join(parts)
