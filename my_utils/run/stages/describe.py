@@ -9,8 +9,10 @@ from typing import Any
 
 from ...common.ranges import as_ranges, ranges_text
 
-__all__ = ["Meeting", "ddp_models", "device_kind", "group_ranks", "meetings", "pipeline_stage",
-           "workload", "wrappers"]  # fmt: skip
+__all__ = [
+    "Meeting", "ddp_models", "device_kind", "group_ranks", "is_member", "meetings",
+    "pipeline_stage", "workload", "wrappers",
+]  # fmt: skip
 
 Meeting = tuple[str, str, str]
 """(stage, kind, members), as in the row `my_utils.sync`."""
@@ -55,6 +57,16 @@ def group_ranks(group: Any = None) -> str:
     if group is None:
         return ranges_text(as_ranges(range(distributed.get_world_size())))
     return ranges_text(as_ranges(distributed.get_process_group_ranks(group)))
+
+
+def is_member(group: Any = None) -> bool:
+    """Whether this process is one of the ranks of a process group; of all ranks for None. It is
+    none of a group that has been destroyed."""
+    distributed = sys.modules["torch.distributed"]
+    try:
+        return bool(distributed.get_rank(group) >= 0)
+    except (KeyError, ValueError, RuntimeError):
+        return False
 
 
 def _of_ddp(module: Any) -> list[Meeting]:

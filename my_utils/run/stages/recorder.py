@@ -107,7 +107,7 @@ class Recorder(Listener):
         self._memory = MemoryCounter()
         self._buckets = BucketSampler(self.stages, self._write, bucket_steps())
         self.stages.buckets = None
-        self._met: dict[tuple[str, object], None] = {}
+        self._met: dict[tuple[str, str, object], None] = {}
         self._forwards = 0
         self._drained_ns = 0
         self._drained_steps = -1  # before the first iteration is over
@@ -214,13 +214,13 @@ class Recorder(Listener):
         except Exception as error:
             self._step_aside(error)
 
-    def met(self, kind: str, group: object) -> None:
-        if (kind, group) in self._met:
+    def met(self, stage: str, kind: str, group: object) -> None:
+        if (stage, kind, group) in self._met:
             return
         try:
-            self._met[kind, group] = None
+            self._met[stage, kind, group] = None
             if self.is_rank:
-                self._write_meeting("collective", kind, describe.group_ranks(group))
+                self._write_met(stage, kind, group)
         except Exception as error:
             self._step_aside(error)
 
@@ -331,9 +331,18 @@ class Recorder(Listener):
 
     def _write_meetings(self, modules: list[torch.nn.Module]) -> None:
         meetings = describe.meetings(modules)
-        meetings += [("collective", kind, describe.group_ranks(group)) for kind, group in self._met]
-        for meeting in meetings or [("", "none", "")]:
+        for meeting in meetings:
             self._write_meeting(*meeting)
+        written = [self._write_met(*met) for met in self._met]
+        if not meetings and not any(written):
+            self._write_meeting("", "none", "")
+
+    def _write_met(self, stage: str, kind: str, group: object) -> bool:
+        """False where this process is no member of the group."""
+        members = describe.group_ranks(group) if describe.is_member(group) else ""
+        if members:
+            self._write_meeting(stage, kind, members)
+        return bool(members)
 
     def _write_meeting(self, stage: str, kind: str, members: str) -> None:
         self._write("my_utils.sync", {"stage": stage, "kind": kind, "members": members})
