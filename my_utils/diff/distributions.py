@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -16,6 +17,7 @@ __all__ = ["QUANTILES", "Distribution", "distributions_of"]
 
 Side = Sequence[RunSteps]
 Unit = Literal["ms", "bytes", "per second"]
+Values = Callable[[RunSteps], Matrix]
 
 BINS = 50
 LONGEST = 0.995  # quantile at which the last bin begins: one step of 41 s would flatten the others
@@ -53,48 +55,43 @@ def distributions_of(found: Difference, a: Side, b: Side) -> list[Distribution]:
     """
     return [
         _distribution(name, unit, one[np.isfinite(one)], two[np.isfinite(two)])
-        for name, unit, one, two in _values(found, a, b)
+        for name, unit, values_of in _shown(found, a, b)
+        for one, two in [(_joined(a, values_of), _joined(b, values_of))]
         if np.isfinite(one).any() and np.isfinite(two).any()
     ]
 
 
-def _values(found: Difference, a: Side, b: Side) -> Iterator[tuple[str, Unit, Matrix, Matrix]]:
-    yield "the step", "ms", *(1e-6 * _joined([run.step_ns for run in side]) for side in (a, b))
-    told = [
+def _shown(found: Difference, a: Side, b: Side) -> Iterator[tuple[str, Unit, Values]]:
+    """What is shown: its name, its unit, and how a run's values of it are taken."""
+    yield "the step", "ms", lambda run: 1e-6 * run.step_ns
+    large = [
         one for one in found.stages
         if one.a_ns > LEAST_SHARE * found.a_ns or one.b_ns > LEAST_SHARE * found.b_ns
     ]  # fmt: skip
-    for stage in told[:STAGES_SHOWN]:
-        name = stage.stage
-        yield name, "ms", *(1e-6 * _joined([_stage(run, name) for run in side]) for side in (a, b))
+    for stage in large[:STAGES_SHOWN]:
+        yield stage.stage, "ms", partial(_stage_ms, stage.stage)
     kept = slice(found.warmup, found.warmup + found.steps)
     both = [name for name in MEMORY if all(name in run.memory for run in (*a, *b))]
     if both:
-        yield (
-            "memory",
-            "bytes",
-            *(_joined([run.memory[both[0]][kept] for run in side]) for side in (a, b)),
-        )
+        yield "memory", "bytes", lambda run: run.memory[both[0]][kept]
     for name in ("samples", "tokens"):
         if all(name in run.items for run in (*a, *b)):
-            yield (
-                f"{name}/s",
-                "per second",
-                *(
-                    _joined([1e9 * run.items[name][kept] / run.step_ns for run in side])
-                    for side in (a, b)
-                ),
-            )
+            yield f"{name}/s", "per second", partial(_items_a_second, name, kept)
 
 
-def _joined(values: Sequence[Matrix]) -> Matrix:
-    joined: Matrix = np.concatenate(values)
+def _joined(side: Side, values_of: Values) -> Matrix:
+    joined: Matrix = np.concatenate([values_of(run) for run in side])
     return joined
 
 
-def _stage(run: RunSteps, name: str) -> Matrix:
-    mean: Matrix = run.parts[..., run.stages.index(name)].mean(0)
+def _stage_ms(name: str, run: RunSteps) -> Matrix:
+    mean: Matrix = 1e-6 * run.parts[..., run.stages.index(name)].mean(0)
     return mean
+
+
+def _items_a_second(name: str, kept: slice, run: RunSteps) -> Matrix:
+    rate: Matrix = 1e9 * run.items[name][kept] / run.step_ns
+    return rate
 
 
 def _distribution(name: str, unit: Unit, a: Matrix, b: Matrix) -> Distribution:

@@ -37,6 +37,11 @@ def times(net: nn.Sequential) -> Iterator[_core.BucketTimes]:
     yield _core.BucketTimes((second.weight, second.bias, first.weight, first.bias), (0, 0, 1, 1))
 
 
+def grad_of(parameter: torch.Tensor) -> torch.Tensor:
+    assert parameter.grad is not None
+    return parameter.grad
+
+
 def backward(net: nn.Module) -> None:
     net(torch.ones(2, 4)).square().sum().backward()
 
@@ -97,15 +102,16 @@ def test_hooks_of_others_stay_where_they_are(net: nn.Sequential, times: _core.Bu
         return 2 * grad
 
     backward(net)
-    plain = net[0].bias.grad.clone()
+    weight, bias = net[0].parameters()
+    plain = grad_of(bias).clone()
     net.zero_grad()
-    net[0].bias.register_hook(hook)
+    bias.register_hook(hook)
     times.install()
-    net[0].weight.register_hook(lambda grad: doubled.append("meanwhile"))
+    weight.register_hook(lambda grad: doubled.append("meanwhile"))
     backward(net)
     times.remove()
     assert sorted(doubled) == ["before", "meanwhile"]
-    assert torch.equal(net[0].bias.grad, 2 * plain)
+    assert torch.equal(grad_of(bias), 2 * plain)
     backward(net)
     assert len(doubled) == 4
     assert hooks_of(net)[2:] == [None, None]
@@ -116,12 +122,13 @@ def test_gradients_are_the_same_to_the_last_bit(
     net: nn.Sequential, times: _core.BucketTimes
 ) -> None:
     backward(net)
-    plain = [one.grad.clone() for one in net.parameters()]
+    plain = [grad_of(one).clone() for one in net.parameters()]
     net.zero_grad()
     times.install()
     backward(net)
     times.remove()
-    assert all(torch.equal(one.grad, was) for one, was in zip(net.parameters(), plain, strict=True))
+    for one, was in zip(net.parameters(), plain, strict=True):
+        assert torch.equal(grad_of(one), was)
 
 
 def test_a_bucket_without_a_gradient_has_no_time(net: nn.Sequential) -> None:

@@ -197,9 +197,10 @@ def _share(cell: Cell) -> float:
 
 def all_of(cells: Sequence[Cell]) -> Cell:
     """The cells together."""
-    names = ("runs", "named", "right", "steps", "steps_right")
-    sums = [sum(getattr(cell, name) for cell in cells) for name in names]
-    return Cell(*sums, [line for cell in cells for line in cell.wrong])
+    whole = Cell(wrong=[line for cell in cells for line in cell.wrong])
+    for name in ("runs", "named", "right", "steps", "steps_right"):
+        setattr(whole, name, sum(getattr(cell, name) for cell in cells))
+    return whole
 
 
 def _processor() -> str:
