@@ -58,6 +58,7 @@ struct mu_compare_kernels {
 extern const struct mu_compare_kernels mu_compare_portable;
 extern const struct mu_compare_kernels mu_compare_avx2;   /* x86-64 only */
 extern const struct mu_compare_kernels mu_compare_avx512; /* x86-64 only */
+extern const struct mu_compare_kernels mu_compare_neon;   /* aarch64 only */
 
 /* The fastest that this processor runs. */
 const struct mu_compare_kernels *mu_compare_best(void);

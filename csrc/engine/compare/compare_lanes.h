@@ -9,8 +9,10 @@
 #include "compare/compare_kernels.h"
 #include "tensor/number.h"
 
-#ifdef __AVX2__
+#if defined(__AVX2__)
 #include <immintrin.h>
+#elif defined(MU_NEON)
+#include <arm_neon.h>
 #endif
 
 enum { WIDTH = MU_VECTOR_BYTES / 8 };
@@ -56,6 +58,27 @@ INLINE floats floats_of_f16(const char *bytes) {
 INLINE words words_of(const char *bytes) {
     return (words)_mm_cvtepu16_epi32(_mm_loadl_epi64((const __m128i *)bytes));
 }
+#elif defined(MU_NEON)
+INLINE doubles of_floats(floats x) {
+    return (doubles)vcvt_f64_f32((float32x2_t)x);
+}
+
+/* Two numbers of 16 bits, and two zeros that nobody reads. */
+INLINE uint32x2_t two_halves(const char *bytes) {
+    uint32_t both;
+    memcpy(&both, bytes, sizeof(both));
+    return (uint32x2_t){both, 0};
+}
+
+INLINE floats floats_of_f16(const char *bytes) {
+    float32x4_t values = vcvt_f32_f16(vreinterpret_f16_u32(two_halves(bytes)));
+    return (floats)vget_low_f32(values);
+}
+
+INLINE words words_of(const char *bytes) {
+    uint32x4_t values = vmovl_u16(vreinterpret_u16_u32(two_halves(bytes)));
+    return (words)vget_low_u32(values);
+}
 #else
 INLINE doubles of_floats(floats x) {
     return __builtin_convertvector(x, doubles);
@@ -80,7 +103,11 @@ INLINE words words_of(const char *bytes) {
 
 INLINE doubles load_f32(const char *elements, size_t i) {
     floats x;
+#ifdef MU_NEON /* gcc would load two floats as an integer */
+    x = (floats)vld1_u8((const uint8_t *)elements + 4 * i);
+#else
     memcpy(&x, elements + 4 * i, sizeof(x));
+#endif
     return of_floats(x);
 }
 
@@ -106,6 +133,8 @@ INLINE doubles greater(doubles x, doubles y) {
     return (doubles)_mm512_max_pd((__m512d)x, (__m512d)y);
 #elif defined(__AVX2__) && MU_VECTOR_BYTES == 32
     return (doubles)_mm256_max_pd((__m256d)x, (__m256d)y);
+#elif defined(MU_NEON)
+    return (doubles)vmaxnmq_f64((float64x2_t)x, (float64x2_t)y);
 #else
     longs take = x > y;
     return (doubles)(((longs)x & take) | ((longs)y & ~take));
@@ -119,6 +148,8 @@ INLINE doubles add_product(doubles x, doubles y, doubles z) {
     return (doubles)_mm512_fmadd_pd((__m512d)x, (__m512d)y, (__m512d)z);
 #elif defined(__FMA__) && MU_VECTOR_BYTES == 32
     return (doubles)_mm256_fmadd_pd((__m256d)x, (__m256d)y, (__m256d)z);
+#elif defined(MU_NEON)
+    return (doubles)vfmaq_f64((float64x2_t)z, (float64x2_t)x, (float64x2_t)y);
 #else
     return x * y + z;
 #endif

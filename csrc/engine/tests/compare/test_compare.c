@@ -23,6 +23,7 @@ static struct variant variants[] = {
     {"split vectors", &split_vectors},
     {"AVX2", NULL},
     {"AVX-512", NULL},
+    {"NEON", NULL},
 };
 
 enum { VARIANTS = sizeof(variants) / sizeof(variants[0]) };
@@ -35,6 +36,9 @@ static void find_variants(void) {
     if (mu_cpu_has(MU_CPU_AVX512)) {
         variants[3].kernels = &mu_compare_avx512;
     }
+#elif defined(__aarch64__)
+    variants[4].kernels = &mu_compare_neon;
+    CHECK(mu_compare_best() == &mu_compare_neon);
 #endif
     for (int i = 0; i < VARIANTS; i++) {
         if (variants[i].kernels == NULL) {
