@@ -84,6 +84,7 @@ class RunStages:
     on_backward: Callable[[], object] | None
     on_forward: Callable[[], object] | None
     on_step: Callable[[], object] | None
+    buckets: BucketTimes | None
     on: bool
     def __new__(
         cls, make_timer: Callable[[], Timer], gradients: Callable[[], bool]
@@ -122,6 +123,15 @@ class RunStages:
     def collected(self, phase: str, info: dict[str, int], /) -> None: ...
     def end_host(self, iteration: int, /) -> None: ...
     def forget_host(self) -> None: ...
+
+@final
+class BucketTimes:
+    """When the gradients of each bucket are ready in a backward."""
+
+    def __new__(cls, parameters: tuple[Any, ...], buckets: tuple[int, ...], /) -> BucketTimes: ...
+    def install(self) -> None: ...
+    def remove(self) -> None: ...
+    def read(self) -> tuple[int, list[int | None]]: ...
 
 @final
 class StageCall:

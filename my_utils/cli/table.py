@@ -20,7 +20,7 @@ class Command:
 
 COMMANDS = (
     Command("run", "run.command", "run a training script and time its stages, without an edit"),
-    Command("why", "verdict.command", "what the time of a run is lost to, and on which rank"),
+    Command("why", "why.command", "what the time of a run is lost to, and on which rank"),
     Command("report", "report.command", "a page about a run: ranks, stages and steps"),
     Command("diff", "diff.command", "how much slower run B is than A, in which stage and ranks"),
     Command("live", "live.command", "what the ranks of a job do now, and which one hangs"),

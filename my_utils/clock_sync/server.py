@@ -35,6 +35,7 @@ TURNS = 8  # clients that one thread serves during the travel time of a message
 SESSIONS_MAX = 512  # descriptors that the process can spare
 PENDING_MAX = 1024  # bytes that a client may send without being asked
 TURN_S = 2.0  # how long a client whose turn it is may be silent
+PAUSE_S = 0.02  # after which it holds up nobody: the next one has a turn beside it
 HELLO_S = 10.0  # how long one may take to say who it is
 
 
@@ -47,6 +48,7 @@ class _Session:
         self.nonces = b""
         self.answers = bytearray()
         self.deadline = now + HELLO_S
+        self.heard = now
         self.admitted = False
 
     def take(self, count: int) -> bytes | None:
@@ -101,6 +103,7 @@ class ClockServer:
         self._sessions: dict[socket.socket, _Session] = {}
         self._queue: deque[_Session] = deque()
         self._turns: set[_Session] = set()
+        self._slow: set[_Session] = set()  # have a turn, and have been silent for PAUSE_S
         self._accepts = True
         self._next_check = 0.0
         self._thread = threading.Thread(target=self._run, name="my_utils clock", daemon=True)
@@ -134,7 +137,8 @@ class ClockServer:
 
     def _serve_once(self) -> bool:
         """Waits for messages and handles them; False when the server must end."""
-        events = self._selector.select(timeout=TURN_S / 2)
+        others_wait = self._queue or not self._accepts
+        events = self._selector.select(timeout=PAUSE_S if others_wait else TURN_S / 2)
         received = read(self._clock)
         for key, _ in events:
             if key.fileobj is self._woken:
@@ -143,6 +147,7 @@ class ClockServer:
                 self._accept()
             elif (session := self._sessions.get(key.fileobj)) is not None:  # type: ignore[call-overload]
                 self._read(session, received)
+        self._pass_over_the_slow()
         self._drop_the_late()
         return True
 
@@ -156,14 +161,29 @@ class ClockServer:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._sessions[connection] = _Session(connection, time.monotonic())
         self._selector.register(connection, selectors.EVENT_READ)
-        if len(self._sessions) >= SESSIONS_MAX:
+        if len(self._sessions) >= SESSIONS_MAX and not self._make_room():
             self._selector.unregister(self._listener)
             self._accepts = False
+
+    def _make_room(self) -> bool:
+        """Drops the client that has said nothing for longest, of those that are asked to speak: a
+        flood of them would keep others out until each has had its time."""
+        before = time.monotonic() - PAUSE_S
+        silent = (
+            session
+            for session in self._sessions.values()
+            if session.heard < before and (session in self._slow or not session.admitted)
+        )
+        longest = min(silent, key=lambda session: session.heard, default=None)
+        if longest is not None:
+            self._drop(longest)
+        return longest is not None
 
     def _read(self, session: _Session, received: Reading) -> None:
         try:
             data = session.connection.recv(4096)
             if data:
+                session.heard = time.monotonic()
                 session.pending += data
                 self._go_on(session, received)
                 is_there = session.connection in self._sessions
@@ -179,7 +199,7 @@ class ClockServer:
             self._greet(session)
         if session.nonces and not session.admitted:
             self._admit(session)
-        if session in self._turns:
+        if session in self._turns or session in self._slow:
             self._answer(session, received)
 
     def _greet(self, session: _Session) -> None:
@@ -211,7 +231,8 @@ class ClockServer:
             if session.connection not in self._sessions:
                 continue
             self._turns.add(session)
-            session.deadline = time.monotonic() + TURN_S
+            session.heard = time.monotonic()
+            session.deadline = session.heard + TURN_S
             with contextlib.suppress(OSError):
                 session.connection.send(b"G")
 
@@ -240,13 +261,24 @@ class ClockServer:
         warn_once("clock server", f"the clock server turned a client away: it {reason}")
         self._drop(session)
 
+    def _pass_over_the_slow(self) -> None:
+        """Those that say nothing in their turn disturb no measurement, and others wait."""
+        before = time.monotonic() - PAUSE_S
+        slow = {session for session in self._turns if self._queue and session.heard < before}
+        self._turns -= slow
+        self._slow |= slow
+        if slow:
+            self._next_turn()
+        if not self._accepts:
+            self._make_room()
+
     def _drop_the_late(self) -> None:
         now = time.monotonic()
         if now < self._next_check:
             return
         self._next_check = now + TURN_S / 4
         for session in list(self._sessions.values()):
-            waits_for_it = session.admitted and session not in self._turns
+            waits_for_it = session.admitted and session not in self._turns | self._slow
             if now > session.deadline and not waits_for_it:
                 self._drop(session)
 
@@ -255,6 +287,7 @@ class ClockServer:
             return
         self._selector.unregister(session.connection)
         session.connection.close()
+        self._slow.discard(session)
         if not self._accepts:
             self._selector.register(self._listener, selectors.EVENT_READ)
             self._accepts = True

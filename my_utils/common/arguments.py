@@ -34,6 +34,7 @@ __all__ = [
     "check_tolerance",
     "exact_ns",
     "kind",
+    "parse_seconds",
     "wrong_type",
 ]
 
@@ -93,6 +94,18 @@ def check_seconds(
     if most is not None and value > most:
         raise ValueError(f"{name} must be at most {most}, not {value!r}")
     return float(value)
+
+
+def parse_seconds(text: str) -> float:
+    """Seconds above 0 out of a text, or ValueError.
+
+    >>> parse_seconds("1.5")
+    1.5
+    """
+    try:
+        return check_seconds("it", float(text))
+    except ValueError:
+        raise ValueError(f"must be seconds above 0, not {text!r}") from None
 
 
 def check_tolerance(name: str, value: object) -> float | None:

@@ -17,6 +17,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 from ..common.command_line import (
     CommandParser,
@@ -65,6 +66,22 @@ def difference_of(
 
     a, b: the runs of each side. renames: stages of A by their names in B.
     """
+    return _compared(a, b, ranks, steps, warmup, renames).found
+
+
+@dataclass(frozen=True)
+class _Compared:
+    """a, b: the runs as `compare` leaves them; none where one could not be read."""
+
+    found: Difference
+    a: Sequence[RunSteps] = ()
+    b: Sequence[RunSteps] = ()
+
+
+def _compared(
+    a: Iterable[str], b: Iterable[str], ranks: set[int] | None, steps: tuple[int, int] | None,
+    warmup: int | None, renames: dict[str, str] | None,
+) -> _Compared:  # fmt: skip
     named = [(path, renames) for path in a], [(path, None) for path in b]
 
     def load(one: tuple[str, dict[str, str] | None]) -> RunSteps:
@@ -75,8 +92,8 @@ def difference_of(
             first, second = (list(pool.map(load, side)) for side in named)
     except NothingToCompare as error:
         paths = [tuple(path for path, _ in side) for side in named]
-        return Difference("not compared", str(error), a_paths=paths[0], b_paths=paths[1])
-    return compare(first, second, warmup)
+        return _Compared(Difference("not compared", str(error), a_paths=paths[0], b_paths=paths[1]))
+    return _Compared(compare(first, second, warmup), first, second)
 
 
 def command_parser() -> CommandParser:
@@ -86,6 +103,7 @@ def command_parser() -> CommandParser:
         [
             "my_utils diff logs/before logs/after",
             "my_utils diff base/* --with new/* --gate 'iter:+2%' --gate 'memory:+5%'",
+            "my_utils diff A B -o diff.html",
             "my_utils diff A B --gate 'forward/attn:+3%' -o diff.xml",
             "my_utils diff base new --gate iter:+2% --bisect",
         ],
@@ -107,7 +125,7 @@ def command_parser() -> CommandParser:
         metavar="OLD=NEW", help="a stage of A that has another name in B")  # fmt: skip
     add(_BISECT, action="store_true",
         help="end with 125 where `git bisect run` shall skip the commit")  # fmt: skip
-    add_output(chosen, "write it there too; .xml is JUnit's form", suffixes=tuple(_WRITERS))
+    add_output(chosen, "write it there too; .html is a page, .xml JUnit's form", suffixes=_SUFFIXES)
     add_ranks(chosen)
     add_steps(chosen)
     add_warmup(chosen, "leave out so many steps of each run (the longest warm-up of all runs)")
@@ -149,12 +167,11 @@ def _main(argv: Sequence[str]) -> int:
     args = chosen.parse_args(argv)
     check_outputs(chosen, args)
     sides = _sides(chosen, args)
-    found = difference_of(
-        *sides, ranks=args.ranks, steps=args.steps, warmup=args.warmup, renames=dict(args.renames)
-    )
+    compared = _compared(*sides, args.ranks, args.steps, args.warmup, dict(args.renames))
+    found = compared.found
     gates = [judge_gate(gate, found) for gate in args.gates]
     try:
-        _write(found, gates, args)
+        _write(compared, gates, args)
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -190,11 +207,16 @@ def _runs(chosen: CommandParser, paths: Sequence[str], quiet: bool) -> list[str]
 # --- what it says ---
 
 
-def _write(found: Difference, gates: list[GateResult], args: argparse.Namespace) -> None:
+def _write(compared: _Compared, gates: list[GateResult], args: argparse.Namespace) -> None:
+    found = compared.found
     if args.output:
-        write = _WRITERS[check_suffix(args.output, tuple(_WRITERS)) or ".txt"]
+        suffix = check_suffix(args.output, _SUFFIXES) or ".txt"
+        if suffix in _PAGES:
+            text = _as_page(compared, gates)
+        else:
+            text = _WRITERS[suffix](found, gates)
         with open_output(args.output) as file:
-            file.write(write(found, gates).encode())
+            file.write(text.encode())
     if not args.quiet and args.output != "-":
         print(_as_json(found, gates) if args.json else _as_text(found, gates), end="", flush=True)
 
@@ -202,6 +224,12 @@ def _write(found: Difference, gates: list[GateResult], args: argparse.Namespace)
 def _as_text(found: Difference, gates: list[GateResult]) -> str:
     lines = [*found.lines(), *(gate_line(one) for one in gates)]
     return "\n".join(lines) + "\n"
+
+
+def _as_page(compared: _Compared, gates: list[GateResult]) -> str:
+    from .page import page_text  # jinja2 and the rest load for a page only
+
+    return page_text(compared.found, gates, compared.a, compared.b)
 
 
 def _as_json(found: Difference, gates: list[GateResult]) -> str:
@@ -215,3 +243,5 @@ _WRITERS: dict[str, Callable[[Difference, list[GateResult]], str]] = {
     ".txt": _as_text,
     ".xml": junit,
 }
+_PAGES = (".html", ".htm")
+_SUFFIXES = (*_WRITERS, *_PAGES)

@@ -9,7 +9,7 @@ from ..common.ranges import as_ranges, ranges_text
 from .gates import GateResult
 from .result import Difference, FigureDifference, StageDifference
 
-__all__ = ["gate_line", "markdown", "percent", "terminal_lines"]
+__all__ = ["bytes_text", "gate_line", "markdown", "ms_text", "percent", "terminal_lines"]
 
 STAGES_SHOWN = 4
 NOTES_SHOWN = 4
@@ -90,7 +90,7 @@ def _where(one: StageDifference, found: Difference) -> str:
 def _below(found: Difference) -> Iterator[str]:
     left_out = f", first {found.warmup} left out as warm-up" if found.warmup else ""
     yield (
-        f"A {_ms(found.a_ns)}, B {_ms(found.b_ns)} a step: {found.steps} steps of each run"
+        f"A {ms_text(found.a_ns)}, B {ms_text(found.b_ns)} a step: {found.steps} steps of each run"
         f"{left_out}, without the shortest and the longest tenth"
     )
     yield from (_figure(one) for one in found.figures)
@@ -106,7 +106,7 @@ def _figure(one: FigureDifference) -> str:
     off = "" if one.interval is None else f" ± {percent(one.interval.margin, sign=False)}"
     change = f"({percent(one.share)}{off})"
     if one.name == "memory":
-        return f"memory at its highest: A {_bytes(one.a)}, B {_bytes(one.b)} {change}"
+        return f"memory at its highest: A {bytes_text(one.a)}, B {bytes_text(one.b)} {change}"
     return f"{one.name}: A {one.a:,.1f}, B {one.b:,.1f} {change}"
 
 
@@ -114,13 +114,13 @@ def _notes(found: Difference) -> list[str]:
     return [f"  note: {printable(note)}" for note in found.notes[:NOTES_SHOWN]]
 
 
-def _ms(ns: float) -> str:
+def ms_text(ns: float) -> str:
     return f"{ns * 1e-6:.4g} ms" if ns < 1e9 else f"{ns * 1e-9:.4g} s"
 
 
-def _bytes(count: float) -> str:
+def bytes_text(count: float) -> str:
     """
-    >>> _bytes(3 * 2**30), _bytes(12)
+    >>> bytes_text(3 * 2**30), bytes_text(12)
     ('3.00 GiB', '12 B')
     """
     for size, unit in UNITS:
@@ -159,8 +159,8 @@ def _row(one: StageDifference, found: Difference) -> str:
     interval = one.interval
     cells = [
         f"`{_escaped(printable(one.stage))}`",
-        _ms(one.a_ns),
-        _ms(one.b_ns),
+        ms_text(one.a_ns),
+        ms_text(one.b_ns),
         f"{percent(interval.share, 2)} ± {percent(interval.margin, 2, sign=False)}",
         "yes" if interval.differs else "",
         _where(one, found).removeprefix(" on ") if interval.differs else "",

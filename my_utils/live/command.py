@@ -28,7 +28,7 @@ import sys
 import time
 from collections.abc import Collection, Sequence
 
-from ..common.arguments import check_seconds
+from ..common.arguments import check_seconds, parse_seconds
 from ..common.command_line import (
     CommandParser,
     add_json,
@@ -39,7 +39,7 @@ from ..common.command_line import (
     error_text,
     parser,
 )
-from ..common.ranges import parse_ranks
+from ..common.ranges import checked, parse_ranks
 from ..common.terminal import table_lines, wants_color
 from ..run_files.newest import found_logs
 from .pace import paced
@@ -158,15 +158,6 @@ def _directories(log_dir: _Path | Sequence[_Path]) -> tuple[str, ...]:
     return tuple(os.fspath(path) for path in given)
 
 
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-        check_seconds("it", value)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"must be seconds above 0, not {text!r}") from None
-    return value
-
-
 def command_parser() -> CommandParser:
     chosen = parser(
         "live",
@@ -185,7 +176,7 @@ def command_parser() -> CommandParser:
     add("--once", action="store_true", help="show it once and end")
     add(
         "--hung",
-        type=_seconds,
+        type=checked(parse_seconds),
         metavar="SECONDS",
         help="say once whether the run hangs: whether a rank has stood still for so long",
     )
@@ -200,12 +191,12 @@ def command_parser() -> CommandParser:
         help="with --once or --hung: where the ranks stand in their Python code (on the screen: s)",
     )
     add_json(chosen, "print JSON, one object a line")
-    add("--interval", type=_seconds, default=1.0, metavar="S",
+    add("--interval", type=checked(parse_seconds), default=1.0, metavar="S",
         help="seconds between two snapshots (1)")  # fmt: skip
     add_ranks(chosen)
     add(
         "--stuck-after",
-        type=_seconds,
+        type=checked(parse_seconds),
         default=STUCK_AFTER_S,
         metavar="S",
         help="seconds in one stage, or without a sign of life, that count as stuck (10)",

@@ -52,7 +52,7 @@ class View:
         group = is_long if self.group is None else self.group
         if found.ranks:
             lines += ["", *self._table(seen, group)]
-        lines += self._suspects(seen.suspects, with_times=seen.hang is not None)
+        lines += self.suspects(seen.suspects, with_times=seen.hang is not None)
         if seen.collectives is not None:
             lines += _collective_lines(seen.collectives, found.ranks)
         lines += left_out_lines(seen)
@@ -78,7 +78,8 @@ class View:
             if len(members) == 1:
                 yield from _other_threads(members[0], len("  ") + head.rindex(_HEAD[4]))
 
-    def _suspects(self, suspects: Sequence[Suspect], *, with_times: bool) -> Iterator[str]:
+    def suspects(self, suspects: Sequence[Suspect], *, with_times: bool) -> Iterator[str]:
+        """After an empty line, of each why it stands out. with_times: and since when it stands."""
         if not suspects:
             return
         yield ""

@@ -15,7 +15,18 @@ from dataclasses import dataclass
 from ..verdict.rank_files import find_ranks, read_rank
 from .record import Frame, StackRecord
 
-__all__ = ["Sample", "samples_of", "share_lines", "speedscope", "trace_events"]
+__all__ = [
+    "NO_STAGE",
+    "Sample",
+    "by_stage",
+    "frame_title",
+    "function_shares",
+    "outlier_lines",
+    "samples_of",
+    "share_lines",
+    "speedscope",
+    "trace_events",
+]
 
 NO_STAGE = "(no stage)"
 OUTLIER_POINTS = 0.10  # a function's share above that of the other ranks
@@ -135,7 +146,7 @@ def _slices(
     open_ones: list[tuple[str, int]] = []  # name, since; outermost first
     last_ns = 0
     for sample in samples:
-        names = [sample.stage, *(_title(frame) for frame in sample.frames)]
+        names = [sample.stage, *(frame_title(frame) for frame in sample.frames)]
         is_next = sample.time_ns - last_ns <= 2 * interval_ns
         shared = _shared([name for name, _ in open_ones], names) if is_next else 0
         end_ns = min(last_ns + interval_ns, sample.time_ns)
@@ -161,7 +172,8 @@ def _closed(
         }  # fmt: skip
 
 
-def _title(frame: Frame) -> str:
+def frame_title(frame: Frame) -> str:
+    """The function and the name of its file."""
     return f"{frame.function} {frame.file.rpartition('/')[2]}"
 
 
@@ -171,38 +183,42 @@ def _title(frame: Frame) -> str:
 def share_lines(samples: Sequence[Sample]) -> Iterator[str]:
     """First the functions in which one rank spends much more of a stage than the others do, then
     what each stage spends its time in, over all ranks. Of first threads alone."""
-    stages: dict[str, dict[int, list[Sample]]] = defaultdict(lambda: defaultdict(list))
-    for sample in samples:
-        if sample.is_main:
-            stages[sample.stage][sample.rank].append(sample)
+    stages = by_stage(samples)
     for stage, by_rank in stages.items():
-        yield from _outlier_lines(stage, by_rank)
-    for stage, by_rank in sorted(stages.items(), key=lambda item: -_count(item[1])):
+        yield from outlier_lines(stage, by_rank)
+    for stage, by_rank in stages.items():
         own = [sample for ranks in by_rank.values() for sample in ranks]
-        leaves = Counter(_title(sample.frames[-1]) for sample in own if sample.frames)
+        leaves = Counter(frame_title(sample.frames[-1]) for sample in own if sample.frames)
         top = ", ".join(
             f"{count / len(own):.0%} {name}" for name, count in leaves.most_common(TOP_SHOWN)
         )
         yield f"{stage} ({len(own)} samples): {top}"
 
 
-def _count(by_rank: Mapping[int, Sequence[Sample]]) -> int:
-    return sum(map(len, by_rank.values()))
+def by_stage(samples: Iterable[Sample]) -> dict[str, dict[int, list[Sample]]]:
+    """Those of first threads by stage and rank, the stage with most samples first."""
+    stages: dict[str, dict[int, list[Sample]]] = defaultdict(lambda: defaultdict(list))
+    for sample in samples:
+        if sample.is_main:
+            stages[sample.stage][sample.rank].append(sample)
+    counts = {stage: sum(map(len, by_rank.values())) for stage, by_rank in stages.items()}
+    return {stage: dict(stages[stage]) for stage in sorted(counts, key=lambda one: -counts[one])}
 
 
-def _shares(samples: Sequence[Sample]) -> dict[str, float]:
+def function_shares(samples: Sequence[Sample]) -> dict[str, float]:
     """In which share of the samples a function is, itself or what it calls."""
     found: Counter[str] = Counter()
     for sample in samples:
-        found.update({_title(frame) for frame in sample.frames})
+        found.update({frame_title(frame) for frame in sample.frames})
     return {name: count / len(samples) for name, count in found.items()}
 
 
-def _outlier_lines(stage: str, by_rank: Mapping[int, Sequence[Sample]]) -> Iterator[str]:
-    """Of a chain of functions that stand out together, the innermost is named."""
+def outlier_lines(stage: str, by_rank: Mapping[int, Sequence[Sample]]) -> Iterator[str]:
+    """The functions in which one rank spends much more of the stage than the others do. Of a chain
+    of functions that stand out together, the innermost is named."""
     if len(by_rank) < 2:
         return
-    shares = {rank: _shares(samples) for rank, samples in by_rank.items()}
+    shares = {rank: function_shares(samples) for rank, samples in by_rank.items()}
     found = []
     for rank, own in shares.items():
         depth = _depths(by_rank[rank])
@@ -224,6 +240,6 @@ def _depths(samples: Sequence[Sample]) -> dict[str, int]:
     found: dict[str, int] = {}
     for sample in samples:
         for depth, frame in enumerate(sample.frames):
-            name = _title(frame)
+            name = frame_title(frame)
             found[name] = max(found.get(name, 0), depth)
     return found

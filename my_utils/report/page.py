@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import base64
-import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..common.colours import stage_colour, text_colour
+from ..pages.html import rendered
+from ..pages.tables import Table
 from .bars import mean_step, rank_bars, row_means, waits_ns
 from .cells_as_text import code_cells
-from .page_tables import Table, host_table, rank_table, stage_table, times
+from .page_tables import host_table, rank_table, stage_table
 
 if TYPE_CHECKING:
     from ..verdict.result import Verdict
     from ..verdict.run_data import Matrix, RunData
+    from .flames import Flames
     from .worst_step import WorstStep
 
 __all__ = ["Page", "PageTrace", "StepTrace", "page_text"]
@@ -50,7 +50,8 @@ class PageTrace:
 @dataclass
 class Page:
     """What the page shows. sync_stages: in which ranks wait. warmup: columns that are left out of
-    means. tables: more than those of stages, ranks and hosts. viewer: Perfetto's address."""
+    means. flames: of a sampled profile. tables: more than those of stages, ranks and hosts.
+    viewer: Perfetto's address."""
 
     run: RunData
     verdict: Verdict
@@ -58,6 +59,7 @@ class Page:
     warmup: int = 0
     worst: WorstStep | None = None
     trace: PageTrace | None = None
+    flames: Flames | None = None
     tables: Sequence[Table] = ()
     problems: Sequence[str] = field(default_factory=list)
     viewer: str = VIEWER
@@ -71,23 +73,23 @@ class Page:
 def page_text(page: Page) -> str:
     """The whole file. Names from the run are escaped wherever they stand; scripts and styles other
     than the page's own do not run, by its Content-Security-Policy."""
-    import jinja2
-
-    environment = jinja2.Environment(
-        autoescape=True, loader=jinja2.PackageLoader("my_utils", "report"),
-        undefined=jinja2.StrictUndefined, trim_blocks=True,
-    )  # fmt: skip
-    css, script = _resource("page.css"), _resource("page.js")
     run = page.run
     parts = mean_step(run, page.warmup)
-    return environment.get_template("page.html.j2").render(
+    return rendered(
+        "my_utils.report",
+        "report.html.j2",
         title=_title(run),
-        css=css,
-        script=script,
-        policy=_policy(css, script),
+        data=_data(page),
+        tables=[
+            *page.tables,
+            stage_table(run, page.warmup, page.sync_stages),
+            rank_table(run, page.warmup, page.waited),
+            host_table(run, page.warmup, page.waited),
+            *([page.flames.table] if page.flames is not None else []),
+        ],
         state=STATE[page.verdict.status],
         verdict="\n".join(page.verdict.lines(width=100)),
-        problems=list(page.problems) or list(run.problems),
+        problems=_problems(page),
         parts=parts,
         step_ms=sum(part.ms for part in parts),
         bars=rank_bars(run, page.waited, page.warmup),
@@ -95,17 +97,14 @@ def page_text(page: Page) -> str:
         sync=list(page.sync_stages),
         work_colour=WORK_COLOUR,
         wait_colour=WAIT_COLOUR,
+        flames=page.flames,
         worst_title=page.worst.title if page.worst is not None else "",
-        tables=[
-            *page.tables,
-            stage_table(run, page.warmup, page.sync_stages),
-            rank_table(run, page.warmup, page.waited),
-            host_table(run, page.warmup, page.waited),
-        ],
-        data=_json_in_html(_data(page)),
-        times=times,
-        percent=lambda share: f"{100 * share:.1f} %",
     )
+
+
+def _problems(page: Page) -> list[str]:
+    of_flames = page.flames.problems if page.flames is not None else []
+    return [*(page.problems or page.run.problems), *of_flames]
 
 
 def _title(run: RunData) -> str:
@@ -115,36 +114,13 @@ def _title(run: RunData) -> str:
     return f"{ranks}, steps {run.steps[0]} to {run.steps[-1]}"
 
 
-def _resource(name: str) -> str:
-    return resources.files("my_utils.report").joinpath(name).read_text("utf-8")
-
-
-def _policy(css: str, script: str) -> str:
-    return (
-        f"default-src 'none'; script-src '{_hash_of(script)}'; style-src '{_hash_of(css)}'; "
-        "base-uri 'none'; form-action 'none'"
-    )
-
-
-def _hash_of(text: str) -> str:
-    digest = hashlib.sha256(text.encode()).digest()
-    return f"sha256-{base64.b64encode(digest).decode()}"
-
-
-def _json_in_html(value: Any) -> str:
-    """JSON that ends no element and opens none, whatever the names in it are."""
-    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
-    for character in "<>&":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return text
-
-
 def _data(page: Page) -> dict[str, Any]:
     data: dict[str, Any] = {
         "markdown": page.verdict.markdown(),
         "colors": _colours(page),
         "heat": _heat(page),
         "timeline": page.worst.as_data() if page.worst is not None else None,
+        "flames": page.flames.data if page.flames is not None else None,
         "trace": None,
     }
     if page.trace is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .page_tables import Cell, Column, Table, as_table, integer, percent, time_of
+from ..pages.tables import Cell, Column, Table, as_table, integer, percent, time_of
 
 if TYPE_CHECKING:
     from .analysis import Report

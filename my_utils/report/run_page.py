@@ -13,6 +13,7 @@ from ..common.ranges import as_ranges, ranges_text
 from ..verdict.rank_files import find_ranks, last_run, read_rank
 from ..verdict.result import Verdict
 from ..verdict.run_data import RunData
+from .flames import flames_in
 from .judged import Source, judged
 from .page import Page, PageTrace
 from .page_tables import finding_table
@@ -29,6 +30,7 @@ def page_of(source: Source) -> Page:
     run, verdict = judged(source)
     page = Page(run, verdict, _sync_stages(run, verdict), verdict.warmup)
     page.tables = [finding_table(verdict.findings)]
+    page.flames = flames_in(source.paths, source.ranks)
     step = _worst_column(page)
     if step is not None:
         chosen = _ranks_beside(page, step)

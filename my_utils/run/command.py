@@ -22,7 +22,7 @@ from .agreement import Place, given_place, launcher_began_s
 from .closing import closing_lines, print_lines
 from .environment import DIR, ID, REPORT, SITE_FOLDER, is_on, mark_process_tree, reach
 from .folder import RUNS, drop_if_empty, held_by, name_of_run, reserve, write_run_file
-from .parent import end_as, run_child
+from .parent import cannot_run, end_as, run_child
 from .report_file import read_reports
 
 __all__ = ["command_parser", "main"]
@@ -262,7 +262,10 @@ def _record(options: _Options, command: Sequence[str], place: Place, script: str
         try:
             if options.capture is not None:
                 _ask_for_capture(place, options.capture)
-            status = run_child(command, environment)
+            try:
+                status = run_child(command, environment)
+            except OSError as error:
+                return cannot_run(command, error)
             if not options.quiet:
                 _close(report)
         finally:
@@ -373,5 +376,4 @@ def _replace_process(command: Sequence[str]) -> int:
     try:
         os.execvp(command[0], list(command))
     except OSError as error:
-        print(f"my_utils run: cannot run {command[0]}: {error.strerror}", file=sys.stderr)
-        return 127 if isinstance(error, FileNotFoundError) else 126
+        return cannot_run(command, error)

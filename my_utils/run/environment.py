@@ -8,6 +8,7 @@
 | MY_UTILS_RUN_REPORT | the file in which processes report to the parent |
 | MY_UTILS_RUN_PACKAGE | the folder of the package, for interpreters that have it not |
 | MY_UTILS_RUN_GPU_TIMES | off: stages get no CUDA events |
+| MY_UTILS_RUN_BUCKETS | off: DDP's buckets are not timed; a number: in each n-th step |
 | PYTHONPATH | the folder of our sitecustomize, before the user's |
 """
 
@@ -19,13 +20,14 @@ from pathlib import Path
 
 from ..common.environment import read_switch
 
-__all__ = ["is_on", "mark_process_tree", "reach", "takes_gpu_times"]
+__all__ = ["bucket_steps", "is_on", "mark_process_tree", "reach", "takes_gpu_times"]
 
 DIR = "MY_UTILS_RUN_DIR"
 ID = "MY_UTILS_RUN_ID"
 REPORT = "MY_UTILS_RUN_REPORT"
 PACKAGE = "MY_UTILS_RUN_PACKAGE"
 GPU_TIMES = "MY_UTILS_RUN_GPU_TIMES"
+BUCKETS = "MY_UTILS_RUN_BUCKETS"
 
 _SWITCH = "MY_UTILS_RUN"
 _HERE = Path(__file__).resolve().parent
@@ -40,6 +42,14 @@ def is_on() -> bool:
 def takes_gpu_times() -> bool:
     """Whether stages get CUDA events."""
     return read_switch(GPU_TIMES, default=True)
+
+
+def bucket_steps() -> int | None:
+    """In each how many steps the buckets of DDP are timed: 0 never, None as the recorder thinks."""
+    text = os.environ.get(BUCKETS, "").strip()
+    if text.isdecimal() and int(text) > 1:
+        return int(text)
+    return None if read_switch(BUCKETS, default=True) else 0
 
 
 def reach(environment: Mapping[str, str], *, gpu_times: bool = True) -> dict[str, str]:

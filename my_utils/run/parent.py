@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import FrameType, TracebackType
 
-__all__ = ["Child", "end_as", "run_child"]
+__all__ = ["Child", "cannot_run", "end_as", "run_child"]
 
 FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 # A terminal sends these to all of its foreground group, the child included.
@@ -109,15 +109,17 @@ def _is_in_foreground() -> bool:
 
 
 def run_child(command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Runs the command; returns its exit status, -n where signal n ended it. A command that cannot
-    be started is said, with the exit status of shells for that."""
-    try:
-        with Child(command, environment) as child:
-            return child.wait()
-    except OSError as error:
-        print(f"my_utils run: cannot run {command[0]}: {error.strerror}", file=sys.stderr)
-        missing = isinstance(error, FileNotFoundError | NotADirectoryError)
-        return NOT_FOUND if missing else NOT_EXECUTABLE
+    """Runs the command; returns its exit status, -n where signal n ended it. Raises OSError where
+    it cannot be started."""
+    with Child(command, environment) as child:
+        return child.wait()
+
+
+def cannot_run(command: Sequence[str], error: OSError) -> int:
+    """Says so. The exit status that shells have for it."""
+    print(f"my_utils run: cannot run {command[0]}: {error.strerror}", file=sys.stderr)
+    missing = isinstance(error, FileNotFoundError | NotADirectoryError)
+    return NOT_FOUND if missing else NOT_EXECUTABLE
 
 
 def end_as(status: int) -> int:

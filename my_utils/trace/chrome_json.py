@@ -31,15 +31,15 @@ class TraceFileError(ValueError):
 
 
 class ChromeJson:
-    """One file. Iterate over `events`, once; `facts` and `malformed` are complete after that.
+    """One file. Iterate over `events`, once; `metadata` and `malformed` are complete after that.
 
-    facts: the values beside the events, by their keys. malformed: how many pieces were no JSON;
+    metadata: the values beside the events, by their keys. malformed: how many pieces were no JSON;
     first_malformed: the beginning of the first.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.facts: dict[str, Any] = {}
+        self.metadata: dict[str, Any] = {}
         self.malformed = 0
         self.first_malformed = ""
         self._window = ""
@@ -100,7 +100,7 @@ class ChromeJson:
                 yield from self._list(may_be_cut=False)
             else:
                 self._peek()
-                self.facts[str(key)] = self._value(VALUE_MAX)
+                self.metadata[str(key)] = self._value(VALUE_MAX)
         if not has_events:
             raise TraceFileError(f"{self.path}: holds no traceEvents")
         if first != "}":

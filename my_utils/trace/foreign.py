@@ -121,8 +121,8 @@ class ForeignTrace:
             self.messages.append(f"{self.path}: {getattr(error, 'strerror', None) or error}")
         if source.malformed:
             self._left_out["is no JSON"] = (source.malformed, source.first_malformed)
-        self._set_clock(source.facts)
-        self.rank = _rank_of(source.facts)
+        self._set_clock(source.metadata)
+        self.rank = _rank_of(source.metadata)
         self._pair()
 
     def all_messages(self) -> list[str]:
@@ -191,9 +191,9 @@ class ForeignTrace:
         else:
             self._points.add((at_ns, order, place, "INSTANT", name, _pairs(event)))
 
-    def _set_clock(self, facts: dict[str, Any]) -> None:
-        nested = facts.get("viztracer_metadata")
-        for holder in (facts, nested if isinstance(nested, dict) else {}):
+    def _set_clock(self, metadata: dict[str, Any]) -> None:
+        nested = metadata.get("viztracer_metadata")
+        for holder in (metadata, nested if isinstance(nested, dict) else {}):
             try:
                 self._base_ns = self._base_ns or int(holder.get("baseTimeNanoseconds", 0))
             except (TypeError, ValueError):
@@ -373,9 +373,9 @@ class _Rows:
             self._processes[pid] = min(len(self._processes) + 1, PROCESSES_MAX)
             name = self._trace._process_names.get(pid, "")
             shown = f"{name} {pid}".strip() if pid not in name else name
-            facts = [f"attempt={self._processes[pid]}", f"host={_encode(shown or 'process')}",
-                     f"label={_encode(self._trace.path.name)}"]  # fmt: skip
-            yield _row(at_ns, "my_utils.process", "INSTANT", 0, 0, ",".join(facts))
+            host, label = _encode(shown or "process"), _encode(self._trace.path.name)
+            metadata = f"attempt={self._processes[pid]},host={host},label={label}"
+            yield _row(at_ns, "my_utils.process", "INSTANT", 0, 0, metadata)
         number = int(tid) if tid.isascii() and tid.isdigit() and len(tid) < 8 else 0
         taken = any(
             track.tid == number
@@ -447,8 +447,8 @@ def _decimal(text: str) -> Decimal:
     return number
 
 
-def _rank_of(facts: dict[str, Any]) -> int | None:
-    info = facts.get("distributedInfo")
+def _rank_of(metadata: dict[str, Any]) -> int | None:
+    info = metadata.get("distributedInfo")
     rank = info.get("rank") if isinstance(info, dict) else None
     return rank if isinstance(rank, int) and not isinstance(rank, bool) and rank >= 0 else None
 

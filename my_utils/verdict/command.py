@@ -1,9 +1,11 @@
 """Says what bounds a run: `my_utils why logs`.
 
-    my_utils why LOG_DIR… [--json] [--ranks 0,3-5] [--steps 10:20] [-o FILE]
+    my_utils why LOG_DIR… [--json] [--ranks 0,3-5] [--steps 10:20] [--hung 30] [-o FILE]
 
 Exit status: 0, judged, and nothing stands out; 1, the output could not be written; 2, wrong
-arguments; 3, something was found; 4, not judged; 130, interrupted.
+arguments; 3, something was found, or the run hangs; 4, not judged; 130, interrupted.
+
+Whether it hangs is found out above this package: `my_utils.why` hands in how.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
+from ..common.arguments import parse_seconds
 from ..common.command_line import (
     CommandParser,
     add_json,
@@ -31,6 +35,7 @@ from ..common.command_line import (
     parser,
 )
 from ..common.outputs import check_suffix, open_output
+from ..common.ranges import checked
 from ..run_files.newest import found_logs
 from .export import add_export, export_verdict
 from .load import NothingToJudge, load_run
@@ -43,6 +48,8 @@ __all__ = [
     "EXIT_GREEN",
     "EXIT_NOT_JUDGED",
     "EXIT_USAGE",
+    "FindHang",
+    "Hung",
     "command_parser",
     "main",
     "verdict_of",
@@ -57,6 +64,25 @@ _STATUSES = {"green": EXIT_GREEN, "found": EXIT_FOUND, "not judged": EXIT_NOT_JU
 
 LEAST_WIDTH = 60
 MOST_WIDTH = 120
+
+
+class Hung(Protocol):
+    """What stands still. hangs: a process of it lives."""
+
+    @property
+    def hangs(self) -> bool: ...
+
+    def lines(self) -> list[str]:
+        """For a terminal, plain."""
+        ...
+
+    def as_data(self) -> dict[str, object]:
+        """Plain data that goes into JSON."""
+        ...
+
+
+# Of the log directories, the ranks that are asked for, the seconds of --hung and the verdict.
+FindHang = Callable[[Sequence[str], set[int] | None, float | None, Verdict], Hung | None]
 
 
 def verdict_of(
@@ -86,25 +112,29 @@ def command_parser() -> CommandParser:
         ],
         statuses="0  judged, and nothing stands out\n"
         "1  the output could not be written, or a run of --export did not take it\n"
-        "2  wrong arguments\n3  something was found\n4  not judged: the text says what is missing",
+        "2  wrong arguments\n3  something was found, or the run hangs\n"
+        "4  not judged: the text says what is missing",
     )
     add_logs(chosen)
     add_output(chosen, "write it there too", suffixes=tuple(_WRITERS))
     add_ranks(chosen)
     add_steps(chosen)
     add_warmup(chosen, "leave out so many steps (those that take longer)")
+    chosen.add_argument("--hung", type=checked(parse_seconds), metavar="SECONDS",
+        help="a run whose ranks have stood still for so long hangs (30, and five mean steps): "
+        "their Python stacks come first")  # fmt: skip
     add_export(chosen)
     add_json(chosen, "print one JSON object")
     add_quiet(chosen, "print nothing: the exit status says it")
     return chosen
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """The command line; returns the exit status."""
-    return ended_well(lambda: _main(argv))
+def main(argv: Sequence[str] | None = None, find_hang: FindHang | None = None) -> int:
+    """The command line; returns the exit status. find_hang: how a hang is found, None for not."""
+    return ended_well(lambda: _main(argv, find_hang))
 
 
-def _main(argv: Sequence[str] | None) -> int:
+def _main(argv: Sequence[str] | None, find_hang: FindHang | None) -> int:
     chosen = command_parser()
     args = chosen.parse_args(argv)
     check_outputs(chosen, args)
@@ -116,8 +146,10 @@ def _main(argv: Sequence[str] | None) -> int:
         if path != "-" and not os.path.lexists(path) and not glob.glob(path):
             chosen.error(f"{path}: no such file or directory")
     verdict = verdict_of(logs, args.ranks, args.steps, args.warmup)
+    hung = None if find_hang is None else find_hang(logs, args.ranks, args.hung, verdict)
+    verdict.hangs = hung is not None and hung.hangs
     try:
-        _write(verdict, args)
+        _write(verdict, hung, args)
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -125,32 +157,45 @@ def _main(argv: Sequence[str] | None) -> int:
         return EXIT_FAILED
     if not export_verdict("why", verdict, args.export):
         return EXIT_FAILED
-    return _STATUSES[verdict.status]
+    return EXIT_FOUND if verdict.hangs else _STATUSES[verdict.status]
 
 
-def _write(verdict: Verdict, args: argparse.Namespace) -> None:
+def _write(verdict: Verdict, hung: Hung | None, args: argparse.Namespace) -> None:
     if args.output:
         write = _WRITERS[check_suffix(args.output, tuple(_WRITERS)) or ".txt"]
         with open_output(args.output) as file:
-            file.write(write(verdict).encode())
+            file.write(write(verdict, hung).encode())
     if not args.quiet and args.output != "-":
-        print(_as_json(verdict) if args.json else _as_text(verdict, _width()), flush=True)
+        text = _as_json(verdict, hung) if args.json else _as_text(verdict, hung, _width())
+        print(text, end="", flush=True)
 
 
 def _width() -> int:
     return min(max(shutil.get_terminal_size((100, 24)).columns, LEAST_WIDTH), MOST_WIDTH)
 
 
-def _as_json(verdict: Verdict) -> str:
-    return json.dumps(verdict.as_data())
+def _as_json(verdict: Verdict, hung: Hung | None) -> str:
+    data: dict[str, object] = {**verdict.as_data()}
+    if hung is not None:
+        data["hang"] = hung.as_data()
+    return json.dumps(data) + "\n"
 
 
-def _as_text(verdict: Verdict, width: int = 100) -> str:
-    return "\n".join(verdict.lines(width))
+def _as_text(verdict: Verdict, hung: Hung | None, width: int = 100) -> str:
+    """A hang comes first: what bounds its steps is another question."""
+    lines = [] if hung is None else [*hung.lines(), ""]
+    return "\n".join([*lines, *verdict.lines(width)]) + "\n"
 
 
-_WRITERS: dict[str, Callable[[Verdict], str]] = {
-    ".json": lambda verdict: _as_json(verdict) + "\n",
-    ".md": Verdict.markdown,
-    ".txt": lambda verdict: _as_text(verdict) + "\n",
+def _as_markdown(verdict: Verdict, hung: Hung | None) -> str:
+    if hung is None:
+        return verdict.markdown()
+    quoted = "\n".join(f"    {line}".rstrip() for line in hung.lines())
+    return f"{quoted}\n\n{verdict.markdown()}"
+
+
+_WRITERS: dict[str, Callable[[Verdict, Hung | None], str]] = {
+    ".json": _as_json,
+    ".md": _as_markdown,
+    ".txt": _as_text,
 }

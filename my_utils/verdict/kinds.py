@@ -9,7 +9,7 @@ __all__ = ["CAUSES_PAGE", "KINDS", "PAGES", "UNTIMED", "Kind", "blocks_green", "
 Kind: TypeAlias = Literal[
     "input", "h2d", "launch", "compute", "communication", "straggler", "moving imbalance",
     "optimizer", "checkpoint", "eval", "host hiccups", "untimed", "memory grows",
-    "throughput falls", "slower since", "not judged inside", "warm-up",
+    "throughput falls", "slower since", "not judged inside", "warm-up", "short of cores",
 ]  # fmt: skip
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -26,6 +26,7 @@ PAGES: dict[Kind, str] = {
     "straggler": "docs/runs/slow-rank.md",
     "moving imbalance": "docs/runs/slow-rank.md",
     "host hiccups": "docs/runs/slow-rank.md",
+    "short of cores": "docs/runs/short-of-cores.md",
     "optimizer": "docs/runs/slow-step-parts.md",
     "checkpoint": "docs/runs/slow-step-parts.md",
     "eval": "docs/runs/slow-step-parts.md",

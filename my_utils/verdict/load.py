@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from ..common.ranges import as_ranges, ranges_text, rank_ranges
 from ..trace.inputs import FileSet
+from .load_ready import STAGE, ready_of_rank, ready_of_run
 from .rank_files import (
     SEPARATOR,
     Columns,
@@ -122,7 +123,7 @@ def run_of(
     """
     kept, older = _without_older_runs([one for one in read if len(one.cells["step"])])
     if not kept:
-        empty = [f"rank {one.metadata.rank}: no stage has ended in its files" for one in read]
+        empty = [f"rank {one.metadata.rank}: {why}" for one in read for why in _why_empty(one)]
         raise NothingToJudge("\n".join([*problems, *empty]) or "no rank was found")
     run = _as_arrays(kept, _numbering(kept), steps or EVER, bounds)
     run.problems = [*problems, *_problems(read, kept, older), *run.problems]
@@ -130,6 +131,10 @@ def run_of(
     run.paths, run.command = list(names), command_of(names)
     run.ended, run.running = states_of(names, run.ranks)
     return run
+
+
+def _why_empty(rank: RankCells) -> list[str]:
+    return rank.metadata.errors or ["no stage has ended in its files"]
 
 
 def _read_all(file_sets: Sequence[FileSet]) -> Iterator[RankCells]:
@@ -343,6 +348,10 @@ def _as_arrays(
             if note.name in ("my_utils.workload", "my_utils.run")
         },
         attempts=max(len(shifts), 1),
+        ready=ready_of_run(
+            [ready_of_rank(one.notes) for one in ranks], shifts, numbers,
+            (_last_backwards(one, start) for one in ranks),
+        ),
         problems=[shortened] if len(left_out) else [],
     )  # fmt: skip
 
@@ -490,6 +499,15 @@ def _peers(rank: RankCells) -> int:
 def _device(notes: Sequence[Note], has_gpu: bool) -> str:
     named = [note.pairs["device"] for note in notes if "device" in note.pairs]
     return ("cuda" if has_gpu else "cpu") if not named else named[-1]
+
+
+def _last_backwards(rank: RankCells, start_ns: int) -> dict[int, float]:
+    """By step, when the last backward in it began, ns since `start_ns`."""
+    if STAGE not in rank.paths:
+        return {}
+    rows = rank.cells["path"] == rank.paths.index(STAGE)
+    begins = (rank.cells["last_begin_ns"][rows] - start_ns).astype(np.float64)
+    return dict(zip(rank.cells["step"][rows].tolist(), begins.tolist(), strict=True))
 
 
 def _counter_arrays(ranks: Sequence[RankCells], numbers: Integers) -> dict[str, Matrix]:

@@ -43,11 +43,13 @@ class Loss:
 @dataclass
 class Left:
     """What is left of a group's work once losses were found. parts: rank × step × part. bases:
-    step × meeting, what a meeting takes the rank that waits least."""
+    step × meeting, what a meeting takes the rank that waits least. lasts: who comes last
+    inside a stage though that costs too little for a loss; figures for the text, by the stage."""
 
     parts: Matrix
     bases: Matrix
     losses: list[Loss] = field(default_factory=list)
+    lasts: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def own(self) -> Matrix:
         """rank × step."""

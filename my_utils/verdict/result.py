@@ -91,7 +91,8 @@ class Verdict:
     "not judged", then `reason` says why. findings: the most costly first; of a green run only what
     is worth knowing ("not judged inside", "compute", "warm-up").
     warmup: columns at the beginning that were left out. judged_ranks, judged_steps: how many.
-    step_ns: the mean of a judged step. notes: sentences about the files and the rules.
+    step_ns: the mean of a judged step. hangs: a living process stands still, where processes were
+    looked at. notes: sentences about the files and the rules.
 
     >>> Verdict("not judged", reason="12 steps, 20 are needed").lines()[0]
     'NOT JUDGED: 12 steps, 20 are needed'
@@ -117,6 +118,7 @@ class Verdict:
     paths: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
     running: bool = False
+    hangs: bool = False
     notes: list[str] = field(default_factory=list)
 
     @property

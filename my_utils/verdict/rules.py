@@ -2,9 +2,9 @@
 
 In this order: whether the run can be judged at all; the device's view of a run on CUDA; where ranks
 meet; then, in each group of ranks that can be compared, ranks that are slow all the time, those
-that are slow now and then, and imbalance that moves; over all groups, a run that becomes slower;
-last, what all ranks spend in stages that are no computing. What one rule found is taken off before
-the next one looks, so that no time is accounted for twice.
+that are slow now and then, imbalance that moves, and a lack of cores; over all groups, a run that
+becomes slower; last, what all ranks spend in stages that are no computing. What one rule found is
+taken off before the next one looks, so that no time is accounted for twice.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ import numpy as np
 from ..common.arguments import check_int
 from ..common.ranges import as_ranges, ranges_text
 from .blame import blame
+from .cores import short_of_cores
 from .device import DeviceView, device_view, has_gpu_times
 from .hiccups import hiccups, moving_imbalance
 from .kinds import blocks_green
+from .last_ranks import last_inside
 from .loss import LEAST_SHARE, Integers, Left, Loss
 from .memory import Growth, growth_of
 from .quantiles import middle_of
@@ -187,10 +189,14 @@ def _groups(run: RunData, meetings: Meetings, columns: Integers) -> list[tuple[W
         work = work_of(run, meetings, rows, columns)
         left = Left(work.own.copy(), work.bases())
         blame(work, left, [run.hosts[row] for row in rows.tolist()])
-        hiccups(work, left, _counters(run, HOST_COUNTERS, rows, columns))
+        host = _counters(run, HOST_COUNTERS, rows, columns)
+        hiccups(work, left, host)
         counters = _counters(run, ("samples", "tokens"), rows, columns)
         joined = {name: run.counters[name][:, columns] for name in counters}
         moving_imbalance(work, left, counters, joined if meetings.pipelines else None)
+        last_inside(run, work, left, columns)
+        if run.device == "cpu":  # else the device may work on while the host waits
+            short_of_cores(work, left, host)
         groups.append((work, left))
     return groups
 

@@ -13,6 +13,8 @@ from typing import Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from .ready_times import ReadyTimes
+
 __all__ = [
     "DEVICE_KINDS",
     "HOST_COUNTERS",
@@ -78,6 +80,7 @@ class RunData:
         a sentence each. workload: what was recorded once, such as "num_workers".
     paths: what it was read from. running: whether a process of it lives. attempts: how often a
         process was started; steps are counted through. command: that `my_utils run` was given.
+    ready: when the buckets of DDP were ready inside backward, None where it was not recorded.
     """
 
     ranks: npt.NDArray[np.int64]
@@ -103,3 +106,4 @@ class RunData:
     running: bool = False
     command: Sequence[str] = ()
     attempts: int = 1
+    ready: ReadyTimes | None = None

@@ -49,6 +49,6 @@ def _meetings(work: Work, left: Left) -> list[tuple[Loss, str]]:
         if float(base.mean()) < LEAST_SHARE * work.step_ns:
             continue
         loss = Loss(kind, base, np.arange(len(work.rows)))
-        loss.detail = {"took_ns": float(base.mean())}
+        loss.detail = {"took_ns": float(base.mean()), **left.lasts.get(name, {})}
         found.append((loss, name))
     return found

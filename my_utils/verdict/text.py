@@ -8,6 +8,7 @@ from typing import Any
 
 from ..common.ranges import as_ranges, ranges_text
 from .kinds import CAUSES_PAGE, PAGES, UNTIMED, Kind, blocks_green
+from .last_text import INSIDE_PAGE, last_lines, last_short
 from .next_steps import next_command
 from .result import Finding, Verdict
 
@@ -31,6 +32,7 @@ HEADS: dict[Kind, str] = {
     "checkpoint": "BOUND BY CHECKPOINTS",
     "eval": "BOUND BY EVALUATION",
     "host hiccups": "HOST HICCUPS",
+    "short of cores": "SHORT OF CORES",
     "untimed": "BOUND BY WHAT NO STAGE TIMES",
     "memory grows": "MEMORY GROWS",
     "throughput falls": "THROUGHPUT FALLS",
@@ -123,7 +125,8 @@ def _foot(verdict: Verdict) -> Iterator[str]:
         parts = [f"not timed {verdict.untimed_share:.0%}".replace("%", " %")]
         parts += [verdict.memory] if verdict.memory else []
         stopped = verdict.stopped
-        parts.append(f"{_ranks(stopped)} ended early" if stopped else "no hang")
+        still = "hangs" if verdict.hangs else "no hang"
+        parts.append(f"{_ranks(stopped)} ended early" if stopped else still)
         if verdict.inferred:
             parts.append(f"meetings inferred: {', '.join(verdict.inferred)}")
         yield GAP.join(parts)
@@ -187,6 +190,8 @@ def _of_a_stage(one: Finding, verdict: Verdict) -> Iterator[str]:
     if "hiccups" in detail:
         yield from _of_hiccups(one, verdict)
         return
+    if "last_share" in detail:
+        yield from last_lines(detail)
     if parts := detail.get("parts"):
         yield "more than the others in " + ", ".join(
             f"{name} ({_percent(share)})" for name, share in parts
@@ -281,8 +286,18 @@ def _of_launch(one: Finding, verdict: Verdict) -> Iterator[str]:
     yield "try torch.compile or CUDA graphs; how much they gain cannot be told from these times"
 
 
+def _of_cores(one: Finding, verdict: Verdict) -> Iterator[str]:
+    least, most = (_percent(share) for share in one.detail["ran_shares"])
+    shares = least if least == most else f"{least.removesuffix(' %')} to {most}"
+    wanted = "it wanted" if len(one.ranks) == 1 else "they wanted"
+    used_up = one.detail.get("by_quota")
+    why = "the quota of the cgroup was used up" if used_up else "other threads had the cores"
+    yield f"{who_text(one, verdict)} ran {shares} of the time that {wanted}: {why}"
+
+
 BODIES: dict[Kind, Callable[[Finding, Verdict], Iterator[str]]] = {
     "host hiccups": _of_hiccups,
+    "short of cores": _of_cores,
     "moving imbalance": _of_imbalance,
     "memory grows": _of_memory,
     "slower since": _of_change,
@@ -320,7 +335,8 @@ def _also(one: Finding, verdict: Verdict) -> str:
     if one.kind == "memory grows":
         return next(_of_memory(one, verdict))
     if one.kind == "not judged inside":
-        return headline(one, verdict)
+        last = f"; {last_short(one.detail)}" if "last_share" in one.detail else ""
+        return headline(one, verdict) + last
     head = headline(one, verdict).lower() if not one.hosts else headline(one, verdict)
     return f"{head}: {_percent(one.share)} of the run"
 
@@ -328,6 +344,7 @@ def _also(one: Finding, verdict: Verdict) -> str:
 def _next_lines(one: Finding, verdict: Verdict, width: int) -> list[str]:
     command = f"next: {_next(one, verdict)}"
     page = CAUSES_PAGE if one.detail.get("causes") else PAGES[one.kind]
+    page = INSIDE_PAGE if "last_share" in one.detail else page
     line = f"{command}     {page}"
     return [line] if len(line) <= width - 2 else [command, f"read: {page}"]
 

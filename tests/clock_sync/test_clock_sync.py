@@ -438,6 +438,27 @@ def test_a_client_that_falls_silent_does_not_hold_up_the_next() -> None:
     assert server.served == 1
 
 
+# 560 are more than the server keeps: the first ones say nothing, the others greet, and fall silent
+# when their turn comes. All have a minute for it, and nobody waits for that.
+@pytest.mark.parametrize("greet", [0, 280, 560])
+def test_a_flood_of_silent_clients_holds_up_nobody(greet: int) -> None:
+    flood = []
+    with ClockServer() as server:
+        for number in range(560):
+            client = socket.create_connection(server.address, timeout=60)
+            flood.append(client)
+            if number >= 560 - greet:
+                client.sendall(MAGIC + bytes(16))
+        began = time.monotonic()
+        for _ in range(5):
+            measure(server.address, timeout_s=50)
+        waited = time.monotonic() - began
+    assert server.served == 5
+    for client in flood:
+        client.close()
+    assert waited < 50, waited  # of 60 that each of the silent may take
+
+
 def test_a_server_that_is_silent() -> None:
     listener = socket.create_server(("127.0.0.1", 0))
     with pytest.raises(TimeoutError):

@@ -1,10 +1,12 @@
-/* Lets one call fail that comes from _core, the n-th: files, memory and locks. Preloaded in front
- * of libc. fail_begin says which call and how; without it, calls are as ever and are not counted.
+/* Lets one call fail that comes from _core, the n-th: files, memory and locks. Or the process is
+ * killed before that call, or after it. Preloaded in front of libc. fail_begin says which call and
+ * how; without it, calls are as ever and are not counted.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -14,7 +16,7 @@
 #include <sys/types.h>
 #include <unistd.h>
 
-enum { SHORT_WRITE = -1, CALLS_MAX = 65536 };
+enum { SHORT_WRITE = -1, KILL_BEFORE = -2, KILL_AFTER = -3, CALLS_MAX = 65536 };
 
 extern void *__libc_malloc(size_t bytes);
 extern void *__libc_calloc(size_t count, size_t bytes);
@@ -23,8 +25,13 @@ extern void *__libc_realloc(void *memory, size_t bytes);
 static _Atomic int counts, made;
 static int fails_at, fails_with;
 static char kinds[CALLS_MAX];
+static _Thread_local int dies; /* when the call that it makes has returned */
 
-/* Counts calls from here on; the n-th, from 1, fails with the errno, or writes half of it. */
+static void die(void) {
+    (void)kill(getpid(), SIGKILL);
+}
+
+/* Counts calls from here on; the n-th, from 1, fails with the errno, writes half of it, or kills. */
 void fail_begin(int n, int with) {
     fails_at = n;
     fails_with = with;
@@ -60,6 +67,13 @@ static int fails(const void *caller, char kind) {
     if (n != fails_at || (fails_with == SHORT_WRITE && kind != 'w')) {
         return 0;
     }
+    if (fails_with == KILL_BEFORE) {
+        die();
+    }
+    dies = fails_with == KILL_AFTER;
+    if (dies) {
+        return 0;
+    }
     errno = fails_with == SHORT_WRITE ? 0 : fails_with;
     return 1;
 }
@@ -71,7 +85,11 @@ static long kernel(long number, long a, long b, long c, long d, long e, long f) 
     if (real == NULL) {
         *(void **)&real = dlsym(RTLD_NEXT, "syscall");
     }
-    return real(number, a, b, c, d, e, f);
+    long result = real(number, a, b, c, d, e, f);
+    if (dies) {
+        die();
+    }
+    return result;
 }
 
 #define KERNEL(number, a, b, c, d)                                                                 \

@@ -1,32 +1,40 @@
-"""A run whose n-th call of the system fails, for every n: run with failing_calls.c preloaded.
+"""A run whose n-th call of the system fails, or in which it is killed there, for every n.
 
-Arguments: the folder, the errors by number (-1: a short write), which of them (`all`, the letter of
-a kind of calls, or a seed by which each fourth call gets one). The parent uses nothing of the
-recorder, so that each child begins anew. A child takes over what a killed process left, records,
-rotates and ends as any process does; after it one without faults takes over what is left, and the
-rows are counted.
+    LD_PRELOAD=failing_calls.so python -m tests.faults.fault_victims FOLDER ERRORS WHICH [FIRST]
+
+ERRORS: by number; -1 is a short write, -2 a kill before the call, -3 one after it. WHICH: `all`,
+the letter of a kind of calls, or a seed by which each fourth call gets one. FIRST: the call to
+begin with, to go on with a run that was cut off. The parent uses nothing of the recorder, so that
+each child begins anew. A child takes over what a killed process left, records, rotates and ends as
+any process does. What a kill left is read as it is; then a process without faults takes it over,
+and the rows are counted.
 """
 
 from __future__ import annotations
 
 import ctypes
 import json
+import mmap
 import os
 import shutil
 import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 from my_utils import _core
+from my_utils.csv2trace import main as convert
 from my_utils.logger import GlobalLogger
 from my_utils.utils import MyTimer
 from tests.support import profile_rows
 
 STEPS, DEAD_STEPS, PART_BYTES = 100, 50, 6000
 NO_MEMORY = 12
+SHORT_WRITE, *KILLS = -1, -2, -3
 
+finished = mmap.mmap(-1, 8)  # outlives a killed child: the steps of `alive` whose stop returned
 calls = ctypes.CDLL(None)
 calls.fail_end.argtypes = [ctypes.POINTER(ctypes.c_char_p)]
 
@@ -38,6 +46,8 @@ def stages(timer: MyTimer, name: str, count: int) -> int:
         timer.set_step(step)
         timer.start(name)
         timer.stop(name)
+        if name == "alive":
+            finished[:8] = (step + 1).to_bytes(8, "little")
         timer.step()
         state = _core.output_state()
         if step % 10 == 9 and state["kind"] == "file" and not any(losses().values()):
@@ -82,6 +92,11 @@ def victim(n: int, with_error: int) -> None:
     Path("figures.json").write_text(json.dumps(figures), encoding="utf-8")
 
 
+def reads() -> None:
+    """Without changing a file."""
+    sys.exit(convert(["--recover", "logs", "-o", "trace.json"]))
+
+
 def recovers() -> None:
     logger = GlobalLogger()
     logger.setup("logs", rank=0, world_size=1, console=False)
@@ -102,6 +117,25 @@ def rows_left() -> tuple[list[int], list[int]]:
     ]
     dead, alive = ([row.step for row in rows if row.name == name] for name in ("dead", "alive"))
     return sorted(dead), sorted(alive)
+
+
+def rows_read() -> tuple[list[int], list[int]]:
+    """The same out of the trace."""
+    events = json.loads(Path("trace.json").read_text(encoding="utf-8"))["traceEvents"]
+    stages = [event for event in events if event["ph"] == "X" and "args" in event]
+    ends = [(event["name"], event["args"]["step"]) for event in stages]
+    dead, alive = ([step for of, step in ends if of == name] for name in ("dead", "alive"))
+    return sorted(dead), sorted(alive)
+
+
+def after_a_kill(dead: list[int], alive: list[int], way: str) -> list[str]:
+    done = int.from_bytes(finished[:8], "little")
+    wrong = []
+    if dead != list(range(2 * DEAD_STEPS)):
+        wrong.append(f"{way}: of the process before, {len(set(dead))} once, {len(dead)} in all")
+    if alive not in (list(range(done)), list(range(done + 1))):
+        wrong.append(f"{way}: {done} finished, {len(set(alive))} once, {len(alive)} in all")
+    return wrong
 
 
 def verdict(status: int, recovery: int) -> tuple[list[str], dict[str, object]]:
@@ -138,46 +172,74 @@ def run(act: object, *arguments: int) -> int | None:
     return ended(child)
 
 
-def cases(folder: Path, errors: list[int], which: str, kinds: str):  # type: ignore[no-untyped-def]
+def fitting_errors(kind: str, errors: list[int]) -> list[int]:
+    """Those that a call of that kind can end with. A kill at a request for memory shows nothing."""
+    if kind == "m":
+        return [NO_MEMORY] if set(errors) - set(KILLS) else []
+    return [error for error in errors if error != SHORT_WRITE or kind == "w"]
+
+
+def cases(errors: list[int], which: str, kinds: str) -> Iterator[tuple[int, int]]:
     for n, kind in enumerate(kinds, 1):
-        fitting = [NO_MEMORY] if kind == "m" else [e for e in errors if e != -1 or kind == "w"]
+        fitting = fitting_errors(kind, errors)
         if which.isalpha():
             fitting = fitting if which in ("all", kind) else []
-        else:
+        elif fitting:
             fitting = [fitting[(n // 4 + int(which)) % len(fitting)]] * ((n + int(which)) % 4 == 0)
         for error in fitting:
             yield n, error
 
 
+def try_case(n: int, error: int) -> tuple[list[str], dict[str, object]] | None:
+    """What is wrong, and the figures; None in a child, which ends as every process does."""
+    shutil.rmtree("case", ignore_errors=True)
+    subprocess.run(["cp", "-r", "dead", "case"], check=True)  # leaves a journal's holes empty
+    os.chdir("case")
+    finished[:8] = bytes(8)
+    status = run(victim, n, error)
+    if status is None:
+        return None
+    wrong = []
+    is_killed = status == -signal.SIGKILL and error in KILLS
+    if is_killed:
+        if (reading := run(reads)) is None:
+            return None
+        wrong = after_a_kill(*rows_read(), "read") if reading in (0, 3) else [f"reads {reading}"]
+    recovery = run(recovers)
+    if recovery is None:
+        return None
+    if is_killed:
+        wrong += after_a_kill(*rows_left(), "taken over")
+        return wrong + [f"the recovery ended with {recovery}"] * (recovery != 0), {}
+    return verdict(status, recovery)
+
+
 def main() -> int:
     folder, errors, which = Path(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3]
+    first = int(sys.argv[4]) if len(sys.argv) > 4 else 1
+    shutil.rmtree(folder / "dead", ignore_errors=True)
     (folder / "dead").mkdir()
     os.chdir(folder / "dead")
     if run(killed) is None:
         return 0
-    kinds, total, found = "", 0, []
-    lost = 0
-    plan = iter([(0, 0)])
+    kinds, found = "", []
+    counts: Counter[str] = Counter()
+    plan: Iterator[tuple[int, int]] = iter([(0, 0)])
     while (case := next(plan, None)) is not None:
         n, error = case
         os.chdir(folder)
-        shutil.rmtree("case", ignore_errors=True)
-        subprocess.run(["cp", "-r", "dead", "case"], check=True)  # leaves a journal's holes empty
-        os.chdir("case")
-        status = run(victim, n, error)
-        if status is None:
+        tried = try_case(n, error)
+        if tried is None:
             return 0
-        recovery = run(recovers)
-        if recovery is None:
-            return 0
-        wrong, figures = verdict(status, recovery)
+        wrong, figures = tried
         found += [f"call {n} with {error} ({kinds[n - 1 : n]}): {text}" for text in wrong]
-        total += 1
-        lost += figures.get("lost", 0)  # type: ignore[operator]
+        counts.update(runs=1, kills=not figures and not wrong, lost=figures.get("lost", 0))
+        if wrong or counts["runs"] % 100 == 0:
+            print(f"{counts['runs']} runs, at call {n} of {len(kinds)}", *wrong, file=sys.stderr)
         if n == 0:
             kinds = str(figures["kinds"])
-            plan = cases(folder, errors, which, kinds)
-    print(json.dumps({"calls": len(kinds), "runs": total, "lost": lost, "wrong": found}))
+            plan = (case for case in cases(errors, which, kinds) if case[0] >= first)
+    print(json.dumps({"calls": len(kinds), **counts, "wrong": found}))
     return 0
 
 

@@ -15,7 +15,7 @@ from ..fakes import compile_fake
 
 pytestmark = pytest.mark.no_torch
 
-SHORT_WRITE = -1
+SHORT_WRITE, KILL_BEFORE, KILL_AFTER = -1, -2, -3
 ERRORS = [
     errno.ENOSPC,
     errno.EDQUOT,
@@ -34,15 +34,20 @@ def failing_calls(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_victims(
-    run_python: RunPython, folder: Path, library: Path, which: str, timeout: float
+    run_python: RunPython,
+    folder: Path,
+    library: Path,
+    which: str,
+    timeout: float,
+    errors: list[int] = ERRORS,
 ) -> dict[str, Any]:
     done = run_python(
-        "-m", "tests.faults.fault_victims", str(folder), json.dumps(ERRORS), which,
+        "-m", "tests.faults.fault_victims", str(folder), json.dumps(errors), which,
         env={"LD_PRELOAD": str(library), "PYTHONPATH": str(ROOT)}, timeout=timeout,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    sys.stdout.write(f"{ {name: figures[name] for name in ('calls', 'runs', 'lost')} }\n")
+    sys.stdout.write(f"{ {name: count for name, count in figures.items() if name != 'wrong'} }\n")
     return figures
 
 
@@ -64,10 +69,22 @@ def test_a_journal_that_cannot_be_removed_is_not_taken_over_twice(
     assert figures["runs"] > len(ERRORS) - 1
 
 
+@pytest.mark.slow
+def test_a_kill_before_or_after_a_call_loses_and_doubles_nothing(
+    run_python: RunPython, tmp_path: Path, failing_calls: Path
+) -> None:
+    kills = [KILL_BEFORE, KILL_AFTER]
+    figures = run_victims(run_python, tmp_path, failing_calls, "0", 300, kills)
+    assert figures["wrong"] == []
+    assert figures["kills"] > 20
+
+
 @pytest.mark.thorough
+@pytest.mark.timeout(7200)
 def test_each_call_fails_with_each_error(
     run_python: RunPython, tmp_path: Path, failing_calls: Path
 ) -> None:
-    figures = run_victims(run_python, tmp_path, failing_calls, "all", 3000)
+    errors = [*ERRORS, KILL_BEFORE, KILL_AFTER]
+    figures = run_victims(run_python, tmp_path, failing_calls, "all", 7000, errors)
     assert figures["wrong"] == []
-    assert figures["runs"] > 5 * figures["calls"]
+    assert figures["runs"] > 5 * figures["calls"] and figures["kills"] > 200

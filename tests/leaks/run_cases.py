@@ -35,6 +35,7 @@ def no_timer() -> _core.Timer:
     "RunStages.begin",
     "RunStages.begin_forward",
     "RunStages.begin_step",
+    "RunStages.buckets",
     "RunStages.change_step",
     "RunStages.collected",
     "RunStages.counts",
@@ -108,6 +109,13 @@ def run_stages_life(folder: Path) -> Iterator[Callable[[], object]]:
         stages.counts()
         _ = stages.on_backward, stages.on_forward, stages.on_step, stages.timer
         _ = stages.forwards, stages.thread, stages.on
+        stages.buckets = _core.BucketTimes((), ())
+        stages.begin(4)
+        stages.end()
+        _ = stages.buckets
+        with suppress(TypeError):
+            stages.buckets = 3  # type: ignore[assignment]
+        stages.buckets = None
         stages.on = False
         for wrong in (9, -1, "forward"):
             with suppress(TypeError, ValueError):
@@ -126,6 +134,40 @@ def run_stages_step_aside(folder: Path) -> Iterator[Callable[[], object]]:
         stages.begin(0)
         with suppress(TypeError):
             _core.RunStages()  # type: ignore[call-arg]
+
+    yield action
+
+
+class Parameter:
+    """What is seen of a parameter: torch would do the same with its tensors."""
+
+    def __init__(self, hooks: dict[str, Callable[[object], None]] | None) -> None:
+        self._backward_hooks = hooks
+
+
+@case(
+    "BucketTimes",
+    "BucketTimes.install",
+    "BucketTimes.read",
+    "BucketTimes.remove",
+    "_BucketHook.__call__",
+    repeat=200,
+)
+def bucket_times(folder: Path) -> Iterator[Callable[[], object]]:
+    def action() -> None:
+        parameters = (Parameter(None), Parameter({"theirs": print}), object(), Parameter(None))
+        times = _core.BucketTimes(parameters, (0, 0, 1, 2))
+        for _ in range(2):
+            times.install()
+        hooks: dict[str, Callable[[object], None]] = vars(parameters[3])["_backward_hooks"]
+        hooks["my_utils.bucket"](None)
+        times.read()
+        times.remove()
+        times.install()
+        _core.BucketTimes(parameters, (0, 0, 1, 2)).install()
+        for wrong in (((1,), ()), ((1,), (1,)), ((1,), ("a",)), (3, 4)):
+            with suppress(TypeError, ValueError):
+                _core.BucketTimes(*wrong)  # type: ignore[arg-type]
 
     yield action
 

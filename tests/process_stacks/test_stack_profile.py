@@ -14,6 +14,7 @@ import pytest
 
 from my_utils.capture.on_demand.command import main as capture_main
 from my_utils.process_stacks.profile import NO_STAGE, _joined
+from my_utils.report.command import main as report_main
 
 from ..conftest import ROOT
 
@@ -77,6 +78,10 @@ def test_a_rank_that_spends_its_input_elsewhere_is_named(
     speedscope, trace = (json.loads(Path(path).read_text()) for path in found["files"])
     check_speedscope(speedscope)
     check_trace(trace)
+    assert report_main([str(tmp_path), "-o", str(tmp_path / "report.html"), "--quiet"]) == 0
+    page = (tmp_path / "report.html").read_text()
+    assert "What the stages spend their time in: ranks 0-2" in page
+    assert line.replace("<string>", "&lt;string&gt;") in page
 
 
 def check_speedscope(content: dict[str, object]) -> None:

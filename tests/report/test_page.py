@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from my_utils.common.colours import luminance, stage_colour, text_colour
+from my_utils.pages.tables import times
 from my_utils.report.cells_as_text import code_cells
-from my_utils.report.page_tables import times
 from my_utils.verdict.run_data import RunData
 from tests.support.axe import axe_source
 from tests.support.page_runs import BACKWARD, HOSTILE, STAGES, opened, page_of, slow_loader
@@ -337,6 +337,8 @@ def test_it_is_readable_at_400_pixels(run: RunData, tmp_path: Path) -> None:
         assert tab.evaluate("document.documentElement.scrollWidth") <= 400
         size = "parseFloat(getComputedStyle(document.getElementById('verdict')).fontSize)"
         assert tab.evaluate(size) >= 12
+        cell = "document.querySelector('#stages tbody td').offsetWidth"
+        assert tab.evaluate(cell) > 60  # names are not broken into single letters
 
 
 @pytest.mark.slow

@@ -71,3 +71,17 @@ def test_ranks_record_where_they_meet(
         assert {(row["stage"], row["kind"]) for row in found} - meetings <= {COLLECTIVE}
         assert meetings <= {(row["stage"], row["kind"]) for row in found}
         assert {row["members"] for row in found} == {"0-1"}
+
+
+@pytest.mark.slow
+def test_a_meeting_is_recorded_with_the_group_that_was_passed_and_of_its_members_only(
+    tmp_path: Path,
+) -> None:
+    """The groups are passed by position, and torch's distributed checkpoints wait, too."""
+    folder = run_ranks("truth", tmp_path, "groups.py")
+    for rank, groups in ((0, {"0-1"}), (1, {"0-1", "1"})):
+        check(folder, rank)
+        found = [row.metadata for row in rows_of(folder, rank) if row.name == "my_utils.sync"]
+        assert {row["members"] for row in found if row["stage"] == "collective"} == groups
+        [checkpoint] = [row for row in found if row["stage"] == "checkpoint"]
+        assert (checkpoint["kind"], checkpoint["members"]) == ("collective", "0-1")

@@ -11,6 +11,7 @@ from typing import cast
 import numpy as np
 import pytest
 
+from my_utils.report.flames import Flames
 from my_utils.report.page import Page, PageTrace, page_text
 from my_utils.report.worst_step import RankSpans, WorstStep
 from my_utils.verdict.result import Verdict
@@ -70,12 +71,15 @@ def worst_of(run: RunData, step: int, ranks: tuple[int, ...]) -> WorstStep:
     return WorstStep(int(run.steps[step]), run.stages, rows)
 
 
-def page_of(run: RunData, trace: bytes = b"", viewer: str = "https://ui.perfetto.dev") -> str:
+def page_of(
+    run: RunData, trace: bytes = b"", viewer: str = "https://ui.perfetto.dev",
+    flames: Flames | None = None,
+) -> str:  # fmt: skip
     last = len(run.steps) - 1
     said = cast("Verdict", Said())  # which has what the page asks for
     worst = worst_of(run, last, (1, 0))
     handed = PageTrace("step.json", trace) if trace else None
-    return page_text(Page(run, said, ["backward"], 0, worst, handed, viewer=viewer))
+    return page_text(Page(run, said, ["backward"], 0, worst, handed, flames, viewer=viewer))
 
 
 @contextlib.contextmanager

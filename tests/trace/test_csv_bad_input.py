@@ -203,6 +203,13 @@ TABLE: dict[str, tuple[bytes, int, str, list[str]]] = {
         "an END goes to the latest START of its thread",
         ["b", "a"],
     ),
+    "rows of no step": (
+        HEADER + row(1, "START", 1, step=7) + row(2, "END", 1, step=7)
+        + row(3, "START", 2, step=-1) + row(4, "END", 2, step=-1),
+        0,
+        "",
+        ["forward", "forward"],
+    ),
     "steps that go backwards": (
         HEADER + row(1, "START", 1, step=7) + row(2, "END", 1, step=7)
         + row(3, "START", 2, step=3) + row(4, "END", 2, step=3),

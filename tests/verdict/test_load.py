@@ -222,6 +222,10 @@ def test_what_holds_nothing(tmp_path: Path) -> None:
         load_run(tmp_path)
     with pytest.raises(NothingToJudge, match="no such file or directory"):
         load_run(tmp_path / "nowhere")
+    other = tmp_path / "profile_rank_3.csv"
+    other.write_text("step,loss\n1,0.5\n")
+    with pytest.raises(NothingToJudge, match=r"rank 3: .* has no column 'timestamp_unix'$"):
+        load_run(tmp_path)
 
 
 def test_the_command_of_the_run(tmp_path: Path) -> None:

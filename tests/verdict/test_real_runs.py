@@ -57,7 +57,10 @@ def verdict_of(plant: str, world: int, folder: Path) -> Verdict:
     )
     results = Ranks(code, world, folder).finish(timeout_s=400)
     assert [status for status, _, _ in results] == [0] * world, results
-    return judge(load_run([str(logs)]))
+    run = load_run([str(logs)])
+    # Other tests take cores from these ranks, which is a finding, too, and not what is planted.
+    run.counters = {name: one for name, one in run.counters.items() if name != "delay_us"}
+    return judge(run)
 
 
 @pytest.mark.slow

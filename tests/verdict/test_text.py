@@ -29,6 +29,7 @@ DETAILS: dict[str, dict[str, object]] = {
     "throughput falls": {"before_ns": 9e7, "after_ns": 12e7, "stage_share": 0.9},
     "slower since": {"before_ns": 9e7, "after_ns": 12e7, "stage_share": 0.9},
     "warm-up": {"steps": 20},
+    "short of cores": {"ran_shares": (0.31, 0.45)},
 }  # fmt: skip
 
 

@@ -8,6 +8,8 @@ static int traverse(PyObject *module, visitproc visit, void *arg) {
     Py_VISIT(state->step_hook);
     Py_VISIT(state->timer_type);
     Py_VISIT(state->run_stages_type);
+    Py_VISIT(state->bucket_hook_type);
+    Py_VISIT(state->bucket_times_type);
     Py_VISIT(state->stage_type);
     Py_VISIT(state->no_op_stage_type);
     Py_VISIT(state->no_op_stage);
@@ -39,6 +41,8 @@ static int clear(PyObject *module) {
     Py_CLEAR(state->step_hook);
     Py_CLEAR(state->timer_type);
     Py_CLEAR(state->run_stages_type);
+    Py_CLEAR(state->bucket_hook_type);
+    Py_CLEAR(state->bucket_times_type);
     Py_CLEAR(state->stage_type);
     Py_CLEAR(state->no_op_stage_type);
     Py_CLEAR(state->no_op_stage);
@@ -103,6 +107,7 @@ static PyModuleDef_Slot slots[] = {
     {Py_mod_exec, mu_py_module_timer_exec},
     {Py_mod_exec, mu_py_replace_exec},
     {Py_mod_exec, mu_py_packed_times_exec},
+    {Py_mod_exec, mu_py_bucket_times_exec},
     {Py_mod_exec, mu_py_run_stages_exec},
     {Py_mod_exec, mu_py_stage_call_exec},
     {Py_mod_exec, mu_py_block_bootstrap_exec},

@@ -60,6 +60,9 @@ struct mu_state {
     Py_ssize_t enabled_recorders;     /* in all threads and tasks */
     PyObject *timing_switch;          /* owned: a TimingSwitch */
     uint64_t time_recorders;          /* made so far */
+
+    PyTypeObject *bucket_hook_type;  /* owned */
+    PyTypeObject *bucket_times_type; /* owned */
 };
 
 extern PyModuleDef mu_module;
@@ -106,6 +109,7 @@ int mu_py_module_timer_exec(PyObject *module);
 int mu_py_replace_exec(PyObject *module);
 int mu_py_run_stages_exec(PyObject *module);
 int mu_py_stage_call_exec(PyObject *module);
+int mu_py_bucket_times_exec(PyObject *module);
 int mu_py_block_bootstrap_exec(PyObject *module);
 int mu_py_process_stacks_exec(PyObject *module);
 

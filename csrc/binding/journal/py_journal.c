@@ -100,7 +100,7 @@ struct seen {
     bool held;
 };
 
-static int look(const char *path, struct seen *seen, struct mu_error *err) {
+static int read_snapshot(const char *path, struct seen *seen, struct mu_error *err) {
     struct mu_csv_writer writer;
     int code = mu_journal_image_read(&seen->image, path, err);
     if (code != MU_OK) {
@@ -249,7 +249,7 @@ static PyObject *read_journal(PyObject *Py_UNUSED(module), PyObject *argument) {
     struct mu_error err = {0};
     int code;
     Py_BEGIN_ALLOW_THREADS;
-    code = look(PyBytes_AS_STRING(path), seen, &err);
+    code = read_snapshot(PyBytes_AS_STRING(path), seen, &err);
     Py_END_ALLOW_THREADS;
     Py_DECREF(path);
     PyObject *result = NULL;

@@ -16,10 +16,10 @@ void mu_py_layout_public(struct mu_python_layout *layout) {
     layout->bytes.data = offsetof(PyBytesObject, ob_sval);
 }
 
-#if PY_VERSION_HEX < 0x030B0000 || PY_VERSION_HEX >= 0x030E0000
+#if PY_VERSION_HEX < 0x030B0000 || PY_VERSION_HEX >= 0x03100000
 
 const char *mu_py_layout(struct mu_python_layout *Py_UNUSED(layout)) {
-    return "stacks are read of Python 3.11 to 3.13 only";
+    return "stacks are read of Python 3.11 to 3.15 only";
 }
 
 #endif

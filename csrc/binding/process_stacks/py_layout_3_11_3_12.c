@@ -12,9 +12,9 @@
 #include <stddef.h>
 
 #if PY_VERSION_HEX >= 0x030C0000
-enum { OWNER_C_STACK = FRAME_OWNED_BY_CSTACK };
+enum { OWNER_NO_FUNCTION = FRAME_OWNED_BY_CSTACK };
 #else
-enum { OWNER_C_STACK = MU_LAYOUT_NO_OWNER };
+enum { OWNER_NO_FUNCTION = MU_LAYOUT_NO_OWNER };
 #endif
 
 static void fill_threads(struct mu_python_layout *layout) {
@@ -37,7 +37,8 @@ static void fill_code(struct mu_python_layout *layout) {
     layout->frame.code = offsetof(_PyInterpreterFrame, f_code);
     layout->frame.instruction = offsetof(_PyInterpreterFrame, prev_instr);
     layout->frame.owner = offsetof(_PyInterpreterFrame, owner);
-    layout->frame.owner_c_stack = OWNER_C_STACK;
+    layout->frame.owner_no_function = OWNER_NO_FUNCTION;
+    layout->frame.code_tag = 0;
     layout->code.qualname = offsetof(PyCodeObject, co_qualname);
     layout->code.filename = offsetof(PyCodeObject, co_filename);
     layout->code.first_line = offsetof(PyCodeObject, co_firstlineno);

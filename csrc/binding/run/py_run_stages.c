@@ -156,6 +156,13 @@ static void call(struct mu_py_run_stages *self, PyObject *function) {
     Py_XDECREF(result);
 }
 
+/* They are there only while a backward runs that is looked at. */
+static void remove_hooks(struct mu_py_run_stages *self) {
+    if (self->buckets != NULL) {
+        mu_py_bucket_times_remove(self->buckets);
+    }
+}
+
 bool mu_py_run_begin(struct mu_py_run_stages *self, enum mu_run_stage stage, bool keeps_loss) {
     if (!self->on || self->inside != MU_RUN_NONE || !is_training_thread(self, stage)) {
         return false;
@@ -176,6 +183,9 @@ bool mu_py_run_begin(struct mu_py_run_stages *self, enum mu_run_stage stage, boo
     end_loss(self, was_loss);
     if (stage == MU_RUN_FORWARD && self->on_forward != NULL) {
         call(self, self->on_forward);
+    }
+    if (stage == MU_RUN_BACKWARD && !keeps_loss && self->buckets != NULL) {
+        mu_py_bucket_times_install(self->buckets);
     }
     start(self, stage);
     self->inside = stage;
@@ -207,6 +217,9 @@ void mu_py_run_end(struct mu_py_run_stages *self) {
         return;
     }
     stop(self);
+    if (ended == MU_RUN_BACKWARD) {
+        remove_hooks(self);
+    }
     self->inside = MU_RUN_NONE;
     self->counts[ended]++;
     if (!self->on) {
@@ -571,6 +584,7 @@ static int run_traverse(PyObject *object, visitproc visit, void *arg) {
     Py_VISIT(self->on_backward);
     Py_VISIT(self->on_forward);
     Py_VISIT(self->on_step);
+    Py_VISIT(self->buckets);
     return mu_py_batches_traverse(&self->batches, visit, arg);
 }
 
@@ -583,6 +597,7 @@ static int run_clear(PyObject *object) {
     Py_CLEAR(self->on_backward);
     Py_CLEAR(self->on_forward);
     Py_CLEAR(self->on_step);
+    Py_CLEAR(self->buckets);
     mu_py_batches_clear(&self->batches);
     mu_py_host_costs_clear(&self->host);
     return 0;
@@ -625,10 +640,33 @@ static int set_on(PyObject *object, PyObject *value, void *Py_UNUSED(closure)) {
         return -1;
     }
     self->on = on != 0;
+    remove_hooks(self);
     self->open = self->inside = MU_RUN_NONE;
     self->optimizer_depth = 0;
     self->loss_goes_on = self->stepped_inside = false;
     memset(&self->leader, 0, sizeof(self->leader));
+    return 0;
+}
+
+static PyObject *get_buckets(PyObject *object, void *Py_UNUSED(closure)) {
+    PyObject *buckets = (PyObject *)((struct mu_py_run_stages *)object)->buckets;
+    return Py_NewRef(buckets == NULL ? Py_None : buckets);
+}
+
+static int set_buckets(PyObject *object, PyObject *value, void *Py_UNUSED(closure)) {
+    struct mu_py_run_stages *self = (struct mu_py_run_stages *)object;
+    struct mu_state *state = mu_state_of_object(object);
+    if (state == NULL) {
+        return -1;
+    }
+    if (value == NULL ||
+        (value != Py_None && !PyObject_TypeCheck(value, state->bucket_times_type))) {
+        PyErr_SetString(PyExc_TypeError, "buckets must be a BucketTimes or None");
+        return -1;
+    }
+    remove_hooks(self);
+    value = value == Py_None ? NULL : Py_NewRef(value);
+    Py_XSETREF(self->buckets, (struct mu_py_bucket_times *)value);
     return 0;
 }
 
@@ -667,6 +705,7 @@ static PyGetSetDef run_getset[] = {
     CALLBACK(on_backward),
     CALLBACK(on_forward),
     CALLBACK(on_step),
+    {"buckets", get_buckets, set_buckets, NULL, NULL},
     {"on", get_on, set_on, NULL, NULL},
     {"timer", get_timer, NULL, NULL, NULL},
     {"forwards", get_forwards, NULL, NULL, NULL},

@@ -3,6 +3,7 @@
 #define MU_PY_RUN_STAGES_H
 
 #include "run/py_batches.h"
+#include "run/py_bucket_times.h"
 #include "run/py_host_costs.h"
 #include "stages/py_timer.h"
 
@@ -58,6 +59,7 @@ struct mu_py_run_stages {
     struct mu_py_run_leader leader;
     struct mu_py_batches batches;
     struct mu_py_host_costs host;
+    struct mu_py_bucket_times *buckets; /* owned: of the backwards from here on; NULL */
 };
 
 /* A call begins on the calling thread. True when it is a stage, and mu_py_run_end must follow.

@@ -1,6 +1,7 @@
 /* What a process records beside its stages: values of counters, and rows about the run itself.
  *
- * Counters become columns. Of the rows about the run (`my_utils.run`, `.sync`, `.workload`) the
+ * Counters become columns. Of the rows about the run (`my_utils.run`, `.sync`,
+ * `.workload`, `.bucket`, `.ready`) the
  * pairs are kept as they stand. Both are bounded. All memory is owned. One thread at a time.
  */
 #ifndef MU_RUN_ROWS_H
@@ -13,7 +14,7 @@
 #include <stdint.h>
 
 enum {
-    MU_RUN_NOTES_MAX = 4096,
+    MU_RUN_NOTES_MAX = 1 << 16,
     MU_COUNTER_VALUES_MAX = 1 << 26, /* a rank's; what comes after them is left out */
 };
 

@@ -12,7 +12,7 @@ enum {
     FRAMES_AT_ONCE = MU_MEMORY_PARTS_MAX,
 };
 
-/* PyASCIIObject.state, in all versions from 3.11 to 3.13. */
+/* PyASCIIObject.state, in all versions from 3.11 to 3.15. */
 enum { KIND_SHIFT = 2, KIND_MASK = 7, COMPACT = 1 << 5, ASCII = 1 << 6 };
 
 int mu_frame_names_init(struct mu_frame_names *names, struct mu_error *err) {

@@ -25,8 +25,10 @@ struct mu_python_layout {
     } thread;
     struct {
         uint32_t previous, code, owner;
-        uint32_t instruction;  /* a pointer into the code */
-        uint8_t owner_c_stack; /* frames of this owner belong to no function; or NO_OWNER */
+        uint32_t instruction;      /* a pointer into the code */
+        uint8_t owner_no_function; /* frames of this owner and of those above it belong to no
+                                      function; or NO_OWNER */
+        uint8_t code_tag;          /* bits of the pointer to the code that are no part of it */
     } frame;
     struct {
         uint32_t size; /* data that one stack may have, header included */

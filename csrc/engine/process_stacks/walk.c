@@ -170,7 +170,7 @@ static size_t frame_end(const struct mu_python_layout *layout) {
 static void take_frame(const struct mu_python_layout *layout, const unsigned char *bytes,
                        struct frame *frame) {
     frame->previous = word_at(bytes, layout->frame.previous);
-    frame->code = word_at(bytes, layout->frame.code);
+    frame->code = word_at(bytes, layout->frame.code) & ~(uint64_t)layout->frame.code_tag;
     frame->instruction = word_at(bytes, layout->frame.instruction);
     frame->owner = bytes[layout->frame.owner];
 }
@@ -249,7 +249,7 @@ static bool follow(struct mu_walk *walk, uint64_t address, struct outside *outsi
         if (stack->count == MU_STACK_DEPTH_MAX) {
             break;
         }
-        if (frame.owner != walk->layout->frame.owner_c_stack && is_pointer(frame.code)) {
+        if (frame.owner < walk->layout->frame.owner_no_function && is_pointer(frame.code)) {
             add_frame(walk, &frame);
         }
         address = frame.previous;

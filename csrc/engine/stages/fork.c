@@ -70,6 +70,7 @@ static void forget_parent(struct mu_recorder *recorder) {
     }
     recorder->buffers = NULL;
     recorder->threads = NULL;
+    atomic_store(&recorder->users, 1); /* the owner; the threads do not exist here */
     recorder->drain = NULL;
     recorder->in_background = false;
     recorder->thread_runs = recorder->thread_stop = false;

@@ -37,6 +37,7 @@ int mu_recorder_create(struct mu_recorder **out, struct mu_error *err) {
     if (recorder == NULL) {
         return mu_error_no_memory(err, "recorder");
     }
+    atomic_store(&recorder->users, 1);
     recorder->call_drain = mu_drain_thread_call;
     recorder->add_gpu_time = mu_timer_add_gpu_time;
     recorder->counter = mu_clock_counter_is_kernel_clock();
@@ -56,13 +57,17 @@ int mu_recorder_create(struct mu_recorder **out, struct mu_error *err) {
     return MU_OK;
 }
 
-static void free_buffers(struct mu_recorder *recorder) {
+/* Threads that end from here on find nothing of theirs. */
+static void end_buffers(struct mu_recorder *recorder) {
+    pthread_mutex_lock(&recorder->registry_lock);
+    recorder->ended = true;
     while (recorder->buffers != NULL) {
         struct mu_thread_buffer *buffer = recorder->buffers;
         recorder->buffers = buffer->next;
         mu_thread_buffer_free(buffer);
         free(buffer);
     }
+    pthread_mutex_unlock(&recorder->registry_lock);
 }
 
 void mu_recorder_destroy(struct mu_recorder *recorder) {
@@ -74,14 +79,8 @@ void mu_recorder_destroy(struct mu_recorder *recorder) {
         return; /* the thread that hangs in a write will use all of it again */
     }
     mu_stack_service_destroy(recorder);
-    pthread_key_delete(recorder->thread_key);
-    while (recorder->threads != NULL) {
-        struct mu_thread *thread = recorder->threads;
-        recorder->threads = thread->next;
-        mu_wiped_page_unmap(thread);
-    }
-    mu_this_thread = NULL;
-    free_buffers(recorder);
+    end_buffers(recorder);
+    mu_thread_forget(recorder);
     mu_cuda_pool_free(recorder->gpu);
     mu_drain_free(recorder->drain);
     mu_output_free(&recorder->output);
@@ -89,11 +88,10 @@ void mu_recorder_destroy(struct mu_recorder *recorder) {
     free(recorder->names);
     free_guard(recorder);
     mu_control_release(&recorder->control);
-    pthread_mutex_destroy(&recorder->registry_lock);
     pthread_mutex_destroy(&recorder->drain_lock);
     pthread_mutex_destroy(&recorder->thread_lock);
     pthread_cond_destroy(&recorder->thread_wake);
-    free(recorder);
+    mu_recorder_leave(recorder);
 }
 
 int mu_recorder_use_gpu(struct mu_recorder *recorder, const struct mu_cuda_pool_options *options,

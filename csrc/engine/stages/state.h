@@ -116,6 +116,11 @@ struct mu_recorder {
     void *fork_guard;        /* a wiped page: 0 in a forked child */
     uint32_t no_guard;       /* in its place where there is no memory for the page */
 
+    /* Its owner, and each thread that recorded and has not ended: the last of them frees the
+     * memory, for a thread ends at a time of its own, and looks for its recorder then. */
+    _Atomic uint32_t users;
+    bool ended; /* destroyed by its owner; under registry_lock */
+
     struct mu_control control;       /* requests of other processes */
     struct mu_stack_service *stacks; /* owned: serves those for stacks; NULL: nobody does */
 

@@ -57,8 +57,9 @@ void mu_thread_buffer_retire_locked(struct mu_recorder *recorder, struct mu_thre
     free(buffer);
 }
 
+/* Destroyed recorders have freed the buffers. */
 static void free_thread_locked(struct mu_recorder *recorder, struct mu_thread *thread) {
-    for (int i = 0; i < MU_TIMERS_MAX; i++) {
+    for (int i = 0; !recorder->ended && i < MU_TIMERS_MAX; i++) {
         if (thread->buffers[i] != NULL) {
             mu_thread_buffer_retire_locked(recorder, thread->buffers[i]);
         }
@@ -73,11 +74,20 @@ static void free_thread_locked(struct mu_recorder *recorder, struct mu_thread *t
     mu_wiped_page_unmap(thread);
 }
 
-/* Destructor of the thread key: the thread ends. */
+void mu_recorder_leave(struct mu_recorder *recorder) {
+    if (atomic_fetch_sub(&recorder->users, 1) == 1) {
+        pthread_key_delete(recorder->thread_key);
+        pthread_mutex_destroy(&recorder->registry_lock);
+        free(recorder);
+    }
+}
+
 void mu_thread_ends(void *page) {
     struct mu_thread *thread = page;
     struct mu_recorder *recorder = thread->recorder;
-    mu_this_thread = NULL;
+    if (mu_this_thread == thread) {
+        mu_this_thread = NULL;
+    }
     if (recorder == NULL) {
         mu_wiped_page_unmap(thread);
         return;
@@ -85,6 +95,15 @@ void mu_thread_ends(void *page) {
     pthread_mutex_lock(&recorder->registry_lock);
     free_thread_locked(recorder, thread);
     pthread_mutex_unlock(&recorder->registry_lock);
+    mu_recorder_leave(recorder);
+}
+
+void mu_thread_forget(struct mu_recorder *recorder) {
+    struct mu_thread *thread = pthread_getspecific(recorder->thread_key);
+    if (thread != NULL) {
+        pthread_setspecific(recorder->thread_key, NULL);
+        mu_thread_ends(thread);
+    }
 }
 
 static struct mu_thread *this_thread_locked(struct mu_recorder *recorder) {
@@ -111,6 +130,7 @@ static struct mu_thread *this_thread_locked(struct mu_recorder *recorder) {
     thread->tid = tid;
     thread->next = recorder->threads;
     recorder->threads = thread;
+    atomic_fetch_add(&recorder->users, 1);
     mu_this_thread = thread;
     return thread;
 }

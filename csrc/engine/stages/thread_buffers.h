@@ -14,7 +14,7 @@
 
 /* What a thread has; one page, wiped in a forked child. */
 struct mu_thread {
-    struct mu_recorder *recorder; /* borrowed; NULL after a fork */
+    struct mu_recorder *recorder; /* shared (mu_recorder.users); NULL after a fork */
     struct mu_thread *next;       /* in the recorder's list */
     uint32_t tid;
     struct mu_thread_buffer *buffers[MU_TIMERS_MAX]; /* by the timer's index */
@@ -26,8 +26,14 @@ extern _Thread_local struct mu_thread *mu_this_thread
 #endif
     ;
 
-/* Destructor of recorder->thread_key. */
+/* Destructor of recorder->thread_key. The recorder's owner may be destroying it meanwhile. */
 void mu_thread_ends(void *page);
+
+/* Takes the calling thread's state of this recorder from it. The recorder has ended. */
+void mu_thread_forget(struct mu_recorder *recorder);
+
+/* One of recorder->users goes; the memory goes with the last one. */
+void mu_recorder_leave(struct mu_recorder *recorder);
 
 /* Releases a thread buffer. Its figures stay with its timer, and its chunk is free once it is
  * drained. The caller holds recorder->registry_lock. */

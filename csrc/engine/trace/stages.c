@@ -664,7 +664,8 @@ void mu_step_marker_close(struct mu_converter *converter, struct mu_process *pro
     converter->writer.ops->slice(&converter->writer, track, &event);
 }
 
-/* Steps follow the START rows of the first thread, because END rows may come later. */
+/* Steps follow the START rows of the first thread, because END rows may come later. A negative one
+   says that a row belongs to no step, and has no marker. */
 void mu_step_marker(struct mu_converter *converter, struct mu_track *track,
                     const struct mu_event_row *row) {
     struct mu_process *process = track->process;
@@ -677,14 +678,14 @@ void mu_step_marker(struct mu_converter *converter, struct mu_track *track,
     if (track != process->main_track || (process->has_step && process->step == row->step)) {
         return;
     }
-    if (process->has_step && row->step < process->step) {
+    if (process->has_step && row->step >= 0 && row->step < process->step) {
         mu_notes_add(&converter->notes, MU_NOTE_STEP_BACK, converter->file, row->line,
                      "step goes back from %lld to %lld", (long long)process->step,
                      (long long)row->step);
     }
     int64_t end_ns = process->last_ns < row->at_ns ? process->last_ns : row->at_ns;
     mu_step_marker_close(converter, process, end_ns);
-    process->has_step = 1;
+    process->has_step = row->step >= 0;
     process->step = row->step;
     process->step_begin_ns = row->at_ns;
 }

@@ -9,8 +9,10 @@ from typing import Any
 
 from ...common.ranges import as_ranges, ranges_text
 
-__all__ = ["Meeting", "device_kind", "group_ranks", "meetings", "pipeline_stage", "workload",
-           "wrappers"]  # fmt: skip
+__all__ = [
+    "Meeting", "ddp_models", "device_kind", "group_ranks", "is_member", "meetings",
+    "pipeline_stage", "workload", "wrappers",
+]  # fmt: skip
 
 Meeting = tuple[str, str, str]
 """(stage, kind, members), as in the row `my_utils.sync`."""
@@ -26,7 +28,8 @@ def _instances(modules: Iterable[Any], module: str, name: str) -> list[Any]:
     return [] if kind is None else [m for m in modules if issubclass(type(m), kind)]
 
 
-def _ddp(modules: Iterable[Any]) -> list[Any]:
+def ddp_models(modules: Iterable[Any]) -> list[Any]:
+    """Those that DDP wraps."""
     return _instances(modules, "torch.nn.parallel.distributed", "DistributedDataParallel")
 
 
@@ -44,7 +47,7 @@ def _fsdp2(modules: Iterable[Any]) -> list[Any]:
 
 def wrappers(modules: list[Any]) -> str:
     """The wrappers of data parallelism, joined by "+"; "none" without one."""
-    found = {"DDP": _ddp(modules), "FSDP": _fsdp(modules), "FSDP2": _fsdp2(modules)}
+    found = {"DDP": ddp_models(modules), "FSDP": _fsdp(modules), "FSDP2": _fsdp2(modules)}
     return "+".join(name for name, modules in found.items() if modules) or "none"
 
 
@@ -54,6 +57,16 @@ def group_ranks(group: Any = None) -> str:
     if group is None:
         return ranges_text(as_ranges(range(distributed.get_world_size())))
     return ranges_text(as_ranges(distributed.get_process_group_ranks(group)))
+
+
+def is_member(group: Any = None) -> bool:
+    """Whether this process is one of the ranks of a process group; of all ranks for None. It is
+    none of a group that has been destroyed."""
+    distributed = sys.modules["torch.distributed"]
+    try:
+        return bool(distributed.get_rank(group) >= 0)
+    except (KeyError, ValueError, RuntimeError):
+        return False
 
 
 def _of_ddp(module: Any) -> list[Meeting]:
@@ -79,7 +92,7 @@ def meetings(modules: list[Any]) -> list[Meeting]:
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return []
     found: list[Meeting] = []
-    for module in _ddp(modules):
+    for module in ddp_models(modules):
         found += _of_ddp(module)
     for module in _fsdp(modules):
         members = group_ranks(getattr(module, "process_group", None))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import inspect
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -47,8 +48,9 @@ class Listener:
     def loaded(self, iterator: object, batch: object) -> None:
         """A loader has given a batch."""
 
-    def met(self, kind: str, group: object) -> None:
-        """The script has called a collective; kind is "collective", "pipeline" or "clip"."""
+    def met(self, stage: str, kind: str, group: object) -> None:
+        """The script has called what waits for the ranks of `group` (None: for all) in the stage
+        "collective" or "checkpoint"; kind is "collective", "pipeline" or "clip"."""
 
     def freezes(self) -> None:
         """gc.freeze will hide all objects from a scan."""
@@ -79,8 +81,8 @@ class Patches:
         when_imported("torch.nn.utils.clip_grad", self._late(self._clipping))
         when_imported("torch.distributed.checkpoint", self._late(self._distributed_checkpoints))
         when_imported("safetensors.torch", self._late(self._safetensors))
-        when_imported("datasets.arrow_dataset", self._late(self._iterated("Dataset")))
-        when_imported("datasets.iterable_dataset", self._late(self._iterated("IterableDataset")))
+        for module, kind in (("arrow", "Dataset"), ("iterable", "IterableDataset")):
+            when_imported(f"datasets.{module}_dataset", self._late(self._iterated(kind, "iter")))
         when_imported("webdataset.pipeline", self._late(self._iterated("DataPipeline")))
         when_imported("ray.data.iterator", self._late(self._iterated("_IterableFromIterator")))
 
@@ -192,32 +194,36 @@ class Patches:
 
         self._set(module._BaseDataLoaderIter, "__next__", timed)
 
-    def _iterated(self, name: str) -> Callable[[Any], None]:
-        """A class whose `__iter__` gives batches or samples."""
+    def _iterated(self, name: str, *others: str) -> Callable[[Any], None]:
+        """A class whose `__iter__`, and other methods, give batches or samples."""
 
         def patch(module: Any) -> None:
             kind = getattr(module, name, None)
-            if kind is None or "__iter__" not in vars(kind):
-                return
-            begin, end, iterate = self._stages.begin, self._stages.end, kind.__iter__
-
-            @functools.wraps(iterate)
-            def timed(self: Any) -> Iterator[Any]:
-                items = iterate(self)
-                while True:
-                    began = begin(names.INPUT)
-                    try:
-                        item = next(items)
-                    except StopIteration:
-                        return
-                    finally:
-                        if began:
-                            end()
-                    yield item
-
-            self._set(kind, "__iter__", timed)
+            for method in ("__iter__", *others):
+                iterate = vars(kind).get(method) if isinstance(kind, type) else None
+                if iterate is not None:
+                    self._set(kind, method, self._iterator(iterate))
 
         return patch
+
+    def _iterator(self, iterate: Any) -> Any:
+        begin, end = self._stages.begin, self._stages.end
+
+        @functools.wraps(iterate)
+        def timed(*args: Any, **kwargs: Any) -> Iterator[Any]:
+            items = iterate(*args, **kwargs)
+            while True:
+                began = begin(names.INPUT)
+                try:
+                    item = next(items)
+                except StopIteration:
+                    return
+                finally:
+                    if began:
+                        end()
+                yield item
+
+        return timed
 
     def _transfers(self) -> None:
         """Before the first use of CUDA no call changes the device."""
@@ -251,26 +257,29 @@ class Patches:
             for name in calls:
                 function = getattr(c10d, name, None)
                 if function is not None:
-                    timed = self._collective(function, kind)
+                    timed = self._meeting(function, names.COLLECTIVE, kind)
                     self._set(c10d, name, timed)
                     if getattr(module, name, None) is function:
                         self._set(module, name, timed)
         work = c10d.Work
-        self._set(work, "wait", self._collective(work.wait, None))
+        self._set(work, "wait", self._meeting(work.wait, names.COLLECTIVE, None))
 
-    def _collective(self, function: Any, kind: str | None) -> Any:
+    def _meeting(self, function: Any, stage: int, kind: str | None, group: str = "group") -> Any:
+        """group: the name of the parameter that has the process group."""
         begin, end, met = self._stages.begin, self._stages.end, self._listener.met
+        name = names.STAGES[stage]
+        place = sys.maxsize if kind is None else _place(function, group)
 
         @functools.wraps(function)
         def timed(*args: Any, **kwargs: Any) -> Any:
-            if is_compiling() or not begin(names.COLLECTIVE):
+            if is_compiling() or not begin(stage):
                 return function(*args, **kwargs)
             try:
                 return function(*args, **kwargs)
             finally:
                 end()
                 if kind is not None:
-                    met(kind, kwargs.get("group"))
+                    met(name, kind, args[place] if place < len(args) else kwargs.get(group))
 
         return timed
 
@@ -292,7 +301,7 @@ class Patches:
                 return clip(parameters, *args, **kwargs)
             finally:
                 end()
-                met("clip", mesh.get_group() if mesh.ndim == 1 else None)
+                met("collective", "clip", mesh.get_group() if mesh.ndim == 1 else None)
 
         self._set(module, "clip_grad_norm_", timed)
         if torch.nn.utils.clip_grad_norm_ is clip:
@@ -302,8 +311,17 @@ class Patches:
         self._in_c(torch.serialization, "save", names.CHECKPOINT, torch)
 
     def _distributed_checkpoints(self, module: Any) -> None:
-        for name in ("save", "async_save", "save_state_dict"):
-            self._in_c(module.state_dict_saver, name, names.CHECKPOINT, module)
+        """A save agrees with the other ranks on what each writes. An asynchronous one does so in a
+        thread of its own."""
+        saver = module.state_dict_saver
+        self._in_c(saver, "async_save", names.CHECKPOINT, module)
+        for name in ("save", "save_state_dict"):
+            function = getattr(saver, name, None)
+            if function is not None:
+                timed = self._meeting(function, names.CHECKPOINT, "collective", "process_group")
+                for owner in (saver, module):
+                    if getattr(owner, name, None) is function:
+                        self._set(owner, name, timed)
 
     def _safetensors(self, module: Any) -> None:
         for name in ("save_file", "save_model"):
@@ -318,6 +336,13 @@ class Patches:
             freeze()
 
         self._set(gc, "freeze", scanned)
+
+
+def _place(function: Any, parameter: str) -> int:
+    """Where a parameter stands if it is passed by position; beyond all where it cannot be."""
+    known = list(inspect.signature(function).parameters.values())
+    by_position = [one.name for one in known if one.kind is not one.KEYWORD_ONLY]
+    return by_position.index(parameter) if parameter in by_position else sys.maxsize
 
 
 def _mesh_of_shards(parameters: Any) -> Any:

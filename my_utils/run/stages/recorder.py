@@ -23,8 +23,10 @@ from ...common.process_end import call_at_end
 from ...common.warnings import warn_once
 from ...log.logger import GlobalLogger
 from ...stages.timers import MyTimer
+from ..environment import bucket_steps
 from . import describe
 from .batches import batch_size
+from .buckets import BucketSampler
 from .counters import MemoryCounter
 from .iterations import Iterations
 from .patches import Listener, Patches
@@ -103,7 +105,9 @@ class Recorder(Listener):
         self.stages.forget_batches()
         self.stages.forget_host()
         self._memory = MemoryCounter()
-        self._met: dict[tuple[str, object], None] = {}
+        self._buckets = BucketSampler(self.stages, self._write, bucket_steps())
+        self.stages.buckets = None
+        self._met: dict[tuple[str, str, object], None] = {}
         self._forwards = 0
         self._drained_ns = 0
         self._drained_steps = -1  # before the first iteration is over
@@ -145,6 +149,7 @@ class Recorder(Listener):
             if self._updates is not None:
                 self._updates.finish()
             self._catch_up()
+            self._buckets.forget()
             count = self.iterations.finish()
             self.stages.write_batches(count - 1)
             GlobalLogger().instant("my_utils.run_end", {"iterations": count}, step=-1)
@@ -209,13 +214,13 @@ class Recorder(Listener):
         except Exception as error:
             self._step_aside(error)
 
-    def met(self, kind: str, group: object) -> None:
-        if (kind, group) in self._met:
+    def met(self, stage: str, kind: str, group: object) -> None:
+        if (stage, kind, group) in self._met:
             return
         try:
-            self._met[kind, group] = None
+            self._met[stage, kind, group] = None
             if self.is_rank:
-                self._write_meeting("collective", kind, describe.group_ranks(group))
+                self._write_met(stage, kind, group)
         except Exception as error:
             self._step_aside(error)
 
@@ -249,6 +254,7 @@ class Recorder(Listener):
         self.stages.step_batches(leads, self.iterations.current)
         if leads:
             self._memory.write(self.iterations.current)
+            self._buckets.after_step(self.iterations.current)
             self.stages.end_host(self.iterations.current)
             self._follow_forwards(self.stages.forwards == self._forwards)
             self._drain_sometimes()
@@ -259,7 +265,9 @@ class Recorder(Listener):
         """Regular iterations are counted in C; it reports now and then."""
         leader = self.iterations.leader
         assert isinstance(leader, int)
-        self.stages.follow(leader, self.iterations.number, _LOOK_STEPS, _LOOK_NS)
+        number = self.iterations.number
+        steps = self._buckets.steps_to_next(number, _LOOK_STEPS)
+        self.stages.follow(leader, number, steps, _LOOK_NS)
 
     def _catch_up(self) -> None:
         """With what was counted in C, which ends."""
@@ -271,6 +279,7 @@ class Recorder(Listener):
         """What has to be done now and then, while iterations are counted in C."""
         self._catch_up()
         self._memory.write(self.iterations.current)
+        self._buckets.after_step(self.iterations.current)
         self._follow_forwards(self.stages.forward_missing)
         self._drain_sometimes()
         self._follow()
@@ -318,15 +327,25 @@ class Recorder(Listener):
         if self._settings is not None:
             self._write("my_utils.workload", self._settings)
         self._write_meetings(modules)
+        self._buckets.watch(describe.ddp_models(modules))
 
     def _write_meetings(self, modules: list[torch.nn.Module]) -> None:
         meetings = describe.meetings(modules)
-        meetings += [("collective", kind, describe.group_ranks(group)) for kind, group in self._met]
-        for meeting in meetings or [("", "none", "")]:
+        for meeting in meetings:
             self._write_meeting(*meeting)
+        written = [self._write_met(*met) for met in self._met]
+        if not meetings and not any(written):
+            self._write_meeting("", "none", "")
+
+    def _write_met(self, stage: str, kind: str, group: object) -> bool:
+        """False where this process is no member of the group."""
+        members = describe.group_ranks(group) if describe.is_member(group) else ""
+        if members:
+            self._write_meeting(stage, kind, members)
+        return bool(members)
 
     def _write_meeting(self, stage: str, kind: str, members: str) -> None:
         self._write("my_utils.sync", {"stage": stage, "kind": kind, "members": members})
 
-    def _write(self, name: str, metadata: Mapping[str, object]) -> None:
-        GlobalLogger().instant(name, dict(metadata), step=0)
+    def _write(self, name: str, metadata: Mapping[str, object], step: int = 0) -> None:
+        GlobalLogger().instant(name, dict(metadata), step=step)

@@ -115,7 +115,7 @@ static void fill_layout(struct image *image) {
     layout->frame.code = offsetof(struct frame, code);
     layout->frame.owner = offsetof(struct frame, owner);
     layout->frame.instruction = offsetof(struct frame, instruction);
-    layout->frame.owner_c_stack = OWNER_C;
+    layout->frame.owner_no_function = OWNER_C;
     layout->chunk.size = offsetof(struct chunk, size);
     layout->code.qualname = offsetof(struct code, qualname);
     layout->code.filename = offsetof(struct code, filename);
@@ -246,6 +246,24 @@ static void test_equal_stacks(void) {
     read_once(image, &record);
     CHECK_INT(record.sample_count, 3);
     CHECK_INT(record.stack_count, 1);
+    mu_stack_record_reset(&record);
+    free_image(image);
+}
+
+/* As from Python 3.14 on: pointers to code have a tag, and two owners belong to no function. */
+static void test_tagged_code(void) {
+    struct image *image = new_image();
+    struct mu_stack_record record;
+    image->reader.layout.frame.code_tag = 3;
+    struct frame *frame = push_frames(image, 0, 3, 0);
+    frame->code = (char *)frame->code + 1;
+    frame->previous->code = (char *)frame->previous->code + 3;
+    push_frames(image, 1, 4, 0)->owner = OWNER_C;
+    push_frames(image, 2, 4, 0)->owner = OWNER_C + 1;
+    read_once(image, &record);
+    CHECK_INT(record.sample_count, 3);
+    CHECK_INT(record.stack_count, 1);
+    CHECK_INT(record.stacks[0].count, 3);
     mu_stack_record_reset(&record);
     free_image(image);
 }
@@ -407,6 +425,7 @@ int main(void) {
     test_names_and_lines();
     test_by_file();
     test_equal_stacks();
+    test_tagged_code();
     test_too_deep();
     test_bad_pointers();
     test_other_objects();

@@ -1,9 +1,11 @@
 /* The recorder end to end: stages into a journal, rows into a CSV, forks, moves, adoption. */
 #include <errno.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 
 #include "journal/journal_reader.h"
@@ -669,6 +671,90 @@ static void test_threads_end_while_files_move(void) {
     fixture_end(&moving.fixture);
 }
 
+enum { ENDED_RECORDERS = 100 };
+
+struct one_thread {
+    struct mu_timer *timer;
+    pthread_barrier_t turns;
+    bool stays; /* and records once more after the second turn */
+    pid_t tid;
+};
+
+static void *record_in_turns(void *argument) {
+    struct one_thread *thread = argument;
+    thread->tid = (pid_t)syscall(SYS_gettid);
+    stage_start(thread->timer, "outer");
+    stage_stop(thread->timer, "outer");
+    pthread_barrier_wait(&thread->turns);
+    pthread_barrier_wait(&thread->turns);
+    if (thread->stays) { /* the timer is another recorder's by now */
+        stage_start(thread->timer, "outer");
+        stage_stop(thread->timer, "outer");
+    }
+    return NULL;
+}
+
+static bool sleeps(pid_t tid) {
+    char path[64], state = 'R';
+    snprintf(path, sizeof(path), "/proc/self/task/%d/stat", (int)tid);
+    FILE *file = fopen(path, "r");
+    if (file != NULL) {
+        CHECK_INT(fscanf(file, "%*d (%*[^)]) %c", &state), 1);
+        fclose(file);
+    }
+    return state == 'S';
+}
+
+/* As an interpreter whose thread has left it, and is not yet gone, when it ends: the thread stands
+ * at the lock, in the destructor of its key, when the recorder goes. */
+static void test_threads_end_while_their_recorder_does(void) {
+    for (int i = 0; i < ENDED_RECORDERS; i++) {
+        struct mu_recorder *recorder;
+        struct mu_timer timer;
+        struct one_thread one = {.timer = &timer};
+        pthread_t thread;
+        pthread_barrier_init(&one.turns, NULL, 2);
+        CHECK_INT(mu_recorder_create(&recorder, NULL), MU_OK);
+        CHECK_INT(mu_timer_init(&timer, recorder, "", NULL), MU_OK);
+        CHECK_INT(pthread_create(&thread, NULL, record_in_turns, &one), 0);
+        pthread_mutex_t *lock = &recorder->registry_lock;
+        pthread_barrier_wait(&one.turns); /* it has recorded */
+        pthread_mutex_lock(lock);
+        pthread_barrier_wait(&one.turns);
+        while (!sleeps(one.tid)) {
+            sched_yield();
+        }
+        pthread_mutex_unlock(lock);
+        mu_recorder_destroy(recorder);
+        pthread_join(thread, NULL);
+        pthread_barrier_destroy(&one.turns);
+    }
+}
+
+static void test_a_thread_outlives_its_recorder(void) {
+    struct mu_recorder *first, *second;
+    struct mu_timer timer, other;
+    struct mu_totals totals;
+    pthread_t thread;
+    struct one_thread one = {.timer = &timer, .stays = true};
+    pthread_barrier_init(&one.turns, NULL, 2);
+    CHECK_INT(mu_recorder_create(&first, NULL), MU_OK);
+    CHECK_INT(mu_recorder_create(&second, NULL), MU_OK);
+    CHECK_INT(mu_timer_init(&timer, first, "", NULL), MU_OK);
+    CHECK_INT(mu_timer_init(&other, second, "", NULL), MU_OK);
+    CHECK_INT(pthread_create(&thread, NULL, record_in_turns, &one), 0);
+    pthread_barrier_wait(&one.turns);
+    mu_recorder_destroy(first);
+    one.timer = &other;
+    pthread_barrier_wait(&one.turns);
+    pthread_join(thread, NULL);
+    mu_timer_totals(&other, MU_PATH_OTHER + 1, &totals);
+    CHECK_INT(totals.count, 1);
+    mu_timer_release(&other);
+    mu_recorder_destroy(second);
+    pthread_barrier_destroy(&one.turns);
+}
+
 /* `no-threads-in-children`: the emulator has none there. */
 int main(int argc, char **argv) {
     bool threads_in_children = argc < 2 || strcmp(argv[1], "no-threads-in-children") != 0;
@@ -690,5 +776,7 @@ int main(int argc, char **argv) {
     test_names_that_are_new_to_an_image_of_the_own_journal();
     test_eight_threads_lose_nothing();
     test_threads_end_while_files_move();
+    test_threads_end_while_their_recorder_does();
+    test_a_thread_outlives_its_recorder();
     return check_report();
 }

@@ -1,13 +1,14 @@
 "use strict";
 
-// What the page does beyond its text: theme, copying, tables, the heat map, the timeline of the
-// worst step, and the way to Perfetto. All names from the run are set by textContent. Without this
+// What the pages do beyond their text: theme, copying, tables, the heat map, the timeline of the
+// worst step, the flame graphs, and the way to Perfetto. All names from the run are set by textContent. Without this
 // script the verdict, the bars and the tables are there as they stand.
 
 const PERFETTO_PING_MS = 50;
 const PERFETTO_GIVE_UP_MS = 10_000;
 const HEAT_HEIGHT = { least: 120, most: 460, row: 14 }; // CSS pixels
 const TIMELINE = { row: 22, gap: 10, label: 86, axis: 22 }; // CSS pixels
+const FLAME = { row: 20, top: 2, full: 0.3 }; // CSS pixels; full: the excess with the full colour
 const SMALLEST_LABEL = 28; // CSS pixels of a slice that has its name in it
 const NO_CELL = 0; // the code of a cell that was not recorded
 
@@ -560,6 +561,18 @@ function heatPalette() {
 
 // --- the timeline of the worst step ---
 
+/** The name within its box, where there is room for some of it. */
+function drawLabel(context, name, color, { x, y, width }, height) {
+  if (width < SMALLEST_LABEL) return;
+  context.save();
+  context.beginPath();
+  context.rect(x, y, width - 3, height);
+  context.clip();
+  context.fillStyle = color;
+  context.fillText(name, x + 4, y + height / 2 - 1);
+  context.restore();
+}
+
 class Timeline {
   constructor(data, colors) {
     this.data = data;
@@ -646,14 +659,7 @@ class Timeline {
     const [ground, text] = this.colors[name] ?? ["#767676", "#ffffff"];
     context.fillStyle = ground;
     context.fillRect(slice.x, slice.y, slice.width, TIMELINE.row - 2);
-    if (slice.width < SMALLEST_LABEL) return;
-    context.save();
-    context.beginPath();
-    context.rect(slice.x, slice.y, slice.width - 3, TIMELINE.row);
-    context.clip();
-    context.fillStyle = text;
-    context.fillText(name, slice.x + 4, slice.y + TIMELINE.row / 2 - 1);
-    context.restore();
+    drawLabel(context, name, text, slice, TIMELINE.row);
   }
 
   sliceAt(x, y) {
@@ -673,6 +679,199 @@ class Timeline {
       : "";
     this.draw();
   }
+}
+
+// --- the flame graphs of stages ---
+
+const percentText = (share) => `${Number((100 * share).toPrecision(2))} %`;
+
+/** The functions of a stage as boxes below their callers, for one rank or for all of them. */
+class FlameGraph {
+  constructor(data) {
+    this.data = data;
+    this.canvas = byId("flame");
+    this.readout = byId("flame-readout");
+    this.boxes = [];
+  }
+
+  start() {
+    byId("flame-drawn").hidden = false;
+    const [stages, ranks] = [byId("flame-stage"), byId("flame-rank")];
+    this.data.stages.forEach((stage, at) => stages.append(element("option", { value: at }, stage.name)));
+    ranks.append(element("option", { value: -1 }, "all ranks"));
+    this.data.ranks.forEach((rank, at) => ranks.append(element("option", { value: at }, `rank ${rank}`)));
+    for (const choice of [stages, ranks]) choice.addEventListener("change", () => this.choose());
+    byId("flame-reset").addEventListener("click", () => this.zoom(-1));
+    this.listen();
+    this.choose();
+  }
+
+  choose() {
+    this.stage = this.data.stages[Number(byId("flame-stage").value)];
+    this.rank = Number(byId("flame-rank").value);
+    this.nodes = this.stage.nodes.map(([name, parent, count, counts, usual], at) => ({
+      at, parent, count, counts, usual, name: this.data.names[name], below: [],
+    })); // prettier-ignore
+    for (const node of this.nodes) this.nodes[node.parent]?.below.push(node);
+    this.zoom(-1);
+  }
+
+  /** Shows a function alone; -1 is the whole stage. */
+  zoom(at) {
+    this.root = at;
+    this.cursor = null;
+    this.readout.textContent = this.total ? "" : "this rank has no sample in the stage";
+    byId("flame-reset").hidden = at < 0;
+    this.draw();
+  }
+
+  countOf(node) {
+    return this.rank < 0 ? node.count : node.counts[this.rank];
+  }
+
+  get total() {
+    return this.rank < 0 ? this.stage.samples : this.stage.of_rank[this.rank];
+  }
+
+  /** How much more of the stage a rank spends in a function than the others: of the chosen one, or
+   * of the one that stands out most. */
+  excessOf(node) {
+    const one = (at) => {
+      const samples = this.stage.of_rank[at];
+      return samples ? node.counts[at] / samples - node.usual[at] / 1000 : 0;
+    };
+    if (this.rank >= 0) return one(this.rank);
+    return node.counts.reduce((most, _, at) => Math.max(most, one(at)), 0);
+  }
+
+  draw() {
+    this.boxes = this.layOut();
+    const depth = Math.max(0, ...this.boxes.map((box) => box.depth));
+    const { context, width } = fitCanvas(this.canvas, FLAME.top + (depth + 1) * FLAME.row);
+    context.font = "12px system-ui, sans-serif";
+    context.textBaseline = "middle";
+    const palette = flamePalette();
+    context.strokeStyle = themeColor("--edge");
+    for (const box of this.boxes) {
+      box.x = box.left * width;
+      box.y = FLAME.top + box.depth * FLAME.row;
+      box.width = box.share * width;
+      const [ground, text] = palette(this.excessOf(box.node));
+      context.fillStyle = ground;
+      context.fillRect(box.x, box.y, box.width, FLAME.row - 1);
+      context.strokeRect(box.x + 0.5, box.y + 0.5, Math.max(0.5, box.width - 1), FLAME.row - 2);
+      drawLabel(context, box.node.name, text, box, FLAME.row);
+    }
+    const chosen = this.boxes[this.cursor];
+    if (chosen) {
+      context.strokeStyle = themeColor("--text");
+      context.lineWidth = 2;
+      context.strokeRect(chosen.x + 1, chosen.y, Math.max(2, chosen.width - 2), FLAME.row - 1);
+    }
+  }
+
+  /** The boxes in view, callers first, the widest of each caller first. left, share: of the width. */
+  layOut() {
+    const boxes = [];
+    const whole = this.root < 0 ? this.total : this.countOf(this.nodes[this.root]);
+    const place = (nodes, left, depth, caller) => {
+      const order = [...nodes].sort((a, b) => this.countOf(b) - this.countOf(a) || a.at - b.at);
+      for (const node of order) {
+        const share = this.countOf(node) / whole;
+        if (!(share > 0)) continue;
+        const own = boxes.push({ node, left, depth, share, caller }) - 1;
+        place(node.below, left, depth + 1, own);
+        left += share;
+      }
+    };
+    const roots = this.root < 0 ? this.nodes.filter((node) => node.parent < 0) : [this.nodes[this.root]];
+    place(roots, 0, 0, null);
+    return boxes;
+  }
+
+  tell({ node }) {
+    const { ranks } = this.data;
+    const share = percentText(this.countOf(node) / this.total);
+    const others = (at) =>
+      ranks.length > 1 ? `, the others ${percentText(node.usual[at] / 1000)}` : "";
+    if (this.rank >= 0) {
+      return `${node.name}: ${share} of ${this.stage.name} on rank ${ranks[this.rank]}${others(this.rank)}`;
+    }
+    const shares = node.counts.map((count, at) => count / (this.stage.of_rank[at] || Infinity));
+    const most = shares.indexOf(Math.max(...shares));
+    return (
+      `${node.name}: ${share} of ${this.stage.name}; on rank ${ranks[most]} ` +
+      `${percentText(shares[most])}${others(most)}`
+    );
+  }
+
+  pick(at) {
+    this.cursor = at;
+    this.readout.textContent = at === null ? "" : this.tell(this.boxes[at]);
+    this.draw();
+  }
+
+  listen() {
+    const boxAt = (event) => {
+      const { left, top } = this.canvas.getBoundingClientRect();
+      const [x, y] = [event.clientX - left, event.clientY - top];
+      const at = this.boxes.findIndex(
+        (box) => x >= box.x && x < box.x + box.width && y >= box.y && y < box.y + FLAME.row,
+      );
+      return at < 0 ? null : at;
+    };
+    this.canvas.addEventListener("pointermove", (event) => this.pick(boxAt(event)));
+    this.canvas.addEventListener("click", (event) => this.zoomTo(boxAt(event)));
+    this.canvas.addEventListener("keydown", (event) => this.onKey(event));
+    addEventListener("resize", () => this.draw());
+    addEventListener("themechange", () => this.draw());
+  }
+
+  zoomTo(at) {
+    if (at !== null) this.zoom(this.boxes[at].node.at);
+  }
+
+  onKey(event) {
+    const here = this.boxes[this.cursor];
+    const beside = (step) => {
+      const row = this.boxes.map((_, at) => at).filter((at) => this.boxes[at].depth === here.depth);
+      row.sort((a, b) => this.boxes[a].left - this.boxes[b].left);
+      return row[row.indexOf(this.cursor) + step];
+    };
+    const below = () => this.boxes.findIndex((box) => box.caller === this.cursor);
+    const moves = {
+      ArrowLeft: () => beside(-1),
+      ArrowRight: () => beside(1),
+      ArrowUp: () => here.caller,
+      ArrowDown: below,
+    };
+    if (event.key === "0") this.zoom(-1);
+    else if (event.key === "Enter") this.zoomTo(this.cursor);
+    else if (!(event.key in moves)) return;
+    else if (!here) this.pick(this.boxes.length ? 0 : null);
+    else if (this.boxes[moves[event.key]()]) this.pick(moves[event.key]());
+    event.preventDefault();
+  }
+}
+
+/** A colour and that of the text on it, by how much more than the others. */
+function flamePalette() {
+  const palette = [...heatPalette()].map((word) => [word & 255, (word >> 8) & 255, (word >> 16) & 255]);
+  return (excess) => {
+    const share = Math.max(-1, Math.min(1, excess / FLAME.full));
+    const [red, green, blue] = palette[Math.round((share + 1) * 0.5 * (palette.length - 1))];
+    return [`rgb(${red} ${green} ${blue})`, textOn(red, green, blue)];
+  };
+}
+
+/** Black or white, whichever has the larger contrast, as WCAG 2.1 measures it. */
+function textOn(...parts) {
+  const [red, green, blue] = parts.map((part) => {
+    const value = part / 255;
+    return value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
+  });
+  const light = 0.2126 * red + 0.7152 * green + 0.0722 * blue;
+  return (light + 0.05) ** 2 > 0.05 * 1.05 ? "#000000" : "#ffffff";
 }
 
 // --- Perfetto ---
@@ -733,6 +932,7 @@ async function start() {
     () => startTables(),
     () => data.heat && new HeatMap(data.heat).start(),
     () => data.timeline && new Timeline(data.timeline, data.colors).start(),
+    () => data.flames && new FlameGraph(data.flames).start(),
     () => data.trace && startPerfetto(data.trace),
   ];
   for (const part of parts) {

@@ -1,15 +1,26 @@
-/* The layout of Python 3.13, by the table of offsets that it keeps at the beginning of _PyRuntime.
- */
+/* The layout of Python 3.13 to 3.15, by the table of offsets that they keep at the beginning of
+ * _PyRuntime. */
 #define Py_BUILD_CORE 1
 #include "process_stacks/py_layout.h"
 
-#if PY_VERSION_HEX >= 0x030D0000 && PY_VERSION_HEX < 0x030E0000
+#if PY_VERSION_HEX >= 0x030D0000 && PY_VERSION_HEX < 0x03100000
 
 #include <internal/pycore_frame.h>
 #include <internal/pycore_runtime.h>
+#if PY_VERSION_HEX >= 0x030E0000
+#include <internal/pycore_interpframe_structs.h>
+#endif
 
 #include <stddef.h>
 #include <string.h>
+
+/* From 3.14 on a frame refers to its code by a pointer whose two lowest bits are a tag, and frames
+ * of the interpreter itself have an owner below that of the C stack. */
+#if PY_VERSION_HEX >= 0x030E0000
+enum { OWNER_NO_FUNCTION = FRAME_OWNED_BY_INTERPRETER, CODE_TAG = 3 };
+#else
+enum { OWNER_NO_FUNCTION = FRAME_OWNED_BY_CSTACK, CODE_TAG = 0 };
+#endif
 
 static void fill_threads(struct mu_python_layout *layout, const _Py_DebugOffsets *offsets) {
     layout->interpreters =
@@ -31,7 +42,8 @@ static void fill_code(struct mu_python_layout *layout, const _Py_DebugOffsets *o
     layout->frame.code = (uint32_t)offsets->interpreter_frame.executable;
     layout->frame.instruction = (uint32_t)offsets->interpreter_frame.instr_ptr;
     layout->frame.owner = (uint32_t)offsets->interpreter_frame.owner;
-    layout->frame.owner_c_stack = FRAME_OWNED_BY_CSTACK;
+    layout->frame.owner_no_function = OWNER_NO_FUNCTION;
+    layout->frame.code_tag = CODE_TAG;
     layout->code.qualname = (uint32_t)offsets->code_object.qualname;
     layout->code.filename = (uint32_t)offsets->code_object.filename;
     layout->code.first_line = (uint32_t)offsets->code_object.firstlineno;

@@ -1,0 +1,95 @@
+"""Tables of a page: what stands in each cell, and the exact value by which it is sorted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+__all__ = [
+    "Cell",
+    "Column",
+    "Table",
+    "as_table",
+    "bytes_of",
+    "integer",
+    "percent",
+    "time_of",
+    "times",
+]
+
+ROWS_MAX = 1_000  # of a table in the page
+
+
+@dataclass(frozen=True)
+class Column:
+    name: str
+    left: bool = False
+
+
+@dataclass(frozen=True)
+class Cell:
+    """value: what it is sorted by; None sorts by the text, "" comes last. href: where it leads."""
+
+    text: str
+    value: float | int | str | None = None
+    left: bool = False
+    href: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """name: its id in the page. left_out: rows that are more than the page holds."""
+
+    name: str
+    title: str
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Cell]]
+    note: str = ""
+    is_open: bool = True
+    left_out: int = 0
+
+
+def times(ms: float | None) -> str:
+    """A time with three significant digits in its own unit.
+
+    >>> times(92.345), times(41_000.0), times(0.0123), times(None)
+    ('92.3 ms', '41 s', '12.3 µs', '')
+    """
+    if ms is None or not np.isfinite(ms):
+        return ""
+    for factor, unit in ((1e-3, "s"), (1.0, "ms"), (1e3, "µs")):
+        if abs(ms) * factor >= 0.9995 or unit == "µs":
+            return f"{_three_digits(ms * factor)} {unit}"
+    raise AssertionError("the last unit takes every time")
+
+
+def _three_digits(value: float) -> str:
+    """Without an exponent and without zeros at its end: 1234.0 is 1230."""
+    text = np.format_float_positional(value, precision=3, fractional=False, trim="-")
+    return str(text)
+
+
+def as_table(
+    name: str, title: str, columns: Sequence[Column], rows: Sequence[Sequence[Cell]],
+    note: str = "", is_open: bool = True,
+) -> Table:  # fmt: skip
+    left_out = max(len(rows) - ROWS_MAX, 0)
+    return Table(name, title, columns, rows[:ROWS_MAX], note, is_open, left_out)
+
+
+def time_of(ms: float) -> Cell:
+    return Cell(times(ms), float(ms) if np.isfinite(ms) else "")
+
+
+def integer(value: int) -> Cell:
+    return Cell(str(value), value)
+
+
+def percent(share: float) -> Cell:
+    return Cell(f"{share:.1%}".replace("%", " %"), share)
+
+
+def bytes_of(count: float | None) -> Cell:
+    return Cell("", "") if count is None else Cell(f"{count / 2**20:,.0f} MiB", count)

@@ -1,0 +1,161 @@
+"""When the buckets of DDP are ready inside backward: which steps are looked at, and the rows.
+
+The ranks of a run meet in the buckets, so only steps count that all of them look at. Which steps
+these are follows from the step's number: every 4th at first, and fewer later. After a step that
+was slow, all ranks look at the next one, because the ranks of DDP are slow together.
+
+Of each bucket one row `my_utils.bucket` says what is in it, of each step that was looked at one
+row `my_utils.ready` holds the times.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ... import _core
+from ...common.warnings import warn_once
+from .bucket_layout import BUCKETS_MAX, Layout, layout_of
+
+__all__ = ["BucketSampler"]
+
+_PERIODS = ((128, 4), (1024, 16), (16384, 64))  # up to a step, every n-th one is looked at
+_LAST_PERIOD = 256
+_COST_SHARE = 0.001  # of a step, that looking may take in the mean
+_TRIES = 64  # steps in which DDP may say how it has built its buckets anew
+_SLOW = 1.5  # times the usual step
+_SLOW_PAUSE = 16  # steps between two that are looked at because one was slow
+_HOOK_NS = 1000  # of a parameter: to set its hook, call it and take it away
+_STEADY = 0.9  # weight of what was usual so far
+
+Write = Callable[[str, Mapping[str, object], int], object]
+
+
+class BucketSampler:
+    """Looks at some steps of the DDP models of a process. Not thread-safe.
+
+    stages: gets and loses the hooks. write: writes a row: name, metadata, step. every: looks at
+    each n-th step; None: as described above; 0: never.
+    """
+
+    def __init__(self, stages: _core.RunStages, write: Write, every: int | None = None) -> None:
+        self._stages = stages
+        self._write = write
+        self._every = every
+        self._models: list[weakref.ref[Any]] = []
+        self._layout: Layout | None = None
+        self._tries = 0
+        self._ended_ns = 0  # the last call of `after_step`, CLOCK_MONOTONIC
+        self._ended = -1  # and its step
+        self._usual_ns = 0.0  # a step takes, 0.0 before it is known
+        self._cost_ns = 0.0  # of looking at a step, as far as it is seen
+        self._slow_after = 0  # a slow step counts from this one on
+
+    def __repr__(self) -> str:
+        return f"BucketSampler({len(self._models)} models, {self._layout})"
+
+    @property
+    def is_on(self) -> bool:
+        """Whether there is, or may be, anything to look at."""
+        return bool(self._models) and (self._layout is not None or self._tries < _TRIES)
+
+    def watch(self, models: Sequence[Any]) -> None:
+        """These DDP models are looked at from now on."""
+        self._models = [] if self._every == 0 else [weakref.ref(one) for one in models]
+
+    def after_step(self, step: int) -> None:
+        """A step is complete. Writes what was seen in it, and has the next one looked at or not."""
+        if self.is_on:
+            try:
+                self._after_step(step)
+            except Exception as error:
+                self.forget()
+                warn_once(
+                    "run_buckets",
+                    "the buckets of DDP are timed no further "
+                    f"({type(error).__name__}: {error}); the training goes on",
+                )
+
+    def _after_step(self, step: int) -> None:
+        begin_ns = time.monotonic_ns()
+        is_slow = self._was_slow(step, begin_ns)
+        looked = self._stages.buckets
+        if looked is not None:
+            self._stages.buckets = None
+            self._write_times(step, looked)
+        if self._layout is None:
+            self._find_layout()
+        if self._layout is not None and (is_slow or self._is_due(step + 1)):
+            self._stages.buckets = self._layout.times()
+        self._ended, self._ended_ns = step, time.monotonic_ns()
+        if looked is not None:
+            self._cost_ns = self._ended_ns - begin_ns + _HOOK_NS * self._parameters()
+
+    def steps_to_next(self, step: int, at_most: int) -> int:
+        """In how many steps, counted from before `step`, one ends that `after_step` must hear of:
+        one that is looked at, or the one before it."""
+        if not self.is_on:
+            return at_most
+        if self._stages.buckets is not None or self._layout is None:
+            return 1
+        due = (n for n in range(1, at_most) if self._is_due(step + n))
+        return next(due, at_most)
+
+    def forget(self) -> None:
+        """Looks at nothing from here on."""
+        self._models = []
+        self._stages.buckets = None
+
+    # --- which steps ---
+
+    def _is_due(self, step: int) -> bool:
+        return step % self._period(step) == 0
+
+    def _period(self, step: int) -> int:
+        """A power of two, so that ranks with longer periods look at steps that all look at."""
+        if self._every is not None:
+            return max(self._every, 1)
+        period = next((n for last, n in _PERIODS if step < last), _LAST_PERIOD)
+        while self._cost_ns > _COST_SHARE * period * self._usual_ns > 0:
+            period *= 2
+        return period
+
+    def _was_slow(self, step: int, now_ns: int) -> bool:
+        steps = step - self._ended
+        if self._ended < 0 or steps <= 0:
+            return False
+        took_ns = (now_ns - self._ended_ns) / steps
+        usual_ns = self._usual_ns or took_ns
+        self._usual_ns = _STEADY * usual_ns + (1 - _STEADY) * min(took_ns, 2 * usual_ns)
+        if took_ns < _SLOW * usual_ns or step < self._slow_after or self._every is not None:
+            return False
+        self._slow_after = step + _SLOW_PAUSE
+        return True
+
+    def _parameters(self) -> int:
+        return 0 if self._layout is None else self._layout.parameter_count
+
+    # --- rows ---
+
+    def _find_layout(self) -> None:
+        self._tries += 1
+        models = [model for reference in self._models if (model := reference()) is not None]
+        self._layout = layout_of(models)
+        if self._layout is None:
+            return
+        if len(self._layout.buckets) > BUCKETS_MAX:
+            self.forget()
+            return
+        for bucket in self._layout.rows():
+            self._write("my_utils.bucket", bucket, 0)
+
+    def _write_times(self, step: int, looked: _core.BucketTimes) -> None:
+        began_ns, times = looked.read()
+        if not began_ns or times.count(None) == len(times):
+            return
+        self._write("my_utils.ready", {
+            "step": step,
+            "us": ";".join("" if one is None else str(one) for one in times),
+        }, step)  # fmt: skip

@@ -1,0 +1,58 @@
+"""Runs whose threads wait for a core all the time: more threads want to run than there are cores.
+
+The kernel counts how long the training thread was ready to run and on no core. The median over
+steps is what a usual step loses by it; waits in single steps are hiccups. Of ranks that meet, each
+one may wait at another time, so only what the least of them loses is taken for the step's loss.
+What one rank loses beyond the others makes it slow, and is told by the rule of slow ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from .loss import LEAST_SHARE, Left, Loss
+from .run_data import Matrix
+from .work import Work
+
+__all__ = ["short_of_cores"]
+
+MEASURED = 0.8  # of the steps of each rank; with fewer it is not measured
+OF_QUOTA = 0.5  # of the wait, from which on the quota is why
+NS_IN_US = 1000.0
+
+
+def short_of_cores(work: Work, left: Left, host: Mapping[str, Matrix]) -> None:
+    """Adds the loss to `left`, and takes it off all parts and meetings alike.
+
+    host: rank × step by counter, µs, NaN where missing: "cpu_us", "delay_us" and, where a quota was
+    read, "quota_us", which is a part of the delay.
+    """
+    if not _is_measured(host.get("cpu_us")) or not _is_measured(host.get("delay_us")):
+        return
+    ready_us = np.nanmedian(host["delay_us"], axis=1)
+    lost_ns = float(ready_us.min()) * NS_IN_US
+    if lost_ns < LEAST_SHARE * work.step_ns:
+        return
+    kept = np.clip(1 - lost_ns / np.maximum(_step_ns(left), 1.0), 0.0, 1.0)
+    saved = (1 - kept) * _step_ns(left)
+    loss = Loss("short of cores", saved, np.arange(len(work.rows)))
+    ran = 1 / (1 + ready_us / np.maximum(np.nanmedian(host["cpu_us"], axis=1), 1.0))
+    loss.detail = {"ran_shares": (float(ran.min()), float(ran.max()))}
+    if "quota_us" in host and _is_measured(host["quota_us"]):
+        quota = np.nanmedian(host["quota_us"], axis=1)
+        loss.detail["by_quota"] = bool((quota >= OF_QUOTA * ready_us).all())
+    left.losses.append(loss)
+    left.parts *= kept[:, None]
+    left.bases *= kept[:, None]
+
+
+def _is_measured(counter: Matrix | None) -> bool:
+    return counter is not None and bool((np.isfinite(counter).mean(1) >= MEASURED).all())
+
+
+def _step_ns(left: Left) -> Matrix:
+    """Per step, what is left of it: the longest own work and the meetings."""
+    whole: Matrix = left.own().max(0) + left.bases.sum(1)
+    return whole

@@ -1,0 +1,197 @@
+"""Who comes last inside backward: the rank for whose buckets the others wait.
+
+Under DDP ranks meet in the buckets of gradients, so all of them leave backward together and its
+length does not show who was slow. `my_utils run` looks at some steps, and records when each bucket
+was ready on each rank. A bucket is reduced when the last rank has it.
+
+What a rank takes from one bucket to the next, less the median of the others, is its excess at that
+bucket; a rank that enters backward late has none. The rank with the largest excess over all of
+backward is the candidate, and the bucket that of most of it. It is named if it comes last to that
+bucket in most of the steps, more often than chance would have it. The bucket before is named, too,
+because a hook of a module delays what comes next.
+
+Moments of different ranks are compared, so on several hosts their clocks must be lined up. What
+lies within the bound of their error is nobody's.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from .loss import LEAST_SHARE, LOW_SHARE, Integers, Left, Loss
+from .ready_times import ReadyTimes
+from .run_data import Matrix, RunData
+from .work import Work, over_others
+
+__all__ = ["LEAST_GAP_NS", "last_in_steps", "last_inside", "moments_of"]
+
+STEPS_LEAST = 5
+OFTEN = 0.6  # of the steps that were looked at
+CHANCE = 0.001  # that a rank is the last one so often although all are alike
+AT_BUCKET = 0.5  # of a rank's excess, that a bucket and the next one must have to be named
+LEAST_GAP_NS = 50_000.0  # on one host
+
+
+@dataclass
+class _Last:
+    """A rank that comes last. row: of the group. bucket: None where its excess is spread over
+    several. share: of the steps. wait_ns: that the others wait for it at the bucket, the median.
+    saved_ns: how much sooner the last bucket would be ready without its excess, the median. steps:
+    how many were looked at."""
+
+    row: int
+    bucket: int | None
+    share: float
+    wait_ns: float
+    saved_ns: float
+    steps: int
+
+
+def last_inside(run: RunData, work: Work, left: Left, columns: Integers) -> None:
+    """Looks for the rank that comes last in the backward of a group. If that costs enough, the loss
+    is added to `left` and taken off; if it costs less, it is something to know. columns: the judged
+    steps."""
+    ready = run.ready
+    if ready is None or ready.stage not in work.meeting_names or len(work.rows) < 2:
+        return
+    bound_ns = _bound_ns(run, work.rows)
+    if bound_ns is None:
+        return
+    last = _named(moments_of(ready, work.rows, np.isin(ready.columns, columns)), bound_ns)
+    if last is None or last.saved_ns < LOW_SHARE * work.step_ns:
+        return
+    detail = _details(last, ready, run, work)
+    inferred = [one for one in left.losses if last.row in one.rows and one.inside_ns is not None]
+    if inferred:  # that it is slow inside was known, and is taken off
+        inferred[0].detail |= detail
+    elif last.saved_ns < LEAST_SHARE * work.step_ns:
+        left.lasts[ready.stage] = detail
+    else:
+        saved = np.full(work.own.shape[1], last.saved_ns)
+        part = work.meeting_parts[work.meeting_names.index(ready.stage)]
+        rows = np.array([last.row], np.int64)
+        left.losses.append(Loss("straggler", saved, rows, part, detail=detail))
+        left.take_off_meetings(saved)
+
+
+def _details(last: _Last, ready: ReadyTimes, run: RunData, work: Work) -> dict[str, object]:
+    """What a finding says of it."""
+    found: dict[str, object] = {
+        "last_in": ready.stage,
+        "last_rank": int(run.ranks[work.rows[last.row]]),
+        "last_share": round(last.share, 3),
+        "last_steps": last.steps,
+        "last_wait_ns": last.wait_ns,
+        "waiting": len(work.rows) - 1,
+        "enqueued": run.device == "cuda",
+    }
+    if last.bucket is not None:
+        bucket = ready.buckets[last.bucket]
+        found |= {"bucket": last.bucket, "bucket_bytes": bucket.bytes,
+                  "bucket_modules": bucket.modules}  # fmt: skip
+        if last.bucket > 0:
+            found["modules_before"] = ready.buckets[last.bucket - 1].modules
+    return found
+
+
+# --- moments ---
+
+
+def _bound_ns(run: RunData, rows: Integers) -> float | None:
+    """Gaps below it are nobody's; None where moments cannot be compared."""
+    if len({run.hosts[row] for row in rows.tolist()}) == 1:
+        return LEAST_GAP_NS
+    return None if run.clock_error_ns is None else max(LEAST_GAP_NS, 2 * run.clock_error_ns)
+
+
+def moments_of(ready: ReadyTimes, rows: Integers, wanted: npt.NDArray[np.bool_]) -> Matrix:
+    """Rank × step × (begin of backward, then buckets), ns, rising along a step; of the steps that
+    all of these ranks looked at. A bucket that got no gradient is ready with the one before it."""
+    begins, times = ready.begins[rows][:, wanted], ready.ready[rows][:, wanted]
+    here = np.isfinite(begins).all(0) & np.isfinite(times).any(2).all(0)
+    begins, times = begins[:, here, None], times[:, here]
+    moments: Matrix = np.fmax.accumulate(np.concatenate([begins, begins + times], axis=2), axis=2)
+    return moments
+
+
+# --- who ---
+
+
+def last_in_steps(moments: Matrix, bound_ns: float) -> tuple[Integers, Integers]:
+    """Of each step taken singly the rank that comes last, and the bucket at which it does: there
+    the largest excess is, and no other rank comes to it later still; -1 where nobody does.
+    moments: rank × step × (begin, then buckets), ns.
+
+    >>> moments = np.array([[[0.0, 5e6, 9e6]], [[0.0, 5e6, 29e6]], [[0.0, 5e6, 9e6]]])
+    >>> last_in_steps(moments, 1e6)
+    (array([1]), array([1]))
+    """
+    excess = over_others(np.diff(moments, axis=2))
+    _, steps, buckets = excess.shape
+    flat = excess.transpose(1, 0, 2).reshape(steps, -1).argmax(1)
+    rows, at = flat // buckets, flat % buckets
+    places = np.arange(steps)
+    arrived = moments[:, places, at + 1]
+    own = arrived[rows, places]
+    arrived[rows, places] = -np.inf
+    gap = np.minimum(own - arrived.max(0), excess[rows, places, at])
+    is_last = gap > bound_ns
+    return np.where(is_last, rows, -1), np.where(is_last, at, -1)
+
+
+def _named(moments: Matrix, bound_ns: float) -> _Last | None:
+    ranks, steps, places = moments.shape
+    if steps < STEPS_LEAST:
+        return None
+    excess = np.median(over_others(np.diff(moments, axis=2)), axis=1)
+    took = moments[..., -1] - moments[..., 0]
+    row = int(np.median(over_others(took), axis=1).argmax())
+    bucket = _bucket(excess[row])
+    place = places - 1 if bucket is None else bucket + 1
+    others = np.delete(moments[..., place], row, 0)
+    is_last = moments[row, :, place] - others.max(0) > bound_ns
+    share = float(is_last.mean())
+    if share < OFTEN or _by_chance(int(is_last.sum()), steps, ranks, places - 1) > CHANCE:
+        return None
+    saved_ns = float(np.median(_saved(moments, row)))
+    if saved_ns < bound_ns:
+        return None
+    wait_ns = float(np.median(moments[row, :, place] - others.mean(0)))
+    return _Last(row, bucket, share, wait_ns, saved_ns, steps)
+
+
+def _by_chance(count: int, steps: int, ranks: int, buckets: int) -> float:
+    """That any rank is the last one at any bucket in `count` steps or more, if all are alike."""
+    odds = 1 / ranks
+    tail = math.fsum(
+        math.comb(steps, k) * odds**k * (1 - odds) ** (steps - k) for k in range(count, steps + 1)
+    )
+    return min(1.0, ranks * buckets * tail)
+
+
+def _bucket(excess: Matrix) -> int | None:
+    """The bucket at which a rank loses most, if it and the next one have half of all that it loses.
+    excess: of each bucket, ns.
+
+    >>> _bucket(np.array([1.0, 9.0, 2.0])), _bucket(np.array([2.0, 2.0, 2.0, 2.0, 2.0]))
+    (1, None)
+    """
+    excess = np.maximum(excess, 0)
+    bucket = int(excess.argmax())
+    near = float(excess[bucket : bucket + 2].sum())
+    return bucket if near > AT_BUCKET * float(excess.sum()) else None
+
+
+def _saved(moments: Matrix, row: int) -> Matrix:
+    """How much sooner the last bucket of each step is ready without what the rank takes longer than
+    the others."""
+    took = moments[..., -1] - moments[..., 0]
+    ends = moments[..., -1].copy()
+    before = ends.max(0)
+    ends[row] -= np.maximum(over_others(took)[row], 0)
+    saved: Matrix = before - ends.max(0)
+    return saved

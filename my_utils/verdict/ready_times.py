@@ -1,0 +1,36 @@
+"""When the buckets of DDP were ready inside backward, of all ranks: what the rules take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Bucket", "ReadyTimes"]
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """modules: a text that names what is in it."""
+
+    bytes: int
+    modules: str
+
+
+@dataclass
+class ReadyTimes:
+    """Of N of the run's steps, in which ranks looked at their buckets.
+
+    columns: which of the run's columns these are. begins: when the backward began that the times
+    count from, rank × N, ns, each on its rank's own clock, counted from the begin of the run.
+    ready: from then until the bucket had its last gradient, rank × N × bucket, ns. Both NaN where a
+    rank did not look. buckets: in the order in which they are reduced.
+    """
+
+    columns: npt.NDArray[np.int64]
+    begins: npt.NDArray[np.float64]
+    ready: npt.NDArray[np.float64]
+    buckets: Sequence[Bucket]
+    stage: str = "backward"

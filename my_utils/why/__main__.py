@@ -1,0 +1,3 @@
+from my_utils.why.command import main
+
+raise SystemExit(main())

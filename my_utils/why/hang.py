@@ -1,0 +1,91 @@
+"""Whether a run hangs, and at which lines of Python its ranks stand then."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..live.poll import Snapshot, SnapshotRequest, as_data, take_snapshot
+from ..live.stacks import stack_view_lines, stacks_as_data, stacks_of
+from ..live.view import View, hang_text, visible
+from ..process_stacks.request import Stacks
+from ..run_files.state import Rank
+from ..verdict.result import Verdict
+
+__all__ = ["HUNG_AFTER_S", "HungRun", "find_hang"]
+
+HUNG_AFTER_S = 30.0  # below it a checkpoint or an evaluation is more likely
+MEAN_STEPS = 5.0
+GONE_AFTER_S = 600.0  # without a sign of life for so long, nobody answers
+LINES_MAX = 80  # of stacks; those of equal ranks are one
+
+
+@dataclass(frozen=True)
+class HungRun:
+    """A run whose ranks stand still. stacks: None where none of its processes lives."""
+
+    seen: Snapshot
+    stacks: Stacks | None
+
+    @property
+    def hangs(self) -> bool:
+        """Whether it still can: one of its processes lives."""
+        return self.stacks is not None
+
+    def lines(self) -> list[str]:
+        """For a terminal, plain: since when and where, who holds the others up, and the stacks."""
+        hang = self.seen.hang
+        assert hang is not None
+        suspects = View().suspects(self.seen.suspects, with_times=True)
+        shown = [visible(line) for line in suspects if line]
+        if self.stacks is None:
+            return [
+                "ENDED in the middle of its work; none of its processes lives, so that there are "
+                "no Python stacks to read",
+                *shown,
+            ]
+        stacks = stack_view_lines(self.stacks, self.seen)
+        if len(stacks) > LINES_MAX:
+            logs = " ".join(self.seen.log_dirs)
+            more = f"and {len(stacks) - LINES_MAX} more lines: my_utils live {logs} --once --stacks"
+            stacks = [*stacks[:LINES_MAX], more]
+        return [visible(hang_text(hang)).replace("hangs", "HANGS", 1), *shown, *stacks]
+
+    def as_data(self) -> dict[str, object]:
+        """Plain data: `hang` and `suspects` as `my_utils.live.snapshot` has them, and `stacks`,
+        None where no process lives."""
+        data = as_data(self.seen)
+        stacks = None if self.stacks is None else stacks_as_data(self.stacks)
+        return {**data["hang"], "suspects": data["suspects"], "stacks": stacks}
+
+
+def find_hang(
+    logs: Sequence[str], ranks: set[int] | None, after_s: float | None, verdict: Verdict
+) -> HungRun | None:
+    """The hang of the run in the directories among `logs`; None where nothing stands still.
+
+    after_s: how long a rank may stand still; None for 30 s, and five mean steps of the verdict.
+    A run that ended in good order does not hang. Asks the ranks for their stacks, which takes up to
+    five seconds where one does not answer.
+    """
+    log_dirs = tuple(path for path in logs if os.path.isdir(path))
+    if not log_dirs:
+        return None
+    if after_s is None:
+        after_s = max(HUNG_AFTER_S, MEAN_STEPS * verdict.step_ns * 1e-9)
+    try:
+        seen = take_snapshot(SnapshotRequest(log_dirs, ranks, after_s, after_s))
+    except OSError:  # the verdict says which directory cannot be read
+        return None
+    if seen.hang is None or not seen.hang.hung:
+        return None
+    busy = [rank for rank in seen.found.ranks if rank.stack and rank.state != "closed"]
+    if not busy:  # a process that waits between its trainings hangs in nothing
+        return None
+    lives = any(_lives(rank) for rank in seen.found.ranks)
+    return HungRun(seen, stacks_of(seen) if lives else None)
+
+
+def _lives(rank: Rank) -> bool:
+    return rank.alive and (rank.beat_age_s is None or rank.beat_age_s < GONE_AFTER_S)
