@@ -8,7 +8,7 @@
 
 /* Elements that one thread takes at a time: enough that its start costs nothing. There are never
  * more than CHUNKS_MAX such pieces, so that their results stay small. */
-enum { CHUNK_ELEMENTS = 128 * MU_COMPARE_BLOCK, CHUNKS_MAX = 1024 };
+enum { CHUNK_ELEMENTS = 32 * MU_COMPARE_BLOCK, CHUNKS_MAX = 1024 };
 
 struct comparison {
     const struct mu_tensor *a, *b; /* borrowed */
@@ -17,6 +17,11 @@ struct comparison {
     struct mu_compare_part *parts; /* one a chunk */
 };
 
+/* A block of doubles, which are the largest numbers that a kernel takes; a piece of the largest
+ * elements takes half of it. */
+enum { SCRATCH_BYTES = MU_COMPARE_BLOCK * sizeof(double) };
+_Static_assert((int)SCRATCH_BYTES >= MU_COMPARE_PIECE * MU_MISMATCH_BYTES, "a piece must fit");
+
 /* Walks over the blocks of both tensors in parallel. */
 struct reader {
     struct mu_tensor_walk walk_a, walk_b;
@@ -24,8 +29,8 @@ struct reader {
     const uint8_t *a, *b;  /* of the block: borrowed from the tensor or the scratch */
     size_t count;          /* its elements */
     int64_t next;          /* index behind it */
-    uint8_t scratch_a[MU_COMPARE_BLOCK * MU_MISMATCH_BYTES];
-    uint8_t scratch_b[MU_COMPARE_BLOCK * MU_MISMATCH_BYTES];
+    uint8_t scratch_a[SCRATCH_BYTES];
+    uint8_t scratch_b[SCRATCH_BYTES];
 };
 
 static void reader_start(struct reader *reader, const struct comparison *comparison, int64_t first,
@@ -67,7 +72,7 @@ static void compare_range(const struct comparison *comparison, int64_t first, in
     struct mu_compare_lanes lanes = {{0}, {0}, {0}, {0}};
     mu_compare_part_init(part);
     reader_start(&reader, comparison, first, count);
-    while (reader_next(&reader, MU_COMPARE_BLOCK)) {
+    while (reader_next(&reader, mu_compare_block_most(&comparison->pair))) {
         mu_compare_block(&comparison->pair, reader.a, reader.b, reader.count, reader_first(&reader),
                          &lanes, part);
     }
@@ -96,6 +101,26 @@ static void compare_chunks(int64_t begin, int64_t end, void *context) {
 /* Verdicts are computed for this many elements at a time, to keep the stack small. */
 enum { VERDICTS_AT_ONCE = 64 };
 
+/* On the elements that the reader holds, from number `i` of them on. */
+static void verdicts_from(const struct comparison *comparison, const struct reader *reader,
+                          size_t i, struct mu_compare_verdict *verdicts) {
+    size_t left = reader->count - i;
+    mu_compare_elements(&comparison->pair, reader->a + i * reader->size_a,
+                        reader->b + i * reader->size_b,
+                        left < VERDICTS_AT_ONCE ? left : VERDICTS_AT_ONCE, verdicts);
+}
+
+/* Compares what the reader holds once more, by itself. */
+static struct mu_compare_part compare_again(const struct comparison *comparison,
+                                            const struct reader *reader) {
+    struct mu_compare_part found;
+    struct mu_compare_lanes lanes = {{0}, {0}, {0}, {0}};
+    mu_compare_part_init(&found);
+    mu_compare_block(&comparison->pair, reader->a, reader->b, reader->count, reader_first(reader),
+                     &lanes, &found);
+    return found;
+}
+
 static bool has_max_abs(const struct mu_compare_verdict *verdict, const struct mu_diff *diff) {
     if (diff->integers) {
         return verdict->exact_error[0] == diff->max_exact[0] &&
@@ -108,21 +133,38 @@ static bool has_max_rel(const struct mu_compare_verdict *verdict, const struct m
     return verdict->rel_error == diff->max_rel;
 }
 
+typedef bool (*is_greatest)(const struct mu_compare_verdict *verdict, const struct mu_diff *diff);
+
+/* The first of the elements that the reader holds with the greatest error, or their number. */
+static size_t locate_in_piece(const struct comparison *comparison, const struct reader *reader,
+                              is_greatest is, const struct mu_diff *diff) {
+    struct mu_compare_verdict verdicts[VERDICTS_AT_ONCE];
+    for (size_t i = 0; i < reader->count; i++) {
+        if (i % VERDICTS_AT_ONCE == 0) {
+            verdicts_from(comparison, reader, i, verdicts);
+        }
+        if (is(&verdicts[i % VERDICTS_AT_ONCE], diff)) {
+            return i;
+        }
+    }
+    return reader->count;
+}
+
 /* The first element, from `from` on, with the greatest error. It is at most a block away. */
-static int64_t locate(const struct comparison *comparison, int64_t from,
-                      bool (*is_greatest)(const struct mu_compare_verdict *,
-                                          const struct mu_diff *),
+static int64_t locate(const struct comparison *comparison, int64_t from, is_greatest is,
                       const struct mu_diff *diff) {
     struct reader reader;
-    struct mu_compare_verdict verdicts[VERDICTS_AT_ONCE];
     int64_t left = comparison->a->elements - from;
     reader_start(&reader, comparison, from, left < MU_COMPARE_BLOCK ? left : MU_COMPARE_BLOCK);
-    while (reader_next(&reader, VERDICTS_AT_ONCE)) {
-        mu_compare_elements(&comparison->pair, reader.a, reader.b, reader.count, verdicts);
-        for (size_t i = 0; i < reader.count; i++) {
-            if (is_greatest(&verdicts[i], diff)) {
-                return reader_first(&reader) + (int64_t)i;
-            }
+    while (reader_next(&reader, MU_COMPARE_PIECE)) {
+        struct mu_compare_part found = compare_again(comparison, &reader);
+        struct mu_compare_verdict worst = mu_compare_no_verdict();
+        worst.abs_error = found.max_abs;
+        worst.rel_error = found.max_rel;
+        memcpy(worst.exact_error, found.max_exact, sizeof(worst.exact_error));
+        if (is(&worst, diff)) {
+            size_t i = locate_in_piece(comparison, &reader, is, diff);
+            return i < reader.count ? reader_first(&reader) + (int64_t)i : from;
         }
     }
     return from;
@@ -142,10 +184,7 @@ static void list_block(const struct comparison *comparison, const struct reader 
     struct mu_compare_verdict verdicts[VERDICTS_AT_ONCE];
     for (size_t i = 0; i < reader->count && diff->listed < options->list_max; i++) {
         if (i % VERDICTS_AT_ONCE == 0) {
-            size_t left = reader->count - i;
-            mu_compare_elements(&comparison->pair, reader->a + i * reader->size_a,
-                                reader->b + i * reader->size_b,
-                                left < VERDICTS_AT_ONCE ? left : VERDICTS_AT_ONCE, verdicts);
+            verdicts_from(comparison, reader, i, verdicts);
         }
         if (!verdicts[i % VERDICTS_AT_ONCE].close) {
             add_to_list(reader, i, options, diff);
@@ -162,13 +201,8 @@ static void list_chunk(const struct comparison *comparison, int64_t chunk,
     end = end < options->list_max ? end : options->list_max;
     reader_start(&reader, comparison, part->first_mismatch,
                  chunk_end(comparison, chunk) - part->first_mismatch);
-    while (diff->listed < end && reader_next(&reader, MU_COMPARE_BLOCK)) {
-        struct mu_compare_part found;
-        struct mu_compare_lanes lanes = {{0}, {0}, {0}, {0}};
-        mu_compare_part_init(&found);
-        mu_compare_block(&comparison->pair, reader.a, reader.b, reader.count, reader_first(&reader),
-                         &lanes, &found);
-        if (found.mismatches > 0) {
+    while (diff->listed < end && reader_next(&reader, MU_COMPARE_PIECE)) {
+        if (compare_again(comparison, &reader).mismatches > 0) {
             list_block(comparison, &reader, options, diff);
         }
     }

@@ -9,7 +9,7 @@
 struct decoded {
     const struct mu_compare_pair *pair; /* borrowed */
     const uint8_t *raw_a, *raw_b;       /* borrowed: 64-bit integers may not fit a double */
-    double a[2 * MU_COMPARE_BLOCK], b[2 * MU_COMPARE_BLOCK];
+    double a[2 * MU_COMPARE_PIECE], b[2 * MU_COMPARE_PIECE];
 };
 
 static bool is_wide(int dtype) {
@@ -285,18 +285,46 @@ static void compare_decoded(const struct mu_compare_pair *pair, const uint8_t *a
     }
 }
 
+/* With the kernel for elements as they lie. Returns false, and changes nothing, where there is none
+ * or an element is not finite. `count` is a multiple of MU_COMPARE_LANES. */
+static bool compare_direct(const struct mu_compare_pair *pair, const uint8_t *a, const uint8_t *b,
+                           size_t count, int64_t first, bool same, struct mu_compare_lanes *lanes,
+                           struct mu_compare_part *part) {
+    if (pair->kernel < 0) {
+        return false;
+    }
+    return same ? add_same(pair, pair->kernel, a, count, lanes)
+                : compare_finite(pair, pair->kernel, a, b, count, first, lanes, part);
+}
+
+static void compare_piece(const struct mu_compare_pair *pair, const uint8_t *a, const uint8_t *b,
+                          size_t count, int64_t first, bool same, struct mu_compare_lanes *lanes,
+                          struct mu_compare_part *part) {
+    if (count % MU_COMPARE_LANES != 0 ||
+        !compare_direct(pair, a, b, count, first, same, lanes, part)) {
+        compare_decoded(pair, a, b, count, first, same, lanes, part);
+    }
+}
+
+size_t mu_compare_block_most(const struct mu_compare_pair *pair) {
+    return pair->kernel >= 0 ? MU_COMPARE_BLOCK : MU_COMPARE_PIECE;
+}
+
 void mu_compare_block(const struct mu_compare_pair *pair, const uint8_t *a, const uint8_t *b,
                       size_t count, int64_t first, struct mu_compare_lanes *lanes,
                       struct mu_compare_part *part) {
+    size_t size_a = mu_dtype_info(pair->dtype_a)->size, size_b = mu_dtype_info(pair->dtype_b)->size;
+    size_t whole = count - count % MU_COMPARE_LANES;
     bool same = false;
     if (pair->dtype_a == pair->dtype_b) {
-        same = memcmp(a, b, count * mu_dtype_info(pair->dtype_a)->size) == 0;
+        same = memcmp(a, b, count * size_a) == 0;
         part->bits_differ |= !same;
     }
-    if (pair->kernel >= 0 && count % MU_COMPARE_LANES == 0 &&
-        (same ? add_same(pair, pair->kernel, a, count, lanes)
-              : compare_finite(pair, pair->kernel, a, b, count, first, lanes, part))) {
-        return;
+    bool direct = whole > 0 && compare_direct(pair, a, b, whole, first, same, lanes, part);
+    for (size_t done = direct ? whole : 0; done < count; done += MU_COMPARE_PIECE) {
+        size_t left = count - done;
+        compare_piece(pair, a + done * size_a, b + done * size_b,
+                      left < MU_COMPARE_PIECE ? left : MU_COMPARE_PIECE, first + (int64_t)done,
+                      same, lanes, part);
     }
-    compare_decoded(pair, a, b, count, first, same, lanes, part);
 }

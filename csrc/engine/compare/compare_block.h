@@ -23,14 +23,17 @@ void mu_compare_pair_init(struct mu_compare_pair *pair, int dtype_a, int dtype_b
                           const struct mu_compare_tolerance *tolerance,
                           const struct mu_compare_kernels *kernels);
 
-/* Compares `count` elements, MU_COMPARE_BLOCK at most; `first` is the index of the first of them.
- * Adds to the lanes and to all of `part` but its sums. An index that a kernel stores in `part` is
- * that of the block which has the element, not of the element. */
+/* How many elements mu_compare_block takes at most. */
+size_t mu_compare_block_most(const struct mu_compare_pair *pair);
+
+/* Compares `count` elements; `first` is the index of the first of them. Adds to the lanes and to
+ * all of `part` but its sums. An index that a kernel stores in `part` is that of the block or piece
+ * which has the element, not of the element. */
 void mu_compare_block(const struct mu_compare_pair *pair, const uint8_t *a, const uint8_t *b,
                       size_t count, int64_t first, struct mu_compare_lanes *lanes,
                       struct mu_compare_part *part);
 
-/* The verdict on each of `count` elements, MU_COMPARE_BLOCK at most. */
+/* The verdict on each of `count` elements, MU_COMPARE_PIECE at most. */
 void mu_compare_elements(const struct mu_compare_pair *pair, const uint8_t *a, const uint8_t *b,
                          size_t count, struct mu_compare_verdict *verdicts);
 

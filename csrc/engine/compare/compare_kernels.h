@@ -14,7 +14,8 @@
 
 enum {
     MU_COMPARE_LANES = 8,
-    MU_COMPARE_BLOCK = 1024, /* elements at most; both sides fit the first cache as doubles */
+    MU_COMPARE_BLOCK = 4096, /* elements at most that a kernel takes as they lie */
+    MU_COMPARE_PIECE = 1024, /* that are decoded at a time: both sides fit the first cache */
 };
 
 struct mu_compare_lanes {
@@ -58,6 +59,7 @@ struct mu_compare_kernels {
 extern const struct mu_compare_kernels mu_compare_portable;
 extern const struct mu_compare_kernels mu_compare_avx2;   /* x86-64 only */
 extern const struct mu_compare_kernels mu_compare_avx512; /* x86-64 only */
+extern const struct mu_compare_kernels mu_compare_neon;   /* aarch64 only */
 
 /* The fastest that this processor runs. */
 const struct mu_compare_kernels *mu_compare_best(void);

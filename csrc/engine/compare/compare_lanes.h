@@ -9,16 +9,30 @@
 #include "compare/compare_kernels.h"
 #include "tensor/number.h"
 
-#ifdef __AVX2__
+#if defined(__AVX2__)
 #include <immintrin.h>
+#elif defined(MU_NEON)
+#include <arm_neon.h>
 #endif
 
-enum { WIDTH = MU_VECTOR_BYTES / 8 };
+enum {
+    WIDTH = MU_VECTOR_BYTES / 8,
+    VECTORS = MU_COMPARE_LANES / WIDTH,
+#if defined(__SSE2__) && MU_VECTOR_BYTES == 16
+    AT_ONCE = 1, /* vectors of each sum that are kept in registers, of which there are 16 */
+#else
+    AT_ONCE = VECTORS,
+#endif
+};
+
+/* How far ahead of the loads memory is fetched into the first-level cache. */
+enum { PREFETCH_BYTES = 8192, LINE_BYTES = 64 };
 
 typedef double doubles __attribute__((vector_size(MU_VECTOR_BYTES)));
 typedef int64_t longs __attribute__((vector_size(MU_VECTOR_BYTES)));
 typedef float floats __attribute__((vector_size(MU_VECTOR_BYTES / 2)));
 typedef uint32_t words __attribute__((vector_size(MU_VECTOR_BYTES / 2)));
+typedef int32_t eight __attribute__((vector_size(4 * MU_COMPARE_LANES)));
 typedef uint16_t halves __attribute__((vector_size(MU_VECTOR_BYTES / 4)));
 
 #define INLINE static inline __attribute__((always_inline))
@@ -56,6 +70,27 @@ INLINE floats floats_of_f16(const char *bytes) {
 INLINE words words_of(const char *bytes) {
     return (words)_mm_cvtepu16_epi32(_mm_loadl_epi64((const __m128i *)bytes));
 }
+#elif defined(MU_NEON)
+INLINE doubles of_floats(floats x) {
+    return (doubles)vcvt_f64_f32((float32x2_t)x);
+}
+
+/* Two numbers of 16 bits, and two zeros that nobody reads. */
+INLINE uint32x2_t two_halves(const char *bytes) {
+    uint32_t both;
+    memcpy(&both, bytes, sizeof(both));
+    return (uint32x2_t){both, 0};
+}
+
+INLINE floats floats_of_f16(const char *bytes) {
+    float32x4_t values = vcvt_f32_f16(vreinterpret_f16_u32(two_halves(bytes)));
+    return (floats)vget_low_f32(values);
+}
+
+INLINE words words_of(const char *bytes) {
+    uint32x4_t values = vmovl_u16(vreinterpret_u16_u32(two_halves(bytes)));
+    return (words)vget_low_u32(values);
+}
 #else
 INLINE doubles of_floats(floats x) {
     return __builtin_convertvector(x, doubles);
@@ -80,7 +115,11 @@ INLINE words words_of(const char *bytes) {
 
 INLINE doubles load_f32(const char *elements, size_t i) {
     floats x;
+#ifdef MU_NEON /* gcc would load two floats as an integer */
+    x = (floats)vld1_u8((const uint8_t *)elements + 4 * i);
+#else
     memcpy(&x, elements + 4 * i, sizeof(x));
+#endif
     return of_floats(x);
 }
 
@@ -96,9 +135,33 @@ INLINE doubles load_lanes(const double *lanes) {
     return load_f64((const char *)lanes, 0);
 }
 
+/* In AVX2 as instructions of their own: compilers put such operations of two vectors together, and
+ * have too few registers then. */
+#if defined(__AVX2__) && MU_VECTOR_BYTES == 32
+INLINE doubles absolute(doubles x) {
+    return (doubles)_mm256_andnot_pd(_mm256_set1_pd(-0.0), (__m256d)x);
+}
+
+INLINE doubles with_bits(doubles x, doubles y) {
+    return (doubles)_mm256_or_pd((__m256d)x, (__m256d)y);
+}
+
+INLINE doubles other_bits(doubles x, doubles y) {
+    return (doubles)_mm256_xor_pd((__m256d)x, (__m256d)y);
+}
+#else
 INLINE doubles absolute(doubles x) {
     return (doubles)((longs)x & INT64_MAX);
 }
+
+INLINE doubles with_bits(doubles x, doubles y) {
+    return (doubles)((longs)x | (longs)y);
+}
+
+INLINE doubles other_bits(doubles x, doubles y) {
+    return (doubles)((longs)x ^ (longs)y);
+}
+#endif
 
 /* The maximum of numbers that are not negative. A NaN may be ignored. */
 INLINE doubles greater(doubles x, doubles y) {
@@ -106,6 +169,8 @@ INLINE doubles greater(doubles x, doubles y) {
     return (doubles)_mm512_max_pd((__m512d)x, (__m512d)y);
 #elif defined(__AVX2__) && MU_VECTOR_BYTES == 32
     return (doubles)_mm256_max_pd((__m256d)x, (__m256d)y);
+#elif defined(MU_NEON)
+    return (doubles)vmaxnmq_f64((float64x2_t)x, (float64x2_t)y);
 #else
     longs take = x > y;
     return (doubles)(((longs)x & take) | ((longs)y & ~take));
@@ -119,6 +184,8 @@ INLINE doubles add_product(doubles x, doubles y, doubles z) {
     return (doubles)_mm512_fmadd_pd((__m512d)x, (__m512d)y, (__m512d)z);
 #elif defined(__FMA__) && MU_VECTOR_BYTES == 32
     return (doubles)_mm256_fmadd_pd((__m256d)x, (__m256d)y, (__m256d)z);
+#elif defined(MU_NEON)
+    return (doubles)vfmaq_f64((float64x2_t)z, (float64x2_t)x, (float64x2_t)y);
 #else
     return x * y + z;
 #endif
@@ -179,64 +246,108 @@ INLINE int64_t count_mismatches(loader load, const char *a, const char *b, size_
     return total(found);
 }
 
-struct summary {
-    doubles most, rel_above;
-    longs mismatches, signs;
+/* AT_ONCE vectors of each sum. */
+struct sums {
+    doubles aa[AT_ONCE], bb[AT_ONCE], ab[AT_ONCE], dd[AT_ONCE];
 };
+
+/* Of `rel_below` and `signs` only the sign bits count: they are set where max_rel may be above
+ * max_rel_before, and where the signs of a pair differ. */
+struct summary {
+    doubles most, rel_below, signs;
+    longs mismatches;
+    eight float_signs;
+};
+
+INLINE eight eight_at(const char *floats) {
+    eight bits;
+    memcpy(&bits, floats, sizeof(bits));
+    return bits;
+}
+
+INLINE void load_sums(struct sums *sums, const struct mu_compare_lanes *lanes, size_t lane) {
+    memcpy(sums->aa, lanes->aa + lane, sizeof(sums->aa));
+    memcpy(sums->bb, lanes->bb + lane, sizeof(sums->bb));
+    memcpy(sums->ab, lanes->ab + lane, sizeof(sums->ab));
+    memcpy(sums->dd, lanes->dd + lane, sizeof(sums->dd));
+}
+
+INLINE void store_sums(const struct sums *sums, struct mu_compare_lanes *lanes, size_t lane) {
+    memcpy(lanes->aa + lane, sums->aa, sizeof(sums->aa));
+    memcpy(lanes->bb + lane, sums->bb, sizeof(sums->bb));
+    memcpy(lanes->ab + lane, sums->ab, sizeof(sums->ab));
+    memcpy(lanes->dd + lane, sums->dd, sizeof(sums->dd));
+}
 
 /* Products of two numbers of the narrower types are exact in double, and never denormal. */
 INLINE doubles add_to_sum(bool is_f64, doubles x, doubles y, doubles z) {
     return is_f64 ? x * y + z : add_product(x, y, z);
 }
 
-/* Walks over the whole block with one vector of the lanes at a time, so that everything stays in
+/* Walks over the whole block with AT_ONCE vectors of the lanes, so that everything stays in
  * registers.
  *
  * Where |a - b| is above max_rel_before * |b|, less a little for rounding, the quotient may be
  * above max_rel_before. Doubles are scaled up first, lest a small product is rounded to a denormal.
  */
-INLINE void compare_group(loader load, bool is_f64, bool count_along, const char *a, const char *b,
+INLINE void compare_group(loader load, size_t size, bool count_along, const char *a, const char *b,
                           size_t count, size_t lane, struct mu_compare_block *block,
                           struct summary *summary) {
-    struct mu_compare_lanes *lanes = &block->lanes;
-    doubles aa = load_lanes(lanes->aa + lane), bb = load_lanes(lanes->bb + lane);
-    doubles ab = load_lanes(lanes->ab + lane), dd = load_lanes(lanes->dd + lane);
-    doubles most = summary->most;
-    doubles rel_above = summary->rel_above;
-    longs mismatches = summary->mismatches, signs = summary->signs;
+    bool is_f64 = size == sizeof(double);
+    bool signs_of_all = size == sizeof(float) && AT_ONCE == VECTORS;
+    struct sums sums;
+    struct summary so_far = *summary;
     double atol = block->atol, rtol = block->rtol;
     double scale = is_f64 && block->max_rel_before < 0x1p64 ? 0x1p64 : 1;
-    doubles limit = (doubles){0} - block->max_rel_before * (1 - 0x1p-50) * scale;
+    doubles limit = (doubles){0} + block->max_rel_before * (1 - 0x1p-50) * scale;
+    load_sums(&sums, &block->lanes, lane);
     for (size_t i = lane; i < count; i += MU_COMPARE_LANES) {
-        doubles x = load(a, i), y = load(b, i);
-        doubles difference = x - y;
-        doubles error = absolute(difference), size = absolute(y);
-        most = greater(most, error);
-        if (count_along) {
-            mismatches -= error > atol + rtol * size;
+        if (i * size % LINE_BYTES < MU_COMPARE_LANES * size) {
+            __builtin_prefetch(a + i * size + PREFETCH_BYTES, 0, 3);
+            __builtin_prefetch(b + i * size + PREFETCH_BYTES, 0, 3);
         }
-        rel_above = greater(rel_above, add_product(limit, size, error * scale));
-        signs |= (longs)x ^ (longs)y;
-        aa = add_to_sum(is_f64, x, x, aa);
-        bb = add_to_sum(is_f64, y, y, bb);
-        ab = add_to_sum(is_f64, x, y, ab);
-        dd += difference * difference;
+        if (signs_of_all) {
+            so_far.float_signs |= eight_at(a + i * size) ^ eight_at(b + i * size);
+        }
+        for (size_t v = 0; v < AT_ONCE; v++) {
+            doubles x = load(a, i + v * WIDTH), y = load(b, i + v * WIDTH);
+            if (!signs_of_all) {
+                so_far.signs = with_bits(so_far.signs, other_bits(x, y));
+            }
+            sums.aa[v] = add_to_sum(is_f64, x, x, sums.aa[v]);
+            sums.ab[v] = add_to_sum(is_f64, x, y, sums.ab[v]);
+            sums.bb[v] = add_to_sum(is_f64, y, y, sums.bb[v]);
+            doubles difference = x - y;
+            doubles error = absolute(difference), magnitude = absolute(y);
+            sums.dd[v] += difference * difference;
+            so_far.most = greater(so_far.most, error);
+            if (count_along) {
+                so_far.mismatches -= error > atol + rtol * magnitude;
+            }
+            so_far.rel_below =
+                with_bits(so_far.rel_below, add_product(limit, magnitude, -error * scale));
+        }
     }
-    memcpy(lanes->aa + lane, &aa, sizeof(aa));
-    memcpy(lanes->bb + lane, &bb, sizeof(bb));
-    memcpy(lanes->ab + lane, &ab, sizeof(ab));
-    memcpy(lanes->dd + lane, &dd, sizeof(dd));
-    *summary = (struct summary){most, rel_above, mismatches, signs};
+    store_sums(&sums, &block->lanes, lane);
+    *summary = so_far;
 }
 
-INLINE void compare(loader load, bool is_f64, const char *a, const char *b, size_t count,
+INLINE bool any_sign(const struct summary *summary) {
+    int32_t bits = 0;
+    for (int i = 0; i < MU_COMPARE_LANES; i++) {
+        bits |= summary->float_signs[i];
+    }
+    return bits < 0 || any_bit((longs)summary->signs) < 0;
+}
+
+INLINE void compare(loader load, size_t size, const char *a, const char *b, size_t count,
                     struct mu_compare_block *block) {
-    struct summary summary = {{0}, {0}, {0}, {0}};
-    for (size_t lane = 0; lane < MU_COMPARE_LANES; lane += WIDTH) {
+    struct summary summary = {{0}, {0}, {0}, {0}, {0}};
+    for (size_t lane = 0; lane < MU_COMPARE_LANES; lane += AT_ONCE * WIDTH) {
         if (block->over_atol) {
-            compare_group(load, is_f64, true, a, b, count, lane, block, &summary);
+            compare_group(load, size, true, a, b, count, lane, block, &summary);
         } else {
-            compare_group(load, is_f64, false, a, b, count, lane, block, &summary);
+            compare_group(load, size, false, a, b, count, lane, block, &summary);
         }
     }
     block->max_abs = greatest(summary.most);
@@ -246,8 +357,8 @@ INLINE void compare(loader load, bool is_f64, const char *a, const char *b, size
         block->mismatches =
             block->max_abs > block->atol ? count_mismatches(load, a, b, count, block) : 0;
     }
-    block->sign_differences = any_bit(summary.signs) < 0 ? count_opposite(load, a, b, count) : 0;
-    block->max_rel = greatest(summary.rel_above) > 0 ? find_max_rel(load, a, b, count) : 0;
+    block->sign_differences = any_sign(&summary) ? count_opposite(load, a, b, count) : 0;
+    block->max_rel = any_bit((longs)summary.rel_below) < 0 ? find_max_rel(load, a, b, count) : 0;
 }
 
 INLINE void add_squares(loader load, const char *a, size_t count, struct mu_compare_lanes *lanes) {
@@ -269,22 +380,22 @@ INLINE void add_squares(loader load, const char *a, size_t count, struct mu_comp
 
 static void compare_f16(const void *a, const void *b, size_t count,
                         struct mu_compare_block *block) {
-    compare(load_f16, false, a, b, count, block);
+    compare(load_f16, 2, a, b, count, block);
 }
 
 static void compare_bf16(const void *a, const void *b, size_t count,
                          struct mu_compare_block *block) {
-    compare(load_bf16, false, a, b, count, block);
+    compare(load_bf16, 2, a, b, count, block);
 }
 
 static void compare_f32(const void *a, const void *b, size_t count,
                         struct mu_compare_block *block) {
-    compare(load_f32, false, a, b, count, block);
+    compare(load_f32, 4, a, b, count, block);
 }
 
 static void compare_f64(const void *a, const void *b, size_t count,
                         struct mu_compare_block *block) {
-    compare(load_f64, true, a, b, count, block);
+    compare(load_f64, 8, a, b, count, block);
 }
 
 static void squares_f16(const void *a, size_t count, struct mu_compare_lanes *lanes) {

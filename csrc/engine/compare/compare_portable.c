@@ -13,6 +13,10 @@ const struct mu_compare_kernels *mu_compare_best(void) {
     if (mu_cpu_has(MU_CPU_AVX2)) {
         return &mu_compare_avx2;
     }
+#elif defined(__aarch64__)
+    if (mu_cpu_has(MU_CPU_NEON)) {
+        return &mu_compare_neon;
+    }
 #endif
     return &mu_compare_portable;
 }

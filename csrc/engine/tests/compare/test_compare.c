@@ -23,6 +23,7 @@ static struct variant variants[] = {
     {"split vectors", &split_vectors},
     {"AVX2", NULL},
     {"AVX-512", NULL},
+    {"NEON", NULL},
 };
 
 enum { VARIANTS = sizeof(variants) / sizeof(variants[0]) };
@@ -35,6 +36,9 @@ static void find_variants(void) {
     if (mu_cpu_has(MU_CPU_AVX512)) {
         variants[3].kernels = &mu_compare_avx512;
     }
+#elif defined(__aarch64__)
+    variants[4].kernels = &mu_compare_neon;
+    CHECK(mu_compare_best() == &mu_compare_neon);
 #endif
     for (int i = 0; i < VARIANTS; i++) {
         if (variants[i].kernels == NULL) {
@@ -221,6 +225,47 @@ static struct mu_diff compare_one(int dtype_a, const void *a, int dtype_b, const
     return diff;
 }
 
+/* The place of the worst and the list are those of the elements, in whichever piece of a block they
+ * lie, also where a NaN sends the block to the pieces. */
+static void test_worst_in_every_piece(void) {
+    enum { COUNT = 2 * MU_COMPARE_BLOCK + MU_COMPARE_PIECE + 3, NAN_AT = MU_COMPARE_BLOCK + 77 };
+    static const int64_t places[] = {0,
+                                     MU_COMPARE_PIECE - 1,
+                                     MU_COMPARE_PIECE,
+                                     MU_COMPARE_BLOCK - 1,
+                                     MU_COMPARE_BLOCK,
+                                     NAN_AT + 1,
+                                     2 * MU_COMPARE_BLOCK - 1,
+                                     COUNT - 4,
+                                     COUNT - 1};
+    static float a[COUNT], b[COUNT];
+    const int64_t count = COUNT;
+    for (int i = 0; i < COUNT; i++) {
+        a[i] = b[i] = (float)(i % 13) - 6;
+    }
+    for (size_t p = 0; p < 2 * sizeof(places) / sizeof(places[0]); p++) {
+        struct mu_mismatch list[4];
+        int64_t place = places[p / 2], mismatches = 1 + (int64_t)(p % 2);
+        struct mu_compare_options options = {
+            .tolerance = {.atol = 0.5}, .list = list, .list_max = 4};
+        struct mu_diff diff;
+        struct mu_tensor left = vector_of(MU_DTYPE_FLOAT32, a, &count);
+        struct mu_tensor right = vector_of(MU_DTYPE_FLOAT32, b, &count);
+        float before = b[place], at_nan = b[NAN_AT];
+        b[place] = 100;
+        b[NAN_AT] = p % 2 == 1 ? NAN : at_nan;
+        CHECK_INT(mu_compare(&left, &right, &options, &diff, NULL), MU_OK);
+        CHECK_INT(diff.max_abs_index, place);
+        CHECK_INT(diff.max_rel_index, place);
+        CHECK_INT(diff.mismatches, mismatches);
+        CHECK_INT(diff.listed, mismatches);
+        CHECK_INT(list[p % 2 == 1 && place > NAN_AT].index, place);
+        CHECK(diff.max_abs == 100 - (double)a[place]);
+        b[place] = before;
+        b[NAN_AT] = at_nan;
+    }
+}
+
 static void test_integers_exactly(void) {
     const int64_t low = INT64_MIN, big = (int64_t)1 << 62, bigger = big + 1, minus = -1;
     const uint64_t high = UINT64_MAX;
@@ -401,6 +446,7 @@ int main(void) {
     find_variants();
     test_kernels();
     test_blocks_that_are_not_finite();
+    test_worst_in_every_piece();
     test_integers_exactly();
     test_integers_with_floats();
     test_list_over_chunks();

@@ -135,6 +135,9 @@ int main(void) {
     test_borders(mu_csv_scan_portable);
     test_borders(mu_csv_scan_strict);
     test_borders(mu_csv_scan_best());
+#ifdef __aarch64__
+    CHECK(mu_csv_scan_best() == mu_csv_scan_neon);
+#endif
     test_problems();
     test_header();
     test_optional_columns();

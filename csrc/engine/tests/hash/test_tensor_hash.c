@@ -146,6 +146,7 @@ static void kernel_stays_within(const struct mu_hash_kernel *kernel, const uint8
 static void test_kernels(const uint8_t *data) {
 #ifdef __aarch64__
     static const char *const names[] = {"scalar", "neon"};
+    CHECK_STR(mu_hash_kernel_best()->name, "neon");
 #else
     static const char *const names[] = {"scalar", "avx2", "avx512"};
 #endif

@@ -258,6 +258,13 @@ static void check_starts(const struct mu_ac_starts *starts, mu_ac_next_start *va
     }
 }
 
+static void test_variants(void) {
+#ifdef __aarch64__
+    CHECK(mu_ac_next_start_best() == mu_ac_next_start_neon);
+    CHECK(mu_ac_name_end_best() == mu_ac_name_end_neon);
+#endif
+}
+
 static void test_starts(void) {
     enum { TEXT = 300 };
     static const unsigned char letters[] = "ab_ :Zz{@[`/9\xff";
@@ -336,6 +343,7 @@ int main(void) {
     test_earlier_tiers_win();
     test_refusals();
     test_against_the_plain_way();
+    test_variants();
     test_starts();
     test_ends_of_names();
     test_many_rules();

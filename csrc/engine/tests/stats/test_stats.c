@@ -49,7 +49,8 @@ static int list_variants(struct variant *variants) {
             (struct variant){"avx512", &mu_stats_kernels_avx512, mu_nan_inf_block_avx512};
     }
 #elif defined(__aarch64__)
-    CHECK(mu_cpu_has(MU_CPU_NEON));
+    CHECK(mu_stats_kernels_best() == &mu_stats_kernels_neon);
+    CHECK(mu_nan_inf_block_best() == mu_nan_inf_block_neon);
     variants[count++] = (struct variant){"neon", &mu_stats_kernels_neon, mu_nan_inf_block_neon};
 #endif
     return count;
