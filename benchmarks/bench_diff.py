@@ -3,7 +3,8 @@ beside arch's and beside one sort.
 
 Half of the pairs of runs are equal, half have 2 % more in one stage (`tests/diff/series.py`).
 TraceML compares the means of all steps with a threshold; what is wrong is an alarm of equal runs,
-or none of those that differ. As a program it prints both counts for each tool:
+or none of those that differ. As a program it prints how often each tool says "slower", by how much
+it is and how the steps vary, as the table of docs/runs/diff.md:
 
     python -m benchmarks.bench_diff
 """
@@ -25,6 +26,8 @@ from tests.diff.series import run as one_run
 PAIRS, SMOKE_PAIRS = 100, 4  # of each kind
 LONGER = 0.02
 STEPS, DRAWS, BLOCK = 500, 2000, 12
+SERIES = ((0.03, 0.5), (0.03, 0.0), (0.04, 0.3), (0.04, 0.0))  # variation and autocorrelation
+PLANTED = (0.0, 0.01, 0.02, 0.03, 0.05)
 MANY_STEPS, FIGURES = 2_000_000, 5  # 10⁷ figures
 SMOKE_STEPS = 20_000
 
@@ -109,13 +112,29 @@ def run(smoke: bool) -> list[Row]:
     ]
 
 
-def main() -> None:
-    tools = [ours, *([traceml] if importlib.util.find_spec("traceml_ai") else [])]
-    for tool in tools:
-        alarms, missed = wrong(tool, PAIRS)
-        print(
-            f"{tool.__name__:8} {alarms} alarms of {PAIRS} equal pairs, {missed} of {PAIRS} missed"
+def said_slower(tool: Tool, variation: float, memory: float, longer: float) -> int:
+    """Of PAIRS pairs; every tool gets the same."""
+    random = np.random.default_rng([round(1e4 * one) for one in (variation, memory, longer)])
+    return sum(
+        tool(
+            one_run(random, variation, memory, steps=STEPS),
+            one_run(random, variation, memory, steps=STEPS, longer=longer),
         )
+        for _ in range(PAIRS)
+    )
+
+
+def main() -> None:
+    tools = {"`my_utils diff`": ours}
+    if importlib.util.find_spec("traceml_ai") is not None:
+        tools["TraceML `compare`"] = traceml
+    heads = ["equal", *(f"{longer:.0%} slower" for longer in PLANTED[1:])]
+    print(f"| Series | Tool | {' | '.join(heads)} |\n|{'---|' * (2 + len(heads))}")
+    for variation, memory in SERIES:
+        for name, tool in tools.items():
+            counts = [said_slower(tool, variation, memory, longer) for longer in PLANTED]
+            series = f"variation {variation:.0%}, autocorrelation {memory}"
+            print(f"| {series} | {name} | {' | '.join(map(str, counts))} |", flush=True)
 
 
 if __name__ == "__main__":

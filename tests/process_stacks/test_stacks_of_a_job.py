@@ -140,6 +140,49 @@ def test_a_request_that_is_older_than_the_process_is_not_served(job: Job) -> Non
     assert list((job.log_dir / "captures").iterdir()) == []
 
 
+# A rank that steps until it finds a file, and then says what of ours its steps have loaded.
+STEPS = """
+import ctypes, os, signal, sys, time
+ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # die with the parent
+from my_utils import GlobalLogger, MyTimer
+log_dir, end = sys.argv[1:]
+GlobalLogger().setup(log_dir, rank=0, world_size=1, console=False)
+timer = MyTimer(tag="train")
+def step(number):
+    timer.set_step(number)
+    with timer.time_stage("input"):
+        time.sleep(0.001)
+for number in range(20):
+    step(number)
+before = set(sys.modules)
+print("ready", flush=True)
+while not os.path.exists(end):
+    step(number := number + 1)
+step(number + 1)
+print([name for name in set(sys.modules) - before if "my_utils" in name])
+"""
+
+
+def test_a_request_for_stacks_costs_the_training_nothing(tmp_path: Path) -> None:
+    """Its steps do not load what reads requests for captures."""
+    logs, end = tmp_path / "logs", tmp_path / "end"
+    rank = subprocess.Popen(
+        [sys.executable, "-c", STEPS, str(logs), str(end)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert rank.stdout is not None
+    try:
+        assert rank.stdout.readline() == "ready\n"
+        assert len(job_stacks(logs, timeout_s=WAIT_S).records) == 1
+        end.touch()
+        said, _ = rank.communicate(timeout=WAIT_S)
+    finally:
+        rank.kill()
+    assert said == "[]\n"
+
+
 def test_live_shows_equal_stacks_once(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
     for rank in range(3):
         job.start(rank)

@@ -95,14 +95,13 @@ static void keep_lock_held(struct mu_control *control, struct mu_control_text *t
     atomic_fetch_or(&control->attention, MU_CONTROL_FILE);
 }
 
-static void tell_listener(struct mu_control *control, const struct mu_control_text *text) {
+/* Whether the text is done with. */
+static bool tell_listener(struct mu_control *control, const struct mu_control_text *text) {
     pthread_mutex_lock(&control->lock);
     mu_control_listener *listener = control->listener;
     void *context = control->listener_context;
     pthread_mutex_unlock(&control->lock);
-    if (listener != NULL) {
-        listener(context, text);
-    }
+    return listener != NULL && listener(context, text);
 }
 
 /* Opening a file, unlike stat, asks an NFS server for its present state. */
@@ -135,15 +134,13 @@ void mu_control_poll(struct mu_control *control) {
         text.trouble = failed == ELOOP ? MU_CONTROL_NOT_A_FILE : MU_CONTROL_UNREADABLE;
     }
     text.at_start = first;
-    if (changed) {
-        tell_listener(control, &text);
-    }
+    bool waits = changed && !tell_listener(control, &text);
     pthread_mutex_lock(&control->lock);
     if (moves == control->moves) {
         control->seen = found;
         control->seen_errno = failed;
         control->polled = true;
-        if (changed) {
+        if (waits) {
             keep_lock_held(control, &text, first);
             text.bytes = NULL;
         }

@@ -43,8 +43,9 @@ struct mu_control_text {
     bool at_start; /* it was there when the directory was opened */
 };
 
-/* Hears each text that is read, on the thread that read it; the text is the caller's. */
-typedef void mu_control_listener(void *context, const struct mu_control_text *text);
+/* Hears each text that is read, on the thread that read it; the text is the caller's. Returns
+ * whether the text is done with: then nobody takes it, and no step is held up for it. */
+typedef bool mu_control_listener(void *context, const struct mu_control_text *text);
 
 struct mu_control {
     _Atomic unsigned attention;                 /* of enum mu_control_attention */

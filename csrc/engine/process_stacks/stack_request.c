@@ -174,3 +174,9 @@ void mu_stack_requests(const char *text, size_t length, int rank, mu_stack_reque
         }
     } while (takes(&json, ','));
 }
+
+bool mu_stack_requests_alone(const char *text, size_t length) {
+    struct json stacks = {text, text + length}, others = stacks;
+    return find_key(&stacks, "stacks") && takes(&stacks, '[') && find_key(&others, "requests") &&
+           takes(&others, '[') && takes(&others, ']');
+}

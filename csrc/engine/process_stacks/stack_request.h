@@ -33,4 +33,7 @@ typedef void mu_stack_request_each(void *context, const struct mu_stack_request 
 void mu_stack_requests(const char *text, size_t length, int rank, mu_stack_request_each *each,
                        void *context);
 
+/* Whether a control file asks for stacks, and for nothing else. */
+bool mu_stack_requests_alone(const char *text, size_t length);
+
 #endif

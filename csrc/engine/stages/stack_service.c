@@ -225,17 +225,19 @@ static void serve(void *context, const struct mu_stack_request *request) {
     }
 }
 
-static void hear(void *context, const struct mu_control_text *text) {
+/* A text that asks for stacks alone is done with: the training would load what reads the others. */
+static bool hear(void *context, const struct mu_control_text *text) {
     struct mu_stack_service *service = context;
     struct reading reading = {.service = service, .at_start = text->at_start};
     if (text->bytes == NULL) {
-        return;
+        return false;
     }
     pthread_mutex_lock(&service->lock);
     reading.place = service->now;
     pthread_mutex_unlock(&service->lock);
     int rank = text->at_start ? MU_STACK_ANY_RANK : reading.place.rank;
     mu_stack_requests(text->bytes, text->length, rank, serve, &reading);
+    return mu_stack_requests_alone(text->bytes, text->length);
 }
 
 /* --- the service ----------------------------------------------------------------------------- */

@@ -172,6 +172,32 @@ static void test_steps_are_watched_apart(void) {
     end(&place);
 }
 
+/* Is done with what begins with "done". */
+static bool take_done(void *context, const struct mu_control_text *text) {
+    ++*(int *)context;
+    return text->length >= 4 && memcmp(text->bytes, "done", 4) == 0;
+}
+
+static void test_what_the_listener_is_done_with_holds_up_no_step(void) {
+    struct place place;
+    int heard = 0;
+    start(&place);
+    mu_control_set_listener(&place.control, take_done, &heard);
+    mu_control_listen(&place.control, true);
+    write_file(&place, "done 1");
+    mu_control_begin(&place.control, place.directory);
+    CHECK(!mu_control_calls(&place.control));
+    write_file(&place, "new");
+    mu_control_poll(&place.control);
+    CHECK(mu_control_calls(&place.control));
+    write_file(&place, "done 22");
+    mu_control_poll(&place.control);
+    CHECK_INT(heard, 3);
+    check_taken(&place, "new", false);
+    check_nothing(&place);
+    end(&place);
+}
+
 static void *poll_often(void *argument) {
     for (int i = 0; i < 300; i++) {
         mu_control_poll(argument);
@@ -206,6 +232,7 @@ int main(void) {
     test_whoever_polls_first_finds_what_was_there();
     test_only_files_of_ours_are_read();
     test_steps_are_watched_apart();
+    test_what_the_listener_is_done_with_holds_up_no_step();
     test_threads();
     return check_report();
 }

@@ -99,7 +99,28 @@ static void test_cut(void) {
     CHECK_INT(find(whole, 0).count, 1);
 }
 
+static bool alone(const char *text) {
+    size_t length = strlen(text);
+    char *bytes = malloc(length + 1);
+    memcpy(bytes, text, length);
+    bool found = mu_stack_requests_alone(bytes, length);
+    free(bytes);
+    return found;
+}
+
+static void test_alone(void) {
+    CHECK(alone("{\"version\": 1,\n \"requests\": [ ],\n \"stacks\": [\"a * 0 1\"]}"));
+    CHECK(alone("{\"stacks\":[\"a * 0 1\"],\"requests\":[]}"));
+    CHECK(!alone("{\"requests\": [{\"id\": \"a\"}], \"stacks\": [\"a * 0 1\"]}"));
+    CHECK(!alone("{\"requests\": []}"));
+    CHECK(!alone("{\"stacks\": [\"a * 0 1\"]}"));
+    CHECK(!alone("{\"requests\": [], \"stacks\": 1}"));
+    CHECK(!alone("{\"requests\": [, \"stacks\": [\"a * 0 1\"]}"));
+    CHECK(!alone(""));
+}
+
 int main(void) {
+    test_alone();
     test_found();
     test_ranks();
     test_passed_over();
