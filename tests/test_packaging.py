@@ -135,6 +135,26 @@ def test_the_module_refuses_a_second_interpreter(run_python: RunPython) -> None:
     assert "does not support loading in subinterpreters" in done.stdout + done.stderr
 
 
+def test_type_checkers_find_the_modules_of_an_editable_install(tmp_path: Path) -> None:
+    """They follow the paths in .pth files, and run no code in them. Without the C module, which
+    takes a minute to compile."""
+    package = tmp_path / "my_utils" / "deep"
+    package.mkdir(parents=True)
+    (package.parent / "__init__.py").touch()
+    (package.parent / "py.typed").touch()
+    (package / "__init__.py").write_text("KIND: str = 'deep'\n")
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tmp_path)
+    program = "from setuptools.build_meta import build_editable; print(build_editable('out'))"
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True,
+                          text=True, check=False)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    [wheel] = (tmp_path / "out").iterdir()
+    with zipfile.ZipFile(wheel) as archive:
+        [path] = [name for name in archive.namelist() if name.endswith(".pth")]
+        assert Path(archive.read(path).decode().strip()).samefile(tmp_path)
+
+
 def c_files(names: list[str]) -> set[str]:
     return {name for name in names if re.search(r"csrc/.*\.([ch]|cu|py)$", name)}
 

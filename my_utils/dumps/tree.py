@@ -15,6 +15,8 @@ do not begin with "$". All else is an object whose first key begins with "$":
     $dataclass $namedtuple $enum   with "module:Class"; fields, values or name
     $ordered_dict $defaultdict $counter $namespace $datetime $date $time $timezone $zone $path
     $decimal $fraction $uuid $ellipsis $not_implemented $tensordict
+    $subclass       of a container, "module:Class"; attributes, and items or values
+    $token_encoding the JSON of an encoding of tokenizers
     $pickle         a file that only pickle can read, with the tensors in it beside it
     $unsupported    what could not be dumped, with type and reason
     $truncated      what a limit of DumpConfig cut; the kept part stands beside it
@@ -35,7 +37,17 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from . import arrays, containers, images, plain, standard, tensors, torch_values, user_classes
+from . import (
+    arrays,
+    containers,
+    images,
+    plain,
+    standard,
+    subclasses,
+    tensors,
+    torch_values,
+    user_classes,
+)
 from .blobs import Blobs
 from .config import DumpConfig
 from .form import DumpError, class_name, quote
@@ -324,4 +336,5 @@ _FINDERS = (
     user_classes.writer_of,
     standard.writer_of,
     containers.writer_of,
+    subclasses.writer_of,
 )

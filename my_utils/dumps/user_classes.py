@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from .loader import Decoder, Reader
     from .tree import Tree, Writer
 
-__all__ = ["READERS", "writer_of"]
+__all__ = ["READERS", "find_class", "writer_of"]
 
 
-def _find_class(decoder: Decoder, name: str) -> type | None:
+def find_class(decoder: Decoder, name: str) -> type | None:
     """Given by the caller, or in a module that is imported; no attribute is computed."""
     if name in decoder.classes:
         return decoder.classes[name]
@@ -50,7 +50,7 @@ def write_enum(tree: Tree, obj: enum.Enum, path: str) -> None:
 
 def read_enum(decoder: Decoder, node: dict[str, Any], body: Any) -> Any:
     type_name = decoder.text(decoder.node(body))
-    kind = _find_class(decoder, type_name)
+    kind = find_class(decoder, type_name)
     value = decoder.whole(decoder.node(node["value"]))
     if kind is None or not issubclass(kind, enum.Enum):
         return decoder.stand_in(type_name, value)
@@ -83,7 +83,7 @@ def write_named_tuple(tree: Tree, obj: Any, path: str) -> None:
 def read_named_tuple(decoder: Decoder, node: dict[str, Any], body: Any) -> Any:
     type_name = decoder.text(decoder.node(body))
     values = decoder.values(node["values"])
-    kind = _find_class(decoder, type_name)
+    kind = find_class(decoder, type_name)
     if kind is None:
         return decoder.stand_in(type_name, tuple(values))
     if not _is_named_tuple(kind) or list(kind._fields) != node["names"]:  # type: ignore[attr-defined]
@@ -140,7 +140,7 @@ def read_dataclass(decoder: Decoder, node: dict[str, Any], body: Any) -> Any:
 
 def _new_instance(decoder: Decoder, type_name: str, node: dict[str, Any]) -> tuple[Any, str | None]:
     """An instance without content; or why there can be none."""
-    kind = _find_class(decoder, type_name)
+    kind = find_class(decoder, type_name)
     if kind is None:
         return None, ""
     if not dataclasses.is_dataclass(kind):

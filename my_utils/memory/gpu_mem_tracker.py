@@ -30,6 +30,7 @@ from ..common.ranks import check_ranks, current_rank, is_chosen
 from ..common.reprs import short_repr
 from ..common.tables import needed, write_figure
 from ..common.warnings import warn_once
+from ..log.logger import get_global_logger
 from .tracker.plot import draw
 from .tracker.psutil_probes import psutil_probes
 from .tracker.record import Peak, Record
@@ -185,6 +186,7 @@ class GPU_Performance_Tracker:
     def stop(self) -> dict[str, Peak]:
         """Takes a last sample, ends the thread, writes the plot, logs and returns the peaks.
 
+        The log has the `report`; before `GlobalLogger().setup` that is stderr.
         When it does not run: the peaks so far. Files that cannot be written are a warning.
         """
         with self._lock:
@@ -195,7 +197,7 @@ class GPU_Performance_Tracker:
             run.stop()
             if self.plot:
                 self._write_plot(self._record)
-            _logger.info("performance tracker %r:\n%s", self.prefix, self.report())
+            get_global_logger().info("performance tracker %r:\n%s", self.prefix, self.report())
             return self.peaks()
 
     def _write_plot(self, record: Record) -> None:

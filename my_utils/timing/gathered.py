@@ -32,7 +32,7 @@ __all__ = ["GatheredTime", "ProfiledTime", "TimeData"]
 _FORMAT = "my_utils.timing"
 _VERSION = 1
 _COLUMNS = ("count", "sum_ns", "min_ns", "max_ns", "squares")
-_LABELLED_RANKS = 16  # a longer legend hides the plot
+_LABELLED_RANKS = 8  # more lines and a longer legend cannot be read
 
 
 @public("my_utils.timing")
@@ -166,10 +166,11 @@ class TimeData:
     ) -> mpl_axes.Axes:
         """Draws a histogram of the durations into `ax` or pyplot's current axes.
 
-        bins: how many; None: matplotlib's default. separate_ranks: a histogram a rank, one over
-        the other, with opacity `alpha`; ValueError where ranks sent histograms instead of
-        durations. title: above the figures; None: the name. kwargs: for matplotlib's `hist`.
-        ImportError without matplotlib.
+        bins: how many; None: matplotlib's default. separate_ranks: the outline of a
+        histogram a rank, with opacity `alpha`; of more than eight ranks the eight with the longest
+        mean have a colour and a label, and the others are grey. ValueError where ranks sent
+        histograms instead of durations. title: above the figures; None: the name. kwargs: for
+        matplotlib's `hist`. ImportError without matplotlib.
         """
         if separate_ranks:
             self._needs_samples("hist(separate_ranks=True)")
@@ -195,11 +196,19 @@ class TimeData:
         ends = np.cumsum(self._table.rows["values"])
         parts = np.split(self._table.samples / 1e9, ends[:-1])
         edges = np.histogram_bin_edges(self._table.samples / 1e9, bins=bins or 10).tolist()
-        for rank, part in zip(self.ranks, parts, strict=True):
-            label = f"rank {rank}: n={len(part)}, mean={part.mean():.3g} s"
-            axes.hist(part, bins=edges, alpha=alpha, label=label, **kwargs)
-        if len(parts) <= _LABELLED_RANKS:
-            axes.legend()
+        longest = sorted(range(len(parts)), key=lambda index: -parts[index].mean())
+        named = set(longest[:_LABELLED_RANKS])
+        outline = {"bins": edges, "alpha": alpha, "histtype": "step", "linewidth": 1.5}
+        grey = {"color": "0.8", "zorder": 0.5, "label": f"{len(parts) - len(named)} other ranks"}
+        for index in sorted(set(longest) - named):
+            axes.hist(parts[index], **{**outline, **grey, **kwargs})
+            grey["label"] = None
+        for color, index in enumerate(sorted(named)):
+            part = parts[index]
+            own = {"color": f"C{color}", "label": f"rank {self.ranks[index]}: n={len(part)}, "
+                   f"mean={part.mean():.3g} s"}  # fmt: skip
+            axes.hist(part, **{**outline, **own, **kwargs})
+        axes.legend(fontsize="small")
 
     def __repr__(self) -> str:
         return (

@@ -482,3 +482,22 @@ def test_a_batch_as_training_has_it(tmp_path: Path) -> None:
     }  # fmt: skip
     assert_same(round_trip(obj, tmp_path), obj)
     assert_same(round_trip(obj, tmp_path, asynchronous=True), obj)
+
+
+def test_batches_and_outputs_of_transformers_are_no_pickles(tmp_path: Path) -> None:
+    """Also what a fast tokenizer adds, which comes from Rust."""
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    tokenizers = pytest.importorskip("tokenizers", reason="tokenizers is not installed")
+    from transformers.modeling_outputs import CausalLMOutputWithPast
+
+    model = tokenizers.models.WordLevel({"a": 0, "b": 1, "?": 2}, unk_token="?")
+    plain = tokenizers.Tokenizer(model)
+    plain.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=plain, pad_token="?")
+    batch = tokenizer(["a b", "b"], padding=True, return_tensors="pt")
+    output = CausalLMOutputWithPast(loss=torch.ones(1), logits=torch.zeros(2, 3))
+    found, told = round_trip([batch, output], tmp_path)
+    assert type(found) is type(batch) and type(told) is type(output)
+    assert torch.equal(found["input_ids"], batch["input_ids"])
+    assert (found.tokens(0), found.word_ids(1)) == (batch.tokens(0), batch.word_ids(1))
+    assert torch.equal(told.logits, output.logits) and told.keys() == output.keys()

@@ -26,6 +26,8 @@ from my_utils.dump_utils import DumpConfig, DumpError, StandIn, UniversalDumper,
 
 from ..conftest import RunPython
 from ..support.dump_values import (
+    AttrDict,
+    Batch,
     Colour,
     Frozen,
     Level,
@@ -35,6 +37,8 @@ from ..support.dump_values import (
     Point,
     Right,
     Sample,
+    Slotted,
+    Steps,
     assert_same,
     round_trip,
 )
@@ -71,6 +75,17 @@ VALUES: dict[str, Any] = {
     "namedtuples": [Point(1.5), Point(1.0, [Pair(1, (2,))])],
     "dataclasses": [Sample("a", [1, Frozen("l")]), Frozen((1,), {2})],
     "dict and dataclass": Output(logits=[1, 2], loss=0.5),
+    "kin of containers": [
+        collections.UserDict(a=[1], b=2),
+        collections.UserList([1, (2,)]),
+        collections.UserString("text"),
+        collections.ChainMap({"a": 1}, {"b": [2]}),
+    ],
+    "subclasses of containers": [
+        Batch({"ids": [1, 2], "$tensor": 3}, encodings=[4]),
+        AttrDict({"a": [1], (2, 3): {}}),
+        Steps([1, Batch({})]),
+    ],
     "moments": [
         datetime.datetime(2024, 2, 29, 12, 30, 1, 999_999),
         datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC),
@@ -101,6 +116,37 @@ def test_comes_back_as_it_was(tmp_path: Path, name: str) -> None:
         assert_same(round_trip(value, tmp_path), value)
     else:
         assert_same(round_trip(value, tmp_path), value)
+
+
+def test_a_subclass_of_a_container_may_hold_itself(tmp_path: Path) -> None:
+    batch, steps = Batch({}), Steps([1])
+    batch["steps"] = steps
+    list.append(steps, (batch, steps))
+    found = round_trip(batch, tmp_path)
+    assert found["steps"][1] == (found, found["steps"]) and found.steps is found["steps"]
+
+
+def test_a_subclass_that_is_not_there_is_stood_in_for(tmp_path: Path) -> None:
+    class Local(dict[str, Any]):
+        pass
+
+    class Items(list[Any]):
+        pass
+
+    class User(collections.UserDict[str, Any]):
+        pass
+
+    found = round_trip([Local(a=[1]), Items([2]), User(b=3)], tmp_path)
+    assert [one.value for one in found] == [{"a": [1]}, [2], {"data": {"b": 3}}]
+    mine = round_trip([Local(a=[1])], tmp_path, types=[Local])
+    assert type(mine[0]) is Local and mine[0] == {"a": [1]}
+    assert "$pickle" in tree_of(Slotted(a=1), tmp_path)
+
+
+def tree_of(obj: Any, folder: Path) -> str:
+    dump_dir = UniversalDumper(DumpConfig(root_dir=folder, strict=True)).dump("s", obj)
+    assert dump_dir is not None
+    return Path(dump_dir, "tree.json").read_text(encoding="utf-8")
 
 
 def test_defaults_of_a_defaultdict_work_again(tmp_path: Path) -> None:

@@ -170,6 +170,19 @@ def test_no_counters_where_none_are_wanted(tmp_path: Path, profile: Profile) -> 
     assert not [row for row in profile.rows() if row.kind == "COUNTER"]
 
 
+def test_the_report_is_seen_where_no_log_is_set_up(run_python: RunPython, tmp_path: Path) -> None:
+    """As the usage that is known from before."""
+    done = run_python("-c", f"""if True:
+        from my_utils.gpu_mem_tracker import GPU_Performance_Tracker
+
+        tracker = GPU_Performance_Tracker(prefix={str(tmp_path / "run")!r}, interval=1)
+        tracker.start_monitoring()
+        tracker.stop_monitoring()
+    """)  # fmt: skip
+    assert done.returncode == 0 and done.stdout == "", done.stderr
+    assert "process_rss_bytes" in done.stderr and "peak" in done.stderr, done.stderr
+
+
 def test_started_and_stopped_out_of_turn(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     run = tracker(tmp_path)
     assert run.stop_monitoring() == {} == run.peaks()

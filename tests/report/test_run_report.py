@@ -779,3 +779,97 @@ def test_a_cluster_of_ray_gives_the_same(
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == json.loads(report.to_json())
+
+
+KILLED_HEAD = """
+import subprocess, sys, os
+from ray.cluster_utils import Cluster
+
+cluster = Cluster(initialize_head=True, head_node_args={
+    "num_cpus": 1, "include_dashboard": False, "object_store_memory": 100 * 2**20})
+
+def report(**more):
+    return subprocess.Popen(
+        [sys.executable, "-m", "my_utils.report", sys.argv[1], "--engine", "ray", "--json"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "RAY_ADDRESS": cluster.address, **more})
+
+done = report()
+print(done.communicate()[0], end="")
+killed = report(RAY_gcs_rpc_server_reconnect_timeout_s="2")
+for line in killed.stderr:
+    if "Connecting to existing Ray cluster" in line:
+        break
+cluster.head_node.kill_gcs_server()
+out, err = killed.communicate()
+print(killed.returncode, repr(out), err.splitlines()[-1])
+cluster.shutdown()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_the_command_says_so_where_the_head_of_the_cluster_is_killed(
+    run: tuple[Run, Path], report: Report, run_python: RunPython
+) -> None:
+    """Ray ends the process that is connected to it. Before, the object is all on stdout."""
+    pytest.importorskip("ray", reason="ray is not installed")
+    settings = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_raylet_start_wait_time_s": "150"}
+    done = run_python("-c", KILLED_HEAD, str(run[1]), timeout=360, env=settings)
+    assert done.returncode == 0, done.stderr
+    whole, killed = done.stdout.splitlines()
+    assert json.loads(whole) == json.loads(report.to_json())
+    assert killed.startswith("1 '' report: error: the Ray cluster: "), killed
+
+
+@pytest.mark.parametrize("printed", ["print('text')", "os.write(1, b'text')"])
+def test_what_ray_prints_is_not_in_the_output(
+    printed: str, run: tuple[Run, Path], report: Report, run_python: RunPython, tmp_path: Path
+) -> None:
+    """A module of that name in place of Ray, whose tasks run here and which is as talkative."""
+    (tmp_path / "ray.py").write_text(f"""if True:
+        import os
+
+        def init(**options):
+            {printed}
+
+        def is_initialized():
+            return False
+
+        def remote(**options):
+            def wrap(function):
+                function.remote = function
+                return function
+            return wrap
+
+        def wait(tasks):
+            return tasks[:1], tasks[1:]
+
+        def get(task):
+            return task
+    """)
+    done = run_python(
+        "-m", "my_utils.report", str(run[1]), "--engine", "ray", "--json",
+        env={"PYTHONPATH": str(tmp_path)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == json.loads(report.to_json())
+    assert "text" in done.stderr
+
+
+def test_what_a_cluster_says_is_the_error(run: tuple[Run, Path], run_python: RunPython,
+                                          tmp_path: Path) -> None:  # fmt: skip
+    (tmp_path / "ray.py").write_text("""if True:
+        def is_initialized():
+            return False
+
+        def init(**options):
+            raise RuntimeError("no cluster is there")
+    """)
+    done = run_python(
+        "-m", "my_utils.report", str(run[1]), "--engine", "ray", "--json",
+        env={"PYTHONPATH": str(tmp_path)},
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (1, "")
+    said = "report: error: the Ray cluster: RuntimeError: no cluster is there"
+    assert done.stderr.splitlines()[-1] == said

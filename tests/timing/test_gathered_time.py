@@ -43,6 +43,14 @@ def gathered(
     return GatheredTime(merger.tables(), world_size=len(ranks), missing={})
 
 
+def heights_of(outline: Any) -> int:
+    """The sum over the bins of a histogram that is drawn as a line around them."""
+    path = outline.get_path().vertices
+    flat = path[1:, 1] == path[:-1, 1]  # along the top of a bin, or its ground
+    width = np.diff(path[:, 0]).max()
+    return round(float((path[1:, 1][flat] * np.diff(path[:, 0])[flat] / width).sum()))
+
+
 def lognormal(seed: int, count: int, middle_ns: float = 3e6) -> list[int]:
     values = np.random.default_rng(seed).lognormal(0.0, 0.5, count) * middle_ns
     found: list[int] = values.astype(np.int64).tolist()
@@ -298,10 +306,21 @@ class TestPlots:
     def test_a_histogram_a_rank(self, figure: Any) -> None:
         data = gathered([{"a": lognormal(1, 300)}, {"a": lognormal(2, 200)}])["a"]
         axes: Any = data.hist(separate_ranks=True, alpha=0.3, ax=figure.add_subplot())
-        heights = [patch.get_height() for patch in axes.patches]
-        assert (len(heights), sum(heights[:10]), sum(heights[10:])) == (20, 300, 200)
+        assert [heights_of(outline) for outline in axes.patches] == [300, 200]
         labels = [text.get_text() for text in axes.get_legend().get_texts()]
         assert [label.split(",")[0] for label in labels] == ["rank 0: n=300", "rank 1: n=200"]
+        filled = data.hist(separate_ranks=True, histtype="bar", ax=figure.add_subplot()).patches
+        assert len(filled) == 20
+
+    def test_of_many_ranks_the_slow_ones_can_be_told_apart(self, figure: Any) -> None:
+        times = [{"a": lognormal(rank, 50, 3e6 + 6e6 * (rank in (3, 40)))} for rank in range(64)]
+        axes: Any = gathered(times)["a"].hist(separate_ranks=True, ax=figure.add_subplot())
+        assert len(axes.patches) == 64 and not any(outline.get_fill() for outline in axes.patches)
+        labels = [text.get_text() for text in axes.get_legend().get_texts()]
+        assert labels[0] == "56 other ranks" and len(labels) == 9
+        assert {"rank 3", "rank 40"} < {label.split(":")[0] for label in labels}
+        colours = {outline.get_edgecolor() for outline in axes.patches}
+        assert len(colours) == 9  # eight, and grey
 
 
 # --- files --------------------------------------------------------------------------------------
