@@ -16,6 +16,7 @@ import numpy.typing as npt
 __all__ = [
     "DEVICE_KINDS",
     "HOST_COUNTERS",
+    "LOADER_COUNTERS",
     "GpuTimes",
     "Matrix",
     "RunData",
@@ -27,7 +28,12 @@ Matrix: TypeAlias = npt.NDArray[np.float64]
 SyncKind: TypeAlias = Literal["collective", "ddp", "fsdp", "pipeline", "clip"]
 
 DEVICE_KINDS = ("cpu", "cuda")
-HOST_COUNTERS = ("cpu_us", "delay_us", "quota_us", "gc0_us", "gc1_us", "gc2_us", "major_faults")
+HOST_COUNTERS = (
+    "cpu_us", "kernel_us", "delay_us", "quota_us", "gc0_us", "gc1_us", "gc2_us", "major_faults",
+    "gil_us", "storage_us", "page_us", "other_us", "stopped_us", "limits_met", "stalled_us",
+    "refaults",
+)  # fmt: skip
+LOADER_COUNTERS = ("loader_worker", "loader_ran_us", "loader_storage_us")
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -54,6 +55,7 @@ def no_timer() -> _core.Timer:
     "RunStages.on_forward",
     "RunStages.on_step",
     "RunStages.position",
+    "RunStages.sample_host",
     "RunStages.step_batches",
     "RunStages.end_host",
     "RunStages.steps",
@@ -61,6 +63,7 @@ def no_timer() -> _core.Timer:
     "RunStages.timer",
     "RunStages.unfollow",
     "RunStages.use_cuda",
+    "RunStages.watch_workers",
     "RunStages.write_batches",
     repeat=100,
 )
@@ -95,9 +98,17 @@ def run_stages_life(folder: Path) -> Iterator[Callable[[], object]]:
         stages.forget_batches()
         for phase in ("start", "stop"):
             stages.collected(phase, {"generation": 2})
+        stages.sample_host()
+        stages.watch_workers([os.getpid()])
         for iteration in (5, 6):
             stages.end_host(iteration)
+            stages.begin(0)
+            stages.end()
         stages.forget_host()
+        with suppress(TypeError):
+            stages.watch_workers(3)  # type: ignore[arg-type]
+        with suppress(ValueError):
+            stages.watch_workers([0])
         with suppress(TypeError):
             stages.collected("start")  # type: ignore[call-arg]
         with suppress(TypeError):
