@@ -18,7 +18,7 @@ other steps is its part of the lost time:
 - "wait": it waited, and was not sampled
 
 The first four and "stopped" are measured, and what they leave is shared out by the samples. If
-these saw less than half of that, the rest is nobody's. The largest part is the cause if it has half
+these saw less than 30 % of that, the rest is nobody's. The largest part is the cause if it has half
 of the lost time; otherwise the cause is unknown.
 """
 
@@ -36,7 +36,7 @@ __all__ = ["causes_of", "worker_of"]
 MEASURED = 0.8  # of the hiccups: with fewer the cause is "not measured"
 NAMED = 0.5  # of the lost time
 LISTED = 0.2
-SEEN = 0.5  # of the waiting, from which on the samples stand for all of it
+SEEN = 0.3  # of the waiting, from which on the samples stand for all of it
 LEAST_REFAULTS = 16.0  # pages in a hiccup: with fewer, memory is no cause
 LEAST_LIMITS = 8.0  # how often a limit of memory is met in a hiccup
 FAULT_US = 25.0  # at most, of the kernel's work for a page that it reads
@@ -44,7 +44,8 @@ LEAST_SEEN = 3  # steps in which a worker was seen to do something
 OF_ONE_WORKER = 0.7  # of what all workers did
 NS_IN_US = 1000.0
 SAMPLED = ("gil_us", "storage_us", "page_us", "other_us")
-LATE = ("stopped_us", "limits_met", "refaults")  # the sampler may count them a step later
+LATE = ("stopped_us", "limits_met", "refaults")  # the sampler may count them some steps later,
+LATE_STEPS = 3  # if it is kept from a core
 
 Mask = npt.NDArray[np.bool_]
 
@@ -94,7 +95,8 @@ def _all_above(host: Mapping[str, Matrix], events: Mask, meets: bool) -> dict[st
     if meets:
         where[:, :-1] |= events[:, 1:]
     late = where.copy()
-    late[:, 1:] |= where[:, :-1]
+    for later in range(1, LATE_STEPS + 1):
+        late[:, later:] |= where[:, :-later]
     found = {}
     for name in HOST_COUNTERS:
         if name in host and events.any() and np.isfinite(host[name][events]).mean() >= MEASURED:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 __all__ = [
     "DEVICE_KINDS",
+    "GPU_COUNTERS",
     "HOST_COUNTERS",
     "LOADER_COUNTERS",
     "GpuTimes",
@@ -33,6 +34,7 @@ HOST_COUNTERS = (
     "gil_us", "storage_us", "page_us", "other_us", "stopped_us", "limits_met", "stalled_us",
     "refaults",
 )  # fmt: skip
+GPU_COUNTERS = ("gpu_sm_mhz", "gpu_reasons")
 LOADER_COUNTERS = ("loader_worker", "loader_ran_us", "loader_storage_us")
 
 
@@ -78,7 +80,8 @@ class RunData:
     peers: of each rank the number of its pipeline stage; only ranks with the same one are compared.
     device: where the model computes. gpu: None without GPU times.
     counters: "samples" and "tokens" of a step, "rss_bytes", "allocated_bytes" at its end, and what
-        the host took from it, see `causes`, where recorded: arrays rank × step, NaN where missing.
+        the host took from it, see `causes`, the worker of the loader that did most meanwhile, and
+        how the GPU was, where recorded: arrays rank × step, NaN where missing.
     clock_error_ns: the bound of the clocks' error between ranks, None where they are not aligned.
     ended: of each rank, whether its process ended in good order. problems: what could not be read,
         a sentence each. workload: what was recorded once, such as "num_workers".

@@ -176,6 +176,8 @@ def who_text(one: Finding, verdict: Verdict) -> str:
 
 def body(one: Finding, verdict: Verdict) -> Iterator[str]:
     yield from BODIES.get(one.kind, _of_a_stage)(one, verdict)
+    if "gpu_mhz" in one.detail:
+        yield _of_clocks(one)
     if one.since_step is not None and one.kind not in ("memory grows", "slower since"):
         yield f"since step {one.since_step}"
     yield from _gain(one, verdict)
@@ -263,6 +265,22 @@ def _of_causes(detail: Mapping[str, Any]) -> str:
     if "ran_share" in detail:
         read += f"; it ran {_percent(detail['ran_share'])} of the time it wanted"
     return f"{what}{read}"
+
+
+def _of_clocks(one: Finding) -> str:
+    """
+    >>> _of_clocks(Finding("straggler", (12,), detail={
+    ...     "gpu_mhz": 1095, "gpu_mhz_others": 1980, "gpu_reason": "thermal"}))
+    "rank 12's GPU ran at 1,095 MHz, the others at 1,980: thermal"
+    """
+    detail = one.detail
+    whose = (
+        f"{_ranks(one.ranks)}'s GPU" if len(one.ranks) == 1 else f"the GPUs of {_ranks(one.ranks)}"
+    )
+    why = f": {detail['gpu_reason']}" if detail["gpu_reason"] else ""
+    return (
+        f"{whose} ran at {detail['gpu_mhz']:,} MHz, the others at {detail['gpu_mhz_others']:,}{why}"
+    )
 
 
 def _of_loading(detail: Mapping[str, Any]) -> Iterator[str]:

@@ -63,6 +63,7 @@ def no_timer() -> _core.Timer:
     "RunStages.timer",
     "RunStages.unfollow",
     "RunStages.use_cuda",
+    "RunStages.watch_gpu",
     "RunStages.watch_workers",
     "RunStages.write_batches",
     repeat=100,
@@ -100,6 +101,7 @@ def run_stages_life(folder: Path) -> Iterator[Callable[[], object]]:
             stages.collected(phase, {"generation": 2})
         stages.sample_host()
         stages.watch_workers([os.getpid()])
+        stages.watch_gpu("GPU-no-such-one")
         for iteration in (5, 6):
             stages.end_host(iteration)
             stages.begin(0)
@@ -109,6 +111,8 @@ def run_stages_life(folder: Path) -> Iterator[Callable[[], object]]:
             stages.watch_workers(3)  # type: ignore[arg-type]
         with suppress(ValueError):
             stages.watch_workers([0])
+        with suppress(TypeError):
+            stages.watch_gpu(b"GPU")  # type: ignore[arg-type]
         with suppress(TypeError):
             stages.collected("start")  # type: ignore[call-arg]
         with suppress(TypeError):

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from my_utils.verdict.causes import causes_of
+from my_utils.verdict.causes import LATE_STEPS, causes_of
 from my_utils.verdict.load import load_run
 from my_utils.verdict.rules import judge
 from my_utils.verdict.run_data import HOST_COUNTERS, Matrix, RunData
@@ -57,8 +57,9 @@ cause.
 
 {sums}
 
-Beside the eight causes stand own work, a sleep, and runs in which nothing is done. The training has
-a large share of the cores (`cpu.shares`), as other programs run on this machine too. The kernel's
+Beside the eight causes stand own work, a sleep, and runs in which nothing is done. Other
+programs run on this machine too, so the training runs before them (`SCHED_RR`, but for a busy core
+and a quota, which real-time threads would not notice). The kernel's
 cpu controller of version 2 could not be tried here; the engine's tests read hand-written trees.
 """
 
@@ -92,7 +93,7 @@ def attempt(cause: str, hiccups: int) -> tuple[list[Outcome], str]:
 
 def outcome(cause: str, run: RunData, step: int, steps: Sequence[int]) -> Outcome:
     """What is said of one hiccup beside steps without any."""
-    away = {other + late for other in steps if other != step for late in (0, 1)}
+    away = {other + late for other in steps if other != step for late in range(LATE_STEPS + 1)}
     kept = np.array([number > 1 and number not in away for number in run.steps.tolist()])
     at = int(np.flatnonzero(run.steps[kept] == step)[0])
     step_ns = run.step_ns[:, kept]
@@ -194,9 +195,10 @@ def main() -> None:
             for one in found:
                 if one.named != {**RIGHT, **BESIDE}[cause]:
                     print("  ", one, flush=True)
+    today = datetime.datetime.now(datetime.UTC).date()
     text = PAGE.format(
-        runs=options.runs, hiccups=options.hiccups, machine=machine(), share=f"{100 * LEAST_SHARE:.0f} %",
-        others=f"{100 * BY_OTHERS:.0f} %", date=datetime.datetime.now(datetime.UTC).date(),
+        runs=options.runs, hiccups=options.hiccups, machine=machine(),
+        share=f"{100 * LEAST_SHARE:.0f} %", others=f"{100 * BY_OTHERS:.0f} %", date=today,
         tables="\n".join(rows(outcomes, verdicts)), sums="\n".join(sums(outcomes)),
     )  # fmt: skip
     if options.store:

@@ -45,6 +45,19 @@ def passes(seconds: float) -> Iterator[None]:
         yield
 
 
+def _before_others() -> None:
+    """Other processes of the machine wait for this one, where that can be had. Forked ones and
+    threads inherit it."""
+    with contextlib.suppress(PermissionError):
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+
+
+def _like_others() -> None:
+    """Takes that back: real-time threads have no quota, and take turns every 100 ms only."""
+    for thread in os.listdir("/proc/self/task"):
+        os.sched_setscheduler(int(thread), os.SCHED_OTHER, os.sched_param(0))
+
+
 # --- the causes: each yields what makes one hiccup ---
 
 
@@ -63,6 +76,7 @@ def collection(folder: Path) -> Iterator[Hiccup]:
 @contextlib.contextmanager
 def busy_core(folder: Path) -> Iterator[Hiccup]:
     """Four processes want the same core."""
+    _like_others()
     core = min(os.sched_getaffinity(0))
     os.sched_setaffinity(0, [core])
     hogs = [_forked(_busy) for _ in range(4)]
@@ -101,14 +115,10 @@ def _end(processes: list[int]) -> None:
         os.waitpid(process, 0)
 
 
-def _own_name() -> str:
-    return f"my_utils_hiccups_{os.getpid()}"
-
-
 @contextlib.contextmanager
 def _cgroup(controller: str) -> Iterator[Path]:
     """This process is in a cgroup of its own meanwhile."""
-    own = CGROUPS / controller / _own_name()
+    own = CGROUPS / controller / f"my_utils_hiccups_{os.getpid()}"
     own.mkdir()
     (own / "cgroup.procs").write_text(str(os.getpid()))
     try:
@@ -119,27 +129,18 @@ def _cgroup(controller: str) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def _before_others() -> Iterator[None]:
-    """Other processes of the machine get little of its cores meanwhile, where that can be had."""
-    if os.geteuid() != 0 or not (CGROUPS / "cpu/cpu.shares").is_file():
-        yield
-        return
-    with _cgroup("cpu") as cgroup:
-        (cgroup / "cpu.shares").write_text(str(1 << 18))
-        yield
-
-
-@contextlib.contextmanager
 def quota(folder: Path) -> Iterator[Hiccup]:
     """A tenth of a core meanwhile."""
-    (limit,) = CGROUPS.glob(f"cpu/{_own_name()}/cpu.cfs_quota_us")
+    _like_others()
+    with _cgroup("cpu") as cgroup:
+        (cgroup / "cpu.shares").write_text(str(1 << 18))
 
-    def hiccup() -> None:
-        limit.write_text("10000")
-        work(0.025)
-        limit.write_text("-1")
+        def hiccup() -> None:
+            (cgroup / "cpu.cfs_quota_us").write_text("10000")
+            work(0.025)
+            (cgroup / "cpu.cfs_quota_us").write_text("-1")
 
-    yield hiccup
+        yield hiccup
 
 
 @contextlib.contextmanager
@@ -313,7 +314,8 @@ def train(hiccup: Hiccup, hiccups: int) -> Iterator[int]:
 def main(cause: str, folder: str, hiccups: int) -> None:
     torch.set_num_threads(1)
     gc.disable()
-    with _before_others(), CAUSES[cause](Path(folder)) as hiccup:
+    _before_others()
+    with CAUSES[cause](Path(folder)) as hiccup:
         took = list(train(hiccup, hiccups))
     print(json.dumps(took))
 

@@ -81,6 +81,7 @@ static void write_row(struct mu_py_host_costs *self, const struct mu_thread_time
     end = mu_py_host_samples_put(&self->samples, end);
     mu_py_counter_write(buffer, "host", text, end, self->ended);
     mu_py_host_samples_write_worker(&self->samples, buffer, self->ended);
+    mu_py_gpu_health_write(&self->gpu, buffer, self->ended);
 }
 
 void mu_py_host_costs_end(struct mu_py_host_costs *self, int64_t iteration) {
@@ -88,8 +89,21 @@ void mu_py_host_costs_end(struct mu_py_host_costs *self, int64_t iteration) {
     self->has_ended = true;
 }
 
+/* Nothing was read of a thread yet. */
+static void close_thread(struct mu_py_host_costs *self) {
+    if (self->thread != 0) {
+        mu_thread_clock_close(&self->clock);
+        mu_quota_close(&self->quota);
+        mu_py_host_samples_end(&self->samples);
+    }
+    self->thread = 0;
+    self->collecting_since_ns = 0;
+    memset(&self->last, 0, sizeof(self->last));
+    memset(self->collected_ns, 0, sizeof(self->collected_ns));
+}
+
 static void begin_anew(struct mu_py_host_costs *self, unsigned long thread) {
-    mu_py_host_costs_forget(self);
+    close_thread(self);
     mu_thread_clock_open(&self->clock);
     mu_quota_open(&self->quota, "/proc/self");
     mu_py_host_samples_begin(&self->samples);
@@ -119,16 +133,9 @@ void mu_py_host_costs_begin(struct mu_py_host_costs *self, unsigned long thread,
 /* --- the end ------------------------------------------------------------------------------ */
 
 void mu_py_host_costs_forget(struct mu_py_host_costs *self) {
-    if (self->thread != 0) {
-        mu_thread_clock_close(&self->clock);
-        mu_quota_close(&self->quota);
-        mu_py_host_samples_end(&self->samples);
-    }
-    self->thread = 0;
+    close_thread(self);
+    mu_py_gpu_health_watch(&self->gpu, NULL);
     self->has_ended = false;
-    self->collecting_since_ns = 0;
-    memset(&self->last, 0, sizeof(self->last));
-    memset(self->collected_ns, 0, sizeof(self->collected_ns));
 }
 
 void mu_py_host_costs_clear(struct mu_py_host_costs *self) {

@@ -448,6 +448,17 @@ static PyObject *run_watch_workers(PyObject *object, PyObject *list) {
     Py_RETURN_NONE;
 }
 
+static PyObject *run_watch_gpu(PyObject *object, PyObject *uuid) {
+    const char *text = PyUnicode_Check(uuid) ? PyUnicode_AsUTF8(uuid) : NULL;
+    if (text == NULL) {
+        return PyErr_Occurred() ? NULL
+                                : PyErr_Format(PyExc_TypeError, "uuid must be a str, not %.100s",
+                                               Py_TYPE(uuid)->tp_name);
+    }
+    mu_py_gpu_health_watch(&((struct mu_py_run_stages *)object)->host.gpu, text);
+    Py_RETURN_NONE;
+}
+
 /* --- other methods ------------------------------------------------------------------------ */
 
 static int stage_of(PyObject *value, enum mu_run_stage *out) {
@@ -745,6 +756,9 @@ PyDoc_STRVAR(sample_host_doc,
              "sample_host($self, /)\n--\n\n"
              "What the training thread waits for is sampled from the next stage on. Whether\n"
              "waits for the GIL can be told.");
+PyDoc_STRVAR(watch_gpu_doc, "watch_gpu($self, uuid, /)\n--\n\n"
+                            "How the GPU is, by NVML, goes into a row a second. uuid: as NVML has\n"
+                            "it; where there is none, or no NVML, there are no rows.");
 PyDoc_STRVAR(watch_workers_doc, "watch_workers($self, processes, /)\n--\n\n"
                                 "The loader has these workers, a list of process ids.");
 PyDoc_STRVAR(position_doc, "position($self, /)\n--\n\n"
@@ -782,6 +796,7 @@ static PyMethodDef run_methods[] = {
     {"end_host", run_end_host, METH_O, end_host_doc},
     {"forget_host", run_forget_host, METH_NOARGS, forget_host_doc},
     {"sample_host", run_sample_host, METH_NOARGS, sample_host_doc},
+    {"watch_gpu", run_watch_gpu, METH_O, watch_gpu_doc},
     {"watch_workers", run_watch_workers, METH_O, watch_workers_doc},
     {NULL, NULL, 0, NULL},
 };

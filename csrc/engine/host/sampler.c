@@ -17,7 +17,8 @@ enum { STACK_BYTES = 256 * 1024, WORKERS_A_SAMPLE = 8 };
 
 static const int64_t usual_period_ns = 20000000;
 static const int64_t least_gap_ns = 5000000; /* what is less is the timer's own */
-static const int64_t refaults_pause_ns = 100000000;
+static const int64_t refaults_pause_ns = 1000000000;
+static const int64_t refaults_soon_ns = 40000000; /* while the thread waits for pages */
 
 struct worker {
     struct mu_watched_thread thread;
@@ -113,7 +114,7 @@ static void read_memory(struct mu_sampler *sampler, int64_t now, bool waits_for_
     known = mu_memory_stalled_ns(&sampler->memory, &number);
     atomic_store(&sampler->stalled_ns, number);
     atomic_store(&sampler->has_stalled, known);
-    int64_t pause = waits_for_pages ? refaults_pause_ns : 10 * refaults_pause_ns;
+    int64_t pause = waits_for_pages ? refaults_soon_ns : refaults_pause_ns;
     if (now - sampler->refaults_ns >= pause) {
         sampler->refaults_ns = now;
         known = mu_memory_refaults(&sampler->memory, &number);

@@ -322,6 +322,8 @@ class Recorder(Listener):
         call_at_end(self.finish)
         if read_switch(_SAMPLES, default=True):
             self.stages.sample_host()
+            if uuid := describe.gpu_uuid():
+                self.stages.watch_gpu(uuid)
         stage = describe.pipeline_stage()
         self._write("my_utils.run", {
             "device": describe.device_kind(modules),
