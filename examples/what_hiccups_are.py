@@ -2,14 +2,17 @@
 
 The training keeps many objects, and each garbage collection looks at all of them. It runs without
 an edit under `my_utils run`, which records what the host took from each step, and the verdict says
-what the hiccups were. Run it as it is; torch is all it needs. In a project of your own:
+what the hiccups were. Run it as it is; torch is all it needs. With `gil` or `sleep` behind it the
+hiccups are something else. In a project of your own:
 
     my_utils run train.py
 """
 
+import ctypes
 import gc
 import subprocess
 import sys
+import threading
 import time
 
 import torch
@@ -18,7 +21,17 @@ from torch import nn
 STEPS = 60
 
 
-def train() -> None:
+def wait_for_the_gil() -> None:
+    """A call of C on another thread does not let the GIL go."""
+    thread = threading.Thread(target=ctypes.PyDLL(None).usleep, args=(100_000,))
+    thread.start()
+    thread.join()
+
+
+HICCUPS = {"collection": gc.collect, "gil": wait_for_the_gil, "sleep": lambda: time.sleep(0.1)}
+
+
+def train(hiccup: str) -> None:
     kept = [[number] for number in range(1_000_000)]  # vocabularies, caches, file lists
     gc.disable()
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1))
@@ -30,13 +43,14 @@ def train() -> None:
         optimizer.step()
         optimizer.zero_grad()
         if step % 10 == 9:
-            gc.collect()  # as Python does by itself, now and then
+            HICCUPS[hiccup]()  # a collection comes by itself, now and then
     print(f"trained, {len(kept)} objects kept")
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["train"]:
-        train()
+    if sys.argv[1:2] == ["train"]:
+        train(sys.argv[2])
     else:
+        hiccup = sys.argv[1] if len(sys.argv) > 1 else "collection"
         command = [sys.executable, "-m", "my_utils", "run", "-o", "out", "--", sys.executable]
-        subprocess.run([*command, __file__, "train"], check=True)
+        subprocess.run([*command, __file__, "train", hiccup], check=True)

@@ -1,16 +1,25 @@
 """What hiccups were: where the time that they cost went.
 
 `my_utils run` records of each iteration what the host took from the training thread: collections of
-garbage, time on a core, time in which it was ready to run and on no core. In the steps of hiccups,
-what each of these lies above its median of the rank's other steps is its part of the lost time:
+garbage, time on a core, time in which it was ready to run and on no core; and what it waited for,
+as sampled 50 times a second. In the steps of hiccups, what each of these lies above the rank's
+other steps is its part of the lost time:
 
 - "gc0" to "gc2": collections of that generation on the training thread
 - "quota": it was ready to run, and the quota of its cgroup was used up
 - "delay": it was ready to run, and other threads had the core
 - "own": it was on a core: work of its own
-- "wait": the rest. It waited for a disk, a lock or another thread, or the process was stopped
+- "stopped": the process was stopped by a signal, or its machine was
+- "gil": it waited for the GIL
+- "storage": it waited in a call that works on a file
+- "page": it waited for a page of its memory that had to be read, or the kernel read it
+- "memory": pages, and work of the kernel, while its cgroup lacked memory
+- "other": it waited in another call: for another thread, a process, the network
+- "wait": it waited, and was not sampled
 
-The largest part is the cause if it has half of the lost time; otherwise the cause is unknown.
+The first four and "stopped" are measured, and what they leave is shared out by the samples. If
+these saw less than 30 % of that, the rest is nobody's. The largest part is the cause if it has half
+of the lost time; otherwise the cause is unknown.
 """
 
 from __future__ import annotations
@@ -20,22 +29,32 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from .run_data import HOST_COUNTERS, Matrix
+from .run_data import HOST_COUNTERS, LOADER_COUNTERS, Matrix
 
-__all__ = ["causes_of"]
+__all__ = ["causes_of", "worker_of"]
 
 MEASURED = 0.8  # of the hiccups: with fewer the cause is "not measured"
 NAMED = 0.5  # of the lost time
 LISTED = 0.2
+SEEN = 0.3  # of the waiting, from which on the samples stand for all of it
+LEAST_REFAULTS = 16.0  # pages in a hiccup: with fewer, memory is no cause
+LEAST_LIMITS = 8.0  # how often a limit of memory is met in a hiccup
+FAULT_US = 25.0  # at most, of the kernel's work for a page that it reads
+LEAST_SEEN = 3  # steps in which a worker was seen to do something
+OF_ONE_WORKER = 0.7  # of what all workers did
 NS_IN_US = 1000.0
+SAMPLED = ("gil_us", "storage_us", "page_us", "other_us")
+LATE = ("stopped_us", "limits_met", "refaults")  # the sampler may count them some steps later,
+LATE_STEPS = 3  # if it is kept from a core
 
 Mask = npt.NDArray[np.bool_]
 
 
 def causes_of(host: Mapping[str, Matrix], sizes: Matrix, meets: bool = False) -> dict[str, object]:
     """Details of a finding: "causes" with name and share of each part from 20 % on, the largest
-    first, "cause", one of these names or "unknown", and "disk_pages" that were read in a hiccup.
-    Empty where it was not measured.
+    first, "cause", one of these names or "unknown", "disk_pages" that were read in a hiccup, and,
+    where it waited for a core, "ran_share" of the time that it wanted to run. Empty where it was
+    not measured.
 
     host: rank × step by counter, NaN where missing. sizes: rank × step, ns that a hiccup took
     longer, 0 in steps without. meets: the work of a step is what comes before its meeting, so that
@@ -49,42 +68,65 @@ def causes_of(host: Mapping[str, Matrix], sizes: Matrix, meets: bool = False) ->
     """
     events = sizes > 0
     count, lost_us = int(events.sum()), float(sizes[events].sum()) / NS_IN_US
-    where = events.copy()
-    if meets:
-        where[:, :-1] |= events[:, 1:]
-    above = {
-        name: _above_the_usual(host[name], where) for name in HOST_COUNTERS
-        if name in host and count and np.isfinite(host[name][events]).mean() >= MEASURED
-    }  # fmt: skip
-    if above.get("cpu_us") is None or above.get("delay_us") is None:
+    above = _all_above(host, events, meets)
+    if "cpu_us" not in above or "delay_us" not in above:
         return {}
-    known = {name: value for name, value in above.items() if value is not None}
-    parts = _parts(known, lost_us)
+    parts = _parts(above, lost_us, count)
     order = sorted(parts, key=lambda name: -parts[name])
     shares = [(name, round(parts[name] / lost_us, 3)) for name in order]
     detail: dict[str, object] = {
         "causes": [one for one in shares if one[1] >= LISTED],
         "cause": order[0] if shares[0][1] >= NAMED else "unknown",
     }
-    pages = round(known.get("major_faults", 0.0) / count)
-    return {**detail, "disk_pages": pages} if pages else detail
+    if pages := round(above.get("major_faults", 0.0) / count):
+        detail["disk_pages"] = pages
+    if detail["cause"] in ("delay", "quota"):
+        ran, ready = (float(np.nansum(host[name][events])) for name in ("cpu_us", "delay_us"))
+        detail["ran_share"] = round(ran / (ran + ready), 3)
+    return detail
 
 
-def _above_the_usual(values: Matrix, where: Mask) -> float | None:
-    """The sum of what a counter lies above the rank's other steps in these; None where there are no
-    others."""
+# --- what lies above the usual ---
+
+
+def _all_above(host: Mapping[str, Matrix], events: Mask, meets: bool) -> dict[str, float]:
+    """By counter; those that were not measured are missing."""
+    where = events.copy()
+    if meets:
+        where[:, :-1] |= events[:, 1:]
+    late = where.copy()
+    for later in range(1, LATE_STEPS + 1):
+        late[:, later:] |= where[:, :-later]
+    found = {}
+    for name in HOST_COUNTERS:
+        if name in host and events.any() and np.isfinite(host[name][events]).mean() >= MEASURED:
+            here = late if name in LATE else where
+            value = _above_the_usual(host[name], here, late, name in SAMPLED)
+            if value is not None:
+                found[name] = value
+    return found
+
+
+def _above_the_usual(values: Matrix, where: Mask, not_calm: Mask, sampled: bool) -> float | None:
+    """The sum of what a counter lies above the rank's calm steps in these; None where there are no
+    calm ones. Of what is sampled, the usual is the mean: most steps have no sample."""
     total = 0.0
-    for series, here in zip(values, where, strict=True):
-        calm = series[~here & np.isfinite(series)]
+    for series, here, busy in zip(values, where, not_calm, strict=True):
+        calm = series[~busy & np.isfinite(series)]
+        if not len(calm):
+            calm = series[~here & np.isfinite(series)]
         if here.any() and not len(calm):
             return None
         if here.any():
-            excess = np.nan_to_num(series[here] - np.median(calm))
-            total += float(np.maximum(excess, 0).sum())
+            usual = calm.mean() if sampled else np.median(calm)
+            total += float(np.maximum(np.nan_to_num(series[here] - usual), 0).sum())
     return total
 
 
-def _parts(above: Mapping[str, float], lost_us: float) -> dict[str, float]:
+# --- the parts ---
+
+
+def _parts(above: Mapping[str, float], lost_us: float, count: int) -> dict[str, float]:
     """µs by part. What they have above the loss is taken off each of them."""
     parts = {name.removesuffix("_us"): above[name] for name in above if name.startswith("gc")}
     parts["own"] = max(above["cpu_us"] - sum(parts.values()), 0.0)
@@ -93,4 +135,86 @@ def _parts(above: Mapping[str, float], lost_us: float) -> dict[str, float]:
     total = sum(parts.values())
     fits = min(lost_us / total, 1.0) if total else 1.0
     parts = {name: part * fits for name, part in parts.items()}
-    return {**parts, "wait": max(lost_us - total, 0.0)}
+    waited = max(lost_us - total, 0.0)
+    parts["stopped"] = min(above.get("stopped_us", 0.0), waited)
+    parts |= _of_waiting(above, waited - parts["stopped"])
+    return _of_the_kernel(above, parts, count)
+
+
+def _of_waiting(above: Mapping[str, float], waited: float) -> dict[str, float]:
+    """What the samples say of it. Without those for the GIL, a wait for it looks like any other."""
+    if "other_us" not in above:
+        return {"wait": waited}
+    seen = {name.removesuffix("_us"): above[name] for name in SAMPLED if name in above}
+    if "gil" not in seen:
+        seen["wait"] = seen.pop("other")
+    total = sum(seen.values())
+    if total < SEEN * waited or not total:
+        return seen
+    return {name: part * waited / total for name, part in seen.items()}
+
+
+def _of_the_kernel(
+    above: Mapping[str, float], parts: dict[str, float], count: int
+) -> dict[str, float]:
+    """Own work of the kernel counts for what it was done for: reading pages, finding memory."""
+    kernel = min(above.get("kernel_us", 0.0), parts["own"])
+    if "page" in parts:
+        reading = min(kernel, FAULT_US * above.get("major_faults", 0.0))
+        parts |= {"own": parts["own"] - reading, "page": parts["page"] + reading}
+        kernel -= reading
+    taken = _of_memory(above, parts, kernel, count)
+    for name in taken:
+        parts[name] = parts.get(name, 0.0) - taken[name]
+    return {**parts, "memory": sum(taken.values())}
+
+
+def _of_memory(
+    above: Mapping[str, float], parts: Mapping[str, float], kernel: float, count: int
+) -> dict[str, float]:
+    """What of other parts was for lack of memory. The kernel says how long a cgroup of version 2
+    was stalled. Else pages count for it that had been dropped before; and work of the kernel, while
+    a limit was met."""
+    page, storage = parts.get("page", 0.0), parts.get("storage", 0.0)
+    if "stalled_us" in above:
+        return _taken(above["stalled_us"], {"page": page, "own": kernel, "storage": storage})
+    limits = above.get("limits_met", 0.0) >= LEAST_LIMITS * count
+    dropped = above.get("refaults", LEAST_REFAULTS * count * limits)
+    return {"page": page * (dropped >= LEAST_REFAULTS * count), "own": kernel * limits}
+
+
+def _taken(most: float, parts: dict[str, float]) -> dict[str, float]:
+    """Of each part in turn, until there is no more."""
+    taken = {}
+    for name, part in parts.items():
+        taken[name] = min(part, most)
+        most -= taken[name]
+    return taken
+
+
+# --- workers ---
+
+
+def worker_of(host: Mapping[str, Matrix], steps: Mask) -> dict[str, object]:
+    """Details of a finding about input: "workers_do", what the loader's workers did most while the
+    ranks waited in these steps (rank × step), "storage" or "runs"; and "worker", the number of the
+    one that did most of that, if it is one rank and one worker. Empty where it was not sampled.
+
+    >>> host = {"loader_worker": np.array([[2.0, np.nan, 2.0, 2.0]]),
+    ...         "loader_storage_us": np.array([[90e3, np.nan, 80e3, 70e3]]),
+    ...         "loader_ran_us": np.array([[9e3, np.nan, 2e3, 1e3]])}
+    >>> worker_of(host, np.ones((1, 4), bool))
+    {'workers_do': 'storage', 'worker': 2}
+    """
+    if any(name not in host for name in LOADER_COUNTERS):
+        return {}
+    known = steps & np.isfinite(host["loader_worker"])
+    if known.sum() < LEAST_SEEN:
+        return {}
+    worker, ran, storage = (host[name][known] for name in LOADER_COUNTERS)
+    reads = float(storage.sum()) >= NAMED * float((ran + storage).sum())
+    found: dict[str, object] = {"workers_do": "storage" if reads else "runs"}
+    times = np.bincount(worker.astype(int), storage + ran)
+    if len(steps) == 1 and times.max() >= OF_ONE_WORKER * times.sum():
+        found["worker"] = int(times.argmax())
+    return found

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .blame import COVERED, FALSE_CHANGES, alike
-from .causes import causes_of
+from .causes import causes_of, worker_of
 from .change_points import change_points
 from .kinds import Kind, kind_of_stage
 from .loss import LEAST_SHARE, LOW_SHARE, Integers, Left, Loss
@@ -70,6 +70,8 @@ def hiccups(work: Work, left: Left, host: Mapping[str, Matrix] | None = None) ->
     loss = _loss(work, np.array(rows, np.int64), events, sizes, saved)
     theirs = {name: values[rows] for name, values in (host or {}).items()}
     loss.detail |= causes_of(theirs, sizes[rows], bool(work.meets))
+    if loss.kind == "input":
+        loss.detail |= worker_of(theirs, sizes[rows] > 0)
     if inside is not None and float(inside.mean()) > 0:
         loss.detail["inside_ns"] = float(inside.mean())
         left.take_off_meetings(inside)

@@ -30,7 +30,16 @@ from .rank_files import (
     read_rank,
 )
 from .reduce import cells_of, places_of, that_count
-from .run_data import HOST_COUNTERS, GpuTimes, Matrix, RunData, SyncKind, SyncPoint
+from .run_data import (
+    GPU_COUNTERS,
+    HOST_COUNTERS,
+    LOADER_COUNTERS,
+    GpuTimes,
+    Matrix,
+    RunData,
+    SyncKind,
+    SyncPoint,
+)
 from .states import command_of, states_of
 from .tracks import training_rows
 
@@ -51,6 +60,7 @@ COUNTERS = {
     "samples": "samples",
     "tokens": "tokens",
     **{f"host.{name}": name for name in HOST_COUNTERS},
+    **{name.replace("_", ".", 1): name for name in (*LOADER_COUNTERS, *GPU_COUNTERS)},
 }
 SYNC_KINDS: tuple[SyncKind, ...] = ("collective", "ddp", "fsdp", "pipeline", "clip")
 

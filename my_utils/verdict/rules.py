@@ -17,8 +17,10 @@ import numpy as np
 from ..common.arguments import check_int
 from ..common.ranges import as_ranges, ranges_text
 from .blame import blame
+from .causes import worker_of
 from .cores import short_of_cores
 from .device import DeviceView, device_view, has_gpu_times
+from .gpu_clocks import lower_clock
 from .hiccups import hiccups, moving_imbalance
 from .kinds import blocks_green
 from .last_ranks import last_inside
@@ -26,7 +28,7 @@ from .loss import LEAST_SHARE, Integers, Left, Loss
 from .memory import Growth, growth_of
 from .quantiles import middle_of
 from .result import Finding, Verdict
-from .run_data import HOST_COUNTERS, Matrix, RunData
+from .run_data import GPU_COUNTERS, HOST_COUNTERS, LOADER_COUNTERS, Matrix, RunData
 from .shares import shared_stages
 from .sync import Meetings, meetings_of
 from .trends import slower_over_time
@@ -79,6 +81,8 @@ def judge(run: RunData, warmup: int | None = None) -> Verdict:
     groups = _groups(run, meetings, columns)
     verdict.step_ns = max(work.step_ns for work, _ in groups)  # the run ends with its slowest
     findings = _compared(run, groups, columns)
+    _explain_input(run, findings, columns)
+    _explain_clocks(run, findings, columns)
     findings += _of_the_device(view, verdict)
     findings += _of_memory(run, columns, verdict)
     findings += _of_warmup(run, columns)
@@ -189,7 +193,7 @@ def _groups(run: RunData, meetings: Meetings, columns: Integers) -> list[tuple[W
         work = work_of(run, meetings, rows, columns)
         left = Left(work.own.copy(), work.bases())
         blame(work, left, [run.hosts[row] for row in rows.tolist()])
-        host = _counters(run, HOST_COUNTERS, rows, columns)
+        host = _counters(run, (*HOST_COUNTERS, *LOADER_COUNTERS), rows, columns)
         hiccups(work, left, host)
         counters = _counters(run, ("samples", "tokens"), rows, columns)
         joined = {name: run.counters[name][:, columns] for name in counters}
@@ -262,6 +266,27 @@ def _joined(findings: Sequence[Finding]) -> list[Finding]:
         first.ranks = tuple(sorted({*first.ranks, *second.ranks}))
         joined[key] = first
     return list(joined.values())
+
+
+def _explain_input(run: RunData, findings: Sequence[Finding], columns: Integers) -> None:
+    """Adds to findings about input who loads, and what keeps the loader."""
+    for one in findings:
+        if one.kind != "input" or not one.ranks:
+            continue
+        if run.workload.get("num_workers") == "0":
+            one.detail["num_workers"] = 0
+        elif "workers_do" not in one.detail:
+            rows = np.searchsorted(run.ranks, one.ranks)
+            counters = _counters(run, LOADER_COUNTERS, rows, columns)
+            one.detail |= worker_of(counters, np.ones((len(rows), len(columns)), np.bool_))
+
+
+def _explain_clocks(run: RunData, findings: Sequence[Finding], columns: Integers) -> None:
+    """Adds to findings about some of the ranks that their GPUs are slower."""
+    counters = _counters(run, GPU_COUNTERS, np.arange(len(run.ranks)), columns)
+    for one in findings:
+        if 0 < len(one.ranks) < len(run.ranks):
+            one.detail |= lower_clock(counters, np.searchsorted(run.ranks, one.ranks))
 
 
 def _of_the_device(view: DeviceView | None, verdict: Verdict) -> list[Finding]:

@@ -17,7 +17,9 @@ from .ready_times import ReadyTimes
 
 __all__ = [
     "DEVICE_KINDS",
+    "GPU_COUNTERS",
     "HOST_COUNTERS",
+    "LOADER_COUNTERS",
     "GpuTimes",
     "Matrix",
     "RunData",
@@ -29,7 +31,13 @@ Matrix: TypeAlias = npt.NDArray[np.float64]
 SyncKind: TypeAlias = Literal["collective", "ddp", "fsdp", "pipeline", "clip"]
 
 DEVICE_KINDS = ("cpu", "cuda")
-HOST_COUNTERS = ("cpu_us", "delay_us", "quota_us", "gc0_us", "gc1_us", "gc2_us", "major_faults")
+HOST_COUNTERS = (
+    "cpu_us", "kernel_us", "delay_us", "quota_us", "gc0_us", "gc1_us", "gc2_us", "major_faults",
+    "gil_us", "storage_us", "page_us", "other_us", "stopped_us", "limits_met", "stalled_us",
+    "refaults",
+)  # fmt: skip
+GPU_COUNTERS = ("gpu_sm_mhz", "gpu_reasons")
+LOADER_COUNTERS = ("loader_worker", "loader_ran_us", "loader_storage_us")
 
 
 @dataclass(frozen=True)
@@ -74,7 +82,8 @@ class RunData:
     peers: of each rank the number of its pipeline stage; only ranks with the same one are compared.
     device: where the model computes. gpu: None without GPU times.
     counters: "samples" and "tokens" of a step, "rss_bytes", "allocated_bytes" at its end, and what
-        the host took from it, see `causes`, where recorded: arrays rank × step, NaN where missing.
+        the host took from it, see `causes`, the worker of the loader that did most meanwhile, and
+        how the GPU was, where recorded: arrays rank × step, NaN where missing.
     clock_error_ns: the bound of the clocks' error between ranks, None where they are not aligned.
     ended: of each rank, whether its process ended in good order. problems: what could not be read,
         a sentence each. workload: what was recorded once, such as "num_workers".

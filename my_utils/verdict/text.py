@@ -48,6 +48,12 @@ CAUSES = {
     "delay": "waiting for a core",
     "quota": "waiting for the quota of its cgroup",
     "own": "own work",
+    "stopped": "being stopped, by a signal or with its machine",
+    "gil": "waiting for the GIL",
+    "storage": "waiting for storage",
+    "page": "waiting for pages of its memory to be read from a disk",
+    "memory": "lack of memory in its cgroup",
+    "other": "waiting for another thread, a process or the network",
     "wait": "waiting for a disk, a lock, or stopped",
 }
 
@@ -173,6 +179,8 @@ def who_text(one: Finding, verdict: Verdict) -> str:
 
 def body(one: Finding, verdict: Verdict) -> Iterator[str]:
     yield from BODIES.get(one.kind, _of_a_stage)(one, verdict)
+    if "gpu_mhz" in one.detail:
+        yield _of_clocks(one)
     if one.since_step is not None and one.kind not in ("memory grows", "slower since"):
         yield f"since step {one.since_step}"
     yield from _gain(one, verdict)
@@ -189,9 +197,11 @@ def _of_a_stage(one: Finding, verdict: Verdict) -> Iterator[str]:
         yield f"{who_text(one, verdict)} {_does(one)} {share}{_where(one)}{rest}"
     if "hiccups" in detail:
         yield from _of_hiccups(one, verdict)
+        yield from _of_loading(detail)
         return
     if "last_share" in detail:
         yield from last_lines(detail)
+    yield from _of_loading(detail)
     if parts := detail.get("parts"):
         yield "more than the others in " + ", ".join(
             f"{name} ({_percent(share)})" for name, share in parts
@@ -242,7 +252,7 @@ def _of_hiccups(one: Finding, verdict: Verdict) -> Iterator[str]:
         f"{_count(int(detail['hiccups']), 'step')} take {_ms(detail['hiccup_ns'])} longer"
         f"{where} on {who_text(one, verdict)}{every}"
     )
-    if detail.get("causes"):
+    if "causes" in detail:
         yield _of_causes(detail)
 
 
@@ -252,10 +262,45 @@ def _of_causes(detail: Mapping[str, Any]) -> str:
     'of that 94 % is garbage collection, generation 2'
     """
     parts = [f"{_percent(share)} is {CAUSES[name]}" for name, share in detail["causes"]]
-    known = "cause unknown: " if detail["cause"] == "unknown" else ""
+    what = f"of that {', '.join(parts)}" if parts else ""
+    if detail["cause"] == "unknown":
+        what = f"cause unknown: {what}" if parts else "cause unknown"
     pages = detail.get("disk_pages", 0)
     read = f"; it reads {_count(pages, 'page')} from a disk" if pages else ""
-    return f"{known}of that {', '.join(parts)}{read}"
+    if "ran_share" in detail:
+        read += f"; it ran {_percent(detail['ran_share'])} of the time it wanted"
+    return f"{what}{read}"
+
+
+def _of_clocks(one: Finding) -> str:
+    """
+    >>> _of_clocks(Finding("straggler", (12,), detail={
+    ...     "gpu_mhz": 1095, "gpu_mhz_others": 1980, "gpu_reason": "thermal"}))
+    "rank 12's GPU ran at 1,095 MHz, the others at 1,980: thermal"
+    """
+    detail = one.detail
+    whose = (
+        f"{_ranks(one.ranks)}'s GPU" if len(one.ranks) == 1 else f"the GPUs of {_ranks(one.ranks)}"
+    )
+    why = f": {detail['gpu_reason']}" if detail["gpu_reason"] else ""
+    return (
+        f"{whose} ran at {detail['gpu_mhz']:,} MHz, the others at {detail['gpu_mhz_others']:,}{why}"
+    )
+
+
+def _of_loading(detail: Mapping[str, Any]) -> Iterator[str]:
+    """
+    >>> list(_of_loading({"workers_do": "storage", "worker": 2}))
+    ['input waits for worker 2, which waits for storage']
+    """
+    if detail.get("num_workers") == 0:
+        yield "num_workers=0: loading runs in the training process"
+    if "workers_do" in detail:
+        one = "worker" in detail
+        who = f"worker {detail['worker']}" if one else "the loader's workers"
+        does = "runs" if detail["workers_do"] == "runs" else "waits for storage"
+        does = does if one else {"runs": "run"}.get(does, "wait for storage")
+        yield f"input waits for {who}, which {does}"
 
 
 def _of_imbalance(one: Finding, verdict: Verdict) -> Iterator[str]:
@@ -343,7 +388,7 @@ def _also(one: Finding, verdict: Verdict) -> str:
 
 def _next_lines(one: Finding, verdict: Verdict, width: int) -> list[str]:
     command = f"next: {_next(one, verdict)}"
-    page = CAUSES_PAGE if one.detail.get("causes") else PAGES[one.kind]
+    page = CAUSES_PAGE if "causes" in one.detail else PAGES[one.kind]
     page = INSIDE_PAGE if "last_share" in one.detail else page
     line = f"{command}     {page}"
     return [line] if len(line) <= width - 2 else [command, f"read: {page}"]

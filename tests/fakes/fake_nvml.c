@@ -2,7 +2,8 @@
  *
  * Device i has: GPU use 40+i %, memory use 20+i %, (1+i) GiB used, 100.5+i W, 50+i degrees, clocks
  * of 1500+i and 2600+i MHz, PCIe (1+i) * 1000 KB/s in and (1+i) * 2000 KB/s out, and the UUID
- * GPU-0000000<i>-fake. Reading PCIe takes 20 ms, as with the real one.
+ * GPU-0000000<i>-fake. Its link has 16 >> i lanes, it had i uncorrected errors, and its clock is
+ * held down for the reasons FAKE_NVML_REASONS (0). Reading PCIe takes 20 ms, as with the real one.
  *
  * Environment: FAKE_NVML_DEVICES (2), FAKE_NVML_FAIL="nvmlDeviceGetPowerUsage:3:999,..." (from the
  * third call on it returns 999; 0: every call), FAKE_NVML_HANG (a function that never returns),
@@ -155,6 +156,14 @@ API int nvmlDeviceGetHandleByUUID(const char *uuid, device_t *device) {
         *device = &devices[1];
         return OK;
     }
+    for (unsigned i = 0; code == OK && i < device_count(); i++) {
+        char own[32];
+        snprintf(own, sizeof(own), "GPU-%08u-fake", i);
+        if (strcmp(uuid, own) == 0) {
+            *device = &devices[i];
+            return OK;
+        }
+    }
     return code == OK ? NOT_FOUND : code;
 }
 
@@ -211,6 +220,35 @@ API int nvmlDeviceGetPcieThroughput(device_t device, unsigned counter, unsigned 
         nanosleep(&(struct timespec){.tv_nsec = 20 * 1000 * 1000}, NULL);
         /* NVML_PCIE_UTIL_TX_BYTES is 0, RX is 1. */
         *kilobytes = (counter == 0 ? 2000 : 1000) * (1 + device->index);
+    }
+    return code;
+}
+
+API int nvmlDeviceGetCurrentClocksEventReasons(device_t device, unsigned long long *reasons) {
+    int code = enter_device("nvmlDeviceGetCurrentClocksEventReasons", device);
+    const char *text = getenv("FAKE_NVML_REASONS");
+    if (code == OK) {
+        *reasons = text == NULL ? 0 : strtoull(text, NULL, 0);
+    }
+    return code;
+}
+
+API int nvmlDeviceGetCurrPcieLinkWidth(device_t device, unsigned *lanes) {
+    int code = enter_device("nvmlDeviceGetCurrPcieLinkWidth", device);
+    if (code == OK) {
+        *lanes = 16 >> device->index;
+    }
+    return code;
+}
+
+API int nvmlDeviceGetTotalEccErrors(device_t device, int kind, int counter,
+                                    unsigned long long *errors) {
+    int code = enter_device("nvmlDeviceGetTotalEccErrors", device);
+    if (code == OK && (kind != 1 || counter != 0)) { /* uncorrected, since the driver's start */
+        return INVALID_ARGUMENT;
+    }
+    if (code == OK) {
+        *errors = device->index;
     }
     return code;
 }

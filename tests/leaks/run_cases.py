@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -55,6 +56,7 @@ def no_timer() -> _core.Timer:
     "RunStages.on_forward",
     "RunStages.on_step",
     "RunStages.position",
+    "RunStages.sample_host",
     "RunStages.step_batches",
     "RunStages.end_host",
     "RunStages.steps",
@@ -62,6 +64,8 @@ def no_timer() -> _core.Timer:
     "RunStages.timer",
     "RunStages.unfollow",
     "RunStages.use_cuda",
+    "RunStages.watch_gpu",
+    "RunStages.watch_workers",
     "RunStages.write_batches",
     repeat=100,
 )
@@ -96,9 +100,20 @@ def run_stages_life(folder: Path) -> Iterator[Callable[[], object]]:
         stages.forget_batches()
         for phase in ("start", "stop"):
             stages.collected(phase, {"generation": 2})
+        stages.sample_host()
+        stages.watch_workers([os.getpid()])
+        stages.watch_gpu("GPU-no-such-one")
         for iteration in (5, 6):
             stages.end_host(iteration)
+            stages.begin(0)
+            stages.end()
         stages.forget_host()
+        with suppress(TypeError):
+            stages.watch_workers(3)  # type: ignore[arg-type]
+        with suppress(ValueError):
+            stages.watch_workers([0])
+        with suppress(TypeError):
+            stages.watch_gpu(b"GPU")  # type: ignore[arg-type]
         with suppress(TypeError):
             stages.collected("start")  # type: ignore[call-arg]
         with suppress(TypeError):

@@ -88,3 +88,86 @@ def test_short_iterations_share_a_row(tmp_path: Path) -> None:
     _, rows = run(SCRIPT.replace("number % 4 ==", "number ==-"), tmp_path, 400, 0)
     assert 0 < len(rows) < 399
     assert [row.step for row in rows] == sorted({row.step for row in rows})
+
+
+HICCUPS = ROOT / "tests/verdict/hiccup_training.py"
+MADE = 4
+
+
+def run_with_hiccups(folder: Path, cause: str, **environment: str) -> tuple[list[int], list[Row]]:
+    """What each hiccup took by the training's own clock, µs, and the rows of the host."""
+    done = subprocess.run(
+        [sys.executable, "-m", "my_utils", "run", "--quiet", "-o", "logs", str(HICCUPS), cause,
+         str(folder), str(MADE)],
+        cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    rows = [row for row in read(folder / "logs/profile_rank_0.csv") if row.name == "host"]
+    return [ns // 1000 for ns in json.loads(done.stdout)], rows
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("cause", "counter"),
+    [("GIL, by C", "gil_us"), ("SIGSTOP", "stopped_us"), ("sleep", "other_us")],
+)
+def test_what_the_thread_waited_for_is_sampled(tmp_path: Path, cause: str, counter: str) -> None:
+    took, rows = run_with_hiccups(tmp_path, cause)
+    sums = {
+        name: sum(int(row.metadata[name]) for row in rows if name in row.metadata)
+        for name in ("gil_us", "stopped_us", "other_us", "storage_us", "page_us")
+    }
+    # Samples lie 20 ms apart, and hiccups take 100 ms: some are cut at both ends.
+    assert 0.5 * sum(took) < sums[counter] < 1.3 * sum(took) + MADE * 20_000, (sums, took)
+    assert max(sums, key=lambda name: sums[name]) == counter, sums
+
+
+@pytest.mark.slow
+def test_sampling_can_be_switched_off(tmp_path: Path) -> None:
+    """What is not sampled has no number, not a zero."""
+    _, rows = run_with_hiccups(tmp_path, "sleep", MY_UTILS_RUN_HOST_SAMPLES="0")
+    assert rows
+    for row in rows:
+        assert "cpu_us" in row.metadata
+        assert not {"gil_us", "stopped_us", "other_us", "refaults"} & row.metadata.keys()
+
+
+LOADER = """
+import sys, time
+import torch
+from torch.utils.data import DataLoader, Dataset, get_worker_info
+
+class Samples(Dataset):
+    def __len__(self):
+        return 120
+    def __getitem__(self, number):
+        if get_worker_info().id == 1:
+            until = time.thread_time() + 0.04
+            while time.thread_time() < until:
+                pass
+        return torch.zeros(8)
+
+net = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+for batch in DataLoader(Samples(), batch_size=2, num_workers=3):
+    net(batch).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.slow
+def test_the_worker_that_the_training_waits_for(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(LOADER)
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "my_utils"]
+    run = [*command, "run", "--quiet", "-o", "logs", "train.py"]
+    subprocess.run(run, cwd=tmp_path, env=env, check=True)
+    rows = [row for row in read(tmp_path / "logs/profile_rank_0.csv") if row.name == "loader"]
+    times = [0, 0, 0]
+    for row in rows:
+        times[int(row.metadata["worker"])] += int(row.metadata["ran_us"])
+    assert times[1] > 0.7 * sum(times) > 0, times
+    why = [*command, "why", "logs", "--json"]
+    done = subprocess.run(why, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    (found,) = [one for one in json.loads(done.stdout)["findings"] if one["kind"] == "input"]
+    assert (found["detail"]["worker"], found["detail"]["workers_do"]) == (1, "runs")

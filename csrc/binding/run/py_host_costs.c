@@ -5,7 +5,12 @@
 #include "base/clock.h"
 #include "run/py_counter.h"
 
-enum { TEXT_BYTES = 256, PAUSE_NS = 1000000, LEAST_DELAY_NS = 1000000, NS_IN_US = 1000 };
+enum {
+    TEXT_BYTES = 256 + MU_PY_HOST_SAMPLES_BYTES,
+    PAUSE_NS = 1000000,
+    LEAST_DELAY_NS = 1000000,
+    NS_IN_US = 1000
+};
 
 static const char *const generation_keys[MU_GC_GENERATIONS] = {",gc0_us=", ",gc1_us=", ",gc2_us="};
 
@@ -64,6 +69,7 @@ static void write_row(struct mu_py_host_costs *self, const struct mu_thread_time
     const struct mu_thread_times *last = &self->last;
     char text[TEXT_BYTES];
     char *end = put_us(text, "cpu_us=", now->cpu_ns - last->cpu_ns);
+    end = put_us(end, ",kernel_us=", now->kernel_ns - last->kernel_ns);
     if (now->has_delay && last->has_delay) {
         end = put_delay(self, now->delay_ns - last->delay_ns, end);
     }
@@ -72,7 +78,10 @@ static void write_row(struct mu_py_host_costs *self, const struct mu_thread_time
     for (int i = 0; i < MU_GC_GENERATIONS; i++) {
         end = put_us(end, generation_keys[i], self->collected_ns[i]);
     }
+    end = mu_py_host_samples_put(&self->samples, end);
     mu_py_counter_write(buffer, "host", text, end, self->ended);
+    mu_py_host_samples_write_worker(&self->samples, buffer, self->ended);
+    mu_py_gpu_health_write(&self->gpu, buffer, self->ended);
 }
 
 void mu_py_host_costs_end(struct mu_py_host_costs *self, int64_t iteration) {
@@ -80,10 +89,24 @@ void mu_py_host_costs_end(struct mu_py_host_costs *self, int64_t iteration) {
     self->has_ended = true;
 }
 
+/* Nothing was read of a thread yet. */
+static void close_thread(struct mu_py_host_costs *self) {
+    if (self->thread != 0) {
+        mu_thread_clock_close(&self->clock);
+        mu_quota_close(&self->quota);
+        mu_py_host_samples_end(&self->samples);
+    }
+    self->thread = 0;
+    self->collecting_since_ns = 0;
+    memset(&self->last, 0, sizeof(self->last));
+    memset(self->collected_ns, 0, sizeof(self->collected_ns));
+}
+
 static void begin_anew(struct mu_py_host_costs *self, unsigned long thread) {
-    mu_py_host_costs_forget(self);
+    close_thread(self);
     mu_thread_clock_open(&self->clock);
     mu_quota_open(&self->quota, "/proc/self");
+    mu_py_host_samples_begin(&self->samples);
     self->thread = thread;
 }
 
@@ -110,15 +133,9 @@ void mu_py_host_costs_begin(struct mu_py_host_costs *self, unsigned long thread,
 /* --- the end ------------------------------------------------------------------------------ */
 
 void mu_py_host_costs_forget(struct mu_py_host_costs *self) {
-    if (self->thread != 0) {
-        mu_thread_clock_close(&self->clock);
-        mu_quota_close(&self->quota);
-    }
-    self->thread = 0;
+    close_thread(self);
+    mu_py_gpu_health_watch(&self->gpu, NULL);
     self->has_ended = false;
-    self->collecting_since_ns = 0;
-    memset(&self->last, 0, sizeof(self->last));
-    memset(self->collected_ns, 0, sizeof(self->collected_ns));
 }
 
 void mu_py_host_costs_clear(struct mu_py_host_costs *self) {

@@ -8,6 +8,8 @@
 #include "core/state.h"
 #include "host/quota.h"
 #include "host/thread_times.h"
+#include "run/py_gpu_health.h"
+#include "run/py_host_samples.h"
 #include "stages/thread_buffer.h"
 
 enum { MU_GC_GENERATIONS = 3 };
@@ -18,6 +20,8 @@ struct mu_py_host_costs {
     unsigned long thread;         /* whose times are read; 0: of none yet */
     struct mu_thread_clock clock; /* open while `thread` is not 0, as the quota is */
     struct mu_quota quota;
+    struct mu_py_host_samples samples;
+    struct mu_py_gpu_health gpu;
     struct mu_thread_times last;  /* at the row before */
     int64_t ended;                /* the iteration whose row is written when a stage begins */
     bool has_ended;               /* there is one */

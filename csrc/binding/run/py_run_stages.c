@@ -1,5 +1,6 @@
 #include "run/py_run_stages.h"
 
+#include <limits.h>
 #include <pythread.h>
 #include <string.h>
 
@@ -435,6 +436,42 @@ static PyObject *run_forget_host(PyObject *object, PyObject *Py_UNUSED(ignored))
     Py_RETURN_NONE;
 }
 
+static PyObject *run_sample_host(PyObject *object, PyObject *Py_UNUSED(ignored)) {
+    struct mu_py_run_stages *self = (struct mu_py_run_stages *)object;
+    return PyBool_FromLong(mu_py_host_samples_switch_on(&self->host.samples));
+}
+
+static PyObject *run_watch_workers(PyObject *object, PyObject *list) {
+    struct mu_py_run_stages *self = (struct mu_py_run_stages *)object;
+    pid_t processes[MU_SAMPLER_WORKERS_MAX];
+    Py_ssize_t count = PyList_Check(list) ? PyList_GET_SIZE(list) : -1;
+    if (count < 0) {
+        return PyErr_Format(PyExc_TypeError, "processes must be a list, not %.100s",
+                            Py_TYPE(list)->tp_name);
+    }
+    count = count < MU_SAMPLER_WORKERS_MAX ? count : MU_SAMPLER_WORKERS_MAX;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        int64_t number;
+        if (mu_py_int64_in(PyList_GET_ITEM(list, i), "processes", 1, INT_MAX, &number) < 0) {
+            return NULL;
+        }
+        processes[i] = (pid_t)number;
+    }
+    mu_py_host_samples_set_workers(&self->host.samples, processes, (int)count);
+    Py_RETURN_NONE;
+}
+
+static PyObject *run_watch_gpu(PyObject *object, PyObject *uuid) {
+    const char *text = PyUnicode_Check(uuid) ? PyUnicode_AsUTF8(uuid) : NULL;
+    if (text == NULL) {
+        return PyErr_Occurred() ? NULL
+                                : PyErr_Format(PyExc_TypeError, "uuid must be a str, not %.100s",
+                                               Py_TYPE(uuid)->tp_name);
+    }
+    mu_py_gpu_health_watch(&((struct mu_py_run_stages *)object)->host.gpu, text);
+    Py_RETURN_NONE;
+}
+
 /* --- other methods ------------------------------------------------------------------------ */
 
 static int stage_of(PyObject *value, enum mu_run_stage *out) {
@@ -754,6 +791,15 @@ PyDoc_STRVAR(end_host_doc,
              "The iteration has ended: the next stage writes what the host took from\n"
              "it, since the row before.");
 PyDoc_STRVAR(forget_host_doc, "forget_host($self, /)\n--\n\nNothing of the host was read yet.");
+PyDoc_STRVAR(sample_host_doc,
+             "sample_host($self, /)\n--\n\n"
+             "What the training thread waits for is sampled from the next stage on. Whether\n"
+             "waits for the GIL can be told.");
+PyDoc_STRVAR(watch_gpu_doc, "watch_gpu($self, uuid, /)\n--\n\n"
+                            "How the GPU is, by NVML, goes into a row a second. uuid: as NVML has\n"
+                            "it; where there is none, or no NVML, there are no rows.");
+PyDoc_STRVAR(watch_workers_doc, "watch_workers($self, processes, /)\n--\n\n"
+                                "The loader has these workers, a list of process ids.");
 PyDoc_STRVAR(position_doc, "position($self, /)\n--\n\n"
                            "The place in the thread's records that comes next.");
 PyDoc_STRVAR(change_step_doc, "change_step($self, begin, end, step, /)\n--\n\n"
@@ -788,6 +834,9 @@ static PyMethodDef run_methods[] = {
     {"collected", (PyCFunction)(void (*)(void))run_collected, METH_FASTCALL, collected_doc},
     {"end_host", run_end_host, METH_O, end_host_doc},
     {"forget_host", run_forget_host, METH_NOARGS, forget_host_doc},
+    {"sample_host", run_sample_host, METH_NOARGS, sample_host_doc},
+    {"watch_gpu", run_watch_gpu, METH_O, watch_gpu_doc},
+    {"watch_workers", run_watch_workers, METH_O, watch_workers_doc},
     {NULL, NULL, 0, NULL},
 };
 

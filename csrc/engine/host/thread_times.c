@@ -51,6 +51,8 @@ bool mu_thread_clock_read(const struct mu_thread_clock *clock, struct mu_thread_
     *out = (struct mu_thread_times){
         .wall_ns = (uint64_t)mu_clock_monotonic_ns(),
         .cpu_ns = (uint64_t)cpu.tv_sec * UINT64_C(1000000000) + (uint64_t)cpu.tv_nsec,
+        .kernel_ns = (uint64_t)usage.ru_stime.tv_sec * UINT64_C(1000000000) +
+                     (uint64_t)usage.ru_stime.tv_usec * UINT64_C(1000),
         .major_faults = (uint64_t)usage.ru_majflt,
     };
     out->has_delay = read_delay(clock->schedstat, &out->delay_ns);

@@ -10,6 +10,7 @@
 struct mu_thread_times {
     uint64_t wall_ns;      /* the monotonic clock of the reading */
     uint64_t cpu_ns;       /* on a core */
+    uint64_t kernel_ns;    /* of that in the kernel, as far as its ticks show */
     uint64_t delay_ns;     /* ready to run, on no core: others were, or a quota was used up */
     uint64_t major_faults; /* pages that had to come from a disk */
     bool has_delay;        /* false: the kernel does not say, and delay_ns is 0 */

@@ -10,7 +10,7 @@ from typing import Any
 from ...common.ranges import as_ranges, ranges_text
 
 __all__ = [
-    "Meeting", "ddp_models", "device_kind", "group_ranks", "is_member", "meetings",
+    "Meeting", "ddp_models", "device_kind", "gpu_uuid", "group_ranks", "is_member", "meetings",
     "pipeline_stage", "workload", "wrappers",
 ]  # fmt: skip
 
@@ -120,6 +120,15 @@ def device_kind(modules: Iterable[Any]) -> str:
         if parameter is not None
     }
     return next(iter(sorted(kinds - {"cpu", "meta"})), "cpu")
+
+
+def gpu_uuid() -> str | None:
+    """The UUID of the current CUDA device, as NVML has it; None where none is in use."""
+    cuda = sys.modules.get("torch.cuda")
+    if cuda is None or not cuda.is_initialized():
+        return None
+    uuid = getattr(cuda.get_device_properties(cuda.current_device()), "uuid", None)
+    return None if uuid is None else f"GPU-{uuid}"
 
 
 def workload(loader_iterator: Any) -> dict[str, object]:

@@ -15,10 +15,12 @@ import gc
 import os
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 
 from ... import _core
+from ...common.environment import read_switch
 from ...common.process_end import call_at_end
 from ...common.warnings import warn_once
 from ...log.logger import GlobalLogger
@@ -39,6 +41,7 @@ _DRAIN_NS = 100_000_000
 _DRAIN_STEPS = 32
 _LOOK_NS = 10_000_000
 _LOOK_STEPS = 32
+_SAMPLES = "MY_UTILS_RUN_HOST_SAMPLES"
 
 OnFirst = Callable[[], Mapping[str, object] | None]
 
@@ -104,6 +107,7 @@ class Recorder(Listener):
         self.stages.unfollow()
         self.stages.forget_batches()
         self.stages.forget_host()
+        self._watch_workers(None)
         self._memory = MemoryCounter()
         self._buckets = BucketSampler(self.stages, self._write, bucket_steps())
         self.stages.buckets = None
@@ -152,6 +156,7 @@ class Recorder(Listener):
             self._buckets.forget()
             count = self.iterations.finish()
             self.stages.write_batches(count - 1)
+            self.stages.forget_host()
             GlobalLogger().instant("my_utils.run_end", {"iterations": count}, step=-1)
         except Exception as error:
             self._step_aside(error)
@@ -209,10 +214,19 @@ class Recorder(Listener):
                 self._settings = describe.workload(iterator)
                 if self.is_rank:
                     self._write("my_utils.workload", self._settings)
+            workers = getattr(iterator, "_workers", None)
+            if workers is not self._workers:
+                self._watch_workers(workers)
             if not self.stages.add_batch(batch):
                 self.stages.add_samples(*batch_size(batch))
         except Exception as error:
             self._step_aside(error)
+
+    def _watch_workers(self, workers: list[Any] | None) -> None:
+        """The processes of the loader's iterator are these; None: it loads in this one."""
+        self._workers = workers
+        processes = [worker.pid for worker in workers or ()]
+        self.stages.watch_workers([process for process in processes if process])
 
     def met(self, stage: str, kind: str, group: object) -> None:
         if (stage, kind, group) in self._met:
@@ -315,6 +329,10 @@ class Recorder(Listener):
         extra = self._on_first() or {}
         self.is_rank = True
         call_at_end(self.finish)
+        if read_switch(_SAMPLES, default=True):
+            self.stages.sample_host()
+            if uuid := describe.gpu_uuid():
+                self.stages.watch_gpu(uuid)
         stage = describe.pipeline_stage()
         self._write("my_utils.run", {
             "device": describe.device_kind(modules),

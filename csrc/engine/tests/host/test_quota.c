@@ -1,49 +1,12 @@
 /* Quotas of cgroups: trees as Kubernetes, SLURM and systemd lay them out, written by hand. */
 #include "host/quota.h"
 
-#include <errno.h>
-#include <ftw.h>
-#include <stdlib.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include "tests/check.h"
-
-enum { TEXT_BYTES = 4096 };
-
-static char folder[64];
-
-static void write_file(const char *name, const char *text) {
-    char path[TEXT_BYTES];
-    snprintf(path, sizeof(path), "%s/%s", folder, name);
-    for (char *at = path + strlen(folder) + 1; (at = strchr(at, '/')) != NULL; at++) {
-        *at = '\0';
-        CHECK(mkdir(path, 0755) == 0 || errno == EEXIST);
-        *at = '/';
-    }
-    FILE *file = fopen(path, "we");
-    if (CHECK(file != NULL)) {
-        CHECK(fputs(text, file) >= 0);
-        CHECK(fclose(file) == 0);
-    }
-}
+#include "tests/host/tree.h"
 
 static void write_stat(const char *name, const char *key, uint64_t value) {
-    char text[TEXT_BYTES];
+    char text[TREE_TEXT_BYTES];
     snprintf(text, sizeof(text), "nr_periods 5\nnr_throttled 2\n%s %" PRIu64 "\n", key, value);
-    write_file(name, text);
-}
-
-static void write_mounts(const char *lines) {
-    char text[TEXT_BYTES];
-    const char *from = lines;
-    size_t length = 0;
-    for (const char *at; (at = strchr(from, '@')) != NULL; from = at + 1) {
-        length += (size_t)snprintf(text + length, sizeof(text) - length, "%.*s%s", (int)(at - from),
-                                   from, folder);
-    }
-    snprintf(text + length, sizeof(text) - length, "%s", from);
-    write_file("mountinfo", text);
+    tree_write(name, text);
 }
 
 static uint64_t waited(struct mu_quota *quota) {
@@ -55,10 +18,10 @@ static uint64_t waited(struct mu_quota *quota) {
 /* A pod in a namespace of its own sees its own cgroup as the root. */
 static void test_kubernetes_version_2(void) {
     struct mu_quota quota;
-    write_file("cgroup", "0::/\n");
-    write_mounts("30 29 0:26 / @/k8s ro,nosuid - cgroup2 cgroup rw,nsdelegate\n");
+    tree_write("cgroup", "0::/\n");
+    tree_mounts("30 29 0:26 / @/k8s ro,nosuid - cgroup2 cgroup rw,nsdelegate\n");
     write_stat("k8s/cpu.stat", "throttled_usec", 1000);
-    mu_quota_open(&quota, folder);
+    mu_quota_open(&quota, tree_folder);
     CHECK_INT(quota.count, 1);
     CHECK_INT(waited(&quota), 0);
     write_stat("k8s/cpu.stat", "throttled_usec", 1250);
@@ -71,16 +34,16 @@ static void test_kubernetes_version_2(void) {
  * hierarchy has no fields of that kind. */
 static void test_slurm_version_1(void) {
     struct mu_quota quota;
-    write_file("cgroup", "4:memory:/slurm/uid_7/job_3\n"
+    tree_write("cgroup", "4:memory:/slurm/uid_7/job_3\n"
                          "3:cpu,cpuacct:/slurm/uid_7/job_3/step_0\n0::/system.slice\n");
-    write_mounts("32 31 0:29 / @/v1cpu rw,relatime shared:9 - cgroup cgroup rw,cpu,cpuacct\n"
-                 "33 31 0:30 / @/v1mem rw,relatime - cgroup cgroup rw,memory\n");
-    write_file("v1cpu/cpu.stat", "");
+    tree_mounts("32 31 0:29 / @/v1cpu rw,relatime shared:9 - cgroup cgroup rw,cpu,cpuacct\n"
+                "33 31 0:30 / @/v1mem rw,relatime - cgroup cgroup rw,memory\n");
+    tree_write("v1cpu/cpu.stat", "");
     write_stat("v1cpu/slurm/cpu.stat", "throttled_time", 0);
     write_stat("v1cpu/slurm/uid_7/cpu.stat", "throttled_time", 0);
     write_stat("v1cpu/slurm/uid_7/job_3/cpu.stat", "throttled_time", 500);
     write_stat("v1cpu/slurm/uid_7/job_3/step_0/cpu.stat", "throttled_time", 20);
-    mu_quota_open(&quota, folder);
+    mu_quota_open(&quota, tree_folder);
     CHECK_INT(quota.count, 4);
     write_stat("v1cpu/slurm/uid_7/job_3/cpu.stat", "throttled_time", 900500);
     write_stat("v1cpu/slurm/uid_7/job_3/step_0/cpu.stat", "throttled_time", 50020);
@@ -91,10 +54,10 @@ static void test_slurm_version_1(void) {
 /* A container without a namespace: its mount shows its own cgroup, and /proc the host's path. */
 static void test_docker_version_1(void) {
     struct mu_quota quota;
-    write_file("cgroup", "5:cpuset:/docker/ab12\n4:cpuacct,cpu:/docker/ab12\n");
-    write_mounts("41 40 0:29 /docker/ab12 @/docker ro - cgroup cgroup rw,cpuacct,cpu\n");
+    tree_write("cgroup", "5:cpuset:/docker/ab12\n4:cpuacct,cpu:/docker/ab12\n");
+    tree_mounts("41 40 0:29 /docker/ab12 @/docker ro - cgroup cgroup rw,cpuacct,cpu\n");
     write_stat("docker/cpu.stat", "throttled_time", 5);
-    mu_quota_open(&quota, folder);
+    mu_quota_open(&quota, tree_folder);
     CHECK_INT(quota.count, 1);
     write_stat("docker/cpu.stat", "throttled_time", 8);
     CHECK_INT(waited(&quota), 3);
@@ -103,12 +66,12 @@ static void test_docker_version_1(void) {
 
 static void test_systemd_version_2(void) {
     struct mu_quota quota;
-    write_file("cgroup", "0::/user.slice/train.service\n");
-    write_mounts("30 29 0:26 / @/v2 rw - cgroup2 cgroup2 rw\n");
-    write_file("v2/cpu.stat", "usage_usec 7\n");
+    tree_write("cgroup", "0::/user.slice/train.service\n");
+    tree_mounts("30 29 0:26 / @/v2 rw - cgroup2 cgroup2 rw\n");
+    tree_write("v2/cpu.stat", "usage_usec 7\n");
     write_stat("v2/user.slice/cpu.stat", "throttled_usec", 0);
     write_stat("v2/user.slice/train.service/cpu.stat", "throttled_usec", 4);
-    mu_quota_open(&quota, folder);
+    mu_quota_open(&quota, tree_folder);
     CHECK_INT(quota.count, 2);
     write_stat("v2/user.slice/train.service/cpu.stat", "throttled_usec", 3);
     CHECK_INT(waited(&quota), 0); /* a counter that falls is none */
@@ -122,9 +85,9 @@ static void test_nothing_is_known(void) {
     uint64_t ns;
     for (size_t i = 0; i < sizeof(cgroups) / sizeof(cgroups[0]); i++) {
         struct mu_quota quota;
-        write_file("cgroup", cgroups[i]);
-        write_mounts(mounts[i]);
-        mu_quota_open(&quota, folder);
+        tree_write("cgroup", cgroups[i]);
+        tree_mounts(mounts[i]);
+        mu_quota_open(&quota, tree_folder);
         CHECK_INT(quota.count, 0);
         CHECK(!mu_quota_waited(&quota, &ns));
         mu_quota_close(&quota);
@@ -134,19 +97,13 @@ static void test_nothing_is_known(void) {
     CHECK_INT(quota.count, 0);
 }
 
-static int remove_one(const char *path, const struct stat *unused, int type, struct FTW *place) {
-    (void)unused, (void)type, (void)place;
-    return remove(path);
-}
-
 int main(void) {
-    snprintf(folder, sizeof(folder), "/tmp/mu_quota_XXXXXX");
-    CHECK(mkdtemp(folder) != NULL);
+    tree_make();
     test_kubernetes_version_2();
     test_slurm_version_1();
     test_docker_version_1();
     test_systemd_version_2();
     test_nothing_is_known();
-    CHECK(nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS) == 0);
+    tree_remove();
     return check_report();
 }

@@ -1,0 +1,207 @@
+#include "host/gpu_health.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+
+enum {
+    STACK_BYTES = 1024 * 1024, /* the library runs on it */
+    UUID_BYTES = 96,
+    /* nvml.h */
+    NVML_SUCCESS = 0,
+    NVML_CLOCK_SM = 1,
+    NVML_TEMPERATURE_GPU = 0,
+    NVML_UNCORRECTED = 1,
+    NVML_VOLATILE = 0,
+};
+
+static const int64_t period_ns = 1000000000;
+
+typedef struct nvml_device *nvml_device;
+
+/* The functions of NVML that are called; NULL: the library has it not. */
+struct nvml {
+    int (*init)(unsigned flags);
+    int (*by_uuid)(const char *uuid, nvml_device *device);
+    int (*clock)(nvml_device device, int clock, unsigned *mhz);
+    int (*reasons)(nvml_device device, unsigned long long *bits);
+    int (*power)(nvml_device device, unsigned *milliwatts);
+    int (*temperature)(nvml_device device, int sensor, unsigned *celsius);
+    int (*pcie_width)(nvml_device device, unsigned *lanes);
+    int (*ecc)(nvml_device device, int kind, int counter, unsigned long long *errors);
+};
+
+struct mu_gpu_health {
+    pid_t owner; /* the process that has the thread */
+    char uuid[UUID_BYTES];
+    pthread_mutex_t lock; /* of all below */
+    pthread_cond_t wake;
+    bool stop, is_let_go, has_ended; /* the last of the two to let go frees it */
+    struct mu_gpu_reading reading;
+};
+
+/* --- the library -------------------------------------------------------------------------- */
+
+static void look_up(void *library, const char *name, void *function) {
+    void *address = dlsym(library, name);
+    if (address != NULL) {
+        memcpy(function, &address, sizeof(address)); /* POSIX lets a data pointer hold a function */
+    }
+}
+
+static bool open_nvml(struct nvml *nvml) {
+    void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
+    memset(nvml, 0, sizeof(*nvml));
+    if (library == NULL) {
+        return false;
+    }
+    look_up(library, "nvmlInitWithFlags", &nvml->init);
+    look_up(library, "nvmlDeviceGetHandleByUUID", &nvml->by_uuid);
+    look_up(library, "nvmlDeviceGetClockInfo", &nvml->clock);
+    look_up(library, "nvmlDeviceGetCurrentClocksThrottleReasons", &nvml->reasons);
+    look_up(library, "nvmlDeviceGetCurrentClocksEventReasons", &nvml->reasons); /* its new name */
+    look_up(library, "nvmlDeviceGetPowerUsage", &nvml->power);
+    look_up(library, "nvmlDeviceGetTemperature", &nvml->temperature);
+    look_up(library, "nvmlDeviceGetCurrPcieLinkWidth", &nvml->pcie_width);
+    look_up(library, "nvmlDeviceGetTotalEccErrors", &nvml->ecc);
+    return nvml->init != NULL && nvml->by_uuid != NULL && nvml->init(0) == NVML_SUCCESS;
+}
+
+static void put(struct mu_gpu_reading *out, enum mu_gpu_figure figure, bool known, uint64_t value) {
+    out->known[figure] = known;
+    out->figures[figure] = known ? (int64_t)value : 0;
+}
+
+static void ask(const struct nvml *nvml, nvml_device device, struct mu_gpu_reading *out) {
+    unsigned small = 0;
+    unsigned long long large = 0;
+    bool known = nvml->clock != NULL && nvml->clock(device, NVML_CLOCK_SM, &small) == NVML_SUCCESS;
+    put(out, MU_GPU_SM_MHZ, known, small);
+    known = nvml->reasons != NULL && nvml->reasons(device, &large) == NVML_SUCCESS;
+    put(out, MU_GPU_REASONS, known, large);
+    known = nvml->power != NULL && nvml->power(device, &small) == NVML_SUCCESS;
+    put(out, MU_GPU_MILLIWATTS, known, small);
+    known = nvml->temperature != NULL &&
+            nvml->temperature(device, NVML_TEMPERATURE_GPU, &small) == NVML_SUCCESS;
+    put(out, MU_GPU_CELSIUS, known, small);
+    known = nvml->pcie_width != NULL && nvml->pcie_width(device, &small) == NVML_SUCCESS;
+    put(out, MU_GPU_PCIE_WIDTH, known, small);
+    known = nvml->ecc != NULL &&
+            nvml->ecc(device, NVML_UNCORRECTED, NVML_VOLATILE, &large) == NVML_SUCCESS;
+    put(out, MU_GPU_ECC_ERRORS, known, large);
+}
+
+/* --- the thread --------------------------------------------------------------------------- */
+
+static void destroy(struct mu_gpu_health *health) {
+    pthread_mutex_destroy(&health->lock);
+    pthread_cond_destroy(&health->wake);
+    free(health);
+}
+
+/* Waits a second; false when the thread must end. */
+static bool wait_once(struct mu_gpu_health *health) {
+    struct timespec until = mu_clock_after(CLOCK_MONOTONIC, period_ns);
+    int rc = 0;
+    pthread_mutex_lock(&health->lock);
+    while (rc == 0 && !health->stop) {
+        rc = pthread_cond_timedwait(&health->wake, &health->lock, &until);
+    }
+    bool go_on = !health->stop;
+    pthread_mutex_unlock(&health->lock);
+    return go_on;
+}
+
+static void watch(struct mu_gpu_health *health) {
+    struct nvml nvml;
+    nvml_device device;
+    struct mu_gpu_reading reading = {0};
+    if (!open_nvml(&nvml) || nvml.by_uuid(health->uuid, &device) != NVML_SUCCESS) {
+        return;
+    }
+    do {
+        ask(&nvml, device, &reading);
+        reading.number++;
+        pthread_mutex_lock(&health->lock);
+        health->reading = reading;
+        pthread_mutex_unlock(&health->lock);
+    } while (wait_once(health));
+}
+
+static void *health_main(void *argument) {
+    struct mu_gpu_health *health = argument;
+    watch(health);
+    pthread_mutex_lock(&health->lock);
+    bool is_last = health->is_let_go;
+    health->has_ended = true;
+    pthread_mutex_unlock(&health->lock);
+    if (is_last) {
+        destroy(health);
+    }
+    return NULL;
+}
+
+static bool start_thread(struct mu_gpu_health *health) {
+    pthread_attr_t attributes;
+    pthread_t thread;
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, STACK_BYTES);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int rc = pthread_create(&thread, &attributes, health_main, health);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attributes);
+    return rc == 0;
+}
+
+/* --- the watch ---------------------------------------------------------------------------- */
+
+struct mu_gpu_health *mu_gpu_health_start(const char *uuid) {
+    struct mu_gpu_health *health = calloc(1, sizeof(*health));
+    pthread_condattr_t attributes;
+    if (health == NULL) {
+        return NULL;
+    }
+    health->owner = getpid();
+    snprintf(health->uuid, sizeof(health->uuid), "%s", uuid);
+    pthread_mutex_init(&health->lock, NULL);
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&health->wake, &attributes);
+    pthread_condattr_destroy(&attributes);
+    if (!start_thread(health)) {
+        destroy(health);
+        return NULL;
+    }
+    return health;
+}
+
+void mu_gpu_health_stop(struct mu_gpu_health *health) {
+    if (health == NULL || health->owner != getpid()) {
+        free(health); /* NULL, or the parent's, whose lock may be held by a thread of the parent */
+        return;
+    }
+    pthread_mutex_lock(&health->lock);
+    bool is_last = health->has_ended;
+    health->stop = health->is_let_go = true;
+    pthread_cond_signal(&health->wake);
+    pthread_mutex_unlock(&health->lock);
+    if (is_last) {
+        destroy(health);
+    }
+}
+
+void mu_gpu_health_read(struct mu_gpu_health *health, struct mu_gpu_reading *out) {
+    pthread_mutex_lock(&health->lock);
+    *out = health->reading;
+    pthread_mutex_unlock(&health->lock);
+}

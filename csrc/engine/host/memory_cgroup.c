@@ -1,0 +1,146 @@
+#include "host/memory_cgroup.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "host/cgroup.h"
+
+enum { TEXT_BYTES = 8192, NS_IN_US = 1000 };
+
+static bool read_text(int file, char text[TEXT_BYTES]) {
+    ssize_t got = file < 0 ? -1 : pread(file, text, TEXT_BYTES - 1, 0);
+    if (got > 0) {
+        text[got] = '\0';
+    }
+    return got > 0;
+}
+
+/* Adds the number after `key` at the beginning of each line that has it. */
+static bool add_numbers(const char *text, const char *key, uint64_t *out) {
+    bool found = false;
+    size_t length = strlen(key);
+    for (const char *at = text; at != NULL && *at != '\0';) {
+        if (strncmp(at, key, length) == 0) {
+            const char *space = strchr(at, ' ');
+            *out += space == NULL ? 0 : strtoull(space, NULL, 10);
+            found = true;
+        }
+        at = strchr(at, '\n');
+        at = at == NULL ? NULL : at + 1;
+    }
+    return found;
+}
+
+/* --- opening ------------------------------------------------------------------------------ */
+
+/* Version 1 has a number in memory.failcnt, version 2 lines in memory.events. */
+static bool read_limit(int file, uint64_t *out) {
+    char text[TEXT_BYTES];
+    if (!read_text(file, text)) {
+        return false;
+    }
+    char *end;
+    uint64_t number = strtoull(text, &end, 10);
+    if (end != text) {
+        *out += number;
+        return true;
+    }
+    bool high = add_numbers(text, "high ", out);
+    return add_numbers(text, "max ", out) || high;
+}
+
+static void add_limit(struct mu_memory_cgroup *memory, int file) {
+    uint64_t number = 0;
+    if (file < 0) {
+        return;
+    }
+    if (memory->limit_count == MU_MEMORY_LEVELS || !read_limit(file, &number)) {
+        close(file);
+        return;
+    }
+    memory->limits[memory->limit_count++] = file;
+}
+
+static void open_levels(struct mu_memory_cgroup *memory, struct mu_cgroup *cgroup,
+                        const char *name) {
+    do {
+        add_limit(memory, mu_cgroup_open(cgroup, name));
+    } while (mu_cgroup_leave(cgroup));
+}
+
+/* Only the root of all cgroups has no type. */
+static int open_pressure(const struct mu_cgroup *cgroup) {
+    int type = mu_cgroup_open(cgroup, "cgroup.type");
+    if (type < 0) {
+        return -1;
+    }
+    close(type);
+    return mu_cgroup_open(cgroup, "memory.pressure");
+}
+
+void mu_memory_cgroup_open(struct mu_memory_cgroup *memory, const char *proc) {
+    struct mu_cgroup *cgroups = calloc(MU_CGROUP_VERSIONS, sizeof(*cgroups));
+    *memory = (struct mu_memory_cgroup){.pressure = -1, .stat = -1};
+    if (cgroups == NULL) {
+        return; /* as if no cgroup said so */
+    }
+    mu_cgroup_find(proc, "memory", cgroups);
+    memory->pressure = open_pressure(&cgroups[1]);
+    memory->stat = mu_cgroup_open(&cgroups[0], "memory.stat");
+    if (memory->stat < 0) {
+        memory->stat = mu_cgroup_open(&cgroups[1], "memory.stat");
+    }
+    open_levels(memory, &cgroups[0], "memory.failcnt");
+    open_levels(memory, &cgroups[1], "memory.events");
+    free(cgroups);
+}
+
+void mu_memory_cgroup_close(struct mu_memory_cgroup *memory) {
+    while (memory->limit_count > 0) {
+        close(memory->limits[--memory->limit_count]);
+    }
+    if (memory->pressure >= 0) {
+        close(memory->pressure);
+    }
+    if (memory->stat >= 0) {
+        close(memory->stat);
+    }
+    memory->pressure = memory->stat = -1;
+}
+
+/* --- reading ------------------------------------------------------------------------------ */
+
+bool mu_memory_limits_met(const struct mu_memory_cgroup *memory, uint64_t *out) {
+    uint64_t sum = 0;
+    bool known = false;
+    for (int i = 0; i < memory->limit_count; i++) {
+        known = read_limit(memory->limits[i], &sum) || known;
+    }
+    *out = known ? sum : *out;
+    return known;
+}
+
+/* "some avg10=0.00 avg60=0.00 avg300=0.00 total=12", in microseconds. */
+bool mu_memory_stalled_ns(const struct mu_memory_cgroup *memory, uint64_t *out) {
+    char text[TEXT_BYTES];
+    if (!read_text(memory->pressure, text) || strncmp(text, "some ", strlen("some ")) != 0) {
+        return false;
+    }
+    const char *total = strstr(text, "total=");
+    if (total == NULL) {
+        return false;
+    }
+    *out = strtoull(total + strlen("total="), NULL, 10) * NS_IN_US;
+    return true;
+}
+
+bool mu_memory_refaults(const struct mu_memory_cgroup *memory, uint64_t *out) {
+    char text[TEXT_BYTES];
+    uint64_t sum = 0;
+    if (!read_text(memory->stat, text) || !add_numbers(text, "workingset_refault", &sum)) {
+        return false;
+    }
+    *out = sum;
+    return true;
+}

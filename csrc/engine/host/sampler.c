@@ -1,0 +1,313 @@
+#include "host/sampler.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "host/memory_cgroup.h"
+#include "host/thread_times.h"
+
+enum { STACK_BYTES = 256 * 1024, WORKERS_A_SAMPLE = 8 };
+
+static const int64_t usual_period_ns = 20000000;
+static const int64_t least_gap_ns = 5000000; /* what is less is the timer's own */
+static const int64_t refaults_pause_ns = 1000000000;
+static const int64_t refaults_soon_ns = 40000000; /* while the thread waits for pages */
+
+struct worker {
+    struct mu_watched_thread thread;
+    int index;
+    struct mu_sampled_worker counted;
+};
+
+struct mu_sampler {
+    pid_t owner; /* the process that has the thread */
+    struct mu_sampler_options options;
+    pthread_t thread;
+    pthread_mutex_t lock; /* of `stop` and the workers */
+    pthread_cond_t wake;
+    bool stop;
+    struct worker workers[MU_SAMPLER_WORKERS_MAX];
+    int worker_count, next_worker;
+
+    /* Of the thread alone. */
+    struct mu_watched_thread watched;
+    struct mu_thread_clock clock;
+    struct mu_memory_cgroup memory;
+    int64_t last_ns;     /* when the last sample was taken */
+    int64_t refaults_ns; /* when they were read */
+    uint64_t delay_ns;   /* of the own thread, at the last sample */
+    enum mu_wait last;   /* what was seen then */
+
+    /* Written by the thread, read by others. */
+    _Atomic uint64_t waited_ns[MU_WAIT_KINDS];
+    _Atomic uint64_t stopped_ns, limits_met, stalled_ns, refaults;
+    _Atomic bool has_waits, has_stopped, has_limits, has_stalled, has_refaults;
+};
+
+static void add(_Atomic uint64_t *to, uint64_t more) {
+    atomic_fetch_add_explicit(to, more, memory_order_relaxed);
+}
+
+/* --- one sample --------------------------------------------------------------------------- */
+
+/* How much of the time since the last sample the process was stopped: the thread comes too late,
+ * and was not ready to run meanwhile. */
+static int64_t stopped_since(struct mu_sampler *sampler, int64_t now) {
+    struct mu_thread_times times;
+    if (!mu_thread_clock_read(&sampler->clock, &times) || !times.has_delay) {
+        atomic_store(&sampler->has_stopped, false);
+        return 0;
+    }
+    int64_t gap = now - sampler->last_ns - sampler->options.period_ns;
+    gap -= (int64_t)(times.delay_ns - sampler->delay_ns);
+    sampler->delay_ns = times.delay_ns;
+    return gap < least_gap_ns ? 0 : gap;
+}
+
+/* The time that a sample stands for: all since the last one if that saw the same, else at most a
+ * period. */
+static uint64_t time_of(const struct mu_sampler *sampler, enum mu_wait wait, int64_t passed) {
+    int64_t period = sampler->options.period_ns;
+    bool is_long = wait != sampler->last && passed > period;
+    return passed < 0 ? 0 : (uint64_t)(is_long ? period : passed);
+}
+
+static void sample_worker(struct mu_sampler *sampler, struct worker *worker, uint64_t ns) {
+    enum mu_wait wait;
+    if (!mu_watched_thread_read(&worker->thread, &wait)) {
+        return;
+    }
+    bool reads = wait == MU_WAIT_STORAGE || wait == MU_WAIT_PAGE;
+    worker->counted.ran_ns += wait == MU_WAIT_NONE ? ns : 0;
+    worker->counted.storage_ns += reads ? ns : 0;
+    sampler->next_worker++;
+}
+
+/* Of many workers, some with each sample: each then stands for more time. */
+static void sample_workers_lock_held(struct mu_sampler *sampler, uint64_t ns) {
+    int count = sampler->worker_count;
+    int now = count < WORKERS_A_SAMPLE ? count : WORKERS_A_SAMPLE;
+    for (int i = 0; i < now; i++) {
+        int at = sampler->next_worker % count;
+        sample_worker(sampler, &sampler->workers[at], ns * (uint64_t)count / (uint64_t)now);
+    }
+}
+
+static void sample_workers(struct mu_sampler *sampler, uint64_t ns) {
+    pthread_mutex_lock(&sampler->lock);
+    sample_workers_lock_held(sampler, ns);
+    pthread_mutex_unlock(&sampler->lock);
+}
+
+static void read_memory(struct mu_sampler *sampler, int64_t now, bool waits_for_pages) {
+    uint64_t number = 0;
+    bool known = mu_memory_limits_met(&sampler->memory, &number);
+    atomic_store(&sampler->limits_met, number);
+    atomic_store(&sampler->has_limits, known);
+    known = mu_memory_stalled_ns(&sampler->memory, &number);
+    atomic_store(&sampler->stalled_ns, number);
+    atomic_store(&sampler->has_stalled, known);
+    int64_t pause = waits_for_pages ? refaults_soon_ns : refaults_pause_ns;
+    if (now - sampler->refaults_ns >= pause) {
+        sampler->refaults_ns = now;
+        known = mu_memory_refaults(&sampler->memory, &number);
+        atomic_store(&sampler->refaults, number);
+        atomic_store(&sampler->has_refaults, known);
+    }
+}
+
+/* Returns what the watched thread waits for. */
+static enum mu_wait sample_thread(struct mu_sampler *sampler, int64_t passed) {
+    enum mu_wait wait;
+    if (!atomic_load(&sampler->has_waits)) {
+        return MU_WAIT_NONE;
+    }
+    if (!mu_watched_thread_read(&sampler->watched, &wait)) {
+        atomic_store(&sampler->has_waits, false);
+        return MU_WAIT_NONE;
+    }
+    uint64_t ns = time_of(sampler, wait, passed);
+    add(&sampler->waited_ns[wait], ns);
+    if (wait == MU_WAIT_OTHER) {
+        sample_workers(sampler, ns);
+    }
+    return wait;
+}
+
+static void sample(struct mu_sampler *sampler) {
+    int64_t now = mu_clock_monotonic_ns();
+    int64_t stopped = stopped_since(sampler, now);
+    add(&sampler->stopped_ns, (uint64_t)stopped);
+    sampler->last = sample_thread(sampler, now - sampler->last_ns - stopped);
+    bool reads = sampler->last == MU_WAIT_STORAGE || sampler->last == MU_WAIT_PAGE;
+    read_memory(sampler, now, reads);
+    /* What the work itself took, if a lot, is nobody's gap. */
+    int64_t after = mu_clock_monotonic_ns();
+    sampler->last_ns = after - now < least_gap_ns ? now : after;
+}
+
+/* --- the thread --------------------------------------------------------------------------- */
+
+/* Waits until then; false when the thread must end. */
+static bool wait_until(struct mu_sampler *sampler, int64_t then_ns) {
+    struct timespec until = {then_ns / 1000000000, then_ns % 1000000000};
+    int rc = 0;
+    pthread_mutex_lock(&sampler->lock);
+    while (rc == 0 && !sampler->stop) {
+        rc = pthread_cond_timedwait(&sampler->wake, &sampler->lock, &until);
+    }
+    bool go_on = !sampler->stop;
+    pthread_mutex_unlock(&sampler->lock);
+    return go_on;
+}
+
+static void begin(struct mu_sampler *sampler) {
+    struct mu_thread_times times;
+    mu_thread_clock_open(&sampler->clock);
+    bool known = mu_thread_clock_read(&sampler->clock, &times) && times.has_delay;
+    sampler->delay_ns = known ? times.delay_ns : 0;
+    sampler->last_ns = mu_clock_monotonic_ns();
+    atomic_store(&sampler->has_stopped, known);
+}
+
+static void *sampler_main(void *argument) {
+    struct mu_sampler *sampler = argument;
+    begin(sampler);
+    int64_t due = sampler->last_ns + sampler->options.period_ns;
+    while (wait_until(sampler, due)) {
+        sample(sampler);
+        due = sampler->last_ns + sampler->options.period_ns;
+    }
+    mu_thread_clock_close(&sampler->clock);
+    return NULL;
+}
+
+static bool start_thread(struct mu_sampler *sampler) {
+    pthread_attr_t attributes;
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, STACK_BYTES);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int rc = pthread_create(&sampler->thread, &attributes, sampler_main, sampler);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attributes);
+    return rc == 0;
+}
+
+/* --- the sampler -------------------------------------------------------------------------- */
+
+static void init_locks(struct mu_sampler *sampler) {
+    pthread_condattr_t attributes;
+    pthread_mutex_init(&sampler->lock, NULL);
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&sampler->wake, &attributes);
+    pthread_condattr_destroy(&attributes);
+}
+
+static void forget_workers(struct mu_sampler *sampler) {
+    while (sampler->worker_count > 0) {
+        mu_watched_thread_close(&sampler->workers[--sampler->worker_count].thread);
+    }
+}
+
+/* Closes the descriptors, which a forked child has as well. */
+static void release(struct mu_sampler *sampler) {
+    forget_workers(sampler);
+    mu_watched_thread_close(&sampler->watched);
+    mu_memory_cgroup_close(&sampler->memory);
+    free(sampler);
+}
+
+struct mu_sampler *mu_sampler_start(const struct mu_sampler_options *options) {
+    struct mu_sampler *sampler = calloc(1, sizeof(*sampler));
+    if (sampler == NULL) {
+        return NULL;
+    }
+    sampler->owner = getpid();
+    sampler->clock.schedstat = -1;
+    sampler->options = *options;
+    sampler->options.period_ns = options->period_ns > 0 ? options->period_ns : usual_period_ns;
+    init_locks(sampler);
+    atomic_store(&sampler->has_waits, mu_watched_thread_open(&sampler->watched, 0, options->tid));
+    sampler->watched.lock = options->lock;
+    mu_memory_cgroup_open(&sampler->memory, "/proc/self");
+    read_memory(sampler, mu_clock_monotonic_ns(), false);
+    if (!start_thread(sampler)) {
+        release(sampler);
+        return NULL;
+    }
+    return sampler;
+}
+
+void mu_sampler_stop(struct mu_sampler *sampler) {
+    if (sampler == NULL) {
+        return;
+    }
+    if (sampler->owner == getpid()) {
+        pthread_mutex_lock(&sampler->lock);
+        sampler->stop = true;
+        pthread_cond_signal(&sampler->wake);
+        pthread_mutex_unlock(&sampler->lock);
+        pthread_join(sampler->thread, NULL);
+        pthread_mutex_destroy(&sampler->lock);
+        pthread_cond_destroy(&sampler->wake);
+    } else {
+        mu_thread_clock_close(&sampler->clock);
+    }
+    release(sampler);
+}
+
+void mu_sampler_read(const struct mu_sampler *sampler, struct mu_sampled *out) {
+    for (int i = 0; i < MU_WAIT_KINDS; i++) {
+        out->waited_ns[i] = atomic_load_explicit(&sampler->waited_ns[i], memory_order_relaxed);
+    }
+    out->stopped_ns = atomic_load(&sampler->stopped_ns) + out->waited_ns[MU_WAIT_STOPPED];
+    out->limits_met = atomic_load(&sampler->limits_met);
+    out->stalled_ns = atomic_load(&sampler->stalled_ns);
+    out->refaults = atomic_load(&sampler->refaults);
+    out->has_waits = atomic_load(&sampler->has_waits);
+    out->has_lock = out->has_waits && sampler->options.lock.begin < sampler->options.lock.end;
+    out->has_stopped = atomic_load(&sampler->has_stopped);
+    out->has_limits = atomic_load(&sampler->has_limits);
+    out->has_stalled = atomic_load(&sampler->has_stalled);
+    out->has_refaults = atomic_load(&sampler->has_refaults);
+}
+
+/* --- workers ------------------------------------------------------------------------------ */
+
+static void add_worker_lock_held(struct mu_sampler *sampler, pid_t process, int index) {
+    struct worker *worker = &sampler->workers[sampler->worker_count];
+    *worker = (struct worker){.index = index, .counted.process = process};
+    if (mu_watched_thread_open(&worker->thread, process, process)) {
+        sampler->worker_count++;
+    }
+}
+
+void mu_sampler_set_workers(struct mu_sampler *sampler, const pid_t *processes, int count) {
+    pthread_mutex_lock(&sampler->lock);
+    forget_workers(sampler);
+    for (int i = 0; i < count && i < MU_SAMPLER_WORKERS_MAX; i++) {
+        add_worker_lock_held(sampler, processes[i], i);
+    }
+    pthread_mutex_unlock(&sampler->lock);
+}
+
+int mu_sampler_workers(struct mu_sampler *sampler, struct mu_sampled_worker *out, int *index) {
+    pthread_mutex_lock(&sampler->lock);
+    int count = sampler->worker_count;
+    for (int i = 0; i < count; i++) {
+        out[i] = sampler->workers[i].counted;
+        index[i] = sampler->workers[i].index;
+    }
+    pthread_mutex_unlock(&sampler->lock);
+    return count;
+}

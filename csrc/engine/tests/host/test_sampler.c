@@ -1,0 +1,138 @@
+/* The sampler: what its thread sees of one that waits, and of a process that was stopped. */
+#include "host/sampler.h"
+
+#include <signal.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "tests/check.h"
+
+static const int64_t period_ns = 2000000;
+
+static struct mu_sampler *start(void) {
+    const struct mu_sampler_options options = {
+        .tid = (pid_t)syscall(SYS_gettid),
+        .period_ns = period_ns,
+    };
+    return mu_sampler_start(&options);
+}
+
+static void rest(int64_t ns) {
+    nanosleep(&(struct timespec){.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000}, NULL);
+}
+
+static void test_a_wait_is_counted(void) {
+    struct mu_sampler *sampler = start();
+    struct mu_sampled before, after;
+    if (!CHECK(sampler != NULL)) {
+        return;
+    }
+    mu_sampler_read(sampler, &before);
+    int64_t began = mu_clock_monotonic_ns();
+    do { /* a busy machine may not let the sampler in for long */
+        rest(200000000);
+        mu_sampler_read(sampler, &after);
+    } while (after.waited_ns[MU_WAIT_OTHER] < 100000000 &&
+             mu_clock_monotonic_ns() - began < 10000000000);
+    CHECK(after.has_waits && after.has_stopped && !after.has_lock);
+    uint64_t waited = after.waited_ns[MU_WAIT_OTHER] - before.waited_ns[MU_WAIT_OTHER];
+    CHECK(waited >= 100000000);
+    CHECK(waited <= (uint64_t)(mu_clock_monotonic_ns() - began));
+    CHECK_INT(after.waited_ns[MU_WAIT_STORAGE], 0);
+    mu_sampler_stop(sampler);
+}
+
+/* The child samples itself, and says by its status whether it saw that it was stopped. */
+static int stopped_child(int ready) {
+    struct mu_sampler *sampler = start();
+    struct mu_sampled seen = {0};
+    if (sampler == NULL || write(ready, "x", 1) != 1) {
+        return 2;
+    }
+    for (int i = 0; i < 1000 && seen.stopped_ns < 150000000; i++) {
+        rest(10000000);
+        mu_sampler_read(sampler, &seen);
+    }
+    mu_sampler_stop(sampler);
+    return seen.stopped_ns >= 150000000 && seen.stopped_ns < 2000000000 ? 0 : 1;
+}
+
+static void test_a_stop_is_counted(void) {
+    int ready[2], status = -1;
+    char byte;
+    CHECK_INT(pipe(ready), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        _exit(stopped_child(ready[1]));
+    }
+    CHECK_INT(read(ready[0], &byte, 1), 1);
+    rest(20000000);
+    CHECK_INT(kill(child, SIGSTOP), 0);
+    rest(300000000);
+    CHECK_INT(kill(child, SIGCONT), 0);
+    CHECK_INT(waitpid(child, &status, 0), child);
+    CHECK_INT(status, 0);
+    close(ready[0]);
+    close(ready[1]);
+}
+
+static void test_a_forked_child_lets_go(void) {
+    struct mu_sampler *sampler = start();
+    int status = -1;
+    if (!CHECK(sampler != NULL)) {
+        return;
+    }
+    pid_t child = fork();
+    if (child == 0) {
+        mu_sampler_stop(sampler); /* would wait for ever for a thread that is not there */
+        _exit(0);
+    }
+    CHECK_INT(waitpid(child, &status, 0), child);
+    CHECK_INT(status, 0);
+    mu_sampler_stop(sampler);
+    mu_sampler_stop(NULL);
+}
+
+/* Workers that run, and one that has ended before it could be read. */
+static void test_workers(void) {
+    struct mu_sampler *sampler = start();
+    pid_t gone = fork();
+    if (gone == 0) {
+        _exit(0);
+    }
+    CHECK_INT(waitpid(gone, NULL, 0), gone);
+    pid_t worker = fork();
+    if (worker == 0) {
+        while (getppid() != 1) {
+        }
+        _exit(0);
+    }
+    struct mu_sampled_worker found[MU_SAMPLER_WORKERS_MAX] = {{0}};
+    int places[MU_SAMPLER_WORKERS_MAX];
+    const pid_t processes[] = {gone, worker};
+    if (CHECK(sampler != NULL)) {
+        mu_sampler_set_workers(sampler, processes, 2);
+        for (int i = 0; i < 1000 && found[0].ran_ns == 0; i++) {
+            rest(10000000);
+            CHECK_INT(mu_sampler_workers(sampler, found, places), 1);
+        }
+        CHECK_INT(places[0], 1);
+        CHECK_INT(found[0].process, worker);
+        CHECK(found[0].ran_ns > 0);
+        CHECK_INT(found[0].storage_ns, 0);
+    }
+    CHECK_INT(kill(worker, SIGKILL), 0);
+    CHECK_INT(waitpid(worker, NULL, 0), worker);
+    mu_sampler_stop(sampler);
+}
+
+int main(void) {
+    test_a_wait_is_counted();
+    test_a_stop_is_counted();
+    test_a_forked_child_lets_go();
+    test_workers();
+    return check_report();
+}

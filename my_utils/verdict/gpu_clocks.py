@@ -1,0 +1,61 @@
+"""Ranks whose GPU ran at a lower clock than the others', and why, as NVML says."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from .run_data import Matrix
+
+__all__ = ["lower_clock"]
+
+LOWER = 0.95  # of the others' clock
+OFTEN = 0.5  # of the readings, in which a reason holds
+IDLE = 0x1  # a clock that nobody needs is low
+REASONS = (
+    ("thermal", 0x20 | 0x40),
+    ("its power limit", 0x4),
+    ("power brake", 0x80),
+    ("hardware slowdown", 0x8),
+    ("a clock that was set", 0x2 | 0x100),
+    ("sync boost", 0x10),
+)
+"""Bits of nvmlClocksEventReasons, the most telling first."""
+
+Integers = npt.NDArray[np.int64]
+
+
+def lower_clock(counters: Mapping[str, Matrix], rows: Integers) -> dict[str, object]:
+    """Details of a finding about the ranks of these rows: "gpu_mhz", "gpu_mhz_others", medians
+    while the GPU was not idle, and "gpu_reason", "" where NVML gives none. Empty where the clock
+    is not 5 % lower, or was not measured on both sides.
+
+    counters: "gpu_sm_mhz" and "gpu_reasons", rank × step, NaN where missing.
+
+    >>> counters = {"gpu_sm_mhz": np.array([[1980.0, 1980.0], [1095.0, np.nan]]),
+    ...             "gpu_reasons": np.array([[0.0, 0.0], [32.0, np.nan]])}
+    >>> lower_clock(counters, np.array([1]))
+    {'gpu_mhz': 1095, 'gpu_mhz_others': 1980, 'gpu_reason': 'thermal'}
+    """
+    if "gpu_sm_mhz" not in counters:
+        return {}
+    clocks = counters["gpu_sm_mhz"]
+    reasons = counters.get("gpu_reasons", np.full(clocks.shape, np.nan))
+    bits = np.nan_to_num(reasons).astype(np.int64)
+    clocks = np.where(bits & IDLE, np.nan, clocks)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # ranks without a reading
+        ours = float(np.nanmedian(clocks[rows]))
+        theirs = float(np.nanmedian(np.delete(clocks, rows, 0)))
+    if not ours < LOWER * theirs:
+        return {}
+    here = bits[rows][np.isfinite(clocks[rows])]
+    held = (name for name, mask in REASONS if ((here & mask) != 0).mean() >= OFTEN)
+    return {
+        "gpu_mhz": round(ours),
+        "gpu_mhz_others": round(theirs),
+        "gpu_reason": next(held, ""),
+    }
