@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -59,32 +60,24 @@ def distributions_of(found: Difference, a: Side, b: Side) -> list[Distribution]:
 
 
 def _values(found: Difference, a: Side, b: Side) -> Iterator[tuple[str, Unit, Matrix, Matrix]]:
-    yield "the step", "ms", *(1e-6 * _joined([run.step_ns for run in side]) for side in (a, b))
+    def both(of_run: Callable[[RunSteps], Matrix]) -> tuple[Matrix, Matrix]:
+        one, two = (_joined([of_run(run) for run in side]) for side in (a, b))
+        return one, two
+
+    yield ("the step", "ms", *both(lambda run: 1e-6 * run.step_ns))
     told = [
-        one for one in found.stages
+        one.stage for one in found.stages
         if one.a_ns > LEAST_SHARE * found.a_ns or one.b_ns > LEAST_SHARE * found.b_ns
     ]  # fmt: skip
     for stage in told[:STAGES_SHOWN]:
-        name = stage.stage
-        yield name, "ms", *(1e-6 * _joined([_stage(run, name) for run in side]) for side in (a, b))
+        yield (stage, "ms", *both(functools.partial(_stage_ms, stage)))
     kept = slice(found.warmup, found.warmup + found.steps)
-    both = [name for name in MEMORY if all(name in run.memory for run in (*a, *b))]
-    if both:
-        yield (
-            "memory",
-            "bytes",
-            *(_joined([run.memory[both[0]][kept] for run in side]) for side in (a, b)),
-        )
+    runs = [*a, *b]
+    for name in [name for name in MEMORY if all(name in run.memory for run in runs)][:1]:
+        yield ("memory", "bytes", *both(functools.partial(_memory, name, kept)))
     for name in ("samples", "tokens"):
-        if all(name in run.items for run in (*a, *b)):
-            yield (
-                f"{name}/s",
-                "per second",
-                *(
-                    _joined([1e9 * run.items[name][kept] / run.step_ns for run in side])
-                    for side in (a, b)
-                ),
-            )
+        if all(name in run.items for run in runs):
+            yield (f"{name}/s", "per second", *both(functools.partial(_rate, name, kept)))
 
 
 def _joined(values: Sequence[Matrix]) -> Matrix:
@@ -92,9 +85,18 @@ def _joined(values: Sequence[Matrix]) -> Matrix:
     return joined
 
 
-def _stage(run: RunSteps, name: str) -> Matrix:
-    mean: Matrix = run.parts[..., run.stages.index(name)].mean(0)
+def _stage_ms(stage: str, run: RunSteps) -> Matrix:
+    mean: Matrix = 1e-6 * run.parts[..., run.stages.index(stage)].mean(0)
     return mean
+
+
+def _memory(name: str, kept: slice, run: RunSteps) -> Matrix:
+    return run.memory[name][kept]
+
+
+def _rate(name: str, kept: slice, run: RunSteps) -> Matrix:
+    rate: Matrix = 1e9 * run.items[name][kept] / run.step_ns
+    return rate
 
 
 def _distribution(name: str, unit: Unit, a: Matrix, b: Matrix) -> Distribution:
