@@ -259,15 +259,24 @@ def _scope(options: argparse.Namespace, outcomes: Sequence[Outcome]) -> str:
     """How much was run, and by which command."""
     sizes, losses = (",".join(map(str, part)) for part in (options.sizes, options.losses))
     planted = [one.trial for one in outcomes if one.trial.plant is not None]
-    counts = Counter(replace(trial, number=0) for trial in planted).values()
-    few, many = min(counts, default=0), max(counts, default=0)
-    cell = f"{few}" if few == many else f"{few} to {many}"
     return (
-        f"{len(planted):,} planted runs, {cell} a cell, at losses of {losses} of the run, and "
-        f"{len(outcomes) - len(planted)}\nhealthy ones; the whole proof is 100 runs a cell and 500 "
-        f"healthy ones. Made by\n\n```sh\npython -m tests.verdict.proof --runs {options.runs} "
+        f"{len(planted):,} planted runs at losses of {losses} of the run, and "
+        f"{len(outcomes) - len(planted)} healthy ones; the whole\nproof is 100 runs a cell and 500 "
+        f"healthy ones.\n\n{_runs_a_cell(planted)}\n\n"
+        f"Made by\n\n```sh\npython -m tests.verdict.proof --runs {options.runs} "
         f"--healthy {options.healthy} \\\n    --sizes {sizes} --losses {losses} --out FILE\n```"
     )
+
+
+def _runs_a_cell(planted: Iterable[Trial]) -> str:
+    cells = Counter(replace(trial, number=0) for trial in planted)
+    rows = []
+    for ranks in sorted({cell.ranks for cell in cells}):
+        counts = [count for cell, count in cells.items() if cell.ranks == ranks]
+        few, many = min(counts), max(counts)
+        runs = f"{few}" if few == many else f"{few} to {many}"
+        rows.append([f"{ranks:,}", str(len(counts)), runs])
+    return _markdown(["Ranks", "Cells", "Runs a cell"], rows)
 
 
 def _numbers(kind: type) -> Callable[[str], tuple[float, ...]]:
