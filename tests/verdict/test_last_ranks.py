@@ -81,7 +81,7 @@ def test_the_text_says_whom_how_often_and_what_comes_before() -> None:
     text = text_of(judge(Planted(8).slow(30.0, 5).data()))
     assert "WAITING FOR rank 5 in backward" in text
     assert "in backward, rank 5 comes last to bucket 2 (layers 9-11, 25 MB) in 100 % of" in text
-    assert "7 ranks wait " in text and " ms for it; a hook in layers 12-14, the bucket" in text
+    assert "7 ranks wait " in text and " ms for it; a hook in layers 12-14, just before" in text
     assert "docs/runs/inside-backward.md" in text
     assert "enqueueing" not in text
 
@@ -116,7 +116,7 @@ def test_a_rank_that_is_slow_in_all_buckets_is_named_without_one() -> None:
     verdict = judge(planted.data())
     assert found(verdict).ranks == (SLOW,)
     assert "bucket" not in found(verdict).detail
-    assert "rank 3 comes last, spread over its buckets" in text_of(verdict)
+    assert "rank 3 comes last, spread over backward" in text_of(verdict)
 
 
 def test_a_rank_that_enters_late_is_not_slow_inside() -> None:

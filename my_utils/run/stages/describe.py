@@ -9,8 +9,8 @@ from typing import Any
 
 from ...common.ranges import as_ranges, ranges_text
 
-__all__ = ["Meeting", "ddp_models", "device_kind", "group_ranks", "meetings", "pipeline_stage",
-           "workload", "wrappers"]  # fmt: skip
+__all__ = ["Meeting", "ddp_models", "device_kind", "fsdp2_modules", "group_ranks", "meetings",
+           "pipeline_stage", "workload", "wrappers"]  # fmt: skip
 
 Meeting = tuple[str, str, str]
 """(stage, kind, members), as in the row `my_utils.sync`."""
@@ -37,7 +37,8 @@ def _fsdp(modules: Iterable[Any]) -> list[Any]:
     )
 
 
-def _fsdp2(modules: Iterable[Any]) -> list[Any]:
+def fsdp2_modules(modules: Iterable[Any]) -> list[Any]:
+    """Those that `fully_shard` was called with."""
     return _instances(
         modules, "torch.distributed.fsdp._fully_shard._fully_shard", "FSDPModule"
     ) or _instances(modules, "torch.distributed.fsdp", "FSDPModule")
@@ -45,7 +46,7 @@ def _fsdp2(modules: Iterable[Any]) -> list[Any]:
 
 def wrappers(modules: list[Any]) -> str:
     """The wrappers of data parallelism, joined by "+"; "none" without one."""
-    found = {"DDP": ddp_models(modules), "FSDP": _fsdp(modules), "FSDP2": _fsdp2(modules)}
+    found = {"DDP": ddp_models(modules), "FSDP": _fsdp(modules), "FSDP2": fsdp2_modules(modules)}
     return "+".join(name for name, modules in found.items() if modules) or "none"
 
 
@@ -85,7 +86,7 @@ def meetings(modules: list[Any]) -> list[Meeting]:
     for module in _fsdp(modules):
         members = group_ranks(getattr(module, "process_group", None))
         found += [("forward", "fsdp", members), ("backward", "fsdp", members)]
-    for module in _fsdp2(modules):
+    for module in fsdp2_modules(modules):
         found += _of_fsdp2(module)
     return list(dict.fromkeys(found))
 
