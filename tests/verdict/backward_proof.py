@@ -27,7 +27,7 @@ import numpy as np
 
 from my_utils.verdict.last_ranks import LEAST_GAP_NS, last_in_steps, moments_of
 from my_utils.verdict.load import load_run
-from my_utils.verdict.ready_times import ReadyTimes
+from my_utils.verdict.ready_times import Bucket, ReadyTimes
 from my_utils.verdict.result import Verdict
 from my_utils.verdict.rules import judge
 from my_utils.verdict.run_data import RunData
@@ -67,9 +67,17 @@ class Plant:
     layer: int = -1
     ms: int = 0
 
-    @property
-    def bucket(self) -> int:
-        return (LAYERS - 1 - self.layer) // LAYERS_A_BUCKET
+    def shows_at(self, buckets: Sequence[Bucket], layers: int) -> list[int]:
+        """The numbers of the buckets that are right; of FSDP2 the collectives of the layer and of
+        the one that comes next in backward."""
+        if buckets[0].kind == "bucket":
+            bucket = (layers - 1 - self.layer) // LAYERS_A_BUCKET
+            return [bucket, bucket + 1]
+        names = {f"{self.layer}", f"{self.layer - 1}"}
+        return [
+            number for number, one in enumerate(buckets)
+            if one.modules.removeprefix("before ") in names
+        ]  # fmt: skip
 
 
 @dataclass
@@ -94,7 +102,7 @@ def plants(options: argparse.Namespace) -> list[Plant]:
         Plant(
             HOW[number % len(HOW)],
             int(random.integers(options.ranks)),
-            int(random.integers(LAYERS)),
+            int(random.integers(options.layers)),
             options.ms[number // len(HOW) % len(options.ms)],
         )
         for number in range(options.runs)
@@ -106,7 +114,9 @@ def plants(options: argparse.Namespace) -> list[Plant]:
 def record(todo: Sequence[Plant], options: argparse.Namespace, folder: Path) -> RunData:
     """Trains, and reads what was recorded."""
     lines = [f"{one.how or 'healthy'} {one.rank} {one.layer} {one.ms}" for one in todo]
-    (folder / "plan").write_text("\n".join([f"{FIRST} {options.steps} {LAYERS}", *lines]))
+    (folder / "plan").write_text(
+        "\n".join([f"{options.wrapper} {FIRST} {options.steps} {options.layers}", *lines])
+    )
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command = [sys.executable, "-m", "my_utils", "run", "--quiet", "-o", "logs", "--", *launch]
     environment = {
@@ -149,18 +159,18 @@ def named_by(verdict: Verdict) -> tuple[int, int] | None:
     return None
 
 
-def count(cell: Cell, plant: Plant, run: RunData) -> None:
+def count(cell: Cell, plant: Plant, run: RunData, layers: int) -> None:
     """Judges a run, and each of its steps."""
     verdict = judge(run, warmup=0)
     named = named_by(verdict)
-    wanted = (plant.bucket, plant.bucket + 1)
+    assert run.ready is not None
+    wanted = plant.shows_at(run.ready.buckets, layers)
     cell.runs += 1
     cell.named += named is not None
     is_right = named is not None and named[0] == plant.rank and named[1] in wanted
     cell.right += is_right
     if is_right != bool(plant.how) or (named is not None and not plant.how):
         cell.wrong.append(f"{plant}: {named}, {verdict.lines(160)[:2]}")
-    assert run.ready is not None
     every_rank, every_step = np.arange(len(run.ranks)), np.ones(len(run.ready.columns), bool)
     moments = moments_of(run.ready, every_rank, every_step)
     rows, buckets = last_in_steps(moments, LEAST_GAP_NS)
@@ -183,7 +193,7 @@ def prove(options: argparse.Namespace) -> dict[str, Cell]:
     for number, plant in enumerate(todo):
         first = FIRST + number * options.steps
         name = f"{plant.how}, {plant.ms} ms" if plant.how else "healthy"
-        count(cells[name], plant, part_of(run, first, first + options.steps))
+        count(cells[name], plant, part_of(run, first, first + options.steps), options.layers)
     return dict(sorted(cells.items()))
 
 
@@ -244,6 +254,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--steps", type=int, default=60, help="of a run")
     parser.add_argument("--ms", type=int, nargs="+", default=MS, help="that a planted rank takes")
+    parser.add_argument("--wrapper", choices=("ddp", "fsdp2"), default="ddp")
+    parser.add_argument("--layers", type=int, default=LAYERS)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--logs", type=Path, help="keep what is recorded there, or take it from it")
     parser.add_argument("--out", type=Path, help="the page")
@@ -263,7 +275,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             PAGE.format(
                 day=datetime.date.today().isoformat(), processor=_processor(),
                 runs=options.runs, healthy=options.healthy,
-                cores=len(os.sched_getaffinity(0)), ranks=options.ranks, layers=LAYERS,
+                cores=len(os.sched_getaffinity(0)), ranks=options.ranks, layers=options.layers,
                 steps=options.steps, every=EVERY, table=text,
                 load=(options.logs / "load").read_text().strip() if options.logs else _load(),
             )

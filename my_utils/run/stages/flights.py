@@ -1,7 +1,7 @@
 """When a rank came to the collectives inside backward of FSDP2, by torch's flight recorder.
 
 The recorder keeps the last collectives in a ring, with the time at which each was enqueued. A dump
-holds the GIL, so it is taken after a step and seldom: after 8 steps in a row, about once a minute.
+holds the GIL, so it is taken after a step and seldom: after 16 steps in a row, about once a minute.
 `my_utils run` has torch keep 128 collectives: a dump of them takes about 1 ms. Where a longer ring
 makes it take more than 3 ms, nothing is read further.
 
@@ -21,7 +21,7 @@ from .buckets import SampledSteps, Write
 
 __all__ = ["FlightSampler"]
 
-_BURST = 8  # steps in a row
+_BURST = 16  # steps in a row
 _FIRST = 16  # the step at which the first burst begins
 _LEAST_PERIOD = 64  # steps between the begins of two others
 _PERIOD_NS = 60e9
