@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from my_utils import _core
+from my_utils.run.environment import bucket_steps
 from my_utils.run.stages.bucket_layout import layout_of, module_text
 from my_utils.run.stages.buckets import BucketSampler
 from my_utils.verdict.load import load_run
@@ -219,6 +220,7 @@ def test_names_of_modules(modules: list[str], text: str) -> None:
 
 LAYOUT = """
 from torch import nn
+from my_utils.run.environment import bucket_steps
 from my_utils.run.stages.bucket_layout import layout_of
 
 unused = {unused}
@@ -295,11 +297,11 @@ dist.destroy_process_group()
 """
 
 
-def launched(folder: Path, **environment: str) -> None:
+def launched(folder: Path) -> None:
     (folder / "train.py").write_text(TRAIN)
     command = [sys.executable, "-m", "my_utils", "run", "--quiet", "-o", "logs", "--"]
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **environment}
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     subprocess.run([*command, *launch, "train.py"], cwd=folder, env=env, check=True, timeout=200)
 
 
@@ -320,7 +322,18 @@ def test_a_run_records_the_last_backward_of_each_fourth_step(tmp_path: Path) -> 
     assert (took >= 30e6).all()
 
 
-@pytest.mark.slow
-def test_a_variable_turns_it_off(tmp_path: Path) -> None:
-    launched(tmp_path, MY_UTILS_RUN_BUCKETS="0")
-    assert load_run([str(tmp_path / "logs")]).ready is None
+@pytest.mark.parametrize(
+    ("value", "steps"),
+    [(None, None), ("1", None), ("on", None), ("2", 2), ("100", 100), ("0", 0), ("off", 0)],
+)
+def test_a_variable_says_how_often(
+    value: str | None, steps: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MY_UTILS_RUN_BUCKETS", raising=False)
+    if value is not None:
+        monkeypatch.setenv("MY_UTILS_RUN_BUCKETS", value)
+    assert bucket_steps() == steps
+    stages = _core.RunStages(lambda: _core.Timer("run"), lambda: True)
+    sampler = BucketSampler(stages, _no_row, bucket_steps())
+    sampler.watch([nn.Linear(1, 1)])
+    assert sampler.is_on is (steps != 0)

@@ -45,7 +45,7 @@ class Backward:
 
         now = time.monotonic_ns()
         real = time.time_ns() - now
-        self.times = (now - 50_000_000, now, [])
+        self.times: tuple[int, int, list[int | None]] = (now - 50_000_000, now, [])
         begin = self.times[0] + real
         entries = [entry(begin - 10_000_000)]  # of the forward
         entries += [entry(begin + 1000 * at, **changes) for at in at_us]  # type: ignore[arg-type]

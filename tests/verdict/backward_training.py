@@ -45,9 +45,10 @@ class Slow:
 def wrapped(layers: nn.Sequential, wrapper: str) -> nn.Module:
     if wrapper == "ddp":
         return DistributedDataParallel(layers, bucket_cap_mb=BUCKET_MB)
+    from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     for layer in layers:
         fully_shard(layer, mesh=mesh)
     fully_shard(layers, mesh=mesh)

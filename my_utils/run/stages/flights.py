@@ -10,6 +10,7 @@ The rows are those of DDP's buckets: a collective takes the place of a bucket.
 
 from __future__ import annotations
 
+import importlib
 import json
 import time
 from collections.abc import Sequence
@@ -113,9 +114,8 @@ class FlightSampler(SampledSteps):
 def _dump() -> bytes | None:
     """What the recorder of this process holds, as JSON; None where torch has none."""
     try:
-        from torch._C import _distributed_c10d  # type: ignore[attr-defined]
-
-        dump: bytes = _distributed_c10d._dump_fr_trace_json(True, False)
+        recorder: Any = importlib.import_module("torch._C._distributed_c10d")
+        dump: bytes = recorder._dump_fr_trace_json(True, False)
     except (ImportError, AttributeError, RuntimeError):
         return None
     return dump
