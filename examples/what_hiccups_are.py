@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 
 import torch
 from torch import nn
@@ -28,7 +29,11 @@ def wait_for_the_gil() -> None:
     thread.join()
 
 
-HICCUPS = {"collection": gc.collect, "gil": wait_for_the_gil, "sleep": lambda: time.sleep(0.1)}
+HICCUPS: dict[str, Callable[[], object]] = {
+    "collection": gc.collect,
+    "gil": wait_for_the_gil,
+    "sleep": lambda: time.sleep(0.1),
+}
 
 
 def train(hiccup: str) -> None:

@@ -9,6 +9,7 @@
 | MY_UTILS_RUN_PACKAGE | the folder of the package, for interpreters that have it not |
 | MY_UTILS_RUN_GPU_TIMES | off: stages get no CUDA events |
 | MY_UTILS_RUN_BUCKETS | off: DDP's buckets are not timed; a number: in each n-th step |
+| TORCH_FR_BUFFER_SIZE | 128, unless the user has set it: torch keeps the last collectives |
 | PYTHONPATH | the folder of our sitecustomize, before the user's |
 """
 
@@ -28,6 +29,11 @@ REPORT = "MY_UTILS_RUN_REPORT"
 PACKAGE = "MY_UTILS_RUN_PACKAGE"
 GPU_TIMES = "MY_UTILS_RUN_GPU_TIMES"
 BUCKETS = "MY_UTILS_RUN_BUCKETS"
+FLIGHT_RINGS = (
+    "TORCH_FR_BUFFER_SIZE",
+    "TORCH_NCCL_TRACE_BUFFER_SIZE",
+)  # the second is old
+FLIGHTS = 128  # collectives that torch keeps where the user says nothing
 
 _SWITCH = "MY_UTILS_RUN"
 _HERE = Path(__file__).resolve().parent
@@ -59,6 +65,8 @@ def reach(environment: Mapping[str, str], *, gpu_times: bool = True) -> dict[str
     others = [entry for entry in before if entry != SITE_FOLDER]
     reached["PYTHONPATH"] = os.pathsep.join([SITE_FOLDER, *others])
     reached[PACKAGE] = str(_HERE.parent.parent)
+    if not any(name in reached or name in os.environ for name in FLIGHT_RINGS):
+        reached[FLIGHT_RINGS[0]] = str(FLIGHTS)
     if not gpu_times:
         reached[GPU_TIMES] = "0"
     return reached

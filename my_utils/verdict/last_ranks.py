@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from .last_collectives import lateness_of
 from .loss import LEAST_SHARE, LOW_SHARE, Integers, Left, Loss
 from .ready_times import ReadyTimes
 from .run_data import Matrix, RunData
@@ -61,7 +62,8 @@ def last_inside(run: RunData, work: Work, left: Left, columns: Integers) -> None
     bound_ns = _bound_ns(run, work.rows)
     if bound_ns is None:
         return
-    last = _named(moments_of(ready, work.rows, np.isin(ready.columns, columns)), bound_ns)
+    name = _named if ready.buckets[0].kind == "bucket" else _named_in_collectives
+    last = name(moments_of(ready, work.rows, np.isin(ready.columns, columns)), bound_ns)
     if last is None or last.saved_ns < LOW_SHARE * work.step_ns:
         return
     detail = _details(last, ready, run, work)
@@ -92,7 +94,7 @@ def _details(last: _Last, ready: ReadyTimes, run: RunData, work: Work) -> dict[s
     if last.bucket is not None:
         bucket = ready.buckets[last.bucket]
         found |= {"bucket": last.bucket, "bucket_bytes": bucket.bytes,
-                  "bucket_modules": bucket.modules}  # fmt: skip
+                  "bucket_modules": bucket.modules, "bucket_kind": bucket.kind}  # fmt: skip
         if last.bucket > 0:
             found["modules_before"] = ready.buckets[last.bucket - 1].modules
     return found
@@ -162,6 +164,19 @@ def _named(moments: Matrix, bound_ns: float) -> _Last | None:
         return None
     wait_ns = float(np.median(moments[row, :, place] - others.mean(0)))
     return _Last(row, bucket, share, wait_ns, saved_ns, steps)
+
+
+def _named_in_collectives(moments: Matrix, bound_ns: float) -> _Last | None:
+    """As `_named`, where ranks wait for each other at each place."""
+    ranks, steps, places = moments.shape
+    if steps < STEPS_LEAST:
+        return None
+    late = lateness_of(moments, bound_ns, AT_BUCKET)
+    share = float(late.is_last.mean())
+    if share < OFTEN or _by_chance(int(late.is_last.sum()), steps, ranks, places - 1) > CHANCE:
+        return None
+    waited_ns = float(np.median(late.waited_ns))
+    return _Last(late.row, late.place, share, waited_ns, waited_ns, steps)
 
 
 def _by_chance(count: int, steps: int, ranks: int, buckets: int) -> float:

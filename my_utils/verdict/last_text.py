@@ -19,7 +19,7 @@ def last_lines(detail: Mapping[str, Any]) -> Iterator[str]:
     >>> for line in last_lines(detail):
     ...     print(line)
     in backward, rank 5 comes last to bucket 3 (layers 15-17, 26.2 MB) in 96 % of 50 steps
-    7 ranks wait 21.0 ms for it; a hook in layers 18-20, the bucket before, shows here too
+    7 ranks wait 21.0 ms for it; a hook in layers 18-20, just before, shows here too
     """
     yield f"in {detail['last_in']}, {last_short(detail)} of {detail['last_steps']} steps"
     waiting = detail["waiting"]
@@ -27,18 +27,19 @@ def last_lines(detail: Mapping[str, Any]) -> Iterator[str]:
     enqueued = " (times of enqueueing, not of the GPU)" if detail["enqueued"] else ""
     before = ""
     if detail.get("modules_before"):
-        before = f"; a hook in {detail['modules_before']}, the bucket before, shows here too"
+        before = f"; a hook in {detail['modules_before']}, just before, shows here too"
     yield f"{ranks} {detail['last_wait_ns'] * 1e-6:.1f} ms for it{enqueued}{before}"
 
 
 def last_short(detail: Mapping[str, Any]) -> str:
     """
     >>> last_short({"last_rank": 5, "last_share": 0.96})
-    'rank 5 comes last, spread over its buckets, in 96 %'
+    'rank 5 comes last, spread over the stage, in 96 %'
     """
     who, often = f"rank {detail['last_rank']}", f"in {100 * detail['last_share']:.0f} %"
     if "bucket" not in detail:
-        return f"{who} comes last, spread over its buckets, {often}"
+        return f"{who} comes last, spread over {detail.get('last_in', 'the stage')}, {often}"
     size = f"{detail['bucket_bytes'] / 1e6:.3g} MB"
     named = f"{detail['bucket_modules']}, {size}" if detail["bucket_modules"] else size
-    return f"{who} comes last to bucket {detail['bucket']} ({named}) {often}"
+    place = f"{detail.get('bucket_kind', 'bucket')} {detail['bucket']}"
+    return f"{who} comes last to {place} ({named}) {often}"

@@ -12,7 +12,8 @@ from .ready_times import Bucket, ReadyTimes
 
 __all__ = ["RankReady", "ready_of_rank", "ready_of_run"]
 
-SAMPLES_MAX = 512  # steps of a run, spread evenly: 1,000 ranks with 50 buckets take 200 MB
+VALUES_MAX = 25_000_000  # ranks × steps × buckets, 200 MB; beyond it, steps spread evenly
+STEPS_KEPT = 100  # at least, however many ranks there are
 STAGE = "backward"
 NS_IN_US = 1000.0
 
@@ -30,7 +31,8 @@ def ready_of_rank(notes: Sequence[Note]) -> RankReady:
             number = _whole(note.pairs.get("bucket"))
             size = _whole(note.pairs.get("bytes"))
             if number is not None:
-                buckets[number] = Bucket(size or 0, note.pairs.get("modules", ""))
+                kind = note.pairs.get("kind", "bucket")
+                buckets[number] = Bucket(size or 0, note.pairs.get("modules", ""), kind)
         elif note.name == "my_utils.ready":
             step = _whole(note.pairs.get("step"))
             if step is not None:
@@ -61,8 +63,9 @@ def ready_of_run(
     steps = steps[np.isin(steps, numbers)]
     if not buckets or not len(steps):
         return None
-    if len(steps) > SAMPLES_MAX:
-        steps = steps[np.linspace(0, len(steps) - 1, SAMPLES_MAX).astype(np.int64)]
+    steps_max = max(VALUES_MAX // (len(ranks) * len(buckets)), STEPS_KEPT)
+    if len(steps) > steps_max:
+        steps = steps[np.linspace(0, len(steps) - 1, steps_max).astype(np.int64)]
     found = ReadyTimes(
         np.searchsorted(numbers, steps),
         np.full((len(ranks), len(steps)), np.nan),

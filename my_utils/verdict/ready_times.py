@@ -13,10 +13,12 @@ __all__ = ["Bucket", "ReadyTimes"]
 
 @dataclass(frozen=True)
 class Bucket:
-    """modules: a text that names what is in it."""
+    """modules: a text that names what is in it. kind: "bucket" of DDP, else that of a collective in
+    which ranks wait for each other before they go on."""
 
     bytes: int
     modules: str
+    kind: str = "bucket"
 
 
 @dataclass

@@ -27,7 +27,7 @@ import numpy as np
 
 from my_utils.verdict.last_ranks import LEAST_GAP_NS, last_in_steps, moments_of
 from my_utils.verdict.load import load_run
-from my_utils.verdict.ready_times import ReadyTimes
+from my_utils.verdict.ready_times import Bucket, ReadyTimes
 from my_utils.verdict.result import Verdict
 from my_utils.verdict.rules import judge
 from my_utils.verdict.run_data import RunData
@@ -43,15 +43,16 @@ FIRST = 8  # steps before the first run, in which DDP builds its buckets anew
 SECONDS_A_RUN = 60  # at most
 PAGE = """# How often is it right who comes last inside backward
 
-Made on {day} by `python -m tests.verdict.backward_proof {arguments}`;
-{processor}, {cores} cores for {ranks} ranks, load {load}.
+Made on {day} by `python -m tests.verdict.backward_proof --runs {runs} --healthy {healthy}`, on
+{processor}, {cores} cores for {ranks} ranks; the load of the machine, ranks included, was {load}.
 
 {ranks} ranks of DDP meet over gloo. The model has {layers} layers in buckets of three. In a planted
 run of {steps} steps one rank takes so many ms longer in the backward of one layer, asleep or
 computing. "Right" names that rank, and the layer's bucket or the next one: a hook of a module runs
 when the gradients of the module are there already. Single steps are those in which the ranks looked
-at their buckets, every {every}th. A false name in a healthy run is any rank that is named inside
-backward.
+at their buckets, every {every}th. A step is calm if no rank was kept from a core for half as long
+as the planted one is slow; in others, the planted rank often is not the last one. A false name in a
+healthy run is any rank that is named inside backward.
 
 {table}
 """
@@ -66,20 +67,31 @@ class Plant:
     layer: int = -1
     ms: int = 0
 
-    @property
-    def bucket(self) -> int:
-        return (LAYERS - 1 - self.layer) // LAYERS_A_BUCKET
+    def shows_at(self, buckets: Sequence[Bucket], layers: int) -> list[int]:
+        """The numbers of the buckets that are right; of FSDP2 the collectives of the layer and of
+        the one that comes next in backward."""
+        if buckets[0].kind == "bucket":
+            bucket = (layers - 1 - self.layer) // LAYERS_A_BUCKET
+            return [bucket, bucket + 1]
+        names = {f"{self.layer}", f"{self.layer - 1}"}
+        return [
+            number for number, one in enumerate(buckets)
+            if one.modules.removeprefix("before ") in names
+        ]  # fmt: skip
 
 
 @dataclass
 class Cell:
-    """The runs of one row of the table."""
+    """The runs of one row of the table. calm: single steps in which no rank was kept from a core
+    for half as long as the planted one is slow."""
 
     runs: int = 0
     named: int = 0
     right: int = 0
     steps: int = 0
     steps_right: int = 0
+    calm: int = 0
+    calm_right: int = 0
     wrong: list[str] = field(default_factory=list)
 
 
@@ -90,7 +102,7 @@ def plants(options: argparse.Namespace) -> list[Plant]:
         Plant(
             HOW[number % len(HOW)],
             int(random.integers(options.ranks)),
-            int(random.integers(LAYERS)),
+            int(random.integers(options.layers)),
             options.ms[number // len(HOW) % len(options.ms)],
         )
         for number in range(options.runs)
@@ -102,7 +114,9 @@ def plants(options: argparse.Namespace) -> list[Plant]:
 def record(todo: Sequence[Plant], options: argparse.Namespace, folder: Path) -> RunData:
     """Trains, and reads what was recorded."""
     lines = [f"{one.how or 'healthy'} {one.rank} {one.layer} {one.ms}" for one in todo]
-    (folder / "plan").write_text("\n".join([f"{FIRST} {options.steps} {LAYERS}", *lines]))
+    (folder / "plan").write_text(
+        "\n".join([f"{options.wrapper} {FIRST} {options.steps} {options.layers}", *lines])
+    )
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command = [sys.executable, "-m", "my_utils", "run", "--quiet", "-o", "logs", "--", *launch]
     environment = {
@@ -116,6 +130,7 @@ def record(todo: Sequence[Plant], options: argparse.Namespace, folder: Path) -> 
         cwd=folder, env=environment, check=True, timeout=120 + SECONDS_A_RUN * len(todo),
         stdout=subprocess.DEVNULL,
     )  # fmt: skip
+    (folder / "load").write_text(_load())
     return load_run([str(folder / "logs")])
 
 
@@ -144,23 +159,27 @@ def named_by(verdict: Verdict) -> tuple[int, int] | None:
     return None
 
 
-def count(cell: Cell, plant: Plant, run: RunData) -> None:
+def count(cell: Cell, plant: Plant, run: RunData, layers: int) -> None:
     """Judges a run, and each of its steps."""
     verdict = judge(run, warmup=0)
     named = named_by(verdict)
-    wanted = (plant.bucket, plant.bucket + 1)
+    assert run.ready is not None
+    wanted = plant.shows_at(run.ready.buckets, layers)
     cell.runs += 1
     cell.named += named is not None
     is_right = named is not None and named[0] == plant.rank and named[1] in wanted
     cell.right += is_right
     if is_right != bool(plant.how) or (named is not None and not plant.how):
         cell.wrong.append(f"{plant}: {named}, {verdict.lines(160)[:2]}")
-    assert run.ready is not None
     every_rank, every_step = np.arange(len(run.ranks)), np.ones(len(run.ready.columns), bool)
     moments = moments_of(run.ready, every_rank, every_step)
     rows, buckets = last_in_steps(moments, LEAST_GAP_NS)
+    right = (rows == plant.rank) & np.isin(buckets, wanted)
+    calm = run.counters["delay_us"][:, run.ready.columns].max(0) < 1e3 * plant.ms / 2
     cell.steps += len(rows)
-    cell.steps_right += int(((rows == plant.rank) & np.isin(buckets, wanted)).sum())
+    cell.steps_right += int(right.sum())
+    cell.calm += int(calm.sum())
+    cell.calm_right += int((right & calm).sum())
 
 
 def prove(options: argparse.Namespace) -> dict[str, Cell]:
@@ -174,33 +193,49 @@ def prove(options: argparse.Namespace) -> dict[str, Cell]:
     for number, plant in enumerate(todo):
         first = FIRST + number * options.steps
         name = f"{plant.how}, {plant.ms} ms" if plant.how else "healthy"
-        count(cells[name], plant, part_of(run, first, first + options.steps))
+        count(cells[name], plant, part_of(run, first, first + options.steps), options.layers)
     return dict(sorted(cells.items()))
 
 
 def table(cells: dict[str, Cell]) -> str:
-    lines = ["| Plant | Runs | Right | Other names | Single steps | Right |"]
-    lines.append("|---|---|---|---|---|---|")
+    heads = ("Plant", "Runs", "Right", "Other names", "Single steps right", "Of calm ones")
+    lines = [_row(heads), _row(["---"] * len(heads)).replace(" ", "")]
     planted = [cell for name, cell in cells.items() if name != "healthy"]
     for name, cell in [*cells.items(), ("all planted", all_of(planted))]:
-        right, steps = str(cell.right), f"{cell.steps_right} ({_share(cell):.1%})"
-        if name == "healthy":
-            right = steps = ""
-        others = cell.named - cell.right
-        lines.append(f"| {name} | {cell.runs} | {right} | {others} | {cell.steps} | {steps} |")
+        cells_of = [str(cell.right), _of(cell.steps_right, cell.steps)]
+        cells_of.append(_of(cell.calm_right, cell.calm))
+        right, single, calm = ["", "", ""] if name == "healthy" else cells_of
+        lines.append(
+            _row([name, str(cell.runs), right, str(cell.named - cell.right), single, calm])
+        )
     return "\n".join(lines)
 
 
-def _share(cell: Cell) -> float:
-    return cell.steps_right / max(cell.steps, 1)
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _of(count: int, whole: int) -> str:
+    return f"{count} of {whole} ({count / whole:.1%})" if whole else ""
 
 
 def all_of(cells: Sequence[Cell]) -> Cell:
     """The cells together."""
-    whole = Cell(wrong=[line for cell in cells for line in cell.wrong])
-    for name in ("runs", "named", "right", "steps", "steps_right"):
-        setattr(whole, name, sum(getattr(cell, name) for cell in cells))
-    return whole
+    found = Cell()
+    for cell in cells:
+        found.runs += cell.runs
+        found.named += cell.named
+        found.right += cell.right
+        found.steps += cell.steps
+        found.steps_right += cell.steps_right
+        found.calm += cell.calm
+        found.calm_right += cell.calm_right
+        found.wrong += cell.wrong
+    return found
+
+
+def _load() -> str:
+    return f"{os.getloadavg()[2]:.1f} (mean of 15 minutes)"
 
 
 def _processor() -> str:
@@ -219,6 +254,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--steps", type=int, default=60, help="of a run")
     parser.add_argument("--ms", type=int, nargs="+", default=MS, help="that a planted rank takes")
+    parser.add_argument("--wrapper", choices=("ddp", "fsdp2"), default="ddp")
+    parser.add_argument("--layers", type=int, default=LAYERS)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--logs", type=Path, help="keep what is recorded there, or take it from it")
     parser.add_argument("--out", type=Path, help="the page")
@@ -237,10 +274,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.out.write_text(
             PAGE.format(
                 day=datetime.date.today().isoformat(), processor=_processor(),
-                arguments=" ".join(sys.argv[1:]) if arguments is None else " ".join(arguments),
-                cores=len(os.sched_getaffinity(0)), ranks=options.ranks, layers=LAYERS,
+                runs=options.runs, healthy=options.healthy,
+                cores=len(os.sched_getaffinity(0)), ranks=options.ranks, layers=options.layers,
                 steps=options.steps, every=EVERY, table=text,
-                load=" ".join(f"{one:.1f}" for one in os.getloadavg()),
+                load=(options.logs / "load").read_text().strip() if options.logs else _load(),
             )
         )  # fmt: skip
     return 0

@@ -1,7 +1,7 @@
-"""The training of `backward_proof`: a rank of DDP, slow in a layer's backward where the plan says.
+"""The training of `backward_proof`: a rank that is slow in a layer's backward where the plan says.
 
-The plan is a file: `first steps layers`, then a line for each run of so many steps: `how rank layer
-ms`, where how is "waits", "computes" or "healthy".
+The plan is a file: `wrapper first steps layers`, where wrapper is "ddp" or "fsdp2", then a line for
+each run of so many steps: `how rank layer ms`, where how is "waits", "computes" or "healthy".
 """
 
 from __future__ import annotations
@@ -42,17 +42,31 @@ class Slow:
             compute(self.ms)
 
 
+def wrapped(layers: nn.Sequential, wrapper: str) -> nn.Module:
+    if wrapper == "ddp":
+        return DistributedDataParallel(layers, bucket_cap_mb=BUCKET_MB)
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    for layer in layers:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(layers, mesh=mesh)
+    return layers
+
+
 def main() -> None:
     ctypes.CDLL(None).prctl(1, 9)  # die with the parent
     torch.set_num_threads(1)
     head, *plan = Path(sys.argv[1]).read_text().splitlines()
-    first, steps, count = map(int, head.split())
+    wrapper, *numbers = head.split()
+    first, steps, count = map(int, numbers)
     dist.init_process_group("gloo")
     layers = nn.Sequential(
         *(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(count))
     )
     slow = Slow(layers)
-    model = DistributedDataParallel(layers, bucket_cap_mb=BUCKET_MB)
+    model = wrapped(layers, wrapper)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for step in range(first + steps * len(plan)):
         if step >= first and (step - first) % steps == 0:

@@ -109,9 +109,7 @@ def outcome(cause: str, run: RunData, step: int, steps: Sequence[int]) -> Outcom
     return Outcome(cause, listed, named, others(host, at, lost), parts)
 
 
-def others(
-    host: Mapping[str, Matrix], at: np.ndarray[tuple[int], np.dtype[np.int64]], lost: float
-) -> float:
+def others(host: Mapping[str, Matrix], at: int, lost: float) -> float:
     waited = host["delay_us"][0] - host["quota_us"][0]
     return float(waited[at] - np.nanmedian(waited)) * 1000 / lost
 

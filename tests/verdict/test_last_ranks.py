@@ -81,7 +81,7 @@ def test_the_text_says_whom_how_often_and_what_comes_before() -> None:
     text = text_of(judge(Planted(8).slow(30.0, 5).data()))
     assert "WAITING FOR rank 5 in backward" in text
     assert "in backward, rank 5 comes last to bucket 2 (layers 9-11, 25 MB) in 100 % of" in text
-    assert "7 ranks wait " in text and " ms for it; a hook in layers 12-14, the bucket" in text
+    assert "7 ranks wait " in text and " ms for it; a hook in layers 12-14, just before" in text
     assert "docs/runs/inside-backward.md" in text
     assert "enqueueing" not in text
 
@@ -116,7 +116,7 @@ def test_a_rank_that_is_slow_in_all_buckets_is_named_without_one() -> None:
     verdict = judge(planted.data())
     assert found(verdict).ranks == (SLOW,)
     assert "bucket" not in found(verdict).detail
-    assert "rank 3 comes last, spread over its buckets" in text_of(verdict)
+    assert "rank 3 comes last, spread over backward" in text_of(verdict)
 
 
 def test_a_rank_that_enters_late_is_not_slow_inside() -> None:
@@ -219,3 +219,43 @@ def test_steps_go_on_through_the_attempts() -> None:
     ready = loaded(notes, notes, shifts={0: 0, 1: 10})
     assert ready is not None and ready.columns.tolist() == [3, 13]
     assert ready.ready[0, :, 0].tolist() == [5e3, 7e3]
+
+
+# --- collectives, for which ranks wait before they go on ---
+
+
+def collectives(ranks: int, late_ms: float, at: int = 3, seed: int = 0) -> RunData:
+    """A run of FSDP2 whose last rank comes late to one of six collectives; all leave it at once."""
+    run = ArrayRun(ranks=ranks, seed=seed, means_ms={**MEANS_MS, "backward": 60.0})
+    run.more("backward", late_ms, rank=ranks - 1)
+    data = run.data()
+    columns = np.arange(0, run.steps, EVERY)
+    noise = np.exp(0.05 * run.random.standard_normal((ranks, len(columns), 6)))
+    own = 9e6 * noise
+    own[-1, :, at] += late_ms * 1e6
+    begins = data.begins[:, columns, list(data.stages).index("backward")]
+    ready = np.zeros_like(own)
+    now = begins.copy()
+    for place in range(6):
+        now = now + own[..., place]
+        ready[..., place] = now - begins
+        now = np.broadcast_to(now.max(0), now.shape)
+    names = [Bucket(25_000_000, f"layers.{5 - place}", "reduce_scatter") for place in range(6)]
+    data.ready = ReadyTimes(columns, begins, ready, names)
+    return data
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_rank_and_collective_are_named(ranks: int, seed: int) -> None:
+    verdict = judge(collectives(ranks, 30.0, seed=seed))
+    one = found(verdict)
+    assert one.ranks == (ranks - 1,) and one.stage == "backward" and one.kind == "straggler"
+    assert one.detail["bucket"] == 3
+    assert one.detail["last_wait_ns"] == pytest.approx(30e6, rel=0.15)
+    assert "comes last to reduce_scatter 3 (layers.2, 25 MB) in 100 %" in text_of(verdict)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_nobody_is_named_where_all_come_alike(seed: int) -> None:
+    assert not is_named(judge(collectives(2 + seed % 7, 0.0, seed=seed)))

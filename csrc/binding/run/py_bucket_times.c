@@ -79,6 +79,7 @@ struct mu_py_bucket_times {
     PyObject *key;           /* owned: ours in such a mapping */
     PyObject *make_mapping;  /* owned: collections.OrderedDict, as torch has it */
     int64_t began_ns;        /* CLOCK_MONOTONIC; 0: no backward yet */
+    int64_t ended_ns;        /* of that backward; 0: it runs */
     bool installed;
 };
 
@@ -127,6 +128,7 @@ void mu_py_bucket_times_install(struct mu_py_bucket_times *self) {
             self->is_partial[self->watched[i].bucket] = true;
         }
     }
+    self->ended_ns = 0;
     self->began_ns = mu_clock_monotonic_ns();
 }
 
@@ -136,6 +138,7 @@ void mu_py_bucket_times_remove(struct mu_py_bucket_times *self) {
     }
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);
+    self->ended_ns = mu_clock_monotonic_ns();
     self->installed = false;
     for (Py_ssize_t i = 0; i < self->watched_count; i++) {
         if (self->watched[i].hooks != NULL && unhook_parameter(self, &self->watched[i]) < 0) {
@@ -173,7 +176,9 @@ static PyObject *times_read(PyObject *object, PyObject *Py_UNUSED(ignored)) {
             Py_CLEAR(times);
         }
     }
-    return times == NULL ? NULL : Py_BuildValue("(LN)", (long long)self->began_ns, times);
+    return times == NULL ? NULL
+                         : Py_BuildValue("(LLN)", (long long)self->began_ns,
+                                         (long long)self->ended_ns, times);
 }
 
 /* --- the type ----------------------------------------------------------------------------- */
@@ -292,8 +297,9 @@ PyDoc_STRVAR(install_doc, "install($self, /)\n--\n\n"
                           "passed over: the time of its bucket is None.");
 PyDoc_STRVAR(remove_doc, "remove($self, /)\n--\n\nTakes the hooks away. Idempotent.");
 PyDoc_STRVAR(read_doc, "read($self, /)\n--\n\n"
-                       "(began_ns, times): when the hooks were set, CLOCK_MONOTONIC, and of each\n"
-                       "bucket the time from then to its last gradient in us, or None.");
+                       "(began_ns, ended_ns, times): when the hooks were set and taken away,\n"
+                       "CLOCK_MONOTONIC, 0 for not yet, and of each bucket the time from the\n"
+                       "first to its last gradient in us, or None.");
 
 static PyMethodDef times_methods[] = {
     {"install", times_install, METH_NOARGS, install_doc},

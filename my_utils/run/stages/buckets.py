@@ -19,7 +19,7 @@ from ... import _core
 from ...common.warnings import warn_once
 from .bucket_layout import BUCKETS_MAX, Layout, layout_of
 
-__all__ = ["BucketSampler"]
+__all__ = ["BucketSampler", "SampledSteps", "Write"]
 
 _PERIODS = ((128, 4), (1024, 16), (16384, 64))  # up to a step, every n-th one is looked at
 _LAST_PERIOD = 256
@@ -27,14 +27,14 @@ _COST_SHARE = 0.001  # of a step, that looking may take in the mean
 _TRIES = 64  # steps in which DDP may say how it has built its buckets anew
 _SLOW = 1.5  # times the usual step
 _SLOW_PAUSE = 16  # steps between two that are looked at because one was slow
-_HOOK_NS = 1000  # of a parameter: to set its hook, call it and take it away
+_HOOK_NS = 2000  # of a parameter: to set its hook, call it and take it away
 _STEADY = 0.9  # weight of what was usual so far
 
 Write = Callable[[str, Mapping[str, object], int], object]
 
 
-class BucketSampler:
-    """Looks at some steps of the DDP models of a process. Not thread-safe.
+class SampledSteps:
+    """Looks at the backward of some steps. Not thread-safe; a base.
 
     stages: gets and loses the hooks. write: writes a row: name, metadata, step. every: looks at
     each n-th step; None: as described above; 0: never.
@@ -44,26 +44,15 @@ class BucketSampler:
         self._stages = stages
         self._write = write
         self._every = every
-        self._models: list[weakref.ref[Any]] = []
-        self._layout: Layout | None = None
-        self._tries = 0
         self._ended_ns = 0  # the last call of `after_step`, CLOCK_MONOTONIC
         self._ended = -1  # and its step
         self._usual_ns = 0.0  # a step takes, 0.0 before it is known
-        self._cost_ns = 0.0  # of looking at a step, as far as it is seen
         self._slow_after = 0  # a slow step counts from this one on
-
-    def __repr__(self) -> str:
-        return f"BucketSampler({len(self._models)} models, {self._layout})"
 
     @property
     def is_on(self) -> bool:
         """Whether there is, or may be, anything to look at."""
-        return bool(self._models) and (self._layout is not None or self._tries < _TRIES)
-
-    def watch(self, models: Sequence[Any]) -> None:
-        """These DDP models are looked at from now on."""
-        self._models = [] if self._every == 0 else [weakref.ref(one) for one in models]
+        raise NotImplementedError
 
     def after_step(self, step: int) -> None:
         """A step is complete. Writes what was seen in it, and has the next one looked at or not."""
@@ -74,9 +63,23 @@ class BucketSampler:
                 self.forget()
                 warn_once(
                     "run_buckets",
-                    "the buckets of DDP are timed no further "
+                    "who comes last inside backward is recorded no further "
                     f"({type(error).__name__}: {error}); the training goes on",
                 )
+
+    def steps_to_next(self, step: int, at_most: int) -> int:
+        """In how many steps, counted from before `step`, one ends that `after_step` must hear of:
+        one that is looked at, or the one before it."""
+        if not self.is_on:
+            return at_most
+        if self._stages.buckets is not None or not self._is_ready():
+            return 1
+        due = (n for n in range(1, at_most) if self._is_due(step + n))
+        return next(due, at_most)
+
+    def forget(self) -> None:
+        """Looks at nothing from here on."""
+        self._stages.buckets = None
 
     def _after_step(self, step: int) -> None:
         begin_ns = time.monotonic_ns()
@@ -85,42 +88,12 @@ class BucketSampler:
         if looked is not None:
             self._stages.buckets = None
             self._write_times(step, looked)
-        if self._layout is None:
-            self._find_layout()
-        if self._layout is not None and (is_slow or self._is_due(step + 1)):
-            self._stages.buckets = self._layout.times()
+        self._prepare()
+        if self.is_on and self._is_ready() and (is_slow or self._is_due(step + 1)):
+            self._stages.buckets = self._look()
         self._ended, self._ended_ns = step, time.monotonic_ns()
         if looked is not None:
-            self._cost_ns = self._ended_ns - begin_ns + _HOOK_NS * self._parameters()
-
-    def steps_to_next(self, step: int, at_most: int) -> int:
-        """In how many steps, counted from before `step`, one ends that `after_step` must hear of:
-        one that is looked at, or the one before it."""
-        if not self.is_on:
-            return at_most
-        if self._stages.buckets is not None or self._layout is None:
-            return 1
-        due = (n for n in range(1, at_most) if self._is_due(step + n))
-        return next(due, at_most)
-
-    def forget(self) -> None:
-        """Looks at nothing from here on."""
-        self._models = []
-        self._stages.buckets = None
-
-    # --- which steps ---
-
-    def _is_due(self, step: int) -> bool:
-        return step % self._period(step) == 0
-
-    def _period(self, step: int) -> int:
-        """A power of two, so that ranks with longer periods look at steps that all look at."""
-        if self._every is not None:
-            return max(self._every, 1)
-        period = next((n for last, n in _PERIODS if step < last), _LAST_PERIOD)
-        while self._cost_ns > _COST_SHARE * period * self._usual_ns > 0:
-            period *= 2
-        return period
+            self._looked(self._ended_ns - begin_ns)
 
     def _was_slow(self, step: int, now_ns: int) -> bool:
         steps = step - self._ended
@@ -134,12 +107,76 @@ class BucketSampler:
         self._slow_after = step + _SLOW_PAUSE
         return True
 
-    def _parameters(self) -> int:
-        return 0 if self._layout is None else self._layout.parameter_count
+    def _write_ready(self, step: int, times_us: Sequence[int | None]) -> None:
+        text = ";".join("" if one is None else str(one) for one in times_us)
+        self._write("my_utils.ready", {"step": step, "us": text}, step)
 
-    # --- rows ---
+    # --- what differs ---
 
-    def _find_layout(self) -> None:
+    def _is_ready(self) -> bool:
+        """Whether it is known what to look at."""
+        return True
+
+    def _prepare(self) -> None:
+        """Finds out what to look at."""
+
+    def _is_due(self, step: int) -> bool:
+        raise NotImplementedError
+
+    def _look(self) -> _core.BucketTimes | None:
+        """What is set for the next backward."""
+        raise NotImplementedError
+
+    def _write_times(self, step: int, looked: _core.BucketTimes) -> None:
+        raise NotImplementedError
+
+    def _looked(self, took_ns: int) -> None:
+        """A step was looked at, and it took so long to write it."""
+
+
+class BucketSampler(SampledSteps):
+    """Looks at some steps of the DDP models of a process. Not thread-safe."""
+
+    def __init__(self, stages: _core.RunStages, write: Write, every: int | None = None) -> None:
+        super().__init__(stages, write, every)
+        self._models: list[weakref.ref[Any]] = []
+        self._layout: Layout | None = None
+        self._tries = 0
+        self._cost_ns = 0.0  # of looking at a step, as far as it is seen
+
+    def __repr__(self) -> str:
+        return f"BucketSampler({len(self._models)} models, {self._layout})"
+
+    @property
+    def is_on(self) -> bool:
+        return bool(self._models) and (self._layout is not None or self._tries < _TRIES)
+
+    def watch(self, models: Sequence[Any]) -> None:
+        """These DDP models are looked at from now on."""
+        self._models = [] if self._every == 0 else [weakref.ref(one) for one in models]
+
+    def forget(self) -> None:
+        super().forget()
+        self._models = []
+
+    def _is_due(self, step: int) -> bool:
+        return step % self._period(step) == 0
+
+    def _period(self, step: int) -> int:
+        """A power of two, so that ranks with longer periods look at steps that all look at."""
+        if self._every is not None:
+            return max(self._every, 1)
+        period = next((n for last, n in _PERIODS if step < last), _LAST_PERIOD)
+        while self._cost_ns > _COST_SHARE * period * self._usual_ns > 0:
+            period *= 2
+        return period
+
+    def _is_ready(self) -> bool:
+        return self._layout is not None
+
+    def _prepare(self) -> None:
+        if self._layout is not None:
+            return
         self._tries += 1
         models = [model for reference in self._models if (model := reference()) is not None]
         self._layout = layout_of(models)
@@ -151,11 +188,14 @@ class BucketSampler:
         for bucket in self._layout.rows():
             self._write("my_utils.bucket", bucket, 0)
 
+    def _look(self) -> _core.BucketTimes | None:
+        return None if self._layout is None else self._layout.times()
+
     def _write_times(self, step: int, looked: _core.BucketTimes) -> None:
-        began_ns, times = looked.read()
-        if not began_ns or times.count(None) == len(times):
-            return
-        self._write("my_utils.ready", {
-            "step": step,
-            "us": ";".join("" if one is None else str(one) for one in times),
-        }, step)  # fmt: skip
+        began_ns, _, times = looked.read()
+        if began_ns and times.count(None) < len(times):
+            self._write_ready(step, times)
+
+    def _looked(self, took_ns: int) -> None:
+        count = 0 if self._layout is None else self._layout.parameter_count
+        self._cost_ns = took_ns + _HOOK_NS * count

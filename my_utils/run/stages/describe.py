@@ -10,7 +10,7 @@ from typing import Any
 from ...common.ranges import as_ranges, ranges_text
 
 __all__ = [
-    "Meeting", "ddp_models", "device_kind", "gpu_uuid", "group_ranks", "is_member", "meetings",
+    "Meeting", "ddp_models", "device_kind", "fsdp2_modules", "gpu_uuid", "group_ranks", "is_member", "meetings",
     "pipeline_stage", "workload", "wrappers",
 ]  # fmt: skip
 
@@ -39,7 +39,8 @@ def _fsdp(modules: Iterable[Any]) -> list[Any]:
     )
 
 
-def _fsdp2(modules: Iterable[Any]) -> list[Any]:
+def fsdp2_modules(modules: Iterable[Any]) -> list[Any]:
+    """Those that `fully_shard` was called with."""
     return _instances(
         modules, "torch.distributed.fsdp._fully_shard._fully_shard", "FSDPModule"
     ) or _instances(modules, "torch.distributed.fsdp", "FSDPModule")
@@ -47,7 +48,7 @@ def _fsdp2(modules: Iterable[Any]) -> list[Any]:
 
 def wrappers(modules: list[Any]) -> str:
     """The wrappers of data parallelism, joined by "+"; "none" without one."""
-    found = {"DDP": ddp_models(modules), "FSDP": _fsdp(modules), "FSDP2": _fsdp2(modules)}
+    found = {"DDP": ddp_models(modules), "FSDP": _fsdp(modules), "FSDP2": fsdp2_modules(modules)}
     return "+".join(name for name, modules in found.items() if modules) or "none"
 
 
@@ -97,7 +98,7 @@ def meetings(modules: list[Any]) -> list[Meeting]:
     for module in _fsdp(modules):
         members = group_ranks(getattr(module, "process_group", None))
         found += [("forward", "fsdp", members), ("backward", "fsdp", members)]
-    for module in _fsdp2(modules):
+    for module in fsdp2_modules(modules):
         found += _of_fsdp2(module)
     return list(dict.fromkeys(found))
 

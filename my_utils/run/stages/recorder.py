@@ -28,8 +28,9 @@ from ...stages.timers import MyTimer
 from ..environment import bucket_steps
 from . import describe
 from .batches import batch_size
-from .buckets import BucketSampler
+from .buckets import BucketSampler, SampledSteps
 from .counters import MemoryCounter
+from .flights import FlightSampler
 from .iterations import Iterations
 from .patches import Listener, Patches
 from .roots import Roots
@@ -109,7 +110,7 @@ class Recorder(Listener):
         self.stages.forget_host()
         self._watch_workers(None)
         self._memory = MemoryCounter()
-        self._buckets = BucketSampler(self.stages, self._write, bucket_steps())
+        self._buckets: SampledSteps = BucketSampler(self.stages, self._write, bucket_steps())
         self.stages.buckets = None
         self._met: dict[tuple[str, str, object], None] = {}
         self._forwards = 0
@@ -345,7 +346,14 @@ class Recorder(Listener):
         if self._settings is not None:
             self._write("my_utils.workload", self._settings)
         self._write_meetings(modules)
-        self._buckets.watch(describe.ddp_models(modules))
+        self._watch_backward(modules)
+
+    def _watch_backward(self, modules: list[torch.nn.Module]) -> None:
+        """For whom the others wait inside it: by DDP's buckets, or the collectives of FSDP2."""
+        models = describe.ddp_models(modules)
+        sampler = BucketSampler if models else FlightSampler
+        self._buckets = watched = sampler(self.stages, self._write, bucket_steps())
+        watched.watch(models or describe.fsdp2_modules(modules))
 
     def _write_meetings(self, modules: list[torch.nn.Module]) -> None:
         meetings = describe.meetings(modules)

@@ -1,0 +1,169 @@
+"""When a rank came to the collectives inside backward of FSDP2, by torch's flight recorder.
+
+The recorder keeps the last collectives in a ring, with the time at which each was enqueued. A dump
+holds the GIL, so it is taken after a step and seldom: after 16 steps in a row, about once a minute.
+`my_utils run` has torch keep 128 collectives: a dump of them takes about 1 ms. Where a longer ring
+makes it take more than 3 ms, nothing is read further.
+
+The rows are those of DDP's buckets: a collective takes the place of a bucket.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from ... import _core
+from .bucket_layout import BUCKETS_MAX, module_text
+from .buckets import SampledSteps, Write
+
+__all__ = ["FlightSampler"]
+
+_BURST = 16  # steps in a row
+_FIRST = 16  # the step at which the first burst begins
+_LEAST_PERIOD = 64  # steps between the begins of two others
+_PERIOD_NS = 60e9
+_DUMP_NS = 3e6  # of processor time
+_SIZES = {"Double": 8, "Long": 8, "Float": 4, "Int": 4, "Half": 2, "BFloat16": 2}
+NS_IN_US = 1000
+
+Call = tuple[str, int]  # kind, bytes
+
+
+class FlightSampler(SampledSteps):
+    """Looks at some steps of the FSDP2 models of a process. Not thread-safe. Arguments as those of
+    `BucketSampler`."""
+
+    def __init__(self, stages: _core.RunStages, write: Write, every: int | None = None) -> None:
+        super().__init__(stages, write, every)
+        self._modules: list[str] = []
+        self._calls: list[Call] = []
+        self._is_watching = False
+        self._slow_dumps = 0
+
+    def __repr__(self) -> str:
+        return f"FlightSampler({len(self._calls)} collectives)"
+
+    @property
+    def is_on(self) -> bool:
+        """Whether there is anything to look at."""
+        return self._is_watching
+
+    def watch(self, models: Sequence[Any]) -> None:
+        """The modules of FSDP2, in the order of the model, are looked at from now on."""
+        self._is_watching = self._every != 0 and bool(models) and _dump() is not None
+        self._modules = _names_of(models) if self._is_watching else []
+
+    def forget(self) -> None:
+        super().forget()
+        self._is_watching = False
+
+    def _is_due(self, step: int) -> bool:
+        if self._every is not None:
+            return step % max(self._every, 1) == 0
+        period = _LEAST_PERIOD
+        while 0 < period * self._usual_ns < _PERIOD_NS:
+            period *= 2  # a power of two: ranks with longer periods look where all do
+        return _FIRST <= step < _FIRST + _BURST or (step >= period and step % period < _BURST)
+
+    def _look(self) -> _core.BucketTimes | None:
+        return _core.BucketTimes((), ())  # it only keeps the times of the backward
+
+    def _write_times(self, step: int, looked: _core.BucketTimes) -> None:
+        began_ns, ended_ns, _ = looked.read()
+        if not began_ns:
+            return
+        real_ns = time.time_ns() - time.monotonic_ns()
+        entries = self._entries(began_ns + real_ns, ended_ns + real_ns)
+        calls = [_call(entry) for entry in entries]
+        if not calls or len(calls) > BUCKETS_MAX:
+            return
+        if not self._calls:
+            self._calls = calls
+            self._write_layout()
+        if calls != self._calls:
+            return  # another kind of step; it is compared with nothing
+        begin_ns = began_ns + real_ns
+        times = [(entry["time_created_ns"] - begin_ns) // NS_IN_US for entry in entries]
+        self._write_ready(step, times)
+
+    def _entries(self, begin_ns: int, end_ns: int) -> list[dict[str, Any]]:
+        """The collectives between two moments, Unix time."""
+        before_ns = time.thread_time_ns()
+        dump = _dump()
+        entries = [] if dump is None else json.loads(dump)["entries"]
+        self._slow_dumps += time.thread_time_ns() - before_ns > _DUMP_NS
+        if self._slow_dumps >= _BURST:
+            self.forget()
+        return [
+            entry for entry in entries
+            if begin_ns <= entry["time_created_ns"] <= end_ns and not entry["is_p2p"]
+        ]  # fmt: skip
+
+    def _write_layout(self) -> None:
+        for number, ((kind, size), name) in enumerate(
+            zip(self._calls, _names(self._calls, self._modules), strict=True)
+        ):
+            row = {"bucket": number, "bytes": size, "modules": name, "kind": kind}
+            self._write("my_utils.bucket", row, 0)
+
+
+def _dump() -> bytes | None:
+    """What the recorder of this process holds, as JSON; None where torch has none."""
+    try:
+        recorder: Any = importlib.import_module("torch._C._distributed_c10d")
+        dump: bytes = recorder._dump_fr_trace_json(True, False)
+    except (ImportError, AttributeError, RuntimeError):
+        return None
+    return dump
+
+
+def _names_of(models: Sequence[Any]) -> list[str]:
+    """Of those modules of FSDP2 that have parameters of their own, in the model's order."""
+    states = {id(model): model._get_fsdp_state() for model in models}
+    return [
+        name
+        for root in models
+        if getattr(states[id(root)], "_is_root", False)
+        for name, module in root.named_modules()
+        if getattr(states.get(id(module)), "_fsdp_param_group", None) is not None
+    ]
+
+
+def _call(entry: dict[str, Any]) -> Call:
+    """
+    >>> _call({"profiling_name": "nccl:_reduce_scatter_base", "input_sizes": [[2, 8]],
+    ...        "input_dtypes": ["Float"]})
+    ('reduce_scatter', 64)
+    """
+    kind = entry["profiling_name"].rpartition(":")[2].removeprefix("_").removesuffix("_base")
+    size = 0
+    for shape, dtype in zip(entry["input_sizes"], entry["input_dtypes"], strict=False):
+        elements = 1
+        for length in shape:
+            elements *= length
+        size += elements * _SIZES.get(dtype, 1)
+    return kind, size
+
+
+def _names(calls: Sequence[Call], modules: Sequence[str]) -> list[str]:
+    """Backward reduces the gradients of the last module first. Where each module has one reduction,
+    that is named by it, and so is what comes before.
+
+    >>> _names([("all_gather", 8), ("reduce_scatter", 8), ("reduce_scatter", 4)], ["", "layers.0"])
+    ['before layers.0', 'layers.0', 'the model itself']
+    """
+    reduces = [number for number, (kind, _) in enumerate(calls) if "reduce" in kind]
+    if len(reduces) != len(modules):
+        return [""] * len(calls)
+    names = [""] * len(calls)
+    before = 0
+    for number, module in zip(reduces, reversed(modules), strict=True):
+        text = module_text([module])
+        names[before:number] = [f"before {text}"] * (number - before)
+        names[number] = text
+        before = number + 1
+    return names
