@@ -69,17 +69,17 @@ class LineWriter:
     def run(self, work: Callable[[], bool], wait_s: float = WAIT_S) -> Task | None:
         """Runs `work` after what was given before, and waits for it unless the writer hangs.
 
-        None when too many wait already. Whether it is done says `done` of the task.
+        None when too many wait already. Whether it is done says `done` of the task. Where the
+        process can start no thread the task waits for a later one that can.
         """
         task = Task(work)
         with self._changed:
             if len(self._tasks) >= LINES_MAX:
                 return None
             self._tasks.append(task)
-            self._start()
+            waits = self._start() and not self._hangs
             self._changed.notify()
-            hangs = self._hangs
-        if not hangs and not task.done.wait(wait_s):
+        if waits and not task.done.wait(wait_s):
             with self._changed:
                 self._hangs = not task.done.is_set()
         return task
@@ -90,13 +90,17 @@ class LineWriter:
         with self._changed:
             return len(self._tasks)
 
-    def _start(self) -> None:
+    def _start(self) -> bool:
+        """Whether there is a thread; without memory for its stack there is none yet."""
         if self._thread is None:
             # A daemon: the end of the process does not wait for a dead mount.
-            self._thread = threading.Thread(
-                target=self._loop, name="my_utils text log", daemon=True
-            )
-            self._thread.start()
+            thread = threading.Thread(target=self._loop, name="my_utils text log", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:
+                return False
+            self._thread = thread
+        return True
 
     def _loop(self) -> None:
         while True:

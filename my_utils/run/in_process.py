@@ -58,7 +58,9 @@ def _set_first_path(folder: str, *, always: bool = False) -> None:
 def _fresh_main() -> ModuleType:
     """What `__main__` is before the first line of a program."""
     main = ModuleType("__main__")
-    main.__dict__.update(__builtins__=builtins, __annotations__={})
+    main.__dict__.update(__builtins__=builtins)
+    if sys.version_info < (3, 14):
+        main.__dict__.update(__annotations__={})
     sys.modules["__main__"] = main
     return main
 

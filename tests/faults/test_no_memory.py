@@ -62,3 +62,30 @@ def test_it_is_said_once(run_python: RunPython) -> None:
         """,
     )
     assert done.stderr.count("or no memory); what it records is lost") == 1, done.stderr
+
+
+def test_the_text_log_goes_on_when_there_is_memory_again(
+    run_python: RunPython, tmp_path: Path
+) -> None:
+    """On a file system that may hang, a thread writes it. Its lines wait until it can start."""
+    done = finished(
+        run_python,
+        """
+        import logging
+        from my_utils.log import line_writer
+        line_writer._LOCAL = frozenset()  # as on a network file system
+        limits = resource.getrlimit(resource.RLIMIT_AS)
+        logger.setup("logs", console=False, rank=0, world_size=1)
+        with open("/proc/self/statm") as file:
+            used = int(file.read().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used, limits[1]))
+        logging.getLogger("my_utils").warning("without memory")
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+        logging.getLogger("my_utils").warning("with memory")
+        logger.close()
+        """,
+    )
+    [path] = (tmp_path / "logs").glob("*.log")
+    text = path.read_text(encoding="utf-8")
+    assert 0 < text.index("without memory") < text.index("with memory")
+    assert done.stderr.count("does not answer") == 1, done.stderr

@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import subprocess
+import sys
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -342,7 +343,8 @@ class TestBadFiles:
                 "missing required field `record_id` - at `$.entries[0]`",
             ),
             (b'{"version": "2.10", "entries": 5}', "Expected `array`, got `int` - at `$.entries`"),
-            (b'{"a":' * 100_000, "recursion"),
+            # Python 3.14 goes deeper, and comes to the end of it.
+            (b'{"a":' * 100_000, "recursion" if sys.version_info < (3, 14) else "truncated"),
         ],
     )
     def test_what_is_no_dump(self, logs: Path, dumps: Path, data: bytes, reason: str) -> None:

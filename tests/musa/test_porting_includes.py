@@ -141,9 +141,9 @@ def dependencies(gcc: str, root: Path, file: str, outside: Path) -> set[str] | N
     max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 def test_a_compiler_finds_the_same_files(tmp_path: Path, tree: dict[str, list[str]]) -> None:
-    gcc = shutil.which("gcc")
+    gcc = shutil.which("g++")
     if gcc is None:
-        pytest.skip("gcc is not installed")
+        pytest.skip("g++ is not installed")
     root, outside = tmp_path / "in/src", tmp_path / "outside"
     new_root = tmp_path / "out/src"
     for folder in (tmp_path / "in", tmp_path / "out", outside):

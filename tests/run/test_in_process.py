@@ -19,7 +19,8 @@ import __main__, sys
 names = sorted(vars(__main__))
 spec = __spec__ and (__spec__.name, __spec__.origin, __spec__.parent)
 print(names, __name__, __file__, __package__, __doc__, spec, type(__loader__).__name__)
-print(sys.argv, sys.path, __builtins__, sys.modules["__main__"] is __main__, __annotations__)
+print(sys.argv, sys.path, __builtins__, sys.modules["__main__"] is __main__)
+print(globals().get("__annotations__"))
 class Point: pass
 import pickle
 print(type(pickle.loads(pickle.dumps(Point()))) is Point, Point.__module__)

@@ -22,9 +22,9 @@ pytestmark = pytest.mark.no_torch
 PASSED_ON = ["SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGINT"]
 
 LISTENER = """
-import signal, sys
-def heard(number, frame):
-    print(signal.Signals(number).name, flush=True)
+import os, signal, sys
+def heard(number, frame):  # a second print may not begin in the first
+    os.write(1, signal.Signals(number).name.encode() + b"\\n")
 for name in sys.argv[1:]:
     signal.signal(getattr(signal, name), heard)
 print("ready", flush=True)
@@ -197,7 +197,7 @@ def test_off_is_the_bare_command(run_python: RunPython, tmp_path: Path) -> None:
         "print(child.communicate()[0].split()[0] == str(child.pid))"
     )
     # The child's argv[0] stands in place of the interpreter's name.
-    program = program.replace("['-m'", "['python', '-m'")
+    program = program.replace("['-m'", f"[{sys.executable!r}, '-m'")
     done = run_python("-c", program, env={"MY_UTILS_RUN": "off"})
     assert done.stdout == "True\n", done.stderr
     assert not (tmp_path / "logs").exists()

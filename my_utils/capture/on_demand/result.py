@@ -1,6 +1,8 @@
-"""What a rank responds to a request for a capture."""
+"""What a rank responds to a request for a capture.
 
-from __future__ import annotations
+The annotations are no strings here: msgspec evaluates them, from Python 3.14 on with the names of
+the module that `public` gives the class.
+"""
 
 from typing import Literal, Required, TypedDict, get_args
 

@@ -10,8 +10,8 @@ from typing import Any
 from ...common.ranges import as_ranges, ranges_text
 
 __all__ = [
-    "Meeting", "ddp_models", "device_kind", "fsdp2_modules", "gpu_uuid", "group_ranks", "is_member", "meetings",
-    "pipeline_stage", "workload", "wrappers",
+    "Meeting", "ddp_models", "device_kind", "fsdp2_modules", "gpu_uuid", "group_ranks", "is_member",
+    "meetings", "pipeline_stage", "workload", "wrappers",
 ]  # fmt: skip
 
 Meeting = tuple[str, str, str]
