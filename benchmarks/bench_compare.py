@@ -1,4 +1,5 @@
-"""Comparison of two float32 tensors against torch.allclose and torch.testing.assert_close.
+"""Comparison of two float32 tensors against torch.allclose and torch.testing.assert_close, and
+against the plain read of both.
 
 Both sides run on the same number of threads: one, by the time of the processor, so that a busy
 machine spoils it less; and all of torch's, by the clock.
@@ -25,6 +26,24 @@ def medians_ms(sides: dict[str, Work], clock: Callable[[], int], rounds: int) ->
     return {name: statistics.median(values) for name, values in times.items()}
 
 
+def against_reads(huge: bool, smoke: bool) -> Claim:
+    """On one thread. Bound: each byte of both is read once."""
+    from benchmarks.plain_read import load_plain_read, random_block
+    from my_utils.tensors import compare
+
+    a, near = (random_block(2**14 if smoke else 2**26, huge=huge) for _ in range(2))
+    near.mul_(1e-7).add_(a)
+    plain_read = load_plain_read()
+    sides: dict[str, Work] = {
+        "compare": lambda: compare(a, near),
+        "read": lambda: [plain_read(x.data_ptr(), x.numel() * 4) for x in (a, near)],
+    }
+    median = medians_ms(sides, time.process_time_ns, 1 if smoke else 15)
+    pages = "huge pages" if huge else "4 KiB pages"
+    return Claim(f"compare of 2 x 256 MiB float32, {pages}, 1 thread(s)", median["compare"],
+                 "plain read of both", median["read"], "ms", 0.85, True)  # fmt: skip
+
+
 def run(smoke: bool) -> list[Claim]:
     import torch
 
@@ -49,6 +68,8 @@ def run(smoke: bool) -> list[Claim]:
             for peer, bound in (("allclose", 35), ("assert_close", 15)):
                 claims.append(Claim(what, median["compare"], peer, median[peer], "ms", bound, True))
         rise = peak_mib(sides["compare"])
+        torch.set_num_threads(1)
+        claims += [against_reads(huge, smoke) for huge in (True, False)]
     finally:
         torch.set_num_threads(before)
     claims.append(Claim("memory that compare takes", rise, "1 MiB", 1, "MiB", 1))

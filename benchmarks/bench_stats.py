@@ -3,19 +3,14 @@ the plain read of memory; both sides with the same threads."""
 
 from __future__ import annotations
 
-import ctypes
-import platform
-import subprocess
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import torch
 
 from benchmarks.harness import Claim, take_turns
+from benchmarks.plain_read import load_plain_read, medians_in_turns, random_block
 from my_utils.tensors import nan_inf_count, stats
 
-ROOT = Path(__file__).resolve().parent.parent
 SMALL = 64
 CALLS = 2000
 
@@ -23,21 +18,6 @@ CALLS = 2000
 def six_calls(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """What a user writes who wants to know the same."""
     return x.min(), x.max(), x.mean(), x.std(), x.isnan().sum(), x.isinf().sum()
-
-
-def load_plain_read() -> Any:
-    """Compiles ``plain_read.c`` for this processor."""
-    library = ROOT / "build" / "bench" / "plain_read.so"
-    library.parent.mkdir(parents=True, exist_ok=True)
-    flags = ["-std=c11", "-O3", "-shared", "-fPIC"]
-    if platform.machine() == "x86_64":
-        flags.append("-mavx2")
-    source = str(ROOT / "benchmarks" / "plain_read.c")
-    subprocess.run(["gcc", *flags, source, "-o", str(library)], check=True)
-    function = ctypes.CDLL(str(library)).plain_read
-    function.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-    function.restype = ctypes.c_uint64
-    return function
 
 
 def often(function: Callable[[torch.Tensor], object], x: torch.Tensor) -> Callable[[], None]:
@@ -74,6 +54,21 @@ def read(x: torch.Tensor, rounds: int) -> list[Claim]:
     ]  # fmt: skip
 
 
+def against_read(huge: bool, smoke: bool) -> Claim:
+    """Bound: each byte is read once."""
+    torch.set_num_threads(1)
+    x = random_block(1 << 14 if smoke else 1 << 26, huge=huge)
+    plain_read = load_plain_read()
+    sides: dict[str, Callable[[], object]] = {
+        "stats": lambda: stats(x),
+        "read": lambda: plain_read(x.data_ptr(), x.numel() * 4),
+    }
+    found = medians_in_turns(sides, 1 if smoke else 15)
+    pages = "huge pages" if huge else "4 KiB pages"
+    return Claim(f"stats, 256 MiB f32, {pages}, threads: 1", found["stats"], "plain read",
+                 found["read"], "ms", 0.85, faster=True)  # fmt: skip
+
+
 def small(rounds: int) -> list[Claim]:
     x = torch.randn(SMALL)
     sides = {"stats": often(stats, x), "six": often(six_calls, x)}
@@ -92,6 +87,7 @@ def run(smoke: bool) -> list[Claim]:
         claims = big(x, 1, rounds)
         if before > 1:
             claims += big(x, before, rounds)
-        return [*claims, *read(x, 3 * rounds), *small(rounds)]
+        limits = [against_read(huge, smoke) for huge in (True, False)]
+        return [*claims, *read(x, 3 * rounds), *limits, *small(rounds)]
     finally:
         torch.set_num_threads(before)
