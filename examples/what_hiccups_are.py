@@ -28,7 +28,11 @@ def wait_for_the_gil() -> None:
     thread.join()
 
 
-HICCUPS = {"collection": gc.collect, "gil": wait_for_the_gil, "sleep": lambda: time.sleep(0.1)}
+def sleep() -> None:
+    time.sleep(0.1)
+
+
+HICCUPS = {"collection": gc.collect, "gil": wait_for_the_gil, "sleep": sleep}
 
 
 def train(hiccup: str) -> None:

@@ -51,7 +51,7 @@ def rows(folder: Path, uuid: str, most: int, **environment: str) -> list[Mapping
         [sys.executable, "-c", SCRIPT, uuid, str(most)],
         env=env, capture_output=True, text=True, check=True,
     )  # fmt: skip
-    found = []
+    found: list[Mapping[str, int]] = []
     for line in json.loads(done.stdout):
         pairs = (pair.split("=") for pair in line.split('"')[1].split(","))
         found.append({key: int(value) for key, value in pairs if key != "tid"})
