@@ -14,7 +14,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 
 import torch
 from torch import nn
@@ -29,11 +28,11 @@ def wait_for_the_gil() -> None:
     thread.join()
 
 
-HICCUPS: dict[str, Callable[[], object]] = {
-    "collection": gc.collect,
-    "gil": wait_for_the_gil,
-    "sleep": lambda: time.sleep(0.1),
-}
+def sleep() -> None:
+    time.sleep(0.1)
+
+
+HICCUPS = {"collection": gc.collect, "gil": wait_for_the_gil, "sleep": sleep}
 
 
 def train(hiccup: str) -> None:

@@ -38,6 +38,8 @@ NAMED = 0.5  # of the lost time
 LISTED = 0.2
 SEEN = 0.3  # of the waiting, from which on the samples stand for all of it
 LEAST_REFAULTS = 16.0  # pages in a hiccup: with fewer, memory is no cause
+OF_FAULTS = 0.1  # that these are of the pages that the thread read, unless a limit was met
+FAST_FAULTS = 10.0  # pages a ms of waiting, from which on it was for pages: too short for samples
 LEAST_LIMITS = 8.0  # how often a limit of memory is met in a hiccup
 FAULT_US = 25.0  # at most, of the kernel's work for a page that it reads
 LEAST_SEEN = 3  # steps in which a worker was seen to do something
@@ -150,7 +152,8 @@ def _of_waiting(above: Mapping[str, float], waited: float) -> dict[str, float]:
         seen["wait"] = seen.pop("other")
     total = sum(seen.values())
     if total < SEEN * waited or not total:
-        return seen
+        is_fast = above.get("major_faults", 0.0) * 1000 >= FAST_FAULTS * waited > 0
+        return {**seen, "page": waited} if is_fast else seen
     return {name: part * waited / total for name, part in seen.items()}
 
 
@@ -180,7 +183,9 @@ def _of_memory(
         return _taken(above["stalled_us"], {"page": page, "own": kernel, "storage": storage})
     limits = above.get("limits_met", 0.0) >= LEAST_LIMITS * count
     dropped = above.get("refaults", LEAST_REFAULTS * count * limits)
-    return {"page": page * (dropped >= LEAST_REFAULTS * count), "own": kernel * limits}
+    is_enough = limits or dropped >= OF_FAULTS * above.get("major_faults", 0.0)
+    was_dropped = is_enough and dropped >= LEAST_REFAULTS * count
+    return {"page": page * was_dropped, "own": kernel * limits}
 
 
 def _taken(most: float, parts: dict[str, float]) -> dict[str, float]:

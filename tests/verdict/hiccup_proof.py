@@ -106,10 +106,11 @@ def outcome(cause: str, run: RunData, step: int, steps: Sequence[int]) -> Outcom
     detail = causes_of(host, sizes)
     named, parts = str(detail.get("cause", "not measured")), detail.get("causes", [])
     assert isinstance(parts, list)
-    return Outcome(cause, listed, named, others(host, at, lost), parts)
+    return Outcome(cause, listed, named, by_others(host, at, lost), parts)
 
 
-def others(host: Mapping[str, Matrix], at: int, lost: float) -> float:
+def by_others(host: Mapping[str, Matrix], at: int, lost: float) -> float:
+    """The share of the lost ns that the thread was ready to run and no quota kept it."""
     waited = host["delay_us"][0] - host["quota_us"][0]
     return float(waited[at] - np.nanmedian(waited)) * 1000 / lost
 

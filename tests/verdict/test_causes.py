@@ -134,6 +134,14 @@ def test_what_the_samples_did_not_see_is_unknown() -> None:
         ({"page_us": 150e3}, {"limits_met": 60.0}, "page"),  # reading fills it, and nothing lacks
         ({"page_us": 150e3}, {"stalled_us": 140e3}, "memory"),
         ({"page_us": 150e3}, {"stalled_us": 10e3, "refaults": 60.0}, "page"),
+        ({"page_us": 150e3}, {"refaults": 60.0, "major_faults": 2000.0}, "page"),  # of others
+        (
+            {"page_us": 150e3},
+            {"refaults": 60.0, "major_faults": 2000.0, "limits_met": 60.0},
+            "memory",
+        ),
+        ({}, {"major_faults": 2000.0}, "page"),  # each too short to be seen in a sample
+        ({}, {"major_faults": 200.0}, "unknown"),
         ({"storage_us": 150e3}, {"refaults": 60.0}, "storage"),
         ({"storage_us": 150e3}, {"stalled_us": 140e3}, "memory"),
         ({"cpu_us": 150e3, "kernel_us": 140e3}, {"limits_met": 60.0}, "memory"),

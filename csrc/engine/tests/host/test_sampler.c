@@ -25,13 +25,13 @@ static void rest(int64_t ns) {
 }
 
 static void test_a_wait_is_counted(void) {
+    int64_t began = mu_clock_monotonic_ns();
     struct mu_sampler *sampler = start();
     struct mu_sampled before, after;
     if (!CHECK(sampler != NULL)) {
         return;
     }
     mu_sampler_read(sampler, &before);
-    int64_t began = mu_clock_monotonic_ns();
     do { /* a busy machine may not let the sampler in for long */
         rest(200000000);
         mu_sampler_read(sampler, &after);
