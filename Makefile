@@ -8,8 +8,8 @@
 #
 # Variables: PYTHON (the interpreter, python3), VENV (the environment, .venv), TORCH_INDEX (a package
 # index for torch, such as the one with wheels for the CPU only), PYTEST (more arguments for pytest),
-# FAMILY (hash-strength runs only families with this in their name), COMPILERS (compilers and matrix
-# take only these), WHEELS (wheels makes only those of these, as 3.11 or aarch64), JOBS (processes
+# FAMILY (hash-strength runs only families with this in their name), COMPILERS (compilers takes only
+# these, and matrix only these rows), WHEELS (wheels makes only those of these, as 3.11 or aarch64), JOBS (processes
 # that compile or test side by side, one a processor).
 
 PYTHON ?= python3
@@ -132,10 +132,11 @@ ctest-aarch64:
 compilers: $(VENV)/stamp-package
 	@.ci/compilers $(RUN) $(COMPILERS)
 
+# Those of newer Debians, their interpreters, and other torches; as root, and with ten GB of disk.
 matrix: $(VENV)/stamp-package
 	@PYTHON=$(RUN) .ci/matrix $(COMPILERS)
 
-# With zig's compiler; the interpreters are those that pyenv holds.
+# With zig's compiler. Interpreters that are not here come from Debian (mmdebstrap, qemu-user).
 wheels:
 	@$(PYTHON) .ci/wheels $(WHEELS)
 

@@ -77,7 +77,9 @@ def _code(path: str, main: ModuleType) -> Any:
             file=sys.stderr,
         )
         raise SystemExit(2) from None
-    main.__dict__.update(__file__=path, __cached__=None)
+    main.__dict__.update(__file__=path)
+    if sys.version_info < (3, 15):
+        main.__dict__.update(__cached__=None)
     if path.endswith(".pyc"):
         bytecode = SourcelessFileLoader("__main__", path)
         main.__loader__ = bytecode

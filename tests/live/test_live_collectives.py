@@ -385,7 +385,11 @@ class TestBadFiles:
         arguments = ["--once", "--json", "--flight-recorder", str(dumps)]
         found = json.loads(run_python("-m", "my_utils.live", str(logs), *arguments).stdout)
         (problem,) = found["flight_recorder"]["problems"]
-        assert problem["reason"].endswith("MemoryError")
+        # Python 3.15 keeps such a table without the places between.
+        expected = (
+            "MemoryError" if sys.version_info < (3, 15) else "missing required field `version`"
+        )
+        assert problem["reason"].endswith(expected)
         assert len(found["flight_recorder"]["dumps"]) == 79
 
     def test_texts_do_not_steer_the_terminal(
