@@ -32,7 +32,11 @@ def sleep() -> None:
     time.sleep(0.1)
 
 
-HICCUPS = {"collection": gc.collect, "gil": wait_for_the_gil, "sleep": sleep}
+def collect() -> None:
+    gc.collect()
+
+
+HICCUPS = {"collection": collect, "gil": wait_for_the_gil, "sleep": sleep}
 
 
 def train(hiccup: str) -> None:
