@@ -215,8 +215,9 @@ def function_shares(samples: Sequence[Sample]) -> dict[str, float]:
 
 def outlier_lines(stage: str, by_rank: Mapping[int, Sequence[Sample]]) -> Iterator[str]:
     """The functions in which one rank spends much more of the stage than the others do. Of a chain
-    of functions that stand out together, the innermost is named."""
-    if len(by_rank) < 2:
+    of functions that stand out together, the innermost is named. What is in no stage is of many
+    kinds, and often of a few samples: nothing is said of it."""
+    if len(by_rank) < 2 or stage == NO_STAGE:
         return
     shares = {rank: function_shares(samples) for rank, samples in by_rank.items()}
     found = []

@@ -77,10 +77,7 @@ def flames_from(samples: Sequence[Sample], problems: Sequence[str] = ()) -> Flam
     everything = by_stage(samples)
     order = sorted(everything, key=NO_STAGE.__eq__)  # what is in no stage comes last
     stages = {stage: everything[stage] for stage in order[:STAGES_MAX]}
-    lines = [
-        line for stage, by_rank in stages.items() if stage != NO_STAGE
-        for line in outlier_lines(stage, by_rank)
-    ]  # fmt: skip
+    lines = [line for stage, by_rank in stages.items() for line in outlier_lines(stage, by_rank)]
     ranks = sorted({sample.rank for sample in samples})
     shown = ranges_text(as_ranges(ranks))
     seconds = max(_seconds(samples, rank) for rank in ranks)

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from my_utils.capture.on_demand.command import main as capture_main
-from my_utils.process_stacks.profile import NO_STAGE, _joined
+from my_utils.process_stacks.profile import NO_STAGE, Sample, _joined, share_lines
+from my_utils.process_stacks.record import Frame
 from my_utils.report.command import main as report_main
 
 from ..conftest import ROOT
@@ -127,3 +128,12 @@ def test_a_sample_counts_for_the_innermost_stage() -> None:
     assert list(_joined(times, stages)) == [
         NO_STAGE, "iter", "iter/input", "iter/input", "iter/forward", "iter", NO_STAGE,
     ]  # fmt: skip
+
+
+def test_nothing_stands_out_of_what_is_in_no_stage() -> None:
+    """Such as the stage that had not ended with the profile: a sample or two of each rank."""
+    frames = [(Frame(name, "/src/data.py", 1),) for name in ("read", "resize", "read")]
+    samples = [Sample(rank, 9, True, 1, NO_STAGE, one) for rank, one in enumerate(frames)]
+    assert [line for line in share_lines(samples) if line.startswith("rank")] == []
+    named = [Sample(rank, 9, True, 1, "input", one) for rank, one in enumerate(frames)]
+    assert any(line.startswith("rank 1 spends 100%") for line in share_lines(named))
