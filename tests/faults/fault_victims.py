@@ -23,6 +23,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from my_utils import _core
 from my_utils.csv2trace import main as convert
@@ -138,7 +139,7 @@ def after_a_kill(dead: list[int], alive: list[int], way: str) -> list[str]:
     return wrong
 
 
-def verdict(status: int, recovery: int) -> tuple[list[str], dict[str, object]]:
+def verdict(status: int, recovery: int) -> tuple[list[str], dict[str, Any]]:
     """What is wrong, and the child's figures."""
     if status != 0 or not os.path.exists("figures.json"):
         return [f"ended with {status}: {Path('stderr').read_text()[-1500:]}"], {}
@@ -190,7 +191,7 @@ def cases(errors: list[int], which: str, kinds: str) -> Iterator[tuple[int, int]
             yield n, error
 
 
-def try_case(n: int, error: int) -> tuple[list[str], dict[str, object]] | None:
+def try_case(n: int, error: int) -> tuple[list[str], dict[str, Any]] | None:
     """What is wrong, and the figures; None in a child, which ends as every process does."""
     shutil.rmtree("case", ignore_errors=True)
     subprocess.run(["cp", "-r", "dead", "case"], check=True)  # leaves a journal's holes empty
