@@ -31,7 +31,7 @@ static void die(void) {
     (void)kill(getpid(), SIGKILL);
 }
 
-/* Counts calls from here on; the n-th, from 1, fails with the errno, writes half of it, or kills. */
+/* Counts calls from here on; the n-th, from 1, fails with the errno, writes half, or kills. */
 void fail_begin(int n, int with) {
     fails_at = n;
     fails_with = with;

@@ -1,17 +1,21 @@
 """Kills recording processes at random moments and looks for what they finished.
 
-    python -m tests.faults.kill_victims RUNS SEED FOLDER
+    python -m tests.faults.kill_victims RUNS SEED FOLDER [FIRST]
 
-Each victim is a fork of this process. It writes into shared memory which call of its timer it
-begins and which it has finished; after the kill the rows are read back in two ways: without
-changing a file, from the CSV and the journal, and from the CSV after a new process of the rank took
-the directory over. Prints a line of JSON with what went wrong. All of it should be empty, else the
-status is 1.
+Each victim is a fork of this process. It has threads, may fork a worker that records too, rotates
+its files and moves them to another directory. It writes into shared memory which call of its timer
+it begins and which it has finished; after the kill the rows are read back in two ways: without
+changing a file, from the CSVs and the journals, and from the CSVs after a new process of the rank
+took the directories over. FIRST goes on with a series that was cut off: run N of a seed is the same
+whatever was before. A line on stderr says every 100 runs how far it is. Prints a line of JSON with
+what went wrong. All of it should be empty, else the status is 1.
 """
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import ctypes
 import io
 import json
 import mmap
@@ -35,6 +39,10 @@ from my_utils.logger import GlobalLogger
 from my_utils.utils import MyTimer
 
 THREADS_MAX = 8
+WORKER = THREADS_MAX  # the number of the forked worker's thread
+TRACKS = THREADS_MAX + 1
+FORK_AT, MOVE_EVERY = 20, 30  # laps of the victim's first thread
+PR_SET_PDEATHSIG = 1
 CALLS = (("outer", "START"), ("inner", "START"), ("inner", "END"), ("outer", "END"))
 ROW_FORM = re.compile(
     r"-?\d+\.\d{9},\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6},[^,]*,-?\d+,"
@@ -46,7 +54,7 @@ class Proof:
     """Counters that outlive the victim: by thread, calls begun and calls finished."""
 
     def __init__(self) -> None:
-        self.memory = mmap.mmap(-1, 8 * (2 * THREADS_MAX + 1))
+        self.memory = mmap.mmap(-1, 8 * (2 * TRACKS + 1))
         self.numbers = memoryview(self.memory).cast("Q")
 
     def clear(self) -> None:
@@ -61,10 +69,10 @@ class Proof:
 
     @property
     def ready(self) -> bool:
-        return self.numbers[2 * THREADS_MAX] != 0
+        return self.numbers[2 * TRACKS] != 0
 
     def set_ready(self) -> None:
-        self.numbers[2 * THREADS_MAX] = 1
+        self.numbers[2 * TRACKS] = 1
 
 
 @dataclass
@@ -74,6 +82,8 @@ class Scenario:
     io: Literal["inline", "background"]
     max_csv_bytes: int
     offsets: bool
+    moves: bool
+    forks: bool
     early: bool
     adopters: int
     kill_s: float
@@ -87,6 +97,8 @@ class Scenario:
             io="background" if source.random() < 0.25 else "inline",
             max_csv_bytes=source.choice([0, 0, source.randint(2_000, 60_000)]),
             offsets=source.random() < 0.25,
+            moves=source.random() < 0.2,
+            forks=source.random() < 0.2,
             early=source.random() < 0.1,
             adopters=source.choice([0, 0, 1, 2]),
             kill_s=10 ** source.uniform(-5, -1.7),
@@ -100,7 +112,30 @@ def open_files(folder: Path, scenario: Scenario) -> dict[str, object]:
     )
 
 
-def record(proof: Proof, scenario: Scenario, thread: int) -> None:
+def places(folder: Path) -> tuple[Path, Path]:
+    """Between which a victim moves."""
+    return folder, folder / "moved"
+
+
+def fork_worker(proof: Proof, scenario: Scenario, folder: Path) -> None:
+    parent = os.getpid()
+    if os.fork() == 0:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        while os.getppid() == parent:
+            record(proof, scenario, WORKER, folder)
+        os._exit(0)
+
+
+def change_files(proof: Proof, scenario: Scenario, lap: int, folder: Path) -> None:
+    if scenario.offsets and lap % 50 == 49:
+        _core.set_time_offset_ns(lap * 1000)
+    if scenario.moves and lap % MOVE_EVERY == MOVE_EVERY - 1:
+        open_files(places(folder)[lap // MOVE_EVERY % 2 ^ 1], scenario)
+    if scenario.forks and lap == FORK_AT:
+        fork_worker(proof, scenario, folder)
+
+
+def record(proof: Proof, scenario: Scenario, thread: int, folder: Path) -> None:
     numbers = proof.numbers
     begun, finished = 2 * thread, 2 * thread + 1
     timer = MyTimer(tag=f"t{thread}")
@@ -123,27 +158,37 @@ def record(proof: Proof, scenario: Scenario, thread: int) -> None:
             timer.step()
         if scenario.io == "background" and lap % 50 == 0:
             time.sleep(0.001)  # step() does not wait there, and a full ring drops by design
-        if scenario.offsets and thread == 0 and lap % 50 == 49:
-            _core.set_time_offset_ns(lap * 1000)
+        if thread == 0:
+            proof.set_ready()
+            change_files(proof, scenario, lap, folder)
 
 
 def be_victim(folder: Path, scenario: Scenario, proof: Proof) -> None:
     report = open_files(folder, scenario)
     assert report["journal_path"], report
-    proof.set_ready()
     others = [
-        threading.Thread(target=record, args=(proof, scenario, thread), daemon=True)
+        threading.Thread(target=record, args=(proof, scenario, thread, folder), daemon=True)
         for thread in range(1, scenario.threads)
     ]
     for other in others:
         other.start()
-    record(proof, scenario, 0)
+    record(proof, scenario, 0, folder)
 
 
 def be_adopter(folder: Path, scenario: Scenario, proof: Proof) -> None:
     proof.set_ready()
     open_files(folder, scenario)
-    time.sleep(60)
+    while True:  # the kill goes by the processor time
+        pass
+
+
+def wait_for_work(child: int, seconds: float) -> None:
+    """Until the process has had so much of a processor: on a busy machine it would be killed before
+    it does anything, were it by the clock on the wall. A process that sleeps is not waited for."""
+    clock = ~child << 3 | 2  # of that process; see clock_getcpuclockid
+    until, at_last = time.clock_gettime(clock) + seconds, time.monotonic() + 1
+    while time.clock_gettime(clock) < until and time.monotonic() < at_last:
+        time.sleep(0)
 
 
 Role = Callable[[Path, Scenario, Proof], None]
@@ -152,20 +197,23 @@ Role = Callable[[Path, Scenario, Proof], None]
 def kill_in_the_middle(
     role: Role, folder: Path, scenario: Scenario, proof: Proof, after_s: float, at_once: bool
 ) -> None:
-    proof.numbers[2 * THREADS_MAX] = 0
+    proof.numbers[2 * TRACKS] = 0
+    alive, held = os.pipe()  # by the victim and its worker, for as long as they live
     child = os.fork()
     if child == 0:
+        os.close(alive)
         try:
             role(folder, scenario, proof)
         finally:
             os._exit(4)
     while not at_once and not proof.ready:
         time.sleep(0)
-    until = time.perf_counter() + after_s
-    while time.perf_counter() < until:
-        pass
+    wait_for_work(child, after_s)
     os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
+    os.close(held)
+    assert os.read(alive, 1) == b""
+    os.close(alive)
     assert os.WIFSIGNALED(status), (
         f"the victim ended by itself: {os.waitstatus_to_exitcode(status)}"
     )
@@ -191,7 +239,7 @@ class Findings:
                 continue
             self._note(next(csv.reader(io.StringIO(line))), seen, nodes, way)
         lost = 0
-        for thread in range(THREADS_MAX):
+        for thread in range(TRACKS):
             begun, finished = proof.begun(thread), proof.finished(thread)
             numbers = {number for which, number in seen if which == thread}
             lost += len(set(range(finished)) - numbers)
@@ -225,51 +273,76 @@ class Findings:
             self.problems[f"{way}: duration"] += 1
 
 
+def journals(folder: Path) -> list[Path]:
+    return [path for place in places(folder) for path in place.glob("*.journal")]
+
+
+def files_of(folder: Path) -> dict[tuple[Path, str], list[Path]]:
+    """By directory and label, the oldest first."""
+    found: dict[tuple[Path, str], list[Path]] = {}
+    for place in places(folder):
+        for path in sorted(place.glob("profile_rank_0*.csv"), key=in_order):
+            label = re.sub(r"\.part\d+", "", path.name)
+            found.setdefault((place, label), []).append(path)
+    return found
+
+
 def in_order(path: Path) -> tuple[int, str]:
     part = re.search(r"\.part(\d+)\.csv$", path.name)
     return (int(part[1]), "") if part else (10**9, path.name)
 
 
-def read_files(folder: Path) -> str:
-    files = sorted(folder.glob("profile_rank_0*.csv"), key=in_order)
-    return "".join(file.read_text(encoding="utf-8") for file in files)
-
-
 def count_dropped(folder: Path) -> int:
-    try:
-        return sum(_core.read_journal(path)["dropped"] for path in folder.glob("*.journal"))
-    except _core.FormatError:
-        return 0
+    dropped = 0
+    for path in journals(folder):
+        with contextlib.suppress(_core.FormatError):
+            dropped += _core.read_journal(path)["dropped"]
+    return dropped
 
 
 def read_unchanged(folder: Path) -> str:
-    """By the journal: the CSV that it speaks of counts up to what was committed."""
-    journals = list(folder.glob("*.journal"))
-    if not journals:
-        return read_files(folder)
-    try:
-        csv_path, csv_bytes, rows = _core.recover_rows(journals[0])
-    except _core.FormatError:
-        return read_files(folder)  # killed while it made the journal
-    assert csv_path is not None
-    current = Path(csv_path)
-    files = sorted(folder.glob("profile_rank_0*.csv"), key=in_order)
-    before = files[: files.index(current)]
-    text = "".join(file.read_text(encoding="utf-8") for file in before)
-    return text + (current.read_bytes()[:csv_bytes] + rows).decode()
+    """By the journals: the CSV that one speaks of counts up to what was committed."""
+    files, rows = files_of(folder), ""
+    ends: dict[Path, int] = {}
+    for journal in journals(folder):
+        try:
+            csv_path, csv_bytes, more = _core.recover_rows(journal)
+        except _core.FormatError:
+            continue  # killed while it made the journal
+        rows += more.decode()
+        if csv_path is None:
+            continue
+        current = Path(csv_path)
+        ends[current] = csv_bytes
+        for of_label in files.values():
+            if current in of_label:
+                del of_label[of_label.index(current) + 1 :]
+    texts = (path.read_bytes()[: ends.get(path)] for of in files.values() for path in of)
+    return b"".join(texts).decode() + rows
 
 
 def run_once(seed: str, folder: Path, proof: Proof, findings: Findings) -> None:
     source = random.Random(seed)
     scenario = Scenario.pick(source)
     proof.clear()
-    folder.mkdir(parents=True)
+    for place in places(folder):
+        place.mkdir(parents=True)
     kill_in_the_middle(be_victim, folder, scenario, proof, scenario.kill_s, scenario.early)
     shifted = " (set_time_offset)" if scenario.offsets else ""
     findings.dropped = dropped = count_dropped(folder)
     findings.check(read_unchanged(folder), proof, dropped, f"read{shifted}")
     for _ in range(scenario.adopters):
         kill_in_the_middle(be_adopter, folder, scenario, proof, scenario.adopter_s, False)
+    for place in places(folder):
+        take_over(place, scenario)
+    left = journals(folder)
+    assert not left or scenario.forks, f"the restart left {left}"
+    findings.check(read_unchanged(folder), proof, dropped, f"adopted{shifted}")
+    findings.calls += sum(proof.finished(thread) for thread in range(TRACKS))
+    shutil.rmtree(folder)
+
+
+def take_over(folder: Path, scenario: Scenario) -> None:
     child = os.fork()
     if child == 0:
         open_files(folder, scenario)
@@ -277,19 +350,16 @@ def run_once(seed: str, folder: Path, proof: Proof, findings: Findings) -> None:
         os._exit(0)
     _, status = os.waitpid(child, 0)
     assert status == 0, f"the restart ended with {status}"
-    assert not list(folder.glob("*.journal")), "the restart left a journal"
-    findings.check(read_files(folder), proof, dropped, f"adopted{shifted}")
-    findings.calls += sum(proof.finished(thread) for thread in range(THREADS_MAX))
-    shutil.rmtree(folder)
 
 
 def main() -> None:
     runs, seed, folder = int(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
+    first = int(sys.argv[4]) if len(sys.argv) > 4 else 0
     proof = Proof()
     GlobalLogger()
     failed: dict[str, dict[str, int]] = {}
     calls = open_stages = with_drops = 0
-    for run in range(runs):
+    for run in range(first, runs):
         findings = Findings()
         name = f"{seed}.{run}"
         try:
@@ -302,6 +372,8 @@ def main() -> None:
         problems = {problem: count for problem, count in findings.problems.items() if count}
         if problems:
             failed[name] = problems
+        if problems or run % 100 == 99:
+            print(f"{run + 1} of {runs}, {calls} calls", problems or "", file=sys.stderr)
     figures = {"calls": calls, "open_stages": open_stages, "with_drops": with_drops}
     print(json.dumps({"failed": failed, **figures}))
     if failed:

@@ -234,26 +234,38 @@ static void end_alone(const struct mu_journal *journal) {
 
 /* Copies the parts in use to the new mapping, which then replaces the old one. The magic is written
  * last. So a process that is killed in the middle leaves a file that is no journal, and not a
- * journal with records but without their commits. `guard` is that of the new mapping. */
+ * journal with records but without their commits. With a change, an old file is no journal from
+ * then on, so that nobody finds the records twice. `guard` is that of the new mapping. */
 MU_MUST_CHECK static int move_to_alone(struct mu_journal *journal, uint8_t *fresh, int guard,
+                                       const struct mu_journal_change *change,
                                        struct mu_error *err) {
     enum { MAGIC_BYTES = sizeof(mu_journal_header(journal)->magic) };
     struct range ranges[2];
+    uint8_t magic[MAGIC_BYTES];
     used_ranges(journal, ranges);
     for (int i = 0; i < 2; i++) {
         size_t skip = i == 0 ? MAGIC_BYTES : 0;
         memcpy(fresh + ranges[i].offset + skip, journal->base + ranges[i].offset + skip,
                ranges[i].bytes - (ranges[i].bytes == 0 ? 0 : skip));
     }
-    atomic_thread_fence(memory_order_seq_cst);
-    memcpy(fresh, journal->base, MAGIC_BYTES);
+    if (change != NULL) {
+        change->apply(change->owner, (struct mu_journal_header *)(void *)fresh);
+    }
     if (mu_page_guard_replaced(guard) > 0) {
         errno = ENOSPC;
         return mu_error_sys(err, "fill the journal", NULL);
     }
+    memcpy(magic, journal->base, MAGIC_BYTES);
+    atomic_thread_fence(memory_order_seq_cst);
+    memcpy(fresh, magic, MAGIC_BYTES);
+    if (change != NULL) {
+        atomic_thread_fence(memory_order_seq_cst);
+        memset(journal->base, 0, MAGIC_BYTES);
+    }
     void *moved = mremap(fresh, MU_JOURNAL_BYTES, MU_JOURNAL_BYTES, MREMAP_MAYMOVE | MREMAP_FIXED,
                          journal->base);
     if (moved == MAP_FAILED) {
+        memcpy(journal->base, magic, MAGIC_BYTES);
         return mu_error_sys(err, "move the journal", NULL);
     }
     return MU_OK;
@@ -343,6 +355,7 @@ MU_MUST_CHECK static int back_ranges(const struct new_file *file, struct mu_erro
 
 /* The journal may grow while room is made for what it had. */
 MU_MUST_CHECK static int move_to_file(struct mu_journal *journal, struct new_file *file,
+                                      const struct mu_journal_change *change,
                                       struct mu_error *err) {
     for (;;) {
         int code = back_ranges(file, err);
@@ -354,9 +367,10 @@ MU_MUST_CHECK static int move_to_file(struct mu_journal *journal, struct new_fil
         used_ranges(journal, now);
         bool fits = now[0].bytes <= file->ranges[0].bytes && now[1].bytes <= file->ranges[1].bytes;
         if (fits) {
-            code = move_to_alone(journal, file->fresh, file->guard, err);
+            code = move_to_alone(journal, file->fresh, file->guard, change, err);
         }
         if (fits && code == MU_OK) {
+            stop_guard(journal);
             journal->fd = file->fd;
             journal->guard = file->guard;
             journal->copies = file->copies;
@@ -386,7 +400,8 @@ static void give_up_file(const struct new_file *file, const char *path) {
     }
 }
 
-int mu_journal_attach(struct mu_journal *journal, const char *path, struct mu_error *err) {
+MU_MUST_CHECK static int move_into(struct mu_journal *journal, const char *path,
+                                   const struct mu_journal_change *change, struct mu_error *err) {
     struct new_file file = {.fd = -1, .guard = MU_GUARD_NONE};
     if (strlen(path) >= sizeof(journal->path)) {
         return mu_error_set(err, MU_ERR_ARGUMENT, "journal path too long: %s", path);
@@ -400,7 +415,7 @@ int mu_journal_attach(struct mu_journal *journal, const char *path, struct mu_er
         code = map_file(&file, path, err);
     }
     if (code == MU_OK) {
-        code = move_to_file(journal, &file, err);
+        code = move_to_file(journal, &file, change, err);
     }
     if (code != MU_OK) {
         give_up_file(&file, path);
@@ -408,6 +423,32 @@ int mu_journal_attach(struct mu_journal *journal, const char *path, struct mu_er
     }
     madvise(journal->base, MU_JOURNAL_BYTES, MADV_DONTFORK);
     return MU_OK;
+}
+
+int mu_journal_attach(struct mu_journal *journal, const char *path, struct mu_error *err) {
+    return move_into(journal, path, NULL, err);
+}
+
+/* The path may be another file's by now: its directory was removed, and is there again. */
+static void remove_left(const char *path, int fd) {
+    struct stat left, there;
+    if (fstat(fd, &left) == 0 && lstat(path, &there) == 0 && left.st_ino == there.st_ino &&
+        left.st_dev == there.st_dev) {
+        unlink(path);
+    }
+    close(fd);
+}
+
+int mu_journal_move(struct mu_journal *journal, const char *path,
+                    const struct mu_journal_change *change, struct mu_error *err) {
+    char left[sizeof(journal->path)];
+    int fd = journal->fd;
+    memcpy(left, journal->path, sizeof(left));
+    int code = move_into(journal, path, change, err);
+    if (code == MU_OK && fd >= 0) {
+        remove_left(left, fd);
+    }
+    return code;
 }
 
 int mu_journal_detach(struct mu_journal *journal, struct mu_error *err) {
@@ -423,7 +464,7 @@ int mu_journal_detach(struct mu_journal *journal, struct mu_error *err) {
     memcpy(path, journal->path, sizeof(path));
     begin_alone(journal);
     check(journal);
-    int code = move_to_alone(journal, fresh, MU_GUARD_NONE, err);
+    int code = move_to_alone(journal, fresh, MU_GUARD_NONE, NULL, err);
     if (code == MU_OK) {
         stop_guard(journal);
         journal->fd = -1;

@@ -63,6 +63,17 @@ void mu_journal_release(struct mu_journal *journal);
 MU_MUST_CHECK int mu_journal_attach(struct mu_journal *journal, const char *path,
                                     struct mu_error *err);
 
+/* What changes in the header when the journal goes on with other files. */
+struct mu_journal_change {
+    void (*apply)(void *owner, struct mu_journal_header *header);
+    void *owner;
+};
+
+/* Moves the journal from its file into another one and removes the old file. A kill at any moment
+ * finds everything in one of them. `change` is made in the new file before it is a journal. */
+MU_MUST_CHECK int mu_journal_move(struct mu_journal *journal, const char *path,
+                                  const struct mu_journal_change *change, struct mu_error *err);
+
 /* Moves everything back into memory and removes the file. */
 MU_MUST_CHECK int mu_journal_detach(struct mu_journal *journal, struct mu_error *err);
 

@@ -130,22 +130,38 @@ static void set_text(char *field, size_t size, const char *text) {
     memset(field + length, 0, size - length);
 }
 
-static void fill_identity(struct mu_recorder *recorder, const struct mu_open_report *report) {
-    const struct mu_output_config *config = &recorder->config;
-    struct mu_journal_header *header = mu_journal_header(&recorder->journal);
+/* The files that a recorder is about to use. */
+struct next_files {
+    struct mu_recorder *recorder;
+    const struct mu_output_config *config;
+    const struct mu_output *output;
+    const struct mu_open_report *report;
+};
+
+static void fill_identity(const struct next_files *next, struct mu_journal_header *header) {
+    const struct mu_output_config *config = next->config;
     header->pid = (int32_t)getpid();
     atomic_store(&header->closed, 0);
     header->rank = config->rank;
     header->world_size = config->world_size;
-    header->attempt = report->attempt;
+    header->attempt = next->report->attempt;
     header->process_start = mu_process_start((int32_t)getpid());
     mu_placement_boot_id(header->boot_id, sizeof(header->boot_id));
     set_text(header->host, sizeof(header->host), config->machine);
-    set_text(header->label, sizeof(header->label), report->label);
+    set_text(header->label, sizeof(header->label), next->report->label);
     set_text(header->log_dir, sizeof(header->log_dir), config->log_dir);
-    const char *slash = strrchr(recorder->output.csv_path, '/');
+    const char *slash = strrchr(next->output->csv_path, '/');
     set_text(header->csv_name, sizeof(header->csv_name),
-             slash == NULL ? recorder->output.csv_path : slash + 1);
+             slash == NULL ? next->output->csv_path : slash + 1);
+}
+
+/* Of the journal in its new file: what was drained is not in the new CSV, and does not come. */
+static void describe_next(void *owner, struct mu_journal_header *header) {
+    const struct next_files *next = owner;
+    struct mu_commit *commit = &header->commits[next->recorder->epoch & 1];
+    fill_identity(next, header);
+    commit->csv_bytes = next->output->csv_bytes;
+    commit->csv_part = next->output->part;
 }
 
 static size_t put_pair(char *out, size_t size, const char *key, const char *text) {
@@ -203,19 +219,28 @@ static void pointer_path(const struct mu_recorder *recorder, char path[MU_PATH_B
              header->label, header->pid, (unsigned long long)header->process_start);
 }
 
+static void journal_path(const struct mu_recorder *recorder, const char *directory,
+                         const struct mu_open_report *report, char path[MU_PATH_BYTES]) {
+    const struct mu_journal_header *header = mu_journal_header(&recorder->journal);
+    snprintf(path, MU_PATH_BYTES, "%s/%s.%d.%llu.journal", directory, report->label, header->pid,
+             (unsigned long long)header->process_start);
+}
+
 /* Moves the journal into a file. Without one the rows are still written, but a kill loses the
  * records that were not drained; the report has a field for that. */
 static void attach_journal(struct mu_recorder *recorder, bool local,
                            struct mu_open_report *report) {
-    const struct mu_journal_header *header = mu_journal_header(&recorder->journal);
     char directory[1024], path[MU_PATH_BYTES];
+    if (recorder->journal.fd >= 0) { /* it has moved */
+        set_text(report->journal_path, sizeof(report->journal_path), recorder->journal.path);
+        return;
+    }
     int code = journal_directory(&recorder->config, local, directory, sizeof(directory),
                                  &report->journal_error);
     if (code != MU_OK) {
         return;
     }
-    snprintf(path, sizeof(path), "%s/%s.%d.%llu.journal", directory, report->label, header->pid,
-             (unsigned long long)header->process_start);
+    journal_path(recorder, directory, report, path);
     code = attach_alone(recorder, path, &report->journal_error);
     if (code != MU_OK) {
         return;
@@ -236,14 +261,14 @@ static uint64_t first_node(uint32_t attempts_before, int worker) {
     return ((place & ((1 << PROCESS_BITS) - 1)) << PROCESS_SHIFT) + 1;
 }
 
-static void choose_attempt(struct mu_recorder *recorder, const struct mu_adopted *adopted,
-                           struct mu_open_report *report) {
-    uint32_t last = mu_heartbeat_read_attempt(recorder->config.log_dir, report->label);
+static void choose_attempt(struct mu_recorder *recorder, const struct mu_output_config *config,
+                           const struct mu_adopted *adopted, struct mu_open_report *report) {
+    uint32_t last = mu_heartbeat_read_attempt(config->log_dir, report->label);
     if (adopted->last_attempt > last) {
         last = adopted->last_attempt;
     }
-    if (recorder->config.least_attempt > last + 1) {
-        last = recorder->config.least_attempt - 1;
+    if (config->least_attempt > last + 1) {
+        last = config->least_attempt - 1;
     }
     report->attempt = last + 1;
     uint64_t base = first_node(last, report->worker);
@@ -284,23 +309,45 @@ MU_MUST_CHECK static int leave_journal(struct mu_recorder *recorder, struct mu_e
     return detach_alone(recorder, err);
 }
 
-/* Writes all rows and closes the files in use. The journal is in memory afterwards. */
-MU_MUST_CHECK static int leave_files(struct mu_recorder *recorder, struct mu_error *err) {
+/* Moves the journal from file to file: were it in memory meanwhile, a kill would lose what is
+ * recorded then. False where that cannot be: it goes through memory. */
+static bool move_journal(const struct next_files *next) {
+    struct mu_recorder *recorder = next->recorder;
+    const struct mu_alone alone = {begin_alone, end_alone, recorder};
+    const struct mu_journal_change change = {describe_next, (void *)next};
+    char path[MU_PATH_BYTES];
+    if (recorder->journal.fd < 0 || journal_is_elsewhere(recorder) ||
+        next->config->journal_dir[0] != '\0' || !mu_placement_is_local(next->config->log_dir)) {
+        return false;
+    }
+    journal_path(recorder, next->config->log_dir, next->report, path);
+    if (strcmp(path, recorder->journal.path) == 0) {
+        return false;
+    }
+    recorder->journal.alone = &alone;
+    int code = mu_journal_move(&recorder->journal, path, &change, NULL);
+    recorder->journal.alone = NULL;
+    return code == MU_OK;
+}
+
+/* Writes all rows and closes the files in use. The journal is in memory afterwards, or where it is
+ * wanted next; NULL: there are no next files. */
+MU_MUST_CHECK static int leave_files(struct mu_recorder *recorder, const struct next_files *next,
+                                     struct mu_error *err) {
     if (recorder->output.fd < 0) {
         return MU_OK;
     }
     mu_control_begin(&recorder->control, "");
     mu_drain_finish_lock_held(recorder);
     mu_heartbeat_write(recorder, true);
-    int code = leave_journal(recorder, err);
+    int code = next != NULL && move_journal(next) ? MU_OK : leave_journal(recorder, err);
     mu_output_drop_csv(&recorder->output);
     recorder->output.kind = MU_OUTPUT_MEMORY;
     return code;
 }
 
 static void begin_files(struct mu_recorder *recorder, struct mu_output *fresh,
-                        const struct mu_adopted *adopted, struct mu_open_report *report) {
-    choose_attempt(recorder, adopted, report);
+                        struct mu_open_report *report) {
     begin_alone(recorder); /* others read which files are in use */
     struct mu_output waiting = recorder->output;
     recorder->output = *fresh;
@@ -308,7 +355,8 @@ static void begin_files(struct mu_recorder *recorder, struct mu_output *fresh,
     end_alone(recorder);
     mu_output_init(fresh);
     set_text(report->csv_path, sizeof(report->csv_path), recorder->output.csv_path);
-    fill_identity(recorder, report);
+    const struct next_files now = {recorder, &recorder->config, &recorder->output, report};
+    fill_identity(&now, mu_journal_header(&recorder->journal));
     mu_csv_writer_set_machine(&recorder->drain->writer, recorder->config.machine);
     memset(recorder->drain->named_threads, 0, sizeof(recorder->drain->named_threads));
     write_process_row(recorder, report);
@@ -347,9 +395,11 @@ MU_MUST_CHECK static int open_files(struct mu_recorder *recorder,
                                     struct mu_open_report *report, struct mu_error *err) {
     struct mu_output fresh;
     struct mu_adopted adopted;
+    const struct next_files next = {recorder, config, &fresh, report};
     int code = take_files(config, &fresh, &adopted, report, err);
     if (code == MU_OK) {
-        code = leave_files(recorder, err);
+        choose_attempt(recorder, config, &adopted, report);
+        code = leave_files(recorder, &next, err);
     }
     if (code != MU_OK) {
         mu_output_free(&fresh);
@@ -358,7 +408,7 @@ MU_MUST_CHECK static int open_files(struct mu_recorder *recorder,
     begin_alone(recorder);
     recorder->config = *config;
     end_alone(recorder);
-    begin_files(recorder, &fresh, &adopted, report);
+    begin_files(recorder, &fresh, report);
     /* Done before other processes can see the journal, so that no request that they make from then
      * on counts as old. */
     const char *requests_in = report->worker == 0 ? config->log_dir : "";
@@ -386,7 +436,7 @@ MU_MUST_CHECK static int open_lock_held(struct mu_recorder *recorder,
         }
         return open_files(recorder, config, report, err);
     }
-    int code = leave_files(recorder, err);
+    int code = leave_files(recorder, NULL, err);
     begin_alone(recorder);
     recorder->config = *config;
     end_alone(recorder);
@@ -452,7 +502,7 @@ int mu_recorder_close_with(struct mu_recorder *recorder, const struct mu_alone *
         atomic_store(&recorder->troubles.missing_csv, 1);
     }
     recorder->gil = gil;
-    int code = leave_files(recorder, err);
+    int code = leave_files(recorder, NULL, err);
     recorder->gil = NULL;
     recorder->in_background = false;
     mu_output_state_publish_lock_held(recorder);

@@ -207,14 +207,28 @@ static void run_adopter(const struct fixture *fixture, const struct scenario *sc
     }
     atomic_store(&proof->opened, 1);
     mu_error_kept(mu_recorder_open(recorder, &config, &report, NULL));
-    for (;;) {
-        pause();
+    for (;;) { /* the kill goes by the processor time */
+        sched_yield();
     }
 }
 
 static void wait_us(int64_t us) {
     int64_t until = mu_clock_ns(CLOCK_MONOTONIC) + us * 1000;
     while (mu_clock_ns(CLOCK_MONOTONIC) < until) {
+    }
+}
+
+/* Until the process has had so much of a processor: on a busy machine it would be killed before it
+ * does anything, were it by the clock on the wall. One that sleeps is not waited for. */
+static void wait_for_work(pid_t child, int64_t us) {
+    clockid_t clock;
+    if (!CHECK_INT(clock_getcpuclockid(child, &clock), 0)) {
+        return;
+    }
+    int64_t until = mu_clock_ns(clock) + us * 1000;
+    int64_t at_last = mu_clock_ns(CLOCK_MONOTONIC) + 1000000000;
+    while (mu_clock_ns(clock) < until && mu_clock_ns(CLOCK_MONOTONIC) < at_last) {
+        sched_yield();
     }
 }
 
@@ -238,7 +252,7 @@ static void kill_in_the_middle(role role, const struct fixture *fixture,
     if (!at_once) {
         wait_for_open(proof);
     }
-    wait_us(after_us);
+    wait_for_work(child, after_us);
     kill(child, SIGKILL);
     CHECK_INT(waitpid(child, &status, 0), child);
     CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
@@ -719,6 +733,80 @@ static void test_killed_adopter_leaves_no_double_rows(enum between between) {
     fixture_end(&fixture);
 }
 
+struct mover {
+    struct mu_timer timer;
+    struct tally *tally; /* shared */
+    int laps;
+    int turns; /* of others, after which the process is killed */
+};
+
+/* Others record until the interpreter's lock is taken, while files move. */
+static void record_before_alone(void *owner) {
+    struct mover *mover = owner;
+    record_laps(&mover->timer, mover->tally, mover->laps, mover->laps + 5);
+    mover->laps += 5;
+    if (--mover->turns == 0) {
+        kill(getpid(), SIGKILL);
+    }
+}
+
+static void not_alone(void *owner) {
+    (void)owner;
+}
+
+/* A process that is killed while it moves to another directory. Returns false when it was done. */
+static bool move_and_die(const struct fixture *from, const struct fixture *to, struct tally *tally,
+                         int turns) {
+    pid_t child = fork();
+    if (child == 0) {
+        struct mover mover = {.tally = tally, .turns = turns};
+        const struct mu_alone alone = {record_before_alone, not_alone, &mover};
+        struct mu_open_report report;
+        struct mu_output_config config = fixture_config(to);
+        struct mu_recorder *recorder = open_in_child(from, &mover.timer);
+        mu_error_kept(mu_recorder_open_with(recorder, &config, &alone, &report, NULL));
+        _exit(0);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    return WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+}
+
+static bool a_killed_move_loses_nothing(int turns) {
+    struct fixture from, to;
+    struct found found;
+    struct tally *tally =
+        mmap(NULL, sizeof(*tally), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    fixture_directory(&from);
+    fixture_directory(&to);
+    bool killed = move_and_die(&from, &to, tally, turns);
+    found_init(&found);
+    for (int i = 0; i < 2; i++) {
+        struct fixture *fixture = i == 0 ? &from : &to;
+        mu_error_kept(mu_recorder_create(&fixture->recorder, NULL));
+        fixture_open(fixture);
+        mu_error_kept(mu_recorder_close(fixture->recorder, NULL));
+        CHECK(note_file(&found, fixture->report.csv_path, UINT64_MAX));
+        fixture_end(fixture);
+    }
+    CHECK(atomic_load(&tally->done) > 0);
+    for (uint64_t op = 0; op < atomic_load(&tally->done); op++) {
+        CHECK_INT(found.seen[0][op], 1);
+    }
+    CHECK_INT(found.torn, 0);
+    found_free(&found);
+    munmap(tally, sizeof(*tally));
+    return killed;
+}
+
+static void test_a_killed_move_loses_nothing(void) {
+    int turns = 1;
+    while (a_killed_move_loses_nothing(turns)) {
+        turns++;
+    }
+    CHECK(turns > 4);
+}
+
 static bool find_pointer(const struct fixture *fixture, char path[128]) {
     return find_file(fixture, ".journal-ref", path);
 }
@@ -954,6 +1042,7 @@ int main(int argc, char **argv) {
     test_killed_adopter_leaves_no_double_rows(NOTHING);
     test_killed_adopter_leaves_no_double_rows(ROTATION);
     test_killed_adopter_leaves_no_double_rows(ANOTHER_PROCESS);
+    test_a_killed_move_loses_nothing();
     test_pointer_of_an_adopted_journal(true);
     test_pointer_of_an_adopted_journal(false);
     test_lost_records_are_counted_after_a_kill();

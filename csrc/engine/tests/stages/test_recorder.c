@@ -725,6 +725,7 @@ static void test_threads_end_while_their_recorder_does(void) {
             sched_yield();
         }
         pthread_mutex_unlock(lock);
+        mu_timer_release(&timer);
         mu_recorder_destroy(recorder);
         pthread_join(thread, NULL);
         pthread_barrier_destroy(&one.turns);
@@ -744,6 +745,7 @@ static void test_a_thread_outlives_its_recorder(void) {
     CHECK_INT(mu_timer_init(&other, second, "", NULL), MU_OK);
     CHECK_INT(pthread_create(&thread, NULL, record_in_turns, &one), 0);
     pthread_barrier_wait(&one.turns);
+    mu_timer_release(&timer);
     mu_recorder_destroy(first);
     one.timer = &other;
     pthread_barrier_wait(&one.turns);
