@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 
 import torch
 from torch import nn
@@ -32,7 +33,11 @@ def sleep() -> None:
     time.sleep(0.1)
 
 
-HICCUPS = {"collection": gc.collect, "gil": wait_for_the_gil, "sleep": sleep}
+HICCUPS: dict[str, Callable[[], object]] = {
+    "collection": gc.collect,
+    "gil": wait_for_the_gil,
+    "sleep": sleep,
+}
 
 
 def train(hiccup: str) -> None:
