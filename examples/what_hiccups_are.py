@@ -14,7 +14,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 
 import torch
 from torch import nn
@@ -33,11 +32,11 @@ def sleep() -> None:
     time.sleep(0.1)
 
 
-HICCUPS: dict[str, Callable[[], object]] = {
-    "collection": gc.collect,
-    "gil": wait_for_the_gil,
-    "sleep": sleep,
-}
+def collect() -> None:
+    gc.collect()
+
+
+HICCUPS = {"collection": collect, "gil": wait_for_the_gil, "sleep": sleep}
 
 
 def train(hiccup: str) -> None:
