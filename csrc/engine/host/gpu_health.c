@@ -2,14 +2,13 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/thread.h"
 
 enum {
     STACK_BYTES = 1024 * 1024, /* the library runs on it */
@@ -106,19 +105,6 @@ static void destroy(struct mu_gpu_health *health) {
     free(health);
 }
 
-/* Waits a second; false when the thread must end. */
-static bool wait_once(struct mu_gpu_health *health) {
-    struct timespec until = mu_clock_after(CLOCK_MONOTONIC, period_ns);
-    int rc = 0;
-    pthread_mutex_lock(&health->lock);
-    while (rc == 0 && !health->stop) {
-        rc = pthread_cond_timedwait(&health->wake, &health->lock, &until);
-    }
-    bool go_on = !health->stop;
-    pthread_mutex_unlock(&health->lock);
-    return go_on;
-}
-
 static void watch(struct mu_gpu_health *health) {
     struct nvml nvml;
     nvml_device device;
@@ -132,7 +118,8 @@ static void watch(struct mu_gpu_health *health) {
         pthread_mutex_lock(&health->lock);
         health->reading = reading;
         pthread_mutex_unlock(&health->lock);
-    } while (wait_once(health));
+    } while (mu_wait_until(&health->lock, &health->wake, &health->stop,
+                           mu_clock_monotonic_ns() + period_ns));
 }
 
 static void *health_main(void *argument) {
@@ -148,37 +135,18 @@ static void *health_main(void *argument) {
     return NULL;
 }
 
-static bool start_thread(struct mu_gpu_health *health) {
-    pthread_attr_t attributes;
-    pthread_t thread;
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_attr_init(&attributes);
-    pthread_attr_setstacksize(&attributes, STACK_BYTES);
-    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int rc = pthread_create(&thread, &attributes, health_main, health);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&attributes);
-    return rc == 0;
-}
-
 /* --- the watch ---------------------------------------------------------------------------- */
 
 struct mu_gpu_health *mu_gpu_health_start(const char *uuid) {
     struct mu_gpu_health *health = calloc(1, sizeof(*health));
-    pthread_condattr_t attributes;
     if (health == NULL) {
         return NULL;
     }
     health->owner = getpid();
     snprintf(health->uuid, sizeof(health->uuid), "%s", uuid);
     pthread_mutex_init(&health->lock, NULL);
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&health->wake, &attributes);
-    pthread_condattr_destroy(&attributes);
-    if (!start_thread(health)) {
+    mu_cond_init(&health->wake);
+    if (!mu_thread_start(NULL, STACK_BYTES, health_main, health)) {
         destroy(health);
         return NULL;
     }

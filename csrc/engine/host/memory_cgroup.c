@@ -5,16 +5,9 @@
 #include <unistd.h>
 
 #include "host/cgroup.h"
+#include "host/proc_text.h"
 
 enum { TEXT_BYTES = 8192, NS_IN_US = 1000 };
-
-static bool read_text(int file, char text[TEXT_BYTES]) {
-    ssize_t got = file < 0 ? -1 : pread(file, text, TEXT_BYTES - 1, 0);
-    if (got > 0) {
-        text[got] = '\0';
-    }
-    return got > 0;
-}
 
 /* Adds the number after `key` at the beginning of each line that has it. */
 static bool add_numbers(const char *text, const char *key, uint64_t *out) {
@@ -37,7 +30,7 @@ static bool add_numbers(const char *text, const char *key, uint64_t *out) {
 /* Version 1 has a number in memory.failcnt, version 2 lines in memory.events. */
 static bool read_limit(int file, uint64_t *out) {
     char text[TEXT_BYTES];
-    if (!read_text(file, text)) {
+    if (!mu_proc_text(file, text, sizeof(text))) {
         return false;
     }
     char *end;
@@ -124,7 +117,8 @@ bool mu_memory_limits_met(const struct mu_memory_cgroup *memory, uint64_t *out) 
 /* "some avg10=0.00 avg60=0.00 avg300=0.00 total=12", in microseconds. */
 bool mu_memory_stalled_ns(const struct mu_memory_cgroup *memory, uint64_t *out) {
     char text[TEXT_BYTES];
-    if (!read_text(memory->pressure, text) || strncmp(text, "some ", strlen("some ")) != 0) {
+    if (!mu_proc_text(memory->pressure, text, sizeof(text)) ||
+        strncmp(text, "some ", strlen("some ")) != 0) {
         return false;
     }
     const char *total = strstr(text, "total=");
@@ -138,7 +132,8 @@ bool mu_memory_stalled_ns(const struct mu_memory_cgroup *memory, uint64_t *out) 
 bool mu_memory_refaults(const struct mu_memory_cgroup *memory, uint64_t *out) {
     char text[TEXT_BYTES];
     uint64_t sum = 0;
-    if (!read_text(memory->stat, text) || !add_numbers(text, "workingset_refault", &sum)) {
+    if (!mu_proc_text(memory->stat, text, sizeof(text)) ||
+        !add_numbers(text, "workingset_refault", &sum)) {
         return false;
     }
     *out = sum;

@@ -5,16 +5,15 @@
 #include <unistd.h>
 
 #include "host/cgroup.h"
+#include "host/proc_text.h"
 
 enum { TEXT_BYTES = 2048, NS_IN_US = 1000 };
 
 static bool read_waited(int file, uint64_t *out) {
     char text[TEXT_BYTES];
-    ssize_t got = pread(file, text, sizeof(text) - 1, 0);
-    if (got <= 0) {
+    if (!mu_proc_text(file, text, sizeof(text))) {
         return false;
     }
-    text[got] = '\0';
     const char *in_us = strstr(text, "throttled_usec ");
     const char *in_ns = strstr(text, "throttled_time ");
     if (in_us != NULL) {

@@ -1,15 +1,13 @@
 #include "host/sampler.h"
 
-#include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/thread.h"
 #include "host/memory_cgroup.h"
 #include "host/thread_times.h"
 
@@ -155,19 +153,6 @@ static void sample(struct mu_sampler *sampler) {
 
 /* --- the thread --------------------------------------------------------------------------- */
 
-/* Waits until then; false when the thread must end. */
-static bool wait_until(struct mu_sampler *sampler, int64_t then_ns) {
-    struct timespec until = {then_ns / 1000000000, then_ns % 1000000000};
-    int rc = 0;
-    pthread_mutex_lock(&sampler->lock);
-    while (rc == 0 && !sampler->stop) {
-        rc = pthread_cond_timedwait(&sampler->wake, &sampler->lock, &until);
-    }
-    bool go_on = !sampler->stop;
-    pthread_mutex_unlock(&sampler->lock);
-    return go_on;
-}
-
 static void begin(struct mu_sampler *sampler) {
     struct mu_thread_times times;
     mu_thread_clock_open(&sampler->clock);
@@ -181,7 +166,7 @@ static void *sampler_main(void *argument) {
     struct mu_sampler *sampler = argument;
     begin(sampler);
     int64_t due = sampler->last_ns + sampler->options.period_ns;
-    while (wait_until(sampler, due)) {
+    while (mu_wait_until(&sampler->lock, &sampler->wake, &sampler->stop, due)) {
         sample(sampler);
         due = sampler->last_ns + sampler->options.period_ns;
     }
@@ -189,29 +174,7 @@ static void *sampler_main(void *argument) {
     return NULL;
 }
 
-static bool start_thread(struct mu_sampler *sampler) {
-    pthread_attr_t attributes;
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_attr_init(&attributes);
-    pthread_attr_setstacksize(&attributes, STACK_BYTES);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int rc = pthread_create(&sampler->thread, &attributes, sampler_main, sampler);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&attributes);
-    return rc == 0;
-}
-
 /* --- the sampler -------------------------------------------------------------------------- */
-
-static void init_locks(struct mu_sampler *sampler) {
-    pthread_condattr_t attributes;
-    pthread_mutex_init(&sampler->lock, NULL);
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&sampler->wake, &attributes);
-    pthread_condattr_destroy(&attributes);
-}
 
 static void forget_workers(struct mu_sampler *sampler) {
     while (sampler->worker_count > 0) {
@@ -236,12 +199,13 @@ struct mu_sampler *mu_sampler_start(const struct mu_sampler_options *options) {
     sampler->clock.schedstat = -1;
     sampler->options = *options;
     sampler->options.period_ns = options->period_ns > 0 ? options->period_ns : usual_period_ns;
-    init_locks(sampler);
+    pthread_mutex_init(&sampler->lock, NULL);
+    mu_cond_init(&sampler->wake);
     atomic_store(&sampler->has_waits, mu_watched_thread_open(&sampler->watched, 0, options->tid));
     sampler->watched.lock = options->lock;
     mu_memory_cgroup_open(&sampler->memory, "/proc/self");
     read_memory(sampler, mu_clock_monotonic_ns(), false);
-    if (!start_thread(sampler)) {
+    if (!mu_thread_start(&sampler->thread, STACK_BYTES, sampler_main, sampler)) {
         release(sampler);
         return NULL;
     }

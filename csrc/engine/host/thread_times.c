@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "host/proc_text.h"
 
 enum { TEXT_BYTES = 128 };
 
@@ -26,12 +27,10 @@ void mu_thread_clock_close(struct mu_thread_clock *clock) {
  * lags by a tick of the kernel. */
 static bool read_delay(int schedstat, uint64_t *out) {
     char text[TEXT_BYTES];
-    ssize_t got = schedstat < 0 ? -1 : pread(schedstat, text, sizeof(text) - 1, 0);
-    if (got <= 0) {
+    char *second, *end;
+    if (!mu_proc_text(schedstat, text, sizeof(text))) {
         return false;
     }
-    text[got] = '\0';
-    char *second, *end;
     errno = 0;
     (void)strtoull(text, &second, 10);
     unsigned long long delay = strtoull(second, &end, 10);

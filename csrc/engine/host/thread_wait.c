@@ -9,6 +9,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "host/proc_text.h"
+
 enum { TEXT_BYTES = 512, PATH_BYTES = 96, NO_CALL = -1 };
 
 /* Calls that work on the file of the descriptor that is their first argument. */
@@ -59,14 +61,6 @@ static int open_file(pid_t process, pid_t tid, const char *name) {
     return open(path, O_RDONLY | O_CLOEXEC);
 }
 
-static bool read_text(int file, char text[TEXT_BYTES]) {
-    ssize_t got = file < 0 ? -1 : pread(file, text, TEXT_BYTES - 1, 0);
-    if (got > 0) {
-        text[got] = '\0';
-    }
-    return got > 0;
-}
-
 /* The link of /proc is read and not followed, so a file system that hangs is not asked. */
 static bool is_file(pid_t process, uint64_t descriptor) {
     char path[PATH_BYTES], target[PATH_MAX];
@@ -83,7 +77,7 @@ static bool is_file(pid_t process, uint64_t descriptor) {
 /* The state is the letter after the name in parentheses. */
 static bool is_stopped(int file) {
     char text[TEXT_BYTES];
-    const char *end = read_text(file, text) ? strrchr(text, ')') : NULL;
+    const char *end = mu_proc_text(file, text, sizeof(text)) ? strrchr(text, ')') : NULL;
     return end != NULL && end[1] == ' ' && (end[2] == 'T' || end[2] == 't');
 }
 
@@ -130,7 +124,7 @@ static enum mu_wait wait_of(const struct mu_watched_thread *thread, long call, u
 /* The file has "running", or the number of the call and its arguments, or -1 in no call. */
 bool mu_watched_thread_read(const struct mu_watched_thread *thread, enum mu_wait *out) {
     char text[TEXT_BYTES];
-    if (!read_text(thread->call, text)) {
+    if (!mu_proc_text(thread->call, text, sizeof(text))) {
         return false;
     }
     char *rest, *end;

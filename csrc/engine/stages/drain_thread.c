@@ -1,10 +1,10 @@
 #include "stages/drain_thread.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <string.h>
 #include <time.h>
 
+#include "base/thread.h"
 #include "journal/page_guard.h"
 #include "stages/drain.h"
 #include "stages/heartbeat.h"
@@ -88,20 +88,8 @@ static void start_lock_held(struct mu_recorder *recorder) {
     if (recorder->thread_runs || recorder->thread_stop) {
         return;
     }
-    pthread_attr_t attributes;
-    sigset_t all, before;
-    sigfillset(&all);
-    sigdelset(&all, SIGBUS); /* a fault while it is blocked ends the process */
-    sigdelset(&all, SIGSEGV);
-    pthread_attr_init(&attributes);
-    pthread_attr_setstacksize(&attributes, STACK_BYTES);
-    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int rc = pthread_create(&recorder->drain_thread, &attributes, thread_main, recorder);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&attributes);
-    recorder->thread_runs = rc == 0;
-    if (rc != 0) {
+    recorder->thread_runs = mu_thread_start(NULL, STACK_BYTES, thread_main, recorder);
+    if (!recorder->thread_runs) {
         atomic_store(&recorder->thread_called, false); /* the next call tries again */
     }
 }

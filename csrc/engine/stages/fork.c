@@ -4,19 +4,16 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/thread.h"
 #include "stages/drain.h"
 #include "stages/output_state.h"
 #include "stages/stack_service.h"
 
 static void init_locks(struct mu_recorder *recorder) {
-    pthread_condattr_t attributes;
     pthread_mutex_init(&recorder->registry_lock, NULL);
     pthread_mutex_init(&recorder->drain_lock, NULL);
     pthread_mutex_init(&recorder->thread_lock, NULL);
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&recorder->thread_wake, &attributes);
-    pthread_condattr_destroy(&attributes);
+    mu_cond_init(&recorder->thread_wake);
 }
 
 int mu_recorder_begin(struct mu_recorder *recorder, struct mu_error *err) {

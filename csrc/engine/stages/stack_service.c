@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/own_files.h"
+#include "base/thread.h"
 #include "process_stacks/stack_record.h"
 #include "process_stacks/stack_request.h"
 #include "stages/state.h"
@@ -112,25 +112,13 @@ static void dump(struct mu_stack_service *service, const struct place *place,
     mu_stack_record_reset(&record);
 }
 
-/* Waits until then; false when the profile must end. */
-static bool wait_until(struct mu_stack_service *service, int64_t then_ns) {
-    struct timespec until = {then_ns / second_ns, then_ns % second_ns};
-    pthread_mutex_lock(&service->lock);
-    int rc = 0;
-    while (rc == 0 && !service->stop) {
-        rc = pthread_cond_timedwait(&service->ended, &service->lock, &until);
-    }
-    bool go_on = !service->stop;
-    pthread_mutex_unlock(&service->lock);
-    return go_on;
-}
-
 /* Rounds that come too late are left out: the next one is at its own time. */
 static void take_profile(struct mu_stack_service *service, struct mu_stack_record *record) {
     int64_t interval_ns = second_ns / service->request.hz;
     int64_t next_ns = mu_clock_monotonic_ns();
     int64_t end_ns = next_ns + (int64_t)service->request.milliseconds * 1000000;
-    while (next_ns < end_ns && wait_until(service, next_ns)) {
+    while (next_ns < end_ns &&
+           mu_wait_until(&service->lock, &service->ended, &service->stop, next_ns)) {
         mu_stack_record_round(record, service->place.time_offset_ns);
         int64_t late_ns = mu_clock_monotonic_ns() - next_ns;
         next_ns += (late_ns / interval_ns + 1) * interval_ns;
@@ -154,21 +142,6 @@ static void *profile_main(void *argument) {
     return NULL;
 }
 
-static bool start_thread(struct mu_stack_service *service) {
-    pthread_attr_t attributes;
-    sigset_t all, before;
-    pthread_t thread;
-    sigfillset(&all);
-    pthread_attr_init(&attributes);
-    pthread_attr_setstacksize(&attributes, THREAD_STACK_BYTES);
-    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int rc = pthread_create(&thread, &attributes, profile_main, service);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&attributes);
-    return rc == 0;
-}
-
 static void profile(struct mu_stack_service *service, const struct place *place,
                     const struct mu_stack_request *request) {
     pthread_mutex_lock(&service->lock);
@@ -181,7 +154,7 @@ static void profile(struct mu_stack_service *service, const struct place *place,
     pthread_mutex_unlock(&service->lock);
     if (!is_free) {
         respond(place, request, NULL, "another profile of its stacks is being taken");
-    } else if (!start_thread(service)) {
+    } else if (!mu_thread_start(NULL, THREAD_STACK_BYTES, profile_main, service)) {
         pthread_mutex_lock(&service->lock);
         service->profiles = false;
         pthread_mutex_unlock(&service->lock);
@@ -244,7 +217,6 @@ static bool hear(void *context, const struct mu_control_text *text) {
 
 static struct mu_stack_service *new_service(const struct mu_stack_reader *reader) {
     struct mu_stack_service *service = calloc(1, sizeof(*service));
-    pthread_condattr_t attributes;
     if (service == NULL) {
         return NULL;
     }
@@ -253,10 +225,7 @@ static struct mu_stack_service *new_service(const struct mu_stack_reader *reader
         service->now.host[0] = '\0';
     }
     pthread_mutex_init(&service->lock, NULL);
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&service->ended, &attributes);
-    pthread_condattr_destroy(&attributes);
+    mu_cond_init(&service->ended);
     return service;
 }
 

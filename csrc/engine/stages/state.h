@@ -148,7 +148,6 @@ struct mu_recorder {
 
     pthread_mutex_t thread_lock; /* the drain thread's own state */
     pthread_cond_t thread_wake;
-    pthread_t drain_thread;
     bool thread_runs;
     bool thread_stop;
     _Atomic bool thread_called;

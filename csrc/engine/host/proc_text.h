@@ -1,0 +1,12 @@
+/* Short files of /proc and of cgroups, which are read again and again. */
+#ifndef MU_PROC_TEXT_H
+#define MU_PROC_TEXT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* Reads the file from its beginning, as much as fits, with a NUL behind it. file: a descriptor, or
+ * -1. False, and no text, where there is nothing to read. */
+bool mu_proc_text(int file, char *text, size_t size);
+
+#endif
