@@ -8,6 +8,7 @@
 | MY_UTILS_RUN_REPORT | the file in which processes report to the parent |
 | MY_UTILS_RUN_PACKAGE | the folder of the package, for interpreters that have it not |
 | MY_UTILS_RUN_GPU_TIMES | off: stages get no CUDA events |
+| MY_UTILS_RUN_HOST_SAMPLES | off: what the training thread waits for is not sampled |
 | MY_UTILS_RUN_BUCKETS | off: DDP's buckets are not timed; a number: in each n-th step |
 | TORCH_FR_BUFFER_SIZE | 128, unless the user has set it: torch keeps the last collectives |
 | PYTHONPATH | the folder of our sitecustomize, before the user's |
@@ -21,7 +22,14 @@ from pathlib import Path
 
 from ..common.environment import read_switch
 
-__all__ = ["bucket_steps", "is_on", "mark_process_tree", "reach", "takes_gpu_times"]
+__all__ = [
+    "bucket_steps",
+    "is_on",
+    "mark_process_tree",
+    "reach",
+    "samples_host",
+    "takes_gpu_times",
+]
 
 DIR = "MY_UTILS_RUN_DIR"
 ID = "MY_UTILS_RUN_ID"
@@ -29,10 +37,11 @@ REPORT = "MY_UTILS_RUN_REPORT"
 PACKAGE = "MY_UTILS_RUN_PACKAGE"
 GPU_TIMES = "MY_UTILS_RUN_GPU_TIMES"
 BUCKETS = "MY_UTILS_RUN_BUCKETS"
+HOST_SAMPLES = "MY_UTILS_RUN_HOST_SAMPLES"
 FLIGHT_RINGS = (
     "TORCH_FR_BUFFER_SIZE",
     "TORCH_NCCL_TRACE_BUFFER_SIZE",
-)  # the second is old
+)  # the second is the old name
 FLIGHTS = 128  # collectives that torch keeps where the user says nothing
 
 _SWITCH = "MY_UTILS_RUN"
@@ -48,6 +57,10 @@ def is_on() -> bool:
 def takes_gpu_times() -> bool:
     """Whether stages get CUDA events."""
     return read_switch(GPU_TIMES, default=True)
+
+
+def samples_host() -> bool:
+    return read_switch(HOST_SAMPLES, default=True)
 
 
 def bucket_steps() -> int | None:

@@ -19,7 +19,7 @@ from ... import _core
 from ...common.warnings import warn_once
 from .bucket_layout import BUCKETS_MAX, Layout, layout_of
 
-__all__ = ["BucketSampler", "SampledSteps", "Write"]
+__all__ = ["BucketSampler", "SampledSteps", "Write", "next_multiple"]
 
 _PERIODS = ((128, 4), (1024, 16), (16384, 64))  # up to a step, every n-th one is looked at
 _LAST_PERIOD = 256
@@ -31,6 +31,11 @@ _HOOK_NS = 2000  # of a parameter: to set its hook, call it and take it away
 _STEADY = 0.9  # weight of what was usual so far
 
 Write = Callable[[str, Mapping[str, object], int], object]
+
+
+def next_multiple(step: int, period: int) -> int:
+    """The first multiple of the period after a step."""
+    return step + period - step % period
 
 
 class SampledSteps:
@@ -74,8 +79,7 @@ class SampledSteps:
             return at_most
         if self._stages.buckets is not None or not self._is_ready():
             return 1
-        due = (n for n in range(1, at_most) if self._is_due(step + n))
-        return next(due, at_most)
+        return min(self._next_due(step) - step, at_most)
 
     def forget(self) -> None:
         """Looks at nothing from here on."""
@@ -111,6 +115,9 @@ class SampledSteps:
         text = ";".join("" if one is None else str(one) for one in times_us)
         self._write("my_utils.ready", {"step": step, "us": text}, step)
 
+    def _is_due(self, step: int) -> bool:
+        return self._next_due(step - 1) == step
+
     # --- what differs ---
 
     def _is_ready(self) -> bool:
@@ -120,7 +127,8 @@ class SampledSteps:
     def _prepare(self) -> None:
         """Finds out what to look at."""
 
-    def _is_due(self, step: int) -> bool:
+    def _next_due(self, step: int) -> int:
+        """The first step after this one that is looked at, whatever happens."""
         raise NotImplementedError
 
     def _look(self) -> _core.BucketTimes | None:
@@ -159,8 +167,8 @@ class BucketSampler(SampledSteps):
         super().forget()
         self._models = []
 
-    def _is_due(self, step: int) -> bool:
-        return step % self._period(step) == 0
+    def _next_due(self, step: int) -> int:
+        return next_multiple(step, self._period(step + 1))
 
     def _period(self, step: int) -> int:
         """A power of two, so that ranks with longer periods look at steps that all look at."""

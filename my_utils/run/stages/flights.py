@@ -18,7 +18,7 @@ from typing import Any
 
 from ... import _core
 from .bucket_layout import BUCKETS_MAX, module_text
-from .buckets import SampledSteps, Write
+from .buckets import SampledSteps, Write, next_multiple
 
 __all__ = ["FlightSampler"]
 
@@ -61,13 +61,22 @@ class FlightSampler(SampledSteps):
         super().forget()
         self._is_watching = False
 
-    def _is_due(self, step: int) -> bool:
+    def _next_due(self, step: int) -> int:
         if self._every is not None:
-            return step % max(self._every, 1) == 0
+            return next_multiple(step, max(self._every, 1))
+        after = step + 1
+        if after < _FIRST + _BURST:
+            return max(after, _FIRST)
+        period = self._period()
+        is_in_burst = after >= period and after % period < _BURST
+        return after if is_in_burst else next_multiple(after, period)
+
+    def _period(self) -> int:
+        """A power of two: ranks with longer periods look where all do."""
         period = _LEAST_PERIOD
         while 0 < period * self._usual_ns < _PERIOD_NS:
-            period *= 2  # a power of two: ranks with longer periods look where all do
-        return _FIRST <= step < _FIRST + _BURST or (step >= period and step % period < _BURST)
+            period *= 2
+        return period
 
     def _look(self) -> _core.BucketTimes | None:
         return _core.BucketTimes((), ())  # it only keeps the times of the backward

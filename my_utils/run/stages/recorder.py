@@ -20,12 +20,11 @@ from typing import Any
 import torch
 
 from ... import _core
-from ...common.environment import read_switch
 from ...common.process_end import call_at_end
 from ...common.warnings import warn_once
 from ...log.logger import GlobalLogger
 from ...stages.timers import MyTimer
-from ..environment import bucket_steps
+from ..environment import bucket_steps, samples_host
 from . import describe
 from .batches import batch_size
 from .buckets import BucketSampler, SampledSteps
@@ -42,7 +41,6 @@ _DRAIN_NS = 100_000_000
 _DRAIN_STEPS = 32
 _LOOK_NS = 10_000_000
 _LOOK_STEPS = 32
-_SAMPLES = "MY_UTILS_RUN_HOST_SAMPLES"
 
 OnFirst = Callable[[], Mapping[str, object] | None]
 
@@ -330,7 +328,7 @@ class Recorder(Listener):
         extra = self._on_first() or {}
         self.is_rank = True
         call_at_end(self.finish)
-        if read_switch(_SAMPLES, default=True):
+        if samples_host():
             self.stages.sample_host()
             if uuid := describe.gpu_uuid():
                 self.stages.watch_gpu(uuid)
