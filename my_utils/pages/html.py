@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from importlib import resources
 from typing import Any
 
-from .tables import Table, times
+from .tables import Table, percent_text, times
 
 __all__ = ["rendered"]
 
@@ -44,7 +44,7 @@ def rendered(
         data=_json_in_html(data),
         tables=tables,
         times=times,
-        percent=lambda share: f"{100 * share:.1f} %",
+        percent=percent_text,
         **values,
     )
 

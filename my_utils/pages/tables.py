@@ -15,6 +15,7 @@ __all__ = [
     "bytes_of",
     "integer",
     "percent",
+    "percent_text",
     "time_of",
     "times",
 ]
@@ -87,8 +88,16 @@ def integer(value: int) -> Cell:
     return Cell(str(value), value)
 
 
+def percent_text(share: float) -> str:
+    """
+    >>> percent_text(0.1234)
+    '12.3 %'
+    """
+    return f"{100 * share:.1f} %"
+
+
 def percent(share: float) -> Cell:
-    return Cell(f"{share:.1%}".replace("%", " %"), share)
+    return Cell(percent_text(share), share)
 
 
 def bytes_of(count: float | None) -> Cell:

@@ -29,7 +29,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from .run_data import HOST_COUNTERS, LOADER_COUNTERS, Matrix
+from .run_data import HOST_COUNTERS, LOADER_COUNTERS, NS_IN_US, Matrix
 
 __all__ = ["causes_of", "worker_of"]
 
@@ -44,7 +44,6 @@ LEAST_LIMITS = 8.0  # how often a limit of memory is met in a hiccup
 FAULT_US = 25.0  # at most, of the kernel's work for a page that it reads
 LEAST_SEEN = 3  # steps in which a worker was seen to do something
 OF_ONE_WORKER = 0.7  # of what all workers did
-NS_IN_US = 1000.0
 SAMPLED = ("gil_us", "storage_us", "page_us", "other_us")
 LATE = ("stopped_us", "limits_met", "refaults")  # the sampler may count them some steps later,
 LATE_STEPS = 3  # if it is kept from a core

@@ -13,14 +13,13 @@ from collections.abc import Mapping
 import numpy as np
 
 from .loss import LEAST_SHARE, Left, Loss
-from .run_data import Matrix
+from .run_data import NS_IN_US, Matrix
 from .work import Work
 
 __all__ = ["short_of_cores"]
 
 MEASURED = 0.8  # of the steps of each rank; with fewer it is not measured
 OF_QUOTA = 0.5  # of the wait, from which on the quota is why
-NS_IN_US = 1000.0
 
 
 def short_of_cores(work: Work, left: Left, host: Mapping[str, Matrix]) -> None:
@@ -35,24 +34,20 @@ def short_of_cores(work: Work, left: Left, host: Mapping[str, Matrix]) -> None:
     lost_ns = float(ready_us.min()) * NS_IN_US
     if lost_ns < LEAST_SHARE * work.step_ns:
         return
-    kept = np.clip(1 - lost_ns / np.maximum(_step_ns(left), 1.0), 0.0, 1.0)
-    saved = (1 - kept) * _step_ns(left)
+    steps_ns = left.own().max(0) + left.bases.sum(1)
+    saved = np.clip(steps_ns, 0.0, lost_ns)
+    cpu_us = np.nanmedian(host["cpu_us"], axis=1)
+    ran = cpu_us / (cpu_us + ready_us)
     loss = Loss("short of cores", saved, np.arange(len(work.rows)))
-    ran = 1 / (1 + ready_us / np.maximum(np.nanmedian(host["cpu_us"], axis=1), 1.0))
     loss.detail = {"ran_shares": (float(ran.min()), float(ran.max()))}
-    if "quota_us" in host and _is_measured(host["quota_us"]):
-        quota = np.nanmedian(host["quota_us"], axis=1)
-        loss.detail["by_quota"] = bool((quota >= OF_QUOTA * ready_us).all())
+    if _is_measured(host.get("quota_us")):
+        quota_us = np.nanmedian(host["quota_us"], axis=1)
+        loss.detail["by_quota"] = bool((quota_us >= OF_QUOTA * ready_us).all())
     left.losses.append(loss)
+    kept = 1 - saved / np.maximum(steps_ns, 1.0)
     left.parts *= kept[:, None]
     left.bases *= kept[:, None]
 
 
 def _is_measured(counter: Matrix | None) -> bool:
     return counter is not None and bool((np.isfinite(counter).mean(1) >= MEASURED).all())
-
-
-def _step_ns(left: Left) -> Matrix:
-    """Per step, what is left of it: the longest own work and the meetings."""
-    whole: Matrix = left.own().max(0) + left.bases.sum(1)
-    return whole

@@ -20,6 +20,7 @@ __all__ = [
     "GPU_COUNTERS",
     "HOST_COUNTERS",
     "LOADER_COUNTERS",
+    "NS_IN_US",
     "GpuTimes",
     "Matrix",
     "RunData",
@@ -36,6 +37,7 @@ HOST_COUNTERS = (
     "gil_us", "storage_us", "page_us", "other_us", "stopped_us", "limits_met", "stalled_us",
     "refaults",
 )  # fmt: skip
+NS_IN_US = 1000.0  # of the counters of the host
 GPU_COUNTERS = ("gpu_sm_mhz", "gpu_reasons")
 LOADER_COUNTERS = ("loader_worker", "loader_ran_us", "loader_storage_us")
 
