@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tools.perfetto_ui import Page
+
 VERSION = "4.10.3"
 FOLDER = Path(__file__).resolve().parent.parent.parent / "build" / "npm"
 
@@ -24,3 +26,15 @@ def axe_source() -> str:
         if done.returncode != 0:
             pytest.skip(f"npm could not install axe-core: {done.stderr.strip()[-200:]}")
     return script.read_text()
+
+
+def violations(tab: Page) -> list[tuple[str, str, str]]:
+    """What breaks the rules in the open page, light and dark: scheme, rule and element."""
+    found = []
+    tab.evaluate(axe_source())
+    for scheme in ("light", "dark"):
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        tab.call("Emulation.setEmulatedMedia", features=features)
+        broken = tab.evaluate("axe.run().then(r => r.violations.map(v => [v.id, v.nodes[0].html]))")
+        found += [(scheme, rule, element) for rule, element in broken]
+    return found
