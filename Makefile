@@ -9,8 +9,8 @@
 # Variables: PYTHON (the interpreter, python3), VENV (the environment, .venv), TORCH_INDEX (a package
 # index for torch, such as the one with wheels for the CPU only), PYTEST (more arguments for pytest),
 # FAMILY (hash-strength runs only families with this in their name), COMPILERS (compilers takes only
-# these, and matrix only these rows), WHEELS (wheels makes only those of these, as 3.11 or aarch64), JOBS (processes
-# that compile or test side by side, one a processor).
+# these, and matrix only these rows), WHEELS (wheels makes only those of these, as 3.11 or aarch64),
+# JOBS (processes that compile or test side by side, one a processor).
 
 PYTHON ?= python3
 VENV ?= .venv
