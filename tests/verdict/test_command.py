@@ -46,7 +46,11 @@ def test_exit_statuses(
     [[], ["LOGS", "--steps", "7:3"], ["LOGS", "--warmup", "-1"], ["LOGS", "-o", "x.pdf"],
      ["LOGS", "--ranks", "x"], ["LOGS/nowhere"], ["LOGS", "nowhere-*"]],
 )  # fmt: skip
-def test_wrong_usage(wrong: list[str], green: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage(
+    wrong: list[str], green: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)  # no run is here, as that of a demo in the checkout is
     with pytest.raises(SystemExit) as raised:
         main([word.replace("LOGS", str(green)) for word in wrong])
     said = capsys.readouterr().err
