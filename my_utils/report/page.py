@@ -140,7 +140,7 @@ def _deflated(content: bytes) -> str:
 
 
 def _colours(page: Page) -> dict[str, tuple[str, str]]:
-    names = page.worst.stages if page.worst is not None else []
+    names = page.worst.names if page.worst is not None else []
     return {name: (stage_colour(name), text_colour(stage_colour(name))) for name in names}
 
 

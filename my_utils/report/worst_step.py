@@ -26,11 +26,17 @@ class RankSpans:
 
 @dataclass(frozen=True)
 class WorstStep:
-    """Times count from the first begin of the step on any of the ranks, each by its own clock."""
+    """Times count from the first begin of the step on any of the ranks, each by its own clock.
+    stages: their paths."""
 
     step: int
     stages: Sequence[str]
     ranks: Sequence[RankSpans]
+
+    @property
+    def names(self) -> list[str]:
+        """Of the stages, as they stand on their spans."""
+        return [stage.rpartition("/")[2] for stage in self.stages]
 
     @property
     def title(self) -> str:
@@ -40,7 +46,7 @@ class WorstStep:
         """For the page's script."""
         ends = (begin + length for one in self.ranks for _, _, begin, length in one.spans)
         return {
-            "stages": [name.rpartition("/")[2] for name in self.stages],
+            "stages": self.names,
             "ranks": [{"rank": one.rank, "spans": list(one.spans)} for one in self.ranks],
             "length_ms": max(ends, default=1.0),
         }

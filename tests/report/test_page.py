@@ -9,6 +9,7 @@ import re
 import threading
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -475,3 +476,12 @@ def test_text_on_a_stage_can_be_read(name: str) -> None:
     colour = stage_colour(name)
     grounds = sorted((luminance(colour), luminance(text_colour(colour))))
     assert (grounds[1] + 0.05) / (grounds[0] + 0.05) >= 4.5
+
+
+def test_an_inner_stage_has_the_colour_of_its_name_in_the_timeline(run: RunData) -> None:
+    nested = replace(run, stages=[f"iter/{stage}" for stage in run.stages])
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page_of(nested))
+    assert found is not None
+    data = json.loads(found[1])
+    for path, name in zip(nested.stages, data["timeline"]["stages"], strict=True):
+        assert data["colors"][name][0] == stage_colour(path), path
