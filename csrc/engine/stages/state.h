@@ -106,7 +106,6 @@ struct mu_recorder {
     struct mu_output output;
     struct mu_timeline timeline;
     struct mu_troubles troubles;
-    bool counter;
     _Atomic uint64_t rate; /* ns per tick, 24.40 fixed point */
     _Atomic uint64_t node_next;
     int64_t real_offset_ns; /* real = monotonic + this; changes when the system's clock is set */
@@ -120,6 +119,7 @@ struct mu_recorder {
      * memory, for a thread ends at a time of its own, and looks for its recorder then. */
     _Atomic uint32_t users;
     bool ended; /* destroyed by its owner; under registry_lock */
+    bool counter;
 
     struct mu_control control;       /* requests of other processes */
     struct mu_stack_service *stacks; /* owned: serves those for stacks; NULL: nobody does */

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -53,6 +54,18 @@ static bool is_seen(struct mu_watched_thread *thread, enum mu_wait expected) {
     return false;
 }
 
+/* Whether it can be read no more before long: the kernel takes a thread out of /proc a moment after
+ * it lets those go on that join it. */
+static bool is_gone(const struct mu_watched_thread *thread) {
+    enum mu_wait wait;
+    for (int64_t end = mu_clock_monotonic_ns() + longest_ns; mu_clock_monotonic_ns() < end;) {
+        if (!mu_watched_thread_read(thread, &wait)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static void check(void (*work)(struct helper *), enum mu_wait expected, bool watches_lock) {
     struct helper helper = {.work = work, .lock = PTHREAD_MUTEX_INITIALIZER};
     struct mu_watched_thread thread;
@@ -73,8 +86,7 @@ static void check(void (*work)(struct helper *), enum mu_wait expected, bool wat
     CHECK_INT(write(helper.pipe[1], "x", 1), 1);
     pthread_mutex_unlock(&helper.lock);
     CHECK_INT(pthread_join(id, NULL), 0);
-    enum mu_wait wait;
-    CHECK(!mu_watched_thread_read(&thread, &wait)); /* it has ended */
+    CHECK(is_gone(&thread));
     mu_watched_thread_close(&thread);
     close(helper.pipe[0]);
     close(helper.pipe[1]);
@@ -87,8 +99,12 @@ static void test_who_is_not_there(void) {
     CHECK_INT(thread.state, -1);
 }
 
-int main(void) {
-    check(wants_lock, MU_WAIT_LOCK, true);
+/* `calls-of-the-emulator`: the kernel shows those, with the numbers of its own processor. */
+int main(int argc, char **argv) {
+    bool calls_are_own = argc < 2 || strcmp(argv[1], "calls-of-the-emulator") != 0;
+    if (calls_are_own) {
+        check(wants_lock, MU_WAIT_LOCK, true);
+    }
     check(wants_lock, MU_WAIT_OTHER, false);
     check(reads_pipe, MU_WAIT_OTHER, true);
     check(runs, MU_WAIT_NONE, true);
