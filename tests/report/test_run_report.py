@@ -742,6 +742,8 @@ def test_traces_that_are_none(run: tuple[Run, Path], tmp_path: Path) -> None:
 
 # --- on a cluster ---
 
+RAY_SETTINGS = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_raylet_start_wait_time_s": "150"}
+
 ON_RAY = """
 import sys
 from ray.cluster_utils import Cluster
@@ -767,16 +769,7 @@ def test_a_cluster_of_ray_gives_the_same(
     run: tuple[Run, Path], report: Report, run_python: RunPython
 ) -> None:
     pytest.importorskip("ray", reason="ray is not installed")
-    done = run_python(
-        "-c",
-        ON_RAY,
-        str(run[1]),
-        timeout=360,
-        env={
-            "RAY_USAGE_STATS_ENABLED": "0",
-            "RAY_raylet_start_wait_time_s": "150",
-        },
-    )
+    done = run_python("-c", ON_RAY, str(run[1]), timeout=360, env=RAY_SETTINGS)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == json.loads(report.to_json())
 
@@ -814,8 +807,7 @@ def test_the_command_says_so_where_the_head_of_the_cluster_is_killed(
 ) -> None:
     """Ray ends the process that is connected to it. Before, the object is all on stdout."""
     pytest.importorskip("ray", reason="ray is not installed")
-    settings = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_raylet_start_wait_time_s": "150"}
-    done = run_python("-c", KILLED_HEAD, str(run[1]), timeout=360, env=settings)
+    done = run_python("-c", KILLED_HEAD, str(run[1]), timeout=360, env=RAY_SETTINGS)
     assert done.returncode == 0, done.stderr
     whole, killed = done.stdout.splitlines()
     assert json.loads(whole) == json.loads(report.to_json())
