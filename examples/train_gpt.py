@@ -99,6 +99,7 @@ def main() -> None:
     timer.generate_report(".*", str(log_dir / f"report_rank_{rank}.txt"))
     logger.get_logger().info("done: loss %.3f after %d steps", loss.item(), STEPS)
     if ranks > 1:
+        dist.barrier()
         dist.destroy_process_group()
 
 

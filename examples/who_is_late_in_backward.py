@@ -35,6 +35,7 @@ def train() -> None:
         model(torch.randn(16, 64)).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
+    dist.barrier()
     dist.destroy_process_group()
 
 

@@ -197,6 +197,7 @@ def main() -> None:
     )
     try:
         train(args.log_dir, args.rank, args.ranks, args.steps, args.balance)
+        dist.barrier()
     finally:
         dist.destroy_process_group()
 

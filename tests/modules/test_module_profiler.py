@@ -812,6 +812,7 @@ for layer in model:
 profile("fsdp", fully_shard(model, mesh=mesh))
 profile("parallel", nn.DataParallel(net()))
 print(json.dumps(said))
+dist.barrier()
 dist.destroy_process_group()
 """
 

@@ -45,6 +45,7 @@ def _run(rank: int, folder: str) -> None:
     try:
         for work in (with_ddp, with_fsdp, with_filters, with_dtensors):
             work(rank).save(f"{folder}/{work.__name__}/rank{{rank}}.pt")
+        dist.barrier()
     finally:
         dist.destroy_process_group()
 

@@ -39,6 +39,7 @@ for images, labels in DataLoader(Images(), batch_size=4):
     torch.nn.functional.mse_loss(model(images), labels).backward()
     optimizer.step()
 print("trained on rank", dist.get_rank())
+dist.barrier()
 dist.destroy_process_group()
 """
 

@@ -293,6 +293,7 @@ for step in range(40):
     assert all(one._backward_hooks is None for one in net.parameters())
     optimizer.step()
     optimizer.zero_grad()
+dist.barrier()
 dist.destroy_process_group()
 """
 

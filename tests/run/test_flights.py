@@ -128,6 +128,7 @@ for step in range(24):
     torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
     optimizer.step()
     optimizer.zero_grad()
+dist.barrier()
 dist.destroy_process_group()
 """
 

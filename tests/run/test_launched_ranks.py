@@ -41,6 +41,7 @@ for _ in range(12):
     optimizer.zero_grad()
     model(torch.ones(2, 4)).sum().backward()
     optimizer.step()
+dist.barrier()
 dist.destroy_process_group()
 """
 
@@ -232,6 +233,7 @@ def train(rank):
         optimizer.zero_grad()
         model(torch.ones(2, 4)).sum().backward()
         optimizer.step()
+    dist.barrier()
     dist.destroy_process_group()
     END
 

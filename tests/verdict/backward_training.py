@@ -76,6 +76,7 @@ def main() -> None:
         model(torch.randn(32, WIDTH)).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
+    dist.barrier()
     dist.destroy_process_group()
 
 

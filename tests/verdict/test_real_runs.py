@@ -53,6 +53,7 @@ def verdict_of(plant: str, world: int, folder: Path) -> Verdict:
     code = (
         "from tests.support.real_run import train\n"
         f"train(rank, world, {plant!r}, {str(logs)!r})\n"
+        "dist.barrier()\n"
         "dist.destroy_process_group()"
     )
     results = Ranks(code, world, folder).finish(timeout_s=400)

@@ -32,4 +32,5 @@ for step in range(15):
         with torch.no_grad(), span("eval"):
             model.module(x)
 results = [net]
+dist.barrier()
 dist.destroy_process_group()
