@@ -30,7 +30,7 @@ from .quantiles import middle_of, scatter_of
 from .run_data import Matrix
 from .work import Work, over_others
 
-__all__ = ["COVERED", "blame"]
+__all__ = ["COVERED", "blame", "blame_without_stage", "is_regular"]
 
 COVERED = 0.8
 FALSE_CHANGES = 0.001
@@ -39,6 +39,7 @@ WAITED_LEAST = 0.25  # of its excess, that the others must wait for it
 SLOW_MAX = 0.6  # of the ranks: were more slow, the others would be the exception
 ALIKE = 0.5  # of the factors of two parts, if they are slow alike
 STANDS_OUT = 3.0  # times what the next rank waits less
+AT_TIMES = 0.25  # of its mean, that the usual loss lies below where it comes in some steps only
 IRREGULAR = 0.3  # scatter of an excess, as a share of it, from which on it is no steady work
 
 
@@ -59,6 +60,10 @@ class _Slow:
         top = int(self.parts_ns.argmax())
         covers = self.parts_ns[top] >= COVERED * self._while_slow()
         return top if covers and not self.factor and top not in self.inside else None
+
+    def is_partly_hidden(self) -> bool:
+        """Whether it is slow in a stage of which only the part before the meeting can be seen."""
+        return not self.factor and int(self.parts_ns.argmax()) in self.inside
 
     def _while_slow(self) -> float:
         return float(self.level_ns[self.level_ns > 0].mean())
@@ -83,7 +88,6 @@ def blame(work: Work, left: Left, hosts: list[str]) -> None:
             for loss in left.losses:
                 if loss.inside_ns is not None:
                     left.take_off_meetings(loss.inside_ns)
-    left.losses += _of_unknown_stage(work, bool(left.losses))
 
 
 def _slow_ranks(work: Work, own: Matrix) -> list[_Slow]:
@@ -226,6 +230,8 @@ def _loss(work: Work, group: list[_Slow], hosts: tuple[str, ...], saved_ns: Matr
         loss.detail["parts"] = tuple(
             (work.parts[at], round(float(shares[at]), 3)) for at in order if shares[at] >= 0.1
         )
+    if any(one.is_partly_hidden() for one in group):
+        loss.detail["at_least"] = True
     return loss
 
 
@@ -254,12 +260,13 @@ def _figures(work: Work, rows: Integers, part: int | None, first: int) -> dict[s
 # --- a rank for which the others wait, and nobody knows why ---
 
 
-def _of_unknown_stage(work: Work, named: bool) -> list[Loss]:
-    """The rank that waits least in some meeting while its own work does not say why. Of two ranks
-    each may be slow in a meeting where the other waits; then it counts who came last to the meeting
-    that both leave together."""
-    if not work.meets or named:
-        return []
+def blame_without_stage(work: Work, left: Left) -> None:
+    """Where nobody is named yet, the rank that waits least in some meeting while its own work does
+    not say why; adds it to the losses. Of two ranks each may be slow in a meeting where the other
+    waits; then it counts who came last to the meeting that both leave together. Who is late at
+    times only, and not every so many steps, has hiccups."""
+    if not work.meets or left.losses:
+        return
     waits = work.in_meetings
     explained = np.maximum(over_others(work.own.sum(2)), 0)
     less = [-over_others(waits[..., at]) - explained for at in range(waits.shape[2])]
@@ -272,12 +279,27 @@ def _of_unknown_stage(work: Work, named: bool) -> list[Loss]:
     second = np.sort(waits[..., inside], axis=0)[1]
     saved = np.clip(second - waits[row, :, inside], 0, unknown[row, :, inside])
     if float(saved.mean()) < LEAST_SHARE * work.step_ns:
-        return []
+        return
     if sizes[row, inside] < STANDS_OUT * float(others.max()):
-        return []
+        return
     rows = np.array([row], np.int64)
-    loss = Loss("straggler", saved, rows)
+    steps = np.flatnonzero(saved > LOW_SHARE * work.step_ns)
+    at_times = float(np.median(saved)) < AT_TIMES * float(saved.mean())
+    loss = Loss("host hiccups" if at_times and not is_regular(steps) else "straggler", saved, rows)
     loss.detail = _figures(work, rows, None, 0)
-    loss.detail["lost_ns"] = float(saved.mean())
-    loss.detail["waits_in"] = work.meeting_names[inside]
-    return [loss]
+    loss.detail |= {"waits_in": work.meeting_names[inside], "at_least": True}
+    if loss.kind == "host hiccups":
+        loss.detail |= {"hiccups": len(steps), "hiccup_ns": float(saved[steps].mean())}
+    else:
+        loss.detail["lost_ns"] = float(saved.mean())
+    left.losses.append(loss)
+
+
+def is_regular(steps: Integers) -> bool:
+    """Whether four steps or more lie equally far apart: then the script itself does it.
+
+    >>> is_regular(np.array([4, 9, 14, 19])), is_regular(np.array([4, 9, 15, 19]))
+    (True, False)
+    """
+    gaps = np.diff(steps)
+    return len(gaps) >= 3 and bool(gaps.min() == gaps.max())

@@ -41,10 +41,12 @@ Integers = npt.NDArray[np.int64]
 
 @dataclass
 class DeviceView:
-    """run: with the times of the device. is_launch_bound: GPU ends trail host ends by next to
-    nothing. busy_ns: what the device computes a step, the mean of all ranks."""
+    """run: with the times of the device. stages: names of those with GPU times. is_launch_bound:
+    GPU ends trail host ends by next to nothing. busy_ns: what the device computes a step, the mean
+    of all ranks."""
 
     run: RunData
+    stages: frozenset[str]
     is_launch_bound: bool
     busy_ns: float
 
@@ -88,7 +90,8 @@ def device_view(run: RunData, columns: Integers) -> DeviceView:
         gpu=None,
     )
     busy = np.nan_to_num(gpu.totals[:, columns][..., device]).sum(2)
-    return DeviceView(seen, is_launch_bound, float(busy.mean()))
+    names = frozenset(run.stages[stage] for stage in device)
+    return DeviceView(seen, names, is_launch_bound, float(busy.mean()))
 
 
 def _in_order(gpu: GpuTimes, columns: Integers, device: Integers) -> list[int]:

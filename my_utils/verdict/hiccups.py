@@ -18,7 +18,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from .blame import COVERED, FALSE_CHANGES, alike
+from .blame import COVERED, FALSE_CHANGES, alike, is_regular
 from .causes import causes_of, worker_of
 from .change_points import change_points
 from .kinds import Kind, kind_of_stage
@@ -38,6 +38,7 @@ STANDS_OUT = 3.0  # times the hiccups of the other ranks
 ALONE = 0.8  # of all hiccups, with which a rank also has those inside the meetings
 BROAD = 0.12  # of the imbalance, that a rank usually lies off the mean: with less it is rare
 FOLLOWS = 0.6  # correlation of the meetings with how far ranks lie apart
+ANYWHERE = 0.25  # of its share, that what lies beside a stage must have of hiccups at any time
 EXPLAINED = 0.5  # correlation with samples or tokens from which on they are named
 LOWER_HALF = 1.028  # between the 10 % and the 40 % quantile of a normal distribution, in sigmas
 
@@ -143,8 +144,11 @@ def _long_for_no_reason(work: Work, own: Matrix, events: Mask, saved: Matrix) ->
     usual = levels_of(np.where(events, np.median(calm), whole))
     low, high = np.quantile(calm, [0.1, 0.4])
     limit = max(SCATTERS * float(high - low) / LOWER_HALF, LEAST_OF_STEP * work.step_ns)
-    longer = whole - usual
-    return np.where(longer > limit, np.maximum(longer - saved, 0), 0)
+    longer = np.where(whole - usual > limit, whole - usual, 0)
+    inside = np.maximum(longer - saved, 0)
+    # Work after a step's last meeting makes the next step long: what is seen may lie one step off.
+    known = max(float(longer.sum() - saved.sum()), 0.0)
+    return inside * min(known / max(float(inside.sum()), 1.0), 1.0)
 
 
 def _loss(work: Work, rows: Integers, events: Mask, sizes: Matrix, saved: Matrix) -> Loss:
@@ -162,9 +166,8 @@ def _loss(work: Work, rows: Integers, events: Mask, sizes: Matrix, saved: Matrix
         "hiccup_ns": float(sizes[rows][events[rows]].mean()),
         "top_share": round(share, 3),
     }
-    gaps = np.diff(steps)
-    if len(gaps) >= 3 and gaps.min() == gaps.max():
-        loss.detail["every"] = int(gaps[0])
+    if is_regular(steps):
+        loss.detail["every"] = int(steps[1] - steps[0])
     return loss
 
 
@@ -189,9 +192,23 @@ def _part_of_events(
             sums += (work.own[row, at] - np.median(calm, 0)).sum(0)
     share = float(sums.max() / max(float(sizes[rows][events[rows]].sum()), 1.0))
     usual_ns = np.median(work.own, axis=(0, 1)) + np.median(work.bases_of_parts(), axis=0)
-    a_hiccup = sums / max(int(events[rows].sum()), 1)
-    is_alike = alike(a_hiccup, usual_ns, work.parts_inside()) > 0
-    return (None if is_alike else int(sums.argmax())), share
+    return (None if _falls_anywhere(sums, usual_ns) else int(sums.argmax())), share
+
+
+def _falls_anywhere(excess: Matrix, usual: Matrix) -> bool:
+    """Whether the parts beside the one with the most have their share, too: a stage that is most
+    of a step has most of what happens at any time, and is not to blame for it. Arrays of parts, ns.
+
+    >>> _falls_anywhere(np.array([89.0, 6.0, 5.0]), np.array([80.0, 10.0, 10.0]))
+    True
+    >>> _falls_anywhere(np.array([99.0, 1.0, 0.0]), np.array([80.0, 10.0, 10.0]))
+    False
+    """
+    top = int(excess.argmax())
+    rest, rest_usual = (float(np.delete(one, top).sum()) for one in (excess, usual))
+    if min(rest_usual, float(usual[top])) < LOW_SHARE * float(usual.sum()):
+        return False
+    return rest / rest_usual >= ANYWHERE * float(excess[top] / usual[top])
 
 
 # --- imbalance that moves ---

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..common.arguments import check_int
 from ..common.ranges import as_ranges, ranges_text
-from .blame import blame
+from .blame import blame, blame_without_stage
 from .causes import worker_of
 from .cores import short_of_cores
 from .device import DeviceView, device_view, has_gpu_times
@@ -81,6 +81,8 @@ def judge(run: RunData, warmup: int | None = None) -> Verdict:
     groups = _groups(run, meetings, columns)
     verdict.step_ns = max(work.step_ns for work, _ in groups)  # the run ends with its slowest
     findings = _compared(run, groups, columns)
+    if view is not None and view.is_launch_bound:
+        findings = [one for one in findings if not _is_launching(one, view)]
     _explain_input(run, findings, columns)
     _explain_clocks(run, findings, columns)
     findings += _of_the_device(view, verdict)
@@ -195,6 +197,7 @@ def _groups(run: RunData, meetings: Meetings, columns: Integers) -> list[tuple[W
         blame(work, left, [run.hosts[row] for row in rows.tolist()])
         host = _counters(run, (*HOST_COUNTERS, *LOADER_COUNTERS), rows, columns)
         hiccups(work, left, host)
+        blame_without_stage(work, left)
         counters = _counters(run, ("samples", "tokens"), rows, columns)
         joined = {name: run.counters[name][:, columns] for name in counters}
         moving_imbalance(work, left, counters, joined if meetings.pipelines else None)
@@ -299,6 +302,12 @@ def _of_the_device(view: DeviceView | None, verdict: Verdict) -> list[Finding]:
     if share >= COMPUTES:
         return [Finding("compute", cost_ns_a_step=view.busy_ns, share=share)]
     return []
+
+
+def _is_launching(one: Finding, view: DeviceView) -> bool:
+    """Whether it is a stage of the device that is long on all ranks: in a run that is bound by
+    launches that time is launching, which is named once."""
+    return one.stage in view.stages and len(one.ranks) == len(view.run.ranks)
 
 
 def _of_memory(run: RunData, columns: Integers, verdict: Verdict) -> list[Finding]:

@@ -356,7 +356,8 @@ def _gain(one: Finding, verdict: Verdict) -> Iterator[str]:
         return
     better = max(verdict.step_ns - one.saves_ns_a_step, 1.0)
     times = verdict.step_ns / better
-    text = f"would be {_ms(better)} a step ({times:.2g} x)"
+    most = "at most " if one.detail.get("at_least") else ""
+    text = f"would be {most}{_ms(better)} a step ({times:.2g} x)"
     if one.ranks and len(one.ranks) < verdict.judged_ranks:
         whom = _ranks(one.ranks) if len(one.ranks) == 1 else "they"
         text += f" if {whom} {_LIKE_OTHERS.get(one.kind, 'were like the others')}"

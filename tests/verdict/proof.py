@@ -171,7 +171,7 @@ def _summary(outcomes: Sequence[Outcome]) -> str:
         if not some:
             continue
         promises = [one.promise for one in some
-                    if one.right and one.trial.loss >= 0.2 and not one.inside]  # fmt: skip
+                    if one.right and one.trial.loss >= 0.2 and not math.isnan(one.promise)]  # fmt: skip
         kept = f"{np.mean(np.array(promises) <= PROMISE_WITHIN):.0%}" if promises else "–"
         timed = TRUTHS[plant].accuses and plant != "growing memory"
         not_judged = sum(one.status == "not judged" for one in some)

@@ -178,11 +178,15 @@ def _slope_is_right(finding: Finding, bytes_a_step: float) -> bool:
 
 
 def _promise(simulated: Simulated, verdict: Verdict, finding: Finding) -> float:
-    """Means are over the judged steps: a saving counts for each of them."""
+    """NaN for a verdict that promises none (launches). Means are over the judged steps: a saving
+    counts for each of them. Where the verdict says "at most", the step may well be shorter."""
+    if not finding.saves_ns_a_step:
+        return float(np.nan)
     judged = slice(verdict.warmup or 0, None)
     promised = float(simulated.step_ns[judged].mean()) - finding.saves_ns_a_step
     healthy = float(simulated.healthy_ns[judged].mean())
-    return abs(promised - healthy) / healthy
+    off = (healthy - promised) / healthy
+    return max(off, 0.0) if finding.detail.get("at_least") else abs(off)
 
 
 def _said(finding: Finding) -> str:
