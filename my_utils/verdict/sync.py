@@ -138,6 +138,7 @@ def _mirrors(run: RunData, at: tuple[Integers, ...], stage: int, least: float) -
     rest = run.step_ns[at] - own
     own, rest = own - np.median(own, 0), rest - middle_of(rest, 0)
     known = np.isfinite(rest)
-    excess, left = np.abs(rest[known]).mean(), np.abs((own + rest)[known]).mean()
+    # By squares: one rank of many with more to do is lost in a mean of amounts.
+    excess, left = (float(np.sqrt(np.mean(one[known] ** 2))) for one in (rest, own + rest))
     shorter, longer = np.maximum(-own, 0).sum(), np.maximum(own, 0).sum()
     return bool(excess >= least and left <= MIRROR_RATIO * excess and shorter >= 2 * longer)

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from my_utils.verdict.rules import judge
+from my_utils.verdict.text import terminal_lines
 from tests.support.run_simulator.device import DeviceScenario, simulate_device
 from tests.verdict import proof
 from tests.verdict.outcome_store import OutcomeStore
@@ -55,6 +56,9 @@ def test_a_plant_that_costs_half_the_run_is_named(plant: str) -> None:
     [
         Trial("uneven batches", 8, 0.2, 9),  # a pipeline: the largest batch is on another stage
         Trial("CPU hog", 1, 0.2, 4),  # its calm steps are the only measure
+        Trial("CPU hog", 4, 0.2, 85),  # forward is most of a step, and so of its hiccups
+        Trial("CPU hog", 1000, 0.5, 31),  # most of it lies inside the meetings
+        Trial("slow loader on one rank", 64, 0.2, 38, recorded=False),  # one rank of many
         Trial("falling throughput", 1, 0.2, 15),  # two levels leave little less than a line
         Trial("launches slower than the device", 1, 0.2, 21, device=True),  # 1.2 ms behind of 210
         Trial("slow loader on all ranks, GPU", 2, 0.2, 5, device=True),
@@ -103,6 +107,30 @@ def test_the_promised_step_is_that_of_the_run_without_the_plant(plant: str) -> N
     promises = [one.promise for one in outcomes if one.right and not one.inside]
     assert promises, shown(outcomes)
     assert np.max(promises) <= PROMISE_WITHIN
+
+
+def test_a_hiccup_in_a_pipeline_is_promised_once() -> None:
+    """It makes the next step of the others long, and not that in which it is seen."""
+    one = attempt(Trial("CPU hog", 64, 0.5, 9))
+    assert one.right
+    assert one.promise <= PROMISE_WITHIN
+
+
+def test_launching_is_named_once() -> None:
+    trial = Trial("launches slower than the device", 8, 0.5, 0, device=True)
+    verdict = judge(run_of(trial)[0].run)
+    assert [one.kind for one in verdict.costly] == ["launch"]
+
+
+def test_what_can_be_seen_in_part_promises_at_most() -> None:
+    """Under FSDP most of forward is a meeting."""
+    trial = Trial("slow forward on one rank", 8, 0.5, 2)
+    simulated, topology = run_of(trial)
+    verdict = judge(simulated.run)
+    promised = np.mean(simulated.step_ns[verdict.warmup :]) - verdict.costly[0].saves_ns_a_step
+    assert topology == "fsdp"
+    assert promised >= np.mean(simulated.healthy_ns)
+    assert "would be at most" in "\n".join(terminal_lines(verdict, 120))
 
 
 def test_what_was_lost_does_not_add_up_to_more_than_a_run() -> None:
