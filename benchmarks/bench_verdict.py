@@ -97,16 +97,17 @@ def traceml(plant: str, steps: int) -> Said:
 
 
 def run(smoke: bool) -> list[Row]:
-    what = ["planted bottlenecks of 14 that are missed", "seconds of a run with its verdict"]
+    plants = list(WORDS)[:1] if smoke else list(WORDS)
+    what = [f"planted bottlenecks of {len(plants)} that are missed",
+            "seconds of a run with its verdict"]  # fmt: skip
     if importlib.util.find_spec("traceml_ai") is None:
         return [NotMeasured(each, "TraceML: pip install traceml-ai") for each in what]
-    plants = list(WORDS)[:1] if smoke else list(WORDS)
     steps = SMOKE_STEPS if smoke else STEPS
     found = {tool: [tool(plant, steps) for plant in plants] for tool in (ours, traceml)}
     missed = {tool: sum(not one.found for one in said) for tool, said in found.items()}
     seconds = {tool: sum(one.seconds for one in said) / len(said) for tool, said in found.items()}
     return [
-        Claim(what[0], missed[ours], "TraceML", missed[traceml], "", 0.5),
+        Claim(what[0], missed[ours], "TraceML", missed[traceml], "", 1 if smoke else 0.5),
         Claim(what[1], seconds[ours], "TraceML", seconds[traceml], "s", 1),
     ]
 

@@ -39,7 +39,9 @@ class Claim:
     @property
     def ratio(self) -> float:
         above, below = (self.peer, self.ours) if self.faster else (self.ours, self.peer)
-        return above / below if below else math.inf  # a difference of medians may be 0
+        if not below:  # a difference of medians, or what two tools miss of what both find
+            return math.inf if above else 1.0
+        return above / below
 
     @property
     def met(self) -> bool:
