@@ -11,6 +11,7 @@ import contextlib
 import importlib.util
 import json
 import socket
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -23,6 +24,7 @@ from benchmarks.harness import Claim, NotMeasured, Row
 HERE = Path(__file__).resolve()
 SIDES = ("bare", "ours", "traceml")
 TRACEML_PORT = 29765
+ROUNDS = 5
 
 OWN = """
 import json, sys, tempfile
@@ -162,10 +164,10 @@ def beside_traceml(size: str) -> list[Row]:
     if importlib.util.find_spec("traceml_ai") is None:
         return [NotMeasured(what, "TraceML: pip install traceml-ai")]
     with traceml_server():
-        rounds = [{side: step_of(side, size) for side in SIDES} for _ in range(3)]
-    times = {side: [one[side] for one in rounds] for side in SIDES}
-    best = {side: min(values) for side, values in times.items()}
-    ours, peer = best["ours"] - best["bare"], best["traceml"] - best["bare"]
+        rounds = [{side: step_of(side, size) for side in SIDES} for _ in range(ROUNDS)]
+    ours, peer = (
+        statistics.median(one[side] - one["bare"] for one in rounds) for side in ("ours", "traceml")
+    )
     return [Claim(what, ours, "TraceML", peer, "ns", 10, faster=True)]
 
 
