@@ -145,6 +145,7 @@ def main() -> None:
             after(model.module, folder)
             state["step"] += 1
     del garbage
+    dist.barrier()
     dist.destroy_process_group()
 
 

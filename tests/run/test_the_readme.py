@@ -43,6 +43,7 @@ for batch in torch.utils.data.DataLoader(Pictures(), batch_size=4):
     optimizer.zero_grad()
     model(batch).square().mean().backward()
     optimizer.step()
+dist.barrier()
 """
 
 PRELUDE = """
