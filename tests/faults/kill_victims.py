@@ -3,7 +3,7 @@
     python -m tests.faults.kill_victims RUNS SEED FOLDER [FIRST]
 
 Each victim is a fork of this process. It has threads, may fork a worker that records too, rotates
-its files and moves them to another directory. It writes into shared memory which call of its timer
+its files and moves them to another directory; its journal may lie in a directory of its own. It writes into shared memory which call of its timer
 it begins and which it has finished; after the kill the rows are read back in two ways: without
 changing a file, from the CSVs and the journals, and from the CSVs after a new process of the rank
 took the directories over. FIRST goes on with a series that was cut off: run N of a seed is the same
@@ -88,6 +88,7 @@ class Scenario:
     adopters: int
     kill_s: float
     adopter_s: float
+    elsewhere: bool
 
     @classmethod
     def pick(cls, source: random.Random) -> Scenario:
@@ -103,13 +104,21 @@ class Scenario:
             adopters=source.choice([0, 0, 1, 2]),
             kill_s=10 ** source.uniform(-5, -1.7),
             adopter_s=10 ** source.uniform(-5, -2),
+            elsewhere=source.random() < 0.25,
         )
 
 
 def open_files(folder: Path, scenario: Scenario) -> dict[str, object]:
     return _core.open_output(
-        log_dir=str(folder), io=scenario.io, max_csv_bytes=scenario.max_csv_bytes
+        log_dir=str(folder),
+        io=scenario.io,
+        max_csv_bytes=scenario.max_csv_bytes,
+        journal_dir=str(top_of(folder) / "journals") if scenario.elsewhere else "",
     )
+
+
+def top_of(folder: Path) -> Path:
+    return folder.parent if folder.name == "moved" else folder
 
 
 def places(folder: Path) -> tuple[Path, Path]:
@@ -274,7 +283,8 @@ class Findings:
 
 
 def journals(folder: Path) -> list[Path]:
-    return [path for place in places(folder) for path in place.glob("*.journal")]
+    all_places = [*places(folder), folder / "journals"]
+    return [path for place in all_places for path in place.glob("*.journal")]
 
 
 def files_of(folder: Path) -> dict[tuple[Path, str], list[Path]]:
@@ -325,7 +335,7 @@ def run_once(seed: str, folder: Path, proof: Proof, findings: Findings) -> None:
     source = random.Random(seed)
     scenario = Scenario.pick(source)
     proof.clear()
-    for place in places(folder):
+    for place in (*places(folder), folder / "journals"):
         place.mkdir(parents=True)
     kill_in_the_middle(be_victim, folder, scenario, proof, scenario.kill_s, scenario.early)
     shifted = " (set_time_offset)" if scenario.offsets else ""
