@@ -397,7 +397,11 @@ def main() -> None:
         if problems or run % 100 == 99:
             so_far = f"{run + 1} of {runs}, {calls} calls, the longest step {longest_s:.2f} s"
             print(so_far, problems or "", file=sys.stderr)
-    figures = {"calls": calls, "open_stages": open_stages, "with_drops": with_drops}
+    figures: dict[str, float] = {
+        "calls": calls,
+        "open_stages": open_stages,
+        "with_drops": with_drops,
+    }
     figures["longest_step_s"] = round(longest_s, 3)
     print(json.dumps({"failed": failed, **figures}))
     if failed:
