@@ -144,7 +144,7 @@ class TestFlightDumps:
         assert (found.problems, found.stalled) == ([], [])
 
     def test_many_pending_peers_of_a_large_group(self, tmp_path: Path) -> None:
-        names = [f"recv 0<-{peer}" for peer in range(1, 6000)]
+        names = [f"recv 0<-{peer}" for peer in range(1, 15_000)]
         entries = [
             flight_dumps.entry(number, name, number + 1, state="started", peer=1)
             for number, name in enumerate(names)
