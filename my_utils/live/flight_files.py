@@ -29,6 +29,11 @@ from .flight_kinds import Kinds
 DUMP_BYTES_MAX = 256 << 20
 LOOK_AHEAD_BYTES = 1 << 20
 SHAPES_SHOWN = 3
+DIMENSIONS_MAX = 64  # of a tensor
+ELEMENTS_MAX = 1 << 63
+# Numbers of a group's collectives between the first and the last. There are gaps, but few.
+NUMBERS_AT_LEAST = 1024
+NUMBERS_A_CALL = 16
 NOTHING = Kinds.of({})
 
 _NAME = re.compile(r"(.*?)(\d+)(?:\.(?:json|pkl|pickle))?", re.DOTALL)
@@ -246,12 +251,20 @@ def _as_group(name: str, entries: list[Entry]) -> GroupCalls:
             between_peers.setdefault(entry.p2p_seq_id, []).append(entry)
         else:
             _add_collective(group, kinds, entry)
+    _check_numbers(kinds)
     group.kinds = Kinds.of(kinds)
     if group.last:
         group.newest = _call(group.last, next(e for e in reversed(entries) if not e.is_p2p))
     for seq, own in between_peers.items():
         _add_peers(group, seq, own)
     return group
+
+
+def _check_numbers(kinds: Mapping[int, str]) -> None:
+    """ValueError where they lie so far apart that no process has counted so far in between."""
+    first, last = min(kinds, default=0), max(kinds, default=0)
+    if last - first > NUMBERS_AT_LEAST + NUMBERS_A_CALL * len(kinds):
+        raise ValueError(f"{len(kinds)} collectives have numbers from {first} to {last}")
 
 
 def _is_whole(entries: list[Entry], enqueued: dict[str, int]) -> bool:
@@ -316,8 +329,15 @@ def _kind(entry: Entry) -> str:
     name = _operation(entry)
     if name not in _SAME_SIZES:
         return name
-    elements = sum(math.prod(shape) for shape in entry.input_sizes)
+    elements = sum(_elements(shape) for shape in entry.input_sizes)
     return f"{name} of {elements} {' '.join(sorted(set(entry.input_dtypes)))}".rstrip()
+
+
+def _elements(shape: list[int]) -> int:
+    elements = math.prod(shape) if len(shape) <= DIMENSIONS_MAX else ELEMENTS_MAX
+    if not 0 <= elements < ELEMENTS_MAX:
+        raise ValueError("no tensor has so many elements or dimensions")
+    return elements
 
 
 def _place(frames: Sequence[Frame]) -> str:

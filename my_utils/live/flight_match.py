@@ -47,6 +47,8 @@ def find_stalled(dumps: Sequence[Dump], world_size: int = 0) -> list[Stalled]:
     found = []
     for (name, ranks), calls in _groups(dumps).items():
         members = ranks or _members(calls, world_size)
+        if not ranks and len(members) == world_size:
+            world_size = 0  # there is one group of all ranks
         stalled = _first_stalled(name, members, calls, by_rank)
         if stalled is not None:
             found.append(stalled)
@@ -148,13 +150,17 @@ def _stalled_peers(
 ) -> list[Stalled]:
     """Sends and receives under way; of each pair of ranks and direction the first."""
     found = []
+    by_place = sorted(members)
+    places = {rank: place for place, rank in enumerate(by_place)}
     for rank, group in calls.items():
         first: dict[tuple[str, int], PeerCall] = {}
         for pending in group.peer_pending:
             first.setdefault((pending.way, pending.peer), pending)
-        for pending in first.values():
-            if pending.peer < len(members):
-                found.append(_peer(name, members, rank, pending, calls, by_rank))
+        for (way, place), pending in first.items():
+            if place < len(by_place) and rank in places:
+                answer = ("recv" if way == "send" else "send", places[rank])
+                peer = by_place[place]
+                found.append(_peer(name, members, rank, peer, answer, pending, calls, by_rank))
     return found
 
 
@@ -162,12 +168,13 @@ def _peer(
     name: str,
     members: tuple[int, ...],
     rank: int,
+    peer: int,
+    answer: tuple[str, int],
     pending: PeerCall,
     calls: Mapping[int, GroupCalls],
     by_rank: Mapping[int, Dump],
 ) -> Stalled:
-    peer = sorted(members)[pending.peer]
-    answer = ("recv" if pending.way == "send" else "send", sorted(members).index(rank))
+    """`answer`: the other way, and the place of this rank, as the peer has it."""
     count = calls[peer].peer_counts.get(answer, 0) if peer in calls else 0
     is_known = peer in by_rank and by_rank[peer].is_whole and by_rank[rank].is_whole
     never = is_known and count <= pending.ordinal

@@ -33,7 +33,8 @@ LEVELS = 2  # of folders below the one in which a run is looked for
 HERE = "."
 
 _FILE = re.compile(
-    r"profile_rank_-?\d+.*\.csv|rank_-?\d+(?:\.w\d+)?\.(?:\d+\.\d+\.journal(?:-ref)?|heartbeat\.json)"
+    r"profile_rank_-?\d+.*\.csv"
+    r"|rank_-?\d+(?:\.w\d+)?\.(?:\d+\.\d+(?:\.1)?\.journal(?:-ref)?|heartbeat\.json)"
 )
 
 

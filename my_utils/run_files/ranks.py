@@ -19,7 +19,7 @@ __all__ = ["Found", "Problem", "Rank", "find_ranks"]
 READERS = 8  # threads: on a network file system the time goes into waiting
 FILES_A_TURN = 64
 
-_JOURNAL = re.compile(rf"({LABEL.pattern})\.\d+\.\d+\.journal(-ref)?")
+_JOURNAL = re.compile(rf"({LABEL.pattern})\.\d+\.\d+(?:\.1)?\.journal(-ref)?")
 _HEARTBEAT = re.compile(rf"({LABEL.pattern})\.heartbeat\.json")
 
 

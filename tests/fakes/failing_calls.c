@@ -1,6 +1,7 @@
 /* Lets one call fail that comes from _core, the n-th: files, memory and locks. Or the process is
  * killed before that call, or after it. Preloaded in front of libc. fail_begin says which call and
- * how; without it, calls are as ever and are not counted.
+ * how; without it, calls are as ever and are not counted. A kill can wait until other threads have
+ * got on.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -14,9 +15,11 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/types.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { SHORT_WRITE = -1, KILL_BEFORE = -2, KILL_AFTER = -3, CALLS_MAX = 65536 };
+enum { STEPS_MORE = 3, WAITS_MAX = 200 };
 
 extern void *__libc_malloc(size_t bytes);
 extern void *__libc_calloc(size_t count, size_t bytes);
@@ -24,17 +27,26 @@ extern void *__libc_realloc(void *memory, size_t bytes);
 
 static _Atomic int counts, made;
 static int fails_at, fails_with;
+static const _Atomic uint64_t *counter;
 static char kinds[CALLS_MAX];
 static _Thread_local int dies; /* when the call that it makes has returned */
 
+/* Where the caller keeps the others from recording, the counter stands still. */
 static void die(void) {
+    static const struct timespec pause = {.tv_nsec = 1000000};
+    uint64_t enough = counter == NULL ? 0 : atomic_load(counter) + STEPS_MORE;
+    for (int i = 0; i < WAITS_MAX && counter != NULL && atomic_load(counter) < enough; i++) {
+        nanosleep(&pause, NULL);
+    }
     (void)kill(getpid(), SIGKILL);
 }
 
-/* Counts calls from here on; the n-th, from 1, fails with the errno, writes half, or kills. */
-void fail_begin(int n, int with) {
+/* Counts calls from here on; the n-th, from 1, fails with the errno, writes half, or kills. Before
+ * a kill the counter of other threads' work rises by STEPS_MORE, if it rises; NULL: none is. */
+void fail_begin(int n, int with, const _Atomic uint64_t *of_work) {
     fails_at = n;
     fails_with = with;
+    counter = of_work;
     atomic_store(&made, 0);
     atomic_store(&counts, 1);
 }

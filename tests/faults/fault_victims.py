@@ -74,7 +74,7 @@ def killed() -> None:
 
 def victim(n: int, with_error: int) -> None:
     logger = GlobalLogger()
-    calls.fail_begin(n, with_error)
+    calls.fail_begin(n, with_error, None)
     logger.setup("logs", rank=0, world_size=1, console=False, max_csv_bytes=PART_BYTES)
     kept = stages(MyTimer(), "alive", STEPS)
     logger.close()
@@ -142,7 +142,7 @@ def after_a_kill(dead: list[int], alive: list[int], way: str) -> list[str]:
 def verdict(status: int, recovery: int) -> tuple[list[str], dict[str, Any]]:
     """What is wrong, and the child's figures."""
     if status != 0 or not os.path.exists("figures.json"):
-        return [f"ended with {status}: {Path('stderr').read_text()[-1500:]}"], {}
+        return [f"ended with {status}: {shown()}"], {}
     figures = json.loads(Path("figures.json").read_text())
     wrong = []
     if recovery != 0:
@@ -163,7 +163,12 @@ def verdict(status: int, recovery: int) -> tuple[list[str], dict[str, Any]]:
     return wrong, figures
 
 
-def run(act: object, *arguments: int) -> int | None:
+def shown() -> str:
+    """The end of what the children said."""
+    return Path("stderr").read_text(encoding="utf-8")[-1500:]
+
+
+def run(act: object, *arguments: object) -> int | None:
     """In a child, which returns None: it ends as every process does."""
     child = os.fork()
     if child == 0:

@@ -3,12 +3,13 @@
     python -m tests.faults.kill_victims RUNS SEED FOLDER [FIRST]
 
 Each victim is a fork of this process. It has threads, may fork a worker that records too, rotates
-its files and moves them to another directory. It writes into shared memory which call of its timer
-it begins and which it has finished; after the kill the rows are read back in two ways: without
-changing a file, from the CSVs and the journals, and from the CSVs after a new process of the rank
-took the directories over. FIRST goes on with a series that was cut off: run N of a seed is the same
-whatever was before. A line on stderr says every 100 runs how far it is. Prints a line of JSON with
-what went wrong. All of it should be empty, else the status is 1.
+its files and moves them to another directory; its journal may lie in a directory of its own. It
+writes into shared memory which call of its timer it begins and which it has finished; after the
+kill the rows are read back in two ways: without changing a file, from the CSVs and the journals,
+and from the CSVs after a new process of the rank took the directories over. FIRST goes on with a
+series that was cut off: run N of a seed is the same whatever was before. A line on stderr says
+every 100 runs how far it is, and how long a `step()` took at most. Prints a line of JSON with what
+went wrong. All of it should be empty, else the status is 1.
 """
 
 from __future__ import annotations
@@ -51,10 +52,11 @@ ROW_FORM = re.compile(
 
 
 class Proof:
-    """Counters that outlive the victim: by thread, calls begun and calls finished."""
+    """Counters that outlive the victim: by thread, calls begun, calls finished and the longest
+    `step()` in ns."""
 
     def __init__(self) -> None:
-        self.memory = mmap.mmap(-1, 8 * (2 * TRACKS + 1))
+        self.memory = mmap.mmap(-1, 8 * (3 * TRACKS + 1))
         self.numbers = memoryview(self.memory).cast("Q")
 
     def clear(self) -> None:
@@ -68,11 +70,15 @@ class Proof:
         return self.numbers[2 * thread + 1]
 
     @property
-    def ready(self) -> bool:
-        return self.numbers[2 * TRACKS] != 0
+    def longest_step_s(self) -> float:
+        return max(self.numbers[2 * TRACKS : 3 * TRACKS]) / 1e9
 
-    def set_ready(self) -> None:
-        self.numbers[2 * TRACKS] = 1
+    @property
+    def ready(self) -> bool:
+        return self.numbers[3 * TRACKS] != 0
+
+    def set_ready(self, ready: bool = True) -> None:
+        self.numbers[3 * TRACKS] = ready
 
 
 @dataclass
@@ -88,6 +94,7 @@ class Scenario:
     adopters: int
     kill_s: float
     adopter_s: float
+    elsewhere: bool
 
     @classmethod
     def pick(cls, source: random.Random) -> Scenario:
@@ -103,13 +110,21 @@ class Scenario:
             adopters=source.choice([0, 0, 1, 2]),
             kill_s=10 ** source.uniform(-5, -1.7),
             adopter_s=10 ** source.uniform(-5, -2),
+            elsewhere=source.random() < 0.25,
         )
 
 
 def open_files(folder: Path, scenario: Scenario) -> dict[str, object]:
     return _core.open_output(
-        log_dir=str(folder), io=scenario.io, max_csv_bytes=scenario.max_csv_bytes
+        log_dir=str(folder),
+        io=scenario.io,
+        max_csv_bytes=scenario.max_csv_bytes,
+        journal_dir=str(top_of(folder) / "journals") if scenario.elsewhere else "",
     )
+
+
+def top_of(folder: Path) -> Path:
+    return folder.parent if folder.name == "moved" else folder
 
 
 def places(folder: Path) -> tuple[Path, Path]:
@@ -137,7 +152,7 @@ def change_files(proof: Proof, scenario: Scenario, lap: int, folder: Path) -> No
 
 def record(proof: Proof, scenario: Scenario, thread: int, folder: Path) -> None:
     numbers = proof.numbers
-    begun, finished = 2 * thread, 2 * thread + 1
+    begun, finished, longest = 2 * thread, 2 * thread + 1, 2 * TRACKS + thread
     timer = MyTimer(tag=f"t{thread}")
     start, stop = timer.start, timer.stop
     for lap in range(10**9):
@@ -155,7 +170,9 @@ def record(proof: Proof, scenario: Scenario, thread: int, folder: Path) -> None:
         stop("outer")
         numbers[finished] += 1
         if lap % scenario.drain_every == 0:
+            began_ns = time.perf_counter_ns()
             timer.step()
+            numbers[longest] = max(numbers[longest], time.perf_counter_ns() - began_ns)
         if scenario.io == "background" and lap % 50 == 0:
             time.sleep(0.001)  # step() does not wait there, and a full ring drops by design
         if thread == 0:
@@ -197,7 +214,7 @@ Role = Callable[[Path, Scenario, Proof], None]
 def kill_in_the_middle(
     role: Role, folder: Path, scenario: Scenario, proof: Proof, after_s: float, at_once: bool
 ) -> None:
-    proof.numbers[2 * TRACKS] = 0
+    proof.set_ready(False)
     alive, held = os.pipe()  # by the victim and its worker, for as long as they live
     child = os.fork()
     if child == 0:
@@ -227,6 +244,7 @@ class Findings:
     calls: int = 0
     open_stages: int = 0
     dropped: int = 0
+    longest_step_s: float = 0.0
 
     def check(self, text: str, proof: Proof, dropped: int, way: str) -> None:
         seen: Counter[tuple[int, int]] = Counter()
@@ -274,7 +292,8 @@ class Findings:
 
 
 def journals(folder: Path) -> list[Path]:
-    return [path for place in places(folder) for path in place.glob("*.journal")]
+    all_places = [*places(folder), folder / "journals"]
+    return [path for place in all_places for path in place.glob("*.journal")]
 
 
 def files_of(folder: Path) -> dict[tuple[Path, str], list[Path]]:
@@ -325,7 +344,7 @@ def run_once(seed: str, folder: Path, proof: Proof, findings: Findings) -> None:
     source = random.Random(seed)
     scenario = Scenario.pick(source)
     proof.clear()
-    for place in places(folder):
+    for place in (*places(folder), folder / "journals"):
         place.mkdir(parents=True)
     kill_in_the_middle(be_victim, folder, scenario, proof, scenario.kill_s, scenario.early)
     shifted = " (set_time_offset)" if scenario.offsets else ""
@@ -338,6 +357,7 @@ def run_once(seed: str, folder: Path, proof: Proof, findings: Findings) -> None:
     left = journals(folder)
     assert not left or scenario.forks, f"the restart left {left}"
     findings.check(read_unchanged(folder), proof, dropped, f"adopted{shifted}")
+    findings.longest_step_s = proof.longest_step_s
     findings.calls += sum(proof.finished(thread) for thread in range(TRACKS))
     shutil.rmtree(folder)
 
@@ -359,6 +379,7 @@ def main() -> None:
     GlobalLogger()
     failed: dict[str, dict[str, int]] = {}
     calls = open_stages = with_drops = 0
+    longest_s = 0.0
     for run in range(first, runs):
         findings = Findings()
         name = f"{seed}.{run}"
@@ -369,12 +390,19 @@ def main() -> None:
         calls += findings.calls
         open_stages += findings.open_stages
         with_drops += findings.dropped > 0
+        longest_s = max(longest_s, findings.longest_step_s)
         problems = {problem: count for problem, count in findings.problems.items() if count}
         if problems:
             failed[name] = problems
         if problems or run % 100 == 99:
-            print(f"{run + 1} of {runs}, {calls} calls", problems or "", file=sys.stderr)
-    figures = {"calls": calls, "open_stages": open_stages, "with_drops": with_drops}
+            so_far = f"{run + 1} of {runs}, {calls} calls, the longest step {longest_s:.2f} s"
+            print(so_far, problems or "", file=sys.stderr)
+    figures: dict[str, float] = {
+        "calls": calls,
+        "open_stages": open_stages,
+        "with_drops": with_drops,
+    }
+    figures["longest_step_s"] = round(longest_s, 3)
     print(json.dumps({"failed": failed, **figures}))
     if failed:
         sys.exit(f"the names begin with the seed: {failed}")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ..conftest import RunPython
+from ..fakes import compile_fake
 from .programs import finished, rows_of, steps_of
 
 LOADER = """
@@ -191,3 +192,39 @@ def test_a_killed_worker_leaves_a_journal_that_the_next_worker_adopts(
         "rank_0.log",
         "rank_0.w1.heartbeat.json",
     ]
+
+
+def test_a_child_does_not_take_the_name_that_its_parent_is_about_to_use_again(
+    run_python: RunPython, tmp_path: Path
+) -> None:
+    """Between the renaming of a full CSV and the making of the next there is none of its name."""
+    library = compile_fake("slow_rotation.c", tmp_path / "librotation.so")
+    done = finished(
+        run_python,
+        """
+        logger.setup("logs", console=False, max_csv_bytes=2000)
+        child = os.fork()
+        if child == 0:
+            while not os.path.exists("renamed"):
+                time.sleep(0.001)
+            stages(3, "of_the_child")
+            open("go_on", "w").close()
+            logger.close()
+            os._exit(0)
+        for step in range(100):
+            stages(1, first=step)
+            timer.step()
+        assert os.waitpid(child, 0)[1] == 0
+        assert _core.troubles()["failed_writes"] == 0
+        logger.close()
+        """,
+        env={"LD_PRELOAD": str(library)},
+    )
+    assert done.stderr == ""
+    assert (tmp_path / "renamed").exists()
+    paths = sorted((tmp_path / "logs").glob("profile_rank_0*.csv"))
+    assert len(paths) > 3
+    of_the_child = tmp_path / "logs" / "profile_rank_0.w1.csv"
+    assert steps_of(of_the_child, "of_the_child") == [0, 1, 2]
+    paths.remove(of_the_child)
+    assert sorted(step for path in paths for step in steps_of(path)) == list(range(100))

@@ -18,7 +18,7 @@ def no_wipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return compile_fake("no_wipe.c", tmp_path_factory.mktemp("fake") / "libnowipe.so")
 
 
-@pytest.mark.parametrize("how", ["refused", "ignored"])
+@pytest.mark.parametrize("how", ["refused", "all refused", "ignored"])
 def test_a_child_records_for_itself_where_the_kernel_wipes_nothing(
     run_python: RunPython, tmp_path: Path, no_wipe: Path, how: str
 ) -> None:

@@ -410,7 +410,6 @@ static PyObject *report_object(const struct mu_open_report *report) {
         PyBool_FromLong(report->foreign_csv));
 }
 
-/* Keeps the GIL: nobody may record while the journal moves. */
 /* Takes the GIL for the moments in which nobody may record. */
 struct gil {
     PyThreadState *thread;

@@ -68,8 +68,15 @@ MU_MUST_CHECK static bool read_pointer(const char *path, struct pointer *pointer
     return strlen(name) + strlen("-ref") == strlen(own) && strncmp(name, own, strlen(name)) == 0;
 }
 
-/* Whether the journal is gone from the very directory where it was: it was adopted by a process
- * that was killed before it removed the pointer. */
+/* Its process was killed before it wrote the pointer, and made no journal yet. */
+static bool is_empty_file(const char *path, uid_t user) {
+    struct stat status;
+    return lstat(path, &status) == 0 && S_ISREG(status.st_mode) && status.st_size == 0 &&
+           status.st_uid == user;
+}
+
+/* Whether the journal is gone from the very directory where it was: a process was killed between
+ * the two. */
 static bool leads_nowhere(const struct pointer *pointer) {
     char place[MU_PLACE_BYTES];
     mu_placement_of(pointer->path, place);
@@ -168,15 +175,15 @@ static bool never_began(const char *path) {
            (got == (ssize_t)sizeof(magic) && memcmp(magic, nothing, sizeof(magic)) == 0);
 }
 
-/* A journal that cannot be read is renamed and never deleted, unless it was always empty. */
-static void put_aside(const char *path) {
+/* A journal that cannot be read is renamed and never deleted, unless it was always empty. What led
+ * to it leads nowhere then. */
+static void put_aside(const struct dead_journal *dead) {
     char aside[MU_PATH_BYTES + 16];
-    if (never_began(path)) {
-        unlink(path);
-        return;
+    snprintf(aside, sizeof(aside), "%s.unreadable", dead->path);
+    int rc = never_began(dead->path) ? unlink(dead->path) : rename(dead->path, aside);
+    if (rc == 0 && dead->pointer[0] != '\0') {
+        unlink(dead->pointer);
     }
-    snprintf(aside, sizeof(aside), "%s.unreadable", path);
-    rename(path, aside);
 }
 
 struct dead_journals {
@@ -220,11 +227,13 @@ static bool is_dead_journal(const struct mu_output *output, const char *label, c
     if (pointer) {
         struct pointer pointer_file;
         memcpy(found->pointer, found->path, sizeof(found->pointer));
-        if (!read_pointer(found->pointer, &pointer_file)) {
-            return false;
-        }
-        if (leads_nowhere(&pointer_file)) {
+        bool read = read_pointer(found->pointer, &pointer_file);
+        bool useless =
+            read ? leads_nowhere(&pointer_file) : is_empty_file(found->pointer, output->user);
+        if (useless) {
             unlink(found->pointer);
+        }
+        if (useless || !read) {
             return false;
         }
         memcpy(found->path, pointer_file.path, sizeof(found->path));
@@ -241,7 +250,7 @@ MU_MUST_CHECK static int add_journal(struct dead_journals *journals, struct dead
     struct mu_journal_image image;
     int code = mu_journal_image_read_own(&image, found->path, found->user, err);
     if (code == MU_ERR_FORMAT || code == MU_ERR_VERSION) {
-        put_aside(found->path);
+        put_aside(found);
         return MU_OK;
     }
     if (code != MU_OK) {

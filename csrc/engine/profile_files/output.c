@@ -252,6 +252,27 @@ static void survey_parts(const struct mu_output *output, struct parts *parts) {
     closedir(directory);
 }
 
+/* Whether another process has renamed its CSV and is about to make the next. It holds the newest
+ * part until then, and the name is its own. */
+static bool is_being_rotated(const struct mu_output *output) {
+    struct parts parts;
+    char newest[MU_PATH_BYTES];
+    if (access(output->csv_path, F_OK) == 0) {
+        return false;
+    }
+    survey_parts(output, &parts);
+    if (parts.newest == 0) {
+        return false;
+    }
+    mu_output_part_path(output, parts.newest, newest);
+    int fd = mu_open_regular(newest, O_RDONLY, 0);
+    bool held = fd >= 0 && mu_file_lock_state(fd) == MU_LOCK_HELD;
+    if (fd >= 0) {
+        close(fd);
+    }
+    return held;
+}
+
 int mu_output_take_csv(struct mu_output *output, const char *directory, int rank, int *worker,
                        struct mu_error *err) {
     int code = make_directories(directory, err);
@@ -266,6 +287,9 @@ int mu_output_take_csv(struct mu_output *output, const char *directory, int rank
             snprintf(output->stem + length, sizeof(output->stem) - (size_t)length, ".w%d", *worker);
         }
         snprintf(output->csv_path, sizeof(output->csv_path), "%s/%s.csv", directory, output->stem);
+        if (is_being_rotated(output)) {
+            continue;
+        }
         code = open_locked(output, output->csv_path, &output->fd, &output->claimed, err);
         if (code != MU_OK) {
             return code;

@@ -24,6 +24,8 @@
  * two meet late: with up to 7 workers after 1,024 attempts. */
 enum { PROCESS_SHIFT = 40, PROCESS_BITS = 13 };
 
+enum { POINTER_BYTES = MU_PATH_BYTES + 8 };
+
 /* In all: what the process says at its end may wait a second more for the same mount. */
 static const int64_t close_wait_ns = 4000000000;
 
@@ -213,43 +215,72 @@ MU_MUST_CHECK static int write_pointer(const char *pointer, const char *journal,
     return written ? MU_OK : mu_error_sys(err, "write", pointer);
 }
 
-static void pointer_path(const struct mu_recorder *recorder, char path[MU_PATH_BYTES + 8]) {
-    const struct mu_journal_header *header = mu_journal_header(&recorder->journal);
-    snprintf(path, MU_PATH_BYTES + 8, "%s/%s.%d.%llu.journal-ref", recorder->config.log_dir,
-             header->label, header->pid, (unsigned long long)header->process_start);
+/* A pointer file lies in the log directory and is named as the journal. */
+static void pointer_path(const char *log_dir, const char *journal, char path[POINTER_BYTES]) {
+    snprintf(path, POINTER_BYTES, "%s%s-ref", log_dir, strrchr(journal, '/'));
 }
 
-static void journal_path(const struct mu_recorder *recorder, const char *directory,
-                         const struct mu_open_report *report, char path[MU_PATH_BYTES]) {
-    const struct mu_journal_header *header = mu_journal_header(&recorder->journal);
-    snprintf(path, MU_PATH_BYTES, "%s/%s.%d.%llu.journal", directory, report->label, header->pid,
-             (unsigned long long)header->process_start);
+static const char *file_name(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash == NULL ? path : slash + 1;
+}
+
+/* Where a journal lies and what leads there. */
+struct journal_place {
+    char path[MU_PATH_BYTES];
+    char pointer[POINTER_BYTES]; /* empty for a journal in the log directory */
+};
+
+/* The name is not that of the journal in use: while it moves, both files are there, and both may be
+ * in one directory. */
+MU_MUST_CHECK static int choose_journal_place(const struct next_files *next,
+                                              struct journal_place *place, struct mu_error *err) {
+    const struct mu_journal *journal = &next->recorder->journal;
+    const struct mu_journal_header *header = mu_journal_header(journal);
+    char directory[1024], name[MU_PATH_BYTES];
+    bool local = mu_placement_is_local(next->config->log_dir);
+    place->pointer[0] = '\0';
+    int code = journal_directory(next->config, local, directory, sizeof(directory), err);
+    if (code != MU_OK) {
+        return code;
+    }
+    for (int i = 0; i < 2; i++) {
+        snprintf(name, sizeof(name), "%s.%d.%llu%s.journal", next->report->label, header->pid,
+                 (unsigned long long)header->process_start, i == 0 ? "" : ".1");
+        if (strcmp(name, file_name(journal->path)) != 0) {
+            break;
+        }
+    }
+    if (snprintf(place->path, sizeof(place->path), "%s/%s", directory, name) >=
+        (int)sizeof(place->path)) {
+        return mu_error_set(err, MU_ERR_ARGUMENT, "journal path too long: %s", directory);
+    }
+    if (strcmp(directory, next->config->log_dir) != 0) {
+        pointer_path(next->config->log_dir, place->path, place->pointer);
+    }
+    return MU_OK;
 }
 
 /* Moves the journal into a file. Without one the rows are still written, but a kill loses the
- * records that were not drained; the report has a field for that. */
-static void attach_journal(struct mu_recorder *recorder, bool local,
-                           struct mu_open_report *report) {
-    char directory[1024], path[MU_PATH_BYTES];
+ * records that were not drained; the report has a field for that. The pointer comes first: a kill
+ * may leave one that leads nowhere, but no journal to which nothing leads. */
+static void attach_journal(const struct next_files *now, struct mu_open_report *report) {
+    struct mu_recorder *recorder = now->recorder;
+    struct journal_place place;
     if (recorder->journal.fd >= 0) { /* it has moved */
         set_text(report->journal_path, sizeof(report->journal_path), recorder->journal.path);
         return;
     }
-    int code = journal_directory(&recorder->config, local, directory, sizeof(directory),
-                                 &report->journal_error);
-    if (code != MU_OK) {
+    if (choose_journal_place(now, &place, &report->journal_error) != MU_OK) {
         return;
     }
-    journal_path(recorder, directory, report, path);
-    code = attach_alone(recorder, path, &report->journal_error);
-    if (code != MU_OK) {
-        return;
+    if (place.pointer[0] != '\0') {
+        mu_error_kept(write_pointer(place.pointer, place.path, &report->journal_error));
     }
-    set_text(report->journal_path, sizeof(report->journal_path), path);
-    if (strcmp(directory, recorder->config.log_dir) != 0) {
-        char pointer[MU_PATH_BYTES + 8];
-        pointer_path(recorder, pointer);
-        mu_error_kept(write_pointer(pointer, path, &report->journal_error));
+    if (attach_alone(recorder, place.path, &report->journal_error) == MU_OK) {
+        set_text(report->journal_path, sizeof(report->journal_path), place.path);
+    } else if (place.pointer[0] != '\0') {
+        unlink(place.pointer);
     }
 }
 
@@ -299,14 +330,23 @@ static bool journal_is_elsewhere(const struct mu_recorder *recorder) {
                                strrchr(path, '/') != path + length);
 }
 
-MU_MUST_CHECK static int leave_journal(struct mu_recorder *recorder, struct mu_error *err) {
+/* The pointer to the journal in use; empty for none. */
+static void current_pointer(const struct mu_recorder *recorder, char path[POINTER_BYTES]) {
+    path[0] = '\0';
     if (journal_is_elsewhere(recorder)) {
-        char pointer[MU_PATH_BYTES + 8];
-        pointer_path(recorder, pointer);
+        pointer_path(recorder->config.log_dir, recorder->opened.journal_path, path);
+    }
+}
+
+MU_MUST_CHECK static int leave_journal(struct mu_recorder *recorder, struct mu_error *err) {
+    char pointer[POINTER_BYTES];
+    current_pointer(recorder, pointer);
+    atomic_store(&mu_journal_header(&recorder->journal)->closed, 1);
+    int code = detach_alone(recorder, err);
+    if (code == MU_OK && pointer[0] != '\0') {
         unlink(pointer);
     }
-    atomic_store(&mu_journal_header(&recorder->journal)->closed, 1);
-    return detach_alone(recorder, err);
+    return code;
 }
 
 /* Moves the journal from file to file: were it in memory meanwhile, a kill would lose what is
@@ -315,18 +355,20 @@ static bool move_journal(const struct next_files *next) {
     struct mu_recorder *recorder = next->recorder;
     const struct mu_alone alone = {begin_alone, end_alone, recorder};
     const struct mu_journal_change change = {describe_next, (void *)next};
-    char path[MU_PATH_BYTES];
-    if (recorder->journal.fd < 0 || journal_is_elsewhere(recorder) ||
-        next->config->journal_dir[0] != '\0' || !mu_placement_is_local(next->config->log_dir)) {
+    struct journal_place place;
+    char left[POINTER_BYTES];
+    if (recorder->journal.fd < 0 || choose_journal_place(next, &place, NULL) != MU_OK ||
+        (place.pointer[0] != '\0' && write_pointer(place.pointer, place.path, NULL) != MU_OK)) {
         return false;
     }
-    journal_path(recorder, next->config->log_dir, next->report, path);
-    if (strcmp(path, recorder->journal.path) == 0) {
-        return false;
-    }
+    current_pointer(recorder, left);
     recorder->journal.alone = &alone;
-    int code = mu_journal_move(&recorder->journal, path, &change, NULL);
+    int code = mu_journal_move(&recorder->journal, place.path, &change, NULL);
     recorder->journal.alone = NULL;
+    const char *useless = code == MU_OK ? left : place.pointer;
+    if (useless[0] != '\0') {
+        unlink(useless);
+    }
     return code == MU_OK;
 }
 
@@ -414,10 +456,10 @@ MU_MUST_CHECK static int open_files(struct mu_recorder *recorder,
     const char *requests_in = report->worker == 0 ? config->log_dir : "";
     mu_stack_service_move(recorder, requests_in, report->label, config->rank);
     mu_control_begin(&recorder->control, requests_in);
-    bool local = mu_placement_is_local(config->log_dir);
-    attach_journal(recorder, local, report);
-    recorder->in_background =
-        config->io == MU_IO_BACKGROUND || (config->io == MU_IO_AUTO && !local);
+    const struct next_files now = {recorder, &recorder->config, &recorder->output, report};
+    attach_journal(&now, report);
+    recorder->in_background = config->io == MU_IO_BACKGROUND ||
+                              (config->io == MU_IO_AUTO && !mu_placement_is_local(config->log_dir));
     begin_alone(recorder);
     recorder->opened = *report;
     end_alone(recorder);
