@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import shutil
 import sys
 import textwrap
 
@@ -26,6 +25,7 @@ from .outputs import check_output, check_suffix, open_output
 from .printable import printable
 from .progress import Progress
 from .ranges import checked, parse_ranks, parse_steps
+from .terminal import terminal_columns
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -255,7 +255,7 @@ class _HelpFormatter(argparse.HelpFormatter):
     width of the terminal, up to 100 columns."""
 
     def __init__(self, prog: str) -> None:
-        width = min(shutil.get_terminal_size().columns, WIDTH_MAX) - 2
+        width = min(terminal_columns(), WIDTH_MAX) - 2
         super().__init__(prog, max_help_position=min(28, max(width // 3, 6)), width=max(width, 20))
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -12,6 +11,7 @@ from typing import IO
 __all__ = ["on_whole_path", "whole_file"]
 
 NAME_END = 48  # letters, of which UTF-8 makes four bytes each
+RANDOM_BYTES = 8
 
 
 @contextlib.contextmanager
@@ -28,9 +28,7 @@ def on_whole_path(path: str | os.PathLike[str], mode: int | None = None) -> Iter
     mode: the permissions of the file, by default those of a new one.
     """
     target = Path(path)
-    ending = f".{target.name}"[-NAME_END:]  # a name may be as long as the file system allows
-    handle, name = tempfile.mkstemp(prefix=".", suffix=ending, dir=target.parent)
-    os.close(handle)
+    name = _new_file(target)
     try:
         yield Path(name)
         os.chmod(name, 0o666 & ~_umask() if mode is None else mode)
@@ -39,6 +37,18 @@ def on_whole_path(path: str | os.PathLike[str], mode: int | None = None) -> Iter
         with contextlib.suppress(OSError):
             os.unlink(name)
         raise
+
+
+def _new_file(target: Path) -> str:
+    """An empty file beside `target`, which only its owner may read. tempfile would make it too, but
+    brings every kind of compression."""
+    ending = f".{target.name}"[-NAME_END:]  # a name may be as long as the file system allows
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    while True:
+        name = os.path.join(target.parent, f".{os.urandom(RANDOM_BYTES).hex()}{ending}")
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(name, flags, 0o600))
+            return name
 
 
 def _umask() -> int:

@@ -55,7 +55,7 @@ def open_output(path: StrPath) -> Iterator[IO[bytes]]:
         with _buffered(direct, given) as file:
             yield file
         return
-    from .files import on_whole_path  # which brings tempfile, and that takes its time
+    from .files import on_whole_path  # which brings pathlib, and that takes its time
 
     target = os.path.realpath(given)
     in_block = False

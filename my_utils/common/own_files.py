@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import os
 import stat
-import tempfile
 
 __all__ = ["open_own", "open_without_waiting", "own_user"]
 
@@ -17,6 +16,8 @@ __all__ = ["open_own", "open_without_waiting", "own_user"]
 def own_user(folder: str | os.PathLike[str]) -> int:
     """The number of the user to whom new files of the folder belong: the server of a network file
     system may have another one for the process. The process's own where no file can be made."""
+    import tempfile  # readers of files do without it, and it takes its time
+
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             return os.fstat(file.fileno()).st_uid

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Any
 
 from .outputs import open_output
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+    from typing import Any
+
     from matplotlib.figure import Figure
 
 GAP = "  "

@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 
     from rich.progress import Progress, TaskID
 
-__all__ = ["ProgressBar", "progress_bar", "table_lines", "wants_color"]
+__all__ = ["ProgressBar", "progress_bar", "table_lines", "terminal_columns", "wants_color"]
 
 REFRESH_S = 0.1
+COLUMNS_UNKNOWN = 80  # where standard output is no terminal
 _WIDE = 100_000  # characters: a terminal folds long lines, or whoever draws them cuts them
 
 
@@ -35,6 +36,19 @@ def wants_color(stream: TextIO, no_color: bool = False) -> bool:
     if no_color or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return False
     return stream.isatty()
+
+
+def terminal_columns() -> int:
+    """How wide the terminal is, as `shutil.get_terminal_size` finds it. argparse makes a formatter
+    for each option, and shutil brings every kind of compression."""
+    given = os.environ.get("COLUMNS", "")
+    if given.isdecimal() and int(given) > 0:
+        return int(given)
+    try:
+        columns = os.get_terminal_size(sys.__stdout__.fileno()).columns  # type: ignore[union-attr]
+    except (AttributeError, ValueError, OSError):
+        columns = 0
+    return columns or COLUMNS_UNKNOWN
 
 
 class ProgressBar:

@@ -11,7 +11,6 @@ warning with --strict); 2, wrong usage; 3, the trace was written, but rows or fi
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import sys
@@ -585,6 +584,8 @@ def _main(argv: Sequence[str] | None) -> int:
     for message in summary.messages():
         _say(f"warning: {message}")
     if args.json:
+        import json
+
         print(json.dumps(_as_data(summary, args.output)))
     elif not args.quiet:
         _say(f"{summary.slices} slices of {summary.rows} rows -> {args.output}")

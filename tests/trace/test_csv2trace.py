@@ -341,3 +341,18 @@ def test_nothing_heavy_is_imported(run_python: RunPython) -> None:
     names = "('torch', 'numpy', 'rich')"
     code = f"import sys, my_utils.csv2trace; print([m for m in {names} if m in sys.modules])"
     assert run_python("-c", code).stdout == "[]\n"
+
+
+def test_a_conversion_brings_no_module_that_it_can_do_without(
+    log_dir: Path, tmp_path: Path, run_python: RunPython
+) -> None:
+    program = """
+import sys
+from my_utils.csv2trace import main
+assert main(sys.argv[1:]) == 0
+print(sorted({"tempfile", "random", "bz2", "lzma", "json"} & set(sys.modules)))
+"""
+    out = str(tmp_path / "out.json")
+    done = run_python("-c", program, str(log_dir), "-o", out, "--quiet")
+    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
+    assert len(slices(tmp_path / "out.json")) == 18

@@ -72,17 +72,19 @@ static inline uint64_t load8(const char *bytes) {
     return word;
 }
 
+static inline uint32_t load4(const char *bytes) {
+    uint32_t word;
+    memcpy(&word, bytes, sizeof(word));
+    return word;
+}
+
 /* Stage names have about ten bytes: two overlapping words spare a call of memcmp. */
 static inline bool same_text(const char *a, const char *b, size_t length) {
     if (length >= 8 && length <= 16) {
         return load8(a) == load8(b) && load8(a + length - 8) == load8(b + length - 8);
     }
-    if (length < 8) {
-        bool same = true;
-        for (size_t i = 0; i < length; i++) {
-            same = same && a[i] == b[i];
-        }
-        return same;
+    if (length >= 4 && length < 8) {
+        return load4(a) == load4(b) && load4(a + length - 4) == load4(b + length - 4);
     }
     return memcmp(a, b, length) == 0;
 }

@@ -66,6 +66,29 @@ static void test_nested_stages_become_rows(void) {
     fixture_end(&fixture);
 }
 
+/* Names of one hash: what tells them apart is each of their bytes. */
+static void test_names_are_compared_whole(void) {
+    enum { LENGTH_MAX = 20, HASH = 7 };
+    struct fixture fixture;
+    struct mu_timer timer;
+    fixture_start(&fixture);
+    CHECK_INT(mu_timer_init(&timer, fixture.recorder, "", NULL), MU_OK);
+    struct mu_thread_buffer *buffer = mu_timer_thread_buffer(&timer);
+    const char *name = "abcdefghijklmnopqrst";
+    for (size_t length = 1; length <= LENGTH_MAX; length++) {
+        mu_thread_buffer_start(buffer, name, length, HASH);
+        for (size_t at = 0; at < length; at++) {
+            char other[LENGTH_MAX];
+            memcpy(other, name, LENGTH_MAX);
+            other[at] = '-';
+            CHECK_INT(mu_thread_buffer_stop(buffer, other, length, HASH), MU_STOP_NOT_OPEN);
+        }
+        CHECK_INT(mu_thread_buffer_stop(buffer, name, length, HASH), MU_STOP_OK);
+    }
+    mu_timer_release(&timer);
+    fixture_end(&fixture);
+}
+
 static void test_rows_before_open_are_replayed(void) {
     struct fixture fixture;
     struct mu_timer timer;
@@ -761,6 +784,7 @@ static void test_a_thread_outlives_its_recorder(void) {
 int main(int argc, char **argv) {
     bool threads_in_children = argc < 2 || strcmp(argv[1], "no-threads-in-children") != 0;
     test_nested_stages_become_rows();
+    test_names_are_compared_whole();
     test_rows_before_open_are_replayed();
     test_open_stage_is_written_once();
     test_stage_that_ended_but_still_stands_as_open();
