@@ -21,6 +21,8 @@ from typing import (
 
 from typing_extensions import disjoint_base
 
+from .capture.spec import CaptureSpec
+
 _StrPath = str | os.PathLike[str]
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -630,17 +632,7 @@ class CaptureWindows:
     def __new__(cls, *args: Any, **kwargs: Any) -> Self: ...
     def on_enter(self, event: HookEvent, /) -> None: ...
     def on_exit(self, event: HookEvent, raised: bool = False) -> None: ...
-    def arm_window(
-        self,
-        window_id: str,
-        start: _Gate,
-        stop: _Gate,
-        stop_policy: str,
-        roles: tuple[str, ...],
-        ranks: tuple[int, ...],
-        max_iters: int = 100,
-        /,
-    ) -> None: ...
+    def arm_spec(self, spec: CaptureSpec, /) -> None: ...
     def disarm_window(self, window_id: str, /) -> bool: ...
     def pending(self) -> tuple[str | None, list[str]]: ...
     def reported(self) -> set[str]: ...
@@ -695,9 +687,6 @@ class ModuleTimes:
 # calls, parts, total, inner, shortest, longest
 _ModuleTotal = tuple[int, int, int, int, int, int]
 
-# names, iteration, micro-batch, at the exit
-_Gate = tuple[tuple[str, ...], int | None, int | None, bool]
-
 # Times by name, the base of my_utils.timing.
 
 @disjoint_base
@@ -727,6 +716,7 @@ class TimedFunction:
         recorders: tuple[TimeRecorder, ...] | None = None,
     ) -> Self: ...
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+    def run(self, /, *args: Any, **kwargs: Any) -> Any: ...
     def __reduce__(self) -> tuple[Any, ...]: ...
 
 @final

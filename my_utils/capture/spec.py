@@ -1,5 +1,12 @@
 """What a capture window is made of, checked: where it starts, where it stops, and for whom.
 
+A window has two shapes, and no third:
+
+* its description, here: `CaptureSpec`, or a mapping with the same fields where it travels or lies
+  in a file (`ProfileManager`'s specs, the `window` of a request to a running job);
+* the engine's `struct mu_capture_spec`, which `CaptureWindows.arm_spec` reads from the fields of a
+  `CaptureSpec`, one by one.
+
 >>> spec = CaptureSpec(window_id="w", start_profile_names=["forward"], start_iter=10)
 >>> spec.stop_policy
 'ON_TRIGGER_FUNC_EXIT'

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import operator
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 from my_utils import _core
+from my_utils.profiling.capture_controller import CaptureSpec
 
 from .harness import case
 
-GATE = (("f", "g"), 1, None, False)
+FIELDS: dict[str, Any] = {
+    "start_profile_names": ("f", "g"),
+    "start_iter": 1,
+    "roles": ("r",),
+    "ranks": (0, 1),
+    "max_iters": 9,
+}
 
 
 class Windows(_core.CaptureWindows):
@@ -70,7 +80,7 @@ def more_hook_events_than_are_kept(folder: Path) -> Iterator[Callable[[], object
 
 @case(
     "CaptureWindows",
-    "CaptureWindows.arm_window",
+    "CaptureWindows.arm_spec",
     "CaptureWindows.disarm_window",
     "CaptureWindows.forget_all",
     "CaptureWindows.on_enter",
@@ -81,24 +91,24 @@ def more_hook_events_than_are_kept(folder: Path) -> Iterator[Callable[[], object
 )
 def capture_windows(folder: Path) -> Iterator[Callable[[], object]]:
     event = _core.HookEvent("f", {"iter": 1}, "r", 0)
-    stop: tuple[tuple[str, ...], None, None, bool] = ((), None, None, True)
+    specs = [CaptureSpec(window_id=name, **FIELDS) for name in ("one", "broken", "one", "left")]
+    wrong: list[Any] = [SimpleNamespace(window_id="bad", **FIELDS)]
+    for change in ({"stop_policy": "NEVER"}, {"ranks": ("0",)}, {"roles": 1}, {"max_iters": 0}):
+        wrong.append(SimpleNamespace(**{**dataclasses.asdict(specs[0]), **change}))
 
     def action() -> None:
         found = Windows()
-        for name in ("one", "broken", "one", "left"):
-            found.arm_window(name, GATE, stop, "ON_TRIGGER_FUNC_EXIT", ("r",), (0, 1), 9)
+        for spec in specs:
+            found.arm_spec(spec)
         found.on_enter(event)
         found.on_enter(_core.HookEvent("f", {"iter": "1"}, "r", 0))  # nobody ends it
         found.pending()
         found.reported()
         found.on_exit(event, raised=True)
         found.disarm_window("left")
-        with contextlib.suppress(ValueError):
-            found.arm_window("bad", GATE, stop, "NEVER", (), (), 9)
-        with contextlib.suppress(TypeError):
-            found.arm_window("bad", GATE, stop, "MANUAL", (), ("0",), 9)  # type: ignore[arg-type]
-        with contextlib.suppress(ValueError):
-            found.arm_window("bad", GATE, stop, "MANUAL", (), (), 0)
+        for spec in wrong:
+            with contextlib.suppress(AttributeError, TypeError, ValueError):
+                found.arm_spec(spec)
         with contextlib.suppress(TypeError):
             found.on_enter("f")  # type: ignore[arg-type]
 

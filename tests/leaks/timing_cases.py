@@ -121,6 +121,7 @@ def calls_in_the_main_thread(folder: Path) -> Iterator[Callable[[], object]]:
     "TimedFunction.__call__",
     "TimedFunction.__reduce__",
     "TimedFunction.__repr__",
+    "TimedFunction.run",
 )
 def timed_functions(folder: Path) -> Iterator[Callable[[], object]]:
     recorder = _core.TimeRecorder(max_samples=1)
@@ -137,6 +138,9 @@ def timed_functions(folder: Path) -> Iterator[Callable[[], object]]:
         function.__reduce__()
         copy.copy(function)
         _core.TimedFunction(len, "len", (recorder,))("abc")
+        function.run("abc")
+        with contextlib.suppress(TypeError):
+            function.run(abc=1)
         with contextlib.suppress(TypeError):
             _core.TimedFunction(len, "len", (3,))  # type: ignore[arg-type]
         with contextlib.suppress(TypeError):

@@ -333,7 +333,7 @@ static void exit_locked(struct windows *self, const struct mu_py_call_end *end,
     act_locked(self, mu_capture_exit(&self->capture, read, raised), trouble);
 }
 
-enum { NAMES_MAX = 4096, MAX_ITERS = 100 };
+enum { NAMES_MAX = 4096 };
 
 static int read_event(struct windows *self, PyObject *event, struct mu_capture_event *read) {
     if (mu_py_hook_read(self->state, event, read) < 0) {
@@ -394,10 +394,47 @@ static PyObject *on_exit_(PyObject *self, PyObject *const *args, Py_ssize_t coun
 
 /* --- specs -------------------------------------------------------------------------------- */
 
-/* The texts of a tuple of str, borrowed from it; the array is new. */
-static int texts_of(PyObject *tuple, const char *name, struct mu_capture_texts *out) {
+/* A description, as a CaptureSpec has it, is read here into the engine's; there is no other shape
+ * of a window between them. */
+
+enum field {
+    WINDOW_ID,
+    START_NAMES,
+    START_ITER,
+    START_MICROBATCH,
+    START_EDGE,
+    STOP_NAMES,
+    STOP_ITER,
+    STOP_MICROBATCH,
+    STOP_EDGE,
+    STOP_POLICY,
+    ROLES,
+    RANKS,
+    MAX_ITERS,
+    FIELDS,
+};
+
+static const char *const field_names[FIELDS] = {
+    "window_id",  "start_profile_names", "start_iter", "start_mb",
+    "start_edge", "stop_profile_names",  "stop_iter",  "stop_mb",
+    "stop_edge",  "stop_policy",         "roles",      "ranks",
+    "max_iters",
+};
+
+struct description {
+    PyObject *fields[FIELDS];    /* owned; the texts of `spec` are borrowed from them */
+    struct mu_capture_spec spec; /* its arrays are owned */
+};
+
+/* The texts of a tuple of str; the array is new. None is an empty one. */
+static int texts_of(const struct description *from, enum field field,
+                    struct mu_capture_texts *out) {
+    PyObject *tuple = from->fields[field];
+    if (tuple == Py_None) {
+        return 0;
+    }
     if (!PyTuple_Check(tuple)) {
-        PyErr_Format(PyExc_TypeError, "%s must be a tuple, not %.200R", name, tuple);
+        PyErr_Format(PyExc_TypeError, "%s must be a tuple, not %.200R", field_names[field], tuple);
         return -1;
     }
     size_t count = (size_t)PyTuple_GET_SIZE(tuple);
@@ -410,7 +447,7 @@ static int texts_of(PyObject *tuple, const char *name, struct mu_capture_texts *
     out->count = count;
     for (size_t i = 0; i < count; i++) {
         struct mu_py_text text;
-        if (mu_py_utf8(PyTuple_GET_ITEM(tuple, (Py_ssize_t)i), name, &text) < 0) {
+        if (mu_py_utf8(PyTuple_GET_ITEM(tuple, (Py_ssize_t)i), field_names[field], &text) < 0) {
             return -1;
         }
         items[i] = (struct mu_capture_text){text.bytes, (size_t)text.length};
@@ -418,88 +455,104 @@ static int texts_of(PyObject *tuple, const char *name, struct mu_capture_texts *
     return 0;
 }
 
-static int64_t *ranks_of(PyObject *tuple) {
+static int ranks_of(struct description *from) {
+    PyObject *tuple = from->fields[RANKS];
+    if (tuple == Py_None) {
+        return 0;
+    }
     if (!PyTuple_Check(tuple)) {
         PyErr_Format(PyExc_TypeError, "ranks must be a tuple, not %.200R", tuple);
-        return NULL;
+        return -1;
     }
     Py_ssize_t count = PyTuple_GET_SIZE(tuple);
     int64_t *ranks = PyMem_New(int64_t, (size_t)count + 1);
     if (ranks == NULL) {
         PyErr_NoMemory();
-        return NULL;
+        return -1;
     }
+    from->spec.ranks = ranks;
+    from->spec.rank_count = (size_t)count;
     for (Py_ssize_t i = 0; i < count; i++) {
         if (mu_py_int64(PyTuple_GET_ITEM(tuple, i), "ranks", &ranks[i]) < 0) {
-            PyMem_Free(ranks);
-            return NULL;
+            return -1;
         }
     }
-    return ranks;
-}
-
-static int number_or_none(PyObject *value, const char *name, bool *has, int64_t *out) {
-    *has = value != Py_None;
-    return *has ? mu_py_int64(value, name, out) : 0;
-}
-
-/* (names, iter or None, microbatch or None, at the exit) */
-static int gate_of(PyObject *tuple, const char *name, struct mu_capture_gate *gate) {
-    PyObject *names, *iter, *microbatch;
-    int at_exit;
-    if (!PyTuple_Check(tuple)) {
-        PyErr_Format(PyExc_TypeError, "%s must be a tuple, not %.200R", name, tuple);
-        return -1;
-    }
-    if (!PyArg_ParseTuple(tuple, "OOOp:gate", &names, &iter, &microbatch, &at_exit) ||
-        texts_of(names, name, &gate->names) < 0 ||
-        number_or_none(iter, name, &gate->has_iter, &gate->iter) < 0 ||
-        number_or_none(microbatch, name, &gate->has_microbatch, &gate->microbatch) < 0) {
-        return -1;
-    }
-    gate->edge = at_exit ? MU_CAPTURE_EXIT : MU_CAPTURE_ENTER;
     return 0;
 }
 
-static int policy_of(PyObject *value, enum mu_capture_policy *policy) {
-    static const char *const names[] = {[MU_CAPTURE_MANUAL] = "MANUAL",
-                                        [MU_CAPTURE_TRIGGER_EXIT] = "ON_TRIGGER_FUNC_EXIT",
-                                        [MU_CAPTURE_STOP_NAME] = "ON_STOP_PROFILE_NAME"};
-    for (int i = MU_CAPTURE_MANUAL; i <= MU_CAPTURE_STOP_NAME; i++) {
-        if (PyUnicode_Check(value) && PyUnicode_CompareWithASCIIString(value, names[i]) == 0) {
-            *policy = (enum mu_capture_policy)i;
-            return 0;
+static int number_or_none(const struct description *from, enum field field, bool *has,
+                          int64_t *out) {
+    *has = from->fields[field] != Py_None;
+    return *has ? mu_py_int64(from->fields[field], field_names[field], out) : 0;
+}
+
+/* Which of `count` words a field is, or -1 with ValueError. */
+static int word_of(const struct description *from, enum field field, const char *const *words,
+                   int count) {
+    PyObject *value = from->fields[field];
+    for (int i = 0; i < count; i++) {
+        if (PyUnicode_Check(value) && PyUnicode_CompareWithASCIIString(value, words[i]) == 0) {
+            return i;
         }
     }
-    PyErr_Format(PyExc_ValueError,
-                 "stop_policy must be 'MANUAL', 'ON_TRIGGER_FUNC_EXIT' or 'ON_STOP_PROFILE_NAME', "
-                 "not %.200R",
-                 value);
+    PyErr_Format(PyExc_ValueError, "%s cannot be %.200R", field_names[field], value);
     return -1;
 }
 
-/* Fills the spec. The caller frees its arrays with free_spec, also after an error. */
-/* values: six, and the last one where `count` says so. */
-static int spec_of(PyObject *const *values, Py_ssize_t count, struct mu_capture_spec *spec) {
-    struct mu_py_text id;
-    if (mu_py_utf8(values[0], "window_id", &id) < 0 ||
-        gate_of(values[1], "start", &spec->start) < 0 ||
-        gate_of(values[2], "stop", &spec->stop) < 0 || policy_of(values[3], &spec->policy) < 0 ||
-        texts_of(values[4], "roles", &spec->roles) < 0 ||
-        (spec->ranks = ranks_of(values[5])) == NULL ||
-        (count > 6 && mu_py_int64_in(values[6], "max_iters", 1, INT64_MAX, &spec->iters_max) < 0)) {
+/* The four fields of a gate stand together; `names` is the first of them. */
+static int gate_of(const struct description *from, enum field names, struct mu_capture_gate *gate) {
+    static const char *const edges[] = {[MU_CAPTURE_ENTER] = "ENTER", [MU_CAPTURE_EXIT] = "EXIT"};
+    int edge = word_of(from, names + 3, edges, 2);
+    if (edge < 0 || texts_of(from, names, &gate->names) < 0 ||
+        number_or_none(from, names + 1, &gate->has_iter, &gate->iter) < 0 ||
+        number_or_none(from, names + 2, &gate->has_microbatch, &gate->microbatch) < 0) {
         return -1;
     }
-    spec->id = (struct mu_capture_text){id.bytes, (size_t)id.length};
-    spec->rank_count = (size_t)PyTuple_GET_SIZE(values[5]);
+    gate->edge = (enum mu_capture_edge)edge;
     return 0;
 }
 
-static void free_spec(struct mu_capture_spec *spec) {
-    PyMem_Free((void *)spec->start.names.items);
-    PyMem_Free((void *)spec->stop.names.items);
-    PyMem_Free((void *)spec->roles.items);
-    PyMem_Free((void *)spec->ranks);
+static int policy_of(struct description *from) {
+    static const char *const policies[] = {[MU_CAPTURE_MANUAL] = "MANUAL",
+                                           [MU_CAPTURE_TRIGGER_EXIT] = "ON_TRIGGER_FUNC_EXIT",
+                                           [MU_CAPTURE_STOP_NAME] = "ON_STOP_PROFILE_NAME"};
+    int policy = word_of(from, STOP_POLICY, policies, 3);
+    if (policy < 0) {
+        return -1;
+    }
+    from->spec.policy = (enum mu_capture_policy)policy;
+    return 0;
+}
+
+/* Reads an empty description. The caller frees it, also after an error. */
+static int read_description(PyObject *object, struct description *out) {
+    struct mu_py_text id;
+    for (int i = 0; i < FIELDS; i++) {
+        out->fields[i] = PyObject_GetAttrString(object, field_names[i]);
+        if (out->fields[i] == NULL) {
+            return -1;
+        }
+    }
+    if (mu_py_utf8(out->fields[WINDOW_ID], "window_id", &id) < 0 ||
+        gate_of(out, START_NAMES, &out->spec.start) < 0 ||
+        gate_of(out, STOP_NAMES, &out->spec.stop) < 0 || policy_of(out) < 0 ||
+        texts_of(out, ROLES, &out->spec.roles) < 0 || ranks_of(out) < 0 ||
+        mu_py_int64_in(out->fields[MAX_ITERS], "max_iters", 1, INT64_MAX, &out->spec.iters_max) <
+            0) {
+        return -1;
+    }
+    out->spec.id = (struct mu_capture_text){id.bytes, (size_t)id.length};
+    return 0;
+}
+
+static void free_description(struct description *description) {
+    PyMem_Free((void *)description->spec.start.names.items);
+    PyMem_Free((void *)description->spec.stop.names.items);
+    PyMem_Free((void *)description->spec.roles.items);
+    PyMem_Free((void *)description->spec.ranks);
+    for (int i = 0; i < FIELDS; i++) {
+        Py_XDECREF(description->fields[i]);
+    }
 }
 
 static PyObject *not_from_a_call(void) {
@@ -508,34 +561,28 @@ static PyObject *not_from_a_call(void) {
     return NULL;
 }
 
-PyDoc_STRVAR(arm_window_doc,
-             "arm_window($self, window_id, start, stop, stop_policy, roles, ranks,\n"
-             "           max_iters=100, /)\n"
-             "--\n\n"
-             "Arms a window of checked fields; gates are (names, iter, microbatch, at_exit).");
+PyDoc_STRVAR(arm_spec_doc, "arm_spec($self, spec, /)\n--\n\n"
+                           "Arms a window as an object with the fields of a CaptureSpec describes "
+                           "it.");
 
-static PyObject *arm_window(PyObject *object, PyObject *const *args, Py_ssize_t count) {
+static PyObject *arm_spec(PyObject *object, PyObject *spec) {
     struct windows *self = (struct windows *)object;
-    struct mu_capture_spec spec = {.iters_max = MAX_ITERS};
+    struct description description = {0};
     struct trouble trouble = {NULL, NULL, NULL};
     struct mu_error err;
     PyObject *result = NULL;
     int index;
-    if (count < 6 || count > 7) {
-        PyErr_Format(PyExc_TypeError, "arm_window() takes 6 or 7 arguments, not %zd", count);
-        return NULL;
-    }
-    if (spec_of(args, count, &spec) == 0) {
+    if (read_description(spec, &description) == 0) {
         if (!lock(self)) {
             not_from_a_call();
         } else {
-            int code = mu_capture_arm(&self->capture, &spec, &index, &err);
+            int code = mu_capture_arm(&self->capture, &description.spec, &index, &err);
             tell_ended_locked(self, &trouble);
             unlock(self);
             result = code == MU_OK ? end_calls(&trouble) : mu_py_raise(&err);
         }
     }
-    free_spec(&spec);
+    free_description(&description);
     return result;
 }
 
@@ -619,7 +666,7 @@ static PyObject *forget_all(PyObject *object, PyObject *Py_UNUSED(ignored)) {
 static PyMethodDef windows_methods[] = {
     {"on_enter", on_enter, METH_O, on_enter_doc},
     {"on_exit", (PyCFunction)(void (*)(void))on_exit_, METH_FASTCALL | METH_KEYWORDS, on_exit_doc},
-    {"arm_window", (PyCFunction)(void (*)(void))arm_window, METH_FASTCALL, arm_window_doc},
+    {"arm_spec", arm_spec, METH_O, arm_spec_doc},
     {"disarm_window", disarm_window, METH_O, disarm_window_doc},
     {"pending", pending, METH_NOARGS, pending_doc},
     {"reported", reported, METH_NOARGS, reported_doc},

@@ -29,17 +29,25 @@ static PyObject *call_timed(struct timed_function *self, PyObject *recorders, Py
     return result;
 }
 
-static PyObject *function_call(PyObject *object, PyObject *const *args, size_t flags,
-                               PyObject *keywords) {
+PyDoc_STRVAR(run_doc, "run($self, /, *args, **kwargs)\n--\n\n"
+                      "A call of the function, as a method: CPython has a quicker way to those.");
+
+static PyObject *function_run(PyObject *object, PyObject *const *args, Py_ssize_t count,
+                              PyObject *keywords) {
     struct timed_function *self = (struct timed_function *)object;
     PyObject *recorders =
         self->recorders == NULL ? mu_py_enabled_recorders(self->state) : Py_NewRef(self->recorders);
-    if (__builtin_expect(recorders == NULL, 1)) {
-        return PyObject_Vectorcall(self->function, args, flags, keywords);
+    if (__builtin_expect(recorders == NULL, 0)) {
+        return PyObject_Vectorcall(self->function, args, (size_t)count, keywords);
     }
-    PyObject *result = call_timed(self, recorders, args, flags, keywords);
+    PyObject *result = call_timed(self, recorders, args, (size_t)count, keywords);
     Py_DECREF(recorders);
     return result;
+}
+
+static PyObject *function_call(PyObject *object, PyObject *const *args, size_t flags,
+                               PyObject *keywords) {
+    return function_run(object, args, PyVectorcall_NARGS(flags), keywords);
 }
 
 static int check_recorders(const struct mu_state *state, PyObject *recorders) {
@@ -128,6 +136,7 @@ static PyMemberDef function_members[] = {
 
 static PyMethodDef function_methods[] = {
     {"__reduce__", function_reduce, METH_NOARGS, NULL},
+    {"run", (PyCFunction)(void (*)(void))function_run, METH_FASTCALL | METH_KEYWORDS, run_doc},
     {NULL, NULL, 0, NULL},
 };
 

@@ -1,5 +1,8 @@
 """The configuration of `ProfileManager`: its schema, and errors that name the field and the line.
 
+A configuration is a rule by which windows are made, and is read into one `Plan`, which a pickled
+manager holds. From there to the engine a window has two shapes: see `capture/spec.py`.
+
 Importing this needs msgspec; reading YAML needs pyyaml.
 """
 

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 __all__ = ["Outcome", "ProfileManager"]
 
 _logger = logging.getLogger("my_utils")
-Spec = dict[str, Any]
+Spec = dict[str, Any]  # the fields of a CaptureSpec, see capture/spec.py
 OUTCOMES_MAX = 10_000
 
 
