@@ -1,6 +1,7 @@
-/* Writes to profile CSVs hang while the file that HANG_WHILE names exists, as on a dead mount.
- * Preloaded in front of libc. */
+/* Writes to profile CSVs hang while the file that HANG_WHILE names exists, as on a dead mount. The
+ * first that does makes a file of that name with ".reached". Preloaded in front of libc. */
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,9 +20,16 @@ static int is_profile_csv(int fd) {
     return strcmp(path + length - 4, ".csv") == 0;
 }
 
+static void say_that_one_hangs(const char *flag) {
+    char path[4096];
+    snprintf(path, sizeof(path), "%s.reached", flag);
+    close(open(path, O_WRONLY | O_CREAT, 0644));
+}
+
 ssize_t pwrite(int fd, const void *bytes, size_t length, off_t offset) {
     const char *flag = getenv("HANG_WHILE");
     while (flag != NULL && access(flag, F_OK) == 0 && is_profile_csv(fd)) {
+        say_that_one_hangs(flag);
         usleep(1000);
     }
     return syscall(SYS_pwrite64, fd, bytes, length, offset);

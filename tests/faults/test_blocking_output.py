@@ -120,3 +120,58 @@ def test_a_close_waits_on_for_an_output_that_was_stopped_with_the_whole_process(
     )
     assert told(done, tmp_path / "logs", "does not answer") == []
     assert steps_of(tmp_path / CSV) == list(range(10))
+
+
+@pytest.mark.slow
+def test_a_time_offset_that_cannot_be_set_is_said(
+    run_python: RunPython, tmp_path: Path, hanging_writes: Path
+) -> None:
+    """Rows before it must be written with the offset before it, and they cannot be."""
+    done = finished(
+        run_python,
+        """
+        logger.setup("logs", console=False, io="background")
+        logger.set_time_offset(2.0)
+        flag = os.environ["HANG_WHILE"]
+        open(flag, "w").close()
+        stages(10)
+        timer.step()
+        while not os.path.exists(flag + ".reached"):
+            time.sleep(0.001)
+        took = timed(logger.set_time_offset, 5.0)
+        os.remove(flag)
+        logger.close()
+        print(took)
+        """,
+        env=environment(hanging_writes, tmp_path),
+    )
+    assert 4 < float(done.stdout) < 30
+    assert len(told(done, tmp_path / "logs", "the time offset stays as it was")) == 1
+    assert steps_of(tmp_path / CSV) == list(range(10))
+    text = (tmp_path / CSV).read_text()
+    assert "offset_ns=2000000000" in text and "offset_ns=5000000000" not in text
+
+
+def test_a_thread_that_could_not_be_started_is_started_by_a_later_step(
+    run_python: RunPython, tmp_path: Path
+) -> None:
+    library = compile_fake("no_threads.c", tmp_path / "libnothreads.so")
+    finished(
+        run_python,
+        """
+        flag = os.environ["NO_THREADS"]
+        open(flag, "w").close()
+        logger.setup("logs", console=False, io="background")
+        stages(10)
+        timer.step()
+        os.remove(flag)
+        stages(10, first=10)
+        timer.step()
+        while open("logs/profile_rank_0.csv").read().count(",END,") < 20:
+            time.sleep(0.001)
+        os._exit(0)
+        """,
+        env={"LD_PRELOAD": str(library), "NO_THREADS": str(tmp_path / "no_threads")},
+        timeout=60,
+    )
+    assert steps_of(tmp_path / CSV) == list(range(20))

@@ -14,6 +14,7 @@ import pytest
 from my_utils import _core
 from my_utils.tensors import tensor_hash
 
+from ..conftest import RunPython
 from ..support import tensor_hash_oracle as oracle
 
 pytestmark = [pytest.mark.c_code, pytest.mark.no_torch]
@@ -306,6 +307,39 @@ def test_what_lies_on_a_gpu_and_is_not_torchs_is_refused() -> None:
 
     with pytest.raises(TypeError, match=r"must be torch's .* pass torch.from_dlpack\(x\)"):
         _core.md5(OnGpu())
+
+
+def test_a_table_of_dlpack_without_views(run_python: RunPython) -> None:
+    """torch's table of functions may lack some: its tensors are asked for capsules then."""
+    pytest.importorskip("torch", reason="torch is not installed")
+    done = run_python(
+        "-c",
+        """
+import ctypes
+import torch
+class Table(ctypes.Structure):
+    # The version, an older table, and functions, of which the last two are what is asked for.
+    _fields_ = [("version", ctypes.c_uint32 * 2), ("older", ctypes.c_void_p),
+                ("others", ctypes.c_void_p * 3), ("view", ctypes.c_void_p),
+                ("stream", ctypes.c_void_p)]
+python = ctypes.pythonapi
+python.PyCapsule_GetPointer.restype = ctypes.c_void_p
+python.PyCapsule_GetPointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
+python.PyCapsule_New.restype = ctypes.py_object
+python.PyCapsule_New.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+name = b"dlpack_exchange_api"
+whole = python.PyCapsule_GetPointer(torch.Tensor.__dlpack_c_exchange_api__, name)
+table = Table.from_buffer_copy((ctypes.c_char * ctypes.sizeof(Table)).from_address(whole))
+assert table.view and table.stream
+table.view = table.stream = None
+torch.Tensor.__dlpack_c_exchange_api__ = python.PyCapsule_New(ctypes.addressof(table), name, None)
+from my_utils import _core
+x = torch.arange(6.0).reshape(2, 3).T
+assert _core.tensor_hash(x) == _core.tensor_hash(x.numpy())
+assert _core.md5([x]) == _core.md5([x.numpy()])
+""",
+    )
+    assert done.returncode == 0, (done.returncode, done.stderr)
 
 
 def test_what_dlpack_raises_is_passed_on() -> None:

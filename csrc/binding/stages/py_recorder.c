@@ -160,11 +160,9 @@ static void collect_garbage(void) {
  * buffers until then. Called rarely: for the first failure, the second, the fourth and so on. */
 static struct mu_thread_buffer *new_buffer_after_collection(struct mu_timer *timer) {
     collect_garbage();
-    struct mu_thread_buffer *buffer = mu_timer_new_thread_buffer(timer);
-    if (buffer != NULL) {
-        atomic_store(&timer->recorder->troubles.dropped_buffers, 0);
-    }
-    return buffer;
+    /* Of the two attempts at most one counts, and what was lost before stays counted. */
+    atomic_fetch_sub(&timer->recorder->troubles.dropped_buffers, 1);
+    return mu_timer_new_thread_buffer(timer);
 }
 
 struct mu_thread_buffer *mu_py_new_thread_buffer(struct mu_timer *timer) {

@@ -97,11 +97,97 @@ MU_MUST_CHECK static int lock_or_claim(const char *path, int fd, bool *claimed, 
     return code;
 }
 
-/* Opens and locks `path`. *fd is -1 when a living process holds it, or another user. */
-MU_MUST_CHECK static int open_locked(struct mu_output *output, const char *path, int *fd,
-                                     bool *claimed, struct mu_error *err) {
+void mu_output_part_path(const struct mu_output *output, uint64_t part, char path[MU_PATH_BYTES]) {
+    snprintf(path, MU_PATH_BYTES, "%s/%s.part%04llu.csv", output->directory, output->stem,
+             (unsigned long long)part);
+}
+
+/* The number in `<stem>.part<NNNN>.csv`, 0 for any other name. */
+static uint64_t part_number(const struct mu_output *output, const char *name) {
+    size_t stem = strlen(output->stem);
+    unsigned long long number;
+    int used = 0;
+    if (strncmp(name, output->stem, stem) != 0 ||
+        sscanf(name + stem, ".part%llu.csv%n", &number, &used) != 1 || used == 0 ||
+        name[stem + (size_t)used] != '\0') {
+        return 0;
+    }
+    return number;
+}
+
+struct parts {
+    uint64_t oldest, newest, bytes;
+};
+
+static void survey_parts(const struct mu_output *output, struct parts *parts) {
+    memset(parts, 0, sizeof(*parts));
+    DIR *directory = opendir(output->directory);
+    if (directory == NULL) {
+        return;
+    }
+    for (struct dirent *entry; (entry = readdir(directory)) != NULL;) {
+        uint64_t number = part_number(output, entry->d_name);
+        struct stat status;
+        if (number == 0 || fstatat(dirfd(directory), entry->d_name, &status, 0) != 0) {
+            continue;
+        }
+        parts->bytes += (uint64_t)status.st_size;
+        parts->oldest = parts->oldest == 0 || number < parts->oldest ? number : parts->oldest;
+        parts->newest = number > parts->newest ? number : parts->newest;
+    }
+    closedir(directory);
+}
+
+/* Whether another process has renamed its CSV and is about to make the next. It holds the newest
+ * part until then, and the name is its own. */
+static bool is_being_rotated(const struct mu_output *output) {
+    struct parts parts;
+    char newest[MU_PATH_BYTES];
+    survey_parts(output, &parts);
+    if (parts.newest == 0) {
+        return false;
+    }
+    mu_output_part_path(output, parts.newest, newest);
+    int fd = mu_open_regular(newest, O_RDONLY, 0);
+    bool held = fd >= 0 && mu_file_lock_state(fd) == MU_LOCK_HELD;
+    if (fd >= 0) {
+        close(fd);
+    }
+    return held;
+}
+
+/* As mu_open_own does. The name of a CSV that another process is rotating is taken (EBUSY), also
+ * where the next is there and not locked yet. */
+static int open_csv(const struct mu_output *output, const char *path, bool rotates) {
+    if (rotates) {
+        return mu_open_own(path, O_RDWR | O_CREAT, 0644, output->user);
+    }
+    int fd = mu_open_own(path, O_RDWR, 0, output->user);
+    if (fd < 0 && errno != ENOENT) {
+        return fd;
+    }
+    if (is_being_rotated(output)) {
+        if (fd >= 0) {
+            close(fd);
+        }
+        errno = EBUSY;
+        return -1;
+    }
+    return fd >= 0 ? fd : mu_open_own(path, O_RDWR | O_CREAT | O_EXCL, 0644, output->user);
+}
+
+/* Opens and locks `path`. *fd is -1 when a living process holds it, or another user. `rotates`:
+ * this process has just renamed the CSV of that path. */
+MU_MUST_CHECK static int open_locked(struct mu_output *output, const char *path, bool rotates,
+                                     int *fd, bool *claimed, struct mu_error *err) {
     for (;;) {
-        *fd = mu_open_own(path, O_RDWR | O_CREAT, 0644, output->user);
+        *fd = open_csv(output, path, rotates);
+        if (*fd < 0 && errno == EEXIST) { /* made meanwhile */
+            continue;
+        }
+        if (*fd < 0 && errno == EBUSY) {
+            return MU_OK;
+        }
         if (*fd < 0 && is_foreign(path, errno)) {
             output->foreign = true;
             return MU_OK;
@@ -211,68 +297,6 @@ MU_MUST_CHECK static int prepare_file(struct mu_output *output, struct mu_error 
     return size > 0 ? MU_OK : mu_output_write(output, mu_csv_header, mu_csv_header_length, err);
 }
 
-void mu_output_part_path(const struct mu_output *output, uint64_t part, char path[MU_PATH_BYTES]) {
-    snprintf(path, MU_PATH_BYTES, "%s/%s.part%04llu.csv", output->directory, output->stem,
-             (unsigned long long)part);
-}
-
-/* The number in `<stem>.part<NNNN>.csv`, 0 for any other name. */
-static uint64_t part_number(const struct mu_output *output, const char *name) {
-    size_t stem = strlen(output->stem);
-    unsigned long long number;
-    int used = 0;
-    if (strncmp(name, output->stem, stem) != 0 ||
-        sscanf(name + stem, ".part%llu.csv%n", &number, &used) != 1 || used == 0 ||
-        name[stem + (size_t)used] != '\0') {
-        return 0;
-    }
-    return number;
-}
-
-struct parts {
-    uint64_t oldest, newest, bytes;
-};
-
-static void survey_parts(const struct mu_output *output, struct parts *parts) {
-    memset(parts, 0, sizeof(*parts));
-    DIR *directory = opendir(output->directory);
-    if (directory == NULL) {
-        return;
-    }
-    for (struct dirent *entry; (entry = readdir(directory)) != NULL;) {
-        uint64_t number = part_number(output, entry->d_name);
-        struct stat status;
-        if (number == 0 || fstatat(dirfd(directory), entry->d_name, &status, 0) != 0) {
-            continue;
-        }
-        parts->bytes += (uint64_t)status.st_size;
-        parts->oldest = parts->oldest == 0 || number < parts->oldest ? number : parts->oldest;
-        parts->newest = number > parts->newest ? number : parts->newest;
-    }
-    closedir(directory);
-}
-
-/* Whether another process has renamed its CSV and is about to make the next. It holds the newest
- * part until then, and the name is its own. */
-static bool is_being_rotated(const struct mu_output *output) {
-    struct parts parts;
-    char newest[MU_PATH_BYTES];
-    if (access(output->csv_path, F_OK) == 0) {
-        return false;
-    }
-    survey_parts(output, &parts);
-    if (parts.newest == 0) {
-        return false;
-    }
-    mu_output_part_path(output, parts.newest, newest);
-    int fd = mu_open_regular(newest, O_RDONLY, 0);
-    bool held = fd >= 0 && mu_file_lock_state(fd) == MU_LOCK_HELD;
-    if (fd >= 0) {
-        close(fd);
-    }
-    return held;
-}
-
 int mu_output_take_csv(struct mu_output *output, const char *directory, int rank, int *worker,
                        struct mu_error *err) {
     int code = make_directories(directory, err);
@@ -287,10 +311,7 @@ int mu_output_take_csv(struct mu_output *output, const char *directory, int rank
             snprintf(output->stem + length, sizeof(output->stem) - (size_t)length, ".w%d", *worker);
         }
         snprintf(output->csv_path, sizeof(output->csv_path), "%s/%s.csv", directory, output->stem);
-        if (is_being_rotated(output)) {
-            continue;
-        }
-        code = open_locked(output, output->csv_path, &output->fd, &output->claimed, err);
+        code = open_locked(output, output->csv_path, false, &output->fd, &output->claimed, err);
         if (code != MU_OK) {
             return code;
         }
@@ -413,7 +434,7 @@ int mu_output_rotate(struct mu_output *output, struct mu_error *err) {
     }
     int fd = -1;
     bool claimed = false;
-    code = open_locked(output, output->csv_path, &fd, &claimed, err);
+    code = open_locked(output, output->csv_path, true, &fd, &claimed, err);
     if (code == MU_OK && fd < 0) {
         code = mu_error_set(err, MU_ERR_STATE, "another process took %s", output->csv_path);
     }
