@@ -35,7 +35,8 @@ class DumpConfig:
     save_tensor_cpu: tensors come back on the CPU. With False the device of a tensor is noted, and
         the loader puts the tensor there where the device exists.
     max_string: characters of a str, and bytes of a bytes, beyond which it is cut; None: never.
-    max_items: the same for the items of lists, tuples, sets and dicts.
+    max_items: the same for the items of lists, tuples, sets and dicts, and of what derives from
+        them.
     max_tensor_elements: the same for the elements of a tensor or an array, of which the first ones
         in row-major order are kept, as a tensor of one dimension.
     max_depth: containers in containers; of what is nested deeper there is a note, as of a value

@@ -96,13 +96,13 @@ def write_dict(tree: Tree, obj: dict[Any, Any], path: str) -> None:
     if tree.seen(obj, path):
         return
     limit = tree.config.max_items
-    if limit is not None and len(obj) > limit:
-        tree.counts["truncated"] += 1
-        tree.out.append(f'{{"$truncated": "dict", "length": {len(obj)}, "kept": ')
-        tree.mapping(dict(list(obj.items())[:limit]), path + "/kept")
-        tree.out.append("}")
-    else:
+    if limit is None or len(obj) <= limit:
         tree.mapping(obj, path)
+        return
+    items = list(obj.items())
+    kept, place = tree.cut(items, path, "dict")
+    tree.mapping(dict(kept), place)
+    tree.end_cut(items, kept)
 
 
 def read_dict(decoder: Decoder, node: dict[str, Any], body: Any) -> Any:
@@ -114,20 +114,23 @@ def read_dict(decoder: Decoder, node: dict[str, Any], body: Any) -> Any:
 def _write_special_dict(tree: Tree, tag: str, obj: Any, path: str, extra: str = "") -> None:
     if tree.seen(obj, path):
         return
+    items = list(obj.items())
+    kept, place = tree.cut(items, path, tag[1:])
     tree.out.append(f'{{"{tag}": ')
-    tree.pairs(obj.items(), f"{path}/{tag}")
+    tree.pairs(kept, f"{place}/{tag}")
     attributes = getattr(obj, "__dict__", None)
     if attributes:
         tree.out.append(', "attributes": ')
-        tree.mapping(dict(attributes), path + "/attributes")
+        tree.mapping(dict(attributes), place + "/attributes")
     tree.out.append(extra + "}")
+    tree.end_cut(items, kept)
 
 
 def _read_special_dict(decoder: Decoder, node: dict[str, Any], body: Any, result: Any) -> Any:
     decoder.made(node, result)
     decoder.put_pairs(result.__setitem__, body)
     if "attributes" in node:
-        decoder.put_items(result.__dict__.__setitem__, node["attributes"])
+        decoder.put_mapping(result.__dict__.__setitem__, node["attributes"])
     return result
 
 
@@ -192,7 +195,7 @@ def read_namespace(decoder: Decoder, node: dict[str, Any], body: Any) -> Any:
     else:
         raise decoder.wrong("$namespace: is of no known class")
     decoder.made(node, result)
-    decoder.put_items(result.__dict__.__setitem__, node["fields"])
+    decoder.put_mapping(result.__dict__.__setitem__, node["fields"])
     return result
 
 

@@ -136,6 +136,13 @@ class Decoder:
             raise self.wrong("has something else where names and values should stand")
         self.put(store, node.items())
 
+    def put_mapping(self, store: Callable[[Any, Any], None], node: Any) -> None:
+        """The same of what `Tree.mapping` wrote: pairs where JSON cannot have the keys."""
+        if type(node) is dict and next(iter(node), "") == "$dict":
+            self.put_pairs(store, node["$dict"])
+        else:
+            self.put_items(store, node)
+
     def put(self, store: Callable[[Any, Any], None], items: Iterable[tuple[Any, Any]]) -> None:
         """`store` of each key and the value of the node beside it."""
         for key, inner in items:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from .form import class_name
 from .plain import str_text
-from .user_classes import find_class
+from .user_classes import find_class, items_of
 
 if TYPE_CHECKING:
     from .loader import Decoder, Reader
@@ -50,15 +50,22 @@ def write_subclass(tree: Tree, obj: Any, path: str) -> None:
     if tree.seen(obj, path):
         return
     base = _base(type(obj))
+    content: list[Any] = []
+    if base is list:
+        content = list(list.__iter__(obj))
+    elif base in _OF_ITEMS:
+        content = items_of(obj)
+    kept, place = tree.cut(content, path, "list" if base is list else "dict")
     tree.out.append(f'{{"$subclass": {str_text(class_name(type(obj)))}, "attributes": ')
-    tree.fields(vars(obj), path + "/attributes")
+    tree.mapping(vars(obj), place + "/attributes")
     if base is list:
         tree.out.append(', "values": ')
-        tree.values(list(list.__iter__(obj)), path + "/values")
+        tree.values(kept, place + "/values")
     elif base in _OF_ITEMS:
         tree.out.append(', "items": ')
-        tree.pairs(dict.items(obj), path + "/items")
+        tree.pairs(kept, place + "/items")
     tree.out.append("}")
+    tree.end_cut(content, kept)
 
 
 def read_subclass(decoder: Decoder, node: dict[str, Any], body: Any) -> Any:
@@ -71,7 +78,7 @@ def read_subclass(decoder: Decoder, node: dict[str, Any], body: Any) -> Any:
         content = [] if "values" in node else {}
         attributes = content if "items" not in node and "values" not in node else {}
         result = decoder.made(node, decoder.stand_in(type_name, content, reason))
-    decoder.put_items(attributes.__setitem__, node["attributes"])
+    decoder.put_mapping(attributes.__setitem__, node["attributes"])
     if "values" in node:
         decoder.put(
             functools.partial(_put_in_list, content), enumerate(decoder.array(node["values"]))

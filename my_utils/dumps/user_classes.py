@@ -109,15 +109,18 @@ def write_dataclass(tree: Tree, obj: Any, path: str) -> None:
     names = [field.name for field in dataclasses.fields(obj)]
     fields = {name: getattr(obj, name) for name in names if hasattr(obj, name)}
     others = {k: v for k, v in getattr(obj, "__dict__", {}).items() if k not in fields}
+    items = items_of(obj) if isinstance(obj, dict) else []
+    kept, place = tree.cut(items, path, "dict")
     tree.out.append(f'{{"$dataclass": {str_text(class_name(type(obj)))}, "fields": ')
-    tree.fields(fields, path + "/fields")
+    tree.fields(fields, place + "/fields")
     if others:
         tree.out.append(', "attributes": ')
-        tree.mapping(others, path + "/attributes")
+        tree.mapping(others, place + "/attributes")
     if isinstance(obj, dict):
         tree.out.append(', "items": ')
-        tree.pairs(dict.items(obj), path + "/items")
+        tree.pairs(kept, place + "/items")
     tree.out.append("}")
+    tree.end_cut(items, kept)
 
 
 def read_dataclass(decoder: Decoder, node: dict[str, Any], body: Any) -> Any:
@@ -131,7 +134,7 @@ def read_dataclass(decoder: Decoder, node: dict[str, Any], body: Any) -> Any:
         decoder.put_items(functools.partial(object.__setattr__, result), node["fields"])
     target = result.value if reason is not None else getattr(result, "__dict__", None)
     if "attributes" in node and target is not None:
-        decoder.put_items(target.__setitem__, node["attributes"])
+        decoder.put_mapping(target.__setitem__, node["attributes"])
     if "items" in node:
         store = _dict_setter(result if reason is None else result.value)
         decoder.put_pairs(store, node["items"])
@@ -165,6 +168,12 @@ def _dataclass_base(cls: type) -> type | None:
         if not base.__flags__ & 1 << 9:  # a type made in C
             return None
     return None
+
+
+def items_of(obj: dict[Any, Any]) -> list[tuple[Any, Any]]:
+    """What a subclass of dict holds, in its order, whatever methods of its own it has."""
+    kind = collections.OrderedDict if isinstance(obj, collections.OrderedDict) else dict
+    return list(kind.items(obj))
 
 
 def _dict_setter(result: Any) -> Callable[[Any, Any], None]:

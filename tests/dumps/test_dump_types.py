@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import dataclasses
 import datetime
 import decimal
 import enum
@@ -333,6 +334,78 @@ def test_a_cut_object_may_be_shared(tmp_path: Path) -> None:
     long[5] = long
     found = round_trip({"a": long, "b": (long,)}, tmp_path, max_items=10)
     assert found["a"] is found["b"][0] is found["a"][5]
+
+
+class OwnList(list[int]):
+    pass
+
+
+class OwnDict(dict[str, int]):
+    pass
+
+
+class OwnOrderedDict(collections.OrderedDict[str, int]):
+    pass
+
+
+@dataclasses.dataclass
+class OutputLike(collections.OrderedDict[str, int]):
+    loss: float = 0.5
+
+
+_MANY = {f"key{number}": number for number in range(50)}
+_KEPT = dict(list(_MANY.items())[:20])
+
+
+@pytest.mark.parametrize(
+    ("obj", "kept"),
+    [
+        (OwnList(range(50)), OwnList(range(20))),
+        (OwnDict(_MANY), OwnDict(_KEPT)),
+        (OwnOrderedDict(_MANY), OwnOrderedDict(_KEPT)),
+        (collections.OrderedDict(_MANY), collections.OrderedDict(_KEPT)),
+        (collections.Counter(_MANY), collections.Counter(_KEPT)),
+        (collections.defaultdict(int, _MANY), collections.defaultdict(int, _KEPT)),
+        (collections.UserDict(_MANY), collections.UserDict(_KEPT)),
+        (collections.UserList(range(50)), collections.UserList(range(20))),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_max_items_cuts_what_derives_from_containers(obj: Any, kept: Any, tmp_path: Path) -> None:
+    own = [OwnList, OwnDict, OwnOrderedDict]
+    found = round_trip({"a": obj, "b": [obj]}, tmp_path, max_items=20, types=own)
+    assert type(found["a"]) is type(kept) and found["a"] == kept
+    assert found["b"][0] is found["a"]
+
+
+def test_a_cut_dataclass_of_items_keeps_its_fields(tmp_path: Path) -> None:
+    obj = OutputLike(2.5)
+    obj.update(_MANY)
+    obj.more = [obj]  # type: ignore[attr-defined]
+    found = round_trip(obj, tmp_path, max_items=20, types=[OutputLike])
+    assert type(found) is OutputLike and dict(found) == _KEPT
+    assert found.loss == 2.5 and found.more[0] is found  # type: ignore[attr-defined]
+
+
+def test_an_ordered_subclass_keeps_the_order_that_it_was_given(tmp_path: Path) -> None:
+    obj = OwnOrderedDict(a=1, b=2, c=3)
+    obj.move_to_end("a")
+    assert list(round_trip(obj, tmp_path, types=[OwnOrderedDict])) == ["b", "c", "a"]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda: Sample("s"), lambda: OwnList([1]), lambda: collections.OrderedDict(a=1),
+     types.SimpleNamespace, argparse.Namespace],
+)  # fmt: skip
+@pytest.mark.parametrize("name", ["$a", "$ref", "$dict", "not ascii \udc80"])
+def test_attributes_have_any_names(make: Any, name: str, tmp_path: Path) -> None:
+    """setattr takes them, and so do names that come from a file."""
+    obj = make()
+    vars(obj)[name] = [1, {"x": 2}]
+    found = round_trip({"a": obj, "b": vars(obj)[name]}, tmp_path, types=[Sample, OwnList])
+    assert vars(found["a"]) == vars(obj)
+    assert found["b"] is vars(found["a"])[name]
 
 
 @pytest.mark.parametrize("wrap", [lambda x: [x], lambda x: {"a": x}, lambda x: (x,), Point, Sample])

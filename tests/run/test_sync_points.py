@@ -16,12 +16,12 @@ RANKS = 2
 pytestmark = pytest.mark.timeout(300)
 
 
-def run_ranks(how: str, folder: Path, script: str) -> Path:
+def run_ranks(how: str, folder: Path, script: str, ranks: int = RANKS) -> Path:
     settings = {
         **os.environ,
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(free_port()),
-        "WORLD_SIZE": str(RANKS),
+        "WORLD_SIZE": str(ranks),
         "OMP_NUM_THREADS": "1",
     }
     processes = [
@@ -30,10 +30,10 @@ def run_ranks(how: str, folder: Path, script: str) -> Path:
              str(SCRIPTS / script)],
             cwd=ROOT, env={**settings, "RANK": str(rank)},
         )
-        for rank in range(RANKS)
+        for rank in range(ranks)
     ]  # fmt: skip
     try:
-        assert [process.wait() for process in processes] == [0] * RANKS
+        assert [process.wait() for process in processes] == [0] * ranks
     finally:
         for process in processes:
             process.kill()
@@ -85,3 +85,13 @@ def test_a_meeting_is_recorded_with_the_group_that_was_passed_and_of_its_members
         assert {row["members"] for row in found if row["stage"] == "collective"} == groups
         [checkpoint] = [row for row in found if row["stage"] == "checkpoint"]
         assert (checkpoint["kind"], checkpoint["members"]) == ("collective", "0-1")
+
+
+@pytest.mark.slow
+def test_a_batch_of_sends_is_recorded_with_the_group_of_its_operations(tmp_path: Path) -> None:
+    folder = run_ranks("truth", tmp_path, "pairs.py", 3)
+    for rank in range(2):
+        check(folder, rank)
+        found = [row.metadata for row in rows_of(folder, rank) if row.name == "my_utils.sync"]
+        pipelines = {(row["stage"], row["members"]) for row in found if row["kind"] == "pipeline"}
+        assert pipelines == {("collective", "0-1")}

@@ -32,10 +32,7 @@ _MEETS = (
     *("gather_object", "monitored_barrier", "reduce", "reduce_scatter", "reduce_scatter_single"),
     *("reduce_scatter_tensor", "scatter", "scatter_object_list"),
 )
-_PASSES_ON = (
-    *("batch_isend_irecv", "irecv", "isend", "recv", "recv_object_list", "send"),
-    "send_object_list",
-)
+_PASSES_ON = (*("irecv", "isend", "recv", "recv_object_list", "send", "send_object_list"),)
 _SHARDS_SOUGHT = 8
 
 
@@ -255,14 +252,41 @@ class Patches:
         c10d = module.distributed_c10d
         for kind, calls in (("collective", _MEETS), ("pipeline", _PASSES_ON)):
             for name in calls:
-                function = getattr(c10d, name, None)
-                if function is not None:
-                    timed = self._meeting(function, names.COLLECTIVE, kind)
-                    self._set(c10d, name, timed)
-                    if getattr(module, name, None) is function:
-                        self._set(module, name, timed)
+                self._collective(module, name, kind)
+        self._collective(module, "batch_isend_irecv", None)
         work = c10d.Work
         self._set(work, "wait", self._meeting(work.wait, names.COLLECTIVE, None))
+
+    def _collective(self, module: Any, name: str, kind: str | None) -> None:
+        """kind: None for a batch."""
+        function = getattr(module.distributed_c10d, name, None)
+        if function is None:
+            return
+        if kind is None:
+            timed = self._batch(function)
+        else:
+            timed = self._meeting(function, names.COLLECTIVE, kind)
+        self._set(module.distributed_c10d, name, timed)
+        if getattr(module, name, None) is function:
+            self._set(module, name, timed)
+
+    def _batch(self, batch: Any) -> Any:
+        """Sends and receives, each of which has its group."""
+        begin, end, met = self._stages.begin, self._stages.end, self._listener.met
+
+        @functools.wraps(batch)
+        def timed(p2p_op_list: Any) -> Any:
+            if is_compiling() or not begin(names.COLLECTIVE):
+                return batch(p2p_op_list)
+            try:
+                works = batch(p2p_op_list)
+            finally:
+                end()
+            for group in {operation.group for operation in p2p_op_list}:
+                met("collective", "pipeline", group)
+            return works
+
+        return timed
 
     def _meeting(self, function: Any, stage: int, kind: str | None, group: str = "group") -> Any:
         """group: the name of the parameter that has the process group."""

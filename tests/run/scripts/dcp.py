@@ -32,5 +32,6 @@ for step in range(12):
             saved = dcp.async_save({"model": model.state_dict()}, checkpoint_id=f"{folder}/a{step}")
         saved.result()
 results = [model]
-torch.distributed.barrier()
+with span("collective"):
+    torch.distributed.barrier()
 torch.distributed.destroy_process_group()

@@ -32,5 +32,6 @@ for step in range(15):
         with torch.no_grad(), span("eval"):
             model.module(x)
 results = [net]
-dist.barrier()
+with span("collective"):
+    dist.barrier()
 dist.destroy_process_group()

@@ -30,5 +30,6 @@ for _ in range(10):
     optimizer.zero_grad()
     iterated()
 results = [parameter.to_local() for parameter in model.parameters()]
-dist.barrier()
+with span("collective"):
+    dist.barrier()
 dist.destroy_process_group()

@@ -37,5 +37,6 @@ for step in range(10):
         with span("checkpoint"):
             dcp.save({"model": model.state_dict()}, checkpoint_id=f"{shared[0]}/{step}")
 results = [model]
-dist.barrier()
+with span("collective"):
+    dist.barrier()
 dist.destroy_process_group()
