@@ -18,7 +18,7 @@ from typing import Any
 
 from ... import _core
 from .bucket_layout import BUCKETS_MAX, module_text
-from .buckets import SampledSteps, Write, next_multiple
+from .buckets import NS_IN_US, SampledSteps, Write, next_multiple
 
 __all__ = ["FlightSampler"]
 
@@ -28,7 +28,6 @@ _LEAST_PERIOD = 64  # steps between the begins of two others
 _PERIOD_NS = 60e9
 _DUMP_NS = 3e6  # of processor time
 _SIZES = {"Double": 8, "Long": 8, "Float": 4, "Int": 4, "Half": 2, "BFloat16": 2}
-NS_IN_US = 1000
 
 Call = tuple[str, int]  # kind, bytes
 
@@ -97,7 +96,7 @@ class FlightSampler(SampledSteps):
             return  # another kind of step; it is compared with nothing
         begin_ns = began_ns + real_ns
         times = [(entry["time_created_ns"] - begin_ns) // NS_IN_US for entry in entries]
-        self._write_ready(step, times)
+        self._write_ready(step, began_ns, times)
 
     def _entries(self, begin_ns: int, end_ns: int) -> list[dict[str, Any]]:
         """The collectives between two moments, Unix time."""
