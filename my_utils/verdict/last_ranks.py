@@ -137,8 +137,8 @@ def last_in_steps(moments: Matrix, bound_ns: float) -> tuple[Integers, Integers]
     (array([1]), array([1]))
     """
     excess = over_others(np.diff(moments, axis=2))
-    _, steps, buckets = excess.shape
-    flat = excess.transpose(1, 0, 2).reshape(steps, -1).argmax(1)
+    ranks, steps, buckets = excess.shape
+    flat = excess.transpose(1, 0, 2).reshape(steps, ranks * buckets).argmax(1)
     rows, at = flat // buckets, flat % buckets
     places = np.arange(steps)
     arrived = moments[:, places, at + 1]

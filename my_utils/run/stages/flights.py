@@ -3,7 +3,7 @@
 The recorder keeps the last collectives in a ring, with the time at which each was enqueued. A dump
 holds the GIL, so it is taken after a step and seldom: after 16 steps in a row, about once a minute.
 `my_utils run` has torch keep 128 collectives: a dump of them takes about 1 ms. Where a longer ring
-makes it take more than 3 ms, nothing is read further.
+makes most dumps take more than 3 ms, nothing is read further.
 
 The rows are those of DDP's buckets: a collective takes the place of a bucket.
 """
@@ -41,7 +41,7 @@ class FlightSampler(SampledSteps):
         self._modules: list[str] = []
         self._calls: list[Call] = []
         self._is_watching = False
-        self._slow_dumps = 0
+        self._slow_dumps = 0  # less those that were not
 
     def __repr__(self) -> str:
         return f"FlightSampler({len(self._calls)} collectives)"
@@ -103,7 +103,8 @@ class FlightSampler(SampledSteps):
         before_ns = time.thread_time_ns()
         dump = _dump()
         entries = [] if dump is None else json.loads(dump)["entries"]
-        self._slow_dumps += time.thread_time_ns() - before_ns > _DUMP_NS
+        is_slow = time.thread_time_ns() - before_ns > _DUMP_NS
+        self._slow_dumps = max(self._slow_dumps + (1 if is_slow else -1), 0)
         if self._slow_dumps >= _BURST:
             self.forget()
         return [
