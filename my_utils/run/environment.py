@@ -10,7 +10,7 @@
 | MY_UTILS_RUN_GPU_TIMES | off: stages get no CUDA events |
 | MY_UTILS_RUN_HOST_SAMPLES | off: what the training thread waits for is not sampled |
 | MY_UTILS_RUN_BUCKETS | off: DDP's buckets are not timed; a number: in each n-th step |
-| TORCH_FR_BUFFER_SIZE | 128, unless the user has set it: torch keeps the last collectives |
+| TORCH_FR_BUFFER_SIZE | 256, unless the user has set it: torch keeps the last collectives |
 | PYTHONPATH | the folder of our sitecustomize, before the user's |
 """
 
@@ -42,7 +42,7 @@ FLIGHT_RINGS = (
     "TORCH_FR_BUFFER_SIZE",
     "TORCH_NCCL_TRACE_BUFFER_SIZE",
 )  # the second is the old name
-FLIGHTS = 128  # collectives that torch keeps where the user says nothing
+FLIGHTS = 256  # collectives that torch keeps where the user says nothing
 
 _SWITCH = "MY_UTILS_RUN"
 _HERE = Path(__file__).resolve().parent
@@ -78,7 +78,8 @@ def reach(environment: Mapping[str, str], *, gpu_times: bool = True) -> dict[str
     others = [entry for entry in before if entry != SITE_FOLDER]
     reached["PYTHONPATH"] = os.pathsep.join([SITE_FOLDER, *others])
     reached[PACKAGE] = str(_HERE.parent.parent)
-    if not any(name in reached or name in os.environ for name in FLIGHT_RINGS):
+    reads_flights = read_switch(BUCKETS, default=True)
+    if reads_flights and not any(name in reached or name in os.environ for name in FLIGHT_RINGS):
         reached[FLIGHT_RINGS[0]] = str(FLIGHTS)
     if not gpu_times:
         reached[GPU_TIMES] = "0"

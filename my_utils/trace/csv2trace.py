@@ -238,6 +238,7 @@ def convert(inputs: Sequence[str], out: str, options: Options) -> Summary:
     if not file_sets:
         raise ConversionError("\n".join(map(printable, found.errors)))
     summary = Summary([*found.errors, *found.unread_journals()])
+    made = 0 if name == "seed" else _add_arrows(found.file_sets(None), file_sets)
     with _foreign_traces(options.merge) as foreign, _output(out, is_gzip) as descriptor:
         job = _core.TraceJob(descriptor, name, options.sort)
         try:
@@ -247,6 +248,7 @@ def convert(inputs: Sequence[str], out: str, options: Options) -> Summary:
                 raise ConversionError("\n".join(summary.messages() or ["the input holds no rows"]))
             for number, trace in enumerate(foreign):
                 _merge(job, trace, number, offsets, summary)
+            summary.rows -= made
             summary.bytes_written = job.finish()
         except BaseException:
             job.cancel()
@@ -285,6 +287,21 @@ def _set_base(
     known = [trace.first_ns for trace in foreign if trace.first_ns and trace.is_on_run_clock]
     if first is not None:
         job.set_base(min([first, *known]))
+
+
+def _add_arrows(everyone: Sequence[FileSet], drawn: Sequence[FileSet]) -> int:
+    """Adds the arrows between ranks to their files. Returns how many rows that are."""
+    if len(everyone) < 2 or len(drawn) < 2:
+        return 0
+    from .arrows import arrow_parts
+
+    count = 0
+    parts = arrow_parts(everyone)
+    for one in drawn:
+        if one.slot == 0 and one.rank in parts:
+            one.parts.append(parts[one.rank])
+            count += (parts[one.rank].rows or b"").count(b"\n")
+    return count
 
 
 def _convert_all(

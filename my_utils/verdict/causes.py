@@ -29,7 +29,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from .run_data import HOST_COUNTERS, LOADER_COUNTERS, NS_IN_US, Matrix
+from .run_data import HOST_COUNTERS, LOADER_COUNTERS, LOADER_DELAY, NS_IN_US, Matrix
 
 __all__ = ["causes_of", "worker_of"]
 
@@ -54,8 +54,9 @@ Mask = npt.NDArray[np.bool_]
 def causes_of(host: Mapping[str, Matrix], sizes: Matrix, meets: bool = False) -> dict[str, object]:
     """Details of a finding: "causes" with name and share of each part from 20 % on, the largest
     first, "cause", one of these names or "unknown", "disk_pages" that were read in a hiccup, and,
-    where it waited for a core, "ran_share" of the time that it wanted to run. Empty where it was
-    not measured.
+    where it waited for a core, "ran_share" of the time that it wanted to run, and "others" that
+    wanted to run then on its host; of full collections "objects" that they looked at. Empty where
+    it was not measured.
 
     host: rank × step by counter, NaN where missing. sizes: rank × step, ns that a hiccup took
     longer, 0 in steps without. meets: the work of a step is what comes before its meeting, so that
@@ -84,7 +85,18 @@ def causes_of(host: Mapping[str, Matrix], sizes: Matrix, meets: bool = False) ->
     if detail["cause"] in ("delay", "quota"):
         ran, ready = (float(np.nansum(host[name][events])) for name in ("cpu_us", "delay_us"))
         detail["ran_share"] = round(ran / (ran + ready), 3)
+    if detail["cause"] == "delay" and (others := _known(host, "runnable", events)):
+        detail["others"] = round(float(np.median(others))) - 1
+    if detail["cause"] == "gc2" and (objects := _known(host, "gc_objects", events)):
+        detail["objects"] = int(max(objects))
     return detail
+
+
+def _known(host: Mapping[str, Matrix], name: str, events: Mask) -> list[float]:
+    """The values of a counter in these steps, as far as there are some."""
+    values = host[name][events] if name in host else np.zeros(0)
+    known: list[float] = values[np.isfinite(values)].tolist()
+    return known
 
 
 # --- what lies above the usual ---
@@ -201,8 +213,9 @@ def _taken(most: float, parts: dict[str, float]) -> dict[str, float]:
 
 def worker_of(host: Mapping[str, Matrix], steps: Mask) -> dict[str, object]:
     """Details of a finding about input: "workers_do", what the loader's workers did most while the
-    ranks waited in these steps (rank × step), "storage" or "runs"; and "worker", the number of the
-    one that did most of that, if it is one rank and one worker. Empty where it was not sampled.
+    ranks waited in these steps (rank × step): "storage", "delay" for waiting for a core, or "runs";
+    and "worker", the number of the one that did most of that, if it is one rank and one worker.
+    Empty where it was not sampled.
 
     >>> host = {"loader_worker": np.array([[2.0, np.nan, 2.0, 2.0]]),
     ...         "loader_storage_us": np.array([[90e3, np.nan, 80e3, 70e3]]),
@@ -216,9 +229,13 @@ def worker_of(host: Mapping[str, Matrix], steps: Mask) -> dict[str, object]:
     if known.sum() < LEAST_SEEN:
         return {}
     worker, ran, storage = (host[name][known] for name in LOADER_COUNTERS)
-    reads = float(storage.sum()) >= NAMED * float((ran + storage).sum())
-    found: dict[str, object] = {"workers_do": "storage" if reads else "runs"}
-    times = np.bincount(worker.astype(int), storage + ran)
-    if len(steps) == 1 and times.max() >= OF_ONE_WORKER * times.sum():
-        found["worker"] = int(times.argmax())
+    delay = np.nan_to_num(host[LOADER_DELAY][known]) if LOADER_DELAY in host else np.zeros(1)
+    times = np.broadcast_to(ran + delay + storage, worker.shape)
+    does = "runs"
+    for name, part in (("storage", storage), ("delay", delay)):
+        does = name if float(part.sum()) >= NAMED * float(times.sum()) else does
+    found: dict[str, object] = {"workers_do": does}
+    of_worker = np.bincount(worker.astype(int), times)
+    if len(steps) == 1 and of_worker.max() >= OF_ONE_WORKER * of_worker.sum():
+        found["worker"] = int(of_worker.argmax())
     return found

@@ -1,16 +1,16 @@
-"""Ranks whose GPU ran at a lower clock than the others', and why, as NVML says."""
+"""What NVML says of a rank's GPU: a lower clock than the others', and why; critical errors."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import numpy.typing as npt
 
 from .run_data import Matrix
 
-__all__ = ["lower_clock"]
+__all__ = ["errors_of", "lower_clock"]
 
 LOWER = 0.95  # of the others' clock
 OFTEN = 0.5  # of the readings, in which a reason holds
@@ -59,3 +59,26 @@ def lower_clock(counters: Mapping[str, Matrix], rows: Integers) -> dict[str, obj
         "gpu_mhz_others": round(theirs),
         "gpu_reason": next(held, ""),
     }
+
+
+def errors_of(counters: Mapping[str, Matrix], ranks: Integers) -> Iterator[str]:
+    """A sentence for each rank whose GPU reported critical errors (Xid) while the run was recorded.
+
+    counters: "gpu_xids", how many so far, and "gpu_last_xid", rank × step, NaN where missing.
+
+    >>> counters = {"gpu_xids": np.array([[0.0, 2.0]]), "gpu_last_xid": np.array([[np.nan, 79.0]])}
+    >>> list(errors_of(counters, np.array([3])))
+    ['rank 3: its GPU reported 2 critical errors, the last one Xid 79']
+    """
+    if "gpu_xids" not in counters or "gpu_last_xid" not in counters:
+        return
+    for rank, counts, numbers in zip(
+        ranks.tolist(), counters["gpu_xids"], counters["gpu_last_xid"], strict=True
+    ):
+        known = numbers[np.isfinite(numbers)]
+        if len(known):
+            count = int(np.nanmax(counts))
+            errors = (
+                "a critical error," if count == 1 else f"{count:,} critical errors, the last one"
+            )
+            yield f"rank {rank}: its GPU reported {errors} Xid {int(known[-1])}"

@@ -6,9 +6,10 @@ was ready on each rank. A bucket is reduced when the last rank has it.
 
 What a rank takes from one bucket to the next, less the median of the others, is its excess at that
 bucket; a rank that enters backward late has none. The rank with the largest excess over all of
-backward is the candidate, and the bucket that of most of it. It is named if it comes last to that
-bucket in most of the steps, more often than chance would have it. The bucket before is named, too,
-because a hook of a module delays what comes next.
+backward is the candidate, and the bucket that of most of it. It is named if it takes longest to
+that bucket in most of the steps, more often than chance would have it. On a busy machine another
+rank that waits for a core often comes later still, so coming last is no condition. The bucket
+before is named, too, because a hook of a module delays what comes next.
 
 Moments of different ranks are compared, so on several hosts their clocks must be lined up. What
 lies within the bound of their error is nobody's.
@@ -32,7 +33,7 @@ __all__ = ["LEAST_GAP_NS", "last_in_steps", "last_inside", "moments_of"]
 
 STEPS_LEAST = 5
 OFTEN = 0.6  # of the steps that were looked at
-CHANCE = 0.001  # that a rank is the last one so often although all are alike
+CHANCE = 0.001  # that a rank takes longest so often although all are alike
 AT_BUCKET = 0.5  # of a rank's excess, that a bucket and the next one must have to be named
 LEAST_GAP_NS = 50_000.0  # on one host
 
@@ -40,13 +41,15 @@ LEAST_GAP_NS = 50_000.0  # on one host
 @dataclass
 class _Last:
     """A rank that comes last. row: of the group. bucket: None where its excess is spread over
-    several. share: of the steps. wait_ns: that the others wait for it at the bucket, the median.
-    saved_ns: how much sooner the last bucket would be ready without its excess, the median. steps:
-    how many were looked at."""
+    several. share: of the steps in which it comes last. slow_share: of those in which it takes
+    longest. wait_ns: that the others wait for it where it does come last, the median, and at most
+    what it usually takes longer. saved_ns: how much sooner the last bucket would be ready without
+    what it usually takes longer, the mean. steps: how many were looked at."""
 
     row: int
     bucket: int | None
     share: float
+    slow_share: float
     wait_ns: float
     saved_ns: float
     steps: int
@@ -86,6 +89,7 @@ def _details(last: _Last, ready: ReadyTimes, run: RunData, work: Work) -> dict[s
         "last_in": ready.stage,
         "last_rank": int(run.ranks[work.rows[last.row]]),
         "last_share": round(last.share, 3),
+        "last_slow_share": round(last.slow_share, 3),
         "last_steps": last.steps,
         "last_wait_ns": last.wait_ns,
         "waiting": len(work.rows) - 1,
@@ -133,8 +137,8 @@ def last_in_steps(moments: Matrix, bound_ns: float) -> tuple[Integers, Integers]
     (array([1]), array([1]))
     """
     excess = over_others(np.diff(moments, axis=2))
-    _, steps, buckets = excess.shape
-    flat = excess.transpose(1, 0, 2).reshape(steps, -1).argmax(1)
+    ranks, steps, buckets = excess.shape
+    flat = excess.transpose(1, 0, 2).reshape(steps, ranks * buckets).argmax(1)
     rows, at = flat // buckets, flat % buckets
     places = np.arange(steps)
     arrived = moments[:, places, at + 1]
@@ -149,21 +153,30 @@ def _named(moments: Matrix, bound_ns: float) -> _Last | None:
     ranks, steps, places = moments.shape
     if steps < STEPS_LEAST:
         return None
-    excess = np.median(over_others(np.diff(moments, axis=2)), axis=1)
     took = moments[..., -1] - moments[..., 0]
-    row = int(np.median(over_others(took), axis=1).argmax())
-    bucket = _bucket(excess[row])
-    place = places - 1 if bucket is None else bucket + 1
-    others = np.delete(moments[..., place], row, 0)
-    is_last = moments[row, :, place] - others.max(0) > bound_ns
-    share = float(is_last.mean())
-    if share < OFTEN or _by_chance(int(is_last.sum()), steps, ranks, places - 1) > CHANCE:
+    between = np.diff(moments, axis=2)
+    usual = np.median(over_others(took), axis=1)
+    row = int(usual.argmax())
+    bucket = _bucket(np.median(over_others(between), axis=1)[row])
+    is_slowest = _is_above(took if bucket is None else between[..., bucket], row, bound_ns)
+    slow_share = float(is_slowest.mean())
+    if slow_share < OFTEN or _by_chance(int(is_slowest.sum()), steps, ranks, places - 1) > CHANCE:
         return None
-    saved_ns = float(np.median(_saved(moments, row)))
-    if saved_ns < bound_ns:
+    usual_ns = max(float(usual[row]), 0.0)
+    saved_ns = float(_saved(took, moments[..., -1], row, usual_ns).mean())
+    arrived = moments[..., -1] if bucket is None else moments[..., bucket + 1]
+    is_last = _is_above(arrived, row, bound_ns)
+    if saved_ns < bound_ns or not is_last.any():
         return None
-    wait_ns = float(np.median(moments[row, :, place] - others.mean(0)))
-    return _Last(row, bucket, share, wait_ns, saved_ns, steps)
+    waited = arrived[row] - np.delete(arrived, row, 0).mean(0)
+    wait_ns = float(np.median(np.minimum(waited[is_last], usual_ns)))
+    return _Last(row, bucket, float(is_last.mean()), slow_share, wait_ns, saved_ns, steps)
+
+
+def _is_above(values: Matrix, row: int, bound_ns: float) -> npt.NDArray[np.bool_]:
+    """Of each step, whether the rank's value lies above all others'. values: rank × step."""
+    above: npt.NDArray[np.bool_] = values[row] - np.delete(values, row, 0).max(0) > bound_ns
+    return above
 
 
 def _named_in_collectives(moments: Matrix, bound_ns: float) -> _Last | None:
@@ -176,11 +189,11 @@ def _named_in_collectives(moments: Matrix, bound_ns: float) -> _Last | None:
     if share < OFTEN or _by_chance(int(late.is_last.sum()), steps, ranks, places - 1) > CHANCE:
         return None
     waited_ns = float(np.median(late.waited_ns))
-    return _Last(late.row, late.place, share, waited_ns, waited_ns, steps)
+    return _Last(late.row, late.place, share, share, waited_ns, waited_ns, steps)
 
 
 def _by_chance(count: int, steps: int, ranks: int, buckets: int) -> float:
-    """That any rank is the last one at any bucket in `count` steps or more, if all are alike."""
+    """That any rank takes longest to any bucket in `count` steps or more, if all are alike."""
     odds = 1 / ranks
     tail = math.fsum(
         math.comb(steps, k) * odds**k * (1 - odds) ** (steps - k) for k in range(count, steps + 1)
@@ -201,12 +214,11 @@ def _bucket(excess: Matrix) -> int | None:
     return bucket if near > AT_BUCKET * float(excess.sum()) else None
 
 
-def _saved(moments: Matrix, row: int) -> Matrix:
+def _saved(took: Matrix, ends: Matrix, row: int, usual_ns: float) -> Matrix:
     """How much sooner the last bucket of each step is ready without what the rank takes longer than
-    the others."""
-    took = moments[..., -1] - moments[..., 0]
-    ends = moments[..., -1].copy()
-    before = ends.max(0)
-    ends[row] -= np.maximum(over_others(took)[row], 0)
-    saved: Matrix = before - ends.max(0)
+    the others, as far as that is usual: a wait for a core in some of the steps is left to it.
+    took: from the begin to the last bucket; ends: when that is ready; rank × step."""
+    sooner = ends.copy()
+    sooner[row] -= np.clip(over_others(took)[row], 0, usual_ns)
+    saved: Matrix = ends.max(0) - sooner.max(0)
     return saved

@@ -7,6 +7,7 @@ from typing import Any
 
 __all__ = ["INSIDE_PAGE", "last_lines", "last_short"]
 
+NOTABLE = 0.05  # of the steps
 INSIDE_PAGE = "docs/runs/inside-backward.md"
 
 
@@ -22,6 +23,12 @@ def last_lines(detail: Mapping[str, Any]) -> Iterator[str]:
     7 ranks wait 21.0 ms for it; a hook in layers 18-20, just before, shows here too
     """
     yield f"in {detail['last_in']}, {last_short(detail)} of {detail['last_steps']} steps"
+    slow_share = detail.get("last_slow_share", 0.0)
+    if slow_share - detail["last_share"] > NOTABLE:
+        yield (
+            f"it takes longest there in {100 * slow_share:.0f} %; others are held up elsewhere, "
+            "and come later still in some steps"
+        )
     waiting = detail["waiting"]
     ranks = "1 rank waits" if waiting == 1 else f"{waiting:,} ranks wait"
     enqueued = " (times of enqueueing, not of the GPU)" if detail["enqueued"] else ""

@@ -33,7 +33,9 @@ from .reduce import cells_of, places_of, that_count
 from .run_data import (
     GPU_COUNTERS,
     HOST_COUNTERS,
+    HOST_STATES,
     LOADER_COUNTERS,
+    LOADER_DELAY,
     GpuTimes,
     Matrix,
     RunData,
@@ -59,8 +61,8 @@ COUNTERS = {
     "batch.tokens": "tokens",
     "samples": "samples",
     "tokens": "tokens",
-    **{f"host.{name}": name for name in HOST_COUNTERS},
-    **{name.replace("_", ".", 1): name for name in (*LOADER_COUNTERS, *GPU_COUNTERS)},
+    **{f"host.{name}": name for name in (*HOST_COUNTERS, *HOST_STATES)},
+    **{name.replace("_", ".", 1): name for name in (*LOADER_COUNTERS, LOADER_DELAY, *GPU_COUNTERS)},
 }
 SYNC_KINDS: tuple[SyncKind, ...] = ("collective", "ddp", "fsdp", "pipeline", "clip")
 

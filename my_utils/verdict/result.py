@@ -92,7 +92,8 @@ class Verdict:
     is worth knowing ("not judged inside", "compute", "warm-up").
     warmup: columns at the beginning that were left out. judged_ranks, judged_steps: how many.
     step_ns: the mean of a judged step. hangs: a living process stands still, where processes were
-    looked at. notes: sentences about the files and the rules.
+    looked at. gpu_errors: sentences about critical errors of GPUs, which are among the notes, too.
+    notes: sentences about the files and the rules.
 
     >>> Verdict("not judged", reason="12 steps, 20 are needed").lines()[0]
     'NOT JUDGED: 12 steps, 20 are needed'
@@ -119,6 +120,7 @@ class Verdict:
     command: tuple[str, ...] = ()
     running: bool = False
     hangs: bool = False
+    gpu_errors: tuple[str, ...] = ()
     notes: list[str] = field(default_factory=list)
 
     @property

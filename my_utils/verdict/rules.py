@@ -20,7 +20,7 @@ from .blame import blame, blame_without_stage
 from .causes import worker_of
 from .cores import short_of_cores
 from .device import DeviceView, device_view, has_gpu_times
-from .gpu_clocks import lower_clock
+from .gpu_clocks import errors_of, lower_clock
 from .hiccups import hiccups, moving_imbalance
 from .kinds import blocks_green
 from .last_ranks import last_inside
@@ -28,7 +28,15 @@ from .loss import LEAST_SHARE, Integers, Left, Loss
 from .memory import Growth, growth_of
 from .quantiles import middle_of
 from .result import Finding, Verdict
-from .run_data import GPU_COUNTERS, HOST_COUNTERS, LOADER_COUNTERS, Matrix, RunData
+from .run_data import (
+    GPU_COUNTERS,
+    HOST_COUNTERS,
+    HOST_STATES,
+    LOADER_COUNTERS,
+    LOADER_DELAY,
+    Matrix,
+    RunData,
+)
 from .shares import shared_stages
 from .sync import Meetings, meetings_of
 from .trends import slower_over_time
@@ -37,6 +45,7 @@ from .work import Work, work_of
 
 __all__ = ["STEPS_MIN", "judge"]
 
+HOST = (*HOST_COUNTERS, *HOST_STATES, *LOADER_COUNTERS, LOADER_DELAY)
 STEPS_MIN = 20
 RANGES_NAMED = 6
 WARMUP_SHARE = 0.10  # of the run, from which on the warm-up is worth a line
@@ -102,6 +111,7 @@ def judge(run: RunData, warmup: int | None = None) -> Verdict:
 
 
 def _described(run: RunData) -> Verdict:
+    gpu_errors = tuple(errors_of(run.counters, run.ranks))
     return Verdict(
         "not judged",
         judged_ranks=len(run.ranks),
@@ -110,7 +120,8 @@ def _described(run: RunData) -> Verdict:
         paths=tuple(run.paths),
         command=tuple(run.command),
         running=run.running,
-        notes=list(run.problems),
+        gpu_errors=gpu_errors,
+        notes=[*run.problems, *gpu_errors],
     )
 
 
@@ -195,7 +206,7 @@ def _groups(run: RunData, meetings: Meetings, columns: Integers) -> list[tuple[W
         work = work_of(run, meetings, rows, columns)
         left = Left(work.own.copy(), work.bases())
         blame(work, left, [run.hosts[row] for row in rows.tolist()])
-        host = _counters(run, (*HOST_COUNTERS, *LOADER_COUNTERS), rows, columns)
+        host = _counters(run, HOST, rows, columns)
         hiccups(work, left, host)
         blame_without_stage(work, left)
         counters = _counters(run, ("samples", "tokens"), rows, columns)
@@ -280,7 +291,7 @@ def _explain_input(run: RunData, findings: Sequence[Finding], columns: Integers)
             one.detail["num_workers"] = 0
         elif "workers_do" not in one.detail:
             rows = np.searchsorted(run.ranks, one.ranks)
-            counters = _counters(run, LOADER_COUNTERS, rows, columns)
+            counters = _counters(run, (*LOADER_COUNTERS, LOADER_DELAY), rows, columns)
             one.detail |= worker_of(counters, np.ones((len(rows), len(columns)), np.bool_))
 
 

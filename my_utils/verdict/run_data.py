@@ -19,7 +19,9 @@ __all__ = [
     "DEVICE_KINDS",
     "GPU_COUNTERS",
     "HOST_COUNTERS",
+    "HOST_STATES",
     "LOADER_COUNTERS",
+    "LOADER_DELAY",
     "NS_IN_US",
     "GpuTimes",
     "Matrix",
@@ -37,9 +39,11 @@ HOST_COUNTERS = (
     "gil_us", "storage_us", "page_us", "other_us", "stopped_us", "limits_met", "stalled_us",
     "refaults",
 )  # fmt: skip
+HOST_STATES = ("gc_objects", "runnable")  # which are no parts of a step's time
 NS_IN_US = 1000.0  # of the counters of the host
-GPU_COUNTERS = ("gpu_sm_mhz", "gpu_reasons")
+GPU_COUNTERS = ("gpu_sm_mhz", "gpu_reasons", "gpu_xids", "gpu_last_xid")
 LOADER_COUNTERS = ("loader_worker", "loader_ran_us", "loader_storage_us")
+LOADER_DELAY = "loader_delay_us"  # missing where the kernel does not say; "ran" has it then
 
 
 @dataclass(frozen=True)

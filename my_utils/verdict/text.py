@@ -41,6 +41,8 @@ HEADS: dict[Kind, str] = {
     "warm-up": "WARM-UP",
 }
 
+GPU_ERRORS_SHOWN = 2
+
 CAUSES = {
     "gc0": "garbage collection, generation 0",
     "gc1": "garbage collection, generation 1",
@@ -55,6 +57,12 @@ CAUSES = {
     "memory": "lack of memory in its cgroup",
     "other": "waiting for another thread, a process or the network",
     "wait": "waiting for a disk, a lock, or stopped",
+}
+
+WORKERS_DO = {
+    "runs": ("runs", "run"),
+    "delay": ("waits for a core", "wait for a core"),
+    "storage": ("waits for storage", "wait for storage"),
 }
 
 _LIKE_OTHERS: dict[Kind, str] = {
@@ -127,6 +135,10 @@ def _head(text: str, verdict: Verdict) -> str:
 
 
 def _foot(verdict: Verdict) -> Iterator[str]:
+    if verdict.gpu_errors:
+        more = len(verdict.gpu_errors) - GPU_ERRORS_SHOWN
+        shown = "; ".join(verdict.gpu_errors[:GPU_ERRORS_SHOWN])
+        yield shown + (f"; and {_count(more, 'rank')} more" if more > 0 else "")
     if verdict.status != "not judged":
         parts = [f"not timed {verdict.untimed_share:.0%}".replace("%", " %")]
         parts += [verdict.memory] if verdict.memory else []
@@ -260,6 +272,9 @@ def _of_causes(detail: Mapping[str, Any]) -> str:
     """
     >>> _of_causes({"cause": "gc2", "causes": [("gc2", 0.94)]})
     'of that 94 % is garbage collection, generation 2'
+    >>> detail = {"cause": "delay", "causes": [("delay", 0.9)], "ran_share": 0.6, "others": 4}
+    >>> _of_causes(detail).partition("; ")[2]
+    'it ran 60 % of the time it wanted: 4 other threads of its host wanted to, too'
     """
     parts = [f"{_percent(share)} is {CAUSES[name]}" for name, share in detail["causes"]]
     what = f"of that {', '.join(parts)}" if parts else ""
@@ -267,9 +282,21 @@ def _of_causes(detail: Mapping[str, Any]) -> str:
         what = f"cause unknown: {what}" if parts else "cause unknown"
     pages = detail.get("disk_pages", 0)
     read = f"; it reads {_count(pages, 'page')} from a disk" if pages else ""
+    if "objects" in detail:
+        read += f"; it looks at {_objects(detail['objects'])}"
     if "ran_share" in detail:
         read += f"; it ran {_percent(detail['ran_share'])} of the time it wanted"
+    if detail.get("others", 0) > 0:
+        read += f": {_count(detail['others'], 'other thread')} of its host wanted to, too"
     return f"{what}{read}"
+
+
+def _objects(count: int) -> str:
+    """
+    >>> _objects(4_712_345), _objects(71_234)
+    ('4.7 M objects', '71 k objects')
+    """
+    return f"{count / 1e6:.1f} M objects" if count >= 1e6 else f"{count / 1e3:.0f} k objects"
 
 
 def _of_clocks(one: Finding) -> str:
@@ -298,9 +325,8 @@ def _of_loading(detail: Mapping[str, Any]) -> Iterator[str]:
     if "workers_do" in detail:
         one = "worker" in detail
         who = f"worker {detail['worker']}" if one else "the loader's workers"
-        does = "runs" if detail["workers_do"] == "runs" else "waits for storage"
-        does = does if one else {"runs": "run"}.get(does, "wait for storage")
-        yield f"input waits for {who}, which {does}"
+        does, do = WORKERS_DO[detail["workers_do"]]
+        yield f"input waits for {who}, which {does if one else do}"
 
 
 def _of_imbalance(one: Finding, verdict: Verdict) -> Iterator[str]:

@@ -3,7 +3,9 @@
  * Device i has: GPU use 40+i %, memory use 20+i %, (1+i) GiB used, 100.5+i W, 50+i degrees, clocks
  * of 1500+i and 2600+i MHz, PCIe (1+i) * 1000 KB/s in and (1+i) * 2000 KB/s out, and the UUID
  * GPU-0000000<i>-fake. Its link has 16 >> i lanes, it had i uncorrected errors, and its clock is
- * held down for the reasons FAKE_NVML_REASONS (0). Reading PCIe takes 20 ms, as with the real one.
+ * held down for the reasons FAKE_NVML_REASONS (0). Its driver reports the critical errors
+ * FAKE_NVML_XIDS
+ * ("79,31"), one a call. Reading PCIe takes 20 ms, as with the real one.
  *
  * Environment: FAKE_NVML_DEVICES (2), FAKE_NVML_FAIL="nvmlDeviceGetPowerUsage:3:999,..." (from the
  * third call on it returns 999; 0: every call), FAKE_NVML_HANG (a function that never returns),
@@ -20,7 +22,14 @@
 
 #define API __attribute__((visibility("default")))
 
-enum { OK = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_FOUND = 6, FUNCTIONS_MAX = 32 };
+enum {
+    OK = 0,
+    UNINITIALIZED = 1,
+    INVALID_ARGUMENT = 2,
+    NOT_FOUND = 6,
+    TIMEOUT = 10,
+    FUNCTIONS_MAX = 32
+};
 
 typedef const struct device *device_t;
 
@@ -30,6 +39,12 @@ struct device {
 
 struct utilization {
     unsigned gpu, memory;
+};
+
+struct event {
+    device_t device;
+    unsigned long long type, data;
+    unsigned gpu_instance, compute_instance;
 };
 
 struct memory {
@@ -251,4 +266,34 @@ API int nvmlDeviceGetTotalEccErrors(device_t device, int kind, int counter,
         *errors = device->index;
     }
     return code;
+}
+
+API int nvmlEventSetCreate(void **set) {
+    int code = enter("nvmlEventSetCreate");
+    static int events;
+    *set = &events;
+    return code;
+}
+
+API int nvmlDeviceRegisterEvents(device_t device, unsigned long long types, void *set) {
+    int code = enter_device("nvmlDeviceRegisterEvents", device);
+    return code == OK && (types != 8 || set == NULL) ? INVALID_ARGUMENT : code;
+}
+
+API int nvmlEventSetWait_v2(int *set, struct event *event, unsigned timeout_ms) {
+    int code = enter("nvmlEventSetWait");
+    const char *text = getenv("FAKE_NVML_XIDS");
+    if (code != OK) {
+        return code;
+    }
+    for (int i = 0; text != NULL && i < *set; i++) {
+        text = strchr(text, ',');
+        text = text == NULL ? NULL : text + 1;
+    }
+    if (text == NULL || timeout_ms > 0) {
+        return TIMEOUT;
+    }
+    ++*set;
+    *event = (struct event){NULL, 8, strtoull(text, NULL, 10), 0, 0};
+    return OK;
 }

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from my_utils import _core
-from my_utils.run.environment import reach
 from my_utils.run.stages import flights
 from my_utils.run.stages.flights import FlightSampler
 from my_utils.verdict.load import load_run
@@ -50,7 +49,7 @@ class Backward:
         entries = [entry(begin - 10_000_000)]  # of the forward
         entries += [entry(begin + 1000 * at, **changes) for at in at_us]  # type: ignore[arg-type]
         entries += [entry(now + real + 10_000_000)]  # of clipping
-        dump = json.dumps({"entries": entries}).encode()
+        dump = pickle.dumps({"entries": entries})
         monkeypatch.setattr(flights, "_dump", lambda: dump)
 
     def read(self) -> tuple[int, int, list[int | None]]:
@@ -100,14 +99,54 @@ def test_dumps_that_take_long_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not sampler.is_on
 
 
-def test_the_ring_is_short_unless_the_user_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"):
-        monkeypatch.delenv(name, raising=False)
-    assert reach({})["TORCH_FR_BUFFER_SIZE"] == "128"
-    assert reach({"TORCH_FR_BUFFER_SIZE": "2000"})["TORCH_FR_BUFFER_SIZE"] == "2000"
-    assert "TORCH_FR_BUFFER_SIZE" not in reach({"TORCH_NCCL_TRACE_BUFFER_SIZE": "0"})
-    monkeypatch.setenv("TORCH_FR_BUFFER_SIZE", "7")
-    assert "TORCH_FR_BUFFER_SIZE" not in reach({})
+def test_some_dumps_that_take_long_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a machine that is busy now and then."""
+    sampler = sampler_of([])
+    sampler._is_watching = True
+    for step in range(6 * flights._BURST):
+        monkeypatch.setattr(flights, "_DUMP_NS", -1 if step % 3 == 0 else 1 << 60)
+        sampler._write_times(step, Backward(monkeypatch, 1))  # type: ignore[arg-type]
+    assert sampler.is_on
+
+
+RING = """
+import os, pickle, sys
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import _dump_fr_trace
+
+layer = torch.nn.Linear(2, 2)
+torch.optim.SGD(layer.parameters(), lr=0.1)
+dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=0, world_size=1)
+for _ in range(400):
+    dist.all_reduce(torch.ones(1))
+print(len(pickle.loads(_dump_fr_trace(True, False, False))["entries"]))
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("environment", "kept"),
+    [
+        ({}, 256),
+        ({"TORCH_FR_BUFFER_SIZE": "300"}, 300),
+        ({"TORCH_NCCL_TRACE_BUFFER_SIZE": "300"}, 300),
+        ({"MY_UTILS_RUN_BUCKETS": "0"}, 400),  # torch keeps 2,000 where nobody reads them
+    ],
+)
+def test_the_ring_is_short_where_it_is_read_unless_the_user_says_so(
+    tmp_path: Path, environment: dict[str, str], kept: int
+) -> None:
+    (tmp_path / "train.py").write_text(RING)
+    rings = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
+    own = {name: value for name, value in os.environ.items() if name not in rings}
+    command = [sys.executable, "-m", "my_utils", "run", "--quiet", "-o", "logs", "train.py"]
+    done = subprocess.run(
+        [*command, str(tmp_path / "store")], cwd=tmp_path, check=True, timeout=300,
+        env={**own, "PYTHONPATH": str(ROOT), **environment}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert int(done.stdout.split()[-1]) == kept
 
 
 TRAIN = """

@@ -62,14 +62,39 @@ def test_a_row_has_what_nvml_says(tmp_path: Path) -> None:
     (row,) = rows(tmp_path, "GPU-00000001-fake", 1000, FAKE_NVML_REASONS="0x20")
     assert row == {
         "sm_mhz": 1501, "reasons": 32, "milliwatts": 101_500, "celsius": 51, "pcie_width": 8,
-        "ecc_errors": 1,
+        "ecc_errors": 1, "xids": 0,
     }  # fmt: skip
+
+
+def test_a_row_has_critical_errors(tmp_path: Path) -> None:
+    (row,) = rows(tmp_path, "GPU-00000000-fake", 1000, FAKE_NVML_XIDS="31,79")
+    assert (row["xids"], row["last_xid"]) == (2, 79)
+
+
+@pytest.mark.parametrize("function", ["nvmlEventSetCreate", "nvmlDeviceRegisterEvents"])
+def test_errors_that_the_driver_does_not_report_are_not_zero(tmp_path: Path, function: str) -> None:
+    fail = f"{function}:0:3"
+    (row,) = rows(tmp_path, "GPU-00000000-fake", 1000, FAKE_NVML_FAIL=fail, FAKE_NVML_XIDS="79")
+    assert "sm_mhz" in row and "xids" not in row and "last_xid" not in row
+
+
+def test_a_verdict_says_that_a_gpu_reported_errors() -> None:
+    counts, numbers = np.full((4, 120), np.nan), np.full((4, 120), np.nan)
+    counts[:, ::7] = 0.0
+    counts[2, 70:119:7], numbers[2, 70:119:7] = 1.0, 79.0
+    run = ArrayRun(ranks=4, seed=1)
+    found = judge(run.data(counters={"gpu_xids": counts, "gpu_last_xid": numbers}))
+    said = "rank 2: its GPU reported a critical error, Xid 79"
+    assert said in found.lines(200) and found.notes == [said]
+    assert not any("Xid" in line for line in judge(run.data()).lines(200))
 
 
 def test_what_nvml_does_not_say_is_missing_and_not_zero(tmp_path: Path) -> None:
     fail = "nvmlDeviceGetClockInfo:0:3,nvmlDeviceGetTotalEccErrors:0:3"
     (row,) = rows(tmp_path, "GPU-00000000-fake", 1000, FAKE_NVML_FAIL=fail)
-    assert row == {"reasons": 0, "milliwatts": 100_500, "celsius": 50, "pcie_width": 16}
+    assert row == {
+        "reasons": 0, "milliwatts": 100_500, "celsius": 50, "pcie_width": 16, "xids": 0,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

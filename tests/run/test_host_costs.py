@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -132,42 +134,105 @@ def test_sampling_can_be_switched_off(tmp_path: Path) -> None:
         assert not {"gil_us", "stopped_us", "other_us", "refaults"} & row.metadata.keys()
 
 
+# Worker 1 is slow: it "runs", waits for "storage", or waits for a core ("delay").
 LOADER = """
-import sys, time
+import contextlib, os, sys, time
 import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
+
+how, path = sys.argv[1:]
+
+def work(seconds):
+    until = time.thread_time() + seconds
+    while time.thread_time() < until:
+        pass
 
 class Samples(Dataset):
     def __len__(self):
         return 120
     def __getitem__(self, number):
-        if get_worker_info().id == 1:
-            until = time.thread_time() + 0.04
-            while time.thread_time() < until:
-                pass
+        if get_worker_info().id != 1:
+            return torch.zeros(8)
+        if how == "runs":
+            work(0.04)
+        elif how == "delay":
+            work(0.01)
+        else:
+            os.pread(self.file, 4096, 4096 * number)
         return torch.zeros(8)
+
+def begin(number):
+    if number != 1:
+        return
+    if how == "runs":  # before other processes of the machine, where that can be had
+        with contextlib.suppress(PermissionError):
+            os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+    if how == "storage":
+        get_worker_info().dataset.file = os.open(path, os.O_RDONLY)
+    if how == "delay":
+        os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+        for _ in range(4):
+            if os.fork() == 0:
+                parent = os.getppid()
+                while os.getppid() == parent:
+                    work(0.01)
+                os._exit(0)
 
 net = torch.nn.Linear(8, 1)
 optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-for batch in DataLoader(Samples(), batch_size=2, num_workers=3):
+for batch in DataLoader(Samples(), batch_size=2, num_workers=3, worker_init_fn=begin):
     net(batch).sum().backward()
     optimizer.step()
 """
 
 
+@contextlib.contextmanager
+def slow_file(folder: Path) -> Iterator[Path]:
+    """Each read of it takes 40 ms."""
+    mount = folder / "slow"
+    mount.mkdir()
+    server = ROOT / "tests/support/slow_disk.py"
+    command = [sys.executable, str(server), str(mount), "0.04"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as disk:
+        assert disk.stdout is not None
+        try:
+            assert disk.stdout.readline() == "ready\n"
+            yield mount / "file"
+        finally:
+            disk.kill()
+    subprocess.run(["umount", "-l", str(mount)], check=True)
+
+
 @pytest.mark.slow
-def test_the_worker_that_the_training_waits_for(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("how", "counter", "text"),
+    [
+        ("runs", "ran_us", "input waits for worker 1, which runs"),
+        ("storage", "storage_us", "input waits for worker 1, which waits for storage"),
+        ("delay", "delay_us", "input waits for worker 1, which waits for a core"),
+    ],
+)
+def test_the_worker_that_the_training_waits_for(
+    tmp_path: Path, how: str, counter: str, text: str
+) -> None:
+    if how == "storage" and not (os.geteuid() == 0 and os.path.exists("/dev/fuse")):
+        pytest.skip("needs root and FUSE")
     (tmp_path / "train.py").write_text(LOADER)
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "my_utils"]
-    run = [*command, "run", "--quiet", "-o", "logs", "train.py"]
-    subprocess.run(run, cwd=tmp_path, env=env, check=True)
+    with contextlib.ExitStack() as stack:
+        path = str(stack.enter_context(slow_file(tmp_path))) if how == "storage" else "-"
+        run = [*command, "run", "--quiet", "-o", "logs", "train.py", how, path]
+        subprocess.run(run, cwd=tmp_path, env=env, check=True)
     rows = [row for row in read(tmp_path / "logs/profile_rank_0.csv") if row.name == "loader"]
     times = [0, 0, 0]
     for row in rows:
-        times[int(row.metadata["worker"])] += int(row.metadata["ran_us"])
+        times[int(row.metadata["worker"])] += int(row.metadata[counter])
     assert times[1] > 0.7 * sum(times) > 0, times
     why = [*command, "why", "logs", "--json"]
     done = subprocess.run(why, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
-    (found,) = [one for one in json.loads(done.stdout)["findings"] if one["kind"] == "input"]
-    assert (found["detail"]["worker"], found["detail"]["workers_do"]) == (1, "runs")
+    verdict = json.loads(done.stdout)
+    (found,) = [one for one in verdict["findings"] if one["kind"] == "input"]
+    does = counter.removesuffix("_us").replace("ran", "runs")
+    assert (found["detail"]["worker"], found["detail"]["workers_do"]) == (1, does)
+    assert any(text in line for line in verdict["text"]), verdict["text"]

@@ -159,6 +159,12 @@ def named_by(verdict: Verdict) -> tuple[int, int] | None:
     return None
 
 
+def by_all(ready: ReadyTimes) -> np.ndarray:
+    """The steps that all ranks looked at, as `moments_of` takes them."""
+    here: np.ndarray = np.isfinite(ready.begins).all(0) & np.isfinite(ready.ready).any(2).all(0)
+    return here
+
+
 def count(cell: Cell, plant: Plant, run: RunData, layers: int) -> None:
     """Judges a run, and each of its steps."""
     verdict = judge(run, warmup=0)
@@ -175,7 +181,8 @@ def count(cell: Cell, plant: Plant, run: RunData, layers: int) -> None:
     moments = moments_of(run.ready, every_rank, every_step)
     rows, buckets = last_in_steps(moments, LEAST_GAP_NS)
     right = (rows == plant.rank) & np.isin(buckets, wanted)
-    calm = run.counters["delay_us"][:, run.ready.columns].max(0) < 1e3 * plant.ms / 2
+    columns = run.ready.columns[by_all(run.ready)]
+    calm = run.counters["delay_us"][:, columns].max(0) < 1e3 * plant.ms / 2
     cell.steps += len(rows)
     cell.steps_right += int(right.sum())
     cell.calm += int(calm.sum())

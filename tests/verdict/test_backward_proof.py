@@ -6,8 +6,13 @@ ranks wait for cores at any bucket, and single steps say less.
 
 from __future__ import annotations
 
+import argparse
+import json
+from pathlib import Path
+
 import pytest
 
+from my_utils.csv2trace import csv_to_trace
 from tests.verdict import backward_proof as proof
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.long_file]
@@ -22,11 +27,32 @@ def proved(*arguments: str) -> tuple[proof.Cell, proof.Cell]:
 
 
 @pytest.mark.slow
-def test_rank_and_bucket_are_right() -> None:
-    planted, healthy = proved("--runs", "4", "--healthy", "2", "--ms", "40")
+def test_rank_and_bucket_are_right(tmp_path: Path) -> None:
+    arguments = ["--runs", "4", "--healthy", "2", "--ms", "40", "--logs", str(tmp_path)]
+    planted, healthy = proved(*arguments)
     assert planted.right == planted.runs == 4, planted.wrong
     assert planted.steps_right >= 0.8 * planted.steps
     assert healthy.named == 0, healthy.wrong
+    arrows_leave_the_planted_rank(proof.parse(arguments), tmp_path)
+
+
+def arrows_leave_the_planted_rank(options: argparse.Namespace, folder: Path) -> None:
+    """In most of the steps that the ranks looked at, to all the others."""
+    csv_to_trace(folder / "logs", folder / "out.json")
+    events = json.loads((folder / "out.json").read_text())["traceEvents"]
+    arrows = [one for one in events if one.get("ph") == "s"]
+    slices = {(one["pid"], one["ts"]): one for one in events if one.get("ph") == "X"}
+    from_planted, steps = 0, set()
+    for one in arrows:
+        step = slices[one["pid"], one["ts"]]["args"]["step"]
+        number = (step - proof.FIRST) // options.steps
+        plants = proof.plants(options)
+        if step >= proof.FIRST and number < len(plants) and plants[number].how:
+            from_planted += one["name"].startswith(f"rank {plants[number].rank} comes last")
+            steps.add(step)
+    looked = options.runs * options.steps // proof.EVERY
+    assert len(steps) >= 0.9 * looked
+    assert from_planted >= 0.7 * looked * (options.ranks - 1)
 
 
 @pytest.mark.thorough

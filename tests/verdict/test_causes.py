@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from my_utils.verdict.causes import causes_of
+from my_utils.verdict.causes import causes_of, worker_of
 from my_utils.verdict.run_data import HOST_COUNTERS
 from my_utils.why import Finding, Verdict, judge
 
@@ -216,3 +216,35 @@ def test_pages_from_a_disk_are_counted() -> None:
     verdict = judge(run.data(counters=host))
     assert hiccups_of(verdict).detail["disk_pages"] == 240
     assert any("it reads 240 pages from a disk" in line for line in verdict.lines(200))
+
+
+@pytest.mark.parametrize(
+    ("shares", "does"),
+    [((90e3, 5e3, 5e3), "runs"), ((20e3, 70e3, 10e3), "delay"), ((10e3, 20e3, 70e3), "storage"),
+     ((40e3, 35e3, 25e3), "runs")],
+)  # fmt: skip
+def test_what_workers_do_most(shares: tuple[float, float, float], does: str) -> None:
+    names = ("loader_ran_us", "loader_delay_us", "loader_storage_us")
+    host = {name: np.full((1, 6), us) for name, us in zip(names, shares, strict=True)}
+    host["loader_worker"] = np.ones((1, 6))
+    assert worker_of(host, np.ones((1, 6), bool)) == {"workers_do": does, "worker": 1}
+    del host["loader_delay_us"]  # as where the kernel does not say
+    assert worker_of(host, np.ones((1, 6), bool))["worker"] == 1
+
+
+def test_how_many_others_wanted_to_run_and_what_was_collected() -> None:
+    sizes = np.zeros((1, 20))
+    sizes[0, [4, 9]] = 100e6
+    host = {name: np.zeros((1, 20)) for name in HOST_COUNTERS}
+    host["delay_us"][sizes > 0] = 90e3
+    assert "others" not in causes_of(host, sizes)
+    host["runnable"] = np.full((1, 20), np.nan)
+    host["runnable"][0, [2, 4, 9]] = 90, 5, 5
+    assert causes_of(host, sizes)["others"] == 4
+    host["delay_us"][:] = 0.0
+    host["cpu_us"][sizes > 0] = host["gc2_us"][sizes > 0] = 90e3
+    host["gc_objects"] = np.full((1, 20), np.nan)
+    host["gc_objects"][0, [4, 9]] = 4_500_000, 4_712_345
+    detail = causes_of(host, sizes)
+    assert (detail["cause"], detail["objects"]) == ("gc2", 4_712_345)
+    assert "others" not in detail

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from my_utils.verdict.last_ranks import last_in_steps
+from my_utils.verdict.last_text import last_lines
 from my_utils.verdict.load_ready import ready_of_rank, ready_of_run
 from my_utils.verdict.rank_files import Note
 from my_utils.verdict.ready_times import Bucket, ReadyTimes
@@ -37,6 +38,17 @@ class Planted:
         where = self.run.random.random(self.run.steps) < share
         self.run.more("backward", ms, rank=rank, steps=np.flatnonzero(where))
         self.parts_ns[rank, where[self.columns], bucket] += ms * 1e6
+        return self
+
+    def held_up(self, ms: float, share: float) -> Planted:
+        """In this share of the steps any rank waits so long for a core, at any bucket."""
+        random = self.run.random
+        ranks, steps, buckets = self.parts_ns.shape
+        where = np.flatnonzero(random.random(steps) < share)
+        rows = random.integers(ranks, size=len(where))
+        for row, place in zip(rows, where, strict=True):
+            self.run.more("backward", ms, rank=row, steps=self.columns[[place]])
+        self.parts_ns[rows, where, random.integers(buckets, size=len(where))] += ms * 1e6
         return self
 
     def data(self, device: str = "cpu", missing: int = 0, **changes: Any) -> RunData:
@@ -87,8 +99,6 @@ def test_the_text_says_whom_how_often_and_what_comes_before() -> None:
 
 
 def test_on_a_gpu_the_text_says_what_the_times_are() -> None:
-    from my_utils.verdict.last_text import last_lines
-
     detail = found(judge(Planted().slow(30.0).data())).detail
     assert "times of enqueueing" in "\n".join(last_lines({**detail, "enqueued": True}))
 
@@ -134,6 +144,28 @@ def test_nobody_is_named_in_a_healthy_run(seed: int) -> None:
 
 def test_a_rank_that_is_slow_in_a_third_of_the_steps_is_not_named() -> None:
     assert not is_named(judge(Planted().slow(30.0, share=0.33).data()))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_rank_is_named_though_others_wait_for_cores_and_come_later(seed: int) -> None:
+    verdict = judge(Planted(4, seed).slow(30.0, bucket=4).held_up(40.0, share=0.9).data())
+    one = found(verdict)
+    assert one.detail["last_rank"] == SLOW and one.detail["bucket"] == 4
+    assert one.detail["last_share"] < 0.6 < 0.7 < one.detail["last_slow_share"]
+    assert one.detail["last_wait_ns"] == pytest.approx(30e6, rel=0.2)
+    slow = 100 * one.detail["last_slow_share"]
+    assert f"takes longest there in {slow:.0f} %; others" in "\n".join(last_lines(one.detail))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_nobody_is_named_where_ranks_wait_for_cores(seed: int) -> None:
+    assert not is_named(judge(Planted(2 + seed % 7, seed).held_up(60.0, share=0.9).data()))
+
+
+def test_a_rank_is_not_named_for_waits_that_are_not_its_usual_time() -> None:
+    """It takes a little longest always, and a lot in some steps."""
+    planted = Planted().slow(1.0)
+    assert not is_named(judge(planted.slow(60.0, share=0.3).data()))
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,12 @@
 
 #include "run/py_counter.h"
 
-enum { TEXT_BYTES = 256 };
+enum { TEXT_BYTES = 320 };
 
 /* In the order of enum mu_gpu_figure. The first begins with a comma as well, which is left out. */
 static const char *const keys[MU_GPU_FIGURES] = {
-    ",sm_mhz=", ",reasons=", ",milliwatts=", ",celsius=", ",pcie_width=", ",ecc_errors="};
+    ",sm_mhz=",     ",reasons=",    ",milliwatts=", ",celsius=",
+    ",pcie_width=", ",ecc_errors=", ",xids=",       ",last_xid="};
 
 void mu_py_gpu_health_watch(struct mu_py_gpu_health *self, const char *uuid) {
     mu_gpu_health_stop(self->health);

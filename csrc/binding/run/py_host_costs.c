@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "run/py_counter.h"
+#include "run/py_gc_objects.h"
 
 enum {
     TEXT_BYTES = 256 + MU_PY_HOST_SAMPLES_BYTES,
@@ -16,16 +17,30 @@ static const char *const generation_keys[MU_GC_GENERATIONS] = {",gc0_us=", ",gc1
 
 /* --- collections -------------------------------------------------------------------------- */
 
-static int generation_of(struct mu_py_host_costs *self, PyObject *info, int64_t *out) {
-    if (self->key == NULL) {
-        self->key = PyUnicode_InternFromString("generation");
+/* A whole number of what a callback is told; -1 where there is none. `key` is made of `name`. -1
+ * with an exception. */
+static int number_of(PyObject **key, const char *name, PyObject *info, int64_t *out) {
+    if (*key == NULL) {
+        *key = PyUnicode_InternFromString(name);
     }
-    if (self->key == NULL || !PyDict_Check(info)) {
+    if (*key == NULL || !PyDict_Check(info)) {
         return -1;
     }
-    PyObject *number = PyDict_GetItemWithError(info, self->key);
+    PyObject *number = PyDict_GetItemWithError(info, *key);
     *out = number == NULL || !PyLong_Check(number) ? -1 : PyLong_AsLongLong(number);
     return PyErr_Occurred() ? -1 : 0;
+}
+
+/* What a full collection looked at: what it left, and what it freed. */
+static int count_objects(struct mu_py_host_costs *self, PyObject *info) {
+    int64_t freed, left = mu_py_gc_survivors(&self->gc_layout);
+    if (number_of(&self->freed_key, "collected", info, &freed) < 0) {
+        return -1;
+    }
+    if (left >= 0 && freed >= 0 && left + freed > self->gc_objects) {
+        self->gc_objects = left + freed;
+    }
+    return 0;
 }
 
 int mu_py_host_costs_collect(struct mu_py_host_costs *self, PyObject *phase, PyObject *info) {
@@ -37,13 +52,14 @@ int mu_py_host_costs_collect(struct mu_py_host_costs *self, PyObject *phase, PyO
     uint64_t since = self->collecting_since_ns;
     int64_t generation;
     self->collecting_since_ns = 0;
-    if (generation_of(self, info, &generation) < 0) {
+    if (number_of(&self->key, "generation", info, &generation) < 0) {
         return -1;
     }
-    if (since != 0 && generation >= 0 && generation < MU_GC_GENERATIONS) {
-        self->collected_ns[generation] += now - since;
+    if (since == 0 || generation < 0 || generation >= MU_GC_GENERATIONS) {
+        return 0;
     }
-    return 0;
+    self->collected_ns[generation] += now - since;
+    return generation < MU_GC_GENERATIONS - 1 ? 0 : count_objects(self, info);
 }
 
 /* --- rows --------------------------------------------------------------------------------- */
@@ -78,6 +94,9 @@ static void write_row(struct mu_py_host_costs *self, const struct mu_thread_time
     for (int i = 0; i < MU_GC_GENERATIONS; i++) {
         end = put_us(end, generation_keys[i], self->collected_ns[i]);
     }
+    if (self->gc_objects >= 0) {
+        end = mu_py_counter_put(end, ",gc_objects=", self->gc_objects);
+    }
     end = mu_py_host_samples_put(&self->samples, end);
     mu_py_counter_write(buffer, "host", text, end, self->ended);
     mu_py_host_samples_write_worker(&self->samples, buffer, self->ended);
@@ -87,6 +106,11 @@ static void write_row(struct mu_py_host_costs *self, const struct mu_thread_time
 void mu_py_host_costs_end(struct mu_py_host_costs *self, int64_t iteration) {
     self->ended = iteration;
     self->has_ended = true;
+}
+
+static void forget_collections(struct mu_py_host_costs *self) {
+    memset(self->collected_ns, 0, sizeof(self->collected_ns));
+    self->gc_objects = -1;
 }
 
 /* Nothing was read of a thread yet. */
@@ -99,7 +123,7 @@ static void close_thread(struct mu_py_host_costs *self) {
     self->thread = 0;
     self->collecting_since_ns = 0;
     memset(&self->last, 0, sizeof(self->last));
-    memset(self->collected_ns, 0, sizeof(self->collected_ns));
+    forget_collections(self);
 }
 
 static void begin_anew(struct mu_py_host_costs *self, unsigned long thread) {
@@ -127,7 +151,7 @@ void mu_py_host_costs_begin(struct mu_py_host_costs *self, unsigned long thread,
         write_row(self, &now, buffer);
     }
     self->last = now;
-    memset(self->collected_ns, 0, sizeof(self->collected_ns));
+    forget_collections(self);
 }
 
 /* --- the end ------------------------------------------------------------------------------ */
@@ -141,4 +165,5 @@ void mu_py_host_costs_forget(struct mu_py_host_costs *self) {
 void mu_py_host_costs_clear(struct mu_py_host_costs *self) {
     mu_py_host_costs_forget(self);
     Py_CLEAR(self->key);
+    Py_CLEAR(self->freed_key);
 }

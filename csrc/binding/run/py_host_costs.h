@@ -17,6 +17,7 @@ enum { MU_GC_GENERATIONS = 3 };
 /* One iteration's row holds what was counted since the row before. */
 struct mu_py_host_costs {
     PyObject *key;                /* owned: "generation"; NULL before the first collection */
+    PyObject *freed_key;          /* owned: "collected"; likewise */
     unsigned long thread;         /* whose times are read; 0: of none yet */
     struct mu_thread_clock clock; /* open while `thread` is not 0, as the quota is */
     struct mu_quota quota;
@@ -27,6 +28,8 @@ struct mu_py_host_costs {
     bool has_ended;               /* there is one */
     uint64_t collecting_since_ns; /* 0: no collection runs on the thread */
     uint64_t collected_ns[MU_GC_GENERATIONS];
+    int gc_layout;      /* of mu_py_gc_survivors */
+    int64_t gc_objects; /* that the largest full collection looked at; -1: not known */
 };
 
 /* What gc.callbacks are given: a collection on the training thread begins or ends. */

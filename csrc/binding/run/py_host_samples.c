@@ -18,6 +18,11 @@ static const struct {
     {MU_WAIT_OTHER, ",other_us="},
 };
 
+/* In the order of enum mu_pressure_kind. */
+static const char *const pressure_keys[MU_PRESSURES] = {
+    ",cpu_stalled_us=", ",io_stalled_us=", ",host_cpu_stalled_us=", ",host_io_stalled_us=",
+    ",host_memory_stalled_us="};
+
 bool mu_py_host_samples_switch_on(struct mu_py_host_samples *self) {
     bool known = mu_py_gil_find(&self->gil);
     if (!known) {
@@ -76,6 +81,23 @@ static char *put_waits(const struct mu_sampled *now, const struct mu_sampled *la
     return at;
 }
 
+/* Only where it was read again since. */
+static char *put_pressure(const struct mu_sampled *now, const struct mu_sampled *last, char *at) {
+    bool is_new = now->pressure_number != last->pressure_number;
+    for (int i = 0; is_new && i < MU_PRESSURES; i++) {
+        if (now->pressure.known[i] && last->pressure.known[i]) {
+            at = put(at, pressure_keys[i], now->pressure.ns[i], last->pressure.ns[i], NS_IN_US);
+        }
+    }
+    return at;
+}
+
+static char *put_runnable(const struct mu_sampled *now, const struct mu_sampled *last, char *at) {
+    uint64_t samples = now->runnable_samples - last->runnable_samples;
+    uint64_t sum = now->runnable_sum - last->runnable_sum;
+    return samples == 0 ? at : put(at, ",runnable=", sum + samples / 2, 0, samples);
+}
+
 char *mu_py_host_samples_put(struct mu_py_host_samples *self, char *at) {
     if (self->sampler == NULL) {
         return at;
@@ -95,6 +117,8 @@ char *mu_py_host_samples_put(struct mu_py_host_samples *self, char *at) {
     if (now.has_refaults && last->has_refaults) {
         at = put(at, ",refaults=", now.refaults, last->refaults, 1);
     }
+    at = put_runnable(&now, last, at);
+    at = put_pressure(&now, last, at);
     *last = now;
     return at;
 }
@@ -111,11 +135,14 @@ void mu_py_host_samples_write_worker(struct mu_py_host_samples *self,
         struct mu_sampled_worker *before = &self->workers[places[i]];
         struct mu_sampled_worker since = {
             .ran_ns = now[i].ran_ns - before->ran_ns,
+            .delay_ns = now[i].delay_ns - before->delay_ns,
             .storage_ns = now[i].storage_ns - before->storage_ns,
+            .has_delay = now[i].has_delay,
         };
         *before = now[i];
-        if (since.ran_ns + since.storage_ns > longest_ns) {
-            longest_ns = since.ran_ns + since.storage_ns;
+        uint64_t took_ns = since.ran_ns + since.delay_ns + since.storage_ns;
+        if (took_ns > longest_ns) {
+            longest_ns = took_ns;
             most = since;
             place = places[i];
         }
@@ -124,6 +151,7 @@ void mu_py_host_samples_write_worker(struct mu_py_host_samples *self,
         char text[WORKER_BYTES];
         char *end = mu_py_counter_put(text, "worker=", place);
         end = put(end, ",ran_us=", most.ran_ns, 0, NS_IN_US);
+        end = most.has_delay ? put(end, ",delay_us=", most.delay_ns, 0, NS_IN_US) : end;
         end = put(end, ",storage_us=", most.storage_ns, 0, NS_IN_US);
         mu_py_counter_write(buffer, "loader", text, end, iteration);
     }

@@ -36,7 +36,7 @@ void mu_py_host_samples_begin(struct mu_py_host_samples *self);
 
 /* Appends what was sampled since the last call, or since the begin: nothing that was not measured.
  * At most MU_PY_HOST_SAMPLES_BYTES. Returns the end. */
-enum { MU_PY_HOST_SAMPLES_BYTES = 320 };
+enum { MU_PY_HOST_SAMPLES_BYTES = 640 };
 char *mu_py_host_samples_put(struct mu_py_host_samples *self, char *at);
 
 /* Writes the row `loader` of the iteration: which worker did most while the thread waited since the

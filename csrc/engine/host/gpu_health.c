@@ -19,11 +19,20 @@ enum {
     NVML_TEMPERATURE_GPU = 0,
     NVML_UNCORRECTED = 1,
     NVML_VOLATILE = 0,
+    NVML_EVENT_XID = 8,
+    EVENTS_MAX = 64, /* at a reading */
 };
 
 static const int64_t period_ns = 1000000000;
 
 typedef struct nvml_device *nvml_device;
+typedef struct nvml_event_set *nvml_event_set;
+
+struct nvml_event {
+    nvml_device device;
+    unsigned long long type, data; /* of an Xid: its number */
+    unsigned gpu_instance, compute_instance;
+};
 
 /* The functions of NVML that are called; NULL: the library has it not. */
 struct nvml {
@@ -35,6 +44,15 @@ struct nvml {
     int (*temperature)(nvml_device device, int sensor, unsigned *celsius);
     int (*pcie_width)(nvml_device device, unsigned *lanes);
     int (*ecc)(nvml_device device, int kind, int counter, unsigned long long *errors);
+    int (*set_create)(nvml_event_set *set);
+    int (*set_register)(nvml_device device, unsigned long long types, nvml_event_set set);
+    int (*set_wait)(nvml_event_set set, struct nvml_event *event, unsigned timeout_ms);
+};
+
+/* Of the thread alone. */
+struct xids {
+    nvml_event_set set; /* for as long as the process lives; NULL: not measured */
+    uint64_t count, last;
 };
 
 struct mu_gpu_health {
@@ -70,6 +88,9 @@ static bool open_nvml(struct nvml *nvml) {
     look_up(library, "nvmlDeviceGetTemperature", &nvml->temperature);
     look_up(library, "nvmlDeviceGetCurrPcieLinkWidth", &nvml->pcie_width);
     look_up(library, "nvmlDeviceGetTotalEccErrors", &nvml->ecc);
+    look_up(library, "nvmlEventSetCreate", &nvml->set_create);
+    look_up(library, "nvmlDeviceRegisterEvents", &nvml->set_register);
+    look_up(library, "nvmlEventSetWait_v2", &nvml->set_wait);
     return nvml->init != NULL && nvml->by_uuid != NULL && nvml->init(0) == NVML_SUCCESS;
 }
 
@@ -97,6 +118,33 @@ static void ask(const struct nvml *nvml, nvml_device device, struct mu_gpu_readi
     put(out, MU_GPU_ECC_ERRORS, known, large);
 }
 
+/* --- critical errors ---------------------------------------------------------------------- */
+
+static void watch_xids(const struct nvml *nvml, nvml_device device, struct xids *xids) {
+    bool can = nvml->set_create != NULL && nvml->set_register != NULL && nvml->set_wait != NULL;
+    *xids = (struct xids){.set = NULL};
+    if (!can || nvml->set_create(&xids->set) != NVML_SUCCESS ||
+        nvml->set_register(device, NVML_EVENT_XID, xids->set) != NVML_SUCCESS) {
+        xids->set = NULL;
+    }
+}
+
+/* What came since the last call; waits for nothing. */
+static void ask_xids(const struct nvml *nvml, struct xids *xids, struct mu_gpu_reading *out) {
+    struct nvml_event event;
+    for (int i = 0; xids->set != NULL && i < EVENTS_MAX; i++) {
+        memset(&event, 0, sizeof(event));
+        if (nvml->set_wait(xids->set, &event, 0) != NVML_SUCCESS) {
+            break;
+        }
+        bool is_xid = event.type == NVML_EVENT_XID;
+        xids->count += is_xid;
+        xids->last = is_xid ? event.data : xids->last;
+    }
+    put(out, MU_GPU_XIDS, xids->set != NULL, xids->count);
+    put(out, MU_GPU_LAST_XID, xids->count > 0, xids->last);
+}
+
 /* --- the thread --------------------------------------------------------------------------- */
 
 static void destroy(struct mu_gpu_health *health) {
@@ -109,11 +157,14 @@ static void watch(struct mu_gpu_health *health) {
     struct nvml nvml;
     nvml_device device;
     struct mu_gpu_reading reading = {0};
+    struct xids xids;
     if (!open_nvml(&nvml) || nvml.by_uuid(health->uuid, &device) != NVML_SUCCESS) {
         return;
     }
+    watch_xids(&nvml, device, &xids);
     do {
         ask(&nvml, device, &reading);
+        ask_xids(&nvml, &xids, &reading);
         reading.number++;
         pthread_mutex_lock(&health->lock);
         health->reading = reading;

@@ -16,6 +16,8 @@ enum mu_gpu_figure {
     MU_GPU_CELSIUS,
     MU_GPU_PCIE_WIDTH, /* lanes of the link, as it is now */
     MU_GPU_ECC_ERRORS, /* uncorrected since the driver was loaded */
+    MU_GPU_XIDS,       /* critical errors of the GPU since it is watched */
+    MU_GPU_LAST_XID,   /* the number of the last one; known once there was one */
     MU_GPU_FIGURES,
 };
 

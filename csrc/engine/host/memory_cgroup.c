@@ -5,9 +5,10 @@
 #include <unistd.h>
 
 #include "host/cgroup.h"
+#include "host/pressure.h"
 #include "host/proc_text.h"
 
-enum { TEXT_BYTES = 8192, NS_IN_US = 1000 };
+enum { TEXT_BYTES = 8192 };
 
 /* Adds the number after `key` at the beginning of each line that has it. */
 static bool add_numbers(const char *text, const char *key, uint64_t *out) {
@@ -62,16 +63,6 @@ static void open_levels(struct mu_memory_cgroup *memory, struct mu_cgroup *cgrou
     } while (mu_cgroup_leave(cgroup));
 }
 
-/* Only the root of all cgroups has no type. */
-static int open_pressure(const struct mu_cgroup *cgroup) {
-    int type = mu_cgroup_open(cgroup, "cgroup.type");
-    if (type < 0) {
-        return -1;
-    }
-    close(type);
-    return mu_cgroup_open(cgroup, "memory.pressure");
-}
-
 void mu_memory_cgroup_open(struct mu_memory_cgroup *memory, const char *proc) {
     struct mu_cgroup *cgroups = calloc(MU_CGROUP_VERSIONS, sizeof(*cgroups));
     *memory = (struct mu_memory_cgroup){.pressure = -1, .stat = -1};
@@ -79,7 +70,7 @@ void mu_memory_cgroup_open(struct mu_memory_cgroup *memory, const char *proc) {
         return; /* as if no cgroup said so */
     }
     mu_cgroup_find(proc, "memory", cgroups);
-    memory->pressure = open_pressure(&cgroups[1]);
+    memory->pressure = mu_pressure_file(&cgroups[1], "memory.pressure");
     memory->stat = mu_cgroup_open(&cgroups[0], "memory.stat");
     if (memory->stat < 0) {
         memory->stat = mu_cgroup_open(&cgroups[1], "memory.stat");
@@ -114,19 +105,8 @@ bool mu_memory_limits_met(const struct mu_memory_cgroup *memory, uint64_t *out) 
     return known;
 }
 
-/* "some avg10=0.00 avg60=0.00 avg300=0.00 total=12", in microseconds. */
 bool mu_memory_stalled_ns(const struct mu_memory_cgroup *memory, uint64_t *out) {
-    char text[TEXT_BYTES];
-    if (!mu_proc_text(memory->pressure, text, sizeof(text)) ||
-        strncmp(text, "some ", strlen("some ")) != 0) {
-        return false;
-    }
-    const char *total = strstr(text, "total=");
-    if (total == NULL) {
-        return false;
-    }
-    *out = strtoull(total + strlen("total="), NULL, 10) * NS_IN_US;
-    return true;
+    return mu_pressure_file_ns(memory->pressure, out);
 }
 
 bool mu_memory_refaults(const struct mu_memory_cgroup *memory, uint64_t *out) {

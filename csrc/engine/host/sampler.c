@@ -1,7 +1,9 @@
 #include "host/sampler.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -9,17 +11,22 @@
 #include "base/clock.h"
 #include "base/thread.h"
 #include "host/memory_cgroup.h"
+#include "host/proc_text.h"
 #include "host/thread_times.h"
 
-enum { STACK_BYTES = 256 * 1024, WORKERS_A_SAMPLE = 8 };
+enum { STACK_BYTES = 256 * 1024, WORKERS_A_SAMPLE = 8, TEXT_BYTES = 128, PATH_BYTES = 64 };
 
 static const int64_t usual_period_ns = 20000000;
 static const int64_t least_gap_ns = 5000000; /* what is less is the timer's own */
 static const int64_t refaults_pause_ns = 1000000000;
 static const int64_t refaults_soon_ns = 40000000; /* while the thread waits for pages */
+static const int64_t pressure_pause_ns = 100000000;
 
 struct worker {
     struct mu_watched_thread thread;
+    int schedstat;                 /* a descriptor; -1: the kernel does not say */
+    uint64_t on_core_ns, delay_ns; /* by it, at the last sample */
+    uint64_t unsplit_ns;
     int index;
     struct mu_sampled_worker counted;
 };
@@ -38,14 +45,20 @@ struct mu_sampler {
     struct mu_watched_thread watched;
     struct mu_thread_clock clock;
     struct mu_memory_cgroup memory;
+    struct mu_pressure pressure;
+    int loadavg;         /* a descriptor; -1: the kernel does not say */
     int64_t last_ns;     /* when the last sample was taken */
     int64_t refaults_ns; /* when they were read */
-    uint64_t delay_ns;   /* of the own thread, at the last sample */
-    enum mu_wait last;   /* what was seen then */
+    int64_t pressure_read_ns;
+    uint64_t delay_ns; /* of the own thread, at the last sample */
+    enum mu_wait last; /* what was seen then */
 
     /* Written by the thread, read by others. */
     _Atomic uint64_t waited_ns[MU_WAIT_KINDS];
     _Atomic uint64_t stopped_ns, limits_met, stalled_ns, refaults;
+    _Atomic uint64_t runnable_samples, runnable_sum;
+    _Atomic uint64_t pressure_number, pressure_ns[MU_PRESSURES];
+    _Atomic bool has_pressure[MU_PRESSURES];
     _Atomic bool has_waits, has_stopped, has_limits, has_stalled, has_refaults;
 };
 
@@ -77,13 +90,36 @@ static uint64_t time_of(const struct mu_sampler *sampler, enum mu_wait wait, int
     return passed < 0 ? 0 : (uint64_t)(is_long ? period : passed);
 }
 
+/* Time in which the worker ran or was ready to, in the proportion in which the kernel counts the
+ * two. It counts a wait for a core when the wait ends, so until then nothing is known. */
+static void split(struct worker *worker, uint64_t ns) {
+    struct mu_sampled_worker *counted = &worker->counted;
+    uint64_t on_core, delay;
+    counted->has_delay = mu_schedstat_read(worker->schedstat, &on_core, &delay);
+    if (!counted->has_delay) {
+        counted->ran_ns += ns;
+        return;
+    }
+    uint64_t ran = on_core - worker->on_core_ns, waited = delay - worker->delay_ns;
+    worker->on_core_ns = on_core;
+    worker->delay_ns = delay;
+    worker->unsplit_ns += ns;
+    if (ran + waited > 0) {
+        double share = (double)waited / (double)(ran + waited);
+        uint64_t delayed = (uint64_t)(share * (double)worker->unsplit_ns);
+        counted->delay_ns += delayed;
+        counted->ran_ns += worker->unsplit_ns - delayed;
+        worker->unsplit_ns = 0;
+    }
+}
+
 static void sample_worker(struct mu_sampler *sampler, struct worker *worker, uint64_t ns) {
     enum mu_wait wait;
     if (!mu_watched_thread_read(&worker->thread, &wait)) {
         return;
     }
     bool reads = wait == MU_WAIT_STORAGE || wait == MU_WAIT_PAGE;
-    worker->counted.ran_ns += wait == MU_WAIT_NONE ? ns : 0;
+    split(worker, wait == MU_WAIT_NONE ? ns : 0);
     worker->counted.storage_ns += reads ? ns : 0;
     sampler->next_worker++;
 }
@@ -121,6 +157,36 @@ static void read_memory(struct mu_sampler *sampler, int64_t now, bool waits_for_
     }
 }
 
+/* "0.20 0.18 0.12 3/1025 11206": three threads of the host run or are ready to, the own among
+ * them. */
+static void count_runnable(struct mu_sampler *sampler) {
+    char text[TEXT_BYTES];
+    unsigned runnable = 0;
+    const char *slash =
+        mu_proc_text(sampler->loadavg, text, sizeof(text)) ? strchr(text, '/') : NULL;
+    while (slash != NULL && slash > text && slash[-1] != ' ') {
+        slash--;
+    }
+    if (slash != NULL && sscanf(slash, "%u/", &runnable) == 1 && runnable > 0) {
+        add(&sampler->runnable_sum, runnable - 1);
+        add(&sampler->runnable_samples, 1);
+    }
+}
+
+static void read_pressure(struct mu_sampler *sampler, int64_t now) {
+    struct mu_pressure_reading reading;
+    if (now - sampler->pressure_read_ns < pressure_pause_ns) {
+        return;
+    }
+    sampler->pressure_read_ns = now;
+    mu_pressure_read(&sampler->pressure, &reading);
+    for (int i = 0; i < MU_PRESSURES; i++) {
+        atomic_store(&sampler->pressure_ns[i], reading.ns[i]);
+        atomic_store(&sampler->has_pressure[i], reading.known[i]);
+    }
+    add(&sampler->pressure_number, 1);
+}
+
 /* Returns what the watched thread waits for. */
 static enum mu_wait sample_thread(struct mu_sampler *sampler, int64_t passed) {
     enum mu_wait wait;
@@ -135,6 +201,8 @@ static enum mu_wait sample_thread(struct mu_sampler *sampler, int64_t passed) {
     add(&sampler->waited_ns[wait], ns);
     if (wait == MU_WAIT_OTHER) {
         sample_workers(sampler, ns);
+    } else if (wait == MU_WAIT_NONE) {
+        count_runnable(sampler);
     }
     return wait;
 }
@@ -146,6 +214,7 @@ static void sample(struct mu_sampler *sampler) {
     sampler->last = sample_thread(sampler, now - sampler->last_ns - stopped);
     bool reads = sampler->last == MU_WAIT_STORAGE || sampler->last == MU_WAIT_PAGE;
     read_memory(sampler, now, reads);
+    read_pressure(sampler, now);
     /* What the work itself took, if a lot, is nobody's gap. */
     int64_t after = mu_clock_monotonic_ns();
     sampler->last_ns = after - now < least_gap_ns ? now : after;
@@ -176,9 +245,17 @@ static void *sampler_main(void *argument) {
 
 /* --- the sampler -------------------------------------------------------------------------- */
 
+static void close_file(int file) {
+    if (file >= 0) {
+        close(file);
+    }
+}
+
 static void forget_workers(struct mu_sampler *sampler) {
     while (sampler->worker_count > 0) {
-        mu_watched_thread_close(&sampler->workers[--sampler->worker_count].thread);
+        struct worker *worker = &sampler->workers[--sampler->worker_count];
+        mu_watched_thread_close(&worker->thread);
+        close_file(worker->schedstat);
     }
 }
 
@@ -187,6 +264,8 @@ static void release(struct mu_sampler *sampler) {
     forget_workers(sampler);
     mu_watched_thread_close(&sampler->watched);
     mu_memory_cgroup_close(&sampler->memory);
+    mu_pressure_close(&sampler->pressure);
+    close_file(sampler->loadavg);
     free(sampler);
 }
 
@@ -204,6 +283,9 @@ struct mu_sampler *mu_sampler_start(const struct mu_sampler_options *options) {
     atomic_store(&sampler->has_waits, mu_watched_thread_open(&sampler->watched, 0, options->tid));
     sampler->watched.lock = options->lock;
     mu_memory_cgroup_open(&sampler->memory, "/proc/self");
+    mu_pressure_open(&sampler->pressure, "/proc/self", "/proc/pressure");
+    sampler->loadavg = open("/proc/loadavg", O_RDONLY | O_CLOEXEC);
+    read_pressure(sampler, mu_clock_monotonic_ns());
     read_memory(sampler, mu_clock_monotonic_ns(), false);
     if (!mu_thread_start(&sampler->thread, STACK_BYTES, sampler_main, sampler)) {
         release(sampler);
@@ -238,6 +320,13 @@ void mu_sampler_read(const struct mu_sampler *sampler, struct mu_sampled *out) {
     out->limits_met = atomic_load(&sampler->limits_met);
     out->stalled_ns = atomic_load(&sampler->stalled_ns);
     out->refaults = atomic_load(&sampler->refaults);
+    out->runnable_samples = atomic_load(&sampler->runnable_samples);
+    out->runnable_sum = atomic_load(&sampler->runnable_sum);
+    out->pressure_number = atomic_load(&sampler->pressure_number);
+    for (int i = 0; i < MU_PRESSURES; i++) {
+        out->pressure.ns[i] = atomic_load(&sampler->pressure_ns[i]);
+        out->pressure.known[i] = atomic_load(&sampler->has_pressure[i]);
+    }
     out->has_waits = atomic_load(&sampler->has_waits);
     out->has_lock = out->has_waits && sampler->options.lock.begin < sampler->options.lock.end;
     out->has_stopped = atomic_load(&sampler->has_stopped);
@@ -249,11 +338,17 @@ void mu_sampler_read(const struct mu_sampler *sampler, struct mu_sampled *out) {
 /* --- workers ------------------------------------------------------------------------------ */
 
 static void add_worker_lock_held(struct mu_sampler *sampler, pid_t process, int index) {
+    char path[PATH_BYTES];
     struct worker *worker = &sampler->workers[sampler->worker_count];
     *worker = (struct worker){.index = index, .counted.process = process};
-    if (mu_watched_thread_open(&worker->thread, process, process)) {
-        sampler->worker_count++;
+    if (!mu_watched_thread_open(&worker->thread, process, process)) {
+        return;
     }
+    snprintf(path, sizeof(path), "/proc/%d/schedstat", (int)process);
+    worker->schedstat = open(path, O_RDONLY | O_CLOEXEC);
+    worker->counted.has_delay =
+        mu_schedstat_read(worker->schedstat, &worker->on_core_ns, &worker->delay_ns);
+    sampler->worker_count++;
 }
 
 void mu_sampler_set_workers(struct mu_sampler *sampler, const pid_t *processes, int count) {

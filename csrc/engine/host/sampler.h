@@ -11,6 +11,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "host/pressure.h"
 #include "host/thread_wait.h"
 
 enum { MU_SAMPLER_WORKERS_MAX = 32 };
@@ -28,6 +29,11 @@ struct mu_sampled {
     uint64_t waited_ns[MU_WAIT_KINDS]; /* each sample stands for the time since the one before */
     uint64_t stopped_ns;               /* of gaps that no other thread and no quota explains */
     uint64_t limits_met, stalled_ns, refaults; /* see memory_cgroup.h */
+    /* Of the samples in which the thread ran or was ready to: how many there were, and the sum of
+     * the threads of the host that were so, too, without the sampler's and with the watched one. */
+    uint64_t runnable_samples, runnable_sum;
+    uint64_t pressure_number; /* of readings of the pressure, ten times a second */
+    struct mu_pressure_reading pressure;
     /* False: not measured, and the number means nothing. */
     bool has_waits, has_lock, has_stopped, has_limits, has_stalled, has_refaults;
 };
@@ -35,7 +41,10 @@ struct mu_sampled {
 /* A process that loads data for this one. */
 struct mu_sampled_worker {
     pid_t process;
-    uint64_t ran_ns, storage_ns; /* while the watched thread waited and the worker did this */
+    /* While the watched thread waited and the worker was on a core, was ready to run and on none,
+     * waited for storage. Where has_delay is false, the second is a part of the first. */
+    uint64_t ran_ns, delay_ns, storage_ns;
+    bool has_delay;
 };
 
 /* NULL where nothing can be sampled, or there is no memory or thread for it. Ended and freed by

@@ -23,27 +23,28 @@ void mu_thread_clock_close(struct mu_thread_clock *clock) {
     }
 }
 
-/* The file has three numbers: ns on a core, ns of delay, and how often it was put on one. The first
- * lags by a tick of the kernel. */
-static bool read_delay(int schedstat, uint64_t *out) {
+/* The third number is how often it was put on a core. */
+bool mu_schedstat_read(int file, uint64_t *ran_ns, uint64_t *delay_ns) {
     char text[TEXT_BYTES];
     char *second, *end;
-    if (!mu_proc_text(schedstat, text, sizeof(text))) {
+    if (!mu_proc_text(file, text, sizeof(text))) {
         return false;
     }
     errno = 0;
-    (void)strtoull(text, &second, 10);
+    unsigned long long ran = strtoull(text, &second, 10);
     unsigned long long delay = strtoull(second, &end, 10);
     if (errno != 0 || second == text || end == second) {
         return false;
     }
-    *out = delay;
+    *ran_ns = ran;
+    *delay_ns = delay;
     return true;
 }
 
 bool mu_thread_clock_read(const struct mu_thread_clock *clock, struct mu_thread_times *out) {
     struct timespec cpu;
     struct rusage usage;
+    uint64_t lagging_ns;
     if (clock_gettime(CLOCK_THREAD_CPUTIME_ID, &cpu) < 0 || getrusage(RUSAGE_THREAD, &usage) < 0) {
         return false;
     }
@@ -54,6 +55,6 @@ bool mu_thread_clock_read(const struct mu_thread_clock *clock, struct mu_thread_
                      (uint64_t)usage.ru_stime.tv_usec * UINT64_C(1000),
         .major_faults = (uint64_t)usage.ru_majflt,
     };
-    out->has_delay = read_delay(clock->schedstat, &out->delay_ns);
+    out->has_delay = mu_schedstat_read(clock->schedstat, &lagging_ns, &out->delay_ns);
     return true;
 }

@@ -30,4 +30,8 @@ void mu_thread_clock_close(struct mu_thread_clock *clock);
  * the kernel refuses the time on a core; nothing is known then. */
 bool mu_thread_clock_read(const struct mu_thread_clock *clock, struct mu_thread_times *out);
 
+/* A file `schedstat` of any thread: how long it was on a core, which lags by a tick of the kernel,
+ * and how long ready to run and on none, ns. False where the kernel does not say. */
+bool mu_schedstat_read(int file, uint64_t *ran_ns, uint64_t *delay_ns);
+
 #endif

@@ -19,7 +19,7 @@ from ... import _core
 from ...common.warnings import warn_once
 from .bucket_layout import BUCKETS_MAX, Layout, layout_of
 
-__all__ = ["BucketSampler", "SampledSteps", "Write", "next_multiple"]
+__all__ = ["NS_IN_US", "BucketSampler", "SampledSteps", "Write", "next_multiple"]
 
 _PERIODS = ((128, 4), (1024, 16), (16384, 64))  # up to a step, every n-th one is looked at
 _LAST_PERIOD = 256
@@ -29,6 +29,7 @@ _SLOW = 1.5  # times the usual step
 _SLOW_PAUSE = 16  # steps between two that are looked at because one was slow
 _HOOK_NS = 2000  # of a parameter: to set its hook, call it and take it away
 _STEADY = 0.9  # weight of what was usual so far
+NS_IN_US = 1000
 
 Write = Callable[[str, Mapping[str, object], int], object]
 
@@ -111,9 +112,12 @@ class SampledSteps:
         self._slow_after = step + _SLOW_PAUSE
         return True
 
-    def _write_ready(self, step: int, times_us: Sequence[int | None]) -> None:
+    def _write_ready(self, step: int, began_ns: int, times_us: Sequence[int | None]) -> None:
+        """began_ns: the backward, CLOCK_MONOTONIC. Readers know by it when that was on the clock
+        that rows have."""
         text = ";".join("" if one is None else str(one) for one in times_us)
-        self._write("my_utils.ready", {"step": step, "us": text}, step)
+        ago_us = (time.monotonic_ns() - began_ns) // NS_IN_US
+        self._write("my_utils.ready", {"step": step, "us": text, "ago_us": ago_us}, step)
 
     def _is_due(self, step: int) -> bool:
         return self._next_due(step - 1) == step
@@ -202,7 +206,7 @@ class BucketSampler(SampledSteps):
     def _write_times(self, step: int, looked: _core.BucketTimes) -> None:
         began_ns, _, times = looked.read()
         if began_ns and times.count(None) < len(times):
-            self._write_ready(step, times)
+            self._write_ready(step, began_ns, times)
 
     def _looked(self, took_ns: int) -> None:
         count = 0 if self._layout is None else self._layout.parameter_count

@@ -1,6 +1,7 @@
 /* The sampler: what its thread sees of one that waits, and of a process that was stopped. */
 #include "host/sampler.h"
 
+#include <sched.h>
 #include <signal.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -129,7 +130,43 @@ static void test_workers(void) {
     mu_sampler_stop(sampler);
 }
 
+/* Of two that want the same core, each waits for it about half of the time. */
+static void test_a_worker_that_waits_for_a_core(void) {
+    struct mu_sampler *sampler = start();
+    pid_t rivals[4];
+    cpu_set_t core;
+    CPU_ZERO(&core);
+    CPU_SET(sched_getcpu(), &core);
+    for (int i = 0; i < 4; i++) {
+        rivals[i] = fork();
+        if (rivals[i] == 0) {
+            (void)sched_setaffinity(0, sizeof(core), &core);
+            while (getppid() != 1) {
+            }
+            _exit(0);
+        }
+    }
+    struct mu_sampled_worker found[MU_SAMPLER_WORKERS_MAX] = {{0}};
+    int places[MU_SAMPLER_WORKERS_MAX];
+    if (CHECK(sampler != NULL)) {
+        mu_sampler_set_workers(sampler, rivals, 1);
+        for (int i = 0; i < 1000 && found[0].delay_ns < 200000000; i++) {
+            rest(10000000);
+            (void)mu_sampler_workers(sampler, found, places);
+        }
+        CHECK(found[0].has_delay);
+        CHECK(found[0].delay_ns > found[0].ran_ns);
+        CHECK_INT(found[0].storage_ns, 0);
+    }
+    for (int i = 0; i < 4; i++) {
+        CHECK_INT(kill(rivals[i], SIGKILL), 0);
+        CHECK_INT(waitpid(rivals[i], NULL, 0), rivals[i]);
+    }
+    mu_sampler_stop(sampler);
+}
+
 int main(void) {
+    test_a_worker_that_waits_for_a_core();
     test_a_wait_is_counted();
     test_a_stop_is_counted();
     test_a_forked_child_lets_go();

@@ -1,0 +1,80 @@
+#include "host/pressure.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "host/proc_text.h"
+
+enum { TEXT_BYTES = 512, NS_IN_US = 1000 };
+
+/* In the order of enum mu_pressure_kind; NULL: the other has it. */
+static const char *const own_names[MU_PRESSURES] = {"cpu.pressure", "io.pressure", NULL, NULL,
+                                                    NULL};
+static const char *const host_names[MU_PRESSURES] = {NULL, NULL, "cpu", "io", "memory"};
+
+/* Only the root of all cgroups has no type. */
+int mu_pressure_file(const struct mu_cgroup *cgroup, const char *name) {
+    int type = mu_cgroup_open(cgroup, "cgroup.type");
+    if (type < 0) {
+        return -1;
+    }
+    close(type);
+    return mu_cgroup_open(cgroup, name);
+}
+
+static int host_file(const char *folder, const char *name) {
+    char path[PATH_MAX];
+    int length = snprintf(path, sizeof(path), "%s/%s", folder, name);
+    return length >= (int)sizeof(path) ? -1 : open(path, O_RDONLY | O_CLOEXEC);
+}
+
+void mu_pressure_open(struct mu_pressure *pressure, const char *proc, const char *host) {
+    struct mu_cgroup *cgroups = calloc(MU_CGROUP_VERSIONS, sizeof(*cgroups));
+    if (cgroups != NULL) {
+        mu_cgroup_find(proc, "cpu", cgroups);
+    }
+    for (int i = 0; i < MU_PRESSURES; i++) {
+        bool is_own = own_names[i] != NULL;
+        pressure->files[i] = -1;
+        if (is_own && cgroups != NULL) {
+            pressure->files[i] = mu_pressure_file(&cgroups[1], own_names[i]);
+        } else if (!is_own) {
+            pressure->files[i] = host_file(host, host_names[i]);
+        }
+    }
+    free(cgroups);
+}
+
+void mu_pressure_close(struct mu_pressure *pressure) {
+    for (int i = 0; i < MU_PRESSURES; i++) {
+        if (pressure->files[i] >= 0) {
+            close(pressure->files[i]);
+        }
+        pressure->files[i] = -1;
+    }
+}
+
+void mu_pressure_read(const struct mu_pressure *pressure, struct mu_pressure_reading *out) {
+    for (int i = 0; i < MU_PRESSURES; i++) {
+        out->ns[i] = 0;
+        out->known[i] = mu_pressure_file_ns(pressure->files[i], &out->ns[i]);
+    }
+}
+
+/* "some avg10=0.00 avg60=0.00 avg300=0.00 total=12", in microseconds. */
+bool mu_pressure_file_ns(int file, uint64_t *out) {
+    char text[TEXT_BYTES];
+    if (!mu_proc_text(file, text, sizeof(text)) || strncmp(text, "some ", strlen("some ")) != 0) {
+        return false;
+    }
+    const char *total = strstr(text, "total=");
+    if (total == NULL) {
+        return false;
+    }
+    *out = strtoull(total + strlen("total="), NULL, 10) * NS_IN_US;
+    return true;
+}

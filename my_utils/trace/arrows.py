@@ -1,0 +1,275 @@
+"""Arrows between ranks: from the one that comes last inside backward to those that wait for it.
+
+`my_utils run` records in some steps when each rank had each bucket of DDP, or came to each
+collective of FSDP2 (rows `my_utils.bucket` and `my_utils.ready`). Where a rank comes last, and is
+later against the others than it was at the bucket before, those that wait longest get an arrow from
+it. Arrows are rows FLOW_START and FLOW_END, which are converted after the rows of their ranks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from urllib.parse import quote, unquote
+
+from ..common.printable import printable
+from ..common.ranges import rank_ranges
+from .inputs import FileSet, Part, Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+__all__ = ["arrow_parts"]
+
+STAGE = "backward"
+TAG = "run"  # of the track on which `my_utils run` times its stages
+ARROWS_MAX = 8  # from one rank at one bucket
+LEAST_SHARE = 0.01  # of the backward, that a rank waits
+LEAST_GAP_NS = 50_000.0  # on one host
+AFTER_NS = 1000  # from an arrow's start to its end, so that it never points back
+ATTEMPT_SHIFT = 40  # node ids carry the attempt of their process above this bit
+RANKS_MAX = 1 << 20
+NS_IN_US = 1000
+CHUNK = 1 << 20
+
+_SIGN, _READY = b",my_utils.", b",my_utils.ready,"
+_ROW = re.compile(
+    rb"(-?\d+)\.(\d{9}),.*?,my_utils\.(process|clock_sync|sync|bucket|ready),INSTANT,"
+    rb'[^,"]*,"?([^"]*)"?\s*'
+)
+
+Arrow = tuple[int, str]  # a rank, and its row
+
+
+class _Times(Record):
+    """Of one step of one rank. at_ns: when each bucket was ready, Unix time. begin_ns: when the
+    last backward began. tid: of the training thread."""
+
+    def __init__(self, begin_ns: int, after_us: Sequence[int | None], tid: int) -> None:
+        self.begin_ns = begin_ns
+        self.tid = tid
+        self.at_ns: list[int] = []
+        for us in after_us:  # a bucket that got no gradient is ready with the one before it
+            before = self.at_ns[-1] if self.at_ns else begin_ns
+            self.at_ns.append(before if us is None else max(before, begin_ns + NS_IN_US * us))
+
+
+class _Rank:
+    """What the rows of a rank say."""
+
+    def __init__(self) -> None:
+        self.attempt = 0
+        self.host = ""
+        self.clock_error_ns: int | None = None
+        self.members: frozenset[int] = frozenset()  # it meets these in backward; empty: all
+        self.buckets: dict[int, str] = {}  # their names
+        self.ready: dict[tuple[int, int], _Times] = {}  # by attempt and step
+
+    def take(self, at_ns: int, name: bytes, pairs: Mapping[str, str]) -> None:
+        if name == b"process":
+            self.attempt = _whole(pairs.get("attempt")) or 0
+            self.host = pairs.get("host", "")
+        elif name == b"clock_sync":
+            self.clock_error_ns = _whole(pairs.get("error_ns"))
+        elif name == b"sync" and pairs.get("stage") == STAGE:
+            self.members = _members(pairs.get("members", ""))
+        elif name == b"bucket":
+            self._take_bucket(pairs)
+        elif name == b"ready":
+            self._take_ready(at_ns, pairs)
+
+    def _take_bucket(self, pairs: Mapping[str, str]) -> None:
+        number = _whole(pairs.get("bucket"))
+        if number is not None:
+            modules = f" ({pairs['modules']})" if pairs.get("modules") else ""
+            self.buckets[number] = f"{pairs.get('kind', 'bucket')} {number}{modules}"
+
+    def _take_ready(self, at_ns: int, pairs: Mapping[str, str]) -> None:
+        step, ago_us = _whole(pairs.get("step")), _whole(pairs.get("ago_us"))
+        if step is None or ago_us is None:
+            return
+        times = [_whole(word) for word in pairs.get("us", "").split(";")]
+        tid = _whole(pairs.get("tid")) or 0
+        self.ready[self.attempt, step] = _Times(at_ns - NS_IN_US * ago_us, times, tid)
+
+
+def arrow_parts(file_sets: Sequence[FileSet]) -> dict[int, Part]:
+    """The rows of arrows, by rank: they belong to its first process. Empty where nothing was
+    recorded of them. Thread-safe.
+
+    file_sets: of all ranks, those that are not drawn, too: else one of the others would seem to be
+    the last.
+    """
+    first = [one for one in file_sets if one.slot == 0]
+    if len(first) < 2 or not all(map(_is_recorded, first)):
+        return {}
+    ranks = {one.rank: _read(one) for one in first}
+    rows: dict[int, list[str]] = {}
+    for members in sorted({tuple(_meets(rank, ranks)) for rank in ranks}):
+        group = {rank: ranks[rank] for rank in members}
+        for rank, row in _arrows(group):
+            rows.setdefault(rank, []).append(row)
+    return {
+        rank: Part(f"arrows of rank {rank}", rows="".join(lines).encode())
+        for rank, lines in rows.items()
+    }
+
+
+def _meets(rank: int, ranks: Mapping[int, _Rank]) -> list[int]:
+    members = ranks[rank].members
+    return sorted(other for other in ranks if not members or other in members)
+
+
+# --- what was recorded ---
+
+
+def _is_recorded(file_set: FileSet) -> bool:
+    return any(_READY in line for part in file_set.parts for line in _own_lines(part))
+
+
+def _read(file_set: FileSet) -> _Rank:
+    rank = _Rank()
+    for part in file_set.parts:
+        for line in _own_lines(part):
+            found = _ROW.fullmatch(line)
+            if found is not None:
+                seconds, decimals, name, text = found.groups()
+                rank.take(int(seconds) * 10**9 + int(decimals), name, _pairs(text))
+    return rank
+
+
+def _own_lines(part: Part) -> Iterator[bytes]:
+    """The lines that my_utils wrote of itself; none where a file cannot be read twice."""
+    rest = b""
+    for chunk in _chunks(part):
+        whole, newline, rest_of_chunk = (rest + chunk).rpartition(b"\n")
+        rest = rest_of_chunk
+        at = whole.find(_SIGN)
+        while newline and at >= 0:
+            begin, end = whole.rfind(b"\n", 0, at) + 1, whole.find(b"\n", at)
+            end = len(whole) if end < 0 else end
+            yield whole[begin:end]
+            at = whole.find(_SIGN, end)
+
+
+def _chunks(part: Part) -> Iterator[bytes]:
+    if part.rows is not None:
+        yield part.rows
+        return
+    left = part.limit
+    with contextlib.suppress(OSError):  # whoever converts the file says so
+        if part.path is not None and part.path.is_file():
+            with part.path.open("rb", buffering=0) as file:
+                while left and (chunk := file.read(CHUNK if left < 0 else min(left, CHUNK))):
+                    left -= len(chunk) if left > 0 else 0
+                    yield chunk
+
+
+def _pairs(text: bytes) -> dict[str, str]:
+    words = (pair.partition("=") for pair in text.decode("utf-8", "replace").split(","))
+    return {unquote(key): unquote(value) for key, _, value in words}
+
+
+def _whole(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdecimal() and len(text) < 19 else None
+
+
+def _members(text: str) -> frozenset[int]:
+    """What cannot be read means all ranks."""
+    with contextlib.suppress(ValueError):
+        ranges = rank_ranges(text) if text else ()
+        return frozenset(rank for low, high in ranges for rank in range(low, high + 1))
+    return frozenset()
+
+
+# --- who waits for whom ---
+
+
+def _arrows(group: Mapping[int, _Rank]) -> Iterator[Arrow]:
+    """group: ranks that meet in backward."""
+    bound_ns = _bound_ns(list(group.values()))
+    names = next((one.buckets for one in group.values() if one.buckets), {})
+    if bound_ns is None or len(group) < 2:
+        return
+    for key in sorted(set.intersection(*(set(one.ready) for one in group.values()))):
+        if len({len(one.ready[key].at_ns) for one in group.values()}) == 1:
+            yield from _arrows_of_step(group, names, key, bound_ns)
+
+
+def _bound_ns(ranks: Sequence[_Rank]) -> float | None:
+    """Gaps below it are nobody's; None where the clocks of hosts are not lined up."""
+    if len({one.host for one in ranks}) == 1:
+        return LEAST_GAP_NS
+    errors = [one.clock_error_ns for one in ranks]
+    known = [error for error in errors if error is not None]
+    return max(LEAST_GAP_NS, 2.0 * max(known)) if len(known) == len(errors) else None
+
+
+def _arrows_of_step(
+    group: Mapping[int, _Rank], names: Mapping[int, str], key: tuple[int, int], bound_ns: float
+) -> Iterator[Arrow]:
+    times = {rank: one.ready[key] for rank, one in group.items()}
+    begin_ns = min(one.begin_ns for one in times.values())
+    end_ns = max(one.at_ns[-1] for one in times.values())
+    least_ns = max(bound_ns, LEAST_SHARE * (end_ns - begin_ns))
+    for bucket, last in _lates({rank: one.at_ns for rank, one in times.items()}, least_ns):
+        name = f"rank {last} comes last to {names.get(bucket, f'bucket {bucket}')}"
+        at_ns = times[last].at_ns[bucket]
+        waiting = sorted((one.at_ns[bucket], rank) for rank, one in times.items())
+        for place, (arrived_ns, other) in enumerate(waiting[:ARROWS_MAX]):
+            if at_ns - arrived_ns > least_ns:  # at one moment, they would lie in each other
+                yield from _pair(group, key, (last, other), (bucket, name, at_ns + place))
+
+
+def _lates(moments: Mapping[int, Sequence[int]], least_ns: float) -> Iterator[tuple[int, int]]:
+    """A bucket, and which rank comes last to it. moments: of each rank, when its buckets were
+    ready.
+
+    >>> list(_lates({0: [5, 9, 12], 1: [5, 29, 32]}, 1.0))
+    [(1, 1)]
+    """
+    before = dict.fromkeys(moments, 0)
+    for bucket, arrived in enumerate(zip(*moments.values(), strict=True)):
+        *_, second, latest = sorted(arrived)
+        gaps = {
+            rank: at - (second if at == latest else latest)
+            for rank, at in zip(moments, arrived, strict=True)
+        }
+        last = max(gaps, key=lambda rank: gaps[rank])
+        if gaps[last] - max(before[last], 0) > least_ns:
+            yield bucket, last
+        before = gaps
+
+
+# --- rows ---
+
+
+def _pair(
+    group: Mapping[int, _Rank],
+    key: tuple[int, int],
+    ends: tuple[int, int],
+    what: tuple[int, str, int],
+) -> Iterator[Arrow]:
+    """An arrow's two rows. ends: from which rank, and to which. what: bucket, name, moment."""
+    bucket, name, at_ns = what
+    number = (key[0] << 10 | bucket) * RANKS_MAX + ends[1] % RANKS_MAX
+    for rank, kind, moment in (
+        (ends[0], "FLOW_START", at_ns),
+        (ends[1], "FLOW_END", at_ns + AFTER_NS),
+    ):
+        one = group[rank]
+        # Rows without a node belong to the last process of a file.
+        node = f"node_id={key[0] << ATTEMPT_SHIFT}," if key[0] != one.attempt else ""
+        seconds, decimals = divmod(moment, 10**9)
+        yield (
+            rank,
+            (
+                f'{seconds}.{decimals:09d},,{quote(one.host)},{key[1]},"{_quoted(name)}",{kind},,'
+                f'"{node}tid={one.ready[key].tid},tag={TAG},id={number}"\n'
+            ),
+        )
+
+
+def _quoted(name: str) -> str:
+    return printable(name).replace('"', '""')
