@@ -23,6 +23,7 @@ from types import ModuleType
 from typing import Any, Literal
 
 from .. import _core
+from ..common.older_torch import trace_substitutes
 from ..common.warnings import warn_once
 
 DYNAMO = "torch._dynamo"
@@ -114,6 +115,7 @@ def _substitute(dynamo: ModuleType, timer_class: TimerClass) -> None:
         _replace(dynamo, descriptor, lambda self, *args, **kwargs: None)
     descriptor = timer_class.__dict__.get("time_stage")
     _replace(dynamo, descriptor, lambda self, *args, **kwargs: nullcontext())
+    trace_substitutes(timer_class)
 
 
 def _replace(dynamo: ModuleType, descriptor: object, stand_in: Callable[..., object]) -> None:
