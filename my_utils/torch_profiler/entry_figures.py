@@ -17,6 +17,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from ..common.older_torch import event_kinds
+
 __all__ = ["EntryFigures", "MemoryCurve", "figures_of", "levels_now"]
 
 CURVE_MAX = 4096  # points of a curve that are kept
@@ -78,8 +80,10 @@ def figures_of(profiler: Any, began_ns: int, levels: dict[str, int] | None = Non
     figures = EntryFigures()
     operators: dict[int, _Columns] = {}
     changes: dict[str, _Columns] = {}
-    for event in profiler.profiler.kineto_results.events():
-        kind = event.activity_type()
+    results = profiler.profiler.kineto_results
+    kind_of = event_kinds(results)
+    for event in results.events():
+        kind = kind_of(event)
         if kind == "cpu_op":
             thread = event.start_thread_id()
             if (columns := operators.get(thread)) is None:

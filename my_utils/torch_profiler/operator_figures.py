@@ -18,6 +18,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ..common.older_torch import is_python_function
 from .torch_profile import on_this_machine
 
 __all__ = [
@@ -75,7 +76,7 @@ def check_operators(
 
 def operator_table(profiler: Any, sort_by: str, row_limit: int, by_shape: bool) -> str:
     """torch's table of operators, without the Python functions that `with_stack` brings into it."""
-    functions = {event.name for event in profiler.events() if event.is_python_function}
+    functions = {event.name for event in profiler.events() if is_python_function(event)}
     averages = profiler.key_averages(group_by_input_shape=by_shape)
     averages[:] = [each for each in averages if each.key not in functions]
     return str(averages.table(sort_by=sort_by, row_limit=row_limit))

@@ -34,7 +34,7 @@ from collections.abc import Callable
 from .. import _core
 from ..common.process_end import call_at_end
 
-__all__ = ["Lease", "holder", "take"]
+__all__ = ["Lease", "holder", "program_profiles", "take"]
 
 _logger = logging.getLogger("my_utils")
 
@@ -147,10 +147,13 @@ def holder() -> str | None:
     """Who profiles now, or None. A profiler that was opened without the slot is seen too."""
     if _slot.lease is not None:
         return _slot.lease.owner
+    return "a torch.profiler.profile of the program's own" if program_profiles() else None
+
+
+def program_profiles() -> bool:
+    """Whether torch's profiler runs; while the slot is free that is one of the program's own."""
     profiler = sys.modules.get("torch.autograd.profiler")
-    if getattr(profiler, "_is_profiler_enabled", False):
-        return "a torch.profiler.profile of the program's own"
-    return None
+    return bool(getattr(profiler, "_is_profiler_enabled", False))
 
 
 def _close_at_end() -> None:

@@ -16,6 +16,7 @@ True
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import gzip
 import json
@@ -31,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..common.extras import needs_extra
 from ..common.files import on_whole_path
+from ..common.older_torch import close_lost_session, end_stale_session, free_kineto
 from ..common.warnings import warn_once
 from . import slot as _slot
 from .sessions import watch
@@ -125,11 +127,15 @@ class TorchProfile:
             )
             if self._before_start is not None:
                 self._before_start(self.profiler)
+            end_stale_session()
             self._unwatch = watch(self.profiler, self._stolen)
             self.profiler.start()
             self._seen = _session_open()
         except BaseException:
             self._end_watch()
+            if self.profiler is not None:
+                with contextlib.suppress(Exception):
+                    close_lost_session(self.profiler)
             lease.release()
             raise
         self._lease = lease
@@ -182,6 +188,8 @@ class TorchProfile:
             f", and torch has one profiler a process; what was recorded until now is {fate}",
         )
         if self._taken:
+            with contextlib.suppress(Exception):
+                free_kineto()
             return
         try:
             (self._cut_short or self.stop)()
@@ -199,8 +207,10 @@ class TorchProfile:
     def _lose(self, why: str) -> None:
         """torch finds nothing to stop, and to read its results is a crash."""
         profiler, self.profiler = self.profiler, None
-        profiler.on_trace_ready = None
-        profiler.stop()
+        if not self._taken:
+            close_lost_session(profiler)
+        elif not _slot.program_profiles():  # then Kineto's session is the program's
+            end_stale_session()
         raise RuntimeError(f"{self.owner} {why}, so what it recorded is lost")
 
     def _ready(self, profiler: Any) -> None:

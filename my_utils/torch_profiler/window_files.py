@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..common.files import on_whole_path
+from ..common.older_torch import is_python_function
 from ..common.tables import needed, write_text
 from ..memory.memory_history import Recording
 from ..memory.memory_snapshot_form import snapshot_of, write_snapshot
@@ -83,7 +84,7 @@ class WindowFiles:
         averages = profiler.key_averages(
             group_by_input_shape=self.by_shape, group_by_stack_n=STACK_FRAMES * self.by_stack
         )
-        python = {event.name for event in profiler.events() if event.is_python_function}
+        python = {event.name for event in profiler.events() if is_python_function(event)}
         averages[:] = [row for row in averages if row.key not in python]
         by = on_this_machine("self_cuda_time_total", device_time(profiler))
         grouped = ["name"] + ["shapes"] * self.by_shape + ["stack"] * self.by_stack

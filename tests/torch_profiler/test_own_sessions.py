@@ -163,6 +163,38 @@ def test_a_loss_that_nobody_saw_is_said_at_the_end(tmp_path: Path, run_python: R
     assert "ours lost torch's one session to a profiler of the program's own" in done.stdout
 
 
+IN_ANOTHER_THREAD = """
+import threading
+from my_utils.torch_profiler.torch_profile import TorchProfile
+ours = TorchProfile("ours")
+ours.start()
+before()
+thread = threading.Thread(target=theirs)
+thread.start()
+thread.join()
+try:
+    ours.stop()
+except RuntimeError as error:
+    print(error)
+for number in range(2):
+    fresh = TorchProfile("fresh")
+    assert fresh.start()
+    before()
+    fresh.stop()
+    assert "aten::add" in {event.name for event in fresh.profiler.events()}
+"""
+
+
+@pytest.mark.slow
+def test_one_in_another_thread(tmp_path: Path, run_python: RunPython) -> None:
+    done = run_python("-c", BEGIN + IN_ANOTHER_THREAD, str(tmp_path / "out"), timeout=600)
+    assert done.returncode == 0, done.stderr
+    assert "of its own in another thread" in done.stderr
+    assert "ours lost torch's one session to a profiler of the program's own" in done.stdout
+    assert "Traceback" not in done.stderr
+    assert "aten::mul" in (tmp_path / "out-theirs.json").read_text("utf-8")
+
+
 def test_torch_is_as_it_was_afterwards() -> None:
     from torch.autograd.profiler import profile
 
