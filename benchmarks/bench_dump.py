@@ -86,7 +86,7 @@ def small_tensors(folder: Path, smoke: bool) -> list[Claim]:
     times = in_turns(folder, 1 if smoke else 15, sides)
     what = f"dump of {count} small tensors"
     return [
-        Claim(what, times["ours"] * 1e3, "torch.save each", times["torch"] * 1e3, "ms", 20, True)
+        Claim(what, times["ours"] * 1e3, "torch.save each", times["torch"] * 1e3, "ms", 25, True)
     ]
 
 

@@ -442,6 +442,9 @@ def tensor_hash(tensors: list[Any] | tuple[Any, ...], /) -> list[TensorDigest]: 
 @overload
 def tensor_hash(tensors: Any, /) -> TensorDigest: ...
 
+# For my_utils.dumps: pieces of memory to an open file.
+def write_memory(fd: int, addresses: tuple[int, ...], sizes: tuple[int, ...], /) -> None: ...
+
 # For my_utils.tensors.dtensor: states and accumulators are 64-bit numbers.
 
 def tensor_hash_part(tensor: Any, first_byte: int, /) -> bytearray: ...

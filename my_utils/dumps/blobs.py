@@ -14,8 +14,8 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from .. import _core
-from ..common.extras import needs_extra
 from .form import STORED, Stored, digest
+from .safetensors_file import RESERVED, Contents, head_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,20 +31,19 @@ class Blobs:
 
     def __init__(self, *, copy: bool) -> None:
         self.copy = copy
-        self.specs: dict[str, Any] = {}
+        self.contents = Contents()
         self.sources: list[Any] = []  # what is hashed; keeps the memory alive
         self.events: list[Any] = []  # of copies from GPUs that are under way
-        self._make_spec: Any = None
 
     @property
     def size(self) -> int:
         """Bytes of all of them."""
-        return sum(spec.data_len for spec in self.specs.values())
+        return sum(self.contents.sizes)
 
     def unique(self, name: str) -> str:
         if not name:
             name = "(root)"
-        while name in self.specs or name == "__metadata__":
+        while name in self.contents.places or name == RESERVED:
             name += "'"
         return name
 
@@ -97,14 +96,9 @@ class Blobs:
         self, name: str, code: str, shape: tuple[int, ...], address: int, size: int, owner: Any
     ) -> str:
         """Takes `size` bytes in row-major order that `owner` keeps alive."""
-        if self._make_spec is None:
-            with needs_extra("UniversalDumper"):
-                from safetensors import TensorSpec
-
-            self._make_spec = TensorSpec
-        if not name or name in self.specs or name == "__metadata__":
+        if not name or name in self.contents.places or name == RESERVED:
             name = self.unique(name)
-        self.specs[name] = self._make_spec(dtype=code, shape=shape, data_ptr=address, data_len=size)
+        self.contents.add(name, head_of(code, shape), address, size)
         self.sources.append(owner)
         return name
 
@@ -122,19 +116,13 @@ class Blobs:
 
     def write(self, path: str, metadata: dict[str, str], mode: int) -> dict[str, Any]:
         """Writes the file; returns its entry of the manifest."""
-        with needs_extra("UniversalDumper"):
-            from safetensors import serialize_file
-
-        serialize_file(self.specs, path, metadata=metadata)
-        os.chmod(path, mode)  # safetensors makes its files for the owner alone
-        expected = self.size
-        with open(path, "rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            file.seek(0)
-            header = file.read(8 + length)
-            size = file.seek(0, os.SEEK_END)
-        if length > HEADER_BYTES_MAX or size != 8 + length + expected:
-            raise OSError(f"{path} has {size} bytes, not {8 + length + expected}")
+        with open(path, "wb") as file:
+            os.fchmod(file.fileno(), mode)
+            header = self.contents.write(file, metadata)
+            size = os.fstat(file.fileno()).st_size
+        expected = len(header) + self.size
+        if len(header) - 8 > HEADER_BYTES_MAX or size != expected:
+            raise OSError(f"{path} has {size} bytes, not {expected}")
         return {"bytes": size, "header_bytes": len(header), "header_digest": digest(header)}
 
 

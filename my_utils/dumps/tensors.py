@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from ..common.extras import needs_extra
 from .blobs import ROOT_CHARS, blob_name, plain_tensor, shrink_expanded
 from .form import STORED, Stored, quote
 from .pickles import write_pickle
 from .plain import CONSTANTS
+from .safetensors_file import RESERVED, head_of
 
 if TYPE_CHECKING:
     from .loader import Decoder, Reader
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 __all__ = ["READERS", "make_writers", "torch_from", "writer_of"]
 
-# What tensors of one type and shape have in common: text of their node, type and shape in the file,
-# bytes, whether they are complex.
-_Layout = tuple[str, str, tuple[int, ...], int, bool]
+# What tensors of one type and shape have in common: the text of their node, their head in the file,
+# their bytes, and whether they are complex.
+_Layout = tuple[str, str, int, bool]
 
 
 def make_writers(tree: Tree) -> dict[type, Writer]:
@@ -30,18 +30,17 @@ def make_writers(tree: Tree) -> dict[type, Writer]:
     torch = sys.modules.get("torch")
     if torch is None:
         return {}
-    with needs_extra("UniversalDumper"):
-        from safetensors import TensorSpec
-
     memo, blobs, out, slots = tree.memo, tree.blobs, tree.out, tree.slots
-    specs, sources, parameter = blobs.specs, blobs.sources, torch.nn.Parameter
+    places, add = blobs.contents.places, blobs.contents.add
+    sources, parameter = blobs.sources, torch.nn.Parameter
     layouts: dict[Any, _Layout] = {}
 
     def write(tree: Tree, obj: Any, path: str) -> None:
-        if id(obj) in memo:
+        number = id(obj)
+        if number in memo:
             tree.seen(obj, path)
             return
-        memo[id(obj)] = path
+        memo[number] = path
         try:
             layout = layouts.get((obj.dtype, obj.shape))
             address = 0 if layout is None else obj.data_ptr()
@@ -51,14 +50,14 @@ def make_writers(tree: Tree) -> dict[type, Writer]:
         except RuntimeError:  # sparse, nested, wrapped: they have no pointer
             _write_any(tree, obj, path, layouts)
             return
-        text, code, shape, size, is_complex = layout
+        text, head, size, is_complex = layout
         if obj.is_neg() or (is_complex and obj.is_conj()):
             _write_any(tree, obj, path, layouts)
             return
         name = path[ROOT_CHARS:]
-        if not name or name in specs or name == "__metadata__":
+        if not name or name in places or name == RESERVED:
             name = blobs.unique(name)
-        specs[name] = TensorSpec(dtype=code, shape=shape, data_ptr=address, data_len=size)
+        add(name, head, address, size)
         sources.append(obj)
         if obj.requires_grad or type(obj) is parameter:
             text += _notes(obj, parameter)
@@ -120,7 +119,8 @@ def _write_strided(
     if stored.name == dtype and list(data.shape) == shape and not tree.blobs.copy:
         size = data.numel() * stored.item_bytes
         is_complex = obj.dtype.is_complex
-        layouts[obj.dtype, obj.shape] = text, stored.name, tuple(shape), size, is_complex
+        head = head_of(stored.name, tuple(shape))
+        layouts[obj.dtype, obj.shape] = text, head, size, is_complex
     name = tree.blobs.add_tensor(blob_name(path), data, stored)
     tree.blob_node(f'{{"$tensor": {quote(name)}, {text}{notes}')
 

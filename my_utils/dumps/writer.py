@@ -92,7 +92,7 @@ class Job:
         self.tree.blobs.wait()
         text = self._head() + self.tree.text(self.tree.blobs.digests()) + "\n}\n"
         files = {TREE: self._write(TREE, text.encode("utf-8"))}
-        if self.tree.blobs.specs:
+        if self.tree.blobs.sources:
             mode = os.stat(os.path.join(folder, TREE)).st_mode & 0o777
             metadata = {"format": FORMAT, "version": str(VERSION)}
             files[TENSORS] = self.tree.blobs.write(os.path.join(folder, TENSORS), metadata, mode)

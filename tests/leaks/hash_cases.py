@@ -28,6 +28,25 @@ def hash_tensors(folder: Path) -> Iterator[Callable[[], object]]:
     yield action
 
 
+@case("write_memory")
+def write_memory(folder: Path) -> Iterator[Callable[[], object]]:
+    tensors = [torch.randn(64) for _ in range(20)]
+    addresses = tuple(tensor.data_ptr() for tensor in tensors)
+    sizes = tuple(4 * tensor.numel() for tensor in tensors)
+    with open("/dev/null", "wb") as nowhere, open("/dev/full", "wb", buffering=0) as full:
+
+        def action() -> None:
+            _core.write_memory(nowhere.fileno(), addresses, sizes)
+            with contextlib.suppress(OSError):
+                _core.write_memory(full.fileno(), addresses, sizes)
+                raise AssertionError("a full disk took it")
+            with contextlib.suppress(ValueError):
+                _core.write_memory(nowhere.fileno(), (*addresses[:-1], -1), sizes)
+                raise AssertionError("there is no address -1")
+
+        yield action
+
+
 @case("tensor_hash")
 def hash_what_is_no_tensor(folder: Path) -> Iterator[Callable[[], object]]:
     small = torch.randn(64)

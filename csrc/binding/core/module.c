@@ -97,6 +97,7 @@ static PyModuleDef_Slot slots[] = {
     {Py_mod_exec, mu_py_forward_passes_exec},
     {Py_mod_exec, mu_py_torch_ops_exec},
     {Py_mod_exec, mu_py_tensor_hash_exec},
+    {Py_mod_exec, mu_py_write_memory_exec},
     {Py_mod_exec, mu_py_tensor_hash_parts_exec},
     {Py_mod_exec, mu_py_compare_exec},
     {Py_mod_exec, mu_py_md5_exec},

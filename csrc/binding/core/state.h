@@ -98,6 +98,7 @@ int mu_py_capture_exec(PyObject *module);
 int mu_py_forward_passes_exec(PyObject *module);
 int mu_py_torch_ops_exec(PyObject *module);
 int mu_py_tensor_hash_exec(PyObject *module);
+int mu_py_write_memory_exec(PyObject *module);
 int mu_py_tensor_hash_parts_exec(PyObject *module);
 int mu_py_compare_exec(PyObject *module);
 int mu_py_md5_exec(PyObject *module);
