@@ -24,6 +24,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from my_utils.verdict.last_ranks import LEAST_GAP_NS, last_in_steps, moments_of
 from my_utils.verdict.load import load_run
@@ -159,10 +160,11 @@ def named_by(verdict: Verdict) -> tuple[int, int] | None:
     return None
 
 
-def by_all(ready: ReadyTimes) -> np.ndarray:
-    """The steps that all ranks looked at, as `moments_of` takes them."""
-    here: np.ndarray = np.isfinite(ready.begins).all(0) & np.isfinite(ready.ready).any(2).all(0)
-    return here
+def by_all(ready: ReadyTimes) -> npt.NDArray[np.int64]:
+    """The columns of the steps that all ranks looked at, as `moments_of` takes them."""
+    here = np.isfinite(ready.begins).all(0) & np.isfinite(ready.ready).any(2).all(0)
+    columns: npt.NDArray[np.int64] = ready.columns[here]
+    return columns
 
 
 def count(cell: Cell, plant: Plant, run: RunData, layers: int) -> None:
@@ -181,8 +183,7 @@ def count(cell: Cell, plant: Plant, run: RunData, layers: int) -> None:
     moments = moments_of(run.ready, every_rank, every_step)
     rows, buckets = last_in_steps(moments, LEAST_GAP_NS)
     right = (rows == plant.rank) & np.isin(buckets, wanted)
-    columns = run.ready.columns[by_all(run.ready)]
-    calm = run.counters["delay_us"][:, columns].max(0) < 1e3 * plant.ms / 2
+    calm = run.counters["delay_us"][:, by_all(run.ready)].max(0) < 1e3 * plant.ms / 2
     cell.steps += len(rows)
     cell.steps_right += int(right.sum())
     cell.calm += int(calm.sum())
