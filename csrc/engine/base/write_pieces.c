@@ -21,7 +21,10 @@ int mu_write_pieces(int fd, struct iovec *pieces, size_t count, struct mu_error 
     skip(&pieces, &count, 0);
     while (count > 0) {
         ssize_t written = writev(fd, pieces, count < PIECES_A_CALL ? (int)count : PIECES_A_CALL);
-        if (written < 0 && errno != EINTR) {
+        if (written == 0) {
+            errno = EIO;
+        }
+        if (written == 0 || (written < 0 && errno != EINTR)) {
             return mu_error_sys(err, "write", NULL);
         }
         skip(&pieces, &count, written < 0 ? 0 : (size_t)written);
