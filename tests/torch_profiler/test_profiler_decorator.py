@@ -860,7 +860,7 @@ def train():
         with torch.profiler.record_function(f"mark{step}"):
             model(torch.randn(8, 64)).sum().backward()
         step_profiler()
-    torch.distributed.barrier()  # else gloo's thread may free the last backward at the end, and abort
+    torch.distributed.barrier()  # else gloo's thread may free the last backward, and abort
     torch.distributed.destroy_process_group()
 
 train()
