@@ -12,6 +12,7 @@ import pickle
 import subprocess
 import sys
 import threading
+import types
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -715,3 +716,35 @@ def test_a_long_run_keeps_the_newest_outcomes() -> None:
     assert list(controller.outcomes) == [f"w{step}" for step in range(100, 1100)]
     assert controller.state_of("w99") == "unknown"
     assert controller.state_of("w1099") == "done: a note"
+
+
+# --- the two shapes of a window ---
+
+
+def test_every_field_of_a_description_is_read() -> None:
+    """What a window starts stays in Python; all else is the engine's."""
+    spec = CaptureSpec(window_id="w", start_profile_names=["f"])
+    of_python = {"nvtx", "backend"}
+    for field in dataclasses.fields(spec):
+        windows = CaptureController(NoOpBackend())
+        fields = {one.name: getattr(spec, one.name) for one in dataclasses.fields(spec)}
+        del fields[field.name]
+        lacks: Any = types.SimpleNamespace(**fields)
+        if field.name in of_python:
+            windows.arm_spec(lacks)
+            continue
+        with pytest.raises(AttributeError, match=field.name):
+            windows.arm_spec(lacks)
+        assert windows.armed == []
+
+
+def test_gates_as_the_first_release_took_them() -> None:
+    windows = CaptureController(NoOpBackend())
+    stop: Any = ((), None, None, True)
+    windows.arm_window("w", (("f",), 1, None, False), stop, "ON_TRIGGER_FUNC_EXIT", ("r",), (0, 1))
+    seen = []
+    for rank in (2, 1):
+        with windows.hook("f", iter=1, role="r", rank=rank):
+            seen.append(windows.window)
+    assert seen == [None, "w"]
+    assert windows.outcomes == {"w": "done"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import pickle
 import signal
@@ -118,6 +119,56 @@ def test_a_member_of_the_cluster_dies_meanwhile(tmp_path: Path) -> None:
             last = pool.submit(etcd_barrier, "c", 3, rank=2, **at)
             assert [each.result() for each in (*first, last)] == [True] * 3
     finally:
+        for member in members:
+            member.forget()
+
+
+_MEMBER = """
+import json, sys
+from my_utils.etcd_utils import etcd_barrier
+at = json.loads(sys.argv[1])
+for number in range(2):
+    assert etcd_barrier(f"{number}", rank=int(sys.argv[2]), **at)
+    print(number, flush=True)
+"""
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(400)
+@with_etcd
+@needs_openssl
+def test_fifty_processes_over_tls_while_the_leader_dies(
+    tmp_path: Path, certificates: Certificates
+) -> None:
+    """It is killed while all but one wait; the others decide who leads then."""
+    members = make_cluster(tmp_path, 3, scheme="https", arguments=certificates.for_server)
+    settings = json.dumps({
+        "world_size": 50, "timeout_s": 200, **certificates.for_client,
+        "endpoints": [f"https://{each.address}" for each in members],
+    })  # fmt: skip
+    processes: list[subprocess.Popen[str]] = []
+
+    def come(ranks: range) -> None:
+        processes.extend(
+            subprocess.Popen(
+                [sys.executable, "-c", _MEMBER, settings, str(rank)],
+                cwd=ROOT, stdout=subprocess.PIPE, text=True,
+            )
+            for rank in ranks
+        )  # fmt: skip
+
+    try:
+        come(range(49))
+        time.sleep(5)
+        assert all(each.poll() is None for each in processes)
+        (leader,) = (each for each in members if each.leads)
+        leader.kill()
+        come(range(49, 50))
+        assert [each.communicate()[0] for each in processes] == ["0\n1\n"] * 50
+        assert [each.returncode for each in processes] == [0] * 50
+    finally:
+        for process in processes:
+            process.kill()
         for member in members:
             member.forget()
 

@@ -92,6 +92,13 @@ class EtcdServer:
         return f"http://127.0.0.1:{self.peer_port}"
 
     @property
+    def leads(self) -> bool:
+        """Whether it is the leader of its cluster."""
+        url = f"http://127.0.0.1:{self.health_port}/metrics"
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return b"\netcd_server_is_leader 1\n" in answer.read()
+
+    @property
     def log(self) -> str:
         return (self.folder / f"{self.name}.log").read_text(errors="replace")
 
@@ -174,9 +181,11 @@ class EtcdServer:
         self.forget()
 
 
-def make_cluster(folder: Path, size: int) -> list[EtcdServer]:
+def make_cluster(
+    folder: Path, size: int, *, scheme: str = "http", arguments: tuple[str, ...] = ()
+) -> list[EtcdServer]:
     """Members of one cluster, started; whoever made them calls `forget` of each."""
-    members = [EtcdServer(folder) for _ in range(size)]
+    members = [EtcdServer(folder, scheme=scheme, arguments=arguments) for _ in range(size)]
     for number, member in enumerate(members):
         member.name = f"member{number}"
         member.cluster = members

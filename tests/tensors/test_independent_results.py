@@ -76,7 +76,8 @@ def content(data: bytes) -> tuple[Any, Any]:
         x = (part + KEYS[: len(part)]) & U64(0xFFFFFFFF)
         pairs = ((0, 1), (2, 3), (0, 3), (2, 1))
         sums = [np.sum(x[:, i] * x[:, j], dtype=U64, keepdims=True) for i, j in pairs]
-        lo, hi = mix(*sums, np.array([block // 256], U64))
+        number = np.array([block // 256], U64)
+        lo, hi = mix(sums[0], sums[1], sums[2], sums[3], number)
         low, high = low + lo, high + hi
     nothing = np.zeros(1, U64)
     return mix(low, np.array([len(data)], U64), high, nothing, ~nothing)
@@ -179,13 +180,14 @@ def test_statistics_in_fractions(dtype: torch.dtype, shape: str, pattern: int) -
         return
     assert (Fraction(found.min), Fraction(found.max)) == (min(finite), max(finite))
     assert Fraction(found.abs_max) == max(map(abs, finite))
-    size, mean = sum(map(abs, finite)), sum(finite) / len(finite)
+    size = sum(map(abs, finite), Fraction())
+    mean = sum(finite, Fraction()) / len(finite)
     assert near(found.mean, mean, size / len(finite) / 10**12)
     assert near(found.l1, size, size / 10**12)
-    norm = root(Fraction(sum(value**2 for value in finite)))
+    norm = root(sum((value**2 for value in finite), Fraction()))
     assert near(found.l2, norm, norm / 10**12)
     if len(finite) > 1:
-        squares = Fraction(sum((value - mean) ** 2 for value in finite))
+        squares = sum(((value - mean) ** 2 for value in finite), Fraction())
         deviation = root(squares / (len(finite) - 1))
         assert near(found.std, deviation, deviation / 10**10)
 
