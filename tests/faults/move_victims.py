@@ -47,6 +47,10 @@ def place(kind: str, number: int) -> dict[str, str]:
     return {"log_dir": folder, "journal_dir": os.path.abspath("journals")}
 
 
+def opened(place: dict[str, str]) -> dict[str, object]:
+    return _core.open_output(log_dir=place["log_dir"], journal_dir=place.get("journal_dir", ""))
+
+
 def record(is_over: threading.Event) -> None:
     timer = MyTimer()
     step = 0
@@ -61,20 +65,23 @@ def record(is_over: threading.Event) -> None:
 
 def victim(before: str, after: str, n: int, with_error: int) -> None:
     is_over = threading.Event()
-    first = _core.open_output(**place(before, 0))
+    first = opened(place(before, 0))
     recording = threading.Thread(target=record, args=(is_over,))
     recording.start()
     while finished.value < FIRST_STAGES:
         time.sleep(0)
     calls.fail_begin(n, with_error, ctypes.byref(finished))
-    second = _core.open_output(**place(after, 1))
+    second = opened(place(after, 1))
     kinds = ctypes.c_char_p()
     made = calls.fail_end(ctypes.byref(kinds))
     is_over.set()
     recording.join()
     _core.close_output()
-    figures = {"made": made, "kinds": (kinds.value or b"").decode()}
-    figures |= {"journals": [first["journal_path"], second["journal_path"]]}
+    figures = {
+        "made": made,
+        "kinds": (kinds.value or b"").decode(),
+        "journals": [first["journal_path"], second["journal_path"]],
+    }
     Path("figures.json").write_text(json.dumps(figures), encoding="utf-8")
 
 
@@ -84,7 +91,7 @@ def reads(logs: list[str]) -> None:
 
 
 def takes_over(kind: str, number: int) -> None:
-    _core.open_output(**place(kind, number))
+    opened(place(kind, number))
     _core.close_output()
 
 
