@@ -106,11 +106,11 @@ def free_kineto() -> None:
 def end_stale_session() -> None:
     """Ends what is left in this thread of a session that another thread stopped, for torch 2.11
     opens none on top of it. Only for callers who know that nothing profiles."""
-    from torch import autograd
+    from torch._C import _autograd
 
-    if getattr(autograd, "_profiler_enabled", bool)():
+    if _autograd._profiler_enabled():
         _plain_session()._prepare_trace()  # to end it while Kineto idles is a crash
-        autograd._disable_profiler()
+        _autograd._disable_profiler()
 
 
 def _plain_session() -> Any:
@@ -155,7 +155,7 @@ def _variable_with_substitutes() -> Any:
     from torch._dynamo.variables import UserDefinedObjectVariable, UserMethodVariable
     from torch._dynamo.variables.functions import PolyfilledFunctionVariable
 
-    class WithSubstitutes(UserDefinedObjectVariable):  # type: ignore[misc]
+    class WithSubstitutes(UserDefinedObjectVariable):
         def call_method(self, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
             method: Any = self._maybe_get_baseclass_method(name)
             found: Any = PolyfilledFunctionVariable._get_polyfill_handlers().get(method)

@@ -25,7 +25,7 @@ from ..common.warnings import warn_once
 from ..torch_profiler.flops import counts_integers_only, custom_mapping
 from .rows import Row
 
-__all__ = ["Counting"]
+__all__ = ["Counting", "CountingHook"]
 
 _graph_task = torch._C._current_graph_task_id
 
@@ -122,7 +122,7 @@ class _CudaMemory:
         return peak - live_before
 
 
-class _Hook:
+class CountingHook:
     """A hook that a copy of the model, as by deepcopy or pickle, has without an effect."""
 
     def __init__(self, action: Callable[[], None]) -> None:
@@ -183,8 +183,8 @@ class Counting:
     ) -> None:
         try:
             self._handles += (
-                module.register_forward_pre_hook(_Hook(before)),
-                module.register_forward_hook(_Hook(after), prepend=True, always_call=True),
+                module.register_forward_pre_hook(CountingHook(before)),
+                module.register_forward_hook(CountingHook(after), prepend=True, always_call=True),
             )
         except Exception:  # as of a module of torch.jit; the profiler warns of it
             return

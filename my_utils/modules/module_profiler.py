@@ -34,7 +34,7 @@ with needs_extra("my_utils.moduleProfiler"):
     import torch
     from torch.utils._pytree import tree_leaves
 
-    from .counting import Counting
+    from .counting import Counting, CountingHook
     from .overhead import Overhead, measure_overhead
     from .rows import MODEL, Row, is_on_cuda, rows_of
 
@@ -170,7 +170,7 @@ class ModuleProfiler:
         self._overhead = measure_overhead(self._backward, times.has_gpu)
         if self._backward:
             times.watch(_graph_task, _sequence_nr, self._watch)
-        _compile.vanish_hooks()
+        _compile.vanish_hooks(CountingHook)
         self.running = True
         _running.add(self)
         try:

@@ -35,6 +35,7 @@ TimerClass = type[_core.Timer] | type[_core.NoOpTimer]
 _lock = threading.RLock()
 _known: dict[TimerClass, bool] = {}  # whether registered with Dynamo; keeps the classes alive
 _breaking: dict[TimerClass, TimerClass] = {}
+_hooks: dict[type, bool] = {_core.ModuleHook: False}  # whether registered with Dynamo
 _handles_registered = False
 
 
@@ -47,9 +48,15 @@ def vanish(timer_class: TimerClass) -> None:
         _register_now_or_later()
 
 
-def vanish_hooks() -> None:
-    """Lets the hooks of module profilers vanish from compiled graphs."""
+def vanish_hooks(*classes: type) -> None:
+    """Lets the hooks of module profilers vanish from compiled graphs: `ModuleHook` and `classes`.
+
+    All hooks of a module must be known. Of hooks that were put before others, Dynamo in torch 2.11
+    checks one where it traced another.
+    """
     with _lock:
+        for hook_class in classes:
+            _hooks.setdefault(hook_class, False)
         _register_now_or_later()
 
 
@@ -96,7 +103,12 @@ def _register_all(dynamo: ModuleType) -> None:
             for base in (_core.Timer, _core.NoOpTimer):  # not a method of every class
                 _replace(dynamo, base.__dict__["register_stage"], lambda self, *a, **k: None)
             _register_handles()
-            _register_hooks()
+        except Exception as error:
+            _warn(error)
+    for hook_class in [known for known, registered in _hooks.items() if not registered]:
+        _hooks[hook_class] = True
+        try:
+            _register_hook(hook_class)
         except Exception as error:
             _warn(error)
 
@@ -149,7 +161,7 @@ def _no_hook(*args: Any) -> None:
     """What a hook of a module profiler is in a graph."""
 
 
-def _register_hooks() -> None:
+def _register_hook(hook_class: type) -> None:
     from torch._dynamo.guards import GuardBuilder
     from torch._dynamo.variables import UserFunctionVariable
     from torch._dynamo.variables.builder import VariableBuilder
@@ -162,7 +174,7 @@ def _register_hooks() -> None:
 
     for trace_numpy in (False, True):
         dispatch: dict[object, Any] = VariableBuilder._type_dispatch_impl(trace_numpy)
-        dispatch[_core.ModuleHook] = wrap_hook
+        dispatch[hook_class] = wrap_hook
 
 
 class _DynamoFinder(importlib.abc.MetaPathFinder):

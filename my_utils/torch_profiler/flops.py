@@ -331,7 +331,14 @@ def _attention_backward(args: Sequence[Any]) -> int:
     return 2 * _elements(query[:-1]) * key[-2] * (3 * query[-1] + 2 * value[-1])
 
 
-_ATTENTIONS = ("flash_attention_for_cpu", "fused_attention_overrideable")
+# torch has formulas of the first three, which in 2.11 refuse keys of fewer heads.
+_ATTENTIONS = (
+    "cudnn_attention",
+    "efficient_attention",
+    "flash_attention",
+    "flash_attention_for_cpu",
+    "fused_attention_overrideable",
+)
 _ATTENTION: dict[str, Formula] = {
     **{f"aten::_scaled_dot_product_{name}": _attention for name in _ATTENTIONS},
     **{f"aten::_scaled_dot_product_{name}_backward": _attention_backward for name in _ATTENTIONS},
