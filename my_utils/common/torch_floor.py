@@ -1,8 +1,7 @@
 """The oldest torch that this package is tested with, and the warning below it.
 
-An older one imports, and most works. 2.10 lacks `FunctionEvent.is_python_function` and
-`_KinetoEvent.activity_type`, so that profilers lose figures; its Dynamo breaks a compiled graph at
-`set_step`.
+What the floor lacks of newer ones is found in another way, in `older_torch`. An older one imports,
+and most works, but nobody tests it.
 """
 
 from __future__ import annotations

@@ -164,7 +164,12 @@ class TorchProfile:
             lost = self._why_lost()
             if lost is not None:
                 self._lose(lost)
-            self.profiler.stop()
+            try:
+                self.profiler.stop()
+            except RuntimeError:  # as where a step did not start what its schedule had prepared
+                with contextlib.suppress(Exception):
+                    free_kineto()
+                raise
             # It refers to itself by these, and would stay with all its events until the garbage
             # collector comes, which knows of few objects and sees no hurry.
             self.profiler.action_map = {}
