@@ -1,9 +1,8 @@
 /* Writes the memory of many tensors to a file, for dumps. */
-#include <stdint.h>
-
-#include "base/write_pieces.h"
 #include "core/args.h"
 #include "core/state.h"
+
+#include "base/write_pieces.h"
 
 /* Both tuples have `count` items; 0, or -1 with an exception. */
 static int take_pieces(PyObject *addresses, PyObject *sizes, Py_ssize_t count,
