@@ -40,10 +40,10 @@ struct mu_sampled {
 
 /* A process that loads data for this one. */
 struct mu_sampled_worker {
-    pid_t process;
     /* While the watched thread waited and the worker was on a core, was ready to run and on none,
      * waited for storage. Where has_delay is false, the second is a part of the first. */
     uint64_t ran_ns, delay_ns, storage_ns;
+    pid_t process;
     bool has_delay;
 };
 
