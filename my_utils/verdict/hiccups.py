@@ -37,6 +37,7 @@ LEAST_CALM = 8  # steps without hiccups, to know the usual by
 STANDS_OUT = 3.0  # times the hiccups of the other ranks
 ALONE = 0.8  # of all hiccups, with which a rank also has those inside the meetings
 BROAD = 0.12  # of the imbalance, that a rank usually lies off the mean: with less it is rare
+ONE_RANKS = 0.75  # of the steps, in which imbalance that moves is not one rank's
 FOLLOWS = 0.6  # correlation of the meetings with how far ranks lie apart
 ANYWHERE = 0.25  # of its share, that what lies beside a stage must have of hiccups at any time
 EXPLAINED = 0.5  # correlation with samples or tokens from which on they are named
@@ -236,6 +237,8 @@ def moving_imbalance(
             break
     if float(saved.mean()) < LEAST_SHARE * work.step_ns:
         return
+    if not detail and _most_often_last(own) >= ONE_RANKS:
+        return  # it does not move: that rank is slow, and too little of it can be seen
     apart = float(np.median(np.abs(own - own.mean(0))))
     if not detail and apart < BROAD * float(seen.mean()):
         if float(seen.mean()) < LEAST_SHARE * work.step_ns:
@@ -244,6 +247,11 @@ def moving_imbalance(
     detail["spread_ns"] = float((own.max(0) - own.min(0)).mean())
     left.losses.append(Loss(kind, saved, detail=detail))
     left.parts[:] = left.parts.mean(0)
+
+
+def _most_often_last(own: Matrix) -> float:
+    """In which part of the steps the same rank has most to do."""
+    return float(np.bincount(own.argmax(0)).max() / own.shape[1])
 
 
 def _follows(left: Left, own: Matrix) -> float:

@@ -57,6 +57,7 @@ def test_a_plant_that_costs_half_the_run_is_named(plant: str) -> None:
         Trial("uneven batches", 8, 0.2, 9),  # a pipeline: the largest batch is on another stage
         Trial("CPU hog", 1, 0.2, 4),  # its calm steps are the only measure
         Trial("CPU hog", 4, 0.2, 85),  # forward is most of a step, and so of its hiccups
+        Trial("slow forward on one rank", 4, 0.2, 34),  # FSDP hides most of it; nothing moves
         Trial("CPU hog", 1000, 0.5, 31),  # most of it lies inside the meetings
         Trial("slow loader on one rank", 64, 0.2, 38, recorded=False),  # one rank of many
         Trial("falling throughput", 1, 0.2, 15),  # two levels leave little less than a line
