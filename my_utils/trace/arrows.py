@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import re
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 from ..common.printable import printable
 from ..common.ranges import rank_ranges
+from ..run_files.row_metadata import metadata_pairs, whole_number
 from .inputs import FileSet, Part, Record
 
 TYPE_CHECKING = False
@@ -68,10 +69,10 @@ class _Rank:
 
     def take(self, at_ns: int, name: bytes, pairs: Mapping[str, str]) -> None:
         if name == b"process":
-            self.attempt = _whole(pairs.get("attempt")) or 0
+            self.attempt = whole_number(pairs.get("attempt")) or 0
             self.host = pairs.get("host", "")
         elif name == b"clock_sync":
-            self.clock_error_ns = _whole(pairs.get("error_ns"))
+            self.clock_error_ns = whole_number(pairs.get("error_ns"))
         elif name == b"sync" and pairs.get("stage") == STAGE:
             self.members = _members(pairs.get("members", ""))
         elif name == b"bucket":
@@ -80,17 +81,17 @@ class _Rank:
             self._take_ready(at_ns, pairs)
 
     def _take_bucket(self, pairs: Mapping[str, str]) -> None:
-        number = _whole(pairs.get("bucket"))
+        number = whole_number(pairs.get("bucket"))
         if number is not None:
             modules = f" ({pairs['modules']})" if pairs.get("modules") else ""
             self.buckets[number] = f"{pairs.get('kind', 'bucket')} {number}{modules}"
 
     def _take_ready(self, at_ns: int, pairs: Mapping[str, str]) -> None:
-        step, ago_us = _whole(pairs.get("step")), _whole(pairs.get("ago_us"))
+        step, ago_us = whole_number(pairs.get("step")), whole_number(pairs.get("ago_us"))
         if step is None or ago_us is None:
             return
-        times = [_whole(word) for word in pairs.get("us", "").split(";")]
-        tid = _whole(pairs.get("tid")) or 0
+        times = [whole_number(word) for word in pairs.get("us", "").split(";")]
+        tid = whole_number(pairs.get("tid")) or 0
         self.ready[self.attempt, step] = _Times(at_ns - NS_IN_US * ago_us, times, tid)
 
 
@@ -135,7 +136,8 @@ def _read(file_set: FileSet) -> _Rank:
             found = _ROW.fullmatch(line)
             if found is not None:
                 seconds, decimals, name, text = found.groups()
-                rank.take(int(seconds) * 10**9 + int(decimals), name, _pairs(text))
+                pairs = metadata_pairs(text.decode("utf-8", "replace"))
+                rank.take(int(seconds) * 10**9 + int(decimals), name, pairs)
     return rank
 
 
@@ -164,15 +166,6 @@ def _chunks(part: Part) -> Iterator[bytes]:
                 while left and (chunk := file.read(CHUNK if left < 0 else min(left, CHUNK))):
                     left -= len(chunk) if left > 0 else 0
                     yield chunk
-
-
-def _pairs(text: bytes) -> dict[str, str]:
-    words = (pair.partition("=") for pair in text.decode("utf-8", "replace").split(","))
-    return {unquote(key): unquote(value) for key, _, value in words}
-
-
-def _whole(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isdecimal() and len(text) < 19 else None
 
 
 def _members(text: str) -> frozenset[int]:

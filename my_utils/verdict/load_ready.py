@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from ..run_files.row_metadata import whole_number
 from .rank_files import Note
 from .ready_times import Bucket, ReadyTimes
 from .run_data import NS_IN_US
@@ -28,13 +29,13 @@ def ready_of_rank(notes: Sequence[Note]) -> RankReady:
     rows: list[Row] = []
     for note in notes:
         if note.name == "my_utils.bucket":
-            number = _whole(note.pairs.get("bucket"))
-            size = _whole(note.pairs.get("bytes"))
+            number = whole_number(note.pairs.get("bucket"))
+            size = whole_number(note.pairs.get("bytes"))
             if number is not None:
                 kind = note.pairs.get("kind", "bucket")
                 buckets[number] = Bucket(size or 0, note.pairs.get("modules", ""), kind)
         elif note.name == "my_utils.ready":
-            step = _whole(note.pairs.get("step"))
+            step = whole_number(note.pairs.get("step"))
             if step is not None:
                 rows.append((note.attempt, step, note.pairs.get("us", "")))
     is_complete = sorted(buckets) == list(range(len(buckets)))
@@ -82,11 +83,7 @@ def ready_of_run(
 
 
 def _times(text: str, count: int) -> npt.NDArray[np.float64]:
-    times = [_whole(word) for word in text.split(";")]
+    times = [whole_number(word) for word in text.split(";")]
     if len(times) != count:
         return np.full(count, np.nan)
     return np.array([np.nan if one is None else NS_IN_US * one for one in times])
-
-
-def _whole(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isdecimal() and len(text) < 19 else None

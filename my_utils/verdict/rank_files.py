@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _core
+from ..run_files.row_metadata import metadata_pairs
 from ..trace.inputs import FileSet, Inputs
 
 Columns: TypeAlias = dict[str, npt.NDArray[Any]]  # int64 where DTYPES does not say otherwise
@@ -189,8 +190,7 @@ def _columns(columns: dict[str, bytes]) -> Columns:
 
 def _note(attempt: int, text: str) -> Note:
     name, _, rest = text.partition(" ")
-    pairs = (pair.partition("=") for pair in rest.split(",") if pair)
-    return Note(attempt, name, {unquote(key): unquote(value) for key, _, value in pairs})
+    return Note(attempt, name, metadata_pairs(rest))
 
 
 def _last_run(stages: Columns) -> tuple[Columns, int]:

@@ -1,0 +1,30 @@
+"""What the metadata of a row says: `key=value` pairs with percent-encoded words."""
+
+from __future__ import annotations
+
+from urllib.parse import unquote
+
+__all__ = ["metadata_pairs", "whole_number"]
+
+DIGITS_MAX = 18  # more may not fit into 64 bits
+
+
+def metadata_pairs(text: str) -> dict[str, str]:
+    """The pairs, decoded. Thread-safe.
+
+    >>> metadata_pairs("stage=backward,modules=a%2Cb")
+    {'stage': 'backward', 'modules': 'a,b'}
+    """
+    pairs = (pair.partition("=") for pair in text.split(",") if pair)
+    return {unquote(key): unquote(value) for key, _, value in pairs}
+
+
+def whole_number(text: str | None) -> int | None:
+    """A number that is not negative and fits into 64 bits; None for anything else. Thread-safe.
+
+    >>> whole_number("17"), whole_number("-1"), whole_number(None)
+    (17, None, None)
+    """
+    if text is None or not text.isdecimal() or len(text) > DIGITS_MAX:
+        return None
+    return int(text)
