@@ -84,12 +84,8 @@ void mu_memory_cgroup_close(struct mu_memory_cgroup *memory) {
     while (memory->limit_count > 0) {
         close(memory->limits[--memory->limit_count]);
     }
-    if (memory->pressure >= 0) {
-        close(memory->pressure);
-    }
-    if (memory->stat >= 0) {
-        close(memory->stat);
-    }
+    mu_proc_close(memory->pressure);
+    mu_proc_close(memory->stat);
     memory->pressure = memory->stat = -1;
 }
 

@@ -11,10 +11,12 @@
 
 enum { TEXT_BYTES = 512, NS_IN_US = 1000 };
 
-/* In the order of enum mu_pressure_kind; NULL: the other has it. */
-static const char *const own_names[MU_PRESSURES] = {"cpu.pressure", "io.pressure", NULL, NULL,
-                                                    NULL};
-static const char *const host_names[MU_PRESSURES] = {NULL, NULL, "cpu", "io", "memory"};
+/* Files of the own cgroup, and of the host's folder. */
+static const char *const names[MU_PRESSURES] = {
+    [MU_PRESSURE_CPU] = "cpu.pressure",   [MU_PRESSURE_IO] = "io.pressure",
+    [MU_PRESSURE_HOST_CPU] = "cpu",       [MU_PRESSURE_HOST_IO] = "io",
+    [MU_PRESSURE_HOST_MEMORY] = "memory",
+};
 
 /* Only the root of all cgroups has no type. */
 int mu_pressure_file(const struct mu_cgroup *cgroup, const char *name) {
@@ -38,12 +40,11 @@ void mu_pressure_open(struct mu_pressure *pressure, const char *proc, const char
         mu_cgroup_find(proc, "cpu", cgroups);
     }
     for (int i = 0; i < MU_PRESSURES; i++) {
-        bool is_own = own_names[i] != NULL;
         pressure->files[i] = -1;
-        if (is_own && cgroups != NULL) {
-            pressure->files[i] = mu_pressure_file(&cgroups[1], own_names[i]);
-        } else if (!is_own) {
-            pressure->files[i] = host_file(host, host_names[i]);
+        if (i >= MU_PRESSURE_HOST_CPU) {
+            pressure->files[i] = host_file(host, names[i]);
+        } else if (cgroups != NULL) {
+            pressure->files[i] = mu_pressure_file(&cgroups[1], names[i]);
         }
     }
     free(cgroups);
@@ -51,9 +52,7 @@ void mu_pressure_open(struct mu_pressure *pressure, const char *proc, const char
 
 void mu_pressure_close(struct mu_pressure *pressure) {
     for (int i = 0; i < MU_PRESSURES; i++) {
-        if (pressure->files[i] >= 0) {
-            close(pressure->files[i]);
-        }
+        mu_proc_close(pressure->files[i]);
         pressure->files[i] = -1;
     }
 }

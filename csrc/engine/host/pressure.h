@@ -13,7 +13,7 @@ enum mu_pressure_kind {
     MU_PRESSURE_CPU, /* of the own cgroup, version 2; that of the root is the host's, and left out
                       */
     MU_PRESSURE_IO,
-    MU_PRESSURE_HOST_CPU,
+    MU_PRESSURE_HOST_CPU, /* of the host from here on */
     MU_PRESSURE_HOST_IO,
     MU_PRESSURE_HOST_MEMORY,
     MU_PRESSURES,

@@ -9,3 +9,9 @@ bool mu_proc_text(int file, char *text, size_t size) {
     }
     return got > 0;
 }
+
+void mu_proc_close(int file) {
+    if (file >= 0) {
+        close(file);
+    }
+}

@@ -9,4 +9,7 @@
  * -1. False, and no text, where there is nothing to read. */
 bool mu_proc_text(int file, char *text, size_t size);
 
+/* file: a descriptor, or -1, which needs no closing. */
+void mu_proc_close(int file);
+
 #endif

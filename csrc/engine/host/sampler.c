@@ -162,12 +162,8 @@ static void read_memory(struct mu_sampler *sampler, int64_t now, bool waits_for_
 static void count_runnable(struct mu_sampler *sampler) {
     char text[TEXT_BYTES];
     unsigned runnable = 0;
-    const char *slash =
-        mu_proc_text(sampler->loadavg, text, sizeof(text)) ? strchr(text, '/') : NULL;
-    while (slash != NULL && slash > text && slash[-1] != ' ') {
-        slash--;
-    }
-    if (slash != NULL && sscanf(slash, "%u/", &runnable) == 1 && runnable > 0) {
+    if (mu_proc_text(sampler->loadavg, text, sizeof(text)) &&
+        sscanf(text, "%*s %*s %*s %u/", &runnable) == 1 && runnable > 0) {
         add(&sampler->runnable_sum, runnable - 1);
         add(&sampler->runnable_samples, 1);
     }
@@ -245,17 +241,11 @@ static void *sampler_main(void *argument) {
 
 /* --- the sampler -------------------------------------------------------------------------- */
 
-static void close_file(int file) {
-    if (file >= 0) {
-        close(file);
-    }
-}
-
 static void forget_workers(struct mu_sampler *sampler) {
     while (sampler->worker_count > 0) {
         struct worker *worker = &sampler->workers[--sampler->worker_count];
         mu_watched_thread_close(&worker->thread);
-        close_file(worker->schedstat);
+        mu_proc_close(worker->schedstat);
     }
 }
 
@@ -265,7 +255,7 @@ static void release(struct mu_sampler *sampler) {
     mu_watched_thread_close(&sampler->watched);
     mu_memory_cgroup_close(&sampler->memory);
     mu_pressure_close(&sampler->pressure);
-    close_file(sampler->loadavg);
+    mu_proc_close(sampler->loadavg);
     free(sampler);
 }
 

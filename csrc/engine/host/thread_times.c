@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <sys/resource.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "host/proc_text.h"
@@ -17,10 +16,8 @@ void mu_thread_clock_open(struct mu_thread_clock *clock) {
 }
 
 void mu_thread_clock_close(struct mu_thread_clock *clock) {
-    if (clock->schedstat >= 0) {
-        close(clock->schedstat);
-        clock->schedstat = -1;
-    }
+    mu_proc_close(clock->schedstat);
+    clock->schedstat = -1;
 }
 
 /* The third number is how often it was put on a core. */

@@ -96,12 +96,8 @@ bool mu_watched_thread_open(struct mu_watched_thread *thread, pid_t process, pid
 }
 
 void mu_watched_thread_close(struct mu_watched_thread *thread) {
-    if (thread->call >= 0) {
-        close(thread->call);
-    }
-    if (thread->state >= 0) {
-        close(thread->state);
-    }
+    mu_proc_close(thread->call);
+    mu_proc_close(thread->state);
     thread->call = thread->state = -1;
 }
 
