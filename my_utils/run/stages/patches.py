@@ -32,7 +32,7 @@ _MEETS = (
     *("gather_object", "monitored_barrier", "reduce", "reduce_scatter", "reduce_scatter_single"),
     *("reduce_scatter_tensor", "scatter", "scatter_object_list"),
 )
-_PASSES_ON = (*("irecv", "isend", "recv", "recv_object_list", "send", "send_object_list"),)
+_PASSES_ON = ("irecv", "isend", "recv", "recv_object_list", "send", "send_object_list")
 _SHARDS_SOUGHT = 8
 
 
@@ -252,20 +252,19 @@ class Patches:
         c10d = module.distributed_c10d
         for kind, calls in (("collective", _MEETS), ("pipeline", _PASSES_ON)):
             for name in calls:
-                self._collective(module, name, kind)
-        self._collective(module, "batch_isend_irecv", None)
+                self._collective(module, name, functools.partial(self._call, kind=kind))
+        self._collective(module, "batch_isend_irecv", self._batch)
         work = c10d.Work
-        self._set(work, "wait", self._meeting(work.wait, names.COLLECTIVE, None))
+        self._set(work, "wait", self._call(work.wait, None))
 
-    def _collective(self, module: Any, name: str, kind: str | None) -> None:
-        """kind: None for a batch."""
+    def _call(self, function: Any, kind: str | None) -> Any:
+        return self._meeting(function, names.COLLECTIVE, kind)
+
+    def _collective(self, module: Any, name: str, wrap: Callable[[Any], Any]) -> None:
         function = getattr(module.distributed_c10d, name, None)
         if function is None:
             return
-        if kind is None:
-            timed = self._batch(function)
-        else:
-            timed = self._meeting(function, names.COLLECTIVE, kind)
+        timed = wrap(function)
         self._set(module.distributed_c10d, name, timed)
         if getattr(module, name, None) is function:
             self._set(module, name, timed)
