@@ -31,6 +31,14 @@ def theirs():
     assert "aten::mul" in names, names
     found.export_chrome_trace(out + "-theirs.json")
 
+def a_fresh_one_profiles():
+    from my_utils.torch_profiler.torch_profile import TorchProfile
+    fresh = TorchProfile("fresh")
+    assert fresh.start()
+    before()
+    fresh.stop()
+    assert "aten::add" in {event.name for event in fresh.profiler.events()}
+
 def within():
     before()
     theirs()
@@ -121,11 +129,7 @@ if steps is None:
     their.stop()
     assert "aten::mul" in {event.name for event in their.events()}
 export_trace(ours.profiler, out)
-fresh = TorchProfile("fresh")
-assert fresh.start()
-before()
-fresh.stop()
-assert "aten::add" in {event.name for event in fresh.profiler.events()}
+a_fresh_one_profiles()
 """
 
 
@@ -177,11 +181,7 @@ try:
 except RuntimeError as error:
     print(error)
 for number in range(2):
-    fresh = TorchProfile("fresh")
-    assert fresh.start()
-    before()
-    fresh.stop()
-    assert "aten::add" in {event.name for event in fresh.profiler.events()}
+    a_fresh_one_profiles()
 """
 
 
