@@ -70,4 +70,22 @@ bool mu_py_run_begin(struct mu_py_run_stages *self, enum mu_run_stage stage, boo
 /* It ends. An exception that is set stays set. */
 void mu_py_run_end(struct mu_py_run_stages *self);
 
+/* It was no stage after all. */
+void mu_py_run_forget(struct mu_py_run_stages *self);
+
+/* An optimizer steps. */
+void mu_py_run_begin_step(struct mu_py_run_stages *self, const void *optimizer);
+
+/* Its step ends. True when it was the outermost, and is to be reported. */
+MU_MUST_CHECK bool mu_py_run_end_step(struct mu_py_run_stages *self, const void *optimizer);
+
+/* -1 with an exception set. */
+MU_MUST_CHECK int mu_py_run_make_timer(struct mu_py_run_stages *self);
+
+/* The calling thread's, for rows about the run; NULL before the first stage. */
+struct mu_thread_buffer *mu_py_run_event_buffer(struct mu_py_run_stages *self);
+
+/* The hooks of buckets are there only while a backward runs that is looked at. */
+void mu_py_run_remove_hooks(struct mu_py_run_stages *self);
+
 #endif
