@@ -356,13 +356,16 @@ class Replacer:
         self, text: bytes | bytearray | memoryview, /
     ) -> tuple[bytes | None, int, dict[str, tuple[int, int]]]: ...
 
+# attempt, Unix time in ns, tid or -1, the row's name, a space and its pairs
+_RunNote = tuple[int, int, int, str]
+
 class _Stages(TypedDict):
     columns: dict[str, bytes]
     paths: list[tuple[int, str]]
     tags: list[str]
     counters: dict[str, bytes]
     counter_names: list[str]
-    notes: list[tuple[int, str]]  # attempt, the row's name, a space and its pairs
+    notes: list[_RunNote]
     host: str
     label: str
     errors: list[str]
@@ -376,6 +379,15 @@ class _Stages(TypedDict):
     open: int
 
 def read_stages(parts: list[_TracePart], /) -> _Stages: ...
+
+class _Notes(TypedDict):
+    notes: list[_RunNote]
+    host: str
+    errors: list[str]
+    attempt: int
+    clock_error_ns: int
+
+def read_notes(parts: list[_TracePart], /) -> _Notes: ...
 
 # kind, node, parent, name
 _StartRow = tuple[Literal["START"], int, int, str]

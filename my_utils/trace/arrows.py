@@ -9,9 +9,9 @@ it. Arrows are rows FLOW_START and FLOW_END, which are converted after the rows 
 from __future__ import annotations
 
 import contextlib
-import re
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
+from .. import _core
 from ..common.printable import printable
 from ..common.ranges import rank_ranges
 from ..run_files.row_metadata import metadata_pairs, whole_number
@@ -34,13 +34,10 @@ RANKS_MAX = 1 << 20
 NS_IN_US = 1000
 CHUNK = 1 << 20
 
-_SIGN, _READY = b",my_utils.", b",my_utils.ready,"
-_ROW = re.compile(
-    rb"(-?\d+)\.(\d{9}),.*?,my_utils\.(process|clock_sync|sync|bucket|ready),INSTANT,"
-    rb'[^,"]*,"?([^"]*)"?\s*'
-)
+_READY = b",my_utils.ready,"
 
 Arrow = tuple[int, str]  # a rank, and its row
+Place = tuple[int, int, int]  # of a row: attempt, Unix time in ns, thread
 
 
 class _Times(Record):
@@ -57,28 +54,24 @@ class _Times(Record):
 
 
 class _Rank:
-    """What the rows of a rank say."""
+    """What the rows of a rank say. attempt: its last. clock_error_ns: None where its clock was not
+    lined up."""
 
-    def __init__(self) -> None:
-        self.attempt = 0
-        self.host = ""
-        self.clock_error_ns: int | None = None
+    def __init__(self, attempt: int, host: str, clock_error_ns: int | None) -> None:
+        self.attempt = attempt
+        self.host = host
+        self.clock_error_ns = clock_error_ns
         self.members: frozenset[int] = frozenset()  # it meets these in backward; empty: all
         self.buckets: dict[int, str] = {}  # their names
         self.ready: dict[tuple[int, int], _Times] = {}  # by attempt and step
 
-    def take(self, at_ns: int, name: bytes, pairs: Mapping[str, str]) -> None:
-        if name == b"process":
-            self.attempt = whole_number(pairs.get("attempt")) or 0
-            self.host = pairs.get("host", "")
-        elif name == b"clock_sync":
-            self.clock_error_ns = whole_number(pairs.get("error_ns"))
-        elif name == b"sync" and pairs.get("stage") == STAGE:
+    def take(self, name: str, pairs: Mapping[str, str], row: Place) -> None:
+        if name == "my_utils.sync" and pairs.get("stage") == STAGE:
             self.members = _members(pairs.get("members", ""))
-        elif name == b"bucket":
+        elif name == "my_utils.bucket":
             self._take_bucket(pairs)
-        elif name == b"ready":
-            self._take_ready(at_ns, pairs)
+        elif name == "my_utils.ready":
+            self._take_ready(pairs, row)
 
     def _take_bucket(self, pairs: Mapping[str, str]) -> None:
         number = whole_number(pairs.get("bucket"))
@@ -86,13 +79,12 @@ class _Rank:
             modules = f" ({pairs['modules']})" if pairs.get("modules") else ""
             self.buckets[number] = f"{pairs.get('kind', 'bucket')} {number}{modules}"
 
-    def _take_ready(self, at_ns: int, pairs: Mapping[str, str]) -> None:
+    def _take_ready(self, pairs: Mapping[str, str], row: Place) -> None:
+        attempt, at_ns, tid = row
         step, ago_us = whole_number(pairs.get("step")), whole_number(pairs.get("ago_us"))
-        if step is None or ago_us is None:
-            return
-        times = [whole_number(word) for word in pairs.get("us", "").split(";")]
-        tid = whole_number(pairs.get("tid")) or 0
-        self.ready[self.attempt, step] = _Times(at_ns - NS_IN_US * ago_us, times, tid)
+        if step is not None and ago_us is not None:
+            times = [whole_number(word) for word in pairs.get("us", "").split(";")]
+            self.ready[attempt, step] = _Times(at_ns - NS_IN_US * ago_us, times, max(tid, 0))
 
 
 def arrow_parts(file_sets: Sequence[FileSet]) -> dict[int, Part]:
@@ -126,46 +118,38 @@ def _meets(rank: int, ranks: Mapping[int, _Rank]) -> list[int]:
 
 
 def _is_recorded(file_set: FileSet) -> bool:
-    return any(_READY in line for part in file_set.parts for line in _own_lines(part))
+    """Looks for the bytes, since most files have none of these rows."""
+    return any(_READY in piece for part in file_set.parts for piece in _pieces(part))
 
 
-def _read(file_set: FileSet) -> _Rank:
-    rank = _Rank()
-    for part in file_set.parts:
-        for line in _own_lines(part):
-            found = _ROW.fullmatch(line)
-            if found is not None:
-                seconds, decimals, name, text = found.groups()
-                pairs = metadata_pairs(text.decode("utf-8", "replace"))
-                rank.take(int(seconds) * 10**9 + int(decimals), name, pairs)
-    return rank
-
-
-def _own_lines(part: Part) -> Iterator[bytes]:
-    """The lines that my_utils wrote of itself; none where a file cannot be read twice."""
-    rest = b""
-    for chunk in _chunks(part):
-        whole, newline, rest_of_chunk = (rest + chunk).rpartition(b"\n")
-        rest = rest_of_chunk
-        at = whole.find(_SIGN)
-        while newline and at >= 0:
-            begin, end = whole.rfind(b"\n", 0, at) + 1, whole.find(b"\n", at)
-            end = len(whole) if end < 0 else end
-            yield whole[begin:end]
-            at = whole.find(_SIGN, end)
-
-
-def _chunks(part: Part) -> Iterator[bytes]:
+def _pieces(part: Part) -> Iterator[bytes]:
+    """Each begins with the end of the one before; none of what cannot be read twice."""
     if part.rows is not None:
         yield part.rows
         return
-    left = part.limit
     with contextlib.suppress(OSError):  # whoever converts the file says so
         if part.path is not None and part.path.is_file():
             with part.path.open("rb", buffering=0) as file:
-                while left and (chunk := file.read(CHUNK if left < 0 else min(left, CHUNK))):
-                    left -= len(chunk) if left > 0 else 0
-                    yield chunk
+                piece = b""
+                while chunk := file.read(CHUNK):
+                    piece = piece[-len(_READY) :] + chunk
+                    yield piece
+
+
+def _read(file_set: FileSet) -> _Rank:
+    with contextlib.ExitStack() as stack:
+        parts = []
+        for part in file_set.parts:
+            with contextlib.suppress(OSError):
+                if part.rows is not None or (part.path is not None and part.path.is_file()):
+                    parts.append(part.opened(stack))
+        found = _core.read_notes(parts)
+    error_ns = found["clock_error_ns"]
+    rank = _Rank(found["attempt"], unquote(found["host"]), None if error_ns < 0 else error_ns)
+    for attempt, at_ns, tid, text in found["notes"]:
+        name, _, rest = text.partition(" ")
+        rank.take(name, metadata_pairs(rest), (attempt, at_ns, tid))
+    return rank
 
 
 def _members(text: str) -> frozenset[int]:

@@ -159,7 +159,7 @@ def read_rank(file_set: FileSet) -> RankStages:
     return RankStages(
         metadata, _full_names(result["paths"]), parents, stages, result["tags"],
         _columns(result["counters"]), result["counter_names"],
-        [_note(attempt, text) for attempt, text in result["notes"]],
+        [_note(attempt, text) for attempt, _, _, text in result["notes"]],
     )  # fmt: skip
 
 

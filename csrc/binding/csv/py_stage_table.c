@@ -1,4 +1,5 @@
-/* read_stages: the finished stages of a file set as columns of bytes, for numpy and Arrow. */
+/* read_stages: the finished stages of a file set as columns of bytes, for numpy and Arrow.
+ * read_notes: only what the rows about the run say. */
 #include "core/state.h"
 #include "csv/py_csv_part.h"
 #include "csv/stage_table.h"
@@ -85,17 +86,20 @@ static PyObject *names_of(const struct mu_name_list *names) {
     return list;
 }
 
-/* A new list of (attempt, text). */
+/* A new list of (attempt, at_ns, tid, text). */
 static PyObject *notes_of(const struct mu_run_rows *rows) {
     PyObject *list = PyList_New((Py_ssize_t)rows->note_count);
     for (size_t i = 0; list != NULL && i < rows->note_count; i++) {
-        PyObject *text = text_of(rows->notes[i].text);
-        PyObject *pair =
-            text == NULL ? NULL : Py_BuildValue("LN", (long long)rows->notes[i].attempt, text);
-        if (pair == NULL) {
+        const struct mu_run_note *note = &rows->notes[i];
+        PyObject *text = text_of(note->text);
+        PyObject *tuple = text == NULL
+                              ? NULL
+                              : Py_BuildValue("LLLN", (long long)note->attempt,
+                                              (long long)note->at_ns, (long long)note->tid, text);
+        if (tuple == NULL) {
             Py_CLEAR(list);
         } else {
-            PyList_SET_ITEM(list, (Py_ssize_t)i, pair);
+            PyList_SET_ITEM(list, (Py_ssize_t)i, tuple);
         }
     }
     return list;
@@ -131,6 +135,13 @@ static PyObject *result_of(const struct mu_stage_table *table, PyObject *errors)
     return result;
 }
 
+static PyObject *notes_result_of(const struct mu_stage_table *table, PyObject *errors) {
+    const struct mu_process_metadata *process = &table->process;
+    return Py_BuildValue("{sOsNsNsLsL}", "errors", errors, "notes", notes_of(&table->run_rows),
+                         "host", text_of(process->host), "attempt", (long long)process->attempt,
+                         "clock_error_ns", (long long)process->clock_error_ns);
+}
+
 /* A part that cannot be read, or is no profile CSV, adds a message to `errors`. The other parts are
  * read. */
 static int read_part(struct mu_stage_table *table, PyObject *part, PyObject *errors) {
@@ -153,16 +164,16 @@ static int read_part(struct mu_stage_table *table, PyObject *part, PyObject *err
     return PyErr_CheckSignals();
 }
 
-static PyObject *read_stages(PyObject *module, PyObject *parts) {
+static PyObject *read_parts(PyObject *parts, bool only_notes) {
     struct mu_stage_table table;
     struct mu_error err;
-    (void)module;
     if (!PyList_Check(parts)) {
         return PyErr_Format(PyExc_TypeError, "parts must be a list, not %.200R", parts);
     }
     if (mu_stage_table_init(&table, &err) != MU_OK) {
         return mu_py_raise(&err);
     }
+    table.only_notes = only_notes;
     PyObject *errors = PyList_New(0), *result = NULL;
     int failed = errors == NULL;
     for (Py_ssize_t at = 0; !failed && at < PyList_GET_SIZE(parts); at++) {
@@ -171,17 +182,30 @@ static PyObject *read_stages(PyObject *module, PyObject *parts) {
         Py_DECREF(part);
     }
     if (!failed) {
-        result = result_of(&table, errors);
+        result = only_notes ? notes_result_of(&table, errors) : result_of(&table, errors);
     }
     Py_XDECREF(errors);
     mu_stage_table_reset(&table);
     return result;
 }
 
+static PyObject *read_stages(PyObject *module, PyObject *parts) {
+    (void)module;
+    return read_parts(parts, false);
+}
+
+static PyObject *read_notes(PyObject *module, PyObject *parts) {
+    (void)module;
+    return read_parts(parts, true);
+}
+
 static PyMethodDef functions[] = {
     {"read_stages", read_stages, METH_O,
      "read_stages($module, parts, /)\n--\n\n"
      "The finished stages in the parts of one file set: columns, paths, counters and metadata."},
+    {"read_notes", read_notes, METH_O,
+     "read_notes($module, parts, /)\n--\n\n"
+     "The rows about the run in the parts of one file set, with their time and thread."},
     {NULL, NULL, 0, NULL},
 };
 

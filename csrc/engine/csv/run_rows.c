@@ -100,8 +100,10 @@ int mu_run_rows_is_note(struct mu_span name) {
            mu_span_equals(name, "my_utils.ready");
 }
 
-int mu_run_rows_note(struct mu_run_rows *rows, struct mu_span name, struct mu_span pairs,
-                     int64_t attempt, struct mu_error *err) {
+int mu_run_rows_note(struct mu_run_rows *rows, struct mu_span name,
+                     const struct mu_metadata *metadata, int64_t at_ns, int64_t attempt,
+                     struct mu_error *err) {
+    struct mu_span pairs = metadata->user;
     if (rows->note_count == MU_RUN_NOTES_MAX) {
         return MU_OK;
     }
@@ -118,6 +120,6 @@ int mu_run_rows_note(struct mu_run_rows *rows, struct mu_span name, struct mu_sp
         memcpy(text + name.length + 1, pairs.text, pairs.length);
     }
     text[name.length + 1 + pairs.length] = '\0';
-    rows->notes[rows->note_count++] = (struct mu_run_note){attempt, text};
+    rows->notes[rows->note_count++] = (struct mu_run_note){attempt, at_ns, metadata->tid, text};
     return MU_OK;
 }

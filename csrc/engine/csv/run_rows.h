@@ -19,8 +19,9 @@ enum {
 };
 
 struct mu_run_note {
-    int64_t attempt;
-    char *text; /* the row's name, a space and its pairs, percent-encoded as in the row; owned */
+    int64_t attempt, at_ns;
+    int64_t tid; /* -1 where the row has none */
+    char *text;  /* the row's name, a space and its pairs, percent-encoded as in the row; owned */
 };
 
 struct mu_run_rows {
@@ -45,6 +46,7 @@ MU_MUST_CHECK int mu_run_rows_counter(struct mu_run_rows *rows, struct mu_span n
 /* Whether a row of that name is about the run. */
 int mu_run_rows_is_note(struct mu_span name);
 MU_MUST_CHECK int mu_run_rows_note(struct mu_run_rows *rows, struct mu_span name,
-                                   struct mu_span pairs, int64_t attempt, struct mu_error *err);
+                                   const struct mu_metadata *metadata, int64_t at_ns,
+                                   int64_t attempt, struct mu_error *err);
 
 #endif

@@ -283,6 +283,11 @@ static void take_own_row(struct mu_stage_table *table, struct mu_span name, stru
     }
 }
 
+static bool is_taken(const struct mu_stage_table *table, int type) {
+    bool is_stage = type == MU_EVENT_START || type == MU_EVENT_END || type == MU_EVENT_COUNTER;
+    return type == MU_EVENT_INSTANT || (is_stage && !table->only_notes);
+}
+
 MU_MUST_CHECK static int take_row(struct mu_stage_table *table, const struct mu_csv_row *row,
                                   struct mu_error *err) {
     struct mu_metadata metadata;
@@ -295,8 +300,7 @@ MU_MUST_CHECK static int take_row(struct mu_stage_table *table, const struct mu_
         return MU_OK;
     }
     table->counts.rows++;
-    if (type != MU_EVENT_START && type != MU_EVENT_END && type != MU_EVENT_INSTANT &&
-        type != MU_EVENT_COUNTER) {
+    if (!is_taken(table, type)) {
         return MU_OK;
     }
     mu_metadata_parse(mu_csv_field(row, MU_CSV_METADATA), &metadata);
@@ -306,8 +310,8 @@ MU_MUST_CHECK static int take_row(struct mu_stage_table *table, const struct mu_
     }
     if (type == MU_EVENT_INSTANT) {
         if (mu_run_rows_is_note(name)) {
-            return mu_run_rows_note(&table->run_rows, name, metadata.user, table->process.attempt,
-                                    err);
+            return mu_run_rows_note(&table->run_rows, name, &metadata, at_ns,
+                                    table->process.attempt, err);
         }
         if (name.length > 9 && memcmp(name.text, "my_utils.", 9) == 0) {
             take_own_row(table, name, metadata.user);

@@ -15,6 +15,7 @@
 #include "csv/name_list.h"
 #include "csv/run_rows.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -47,6 +48,7 @@ struct mu_stage_counts {
 };
 
 struct mu_stage_table {
+    bool only_notes; /* set before the first part: rows about the run alone are taken */
     size_t count, capacity;
     int64_t *step, *begin_ns, *end_ns, *tid; /* tid is -1 where the row has none */
     double *cuda_ms;                         /* NaN where the row has none */

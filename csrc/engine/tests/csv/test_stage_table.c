@@ -167,6 +167,9 @@ static void test_counters_and_rows_about_the_run(void) {
           0);
     CHECK(strcmp(rows->notes[1].text, "my_utils.run ") == 0);
     CHECK_INT(rows->notes[0].attempt, 3);
+    CHECK_INT(rows->notes[0].at_ns, 1000000000);
+    CHECK_INT(rows->notes[0].tid, 7);
+    CHECK_INT(rows->notes[1].tid, -1);
     CHECK_INT(rows->count, 4);
     CHECK_INT(rows->names.count, 4);
     CHECK(mu_span_equals(rows->names.names[1], "memory.rss_bytes"));
@@ -176,6 +179,24 @@ static void test_counters_and_rows_about_the_run(void) {
     CHECK_INT(rows->name[3], 1);
     CHECK_INT(rows->attempt[3], 3);
     CHECK_INT(table.counts.bad_rows, 0);
+    mu_stage_table_reset(&table);
+}
+
+static void test_only_notes_are_taken(void) {
+    struct mu_stage_table table;
+    struct mu_error err;
+    CHECK_INT(mu_stage_table_init(&table, &err), MU_OK);
+    table.only_notes = true;
+    const char *text = HEADER "1,,h,0,my_utils.process,INSTANT,,\"attempt=3,host=a\"\n"
+                              "1,,h,0,a,START,,\"node_id=1,tid=7\"\n"
+                              "2,,h,0,my_utils.ready,INSTANT,,\"tid=7,step=4\"\n"
+                              "3,,h,0,a,END,2.000000,\"node_id=1,tid=7\"\n"
+                              "3,,h,0,loss,COUNTER,,\"value=1\"\n";
+    CHECK_INT(read_text(&table, text, &err), MU_OK);
+    CHECK_INT(table.run_rows.note_count, 1);
+    CHECK_INT(table.run_rows.notes[0].at_ns, 2000000000);
+    CHECK_INT(table.process.attempt, 3);
+    CHECK_INT(table.count + table.run_rows.count + table.open_by_node.count, 0);
     mu_stage_table_reset(&table);
 }
 
@@ -242,6 +263,7 @@ int main(void) {
     test_bad_rows_are_counted();
     test_gpu_times_and_tags();
     test_counters_and_rows_about_the_run();
+    test_only_notes_are_taken();
     test_names_and_notes_are_bounded();
     test_bounds();
     return check_report();
