@@ -36,6 +36,7 @@ from .run_data import (
     HOST_STATES,
     LOADER_COUNTERS,
     LOADER_DELAY,
+    LOADER_READ,
     GpuTimes,
     Matrix,
     RunData,
@@ -62,7 +63,10 @@ COUNTERS = {
     "samples": "samples",
     "tokens": "tokens",
     **{f"host.{name}": name for name in (*HOST_COUNTERS, *HOST_STATES)},
-    **{name.replace("_", ".", 1): name for name in (*LOADER_COUNTERS, LOADER_DELAY, *GPU_COUNTERS)},
+    **{
+        name.replace("_", ".", 1): name
+        for name in (*LOADER_COUNTERS, LOADER_DELAY, LOADER_READ, *GPU_COUNTERS)
+    },
 }
 SYNC_KINDS: tuple[SyncKind, ...] = ("collective", "ddp", "fsdp", "pipeline", "clip")
 
