@@ -11,20 +11,24 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
-from ..verdict.rank_files import find_ranks, read_rank
+from ..verdict.rank_files import RankStages, find_ranks, read_rank
 from .record import Frame, StackRecord
 
 __all__ = [
     "NO_STAGE",
     "Sample",
+    "StagesByThread",
     "by_stage",
     "frame_title",
     "function_shares",
     "outlier_lines",
+    "samples_in",
     "samples_of",
     "share_lines",
     "speedscope",
+    "stages_around",
     "trace_events",
 ]
 
@@ -34,6 +38,7 @@ OUTLIERS_SHOWN = 5
 TOP_SHOWN = 3
 
 Interval = tuple[int, int, str]  # begin_ns, end_ns, path
+StagesByThread: TypeAlias = dict[int, list[Interval]]
 
 
 @dataclass(frozen=True)
@@ -50,7 +55,14 @@ class Sample:
 
 def samples_of(record: StackRecord, log_dirs: Sequence[str]) -> list[Sample]:
     """The samples of a rank's profile in the order of time, each with its stage."""
-    stages = _stages_of(record.rank, log_dirs)
+    found: StagesByThread = {}
+    for file_set in find_ranks(log_dirs, {record.rank})[0]:
+        found = stages_around(record, read_rank(file_set))
+    return samples_in(record, found)
+
+
+def samples_in(record: StackRecord, stages: StagesByThread) -> list[Sample]:
+    """The same with stages that have been read."""
     by_thread: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for time_ns, tid, stack, _ in record.samples:
         by_thread[tid].append((time_ns, stack))
@@ -63,16 +75,20 @@ def samples_of(record: StackRecord, log_dirs: Sequence[str]) -> list[Sample]:
     return sorted(found, key=lambda sample: (sample.time_ns, sample.tid))
 
 
-def _stages_of(rank: int, log_dirs: Sequence[str]) -> dict[int, list[Interval]]:
-    """The finished stages of a rank by thread, sorted by their begin, parents first."""
-    found: dict[int, list[Interval]] = defaultdict(list)
-    for file_set in find_ranks(log_dirs, {rank})[0]:
-        read = read_rank(file_set)
-        columns = [read.stages[name].tolist() for name in ("begin_ns", "end_ns", "tid", "path")]
-        for begin_ns, end_ns, tid, path in zip(*columns, strict=True):
-            found[tid].append((begin_ns, end_ns, read.paths[path]))
-    for stages in found.values():
-        stages.sort(key=lambda stage: (stage[0], -stage[1]))
+def stages_around(record: StackRecord, read: RankStages) -> StagesByThread:
+    """The finished stages of the rank that its samples can lie in, by thread and sorted by their
+    begin, parents first."""
+    found: StagesByThread = defaultdict(list)
+    moments = [moment for moment, *_ in record.samples]
+    if not moments:
+        return found
+    stages = read.stages
+    here = (stages["begin_ns"] <= max(moments)) & (stages["end_ns"] > min(moments))
+    columns = [stages[name][here].tolist() for name in ("begin_ns", "end_ns", "tid", "path")]
+    for begin_ns, end_ns, tid, path in zip(*columns, strict=True):
+        found[tid].append((begin_ns, end_ns, read.paths[path]))
+    for own in found.values():
+        own.sort(key=lambda stage: (stage[0], -stage[1]))
     return found
 
 
