@@ -7,6 +7,7 @@ profile was read is not known, and so is one of another thread: such samples hav
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -34,6 +35,9 @@ __all__ = [
 
 NO_STAGE = "(no stage)"
 OUTLIER_POINTS = 0.10  # a function's share above that of the other ranks
+OUTLIER_ERRORS = 3.0  # that the two shares must lie apart, in standard errors of their difference
+OF_95_PERCENT = 1.96
+TIME_PARTS = 20  # of a profile, by which one sees how a share changes with time
 OUTLIERS_SHOWN = 5
 TOP_SHOWN = 3
 
@@ -230,27 +234,59 @@ def function_shares(samples: Sequence[Sample]) -> dict[str, float]:
 
 
 def outlier_lines(stage: str, by_rank: Mapping[int, Sequence[Sample]]) -> Iterator[str]:
-    """The functions in which one rank spends much more of the stage than the others do. Of a chain
-    of functions that stand out together, the innermost is named. What is in no stage is of many
-    kinds, and often of a few samples: nothing is said of it."""
+    """The functions in which one rank spends much more of the stage than the others do, each share
+    with its interval of 95 %. Of a chain of functions that stand out together, the innermost is
+    named. What is in no stage is of many kinds: nothing is said of it."""
     if len(by_rank) < 2 or stage == NO_STAGE:
         return
     shares = {rank: function_shares(samples) for rank, samples in by_rank.items()}
     found = []
     for rank, own in shares.items():
         depth = _depths(by_rank[rank])
-        others = [shares[other] for other in shares if other != rank]
+        others = [other for other in shares if other != rank]
+        count = statistics.median_low(len(by_rank[other]) for other in others)
         for name, share in own.items():
-            usual = statistics.median(other.get(name, 0.0) for other in others)
-            if share - usual >= OUTLIER_POINTS:
-                found.append((round(share - usual, 2), depth[name], rank, name, share, usual))
+            usual = statistics.median(shares[other].get(name, 0.0) for other in others)
+            if share - usual < OUTLIER_POINTS:
+                continue
+            error = _error_of(name, share, by_rank[rank])
+            if share - usual >= OUTLIER_ERRORS * math.hypot(error, _least_error(usual, count)):
+                found.append(
+                    (round(share - usual, 2), depth[name], rank, name, share, usual, error)
+                )
     named: set[int] = set()
-    for _, _, rank, name, share, usual in sorted(found, reverse=True):
+    for _, _, rank, name, share, usual, error in sorted(found, reverse=True):
         if rank not in named and len(named) < OUTLIERS_SHOWN:
             named.add(rank)
             yield (
-                f"rank {rank} spends {share:.0%} of `{stage}` in `{name}`, the others {usual:.0%}"
+                f"rank {rank} spends {share:.0%} ± {OF_95_PERCENT * error:.0%} of `{stage}` in "
+                f"`{name}`, the others {usual:.0%}"
             )
+
+
+def _error_of(name: str, share: float, samples: Sequence[Sample]) -> float:
+    """The standard error of a function's share. Samples that follow each other are often of one
+    call, so it is that between equal parts of the time, if that is larger."""
+    begin_ns = min(sample.time_ns for sample in samples)
+    part_ns = (max(sample.time_ns for sample in samples) - begin_ns) / TIME_PARTS + 1
+    apart: Counter[int] = Counter()
+    for sample in samples:
+        is_in = any(frame_title(frame) == name for frame in sample.frames)
+        apart[int((sample.time_ns - begin_ns) / part_ns)] += is_in - share
+    squares = sum(one**2 for one in apart.values())
+    between = math.sqrt(squares * len(apart) / max(len(apart) - 1, 1)) / len(samples)
+    return max(between, _least_error(share, len(samples)))
+
+
+def _least_error(share: float, count: int) -> float:
+    """Of `count` samples that do not depend on each other (Agresti and Coull's, which is not 0 for
+    a share of 0).
+
+    >>> round(_least_error(0.4, 100), 3), round(_least_error(0.0, 4), 3)
+    (0.048, 0.153)
+    """
+    near = (share * count + 2) / (count + 4)
+    return math.sqrt(near * (1 - near) / (count + 4))
 
 
 def _depths(samples: Sequence[Sample]) -> dict[str, int]:
