@@ -133,6 +133,7 @@ dist.destroy_process_group()
         ({"TORCH_FR_BUFFER_SIZE": "300"}, 300),
         ({"TORCH_NCCL_TRACE_BUFFER_SIZE": "300"}, 300),
         ({"MY_UTILS_RUN_BUCKETS": "0"}, 400),  # torch keeps 2,000 where nobody reads them
+        ({"MY_UTILS_RUN_BUCKETS": "10"}, 256),
     ],
 )
 def test_the_ring_is_short_where_it_is_read_unless_the_user_says_so(
@@ -147,6 +148,7 @@ def test_the_ring_is_short_where_it_is_read_unless_the_user_says_so(
         env={**own, "PYTHONPATH": str(ROOT), **environment}, capture_output=True, text=True,
     )  # fmt: skip
     assert int(done.stdout.split()[-1]) == kept
+    assert "in the environment" not in done.stderr
 
 
 TRAIN = """
