@@ -269,7 +269,7 @@ def _error_of(name: str, share: float, samples: Sequence[Sample]) -> float:
     call, so it is that between equal parts of the time, if that is larger."""
     begin_ns = min(sample.time_ns for sample in samples)
     part_ns = (max(sample.time_ns for sample in samples) - begin_ns) / TIME_PARTS + 1
-    apart: Counter[int] = Counter()
+    apart: dict[int, float] = defaultdict(float)
     for sample in samples:
         is_in = any(frame_title(frame) == name for frame in sample.frames)
         apart[int((sample.time_ns - begin_ns) / part_ns)] += is_in - share
