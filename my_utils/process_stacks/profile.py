@@ -7,33 +7,42 @@ profile was read is not known, and so is one of another thread: such samples hav
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
-from ..verdict.rank_files import find_ranks, read_rank
+from ..verdict.rank_files import RankStages, find_ranks, read_rank
 from .record import Frame, StackRecord
 
 __all__ = [
     "NO_STAGE",
     "Sample",
+    "StagesByThread",
     "by_stage",
     "frame_title",
     "function_shares",
     "outlier_lines",
+    "samples_in",
     "samples_of",
     "share_lines",
     "speedscope",
+    "stages_around",
     "trace_events",
 ]
 
 NO_STAGE = "(no stage)"
 OUTLIER_POINTS = 0.10  # a function's share above that of the other ranks
+OUTLIER_ERRORS = 3.0  # that the two shares must lie apart, in standard errors of their difference
+OF_95_PERCENT = 1.96
+TIME_PARTS = 20  # of a profile, by which one sees how a share changes with time
 OUTLIERS_SHOWN = 5
 TOP_SHOWN = 3
 
 Interval = tuple[int, int, str]  # begin_ns, end_ns, path
+StagesByThread: TypeAlias = dict[int, list[Interval]]
 
 
 @dataclass(frozen=True)
@@ -50,7 +59,14 @@ class Sample:
 
 def samples_of(record: StackRecord, log_dirs: Sequence[str]) -> list[Sample]:
     """The samples of a rank's profile in the order of time, each with its stage."""
-    stages = _stages_of(record.rank, log_dirs)
+    found: StagesByThread = {}
+    for file_set in find_ranks(log_dirs, {record.rank})[0]:
+        found = stages_around(record, read_rank(file_set))
+    return samples_in(record, found)
+
+
+def samples_in(record: StackRecord, stages: StagesByThread) -> list[Sample]:
+    """The same with stages that have been read."""
     by_thread: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for time_ns, tid, stack, _ in record.samples:
         by_thread[tid].append((time_ns, stack))
@@ -63,16 +79,20 @@ def samples_of(record: StackRecord, log_dirs: Sequence[str]) -> list[Sample]:
     return sorted(found, key=lambda sample: (sample.time_ns, sample.tid))
 
 
-def _stages_of(rank: int, log_dirs: Sequence[str]) -> dict[int, list[Interval]]:
-    """The finished stages of a rank by thread, sorted by their begin, parents first."""
-    found: dict[int, list[Interval]] = defaultdict(list)
-    for file_set in find_ranks(log_dirs, {rank})[0]:
-        read = read_rank(file_set)
-        columns = [read.stages[name].tolist() for name in ("begin_ns", "end_ns", "tid", "path")]
-        for begin_ns, end_ns, tid, path in zip(*columns, strict=True):
-            found[tid].append((begin_ns, end_ns, read.paths[path]))
-    for stages in found.values():
-        stages.sort(key=lambda stage: (stage[0], -stage[1]))
+def stages_around(record: StackRecord, read: RankStages) -> StagesByThread:
+    """The finished stages of the rank that its samples can lie in, by thread and sorted by their
+    begin, parents first."""
+    found: StagesByThread = defaultdict(list)
+    moments = [moment for moment, *_ in record.samples]
+    if not moments:
+        return found
+    stages = read.stages
+    here = (stages["begin_ns"] <= max(moments)) & (stages["end_ns"] > min(moments))
+    columns = [stages[name][here].tolist() for name in ("begin_ns", "end_ns", "tid", "path")]
+    for begin_ns, end_ns, tid, path in zip(*columns, strict=True):
+        found[tid].append((begin_ns, end_ns, read.paths[path]))
+    for own in found.values():
+        own.sort(key=lambda stage: (stage[0], -stage[1]))
     return found
 
 
@@ -214,27 +234,59 @@ def function_shares(samples: Sequence[Sample]) -> dict[str, float]:
 
 
 def outlier_lines(stage: str, by_rank: Mapping[int, Sequence[Sample]]) -> Iterator[str]:
-    """The functions in which one rank spends much more of the stage than the others do. Of a chain
-    of functions that stand out together, the innermost is named. What is in no stage is of many
-    kinds, and often of a few samples: nothing is said of it."""
+    """The functions in which one rank spends much more of the stage than the others do, each share
+    with its interval of 95 %. Of a chain of functions that stand out together, the innermost is
+    named. What is in no stage is of many kinds: nothing is said of it."""
     if len(by_rank) < 2 or stage == NO_STAGE:
         return
     shares = {rank: function_shares(samples) for rank, samples in by_rank.items()}
     found = []
     for rank, own in shares.items():
         depth = _depths(by_rank[rank])
-        others = [shares[other] for other in shares if other != rank]
+        others = [other for other in shares if other != rank]
+        count = statistics.median_low(len(by_rank[other]) for other in others)
         for name, share in own.items():
-            usual = statistics.median(other.get(name, 0.0) for other in others)
-            if share - usual >= OUTLIER_POINTS:
-                found.append((round(share - usual, 2), depth[name], rank, name, share, usual))
+            usual = statistics.median(shares[other].get(name, 0.0) for other in others)
+            if share - usual < OUTLIER_POINTS:
+                continue
+            error = _error_of(name, share, by_rank[rank])
+            if share - usual >= OUTLIER_ERRORS * math.hypot(error, _least_error(usual, count)):
+                found.append(
+                    (round(share - usual, 2), depth[name], rank, name, share, usual, error)
+                )
     named: set[int] = set()
-    for _, _, rank, name, share, usual in sorted(found, reverse=True):
+    for _, _, rank, name, share, usual, error in sorted(found, reverse=True):
         if rank not in named and len(named) < OUTLIERS_SHOWN:
             named.add(rank)
             yield (
-                f"rank {rank} spends {share:.0%} of `{stage}` in `{name}`, the others {usual:.0%}"
+                f"rank {rank} spends {share:.0%} ± {OF_95_PERCENT * error:.0%} of `{stage}` in "
+                f"`{name}`, the others {usual:.0%}"
             )
+
+
+def _error_of(name: str, share: float, samples: Sequence[Sample]) -> float:
+    """The standard error of a function's share. Samples that follow each other are often of one
+    call, so it is that between equal parts of the time, if that is larger."""
+    begin_ns = min(sample.time_ns for sample in samples)
+    part_ns = (max(sample.time_ns for sample in samples) - begin_ns) / TIME_PARTS + 1
+    apart: dict[int, float] = defaultdict(float)
+    for sample in samples:
+        is_in = any(frame_title(frame) == name for frame in sample.frames)
+        apart[int((sample.time_ns - begin_ns) / part_ns)] += is_in - share
+    squares = sum(one**2 for one in apart.values())
+    between = math.sqrt(squares * len(apart) / max(len(apart) - 1, 1)) / len(samples)
+    return max(between, _least_error(share, len(samples)))
+
+
+def _least_error(share: float, count: int) -> float:
+    """Of `count` samples that do not depend on each other (Agresti and Coull's, which is not 0 for
+    a share of 0).
+
+    >>> round(_least_error(0.4, 100), 3), round(_least_error(0.0, 4), 3)
+    (0.048, 0.153)
+    """
+    near = (share * count + 2) / (count + 4)
+    return math.sqrt(near * (1 - near) / (count + 4))
 
 
 def _depths(samples: Sequence[Sample]) -> dict[str, int]:

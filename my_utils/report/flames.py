@@ -15,20 +15,23 @@ from ..pages.tables import Cell, Column, Table, as_table, integer, percent
 from ..process_stacks.profile import (
     NO_STAGE,
     Sample,
+    StagesByThread,
     by_stage,
     frame_title,
     function_shares,
     outlier_lines,
-    samples_of,
+    samples_in,
+    stages_around,
 )
-from ..process_stacks.stored import StoredProfile, newest_profile
+from ..process_stacks.stored import newest_profile
+from ..verdict.rank_files import RankStages
 
-__all__ = ["Flames", "flames_from", "flames_in", "flames_of"]
+__all__ = ["Flames", "Profiled", "flames_from"]
 
 STAGES_MAX = 12  # those with most samples
 NODES_MAX = 300  # of a stage; those that take most on any rank
 RANKS_MAX = 8  # that can be chosen: first those that stand out
-PROFILED_MAX = 64  # ranks whose files are read once more, to join samples with stages
+PROFILED_MAX = 64  # ranks whose samples are joined with stages
 ROWS_OF_STAGE = 15  # of the table
 LEAST_SHARE = 0.01
 
@@ -57,19 +60,29 @@ class Flames:
     problems: list[str] = field(default_factory=list)
 
 
-def flames_in(paths: Sequence[str], ranks: Collection[int] | None) -> Flames | None:
-    """Of the newest profile in the log directories among `paths`; None where there is none."""
-    log_dirs = [path for path in paths if os.path.isdir(path)]
-    found = newest_profile(log_dirs, ranks)
-    return None if found is None else flames_of(found, log_dirs)
+class Profiled:
+    """The newest profile in the log directories among `paths`, and the stages around its samples,
+    which are taken from rows that somebody else reads. ranks: only these."""
 
+    def __init__(self, paths: Sequence[str], ranks: Collection[int] | None = None) -> None:
+        self._profile = newest_profile([path for path in paths if os.path.isdir(path)], ranks)
+        self._records = self._profile.records[:PROFILED_MAX] if self._profile else []
+        self._stages: dict[int, StagesByThread] = {}  # by the place of the record
 
-def flames_of(profile: StoredProfile, log_dirs: Sequence[str]) -> Flames:
-    """log_dirs: where the stages of the ranks are."""
-    samples: list[Sample] = []
-    for record in profile.records[:PROFILED_MAX]:
-        samples += samples_of(record, log_dirs)
-    return flames_from(samples, profile.problems)
+    def take(self, read: RankStages) -> None:
+        """Keeps what is needed of a rank. Thread-safe for different ranks."""
+        for place, record in enumerate(self._records):
+            if record.rank == read.metadata.rank:
+                self._stages[place] = stages_around(record, read)
+
+    def flames(self) -> Flames | None:
+        """None where there is no profile."""
+        if self._profile is None:
+            return None
+        samples: list[Sample] = []
+        for place, record in enumerate(self._records):
+            samples += samples_in(record, self._stages.get(place, {}))
+        return flames_from(samples, self._profile.problems)
 
 
 def flames_from(samples: Sequence[Sample], problems: Sequence[str] = ()) -> Flames:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from ..verdict.load import RankCells, load_run, run_of
+from ..verdict.rank_files import RankStages
 from ..verdict.result import Verdict
 from ..verdict.rules import judge
 from ..verdict.run_data import RunData, SyncPoint
@@ -24,9 +25,12 @@ class Source(NamedTuple):
     sync: re.Pattern[str] | None = None
 
 
-def judged(source: Source) -> tuple[RunData, Verdict]:
-    """Reads and judges it. Raises NothingToJudge, a ValueError, where no rank can be read."""
-    return _judged(load_run(source.paths, source.ranks, source.steps), source)
+def judged(
+    source: Source, on_rank: Callable[[RankStages], None] | None = None
+) -> tuple[RunData, Verdict]:
+    """Reads and judges it. on_rank: called with the rows of each rank, by several threads. Raises
+    NothingToJudge, a ValueError, where no rank can be read."""
+    return _judged(load_run(source.paths, source.ranks, source.steps, on_rank=on_rank), source)
 
 
 def judged_of(source: Source, read: Sequence[RankCells], problems: Sequence[str]) -> Verdict:

@@ -13,7 +13,7 @@ from ..common.ranges import as_ranges, ranges_text
 from ..verdict.rank_files import find_ranks, last_run, read_rank
 from ..verdict.result import Verdict
 from ..verdict.run_data import RunData
-from .flames import flames_in
+from .flames import Profiled
 from .judged import Source, judged
 from .page import Page, PageTrace
 from .page_tables import finding_table
@@ -27,10 +27,11 @@ TRACE_BYTES_MAX = 4_000_000  # before it is deflated to about a tenth
 
 def page_of(source: Source) -> Page:
     """Reads and judges the run. Raises NothingToJudge, a ValueError, where no rank can be read."""
-    run, verdict = judged(source)
+    profiled = Profiled(source.paths, source.ranks)
+    run, verdict = judged(source, profiled.take)
     page = Page(run, verdict, _sync_stages(run, verdict), verdict.warmup)
     page.tables = [finding_table(verdict.findings)]
-    page.flames = flames_in(source.paths, source.ranks)
+    page.flames = profiled.flames()
     step = _worst_column(page)
     if step is not None:
         chosen = _ranks_beside(page, step)

@@ -78,7 +78,7 @@ def reach(environment: Mapping[str, str], *, gpu_times: bool = True) -> dict[str
     others = [entry for entry in before if entry != SITE_FOLDER]
     reached["PYTHONPATH"] = os.pathsep.join([SITE_FOLDER, *others])
     reached[PACKAGE] = str(_HERE.parent.parent)
-    reads_flights = read_switch(BUCKETS, default=True)
+    reads_flights = bucket_steps() != 0
     if reads_flights and not any(name in reached or name in os.environ for name in FLIGHT_RINGS):
         reached[FLIGHT_RINGS[0]] = str(FLIGHTS)
     if not gpu_times:

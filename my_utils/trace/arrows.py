@@ -1,7 +1,7 @@
 """Arrows between ranks: from the one that comes last inside backward to those that wait for it.
 
 `my_utils run` records in some steps when each rank had each bucket of DDP, or came to each
-collective of FSDP2 (rows `my_utils.bucket` and `my_utils.ready`). Where a rank comes last, and is
+collective of FSDP (rows `my_utils.bucket` and `my_utils.ready`). Where a rank comes last, and is
 later against the others than it was at the bucket before, those that wait longest get an arrow from
 it. Arrows are rows FLOW_START and FLOW_END, which are converted after the rows of their ranks.
 """

@@ -29,7 +29,14 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from .run_data import HOST_COUNTERS, LOADER_COUNTERS, LOADER_DELAY, NS_IN_US, Matrix
+from .run_data import (
+    HOST_COUNTERS,
+    LOADER_COUNTERS,
+    LOADER_DELAY,
+    LOADER_READ,
+    NS_IN_US,
+    Matrix,
+)
 
 __all__ = ["causes_of", "worker_of"]
 
@@ -45,8 +52,8 @@ FAULT_US = 25.0  # at most, of the kernel's work for a page that it reads
 LEAST_SEEN = 3  # steps in which a worker was seen to do something
 OF_ONE_WORKER = 0.7  # of what all workers did
 SAMPLED = ("gil_us", "storage_us", "page_us", "other_us")
-LATE = ("stopped_us", "limits_met", "refaults")  # the sampler may count them some steps later,
-LATE_STEPS = 3  # if it is kept from a core
+LATE = ("stopped_us", "limits_met", "stalled_us", "refaults")  # the sampler may count them some
+LATE_STEPS = 3  # steps later, if it is kept from a core
 
 Mask = npt.NDArray[np.bool_]
 
@@ -186,17 +193,19 @@ def _of_the_kernel(
 def _of_memory(
     above: Mapping[str, float], parts: Mapping[str, float], kernel: float, count: int
 ) -> dict[str, float]:
-    """What of other parts was for lack of memory. The kernel says how long a cgroup of version 2
-    was stalled. Else pages count for it that had been dropped before; and work of the kernel, while
-    a limit was met."""
+    """What of other parts was for lack of memory, by the sign that says most: for how long threads
+    of the cgroup waited for memory (version 2; the kernel counts only pages that had been used
+    again and again), pages that had been dropped before, limits that were met."""
     page, storage = parts.get("page", 0.0), parts.get("storage", 0.0)
-    if "stalled_us" in above:
-        return _taken(above["stalled_us"], {"page": page, "own": kernel, "storage": storage})
+    most = {"page": page, "own": kernel, "storage": storage}
+    taken = _taken(above.get("stalled_us", 0.0), most)
     limits = above.get("limits_met", 0.0) >= LEAST_LIMITS * count
     dropped = above.get("refaults", LEAST_REFAULTS * count * limits)
     is_enough = limits or dropped >= OF_FAULTS * above.get("major_faults", 0.0)
     was_dropped = is_enough and dropped >= LEAST_REFAULTS * count
-    return {"page": page * was_dropped, "own": kernel * limits}
+    taken["page"] = max(taken["page"], page * was_dropped)
+    taken["own"] = max(taken["own"], kernel * limits)
+    return taken
 
 
 def _taken(most: float, parts: dict[str, float]) -> dict[str, float]:
@@ -214,8 +223,9 @@ def _taken(most: float, parts: dict[str, float]) -> dict[str, float]:
 def worker_of(host: Mapping[str, Matrix], steps: Mask) -> dict[str, object]:
     """Details of a finding about input: "workers_do", what the loader's workers did most while the
     ranks waited in these steps (rank × step): "storage", "delay" for waiting for a core, or "runs";
-    and "worker", the number of the one that did most of that, if it is one rank and one worker.
-    Empty where it was not sampled.
+    and "worker", the number of the one that did most of that, if it is one rank and one worker;
+    of one that waits for storage "read_bytes" a step, where that was measured and is not 0: of some
+    file systems the kernel counts nothing. Empty where it was not sampled.
 
     >>> host = {"loader_worker": np.array([[2.0, np.nan, 2.0, 2.0]]),
     ...         "loader_storage_us": np.array([[90e3, np.nan, 80e3, 70e3]]),
@@ -238,4 +248,13 @@ def worker_of(host: Mapping[str, Matrix], steps: Mask) -> dict[str, object]:
     of_worker = np.bincount(worker.astype(int), times)
     if len(steps) == 1 and of_worker.max() >= OF_ONE_WORKER * of_worker.sum():
         found["worker"] = int(of_worker.argmax())
+        if does == "storage":
+            read = host.get(LOADER_READ, np.full(steps.shape, np.nan))
+            found |= _bytes_read(read[steps & (host["loader_worker"] == found["worker"])], steps)
     return found
+
+
+def _bytes_read(of_worker: Matrix, steps: Mask) -> dict[str, object]:
+    """of_worker: bytes in the steps that have a row of that worker; NaN where there is none."""
+    total = float(np.nansum(of_worker))
+    return {"read_bytes": total / int(steps.sum())} if total else {}

@@ -96,10 +96,8 @@ def device_view(run: RunData, columns: Integers) -> DeviceView:
 
 def _in_order(gpu: GpuTimes, columns: Integers, device: Integers) -> list[int]:
     first = gpu.begins[:, columns]
-    begins = [
-        float(middle_of(first[..., stage] - np.nanmin(first[..., device], axis=2)))
-        for stage in device.tolist()
-    ]
+    earliest = np.fmin.reduce(first[..., device], axis=2)  # NaN in steps without GPU times
+    begins = [float(middle_of(first[..., stage] - earliest)) for stage in device.tolist()]
     order: list[int] = device[np.argsort(begins, kind="stable")].tolist()
     return order
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,6 +36,7 @@ from .run_data import (
     HOST_STATES,
     LOADER_COUNTERS,
     LOADER_DELAY,
+    LOADER_READ,
     GpuTimes,
     Matrix,
     RunData,
@@ -62,7 +63,10 @@ COUNTERS = {
     "samples": "samples",
     "tokens": "tokens",
     **{f"host.{name}": name for name in (*HOST_COUNTERS, *HOST_STATES)},
-    **{name.replace("_", ".", 1): name for name in (*LOADER_COUNTERS, LOADER_DELAY, *GPU_COUNTERS)},
+    **{
+        name.replace("_", ".", 1): name
+        for name in (*LOADER_COUNTERS, LOADER_DELAY, LOADER_READ, *GPU_COUNTERS)
+    },
 }
 SYNC_KINDS: tuple[SyncKind, ...] = ("collective", "ddp", "fsdp", "pipeline", "clip")
 
@@ -97,13 +101,15 @@ def load_run(
     *,
     least_share: float = LEAST_SHARE,
     stages_max: int = STAGES_MAX,
+    on_rank: Callable[[RankStages], None] | None = None,
 ) -> RunData:
     """The run in the files of all its ranks.
 
     paths: log directories, CSVs, journals or globs of them; one or several, which are one run.
     ranks: only these; all by default. steps: only these, a half-open range; all by default.
     least_share, stages_max: a stage inside another counts into that one where it takes less than
-    this share of all time, or where there are more stages than that.
+    this share of all time, or where there are more stages than that. on_rank: called with all rows
+    of each rank once they are read, by several threads.
 
     Of a process that was started again, both attempts count where `my_utils run` recorded them, and
     steps are counted through; elsewhere each step counts from the last attempt that did it, and
@@ -116,7 +122,7 @@ def load_run(
     wanted = None if ranks is None else set(ranks)
     file_sets, problems = find_ranks(names, wanted)
     bounds = least_share, stages_max
-    return run_of(list(_read_all(file_sets)), problems, names, wanted, steps, bounds)
+    return run_of(list(_read_all(file_sets, on_rank)), problems, names, wanted, steps, bounds)
 
 
 def run_of(
@@ -149,9 +155,17 @@ def _why_empty(rank: RankCells) -> list[str]:
     return rank.metadata.errors or ["no stage has ended in its files"]
 
 
-def _read_all(file_sets: Sequence[FileSet]) -> Iterator[RankCells]:
+def _read_all(
+    file_sets: Sequence[FileSet], on_rank: Callable[[RankStages], None] | None
+) -> Iterator[RankCells]:
+    def read(file_set: FileSet) -> RankCells:
+        rank = read_rank(file_set)
+        if on_rank is not None:
+            on_rank(rank)
+        return cells_of_rank(rank)
+
     with ThreadPoolExecutor(len(os.sched_getaffinity(0)) + 1) as pool:
-        yield from pool.map(lambda one: cells_of_rank(read_rank(one)), file_sets)
+        yield from pool.map(read, file_sets)
 
 
 def cells_of_rank(rank: RankStages) -> RankCells:

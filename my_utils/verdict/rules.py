@@ -34,6 +34,7 @@ from .run_data import (
     HOST_STATES,
     LOADER_COUNTERS,
     LOADER_DELAY,
+    LOADER_READ,
     Matrix,
     RunData,
 )
@@ -45,7 +46,8 @@ from .work import Work, work_of
 
 __all__ = ["STEPS_MIN", "judge"]
 
-HOST = (*HOST_COUNTERS, *HOST_STATES, *LOADER_COUNTERS, LOADER_DELAY)
+LOADER = (*LOADER_COUNTERS, LOADER_DELAY, LOADER_READ)
+HOST = (*HOST_COUNTERS, *HOST_STATES, *LOADER)
 STEPS_MIN = 20
 RANGES_NAMED = 6
 WARMUP_SHARE = 0.10  # of the run, from which on the warm-up is worth a line
@@ -291,7 +293,7 @@ def _explain_input(run: RunData, findings: Sequence[Finding], columns: Integers)
             one.detail["num_workers"] = 0
         elif "workers_do" not in one.detail:
             rows = np.searchsorted(run.ranks, one.ranks)
-            counters = _counters(run, (*LOADER_COUNTERS, LOADER_DELAY), rows, columns)
+            counters = _counters(run, LOADER, rows, columns)
             one.detail |= worker_of(counters, np.ones((len(rows), len(columns)), np.bool_))
 
 

@@ -22,6 +22,7 @@ __all__ = [
     "HOST_STATES",
     "LOADER_COUNTERS",
     "LOADER_DELAY",
+    "LOADER_READ",
     "NS_IN_US",
     "GpuTimes",
     "Matrix",
@@ -44,6 +45,7 @@ NS_IN_US = 1000.0  # of the counters of the host
 GPU_COUNTERS = ("gpu_sm_mhz", "gpu_reasons", "gpu_xids", "gpu_last_xid")
 LOADER_COUNTERS = ("loader_worker", "loader_ran_us", "loader_storage_us")
 LOADER_DELAY = "loader_delay_us"  # missing where the kernel does not say; "ran" has it then
+LOADER_READ = "loader_read_bytes"  # from storage; in rows for which it was read anew
 
 
 @dataclass(frozen=True)

@@ -124,6 +124,8 @@ def leave_together(run: RunData, rows: Integers, columns: Integers, stage: int) 
 
 
 def _ends_coincide(begins: Matrix, ends: Matrix, least: float, is_aligned: bool) -> bool:
+    if not (np.isfinite(begins) & np.isfinite(ends)).any():
+        return False  # a stage that these ranks did not have in these steps
     apart = [moments - middle_of(moments, 0) for moments in (begins, ends)]
     if not is_aligned:
         apart = [one - middle_of(one, 1)[:, None] for one in apart]

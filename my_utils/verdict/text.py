@@ -319,6 +319,8 @@ def _of_loading(detail: Mapping[str, Any]) -> Iterator[str]:
     """
     >>> list(_of_loading({"workers_do": "storage", "worker": 2}))
     ['input waits for worker 2, which waits for storage']
+    >>> list(_of_loading({"workers_do": "storage", "worker": 2, "read_bytes": 3.14e6}))
+    ['input waits for worker 2, which waits for storage and reads 3.1 MB a step']
     """
     if detail.get("num_workers") == 0:
         yield "num_workers=0: loading runs in the training process"
@@ -326,7 +328,16 @@ def _of_loading(detail: Mapping[str, Any]) -> Iterator[str]:
         one = "worker" in detail
         who = f"worker {detail['worker']}" if one else "the loader's workers"
         does, do = WORKERS_DO[detail["workers_do"]]
-        yield f"input waits for {who}, which {does if one else do}"
+        read = f" and reads {_kb(detail['read_bytes'])} a step" if "read_bytes" in detail else ""
+        yield f"input waits for {who}, which {does if one else do}{read}"
+
+
+def _kb(count: float) -> str:
+    """
+    >>> _kb(3_140_000), _kb(4096)
+    ('3.1 MB', '4 kB')
+    """
+    return f"{count / 1e6:,.1f} MB" if count >= 1e6 else f"{max(count / 1e3, 1):.0f} kB"
 
 
 def _of_imbalance(one: Finding, verdict: Verdict) -> Iterator[str]:

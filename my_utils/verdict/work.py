@@ -185,15 +185,18 @@ def _outer(stage: str, around: set[str]) -> str | None:
 
 
 def _after_the_last_meeting(run: RunData, rows: Integers, meetings: Integers) -> list[int]:
-    if not len(meetings):
+    places = [_place_of(run, rows, stage) for stage in range(len(run.stages))]
+    known = [places[stage] for stage in meetings.tolist() if np.isfinite(places[stage])]
+    if not known:
         return []
-    sample = rows[:SAMPLE_RANKS]
-    places = [
-        float(middle_of(run.begins[sample, :, stage] - run.step_begins[sample]))
-        for stage in range(len(run.stages))
-    ]
-    last = max(places[stage] for stage in meetings.tolist())
+    last = max(known)
     return [stage for stage, place in enumerate(places) if place > last and stage not in meetings]
+
+
+def _place_of(run: RunData, rows: Integers, stage: int) -> float:
+    """How long after the begin of a step it usually begins; NaN where no rank has it."""
+    having = rows[np.isfinite(run.begins[rows, :, stage]).any(1)][:SAMPLE_RANKS]
+    return float(middle_of(run.begins[having, :, stage] - run.step_begins[having]))
 
 
 def _at_the_end(run: RunData, rows: Integers) -> Matrix:

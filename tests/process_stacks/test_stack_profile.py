@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -73,7 +75,7 @@ def test_a_rank_that_spends_its_input_elsewhere_is_named(
     assert status == 0 and found["missing"] == {}
     [line] = [line for line in found["lines"] if line.startswith("rank 1 ") and "resize" in line]
     share = re.fullmatch(
-        r"rank 1 spends (\d+)% of `input` in `resize <string>`, the others 0%", line
+        r"rank 1 spends (\d+)% ± \d+% of `input` in `resize <string>`, the others 0%", line
     )
     assert share is not None and 35 <= int(share[1]) <= 95
     speedscope, trace = (json.loads(Path(path).read_text()) for path in found["files"])
@@ -135,5 +137,43 @@ def test_nothing_stands_out_of_what_is_in_no_stage() -> None:
     frames = [(Frame(name, "/src/data.py", 1),) for name in ("read", "resize", "read")]
     samples = [Sample(rank, 9, True, 1, NO_STAGE, one) for rank, one in enumerate(frames)]
     assert [line for line in share_lines(samples) if line.startswith("rank")] == []
-    named = [Sample(rank, 9, True, 1, "input", one) for rank, one in enumerate(frames)]
-    assert any(line.startswith("rank 1 spends 100%") for line in share_lines(named))
+    named = [
+        Sample(rank, 9, True, at, "input", one)
+        for at in range(30)
+        for rank, one in enumerate(frames)
+    ]
+    assert any(line.startswith("rank 1 spends 100% ± 8% of") for line in share_lines(named))
+
+
+def profile_of(resizes: Sequence[bool]) -> list[Sample]:
+    """Of rank 0 whether each sample is in `resize`; the other ranks never are."""
+    return [
+        Sample(rank, 9, True, at, "input", (Frame(function, "/src/data.py", 1),))
+        for rank in range(4)
+        for at, is_in in enumerate(resizes)
+        for function in ["resize" if is_in and rank == 0 else "read"]
+    ]
+
+
+def error_of(resizes: Sequence[bool]) -> int:
+    """In percent, of the line about rank 0."""
+    [line] = [line for line in share_lines(profile_of(resizes)) if "`resize" in line]
+    found = re.match(r"rank 0 spends \d+% ± (\d+)% of", line)
+    assert found is not None
+    return int(found[1])
+
+
+def test_a_share_has_an_interval_and_few_samples_say_nothing() -> None:
+    """1.96 times the root of p (1 - p) / n of samples that do not depend on each other."""
+    often = [at % 5 < 2 for at in range(400)]
+    assert error_of(often) == round(196 * math.sqrt(0.4 * 0.6 / 400))
+    assert error_of(often[:100]) == pytest.approx(196 * math.sqrt(0.4 * 0.6 / 100), abs=1)
+    assert not any("`resize" in line for line in share_lines(profile_of(often[:10])))
+
+
+def test_one_long_call_says_less_than_many_short_ones() -> None:
+    assert error_of([at < 160 for at in range(400)]) > 3 * error_of(
+        [at % 5 < 2 for at in range(400)]
+    )
+    once = [40 <= at < 80 for at in range(400)]  # a tenth of the time, in one piece
+    assert not any("`resize" in line for line in share_lines(profile_of(once)))

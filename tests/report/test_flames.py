@@ -14,8 +14,11 @@ from my_utils.process_stacks.profile import NO_STAGE, Sample
 from my_utils.process_stacks.record import Frame, StackRecord
 from my_utils.process_stacks.stored import newest_profile
 from my_utils.report.flames import NODES_MAX, Flames, flames_from
+from my_utils.report.run_page import RANKS_IN_STEP
+from tests.conftest import RunPython
 from tests.support.axe import violations
 from tests.support.page_runs import HOSTILE, opened, page_of, slow_loader
+from tests.support.run_csv import START_NS, RankCsv
 from tools.perfetto_ui import Page as Tab
 
 from .test_page import box_of, key, mouse, text_of
@@ -30,14 +33,15 @@ def stack(*functions: str) -> tuple[Frame, ...]:
 
 
 def samples() -> list[Sample]:
-    """Of a stage of 100 samples on each rank: 41 in `resize` on rank 7, 3 on the others."""
+    """Of a stage of 100 samples on each rank: 41 in `resize` on rank 7, 3 on the others, here and
+    there."""
     found = []
     for rank in range(RANKS):
         resizes = 41 if rank == 7 else 3
         stacks = [stack("main", "load", "decode", "resize")] * resizes
         stacks += [stack("main", "load", "decode")] * (80 - resizes)
         stacks += [stack("main", "load", HOSTILE)] * 19 + [TORN]
-        found += [("iter/input", rank, one) for one in stacks]
+        found += [("iter/input", rank, stacks[at * 37 % len(stacks)]) for at in range(len(stacks))]
         found += [("iter/forward", rank, stack("main", "forward", "matmul"))] * 50
         found += [(NO_STAGE, rank, stack("main", "import"))] * 200
     return [
@@ -69,7 +73,7 @@ def test_what_stands_out_is_said(tab: Tab) -> None:
     lines = tab.evaluate(
         "[...document.querySelectorAll('#flame-lines li')].map(l => l.textContent)"
     )
-    assert lines == ["rank 7 spends 41% of `iter/input` in `resize Image.py`, the others 3%"]
+    assert lines == ["rank 7 spends 41% ± 9% of `iter/input` in `resize Image.py`, the others 3%"]
 
 
 def test_the_table_has_it_without_javascript(text: str, tmp_path: Path) -> None:
@@ -223,3 +227,39 @@ def test_problems_stand_in_the_page() -> None:
     assert "the profile of rank 9 cannot be read: &lt;b&gt;" in page_of(
         slow_loader(2, 20), flames=flames
     )
+
+
+OPENED = """
+import collections, json, sys
+opened = collections.Counter()
+def see(event, arguments):
+    if event == "open" and str(arguments[0]).endswith(".csv"):
+        opened[str(arguments[0]).rpartition("/")[2]] += 1
+sys.addaudithook(see)
+from my_utils.report.judged import Source
+from my_utils.report.run_page import page_of
+page = page_of(Source(("logs",)))
+print(json.dumps([opened, page.flames.data["stages"], page.flames.title]))
+"""
+
+
+def test_files_of_profiled_ranks_are_read_once(tmp_path: Path, run_python: RunPython) -> None:
+    """But for the ranks of the worst step, whose spans are shown."""
+    ranks, steps, step_ms = 8, 30, 10.0
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    for rank in range(ranks):
+        csv = RankCsv(rank, ranks)
+        csv.process()
+        for step in range(steps):
+            csv.step(step, step * step_ms, [("input", 0, 4), ("forward", 4, 10)])
+        csv.write(logs)
+        samples = [(START_NS + int(1e6 * ms), 1, 0, 0) for ms in (50, 52, 57, 61, 900)]
+        write_record(logs / "captures", "20260101T000000-a", rank, samples=samples, pid=1)
+    opened, stages, title = json.loads(run_python("-c", OPENED).stdout)
+    counts = sorted(opened.values())
+    assert counts[: ranks - RANKS_IN_STEP] == [1] * (ranks - RANKS_IN_STEP), opened
+    assert {one["name"]: one["of_rank"][0] for one in stages} == {
+        "input": 3, "forward": 1, NO_STAGE: 1,
+    }  # fmt: skip
+    assert title.endswith("ranks 0-7, 0.85 s")

@@ -1,4 +1,4 @@
-"""When ranks came to the collectives of FSDP2, as torch's flight recorder says."""
+"""When ranks came to the collectives of FSDP, as torch's flight recorder says."""
 
 from __future__ import annotations
 
@@ -133,6 +133,7 @@ dist.destroy_process_group()
         ({"TORCH_FR_BUFFER_SIZE": "300"}, 300),
         ({"TORCH_NCCL_TRACE_BUFFER_SIZE": "300"}, 300),
         ({"MY_UTILS_RUN_BUCKETS": "0"}, 400),  # torch keeps 2,000 where nobody reads them
+        ({"MY_UTILS_RUN_BUCKETS": "10"}, 256),
     ],
 )
 def test_the_ring_is_short_where_it_is_read_unless_the_user_says_so(
@@ -147,20 +148,28 @@ def test_the_ring_is_short_where_it_is_read_unless_the_user_says_so(
         env={**own, "PYTHONPATH": str(ROOT), **environment}, capture_output=True, text=True,
     )  # fmt: skip
     assert int(done.stdout.split()[-1]) == kept
+    assert "in the environment" not in done.stderr
 
 
 TRAIN = """
+import sys
+
 import torch, torch.distributed as dist
 from torch import nn
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
 net = nn.Sequential(*[nn.Linear(16, 16) for _ in range(3)])
-mesh = dist.init_device_mesh("cpu", (2,))
-for layer in net:
-    fully_shard(layer, mesh=mesh)
-fully_shard(net, mesh=mesh)
+if sys.argv[1] == "1":
+    cpu = torch.device("cpu")
+    inner = [FullyShardedDataParallel(layer, device_id=cpu) for layer in net]
+    net = FullyShardedDataParallel(nn.Sequential(*inner), device_id=cpu)
+else:
+    mesh = dist.init_device_mesh("cpu", (2,))
+    for layer in net:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(net, mesh=mesh)
 optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
 for step in range(24):
     net(torch.ones(2, 16)).sum().backward()
@@ -173,13 +182,16 @@ dist.destroy_process_group()
 
 
 @pytest.mark.slow
-def test_a_run_records_the_collectives_inside_backward(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", ["1", "2"])
+def test_a_run_records_the_collectives_inside_backward(version: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
     command = [sys.executable, "-m", "my_utils", "run", "--quiet", "-o", "logs", "--"]
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1",
            "MY_UTILS_RUN_BUCKETS": "4"}  # fmt: skip
-    subprocess.run([*command, *launch, "train.py"], cwd=tmp_path, env=env, check=True, timeout=400)
+    subprocess.run(
+        [*command, *launch, "train.py", version], cwd=tmp_path, env=env, check=True, timeout=400
+    )
     run = load_run([str(tmp_path / "logs")])
     ready = run.ready
     assert ready is not None and run.steps[ready.columns].tolist() == [4, 8, 12, 16, 20]

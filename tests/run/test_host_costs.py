@@ -141,6 +141,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 how, path = sys.argv[1:]
+READ = 4 << 20
 
 def work(seconds):
     until = time.thread_time() + seconds
@@ -157,6 +158,10 @@ class Samples(Dataset):
             work(0.04)
         elif how == "delay":
             work(0.01)
+        elif how == "reads":  # what it had read is dropped, so it comes from the disk again
+            os.posix_fadvise(self.file, 0, 0, os.POSIX_FADV_DONTNEED)
+            for at in range(0, READ, 4096):
+                os.pread(self.file, 4096, at)
         else:
             os.pread(self.file, 4096, 4096 * number)
         return torch.zeros(8)
@@ -167,8 +172,9 @@ def begin(number):
     if how == "runs":  # before other processes of the machine, where that can be had
         with contextlib.suppress(PermissionError):
             os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
-    if how == "storage":
-        get_worker_info().dataset.file = os.open(path, os.O_RDONLY)
+    if how in ("storage", "reads"):
+        file = get_worker_info().dataset.file = os.open(path, os.O_RDONLY)
+        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_RANDOM)
     if how == "delay":
         os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
         for _ in range(4):
@@ -236,3 +242,28 @@ def test_the_worker_that_the_training_waits_for(
     does = counter.removesuffix("_us").replace("ran", "runs")
     assert (found["detail"]["worker"], found["detail"]["workers_do"]) == (1, does)
     assert any(text in line for line in verdict["text"]), verdict["text"]
+
+
+@pytest.mark.slow
+def test_what_a_worker_reads_from_a_disk(tmp_path: Path) -> None:
+    """As the kernel counts it, once a second; a sample of 4 MiB is read again and again."""
+    (tmp_path / "train.py").write_text(LOADER)
+    with (tmp_path / "file").open("wb") as file:
+        file.write(os.urandom(4 << 20))
+        os.fsync(file.fileno())
+    subprocess.run(
+        [sys.executable, "-m", "my_utils", "run", "--quiet", "-o", "logs", "train.py", "reads",
+         "file"],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True,
+    )  # fmt: skip
+    rows = [row for row in read(tmp_path / "logs/profile_rank_0.csv") if row.name == "loader"]
+    read_bytes: dict[str, list[int]] = {}
+    for row in rows:
+        if "read_bytes" in row.metadata:
+            read_bytes.setdefault(row.metadata["worker"], []).append(
+                int(row.metadata["read_bytes"])
+            )
+    samples = 40  # of worker 1; what it read after its last row that says so is missing
+    assert 4 << 20 <= sum(read_bytes["1"]) <= samples * (4 << 20), read_bytes
+    assert len(read_bytes["1"]) < len(rows), "asked more often than once a second"
+    assert sum(sum(read_bytes.get(one, ())) for one in "02") < 1 << 20, read_bytes

@@ -69,7 +69,7 @@ class Plant:
     ms: int = 0
 
     def shows_at(self, buckets: Sequence[Bucket], layers: int) -> list[int]:
-        """The numbers of the buckets that are right; of FSDP2 the collectives of the layer and of
+        """The numbers of the buckets that are right; of FSDP the collectives of the layer and of
         the one that comes next in backward."""
         if buckets[0].kind == "bucket":
             bucket = (layers - 1 - self.layer) // LAYERS_A_BUCKET
@@ -262,7 +262,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--steps", type=int, default=60, help="of a run")
     parser.add_argument("--ms", type=int, nargs="+", default=MS, help="that a planted rank takes")
-    parser.add_argument("--wrapper", choices=("ddp", "fsdp2"), default="ddp")
+    parser.add_argument("--wrapper", choices=("ddp", "fsdp1", "fsdp2"), default="ddp")
     parser.add_argument("--layers", type=int, default=LAYERS)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--logs", type=Path, help="keep what is recorded there, or take it from it")

@@ -1,7 +1,8 @@
 """The training of `backward_proof`: a rank that is slow in a layer's backward where the plan says.
 
-The plan is a file: `wrapper first steps layers`, where wrapper is "ddp" or "fsdp2", then a line for
-each run of so many steps: `how rank layer ms`, where how is "waits", "computes" or "healthy".
+The plan is a file: `wrapper first steps layers`, where wrapper is "ddp", "fsdp1" or "fsdp2", then a
+line for each run of so many steps: `how rank layer ms`, where how is "waits", "computes" or
+"healthy".
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ class Slow:
 def wrapped(layers: nn.Sequential, wrapper: str) -> nn.Module:
     if wrapper == "ddp":
         return DistributedDataParallel(layers, bucket_cap_mb=BUCKET_MB)
+    if wrapper == "fsdp1":
+        return fully_sharded(layers)
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
@@ -53,6 +56,14 @@ def wrapped(layers: nn.Sequential, wrapper: str) -> nn.Module:
         fully_shard(layer, mesh=mesh)
     fully_shard(layers, mesh=mesh)
     return layers
+
+
+def fully_sharded(layers: nn.Sequential) -> nn.Module:
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    cpu = torch.device("cpu")
+    inner = (FullyShardedDataParallel(layer, device_id=cpu) for layer in layers)
+    return FullyShardedDataParallel(nn.Sequential(*inner), device_id=cpu)
 
 
 def main() -> None:

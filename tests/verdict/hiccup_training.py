@@ -31,6 +31,7 @@ LASTS_S = 0.1
 PAGE = mmap.PAGESIZE
 CGROUPS = Path("/sys/fs/cgroup")  # of version 1
 Hiccup = Callable[[], object]
+Cause = Callable[[Path], contextlib.AbstractContextManager[Hiccup]]
 
 
 def work(seconds: float) -> None:
@@ -147,8 +148,9 @@ def quota(folder: Path) -> Iterator[Hiccup]:
 def lack_of_memory(folder: Path) -> Iterator[Hiccup]:
     """A limit below what the step touches: new memory pushes pages of a file out, which are read
     again."""
-    with _cgroup("memory") as cgroup, _mapped(folder, 160) as (_, pages):
-        _touch(pages, 0.5)
+    with _cgroup("memory") as cgroup, _mapped(folder, 160) as (file, pages):
+        for at in range(0, len(pages), 1 << 20):  # else most reads were the first of their page
+            os.pread(file, 1 << 20, at)
 
         def hiccup() -> None:
             _limit(cgroup, 64 << 20)
@@ -159,6 +161,33 @@ def lack_of_memory(folder: Path) -> Iterator[Hiccup]:
 
         yield hiccup
         (cgroup / "memory.limit_in_bytes").write_text("-1")
+
+
+@contextlib.contextmanager
+def little_memory(folder: Path) -> Iterator[Hiccup]:
+    """A limit below what is used again and again: pages that are read push each other out."""
+    with _cgroup("memory") as cgroup, _mapped(folder, 32) as (_, pages):
+        for _ in range(4):
+            for at in range(0, len(pages), PAGE):
+                pages[at]
+
+        def hiccup() -> None:
+            _limit(cgroup, 8 << 20)
+            _touch(pages, LASTS_S)
+
+        yield hiccup
+        (cgroup / "memory.limit_in_bytes").write_text("-1")
+
+
+def in_version_2(cause: Cause) -> Cause:
+    """In a cgroup of version 2 whose pressure the kernel counts; it has no controllers here."""
+
+    @contextlib.contextmanager
+    def moved(folder: Path) -> Iterator[Hiccup]:
+        with _cgroup("unified"), cause(folder) as hiccup:
+            yield hiccup
+
+    return moved
 
 
 def _limit(cgroup: Path, files: int) -> None:
@@ -294,6 +323,9 @@ CAUSES = {
     "lack of memory": lack_of_memory, "slow disk": slow_disk, "dropped pages": dropped_pages,
     "GIL, by Python": gil_by_python, "GIL, by C": gil_by_c, "SIGSTOP": stopped,
     "own work": own_work, "sleep": sleep, "nothing": nothing_at_all,
+    "little memory": little_memory, "little memory, v2": in_version_2(little_memory),
+    "lack of memory, v2": in_version_2(lack_of_memory),
+    "slow disk, v2": in_version_2(slow_disk), "dropped pages, v2": in_version_2(dropped_pages),
 }  # fmt: skip
 
 

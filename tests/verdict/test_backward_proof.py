@@ -36,6 +36,18 @@ def test_rank_and_bucket_are_right(tmp_path: Path) -> None:
     arrows_leave_the_planted_rank(proof.parse(arguments), tmp_path)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("wrapper", ["fsdp1", "fsdp2"])
+def test_rank_and_collective_are_right(wrapper: str) -> None:
+    planted, healthy = proved(
+        "--wrapper", wrapper, "--layers", "4", "--steps", "40", "--runs", "3", "--healthy", "1",
+        "--ms", "60",
+    )  # fmt: skip
+    assert planted.right == planted.runs == 3, planted.wrong
+    assert planted.steps_right >= 0.8 * planted.steps > 0
+    assert healthy.named == 0, healthy.wrong
+
+
 def arrows_leave_the_planted_rank(options: argparse.Namespace, folder: Path) -> None:
     """In most of the steps that the ranks looked at, to all the others."""
     csv_to_trace(folder / "logs", folder / "out.json")

@@ -133,7 +133,9 @@ def test_what_the_samples_did_not_see_is_unknown() -> None:
         ({"page_us": 150e3}, {"refaults": 60.0}, "memory"),
         ({"page_us": 150e3}, {"limits_met": 60.0}, "page"),  # reading fills it, and nothing lacks
         ({"page_us": 150e3}, {"stalled_us": 140e3}, "memory"),
-        ({"page_us": 150e3}, {"stalled_us": 10e3, "refaults": 60.0}, "page"),
+        ({"page_us": 150e3}, {"stalled_us": 10e3, "refaults": 60.0}, "memory"),
+        ({"page_us": 150e3}, {"stalled_us": 10e3}, "page"),
+        ({"page_us": 150e3}, {"host_memory_stalled_us": 140e3}, "page"),  # others lack it
         ({"page_us": 150e3}, {"refaults": 60.0, "major_faults": 2000.0}, "page"),  # of others
         (
             {"page_us": 150e3},
@@ -144,6 +146,13 @@ def test_what_the_samples_did_not_see_is_unknown() -> None:
         ({}, {"major_faults": 200.0}, "unknown"),
         ({"storage_us": 150e3}, {"refaults": 60.0}, "storage"),
         ({"storage_us": 150e3}, {"stalled_us": 140e3}, "memory"),
+        ({"storage_us": 150e3}, {"stalled_us": 10e3}, "storage"),
+        ({"storage_us": 150e3}, {"host_memory_stalled_us": 140e3}, "storage"),
+        (
+            {"cpu_us": 150e3, "kernel_us": 140e3},
+            {"stalled_us": 10e3, "limits_met": 60.0},
+            "memory",
+        ),
         ({"cpu_us": 150e3, "kernel_us": 140e3}, {"limits_met": 60.0}, "memory"),
         ({"cpu_us": 150e3, "kernel_us": 140e3}, {}, "own"),
         ({"cpu_us": 150e3, "kernel_us": 10e3}, {"limits_met": 60.0}, "own"),
@@ -162,12 +171,17 @@ def test_what_lack_of_memory_was(
     assert causes_of(host, sizes)["cause"] == cause
 
 
-def test_a_stop_that_the_sampler_counts_a_step_later() -> None:
-    host = {name: np.zeros((1, 40)) for name in ("cpu_us", "delay_us", "other_us", "stopped_us")}
+@pytest.mark.parametrize(
+    ("counter", "cause"), [("stopped_us", "stopped"), ("stalled_us", "memory")]
+)
+def test_what_the_sampler_counts_a_step_later(counter: str, cause: str) -> None:
+    names = ("cpu_us", "delay_us", "other_us", "storage_us", counter)
+    host = {name: np.zeros((1, 40)) for name in names}
     sizes = np.zeros((1, 40))
     sizes[0, 20] = 150e6
-    host["stopped_us"][0, 21] = 140e3
-    assert causes_of(host, sizes)["cause"] == "stopped"
+    host["storage_us"][0, 20] = 150e3
+    host[counter][0, 21] = 140e3
+    assert causes_of(host, sizes)["cause"] == cause
 
 
 def input_run(**loader: npt.NDArray[np.float64]) -> Finding:
@@ -230,6 +244,19 @@ def test_what_workers_do_most(shares: tuple[float, float, float], does: str) -> 
     assert worker_of(host, np.ones((1, 6), bool)) == {"workers_do": does, "worker": 1}
     del host["loader_delay_us"]  # as where the kernel does not say
     assert worker_of(host, np.ones((1, 6), bool))["worker"] == 1
+
+
+def test_what_a_worker_that_waits_for_storage_reads() -> None:
+    """Of the worker that is named, over all judged steps; nothing where it was not measured."""
+    steps = np.ones((1, 8), bool)
+    host = {name: np.full((1, 8), 1e3) for name in ("loader_ran_us", "loader_delay_us")}
+    host["loader_storage_us"] = np.full((1, 8), 90e3)
+    host["loader_worker"] = np.array([[1, 1, 0, 1, 1, 1, np.nan, 1]])
+    assert "read_bytes" not in worker_of(host, steps)
+    host["loader_read_bytes"] = np.array([[np.nan, 8e6, 5e9, np.nan, 16e6, 0.0, np.nan, np.nan]])
+    assert worker_of(host, steps) == {"workers_do": "storage", "worker": 1, "read_bytes": 3e6}
+    host["loader_read_bytes"][:] = 0  # a file system of which the kernel counts nothing
+    assert "read_bytes" not in worker_of(host, steps)
 
 
 def test_how_many_others_wanted_to_run_and_what_was_collected() -> None:

@@ -152,6 +152,14 @@ def test_without_gpu_times_a_device_is_not_judged() -> None:
     assert "of the steps have GPU times" in str(verdict.reason)
 
 
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_steps_without_gpu_times_do_not_count() -> None:
+    """numpy warned of them: the first stage of nothing."""
+    run = simulate_device(DeviceScenario(2, 100, seed=1, gpu_times=0.9)).run
+    assert run.gpu is not None and not np.isfinite(run.gpu.begins).any(2).all()
+    assert judge(run).status != "not judged"
+
+
 def test_a_proof_goes_on_where_it_was_interrupted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,9 +10,9 @@ import pytest
 
 from my_utils.why import Finding, RunData, SyncPoint, Verdict, judge
 
-from ..support.array_runs import ArrayRun
+from ..support.array_runs import DDP, ArrayRun
 
-pytestmark = pytest.mark.no_torch
+pytestmark = [pytest.mark.no_torch, pytest.mark.filterwarnings("error::RuntimeWarning")]
 
 LOST_MS = 24.0  # of a step of about 95 ms: 20 % of what it then takes
 SEEDS = range(4)
@@ -415,6 +415,43 @@ def test_judging_changes_nothing() -> None:
     assert first == second
     for name, values in before.items():
         assert np.array_equal(getattr(data, name), values, equal_nan=True)
+
+
+# --- stages that ranks do not have ---
+
+
+def without_times(run: RunData, stage: str, ranks: slice, steps: slice = slice(None)) -> RunData:
+    at = list(run.stages).index(stage)
+    for moments in (run.begins, run.ends):
+        moments[ranks, steps, at] = np.nan
+    run.totals[ranks, steps, at] = 0
+    return run
+
+
+@pytest.mark.parametrize("stage", ["input", "backward", "optimizer"])
+@pytest.mark.parametrize("steps", [slice(None), slice(1, None), slice(0, 100)])
+def test_a_meeting_that_no_rank_has_in_the_judged_steps(stage: str, steps: slice) -> None:
+    """As where a part of a run is judged. numpy warned of the mean of an empty slice."""
+    run = ArrayRun(meets=("input", "backward", "optimizer")).more("forward", LOST_MS, rank=3)
+    verdict = judge(without_times(run.data(), stage, slice(None), steps))
+    named = [one.ranks for one in verdict.costly if one.stage == "forward"]
+    assert named == ([(3,)] if stage != "backward" else []), verdict.lines()
+
+
+@pytest.mark.parametrize("here", [slice(0, 4), slice(16, 20)])
+def test_a_meeting_that_the_first_ranks_do_not_have(here: slice) -> None:
+    """It does not change to which step the work after the last meeting belongs: one event is not
+    two."""
+    means_ms = {"input": 2.0, "share": 0.01, "forward": 25.0, "backward": 60.0, "optimizer": 6.0}
+    run = ArrayRun(ranks=20, means_ms=means_ms)
+    run.more("optimizer", 200, rank=5, steps=slice(3, None, 20))
+    run.more("forward", 200, rank=5, steps=slice(4, None, 20))
+    data = run.data(sync_points=[DDP, SyncPoint("share", tuple(range(20)[here]))])
+    for others in (slice(0, here.start), slice(here.stop, None)):
+        without_times(data, "share", others)
+    one = worst(judge(data))
+    assert (one.ranks, one.detail["hiccups"]) == ((5,), 6)
+    assert one.detail["hiccup_ns"] == pytest.approx(400e6, rel=0.01)
 
 
 def test_a_thousand_ranks() -> None:

@@ -7,7 +7,7 @@
 #include "run/py_counter.h"
 #include "run/py_gil.h"
 
-enum { NS_IN_US = 1000, WORKER_BYTES = 128 };
+enum { NS_IN_US = 1000, WORKER_BYTES = 160 };
 
 static const struct {
     enum mu_wait wait;
@@ -123,6 +123,35 @@ char *mu_py_host_samples_put(struct mu_py_host_samples *self, char *at) {
     return at;
 }
 
+/* What a worker did since the row before. What it read is kept for the row that says it. */
+static struct mu_sampled_worker since_last(struct mu_sampled_worker *before,
+                                           const struct mu_sampled_worker *now) {
+    struct mu_sampled_worker since = {
+        .ran_ns = now->ran_ns - before->ran_ns,
+        .delay_ns = now->delay_ns - before->delay_ns,
+        .storage_ns = now->storage_ns - before->storage_ns,
+        .read_bytes = now->read_bytes - before->read_bytes,
+        .io_readings = now->io_readings - before->io_readings,
+        .has_delay = now->has_delay,
+    };
+    uint64_t read_bytes = before->read_bytes, io_readings = before->io_readings;
+    *before = *now;
+    before->read_bytes = read_bytes;
+    before->io_readings = io_readings;
+    return since;
+}
+
+static void write_worker(struct mu_thread_buffer *buffer, int place,
+                         const struct mu_sampled_worker *did, int64_t iteration) {
+    char text[WORKER_BYTES];
+    char *end = mu_py_counter_put(text, "worker=", place);
+    end = put(end, ",ran_us=", did->ran_ns, 0, NS_IN_US);
+    end = did->has_delay ? put(end, ",delay_us=", did->delay_ns, 0, NS_IN_US) : end;
+    end = put(end, ",storage_us=", did->storage_ns, 0, NS_IN_US);
+    end = did->io_readings > 0 ? put(end, ",read_bytes=", did->read_bytes, 0, 1) : end;
+    mu_py_counter_write(buffer, "loader", text, end, iteration);
+}
+
 void mu_py_host_samples_write_worker(struct mu_py_host_samples *self,
                                      struct mu_thread_buffer *buffer, int64_t iteration) {
     struct mu_sampled_worker now[MU_SAMPLER_WORKERS_MAX], most = {0};
@@ -132,14 +161,7 @@ void mu_py_host_samples_write_worker(struct mu_py_host_samples *self,
                     ? 0
                     : mu_sampler_workers(self->sampler, now, places);
     for (int i = 0; i < count; i++) {
-        struct mu_sampled_worker *before = &self->workers[places[i]];
-        struct mu_sampled_worker since = {
-            .ran_ns = now[i].ran_ns - before->ran_ns,
-            .delay_ns = now[i].delay_ns - before->delay_ns,
-            .storage_ns = now[i].storage_ns - before->storage_ns,
-            .has_delay = now[i].has_delay,
-        };
-        *before = now[i];
+        struct mu_sampled_worker since = since_last(&self->workers[places[i]], &now[i]);
         uint64_t took_ns = since.ran_ns + since.delay_ns + since.storage_ns;
         if (took_ns > longest_ns) {
             longest_ns = took_ns;
@@ -148,11 +170,8 @@ void mu_py_host_samples_write_worker(struct mu_py_host_samples *self,
         }
     }
     if (place >= 0) {
-        char text[WORKER_BYTES];
-        char *end = mu_py_counter_put(text, "worker=", place);
-        end = put(end, ",ran_us=", most.ran_ns, 0, NS_IN_US);
-        end = most.has_delay ? put(end, ",delay_us=", most.delay_ns, 0, NS_IN_US) : end;
-        end = put(end, ",storage_us=", most.storage_ns, 0, NS_IN_US);
-        mu_py_counter_write(buffer, "loader", text, end, iteration);
+        self->workers[place].read_bytes += most.read_bytes;
+        self->workers[place].io_readings += most.io_readings;
+        write_worker(buffer, place, &most, iteration);
     }
 }

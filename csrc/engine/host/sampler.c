@@ -12,6 +12,7 @@
 #include "base/thread.h"
 #include "host/memory_cgroup.h"
 #include "host/proc_text.h"
+#include "host/process_io.h"
 #include "host/thread_times.h"
 
 enum { STACK_BYTES = 256 * 1024, WORKERS_A_SAMPLE = 8, TEXT_BYTES = 128, PATH_BYTES = 64 };
@@ -21,12 +22,16 @@ static const int64_t least_gap_ns = 5000000; /* what is less is the timer's own 
 static const int64_t refaults_pause_ns = 1000000000;
 static const int64_t refaults_soon_ns = 40000000; /* while the thread waits for pages */
 static const int64_t pressure_pause_ns = 100000000;
+static const int64_t io_pause_ns = 1000000000;
 
 struct worker {
     struct mu_watched_thread thread;
     int schedstat;                 /* a descriptor; -1: the kernel does not say */
     uint64_t on_core_ns, delay_ns; /* by it, at the last sample */
     uint64_t unsplit_ns;
+    int io; /* a descriptor; -1: the kernel does not say */
+    int64_t io_read_ns;
+    uint64_t read_bytes; /* when it was added */
     int index;
     struct mu_sampled_worker counted;
 };
@@ -113,6 +118,20 @@ static void split(struct worker *worker, uint64_t ns) {
     }
 }
 
+static void read_io(struct worker *worker) {
+    struct mu_sampled_worker *counted = &worker->counted;
+    int64_t now = mu_clock_monotonic_ns();
+    uint64_t bytes;
+    if (now - worker->io_read_ns < io_pause_ns) {
+        return;
+    }
+    worker->io_read_ns = now;
+    if (mu_process_io_read_bytes(worker->io, &bytes)) {
+        counted->read_bytes = bytes - worker->read_bytes;
+        counted->io_readings++;
+    }
+}
+
 static void sample_worker(struct mu_sampler *sampler, struct worker *worker, uint64_t ns) {
     enum mu_wait wait;
     if (!mu_watched_thread_read(&worker->thread, &wait)) {
@@ -121,6 +140,7 @@ static void sample_worker(struct mu_sampler *sampler, struct worker *worker, uin
     bool reads = wait == MU_WAIT_STORAGE || wait == MU_WAIT_PAGE;
     split(worker, wait == MU_WAIT_NONE ? ns : 0);
     worker->counted.storage_ns += reads ? ns : 0;
+    read_io(worker);
     sampler->next_worker++;
 }
 
@@ -246,6 +266,7 @@ static void forget_workers(struct mu_sampler *sampler) {
         struct worker *worker = &sampler->workers[--sampler->worker_count];
         mu_watched_thread_close(&worker->thread);
         mu_proc_close(worker->schedstat);
+        mu_proc_close(worker->io);
     }
 }
 
@@ -338,6 +359,9 @@ static void add_worker_lock_held(struct mu_sampler *sampler, pid_t process, int 
     worker->schedstat = open(path, O_RDONLY | O_CLOEXEC);
     worker->counted.has_delay =
         mu_schedstat_read(worker->schedstat, &worker->on_core_ns, &worker->delay_ns);
+    worker->io = mu_process_io_open(process);
+    worker->io_read_ns = mu_clock_monotonic_ns();
+    (void)mu_process_io_read_bytes(worker->io, &worker->read_bytes);
     sampler->worker_count++;
 }
 

@@ -43,6 +43,8 @@ struct mu_sampled_worker {
     /* While the watched thread waited and the worker was on a core, was ready to run and on none,
      * waited for storage. Where has_delay is false, the second is a part of the first. */
     uint64_t ran_ns, delay_ns, storage_ns;
+    uint64_t read_bytes;  /* from storage, at the last reading, at most one a second */
+    uint64_t io_readings; /* of read_bytes; 0: not measured */
     pid_t process;
     bool has_delay;
 };

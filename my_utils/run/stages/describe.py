@@ -46,6 +46,12 @@ def fsdp2_modules(modules: Iterable[Any]) -> list[Any]:
     ) or _instances(modules, "torch.distributed.fsdp", "FSDPModule")
 
 
+def fsdp_modules(modules: Iterable[Any]) -> list[Any]:
+    """Those of FSDP 2, or of FSDP 1 where there are none."""
+    modules = list(modules)
+    return fsdp2_modules(modules) or _fsdp(modules)
+
+
 def wrappers(modules: list[Any]) -> str:
     """The wrappers of data parallelism, joined by "+"; "none" without one."""
     found = {"DDP": ddp_models(modules), "FSDP": _fsdp(modules), "FSDP2": fsdp2_modules(modules)}

@@ -1,4 +1,4 @@
-"""When a rank came to the collectives inside backward of FSDP2, by torch's flight recorder.
+"""When a rank came to the collectives inside backward of FSDP, by torch's flight recorder.
 
 The recorder keeps the last collectives in a ring, with the time at which each was enqueued. A dump
 holds the GIL, so it is taken after a step and seldom: after 16 steps in a row, about once a minute.
@@ -27,13 +27,14 @@ _FIRST = 16  # the step at which the first burst begins
 _LEAST_PERIOD = 64  # steps between the begins of two others
 _PERIOD_NS = 60e9
 _DUMP_NS = 3e6  # of processor time
+_WRAPPED = "_fsdp_wrapped_module"  # what FSDP 1 puts between a module and its own
 _SIZES = {"Double": 8, "Long": 8, "Float": 4, "Int": 4, "Half": 2, "BFloat16": 2}
 
 Call = tuple[str, int]  # kind, bytes
 
 
 class FlightSampler(SampledSteps):
-    """Looks at some steps of the FSDP2 models of a process. Not thread-safe. Arguments as those of
+    """Looks at some steps of the FSDP models of a process. Not thread-safe. Arguments as those of
     `BucketSampler`."""
 
     def __init__(self, stages: _core.RunStages, write: Write, every: int | None = None) -> None:
@@ -52,7 +53,7 @@ class FlightSampler(SampledSteps):
         return self._is_watching
 
     def watch(self, models: Sequence[Any]) -> None:
-        """The modules of FSDP2, in the order of the model, are looked at from now on."""
+        """The modules of FSDP, 1 or 2, in the order of the model, are looked at from now on."""
         self._is_watching = self._every != 0 and bool(models) and _dump() is not None
         self._modules = _names_of(models) if self._is_watching else []
 
@@ -132,15 +133,31 @@ def _dump() -> bytes | None:
 
 
 def _names_of(models: Sequence[Any]) -> list[str]:
-    """Of those modules of FSDP2 that have parameters of their own, in the model's order."""
-    states = {id(model): model._get_fsdp_state() for model in models}
+    """Of those modules of FSDP that have parameters of their own, in the model's order."""
+    states = {id(model): _state_of(model) for model in models}
     return [
-        name
+        _without_wrappers(name)
         for root in models
-        if getattr(states[id(root)], "_is_root", False)
+        if states[id(root)][0]
         for name, module in root.named_modules()
-        if getattr(states.get(id(module)), "_fsdp_param_group", None) is not None
+        if states.get(id(module), (False, False))[1]
     ]
+
+
+def _state_of(model: Any) -> tuple[bool, bool]:
+    """Whether it is the outermost one, and whether it has parameters of its own."""
+    state, group = model, "_handle"  # of FSDP 1
+    if hasattr(model, "_get_fsdp_state"):
+        state, group = model._get_fsdp_state(), "_fsdp_param_group"
+    return bool(getattr(state, "_is_root", False)), getattr(state, group, None) is not None
+
+
+def _without_wrappers(name: str) -> str:
+    """
+    >>> _without_wrappers("_fsdp_wrapped_module.layers.3._fsdp_wrapped_module.mlp")
+    'layers.3.mlp'
+    """
+    return ".".join(part for part in name.split(".") if part != _WRAPPED)
 
 
 def _call(entry: dict[str, Any]) -> Call:

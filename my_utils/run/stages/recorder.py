@@ -347,11 +347,11 @@ class Recorder(Listener):
         self._watch_backward(modules)
 
     def _watch_backward(self, modules: list[torch.nn.Module]) -> None:
-        """For whom the others wait inside it: by DDP's buckets, or the collectives of FSDP2."""
+        """For whom the others wait inside it: by DDP's buckets, or the collectives of FSDP."""
         models = describe.ddp_models(modules)
         sampler = BucketSampler if models else FlightSampler
         self._buckets = watched = sampler(self.stages, self._write, bucket_steps())
-        watched.watch(models or describe.fsdp2_modules(modules))
+        watched.watch(models or describe.fsdp_modules(modules))
 
     def _write_meetings(self, modules: list[torch.nn.Module]) -> None:
         meetings = describe.meetings(modules)

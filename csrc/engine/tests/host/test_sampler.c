@@ -1,8 +1,10 @@
 /* The sampler: what its thread sees of one that waits, and of a process that was stopped. */
 #include "host/sampler.h"
 
+#include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -165,7 +167,53 @@ static void test_a_worker_that_waits_for_a_core(void) {
     mu_sampler_stop(sampler);
 }
 
+/* The worker writes a file, drops it from memory, and reads it again and again. */
+static void read_a_file(const char *path) {
+    enum { FILE_BYTES = 1 << 20, PART = 4096 };
+    char part[PART] = {1};
+    int file = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    for (int i = 0; i < FILE_BYTES / PART; i++) {
+        (void)(write(file, part, PART) == PART);
+    }
+    (void)fsync(file);
+    while (getppid() != 1) {
+        (void)posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED);
+        for (int i = 0; i < FILE_BYTES / PART; i++) {
+            (void)(pread(file, part, PART, (off_t)i * PART) == PART);
+        }
+    }
+    _exit(0);
+}
+
+static void test_what_a_worker_reads(void) {
+    char path[] = "mu_sampler_XXXXXX";
+    int file = mkstemp(path);
+    CHECK(file >= 0);
+    struct mu_sampler *sampler = start();
+    pid_t worker = fork();
+    if (worker == 0) {
+        read_a_file(path);
+    }
+    struct mu_sampled_worker found[MU_SAMPLER_WORKERS_MAX] = {{0}};
+    int places[MU_SAMPLER_WORKERS_MAX];
+    if (CHECK(sampler != NULL)) {
+        mu_sampler_set_workers(sampler, &worker, 1);
+        for (int i = 0; i < 3000 && found[0].read_bytes == 0; i++) {
+            rest(10000000);
+            (void)mu_sampler_workers(sampler, found, places);
+        }
+        CHECK(found[0].io_readings > 0);
+        CHECK(found[0].read_bytes > 0);
+    }
+    CHECK_INT(kill(worker, SIGKILL), 0);
+    CHECK_INT(waitpid(worker, NULL, 0), worker);
+    CHECK_INT(unlink(path), 0);
+    close(file);
+    mu_sampler_stop(sampler);
+}
+
 int main(void) {
+    test_what_a_worker_reads();
     test_a_worker_that_waits_for_a_core();
     test_a_wait_is_counted();
     test_a_stop_is_counted();
