@@ -330,7 +330,7 @@ BAD: dict[str, tuple[str, int, str]] = {  # the text, the slices in the trace, t
     "cut off": (
         json.dumps({"traceEvents": [{**X, "ts": 1}, {**X, "ts": 9}]})[:-9], 1, "is cut off",
     ),
-    "Perfetto's protobuf": ("\n\x1f8\x01", 0, "is not Chrome's JSON"),
+    "other text": ("\nthe trace", 0, "is not Chrome's JSON: it begins with 't'"),
     "no trace": ('{"a": 1}', 0, "holds no traceEvents"),
     "an end alone": (
         json.dumps([{**X, "ph": "E", "ts": 1}, {**X, "ts": 2}]), 1, "an end without a begin",
@@ -350,6 +350,23 @@ def test_bad_input_loses_nothing_else_and_is_named(case: str, tmp_path: Path) ->
     assert any(one.startswith(f"{trace}: ") and message in one for one in messages), messages
     events = json.loads(out.read_text())["traceEvents"]
     assert sum(event["ph"] == "X" and event["name"] == "x" for event in events) == count
+
+
+@pytest.mark.parametrize("made", [".pftrace", ".pftrace.gz"])
+@pytest.mark.parametrize("suffix", [".json", ".pftrace"])
+def test_a_protobuf_trace_is_not_merged_and_that_is_said(
+    suffix: str, made: str, tmp_path: Path
+) -> None:
+    """Under whatever name it comes; the run itself is there."""
+    csv = run_csv(tmp_path)
+    csv_to_trace(csv, tmp_path / f"first{made}")
+    trace = (tmp_path / f"first{made}").rename(tmp_path / "other.trace")
+    out = tmp_path / f"out{suffix}"
+    summary = csv_to_trace(csv, out, merge=[trace])
+    (message,) = summary.messages()
+    assert message.startswith(f"{trace}: is Perfetto's protobuf, which cannot be merged: merge ")
+    with TraceProcessor(out) as processor:
+        assert [row["name"] for row in processor.query(SLICES)].count("forward") == 1
 
 
 def test_a_trace_is_no_profile_csv(tmp_path: Path) -> None:
