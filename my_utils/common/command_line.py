@@ -16,6 +16,7 @@ says which run is meant. Outputs are written by `open_output`, and `Progress` sh
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import re
 import sys
@@ -282,14 +283,16 @@ def _wrapped_item(line: str, width: int) -> list[str]:
 
 
 def ended_well(command: Callable[[], int]) -> int:
-    """The status of the command: 130 after Ctrl-C, and 0 where the reader of its output has gone,
-    as `head` does."""
+    """The status of the command: 130 after Ctrl-C, which is said, and 0 where the reader of its
+    output has gone, as `head` does."""
     try:
         try:
             return command()
         finally:
             sys.stdout.flush()
     except KeyboardInterrupt:
+        with contextlib.suppress(OSError):
+            print("interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
     except BrokenPipeError:
         # What is still buffered has nowhere to go; the interpreter must not try it at its end.

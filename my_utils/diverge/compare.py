@@ -112,8 +112,11 @@ def compare_recordings(
     rtol, atol: agree where |a - b| <= atol + rtol * |b|, as far as samples and statistics show;
         without either, bit for bit. Where only one is given the other is 0.
 
-    ValueError for a tolerance that is negative or not finite.
+    ValueError for a tolerance that is negative or not finite; TypeError for what is no recording,
+    such as `ForwardTraceRecorder.recording`, which says whether it records.
     """
+    _check_recording("first", first)
+    _check_recording("second", second)
     check_tolerance("rtol", rtol)
     check_tolerance("atol", atol)
     if (rtol is None) != (atol is None):
@@ -125,6 +128,14 @@ def compare_recordings(
         shapes_may_differ=first.world_size != second.world_size,
     )
     return _compare(first, second, rules)
+
+
+def _check_recording(name: str, given: object) -> None:
+    if not isinstance(given, Recording):
+        raise TypeError(
+            f"{name} must be a Recording, as ForwardTraceRecorder.snapshot() gives it,"
+            f" not {given!r:.100}"
+        )
 
 
 def _sampling(recording: Recording) -> tuple[Any, ...]:

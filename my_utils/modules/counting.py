@@ -139,7 +139,8 @@ class CountingHook:
 class Counting:
     """Counts in the first call of `model` after `install`, into the rows.
 
-    around: called with False when that call begins, and with True when it has ended.
+    around: called with False when that call begins, and with True when the next one does: what
+        checkpointing repeats in between is of a call that is not timed.
     """
 
     def __init__(
@@ -203,7 +204,12 @@ class Counting:
 
     def _begin(self) -> None:
         self._drop_interrupted()
-        if self.done or self._modes is not None:
+        if self.done:
+            if _graph_task() == -1:
+                self._around(True)
+                self.remove()
+            return
+        if self._modes is not None:
             return
         self._thread = threading.get_ident()
         self._frame = _frame_of_call()
@@ -219,16 +225,19 @@ class Counting:
         if self._is_mine and not self._open:
             self.done = True
             self.model_flops = self._count()
-            self._close()
-            self.remove()
+            self._leave_modes()
 
     def _close(self) -> None:
+        """Ends a call that was interrupted."""
+        self._leave_modes()
+        self._around(True)
+
+    def _leave_modes(self) -> None:
         modes, self._modes = self._modes, None
         self._frame = None
         self._open.clear()
         assert modes is not None
         modes.close()
-        self._around(True)
 
     def _count(self) -> int:
         return 0 if self._flops is None else self._flops.get_total_flops()

@@ -88,7 +88,7 @@ class ModuleProfiler:
         parameters or buffers on a CUDA device.
     cpu: the CPU's times beside those of the GPU: how long Python was in the module.
     flops: count forward FLOPs, by torch's FlopCounterMode with our formulas, in the first call of
-        the model after `start`. That call is run once, as ever, and is not timed.
+        the model after `start`. That call is run once, as ever. Nothing is timed before the next.
     memory: the peak of each module in that same call: bytes above what was allocated at its begin.
         On CUDA by the allocator, whose peak statistics (`torch.cuda.max_memory_allocated`) start
         anew in each module meanwhile; on the CPU of the tensors that operators make.

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..common.tables import time_text
+
 __all__ = [
     "Cell",
     "Column",
@@ -53,23 +55,8 @@ class Table:
 
 
 def times(ms: float | None) -> str:
-    """A time with three significant digits in its own unit.
-
-    >>> times(92.345), times(41_000.0), times(0.0123), times(None)
-    ('92.3 ms', '41 s', '12.3 µs', '')
-    """
-    if ms is None or not np.isfinite(ms):
-        return ""
-    for factor, unit in ((1e-3, "s"), (1.0, "ms"), (1e3, "µs")):
-        if abs(ms) * factor >= 0.9995 or unit == "µs":
-            return f"{_three_digits(ms * factor)} {unit}"
-    raise AssertionError("the last unit takes every time")
-
-
-def _three_digits(value: float) -> str:
-    """Without an exponent and without zeros at its end: 1234.0 is 1230."""
-    text = np.format_float_positional(value, precision=3, fractional=False, trim="-")
-    return str(text)
+    """A time with three significant digits in its own unit; "" for None and NaN."""
+    return "" if ms is None else time_text(ms)
 
 
 def as_table(

@@ -14,7 +14,7 @@ from ..common.lazy_modules import lazy_module
 from ..common.notebook import html_table, html_text
 from ..common.public import public
 from ..common.reprs import short_repr
-from ..common.tables import needed, text_table
+from ..common.tables import needed, text_table, time_text
 from .packed import BUCKETS, Table, bucket_middles, rows_of
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ class TimeData:
             values, weights = self._weighted()
             axes.hist(values / 1e9, bins=bins, weights=weights, **kwargs)
         ranks = f"{self.rank_count()} rank{'s' if self.rank_count() != 1 else ''}"
-        figures = f"n={self.count()}, mean={self.mean():.3g} s, std={self.std():.3g} s"
+        figures = f"n={self.count()}, mean={_text(self.mean())}, std={_text(self.std())}"
         axes.set_title(f"{title or self.name}\n{ranks}, {figures}", parse_math=bool(title))
         axes.set_xlabel("time [s]")
         axes.set_ylabel("count")
@@ -206,18 +206,19 @@ class TimeData:
         for color, index in enumerate(sorted(named)):
             part = parts[index]
             own = {"color": f"C{color}", "label": f"rank {self.ranks[index]}: n={len(part)}, "
-                   f"mean={part.mean():.3g} s"}  # fmt: skip
+                   f"mean={_text(part.mean())}"}  # fmt: skip
             axes.hist(part, **{**outline, **own, **kwargs})
         axes.legend(fontsize="small")
 
     def __repr__(self) -> str:
         return (
             f"<TimeData {self.name!r}: {self.count()} times of {self.rank_count()} ranks, "
-            f"sum {self.sum():.6g} s, mean {self.mean():.6g} s>"
+            f"sum {_text(self.sum())}, mean {_text(self.mean())}>"
         )
 
 
-_HEADER = ("name", "ranks", "count", "total s", "mean s", "std s", "p50 s", "p99 s", "max s")
+_HEADER = ("name", "ranks", "count", "total", "mean", "std", "p50", "p99", "max")
+_DIGITS = 4  # of a time in the table
 
 
 @public("my_utils.timing")
@@ -342,6 +343,10 @@ def _seconds(ns: int) -> float:
     return ns / 1_000_000_000
 
 
+def _text(seconds: float) -> str:
+    return time_text(seconds * 1e3) or "unknown"
+
+
 def _line(data: TimeData) -> list[str]:
     p50, p99 = data.percentile([50, 99])
     figures = (data.sum(), data.mean(), data.std(), p50, p99, data.max())
@@ -349,7 +354,7 @@ def _line(data: TimeData) -> list[str]:
         data.name,
         str(data.rank_count()),
         str(data.count()),
-        *(f"{figure:.6f}" for figure in figures),
+        *(time_text(figure * 1e3, _DIGITS) for figure in figures),
     ]
 
 

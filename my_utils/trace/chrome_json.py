@@ -20,9 +20,11 @@ __all__ = ["ChromeJson", "TraceFileError"]
 
 CHUNK = 1 << 20
 EVENT_MAX = 16 << 20  # characters; a longer event is none
+PERFETTO_HEAD = 64 << 10  # bytes in which the first packet of Perfetto's protobuf ends
 VALUE_MAX = 1 << 28  # of a value beside the events, such as sources
 
 _SPACE = re.compile(r"[ \t\r\n,]*")
+_FIRST_PACKET = re.compile(rb"\n([\x80-\xff]{0,3}[\0-\x7f])")
 _NEXT_EVENT = re.compile(r"\}\s*,\s*(?=\{)")
 
 
@@ -64,7 +66,17 @@ class ChromeJson:
                 self._at += 1
                 yield from self._members()
             else:
-                raise TraceFileError(f"{self.path}: is not Chrome's JSON: it begins with {first!r}")
+                raise TraceFileError(f"{self.path}: {self._what_it_is(first)}")
+
+    def _what_it_is(self, first: str) -> str:
+        """Of a file that begins as no JSON does."""
+        with _opened(self.path) as file:
+            if _is_perfetto(file.read(PERFETTO_HEAD)):
+                return (
+                    "is Perfetto's protobuf, which cannot be merged: merge the JSON or the CSVs"
+                    " that it was made from, or what Perfetto's `traceconv json` makes of it"
+                )
+        return f"is not Chrome's JSON: it begins with {first!r}"
 
     def _more(self, size: int = CHUNK) -> bool:
         chunk = self._file.read(size)
@@ -169,6 +181,17 @@ class ChromeJson:
 
     def _cut(self) -> TraceFileError:
         return TraceFileError(f"{self.path}: the trace is cut off")
+
+
+def _is_perfetto(head: bytes) -> bool:
+    """Whether a file that begins so is a trace in Perfetto's protobuf: a packet, field 1, and where
+    that ends another one, or the end of a short file."""
+    found = _FIRST_PACKET.match(head)
+    if found is None:
+        return False
+    length = sum((byte & 0x7F) << 7 * place for place, byte in enumerate(found[1]))
+    end = found.end() + length
+    return head[end : end + 1] == b"\n" or end == len(head)
 
 
 def _opened(path: Path) -> IO[bytes]:

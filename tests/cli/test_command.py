@@ -256,6 +256,7 @@ def test_ctrl_c(command: str, tmp_path: Path) -> None:
         out, said = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, "")
     assert "Traceback" not in said
+    assert said.splitlines()[-1:] == ["interrupted"]
     assert os.listdir(tmp_path) == ["input"]
 
 

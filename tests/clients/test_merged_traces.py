@@ -1,20 +1,13 @@
 """Traces of other tools, merged into that of a run and read back by Perfetto's trace processor.
 
-Every slice that goes in is there once, with its length, on its process and thread. The oracle pairs
-the events of the input by itself.
+Every slice that goes in is there once, with its length, on its process and thread.
 """
 
 from __future__ import annotations
 
 import json
 import random
-import re
-import shutil
-import subprocess
-import sys
 import time
-from collections import Counter, deque
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +15,21 @@ import pytest
 
 from my_utils.csv2trace import ConversionWarning, csv_to_trace
 
+from .foreign_traces import (
+    HEADER,
+    RUN_S,
+    SLICES,
+    TOOLS,
+    arrows_in,
+    arrows_out,
+    events_of,
+    lost,
+    merged,
+    run_csv,
+    slices_in,
+    slices_out,
+    sum_of,
+)
 from .perfetto import TraceProcessor, why_missing
 
 pytestmark = [
@@ -30,173 +38,22 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::my_utils.csv2trace.ConversionWarning"),
 ]
 
-HEADER = "timestamp_unix,readable_time,machine_id,step,event_name,event_type,duration_ms,metadata\n"
-RUN_S = 1_750_000_000
-SLICES = """
-select s.name, s.dur, s.ts, p.name as process, t.name as thread, pp.name as other
-from slice s left join thread_track tt on s.track_id = tt.id left join thread t using (utid)
-left join process p using (upid) left join process_track pt on s.track_id = pt.id
-left join process pp on pt.upid = pp.upid
-"""
-Slice = tuple[str, str, "str | None", int]  # name, process, thread, length; ns
-
-
-def run_csv(folder: Path, began_s: int = RUN_S) -> Path:
-    path = folder / "profile_rank_0.csv"
-    path.write_text(
-        HEADER
-        + f'{began_s}.0,,h,0,forward,START,,"node_id=1,tid=7"\n'
-        + f'{began_s + 1}.0,,h,0,forward,END,1000.0,"node_id=1,tid=7"\n'
-    )
-    return path
-
-
-def events_of(path: Path) -> list[dict[str, Any]]:
-    data = json.loads(path.read_text(), parse_float=Decimal)
-    return data if isinstance(data, list) else data["traceEvents"]
-
-
-def slices_in(path: Path) -> Counter[Slice]:
-    """What the file says, by its own words. Asynchronous slices have no thread."""
-    events = events_of(path)
-    named = {(e["name"], e["pid"], e["tid"]): e["args"].get("name") for e in events
-             if e["ph"] == "M"}  # fmt: skip
-    processes = {pid: name for (kind, pid, _), name in named.items() if kind == "process_name"}
-    found: Counter[Slice] = Counter()
-    stacks: dict[Any, list[Decimal]] = {}
-    for event in sorted((e for e in events if e["ph"] in "XBEbe"), key=lambda e: e["ts"]):
-        pid, tid, name, at = (event[key] for key in ("pid", "tid", "name", "ts"))
-        process = f"{processes.get(pid, '')} {pid}".strip()
-        thread = named.get(("thread_name", pid, tid)) or f"thread {tid}"
-        is_async = event["ph"] in "be"
-        key = (pid, name, event.get("cat"), str(event.get("id", event.get("id2")))) if is_async \
-            else (pid, tid, name)  # fmt: skip
-        if event["ph"] == "X":
-            found[name, process, thread, round(event.get("dur", 0) * 1000)] += 1
-        elif event["ph"] in "Bb":
-            stacks.setdefault(key, []).append(at)
-        elif stacks.get(key):
-            length = int((at - stacks[key].pop()) * 1000)
-            found[name, process, None if is_async else thread, length] += 1
-    return found
-
-
-def slices_out(trace: Path) -> Counter[Slice]:
-    found: Counter[Slice] = Counter()
-    with TraceProcessor(trace) as processor:
-        for row in processor.query(SLICES):
-            process = row["process"] or row["other"]
-            if process.endswith("rank 0"):
-                continue
-            thread = row["thread"] and re.sub(r" \(\d+\)$", "", row["thread"])
-            found[row["name"], process, thread, row["dur"]] += 1
-        assert processor.complaints() == {}
-    return found
-
-
-def lengths(slices: Counter[Slice]) -> dict[tuple[str, str, str | None], list[int]]:
-    """By name, process and thread, in order."""
-    found: dict[tuple[str, str, str | None], list[int]] = {}
-    for one in sorted(slices.elements(), key=lambda one: one[3]):
-        found.setdefault(one[:3], []).append(one[3])
-    return found
-
-
-def lost(wanted: Counter[Slice], found: Counter[Slice]) -> list[Slice]:
-    """Those that are not there; what is 2 ns longer or shorter was rounded."""
-    missing: list[Slice] = []
-    there = lengths(found)
-    for key, some in lengths(wanted).items():
-        left = deque(there.get(key, []))
-        for length in some:
-            while left and left[0] < length - 2:
-                left.popleft()
-            if left and left[0] <= length + 2:
-                left.popleft()
-            else:
-                missing.append((*key, length))
-    return missing
-
-
-def merged(folder: Path, *traces: Path, suffix: str, began_s: int = RUN_S) -> Path:
-    out = folder / f"out{suffix}"
-    csv_to_trace(run_csv(folder, began_s), out, merge=traces)
-    return out
-
-
-TORCH = """
-import sys, torch
-from torch.profiler import ProfilerActivity, profile
-model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
-adam = torch.optim.Adam(model.parameters())
-with profile(activities=[ProfilerActivity.CPU], with_stack=True, record_shapes=True,
-             profile_memory=True) as profiler:
-    for _ in range(3):
-        model(torch.randn(4, 8)).sum().backward()
-        adam.step()
-        profiler.step()
-profiler.export_chrome_trace(sys.argv[1])
-"""
-VIZTRACER = """
-import asyncio, sys, threading
-from viztracer import VizTracer
-def inner(n): return sum(i * i for i in range(n))
-def work():
-    for _ in range(20): inner(50)
-async def waits():
-    for _ in range(3): await asyncio.sleep(0)
-async def main(): await asyncio.gather(*[waits() for _ in range(4)])
-with VizTracer(output_file=sys.argv[1], verbose=0) as tracer:
-    threads = [threading.Thread(target=work) for _ in range(2)]
-    for thread in threads: thread.start()
-    for thread in threads: thread.join()
-    asyncio.run(main())
-"""
-NODE = """
-const fs = require('fs');
-for (let i = 0; i < 20; i++) fs.readdirSync('/');
-setTimeout(() => fs.readdir('/', () => {}), 1);
-"""
-
-
-def torch_trace(folder: Path) -> Path:
-    pytest.importorskip("torch")
-    out = folder / "torch.json"
-    subprocess.run([sys.executable, "-c", TORCH, str(out)], check=True, capture_output=True)
-    return out
-
-
-def viztracer_trace(folder: Path) -> Path:
-    pytest.importorskip("viztracer")
-    out = folder / "viztracer.json"
-    subprocess.run([sys.executable, "-c", VIZTRACER, str(out)], check=True, capture_output=True)
-    return out
-
-
-def node_trace(folder: Path) -> Path:
-    """V8's own writer: begins and ends, and asynchronous events."""
-    categories = "v8,node,node.async_hooks,node.fs.sync,node.fs.async"
-    node = shutil.which("node")
-    assert node is not None
-    command = [node, "--trace-events-enabled", "--trace-event-categories", categories, "-e", NODE]
-    subprocess.run(command, check=True, capture_output=True, cwd=folder)
-    (found,) = folder.glob("node_trace.*.log")
-    return found
-
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tool", [torch_trace, viztracer_trace, node_trace])
-def test_every_slice_of_a_real_trace_is_there_once(tool: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("tool", TOOLS)
+def test_every_slice_and_arrow_of_a_real_trace_is_there_once(tool: Any, tmp_path: Path) -> None:
     began_s = int(time.time())
-    trace = tool(tmp_path)
-    wanted = slices_in(trace)
+    traces = tool(tmp_path)
+    wanted, wanted_arrows = sum_of(slices_in, traces), sum_of(arrows_in, traces)
     assert wanted.total() > 30
-    points = {e["name"] for e in events_of(trace) if e["ph"] in "iIsft"}
+    points = {e["name"] for trace in traces for e in events_of(trace) if e["ph"] in "iIRnsft"}
     for suffix in (".json", ".pftrace"):
-        found = slices_out(merged(tmp_path, trace, suffix=suffix, began_s=began_s))
+        out = merged(tmp_path, *traces, suffix=suffix, began_s=began_s)
+        found = slices_out(out)
         assert lost(wanted, found) == []
         others = [one for one in (found - wanted).elements() if one[0] not in points]
         assert len(others) <= (wanted - found).total()  # those of other roundings
+        assert arrows_out(out) == wanted_arrows
 
 
 def random_events(draw: random.Random) -> list[dict[str, Any]]:
@@ -232,19 +89,6 @@ def test_every_slice_of_generated_traces_is_there_once(
     assert found == slices_in(trace)
 
 
-def arrows(trace: Path) -> Counter[tuple[str, str]]:
-    """The threads that arrows join."""
-    sql = (
-        "select p.name || ' ' || t.name as a, q.name || ' ' || u.name as b from flow f"
-        " join slice s on f.slice_out = s.id join thread_track x on s.track_id = x.id"
-        " join thread t on x.utid = t.utid join process p on t.upid = p.upid"
-        " join slice r on f.slice_in = r.id join thread_track y on r.track_id = y.id"
-        " join thread u on y.utid = u.utid join process q on u.upid = q.upid"
-    )
-    with TraceProcessor(trace) as processor:
-        return Counter((row["a"], row["b"]) for row in processor.query(sql))
-
-
 @pytest.mark.parametrize("suffix", [".json", ".pftrace"])
 def test_flow_ids_may_be_used_again(suffix: str, tmp_path: Path) -> None:
     """Two files use the same ids, and use them again for another pair of threads."""
@@ -255,7 +99,7 @@ def test_flow_ids_may_be_used_again(suffix: str, tmp_path: Path) -> None:
                    "ts": at + 100 * number} for phase, at, tid in flows]  # fmt: skip
         traces.append(tmp_path / f"{number}.json")
         traces[-1].write_text(json.dumps(events))
-    assert arrows(merged(tmp_path, *traces, suffix=suffix)) == {
+    assert arrows_out(merged(tmp_path, *traces, suffix=suffix)) == {
         (f"{number} thread {a}", f"{number} thread {b}"): 1
         for number in (0, 1)
         for a, b in ((1, 2), (3, 4))
@@ -274,7 +118,7 @@ def test_ranks_and_steps_may_use_the_same_flow_ids(suffix: str, tmp_path: Path) 
             rows += f'{RUN_S + step}.{300 + rank},,h,{step},send,{kind},,"tid=3,id=0"\n'
         (tmp_path / f"profile_rank_{rank}.csv").write_text(rows)
     csv_to_trace(tmp_path, tmp_path / f"out{suffix}")
-    assert arrows(tmp_path / f"out{suffix}") == {
+    assert arrows_out(tmp_path / f"out{suffix}") == {
         ("h rank 0 thread 1", "h rank 0 thread 2"): 3,
         ("h rank 1 thread 1", "h rank 1 thread 2"): 3,
         ("h rank 0 thread 3", "h rank 1 thread 3"): 3,
@@ -330,7 +174,7 @@ BAD: dict[str, tuple[str, int, str]] = {  # the text, the slices in the trace, t
     "cut off": (
         json.dumps({"traceEvents": [{**X, "ts": 1}, {**X, "ts": 9}]})[:-9], 1, "is cut off",
     ),
-    "Perfetto's protobuf": ("\n\x1f8\x01", 0, "is not Chrome's JSON"),
+    "other text": ("\nthe trace", 0, "is not Chrome's JSON: it begins with 't'"),
     "no trace": ('{"a": 1}', 0, "holds no traceEvents"),
     "an end alone": (
         json.dumps([{**X, "ph": "E", "ts": 1}, {**X, "ts": 2}]), 1, "an end without a begin",
@@ -350,6 +194,23 @@ def test_bad_input_loses_nothing_else_and_is_named(case: str, tmp_path: Path) ->
     assert any(one.startswith(f"{trace}: ") and message in one for one in messages), messages
     events = json.loads(out.read_text())["traceEvents"]
     assert sum(event["ph"] == "X" and event["name"] == "x" for event in events) == count
+
+
+@pytest.mark.parametrize("made", [".pftrace", ".pftrace.gz"])
+@pytest.mark.parametrize("suffix", [".json", ".pftrace"])
+def test_a_protobuf_trace_is_not_merged_and_that_is_said(
+    suffix: str, made: str, tmp_path: Path
+) -> None:
+    """Under whatever name it comes; the run itself is there."""
+    csv = run_csv(tmp_path)
+    csv_to_trace(csv, tmp_path / f"first{made}")
+    trace = (tmp_path / f"first{made}").rename(tmp_path / "other.trace")
+    out = tmp_path / f"out{suffix}"
+    summary = csv_to_trace(csv, out, merge=[trace])
+    (message,) = summary.messages()
+    assert message.startswith(f"{trace}: is Perfetto's protobuf, which cannot be merged: merge ")
+    with TraceProcessor(out) as processor:
+        assert [row["name"] for row in processor.query(SLICES)].count("forward") == 1
 
 
 def test_a_trace_is_no_profile_csv(tmp_path: Path) -> None:

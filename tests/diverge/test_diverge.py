@@ -472,6 +472,12 @@ class TestFigures:
         runs[1].events[0].outputs[0].shape = (1, 32)
         assert diverge.compare_recordings(*runs).status == "same"
 
+    @pytest.mark.parametrize("bad", [True, None, "recording.json"])
+    def test_what_is_no_recording(self, bad: Any) -> None:
+        """As `ForwardTraceRecorder.recording`, which is a bool."""
+        with pytest.raises(TypeError, match=f"first must be a Recording, .* not {bad!r}"):
+            diverge.compare_recordings(bad, bad)
+
     @pytest.mark.parametrize("bad", [-1.0, math.inf, math.nan])
     def test_tolerances_that_are_none(self, bad: float) -> None:
         with pytest.raises(ValueError, match="rtol must be"):

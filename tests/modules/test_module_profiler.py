@@ -335,6 +335,31 @@ def test_checkpointing(reentrant: bool) -> None:
     assert rows.attrs["unmatched"] == rows.attrs["abandoned"] == 0
 
 
+@pytest.mark.parametrize("whole", [False, True])
+def test_what_the_counted_call_repeats_is_not_timed_either(whole: bool) -> None:
+    """Four steps, of which the first is counted; the whole model is repeated, or a block."""
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.block, self.head = nn.Linear(4, 4), nn.Linear(4, 1)
+
+        def forward(self, x: torch.Tensor) -> Any:
+            if whole:
+                return self.head(self.block(x))
+            return self.head(checkpoint(self.block, x, use_reentrant=False))
+
+    model = Model()
+    with ModuleProfiler(model, backward=True, flops=True) as profiler:
+        for _ in range(4):
+            x = torch.ones(2, 4, requires_grad=True)
+            loss = checkpoint(model, x, use_reentrant=False) if whole else model(x)
+            loss.sum().backward()
+    rows = table_of(profiler)
+    assert rows.calls["block"] == rows.recompute_calls["block"] == rows.backward_calls["block"] == 3
+    assert rows.recompute_calls["head"] == (3 if whole else 0)
+
+
 def test_modules_that_share_their_input_share_no_time() -> None:
     class Model(nn.Module):
         def __init__(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
 import resource
 import struct
 import threading
@@ -235,10 +236,17 @@ class TestMapping:
         lines = repr(found).splitlines()
         assert lines[0] == "GatheredTime: 2 ranks, 2 names"
         assert lines[1] == "missing: rank 5 (no answer within 60 s)"
-        figures = "1.750000 0.583333 0.381881 0.500000 1.000000 1.000000"
-        assert lines[3].split() == ["step", "2", "3", *figures.split()]
+        figures = "1.75 s  583.3 ms  381.9 ms  500 ms  1 s  1 s"
+        assert re.split(r"\s{2,}", lines[3]) == ["step", "2", "3", *re.split("  ", figures)]
         assert "3 times of 2 ranks" in repr(found["step"])
         assert repr(gathered([])) == "GatheredTime: 0 ranks, 0 names"
+
+    def test_each_time_has_its_own_unit(self) -> None:
+        times = {"ns": [130], "us": [4_321], "ms": [7_654_321], "s": [91_234_567_890]}
+        lines = [re.split(r"\s{2,}", line) for line in repr(gathered([times])).splitlines()[2:]]
+        assert {line[0]: line[-1] for line in lines} == {
+            "ns": "0.13 µs", "us": "4.321 µs", "ms": "7.654 ms", "s": "91.23 s",
+        }  # fmt: skip
 
     def test_ranks_alone(self) -> None:
         data = gathered(TWO)["step"]
