@@ -228,3 +228,48 @@ def test_a_child_does_not_take_the_name_that_its_parent_is_about_to_use_again(
     assert steps_of(of_the_child, "of_the_child") == [0, 1, 2]
     paths.remove(of_the_child)
     assert sorted(step for path in paths for step in steps_of(path)) == list(range(100))
+
+
+@pytest.mark.parametrize("attempts", [1, 3])
+def test_a_number_of_a_stage_is_in_one_file_of_a_rank_only(
+    run_python: RunPython, tmp_path: Path, attempts: int
+) -> None:
+    """Forked workers and restarts write files of their own, or the same ones again."""
+    workers, threads, laps = 7, 2, 3
+    for _ in range(attempts):
+        finished(
+            run_python,
+            """
+            workers, threads, laps = map(int, sys.argv[1:])
+            logger.setup("logs", console=False)
+            stages(laps)
+            ends, go_on = os.pipe()
+            for _ in range(workers):
+                if os.fork() == 0:
+                    os.close(go_on)
+                    own = [threading.Thread(target=stages, args=(laps,)) for _ in range(threads)]
+                    for thread in own:
+                        thread.start()
+                    for thread in own:
+                        thread.join()
+                    timer.step()
+                    os.read(ends, 1)  # the name of its CSV is in use until all others have one
+                    logger.close()
+                    os._exit(0)
+            while len([name for name in os.listdir("logs") if name.endswith(".csv")]) <= workers:
+                time.sleep(0.001)
+            stages(laps)
+            os.close(go_on)
+            for _ in range(workers):
+                assert os.wait()[1] == 0
+            logger.close()
+            """,
+            *map(str, (workers, threads, laps)),
+        )
+    names = csv_names(tmp_path / "logs")
+    assert len(names) == 1 + workers
+    ends = [row for name in names for row in rows_of(tmp_path / "logs" / name) if row.kind == "END"]
+    nodes = [row.node for row in ends]
+    assert len(nodes) == attempts * laps * (2 + workers * threads)
+    assert len(set(nodes)) == len(nodes)
+    assert max(nodes) < 2**53

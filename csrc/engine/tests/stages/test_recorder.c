@@ -1,6 +1,7 @@
 /* The recorder end to end: stages into a journal, rows into a CSV, forks, moves, adoption. */
 #include <errno.h>
 #include <sched.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <sys/mman.h>
@@ -9,6 +10,7 @@
 #include <sys/wait.h>
 
 #include "journal/journal_reader.h"
+#include "stages/drain_thread.h"
 #include "stages/output_state.h"
 #include "tests/stages/recorder_fixture.h"
 
@@ -694,6 +696,96 @@ static void test_threads_end_while_files_move(void) {
     fixture_end(&moving.fixture);
 }
 
+enum { RETIRING_THREADS = 50, A_GROUP = 10, RETIRING_MOVES = 8 };
+
+struct retiring {
+    struct fixture fixture;
+    struct mu_timer timer;
+    sem_t recorded, may_end;
+    int let_go; /* threads that may end */
+};
+
+static void *record_and_wait(void *argument) {
+    struct retiring *retiring = argument;
+    stage_start(&retiring->timer, "outer");
+    stage_stop(&retiring->timer, "outer");
+    sem_post(&retiring->recorded);
+    sem_wait(&retiring->may_end);
+    return NULL;
+}
+
+/* Called when nobody may record from here on: some threads end now. */
+static void let_threads_end(void *argument) {
+    struct retiring *retiring = argument;
+    for (int i = 0; i < A_GROUP && retiring->let_go < RETIRING_THREADS; i++) {
+        retiring->let_go++;
+        sem_post(&retiring->may_end);
+    }
+}
+
+static void let_no_more_end(void *argument) {
+    (void)argument;
+}
+
+static void move_while_threads_end(struct retiring *retiring, const char *directory) {
+    const struct mu_alone gil = {let_threads_end, let_no_more_end, retiring};
+    struct mu_output_config config = fixture_config(&retiring->fixture);
+    pthread_t threads[RETIRING_THREADS];
+    for (int i = 0; i < RETIRING_THREADS; i++) {
+        CHECK_INT(pthread_create(&threads[i], NULL, record_and_wait, retiring), 0);
+    }
+    for (int i = 0; i < RETIRING_THREADS; i++) {
+        sem_wait(&retiring->recorded);
+    }
+    retiring->let_go = 0;
+    snprintf(config.log_dir, sizeof(config.log_dir), "%s", directory);
+    CHECK_INT(mu_recorder_open_with(retiring->fixture.recorder, &config, &gil,
+                                    &retiring->fixture.report, NULL),
+              MU_OK);
+    while (retiring->let_go < RETIRING_THREADS) {
+        let_threads_end(retiring);
+    }
+    for (int i = 0; i < RETIRING_THREADS; i++) {
+        pthread_join(threads[i], NULL);
+    }
+    mu_recorder_drain(retiring->fixture.recorder, drain_wait_ns);
+}
+
+static int owned_chunks(const struct mu_recorder *recorder) {
+    int owned = 0;
+    uint32_t count = atomic_load(&mu_journal_header(&recorder->journal)->chunk_count);
+    for (uint32_t i = 0; i < count; i++) {
+        owned += atomic_load(&mu_journal_chunk(&recorder->journal, i)->state) == MU_CHUNK_OWNED;
+    }
+    return owned;
+}
+
+/* A thread gives its chunk back while the journal is copied: the copy has the mark, too. Else the
+ * chunk would have an owner for ever, and after 64 of them nobody could record. */
+static void test_chunks_are_given_back_while_the_journal_moves(void) {
+    struct retiring retiring;
+    struct fixture other;
+    fixture_start(&retiring.fixture);
+    fixture_directory(&other);
+    sem_init(&retiring.recorded, 0, 0);
+    sem_init(&retiring.may_end, 0, 0);
+    CHECK_INT(mu_timer_init(&retiring.timer, retiring.fixture.recorder, "", NULL), MU_OK);
+    for (int i = 0; i < RETIRING_MOVES; i++) {
+        move_while_threads_end(&retiring,
+                               i % 2 == 0 ? other.directory : retiring.fixture.directory);
+        CHECK_INT(owned_chunks(retiring.fixture.recorder), 0);
+    }
+    CHECK_INT(mu_recorder_close(retiring.fixture.recorder, NULL), MU_OK);
+    CHECK_INT(atomic_load(&retiring.fixture.recorder->troubles.dropped_buffers), 0);
+    CHECK_INT(ends_in(retiring.fixture.directory) + ends_in(other.directory),
+              RETIRING_THREADS * RETIRING_MOVES);
+    mu_timer_release(&retiring.timer);
+    sem_destroy(&retiring.recorded);
+    sem_destroy(&retiring.may_end);
+    fixture_remove(&other);
+    fixture_end(&retiring.fixture);
+}
+
 enum { ENDED_RECORDERS = 100 };
 
 struct one_thread {
@@ -780,6 +872,59 @@ static void test_a_thread_outlives_its_recorder(void) {
     pthread_barrier_destroy(&one.turns);
 }
 
+static bool thread_runs(struct mu_recorder *recorder) {
+    pthread_mutex_lock(&recorder->thread_lock);
+    bool runs = recorder->thread_runs;
+    pthread_mutex_unlock(&recorder->thread_lock);
+    return runs;
+}
+
+static void wait_until_call_is_taken(struct mu_recorder *recorder) {
+    while (atomic_load(&recorder->thread_called)) {
+        sched_yield();
+    }
+}
+
+/* Whether it has drained since the epoch `before`; then its lock is the caller's. */
+static bool lock_after(struct mu_recorder *recorder, uint64_t before) {
+    if (pthread_mutex_trylock(&recorder->drain_lock) != 0) {
+        return false;
+    }
+    if (recorder->epoch == before) {
+        pthread_mutex_unlock(&recorder->drain_lock);
+        return false;
+    }
+    return true;
+}
+
+/* A call that comes while the drain thread writes its last rows finds a thread, which takes no more
+ * calls. The next call starts another one. */
+static void test_a_late_call_of_the_drain_thread_is_not_the_last(void) {
+    struct mu_recorder *recorder;
+    CHECK_INT(mu_recorder_create(&recorder, NULL), MU_OK);
+    pthread_mutex_lock(&recorder->drain_lock);
+    uint64_t before = recorder->epoch;
+    mu_drain_thread_call(recorder);
+    wait_until_call_is_taken(recorder); /* it stands at the drain's lock */
+    CHECK(!mu_drain_thread_stop(recorder, 0));
+    mu_drain_thread_call(recorder);
+    pthread_mutex_lock(&recorder->thread_lock);
+    pthread_mutex_unlock(&recorder->drain_lock);
+    while (!lock_after(recorder, before)) {
+        sched_yield();
+    }
+    pthread_mutex_unlock(&recorder->thread_lock);
+    wait_until_call_is_taken(recorder); /* it stands at the drain's lock for the last time */
+    mu_drain_thread_call(recorder);
+    pthread_mutex_unlock(&recorder->drain_lock);
+    while (thread_runs(recorder)) {
+        sched_yield();
+    }
+    mu_drain_thread_call(recorder);
+    CHECK(thread_runs(recorder));
+    mu_recorder_destroy(recorder);
+}
+
 /* `no-threads-in-children`: the emulator has none there. */
 int main(int argc, char **argv) {
     bool threads_in_children = argc < 2 || strcmp(argv[1], "no-threads-in-children") != 0;
@@ -802,7 +947,9 @@ int main(int argc, char **argv) {
     test_names_that_are_new_to_an_image_of_the_own_journal();
     test_eight_threads_lose_nothing();
     test_threads_end_while_files_move();
+    test_chunks_are_given_back_while_the_journal_moves();
     test_threads_end_while_their_recorder_does();
     test_a_thread_outlives_its_recorder();
+    test_a_late_call_of_the_drain_thread_is_not_the_last();
     return check_report();
 }
