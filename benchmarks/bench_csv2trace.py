@@ -7,17 +7,21 @@ disk of the temporary files too. Processes find bytecode, as installed packages 
 
 from __future__ import annotations
 
+import atexit
 import csv
 import json
 import os
 import random
 import re
+import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from benchmarks.harness import Claim, NotMeasured, Row
@@ -141,32 +145,54 @@ def best(count: int, work: Callable[[], tuple[float, float, float]]) -> tuple[fl
     return min((work() for _ in range(count)), key=lambda found: found[0])
 
 
+@dataclass(frozen=True)
+class Place:
+    """A folder with a file of so many rows and one of ten times as many."""
+
+    folder: Path
+    small: Path
+    large: Path
+
+
+@cache
+def places(rows: int) -> tuple[Place, Place]:
+    """One in memory, where there is such a disk, and one on the disk; for all runs of a process."""
+    shared = Path("/dev/shm")
+    memory = shared.is_dir() and os.access(shared, os.W_OK)
+    parents = (str(shared) if memory else None, "/var/tmp")
+    made = []
+    for parent in parents:
+        folder = Path(tempfile.mkdtemp(prefix="csv2trace-", dir=parent))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        made.append(Place(folder, folder / "profile_rank_0.csv", folder / "profile_rank_1.csv"))
+    first, on_disk = made
+    make_csv(first.small, rows)
+    make_csv(first.large, rows * 10)
+    shutil.copyfile(first.small, on_disk.small)
+    shutil.copyfile(first.large, on_disk.large)
+    return first, on_disk
+
+
 def run(smoke: bool = False) -> list[Row]:
     rows = 12_000 if smoke else 1_200_000
     repeats = 1 if smoke else 5
-    memory = Path("/dev/shm")
-    place = str(memory) if memory.is_dir() and os.access(memory, os.W_OK) else None
-    with tempfile.TemporaryDirectory(dir=place) as name:
-        folder = Path(name)
-        source, out = folder / "profile_rank_0.csv", folder / "out.json"
-        make_csv(source, rows)
-        ours, _, peak = best(repeats, lambda: convert(out, [source]))
-        perfetto, _, _ = best(repeats, lambda: convert(folder / "out.pftrace", [source]))
-        plain = seconds_of(lambda: plain_python(source, folder / "plain.json"))
-        (folder / "plain.json").unlink()
-        process = statistics.median(process_seconds(out, source) for _ in range(2 * repeats + 1))
-        claims: list[Row] = [
-            Claim("csv2trace to JSON, 1.2 M rows", ours, "plain Python", plain, "s", 100, True),
-            Claim("the same, a whole process", process, "plain Python", plain, "s", 100, True),
-            Claim(
-                "csv2trace to protobuf, 1.2 M rows", perfetto, "plain Python", plain, "s", 100, True
-            ),
-            Claim("csv2trace, peak memory", peak, "64 MiB", 64, "MiB", 1),
-        ]
-        claims += against_polars(source, folder, ours)
-        claims += larger(folder, rows, ours, peak, repeats)
-        claims += eight_files(folder, source, repeats)
-    return claims + on_disk(rows, repeats)
+    place, disk = places(rows)
+    folder, source, out = place.folder, place.small, place.folder / "out.json"
+    ours, _, peak = best(repeats, lambda: convert(out, [source]))
+    perfetto, _, _ = best(repeats, lambda: convert(folder / "out.pftrace", [source]))
+    plain = seconds_of(lambda: plain_python(source, folder / "plain.json"))
+    (folder / "plain.json").unlink()
+    process = statistics.median(process_seconds(out, source) for _ in range(2 * repeats + 1))
+    claims: list[Row] = [
+        Claim("csv2trace to JSON, 1.2 M rows", ours, "plain Python", plain, "s", 100, True),
+        Claim("the same, a whole process", process, "plain Python", plain, "s", 100, True),
+        Claim("csv2trace to protobuf, 1.2 M rows", perfetto, "plain Python", plain, "s", 100, True),
+        Claim("csv2trace, peak memory", peak, "64 MiB", 64, "MiB", 1),
+    ]
+    claims += against_polars(source, folder, ours)
+    claims += larger(place, ours, peak, repeats)
+    claims += eight_files(folder, source, repeats)
+    return claims + on_disk(disk, repeats)
 
 
 def against_polars(source: Path, folder: Path, ours: float) -> list[Row]:
@@ -182,29 +208,24 @@ def against_polars(source: Path, folder: Path, ours: float) -> list[Row]:
     return [Claim("csv2trace to JSON, 1.2 M rows", ours, "polars to ndjson", peer, "s", 2.5, True)]
 
 
-def larger(folder: Path, rows: int, ours: float, peak: float, repeats: int) -> list[Claim]:
-    source = folder / "profile_rank_1.csv"
-    make_csv(source, rows * 10)
-    cpu, _, large_peak = best(min(repeats, 2), lambda: convert(folder / "large.json", [source]))
-    source.unlink()
-    (folder / "large.json").unlink()
+def larger(place: Place, ours: float, peak: float, repeats: int) -> list[Claim]:
+    out = place.folder / "large.json"
+    cpu, _, large_peak = best(min(repeats, 2), lambda: convert(out, [place.large]))
+    out.unlink()
     return [
         Claim("csv2trace, ten times the rows", cpu, "1.2 M rows", ours, "s", 10.5),
         Claim("csv2trace, ten times the rows", large_peak, "1.2 M rows", peak, "MiB", 1.1),
     ]
 
 
-def on_disk(rows: int, repeats: int) -> list[Claim]:
+def on_disk(place: Place, repeats: int) -> list[Claim]:
     """The same two sizes in turns, with the writing back that the kernel charges to the process."""
-    with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
-        folder, out = Path(name), Path(name) / "out.json"
-        small, large = folder / "profile_rank_0.csv", folder / "profile_rank_1.csv"
-        make_csv(small, rows)
-        make_csv(large, rows * 10)
-        ratios, times = [], []
-        for _ in range(repeats):
-            times.append(convert(out, [small])[0])
-            ratios.append(convert(out, [large])[0] / times[-1])
+    out = place.folder / "out.json"
+    ratios, times = [], []
+    for _ in range(repeats):
+        times.append(convert(out, [place.small])[0])
+        ratios.append(convert(out, [place.large])[0] / times[-1])
+    out.unlink()
     one, ratio = statistics.median(times), statistics.median(ratios)
     return [Claim("ten times the rows, on disk", one * ratio, "1.2 M rows", one, "s", 10.5)]
 
@@ -218,4 +239,6 @@ def eight_files(folder: Path, source: Path, repeats: int) -> list[Claim]:
     out = folder / "eight.json"
     _, one, _ = best(min(repeats, 2), lambda: convert(out, sources, 1))
     _, two, _ = best(min(repeats, 2), lambda: convert(out, sources, 2))
+    for path in (*sources, out):
+        path.unlink()
     return [Claim("csv2trace, eight files, two threads", two, "one thread", one, "s", 1.5, True)]

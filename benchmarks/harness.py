@@ -71,18 +71,26 @@ class NotMeasured:
 Row = Claim | NotMeasured
 
 LEAST_RUNS, MOST_RUNS = 3, 7
+MOST_SECONDS = 300.0
+"""No row is measured again once its benchmark has been measured again for so long."""
 STILL = 0.02
 """How much the median may move in the last two runs, as a part of it, to stand still."""
 
 
-def steadied(first: list[Row], measure: Callable[[], list[Row]]) -> list[Row]:
+def steadied(
+    first: list[Row], measure: Callable[[], list[Row]], most_seconds: float = MOST_SECONDS
+) -> list[Row]:
     """`first`, in which a row that is missed has the medians of more runs of `measure`.
 
-    It is measured until the median of its ratio stands still. A row that is missed by then is
-    missed, and says its spread.
+    It is measured until the median of its ratio stands still, seven times at most; on a busy
+    machine fewer, for no run begins after `most_seconds`. A row that is missed by then is missed,
+    and says its spread.
     """
     runs = [first]
+    ends = time.monotonic() + most_seconds
     while len(runs) < MOST_RUNS and not all(_stands_still(place, runs) for place in _missed(first)):
+        if time.monotonic() >= ends:
+            break
         runs.append(measure())
     if len(runs) == 1:
         return first

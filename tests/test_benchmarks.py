@@ -62,7 +62,14 @@ def test_a_row_that_never_stands_still_is_missed_with_its_spread() -> None:
     assert row.verdict == "MISSED, 1.1 to 12.5 in 7 runs"
 
 
+def test_no_run_begins_after_the_time_that_is_given() -> None:
+    measure = Measured(1.3, 1.3, 1.3)
+    row = steadied(measure(), measure, most_seconds=0)[2]
+    assert isinstance(row, Claim)
+    assert (row, measure.values) == (claim(1.3), [1.3, 1.3])
+
+
 def test_a_row_without_figures_says_what_it_needs() -> None:
-    assert table([NotMeasured("a row", "etcd")]).splitlines()[1].split() == [
+    assert table([NotMeasured("a row", "etcd")]).split() == [
         "a", "row", "not", "measured:", "etcd",
     ]  # fmt: skip

@@ -7,17 +7,15 @@ reported. The child is started at the first file, and again after one that ended
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 import os
 import pickle
-import resource
 import signal
 import subprocess
 import sys
 from typing import Any
 
-__all__ = ["Reader", "ReaderEnded", "serve"]
+__all__ = ["Reader", "ReaderEnded"]
 
 BYTES_AT_LEAST = 512 << 20  # of memory
 BYTES_AT_MOST = 4 << 30
@@ -28,7 +26,7 @@ RESPONSE_BYTES_MAX = 1 << 30
 
 _CHILD = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1])\n"
-    "from my_utils.common.reader_process import serve; serve(sys.argv[2])"
+    "from my_utils.common.reader_child import serve; serve(sys.argv[2])"
 )
 
 
@@ -113,28 +111,3 @@ def _reason(status: int) -> str:
     if status < 0:
         return f"reading it ends in {signal.Signals(-status).name}"
     return "it takes more memory to read than a file of its size may"
-
-
-def serve(name: str) -> None:
-    """The child: reads requests from stdin, and writes to stdout what the function returns."""
-    module, _, function = name.partition(":")
-    call = getattr(importlib.import_module(module), function)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    responses = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    for line in sys.stdin.buffer:
-        request = json.loads(line)
-        _set_bounds(request["bytes"], request["seconds"])
-        response = pickle.dumps(call(*request["arguments"]), pickle.HIGHEST_PROTOCOL)
-        responses.write(len(response).to_bytes(8, "little") + response)
-        responses.flush()
-
-
-def _set_bounds(memory: int, seconds: int) -> None:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    until = int(used.ru_utime + used.ru_stime) + 1 + seconds
-    for kind, bound in ((resource.RLIMIT_AS, memory), (resource.RLIMIT_CPU, until)):
-        _, most = resource.getrlimit(kind)
-        resource.setrlimit(
-            kind, (bound if most == resource.RLIM_INFINITY else min(bound, most), most)
-        )

@@ -21,8 +21,8 @@ from typing import Any
 import msgspec
 
 from ..common.checked_json import Foreign, decoded
+from ..common.foreign_files import describe, read_whole
 from ..common.own_files import open_without_waiting
-from ..run_files.files import describe, read_whole
 from ..run_files.state import Problem
 from .flight_kinds import Kinds
 
@@ -76,9 +76,12 @@ class Entry(msgspec.Struct):
     p2p_seq_id: int = 0
     is_p2p: bool = False
     retired: bool = False
-    input_sizes: list[list[int]] = []
-    input_dtypes: list[str] = []
-    frames: list[Frame] | None = None
+    input_sizes: tuple[tuple[int, ...], ...] = ()
+    input_dtypes: tuple[str, ...] = ()
+    frames: Any = None  # list[Frame] | None, looked through where a call is shown
+
+
+_Signature = tuple[str, tuple[tuple[int, ...], ...], tuple[str, ...]]
 
 
 class Status(msgspec.Struct):
@@ -245,12 +248,15 @@ def _as_dump(rank: int, path: str, written_s: float, content: Content) -> Dump:
 def _as_group(name: str, entries: list[Entry]) -> GroupCalls:
     group = GroupCalls(name, entries[0].process_group[1], str(entries[0].pg_id))
     kinds: dict[int, str] = {}
+    known: dict[_Signature, str] = {}
     between_peers: dict[int, list[Entry]] = {}
     for entry in entries:
         if entry.is_p2p:
             between_peers.setdefault(entry.p2p_seq_id, []).append(entry)
         else:
-            _add_collective(group, kinds, entry)
+            _add_collective(group, entry)
+            if entry.collective_seq_id not in kinds:
+                kinds[entry.collective_seq_id] = _known_kind(known, entry)
     _check_numbers(kinds)
     group.kinds = Kinds.of(kinds)
     if group.last:
@@ -282,11 +288,10 @@ def _members(config: Mapping[str, Ranks]) -> Iterator[tuple[str, tuple[int, ...]
             yield name, ranks
 
 
-def _add_collective(group: GroupCalls, kinds: dict[int, str], entry: Entry) -> None:
+def _add_collective(group: GroupCalls, entry: Entry) -> None:
     """Of operations that were called as one, the last record is that of the whole."""
     seq = entry.collective_seq_id
     group.last = max(group.last, seq)
-    kinds.setdefault(seq, _kind(entry))
     group.pending.pop(seq, None)
     if not _is_finished(entry):
         group.pending[seq] = _call(seq, entry)
@@ -307,7 +312,7 @@ def _call(seq: int, entry: Entry) -> Call:
         sizes=_sizes(entry),
         created_ns=int(entry.time_created_ns),
         started=entry.state == "started",
-        place=_place(entry.frames or ()),
+        place=_place(msgspec.convert(entry.frames, list[Frame] | None) or ()),
     )
 
 
@@ -325,6 +330,15 @@ def _operation(entry: Entry) -> str:
     return name.partition(":")[2] or name
 
 
+def _known_kind(known: dict[_Signature, str], entry: Entry) -> str:
+    """`_kind`, which is worked out once for all calls that are alike."""
+    signature = (entry.profiling_name, entry.input_sizes, entry.input_dtypes)
+    kind = known.get(signature)
+    if kind is None:
+        kind = known[signature] = _kind(entry)
+    return kind
+
+
 def _kind(entry: Entry) -> str:
     name = _operation(entry)
     if name not in _SAME_SIZES:
@@ -333,7 +347,7 @@ def _kind(entry: Entry) -> str:
     return f"{name} of {elements} {' '.join(sorted(set(entry.input_dtypes)))}".rstrip()
 
 
-def _elements(shape: list[int]) -> int:
+def _elements(shape: tuple[int, ...]) -> int:
     elements = math.prod(shape) if len(shape) <= DIMENSIONS_MAX else ELEMENTS_MAX
     if not 0 <= elements < ELEMENTS_MAX:
         raise ValueError("no tensor has so many elements or dimensions")

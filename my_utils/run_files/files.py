@@ -8,7 +8,6 @@ are read.
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from collections.abc import Callable, Iterable
@@ -16,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .. import _core
-from ..common.own_files import open_without_waiting
+from ..common.foreign_files import describe, read_whole
 from ..common.ranks import boot_id, process_began_s
 from .pointers import follow_pointer
 from .state import FinishedStage, OpenStage, Problem, Rank, Thread
@@ -126,15 +125,6 @@ def _attempt(path: str, read: Callable[[], _T], problems: list[Problem]) -> _T |
         return None
 
 
-def describe(error: BaseException) -> str:
-    """What is wrong with a file, without its name."""
-    if isinstance(error, OSError) and error.errno is not None:
-        return os.strerror(error.errno)
-    if isinstance(error, KeyError):
-        return f"no {error.args[0]!r} in it"
-    return str(error) or type(error).__name__
-
-
 def _follow(pointer: str, problems: list[Problem]) -> str | None:
     path, problem = follow_pointer(pointer)
     if problem:
@@ -150,21 +140,6 @@ def _heartbeat(path: str, problems: list[Problem]) -> Beat | None:
         return Beat(path, written_s, read_heartbeat(data))
 
     return _attempt(path, read, problems)
-
-
-def read_whole(path: str, bytes_max: int, what: str) -> tuple[bytes, float]:
-    """The bytes of a file that is not larger than it may be, and when it was written. Does not wait
-    for a writer when the path names a FIFO."""
-    with open(path, "rb", opener=open_without_waiting) as file:
-        status = os.fstat(file.fileno())
-        data = file.read(min(status.st_size, bytes_max) + 1)
-        if data and len(data) > status.st_size:  # it has grown
-            data += file.read(bytes_max + 1 - len(data)) or b""
-    if data is None:
-        raise ValueError(f"not a file: not {what}")
-    if len(data) > bytes_max:
-        raise ValueError(f"larger than {bytes_max} bytes: not {what}")
-    return data, status.st_mtime
 
 
 def split_label(label: str) -> tuple[int, int]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from ..run_files.files import read_whole
+from ..common.foreign_files import read_whole
 from ..run_files.ranks import find_ranks
 
 __all__ = ["command_of", "states_of"]

@@ -290,6 +290,18 @@ class TestFiles:
         assert done.stderr == f"{dumps}/gone: No such file or directory\n"
 
 
+def test_the_process_that_reads_imports_little(run_python: RunPython) -> None:
+    """Of what takes longer to import than a dump to read."""
+    program = """
+import sys
+sys.path[:] = sys.argv[1:]
+import my_utils.common.reader_child, my_utils.live.flight_files
+print(sorted({"subprocess", "pathlib", "logging", "urllib.parse"} & set(sys.modules)))
+"""
+    done = run_python("-I", "-S", "-c", program, *sys.path)
+    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
+
+
 class Evil:
     """Makes a file when it is unpickled as pickle does it."""
 
@@ -357,6 +369,13 @@ class TestBadFiles:
             (dumps / "trace_0").write_bytes(whole[:length])
             data = seen(logs, dumps)
             assert (data["dumps"], len(data["problems"])) == ([], 1)
+
+    def test_a_stack_that_is_none(self, logs: Path, dumps: Path) -> None:
+        """Only those of calls that are shown are looked through."""
+        (waiting,) = calls("barrier", last="started")
+        data = content([{**waiting, "frames": [{"name": "step", "line": 88}]}], {})
+        reason = self.reason(logs, dumps, pickle.dumps(data, protocol=2))
+        assert reason.endswith("missing required field `filename` - at `$[0]`")
 
     def test_a_small_one_takes_little_memory(self, logs: Path, dumps: Path) -> None:
         """Not as much as a dump may have: where memory is filled first, that took half a second."""

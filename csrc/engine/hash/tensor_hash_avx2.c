@@ -1,4 +1,5 @@
 #include <immintrin.h>
+#include <stdint.h>
 
 typedef __m256i lanes, factors;
 #define LANES_QUADS 2
@@ -11,8 +12,9 @@ static inline lanes lanes_load(const void *address) {
     return _mm256_loadu_si256(address);
 }
 
-static inline void lanes_store(void *address, lanes a) {
-    _mm256_storeu_si256(address, a);
+static inline void lanes_fold(lanes a, uint64_t *out) {
+    __m128i pair = _mm_add_epi64(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
+    _mm_storeu_si128((__m128i *)out, pair);
 }
 
 static inline lanes lanes_add_words(lanes a, lanes b) {

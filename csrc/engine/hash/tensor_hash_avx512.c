@@ -1,4 +1,5 @@
 #include <immintrin.h>
+#include <stdint.h>
 
 typedef __m512i lanes, factors;
 #define LANES_QUADS 4
@@ -11,8 +12,10 @@ static inline lanes lanes_load(const void *address) {
     return _mm512_loadu_si512(address);
 }
 
-static inline void lanes_store(void *address, lanes a) {
-    _mm512_storeu_si512(address, a);
+static inline void lanes_fold(lanes a, uint64_t *out) {
+    __m256i half = _mm256_add_epi64(_mm512_castsi512_si256(a), _mm512_extracti64x4_epi64(a, 1));
+    __m128i pair = _mm_add_epi64(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
+    _mm_storeu_si128((__m128i *)out, pair);
 }
 
 static inline lanes lanes_add_words(lanes a, lanes b) {

@@ -6,7 +6,8 @@
  *
  * - lanes_zero(): all zeros
  * - lanes_load(address): loads from any alignment
- * - lanes_store(address, a): stores to any alignment
+ * - lanes_fold(a, out): stores two numbers, the totals of the first and of the second sums of all
+ *   quads
  * - lanes_add_words(a, b): sums of 32-bit words
  * - lanes_even(a), lanes_odd(a): the words 0 and 2 of each quad, and the words 1 and 3
  * - lanes_exchange(x): exchanges the two words of each quad
@@ -32,18 +33,11 @@ static inline void lanes_add(struct lanes_sums *sums, const uint8_t *bytes, cons
     sums->cd = lanes_add_products(sums->cd, even, lanes_exchange(odd));
 }
 
-static inline struct mu_hash_sums lanes_fold(const struct lanes_sums *sums) {
-    uint64_t ab[LANES_QUADS * 2], cd[LANES_QUADS * 2];
-    struct mu_hash_sums folded = {0};
-    lanes_store(ab, sums->ab);
-    lanes_store(cd, sums->cd);
-    for (int i = 0; i < LANES_QUADS * 2; i += 2) {
-        folded.a += ab[i];
-        folded.b += ab[i + 1];
-        folded.c += cd[i];
-        folded.d += cd[i + 1];
-    }
-    return folded;
+static inline struct mu_hash_sums folded_sums(const struct lanes_sums *sums) {
+    uint64_t ab[2], cd[2];
+    lanes_fold(sums->ab, ab);
+    lanes_fold(sums->cd, cd);
+    return (struct mu_hash_sums){.a = ab[0], .b = ab[1], .c = cd[0], .d = cd[1]};
 }
 
 static void add_quads(struct mu_hash_sums *sums, const uint8_t *bytes, size_t quads,
@@ -53,7 +47,7 @@ static void add_quads(struct mu_hash_sums *sums, const uint8_t *bytes, size_t qu
     for (; i + LANES_QUADS <= quads; i += LANES_QUADS) {
         lanes_add(&wide, bytes + i * MU_HASH_QUAD_BYTES, key + i * MU_HASH_QUAD_WORDS);
     }
-    struct mu_hash_sums folded = lanes_fold(&wide);
+    struct mu_hash_sums folded = folded_sums(&wide);
     for (; i < quads; i++) {
         uint32_t words[MU_HASH_QUAD_WORDS];
         memcpy(words, bytes + i * MU_HASH_QUAD_BYTES, sizeof(words));
@@ -68,7 +62,7 @@ static inline struct mu_hash_sums lanes_block(const uint8_t *bytes, const uint32
     for (int i = 0; i < MU_HASH_BLOCK_QUADS; i += LANES_QUADS) {
         lanes_add(&wide, bytes + i * MU_HASH_QUAD_BYTES, key + i * MU_HASH_QUAD_WORDS);
     }
-    return lanes_fold(&wide);
+    return folded_sums(&wide);
 }
 
 static void add_blocks(struct mu_digest *sum, const uint8_t *bytes, size_t blocks, uint64_t index,

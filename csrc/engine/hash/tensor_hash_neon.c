@@ -1,4 +1,5 @@
 #include <arm_neon.h>
+#include <stdint.h>
 
 /* Two quads, so that the products of all their words are made by instructions for whole vectors. */
 typedef struct {
@@ -17,10 +18,8 @@ static inline lanes lanes_load(const void *address) {
                    vreinterpretq_u64_u8(vld1q_u8(bytes + 16))};
 }
 
-static inline void lanes_store(void *address, lanes a) {
-    uint8_t *bytes = address;
-    vst1q_u8(bytes, vreinterpretq_u8_u64(a.first));
-    vst1q_u8(bytes + 16, vreinterpretq_u8_u64(a.second));
+static inline void lanes_fold(lanes a, uint64_t *out) {
+    vst1q_u64(out, vaddq_u64(a.first, a.second));
 }
 
 static inline uint32x4_t words(uint64x2_t a) {

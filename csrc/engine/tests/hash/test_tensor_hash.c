@@ -30,8 +30,12 @@ static inline lanes lanes_load(const void *address) {
     return a;
 }
 
-static inline void lanes_store(void *address, lanes a) {
-    memcpy(address, &a, sizeof(a));
+static inline void lanes_fold(lanes a, uint64_t *out) {
+    out[0] = 0;
+    out[1] = 0;
+    for (int i = 0; i < LANES_QUADS * 2; i++) {
+        out[i % 2] += a.pair[i];
+    }
 }
 
 static inline lanes lanes_add_words(lanes a, lanes b) {
