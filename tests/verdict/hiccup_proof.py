@@ -63,7 +63,8 @@ cause.
 limit of its memory is one of version 1. Beside the causes stand own work, a sleep, and runs in
 which nothing is done. Other programs run on this machine too, so the training runs before them
 (`SCHED_RR`, but for a busy core and a quota, which real-time threads would not notice). The
-kernel's cpu controller of version 2 could not be tried here; the engine's tests read hand-written trees.
+kernel's cpu controller of version 2 could not be tried here; the engine's tests read hand-written
+trees.
 """
 
 
