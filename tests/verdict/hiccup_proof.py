@@ -2,7 +2,8 @@
 
     python -m tests.verdict.hiccup_proof [--runs 2] [--hiccups 12] [--causes NAME ...] [--out FILE]
 
-Needs root, FUSE, and the cpu and memory controllers of cgroups of version 1. Prints the tables;
+Needs root, FUSE, the cpu and memory controllers of cgroups of version 1, and cgroups of version 2
+beside them. Prints the tables;
 with --out it writes the page `docs/runs/hiccups-proof.md`.
 """
 
@@ -35,7 +36,8 @@ TRAINING = Path(__file__).with_name("hiccup_training.py")
 RIGHT = {
     "collection": "gc2", "busy core": "delay", "quota": "quota", "lack of memory": "memory",
     "slow disk": "storage", "dropped pages": "page", "GIL, by Python": "gil", "GIL, by C": "gil",
-    "SIGSTOP": "stopped",
+    "SIGSTOP": "stopped", "little memory": "memory", "lack of memory, v2": "memory",
+    "little memory, v2": "memory", "slow disk, v2": "storage", "dropped pages, v2": "page",
 }  # fmt: skip
 BESIDE = {"own work": "own", "sleep": "other", "nothing": ""}
 BY_OTHERS = 0.2  # of the lost time, from which on a hiccup is one with contention
@@ -57,10 +59,12 @@ cause.
 
 {sums}
 
-Beside the eight causes stand own work, a sleep, and runs in which nothing is done. Other
-programs run on this machine too, so the training runs before them (`SCHED_RR`, but for a busy core
-and a quota, which real-time threads would not notice). The kernel's
-cpu controller of version 2 could not be tried here; the engine's tests read hand-written trees.
+"v2": the same in a cgroup of version 2, where the kernel counts the cgroup's own pressure; the
+limit of its memory is one of version 1. Beside the causes stand own work, a sleep, and runs in
+which nothing is done. Other programs run on this machine too, so the training runs before them
+(`SCHED_RR`, but for a busy core and a quota, which real-time threads would not notice). The
+kernel's cpu controller of version 2 could not be tried here; the engine's tests read hand-written
+trees.
 """
 
 

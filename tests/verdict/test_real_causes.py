@@ -17,33 +17,21 @@ OF_ROOT = {
     "quota": Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"), "lack of memory": MEMORY,
     "little memory": MEMORY, "slow disk": Path("/dev/fuse"),
 }  # fmt: skip
-# Of version 2 the kernel counts a cgroup's pressure, too, also where version 1 has the controllers.
-VERSION_2 = {
-    "lack of memory, v2": "memory", "little memory, v2": "memory", "slow disk, v2": "storage",
-    "dropped pages, v2": "page",
-}  # fmt: skip
+# Of version 2 the kernel counts a cgroup's pressure, also where version 1 has the controllers.
+VERSION_2 = Path("/sys/fs/cgroup/unified/memory.pressure")
 
 
-def skip_if_missing(*paths: Path | None) -> None:
-    for path in paths:
-        if path is not None and (os.geteuid() != 0 or not path.exists()):
-            pytest.skip(f"needs root and {path}")
+def skip_if_missing(path: Path | None) -> None:
+    if path is not None and (os.geteuid() != 0 or not path.exists()):
+        pytest.skip(f"needs root and {path}")
 
 
-@pytest.mark.parametrize("cause", [*RIGHT, "little memory", "own work", "sleep"])
+@pytest.mark.parametrize("cause", [*RIGHT, "own work", "sleep"])
 def test_the_cause_of_hiccups(cause: str) -> None:
-    skip_if_missing(OF_ROOT.get(cause))
-    is_named({**RIGHT, **BESIDE, "little memory": "memory"}[cause], cause)
-
-
-@pytest.mark.parametrize("cause", VERSION_2)
-def test_the_cause_where_the_cgroup_has_pressure(cause: str) -> None:
-    unified = Path("/sys/fs/cgroup/unified/memory.pressure")
-    skip_if_missing(OF_ROOT.get(cause.removesuffix(", v2")), unified)
-    is_named(VERSION_2[cause], cause)
-
-
-def is_named(right: str, cause: str) -> None:
+    name = cause.removesuffix(", v2")
+    skip_if_missing(OF_ROOT.get(name))
+    skip_if_missing(VERSION_2 if name != cause else None)
+    right = {**RIGHT, **BESIDE}[cause]
     outcomes, verdict = attempt(cause, HICCUPS)
     quiet = [one for one in outcomes if is_quiet(one)]
     assert all(one.listed for one in outcomes)
