@@ -203,6 +203,19 @@ def test_nested(layout: Any) -> None:
     check(x.values(), torch.ones(5))
 
 
+@pytest.mark.parametrize("bits", range(1, 8))
+@pytest.mark.parametrize("sign", ["int", "uint"])
+def test_integers_of_few_bits_are_their_bytes(sign: str, bits: int) -> None:
+    """torch keeps one a byte, computes nothing with them, and hands them over as bytes."""
+    x = torch.arange(8, dtype=torch.uint8).view(getattr(torch, f"{sign}{bits}"))
+    assert tensor_hash(x) == tensor_hash(x.view(getattr(torch, f"{sign}8")))
+
+
+@pytest.mark.parametrize("name", ["bits8", "bits16", "bits1x8", "bits2x4", "bits4x2"])
+def test_bits(name: str) -> None:
+    refused(torch.zeros(8, dtype=torch.uint8).view(getattr(torch, name)), "without memory")
+
+
 def test_quantized() -> None:
     x = torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)
     refused(x, r"pass x\.int_repr\(\)")

@@ -298,6 +298,13 @@ def test_tensors_without_plain_memory(make: Callable[[], Any]) -> None:
         OPS.tensor_hash(make())
 
 
+@pytest.mark.parametrize("name", ["int1", "int4", "uint7", "bits8", "bits16", "bits2x4"])
+def test_dtypes_with_which_torch_does_not_compute(name: str) -> None:
+    x = torch.zeros(8, dtype=torch.uint8).view(getattr(torch, name))
+    with pytest.raises(RuntimeError, match=r"my_utils::tensor_hash: .*none of the known types"):
+        OPS.tensor_hash(x)
+
+
 def test_an_error_inside_a_compiled_graph() -> None:
     out = torch.zeros(1, 2, dtype=torch.int64)
 
