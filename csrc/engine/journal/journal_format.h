@@ -80,7 +80,7 @@ struct mu_journal_header {
 
     _Atomic uint32_t string_count;
     _Atomic uint32_t chunk_count; /* chunks that were ever used */
-    _Atomic uint64_t dropped;     /* always 0: a chunk that is given back keeps its count */
+    _Atomic uint64_t dropped;     /* records of threads and timers that found no chunk */
     _Atomic int64_t heartbeat_real_ns;
     _Atomic uint32_t closed; /* 1: the process ended its recording in good order */
 
@@ -94,6 +94,7 @@ struct mu_journal_header {
     /* Of the commit with the same index: one more than the lost records that rows in the CSV
      * report; 0 in journals of the first release, where nobody knows. */
     uint64_t reported_drops[2];
+    uint64_t reported_unplaced[2]; /* the same of those in `dropped` */
 };
 
 /* A stage that runs. `node` is 0 while the slot changes. */

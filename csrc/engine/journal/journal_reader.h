@@ -37,7 +37,8 @@ struct mu_journal_image {
     uint64_t csv_part;
     int64_t real_offset_ns;
     int64_t user_offset_ns;
-    uint64_t reported_drops; /* one more than rows report, 0: not known */
+    uint64_t reported_drops;    /* one more than rows report, 0: not known */
+    uint64_t reported_unplaced; /* the same of records that found no chunk */
 };
 
 /* Opens an image over bytes in memory, which the caller keeps. MU_ERR_FORMAT when they are no
