@@ -31,6 +31,7 @@ enum {
     MU_RING_SLOTS = 8192,
     MU_CHUNK_HEADER_BYTES = 8192,
     MU_HELD_MAX = 128,
+    MU_JOURNAL_PATH_BYTES = 1280,
 };
 
 /* Where a string stands in the blob; entry 0 is the empty string. */
@@ -95,6 +96,10 @@ struct mu_journal_header {
      * report; 0 in journals of the first release, where nobody knows. */
     uint64_t reported_drops[2];
     uint64_t reported_unplaced[2]; /* the same of those in `dropped` */
+    /* Of a journal that moves: the file that it moves to. Once there is a journal of this process
+     * there, this file is none any more. The other one says where it came from. */
+    char moved_to[MU_JOURNAL_PATH_BYTES];
+    char moved_from[MU_JOURNAL_PATH_BYTES];
 };
 
 /* A stage that runs. `node` is 0 while the slot changes. */

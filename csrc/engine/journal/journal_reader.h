@@ -57,6 +57,16 @@ MU_MUST_CHECK int mu_journal_image_read_own(struct mu_journal_image *image, cons
 
 void mu_journal_image_close(struct mu_journal_image *image);
 
+/* Whether the journal at `path` goes on in another file, which is a journal: its process was killed
+ * before it removed this one. */
+bool mu_journal_has_moved(const char *path);
+
+/* Removes the file that the journal at `path` came from, if its process was killed before it did
+ * so. To be called before anybody removes the journal. `user_of` says to whom our files beside a
+ * path belong. */
+void mu_journal_remove_left(const struct mu_journal_image *image, const char *path,
+                            uid_t (*user_of)(const char *path));
+
 /* Whether a living process holds the journal. */
 bool mu_journal_is_held(const char *path);
 
