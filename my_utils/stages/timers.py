@@ -71,8 +71,8 @@ class MyTimer(_core.Timer):
     Raises TypeError and ValueError for wrong arguments. `start`, `stop`, `time_stage`, `set_step`,
     `step` and `synchronize_and_log` are methods in C; all methods are thread-safe. A pickled timer
     is made anew from these arguments where it is loaded, and carries no records; copies are the
-    timer itself. RuntimeError for the 480th that lives. At most 64 pairs of a timer and a thread
-    record at once: what a further one records is lost, with one warning and a count.
+    timer itself. At most 479 timers live at once, and 64 pairs of a timer and a thread record: a
+    further one records nothing, with one warning and counts.
     """
 
     __slots__ = ("__weakref__", "_arguments", "_logger")

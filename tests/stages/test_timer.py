@@ -438,13 +438,6 @@ def test_timers_come_and_go() -> None:
         timer.stop("a")
         timer.step()
     assert timer.aggregates()[0][1] == 1
-    del timer
-    gc.collect()
-    timers = []
-    with pytest.raises(RuntimeError, match="timers"):
-        for _ in range(1000):
-            timers.append(MyTimer())
-    assert len(timers) > 100
 
 
 def test_timers_that_only_the_collector_frees(profile: Profile) -> None:

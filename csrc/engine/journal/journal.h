@@ -27,11 +27,11 @@ struct mu_alone {
 };
 
 struct mu_journal {
-    uint8_t *base;                /* owned: MU_JOURNAL_BYTES */
-    int fd;                       /* owned and locked, -1 while the journal is in memory */
-    char path[1280];              /* of the file */
-    uint32_t blob_used;           /* bytes */
-    uint32_t blob_backed;         /* bytes that have room on the disk */
+    uint8_t *base;                    /* owned: MU_JOURNAL_BYTES */
+    int fd;                           /* owned and locked, -1 while the journal is in memory */
+    char path[MU_JOURNAL_PATH_BYTES]; /* of the file */
+    uint32_t blob_used;               /* bytes */
+    uint32_t blob_backed;             /* bytes that have room on the disk */
     int guard;                    /* in the table of page_guard, MU_GUARD_NONE while in memory */
     const struct mu_alone *alone; /* borrowed; NULL: the caller has seen to it */
     struct mu_journal_copies *copies; /* owned: what no drain could do without; NULL in memory */
@@ -70,7 +70,8 @@ struct mu_journal_change {
 };
 
 /* Moves the journal from its file into another one and removes the old file. A kill at any moment
- * finds everything in one of them. `change` is made in the new file before it is a journal. */
+ * finds everything in one of them, which mu_journal_has_moved says. `change` is made in the new
+ * file before it is a journal. */
 MU_MUST_CHECK int mu_journal_move(struct mu_journal *journal, const char *path,
                                   const struct mu_journal_change *change, struct mu_error *err);
 

@@ -51,6 +51,78 @@ MU_MUST_CHECK static int read_at(const struct copy *copy, void *to, size_t offse
     return MU_OK;
 }
 
+/* Does not wait for a writer when the path names a FIFO. */
+static int open_file(const char *path) {
+    return open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+}
+
+/* The header of a file that is a journal; NULL of any other. The caller frees it. */
+static struct mu_journal_header *header_of(int fd) {
+    struct mu_journal_header *header = malloc(sizeof(*header));
+    if (header != NULL && (pread(fd, header, sizeof(*header), 0) != (ssize_t)sizeof(*header) ||
+                           mu_journal_check_header(header, NULL) != MU_OK)) {
+        free(header);
+        return NULL;
+    }
+    return header;
+}
+
+/* The same by a path that a journal gives; NULL of no path. */
+static struct mu_journal_header *header_at(const char path[MU_JOURNAL_PATH_BYTES]) {
+    bool given = path[0] != '\0' && memchr(path, '\0', MU_JOURNAL_PATH_BYTES) != NULL;
+    int fd = given ? open_file(path) : -1;
+    struct mu_journal_header *header = fd < 0 ? NULL : header_of(fd);
+    if (fd >= 0) {
+        close(fd);
+    }
+    return header;
+}
+
+static bool is_same_process(const struct mu_journal_header *a, const struct mu_journal_header *b) {
+    return a->pid == b->pid && a->process_start == b->process_start &&
+           memcmp(a->boot_id, b->boot_id, sizeof(a->boot_id)) == 0;
+}
+
+static bool goes_on_elsewhere(const struct mu_journal_header *header) {
+    struct mu_journal_header *next = header_at(header->moved_to);
+    bool moved = next != NULL && is_same_process(header, next);
+    free(next);
+    return moved;
+}
+
+bool mu_journal_has_moved(const char *path) {
+    int fd = open_file(path);
+    struct mu_journal_header *header = fd < 0 ? NULL : header_of(fd);
+    bool moved = header != NULL && goes_on_elsewhere(header);
+    free(header);
+    if (fd >= 0) {
+        close(fd);
+    }
+    return moved;
+}
+
+static bool is_same_file(const char *a, const char *b) {
+    struct stat left, right;
+    return stat(a, &left) == 0 && stat(b, &right) == 0 && left.st_ino == right.st_ino &&
+           left.st_dev == right.st_dev;
+}
+
+void mu_journal_remove_left(const struct mu_journal_image *image, const char *path,
+                            uid_t (*user_of)(const char *path)) {
+    const char *from = image->header->moved_from;
+    struct mu_journal_header *left = header_at(from);
+    if (left != NULL && is_same_process(left, image->header) &&
+        memchr(left->moved_to, '\0', sizeof(left->moved_to)) != NULL &&
+        is_same_file(left->moved_to, path) && !mu_journal_is_held(from)) {
+        int fd = mu_open_own(from, O_RDONLY, 0, user_of(from));
+        if (fd >= 0) {
+            unlink(from);
+            close(fd);
+        }
+    }
+    free(left);
+}
+
 static size_t chunk_offset(uint32_t index) {
     return MU_CHUNKS_OFFSET + (size_t)index * MU_CHUNK_BYTES;
 }
@@ -60,6 +132,9 @@ MU_MUST_CHECK static int read_header(struct copy *copy, struct mu_error *err) {
     int code = read_at(copy, copy->bytes, 0, MU_JOURNAL_HEADER_BYTES, err);
     if (code == MU_OK) {
         code = mu_journal_check_header(header, err);
+    }
+    if (code == MU_OK && goes_on_elsewhere(header)) {
+        code = mu_error_set(err, MU_ERR_FORMAT, "the journal has moved to %s", header->moved_to);
     }
     if (code == MU_OK && copy->file_bytes < MU_CHUNKS_OFFSET) {
         code = mu_error_set(err, MU_ERR_FORMAT, "the journal is cut short: %zu bytes",
@@ -259,11 +334,6 @@ MU_MUST_CHECK static int allocate_copy(struct copy *copy, struct mu_error *err) 
         return mu_error_no_memory(err, "journal");
     }
     return MU_OK;
-}
-
-/* Does not wait for a writer when the path names a FIFO. */
-static int open_file(const char *path) {
-    return open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
 }
 
 /* Closes the file. */

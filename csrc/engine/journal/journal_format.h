@@ -31,6 +31,7 @@ enum {
     MU_RING_SLOTS = 8192,
     MU_CHUNK_HEADER_BYTES = 8192,
     MU_HELD_MAX = 128,
+    MU_JOURNAL_PATH_BYTES = 1280,
 };
 
 /* Where a string stands in the blob; entry 0 is the empty string. */
@@ -80,7 +81,7 @@ struct mu_journal_header {
 
     _Atomic uint32_t string_count;
     _Atomic uint32_t chunk_count; /* chunks that were ever used */
-    _Atomic uint64_t dropped;     /* always 0: a chunk that is given back keeps its count */
+    _Atomic uint64_t dropped;     /* records of threads and timers that found no chunk */
     _Atomic int64_t heartbeat_real_ns;
     _Atomic uint32_t closed; /* 1: the process ended its recording in good order */
 
@@ -94,6 +95,11 @@ struct mu_journal_header {
     /* Of the commit with the same index: one more than the lost records that rows in the CSV
      * report; 0 in journals of the first release, where nobody knows. */
     uint64_t reported_drops[2];
+    uint64_t reported_unplaced[2]; /* the same of those in `dropped` */
+    /* Of a journal that moves: the file that it moves to. Once there is a journal of this process
+     * there, this file is none any more. The other one says where it came from. */
+    char moved_to[MU_JOURNAL_PATH_BYTES];
+    char moved_from[MU_JOURNAL_PATH_BYTES];
 };
 
 /* A stage that runs. `node` is 0 while the slot changes. */

@@ -46,6 +46,7 @@ static void choose_commit(struct mu_journal_image *image) {
             image->real_offset_ns = commits[i].real_offset_ns;
             image->user_offset_ns = commits[i].user_offset_ns;
             image->reported_drops = image->header->reported_drops[i];
+            image->reported_unplaced = image->header->reported_unplaced[i];
         }
     }
 }
@@ -176,12 +177,16 @@ static void view_chunk(struct mu_journal_image *image, uint32_t index, struct mu
         mu_csv_track_text(view->track, atomic_load(&chunk->tid), tag, tag == NULL ? 0 : length);
 }
 
-uint64_t mu_journal_image_dropped(const struct mu_journal_image *image) {
-    uint64_t dropped = atomic_load(&image->header->dropped);
+static uint64_t dropped_of_rings(const struct mu_journal_image *image) {
+    uint64_t dropped = 0;
     for (uint32_t i = 0; i < image->chunk_count; i++) {
         dropped += atomic_load(&mu_journal_image_chunk(image, i)->dropped);
     }
     return dropped;
+}
+
+uint64_t mu_journal_image_dropped(const struct mu_journal_image *image) {
+    return atomic_load(&image->header->dropped) + dropped_of_rings(image);
 }
 
 /* For views that were written: stages that ended are not among the open ones any more. */
@@ -195,17 +200,17 @@ static uint64_t count_open(const struct mu_buffer_view *views, uint32_t view_cou
     return open;
 }
 
-/* The row is as old as the newest anchor, which every drain takes. */
-static void write_drops(const struct mu_journal_image *image, struct mu_csv_writer *writer) {
-    uint64_t dropped = mu_journal_image_dropped(image);
+/* The row is as old as the newest anchor, which every drain takes. `reported` is one more than rows
+ * report. */
+static void write_drops(const struct mu_journal_image *image, struct mu_csv_writer *writer,
+                        uint64_t dropped, uint64_t reported, const char *reason) {
     const struct mu_timeline *timeline = &image->timeline;
-    if (image->reported_drops == 0 || dropped < image->reported_drops || timeline->count <= 0) {
+    if (reported == 0 || dropped < reported || timeline->count <= 0) {
         return;
     }
     int64_t mono = timeline->anchors[timeline->count - 1].mono_ns;
     int64_t real = mu_clock_add(mu_clock_add(mono, image->real_offset_ns), image->user_offset_ns);
-    mu_rows_write_drops(writer, real, image->header->pid, dropped + 1 - image->reported_drops,
-                        "ring_full");
+    mu_rows_write_drops(writer, real, image->header->pid, dropped + 1 - reported, reason);
 }
 
 int mu_journal_image_rows(struct mu_journal_image *image, struct mu_csv_writer *writer,
@@ -235,7 +240,10 @@ int mu_journal_image_rows(struct mu_journal_image *image, struct mu_csv_writer *
                                      .real_offset_ns = image->real_offset_ns,
                                      .user_offset_ns = image->user_offset_ns};
     code = mu_rows_write(rows, &context, views, image->chunk_count, writer, err);
-    write_drops(image, writer);
+    write_drops(image, writer, dropped_of_rings(image), image->reported_drops,
+                MU_DROPPED_RING_FULL);
+    write_drops(image, writer, atomic_load(&image->header->dropped), image->reported_unplaced,
+                MU_DROPPED_NO_ROOM);
     recovered->bad_records += rows->bad_records;
     recovered->rows = mu_count_lines(writer->buffer, writer->length);
     recovered->open_stages = count_open(views, image->chunk_count);

@@ -37,7 +37,8 @@ struct mu_journal_image {
     uint64_t csv_part;
     int64_t real_offset_ns;
     int64_t user_offset_ns;
-    uint64_t reported_drops; /* one more than rows report, 0: not known */
+    uint64_t reported_drops;    /* one more than rows report, 0: not known */
+    uint64_t reported_unplaced; /* the same of records that found no chunk */
 };
 
 /* Opens an image over bytes in memory, which the caller keeps. MU_ERR_FORMAT when they are no
@@ -55,6 +56,16 @@ MU_MUST_CHECK int mu_journal_image_read_own(struct mu_journal_image *image, cons
                                             uid_t user, struct mu_error *err);
 
 void mu_journal_image_close(struct mu_journal_image *image);
+
+/* Whether the journal at `path` goes on in another file, which is a journal: its process was killed
+ * before it removed this one. */
+bool mu_journal_has_moved(const char *path);
+
+/* Removes the file that the journal at `path` came from, if its process was killed before it did
+ * so. To be called before anybody removes the journal. `user_of` says to whom our files beside a
+ * path belong. */
+void mu_journal_remove_left(const struct mu_journal_image *image, const char *path,
+                            uid_t (*user_of)(const char *path));
 
 /* Whether a living process holds the journal. */
 bool mu_journal_is_held(const char *path);

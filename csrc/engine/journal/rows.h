@@ -105,6 +105,8 @@ MU_MUST_CHECK int mu_rows_write(struct mu_rows *rows, const struct mu_row_contex
 void mu_buffer_view_cut_open(struct mu_buffer_view *view, uint64_t end);
 
 /* The row that says how many records the process lost, and why: ring_full or journal_lost. */
+#define MU_DROPPED_RING_FULL "ring_full"
+#define MU_DROPPED_NO_ROOM "no_room"
 void mu_rows_write_drops(struct mu_csv_writer *writer, int64_t real_ns, int32_t pid, uint64_t count,
                          const char *reason);
 

@@ -128,6 +128,16 @@ static void remove_adopted(const struct dead_journal *dead) {
     }
 }
 
+static uid_t own_user_beside(const char *path) {
+    char directory[MU_PATH_BYTES];
+    snprintf(directory, sizeof(directory), "%s", path);
+    char *slash = strrchr(directory, '/');
+    if (slash != NULL) {
+        *slash = '\0';
+    }
+    return mu_own_user(directory);
+}
+
 MU_MUST_CHECK static int adopt_one(struct mu_output *output, const struct dead_journal *dead,
                                    struct mu_adopted *adopted, struct mu_error *err) {
     struct mu_journal_image image;
@@ -144,6 +154,9 @@ MU_MUST_CHECK static int adopt_one(struct mu_output *output, const struct dead_j
     }
     if (code == MU_OK) {
         code = say_where(output, dead, &image, err);
+    }
+    if (code == MU_OK) {
+        mu_journal_remove_left(&image, dead->path, own_user_beside);
     }
     if (code == MU_OK) {
         code = mu_output_write(output, writer.buffer, writer.length, err);
@@ -175,12 +188,13 @@ static bool never_began(const char *path) {
            (got == (ssize_t)sizeof(magic) && memcmp(magic, nothing, sizeof(magic)) == 0);
 }
 
-/* A journal that cannot be read is renamed and never deleted, unless it was always empty. What led
- * to it leads nowhere then. */
+/* A journal that cannot be read is renamed and never deleted, unless it was always empty or goes on
+ * in another file. What led to it leads nowhere then. */
 static void put_aside(const struct dead_journal *dead) {
     char aside[MU_PATH_BYTES + 16];
     snprintf(aside, sizeof(aside), "%s.unreadable", dead->path);
-    int rc = never_began(dead->path) ? unlink(dead->path) : rename(dead->path, aside);
+    bool empty = never_began(dead->path) || mu_journal_has_moved(dead->path);
+    int rc = empty ? unlink(dead->path) : rename(dead->path, aside);
     if (rc == 0 && dead->pointer[0] != '\0') {
         unlink(dead->pointer);
     }
@@ -190,13 +204,6 @@ struct dead_journals {
     struct dead_journal *list; /* owned */
     size_t count;
 };
-
-static uid_t own_user_beside(const char *path) {
-    char directory[MU_PATH_BYTES];
-    memcpy(directory, path, sizeof(directory));
-    *strrchr(directory, '/') = '\0';
-    return mu_own_user(directory);
-}
 
 /* Whether nobody writes it and it is ours. One of another user is counted: it may do harm, and may
  * be wanted. */

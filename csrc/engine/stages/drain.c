@@ -191,7 +191,9 @@ void mu_drain_commit_lock_held(struct mu_recorder *recorder) {
     commit->csv_part = recorder->output.part;
     commit->real_offset_ns = recorder->real_offset_ns;
     commit->user_offset_ns = recorder->user_offset_ns;
-    mu_journal_header(&recorder->journal)->reported_drops[epoch & 1] = recorder->reported_drops + 1;
+    struct mu_journal_header *header = mu_journal_header(&recorder->journal);
+    header->reported_drops[epoch & 1] = recorder->reported_drops + 1;
+    header->reported_unplaced[epoch & 1] = recorder->reported_unplaced + 1;
     atomic_store_explicit(&commit->epoch, epoch, memory_order_release);
     recorder->epoch = epoch;
     mu_output_state_publish_lock_held(recorder);
@@ -302,17 +304,16 @@ static void rotate_if_full(struct mu_recorder *recorder) {
     mu_drain_commit_lock_held(recorder);
 }
 
-/* Writes a row that counts the records lost to full rings. */
-static void report_drops(struct mu_recorder *recorder) {
-    uint64_t dropped =
-        atomic_load_explicit(&recorder->troubles.dropped_records, memory_order_relaxed);
-    if (dropped == recorder->reported_drops) {
+/* Writes a row that counts lost records, where more are lost than rows report. */
+static void report_drops(struct mu_recorder *recorder, const _Atomic uint64_t *count,
+                         uint64_t *reported, const char *reason) {
+    uint64_t dropped = atomic_load_explicit(count, memory_order_relaxed);
+    if (dropped == *reported) {
         return;
     }
     mu_rows_write_drops(&recorder->drain->writer, now_in_rows(recorder),
-                        mu_journal_header(&recorder->journal)->pid,
-                        dropped - recorder->reported_drops, "ring_full");
-    recorder->reported_drops = dropped;
+                        mu_journal_header(&recorder->journal)->pid, dropped - *reported, reason);
+    *reported = dropped;
 }
 
 /* The same for records that were in pages of the journal which are gone. */
@@ -400,7 +401,10 @@ void mu_drain_run_lock_held(struct mu_recorder *recorder) {
     while (drain_round(recorder) && ++rounds < ROUNDS_MAX) {
     }
     follow_clock_step(recorder);
-    report_drops(recorder);
+    report_drops(recorder, &recorder->troubles.dropped_records, &recorder->reported_drops,
+                 MU_DROPPED_RING_FULL);
+    report_drops(recorder, &recorder->troubles.unplaced_records, &recorder->reported_unplaced,
+                 MU_DROPPED_NO_ROOM);
     report_lost_pages(recorder);
     if (recorder->drain->writer.length > 0) {
         mu_drain_flush_lock_held(recorder);

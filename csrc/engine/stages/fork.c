@@ -73,6 +73,7 @@ static void forget_parent(struct mu_recorder *recorder) {
     recorder->thread_runs = recorder->thread_stop = false;
     atomic_store(&recorder->thread_called, false);
     recorder->epoch = 0;
+    recorder->reported_drops = recorder->reported_unplaced = 0;
     recorder->reopen = had_files;
     memset(&recorder->troubles, 0, sizeof(recorder->troubles));
 }
@@ -82,6 +83,6 @@ bool mu_recorder_check_fork(struct mu_recorder *recorder) {
         return false;
     }
     forget_parent(recorder);
-    recorder->broken = mu_recorder_begin(recorder, NULL) != MU_OK;
+    recorder->broken = mu_recorder_begin(recorder, NULL) != MU_OK || !recorder->has_key;
     return true;
 }

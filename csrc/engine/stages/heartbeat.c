@@ -100,7 +100,8 @@ static void describe(struct mu_recorder *recorder, bool closed, struct text *tex
     add(text, ",\"time_offset\":");
     add_seconds(text, recorder->user_offset_ns, 9);
     add(text, ",\"closed\":%s,\"dropped\":%llu,\"lanes\":[", closed ? "true" : "false",
-        (unsigned long long)atomic_load(&recorder->troubles.dropped_records));
+        (unsigned long long)(atomic_load(&recorder->troubles.dropped_records) +
+                             atomic_load(&recorder->troubles.unplaced_records)));
     struct mu_journal_image image;
     struct mu_seen_thread *thread = malloc(sizeof(*thread));
     bool first = true;

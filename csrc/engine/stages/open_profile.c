@@ -94,6 +94,16 @@ MU_MUST_CHECK static int does_not_answer(struct mu_recorder *recorder, struct mu
     return mu_error_set(err, MU_ERR_STATE, "the output in use does not answer: %s", state.csv_path);
 }
 
+/* Counts a call of a recorder that records nothing, and says why it does not. */
+MU_MUST_CHECK static int refuse(struct mu_recorder *recorder, struct mu_error *err) {
+    if (recorder->has_key) {
+        atomic_fetch_add(&recorder->troubles.no_memory, 1);
+        return mu_error_no_memory(err, "the recorder of this process; it records nothing");
+    }
+    atomic_fetch_add(&recorder->troubles.no_thread_key, 1);
+    return mu_error_set(err, MU_ERR_STATE, "no thread key is left in this process");
+}
+
 int mu_recorder_copy_memory(struct mu_recorder *recorder, int64_t wait_ns, char **text,
                             size_t *length, struct mu_error *err) {
     mu_recorder_check_fork(recorder);
@@ -500,8 +510,7 @@ int mu_recorder_open_with(struct mu_recorder *recorder, const struct mu_output_c
     mu_recorder_check_fork(recorder);
     recorder->reopen = false;
     if (recorder->broken) {
-        atomic_fetch_add(&recorder->troubles.no_memory, 1);
-        return mu_error_no_memory(err, "the recorder of this process; it records nothing");
+        return refuse(recorder, err);
     }
     if (!lock_within(&recorder->drain_lock, close_wait_ns)) {
         return does_not_answer(recorder, err);
@@ -595,9 +604,16 @@ struct mu_thread_buffer *mu_timer_new_thread_buffer(struct mu_timer *timer) {
     if (recorder->reopen) {
         reopen_in_child(recorder);
     }
+    if (recorder->broken) {
+        mu_error_kept(refuse(recorder, NULL));
+        return NULL;
+    }
+    if (!mu_timer_has_place(timer)) {
+        return NULL;
+    }
     pthread_mutex_lock(&recorder->registry_lock);
-    struct mu_thread_buffer *buffer = recorder->broken ? NULL : mu_thread_buffer_new_locked(timer);
-    bool retry = buffer == NULL && !recorder->broken && has_retired_chunk(recorder);
+    struct mu_thread_buffer *buffer = mu_thread_buffer_new_locked(timer);
+    bool retry = buffer == NULL && has_retired_chunk(recorder);
     pthread_mutex_unlock(&recorder->registry_lock);
     if (retry) {
         mu_recorder_drain(recorder, 100000000);
@@ -606,9 +622,7 @@ struct mu_thread_buffer *mu_timer_new_thread_buffer(struct mu_timer *timer) {
         pthread_mutex_unlock(&recorder->registry_lock);
     }
     if (buffer == NULL) {
-        atomic_fetch_add(recorder->broken ? &recorder->troubles.no_memory
-                                          : &recorder->troubles.dropped_buffers,
-                         1);
+        atomic_fetch_add(&recorder->troubles.dropped_buffers, 1);
     }
     return buffer;
 }

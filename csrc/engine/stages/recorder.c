@@ -45,14 +45,10 @@ int mu_recorder_create(struct mu_recorder **out, struct mu_error *err) {
     if (recorder->fork_guard == NULL) {
         recorder->fork_guard = &recorder->no_guard;
     }
-    if (pthread_key_create(&recorder->thread_key, mu_thread_ends) != 0) {
-        free_guard(recorder);
-        free(recorder);
-        return mu_error_set(err, MU_ERR_LIMIT, "no thread key left in this process");
-    }
+    recorder->has_key = pthread_key_create(&recorder->thread_key, mu_thread_ends) == 0;
     calibrate(recorder);
-    recorder->broken =
-        mu_recorder_begin(recorder, NULL) != MU_OK || recorder->fork_guard == &recorder->no_guard;
+    recorder->broken = mu_recorder_begin(recorder, NULL) != MU_OK || !recorder->has_key ||
+                       recorder->fork_guard == &recorder->no_guard;
     *out = recorder;
     return MU_OK;
 }

@@ -20,8 +20,8 @@
 #include "cuda/cuda_timing.h"
 #include "stages/state.h"
 
-/* Where there is no memory for a journal, the recorder records nothing, and counts that in
- * troubles.no_memory. An error when there is none at all, or no thread key. */
+/* Where there is no memory for a journal, or no thread key, the recorder records nothing, and
+ * counts that in its troubles. An error when there is no memory at all. */
 MU_MUST_CHECK int mu_recorder_create(struct mu_recorder **out, struct mu_error *err);
 
 /* Stops the drain thread and frees everything. When that thread hangs in a write, nothing is freed.

@@ -30,7 +30,7 @@ enum { MU_TIMERS_MAX = 480, MU_TAG_BYTES_MAX = 64 };
 
 struct mu_timer {
     struct mu_recorder *recorder; /* borrowed */
-    uint32_t index;               /* in mu_thread.buffers */
+    uint32_t index;               /* in mu_thread.buffers; MU_TIMERS_MAX: it found no place */
     uint32_t generation;          /* differs from timers that had the index before */
     _Atomic int64_t step;
     char tag[MU_TAG_BYTES_MAX];
@@ -39,11 +39,18 @@ struct mu_timer {
     struct mu_aggregate **gpu;     /* GPU times */
 };
 
+static inline bool mu_timer_has_place(const struct mu_timer *timer) {
+    return timer->index < MU_TIMERS_MAX;
+}
+
 /* Counts of what went wrong; each kind is reported once by the binding. */
 struct mu_troubles {
-    _Atomic uint64_t dropped_records; /* a ring was full */
-    _Atomic uint64_t dropped_buffers; /* starts on threads that got no thread buffer */
-    _Atomic uint64_t no_memory;       /* starts of a recorder that had no memory to begin with */
+    _Atomic uint64_t dropped_records;  /* a ring was full */
+    _Atomic uint64_t dropped_buffers;  /* calls on threads that got no thread buffer */
+    _Atomic uint64_t unplaced_timers;  /* beyond MU_TIMERS_MAX */
+    _Atomic uint64_t unplaced_records; /* stages and events of either */
+    _Atomic uint64_t no_memory;        /* starts of a recorder that had no memory to begin with */
+    _Atomic uint64_t no_thread_key;    /* starts of a recorder that found none left */
     _Atomic uint64_t failed_writes;
     _Atomic uint64_t lost_rows;  /* rows of failed writes and of a full memory output */
     _Atomic uint64_t full_names; /* starts whose name found no room in the table */
@@ -110,10 +117,11 @@ struct mu_recorder {
     _Atomic uint64_t node_next;
     int64_t real_offset_ns; /* real = monotonic + this; changes when the system's clock is set */
     int64_t user_offset_ns;
-    uint64_t epoch;          /* of the last commit */
-    uint64_t reported_drops; /* lost records that a row in the output reports */
-    void *fork_guard;        /* a wiped page: 0 in a forked child */
-    uint32_t no_guard;       /* in its place where there is no memory for the page */
+    uint64_t epoch;             /* of the last commit */
+    uint64_t reported_drops;    /* lost records that a row in the output reports */
+    uint64_t reported_unplaced; /* unplaced records that one reports */
+    void *fork_guard;           /* a wiped page: 0 in a forked child */
+    uint32_t no_guard;          /* in its place where there is no memory for the page */
 
     /* Its owner, and each thread that recorded and has not ended: the last of them frees the
      * memory, for a thread ends at a time of its own, and looks for its recorder then. */
@@ -131,6 +139,7 @@ struct mu_recorder {
     uint32_t timers_made;
     _Atomic(struct mu_cuda_pool *) gpu; /* owned; NULL: no GPU times */
     pthread_key_t thread_key;
+    bool has_key;                     /* else the process had none left, and nothing is recorded */
     struct mu_output_state published; /* what others may know of the output */
 
     pthread_mutex_t drain_lock;     /* timeline, output, commits; taken before registry_lock */
@@ -140,7 +149,7 @@ struct mu_recorder {
     const struct mu_alone *gil; /* borrowed: of the open or close that runs; NULL: it has the GIL */
     _Atomic bool reopen; /* in a forked child: open files when the first thread buffer is made */
     _Atomic bool in_background; /* the output may block: only the drain thread writes */
-    bool broken;                /* there was no memory to begin with: nothing is recorded */
+    bool broken;                /* nothing is recorded: there was no memory, or no thread key */
 
     /* Borrowed functions of the files above, for those below. Set by mu_recorder_create. */
     void (*call_drain)(struct mu_recorder *recorder); /* mu_drain_thread_call */

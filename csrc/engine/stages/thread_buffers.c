@@ -76,7 +76,9 @@ static void free_thread_locked(struct mu_recorder *recorder, struct mu_thread *t
 
 void mu_recorder_leave(struct mu_recorder *recorder) {
     if (atomic_fetch_sub(&recorder->users, 1) == 1) {
-        pthread_key_delete(recorder->thread_key);
+        if (recorder->has_key) {
+            pthread_key_delete(recorder->thread_key);
+        }
         pthread_mutex_destroy(&recorder->registry_lock);
         free(recorder);
     }
@@ -99,7 +101,7 @@ void mu_thread_ends(void *page) {
 }
 
 void mu_thread_forget(struct mu_recorder *recorder) {
-    struct mu_thread *thread = pthread_getspecific(recorder->thread_key);
+    struct mu_thread *thread = recorder->has_key ? pthread_getspecific(recorder->thread_key) : NULL;
     if (thread != NULL) {
         pthread_setspecific(recorder->thread_key, NULL);
         mu_thread_ends(thread);
@@ -182,6 +184,17 @@ struct mu_thread_buffer *mu_thread_buffer_new_locked(struct mu_timer *timer) {
     recorder->buffers = buffer;
     thread->buffers[timer->index] = buffer;
     return buffer;
+}
+
+void mu_recorder_count_unplaced(struct mu_recorder *recorder) {
+    if (recorder->broken) {
+        return;
+    }
+    pthread_mutex_lock(&recorder->registry_lock);
+    atomic_fetch_add_explicit(&recorder->troubles.unplaced_records, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&mu_journal_header(&recorder->journal)->dropped, 1,
+                              memory_order_relaxed);
+    pthread_mutex_unlock(&recorder->registry_lock);
 }
 
 void mu_recorder_set_thread_name(struct mu_recorder *recorder, struct mu_thread_buffer *buffer,

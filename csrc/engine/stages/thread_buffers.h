@@ -17,7 +17,8 @@ struct mu_thread {
     struct mu_recorder *recorder; /* shared (mu_recorder.users); NULL after a fork */
     struct mu_thread *next;       /* in the recorder's list */
     uint32_t tid;
-    struct mu_thread_buffer *buffers[MU_TIMERS_MAX]; /* by the timer's index */
+    /* By the timer's index; NULL at that of timers without a place. */
+    struct mu_thread_buffer *buffers[MU_TIMERS_MAX + 1];
 };
 
 extern _Thread_local struct mu_thread *mu_this_thread
@@ -42,6 +43,10 @@ void mu_thread_buffer_retire_locked(struct mu_recorder *recorder, struct mu_thre
 /* Makes the calling thread's buffer of the timer; NULL when there is no room for one. The caller
  * holds recorder->registry_lock. */
 struct mu_thread_buffer *mu_thread_buffer_new_locked(struct mu_timer *timer);
+
+/* Counts a stage or an event that is not recorded, for want of a thread buffer. The rows say so,
+ * and after a kill the journal does. */
+void mu_recorder_count_unplaced(struct mu_recorder *recorder);
 
 /* Names the calling thread's track. */
 void mu_recorder_set_thread_name(struct mu_recorder *recorder, struct mu_thread_buffer *buffer,

@@ -25,24 +25,27 @@ int mu_timer_init(struct mu_timer *timer, struct mu_recorder *recorder, const ch
     memcpy(timer->tag, tag, length + 1);
     mu_recorder_check_fork(recorder);
     pthread_mutex_lock(&recorder->registry_lock);
-    int code = mu_error_set(err, MU_ERR_LIMIT, "%d timers live already", MU_TIMERS_MAX);
-    for (uint32_t i = 0; i < MU_TIMERS_MAX; i++) {
-        if (recorder->timers[i] == NULL) {
-            recorder->timers[i] = timer;
-            timer->recorder = recorder;
-            timer->index = i;
-            timer->generation = recorder->timers_made++;
-            code = MU_OK;
-            break;
-        }
+    timer->recorder = recorder;
+    while (timer->index < MU_TIMERS_MAX && recorder->timers[timer->index] != NULL) {
+        timer->index++;
+    }
+    if (mu_timer_has_place(timer)) {
+        recorder->timers[timer->index] = timer;
+        timer->generation = recorder->timers_made++;
+    } else {
+        atomic_fetch_add(&recorder->troubles.unplaced_timers, 1);
     }
     pthread_mutex_unlock(&recorder->registry_lock);
-    return code;
+    return MU_OK;
 }
 
 void mu_timer_release(struct mu_timer *timer) {
     struct mu_recorder *recorder = timer->recorder;
     if (recorder == NULL) {
+        return;
+    }
+    timer->recorder = NULL;
+    if (!mu_timer_has_place(timer)) {
         return;
     }
     mu_recorder_check_fork(recorder);
@@ -58,7 +61,6 @@ void mu_timer_release(struct mu_timer *timer) {
     free_by_path(&timer->retired);
     free_by_path(&timer->gpu);
     pthread_mutex_unlock(&recorder->registry_lock);
-    timer->recorder = NULL;
 }
 
 void mu_timer_aggregate(struct mu_timer *timer, uint16_t path, struct mu_aggregate *into) {

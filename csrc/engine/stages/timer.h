@@ -8,7 +8,8 @@
 #include "stages/state.h"
 #include "timing/aggregate.h"
 
-/* Registers the timer; MU_ERR_LIMIT when MU_TIMERS_MAX live at once. */
+/* Registers the timer. When MU_TIMERS_MAX live already, it finds no place, which is counted:
+ * nothing is recorded on it. */
 MU_MUST_CHECK int mu_timer_init(struct mu_timer *timer, struct mu_recorder *recorder,
                                 const char *tag, struct mu_error *err);
 
