@@ -222,9 +222,7 @@ static const struct trouble troubles[] = {
      "there is no room for another thread (64 threads and timers at once, a full disk, or no "
      "memory); what it records is lost"},
     {"unplaced_timers", COUNT_OF(unplaced_timers),
-     "479 timers live already; a further one records nothing, and the rows count what it would "
-     "have "
-     "recorded"},
+     "479 timers live already; a further one records nothing, and the rows count what is lost"},
     {"no_thread_key", COUNT_OF(no_thread_key),
      "other libraries have taken all thread keys of the process (pthread_key_create); nothing is "
      "recorded in it"},
