@@ -92,14 +92,14 @@ LEFT_BY_EACH = 65536 if sys.version_info[:2] in ((3, 12), (3, 13)) else 512
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1000)
+@pytest.mark.timeout(3200)
 @pytest.mark.parametrize(
     ("count", "settled"), [(100, 20), pytest.param(3000, 100, marks=pytest.mark.thorough)]
 )
 def test_memory_mappings_and_thread_keys_stay(
     run_python: RunPython, count: int, settled: int
 ) -> None:
-    done = run_python("-c", PROGRAM, str(count), str(settled), timeout=900)
+    done = run_python("-c", PROGRAM, str(count), str(settled), timeout=3000)
     assert done.returncode == 0, done.stderr
     sys.stdout.write(done.stdout)
     (_, without, _), (maps, memory, keys) = json.loads(done.stdout)
