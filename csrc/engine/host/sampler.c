@@ -20,7 +20,8 @@ enum { STACK_BYTES = 256 * 1024, WORKERS_A_SAMPLE = 8, TEXT_BYTES = 128, PATH_BY
 static const int64_t usual_period_ns = 20000000;
 static const int64_t least_gap_ns = 5000000; /* what is less is the timer's own */
 static const int64_t refaults_pause_ns = 1000000000;
-static const int64_t refaults_soon_ns = 40000000; /* while the thread waits for pages */
+static const int64_t refaults_soon_ns = 40000000; /* while memory may be lacking */
+static const int64_t lack_lasts_ns = 200000000;   /* since the last sign of that */
 static const int64_t pressure_pause_ns = 100000000;
 static const int64_t io_pause_ns = 1000000000;
 
@@ -54,6 +55,7 @@ struct mu_sampler {
     int loadavg;         /* a descriptor; -1: the kernel does not say */
     int64_t last_ns;     /* when the last sample was taken */
     int64_t refaults_ns; /* when they were read */
+    int64_t lack_ns;     /* when memory was last seen to lack, perhaps */
     int64_t pressure_read_ns;
     uint64_t delay_ns; /* of the own thread, at the last sample */
     enum mu_wait last; /* what was seen then */
@@ -160,16 +162,18 @@ static void sample_workers(struct mu_sampler *sampler, uint64_t ns) {
     pthread_mutex_unlock(&sampler->lock);
 }
 
+/* The wait for a page is often too short for a sample, so limits that are met are a sign, too. */
 static void read_memory(struct mu_sampler *sampler, int64_t now, bool waits_for_pages) {
     uint64_t number = 0;
     bool known = mu_memory_limits_met(&sampler->memory, &number);
-    atomic_store(&sampler->limits_met, number);
+    bool is_met = atomic_exchange(&sampler->limits_met, number) != number;
     atomic_store(&sampler->has_limits, known);
     known = mu_memory_stalled_ns(&sampler->memory, &number);
     atomic_store(&sampler->stalled_ns, number);
     atomic_store(&sampler->has_stalled, known);
-    int64_t pause = waits_for_pages ? refaults_soon_ns : refaults_pause_ns;
-    if (now - sampler->refaults_ns >= pause) {
+    sampler->lack_ns = waits_for_pages || is_met ? now : sampler->lack_ns;
+    bool is_lacking = now - sampler->lack_ns < lack_lasts_ns;
+    if (now - sampler->refaults_ns >= (is_lacking ? refaults_soon_ns : refaults_pause_ns)) {
         sampler->refaults_ns = now;
         known = mu_memory_refaults(&sampler->memory, &number);
         atomic_store(&sampler->refaults, number);
