@@ -140,7 +140,7 @@ matrix: $(VENV)/stamp-package
 wheels:
 	@$(PYTHON) .ci/wheels $(WHEELS)
 
-# The families of inputs of docs/tensor-hash.md; about ten minutes on one core.
+# The families of inputs of docs/correctness/tensor-hash.md; about ten minutes on one core.
 hash-strength:
 	@$(CTEST) FLAVOUR=plain build/ctest/plain/libmu.a
 	@$(CC) -std=c11 -D_GNU_SOURCE -O3 -Icsrc/engine tools/hash_strength.c build/ctest/plain/libmu.a \

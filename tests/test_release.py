@@ -59,6 +59,17 @@ def test_the_matrix_has_the_oldest_torch() -> None:
     assert f'"here torch-{oldest}"' in (ROOT / ".ci" / "matrix").read_text(encoding="utf-8")
 
 
+def test_an_interpreter_of_the_checkout_is_found_by_its_relative_path() -> None:
+    """As `make matrix` names it. The venv is made, and pip is what finds no wheel."""
+    relative = os.path.relpath(sys.executable, ROOT)
+    done = subprocess.run(
+        [ROOT / ".ci" / "test-installed", relative, "none-1.0-py3-none-any.whl"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert "none-1.0-py3-none-any.whl" in done.stderr
+    assert done.returncode == 1, done.stderr
+
+
 def test_nothing_is_published_unless_a_maintainer_switches_it_on() -> None:
     yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
     text = WORKFLOW.read_text(encoding="utf-8")

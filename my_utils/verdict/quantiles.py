@@ -27,12 +27,18 @@ def quantile_of(values: Any, share: float, axis: int | None = None) -> Any:
 
 
 def _quantile(values: Any, share: float, axis: int | None) -> Any:
-    """By sorting, which numpy does several times faster than its own quantiles."""
-    ordered = np.sort(values, axis=axis)
+    """By sorting, which numpy does several times faster than its own quantiles; of all values
+    together by partitioning, which takes a third of that."""
     along = 0 if axis is None else axis
-    place = share * (ordered.shape[along] - 1)
-    lower = ordered.take(int(place), axis=along)
-    upper = ordered.take(min(int(place) + 1, ordered.shape[along] - 1), axis=along)
+    last = (np.size(values) if axis is None else values.shape[axis]) - 1
+    place = share * last
+    below, above = int(place), min(int(place) + 1, last)
+    if axis is None:
+        ordered = np.partition(values, (below, above), axis=None)
+    else:
+        ordered = np.sort(values, axis=axis)
+    lower = ordered.take(below, axis=along)
+    upper = ordered.take(above, axis=along)
     return lower + (upper - lower) * (place - int(place))
 
 
