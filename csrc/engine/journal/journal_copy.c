@@ -67,10 +67,16 @@ static struct mu_journal_header *header_of(int fd) {
     return header;
 }
 
-/* The same by a path that a journal gives; NULL of no path. */
+static bool is_regular(const char *path) {
+    struct stat status;
+    return lstat(path, &status) == 0 && S_ISREG(status.st_mode);
+}
+
+/* The same by a path that a journal gives; NULL of no path. Others may have written that journal,
+ * and merely to open a device can do harm. */
 static struct mu_journal_header *header_at(const char path[MU_JOURNAL_PATH_BYTES]) {
     bool given = path[0] != '\0' && memchr(path, '\0', MU_JOURNAL_PATH_BYTES) != NULL;
-    int fd = given ? open_file(path) : -1;
+    int fd = given && is_regular(path) ? mu_open_regular(path, O_RDONLY, 0) : -1;
     struct mu_journal_header *header = fd < 0 ? NULL : header_of(fd);
     if (fd >= 0) {
         close(fd);

@@ -104,9 +104,12 @@ MU_MUST_CHECK int mu_rows_write(struct mu_rows *rows, const struct mu_row_contex
  * Rows of one thread buffer must not overtake each other. */
 void mu_buffer_view_cut_open(struct mu_buffer_view *view, uint64_t end);
 
-/* The row that says how many records the process lost, and why: ring_full or journal_lost. */
+/* Why records were lost. */
 #define MU_DROPPED_RING_FULL "ring_full"
 #define MU_DROPPED_NO_ROOM "no_room"
+#define MU_DROPPED_JOURNAL_LOST "journal_lost"
+
+/* The row that says how many records the process lost, and why. */
 void mu_rows_write_drops(struct mu_csv_writer *writer, int64_t real_ns, int32_t pid, uint64_t count,
                          const char *reason);
 

@@ -327,7 +327,8 @@ static void report_lost_pages(struct mu_recorder *recorder) {
         recorder->drain->rows.bad_records = 0;
         atomic_fetch_add(&recorder->troubles.lost_records, lost);
         mu_rows_write_drops(&recorder->drain->writer, now_in_rows(recorder),
-                            mu_journal_header(&recorder->journal)->pid, lost, "journal_lost");
+                            mu_journal_header(&recorder->journal)->pid, lost,
+                            MU_DROPPED_JOURNAL_LOST);
     }
 }
 

@@ -1,6 +1,7 @@
 /* The reader against journals made by hand: whole ones, and all that may be wrong with one. */
 #include <fcntl.h>
 #include <stdio.h>
+#include <sys/inotify.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -628,6 +629,12 @@ static void test_files_that_are_no_journals(void) {
     fixture_remove(&fixture);
 }
 
+static void write_journal(const struct builder *builder, const char *path) {
+    int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    CHECK(write(fd, builder->bytes, builder->size) == (ssize_t)builder->size);
+    close(fd);
+}
+
 static void test_a_file_reads_as_its_bytes_do(void) {
     struct fixture fixture;
     struct builder builder;
@@ -641,9 +648,7 @@ static void test_a_file_reads_as_its_bytes_do(void) {
     build_stage(&builder, 0, name, 10, 20);
     build_event(&builder, 1, 4, "loss", "value=0.5", 15);
     snprintf(path, sizeof(path), "%s/file", fixture.directory);
-    int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
-    CHECK(write(fd, builder.bytes, builder.size) == (ssize_t)builder.size);
-    close(fd);
+    write_journal(&builder, path);
     char *wanted = rows_of(&builder, &recovered);
     CHECK_INT(mu_journal_image_read(&image, path, NULL), MU_OK);
     char *rows = rows_of_image(&image, &recovered);
@@ -658,6 +663,39 @@ static void test_a_file_reads_as_its_bytes_do(void) {
         mu_journal_image_close(&image);
     }
     free(wanted);
+    free(builder.bytes);
+    fixture_remove(&fixture);
+}
+
+/* Whether somebody has opened what is watched since it was asked last. */
+static bool was_opened(int watch) {
+    char events[4096];
+    return read(watch, events, sizeof(events)) > 0;
+}
+
+/* A journal names where it moved to. Others may have made it: what is no file is not even opened.
+ */
+static void test_where_a_journal_moved_to(void) {
+    struct fixture fixture;
+    struct builder builder;
+    char path[128];
+    fixture_directory(&fixture);
+    build_journal(&builder, 1);
+    char *other = built_header(&builder)->moved_to;
+    snprintf(other, MU_JOURNAL_PATH_BYTES, "%s/other", fixture.directory);
+    snprintf(path, sizeof(path), "%s/file", fixture.directory);
+    write_journal(&builder, path);
+    CHECK(!mu_journal_has_moved(path));
+    CHECK_INT(mkfifo(other, 0600), 0);
+    int watch = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+    CHECK(inotify_add_watch(watch, other, IN_OPEN) >= 0);
+    CHECK(!mu_journal_has_moved(path));
+    CHECK(!was_opened(watch));
+    close(watch);
+    unlink(other);
+    write_journal(&builder, other);
+    CHECK(mu_journal_has_moved(path));
+    check_file_refused(path, MU_ERR_FORMAT);
     free(builder.bytes);
     fixture_remove(&fixture);
 }
@@ -712,6 +750,7 @@ int main(void) {
     test_how_much_of_the_csv_stands();
     test_files_that_are_no_journals();
     test_a_file_reads_as_its_bytes_do();
+    test_where_a_journal_moved_to();
     test_the_last_finished_stages();
     return check_report();
 }
