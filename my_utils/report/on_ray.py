@@ -27,6 +27,9 @@ from .purpose import PURPOSE
 __all__ = ["in_batches_on_ray", "serve"]
 
 RANKS_A_TASK = 32
+GET_RETRIES = "2"
+"""How often Ray asks again for a head that does not answer: one minute and a half in all, where its
+own 20 take a quarter of an hour."""
 _CHILD = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1])\n"
     "from my_utils.report.on_ray import serve; serve()"
@@ -115,6 +118,7 @@ def serve() -> None:
     responses = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     tasks = pickle.load(sys.stdin.buffer)
+    os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", GET_RETRIES)
     import ray
 
     try:

@@ -814,6 +814,24 @@ def test_the_command_says_so_where_the_head_of_the_cluster_is_killed(
     assert killed.startswith("1 '' report: error: the Ray cluster: "), killed
 
 
+@pytest.mark.thorough
+@pytest.mark.timeout(400)
+def test_a_head_that_does_not_answer_is_an_error_in_minutes(
+    run: tuple[Run, Path], run_python: RunPython
+) -> None:
+    """With the 20 tries of Ray it takes a quarter of an hour."""
+    pytest.importorskip("ray", reason="ray is not installed")
+    nobody = {"RAY_ADDRESS": "192.0.2.2:6379"}  # an address of RFC 5737, for documentation
+    done = run_python(
+        "-m", "my_utils.report", str(run[1]), "--engine", "ray", "--json",
+        env=RAY_SETTINGS | nobody, timeout=300,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (1, "")
+    said = done.stderr.splitlines()[-1]
+    assert said.startswith("report: error: the Ray cluster: ConnectionError: ")
+    assert nobody["RAY_ADDRESS"] in said
+
+
 @pytest.mark.parametrize("printed", ["print('text')", "os.write(1, b'text')"])
 def test_what_ray_prints_is_not_in_the_output(
     printed: str, run: tuple[Run, Path], report: Report, run_python: RunPython, tmp_path: Path
