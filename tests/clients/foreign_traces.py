@@ -176,6 +176,7 @@ with profile(activities=[ProfilerActivity.CPU]) as profiler:
         model(torch.randn(4, 8)).sum().backward()
         profiler.step()
 profiler.export_chrome_trace(f"{sys.argv[1]}/rank{dist.get_rank()}.json")
+dist.barrier()
 dist.destroy_process_group()
 """
 CHROME_CATEGORIES = "startup,navigation,loading,toplevel,toplevel.flow,blink.user_timing,cc"

@@ -235,6 +235,7 @@ for step in range(4):
 for row in layout_of([model]).rows():
     print(row["bucket"], row["bytes"], row["parameters"], row["modules"], sep=";")
 print("said", model._get_ddp_logging_data()["{sizes}"])
+dist.barrier()  # torch's thread may still free the backward, and an end meanwhile aborts
 """
 
 
