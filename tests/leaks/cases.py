@@ -96,19 +96,24 @@ def read_journal_of_the_dead(folder: Path) -> Iterator[Callable[[], object]]:
     yield lambda: _core.read_journal(journal)
 
 
-@case("read_stages", repeat=200)
-def read_stages_of_parts(folder: Path) -> Iterator[Callable[[], object]]:
+@case("read_stages", "read_notes", repeat=200)
+def read_stages_and_notes_of_parts(folder: Path) -> Iterator[Callable[[], object]]:
     header = (
         "timestamp_unix,readable_time,machine_id,step,event_name,event_type,duration_ms,metadata\n"
     )
-    rows = (header + '1,,h,0,a,START,,"node_id=1"\n2,,h,0,a,END,1,"node_id=1"\n').encode()
+    rows = (
+        header + '1,,h,0,my_utils.sync,INSTANT,,"tid=7,stage=a"\n'
+        '1,,h,0,a,START,,"node_id=1"\n2,,h,0,a,END,1,"node_id=1"\n'
+    ).encode()
     good, left_open = ("good", -1, -1, rows, True), ("open", -1, -1, rows[:-30], True)
     foreign = ("foreign", -1, -1, b"a,b\n1,2\n", True)
 
     def action() -> None:
-        assert len(_core.read_stages([good, left_open, foreign])["errors"]) == 1
-        with contextlib.suppress(TypeError):
-            _core.read_stages([good, ("name", 3)])  # type: ignore[list-item]
+        for read in (_core.read_stages, _core.read_notes):
+            found = read([good, left_open, foreign])
+            assert (len(found["errors"]), len(found["notes"])) == (1, 2)
+            with contextlib.suppress(TypeError):
+                read([good, ("name", 3)])  # type: ignore[list-item]
 
     yield action
 
