@@ -54,13 +54,14 @@ def build(tools: Path, version: str, machine: str, source: Path, out: Path) -> P
     compiler = f"{tools / 'python-zig'} cc -target {machine}-linux-gnu.{GLIBC[0]}.{GLIBC[1]}"
     flags = [
         "-g0", "-fwrapv", "-DNDEBUG",  # the last two as in builds with CPython's own flags
+        "-ffunction-sections", "-fdata-sections",  # what only tests call is left out
         f"-I{headers / 'python'}", f"-idirafter{headers}",
         f"-ffile-prefix-map={source}=.", f"-ffile-prefix-map={WORK}=build",
     ]  # fmt: skip
     env = {
         **os.environ,
         "CC": compiler,
-        "LDSHARED": f"{compiler} -shared -s",
+        "LDSHARED": f"{compiler} -shared -s -Wl,--gc-sections",
         "CFLAGS": " ".join(flags),
         "MY_UTILS_MACHINE": machine,
         "_PYTHON_HOST_PLATFORM": f"linux-{machine}",
