@@ -232,10 +232,11 @@ static void end_alone(const struct mu_journal *journal) {
     }
 }
 
-/* Where a journal goes on: in memory, with neither, or in a file. */
+/* Where a journal goes on: in memory, or in a file. */
 struct next_place {
     int guard;                              /* of the new mapping */
-    const char *path;                       /* of the file; NULL unless it comes from one */
+    bool from_file;                         /* it goes from one file into another one */
+    const char *path;                       /* of the file; NULL in memory */
     const struct mu_journal_change *change; /* NULL: none */
 };
 
@@ -255,7 +256,7 @@ MU_MUST_CHECK static int move_to_alone(struct mu_journal *journal, uint8_t *fres
     struct range ranges[2];
     uint8_t magic[MAGIC_BYTES];
     used_ranges(journal, ranges);
-    if (next->path != NULL) {
+    if (next->from_file) {
         memcpy(mu_journal_header(journal)->moved_to, next->path, strlen(next->path) + 1);
     }
     for (int i = 0; i < 2; i++) {
@@ -274,7 +275,7 @@ MU_MUST_CHECK static int move_to_alone(struct mu_journal *journal, uint8_t *fres
     memcpy(magic, journal->base, MAGIC_BYTES);
     atomic_thread_fence(memory_order_seq_cst);
     memcpy(fresh, magic, MAGIC_BYTES);
-    if (next->path != NULL) {
+    if (next->from_file) {
         atomic_thread_fence(memory_order_seq_cst);
         memset(journal->base, 0, MAGIC_BYTES);
     }
@@ -373,8 +374,7 @@ MU_MUST_CHECK static int back_ranges(const struct new_file *file, struct mu_erro
 MU_MUST_CHECK static int move_to_file(struct mu_journal *journal, struct new_file *file,
                                       const struct mu_journal_change *change,
                                       struct mu_error *err) {
-    const struct next_place next = {file->guard, journal->fd >= 0 ? file->copies->path : NULL,
-                                    change};
+    const struct next_place next = {file->guard, journal->fd >= 0, file->copies->path, change};
     for (;;) {
         int code = back_ranges(file, err);
         if (code != MU_OK) {
