@@ -72,7 +72,11 @@ def test_a_real_run_gets_the_verdict_of_its_plant(plant: str, world: int, tmp_pa
     verdict, truth = verdict_of(plant, world, tmp_path), TRUTHS[plant]
     text = "\n".join(verdict.lines())
     if plant == "growing memory" or not truth.accuses:
-        (finding,) = [one for one in verdict.findings if one.kind in truth.kinds]
+        found = [one for one in verdict.findings if one.kind in truth.kinds]
+        if not truth.accuses and not found:  # ranks so much alike that nobody waits
+            assert verdict.status == "green", text
+            return
+        (finding,) = found
     else:
         assert verdict.status == "found", text
         finding = accusations(verdict.findings, "cpu")[0]
