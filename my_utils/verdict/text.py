@@ -255,8 +255,8 @@ def _waits(one: Finding, verdict: Verdict) -> Iterator[str]:
 
 def _of_hiccups(one: Finding, verdict: Verdict) -> Iterator[str]:
     detail = one.detail
-    if "hiccups" not in detail:
-        yield from _of_imbalance(one, verdict)
+    if "hiccups" not in detail:  # of many ranks, or of one whose hiccups no step shows alone
+        yield from (_of_imbalance if "spread_ns" in detail else _of_a_stage)(one, verdict)
         return
     every = f", every {detail['every']} steps" if "every" in detail else ""
     where = f" in {one.stage}" if one.stage else ""

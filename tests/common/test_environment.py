@@ -70,10 +70,10 @@ def test_a_process_reads_its_switch(text: str, kind: str, run_python: RunPython)
 
 # In capitals in files that read the environment, and no variables.
 OTHERS = {
-    "ASYNC_END", "ASYNC_START", "COUNTER", "CRITICAL", "DEBUG", "DIR", "ERROR", "EXAMPLE_SWITCH",
-    "FLOW_END", "FLOW_START", "INFO", "INSTANT", "JSON", "LIST", "LOGGER", "LOG_DIR",
-    "MU_HAVE_NVTX", "NOT_SET",
-    "RANKS", "SC_PAGE_SIZE", "SECONDS", "UNKNOWN", "WARNING", "SC_CLK_TCK",
+    "ASYNC_END", "ASYNC_START", "COUNTER", "CRITICAL", "DEBUG", "DIR", "ERROR",
+    "EXAMPLE_SWITCH", "FLOW_END", "FLOW_START", "INFO", "INSTANT", "JSON", "LIST", "LOGGER",
+    "LOG_DIR", "MU_HAVE_NVTX", "NOT_SET", "RANKS", "SC_CLK_TCK", "SC_PAGE_SIZE", "SECONDS",
+    "SPREAD", "UNKNOWN", "WARNING",
 }  # fmt: skip
 
 

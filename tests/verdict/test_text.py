@@ -69,6 +69,16 @@ def test_the_ten_lines_of_a_slow_loader() -> None:
     assert len(text) == 7
 
 
+def test_hiccups_that_no_step_shows_alone() -> None:
+    """They were taken for an imbalance of 0 ms."""
+    one = verdict("host hiccups")
+    one.findings[0].detail.clear()
+    one.findings[0].detail.update(took_ns=380e6, step_ns=400e6, others_ns=260e6)
+    text = "\n".join(one.lines())
+    assert "380.0 ms of 400.0 ms (95 %)" in text, text
+    assert "the others 260.0 ms" in text and "changes from step to step" not in text
+
+
 @pytest.mark.parametrize("width", [60, 80, 100, 120])
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_has_words(kind: Kind, width: int) -> None:
