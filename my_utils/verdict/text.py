@@ -253,11 +253,15 @@ def _waits(one: Finding, verdict: Verdict) -> Iterator[str]:
     )
 
 
+def _of_host_hiccups(one: Finding, verdict: Verdict) -> Iterator[str]:
+    """Of steps that stand out, of many ranks, or of one rank whose hiccups no step shows alone."""
+    if "hiccups" in one.detail:
+        return _of_hiccups(one, verdict)
+    return (_of_imbalance if "spread_ns" in one.detail else _of_a_stage)(one, verdict)
+
+
 def _of_hiccups(one: Finding, verdict: Verdict) -> Iterator[str]:
     detail = one.detail
-    if "hiccups" not in detail:  # of many ranks, or of one whose hiccups no step shows alone
-        yield from (_of_imbalance if "spread_ns" in detail else _of_a_stage)(one, verdict)
-        return
     every = f", every {detail['every']} steps" if "every" in detail else ""
     where = f" in {one.stage}" if one.stage else ""
     yield (
@@ -378,7 +382,7 @@ def _of_cores(one: Finding, verdict: Verdict) -> Iterator[str]:
 
 
 BODIES: dict[Kind, Callable[[Finding, Verdict], Iterator[str]]] = {
-    "host hiccups": _of_hiccups,
+    "host hiccups": _of_host_hiccups,
     "short of cores": _of_cores,
     "moving imbalance": _of_imbalance,
     "memory grows": _of_memory,
