@@ -56,14 +56,19 @@ static int open_file(const char *path) {
     return open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
 }
 
-/* The header of a file that is a journal; NULL of any other. The caller frees it. */
+/* The header of a file that is a journal; NULL of any other, and of -1. The caller frees it. Closes
+ * the file. */
 static struct mu_journal_header *header_of(int fd) {
+    if (fd < 0) {
+        return NULL;
+    }
     struct mu_journal_header *header = malloc(sizeof(*header));
     if (header != NULL && (pread(fd, header, sizeof(*header), 0) != (ssize_t)sizeof(*header) ||
                            mu_journal_check_header(header, NULL) != MU_OK)) {
         free(header);
-        return NULL;
+        header = NULL;
     }
+    close(fd);
     return header;
 }
 
@@ -76,12 +81,7 @@ static bool is_regular(const char *path) {
  * and merely to open a device can do harm. */
 static struct mu_journal_header *header_at(const char path[MU_JOURNAL_PATH_BYTES]) {
     bool given = path[0] != '\0' && memchr(path, '\0', MU_JOURNAL_PATH_BYTES) != NULL;
-    int fd = given && is_regular(path) ? mu_open_regular(path, O_RDONLY, 0) : -1;
-    struct mu_journal_header *header = fd < 0 ? NULL : header_of(fd);
-    if (fd >= 0) {
-        close(fd);
-    }
-    return header;
+    return header_of(given && is_regular(path) ? mu_open_regular(path, O_RDONLY, 0) : -1);
 }
 
 static bool is_same_process(const struct mu_journal_header *a, const struct mu_journal_header *b) {
@@ -97,13 +97,9 @@ static bool goes_on_elsewhere(const struct mu_journal_header *header) {
 }
 
 bool mu_journal_has_moved(const char *path) {
-    int fd = open_file(path);
-    struct mu_journal_header *header = fd < 0 ? NULL : header_of(fd);
+    struct mu_journal_header *header = header_of(open_file(path));
     bool moved = header != NULL && goes_on_elsewhere(header);
     free(header);
-    if (fd >= 0) {
-        close(fd);
-    }
     return moved;
 }
 
