@@ -1,19 +1,11 @@
 #include "host/process_io.h"
 
-#include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "host/proc_text.h"
 
-enum { TEXT_BYTES = 512, PATH_BYTES = 64 };
-
-int mu_process_io_open(pid_t process) {
-    char path[PATH_BYTES];
-    snprintf(path, sizeof(path), "/proc/%d/io", (int)process);
-    return open(path, O_RDONLY | O_CLOEXEC);
-}
+enum { TEXT_BYTES = 512 };
 
 bool mu_process_io_read_bytes(int file, uint64_t *out) {
     static const char key[] = "\nread_bytes: ";

@@ -15,7 +15,7 @@
 #include "host/process_io.h"
 #include "host/thread_times.h"
 
-enum { STACK_BYTES = 256 * 1024, WORKERS_A_SAMPLE = 8, TEXT_BYTES = 128, PATH_BYTES = 64 };
+enum { STACK_BYTES = 256 * 1024, WORKERS_A_SAMPLE = 8, TEXT_BYTES = 128 };
 
 static const int64_t usual_period_ns = 20000000;
 static const int64_t least_gap_ns = 5000000; /* what is less is the timer's own */
@@ -353,17 +353,15 @@ void mu_sampler_read(const struct mu_sampler *sampler, struct mu_sampled *out) {
 /* --- workers ------------------------------------------------------------------------------ */
 
 static void add_worker_lock_held(struct mu_sampler *sampler, pid_t process, int index) {
-    char path[PATH_BYTES];
     struct worker *worker = &sampler->workers[sampler->worker_count];
     *worker = (struct worker){.index = index, .counted.process = process};
     if (!mu_watched_thread_open(&worker->thread, process, process)) {
         return;
     }
-    snprintf(path, sizeof(path), "/proc/%d/schedstat", (int)process);
-    worker->schedstat = open(path, O_RDONLY | O_CLOEXEC);
+    worker->schedstat = mu_proc_open(process, "schedstat");
     worker->counted.has_delay =
         mu_schedstat_read(worker->schedstat, &worker->on_core_ns, &worker->delay_ns);
-    worker->io = mu_process_io_open(process);
+    worker->io = mu_proc_open(process, "io");
     worker->io_read_ns = mu_clock_monotonic_ns();
     (void)mu_process_io_read_bytes(worker->io, &worker->read_bytes);
     sampler->worker_count++;

@@ -31,7 +31,7 @@ static void test_what_is_not_there_is_not_measured(void) {
     mu_proc_close(file);
     CHECK(!mu_process_io_read_bytes(-1, &bytes));
     CHECK_INT(bytes, 7);
-    CHECK_INT(mu_process_io_open(-1), -1);
+    CHECK_INT(mu_proc_open(-1, "io"), -1);
 }
 
 int main(void) {
