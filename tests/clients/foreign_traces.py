@@ -186,11 +186,15 @@ performance.mark('a'); performance.mark('b'); performance.measure('own', 'a', 'b
 </script>"""
 
 
-def torch_trace(folder: Path) -> list[Path]:
-    pytest.importorskip("torch")
-    out = folder / "torch.json"
-    subprocess.run([sys.executable, "-c", TORCH, str(out)], check=True, capture_output=True)
+def written_by(package: str, script: str, folder: Path) -> list[Path]:
+    pytest.importorskip(package)
+    out = folder / f"{package}.json"
+    subprocess.run([sys.executable, "-c", script, str(out)], check=True, capture_output=True)
     return [out]
+
+
+def torch_trace(folder: Path) -> list[Path]:
+    return written_by("torch", TORCH, folder)
 
 
 def torch_ranks(folder: Path) -> list[Path]:
@@ -204,10 +208,7 @@ def torch_ranks(folder: Path) -> list[Path]:
 
 
 def viztracer_trace(folder: Path) -> list[Path]:
-    pytest.importorskip("viztracer")
-    out = folder / "viztracer.json"
-    subprocess.run([sys.executable, "-c", VIZTRACER, str(out)], check=True, capture_output=True)
-    return [out]
+    return written_by("viztracer", VIZTRACER, folder)
 
 
 def node_trace(folder: Path) -> list[Path]:
