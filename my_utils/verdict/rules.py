@@ -106,6 +106,8 @@ def judge(run: RunData, warmup: int | None = None) -> Verdict:
     verdict.findings = findings
     verdict.inferred = tuple(meetings.inferred)
     verdict.status = "found" if verdict.costly else "green"
+    if verdict.status == "green" and meetings.undecided is not None:
+        _leave_undecided(verdict, *meetings.undecided)
     return verdict
 
 
@@ -188,6 +190,15 @@ def _why_not(run: RunData, columns: Integers, verdict: Verdict) -> str | None:
         verdict.remedy = "use MyTimer(use_cuda=True), or start the script with `my_utils run`"
         return "fewer than 80 % of the steps have GPU times; host times are times of enqueueing"
     return None
+
+
+def _leave_undecided(verdict: Verdict, stage: str, apart_ns: float) -> None:
+    verdict.status = "not judged"
+    verdict.reason = (
+        f"some ranks take {apart_ns * 1e-6:.3g} ms a step more than others in {stage}, and as much "
+        "less elsewhere; their times do not show which of them wait"
+    )
+    verdict.remedy = "start the script with `my_utils run`, which records where ranks meet"
 
 
 def _count(number: int, noun: str) -> str:

@@ -6,16 +6,21 @@ as meeting, "inferred", if
 - its ends coincide over the ranks while its begins do not, on one host or with aligned clocks;
   without them after each rank's own offset is taken off; or
 - its length mirrors another rank's excess: the rank with more to do elsewhere is as much shorter in
-  it, and most others are long. Two ranks do not show by lengths which of them waits.
+  it, and most others are long.
+
+Where as many ranks are longer in a stage as are shorter, or there are two, lengths do not show which
+of them wait. Such a stage is "undecided" if no other counts as meeting.
 """
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
+from .loss import LEAST_SHARE
 from .quantiles import middle_of
 from .run_data import Matrix, RunData
 
@@ -34,12 +39,15 @@ Integers = npt.NDArray[np.int64]
 class Meetings:
     """meets: rank × stage, whether the rank meets others in the stage. groups: rows that are
     compared with each other, sorted, each rank in one. inferred: stages found in the times.
-    pipelines: stages in which ranks of different pipeline stages meet, whose waits differ."""
+    pipelines: stages in which ranks of different pipeline stages meet, whose waits differ.
+    undecided: a stage in which, or outside of which, ranks wait so long (ns a step) that it may be a
+    finding; of the group with the longest, None where there is none."""
 
     meets: npt.NDArray[np.bool_]
     groups: list[Integers]
     inferred: list[str] = field(default_factory=list)
     pipelines: list[str] = field(default_factory=list)
+    undecided: tuple[str, float] | None = None
 
     def stages_of(self, group: Integers) -> Integers:
         """The stages in which a group meets."""
@@ -58,11 +66,16 @@ def meetings_of(run: RunData, columns: Integers) -> Meetings:
         return Meetings(meets, groups, inferred_points, pipelines)
     groups = [np.flatnonzero(peers == peer) for peer in np.unique(peers)]
     inferred: set[str] = set()
+    undecided = []
     for group in groups:
-        for stage in _inferred(run, columns, group):
+        found = _inferred(run, columns, group)
+        for stage in found:
             meets[group, stage] = True
             inferred.add(run.stages[stage])
-    return Meetings(meets, groups, sorted(inferred))
+        if not found:
+            undecided += _undecided(run, columns, group)
+    longest = max(undecided, key=operator.itemgetter(1), default=None)
+    return Meetings(meets, groups, sorted(inferred), undecided=longest)
 
 
 def _recorded(run: RunData, meets: npt.NDArray[np.bool_], peers: Integers) -> list[Integers]:
@@ -92,8 +105,7 @@ def _inferred(run: RunData, columns: Integers, group: Integers) -> list[int]:
     if len(group) < 2 or not len(columns):
         return []
     at = np.ix_(group, columns)
-    step_ns = float(middle_of(run.step_ns[at]))
-    least = max(LEAST_SPREAD_NS, LEAST_SPREAD * step_ns)
+    least = _least_spread(run, at)
     hosts = {run.hosts[row] for row in group.tolist()}
     is_aligned = len(hosts) == 1 or run.clock_error_ns is not None
     by_clock = least
@@ -112,6 +124,10 @@ def _inferred(run: RunData, columns: Integers, group: Integers) -> list[int]:
         ):
             found.append(stage)
     return found
+
+
+def _least_spread(run: RunData, at: tuple[Integers, ...]) -> float:
+    return max(LEAST_SPREAD_NS, LEAST_SPREAD * float(middle_of(run.step_ns[at])))
 
 
 def leave_together(run: RunData, rows: Integers, columns: Integers, stage: int) -> bool:
@@ -134,13 +150,38 @@ def _ends_coincide(begins: Matrix, ends: Matrix, least: float, is_aligned: bool)
 
 
 def _mirrors(run: RunData, at: tuple[Integers, ...], stage: int, least: float) -> bool:
-    if at[0].shape[0] < 3:
-        return False
+    own, rest = _from_the_middle(run, at, stage)
+    shorter, longer = np.maximum(-own, 0).sum(), np.maximum(own, 0).sum()
+    return len(own) > 2 and shorter >= 2 * longer and _is_mirror(own, rest, least)
+
+
+def _undecided(run: RunData, columns: Integers, group: Integers) -> list[tuple[str, float]]:
+    """The stages that mirror the rest of the step on both sides, with what the longest rank takes
+    more there than the shortest."""
+    if len(group) < 2 or not len(columns):
+        return []
+    at = np.ix_(group, columns)
+    least = _least_spread(run, at)
+    found = []
+    for stage, name in enumerate(run.stages):
+        own, rest = _from_the_middle(run, at, stage)
+        apart_ns = float(np.ptp(own, axis=0).mean())
+        if apart_ns >= LEAST_SHARE * float(middle_of(run.step_ns[at])) and _is_mirror(
+            own, rest, least
+        ):
+            found.append((name, apart_ns))
+    return found
+
+
+def _from_the_middle(run: RunData, at: tuple[Integers, ...], stage: int) -> tuple[Matrix, Matrix]:
+    """rank × step, ns: the time in a stage and outside, each less its median over the ranks."""
     own = run.totals[..., stage][at]
     rest = run.step_ns[at] - own
-    own, rest = own - np.median(own, 0), rest - middle_of(rest, 0)
+    return own - np.median(own, 0), rest - middle_of(rest, 0)
+
+
+def _is_mirror(own: Matrix, rest: Matrix, least: float) -> bool:
     known = np.isfinite(rest)
     # By squares: one rank of many with more to do is lost in a mean of amounts.
     excess, left = (float(np.sqrt(np.mean(one[known] ** 2))) for one in (rest, own + rest))
-    shorter, longer = np.maximum(-own, 0).sum(), np.maximum(own, 0).sum()
-    return bool(excess >= least and left <= MIRROR_RATIO * excess and shorter >= 2 * longer)
+    return excess >= least and left <= MIRROR_RATIO * excess

@@ -271,6 +271,33 @@ def test_lengths_that_mirror_an_excess_are_enough_for_three_ranks() -> None:
     assert (worst(verdict).ranks, verdict.inferred) == ((2,), ("backward",))
 
 
+@pytest.mark.parametrize("ranks, slow", [(2, [1]), (4, [2, 3]), (8, [0, 2, 5, 6])])
+def test_halves_that_mirror_each_other_are_not_judged(ranks: int, slow: list[int]) -> None:
+    """Hosts without aligned clocks, one half slow all the time: either half may wait for the other."""
+    hosts = ["b" if rank in slow else "a" for rank in range(ranks)]
+    run = ArrayRun(ranks=ranks, hosts=hosts, noise=0.0)
+    for rank in slow:
+        run.more("input", LOST_MS, rank=rank)
+    said = judge(run.data(sync_points=None))
+    assert (said.status, said.inferred, said.findings) == ("not judged", (), [])
+    assert said.reason is not None and "do not show which of them wait" in said.reason
+    for data in (run.data(), run.data(sync_points=None, clock_error_ns=50_000.0)):
+        assert worst(judge(data)).ranks == tuple(slow)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_ranks_that_differ_without_waiting_are_judged(ranks: int) -> None:
+    """A stage that is longer on half of the ranks, and nothing else shorter: nobody waits."""
+    run = ArrayRun(
+        ranks=ranks,
+        hosts=["a", "b"] * (ranks // 2),
+        noise=0.0,
+        groups=[[rank] for rank in range(ranks)],
+    )
+    run.took_ns[::2, :, run.at("forward")] += LOST_MS * 1e6
+    assert judge(run.data(sync_points=None)).status != "not judged"
+
+
 def test_groups_that_never_meet_are_not_compared() -> None:
     groups = [range(4), range(4, 8)]
     run = ArrayRun(ranks=8, groups=groups)
