@@ -13,13 +13,16 @@ needs_transformers = pytest.mark.skipif(
     importlib.util.find_spec("transformers") is None, reason="transformers is not installed"
 )
 
+# FSDP gives the inputs of each block an autograd node of their own, so that the gradient of T5's
+# position bias, which all blocks share, is that of one block there and that of all elsewhere.
+UNDECIDED = (("T5", "gradient", "FSDP2", 0),)
+
 
 def check(*arguments: str, at_least: int) -> None:
     outcomes = [one for one in run(trials(command(arguments)), None) if one.verdict != "empty"]
     assert [one for one in outcomes if one.verdict in ("wrong", "failed")] == []
-    right = sum(one.verdict == "right" for one in outcomes)
     assert len(outcomes) >= at_least
-    assert right >= 0.99 * len(outcomes), [one for one in outcomes if one.verdict != "right"]
+    assert [one for one in outcomes if one.verdict != "right" and one.key not in UNDECIDED] == []
 
 
 @pytest.mark.parametrize("wrapper", [name for name in WRAPPERS if name != "compile"])
