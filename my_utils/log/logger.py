@@ -642,7 +642,7 @@ def _who_writes(settings: Settings, report: dict[str, Any]) -> str:
 def _close_output() -> None:
     try:
         _core.close_output()
-    except (OSError, RuntimeError) as error:
+    except (OSError, RuntimeError, MemoryError) as error:
         warn_once("close", f"the profile CSV could not be closed: {reason(error)}")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ..conftest import RunPython
-from .programs import finished
+from .programs import finished, steps_of
 
 pytestmark = pytest.mark.no_torch
 
@@ -62,6 +62,24 @@ def test_it_is_said_once(run_python: RunPython) -> None:
         """,
     )
     assert done.stderr.count("or no memory); what it records is lost") == 1, done.stderr
+
+
+def test_no_memory_for_the_end_loses_nothing(run_python: RunPython, tmp_path: Path) -> None:
+    """The end needs room for a journal in memory. The rows were written before, or are in the file."""
+    done = finished(
+        run_python,
+        """
+        logger.setup("logs", console=False, rank=0, world_size=1)
+        stages(100)
+        resource.setrlimit(resource.RLIMIT_AS, (1, 1))
+        logger.close()
+        """,
+    )
+    [log] = (tmp_path / "logs").glob("*.log")
+    said = log.read_text(encoding="utf-8") + done.stderr
+    assert said.count("could not be closed: map memory for the journal") == 1, said
+    assert run_python("-m", "my_utils.csv2trace", "logs", "--recover").returncode == 0
+    assert steps_of(tmp_path / "logs" / "profile_rank_0.csv") == list(range(100))
 
 
 def test_the_text_log_goes_on_when_there_is_memory_again(
