@@ -8,8 +8,8 @@ as meeting, "inferred", if
 - its length mirrors another rank's excess: the rank with more to do elsewhere is as much shorter in
   it, and most others are long.
 
-Where as many ranks are longer in a stage as are shorter, or there are two, lengths do not show which
-of them wait. Such a stage is "undecided" if no other counts as meeting.
+Where as many ranks are longer in a stage as are shorter, or there are two, lengths do not show
+which of them wait. Such a stage is "undecided" if no other counts as meeting.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Meetings:
     """meets: rank × stage, whether the rank meets others in the stage. groups: rows that are
     compared with each other, sorted, each rank in one. inferred: stages found in the times.
     pipelines: stages in which ranks of different pipeline stages meet, whose waits differ.
-    undecided: a stage in which, or outside of which, ranks wait so long (ns a step) that it may be a
-    finding; of the group with the longest, None where there is none."""
+    undecided: a stage in which, or outside of which, ranks wait so long (ns a step) that it may be
+    a finding; of the group with the longest, None where there is none."""
 
     meets: npt.NDArray[np.bool_]
     groups: list[Integers]

@@ -65,7 +65,7 @@ def test_it_is_said_once(run_python: RunPython) -> None:
 
 
 def test_no_memory_for_the_end_loses_nothing(run_python: RunPython, tmp_path: Path) -> None:
-    """The end needs room for a journal in memory. The rows were written before, or are in the file."""
+    """The end needs room for a journal in memory. The rows are in the CSV or in the file."""
     done = finished(
         run_python,
         """

@@ -273,7 +273,7 @@ def test_lengths_that_mirror_an_excess_are_enough_for_three_ranks() -> None:
 
 @pytest.mark.parametrize("ranks, slow", [(2, [1]), (4, [2, 3]), (8, [0, 2, 5, 6])])
 def test_halves_that_mirror_each_other_are_not_judged(ranks: int, slow: list[int]) -> None:
-    """Hosts without aligned clocks, one half slow all the time: either half may wait for the other."""
+    """Clocks are not aligned, one half is slow: either half may wait for the other."""
     hosts = ["b" if rank in slow else "a" for rank in range(ranks)]
     run = ArrayRun(ranks=ranks, hosts=hosts, noise=0.0)
     for rank in slow:
