@@ -3,8 +3,9 @@
 A run that `my_utils run` recorded says in which stages its ranks meet. Of other runs a stage counts
 as meeting, "inferred", if
 
-- its ends coincide over the ranks while its begins do not, on one host or with aligned clocks;
-  without them after each rank's own offset is taken off; or
+- its ends coincide over the ranks while its begins do not, in the median of the steps in which the
+  begins lie apart, on one host or with aligned clocks; without them after each rank's own offset
+  is taken off; or
 - its length mirrors another rank's excess: the rank with more to do elsewhere is as much shorter in
   it, and most others are long.
 
@@ -27,6 +28,7 @@ from .run_data import Matrix, RunData
 __all__ = ["Meetings", "leave_together", "meetings_of"]
 
 SPREAD_RATIO = 0.25  # ends that spread less than a quarter of the begins coincide
+LATE_STEPS = 0.5  # of the root mean square of the begins' spread, from which on a step counts
 LEAST_SPREAD_NS = 20_000.0
 LEAST_SPREAD = 0.001  # of a step: with less there is no wait to find
 MIRROR_RATIO = 0.25
@@ -140,13 +142,19 @@ def leave_together(run: RunData, rows: Integers, columns: Integers, stage: int) 
 
 
 def _ends_coincide(begins: Matrix, ends: Matrix, least: float, is_aligned: bool) -> bool:
-    if not (np.isfinite(begins) & np.isfinite(ends)).any():
+    has_it = (np.isfinite(begins) & np.isfinite(ends)).any(0)
+    if not has_it.any():
         return False  # a stage that these ranks did not have in these steps
-    apart = [moments - middle_of(moments, 0) for moments in (begins, ends)]
+    apart = [moments[:, has_it] - middle_of(moments[:, has_it], 0) for moments in (begins, ends)]
     if not is_aligned:
         apart = [one - middle_of(one, 1)[:, None] for one in apart]
-    spread_begins, spread_ends = (float(np.nanmean(np.abs(one))) for one in apart)
-    return spread_begins >= least and spread_ends <= SPREAD_RATIO * spread_begins
+    spread_begins, spread_ends = (np.nanmean(np.abs(one), axis=0) for one in apart)
+    if float(spread_begins.mean()) < least:
+        return False
+    # Where a rank comes late in some steps only, the others say nothing.
+    late = spread_begins >= LATE_STEPS * np.sqrt(np.mean(spread_begins**2))
+    coincide = middle_of(spread_ends[late]) <= SPREAD_RATIO * middle_of(spread_begins[late])
+    return bool(coincide)
 
 
 def _mirrors(run: RunData, at: tuple[Integers, ...], stage: int, least: float) -> bool:

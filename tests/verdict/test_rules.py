@@ -298,6 +298,20 @@ def test_ranks_that_differ_without_waiting_are_judged(ranks: int) -> None:
     assert judge(run.data(sync_points=None)).status != "not judged"
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_rank_that_wants_a_processor_comes_late_and_may_leave_late(seed: int) -> None:
+    """Programs take its processor in some steps: it waits for one in the meeting, too."""
+    run = ArrayRun(ranks=2, seed=seed, noise=0.0)
+    late = np.flatnonzero(run.random.random(run.steps) < 0.25)
+    run.took_ns[1, late, run.at("forward")] += 60e6
+    data = run.data(sync_points=None)
+    leaves_ns = np.where(np.arange(len(late)) % 4 == 0, 75e6, 3e6)
+    for moments in (data.ends, data.totals):
+        moments[1, late, run.at("backward")] += leaves_ns
+    verdict = judge(data)
+    assert (verdict.inferred, worst(verdict).ranks) == (("backward",), (1,))
+
+
 def test_groups_that_never_meet_are_not_compared() -> None:
     groups = [range(4), range(4, 8)]
     run = ArrayRun(ranks=8, groups=groups)
