@@ -81,6 +81,7 @@ def test_the_installed_extras() -> None:
     assert metadata["Requires-Python"] == ">=3.11"
 
 
+@pytest.mark.slow
 def test_the_stub_says_what_the_module_has(tmp_path: Path) -> None:
     """In a package of nothing else, or mypy follows its imports and reads all of torch."""
     pytest.importorskip("mypy", reason="mypy is not installed")

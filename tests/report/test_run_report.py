@@ -800,7 +800,7 @@ cluster.shutdown()
 """
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.timeout(400)
 def test_the_command_says_so_where_the_head_of_the_cluster_is_killed(
     run: tuple[Run, Path], report: Report, run_python: RunPython

@@ -14,7 +14,7 @@ import pytest
 from ..conftest import ROOT
 from ..support import profile_rows
 
-pytestmark = [pytest.mark.no_torch, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.no_torch, pytest.mark.thorough, pytest.mark.timeout(900)]
 
 ROUNDS, THREADS, LAPS = 12, 4, 20
 
