@@ -107,7 +107,7 @@ def _inferred(run: RunData, columns: Integers, group: Integers) -> list[int]:
     if len(group) < 2 or not len(columns):
         return []
     at = np.ix_(group, columns)
-    least = _least_spread(run, at)
+    least = _least_spread(_usual_step(run, at))
     hosts = {run.hosts[row] for row in group.tolist()}
     is_aligned = len(hosts) == 1 or run.clock_error_ns is not None
     by_clock = least
@@ -128,8 +128,13 @@ def _inferred(run: RunData, columns: Integers, group: Integers) -> list[int]:
     return found
 
 
-def _least_spread(run: RunData, at: tuple[Integers, ...]) -> float:
-    return max(LEAST_SPREAD_NS, LEAST_SPREAD * float(middle_of(run.step_ns[at])))
+def _usual_step(run: RunData, at: tuple[Integers, ...]) -> float:
+    """ns."""
+    return float(middle_of(run.step_ns[at]))
+
+
+def _least_spread(step_ns: float) -> float:
+    return max(LEAST_SPREAD_NS, LEAST_SPREAD * step_ns)
 
 
 def leave_together(run: RunData, rows: Integers, columns: Integers, stage: int) -> bool:
@@ -158,9 +163,11 @@ def _ends_coincide(begins: Matrix, ends: Matrix, least: float, is_aligned: bool)
 
 
 def _mirrors(run: RunData, at: tuple[Integers, ...], stage: int, least: float) -> bool:
+    if at[0].shape[0] < 3:
+        return False
     own, rest = _from_the_middle(run, at, stage)
     shorter, longer = np.maximum(-own, 0).sum(), np.maximum(own, 0).sum()
-    return len(own) > 2 and shorter >= 2 * longer and _is_mirror(own, rest, least)
+    return bool(shorter >= 2 * longer) and _is_mirror(own, rest, least)
 
 
 def _undecided(run: RunData, columns: Integers, group: Integers) -> list[tuple[str, float]]:
@@ -169,14 +176,12 @@ def _undecided(run: RunData, columns: Integers, group: Integers) -> list[tuple[s
     if len(group) < 2 or not len(columns):
         return []
     at = np.ix_(group, columns)
-    least = _least_spread(run, at)
+    step_ns = _usual_step(run, at)
     found = []
     for stage, name in enumerate(run.stages):
         own, rest = _from_the_middle(run, at, stage)
         apart_ns = float(np.ptp(own, axis=0).mean())
-        if apart_ns >= LEAST_SHARE * float(middle_of(run.step_ns[at])) and _is_mirror(
-            own, rest, least
-        ):
+        if apart_ns >= LEAST_SHARE * step_ns and _is_mirror(own, rest, _least_spread(step_ns)):
             found.append((name, apart_ns))
     return found
 
