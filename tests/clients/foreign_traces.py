@@ -186,10 +186,15 @@ performance.mark('a'); performance.mark('b'); performance.measure('own', 'a', 'b
 </script>"""
 
 
+def run_tool(command: list[str], **options: Any) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, **options)
+    assert done.returncode == 0, f"{command} ended with {done.returncode}: {done.stderr[-3000:]}"
+
+
 def written_by(package: str, script: str, folder: Path) -> list[Path]:
     pytest.importorskip(package)
     out = folder / f"{package}.json"
-    subprocess.run([sys.executable, "-c", script, str(out)], check=True, capture_output=True)
+    run_tool([sys.executable, "-c", script, str(out)])
     return [out]
 
 
@@ -203,7 +208,7 @@ def torch_ranks(folder: Path) -> list[Path]:
     script = folder / "ranks.py"
     script.write_text(RANKS)
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
-    subprocess.run([*command, str(script), str(folder)], check=True, capture_output=True)
+    run_tool([*command, str(script), str(folder)])
     return [folder / "rank0.json", folder / "rank1.json"]
 
 
@@ -217,7 +222,7 @@ def node_trace(folder: Path) -> list[Path]:
     node = shutil.which("node")
     assert node is not None
     command = [node, "--trace-events-enabled", "--trace-event-categories", categories, "-e", NODE]
-    subprocess.run(command, check=True, capture_output=True, cwd=folder)
+    run_tool(command, cwd=folder)
     return list(folder.glob("node_trace.*.log"))
 
 
@@ -232,7 +237,7 @@ def chrome_trace(folder: Path) -> list[Path]:
     tracing = [f"--trace-startup={CHROME_CATEGORIES}", "--trace-startup-duration=2",
                "--trace-startup-format=json", f"--trace-startup-file={out}"]  # fmt: skip
     look = ["--dump-dom", "--virtual-time-budget=3000", page.as_uri()]
-    subprocess.run([browser, *options, *tracing, *look], check=True, capture_output=True)
+    run_tool([browser, *options, *tracing, *look])
     return [out]
 
 
