@@ -12,7 +12,8 @@ rank that waits for a core often comes later still, so coming last is no conditi
 before is named, too, because a hook of a module delays what comes next.
 
 Moments of different ranks are compared, so on several hosts their clocks must be lined up. What
-lies within the bound of their error is nobody's.
+lies within the bound of their error is nobody's. On GPUs the moments are those at which the GPU
+came there, where events say so, and those of enqueueing where they do not.
 """
 
 from __future__ import annotations
@@ -65,6 +66,7 @@ def last_inside(run: RunData, work: Work, left: Left, columns: Integers) -> None
     bound_ns = _bound_ns(run, work.rows)
     if bound_ns is None:
         return
+    bound_ns = max(bound_ns, 2 * (ready.gpu_error_ns or 0.0))
     name = _named if ready.buckets[0].kind == "bucket" else _named_in_collectives
     last = name(moments_of(ready, work.rows, np.isin(ready.columns, columns)), bound_ns)
     if last is None or last.saved_ns < LOW_SHARE * work.step_ns:
@@ -93,8 +95,10 @@ def _details(last: _Last, ready: ReadyTimes, run: RunData, work: Work) -> dict[s
         "last_steps": last.steps,
         "last_wait_ns": last.wait_ns,
         "waiting": len(work.rows) - 1,
-        "enqueued": run.device == "cuda",
+        "enqueued": run.device == "cuda" and ready.gpu_error_ns is None,
     }
+    if ready.gpu_error_ns is not None:
+        found["gpu_error_ns"] = ready.gpu_error_ns
     if last.bucket is not None:
         bucket = ready.buckets[last.bucket]
         found |= {"bucket": last.bucket, "bucket_bytes": bucket.bytes,

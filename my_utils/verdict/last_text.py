@@ -32,6 +32,8 @@ def last_lines(detail: Mapping[str, Any]) -> Iterator[str]:
     waiting = detail["waiting"]
     ranks = "1 rank waits" if waiting == 1 else f"{waiting:,} ranks wait"
     enqueued = " (times of enqueueing, not of the GPU)" if detail["enqueued"] else ""
+    if "gpu_error_ns" in detail:
+        enqueued = f" (by the GPUs' events, ± {detail['gpu_error_ns'] * 1e-6:.2f} ms)"
     before = ""
     if detail.get("modules_before"):
         before = f"; a hook in {detail['modules_before']}, just before, shows here too"

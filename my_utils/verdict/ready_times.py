@@ -28,7 +28,9 @@ class ReadyTimes:
     columns: which of the run's columns these are. begins: when the backward began that the times
     count from, rank × N, ns, each on its rank's own clock, counted from the begin of the run.
     ready: from then until the bucket had its last gradient, rank × N × bucket, ns. Both NaN where a
-    rank did not look. buckets: in the order in which they are reduced.
+    rank did not look. buckets: in the order in which they are reduced. gpu_error_ns: None where
+    the host says when; else the GPU does, and this is the bound of the error of its moments, the
+    median step's.
     """
 
     columns: npt.NDArray[np.int64]
@@ -36,3 +38,4 @@ class ReadyTimes:
     ready: npt.NDArray[np.float64]
     buckets: Sequence[Bucket]
     stage: str = "backward"
+    gpu_error_ns: float | None = None

@@ -195,6 +195,40 @@ def test_stages_hook_only_the_backward(net: nn.Sequential, times: _core.BucketTi
     assert hooks_of(net) == [None] * 4
 
 
+@pytest.mark.gpu
+def test_gpu_marks_agree_with_torchs_events(net: nn.Sequential) -> None:
+    """The device sleeps where the host only enqueues."""
+    net = net.cuda()
+    first, second = net
+    assert isinstance(first, nn.Linear) and isinstance(second, nn.Linear)
+    times = _core.BucketTimes((second.weight, second.bias, first.weight, first.bias), (0, 0, 1, 1))
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+    second.register_full_backward_hook(lambda *_: torch.cuda._sleep(50_000_000))
+    second.weight.register_hook(lambda _: events[0].record())
+    first.weight.register_hook(lambda _: events[1].record())
+    stages = _core.RunStages(lambda: _core.Timer("run"), lambda: True)
+    assert stages.use_cuda()
+    backward(net.cuda())
+    torch.cuda.synchronize()
+    stages.buckets = times
+    stages.begin(4)
+    net(torch.ones(2, 4, device="cuda")).square().sum().backward()
+    stages.end()
+    stages.buckets = None
+    began_ns, _, host = times.read()
+    deadline = time.monotonic() + 60
+    while (found := times.read_gpu()) is None:
+        assert time.monotonic() < deadline
+        stages.drain_soon()
+        time.sleep(0.005)
+    (begin, zero, one), error_us = found
+    assert begin is not None and zero is not None and one is not None
+    slept_us = 1e3 * events[0].elapsed_time(events[1])
+    assert one - zero == pytest.approx(slept_us, abs=100)
+    assert host[1] is not None and one > host[1] + 0.5 * slept_us
+    assert one <= (time.monotonic_ns() - began_ns) / 1e3 + error_us
+
+
 def _fails() -> None:
     raise RuntimeError("for the test")
 
@@ -270,6 +304,43 @@ def test_which_steps_are_looked_at() -> None:
 
 def _no_row(name: str, metadata: object, step: int) -> None:
     raise AssertionError(name)
+
+
+class OnGpu:
+    """What was looked at in a step, whose GPU comes there later."""
+
+    def __init__(self, *said: tuple[list[int | None], int] | None) -> None:
+        self.said = list(said)
+
+    def read(self) -> tuple[int, int, list[int | None]]:
+        return time.monotonic_ns(), 0, [5, 9]
+
+    def read_gpu(self) -> tuple[list[int | None], int] | None:
+        return self.said.pop(0) if self.said else None
+
+
+def test_the_gpus_times_are_written_once_they_are_known() -> None:
+    rows: list[tuple[str, dict[str, object], int]] = []
+    stages = _core.RunStages(lambda: _core.Timer("run"), lambda: True)
+    sampler = BucketSampler(
+        stages, lambda name, pairs, step: rows.append((name, dict(pairs), step))
+    )
+    for step, looked in enumerate(
+        [OnGpu(None, ([1, None, 70], 12)), OnGpu(([None, None, None], 0)), OnGpu(([], 0)), OnGpu()]
+    ):
+        sampler._write_times(step, looked)  # type: ignore[arg-type]
+    ready = [row for row in rows if row[0] == "my_utils.ready"]
+    assert [row[2] for row in ready] == [0, 1, 2, 3] and ready[0][1]["us"] == "5;9"
+    sampler._write_gpu(4)
+    assert rows[4:] == []  # step 0 is not there yet, and those behind it wait
+    sampler._write_gpu(5)
+    gpu = ("my_utils.ready_gpu", {"step": 0, "us": "1;;70", "error_us": 12}, 0)
+    assert rows[4:] == [gpu]
+    assert [step for step, _ in sampler._on_gpu] == [3]
+    sampler._write_gpu(3 + 64)
+    assert len(sampler._on_gpu) == 1
+    sampler._write_gpu(3 + 65)
+    assert not sampler._on_gpu and rows[4:] == [gpu]
 
 
 TRAIN = """

@@ -416,6 +416,132 @@ report()
     assert run.said["misuse"] == 0
 
 
+BACKWARD = (
+    PRELUDE
+    + """
+class Parameter:
+    _backward_hooks = None
+
+def backward(parameters, work_ns):
+    # Autograd's order: the last layer first, each after the device was given its work.
+    stages.begin(4)
+    ended = [device.fakeCudaLastEvent(None)]
+    for parameter in parameters:
+        device.fakeCudaWork(None, work_ns)
+        for hook in (parameter._backward_hooks or {}).values():
+            hook(None)
+        ended.append(device.fakeCudaLastEvent(None))
+    stages.end()
+    return ended
+
+def on_gpu(times):
+    deadline = time.monotonic() + 60
+    while (found := times.read_gpu()) is None:
+        assert time.monotonic() < deadline
+        stages.drain_soon()
+        time.sleep(0.005)
+    return found
+
+parameters = [Parameter() for _ in range(4)]
+stages = _core.RunStages(lambda: _core.Timer("run"), lambda: True)
+assert stages.use_cuda()
+times = _core.BucketTimes(tuple(parameters), (0, 0, 1, 1))
+"""
+)
+
+
+def test_buckets_of_gradients_are_ready_on_the_gpu_later_than_on_the_host(
+    run_script: RunScript,
+) -> None:
+    said = run_script(
+        """
+truths, found = [], []
+for _ in range(5):
+    stages.buckets = times
+    truths.append(backward(parameters, 20_000_000))
+    stages.buckets = None
+    pending = times.read_gpu()
+    began, _, host = times.read()
+    found.append([pending, began, host, on_gpu(times), times.read_gpu()])
+report(found=found, truths=truths)
+""",
+        BACKWARD,
+    ).said
+    for (pending, began_ns, host, (gpu, error_us), again), truth in zip(
+        said["found"], said["truths"], strict=True
+    ):
+        assert pending is None and again == [[], 0]
+        begin, *wanted = [(at - began_ns) / 1e3 for at in (truth[0], truth[2], truth[4])]
+        assert -error_us <= gpu[0] <= begin + error_us  # the stage's own event comes after it
+        for one, true, enqueued in zip(gpu[1:], wanted, host, strict=True):
+            assert abs(one - true) <= error_us + 3
+            assert one >= enqueued + 20_000 - error_us - 3
+        assert abs((gpu[2] - gpu[1]) - (wanted[1] - wanted[0])) <= 3
+        assert gpu[2] - gpu[0] >= 80_000
+    assert said["misuse"] == 0 and said["warnings"] == []
+
+
+def test_without_a_gradient_or_a_gpu_a_bucket_has_no_time_there(run_script: RunScript) -> None:
+    said = run_script(
+        """
+stages.buckets = times
+backward(parameters[:3], 1_000)  # the last bucket is not whole
+stages.buckets = None
+partial = on_gpu(times)
+device.fakeCudaMakeCurrent(0)
+stages.buckets = times
+backward(parameters, 1_000)
+stages.buckets = None
+outside = times.read_gpu()
+times.install()
+times.remove()
+report(partial=partial, outside=outside, alone=times.read_gpu())
+""",
+        BACKWARD,
+    ).said
+    (begin, first, second), _ = said["partial"]
+    assert begin is not None and first is not None and second is None
+    assert said["outside"] == said["alone"] == [[], 0]
+
+
+def test_a_gradient_that_comes_again_counts_anew(run_script: RunScript) -> None:
+    """As in a backward inside a backward: the last call of a bucket counts."""
+    said = run_script(
+        """
+stages.buckets = times
+truth = backward([*parameters, parameters[2]], 5_000_000)
+stages.buckets = None
+report(gpu=on_gpu(times), truth=truth, began=times.read()[0])
+""",
+        BACKWARD,
+    ).said
+    times, error_us = said["gpu"]
+    assert abs(times[2] - (said["truth"][5] - said["began"]) / 1e3) <= error_us + 3
+
+
+def test_marks_go_back_to_the_pool(run_script: RunScript) -> None:
+    said = run_script(
+        """
+for turn in range(1000):  # five spans each, and the pool has 4,096
+    times = _core.BucketTimes(tuple(parameters), (0, 0, 1, 1))
+    stages.buckets = times
+    backward(parameters, 0)
+    stages.buckets = None
+    if turn % 3 == 0:
+        on_gpu(times)
+    if turn % 50 == 0:
+        stages.timer.step(False)
+child = os.fork()
+if child == 0:
+    os._exit(0 if times.read_gpu() == ([], 0) else 1)
+report(child=os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+""",
+        BACKWARD,
+    ).said
+    assert said["state"]["pool_empty"] == 0 and said["misuse"] == 0
+    assert said["child"] == 0
+
+
 def test_an_empty_pool_is_counted(run_script: RunScript) -> None:
     run = run_script("""
 timer = _core.Timer(use_cuda=True)

@@ -37,6 +37,11 @@ def open_to_all(folder: Path) -> Iterator[None]:
             path.chmod(mode)
 
 
+def can_be_reached(path: Path) -> bool:
+    """Whether every user may go there."""
+    return all(above.stat().st_mode & 0o1 for above in path.parents)
+
+
 def done_by(user: int, act: Callable[[], object]) -> None:
     """Does it in a child that belongs to the user; AssertionError with what it raised."""
     ours, theirs = os.pipe()

@@ -12,6 +12,7 @@ from my_utils.verdict.last_text import last_lines
 from my_utils.verdict.load_ready import ready_of_rank, ready_of_run
 from my_utils.verdict.rank_files import Note
 from my_utils.verdict.ready_times import Bucket, ReadyTimes
+from my_utils.verdict.run_data import GpuTimes
 from my_utils.why import Finding, RunData, Verdict, judge
 
 from ..support.array_runs import MEANS_MS, ArrayRun
@@ -203,6 +204,26 @@ def test_single_steps() -> None:
     assert buckets.tolist() == [1, -1, -1, -1]
 
 
+def on_cuda() -> RunData:
+    """A device that does all that the host does, 3 ms later."""
+    run = Planted().slow(30.0).data("cuda")
+    error_ns = np.full(run.step_ns.shape, 1e4)
+    run.gpu = GpuTimes(run.begins + 3e6, run.ends + 3e6, run.totals, error_ns)
+    return run
+
+
+def test_the_text_says_whose_times_these_are() -> None:
+    enqueued = text_of(judge(on_cuda()))
+    assert "(times of enqueueing, not of the GPU)" in enqueued
+    run = on_cuda()
+    assert run.ready is not None
+    run.ready.gpu_error_ns = 20e3
+    said = text_of(judge(run))
+    assert "(by the GPUs' events, ± 0.02 ms)" in said and "enqueueing" not in said
+    run.ready.gpu_error_ns = 20e6
+    assert not is_named(judge(run))  # less than the bound of the error
+
+
 # --- rows ---
 
 
@@ -244,6 +265,46 @@ def test_ranks_with_other_buckets_do_not_count() -> None:
     assert loaded([row(3, "5;7")], [row(3, "5;7")]) is None
     assert loaded([*layout(2)[1:], row(3, "5;7")], [*layout(2)[1:], row(3, "5;7")]) is None
     assert loaded([*layout(2), row("x", "5;7")], [*layout(2), row(-3, "5;7")]) is None
+
+
+def gpu_row(step: object, us: str, error_us: object = 7, attempt: int = 0) -> Note:
+    pairs = {"step": str(step), "us": us, "error_us": str(error_us)}
+    return Note(attempt, "my_utils.ready_gpu", pairs)
+
+
+def test_the_gpus_times_count_where_they_are_known() -> None:
+    first = [*layout(2), row(3, "5;7"), gpu_row(3, "10;20;90", 4)]
+    second = [*layout(2), row(3, "6;8"), gpu_row(3, "11;;95", 8)]
+    ready = loaded(first, second)
+    assert ready is not None and ready.gpu_error_ns == 6e3
+    assert ready.begins.tolist() == [[3e6 + 10e3], [3e6 + 11e3]]
+    np.testing.assert_array_equal(ready.ready, [[[10e3, 80e3]], [[np.nan, 84e3]]])
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [],
+        [gpu_row(3, "10;20;90")],  # of the other rank, there is none
+        [gpu_row(3, "10;20"), gpu_row(9, "10;20")],
+        [gpu_row(3, ";20;90")],
+        [gpu_row(3, "10;20;90", "x")],
+    ],
+)
+def test_the_hosts_times_count_otherwise(rows: list[Note]) -> None:
+    ready = loaded([*layout(2), row(3, "5;7"), *rows], [*layout(2), row(3, "6;8")])
+    assert ready is not None and ready.gpu_error_ns is None
+    assert ready.ready.tolist() == [[[5e3, 7e3]], [[6e3, 8e3]]]
+
+
+def test_steps_that_only_the_host_knows_are_left_out() -> None:
+    notes = [*layout(1), *[row(step, "5") for step in range(6)]]
+    gpu = [gpu_row(step, "1;9") for step in range(4)]
+    ready = loaded([*notes, *gpu], [*notes, *gpu[:3]])
+    assert ready is not None and ready.gpu_error_ns is not None
+    assert np.isfinite(ready.ready[..., 0]).tolist() == [[True] * 3 + [False] * 3] * 2
+    other = loaded([*notes, *gpu], [*notes, *gpu[:2]])
+    assert other is not None and other.gpu_error_ns is None
 
 
 def test_steps_go_on_through_the_attempts() -> None:

@@ -7,21 +7,30 @@
 #include "base/clock.h"
 #include "core/args.h"
 #include "core/heap_types.h"
+#include "run/py_gpu_marks.h"
+#include "stages/recorder_state.h"
 
 enum { NS_IN_US = 1000 };
 
 /* --- one bucket --------------------------------------------------------------------------- */
 
-/* Called with each gradient of a bucket; the last call of a backward counts. It knows nobody, so
- * that it may outlive all else. */
+/* Called with each gradient of a bucket; the last call of a backward counts. It knows somebody only
+ * while it is set, so that it may outlive all else. */
 struct bucket_hook {
     PyObject_HEAD int64_t ready_ns; /* CLOCK_MONOTONIC; 0: none came */
     vectorcallfunc vectorcall;
+    struct mu_py_gpu_marks *marks; /* borrowed; NULL: not set, or no GPU times */
+    Py_ssize_t mark;               /* of the bucket, in them */
+    Py_ssize_t missing;            /* gradients before the bucket is whole */
 };
 
 static PyObject *hook_called(PyObject *self, PyObject *const *Py_UNUSED(args),
                              size_t Py_UNUSED(flags), PyObject *Py_UNUSED(keywords)) {
-    ((struct bucket_hook *)self)->ready_ns = mu_clock_monotonic_ns();
+    struct bucket_hook *hook = (struct bucket_hook *)self;
+    hook->ready_ns = mu_clock_monotonic_ns();
+    if (hook->marks != NULL && --hook->missing <= 0) { /* or once more, in a reentrant backward */
+        mu_py_gpu_marks_set(hook->marks, hook->mark);
+    }
     Py_RETURN_NONE;
 }
 
@@ -81,7 +90,21 @@ struct mu_py_bucket_times {
     int64_t began_ns;        /* CLOCK_MONOTONIC; 0: no backward yet */
     int64_t ended_ns;        /* of that backward; 0: it runs */
     bool installed;
+    struct mu_py_gpu_marks marks; /* of the begin, then of each bucket */
 };
+
+static struct bucket_hook *hook_of(const struct mu_py_bucket_times *self, Py_ssize_t bucket) {
+    return (struct bucket_hook *)self->hooks[bucket];
+}
+
+/* The pool that the recorder has now; NULL: no GPU times. */
+static struct mu_cuda_pool *live_pool(struct mu_py_bucket_times *self) {
+    struct mu_state *state = mu_state_of_object((PyObject *)self);
+    if (state == NULL) {
+        PyErr_Clear();
+    }
+    return state == NULL || state->recorder == NULL ? NULL : state->recorder->gpu;
+}
 
 /* 0, or -1 with an exception. */
 static int hook_parameter(struct mu_py_bucket_times *self, struct watched *one) {
@@ -115,12 +138,24 @@ static int unhook_parameter(struct mu_py_bucket_times *self, struct watched *one
     return failed;
 }
 
-void mu_py_bucket_times_install(struct mu_py_bucket_times *self) {
-    mu_py_bucket_times_remove(self);
+static void reset_hooks(struct mu_py_bucket_times *self, struct mu_cuda_pool *gpu) {
     for (Py_ssize_t i = 0; i < self->bucket_count; i++) {
-        ((struct bucket_hook *)self->hooks[i])->ready_ns = 0;
+        struct bucket_hook *hook = hook_of(self, i);
+        hook->ready_ns = 0;
+        hook->marks = gpu == NULL ? NULL : &self->marks;
+        hook->mark = i + 1;
+        hook->missing = 0;
         self->is_partial[i] = false;
     }
+    for (Py_ssize_t i = 0; i < self->watched_count; i++) {
+        hook_of(self, self->watched[i].bucket)->missing++;
+    }
+}
+
+void mu_py_bucket_times_install(struct mu_py_bucket_times *self, struct mu_cuda_pool *gpu) {
+    mu_py_bucket_times_remove(self);
+    mu_py_gpu_marks_begin(&self->marks, gpu);
+    reset_hooks(self, gpu);
     self->installed = true;
     for (Py_ssize_t i = 0; i < self->watched_count; i++) {
         if (hook_parameter(self, &self->watched[i]) < 0) {
@@ -130,6 +165,7 @@ void mu_py_bucket_times_install(struct mu_py_bucket_times *self) {
     }
     self->ended_ns = 0;
     self->began_ns = mu_clock_monotonic_ns();
+    mu_py_gpu_marks_set(&self->marks, 0);
 }
 
 void mu_py_bucket_times_remove(struct mu_py_bucket_times *self) {
@@ -140,6 +176,9 @@ void mu_py_bucket_times_remove(struct mu_py_bucket_times *self) {
     PyErr_Fetch(&type, &value, &traceback);
     self->ended_ns = mu_clock_monotonic_ns();
     self->installed = false;
+    for (Py_ssize_t i = 0; i < self->bucket_count; i++) {
+        hook_of(self, i)->marks = NULL;
+    }
     for (Py_ssize_t i = 0; i < self->watched_count; i++) {
         if (self->watched[i].hooks != NULL && unhook_parameter(self, &self->watched[i]) < 0) {
             PyErr_Clear();
@@ -151,7 +190,7 @@ void mu_py_bucket_times_remove(struct mu_py_bucket_times *self) {
 /* --- methods ------------------------------------------------------------------------------ */
 
 static PyObject *times_install(PyObject *self, PyObject *Py_UNUSED(ignored)) {
-    mu_py_bucket_times_install((struct mu_py_bucket_times *)self);
+    mu_py_bucket_times_install((struct mu_py_bucket_times *)self, NULL);
     Py_RETURN_NONE;
 }
 
@@ -161,7 +200,7 @@ static PyObject *times_remove(PyObject *self, PyObject *Py_UNUSED(ignored)) {
 }
 
 static PyObject *time_of(const struct mu_py_bucket_times *self, Py_ssize_t bucket) {
-    int64_t ready_ns = ((struct bucket_hook *)self->hooks[bucket])->ready_ns;
+    int64_t ready_ns = hook_of(self, bucket)->ready_ns;
     if (ready_ns == 0 || self->is_partial[bucket]) {
         Py_RETURN_NONE;
     }
@@ -179,6 +218,11 @@ static PyObject *times_read(PyObject *object, PyObject *Py_UNUSED(ignored)) {
     return times == NULL ? NULL
                          : Py_BuildValue("(LLN)", (long long)self->began_ns,
                                          (long long)self->ended_ns, times);
+}
+
+static PyObject *times_read_gpu(PyObject *object, PyObject *Py_UNUSED(ignored)) {
+    struct mu_py_bucket_times *self = (struct mu_py_bucket_times *)object;
+    return mu_py_gpu_marks_read(&self->marks, live_pool(self), self->began_ns);
 }
 
 /* --- the type ----------------------------------------------------------------------------- */
@@ -235,9 +279,11 @@ static int init_times(struct mu_py_bucket_times *self, PyObject *parameters, PyO
         return -1;
     }
     struct mu_state *state = mu_state_of_object((PyObject *)self);
-    return state == NULL || find_names(self) < 0 || fill_watched(self, parameters, buckets) < 0
-               ? -1
-               : make_hooks(self, state->bucket_hook_type);
+    if (state == NULL || find_names(self) < 0 || fill_watched(self, parameters, buckets) < 0 ||
+        mu_py_gpu_marks_init(&self->marks, self->bucket_count + 1) < 0) {
+        return -1;
+    }
+    return make_hooks(self, state->bucket_hook_type);
 }
 
 static PyObject *times_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
@@ -282,6 +328,7 @@ static void times_dealloc(PyObject *object) {
     for (Py_ssize_t i = 0; self->hooks != NULL && i < self->bucket_count; i++) {
         Py_XDECREF(self->hooks[i]);
     }
+    mu_py_gpu_marks_free(&self->marks, live_pool(self));
     PyMem_Free(self->watched);
     PyMem_Free(self->hooks);
     PyMem_Free(self->is_partial);
@@ -300,11 +347,17 @@ PyDoc_STRVAR(read_doc, "read($self, /)\n--\n\n"
                        "(began_ns, ended_ns, times): when the hooks were set and taken away,\n"
                        "CLOCK_MONOTONIC, 0 for not yet, and of each bucket the time from the\n"
                        "first to its last gradient in us, or None.");
+PyDoc_STRVAR(read_gpu_doc,
+             "read_gpu($self, /)\n--\n\n"
+             "(times, error_us), once: when the GPU came to the begin of the backward, and to the\n"
+             "last gradient of each bucket, us after began_ns on the host's clock, or None, with\n"
+             "the bound of their error. ([], 0) where no GPU was measured. None: not yet known.");
 
 static PyMethodDef times_methods[] = {
     {"install", times_install, METH_NOARGS, install_doc},
     {"remove", times_remove, METH_NOARGS, remove_doc},
     {"read", times_read, METH_NOARGS, read_doc},
+    {"read_gpu", times_read_gpu, METH_NOARGS, read_gpu_doc},
     {NULL, NULL, 0, NULL},
 };
 

@@ -8,12 +8,14 @@
 #define MU_PY_BUCKET_TIMES_H
 
 #include "core/state.h"
+#include "cuda/cuda_timing.h"
 
 struct mu_py_bucket_times;
 
 /* A backward begins: sets the hooks, and forgets the times of the backward before. What cannot be
- * hooked is passed over. No exception may be set, and none is set afterwards. */
-void mu_py_bucket_times_install(struct mu_py_bucket_times *self);
+ * hooked is passed over. gpu: the recorder's pool, for the times at which the GPU comes to the same
+ * places, or NULL. No exception may be set, and none is set afterwards. */
+void mu_py_bucket_times_install(struct mu_py_bucket_times *self, struct mu_cuda_pool *gpu);
 
 /* It has ended: takes the hooks away. Idempotent; an exception that is set stays set. */
 void mu_py_bucket_times_remove(struct mu_py_bucket_times *self);

@@ -151,6 +151,12 @@ static void call(struct mu_py_run_stages *self, PyObject *function) {
     Py_XDECREF(result);
 }
 
+/* NULL: no GPU times. */
+static struct mu_cuda_pool *gpu_pool(struct mu_py_run_stages *self) {
+    bool has_gpu = self->timer != NULL && self->timer->gpu_events.use_cuda;
+    return has_gpu ? self->timer->timer.recorder->gpu : NULL;
+}
+
 void mu_py_run_remove_hooks(struct mu_py_run_stages *self) {
     if (self->buckets != NULL) {
         mu_py_bucket_times_remove(self->buckets);
@@ -179,7 +185,7 @@ bool mu_py_run_begin(struct mu_py_run_stages *self, enum mu_run_stage stage, boo
         call(self, self->on_forward);
     }
     if (stage == MU_RUN_BACKWARD && !keeps_loss && self->buckets != NULL) {
-        mu_py_bucket_times_install(self->buckets);
+        mu_py_bucket_times_install(self->buckets, gpu_pool(self));
     }
     start(self, stage);
     self->inside = stage;

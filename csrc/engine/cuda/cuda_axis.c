@@ -39,6 +39,7 @@ static void narrow(struct mu_cuda_axis *axis, int64_t low, int64_t high) {
 void mu_cuda_axis_start(struct mu_cuda_axis *axis, struct mu_cuda_seen anchor) {
     axis->low_ns = anchor.enqueued_ns - MU_CUDA_EVENT_RESOLUTION_NS;
     axis->high_ns = anchor.complete_ns + MU_CUDA_EVENT_RESOLUTION_NS;
+    axis->anchor_ns = 0;
 }
 
 void mu_cuda_axis_advance(struct mu_cuda_axis *axis, float elapsed_ms, struct mu_cuda_seen anchor) {
@@ -46,6 +47,7 @@ void mu_cuda_axis_advance(struct mu_cuda_axis *axis, float elapsed_ms, struct mu
     int64_t error = elapsed_error_ns(elapsed_ms);
     axis->low_ns += elapsed - error;
     axis->high_ns += elapsed + error;
+    axis->anchor_ns += elapsed;
     narrow(axis, anchor.enqueued_ns - MU_CUDA_EVENT_RESOLUTION_NS,
            anchor.complete_ns + MU_CUDA_EVENT_RESOLUTION_NS);
 }

@@ -24,7 +24,8 @@ enum {
 struct mu_cuda_axis {
     int64_t low_ns;
     int64_t high_ns;
-    uint64_t resets; /* how often the bounds contradicted each other and were given up */
+    int64_t anchor_ns; /* of the anchor by the GPU's clock, from the first anchor on */
+    uint64_t resets;   /* how often the bounds contradicted each other and were given up */
 };
 
 /* A place in time and the bound of its error: the true time is in [ns - error, ns + error]. */

@@ -161,6 +161,7 @@ static void place_spans(struct mu_cuda_pool *pool, struct mu_cuda_context *conte
             mu_cuda_axis_place(&context->axis, slot->begin_ms, begin_seen(slot));
         slot->times.start_ns = start.ns;
         slot->times.error_ns = start.error_ns;
+        slot->times.device_ns = context->axis.anchor_ns + mu_cuda_ms_to_ns(slot->begin_ms);
         int closed = MU_CUDA_SLOT_CLOSED; /* or cancelled meanwhile, and swept below */
         atomic_compare_exchange_strong(&slot->state, &closed, MU_CUDA_SLOT_READY);
     }

@@ -50,6 +50,7 @@ struct mu_cuda_times {
     int64_t duration_ns; /* by the GPU's clock */
     int64_t start_ns;    /* by the host's clock `now_ns` */
     int64_t error_ns;    /* the true start is within start_ns +- error_ns */
+    int64_t device_ns;   /* the start by the GPU's clock, from a moment of the device's own */
     uint64_t stream;     /* the driver's id of the stream; its address before CUDA 12 */
     int32_t device;
     uint32_t label; /* from mu_cuda_span_label */

@@ -5,13 +5,15 @@ these are follows from the step's number: every 4th at first, and fewer later. A
 was slow, all ranks look at the next one, because the ranks of DDP are slow together.
 
 Of each bucket one row `my_utils.bucket` says what is in it, of each step that was looked at one
-row `my_utils.ready` holds the times.
+row `my_utils.ready` holds the times. On a GPU these are times of enqueueing. When the GPU itself
+came to the same places is known later, and stands in a row `my_utils.ready_gpu`.
 """
 
 from __future__ import annotations
 
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -29,6 +31,7 @@ _SLOW = 1.5  # times the usual step
 _SLOW_PAUSE = 16  # steps between two that are looked at because one was slow
 _HOOK_NS = 2000  # of a parameter: to set its hook, call it and take it away
 _STEADY = 0.9  # weight of what was usual so far
+_GPU_STEPS = 64  # that the GPU may lie behind; what it has not done by then is not waited for
 NS_IN_US = 1000
 
 Write = Callable[[str, Mapping[str, object], int], object]
@@ -37,6 +40,10 @@ Write = Callable[[str, Mapping[str, object], int], object]
 def next_multiple(step: int, period: int) -> int:
     """The first multiple of the period after a step."""
     return step + period - step % period
+
+
+def _joined(times_us: Sequence[int | None]) -> str:
+    return ";".join("" if one is None else str(one) for one in times_us)
 
 
 class SampledSteps:
@@ -115,9 +122,9 @@ class SampledSteps:
     def _write_ready(self, step: int, began_ns: int, times_us: Sequence[int | None]) -> None:
         """began_ns: the backward, CLOCK_MONOTONIC. Readers know by it when that was on the clock
         that rows have."""
-        text = ";".join("" if one is None else str(one) for one in times_us)
         ago_us = (time.monotonic_ns() - began_ns) // NS_IN_US
-        self._write("my_utils.ready", {"step": step, "us": text, "ago_us": ago_us}, step)
+        row = {"step": step, "us": _joined(times_us), "ago_us": ago_us}
+        self._write("my_utils.ready", row, step)
 
     def _is_due(self, step: int) -> bool:
         return self._next_due(step - 1) == step
@@ -155,6 +162,7 @@ class BucketSampler(SampledSteps):
         self._layout: Layout | None = None
         self._tries = 0
         self._cost_ns = 0.0  # of looking at a step, as far as it is seen
+        self._on_gpu: deque[tuple[int, _core.BucketTimes]] = deque()  # which may lie behind
 
     def __repr__(self) -> str:
         return f"BucketSampler({len(self._models)} models, {self._layout})"
@@ -186,6 +194,10 @@ class BucketSampler(SampledSteps):
     def _is_ready(self) -> bool:
         return self._layout is not None
 
+    def _after_step(self, step: int) -> None:
+        super()._after_step(step)
+        self._write_gpu(step)
+
     def _prepare(self) -> None:
         if self._layout is not None:
             return
@@ -207,6 +219,23 @@ class BucketSampler(SampledSteps):
         began_ns, _, times = looked.read()
         if began_ns and times.count(None) < len(times):
             self._write_ready(step, began_ns, times)
+            self._on_gpu.append((step, looked))
+
+    def _write_gpu(self, now: int) -> None:
+        """What the GPU has come to since the step that was looked at, before the step `now`."""
+        while self._on_gpu and self._write_gpu_times(now, *self._on_gpu[0]):
+            self._on_gpu.popleft()
+
+    def _write_gpu_times(self, now: int, step: int, looked: _core.BucketTimes) -> bool:
+        """False while the GPU is not there yet."""
+        found = looked.read_gpu()
+        if found is None:
+            return now - step > _GPU_STEPS
+        times, error_us = found
+        if times.count(None) < len(times):
+            row = {"step": step, "us": _joined(times), "error_us": error_us}
+            self._write("my_utils.ready_gpu", row, step)
+        return True
 
     def _looked(self, took_ns: int) -> None:
         count = 0 if self._layout is None else self._layout.parameter_count

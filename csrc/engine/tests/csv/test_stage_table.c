@@ -190,10 +190,11 @@ static void test_only_notes_are_taken(void) {
     const char *text = HEADER "1,,h,0,my_utils.process,INSTANT,,\"attempt=3,host=a\"\n"
                               "1,,h,0,a,START,,\"node_id=1,tid=7\"\n"
                               "2,,h,0,my_utils.ready,INSTANT,,\"tid=7,step=4\"\n"
+                              "3,,h,0,my_utils.ready_gpu,INSTANT,,\"tid=7,step=4\"\n"
                               "3,,h,0,a,END,2.000000,\"node_id=1,tid=7\"\n"
                               "3,,h,0,loss,COUNTER,,\"value=1\"\n";
     CHECK_INT(read_text(&table, text, &err), MU_OK);
-    CHECK_INT(table.run_rows.note_count, 1);
+    CHECK_INT(table.run_rows.note_count, 2);
     CHECK_INT(table.run_rows.notes[0].at_ns, 2000000000);
     CHECK_INT(table.process.attempt, 3);
     CHECK_INT(table.count + table.run_rows.count + table.open_by_node.count, 0);

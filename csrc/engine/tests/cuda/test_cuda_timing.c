@@ -119,6 +119,7 @@ static void test_null_pool(void) {
 
 static void test_times_of_steps(void) {
     struct mu_cuda_pool *pool = fresh_pool(0);
+    int64_t device_before_ns = 0;
     for (int step = 0; step < 200; step++) {
         int64_t starts[3], durations[3];
         uint32_t ids[3];
@@ -133,6 +134,7 @@ static void test_times_of_steps(void) {
         mu_cuda_wait(pool);
         mu_cuda_collect(pool);
         int64_t end_before = 0;
+        int64_t first_device_ns = 0;
         for (int stage = 0; stage < 3; stage++) {
             struct mu_cuda_times times;
             CHECK_INT(mu_cuda_span_poll(pool, ids[stage], &times), MU_CUDA_SPAN_READY);
@@ -140,6 +142,11 @@ static void test_times_of_steps(void) {
             CHECK(times.error_ns < 50000);
             CHECK(times.start_ns >= end_before); /* as they followed each other */
             end_before = times.start_ns + times.duration_ns;
+            first_device_ns = stage == 0 ? times.device_ns : first_device_ns;
+            int64_t apart_ns = times.device_ns - first_device_ns;
+            CHECK(llabs(apart_ns - (starts[stage] - starts[0])) <= 1000); /* it drifts by 20 ppm */
+            CHECK(stage > 0 || times.device_ns >= device_before_ns);
+            device_before_ns = times.device_ns;
             CHECK_INT(times.stream, 1);
             mu_cuda_span_release(pool, ids[stage]);
         }
