@@ -165,7 +165,7 @@ lint-others:
 	$(BIN)/lint-imports --no-cache
 	$(RUN) -m ruff format --check .
 	@$(BIN)/clang-format --dry-run -Werror $(C_FORMATTED)
-	.ci/tidy $(RUN) $(BIN)/clang-tidy
+	.ci/tidy $(RUN)
 
 format: $(VENV)/stamp-lint
 	$(RUN) -m ruff check --fix-only .

@@ -17,6 +17,7 @@ pytestmark = [pytest.mark.long_file, pytest.mark.timeout(320)]
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+RUNS_LONG = ("compare_two_runs.py",)  # it trains ten times
 RUN_BELOW = ("find_a_planted_bug.py", "plain_loop.py", "where_memory_goes.py")
 FILES = {"gather_times.py": ("times.pt", "simulate.png")}  # that a script says it writes
 
@@ -64,10 +65,16 @@ def test_there_are_examples() -> None:
     }
 
 
+def scripts() -> list[object]:
+    return [
+        pytest.param(path, id=path.name,
+                     marks=[pytest.mark.thorough] if path.name in RUNS_LONG else [])
+        for path in EXAMPLES if path.name not in RUN_BELOW
+    ]  # fmt: skip
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "script", [path for path in EXAMPLES if path.name not in RUN_BELOW], ids=lambda path: path.name
-)
+@pytest.mark.parametrize("script", scripts())
 def test_runs_as_it_is(script: Path, tmp_path: Path) -> None:
     run_as_it_is(script, tmp_path)
 

@@ -884,7 +884,7 @@ ray.shutdown()
 """
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.timeout(320)
 def test_with_actors_of_ray(tmp_path: Path, run_python: RunPython) -> None:
     pytest.importorskip("ray", reason="ray is not installed")

@@ -37,7 +37,7 @@ def test_rank_and_bucket_are_right(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("wrapper", ["fsdp1", "fsdp2"])
+@pytest.mark.parametrize("wrapper", [pytest.param("fsdp1", marks=pytest.mark.thorough), "fsdp2"])
 def test_rank_and_collective_are_right(wrapper: str) -> None:
     planted, healthy = proved(
         "--wrapper", wrapper, "--layers", "4", "--steps", "40", "--runs", "3", "--healthy", "1",
