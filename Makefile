@@ -103,7 +103,7 @@ test-slow: build $(VENV)/stamp-tests
 leaks: build $(VENV)/stamp-tests
 	@$(RUN) -m pytest tests/leaks --numprocesses=$(JOBS) --dist=load $(PYTEST)
 
-thorough: build $(VENV)/stamp-tests
+thorough: build $(VENV)/stamp-tests $(VENV)/stamp-lint
 	@VENV=$(VENV) JOBS=$(JOBS) .ci/thorough
 
 bench: build $(VENV)/stamp-bench
