@@ -17,7 +17,8 @@ pytestmark = [pytest.mark.long_file, pytest.mark.timeout(320)]
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-RUNS_LONG = ("compare_two_runs.py",)  # it trains ten times
+# They train for half a minute. What they show is tested elsewhere, too.
+RUNS_LONG = ("compare_two_runs.py", "what_hiccups_are.py", "who_is_late_in_backward.py")
 RUN_BELOW = ("find_a_planted_bug.py", "plain_loop.py", "where_memory_goes.py")
 FILES = {"gather_times.py": ("times.pt", "simulate.png")}  # that a script says it writes
 

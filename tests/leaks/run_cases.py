@@ -164,6 +164,7 @@ class Parameter:
     "BucketTimes",
     "BucketTimes.install",
     "BucketTimes.read",
+    "BucketTimes.read_gpu",
     "BucketTimes.remove",
     "_BucketHook.__call__",
     repeat=200,
@@ -177,6 +178,7 @@ def bucket_times(folder: Path) -> Iterator[Callable[[], object]]:
         hooks: dict[str, Callable[[object], None]] = vars(parameters[3])["_backward_hooks"]
         hooks["my_utils.bucket"](None)
         times.read()
+        times.read_gpu()
         times.remove()
         times.install()
         _core.BucketTimes(parameters, (0, 0, 1, 2)).install()

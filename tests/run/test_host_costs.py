@@ -213,11 +213,13 @@ def slow_file(folder: Path) -> Iterator[Path]:
 @pytest.mark.parametrize(
     ("how", "counter", "text"),
     [
-        ("runs", "ran_us", "input waits for worker 1, which runs"),
+        pytest.param("runs", "ran_us", "input waits for worker 1, which runs",
+                     marks=pytest.mark.thorough),
         ("storage", "storage_us", "input waits for worker 1, which waits for storage"),
-        ("delay", "delay_us", "input waits for worker 1, which waits for a core"),
+        pytest.param("delay", "delay_us", "input waits for worker 1, which waits for a core",
+                     marks=pytest.mark.thorough),
     ],
-)
+)  # fmt: skip
 def test_the_worker_that_the_training_waits_for(
     tmp_path: Path, how: str, counter: str, text: str
 ) -> None:

@@ -20,7 +20,7 @@ LATER = ("input", "forward", "loss", "backward", "optimizer")
     ("script", "needs", "backwards", "first_forward"),
     [
         ("hf_trainer", "transformers", 2, 1),
-        ("accelerated", "accelerate", 2, 1),
+        pytest.param("accelerated", "accelerate", 2, 1, marks=pytest.mark.thorough),
         ("lightning_fit", "lightning", 1, 2),  # the module's own call is never seen
     ],
 )
