@@ -472,7 +472,7 @@ report(found=found, truths=truths)
     ):
         assert pending is None and again == [[], 0]
         begin, *wanted = [(at - began_ns) / 1e3 for at in (truth[0], truth[2], truth[4])]
-        assert -error_us <= gpu[0] <= begin + error_us  # the stage's own event comes after it
+        assert 0 <= gpu[0] <= begin + error_us  # the stage's own event comes after it
         for one, true, enqueued in zip(gpu[1:], wanted, host, strict=True):
             assert abs(one - true) <= error_us + 3
             assert one >= enqueued + 20_000 - error_us - 3

@@ -87,7 +87,8 @@ static PyObject *time_of(const struct mu_py_gpu_marks *marks, Py_ssize_t at, int
     int64_t drift_ns = (apart_ns < 0 ? -apart_ns : apart_ns) / NS_IN_MS * MU_CUDA_DRIFT_PPM;
     int64_t error = same ? best->error_ns + drift_ns + RESOLUTION_NS : times.error_ns;
     *error_ns = error > *error_ns ? error : *error_ns;
-    return PyLong_FromLongLong((at_ns - origin_ns) / NS_IN_US);
+    int64_t after_ns = at_ns > origin_ns ? at_ns - origin_ns : 0; /* not before it was told to */
+    return PyLong_FromLongLong(after_ns / NS_IN_US);
 }
 
 PyObject *mu_py_gpu_marks_read(struct mu_py_gpu_marks *marks, struct mu_cuda_pool *live,
