@@ -63,10 +63,9 @@ def last_inside(run: RunData, work: Work, left: Left, columns: Integers) -> None
     ready = run.ready
     if ready is None or ready.stage not in work.meeting_names or len(work.rows) < 2:
         return
-    bound_ns = _bound_ns(run, work.rows)
+    bound_ns = _bound_ns(run, ready, work.rows)
     if bound_ns is None:
         return
-    bound_ns = max(bound_ns, 2 * (ready.gpu_error_ns or 0.0))
     name = _named if ready.buckets[0].kind == "bucket" else _named_in_collectives
     last = name(moments_of(ready, work.rows, np.isin(ready.columns, columns)), bound_ns)
     if last is None or last.saved_ns < LOW_SHARE * work.step_ns:
@@ -111,11 +110,12 @@ def _details(last: _Last, ready: ReadyTimes, run: RunData, work: Work) -> dict[s
 # --- moments ---
 
 
-def _bound_ns(run: RunData, rows: Integers) -> float | None:
+def _bound_ns(run: RunData, ready: ReadyTimes, rows: Integers) -> float | None:
     """Gaps below it are nobody's; None where moments cannot be compared."""
+    least_ns = max(LEAST_GAP_NS, 2 * (ready.gpu_error_ns or 0.0))
     if len({run.hosts[row] for row in rows.tolist()}) == 1:
-        return LEAST_GAP_NS
-    return None if run.clock_error_ns is None else max(LEAST_GAP_NS, 2 * run.clock_error_ns)
+        return least_ns
+    return None if run.clock_error_ns is None else max(least_ns, 2 * run.clock_error_ns)
 
 
 def moments_of(ready: ReadyTimes, rows: Integers, wanted: npt.NDArray[np.bool_]) -> Matrix:

@@ -31,13 +31,13 @@ def last_lines(detail: Mapping[str, Any]) -> Iterator[str]:
         )
     waiting = detail["waiting"]
     ranks = "1 rank waits" if waiting == 1 else f"{waiting:,} ranks wait"
-    enqueued = " (times of enqueueing, not of the GPU)" if detail["enqueued"] else ""
+    clock = " (times of enqueueing, not of the GPU)" if detail["enqueued"] else ""
     if "gpu_error_ns" in detail:
-        enqueued = f" (by the GPUs' events, ± {detail['gpu_error_ns'] * 1e-6:.2f} ms)"
+        clock = f" (by the GPUs' events, ± {detail['gpu_error_ns'] * 1e-6:.2f} ms)"
     before = ""
     if detail.get("modules_before"):
         before = f"; a hook in {detail['modules_before']}, just before, shows here too"
-    yield f"{ranks} {detail['last_wait_ns'] * 1e-6:.1f} ms for it{enqueued}{before}"
+    yield f"{ranks} {detail['last_wait_ns'] * 1e-6:.1f} ms for it{clock}{before}"
 
 
 def last_short(detail: Mapping[str, Any]) -> str:

@@ -21,7 +21,7 @@ from ..support.other_users import (
     OTHER,
     THIRD,
     as_root,
-    can_be_reached,
+    closed_above,
     done_by,
     open_to_all,
 )
@@ -264,7 +264,7 @@ print("statuses", first, reads(other, out))
 def test_another_users_directory_is_read(
     run_python: RunPython, shared: Path, tmp_path: Path
 ) -> None:
-    if not can_be_reached(ROOT / "my_utils"):
+    if closed_above(ROOT / "my_utils"):
         pytest.skip("the page's templates are read from the checkout, which others cannot reach")
     journal_of_a_killed(run_python, shared, 60)
     shutil.copytree(shared, own := tmp_path / "own")

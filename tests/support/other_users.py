@@ -22,10 +22,15 @@ def become(user):
 """
 
 
+def closed_above(path: Path) -> list[Path]:
+    """The folders that keep other users from it."""
+    return [above for above in path.parents if not above.stat().st_mode & 0o1]
+
+
 @contextlib.contextmanager
 def open_to_all(folder: Path) -> Iterator[None]:
     """Everybody may write to the folder meanwhile, as to /tmp, and reach it."""
-    changed = [folder, *(above for above in folder.parents if not above.stat().st_mode & 0o1)]
+    changed = [folder, *closed_above(folder)]
     before = [path.stat().st_mode for path in changed]
     folder.chmod(0o1777)
     for above in changed[1:]:
@@ -35,11 +40,6 @@ def open_to_all(folder: Path) -> Iterator[None]:
     finally:
         for path, mode in zip(changed, before, strict=True):
             path.chmod(mode)
-
-
-def can_be_reached(path: Path) -> bool:
-    """Whether every user may go there."""
-    return all(above.stat().st_mode & 0o1 for above in path.parents)
 
 
 def done_by(user: int, act: Callable[[], object]) -> None:

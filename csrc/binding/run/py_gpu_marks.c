@@ -3,7 +3,7 @@
 #include "core/args.h"
 #include "cuda/cuda_axis.h"
 
-enum { NS_IN_US = 1000, NS_IN_MS = 1000000, RESOLUTION_NS = 2 * MU_CUDA_EVENT_RESOLUTION_NS };
+enum { NS_IN_US = 1000, RESOLUTION_NS = 2 * MU_CUDA_EVENT_RESOLUTION_NS };
 
 int mu_py_gpu_marks_init(struct mu_py_gpu_marks *marks, Py_ssize_t count) {
     marks->spans = PyMem_Calloc((size_t)count, sizeof(*marks->spans));
@@ -17,7 +17,7 @@ int mu_py_gpu_marks_init(struct mu_py_gpu_marks *marks, Py_ssize_t count) {
 
 void mu_py_gpu_marks_begin(struct mu_py_gpu_marks *marks, struct mu_cuda_pool *live) {
     for (Py_ssize_t i = 0; i < marks->count; i++) {
-        if (marks->pool != NULL && marks->pool == live) {
+        if (marks->pool == live) {
             mu_cuda_span_cancel(live, marks->spans[i]);
         }
         marks->spans[i] = 0;
@@ -32,9 +32,6 @@ void mu_py_gpu_marks_free(struct mu_py_gpu_marks *marks, struct mu_cuda_pool *li
 }
 
 void mu_py_gpu_marks_set(struct mu_py_gpu_marks *marks, Py_ssize_t at) {
-    if (marks->pool == NULL) {
-        return;
-    }
     mu_cuda_span_cancel(marks->pool, marks->spans[at]);
     marks->spans[at] = mu_cuda_span_begin(marks->pool);
     mu_cuda_span_end(marks->pool, marks->spans[at]);
@@ -48,15 +45,6 @@ static bool is_decided(const struct mu_py_gpu_marks *marks) {
         }
     }
     return true;
-}
-
-static bool is_any_set(const struct mu_py_gpu_marks *marks) {
-    for (Py_ssize_t i = 0; i < marks->count; i++) {
-        if (marks->spans[i] != 0) {
-            return true;
-        }
-    }
-    return false;
 }
 
 /* The mark whose place on the host's clock is known best; false: none is. */
@@ -84,8 +72,8 @@ static PyObject *time_of(const struct mu_py_gpu_marks *marks, Py_ssize_t at, int
     bool same = times.device == best->device;
     int64_t apart_ns = same ? times.device_ns - best->device_ns : 0;
     int64_t at_ns = same ? best->start_ns + apart_ns : times.start_ns;
-    int64_t drift_ns = (apart_ns < 0 ? -apart_ns : apart_ns) / NS_IN_MS * MU_CUDA_DRIFT_PPM;
-    int64_t error = same ? best->error_ns + drift_ns + RESOLUTION_NS : times.error_ns;
+    int64_t error =
+        same ? best->error_ns + mu_cuda_drift_ns(apart_ns) + RESOLUTION_NS : times.error_ns;
     *error_ns = error > *error_ns ? error : *error_ns;
     int64_t after_ns = at_ns > origin_ns ? at_ns - origin_ns : 0; /* not before it was told to */
     return PyLong_FromLongLong(after_ns / NS_IN_US);
@@ -93,15 +81,15 @@ static PyObject *time_of(const struct mu_py_gpu_marks *marks, Py_ssize_t at, int
 
 PyObject *mu_py_gpu_marks_read(struct mu_py_gpu_marks *marks, struct mu_cuda_pool *live,
                                int64_t origin_ns) {
-    bool is_set = marks->pool != NULL && marks->pool == live && is_any_set(marks);
-    if (is_set && !is_decided(marks)) {
+    bool is_there = marks->pool == live;
+    if (is_there && !is_decided(marks)) {
         Py_RETURN_NONE;
     }
     int64_t error_ns = 0;
     struct mu_cuda_times best = {0};
-    is_set = is_set && find_best(marks, &best);
+    bool is_known = is_there && find_best(marks, &best);
     PyObject *times = PyList_New(0);
-    for (Py_ssize_t i = 0; times != NULL && is_set && i < marks->count; i++) {
+    for (Py_ssize_t i = 0; times != NULL && is_known && i < marks->count; i++) {
         if (mu_py_append_new(times, time_of(marks, i, origin_ns, &best, &error_ns)) < 0) {
             Py_CLEAR(times);
         }

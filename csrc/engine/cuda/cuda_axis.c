@@ -7,6 +7,10 @@ int64_t mu_cuda_ms_to_ns(float milliseconds) {
     return llround((double)milliseconds * 1e6);
 }
 
+int64_t mu_cuda_drift_ns(int64_t elapsed_ns) {
+    return (elapsed_ns < 0 ? -elapsed_ns : elapsed_ns) / 1000000 * MU_CUDA_DRIFT_PPM;
+}
+
 /* How far an elapsed time may be from the host's: drift, and half a step of the float. */
 static int64_t elapsed_error_ns(float elapsed_ms) {
     float size = fabsf(elapsed_ms);

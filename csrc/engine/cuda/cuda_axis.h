@@ -56,4 +56,7 @@ struct mu_cuda_instant mu_cuda_axis_place(const struct mu_cuda_axis *axis, float
 
 int64_t mu_cuda_ms_to_ns(float milliseconds);
 
+/* By how much the two clocks may part over so long a time, which may be negative. */
+int64_t mu_cuda_drift_ns(int64_t elapsed_ns);
+
 #endif

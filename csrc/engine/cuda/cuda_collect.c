@@ -96,8 +96,7 @@ static int64_t complete_at(const struct mu_cuda_slot *slot, const struct mu_cuda
 
 static struct mu_cuda_seen begin_seen(const struct mu_cuda_slot *slot) {
     struct mu_cuda_seen seen = {slot->begin_called_ns, slot->complete_ns - slot->times.duration_ns};
-    int64_t drift = slot->times.duration_ns / 1000000 * MU_CUDA_DRIFT_PPM;
-    seen.complete_ns += drift + 2 * MU_CUDA_EVENT_RESOLUTION_NS;
+    seen.complete_ns += mu_cuda_drift_ns(slot->times.duration_ns) + 2 * MU_CUDA_EVENT_RESOLUTION_NS;
     return seen;
 }
 

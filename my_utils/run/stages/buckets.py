@@ -178,6 +178,7 @@ class BucketSampler(SampledSteps):
     def forget(self) -> None:
         super().forget()
         self._models = []
+        self._on_gpu.clear()
 
     def _next_due(self, step: int) -> int:
         return next_multiple(step, self._period(step + 1))
