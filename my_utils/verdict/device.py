@@ -6,6 +6,10 @@ next one's GPU start; the rest is hidden behind the device. What the device idle
 inside a stage of the device is "launch". A step goes from the device's end of the step before to
 its own, so that a host that runs ahead does not shorten it.
 
+Two events lie as far apart as the host waits between them, if the device has nothing else to do. So
+input and checkpoints are the host's, whatever their events say; and copies to the device, which the
+host waits for, say nothing about launching kernels.
+
 A rank that waits in a meeting of the device hides its host stages behind that wait, too. Without it
 they would be as long to be seen as on the rank that all wait for, as far as the host takes as long
 for them. So much of the wait is given back to them, and a loader that is slow on all ranks is not
@@ -21,6 +25,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from .kinds import is_of_the_host, kind_of_stage
 from .quantiles import middle_of
 from .run_data import GpuTimes, Matrix, RunData
 
@@ -41,22 +46,27 @@ Integers = npt.NDArray[np.int64]
 
 @dataclass
 class DeviceView:
-    """run: with the times of the device. stages: names of those with GPU times. is_launch_bound:
-    GPU ends trail host ends by next to nothing. busy_ns: what the device computes a step, the mean
-    of all ranks."""
+    """run: with the times of the device. stages: names of those for which kernels are launched.
+    is_launch_bound: GPU ends trail host ends by next to nothing. busy_ns: what the device computes
+    a step, the mean of all ranks. untimed_share: of the judged steps, what is in no stage."""
 
     run: RunData
     stages: frozenset[str]
     is_launch_bound: bool
     busy_ns: float
+    untimed_share: float
 
 
 def has_gpu_times(run: RunData, columns: Integers) -> bool:
     """Whether enough of the judged steps have GPU times on all ranks."""
     if run.gpu is None or not len(columns):
         return False
-    timed = np.isfinite(run.gpu.totals[:, columns]).any(2)
+    timed = np.isfinite(run.gpu.totals[:, columns][..., _of_the_device(run)]).any(2)
     return bool(timed.mean() >= LEAST_STEPS)
+
+
+def _of_the_device(run: RunData) -> Integers:
+    return np.array([at for at, name in enumerate(run.stages) if not is_of_the_host(name)], int)
 
 
 def device_view(run: RunData, columns: Integers) -> DeviceView:
@@ -64,14 +74,16 @@ def device_view(run: RunData, columns: Integers) -> DeviceView:
     assert run.gpu is not None
     gpu = run.gpu
     timed = np.isfinite(gpu.totals[:, columns]).mean((0, 1)) >= LEAST_TIMED
-    device = _in_order(gpu, columns, np.flatnonzero(timed))
+    candidates = _of_the_device(run)
+    device = _in_order(gpu, columns, candidates[timed[candidates]])
     inside = [_is_inside(run.stages, stage, device) for stage in range(len(run.stages))]
     visible, launch = _visible(run, gpu, device, [s for s, i in enumerate(inside) if not i])
     totals = np.zeros((*run.totals.shape[:2], len(run.stages) + 1))
     totals[..., :-1] = visible
     totals[..., device] = np.nan_to_num(gpu.totals[..., device])
     totals[..., -1] = launch
-    is_launch_bound = _is_launch_bound(run, gpu, device, columns)
+    launched = _launched(run, device)
+    is_launch_bound = _is_launch_bound(run, gpu, device, launched, columns)
     _unhide(run, gpu, totals, device, is_launch_bound)
     begins, ends = run.begins.copy(), run.ends.copy()
     begins[..., device], ends[..., device] = gpu.begins[..., device], gpu.ends[..., device]
@@ -89,9 +101,22 @@ def device_view(run: RunData, columns: Integers) -> DeviceView:
         step_ns=np.where(is_over, last - step_begins, run.step_ns),
         gpu=None,
     )
-    busy = np.nan_to_num(gpu.totals[:, columns][..., device]).sum(2)
-    names = frozenset(run.stages[stage] for stage in device)
-    return DeviceView(seen, names, is_launch_bound, float(busy.mean()))
+    busy = np.nan_to_num(gpu.totals[:, columns][..., launched]).sum(2)
+    names = frozenset(run.stages[stage] for stage in launched)
+    untimed = _untimed_share(seen, columns)
+    return DeviceView(seen, names, is_launch_bound, float(busy.mean()), untimed)
+
+
+def _launched(run: RunData, device: list[int]) -> list[int]:
+    """The stages of the device that compute; all, if there is none."""
+    others = ("h2d", "communication")
+    return [at for at in device if kind_of_stage(run.stages[at]) not in others] or device
+
+
+def _untimed_share(seen: RunData, columns: Integers) -> float:
+    step_ns = seen.step_ns[:, columns]
+    untimed = np.maximum(step_ns - np.nan_to_num(seen.totals[:, columns]).sum(2), 0)
+    return float(untimed.sum() / step_ns.sum())
 
 
 def _in_order(gpu: GpuTimes, columns: Integers, device: Integers) -> list[int]:
@@ -106,14 +131,15 @@ def _is_inside(stages: Sequence[str], stage: int, device: list[int]) -> bool:
     return stage in device or any(stages[stage].startswith(f"{stages[at]}/") for at in device)
 
 
-def _is_launch_bound(run: RunData, gpu: GpuTimes, device: list[int], columns: Integers) -> bool:
-    """Of the stages that take a tenth of the device's time, the one whose GPU end trails most
-    decides: a device that is behind in one of them is not starved. A meeting ends when the last
-    rank has come, so its end says nothing, if there is any other stage.
+def _is_launch_bound(
+    run: RunData, gpu: GpuTimes, every_stage: list[int], device: list[int], columns: Integers
+) -> bool:
+    """Of the stages that launch kernels, those count that take a tenth of their time, and the one
+    whose GPU end trails most decides: a device that is behind in one of them is not starved. A
+    meeting ends when the last rank has come, so its end says nothing, if there is any other stage.
 
     A rank that waits for the others lets its host run ahead. Then the rank that all wait for
     decides, if the hosts of the others take as long to enqueue a step."""
-    every_stage = device
     took = np.nan_to_num(gpu.totals[:, columns][..., device]).sum((0, 1))
     device = [at for at, ns in zip(device, took, strict=True) if ns >= LONG_STAGE * took.sum()]
     meetings = {point.stage for point in run.sync_points or ()}

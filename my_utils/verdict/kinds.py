@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias, get_args
 
-__all__ = ["CAUSES_PAGE", "KINDS", "PAGES", "UNTIMED", "Kind", "blocks_green", "kind_of_stage"]
+__all__ = [
+    "CAUSES_PAGE", "KINDS", "PAGES", "UNTIMED", "Kind", "blocks_green", "is_of_the_host",
+    "kind_of_stage",
+]  # fmt: skip
 
 Kind: TypeAlias = Literal[
     "input", "h2d", "launch", "compute", "communication", "straggler", "moving imbalance",
@@ -56,6 +59,7 @@ _NAMES: dict[Kind, tuple[str, ...]] = {
     "launch": ("launch",),
     "untimed": (UNTIMED,),
 }  # fmt: skip
+_OF_THE_HOST: tuple[Kind, ...] = ("input", "checkpoint")
 _BY_NAME: dict[str, Kind] = {name: kind for kind, names in _NAMES.items() for name in names}
 
 
@@ -66,6 +70,15 @@ def kind_of_stage(stage: str) -> Kind | None:
     ('input', None)
     """
     return _BY_NAME.get(stage.rpartition("/")[2].lower())
+
+
+def is_of_the_host(stage: str) -> bool:
+    """Whether the stage, or one around it, is work of the host even if CUDA events lie around it.
+
+    >>> is_of_the_host("input/decode"), is_of_the_host("forward")
+    (True, False)
+    """
+    return any(_BY_NAME.get(name.lower()) in _OF_THE_HOST for name in stage.split("/"))
 
 
 def blocks_green(kind: Kind) -> bool:

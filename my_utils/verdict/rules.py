@@ -88,6 +88,7 @@ def judge(run: RunData, warmup: int | None = None) -> Verdict:
     if run.device == "cuda":
         view = device_view(run, columns)
         run = view.run
+        verdict.untimed_share = view.untimed_share
     meetings = meetings_of(run, columns)
     groups = _groups(run, meetings, columns)
     verdict.step_ns = max(work.step_ns for work, _ in groups)  # the run ends with its slowest
@@ -320,7 +321,7 @@ def _of_the_device(view: DeviceView | None, verdict: Verdict) -> list[Finding]:
     if view is None or not verdict.step_ns:
         return []
     share = view.busy_ns / verdict.step_ns
-    if view.is_launch_bound:
+    if view.is_launch_bound and share >= LEAST_SHARE:
         detail = {"took_ns": view.busy_ns}
         return [Finding("launch", cost_ns_a_step=view.busy_ns, share=share, detail=detail)]
     if share >= COMPUTES:

@@ -313,7 +313,11 @@ class TestBadFiles:
             (json.dumps(beat(1, 1) | {"lanes": 5}), f"{FOREIGN}: Expected `array`, got `int`"),
             (json.dumps(beat(1, 1) | {"time": 1e300, "time_offset": 1e308}), FOREIGN),
         ],
-    )
+        ids=[
+            "cut short", "newer version", "a list", "no rank", "an empty lane", "lanes as a number",
+            "a time out of range",
+        ],
+    )  # fmt: skip
     def test_bad_heartbeats(self, good: Path, content: str, reason: str) -> None:
         (good / "rank_1.heartbeat.json").write_text(content, encoding="utf-8")
         data = snapshot(good)

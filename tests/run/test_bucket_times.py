@@ -39,7 +39,9 @@ def times(net: nn.Sequential) -> Iterator[_core.BucketTimes]:
 
 
 def backward(net: nn.Module) -> None:
-    net(torch.ones(2, 4)).square().sum().backward()
+    """On the device where the model is."""
+    x = torch.ones(2, 4, device=next(net.parameters()).device)
+    net(x).square().sum().backward()
 
 
 def gradients(net: nn.Module) -> list[torch.Tensor]:
@@ -208,11 +210,11 @@ def test_gpu_marks_agree_with_torchs_events(net: nn.Sequential) -> None:
     first.weight.register_hook(lambda _: events[1].record())
     stages = _core.RunStages(lambda: _core.Timer("run"), lambda: True)
     assert stages.use_cuda()
-    backward(net.cuda())
+    backward(net)
     torch.cuda.synchronize()
     stages.buckets = times
     stages.begin(4)
-    net(torch.ones(2, 4, device="cuda")).square().sum().backward()
+    backward(net)
     stages.end()
     stages.buckets = None
     began_ns, _, host = times.read()

@@ -27,6 +27,27 @@ print(before, recorder.stages.timer.use_cuda)
 recorder.disarm()
 """
 
+# What a stage asks of the driver is counted: a torch without CUDA knows no stream.
+STAGES = """
+import ctypes, torch
+from my_utils import _core
+from my_utils.run.stages.names import STAGES
+from my_utils.run.stages.recorder import arm
+
+ctypes.CDLL("libcuda.so.1").fakeCudaMakeCurrent(1)
+torch.cuda.is_initialized = lambda: True
+recorder = arm(lambda: None)
+assert recorder.stages.timer.use_cuda
+for number, name in enumerate(STAGES):
+    before = _core.cuda_state()
+    recorder.stages.begin(number)
+    recorder.stages.end()
+    after = _core.cuda_state()
+    if any(after[key] > before[key] for key in ("spans", "no_stream")):
+        print(name, end=" ")
+recorder.disarm()
+"""
+
 
 @pytest.fixture(scope="module")
 def libraries(tmp_path_factory: pytest.TempPathFactory) -> str:
@@ -52,3 +73,12 @@ def test_they_begin_with_cuda_unless_switched_off(
         env["MY_UTILS_RUN_GPU_TIMES"] = switch
     done = run_python("-c", SCRIPT, when, env=env)
     assert (done.returncode, done.stdout.strip()) == (0, said), done.stderr
+
+
+@pytest.mark.slow
+def test_stages_of_the_host_have_none(libraries: str, run_python: RunPython) -> None:
+    """Two events there are as far apart as the host waits, which looks like work of the device."""
+    done = run_python("-c", STAGES, env={"LD_LIBRARY_PATH": libraries})
+    assert done.stdout.split() == [
+        "h2d", "forward", "loss", "backward", "optimizer", "collective", "eval",
+    ], done.stderr  # fmt: skip

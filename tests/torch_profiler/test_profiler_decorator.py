@@ -62,7 +62,8 @@ def content(trace: Path) -> dict[str, Any]:
 
 def marks(trace: Path) -> list[int]:
     """The steps whose work a trace holds; the profiler's may have one more, which was cut off."""
-    names = [event["name"] for event in content(trace)["traceEvents"]]
+    events = content(trace)["traceEvents"]  # on a GPU each mark is there as the GPU saw it, too
+    names = [event["name"] for event in events if event.get("cat") != "gpu_user_annotation"]
     found = sorted(int(name[4:]) for name in names if re.fullmatch(r"mark\d+", name))
     steps = sorted({int(name[13:]) for name in names if name.startswith("ProfilerStep#")})
     assert steps[: len(found)] == found and len(steps) <= len(found) + 1

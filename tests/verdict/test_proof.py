@@ -17,7 +17,7 @@ import pytest
 
 from my_utils.verdict.rules import judge
 from my_utils.verdict.text import terminal_lines
-from tests.support.run_simulator.device import DeviceScenario, simulate_device
+from tests.support.run_simulator.device import DevicePlant, DeviceScenario, simulate_device
 from tests.verdict import proof
 from tests.verdict.outcome_store import OutcomeStore
 from tests.verdict.trials import PROMISE_WITHIN, Outcome, Trial, attempt, host_plants, run_of
@@ -143,6 +143,55 @@ def test_what_was_lost_does_not_add_up_to_more_than_a_run() -> None:
         accused = accusations(verdict.findings, simulated.run.device)
         saved = sum(one.saves_ns_a_step for one in accused)
         assert saved <= np.mean(simulated.step_ns[verdict.warmup :]), plant
+
+
+@pytest.mark.parametrize("late_ns", [0.0, 150e3])
+@pytest.mark.parametrize("ranks", [1, 2, 8])
+@pytest.mark.parametrize(
+    ("plant", "kind"),
+    [
+        ("slow loader on all ranks, GPU", "input"),
+        ("slow loader on one rank, GPU", "straggler"),  # its launches are not hidden either
+        ("slow copies to the device", "h2d"),
+    ],
+)
+def test_a_device_that_waits_for_more_than_launches(
+    plant: DevicePlant, kind: str, ranks: int, late_ns: float
+) -> None:
+    """A small model, with events around all stages, and times that come late by their error."""
+    for seed in range(10):
+        found = simulate_device(
+            DeviceScenario(
+                ranks, 100, plant, 0.6, seed,
+                device_part=0.05, events_everywhere=True, late_ns=late_ns,
+            )
+        )  # fmt: skip
+        verdict = judge(found.run)
+        first = verdict.findings[0]
+        assert found.planted is not None
+        found_kind = "input" if ranks == 1 and kind == "straggler" else kind
+        assert (first.kind, first.ranks) == (found_kind, found.planted.ranks), verdict.lines()
+
+
+@pytest.mark.parametrize("device_part", [1.0, 0.05])
+@pytest.mark.parametrize("plant", [None, "slow loader on all ranks, GPU"])
+def test_events_around_the_input_change_nothing(
+    plant: DevicePlant | None, device_part: float
+) -> None:
+    for seed in range(10):
+        with_events, without = (
+            judge(
+                simulate_device(
+                    DeviceScenario(
+                        2, 100, plant, 0.4 if plant else 0.0, seed,
+                        synchronises=seed % 2 == 1, device_part=device_part,
+                        events_everywhere=everywhere,
+                    )
+                ).run
+            )
+            for everywhere in (True, False)
+        )  # fmt: skip
+        assert with_events.lines() == without.lines(), seed
 
 
 def test_without_gpu_times_a_device_is_not_judged() -> None:

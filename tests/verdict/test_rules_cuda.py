@@ -23,13 +23,15 @@ pytestmark = pytest.mark.no_torch
 MS = 1e6
 HOST = {"input": 1.0, "h2d": 0.2, "forward": 2.0, "backward": 3.0, "optimizer": 1.0}
 DEVICE = {"h2d": 1.0, "forward": 20.0, "backward": 40.0, "optimizer": 5.0}
+SMALL = {"h2d": 0.01, "forward": 0.01, "backward": 0.01, "optimizer": 0.01}
+NOTHING = 0.0  # what the device does between two events in a stage of the host
 
 
 @dataclass
 class DeviceRun:
     """Each rank enqueues its stages, and its device does them in order. What host and device take
-    is in ms. waits_at: the host waits for the device at the end of this stage, as `.item()` does.
-    error_ms: of the GPU clock."""
+    is in ms. waits_at: the host waits for the device at the end of this stage, as `.item()` does;
+    "the end of the step" is in no stage. error_ms: of the GPU clock."""
 
     ranks: int = 1
     steps: int = 60
@@ -60,6 +62,8 @@ class DeviceRun:
                 if stage == self.waits_at:
                     now = np.maximum(now, free)
                 times["end"][:, step, at] = now
+            if self.waits_at == "the end of the step":
+                now = np.maximum(now, free)
         step_ns = np.diff(step_begins, axis=1, append=now[:, None])
         gpu = GpuTimes(
             times["gpu_begin"], times["gpu_end"], times["gpu_end"] - times["gpu_begin"],
@@ -110,11 +114,44 @@ def test_input_that_is_hidden_behind_the_device_costs_nothing() -> None:
     assert judge(run.data()).status == "green"
 
 
-def test_input_that_the_device_waits_for() -> None:
-    run = DeviceRun(host={**HOST, "input": 35.0})
+@pytest.mark.parametrize("events", [{}, {"input": NOTHING}], ids=["without events", "with events"])
+def test_input_that_the_device_waits_for(events: dict[str, float]) -> None:
+    run = DeviceRun(host={**HOST, "input": 35.0}, device={**DEVICE, **events})
     one = worst(judge(run.data()))
     assert (one.kind, one.stage) == ("input", "input")
     assert one.saves_ns_a_step == pytest.approx(35 * MS, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("stage", "kind"), [("input", "input"), ("h2d", "h2d"), ("save", "checkpoint")]
+)
+@pytest.mark.parametrize("waits_at", ["the end of the step", None])
+def test_a_small_model_that_waits_for_what_is_no_launching(
+    stage: str, kind: str, waits_at: str | None
+) -> None:
+    """As seen on an H200: the events around the stage lie as far apart as the host waits, and no
+    stage of the device trails its host."""
+    host = {"input": 0.2, **HOST, "save": 0.1, stage: 33.5}
+    device = {"input": NOTHING, "save": NOTHING, **SMALL}
+    if stage == "h2d":
+        device["h2d"] = 33.5
+    verdict = judge(DeviceRun(host=host, device=device, waits_at=waits_at).data())
+    one = worst(verdict)
+    assert (one.kind, one.stage) == (kind, stage), verdict.lines()
+    assert one.saves_ns_a_step == pytest.approx(33.5 * MS, rel=0.05)
+    launching = [one for one in verdict.findings if one.kind == "launch"]
+    assert [one.share for one in launching] == pytest.approx([6 / 40.8], rel=0.1)
+
+
+def test_what_the_host_waits_for_the_device_is_timed() -> None:
+    """`loss.item()` stands in no stage, and the device computes meanwhile."""
+    verdict = judge(DeviceRun(waits_at="the end of the step").data())
+    assert verdict.untimed_share < 0.03 and verdict.status == "green", verdict.lines()
+
+
+def test_events_around_the_input_alone_say_nothing() -> None:
+    verdict = judge(DeviceRun(device={"input": NOTHING}).data())
+    assert (verdict.reason or "").startswith("fewer than 80 % of the steps have GPU times")
 
 
 def test_only_what_is_not_hidden_counts() -> None:

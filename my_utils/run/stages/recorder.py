@@ -37,6 +37,7 @@ from .updates import HiddenUpdates
 
 __all__ = ["OnFirst", "Recorder", "arm"]
 
+_ON_THE_DEVICE = "^(?!input$|checkpoint$)"  # the host works in these, and events would time that
 _DRAIN_NS = 100_000_000
 _DRAIN_STEPS = 32
 _LOOK_NS = 10_000_000
@@ -75,7 +76,7 @@ def _after_fork_in_child() -> None:
 
 
 def _make_timer() -> MyTimer:
-    return MyTimer(tag="run")
+    return MyTimer(tag="run", cuda_stages=_ON_THE_DEVICE)
 
 
 class Recorder(Listener):

@@ -53,6 +53,9 @@ class DeviceScenario:
     """synchronises: the script reads the loss in every step, so the host waits for the device.
     pinned: whether copies to the device are asynchronous. hidden_input: the part of a step that the
     loader takes while the device is busy anyway. gpu_times: the part of the steps that have them.
+    device_part: what the device takes, as a part of what it usually does; under 0.3 it waits for the
+    host. events_everywhere: there are CUDA events around `input`, too. late_ns: how much too late
+    the GPU's times are, as real ones may be by their error.
     """
 
     ranks: int
@@ -63,6 +66,9 @@ class DeviceScenario:
     synchronises: bool = False
     hidden_input: float = 0.0
     gpu_times: float = 1.0
+    device_part: float = 1.0
+    events_everywhere: bool = False
+    late_ns: float = 0.0
 
     @property
     def pinned(self) -> bool:
@@ -97,11 +103,20 @@ class _Queue:
                 if name in DEVICE:
                     self.stage(step, at, name)
                 else:
-                    self.host = self.host + self.works.host[:, step, at]
+                    self.stage_of_the_host(step, at)
                 self.ends[:, step, at] = self.host
             if self.scenario.synchronises:
                 self.host = np.maximum(self.host, self.free)
             self.host = self.host + self.works.host[:, step, -1]
+
+    def stage_of_the_host(self, step: int, at: int) -> None:
+        """Events there have nothing between them: each comes with its enqueueing, or later when the
+        device has come so far."""
+        begin = np.maximum(self.host + START_NS, self.free)
+        self.host = self.host + self.works.host[:, step, at]
+        if self.scenario.events_everywhere:
+            end = np.maximum(self.host + START_NS, self.free)
+            self.gpu_begins[:, step, at], self.gpu_ends[:, step, at] = begin, end
 
     def stage(self, step: int, at: int, name: str) -> None:
         """Kernels follow each other evenly, so that the device ends with the last one enqueued, or
@@ -132,6 +147,7 @@ def _works(scenario: DeviceScenario, random: np.random.Generator) -> _Works:
     host = np.array([HOST.get(stage, 0.0) for stage in STAGES])
     host[0] += scenario.hidden_input
     device = np.array([DEVICE.get(stage, 0.0) for stage in STAGES])
+    device *= scenario.device_part
     return _Works(step_ns * host * drawn[0], step_ns * device * drawn[1])
 
 
@@ -233,7 +249,8 @@ def _as_run(scenario: DeviceScenario, queue: _Queue, random: np.random.Generator
     missing = random.random(steps) >= scenario.gpu_times
     for times in (queue.gpu_begins, queue.gpu_ends):
         times[:, missing] = np.nan
-    error_ns = np.full((ranks, steps), float(ERROR_NS))
+        times += scenario.late_ns
+    error_ns = np.full((ranks, steps), ERROR_NS + scenario.late_ns)
     timed = slice(0, -1)  # the last is what no stage covers
     everyone = tuple(range(ranks))
     points = [SyncPoint("backward", everyone, "ddp"), SyncPoint("collective", everyone)]
