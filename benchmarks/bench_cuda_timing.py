@@ -2,8 +2,8 @@
 
 The peer is what one writes by hand: a pair of events around the stage, and `elapsed_time` of each
 pair once the step is over. Both sides enqueue the same small kernel inside the stage; a bare one
-is timed too and taken off both. Our step() also writes the rows of the stages to the CSV. Where there
-is no GPU nothing is measured.
+is timed too and taken off both. Our step() also writes the rows of the stages to the CSV. Where
+there is no GPU nothing is measured.
 """
 
 from __future__ import annotations

@@ -60,6 +60,15 @@ struct mu_cuda_waited {
     int64_t complete_ns; /* 0: nothing yet */
 };
 
+/* The end of the span that closed last. */
+struct mu_cuda_last_event {
+    struct mu_cuda_slot *slot; /* NULL: there is none, or it is known to be complete */
+    uint64_t serial;           /* of that use of the slot */
+    CUevent event;             /* the slot's */
+    struct mu_cuda_waited waited;
+    int64_t recorded_ns; /* just after the event was recorded */
+};
+
 /* One CUDA context. */
 struct mu_cuda_context {
     _Atomic bool dead;
@@ -75,8 +84,7 @@ struct mu_cuda_context {
     struct mu_cuda_anchor anchors[MU_CUDA_ANCHORS];
     int pending[MU_CUDA_ANCHORS]; /* recorded anchors in order, not yet complete */
     int pending_count;
-    int32_t last_closed; /* a slot, or MU_CUDA_NO_SLOT */
-    uint64_t last_serial;
+    struct mu_cuda_last_event last;
     struct mu_cuda_waited waited;
     /* The collector's: */
     int anchor; /* the axis's, or MU_CUDA_NO_ANCHOR */

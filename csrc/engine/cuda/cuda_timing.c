@@ -6,6 +6,7 @@
 #include "cuda/cuda_pool.h"
 
 static const int64_t ANCHOR_INTERVAL_NS = 1000000000;
+static const int64_t PAUSE_NS = 20000; /* of the host between two spans, worth a look */
 
 int mu_cuda_pool_create(struct mu_cuda_pool **out, const struct mu_cuda_pool_options *options,
                         struct mu_error *err) {
@@ -137,7 +138,6 @@ static struct mu_cuda_context *context_add_lock_held(struct mu_cuda_pool *pool, 
     context->device = device;
     context->index = index;
     context->first_free = MU_CUDA_NO_SLOT;
-    context->last_closed = MU_CUDA_NO_SLOT;
     context->anchor = MU_CUDA_NO_ANCHOR;
     context->anchor_due = true;
     atomic_store_explicit(&pool->context_count, index + 1, memory_order_release);
@@ -339,6 +339,57 @@ uint64_t mu_cuda_pool_steps(struct mu_cuda_pool *pool) {
     return steps;
 }
 
+/* --- the last event --- */
+
+static struct mu_cuda_last_event last_event_of(struct mu_cuda_pool *pool,
+                                               const struct mu_cuda_context *context) {
+    pthread_mutex_lock(&pool->lock);
+    struct mu_cuda_last_event last = context->last;
+    pthread_mutex_unlock(&pool->lock);
+    return last;
+}
+
+/* False when another thread has taken it, or a later span has closed. */
+static bool last_event_take(struct mu_cuda_pool *pool, struct mu_cuda_context *context,
+                            const struct mu_cuda_last_event *last) {
+    pthread_mutex_lock(&pool->lock);
+    bool taken = last->slot != NULL && context->last.slot == last->slot &&
+                 context->last.serial == last->serial;
+    if (taken) {
+        context->last.slot = NULL;
+    }
+    pthread_mutex_unlock(&pool->lock);
+    return taken;
+}
+
+static void last_event_is_complete(struct mu_cuda_pool *pool, struct mu_cuda_context *context,
+                                   const struct mu_cuda_last_event *last) {
+    pthread_mutex_lock(&pool->lock);
+    if (atomic_load(&last->slot->serial) == last->serial) { /* else it was another span's event */
+        context->waited = last->waited;
+    }
+    pthread_mutex_unlock(&pool->lock);
+}
+
+/* A host that pauses may have waited for the GPU, as `.item()` does. If the last event is complete
+ * when it comes back, that bounds the GPU's clock as a wait of ours would. */
+static void look_after_pause(struct mu_cuda_pool *pool, struct mu_cuda_context *context) {
+    struct mu_cuda_last_event last = last_event_of(pool, context);
+    if (last.slot == NULL || pool->now_ns() - last.recorded_ns < PAUSE_NS) {
+        return;
+    }
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    if (pool->driver->thread_exchange_capture_mode(&mode) != CUDA_SUCCESS) {
+        return;
+    }
+    CUresult code = pool->driver->event_query(last.event);
+    last.waited.complete_ns = pool->now_ns();
+    pool->driver->thread_exchange_capture_mode(&mode);
+    if (code == CUDA_SUCCESS && last_event_take(pool, context, &last)) {
+        last_event_is_complete(pool, context, &last);
+    }
+}
+
 /* --- spans --- */
 
 static uint64_t stream_number(const struct mu_cuda_pool *pool, CUstream stream) {
@@ -376,6 +427,7 @@ uint32_t mu_cuda_span_begin(struct mu_cuda_pool *pool) {
     if (is_capturing(pool, context, stream)) {
         return 0;
     }
+    look_after_pause(pool, context);
     struct mu_cuda_slot *slot = slot_take(pool, context);
     if (slot == NULL) {
         return 0;
@@ -416,9 +468,13 @@ static bool record_end(struct mu_cuda_pool *pool, struct mu_cuda_context *contex
 
 static void note_last_closed(struct mu_cuda_pool *pool, struct mu_cuda_context *context,
                              struct mu_cuda_slot *slot) {
+    struct mu_cuda_last_event last = {.slot = slot,
+                                      .serial = atomic_load(&slot->serial),
+                                      .event = slot->end,
+                                      .waited = {slot->stream, slot->end_called_ns, 0},
+                                      .recorded_ns = slot->end_done_ns};
     pthread_mutex_lock(&pool->lock);
-    context->last_closed = (int32_t)(slot - pool->slots);
-    context->last_serial = atomic_load(&slot->serial);
+    context->last = last;
     pthread_mutex_unlock(&pool->lock);
 }
 
@@ -496,49 +552,20 @@ void mu_cuda_span_release(struct mu_cuda_pool *pool, uint32_t id) {
 
 /* --- waiting and the end --- */
 
-struct last_event {
-    CUevent event;
-    struct mu_cuda_slot *slot;
-    uint64_t serial;
-    struct mu_cuda_waited waited;
-};
-
-static bool last_event_of(struct mu_cuda_pool *pool, struct mu_cuda_context *context,
-                          struct last_event *last) {
-    pthread_mutex_lock(&pool->lock);
-    bool some = context->last_closed != MU_CUDA_NO_SLOT;
-    if (some) {
-        last->slot = &pool->slots[context->last_closed];
-        last->serial = context->last_serial;
-        last->event = last->slot->end;
-        last->waited.stream = last->slot->stream;
-        last->waited.end_called_ns = last->slot->end_called_ns;
-        context->last_closed = MU_CUDA_NO_SLOT;
-    }
-    pthread_mutex_unlock(&pool->lock);
-    return some;
-}
-
 static void context_wait(struct mu_cuda_pool *pool, struct mu_cuda_context *context) {
-    struct last_event last;
+    struct mu_cuda_last_event last = last_event_of(pool, context);
     struct mu_cuda_visit visit;
-    if (!last_event_of(pool, context, &last) || !mu_cuda_context_enter(pool, context, &visit)) {
+    if (!last_event_take(pool, context, &last) || !mu_cuda_context_enter(pool, context, &visit)) {
         return;
     }
     CUresult code = pool->driver->event_synchronize(last.event);
     last.waited.complete_ns = pool->now_ns();
     mu_cuda_context_leave(pool, &visit);
-    if (code != CUDA_SUCCESS) {
-        if (!mu_cuda_is_capture_error(code)) {
-            mu_cuda_context_fail(pool, context, "cuEventSynchronize", code);
-        }
-        return;
+    if (code == CUDA_SUCCESS) {
+        last_event_is_complete(pool, context, &last);
+    } else if (!mu_cuda_is_capture_error(code)) {
+        mu_cuda_context_fail(pool, context, "cuEventSynchronize", code);
     }
-    pthread_mutex_lock(&pool->lock);
-    if (atomic_load(&last.slot->serial) == last.serial) { /* else it was another span's event */
-        context->waited = last.waited;
-    }
-    pthread_mutex_unlock(&pool->lock);
 }
 
 void mu_cuda_wait(struct mu_cuda_pool *pool) {

@@ -53,9 +53,9 @@ class DeviceScenario:
     """synchronises: the script reads the loss in every step, so the host waits for the device.
     pinned: whether copies to the device are asynchronous. hidden_input: the part of a step that the
     loader takes while the device is busy anyway. gpu_times: the part of the steps that have them.
-    device_part: what the device takes, as a part of what it usually does; under 0.3 it waits for the
-    host. events_everywhere: there are CUDA events around `input`, too. late_ns: how much too late
-    the GPU's times are, as real ones may be by their error.
+    device_part: what the device takes, as a part of what it usually does; under 0.3 it waits for
+    the host. events_everywhere: there are CUDA events around `input`, too. late_ns: how much too
+    late the GPU's times are, as real ones may be by their error.
     """
 
     ranks: int

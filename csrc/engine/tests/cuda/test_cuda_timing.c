@@ -160,6 +160,67 @@ static void test_times_of_steps(void) {
     close_pool(pool);
 }
 
+/* The script waits for the GPU once a step, as `.item()` does, and nobody else waits. The spans of
+ * a step are collected before that. Without a look after the pause, all that is known of the end of
+ * a step is what the next collection sees: half a step later. */
+static void test_a_script_that_waits(void) {
+    struct mu_cuda_pool *pool = fresh_pool(0);
+    enum { STAGES = 3, STEPS = 100 };
+    uint32_t ids[2][STAGES];
+    int64_t starts[2][STAGES];
+    for (int step = 0; step < STEPS; step++) {
+        int now = step % 2;
+        for (int stage = 0; stage < STAGES; stage++) {
+            ids[now][stage] = mu_cuda_span_begin(pool);
+            starts[now][stage] = fake_fakeCudaLastEvent(NULL);
+            fake_fakeCudaWork(NULL, 2000000);
+            pass_time(1000000);
+            mu_cuda_span_end(pool, ids[now][stage]);
+        }
+        mu_cuda_pool_step(pool);
+        mu_cuda_collect(pool);
+        for (int stage = 0; step > 0 && stage < STAGES; stage++) {
+            struct mu_cuda_times times;
+            CHECK_INT(mu_cuda_span_poll(pool, ids[1 - now][stage], &times), MU_CUDA_SPAN_READY);
+            check_times(&times, starts[1 - now][stage], 2000000);
+            CHECK(step < 3 || times.error_ns < 25000);
+            mu_cuda_span_release(pool, ids[1 - now][stage]);
+        }
+        pthread_mutex_lock(&fake.lock);
+        host_wait_until(fake.streams[0].busy_until_ns);
+        pthread_mutex_unlock(&fake.lock);
+        pass_time(10000);
+    }
+    CHECK_INT(fake_fakeCudaCalls("cuEventSynchronize"), 0);
+    CHECK_INT(stats_of(pool).axis_resets, 0);
+    mu_cuda_collect(pool);
+    for (int stage = 0; stage < STAGES; stage++) {
+        mu_cuda_span_release(pool, ids[(STEPS - 1) % 2][stage]);
+    }
+    close_pool(pool);
+}
+
+/* A capture in another thread is not broken by the look after a pause. */
+static void test_a_pause_in_a_capture(void) {
+    struct mu_cuda_pool *pool = fresh_pool(0);
+    stream_now = fake_fakeCudaStream(3);
+    uint32_t first = mu_cuda_span_begin(pool);
+    mu_cuda_span_end(pool, first);
+    void *other = fake_fakeCudaStream(2);
+    fake_fakeCudaCapture(other, 1);
+    pass_time(1000000);
+    uint32_t second = mu_cuda_span_begin(pool);
+    CHECK(second != 0);
+    mu_cuda_span_end(pool, second);
+    CHECK_INT(fake_fakeCudaCalls("cuEventQuery"), 1);
+    CHECK_INT(fake.captures_broken, 0);
+    fake_fakeCudaCapture(other, 0);
+    mu_cuda_collect(pool);
+    mu_cuda_span_release(pool, first);
+    mu_cuda_span_release(pool, second);
+    close_pool(pool);
+}
+
 /* The GPU lies steps behind, nothing waits, and some spans are given up. */
 static void test_without_waiting(void) {
     struct mu_cuda_pool *pool = fresh_pool(0);
@@ -500,6 +561,8 @@ int main(void) {
     test_old_driver();
     test_null_pool();
     test_times_of_steps();
+    test_a_script_that_waits();
+    test_a_pause_in_a_capture();
     test_without_waiting();
     test_two_streams();
     test_no_context();
