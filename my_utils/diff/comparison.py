@@ -42,8 +42,10 @@ def compare(a: Side, b: Side, warmup: int | None = None) -> Difference:
     """
     if not a or not b:
         raise ValueError("a and b must have a run or more each")
+    a, b, notes = _by_the_same_clock(a, b)
     everything = [*a, *b]
     found = _begun(a, b)
+    found.notes += notes
     first = max(run.warmup for run in everything) if warmup is None else warmup
     last = min(len(run.step_ns) for run in everything)
     found.warmup, found.steps = first, max(last - first, 0)
@@ -66,6 +68,15 @@ def compare(a: Side, b: Side, warmup: int | None = None) -> Difference:
     found.stages = _stages(stages, one, two, a, b)
     found.figures = [*_memory(a, b, first, last), *_throughput(a, b, first, last, found)]
     return found
+
+
+def _by_the_same_clock(a: Side, b: Side) -> tuple[Side, Side, list[str]]:
+    """All runs by the times of the device, or all by those of the host."""
+    missing = [run.path or "a run" for run in (*a, *b) if run.by_host is None]
+    if not missing or len(missing) == len(a) + len(b):
+        return a, b, []
+    note = f"{missing[0]} has no GPU times: stages are compared by the times of the hosts"
+    return [run.by_host or run for run in a], [run.by_host or run for run in b], [note]
 
 
 def _begun(a: Side, b: Side) -> Difference:

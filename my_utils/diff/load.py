@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from ..verdict.device import device_view, has_gpu_times
 from ..verdict.kinds import UNTIMED
 from ..verdict.load import NothingToJudge, load_run
 from ..verdict.run_data import Matrix, RunData
@@ -35,7 +36,8 @@ class RunSteps:
     inside it, ns, an array R × S × K; over K it adds up to the step. warmup: how many steps at the
     beginning take longer; S where it never ends. memory: peak bytes of a step, over the ranks,
     array S, by the counter's name. items: "samples" and "tokens" of all ranks in a step, arrays S,
-    where recorded. path: where it was read from. problems: what could not be read.
+    where recorded. path: where it was read from. problems: what could not be read. by_host: if the
+    times are those of the GPU, the same run by the times of its hosts.
 
     >>> run = RunSteps(["forward", "untimed"], np.ones((2, 30, 2)))
     >>> run.step_ns.shape, float(run.step_ns[0])
@@ -50,6 +52,7 @@ class RunSteps:
     items: dict[str, Matrix] = field(default_factory=dict)
     path: str = ""
     problems: list[str] = field(default_factory=list)
+    by_host: RunSteps | None = None
 
     @property
     def step_ns(self) -> Matrix:
@@ -83,10 +86,22 @@ def load_steps(
 
 
 def steps_of(run: RunData, renames: Mapping[str, str]) -> RunSteps:
-    """The last step is left out: it has no next one that would say where it ends."""
-    missing: npt.NDArray[np.int64] = np.isnan(run.step_ns).sum(0)
-    kept = missing == 0
+    """The last step is left out: it has no next one that would say where it ends. On CUDA stages
+    take what they take the device, as in the verdict: the host only enqueues them, and waits for
+    them elsewhere."""
+    kept = ~np.isnan(run.step_ns).any(0)
     kept[-1:] = False
+    found = _steps(run, kept, renames)
+    columns = np.flatnonzero(kept)
+    if run.device != "cuda" or not has_gpu_times(run, columns):
+        return found
+    view = device_view(run, columns)
+    by_device = _steps(view.run, kept & view.has_times, renames)
+    by_device.by_host = found
+    return by_device
+
+
+def _steps(run: RunData, kept: npt.NDArray[np.bool_], renames: Mapping[str, str]) -> RunSteps:
     names = [_renamed(stage, renames) for stage in run.stages]
     stages = [*dict.fromkeys(names), UNTIMED]
     totals = run.totals[:, kept]

@@ -48,13 +48,15 @@ Integers = npt.NDArray[np.int64]
 class DeviceView:
     """run: with the times of the device. stages: names of those for which kernels are launched.
     is_launch_bound: GPU ends trail host ends by next to nothing. busy_ns: what the device computes
-    a step, the mean of all ranks. untimed_share: of the judged steps, what is in no stage."""
+    a step, the mean of all ranks. untimed_share: of the judged steps, what is in no stage.
+    has_times: of each step, whether all ranks have GPU times in it and in the one before."""
 
     run: RunData
     stages: frozenset[str]
     is_launch_bound: bool
     busy_ns: float
     untimed_share: float
+    has_times: npt.NDArray[np.bool_]
 
 
 def has_gpu_times(run: RunData, columns: Integers) -> bool:
@@ -104,7 +106,9 @@ def device_view(run: RunData, columns: Integers) -> DeviceView:
     busy = np.nan_to_num(gpu.totals[:, columns][..., launched]).sum(2)
     names = frozenset(run.stages[stage] for stage in launched)
     untimed = _untimed_share(seen, columns)
-    return DeviceView(seen, names, is_launch_bound, float(busy.mean()), untimed)
+    has_times = np.isfinite(gpu.totals[..., device]).any(2).all(0)
+    has_times[1:] &= has_times[:-1].copy()
+    return DeviceView(seen, names, is_launch_bound, float(busy.mean()), untimed, has_times)
 
 
 def _launched(run: RunData, device: list[int]) -> list[int]:
