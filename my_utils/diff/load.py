@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from ..verdict.device import device_view, has_gpu_times
+from ..verdict.device import by_the_device
 from ..verdict.kinds import UNTIMED
 from ..verdict.load import NothingToJudge, load_run
 from ..verdict.run_data import Matrix, RunData
@@ -89,19 +89,23 @@ def steps_of(run: RunData, renames: Mapping[str, str]) -> RunSteps:
     """The last step is left out: it has no next one that would say where it ends. On CUDA stages
     take what they take the device, as in the verdict: the host only enqueues them, and waits for
     them elsewhere."""
-    kept = ~np.isnan(run.step_ns).any(0)
-    kept[-1:] = False
-    found = _steps(run, kept, renames)
-    columns = np.flatnonzero(kept)
-    if run.device != "cuda" or not has_gpu_times(run, columns):
+    found = _steps(run, renames)
+    seen = by_the_device(run)
+    if seen is None:
+        if run.device == "cuda":
+            found.problems.append(
+                "has no GPU times: stages take what the host takes to enqueue them"
+            )
         return found
-    view = device_view(run, columns)
-    by_device = _steps(view.run, kept & view.has_times, renames)
+    by_device = _steps(seen, renames)
     by_device.by_host = found
     return by_device
 
 
-def _steps(run: RunData, kept: npt.NDArray[np.bool_], renames: Mapping[str, str]) -> RunSteps:
+def _steps(run: RunData, renames: Mapping[str, str]) -> RunSteps:
+    missing: npt.NDArray[np.int64] = np.isnan(run.step_ns).sum(0)
+    kept = missing == 0
+    kept[-1:] = False
     names = [_renamed(stage, renames) for stage in run.stages]
     stages = [*dict.fromkeys(names), UNTIMED]
     totals = run.totals[:, kept]

@@ -264,6 +264,9 @@ def analyze(
 ) -> Report:
     """Reads the files of all ranks and finds the ranks, stages and steps that cost the time.
 
+    On CUDA the tables have the times of the hosts, which are times of enqueueing; the verdict and
+    the page have those of the device.
+
     Needs the extra `report`: pip install 'my_utils[report]'.
 
     Args:

@@ -8,6 +8,7 @@ import numpy as np
 
 from ..common.ranges import as_ranges, ranges_text
 from ..pages.tables import Cell, Column, Table, as_table, bytes_of, integer, percent, time_of
+from ..verdict.device import LAUNCH
 from ..verdict.result import Finding
 from ..verdict.run_data import Matrix, RunData
 from .bars import row_means
@@ -61,6 +62,8 @@ def stage_table(run: RunData, warmup: int, sync_stages: Sequence[str]) -> Table:
         "Each figure is the time of one rank in one step, without the stages inside. The warm-up "
         "is left out."
     )
+    if LAUNCH in run.stages:
+        note += f" Stages have the time of the GPU; in {LAUNCH} the GPU waits for the host."
     return as_table("stages", "Stages", columns, rows, note)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from ..common.ranges import as_ranges, ranges_text
+from ..verdict.device import by_the_device
 from ..verdict.rank_files import find_ranks, last_run, read_rank
 from ..verdict.result import Verdict
 from ..verdict.run_data import RunData
@@ -29,6 +30,7 @@ def page_of(source: Source) -> Page:
     """Reads and judges the run. Raises NothingToJudge, a ValueError, where no rank can be read."""
     profiled = Profiled(source.paths, source.ranks)
     run, verdict = judged(source, profiled.take)
+    run = by_the_device(run) or run
     page = Page(run, verdict, _sync_stages(run, verdict), verdict.warmup)
     page.tables = [finding_table(verdict.findings)]
     page.flames = profiled.flames()

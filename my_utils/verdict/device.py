@@ -29,7 +29,7 @@ from .kinds import is_of_the_host, kind_of_stage
 from .quantiles import middle_of
 from .run_data import GpuTimes, Matrix, RunData
 
-__all__ = ["DeviceView", "device_view", "has_gpu_times"]
+__all__ = ["LAUNCH", "DeviceView", "by_the_device", "device_view", "has_gpu_times"]
 
 LAUNCH = "launch"
 LEAST_STEPS = 0.8
@@ -48,15 +48,13 @@ Integers = npt.NDArray[np.int64]
 class DeviceView:
     """run: with the times of the device. stages: names of those for which kernels are launched.
     is_launch_bound: GPU ends trail host ends by next to nothing. busy_ns: what the device computes
-    a step, the mean of all ranks. untimed_share: of the judged steps, what is in no stage.
-    has_times: of each step, whether all ranks have GPU times in it and in the one before."""
+    a step, the mean of all ranks. untimed_share: of the judged steps, what is in no stage."""
 
     run: RunData
     stages: frozenset[str]
     is_launch_bound: bool
     busy_ns: float
     untimed_share: float
-    has_times: npt.NDArray[np.bool_]
 
 
 def has_gpu_times(run: RunData, columns: Integers) -> bool:
@@ -69,6 +67,18 @@ def has_gpu_times(run: RunData, columns: Integers) -> bool:
 
 def _of_the_device(run: RunData) -> Integers:
     return np.array([at for at, name in enumerate(run.stages) if not is_of_the_host(name)], int)
+
+
+def by_the_device(run: RunData) -> RunData | None:
+    """The run with the times of the device; None if it has none, or too few to be judged by them.
+    Steps without GPU times, and those after them, are no steps."""
+    columns = np.flatnonzero(np.isfinite(run.step_ns).all(0))
+    if run.device != "cuda" or run.gpu is None or not has_gpu_times(run, columns):
+        return None
+    seen = device_view(run, columns).run
+    timed: npt.NDArray[np.bool_] = np.any(np.isfinite(run.gpu.totals[..., _of_the_device(run)]), 2)
+    timed = np.column_stack([timed[:, :1], timed[:, 1:] & timed[:, :-1]])
+    return replace(seen, step_ns=np.where(timed, seen.step_ns, np.nan))
 
 
 def device_view(run: RunData, columns: Integers) -> DeviceView:
@@ -106,9 +116,7 @@ def device_view(run: RunData, columns: Integers) -> DeviceView:
     busy = np.nan_to_num(gpu.totals[:, columns][..., launched]).sum(2)
     names = frozenset(run.stages[stage] for stage in launched)
     untimed = _untimed_share(seen, columns)
-    has_times = np.isfinite(gpu.totals[..., device]).any(2).all(0)
-    has_times[1:] &= has_times[:-1].copy()
-    return DeviceView(seen, names, is_launch_bound, float(busy.mean()), untimed, has_times)
+    return DeviceView(seen, names, is_launch_bound, float(busy.mean()), untimed)
 
 
 def _launched(run: RunData, device: list[int]) -> list[int]:
