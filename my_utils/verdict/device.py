@@ -87,13 +87,14 @@ def device_view(run: RunData, columns: Integers) -> DeviceView:
     gpu = run.gpu
     timed = np.isfinite(gpu.totals[:, columns]).mean((0, 1)) >= LEAST_TIMED
     candidates = _of_the_device(run)
-    device = _in_order(gpu, columns, candidates[timed[candidates]])
-    inside = [_is_inside(run.stages, stage, device) for stage in range(len(run.stages))]
-    visible, launch = _visible(run, gpu, device, [s for s, i in enumerate(inside) if not i])
+    device = _in_order(gpu, columns, _innermost(run.stages, candidates[timed[candidates]]))
     totals = np.zeros((*run.totals.shape[:2], len(run.stages) + 1))
-    totals[..., :-1] = visible
-    totals[..., device] = np.nan_to_num(gpu.totals[..., device])
-    totals[..., -1] = launch
+    if gpu.own is not None and gpu.launch is not None:
+        totals[..., :-1], totals[..., -1] = gpu.own, gpu.launch
+    else:
+        host = [at for at in range(len(run.stages)) if _is_apart(run.stages, at, device)]
+        totals[..., :-1], totals[..., -1] = _visible(run, gpu, device, host)
+        totals[..., device] = np.nan_to_num(gpu.totals[..., device])
     launched = _launched(run, device)
     is_launch_bound = _is_launch_bound(run, gpu, device, launched, columns)
     _unhide(run, gpu, totals, device, is_launch_bound)
@@ -139,8 +140,20 @@ def _in_order(gpu: GpuTimes, columns: Integers, device: Integers) -> list[int]:
     return order
 
 
-def _is_inside(stages: Sequence[str], stage: int, device: list[int]) -> bool:
-    return stage in device or any(stages[stage].startswith(f"{stages[at]}/") for at in device)
+def _innermost(stages: Sequence[str], timed: Integers) -> Integers:
+    """Those in which no other lies: two events around others have the host's waits between them."""
+    names = [stages[at] for at in timed.tolist()]
+    around = [any(other.startswith(f"{name}/") for other in names) for name in names]
+    innermost: Integers = timed[~np.array(around, bool)]
+    return innermost
+
+
+def _is_apart(stages: Sequence[str], stage: int, device: list[int]) -> bool:
+    """Whether a stage is neither one of the device, nor inside or around one."""
+    name = stages[stage]
+    return stage not in device and not any(
+        name.startswith(f"{stages[at]}/") or stages[at].startswith(f"{name}/") for at in device
+    )
 
 
 def _is_launch_bound(

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from ..common.ranges import as_ranges, ranges_text, rank_ranges
 from ..trace.inputs import FileSet
+from .device_cells import device_times
 from .load_ready import STAGE, ready_of_rank, ready_of_run
 from .rank_files import (
     SEPARATOR,
@@ -54,6 +55,7 @@ STEPS_KEPT = 1000  # at least, however many ranks there are
 STAGES_MAX = 40  # what is beyond them counts into the stages around
 LEAST_SHARE = 0.002  # of all time: what takes less counts into the stage around it
 RANGES_NAMED = 6
+FAR_NS = 1e17  # three years: no GPU time lies so far from the begin of a run
 NO_TIME = np.iinfo(np.int64).min  # the engine's MU_STAGE_NO_TIME
 COUNTERS = {
     "memory.rss_bytes": "rss_bytes",
@@ -80,9 +82,9 @@ class NothingToJudge(ValueError):
 @dataclass
 class RankCells:
     """A rank reduced. cells: as in `ReducedRank`, and gpu_begin_ns, gpu_end_ns (since the begin of
-    the rank), gpu_ns and gpu_error_ns, NaN without. counters: by name, columns step and value.
-    bounds: first and last step of each attempt; steps are numbered within it until all ranks are
-    known."""
+    the rank), gpu_ns and gpu_error_ns, NaN without; device_ns and launch_ns, see `device_cells`.
+    counters: by name, columns step and value. bounds: first and last step of each attempt; steps
+    are numbered within it until all ranks are known."""
 
     metadata: RankMetadata
     paths: list[str]
@@ -186,7 +188,7 @@ def cells_of_rank(rank: RankStages) -> RankCells:
     if len(counters["step"]):
         counters["step"] = _keyed(result, counters)
     result.cells = cells_of(stages, parents)
-    result.cells |= _gpu_cells(stages, result.cells, len(parents), rank.metadata.begin_ns)
+    result.cells |= _gpu_cells(stages, result.cells, rank.paths, parents, rank.metadata.begin_ns)
     result.counters = _counters(counters, rank.counter_names)
     return result
 
@@ -247,20 +249,36 @@ def _numbered(keys: Integers, shifts: dict[int, int], is_automatic: bool) -> Int
 # --- one rank ---
 
 
-def _gpu_cells(stages: Columns, cells: Columns, path_count: int, origin_ns: int) -> Columns:
+def _has_gpu_times(stages: Columns, origin_ns: int) -> npt.NDArray[np.bool_]:
+    """Times that are no times, of damaged rows, are none."""
+    since = stages["cuda_begin_ns"].astype("f8") - origin_ns
+    took = stages["cuda_ms"] * 1e6
+    there = stages["cuda_begin_ns"] != NO_TIME
+    found: npt.NDArray[np.bool_] = there & (np.abs(since) < FAR_NS) & (took >= 0) & (took < FAR_NS)
+    return found
+
+
+def _gpu_cells(
+    stages: Columns, cells: Columns, paths: Sequence[str], parents: Integers, origin_ns: int
+) -> Columns:
     """Of each cell its GPU times, moments since `origin_ns`; NaN where it has none. Unix time in ns
-    would not fit into a float64."""
+    would not fit into a float64. And what it takes the device, see `device_cells`."""
     columns = {
         name: np.full(len(cells["step"]), np.nan)
         for name in ("gpu_begin_ns", "gpu_end_ns", "gpu_ns", "gpu_error_ns")
     }
-    timed = (stages["cuda_begin_ns"] != NO_TIME) & np.isfinite(stages["cuda_ms"])
+    columns |= {name: np.zeros(len(cells["step"])) for name in ("device_ns", "launch_ns")}
+    timed = _has_gpu_times(stages, origin_ns)
     if not timed.any():
         return columns
     known, places = places_of(stages["step"])
-    keys = places[timed] * path_count + stages["path"][timed].astype(np.int64)
-    cell_keys = np.searchsorted(known, cells["step"]) * path_count + cells["path"]
-    at = np.searchsorted(cell_keys, keys)
+    keys = places * len(paths) + stages["path"].astype(np.int64)
+    cell_keys = np.searchsorted(known, cells["step"]) * len(paths) + cells["path"]
+    cell = np.searchsorted(cell_keys, keys)
+    taken = device_times(stages, timed, paths, parents, origin_ns)
+    for name, ns in zip(("device_ns", "launch_ns"), taken, strict=True):
+        columns[name] = np.bincount(cell, ns, minlength=len(cell_keys))
+    at = cell[timed]
     begins = stages["cuda_begin_ns"][timed] - origin_ns
     took = stages["cuda_ms"][timed] * 1e6
     for name, start in (("gpu_begin_ns", np.inf), ("gpu_end_ns", -np.inf), ("gpu_ns", 0.0)):
@@ -393,7 +411,8 @@ class _Filled:
         self.gpu: GpuTimes | None = None
         if has_gpu:
             begins, ends, totals = (np.full(shape, np.nan) for _ in range(3))
-            self.gpu = GpuTimes(begins, ends, totals, np.zeros(shape[:2]))
+            error, launch = (np.zeros(shape[:2]) for _ in range(2))
+            self.gpu = GpuTimes(begins, ends, totals, error, np.zeros(shape), launch)
 
     def add(
         self, row: int, cells: Columns, places: Integers, parents: Integers, numbers: Integers
@@ -411,17 +430,21 @@ class _Filled:
         self.last[row, at[firsts]] = np.maximum.reduceat(ends, firsts)
         stages = places[paths]
         counts = stages >= 0
-        sums = np.bincount(
-            at[counts] * self.totals.shape[2] + stages[counts],
-            columns["self_ns"][counts],
-            minlength=self.totals[row].size,
-        )
-        self.totals[row] = sums.reshape(self.totals[row].shape)
+        places_of_cells = at[counts] * self.totals.shape[2] + stages[counts]
+        self._sum(self.totals[row], places_of_cells, columns["self_ns"][counts])
         own = counts & (self._owners(places, parents)[paths])
         cell = row, at[own], stages[own]
         self.begins[cell], self.ends[cell] = begins[own], ends[own]
         if self.gpu is not None:
+            assert self.gpu.own is not None and self.gpu.launch is not None
             self._add_gpu(self.gpu, row, columns, at, stages, own)
+            self._sum(self.gpu.own[row], places_of_cells, columns["device_ns"][counts])
+            self._sum(self.gpu.launch[row], at, columns["launch_ns"])
+
+    @staticmethod
+    def _sum(sums: Matrix, places: Integers, values: Any) -> None:
+        """places: in the flat array."""
+        sums[...] = np.bincount(places, values, minlength=sums.size).reshape(sums.shape)
 
     @staticmethod
     def _owners(places: Integers, parents: Integers) -> npt.NDArray[np.bool_]:

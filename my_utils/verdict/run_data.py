@@ -65,12 +65,18 @@ class SyncPoint:
 @dataclass
 class GpuTimes:
     """GPU times of the stages, on the host's time axis: arrays rank × step × stage in ns, NaN where
-    no GPU time was taken. error_ns: the bound of the error of that axis, an array rank × step."""
+    no GPU time was taken. error_ns: the bound of the error of that axis, an array rank × step.
+
+    own: what each stage takes on the device's axis without the stages inside it, as `device_cells`
+    says; launch, rank × step: for how long the device waits until the host has launched something.
+    None where they follow from the first begin and the last end of each stage."""
 
     begins: Matrix
     ends: Matrix
     totals: Matrix
     error_ns: Matrix
+    own: Matrix | None = None
+    launch: Matrix | None = None
 
 
 @dataclass

@@ -110,7 +110,7 @@ def read_by_the_build() -> set[str]:
         for path in files
         for name in re.findall(r"^([A-Z_]+) \?=", path.read_text(encoding="utf-8"), re.MULTILINE)
     }
-    for path in (ROOT / ".ci").iterdir():
+    for path in filter(Path.is_file, (ROOT / ".ci").iterdir()):
         found |= set(re.findall(r"\$\{([A-Z_]+):-", path.read_text(encoding="utf-8")))
     for path in [ROOT / "setup.py", *(ROOT / "csrc").glob("*.py"), *(ROOT / "tools").rglob("*.py")]:
         found |= set(of_python(path))

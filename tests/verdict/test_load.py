@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -149,6 +150,26 @@ def test_gpu_times(tmp_path: Path) -> None:
     assert np.allclose(run.gpu.totals[0, :, forward], 6.5e6)
     assert np.isnan(run.gpu.totals[0, :, 1 - forward]).all()
     assert np.allclose(run.gpu.error_ns, 1e4)
+
+
+@pytest.mark.parametrize(
+    "wrong", ["cuda_ms=inf", "cuda_ms=1e300", "cuda_ms=-5", "cuda_ms=nan", "cuda_ts=9e9"]
+)
+def test_gpu_times_that_are_none_do_not_count(wrong: str, tmp_path: Path) -> None:
+    csv = RankCsv()
+    csv.process()
+    for step in range(30):
+        begin = step * 10.0
+        csv.stage("forward", step, begin, begin + 1, gpu=(begin + 0.5, begin + 8))
+    key = wrong.partition("=")[0]
+    csv.rows[12] = re.sub(f'{key}=[^,"]*', wrong, csv.rows[12])
+    assert wrong in csv.rows[12]
+    csv.write(tmp_path)
+    run = load_run(tmp_path)
+    assert run.gpu is not None and run.gpu.own is not None
+    assert np.isnan(run.gpu.totals[0, :, 0]).tolist() == [step == 5 for step in range(30)]
+    assert np.allclose(np.delete(run.gpu.own[0, :, 0], [4, 5]), 7.5e6)
+    assert judge(run).status != "not judged"
 
 
 def test_stages_of_other_threads_do_not_count(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 #define Py_BUILD_CORE 1
 #include "run/py_gc_objects.h"
 
-#if PY_VERSION_HEX >= 0x030B0000 && PY_VERSION_HEX < 0x030E0000
+#if PY_VERSION_HEX >= 0x030B0000 && PY_VERSION_HEX < 0x03100000
 #include <internal/pycore_interp.h>
 
 /* The list of callbacks stands right before the count that is read, so if it is where it should

@@ -1,7 +1,7 @@
 #define Py_BUILD_CORE 1
 #include "run/py_gil.h"
 
-#if PY_VERSION_HEX >= 0x030B0000 && PY_VERSION_HEX < 0x030E0000
+#if PY_VERSION_HEX >= 0x030B0000 && PY_VERSION_HEX < 0x03100000
 #include <internal/pycore_interp.h>
 #include <internal/pycore_runtime.h>
 #endif
@@ -19,9 +19,9 @@ static const int64_t pause_ns = 200000;
 
 /* --- its place ---------------------------------------------------------------------------- */
 
-/* 3.12 and 3.13 have one an interpreter; 3.11 has one. */
+/* From 3.12 on there is one an interpreter, before that one. */
 static bool place_of_gil(struct mu_wait_lock *out) {
-#if PY_VERSION_HEX >= 0x030C0000 && PY_VERSION_HEX < 0x030E0000
+#if PY_VERSION_HEX >= 0x030C0000 && PY_VERSION_HEX < 0x03100000
     const struct _gil_runtime_state *gil = PyInterpreterState_Get()->ceval.gil;
 #elif PY_VERSION_HEX >= 0x030B0000 && PY_VERSION_HEX < 0x030C0000
     const struct _gil_runtime_state *gil = &_PyRuntime.ceval.gil;

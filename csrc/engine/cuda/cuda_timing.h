@@ -2,10 +2,11 @@
  *
  * A span is a pair of events on one stream. The thread that times a stage begins and ends it; the
  * drain collects what has completed and reads it. Only mu_cuda_wait waits for the device; its
- * caller asks for that. After a pause of the host, begin asks whether the last event is complete. A span is not begun when no CUDA context is current on the thread, while
- * the stream is being captured into a graph, when the pool is empty, and after an error in that
- * context. Its id is then 0, which every function accepts and ignores. An error ends GPU timing for
- * its context alone. It is kept for one warning, and never raised.
+ * caller asks for that. After a pause of the host, begin asks whether the last event is complete. A
+ * span is not begun when no CUDA context is current on the thread, while the stream is being
+ * captured into a graph, when the pool is empty, and after an error in that context. Its id is then
+ * 0, which every function accepts and ignores. An error ends GPU timing for its context alone. It
+ * is kept for one warning, and never raised.
  *
  * Threads: begin, end, cancel, step and wait from any thread; collect, poll, release and free from
  * one at a time (the holder of the drain's lock). Begin calls `current_stream` without holding a

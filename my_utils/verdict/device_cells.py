@@ -1,0 +1,113 @@
+"""What the stages of a rank take its device, moment by moment; see docs/runs/device-bound.md.
+
+At each moment the device is in one stage, the innermost whose CUDA events lie around the moment, or
+in none; and so is the host. The moment counts
+
+- for the device's stage, if no stage inside it has events of its own: the device computes;
+- for the device's stage, if the host has left it: the device is late;
+- else for the host's stage, as launching if that is one of the device that has not begun there.
+
+So a stage around others, such as `iter`, is no work of the device for having events, and `input` is
+never.
+A stage that runs several times in a step counts each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from .kinds import is_of_the_host
+from .rank_files import Columns
+
+__all__ = ["device_times"]
+
+Integers = npt.NDArray[np.int64]
+Moments = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
+
+NONE = -1
+
+
+def device_times(
+    rows: Columns, is_timed: Mask, paths: Sequence[str], parents: Integers, origin_ns: int
+) -> tuple[Moments, Moments]:
+    """Of each row what it takes on the device's axis, and what of that is launching; ns.
+
+    rows: the stages of one thread, with the columns of `RankStages.stages`. is_timed: those with
+    GPU times. parents: of each path, -1 where it has none.
+    """
+    own, launch = np.zeros(len(rows["path"])), np.zeros(len(rows["path"]))
+    path = rows["path"].astype(np.int64)
+    of_host = np.array([is_of_the_host(name) for name in paths], bool)
+    on_device = is_timed & ~of_host[path]
+    if not on_device.any():
+        return own, launch
+    leaves = _leaves(np.unique(path[on_device]), parents)
+    depths = _depths(parents)
+    begins, ends = (rows[name] - origin_ns for name in ("begin_ns", "end_ns"))
+    gpu_begins = (rows["cuda_begin_ns"][on_device] - origin_ns).astype("f8")
+    gpu_ends = gpu_begins + rows["cuda_ms"][on_device] * 1e6
+    edges = np.unique(np.concatenate([begins, ends, gpu_begins, gpu_ends]))
+    moments, lengths = edges[:-1], np.diff(edges)
+    host = _innermost(moments, begins, ends, depths[path])
+    device = _innermost(moments, gpu_begins, gpu_ends, depths[path[on_device]])
+    device = np.where(device == NONE, NONE, np.flatnonzero(on_device)[device])
+
+    computes = (device != NONE) & (leaves[path[device]] == path[device])
+    has_left = (host == NONE) | (ends[host] > ends[device])
+    is_late = (device != NONE) & ~computes & has_left
+    by_device = computes | is_late
+    _add(own, device, lengths, by_device)
+    by_host = ~by_device & (host != NONE)
+    launches = by_host & (leaves[path[host]] != NONE)
+    _add(launch, host, lengths, launches)
+    _add(own, host, lengths, by_host & ~launches)
+    return own, launch
+
+
+def _add(sums: Moments, rows: Integers, lengths: Moments, chosen: Mask) -> None:
+    sums += np.bincount(rows[chosen], lengths[chosen], minlength=len(sums))
+
+
+def _leaves(on_device: Integers, parents: Integers) -> Integers:
+    """Of each path the stage of the device that it is or is inside of, with no other such stage
+    further in; NONE without one."""
+    around = set()
+    for one in on_device.tolist():
+        while (one := int(parents[one])) != NONE:
+            around.add(one)
+    innermost = set(on_device.tolist()) - around
+    found = np.full(len(parents), NONE)
+    for one in range(len(parents)):
+        at = one
+        while at != NONE and at not in innermost:
+            at = int(parents[at])
+        found[one] = at
+    return found
+
+
+def _depths(parents: Integers) -> Integers:
+    found = np.zeros(len(parents), np.int64)
+    for one in range(len(parents)):
+        at = one
+        while (at := int(parents[at])) != NONE:
+            found[one] += 1
+    return found
+
+
+def _innermost(moments: Moments, begins: Moments, ends: Moments, depths: Integers) -> Integers:
+    """At each moment the deepest interval that it lies in, NONE without one. Of two of one depth
+    that overlap, as those of several streams may, the earlier one has what they share."""
+    found = np.full(len(moments), NONE)
+    for depth in np.unique(depths):
+        rows = np.flatnonzero(depths == depth)
+        rows = rows[np.argsort(begins[rows], kind="stable")]
+        last = np.maximum.accumulate(ends[rows])
+        first = np.maximum(begins[rows], np.r_[-np.inf, last[:-1]])
+        at = np.searchsorted(first, moments, "right") - 1
+        inside = (at >= 0) & (moments < last[at])
+        found[inside] = rows[at[inside]]
+    return found
