@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from .device_cells import device_times
 from .kinds import is_of_the_host, kind_of_stage
 from .quantiles import middle_of
 from .run_data import GpuTimes, Matrix, RunData
@@ -89,12 +90,7 @@ def device_view(run: RunData, columns: Integers) -> DeviceView:
     candidates = _of_the_device(run)
     device = _in_order(gpu, columns, _innermost(run.stages, candidates[timed[candidates]]))
     totals = np.zeros((*run.totals.shape[:2], len(run.stages) + 1))
-    if gpu.own is not None and gpu.launch is not None:
-        totals[..., :-1], totals[..., -1] = gpu.own, gpu.launch
-    else:
-        host = [at for at in range(len(run.stages)) if _is_apart(run.stages, at, device)]
-        totals[..., :-1], totals[..., -1] = _visible(run, gpu, device, host)
-        totals[..., device] = np.nan_to_num(gpu.totals[..., device])
+    totals[..., :-1], totals[..., -1] = _taken(run, gpu)
     launched = _launched(run, device)
     is_launch_bound = _is_launch_bound(run, gpu, device, launched, columns)
     _unhide(run, gpu, totals, device, is_launch_bound)
@@ -118,6 +114,37 @@ def device_view(run: RunData, columns: Integers) -> DeviceView:
     names = frozenset(run.stages[stage] for stage in launched)
     untimed = _untimed_share(seen, columns)
     return DeviceView(seen, names, is_launch_bound, float(busy.mean()), untimed)
+
+
+def _taken(run: RunData, gpu: GpuTimes) -> tuple[Matrix, Matrix]:
+    """What each stage takes on the device's axis, and for how long the device waits for launches.
+    Where the run does not say it, a stage counts from its first begin to its last end."""
+    if gpu.own is not None and gpu.launch is not None:
+        return gpu.own, gpu.launch
+    own, launch = np.zeros(run.totals.shape), np.zeros(run.totals.shape[:2])
+    names = list(run.stages)
+    parents = np.array([_around(name, names) for name in names])
+    for rank in range(len(run.ranks)):
+        there = np.isfinite(run.begins[rank]) & np.isfinite(run.ends[rank])
+        timed = np.isfinite(gpu.totals[rank]) & np.isfinite(gpu.begins[rank])
+        steps, stages = np.nonzero(there)
+        rows = {
+            "path": stages, "begin_ns": run.begins[rank][there], "end_ns": run.ends[rank][there],
+            "cuda_begin_ns": gpu.begins[rank][there],
+            "cuda_ms": (gpu.ends[rank] - gpu.begins[rank])[there] * 1e-6,
+        }  # fmt: skip
+        taken, launches = device_times(rows, timed[there], names, parents, 0)
+        own[rank][there] = taken
+        launch[rank] = np.bincount(steps, launches, minlength=len(run.steps))
+    return own, launch
+
+
+def _around(name: str, names: list[str]) -> int:
+    """The place of the stage around it, -1 without one."""
+    while name := name.rpartition("/")[0]:
+        if name in names:
+            return names.index(name)
+    return -1
 
 
 def _launched(run: RunData, device: list[int]) -> list[int]:
@@ -146,14 +173,6 @@ def _innermost(stages: Sequence[str], timed: Integers) -> Integers:
     around = [any(other.startswith(f"{name}/") for other in names) for name in names]
     innermost: Integers = timed[~np.array(around, bool)]
     return innermost
-
-
-def _is_apart(stages: Sequence[str], stage: int, device: list[int]) -> bool:
-    """Whether a stage is neither one of the device, nor inside or around one."""
-    name = stages[stage]
-    return stage not in device and not any(
-        name.startswith(f"{stages[at]}/") or stages[at].startswith(f"{name}/") for at in device
-    )
 
 
 def _is_launch_bound(
@@ -237,40 +256,9 @@ def _unhide(
             totals[rows, :, meeting] -= waits[..., place] - kept[..., place]
 
 
-def _visible(
-    run: RunData, gpu: GpuTimes, device: list[int], host: list[int]
-) -> tuple[Matrix, Matrix]:
-    """rank × step × stage: what of the stages outside the device is not hidden; and rank × step:
-    for how long the device waits for its stages to be enqueued."""
-    visible = np.zeros(run.totals.shape)
-    launch = np.zeros(run.totals.shape[:2])
-    before = np.concatenate(
-        [np.full((len(run.ranks), 1), -np.inf), _last_ends(gpu, device)[:, :-1]], axis=1
-    )
-    for stage in device:
-        begins, ends = gpu.begins[..., stage], gpu.ends[..., stage]
-        here = np.isfinite(begins)
-        gap = np.where(here, before, np.inf), np.where(here, begins, -np.inf)
-        launch += _overlap(gap, run.begins[..., stage], run.ends[..., stage])
-        for other in host:
-            visible[..., other] += _overlap(gap, run.begins[..., other], run.ends[..., other])
-            if stage == device[0]:  # it may have begun at the end of the step before
-                late = run.begins[:, :-1, other], run.ends[:, :-1, other]
-                edge = gap[0][:, 1:], gap[1][:, 1:]
-                visible[:, :-1, other] += _overlap(edge, *late)
-        before = np.where(here, np.maximum(before, ends), before)
-    return np.minimum(visible, run.totals), launch
-
-
 def _last_ends(gpu: GpuTimes, device: list[int]) -> Matrix:
     """rank × step: when the device was through with it, or with the step before if it had none."""
     ends = gpu.ends[..., device]
     last = np.where(np.isfinite(ends), ends, -np.inf).max(2)
     latest: Matrix = np.maximum.accumulate(last, axis=1)
     return latest
-
-
-def _overlap(gap: tuple[Matrix, Matrix], begins: Matrix, ends: Matrix) -> Matrix:
-    together = np.minimum(gap[1], ends) - np.maximum(gap[0], begins)
-    shared: Matrix = np.maximum(np.nan_to_num(together, nan=0.0, neginf=0.0, posinf=0.0), 0)
-    return shared
