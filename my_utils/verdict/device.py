@@ -1,14 +1,9 @@
 """A run on CUDA as the device sees it.
 
-Host times are times of enqueueing there. A stage with GPU times takes what it took the device. A
-stage outside the device counts only for the time after the previous stage's GPU end and before the
-next one's GPU start; the rest is hidden behind the device. What the device idles while the host is
-inside a stage of the device is "launch". A step goes from the device's end of the step before to
-its own, so that a host that runs ahead does not shorten it.
-
-Two events lie as far apart as the host waits between them, if the device has nothing else to do. So
-input and checkpoints are the host's, whatever their events say; and copies to the device, which the
-host waits for, say nothing about launching kernels.
+Host times are times of enqueueing there. What a stage takes the device, and what of a stage of the
+host the device does not hide, `device_cells` has, and for how long the device waits for launches. A
+step goes from the device's end of the step before to its own, so that a host that runs ahead does
+not shorten it. Copies to the device, which the host waits for, say nothing about launching kernels.
 
 A rank that waits in a meeting of the device hides its host stages behind that wait, too. Without it
 they would be as long to be seen as on the rank that all wait for, as far as the host takes as long
