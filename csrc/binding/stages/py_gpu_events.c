@@ -194,6 +194,9 @@ int mu_py_gpu_events_start(struct mu_py_gpu_events *events, struct mu_thread_buf
     if (gpu < 0) {
         return -1;
     }
+    if (gpu == 0 && events->use_cuda) {
+        mu_cuda_look(buffer->recorder->gpu);
+    }
     struct mu_gpu_events engine = {.range = range_of(events, name, appearance), .gpu = gpu > 0};
     mu_thread_buffer_start_with(buffer, name->bytes, (size_t)name->length, name->hash, &engine);
     return 0;

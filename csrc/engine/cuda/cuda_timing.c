@@ -371,11 +371,15 @@ static void last_event_is_complete(struct mu_cuda_pool *pool, struct mu_cuda_con
     pthread_mutex_unlock(&pool->lock);
 }
 
+static bool has_paused(struct mu_cuda_pool *pool, const struct mu_cuda_last_event *last) {
+    return last->slot != NULL && pool->now_ns() - last->recorded_ns >= PAUSE_NS;
+}
+
 /* A host that pauses may have waited for the GPU, as `.item()` does. If the last event is complete
  * when it comes back, that bounds the GPU's clock as a wait of ours would. */
 static void look_after_pause(struct mu_cuda_pool *pool, struct mu_cuda_context *context) {
     struct mu_cuda_last_event last = last_event_of(pool, context);
-    if (last.slot == NULL || pool->now_ns() - last.recorded_ns < PAUSE_NS) {
+    if (!has_paused(pool, &last)) {
         return;
     }
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
@@ -387,6 +391,16 @@ static void look_after_pause(struct mu_cuda_pool *pool, struct mu_cuda_context *
     pool->driver->thread_exchange_capture_mode(&mode);
     if (code == CUDA_SUCCESS && last_event_take(pool, context, &last)) {
         last_event_is_complete(pool, context, &last);
+    }
+}
+
+void mu_cuda_look(struct mu_cuda_pool *pool) {
+    int32_t context_count = pool == NULL ? 0 : atomic_load(&pool->context_count);
+    for (int32_t i = 0; i < context_count; i++) {
+        struct mu_cuda_last_event last = last_event_of(pool, &pool->contexts[i]);
+        if (has_paused(pool, &last) && current_context(pool) == &pool->contexts[i]) {
+            look_after_pause(pool, &pool->contexts[i]);
+        }
     }
 }
 

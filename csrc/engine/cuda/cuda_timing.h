@@ -92,6 +92,9 @@ void mu_cuda_span_cancel(struct mu_cuda_pool *pool, uint32_t id);
 void mu_cuda_pool_step(struct mu_cuda_pool *pool);
 uint64_t mu_cuda_pool_steps(struct mu_cuda_pool *pool);
 
+/* What begin asks after a pause, for a caller that begins no span. Cheap without a pause. */
+void mu_cuda_look(struct mu_cuda_pool *pool);
+
 /* Blocks until the span that was ended last, in each context, is complete on the GPU. */
 void mu_cuda_wait(struct mu_cuda_pool *pool);
 

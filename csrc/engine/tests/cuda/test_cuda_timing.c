@@ -105,6 +105,7 @@ static void test_null_pool(void) {
     mu_cuda_span_end(NULL, 1);
     mu_cuda_span_cancel(NULL, 1);
     mu_cuda_pool_step(NULL);
+    mu_cuda_look(NULL);
     mu_cuda_wait(NULL);
     mu_cuda_collect(NULL);
     mu_cuda_span_release(NULL, 1);
@@ -160,10 +161,11 @@ static void test_times_of_steps(void) {
     close_pool(pool);
 }
 
-/* The script waits for the GPU once a step, as `.item()` does, and nobody else waits. The spans of
+/* The script waits for the GPU once a step, as `.item()` does, and nobody else waits. A stage
+ * without a span may come first in the next step. The spans of
  * a step are collected before that. Without a look after the pause, all that is known of the end of
  * a step is what the next collection sees: half a step later. */
-static void test_a_script_that_waits(void) {
+static void check_a_script_that_waits(int64_t input_ns) {
     struct mu_cuda_pool *pool = fresh_pool(0);
     enum { STAGES = 3, STEPS = 100 };
     uint32_t ids[2][STAGES];
@@ -190,6 +192,10 @@ static void test_a_script_that_waits(void) {
         host_wait_until(fake.streams[0].busy_until_ns);
         pthread_mutex_unlock(&fake.lock);
         pass_time(10000);
+        if (input_ns > 0) {
+            mu_cuda_look(pool);
+            pass_time(input_ns);
+        }
     }
     CHECK_INT(fake_fakeCudaCalls("cuEventSynchronize"), 0);
     CHECK_INT(stats_of(pool).axis_resets, 0);
@@ -198,6 +204,11 @@ static void test_a_script_that_waits(void) {
         mu_cuda_span_release(pool, ids[(STEPS - 1) % 2][stage]);
     }
     close_pool(pool);
+}
+
+static void test_a_script_that_waits(void) {
+    check_a_script_that_waits(0);
+    check_a_script_that_waits(800000);
 }
 
 /* A capture in another thread is not broken by the look after a pause. */
