@@ -7,7 +7,7 @@
 const PERFETTO_PING_MS = 50;
 const PERFETTO_GIVE_UP_MS = 10_000;
 const HEAT_HEIGHT = { least: 120, most: 460, row: 14 }; // CSS pixels
-const TIMELINE = { row: 22, gap: 10, label: 86, axis: 22 }; // CSS pixels
+const TIMELINE = { row: 22, gap: 10, label: 96, axis: 22 }; // CSS pixels
 const FLAME = { row: 20, top: 2, full: 0.3 }; // CSS pixels; full: the excess with the full colour
 const SMALLEST_LABEL = 28; // CSS pixels of a slice that has its name in it
 const NO_CELL = 0; // the code of a cell that was not recorded
@@ -624,8 +624,8 @@ class Timeline {
     this.slices = [];
     for (const { rank, y } of this.rows) {
       context.fillStyle = themeColor("--text");
-      context.fillText(`rank ${rank.rank}`, 0, y + TIMELINE.row / 2);
-      for (const span of rank.spans) this.drawSpan(context, rank.rank, y, span);
+      context.fillText(rank.name, 0, y + TIMELINE.row / 2);
+      for (const span of rank.spans) this.drawSpan(context, rank.name, y, span);
     }
     const chosen = this.slices[this.cursor];
     if (chosen) {
@@ -647,10 +647,10 @@ class Timeline {
     }
   }
 
-  drawSpan(context, rank, top, [stage, depth, begin, length]) {
+  drawSpan(context, lane, top, [stage, depth, begin, length]) {
     const name = this.data.stages[stage];
     const slice = {
-      name, rank, begin, length,
+      name, lane, begin, length,
       x: TIMELINE.label + begin * this.scale,
       y: top + depth * TIMELINE.row,
       width: Math.max(1, length * this.scale),
@@ -674,7 +674,7 @@ class Timeline {
     this.cursor = at;
     const slice = this.slices[at];
     this.readout.textContent = slice
-      ? `rank ${slice.rank}, ${slice.name}: ${timeText(slice.length)}, ` +
+      ? `${slice.lane}, ${slice.name}: ${timeText(slice.length)}, ` +
         `begins ${timeText(slice.begin)} after the start of the step`
       : "";
     this.draw();

@@ -47,7 +47,9 @@ from .run_data import (
 from .states import command_of, states_of
 from .tracks import training_rows
 
-__all__ = ["NothingToJudge", "RankCells", "cells_of_rank", "load_run", "run_of"]
+__all__ = [
+    "NothingToJudge", "RankCells", "cells_of_rank", "has_gpu_times", "load_run", "run_of",
+]  # fmt: skip
 
 EVER = (-(2**63), 2**63 - 1)
 CELLS_MAX = 60_000_000  # ranks × steps × stages: three arrays of them take 1.4 GB
@@ -249,8 +251,9 @@ def _numbered(keys: Integers, shifts: dict[int, int], is_automatic: bool) -> Int
 # --- one rank ---
 
 
-def _has_gpu_times(stages: Columns, origin_ns: int) -> npt.NDArray[np.bool_]:
-    """Times that are no times, of damaged rows, are none."""
+def has_gpu_times(stages: Columns, origin_ns: int) -> npt.NDArray[np.bool_]:
+    """Of each row whether it has GPU times; those of damaged rows are none. origin_ns: a moment of
+    the run."""
     since = stages["cuda_begin_ns"].astype("f8") - origin_ns
     took = stages["cuda_ms"] * 1e6
     there = stages["cuda_begin_ns"] != NO_TIME
@@ -268,7 +271,7 @@ def _gpu_cells(
         for name in ("gpu_begin_ns", "gpu_end_ns", "gpu_ns", "gpu_error_ns")
     }
     columns |= {name: np.zeros(len(cells["step"])) for name in ("device_ns", "launch_ns")}
-    timed = _has_gpu_times(stages, origin_ns)
+    timed = has_gpu_times(stages, origin_ns)
     if not timed.any():
         return columns
     known, places = places_of(stages["step"])

@@ -41,6 +41,12 @@ def test_a_step_goes_where_the_device_spends_it(timed: float, tmp_path: Path) ->
         {"input": 5.0, "forward": 10.0, "backward": 20.0, "untimed": 5.0}, abs=0.05
     )
     assert "in launch the GPU waits for the host" in page_text(page)
+    assert page.worst is not None
+    host, gpu = page.worst.ranks
+    assert (host.name, gpu.name) == ("rank 0", "rank 0, GPU")
+    stages = [page.worst.names[path] for path, *_ in gpu.spans]
+    assert stages == ["forward", "backward"], "the GPU loads no input"
+    assert [span[2:] for span in gpu.spans] == [(5.0, 10.0), (15.0, 20.0)]
 
 
 def test_without_gpu_times_the_page_has_those_of_the_host(tmp_path: Path) -> None:
