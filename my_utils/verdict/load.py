@@ -254,11 +254,13 @@ def _numbered(keys: Integers, shifts: dict[int, int], is_automatic: bool) -> Int
 def has_gpu_times(stages: Columns, origin_ns: int) -> npt.NDArray[np.bool_]:
     """Of each row whether it has GPU times; those of damaged rows are none. origin_ns: a moment of
     the run."""
+    there: npt.NDArray[np.bool_] = stages["cuda_begin_ns"] != NO_TIME
+    if not there.any():
+        return there
     since = stages["cuda_begin_ns"].astype("f8") - origin_ns
     took = stages["cuda_ms"] * 1e6
-    there = stages["cuda_begin_ns"] != NO_TIME
-    found: npt.NDArray[np.bool_] = there & (np.abs(since) < FAR_NS) & (took >= 0) & (took < FAR_NS)
-    return found
+    there &= (np.abs(since) < FAR_NS) & (took >= 0) & (took < FAR_NS)
+    return there
 
 
 def _gpu_cells(

@@ -240,9 +240,10 @@ def test_launches_that_are_slow_on_all_ranks_are_blamed_on_none() -> None:
 # --- on the fake driver ---
 
 LOOP = """
-timer = _core.Timer(use_cuda=True, cuda_stages="forward|backward", tag="train")
+timer = _core.Timer(use_cuda=True, cuda_stages={events}, tag="train")
 for step in range(45):
     timer.set_step(step)
+    timer.start("iter")
     timer.start("input")
     time.sleep({input_s})
     timer.stop("input")
@@ -253,6 +254,7 @@ for step in range(45):
         timer.stop(name)
     if {waits}:
         time.sleep({work_ns} * 2e-9)
+    timer.stop("iter")
     timer.step()
 _core.close_output()
 """
@@ -264,6 +266,7 @@ def fake_driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("events", ["forward|backward", None])
 @pytest.mark.parametrize(
     "values, kind",
     [
@@ -274,13 +277,18 @@ def fake_driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ids=["input", "compute", "launch"],
 )
 def test_on_the_fake_driver(
-    values: dict[str, Any], kind: str, fake_driver: Path, run_python: RunPython, tmp_path: Path
+    values: dict[str, Any],
+    kind: str,
+    events: str | None,
+    fake_driver: Path,
+    run_python: RunPython,
+    tmp_path: Path,
 ) -> None:
     logs = tmp_path / "logs"
     logs.mkdir()
     libraries = [str(fake_driver.parent), os.environ.get("LD_LIBRARY_PATH", "")]
     env = {"LD_LIBRARY_PATH": os.pathsep.join(filter(None, libraries)), "LOGS": str(logs)}
-    done = run_python("-c", PRELUDE + LOOP.format(**values), env=env)
+    done = run_python("-c", PRELUDE + LOOP.format(events=repr(events), **values), env=env)
     assert done.returncode == 0, done.stderr
     verdict = judge(load_run(logs))
     assert verdict.is_cuda and verdict.status != "not judged", verdict.lines()
