@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..verdict.kinds import is_of_the_host
-from ..verdict.load import has_gpu_times
+from ..verdict.load import rows_with_gpu_times
 
 if TYPE_CHECKING:
     from ..verdict.rank_files import Columns, RankStages
@@ -105,7 +105,7 @@ def _spans(
 def _on_gpu(rank: RankStages, columns: Columns) -> Columns:
     """The stages with GPU times, as the GPU ran them; input and checkpoints are the host's."""
     of_host = np.array([is_of_the_host(name) for name in rank.paths], bool)
-    timed = has_gpu_times(columns, rank.metadata.begin_ns)
+    timed = rows_with_gpu_times(columns, rank.metadata.begin_ns)
     timed &= ~of_host[columns["path"]]
     begins = columns["cuda_begin_ns"][timed]
     took = np.round(columns["cuda_ms"][timed] * 1e6).astype(np.int64)

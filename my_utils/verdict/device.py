@@ -149,8 +149,10 @@ def _launched(run: RunData, device: list[int]) -> list[int]:
 
 
 def _untimed_share(seen: RunData, columns: Integers) -> float:
-    step_ns = seen.step_ns[:, columns]
-    untimed = np.maximum(step_ns - np.nan_to_num(seen.totals[:, columns]).sum(2), 0)
+    """Of each rank in all steps together: what the host does at the end of a step may lie in the
+    next one of the device."""
+    step_ns = seen.step_ns[:, columns].sum(1)
+    untimed = np.maximum(step_ns - seen.totals[:, columns].sum((1, 2)), 0)
     return float(untimed.sum() / step_ns.sum())
 
 

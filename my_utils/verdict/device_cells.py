@@ -8,8 +8,7 @@ in none; and so is the host. The moment counts
 - else for the host's stage, as launching if that is one of the device that has not begun there.
 
 So a stage around others, such as `iter`, is no work of the device for having events, and `input` is
-never.
-A stage that runs several times in a step counts each time.
+never one. A stage that runs several times in a step counts each time.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ from .states import command_of, states_of
 from .tracks import training_rows
 
 __all__ = [
-    "NothingToJudge", "RankCells", "cells_of_rank", "has_gpu_times", "load_run", "run_of",
+    "NothingToJudge", "RankCells", "cells_of_rank", "load_run", "rows_with_gpu_times", "run_of",
 ]  # fmt: skip
 
 EVER = (-(2**63), 2**63 - 1)
@@ -251,7 +251,7 @@ def _numbered(keys: Integers, shifts: dict[int, int], is_automatic: bool) -> Int
 # --- one rank ---
 
 
-def has_gpu_times(stages: Columns, origin_ns: int) -> npt.NDArray[np.bool_]:
+def rows_with_gpu_times(stages: Columns, origin_ns: int) -> npt.NDArray[np.bool_]:
     """Of each row whether it has GPU times; those of damaged rows are none. origin_ns: a moment of
     the run."""
     there: npt.NDArray[np.bool_] = stages["cuda_begin_ns"] != NO_TIME
@@ -273,7 +273,7 @@ def _gpu_cells(
         for name in ("gpu_begin_ns", "gpu_end_ns", "gpu_ns", "gpu_error_ns")
     }
     columns |= {name: np.zeros(len(cells["step"])) for name in ("device_ns", "launch_ns")}
-    timed = has_gpu_times(stages, origin_ns)
+    timed = rows_with_gpu_times(stages, origin_ns)
     if not timed.any():
         return columns
     known, places = places_of(stages["step"])
