@@ -151,6 +151,18 @@ static struct mu_nvrtc_functions *find_functions(struct mu_nvrtc *nvrtc, void *l
     return functions;
 }
 
+/* NVRTC opens it by its name when it compiles. Not every package of NVRTC says where it is (that of
+ * CUDA 13.0 does not); one that is loaded already is found. It stays loaded, as NVRTC does. */
+static void load_builtins(const struct mu_nvrtc *nvrtc) {
+    const char *slash = strrchr(nvrtc->path, '/');
+    char path[sizeof(nvrtc->path) + 64];
+    if (slash != NULL) {
+        snprintf(path, sizeof(path), "%.*s/libnvrtc-builtins.so.%d.%d", (int)(slash - nvrtc->path),
+                 nvrtc->path, nvrtc->major, nvrtc->minor);
+        dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    }
+}
+
 void mu_nvrtc_open(struct mu_nvrtc *nvrtc, const char *path) {
     *nvrtc = (struct mu_nvrtc){.available = false};
     void *library = path == NULL ? search() : dlopen(path, RTLD_NOW | RTLD_LOCAL);
@@ -167,6 +179,9 @@ void mu_nvrtc_open(struct mu_nvrtc *nvrtc, const char *path) {
     nvrtc->functions = find_functions(nvrtc, library);
     nvrtc->available =
         nvrtc->functions != NULL && nvrtc->functions->version(&nvrtc->major, &nvrtc->minor) == 0;
+    if (nvrtc->available) {
+        load_builtins(nvrtc);
+    }
 }
 
 int mu_nvrtc_best_arch(const struct mu_nvrtc *nvrtc, int arch) {
