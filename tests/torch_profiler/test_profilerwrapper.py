@@ -191,6 +191,7 @@ def test_a_snapshot_with_cuda_is_the_allocators(
 ) -> None:
     switched: list[Any] = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch._C, "_cuda_isHistoryEnabled", lambda: False, raising=False)
     monkeypatch.setattr(
         torch.cuda.memory, "_record_memory_history", lambda how, **_: switched.append(how)
     )
