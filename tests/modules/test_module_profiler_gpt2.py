@@ -98,13 +98,14 @@ def test_flops_of_the_formulas_and_of_torch(trained: Any) -> None:
     assert rows.flops["lm_head"] == 2 * places * WIDTH * WORDS
     with FlopCounterMode(display=False) as counter:
         model(input_ids=tokens(), labels=tokens())
-    # Torch's counter knows neither norms nor sums, nor attention on the CPU.
+    # Torch's counter knows neither norms nor sums, and attention on the CPU from 2.15 on.
     with torch.profiler.profile(record_shapes=True) as recorded, torch.no_grad():
         model(input_ids=tokens(), labels=tokens())
     found = self_flops(recorded.events(), ignored=integer_events(recorded))
     attention = LAYERS * 4 * places * LENGTH * WIDTH
     assert found["aten::scaled_dot_product_attention"] == attention
-    assert found["aten::addmm"] + found["aten::mm"] == counter.get_total_flops()
+    products = found["aten::addmm"] + found["aten::mm"]
+    assert counter.get_total_flops() in (products, products + attention)
     assert profiler.summary().attrs["model_flops"] == sum(found.values())
     norm = rows.flops["transformer.h.0.ln_1"]
     assert norm == 8 * places * WIDTH == found["aten::layer_norm"] / (2 * LAYERS + 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import re
@@ -34,6 +35,13 @@ def nvrtc_path() -> Path:
             if "builtins" not in found.name and "alt" not in found.name:
                 return found
     pytest.skip("the package nvidia-cuda-nvrtc is not installed")
+
+
+def nvrtc_version() -> tuple[int, int]:
+    library = ctypes.CDLL(str(nvrtc_path()))
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    assert library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)) == 0
+    return major.value, minor.value
 
 
 # --- compiling, which needs no GPU ---------------------------------------------------------------
@@ -96,10 +104,12 @@ def test_every_dtype_compiles(compile_program: Callable[..., Any], program: str)
 
 @pytest.mark.no_torch
 def test_no_kernel_spills(compile_program: Callable[..., Any]) -> None:
-    """The loops keep what they need in registers, and leave room for enough warps."""
+    """The loops keep what they need in registers, and leave room for enough warps. NVRTC 13.0 to
+    13.2 keep 30 words of the hash, and two of the statistics, on the stack."""
+    most = 0 if nvrtc_version() >= (13, 3) else 120
     programs = [["hash", 90], ["nan_inf", 90], ["stats", 90, "float32"]]
     for _, log in compile_program(programs, cubin=True):
-        assert set(re.findall(r"(\d+) bytes spill", log)) == {"0"}
+        assert max(map(int, re.findall(r"(\d+) bytes spill", log))) <= most
         assert max(map(int, re.findall(r"Used (\d+) registers", log))) <= 128
 
 
