@@ -47,6 +47,10 @@ def torch_headers() -> Path | None:
     return folder if folder.is_dir() else None
 
 
+def without_suffix(folder: str, names: list[str]) -> list[str]:
+    return [name for name in names if not Path(name).suffix and Path(folder, name).is_file()]
+
+
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with both, the CUDA parts of PyTorch only."""
@@ -54,7 +58,8 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if cuda is None:
         pytest.skip("the package nvidia-cuda-runtime is not installed")
     root = tmp_path_factory.mktemp("real") / "cuda"
-    shutil.copytree(cuda, root / "runtime")
+    # Files without a suffix, such as nv/target, are copied as they are.
+    shutil.copytree(cuda, root / "runtime", ignore=without_suffix)
     for part in ("ATen/cuda", "c10/cuda", "ATen/native/cuda", "torch/csrc/cuda"):
         if torch is not None and (torch / part).is_dir():
             shutil.copytree(torch / part, root / part)
