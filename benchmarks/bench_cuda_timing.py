@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.harness import Claim, NotMeasured, Row
+from benchmarks.harness import Claim, Row, without_gpu
 from my_utils import _core
 
 STAGES = 12
@@ -84,12 +84,8 @@ def medians(sides: dict[str, Callable[[], tuple[int, int]]], rounds: int) -> dic
 
 
 def run(smoke: bool) -> list[Row]:
-    try:
-        import torch
-    except ImportError:
-        return [NotMeasured("stages timed on a GPU", "torch")]
-    if not torch.cuda.is_available():
-        return [NotMeasured("stages timed on a GPU", "a CUDA device")]
+    if missing := without_gpu("stages timed on a GPU"):
+        return missing
     with tempfile.TemporaryDirectory() as folder:
         _core.open_output(log_dir=folder)
         try:

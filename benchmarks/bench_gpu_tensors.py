@@ -9,7 +9,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable
 
-from benchmarks.harness import Claim, NotMeasured, Row
+from benchmarks.harness import Claim, Row, without_gpu
 
 ROUNDS = 30
 
@@ -31,12 +31,10 @@ def gpu_milliseconds(work: Callable[[], object]) -> float:
 
 
 def run(smoke: bool) -> list[Row]:
-    try:
-        import torch
-    except ImportError:
-        return [NotMeasured("tensors on a GPU", "torch")]
-    if not torch.cuda.is_available():
-        return [NotMeasured("tensors on a GPU", "a CUDA device")]
+    if missing := without_gpu("tensors on a GPU"):
+        return missing
+    import torch
+
     import my_utils.torch_ops  # noqa: F401
 
     operators = torch.ops.my_utils

@@ -70,6 +70,16 @@ class NotMeasured:
 
 Row = Claim | NotMeasured
 
+
+def without_gpu(what: str) -> list[Row]:
+    """The row of a benchmark that needs a GPU, where there is none; empty where there is one."""
+    try:
+        import torch
+    except ImportError:
+        return [NotMeasured(what, "torch")]
+    return [] if torch.cuda.is_available() else [NotMeasured(what, "a CUDA device")]
+
+
 LEAST_RUNS, MOST_RUNS = 3, 7
 MOST_SECONDS = 300.0
 """No row is measured again once its benchmark has been measured again for so long."""

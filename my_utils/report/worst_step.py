@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from ..verdict.kinds import is_of_the_host
-from ..verdict.load import rows_with_gpu_times
-
-if TYPE_CHECKING:
-    from ..verdict.rank_files import Columns, RankStages
+from ..verdict.device_cells import of_the_device, rows_with_gpu_times
+from ..verdict.rank_files import Columns, RankStages, depths_of
 
 __all__ = ["RankSpans", "WorstStep", "spans_of"]
 
@@ -64,10 +61,10 @@ class WorstStep:
 def spans_of(ranks: Sequence[RankStages], step: int) -> WorstStep:
     """ranks: as they were read, the one that is named first."""
     names: dict[str, int] = {}
-    rows = []
     cut = [_of_step(one, step) for one in ranks]
     begins = [int(one["begin_ns"].min()) for one in cut if len(one["begin_ns"])]
     origin = min(begins, default=0)
+    rows = []
     for rank, columns in zip(ranks, cut, strict=True):
         for name in rank.paths:
             names.setdefault(name, len(names))
@@ -82,7 +79,7 @@ def spans_of(ranks: Sequence[RankStages], step: int) -> WorstStep:
 def _spans(
     rank: RankStages, columns: Columns, names: Mapping[str, int], origin: int
 ) -> list[tuple[int, int, float, float]]:
-    depths = _depths(rank.parents)
+    depths = depths_of(rank.around).tolist()
     order = np.argsort(columns["begin_ns"] - columns["end_ns"], kind="stable")[:SPANS_MAX]
     rows = zip(
         columns["path"][order].tolist(),
@@ -104,9 +101,8 @@ def _spans(
 
 def _on_gpu(rank: RankStages, columns: Columns) -> Columns:
     """The stages with GPU times, as the GPU ran them; input and checkpoints are the host's."""
-    of_host = np.array([is_of_the_host(name) for name in rank.paths], bool)
     timed = rows_with_gpu_times(columns, rank.metadata.begin_ns)
-    timed &= ~of_host[columns["path"]]
+    timed &= of_the_device(rank.paths)[columns["path"]]
     begins = columns["cuda_begin_ns"][timed]
     took = np.round(columns["cuda_ms"][timed] * 1e6).astype(np.int64)
     return {"path": columns["path"][timed], "begin_ns": begins, "end_ns": begins + took}
@@ -123,10 +119,3 @@ def _of_step(rank: RankStages, step: int) -> Columns:
     busiest = threads[np.bincount(places, weights=took).argmax()]
     own = columns["tid"] == busiest
     return {name: column[own] for name, column in columns.items()}
-
-
-def _depths(parents: Sequence[int]) -> list[int]:
-    depths: list[int] = []
-    for path, parent in enumerate(parents):
-        depths.append(0 if parent == path else depths[parent] + 1)
-    return depths

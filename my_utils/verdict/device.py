@@ -20,9 +20,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from .device_cells import device_times
-from .kinds import is_of_the_host, kind_of_stage
+from .device_cells import device_times, leaves_of, of_the_device
+from .kinds import kind_of_stage
 from .quantiles import middle_of
+from .rank_files import SEPARATOR
 from .run_data import GpuTimes, Matrix, RunData
 
 __all__ = ["LAUNCH", "DeviceView", "by_the_device", "device_view", "has_gpu_times"]
@@ -57,12 +58,8 @@ def has_gpu_times(run: RunData, columns: Integers) -> bool:
     """Whether enough of the judged steps have GPU times on all ranks."""
     if run.gpu is None or not len(columns):
         return False
-    timed = np.isfinite(run.gpu.totals[:, columns][..., _of_the_device(run)]).any(2)
+    timed = np.isfinite(run.gpu.totals[:, columns][..., of_the_device(run.stages)]).any(2)
     return bool(timed.mean() >= LEAST_STEPS)
-
-
-def _of_the_device(run: RunData) -> Integers:
-    return np.array([at for at, name in enumerate(run.stages) if not is_of_the_host(name)], int)
 
 
 def by_the_device(run: RunData) -> RunData | None:
@@ -72,7 +69,8 @@ def by_the_device(run: RunData) -> RunData | None:
     if run.device != "cuda" or run.gpu is None or not has_gpu_times(run, columns):
         return None
     seen = device_view(run, columns).run
-    timed: npt.NDArray[np.bool_] = np.any(np.isfinite(run.gpu.totals[..., _of_the_device(run)]), 2)
+    known = np.isfinite(run.gpu.totals[..., of_the_device(run.stages)])
+    timed: npt.NDArray[np.bool_] = np.any(known, 2)
     timed = np.column_stack([timed[:, :1], timed[:, 1:] & timed[:, :-1]])
     return replace(seen, step_ns=np.where(timed, seen.step_ns, np.nan))
 
@@ -82,10 +80,11 @@ def device_view(run: RunData, columns: Integers) -> DeviceView:
     assert run.gpu is not None
     gpu = run.gpu
     timed = np.isfinite(gpu.totals[:, columns]).mean((0, 1)) >= LEAST_TIMED
-    candidates = _of_the_device(run)
-    device = _in_order(gpu, columns, _innermost(run.stages, candidates[timed[candidates]]))
+    around = _around(run.stages)
+    leaves = leaves_of(np.flatnonzero(timed & of_the_device(run.stages)), around)
+    device = _in_order(gpu, columns, np.flatnonzero(leaves == np.arange(len(leaves))))
     totals = np.zeros((*run.totals.shape[:2], len(run.stages) + 1))
-    totals[..., :-1], totals[..., -1] = _taken(run, gpu)
+    totals[..., :-1], totals[..., -1] = _taken(run, gpu, around)
     launched = _launched(run, device)
     is_launch_bound = _is_launch_bound(run, gpu, device, launched, columns)
     _unhide(run, gpu, totals, device, is_launch_bound)
@@ -111,14 +110,12 @@ def device_view(run: RunData, columns: Integers) -> DeviceView:
     return DeviceView(seen, names, is_launch_bound, float(busy.mean()), untimed)
 
 
-def _taken(run: RunData, gpu: GpuTimes) -> tuple[Matrix, Matrix]:
+def _taken(run: RunData, gpu: GpuTimes, around: Integers) -> tuple[Matrix, Matrix]:
     """What each stage takes on the device's axis, and for how long the device waits for launches.
     Where the run does not say it, a stage counts from its first begin to its last end."""
     if gpu.own is not None and gpu.launch is not None:
         return gpu.own, gpu.launch
     own, launch = np.zeros(run.totals.shape), np.zeros(run.totals.shape[:2])
-    names = list(run.stages)
-    parents = np.array([_around(name, names) for name in names])
     for rank in range(len(run.ranks)):
         there = np.isfinite(run.begins[rank]) & np.isfinite(run.ends[rank])
         timed = np.isfinite(gpu.totals[rank]) & np.isfinite(gpu.begins[rank])
@@ -128,18 +125,22 @@ def _taken(run: RunData, gpu: GpuTimes) -> tuple[Matrix, Matrix]:
             "cuda_begin_ns": gpu.begins[rank][there],
             "cuda_ms": (gpu.ends[rank] - gpu.begins[rank])[there] * 1e-6,
         }  # fmt: skip
-        taken, launches = device_times(rows, timed[there], names, parents, 0)
+        taken, launches = device_times(rows, timed[there], run.stages, around, 0)
         own[rank][there] = taken
         launch[rank] = np.bincount(steps, launches, minlength=len(run.steps))
     return own, launch
 
 
-def _around(name: str, names: list[str]) -> int:
-    """The place of the stage around it, -1 without one."""
-    while name := name.rpartition("/")[0]:
-        if name in names:
-            return names.index(name)
-    return -1
+def _around(stages: Sequence[str]) -> Integers:
+    """Of each stage the place of the one around it, -1 where there is none."""
+    places = {name: at for at, name in enumerate(stages)}
+
+    def outer(name: str) -> int:
+        while (name := name.rpartition(SEPARATOR)[0]) and name not in places:
+            pass
+        return places.get(name, -1)
+
+    return np.array([outer(name) for name in stages], np.int64)
 
 
 def _launched(run: RunData, device: list[int]) -> list[int]:
@@ -162,14 +163,6 @@ def _in_order(gpu: GpuTimes, columns: Integers, device: Integers) -> list[int]:
     begins = [float(middle_of(first[..., stage] - earliest)) for stage in device.tolist()]
     order: list[int] = device[np.argsort(begins, kind="stable")].tolist()
     return order
-
-
-def _innermost(stages: Sequence[str], timed: Integers) -> Integers:
-    """Those in which no other lies: two events around others have the host's waits between them."""
-    names = [stages[at] for at in timed.tolist()]
-    around = [any(other.startswith(f"{name}/") for other in names) for name in names]
-    innermost: Integers = timed[~np.array(around, bool)]
-    return innermost
 
 
 def _is_launch_bound(

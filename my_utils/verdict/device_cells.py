@@ -19,33 +19,51 @@ import numpy as np
 import numpy.typing as npt
 
 from .kinds import is_of_the_host
-from .rank_files import Columns
+from .rank_files import Columns, depths_of
 
-__all__ = ["device_times"]
+__all__ = ["device_times", "leaves_of", "of_the_device", "rows_with_gpu_times"]
 
 Integers = npt.NDArray[np.int64]
 Moments = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 
 NONE = -1
+FAR_NS = 1e17  # three years: no GPU time lies so far from the begin of a run
+NO_TIME = np.iinfo(np.int64).min  # the engine's MU_STAGE_NO_TIME
+
+
+def rows_with_gpu_times(stages: Columns, origin_ns: int) -> Mask:
+    """Of each row whether it has GPU times; those of damaged rows are none. origin_ns: a moment of
+    the run."""
+    there: Mask = stages["cuda_begin_ns"] != NO_TIME
+    if not there.any():
+        return there
+    since = stages["cuda_begin_ns"].astype("f8") - origin_ns
+    took = stages["cuda_ms"] * 1e6
+    there &= (np.abs(since) < FAR_NS) & (took >= 0) & (took < FAR_NS)
+    return there
+
+
+def of_the_device(paths: Sequence[str]) -> Mask:
+    """Of each path whether it is one of the device if it has GPU times."""
+    return ~np.array([is_of_the_host(name) for name in paths], bool)
 
 
 def device_times(
-    rows: Columns, is_timed: Mask, paths: Sequence[str], parents: Integers, origin_ns: int
+    rows: Columns, is_timed: Mask, paths: Sequence[str], around: Integers, origin_ns: int
 ) -> tuple[Moments, Moments]:
     """Of each row what it takes on the device's axis, and what of that is launching; ns.
 
     rows: the stages of one thread, with the columns of `RankStages.stages`. is_timed: those with
-    GPU times. parents: of each path, -1 where it has none.
+    GPU times. around: of each path the one around it, see `RankStages.around`.
     """
     own, launch = np.zeros(len(rows["path"])), np.zeros(len(rows["path"]))
     path = rows["path"].astype(np.int64)
-    of_host = np.array([is_of_the_host(name) for name in paths], bool)
-    on_device = is_timed & ~of_host[path]
+    on_device = is_timed & of_the_device(paths)[path]
     if not on_device.any():
         return own, launch
-    leaves = _leaves(np.unique(path[on_device]), parents)
-    depths = _depths(parents)
+    leaves = leaves_of(np.unique(path[on_device]), around)
+    depths = depths_of(around)
     begins, ends = (rows[name] - origin_ns for name in ("begin_ns", "end_ns"))
     gpu_begins = (rows["cuda_begin_ns"][on_device] - origin_ns).astype("f8")
     gpu_ends = gpu_begins + rows["cuda_ms"][on_device] * 1e6
@@ -71,29 +89,16 @@ def _add(sums: Moments, rows: Integers, lengths: Moments, chosen: Mask) -> None:
     sums += np.bincount(rows[chosen], lengths[chosen], minlength=len(sums))
 
 
-def _leaves(on_device: Integers, parents: Integers) -> Integers:
+def leaves_of(on_device: Integers, around: Integers) -> Integers:
     """Of each path the stage of the device that it is or is inside of, with no other such stage
-    further in; NONE without one."""
-    around = set()
-    for one in on_device.tolist():
-        while (one := int(parents[one])) != NONE:
-            around.add(one)
-    innermost = set(on_device.tolist()) - around
-    found = np.full(len(parents), NONE)
-    for one in range(len(parents)):
-        at = one
-        while at != NONE and at not in innermost:
-            at = int(parents[at])
-        found[one] = at
-    return found
-
-
-def _depths(parents: Integers) -> Integers:
-    found = np.zeros(len(parents), np.int64)
-    for one in range(len(parents)):
-        at = one
-        while (at := int(parents[at])) != NONE:
-            found[one] += 1
+    further in; NONE without one. on_device: the stages of the device."""
+    leaves = set(on_device.tolist())
+    for path in on_device.tolist():
+        while (path := int(around[path])) != NONE:
+            leaves.discard(path)
+    found = np.full(len(around), NONE)
+    for path, outer in enumerate(around.tolist()):  # which comes first
+        found[path] = path if path in leaves else NONE if outer == NONE else found[outer]
     return found
 
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from ..common.ranges import as_ranges, ranges_text, rank_ranges
 from ..trace.inputs import FileSet
-from .device_cells import device_times
+from .device_cells import device_times, rows_with_gpu_times
 from .load_ready import STAGE, ready_of_rank, ready_of_run
 from .rank_files import (
     SEPARATOR,
@@ -47,9 +47,7 @@ from .run_data import (
 from .states import command_of, states_of
 from .tracks import training_rows
 
-__all__ = [
-    "NothingToJudge", "RankCells", "cells_of_rank", "load_run", "rows_with_gpu_times", "run_of",
-]  # fmt: skip
+__all__ = ["NothingToJudge", "RankCells", "cells_of_rank", "load_run", "run_of"]
 
 EVER = (-(2**63), 2**63 - 1)
 CELLS_MAX = 60_000_000  # ranks × steps × stages: three arrays of them take 1.4 GB
@@ -57,8 +55,6 @@ STEPS_KEPT = 1000  # at least, however many ranks there are
 STAGES_MAX = 40  # what is beyond them counts into the stages around
 LEAST_SHARE = 0.002  # of all time: what takes less counts into the stage around it
 RANGES_NAMED = 6
-FAR_NS = 1e17  # three years: no GPU time lies so far from the begin of a run
-NO_TIME = np.iinfo(np.int64).min  # the engine's MU_STAGE_NO_TIME
 COUNTERS = {
     "memory.rss_bytes": "rss_bytes",
     "memory.allocated_bytes": "allocated_bytes",
@@ -180,7 +176,6 @@ def cells_of_rank(rank: RankStages) -> RankCells:
     rows = training_rows(rank)
     stages = {name: column[rows] for name, column in rank.stages.items()}
     stages = _of_iterations(stages) if is_automatic else that_count(stages, EVER)
-    parents = np.array([-1 if at == own else at for own, at in enumerate(rank.parents)], np.int64)
     result = RankCells(
         rank.metadata, rank.paths, rank.parents, {}, {}, rank.notes, is_automatic,
         _bounds(stages) if is_automatic else {},
@@ -189,8 +184,8 @@ def cells_of_rank(rank: RankStages) -> RankCells:
     stages["step"] = _keyed(result, stages)
     if len(counters["step"]):
         counters["step"] = _keyed(result, counters)
-    result.cells = cells_of(stages, parents)
-    result.cells |= _gpu_cells(stages, result.cells, rank.paths, parents, rank.metadata.begin_ns)
+    result.cells = cells_of(stages, rank.around)
+    result.cells |= _gpu_cells(stages, result.cells, rank)
     result.counters = _counters(counters, rank.counter_names)
     return result
 
@@ -251,36 +246,23 @@ def _numbered(keys: Integers, shifts: dict[int, int], is_automatic: bool) -> Int
 # --- one rank ---
 
 
-def rows_with_gpu_times(stages: Columns, origin_ns: int) -> npt.NDArray[np.bool_]:
-    """Of each row whether it has GPU times; those of damaged rows are none. origin_ns: a moment of
-    the run."""
-    there: npt.NDArray[np.bool_] = stages["cuda_begin_ns"] != NO_TIME
-    if not there.any():
-        return there
-    since = stages["cuda_begin_ns"].astype("f8") - origin_ns
-    took = stages["cuda_ms"] * 1e6
-    there &= (np.abs(since) < FAR_NS) & (took >= 0) & (took < FAR_NS)
-    return there
-
-
-def _gpu_cells(
-    stages: Columns, cells: Columns, paths: Sequence[str], parents: Integers, origin_ns: int
-) -> Columns:
-    """Of each cell its GPU times, moments since `origin_ns`; NaN where it has none. Unix time in ns
-    would not fit into a float64. And what it takes the device, see `device_cells`."""
+def _gpu_cells(stages: Columns, cells: Columns, rank: RankStages) -> Columns:
+    """Of each cell its GPU times, moments since the rank's begin; NaN where it has none. Unix time
+    in ns would not fit into a float64. And what it takes the device, see `device_cells`."""
     columns = {
         name: np.full(len(cells["step"]), np.nan)
         for name in ("gpu_begin_ns", "gpu_end_ns", "gpu_ns", "gpu_error_ns")
     }
     columns |= {name: np.zeros(len(cells["step"])) for name in ("device_ns", "launch_ns")}
+    paths, origin_ns = len(rank.paths), rank.metadata.begin_ns
     timed = rows_with_gpu_times(stages, origin_ns)
     if not timed.any():
         return columns
     known, places = places_of(stages["step"])
-    keys = places * len(paths) + stages["path"].astype(np.int64)
-    cell_keys = np.searchsorted(known, cells["step"]) * len(paths) + cells["path"]
+    keys = places * paths + stages["path"].astype(np.int64)
+    cell_keys = np.searchsorted(known, cells["step"]) * paths + cells["path"]
     cell = np.searchsorted(cell_keys, keys)
-    taken = device_times(stages, timed, paths, parents, origin_ns)
+    taken = device_times(stages, timed, rank.paths, rank.around, origin_ns)
     for name, ns in zip(("device_ns", "launch_ns"), taken, strict=True):
         columns[name] = np.bincount(cell, ns, minlength=len(cell_keys))
     at = cell[timed]

@@ -31,6 +31,7 @@ __all__ = [
     "Note",
     "RankMetadata",
     "RankStages",
+    "depths_of",
     "find_ranks",
     "last_run",
     "read_rank",
@@ -100,6 +101,20 @@ class RankStages:
     counters: Columns = field(default_factory=dict)
     counter_names: list[str] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
+
+    @property
+    def around(self) -> npt.NDArray[np.int64]:
+        """Of each path the one around it, -1 where there is none."""
+        parents = np.array(self.parents, np.int64)
+        return np.where(parents == np.arange(len(parents)), -1, parents)
+
+
+def depths_of(around: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Of each path how many are around it. around: as `RankStages.around`."""
+    depths = np.zeros(len(around), np.int64)
+    for path, outer in enumerate(around.tolist()):  # which comes first
+        depths[path] = 0 if outer < 0 else depths[outer] + 1
+    return depths
 
 
 def find_ranks(

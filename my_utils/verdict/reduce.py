@@ -39,8 +39,7 @@ class ReducedRank:
 def reduce_rank(rank: RankStages, steps: tuple[int, int]) -> ReducedRank:
     """steps: a half-open range. Thread-safe."""
     stages = that_count(rank.stages, steps)
-    parents = np.array([-1 if at == own else at for own, at in enumerate(rank.parents)], np.int64)
-    return ReducedRank(rank.metadata, rank.paths, cells_of(stages, parents), _durations(stages))
+    return ReducedRank(rank.metadata, rank.paths, cells_of(stages, rank.around), _durations(stages))
 
 
 def that_count(stages: Columns, steps: tuple[int, int]) -> Columns:

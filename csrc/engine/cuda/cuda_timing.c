@@ -377,11 +377,8 @@ static bool has_paused(struct mu_cuda_pool *pool, const struct mu_cuda_last_even
 
 /* A host that pauses may have waited for the GPU, as `.item()` does. If the last event is complete
  * when it comes back, that bounds the GPU's clock as a wait of ours would. */
-static void look_after_pause(struct mu_cuda_pool *pool, struct mu_cuda_context *context) {
-    struct mu_cuda_last_event last = last_event_of(pool, context);
-    if (!has_paused(pool, &last)) {
-        return;
-    }
+static void look_after_pause(struct mu_cuda_pool *pool, struct mu_cuda_context *context,
+                             struct mu_cuda_last_event last) {
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     if (pool->driver->thread_exchange_capture_mode(&mode) != CUDA_SUCCESS) {
         return;
@@ -399,7 +396,7 @@ void mu_cuda_look(struct mu_cuda_pool *pool) {
     for (int32_t i = 0; i < context_count; i++) {
         struct mu_cuda_last_event last = last_event_of(pool, &pool->contexts[i]);
         if (has_paused(pool, &last) && current_context(pool) == &pool->contexts[i]) {
-            look_after_pause(pool, &pool->contexts[i]);
+            look_after_pause(pool, &pool->contexts[i], last);
         }
     }
 }
@@ -441,7 +438,10 @@ uint32_t mu_cuda_span_begin(struct mu_cuda_pool *pool) {
     if (is_capturing(pool, context, stream)) {
         return 0;
     }
-    look_after_pause(pool, context);
+    struct mu_cuda_last_event last = last_event_of(pool, context);
+    if (has_paused(pool, &last)) {
+        look_after_pause(pool, context, last);
+    }
     struct mu_cuda_slot *slot = slot_take(pool, context);
     if (slot == NULL) {
         return 0;
