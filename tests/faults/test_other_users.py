@@ -23,7 +23,7 @@ from ..support.other_users import (
     as_root,
     closed_above,
     done_by,
-    open_to_all,
+    folder_for_all,
 )
 from .programs import finished, run, steps_of
 
@@ -50,10 +50,8 @@ TEST_OF = {
 
 
 @pytest.fixture
-def shared(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "shared"
-    folder.mkdir()
-    with open_to_all(folder):
+def shared() -> Iterator[Path]:
+    with folder_for_all() as folder:
         yield folder
 
 
@@ -268,7 +266,7 @@ def test_another_users_directory_is_read(
         pytest.skip("the page's templates are read from the checkout, which others cannot reach")
     journal_of_a_killed(run_python, shared, 60)
     shutil.copytree(shared, own := tmp_path / "own")
-    (out := tmp_path / "out").mkdir()
+    (out := shared.parent / "out").mkdir()
     out.chmod(0o777)
     shared.chmod(0o755)
     before = {path.name: path.read_bytes() for path in shared.iterdir()}

@@ -35,7 +35,7 @@ from my_utils.memory.tracker.sources import NAN, BusyShare, Figure, Host, Rate, 
 from ..clients.perfetto import TraceProcessor, why_missing
 from ..conftest import RunPython
 from ..fakes import compile_fake
-from ..support.other_users import OTHER, done_by, open_to_all
+from ..support.other_users import OTHER, done_by, folder_for_all
 from ..support.profile_rows import Profile
 
 pytestmark = [pytest.mark.long_file, pytest.mark.no_torch]
@@ -380,23 +380,20 @@ PLANTED: dict[str, Callable[[Path, Path], object]] = {
 
 
 @pytest.mark.parametrize("kind", PLANTED)
-def test_samples_go_to_no_file_of_others(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str
-) -> None:
+def test_samples_go_to_no_file_of_others(caplog: pytest.LogCaptureFixture, kind: str) -> None:
     """A FIFO that nobody reads would hold the sampling thread up once it is full."""
     if kind == "of another user" and os.geteuid() != 0:
         pytest.skip("only root can be other users as well")
-    victim = tmp_path / "victim"
-    victim.write_text("dear")
-    path = tmp_path / "run_rank0_performance_profile.csv"
-    with open_to_all(tmp_path):
+    with folder_for_all() as folder:
+        (victim := folder / "victim").write_text("dear")
+        path = folder / "run_rank0_performance_profile.csv"
         PLANTED[kind](path, victim)
-        with tracker(tmp_path) as run:
+        with tracker(folder) as run:
             pass
-    assert run.csv_path == path.with_name("run_rank0_performance_profile.2.csv")
-    assert rows_of(run.csv_path)
-    assert victim.read_text() == "dear"
-    assert path.stat(follow_symlinks=False).st_size in (0, len("dear"), len(str(victim)))
+        assert run.csv_path == path.with_name("run_rank0_performance_profile.2.csv")
+        assert rows_of(run.csv_path)
+        assert victim.read_text() == "dear"
+        assert path.stat(follow_symlinks=False).st_size in (0, len("dear"), len(str(victim)))
     assert caplog.text.count(kind) == 1
 
 

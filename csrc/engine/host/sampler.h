@@ -2,7 +2,8 @@
  *
  * It notices by its own gaps that the process was stopped, which is why it does nothing else and
  * is not the drain thread, whose writes may block. It takes no lock of anybody else's and asks no
- * file system but /proc and cgroups.
+ * file system but /proc and cgroups. These may keep it waiting, too, so a stop that begins within a
+ * sample counts as the sample's own work: about one in a hundred.
  */
 #ifndef MU_SAMPLER_H
 #define MU_SAMPLER_H
