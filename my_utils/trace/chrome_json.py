@@ -7,6 +7,7 @@ closed. Memory does not grow with the file. An event that is no JSON is left out
 from __future__ import annotations
 
 import codecs
+import contextlib
 import gzip
 import json
 import re
@@ -194,8 +195,12 @@ def _is_perfetto(head: bytes) -> bool:
     return head[end : end + 1] == b"\n" or end == len(head)
 
 
-def _opened(path: Path) -> IO[bytes]:
-    file = path.open("rb")
-    if file.peek(2)[:2] == b"\x1f\x8b":
-        return cast("IO[bytes]", gzip.open(file, "rb"))
-    return file
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[IO[bytes]]:
+    """The file, which need not be seekable, unpacked where it is of gzip."""
+    with path.open("rb") as file:
+        if file.peek(2)[:2] == b"\x1f\x8b":
+            with gzip.open(file, "rb") as unpacked:
+                yield cast("IO[bytes]", unpacked)
+        else:
+            yield file

@@ -5,7 +5,10 @@ Every slice that goes in is there once, with its length, on its process and thre
 
 from __future__ import annotations
 
+import contextlib
+import gzip
 import json
+import os
 import random
 import time
 from pathlib import Path
@@ -14,6 +17,7 @@ from typing import Any
 import pytest
 
 from my_utils.csv2trace import ConversionWarning, csv_to_trace
+from my_utils.trace.chrome_json import ChromeJson, TraceFileError
 
 from .foreign_traces import (
     HEADER,
@@ -211,6 +215,16 @@ def test_a_protobuf_trace_is_not_merged_and_that_is_said(
     assert message.startswith(f"{trace}: is Perfetto's protobuf, which cannot be merged: merge ")
     with TraceProcessor(out) as processor:
         assert [row["name"] for row in processor.query(SLICES)].count("forward") == 1
+
+
+@pytest.mark.parametrize("content", [b"[]", b"no trace"])
+def test_a_packed_trace_is_closed_at_once(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "trace.json.gz"
+    path.write_bytes(gzip.compress(content))
+    source = ChromeJson(path)
+    with contextlib.suppress(TraceFileError):
+        list(source.events())
+    assert str(path) not in map(os.path.realpath, Path("/proc/self/fd").iterdir())
 
 
 def test_a_trace_is_no_profile_csv(tmp_path: Path) -> None:

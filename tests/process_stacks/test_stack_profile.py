@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import math
 import os
@@ -73,18 +74,23 @@ def test_a_rank_that_spends_its_input_elsewhere_is_named(
             process.communicate()
     found = json.loads(capsys.readouterr().out)
     assert status == 0 and found["missing"] == {}
-    [line] = [line for line in found["lines"] if line.startswith("rank 1 ") and "resize" in line]
-    share = re.fullmatch(
-        r"rank 1 spends (\d+)% ± \d+% of `input` in `resize <string>`, the others 0%", line
-    )
-    assert share is not None and 35 <= int(share[1]) <= 95
+    share = share_in_resize("\n".join(found["lines"]))
+    assert 35 <= share <= 95
     speedscope, trace = (json.loads(Path(path).read_text()) for path in found["files"])
     check_speedscope(speedscope)
     check_trace(trace)
     assert report_main([str(tmp_path), "-o", str(tmp_path / "report.html"), "--quiet"]) == 0
     page = (tmp_path / "report.html").read_text()
     assert "What the stages spend their time in: ranks 0-2" in page
-    assert line.replace("<string>", "&lt;string&gt;") in page
+    # The page knows of stages that had not ended when the command joined them with the samples.
+    assert abs(share_in_resize(html.unescape(page)) - share) <= 10
+
+
+def share_in_resize(text: str) -> int:
+    """In percent, of the line that names the rank that resizes."""
+    named = r"rank 1 spends (\d+)% ± \d+% of `input` in `resize <string>`, the others 0%"
+    [share] = re.findall(named, text)
+    return int(share)
 
 
 def check_speedscope(content: dict[str, object]) -> None:
