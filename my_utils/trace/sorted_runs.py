@@ -7,6 +7,7 @@ Internal. Entries are tuples of ints, strings and None, compared as tuples.
 ...     entries.add((number, "x"))
 >>> [number for number, _ in entries]
 [1, 2, 3, 4, 5]
+>>> entries.close()
 """
 
 from __future__ import annotations
