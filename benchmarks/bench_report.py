@@ -19,7 +19,7 @@ STAGES = [f"stage{number}" for number in range(10)] + ["optimizer"]  # and all_r
 
 OURS = """
 import sys, time
-import duckdb, pandas, scipy.special
+import pandas
 from my_utils.report import analyze
 
 began = time.perf_counter()

@@ -151,7 +151,7 @@ def test_where_memory_goes(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_slow_ranks(tmp_path: Path) -> None:
     """Who is named is decided where the truth is known, in test_run_report; here ranks are real."""
-    pytest.importorskip("duckdb", reason="duckdb is not installed")
+    pytest.importorskip("pandas", reason="pandas is not installed")
     said = run(ROOT / "examples" / "slow_ranks.py", tmp_path, cwd=tmp_path)
     assert f"the report: {tmp_path / 'report.html'}" in said
     page = (tmp_path / "report.html").read_text(encoding="utf-8")

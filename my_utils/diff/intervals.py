@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from .. import _core
+from ..verdict.probability import t_quantile
 from ..verdict.run_data import Matrix
 from .blocks import block_of
-from .student import t_quantile
 
 __all__ = [
     "FALSE_ALARMS",

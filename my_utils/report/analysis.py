@@ -46,13 +46,13 @@ from ..verdict.load import NothingToJudge, RankCells
 from ..verdict.rank_files import RankMetadata, find_ranks
 from ..verdict.result import Verdict
 from . import tables
-from .cells import Cells, python_errors
+from .cells import Cells
 from .changes import StageChange, changes_of_stages
 from .grid import Grid
 from .heat import Heat, heat_of
 from .judged import Source, judged_of, sync_pattern
-from .load import EVER, in_batches, leave_out_older_runs, problems_of
-from .on_ray import in_batches_on_ray
+from .load import EVER, leave_out_older_runs, problems_of, read_ranks
+from .on_ray import read_ranks_on_ray
 from .overlap import overlap_of
 from .page import StepTrace, page_text
 from .purpose import PURPOSE
@@ -240,7 +240,7 @@ class Options:
 
     ranks: set[int] | None
     steps: tuple[int, int] | None
-    engine: Literal["duckdb", "ray"]
+    engine: Literal["local", "ray"]
     sync: re.Pattern[str] | None
     warmup: int | None
     memory_limit: str
@@ -254,7 +254,7 @@ def analyze(
     *,
     ranks: Iterable[int] | None = None,
     steps: tuple[int, int] | None = None,
-    engine: Literal["duckdb", "ray"] = "duckdb",
+    engine: Literal["local", "ray"] = "local",
     sync: str | None = None,
     warmup: int | None = None,
     memory_limit: str = "256MB",
@@ -275,14 +275,15 @@ def analyze(
             show in the ends of a synchronising stage and are taken off.
         ranks: only these; all by default.
         steps: only these, a half-open range (10, 20); all by default.
-        engine: "duckdb" reads here, "ray" on the cluster that the process is connected to or that
+        engine: "local" reads here, "ray" on the cluster that the process is connected to or that
             RAY_ADDRESS names, which must see the same paths; the results are equal.
         sync: a regular expression that is searched for in the paths of stages ("iter/all_reduce"):
             in those it finds ranks wait for one another. Without it they are inferred.
         warmup: so many steps at the beginning are left out of comparisons; by default those that
             clearly take longer than the rest, a quarter of the run at most.
-        memory_limit: of DuckDB, as it writes it; what is more goes to a temporary folder.
-        parquet: a folder to which all stages are written, partitioned by rank.
+        memory_limit: how much of the stages' times stays in memory, such as "256MB"; what exceeds
+            it goes to a temporary file.
+        parquet: a folder to which all stages are written, partitioned by rank; needs pyarrow.
         torch_traces: traces of torch's profiler (.json, .json.gz), from which the overlap of
             communication with compute is counted.
         on_progress: called with the number of ranks that are read, and of all.
@@ -291,11 +292,10 @@ def analyze(
         ReportError: there are no stages to report on.
         ImportError: the extra is not installed.
         ValueError: an argument is not one of these, or a file of torch_traces is no trace.
-        MemoryError: memory_limit is too little.
-        OSError: the folder of parquet, or the temporary one, cannot be written to.
+        OSError: the folder of parquet, or the temporary file, cannot be written to.
     """
-    if engine not in ("duckdb", "ray"):
-        raise ValueError(f"engine must be 'duckdb' or 'ray', not {engine!r}")
+    if engine not in ("local", "ray"):
+        raise ValueError(f"engine must be 'local' or 'ray', not {engine!r}")
     if warmup is not None:
         check_int("warmup", operator.index(warmup), 0)
     if steps is not None and not (len(steps) == 2 and steps[0] < steps[1]):
@@ -315,15 +315,14 @@ def _analyze(paths: Sequence[str | os.PathLike[str]], options: Options) -> Repor
     file_sets, problems = find_ranks(paths, options.ranks)
     if not file_sets:
         raise ReportError("\n".join(problems) or "no rank of the input is among those asked for")
-    with python_errors(), contextlib.closing(Cells(options.memory_limit)) as cells:
-        batches = in_batches_on_ray if options.engine == "ray" else in_batches
+    read_all = read_ranks_on_ray if options.engine == "ray" else read_ranks
+    with contextlib.closing(Cells(options.memory_limit)) as cells:
         metadata: dict[int, RankMetadata] = {}
         read: list[RankCells] = []
-        for ranks in batches(file_sets, options.steps or EVER, options.parquet):
-            reduced = [one.reduced for one in ranks]
-            cells.add(reduced)
-            metadata.update((one.metadata.rank, one.metadata) for one in reduced)
-            read.extend(one.cells for one in ranks)
+        for one in read_all(file_sets, options.steps or EVER, options.parquet):
+            cells.add(one.reduced)
+            metadata[one.reduced.metadata.rank] = one.reduced.metadata
+            read.append(one.cells)
             if options.on_progress is not None:
                 options.on_progress(len(metadata), len(file_sets))
         report = _report(cells, metadata, problems, options)

@@ -1,131 +1,135 @@
-"""A run reduced to cells: what a stage took in one step on one rank. In DuckDB, out of core.
+"""The cells of a run: what a stage took in one step, rank by rank.
 
-Tables of the database:
-
-    cells      rank, step, path, count, total_ns, self_ns, begin_ns (of the first), last_begin_ns,
-               end_ns (of the last); one row a stage of a step on a rank
-    durations  rank, path, bucket, count, max_ns: of single stages, in the buckets of the engine
-    paths      path (its number), name ("iter/forward")
+Arrays in memory up to a limit, in a temporary file beyond it. The file is mapped, so that the
+system decides what of it is in memory.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
+import re
 import tempfile
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import IO
 
 import numpy as np
+import numpy.typing as npt
 
-from ..common.tables import needed
+from .. import _core
 from ..verdict.rank_files import Columns
 from ..verdict.reduce import ReducedRank
-from .purpose import PURPOSE
 
-if TYPE_CHECKING:
-    import duckdb
-    import pandas as pd
+QUANTITIES = ("total_ns", "self_ns", "begin_ns", "last_begin_ns", "end_ns")
+UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT]?)(I?)B?", re.IGNORECASE)
 
-__all__ = ["Cells", "python_errors"]
+Integers = npt.NDArray[np.int64]
 
-_TABLES = """
-CREATE TABLE cells (
-    rank INTEGER, step BIGINT, path INTEGER, count INTEGER, total_ns BIGINT, self_ns BIGINT,
-    begin_ns BIGINT, last_begin_ns BIGINT, end_ns BIGINT);
-CREATE TABLE durations (rank INTEGER, path INTEGER, bucket INTEGER, count BIGINT, max_ns BIGINT);
-CREATE TABLE paths (path INTEGER, name VARCHAR);
-"""
+
+@dataclass
+class RankOfCells:
+    """One rank. Its cells are sorted by path, and of a path by step.
+
+    paths: the run's number of each of its paths; firsts: where the cells of each begin, and the end
+    of the last. values: a row for each of QUANTITIES. counts: the runs of each path.
+    durations: as in `ReducedRank`, with the place in `paths` as path.
+    """
+
+    rank: int
+    paths: list[int]
+    firsts: Integers
+    steps: Integers
+    values: Integers
+    counts: Integers
+    durations: Columns
+
+    def cells_of(self, path: int) -> slice:
+        """The places of the cells of one of its paths."""
+        at = self.paths.index(path)
+        return slice(int(self.firsts[at]), int(self.firsts[at + 1]))
+
+    def sums(self, quantity: str) -> Integers:
+        """Of each of its paths, over all steps."""
+        totals: Integers = np.add.reduceat(
+            self.values[QUANTITIES.index(quantity)], self.firsts[:-1]
+        )
+        return totals
 
 
 class Cells:
-    """The database of a run. One thread at a time.
+    """The cells of all ranks, by rank in `of_ranks`. One thread at a time.
 
-    memory_limit: of DuckDB, as it writes it ("256MB"); what does not fit goes to a temporary folder
-    until `close`.
+    memory_limit: how much of them stays in memory, such as "256MB" or "1.5GiB".
     """
 
     def __init__(self, memory_limit: str = "256MB") -> None:
-        module = needed("duckdb", PURPOSE, "report")
-        config = {"memory_limit": memory_limit, "preserve_insertion_order": False}
-        try:
-            self.connection: duckdb.DuckDBPyConnection = module.connect(":memory:", config=config)
-        except module.ParserException as error:
-            raise ValueError(
-                f"memory_limit must be such as '256MB', not {memory_limit!r}: {error}"
-            ) from None
-        self.connection.execute(_TABLES)
-        self._paths: dict[str, int] = {}
-        self._folder = tempfile.TemporaryDirectory(prefix="my_utils_report.")
-        self.connection.execute(
-            "SET temp_directory = $folder", {"folder": os.path.join(self._folder.name, "spilled")}
-        )
+        self._left = _bytes_of(memory_limit)
+        self._numbers: dict[str, int] = {}
+        self._file: IO[bytes] | None = None
+        self.of_ranks: dict[int, RankOfCells] = {}
 
     def close(self) -> None:
-        self.connection.close()
-        self._folder.cleanup()
+        if self._file is not None:
+            self._file.close()
 
-    def add(self, ranks: Sequence[ReducedRank]) -> None:
-        """Adds some ranks; many at once are quicker."""
-        for table in ("cells", "durations"):
-            parts = [self._numbered(rank, getattr(rank, table)) for rank in ranks]
-            # In one array, which is large enough for huge pages where columns are not.
-            columns = np.empty((len(parts[0]), sum(len(part["path"]) for part in parts)), "i8")
-            rows = dict(zip(parts[0], columns, strict=True))
-            for name, column in rows.items():
-                np.concatenate([part[name] for part in parts], out=column)
-            self.connection.register("part", rows)
-            self.connection.execute(f"INSERT INTO {table} BY NAME SELECT * FROM part")
-            self.connection.unregister("part")
+    def add(self, rank: ReducedRank) -> None:
+        """A rank without any stage adds nothing. OSError where the temporary file is full."""
+        used = np.unique(rank.cells["path"])
+        if not len(used):
+            return
+        paths = [self._number(rank.paths[path]) for path in used]
+        order = np.argsort(rank.cells["path"], kind="stable")
+        firsts = np.searchsorted(rank.cells["path"][order], used)
+        values = np.stack([rank.cells[name][order] for name in QUANTITIES])
+        self._left -= values.nbytes
+        places = np.searchsorted(used, rank.durations["path"])
+        self.of_ranks[rank.metadata.rank] = RankOfCells(
+            rank.metadata.rank,
+            paths,
+            np.append(firsts, len(order)),
+            rank.cells["step"][order],
+            values if self._left >= 0 else self._in_the_file(values),
+            np.add.reduceat(rank.durations["count"], np.searchsorted(places, np.arange(len(used)))),
+            {**rank.durations, "path": places},
+        )
 
-    def _numbered(self, rank: ReducedRank, columns: Columns) -> Columns:
-        """With the rank's number, and the run's numbers of its paths."""
-        numbers = np.array(self._numbers(rank.paths))
-        ranks = np.full(len(columns["path"]), rank.metadata.rank)
-        return {**columns, "path": numbers[columns["path"]], "rank": ranks}
+    def _number(self, name: str) -> int:
+        return self._numbers.setdefault(name, len(self._numbers))
 
-    def _numbers(self, names: Sequence[str]) -> list[int]:
-        """The run's numbers of paths."""
-        rows = []
-        for name in names:
-            if name in self._paths:
-                continue
-            number = self._paths[name] = len(self._paths)
-            rows.append((number, name))
-        if rows:
-            self.connection.executemany("INSERT INTO paths VALUES (?, ?)", rows)
-        return [self._paths[name] for name in names]
-
-    def query(self, sql: str, **values: Any) -> pd.DataFrame:
-        """The rows of a query as a DataFrame."""
-        needed("pandas", PURPOSE, "report")
-        return self.connection.execute(sql, values or None).df()
-
-    def columns(self, sql: str, **values: Any) -> Columns:
-        """The same as arrays, which is quicker; the query has no NULLs."""
-        columns: Columns = self.connection.execute(sql, values or None).fetchnumpy()
-        return columns
-
-    def leave_out(self, rank: int) -> None:
-        for table in ("cells", "durations"):
-            self.connection.execute(f"DELETE FROM {table} WHERE rank = $rank", {"rank": rank})
+    def _in_the_file(self, values: Integers) -> Integers:
+        if self._file is None:
+            self._file = tempfile.TemporaryFile(prefix="my_utils_report.")  # noqa: SIM115
+        offset = self._file.seek(0, os.SEEK_END)
+        self._file.write(values.data)
+        self._file.flush()
+        return np.memmap(self._file, values.dtype, "r", offset, values.shape)
 
     def names(self) -> dict[int, str]:
         """The names of the paths that have cells, by their numbers, in the order of the names."""
-        return dict(
-            self.connection.execute(
-                "SELECT path, name FROM paths SEMI JOIN durations USING (path) ORDER BY name"
-            ).fetchall()
-        )
+        used = {path for rank in self.of_ranks.values() for path in rank.paths}
+        return {number: name for name, number in sorted(self._numbers.items()) if number in used}
+
+    def durations(self) -> dict[int, tuple[Integers, int]]:
+        """Of each path how many runs of all ranks each bucket of the engine's histograms has, and
+        the longest in ns."""
+        found: dict[int, tuple[Integers, int]] = {}
+        for rank in self.of_ranks.values():
+            columns = rank.durations
+            firsts = np.searchsorted(columns["path"], np.arange(len(rank.paths) + 1))
+            for path, first, end in zip(rank.paths, firsts, firsts[1:], strict=False):
+                if path not in found:
+                    found[path] = np.zeros(_core.HISTOGRAM_BUCKETS, np.int64), 0
+                counts, longest_ns = found[path]
+                counts[columns["bucket"][first:end]] += columns["count"][first:end]
+                found[path] = counts, max(longest_ns, int(columns["max_ns"][first:end].max()))
+        return found
 
 
-@contextlib.contextmanager
-def python_errors() -> Iterator[None]:
-    """DuckDB's errors as Python's: too little memory as MemoryError, files as OSError."""
-    module = needed("duckdb", PURPOSE, "report")
-    try:
-        yield
-    except module.OutOfMemoryException as error:
-        raise MemoryError(str(error).partition("\n")[0]) from error
-    except module.IOException as error:
-        raise OSError(str(error)) from error
+def _bytes_of(size: str) -> int:
+    found = SIZE.fullmatch(size.strip())
+    if found is None:
+        raise ValueError(f"memory_limit must be such as '256MB', not {size!r}")
+    factor = UNITS[found[2].upper()]
+    if found[3]:
+        factor = 1024 ** list(UNITS).index(found[2].upper())
+    return int(float(found[1]) * factor)

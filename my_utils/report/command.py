@@ -65,13 +65,18 @@ def command_parser() -> CommandParser:
     add("--csv", metavar="DIR", help="all tables as CSV")
     add("--png", metavar="DIR", help="the plots")
     add("--parquet", metavar="DIR", help="all stages, partitioned by rank")
-    add("--engine", choices=("duckdb", "ray"),
+    add("--engine", choices=("local", "ray"),
         help="adds tables, for many rows; ray: on the cluster that RAY_ADDRESS names")  # fmt: skip
     add_steps(chosen)
     add_ranks(chosen)
     add("--sync", metavar="REGEX", help="stages in which ranks wait; inferred without it")
     add_warmup(chosen, "steps at the beginning that do not count")
-    add("--memory-limit", default="256MB", metavar="SIZE", help="of DuckDB (%(default)s)")
+    add(
+        "--memory-limit",
+        default="256MB",
+        metavar="SIZE",
+        help="of the tables; what exceeds it goes to a temporary file (%(default)s)",
+    )
     add("--torch-trace", nargs="+", action="extend", default=[], metavar="TRACE.json",
         help="of torch's profiler: how much communication is hidden")  # fmt: skip
     add_export(chosen)
@@ -119,7 +124,7 @@ def _failed(chosen: CommandParser, error: Exception) -> int:
 
 
 def _write(args: argparse.Namespace) -> Verdict | None:
-    """The page alone needs neither DuckDB nor pandas; all other outputs are an engine's."""
+    """The page alone needs no pandas; all other outputs are an engine's."""
     with Progress(
         "report", None, "ranks", quiet=args.quiet, no_color=args.no_color, ticking=True
     ) as shown:
@@ -150,7 +155,7 @@ def _analyzed(args: argparse.Namespace, shown: Progress) -> Report:
     from .analysis import analyze
 
     return analyze(
-        args.logs, ranks=args.ranks, steps=args.steps, engine=args.engine or "duckdb",
+        args.logs, ranks=args.ranks, steps=args.steps, engine=args.engine or "local",
         sync=args.sync, warmup=args.warmup, memory_limit=args.memory_limit, parquet=args.parquet,
         torch_traces=args.torch_trace, on_progress=shown.show,
     )  # fmt: skip

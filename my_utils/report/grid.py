@@ -2,35 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from ..verdict.quantiles import middle_of, scatter_of
-from ..verdict.rank_files import Columns
-from .cells import Cells
+from .cells import QUANTITIES, Cells, Integers
 
 __all__ = ["Grid", "Integers", "Matrix"]
 
 Matrix: TypeAlias = npt.NDArray[np.float64]
-Integers: TypeAlias = npt.NDArray[np.int64]
 
+MOMENTS = slice(QUANTITIES.index("begin_ns"), None)  # the other quantities are durations
 KEPT_CELLS = 2_000_000  # of a quantity that are in memory at once; 80 MB for all five
-
-QUANTITIES = ("total_ns", "self_ns", "begin_ns", "last_begin_ns", "end_ns")
-
-_OF_ALL = """
-SELECT path, rank, step, total_ns, self_ns, begin_ns - $start AS begin_ns,
-       last_begin_ns - $start AS last_begin_ns, end_ns - $start AS end_ns
-FROM cells
-"""
-_OF_A_PATH = f"{_OF_ALL} WHERE path = $path"
-_OF_WHOLE_STEPS = """
-SELECT 0 AS path, rank, step, min(begin_ns) AS begin_ns, max(end_ns) AS end_ns
-FROM cells GROUP BY rank, step
-"""
 
 
 class Grid:
@@ -42,17 +27,15 @@ class Grid:
     """
 
     def __init__(self, cells: Cells, peers: dict[int, int], warmup: int | None) -> None:
-        self._cells = cells
         self._read: dict[int, dict[str, Matrix]] = {}  # of the paths read lately
         self.paths = cells.names()
-        whole = cells.columns(_OF_WHOLE_STEPS)
-        self.ranks: Integers = np.unique(whole["rank"]).astype("i8")
-        self.steps: Integers = np.unique(whole["step"])
+        self._of_ranks = [one for _, one in sorted(cells.of_ranks.items())]
+        self.ranks: Integers = np.array([one.rank for one in self._of_ranks], np.int64)
+        self.steps: Integers = _all_of([one.steps for one in self._of_ranks])
         self.peers = np.array([peers[rank] for rank in self.ranks.tolist()])
-        self._start_ns = int(whole["begin_ns"].min(initial=np.iinfo("i8").max))
-        for name in ("begin_ns", "end_ns"):
-            whole[name] = whole[name] - self._start_ns
-        (self.begins,), (self.ends,) = self._matrices(whole, ("begin_ns", "end_ns"), [0])
+        begins = QUANTITIES.index("begin_ns")
+        self._start_ns = min((int(one.values[begins].min()) for one in self._of_ranks), default=0)
+        self.begins, self.ends = self._whole_steps()
         self.warmup = _warmup_of(self.step_ns()) if warmup is None else min(warmup, len(self.steps))
 
     def step_ns(self) -> Matrix:
@@ -80,37 +63,40 @@ class Grid:
     def of(self, path: int, *columns: str) -> list[Matrix]:
         """The matrices of a stage; NaN where a rank did not have it in a step. To be read only."""
         if path not in self._read:
-            self._read_in(path)
+            size = len(self.ranks) * len(self.steps)
+            if len(self._read) * size > KEPT_CELLS:
+                self._read.clear()
+            self._read[path] = dict(zip(QUANTITIES, self._matrices(path), strict=True))
         return [self._read[path][name] for name in columns]
 
-    def _read_in(self, path: int) -> None:
-        """All stages at once where they fit, which is much quicker than one after another."""
-        size = len(self.ranks) * len(self.steps)
-        if len(self.paths) * size <= KEPT_CELLS:
-            self._keep(sorted(self.paths), self._cells.columns(_OF_ALL, start=self._start_ns))
-            return
-        if len(self._read) * size > KEPT_CELLS:
-            self._read.clear()
-        self._keep([path], self._cells.columns(_OF_A_PATH, start=self._start_ns, path=path))
-
-    def _keep(self, paths: list[int], cells: Columns) -> None:
-        stacks = self._matrices(cells, QUANTITIES, paths)
-        for number, path in enumerate(paths):
-            self._read[path] = dict(zip(QUANTITIES, stacks[:, number], strict=True))
-
-    def _matrices(self, cells: Columns, columns: Sequence[str], paths: list[int]) -> Matrix:
-        """Of each column a matrix a path, all in one array, which is large enough for huge pages.
-        `cells` is used up: columns go once they are read."""
-        places = np.searchsorted(paths, cells.pop("path"))
-        places *= len(self.ranks)
-        places += np.searchsorted(self.ranks, cells.pop("rank"))
-        places *= len(self.steps)
-        places += np.searchsorted(self.steps, cells.pop("step"))
-        found = np.full((len(columns), len(paths), len(self.ranks), len(self.steps)), np.nan)
-        for name, stack in zip(columns, found, strict=True):
-            stack.ravel()[places] = cells.pop(name)
+    def _matrices(self, path: int) -> Matrix:
+        """Of each quantity a matrix, all in one array, which is large enough for huge pages."""
+        found = np.full((len(QUANTITIES), len(self.ranks), len(self.steps)), np.nan)
+        for row, one in enumerate(self._of_ranks):
+            if path in one.paths:
+                cells = one.cells_of(path)
+                values = np.array(one.values[:, cells])
+                values[MOMENTS] -= self._start_ns
+                found[:, row, self._places(one.steps[cells])] = values
         found.flags.writeable = False
         return found
+
+    def _whole_steps(self) -> tuple[Matrix, Matrix]:
+        """When each step of each rank began and ended."""
+        shape = len(self.ranks), len(self.steps)
+        begins, ends = np.full(shape, np.inf), np.full(shape, -np.inf)
+        for row, one in enumerate(self._of_ranks):
+            places = self._places(one.steps)
+            columns = dict(zip(QUANTITIES, one.values, strict=True))
+            np.minimum.at(begins[row], places, columns["begin_ns"] - self._start_ns)
+            np.maximum.at(ends[row], places, columns["end_ns"] - self._start_ns)
+        missing = np.isinf(begins)
+        begins[missing] = ends[missing] = np.nan
+        return begins, ends
+
+    def _places(self, steps: Integers) -> Integers:
+        places: Integers = np.searchsorted(self.steps, steps)
+        return places
 
     def over_peers(self, matrix: Matrix) -> Matrix:
         """The matrix less the median of a rank's peers in the same step."""
@@ -119,6 +105,13 @@ class Grid:
             rows = self.peers == group
             result[rows] -= middle_of(matrix[rows], 0)
         return result
+
+
+def _all_of(steps: list[Integers]) -> Integers:
+    found: set[int] = set()
+    for of_rank in steps:
+        found.update(np.unique(of_rank).tolist())
+    return np.array(sorted(found), np.int64)
 
 
 def _warmup_of(step_ns: Matrix) -> int:

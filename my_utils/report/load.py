@@ -22,13 +22,11 @@ from .parquet import write_parquet
 __all__ = [
     "EVER",
     "ReadRank",
-    "in_batches",
     "leave_out_older_runs",
     "problems_of",
     "read_ranks",
 ]
 
-CELLS_AT_ONCE = 122_880  # that go into the database together: a group of its own, 9 MB
 EVER = (-(2**63), 2**63 - 1)
 NAMED_AT_MOST = 20
 
@@ -38,22 +36,6 @@ class ReadRank(NamedTuple):
 
     reduced: ReducedRank
     cells: RankCells
-
-
-def in_batches(
-    file_sets: Sequence[FileSet], steps: tuple[int, int], parquet: str | None
-) -> Iterator[list[ReadRank]]:
-    """The ranks in order, some at a time."""
-    batch: list[ReadRank] = []
-    cells = 0
-    for rank in read_ranks(file_sets, steps, parquet):
-        batch.append(rank)
-        cells += len(rank.reduced.cells["path"])
-        if cells >= CELLS_AT_ONCE:
-            yield batch
-            batch, cells = [], 0
-    if batch:
-        yield batch
 
 
 def read_ranks(
@@ -88,7 +70,7 @@ def leave_out_older_runs(cells: Cells, metadata: dict[int, RankMetadata]) -> lis
     begin = int(np.median([one.begin_ns for one in known.values()]))
     older = sorted(rank for rank, one in known.items() if one.end_ns < begin)
     for rank in older:
-        cells.leave_out(rank)
+        cells.of_ranks.pop(rank, None)
     return older
 
 

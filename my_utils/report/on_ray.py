@@ -24,7 +24,7 @@ from ..trace.inputs import FileSet
 from .load import ReadRank, read_ranks
 from .purpose import PURPOSE
 
-__all__ = ["in_batches_on_ray", "serve"]
+__all__ = ["read_ranks_on_ray", "serve"]
 
 RANKS_A_TASK = 32
 GET_RETRIES = "2"
@@ -36,9 +36,9 @@ _CHILD = (
 )
 
 
-def in_batches_on_ray(
+def read_ranks_on_ray(
     file_sets: Sequence[FileSet], steps: tuple[int, int], parquet: str | None
-) -> Iterator[list[ReadRank]]:
+) -> Iterator[ReadRank]:
     """The ranks, read and reduced on the cluster that this process is connected to, or that
     `RAY_ADDRESS` names, as they come.
 
@@ -50,10 +50,9 @@ def in_batches_on_ray(
         (file_sets[first : first + RANKS_A_TASK], steps, parquet)
         for first in range(0, len(file_sets), RANKS_A_TASK)
     ]
-    if ray.is_initialized():
-        yield from _on_the_cluster(ray, tasks)
-    else:
-        yield from _by_a_child(tasks)
+    batches = _on_the_cluster(ray, tasks) if ray.is_initialized() else _by_a_child(tasks)
+    for batch in batches:
+        yield from batch
 
 
 def _on_the_cluster(ray: Any, tasks: Sequence[tuple[Any, ...]]) -> Iterator[list[ReadRank]]:

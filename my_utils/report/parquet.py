@@ -4,30 +4,28 @@ from __future__ import annotations
 
 import os
 
-import numpy as np
-
+from ..common.files import whole_file
 from ..common.tables import needed
 from ..verdict.rank_files import RankStages
 from .purpose import PURPOSE
 
-__all__ = ["write_parquet"]
+AS_READ = ("begin_ns", "end_ns", "tid", "cuda_ms", "attempt")
 
 
 def write_parquet(rank: RankStages, folder: str) -> None:
-    """Writes `folder`/rank=<rank>/….parquet with the columns step, stage ("iter/forward"),
-    begin_ns, end_ns, tid, cuda_ms and attempt; a file of this rank that was there goes.
-    Thread-safe."""
-    duckdb = needed("duckdb", PURPOSE, "report")
-    if "://" not in folder:
-        os.makedirs(folder, exist_ok=True)
-    names = np.array(rank.paths, dtype=object)
-    numbers = np.arange(len(names), dtype="u4")
-    with duckdb.connect() as connection:
-        connection.register("stages", rank.stages)
-        connection.register("paths", {"path": numbers, "stage": names})
-        connection.execute(
-            "COPY (SELECT step, stage, begin_ns, end_ns, tid, cuda_ms, attempt, $rank AS rank "
-            "FROM stages JOIN paths USING (path)) TO $folder "
-            "(FORMAT parquet, PARTITION_BY (rank), OVERWRITE_OR_IGNORE)",
-            {"folder": folder, "rank": rank.metadata.rank},
-        )
+    """Writes `folder`/rank=<rank>/data_0.parquet with the columns step, stage ("iter/forward"),
+    begin_ns, end_ns, tid, cuda_ms and attempt; a file that was there is replaced. folder: a path,
+    or a URI that pyarrow knows. Thread-safe."""
+    arrow = needed("pyarrow", f"{PURPOSE} --parquet", "parquet")
+    parquet = needed("pyarrow.parquet", f"{PURPOSE} --parquet", "parquet")
+    stages = arrow.DictionaryArray.from_arrays(rank.stages["path"], rank.paths)
+    columns = {"step": rank.stages["step"], "stage": stages.cast(arrow.string())}
+    columns |= {name: rank.stages[name] for name in AS_READ}
+    table = arrow.table(columns)
+    target = f"{folder}/rank={rank.metadata.rank}"
+    if "://" in folder:
+        parquet.write_table(table, f"{target}/data_0.parquet")
+        return
+    os.makedirs(target, exist_ok=True)
+    with whole_file(f"{target}/data_0.parquet") as file:
+        parquet.write_table(table, file)

@@ -7,47 +7,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import _core
-from .cells import Cells
+from ..common.tables import needed
+from .cells import Cells, Integers
 from .grid import Grid
+from .purpose import PURPOSE
 from .waits import Segments
 
 if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = ["stage_table", "stages_by_rank"]
-
-# Percentiles are buckets here.
-_STAGES = """
-WITH buckets AS (
-    SELECT path, bucket, sum(count) AS count, max(max_ns) AS max_ns
-    FROM durations GROUP BY path, bucket),
-running AS (
-    SELECT *, sum(count) OVER (PARTITION BY path ORDER BY bucket) AS below,
-           sum(count) OVER (PARTITION BY path) AS all_of_it
-    FROM buckets),
-percentiles AS (
-    SELECT path, any_value(all_of_it)::BIGINT AS count, max(max_ns) AS max_ns,
-           min(bucket) FILTER (below >= 0.5 * all_of_it) AS p50,
-           min(bucket) FILTER (below >= 0.99 * all_of_it) AS p99
-    FROM running GROUP BY path),
-totals AS (
-    SELECT path, sum(total_ns) AS total_ns, sum(self_ns) AS self_ns,
-           stddev_samp(total_ns) AS step_std_ns, avg(total_ns) AS step_mean_ns
-    FROM cells GROUP BY path),
-ranks AS (
-    SELECT path, rank, sum(total_ns) AS total_ns FROM cells GROUP BY path, rank),
-imbalance AS (
-    SELECT path, max(total_ns) / avg(total_ns) - 1 AS imbalance,
-           arg_max(rank, (total_ns, -rank)) AS slowest_rank
-    FROM ranks GROUP BY path)
-SELECT path, name AS stage, count, total_ns * 1e-9 AS total_s, self_ns * 1e-9 AS self_s,
-       total_ns / count * 1e-6 AS mean_ms,
-       p50 AS p50_ms, p99 AS p99_ms,
-       max_ns * 1e-6 AS max_ms, step_mean_ns * 1e-6 AS step_mean_ms,
-       step_std_ns * 1e-6 AS step_std_ms, imbalance, slowest_rank
-FROM percentiles JOIN totals USING (path) JOIN imbalance USING (path) JOIN paths USING (path)
-ORDER BY name;
-"""
 
 
 def stage_table(cells: Cells, grid: Grid, segments: Segments) -> pd.DataFrame:
@@ -59,23 +28,63 @@ def stage_table(cells: Cells, grid: Grid, segments: Segments) -> pd.DataFrame:
     critical_s and critical_share: of it on the critical path of the steps, without the warm-up;
     synchronises: ranks wait in it.
     """
-    table = cells.query(_STAGES)
-    middles = np.frombuffer(_core.histogram_middles()) * 1e-6
-    for share in ("p50_ms", "p99_ms"):  # within 0.8 %, and never above the maximum
-        table[share] = np.minimum(middles[table[share]], table["max_ms"])
-    critical: Any = np.array([segments.critical_ns.get(path, 0.0) for path in table["path"]])
+    pandas = needed("pandas", PURPOSE, "report")
+    durations = cells.durations()
+    table = pandas.DataFrame([_figures(grid, path, *durations[path]) for path in grid.paths])
+    critical: Any = np.array([segments.critical_ns.get(path, 0.0) for path in grid.paths])
     table["critical_s"] = critical * 1e-9
     table["critical_share"] = critical / (critical.sum() or 1.0)
-    table["synchronises"] = table["path"].isin(segments.sync)
-    return table.drop(columns="path")
+    table["synchronises"] = [path in segments.sync for path in grid.paths]
+    return table
+
+
+def _figures(grid: Grid, path: int, counts: Integers, longest_ns: int) -> dict[str, Any]:
+    """The columns of a stage that need no other stage. counts: of each bucket."""
+    total_ns, self_ns = grid.of(path, "total_ns", "self_ns")
+    known = total_ns[np.isfinite(total_ns)]
+    ranks = np.flatnonzero(np.isfinite(total_ns).any(1))
+    of_ranks = np.nansum(total_ns[ranks], 1)
+    count = int(counts.sum())
+    longest_ms = longest_ns * 1e-6
+    return {
+        "stage": grid.paths[path],
+        "count": count,
+        "total_s": known.sum() * 1e-9,
+        "self_s": np.nansum(self_ns) * 1e-9,
+        "mean_ms": known.sum() / count * 1e-6,
+        "p50_ms": min(_percentile_ms(counts, 0.5), longest_ms),
+        "p99_ms": min(_percentile_ms(counts, 0.99), longest_ms),
+        "max_ms": longest_ms,
+        "step_mean_ms": known.mean() * 1e-6,
+        "step_std_ms": known.std(ddof=1) * 1e-6 if len(known) > 1 else np.nan,
+        "imbalance": of_ranks.max() / of_ranks.mean() - 1 if of_ranks.any() else np.nan,
+        "slowest_rank": int(grid.ranks[ranks[of_ranks.argmax()]]),
+    }
+
+
+def _percentile_ms(counts: Integers, share: float) -> float:
+    """The middle of a bucket, which is within 0.8 %."""
+    running = np.cumsum(counts)
+    middles = np.frombuffer(_core.histogram_middles())
+    return float(middles[np.searchsorted(running, share * running[-1])]) * 1e-6
 
 
 def stages_by_rank(cells: Cells) -> pd.DataFrame:
     """rank, stage, count, total_s, self_s and mean_ms of a single run; sorted."""
-    return cells.query(
-        "SELECT rank, name AS stage, count::BIGINT AS count, total_ns * 1e-9 AS total_s, "
-        "self_ns * 1e-9 AS self_s, total_ns / count * 1e-6 AS mean_ms "
-        "FROM (SELECT rank, path, sum(count) AS count, sum(total_ns) AS total_ns, "
-        "sum(self_ns) AS self_ns FROM cells GROUP BY rank, path) "
-        "JOIN paths USING (path) ORDER BY rank, name"
-    )
+    pandas = needed("pandas", PURPOSE, "report")
+    names = cells.names()
+    parts = [
+        pandas.DataFrame(
+            {
+                "rank": rank,
+                "stage": [names[path] for path in one.paths],
+                "count": one.counts,
+                "total_s": one.sums("total_ns") * 1e-9,
+                "self_s": one.sums("self_ns") * 1e-9,
+                "mean_ms": one.sums("total_ns") / one.counts * 1e-6,
+            }
+        )
+        for rank, one in cells.of_ranks.items()
+    ]
+    table: pd.DataFrame = pandas.concat(parts).sort_values(["rank", "stage"], ignore_index=True)
+    return table

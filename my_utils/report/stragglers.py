@@ -22,16 +22,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from statistics import NormalDist
 from typing import Any, Literal
 
 import numpy as np
 
 from ..common.public import public
-from ..common.tables import needed
 from ..verdict.change_points import change_points
+from ..verdict.probability import poisson_tail, t_tail
 from ..verdict.quantiles import middle_of, scatter_of
 from .grid import Grid, Integers, Matrix
-from .purpose import PURPOSE
 from .waits import Segments, working_paths
 
 __all__ = ["Straggler", "find_stragglers", "why_not_judged"]
@@ -140,13 +140,12 @@ def _persistent(
     level: Matrix, scatter: float, counts: Integers, series: int, step_ns: float
 ) -> Iterator[tuple[int, float, float]]:
     """(rank's place, score, best score of the others) of those whose level stands out."""
-    special = needed("scipy.special", PURPOSE, "report")
     limit = FALSE_NAMES / series
     errors = MEDIAN_ERROR * scatter / np.sqrt(counts)
     among = np.hypot(scatter_of(level[None, :], 1)[0], CLOCK_NS)
     above = level - float(middle_of(level))
     scores = above / np.maximum(errors, among)
-    sure = above > errors * -special.ndtri(limit)
+    sure = above > errors * -NormalDist().inv_cdf(limit)
     named = _outliers(above, limit) & sure & (above >= LEAST_SHARE * step_ns)
     peer = float(scores[~named].max(initial=0.0))
     for at in np.flatnonzero(named):
@@ -155,7 +154,6 @@ def _persistent(
 
 def _outliers(values: Matrix, limit: float) -> Any:
     """Which values are too large for the rest, by the generalised ESD test: at most a third."""
-    special = needed("scipy.special", PURPOSE, "report")
     order = np.argsort(-values, kind="stable")
     most = (len(values) - 1) // 3
     count = 0
@@ -163,7 +161,7 @@ def _outliers(values: Matrix, limit: float) -> Any:
         rest = values[order[taken + 1 :]]
         spread = np.hypot(rest.std(ddof=1), CLOCK_NS) * np.sqrt(1 + 1 / len(rest))
         distance = (values[order[taken]] - rest.mean()) / spread
-        if special.stdtr(len(rest) - 1, -distance) < limit:
+        if t_tail(distance, len(rest) - 1) < limit:
             count = taken + 1
         elif taken > count + 16:  # hidden by as many others, it would be no exception
             break
@@ -176,10 +174,9 @@ def _intermittent(
     single: Matrix, scatter: float, series: int, step_ns: float
 ) -> Iterator[tuple[int, Integers, float, float]]:
     """(rank's place, its steps, score, best score of the others) where outliers are too many."""
-    special = needed("scipy.special", PURPOSE, "report")
     known = np.nan_to_num(single)
-    distance = -special.ndtri(FALSE_NAMES / single.size) * scatter
-    far = known > max(float(distance), OUTLIER_SHARE * step_ns)
+    distance = -NormalDist().inv_cdf(FALSE_NAMES / single.size) * scatter
+    far = known > max(distance, OUTLIER_SHARE * step_ns)
     sizes = np.sort(known[far])
     named = np.zeros(len(known), bool)
     for at in np.flatnonzero(far.any(1)):
@@ -187,9 +184,9 @@ def _intermittent(
         # Small outliers of the others say nothing about large ones. The limit depends on the
         # rank's own outliers, so each of them counts as one more test.
         limit = np.median(own) / 2
-        count = np.count_nonzero(own >= limit)
+        count = int(np.count_nonzero(own >= limit))
         others = len(sizes) - np.searchsorted(sizes, limit) - count
-        chance = special.pdtrc(count - 1, (others + 0.5) / (len(known) - 1))  # so many or more
+        chance = poisson_tail(count, (others + 0.5) / (len(known) - 1))
         named[at] = chance < FALSE_NAMES / series / len(own)
     scores = np.where(far, known, 0).max(1) / scatter
     peer = float(scores[~named].max(initial=0.0))

@@ -148,7 +148,7 @@ def test_the_version(words: list[str], run_python: RunPython) -> None:
         ("report --ranks 1to3", "--ranks: ranks must be"),
         ("report --ranks", "--ranks: expected one argument"),
         ("report --steps 20:10", "an empty range of steps: '20:10'"),
-        ("report --engine duckbd", "'duckbd' is none of duckdb, ray; did you mean duckdb?"),
+        ("report --engine locla", "'locla' is none of local, ray; did you mean local?"),
         ("report -o page.htlm", "page.htlm: unknown suffix '.htlm'; known are"),
         ("report -o logs", "logs is a directory, not a file"),
         ("trace -o trace.pftracee", "known are .json, .pftrace"),

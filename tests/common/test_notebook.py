@@ -78,7 +78,7 @@ def test_a_verdict_that_was_not_given(tmp_path: Path) -> None:
 
 
 def test_a_report(tmp_path: Path) -> None:
-    pytest.importorskip("duckdb")
+    pytest.importorskip("pandas")
     pytest.importorskip("pandas")
     from my_utils.report import analyze
 

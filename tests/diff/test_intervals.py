@@ -13,18 +13,10 @@ from my_utils.diff.blocks import BLOCKS_MAX, BLOCKS_MIN, block_of, optimal_block
 from my_utils.diff.comparison import compare
 from my_utils.diff.intervals import sample
 from my_utils.diff.ranks import carriers
-from my_utils.diff.student import t_quantile
 
 from .series import run, series
 
 pytestmark = pytest.mark.no_torch
-
-
-@pytest.mark.parametrize("tail", [0.4, 0.1, 0.025, 0.0005, 1e-5])
-@pytest.mark.parametrize("freedom", [1, 1.7, 2, 4.5, 8, 64, 400])
-def test_quantiles_are_those_of_scipy(tail: float, freedom: float) -> None:
-    stats = pytest.importorskip("scipy.stats")
-    assert t_quantile(tail, freedom) == pytest.approx(stats.t.isf(tail, freedom), rel=1e-6)
 
 
 def test_trimmed_means_are_those_of_scipy() -> None:
