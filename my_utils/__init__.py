@@ -10,7 +10,6 @@ neither torch nor numpy.
 
 from __future__ import annotations
 
-from .common import old_paths
 from .common.faces import lazy_names
 
 TYPE_CHECKING = False  # importing typing would take longer than all the rest
@@ -230,5 +229,3 @@ _HOMES = {
 __getattr__, __dir__ = lazy_names(
     __name__, (), "", {name: home for home, names in _HOMES.items() for name in names}
 )
-
-old_paths.install()

@@ -4,21 +4,16 @@ Old names of what begins and ends go on to work."""
 
 from __future__ import annotations
 
-import copy
-import pickle
 import resource
 import warnings
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import my_utils
-from my_utils.capture import request_capture
 from my_utils.capture.modules import attach
-from my_utils.common import aliases
 from my_utils.profiling import backends
 from my_utils.profiling.backends import CaptureBackend, MultiBackend
 
@@ -187,36 +182,6 @@ def test_promised_names_do_not_warn(model: Any, tmp_path: Path) -> None:
     assert hooks_of(model) == 0
 
 
-def test_other_names_warn_once(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aliases, "_warned", set())
-    hook = my_utils.ForwardProfilerHook(0, 1, backend=Noted())
-    hook.start(model)
-    with pytest.warns(DeprecationWarning, match=r"detach\(\) is called stop\(\) now") as found:
-        hook.detach()
-        hook.detach()
-    assert len(found) == 1
-    assert found[0].filename == __file__
-    assert hooks_of(model) == 0
-
-
-def test_a_parameter_by_its_name_from_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aliases, "_warned", set())
-    gather: Any = my_utils.TimeManager().gather
-    barrier: Any = my_utils.etcd_barrier
-    with pytest.warns(DeprecationWarning) as found:
-        assert gather(timeout=5.0) == gather(timeout=5.0) == {}
-        for _ in range(2):
-            with pytest.raises(ValueError, match="timeout_s must be at least 0, not -1"):
-                barrier("b", 1, timeout=-1, interval_s=0.1)
-    assert [str(each.message) for each in found] == [
-        "TimeManager.gather(timeout=…) is called timeout_s=… now",
-        "etcd_barrier(timeout=…) is called timeout_s=… now",
-    ]
-    assert {each.filename for each in found} == {__file__}
-    with pytest.raises(TypeError, match=r"got timeout_s and timeout, which are the same"):
-        gather(timeout=5.0, timeout_s=5.0)
-
-
 def test_the_tracker_has_its_interval_by_two_names() -> None:
     tracker = my_utils.GPU_Performance_Tracker
     with warnings.catch_warnings():
@@ -227,64 +192,9 @@ def test_the_tracker_has_its_interval_by_two_names() -> None:
         tracker(interval_s=0)
 
 
-PLACES: dict[str, tuple[Callable[..., Any], str]] = {
-    "MemorySnapshotter": (my_utils.MemorySnapshotter, "output_dir"),
-    "ProfilerWrapper": (my_utils.ProfilerWrapper, "output_dir"),
-    "FlexibleProfiler": (partial(my_utils.FlexibleProfiler, "DIT"), "output_dir"),
-    "TorchProfilerBackend": (backends.TorchProfilerBackend, "output_dir"),
-    "MemorySnapshotBackend": (backends.MemorySnapshotBackend, "output_dir"),
-    "CMakeListsGenerator": (partial(my_utils.CMakeListsGenerator, ["a.mu"]), "output_dir"),
-}
-
-
-@pytest.mark.parametrize("make, old", PLACES.values(), ids=PLACES)
-def test_a_place_by_its_name_from_before(
-    make: Callable[..., Any], old: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(aliases, "_warned", set())
-    with pytest.warns(DeprecationWarning, match=rf"{old}=…\) is called output=… now"):
-        made = make(**{old: tmp_path})
-    assert made.output == tmp_path
-    with pytest.warns(DeprecationWarning, match=rf"\.{old} is called output now"):
-        assert getattr(made, old) == tmp_path
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        setattr(made, old, tmp_path / "other")  # it has warned
-        assert made.output == tmp_path / "other"
-        assert make(output=tmp_path).output == tmp_path
-
-
-@pytest.mark.parametrize("name", sorted(PLACES.keys() - {"MemorySnapshotter"}))
-def test_what_was_pickled_by_the_name_from_before(name: str, tmp_path: Path) -> None:
-    made = PLACES[name][0](output=tmp_path)
-    vars(made)["output_dir"] = vars(made).pop("output")  # as the first release had it
-    for loaded in (pickle.loads(pickle.dumps(made)), copy.copy(made)):
-        assert loaded.output == tmp_path
-        assert "output_dir" not in vars(loaded)
-
-
-def test_the_folder_of_prometheus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("prometheus_client", reason="prometheus_client is not installed")
-    monkeypatch.setattr(aliases, "_warned", set())
-    exporter: Any = my_utils.PrometheusExporter
-    with pytest.warns(DeprecationWarning, match=r"folder=…\) is called output=… now"):
-        made = exporter(my_utils.TimeManager(), folder=tmp_path)
-    with made:
-        assert made.path.parent == tmp_path
-
-
-def test_the_field_of_a_window_does_not_warn(tmp_path: Path) -> None:
+def test_the_field_of_a_window_is_taken(tmp_path: Path) -> None:
     window: dict[str, Any] = {"tool": "torch", "output_dir": tmp_path}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         made: Any = backends.make_backend(**window)
     assert made.output == tmp_path
-
-
-def test_a_request_by_the_name_from_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aliases, "_warned", set())
-    ask: Any = request_capture
-    with pytest.warns(DeprecationWarning, match=r"output_dir=…\) is called output=… now"):
-        request = ask(tmp_path, output_dir=tmp_path / "there")
-    assert request.output_dir == str(tmp_path / "there")
-    assert ask(tmp_path, output=tmp_path / "there").output_dir == request.output_dir

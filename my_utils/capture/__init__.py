@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     )
     from .on_demand.control_file import Request
     from .on_demand.result import Response
-    from .on_demand.wait import answers, responses, wait_for_capture
+    from .on_demand.wait import responses, wait_for_capture
 
 __all__ = [
     "EXIT_FAILED",
@@ -27,7 +27,6 @@ __all__ = [
     "EXIT_USAGE",
     "Request",
     "Response",
-    "answers",
     "listen",
     "main",
     "register",
@@ -43,7 +42,6 @@ __getattr__, __dir__ = lazy_names(
     {
         "Request": "capture.on_demand.control_file",
         "Response": "capture.on_demand.result",
-        "answers": "capture.on_demand.wait",
         "responses": "capture.on_demand.wait",
         "wait_for_capture": "capture.on_demand.wait",
     },

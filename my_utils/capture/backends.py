@@ -27,7 +27,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from ..common.aliases import renamed_attribute, renamed_parameters, renamed_state
+from ..common.aliases import renamed_parameters
 from ..common.arguments import check_path
 from ..common.file_names import file_name, free_path
 from ..common.public import public
@@ -136,7 +136,6 @@ class TorchProfilerBackend(CaptureBackend):
     this name is whole.
     """
 
-    @renamed_parameters(output_dir="output")
     def __init__(
         self, output: str | os.PathLike[str], rank: int | None = None, **options: Any
     ) -> None:
@@ -145,9 +144,6 @@ class TorchProfilerBackend(CaptureBackend):
         self.options = options
         self.traces: list[Path] = []
         self._running: TorchProfile | None = None
-
-    output_dir = renamed_attribute("TorchProfilerBackend.output_dir", "output")
-    __setstate__ = renamed_state(output_dir="output")
 
     def __repr__(self) -> str:
         return short_repr(self, "output", "rank")
@@ -192,7 +188,6 @@ class MemorySnapshotBackend(CaptureBackend):
     Without CUDA one warning is logged. Started twice, the first recording goes on.
     """
 
-    @renamed_parameters(output_dir="output")
     def __init__(
         self,
         output: str | os.PathLike[str],
@@ -205,9 +200,6 @@ class MemorySnapshotBackend(CaptureBackend):
         self.snapshots: list[Path] = []
         self._recording: Recording | None = None
         self._warned = False
-
-    output_dir = renamed_attribute("MemorySnapshotBackend.output_dir", "output")
-    __setstate__ = renamed_state(output_dir="output")
 
     def __repr__(self) -> str:
         return short_repr(self, "output", "rank", "max_entries")
@@ -277,7 +269,7 @@ TOOLS = ("nsys", "ncu", "cuda", "torch", "torch_memory", "none")
 
 
 # Windows of configurations have the field output_dir.
-@renamed_parameters(silent=True, output_dir="output")
+@renamed_parameters(output_dir="output")
 def make_backend(
     tool: str | Sequence[str],
     output: str | os.PathLike[str] = "profiles",

@@ -75,7 +75,6 @@ __all__ = [
 ]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-_Gate = tuple[tuple[str, ...], int | None, int | None, bool]
 _package_logger = logging.getLogger("my_utils")
 
 
@@ -164,37 +163,6 @@ class CaptureController(_core.CaptureWindows):
             self._put_back(spec.window_id, before)
             raise
         self._warn_of_likely_typos(spec)
-
-    def arm_window(
-        self,
-        window_id: str,
-        start: _Gate,
-        stop: _Gate,
-        stop_policy: str,
-        roles: tuple[str, ...],
-        ranks: tuple[int, ...],
-        max_iters: int = 100,
-        /,
-    ) -> None:
-        """As `arm`; the first release had it. Gates are (names, iter, micro-batch, at the exit)."""
-        edges = ("ENTER", "EXIT")
-        self.arm(
-            CaptureSpec(
-                window_id=window_id,
-                start_profile_names=start[0],
-                start_iter=start[1],
-                start_mb=start[2],
-                start_edge=edges[start[3]],
-                stop_profile_names=stop[0],
-                stop_iter=stop[1],
-                stop_mb=stop[2],
-                stop_edge=edges[stop[3]],
-                stop_policy=stop_policy,
-                roles=roles,
-                ranks=ranks,
-                max_iters=max_iters,
-            )
-        )
 
     def _warn_of_likely_typos(self, spec: CaptureSpec) -> None:
         known = self._known_names()

@@ -33,7 +33,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from .. import _core
-from ..common.aliases import warn_renamed
 from ..common.arguments import check_bool, check_int, check_str_or_none
 from ..common.lazy_modules import lazy_module
 from ..common.process_end import call_at_end
@@ -153,11 +152,6 @@ class ForwardProfilerHook(_core.ForwardPasses):
         with self._lock:
             self._close("detached")
             self._leave()
-
-    def detach(self) -> None:
-        """The old name of `stop`."""
-        warn_renamed("ForwardProfilerHook.detach()", "stop()")
-        self.stop()
 
     def __enter__(self) -> ForwardProfilerHook:
         return self

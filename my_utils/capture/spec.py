@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..common.arguments import check_integer, wrong_type
-from ..common.old_pickles import fills_old_pickles
 from ..common.public import public
 from .backends import make_backend
 
@@ -48,7 +47,6 @@ class StopPolicy(enum.StrEnum):
 
 
 @public("my_utils.profiling.capture_controller")
-@fills_old_pickles
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CaptureSpec:
     """A window, checked. `arm` takes one, or a mapping with these keys.

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any, TypedDict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TypedDict
 
 from ..common.notebook import html_text, one_screen
-from ..common.old_pickles import fills_old_pickles
 from ..common.public import public
 from ..recordings.recording import Recording, RootCall, TraceEvent, TraceTensorMeta
 
@@ -117,7 +116,6 @@ class TensorCheck:
     figures: Figures | None = None
 
 
-@fills_old_pickles
 @dataclass(frozen=True, slots=True)
 class Call:
     """A call with the name under which it is searched in the other recording.
@@ -146,11 +144,6 @@ class Pair:
     first_root: RootCall | None
     second_root: RootCall | None
     at: Call
-
-    def __setstate__(self, state: Sequence[Any]) -> None:
-        """Pickles of the first release have no `at`: the calls of the first recording counted."""
-        for item, value in zip(fields(self), [*state, state[0]], strict=False):
-            object.__setattr__(self, item.name, value)
 
 
 @public("my_utils.diverge")
@@ -251,7 +244,6 @@ class Difference:
 
 
 @public("my_utils.diverge")
-@fills_old_pickles
 @dataclass(frozen=True, slots=True)
 class RankReport:
     """What was found for one rank.

@@ -22,7 +22,6 @@ import socket
 from collections.abc import Sequence
 from typing import Any
 
-from ..common.aliases import renamed_parameters
 from ..common.arguments import check_int, check_path, check_seconds, check_str
 from ..common.ranks import check_rank, known_rank, world_size as known_world_size
 from .barrier import Terms
@@ -35,7 +34,6 @@ __all__ = ["EtcdBarrierBroken", "EtcdBarrierError", "EtcdBarrierTimeout", "etcd_
 LEASE_MAX_S = 24 * 3600  # etcd refuses some 285 years; a dead member must be noticed earlier
 
 
-@renamed_parameters(timeout="timeout_s", interval="interval_s")
 def etcd_barrier(
     prefix: str,
     world_size: int | None = None,

@@ -26,7 +26,6 @@ from importlib import import_module
 from typing import Any
 
 from .. import _core
-from ..common.aliases import renamed_parameters
 from ..common.arguments import check_path, check_str
 from ..common.files import whole_file
 from ..common.public import public
@@ -196,7 +195,6 @@ class PrometheusExporter(StageExporter):
 
     _needs_all = False
 
-    @renamed_parameters(folder="output")
     def __init__(
         self,
         source: Source,

@@ -27,7 +27,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from ..common.aliases import renamed_attribute, renamed_parameters
 from ..common.arguments import check_path, check_str
 from ..common.environment import read_switch
 from ..common.file_names import file_name, free_path
@@ -78,7 +77,6 @@ class MemorySnapshotter:
     [PosixPath('snapshots/forward__20260131_120000_000000__rank0.pt')]
     """
 
-    @renamed_parameters(output_dir="output")
     def __init__(
         self,
         output: StrPath | None = None,
@@ -101,8 +99,6 @@ class MemorySnapshotter:
         self._lock = threading.RLock()
         self._open: dict[str, Recording | None] = {}
         self._warned = False
-
-    output_dir = renamed_attribute("MemorySnapshotter.output_dir", "output")
 
     def __repr__(self) -> str:
         return short_repr(self, "output", "max_entries", "open_names")
@@ -219,7 +215,6 @@ class NoOpMemorySnapshotter:
     True
     """
 
-    @renamed_parameters(output_dir="output")
     def __init__(
         self,
         output: StrPath | None = None,

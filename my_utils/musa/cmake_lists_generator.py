@@ -14,7 +14,6 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ..common.aliases import renamed_attribute, renamed_parameters, renamed_state
 from ..common.arguments import check_bool, check_str, check_str_or_none
 from ..common.files import whole_file
 from ..common.reprs import short_repr
@@ -82,7 +81,6 @@ class CMakeListsGenerator:
     ValueError with their name.
     """
 
-    @renamed_parameters(output_dir="output")
     def __init__(
         self,
         sources: Sequence[StrPath],
@@ -115,9 +113,6 @@ class CMakeListsGenerator:
         self.cxx_standard = cxx_standard
         self.mcc_flags = _strings("mcc_flags", mcc_flags)
         self.output = Path(output)
-
-    output_dir = renamed_attribute("CMakeListsGenerator.output_dir", "output")
-    __setstate__ = renamed_state(output_dir="output")
 
     def __repr__(self) -> str:
         return short_repr(self, "project_name", "plugin_name", "sources")

@@ -43,7 +43,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from .. import __version__
 from ..common.lazy_modules import lazy_module
-from ..common.old_pickles import fills_old_pickles
 from ..common.plain_copy import plain_copy
 from ..common.plain_files import PlainFileError, load_plain, save_plain
 from ..common.public import public
@@ -77,7 +76,6 @@ class RecordingError(ValueError):
 
 
 @public("my_utils.module_hook")
-@fills_old_pickles
 @dataclass(slots=True)
 class TraceTensorMeta:
     """What was noted of one tensor, of its values at the time of the call.
@@ -120,7 +118,6 @@ class TraceTensorMeta:
 
 
 @public("my_utils.module_hook")
-@fills_old_pickles
 @dataclass(slots=True)
 class TraceEvent:
     """One call of one module.

@@ -33,7 +33,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import numpy as np
 
-from ..common.aliases import renamed_parameters
 from ..common.arguments import check_int
 from ..common.equality import same_fields
 from ..common.files import whole_file
@@ -188,7 +187,6 @@ class Report:
             result["verdict"] = self.verdict.as_data()
         return json.dumps(result)
 
-    @renamed_parameters(folder="output")
     def save_csv(self, output: str | os.PathLike[str]) -> list[Path]:
         """Each table as `output`/<name>.csv."""
         pandas = needed("pandas", PURPOSE, "report")
@@ -226,7 +224,6 @@ class Report:
         with open_output(path) as file:
             file.write(page_text(page).encode())
 
-    @renamed_parameters(folder="output")
     def save_figures(self, output: str | os.PathLike[str]) -> list[Path]:
         """The plots as step_time.png, rank_by_step.png and stages.png in the folder `output`."""
         from .figures import write_figures

@@ -27,7 +27,6 @@ from typing import Any, Self, TypeVar, overload
 
 from .. import _core
 from .._core import timer as timer
-from ..common.aliases import renamed_parameters
 from ..common.arguments import check_int, check_seconds, check_str
 from ..common.public import public
 from ..common.ranks import (
@@ -154,7 +153,6 @@ class TimeManager(_core.TimeRecorder):
 
     # --- all ranks together ---
 
-    @renamed_parameters(timeout="timeout_s")
     def gather(
         self,
         dst: int = 0,

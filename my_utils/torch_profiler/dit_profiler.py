@@ -30,7 +30,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from ..common.aliases import renamed_attribute, renamed_parameters, renamed_state
 from ..common.arguments import check_bool, check_int, check_logger, check_path, check_str
 from ..common.file_names import file_name
 from ..common.files import whole_file
@@ -121,7 +120,6 @@ class FlexibleProfiler:
     each may have its own, and the first one profiles.
     """  # noqa: E501
 
-    @renamed_parameters(output_dir="output")
     def __init__(
         self,
         task_type: str,
@@ -162,9 +160,6 @@ class FlexibleProfiler:
             "profile_memory": check_bool("profile_memory", profile_memory),
         }
         self._blocks: list[TorchProfile | None] = []
-
-    output_dir = renamed_attribute("FlexibleProfiler.output_dir", "output")
-    __setstate__ = renamed_state(output_dir="output")
 
     def __repr__(self) -> str:
         return short_repr(self, "task_type", "output", "enabled")

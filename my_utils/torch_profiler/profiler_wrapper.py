@@ -25,7 +25,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from ..common.aliases import renamed_attribute, renamed_parameters, renamed_state
 from ..common.arguments import check_bool, check_int, check_logger, check_path, check_str
 from ..common.files import on_whole_path
 from ..common.process_end import call_at_end
@@ -108,7 +107,6 @@ class ProfilerWrapper:
     matplotlib is missing. Not for use from several threads at once.
     """
 
-    @renamed_parameters(output_dir="output")
     def __init__(
         self,
         is_st: bool = False,
@@ -161,9 +159,6 @@ class ProfilerWrapper:
         self._depth = 0
         self._points: Series | None = None  # of the open series, or of the last one
         self._forget()
-
-    output_dir = renamed_attribute("ProfilerWrapper.output_dir", "output")
-    __setstate__ = renamed_state(output_dir="output")
 
     def __repr__(self) -> str:
         return short_repr(self, "prefix", "output", "enabled")

@@ -736,15 +736,3 @@ def test_every_field_of_a_description_is_read() -> None:
         with pytest.raises(AttributeError, match=field.name):
             windows.arm_spec(lacks)
         assert windows.armed == []
-
-
-def test_gates_as_the_first_release_took_them() -> None:
-    windows = CaptureController(NoOpBackend())
-    stop: Any = ((), None, None, True)
-    windows.arm_window("w", (("f",), 1, None, False), stop, "ON_TRIGGER_FUNC_EXIT", ("r",), (0, 1))
-    seen = []
-    for rank in (2, 1):
-        with windows.hook("f", iter=1, role="r", rank=rank):
-            seen.append(windows.window)
-    assert seen == [None, "w"]
-    assert windows.outcomes == {"w": "done"}

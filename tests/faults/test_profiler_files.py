@@ -65,7 +65,7 @@ assert train() == "trained"
 backend = TorchProfilerBackend("out")
 hook = ForwardProfilerHook(1, 50, backend=backend).attach(model)
 assert work(60) == 60
-hook.detach()
+hook.stop()
 written += backend.traces
 with ModuleProfiler(model) as modules:
     work(3)

@@ -12,7 +12,6 @@ from my_utils.verdict.load import NothingToJudge
 from my_utils.why import SyncPoint, judge, load_run
 
 from ..conftest import RunPython
-from ..release1.release1_files import unpack
 from ..support.planted_runs import SYNC, Run
 from ..support.run_csv import RankCsv
 
@@ -255,23 +254,6 @@ def test_the_command_of_the_run(tmp_path: Path) -> None:
     assert load_run(tmp_path).command == ("torchrun", "train.py", "a b")
     (tmp_path / "run.json").write_text("[1, 2")
     assert load_run(tmp_path).command == ()
-
-
-@pytest.mark.parametrize(
-    "name, ranks",
-    [("finished", 1), ("planted", 4), ("on_gpu", 1), ("crashed/rotated", 1), ("crashed/open", 1)],
-)
-def test_files_of_the_first_release(name: str, ranks: int, tmp_path: Path) -> None:
-    run = load_run(unpack(name, tmp_path / "logs"))
-    assert run.sync_points is None and len(run.ranks) == ranks
-    assert judge(run).lines()
-
-
-def test_a_planted_run_of_the_first_release(tmp_path: Path) -> None:
-    verdict = judge(load_run(unpack("planted", tmp_path / "logs")))
-    one = verdict.findings[0]
-    assert (one.kind, one.ranks, one.stage) == ("straggler", (2,), "iter/forward")
-    assert verdict.inferred == ("iter/all_reduce",)
 
 
 def test_planted_files_are_read_as_they_were_written(tmp_path: Path) -> None:

@@ -23,7 +23,6 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ...common.aliases import renamed_parameters
 from ...common.arguments import check_int, check_seconds
 from ...common.command_line import (
     CommandParser,
@@ -44,7 +43,7 @@ from . import store as capture_store
 from .control_file import BACKENDS, OPTIONS, Request, add_request, captures_folder, new_id
 from .result import Response
 from .steps import step_ahead, survey
-from .wait import WAIT_S, answers, job_log_dir, responses, wait_for_capture
+from .wait import WAIT_S, job_log_dir, responses, wait_for_capture
 
 if TYPE_CHECKING:
     from torch._C import _distributed_c10d as _c10d
@@ -56,7 +55,6 @@ else:
 
 __all__ = [
     "Request",
-    "answers",
     "listen",
     "main",
     "register",
@@ -80,7 +78,6 @@ _STATUSES = """\
 """
 
 
-@renamed_parameters(output_dir="output")
 def request_capture(
     log_dir: str | os.PathLike[str] | None = None,
     *,

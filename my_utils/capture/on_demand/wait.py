@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...common.aliases import renamed_parameters, warn_renamed
 from ...common.arguments import check_seconds
 from ...common.identity import identity
 from ...common.lazy_modules import lazy_module
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 else:
     _c10d = lazy_module("torch._C._distributed_c10d")
 
-__all__ = ["WAIT_S", "answers", "job_log_dir", "responses", "wait_for_capture"]
+__all__ = ["WAIT_S", "job_log_dir", "responses", "wait_for_capture"]
 
 WAIT_S = 120.0
 POLL_S = 0.2
@@ -51,15 +50,6 @@ def responses(
     return {rank: response for rank, response in found.items() if response is not None}
 
 
-def answers(
-    log_dir: str | os.PathLike[str], id: str, ranks: Collection[int]
-) -> dict[int, Response]:
-    """The old name of `responses`."""
-    warn_renamed("my_utils.capture.answers()", "responses()")
-    return responses(log_dir, id, ranks)
-
-
-@renamed_parameters(tell="on_change")
 def wait_for_capture(
     request: Request,
     log_dir: str | os.PathLike[str] | None = None,
