@@ -9,6 +9,7 @@ from typing import Any
 
 from .. import _core
 from ..common.warnings import warn_once
+from ..tensors.tensor_kinds import resolve
 
 KEY = "__my_utils_checksums__"
 NAME_BYTES = 32
@@ -122,19 +123,21 @@ def digests_of(readable: Iterable[Any], name: str) -> list[Digest] | None:
 
 
 def on_cpu(value: Any) -> Any:
-    """The array or tensor where it can be read: of a DTensor the local shard."""
+    """The array or tensor where it can be read: of a DTensor the local shard. What cannot be read
+    stays as it is, and `tensor_hash` says why."""
     if not is_tensor(value):
         return value
-    value = value.detach()
-    if hasattr(value, "to_local"):
-        value = value.to_local()
-    return value if value.device.type in ("cpu", "meta") else value.cpu()
+    try:
+        return resolve(value, "value").cpu()
+    except TypeError:
+        return value
 
 
 def samples_of(value: Any) -> list[Any]:
     """What tensor_hash reads of each sample of an array, a tensor, a list or a tuple."""
     if is_tensor(value):
-        return list(on_cpu(value).unbind(0))
+        readable = on_cpu(value)
+        return [value] * len(value) if readable is value else list(readable.unbind(0))
     if is_array(value):
         return [value[i, ...] for i in range(len(value))]  # [i] of one dimension is no array
     return [whole_of(item) for item in value]

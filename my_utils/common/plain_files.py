@@ -13,6 +13,7 @@ versions only add keys.
 from __future__ import annotations
 
 import os
+import re
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from typing import Any
 from .extras import needs_extra
 from .files import whole_file
 from .pickle_bounds import OutOfBounds, check_pickle
+from .printable import printable
 
 __all__ = ["PlainFileError", "load_plain", "save_plain"]
 
@@ -77,7 +79,7 @@ def _check_zip(file: Path, what: str) -> None:
     except PlainFileError:
         raise
     except OutOfBounds as error:
-        raise PlainFileError(f"is damaged or made to do harm: {error}") from None
+        raise PlainFileError(f"is no {what}, damaged, or made to do harm: {error}") from None
     except Exception as error:  # zipfile has many ways to say that it is no zip
         raise PlainFileError(f"is cut short, damaged or no {what} ({error})") from None
     if bad is not None:
@@ -101,7 +103,10 @@ def _read_pickle(file: Path, format: str, newest: int, what: str) -> dict[str, A
     try:
         payload = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # what its parser raises depends on where the damage is
-        reason = str(error).strip().split("\n")[0][:300]
+        foreign = re.search(r"GLOBAL (\S+)", str(error))
+        if foreign is not None:
+            raise PlainFileError(f"is no {what}: it holds objects of {foreign[1]}") from None
+        reason = printable(str(error).strip().partition("\n")[0][:300])
         raise PlainFileError(f"cannot be read as plain data ({reason})") from None
     if not isinstance(payload, dict) or payload.get("format") != format:
         raise PlainFileError(f"is no {what}: it has no format {format!r}")

@@ -150,7 +150,7 @@ def plain_tensor(tensor: Tensor) -> Stored | None:
         return None
     if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         return None
-    if tensor.numel() and tensor.untyped_storage().nbytes() == 0:
+    if tensor.numel() and not _core.has_memory(tensor):
         return None
     return STORED.get(str(tensor.dtype).removeprefix("torch."))
 

@@ -22,6 +22,7 @@ from ..common.public import public
 from ..common.ranks import check_rank, current_rank
 from ..common.reprs import short_repr
 from ..common.warnings import warn_once
+from ..tensors.tensor_kinds import resolve
 from .blobs import Blobs, plain_tensor
 from .files import open_plain, read_header, read_index, read_into_memory
 from .form import STORED, DumpError, key_name, parse_json
@@ -259,11 +260,13 @@ def _dtype(tensor: torch.Tensor) -> str:
 
 
 def _write(path: str, tensor: torch.Tensor, about: dict[str, str]) -> None:
-    if hasattr(tensor, "to_local"):
-        tensor = tensor.to_local()
+    try:
+        tensor = resolve(tensor, "tensor")
+    except TypeError as error:
+        raise DumpError(path, str(error)) from None
     stored = plain_tensor(tensor)
     if stored is None:
-        raise DumpError(path, f"a tensor of layout {tensor.layout} on {tensor.device} has no bytes")
+        raise DumpError(path, f"elements of type {tensor.dtype} cannot be stored")
     blobs = Blobs(copy=False)
     blobs.add_tensor("tensor", tensor.resolve_conj().resolve_neg(), stored)
     folder = os.path.dirname(path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from .. import _core
 from .blobs import ROOT_CHARS, blob_name, plain_tensor, shrink_expanded
 from .form import STORED, Stored, quote
 from .pickles import write_pickle
@@ -44,7 +45,13 @@ def make_writers(tree: Tree) -> dict[type, Writer]:
         try:
             layout = layouts.get((obj.dtype, obj.shape))
             address = 0 if layout is None else obj.data_ptr()
-            if layout is None or not address or not obj.is_cpu or not obj.is_contiguous():
+            if (
+                layout is None
+                or not address
+                or not obj.is_cpu
+                or not obj.is_contiguous()
+                or (obj.storage_offset() and not _core.has_memory(obj))
+            ):
                 _write_any(tree, obj, path, layouts)
                 return
         except RuntimeError:  # sparse, nested, wrapped: they have no pointer

@@ -27,7 +27,7 @@ __all__ = [
     "read_ranks",
 ]
 
-EVER = (-(2**63), 2**63 - 1)
+EVER = (-(2**63), 2**63)
 NAMED_AT_MOST = 20
 
 

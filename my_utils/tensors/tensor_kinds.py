@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .. import _core
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -29,16 +31,31 @@ def resolve(tensor: Tensor, name: str) -> Tensor:
     if complaint is not None:
         raise TypeError(f"{name} must have its elements in memory; {complaint}")
     if hasattr(tensor, "to_local"):
-        return resolve_lazy(tensor.to_local())
+        return resolve(tensor.to_local(), name)
     if hasattr(tensor, "wait") and hasattr(tensor, "elem"):  # AsyncCollectiveTensor
-        return resolve_lazy(tensor.wait())
+        return resolve(tensor.wait(), name)
     if torch._is_zerotensor(tensor):
         return resolve_lazy(torch.zeros(tensor.shape, dtype=tensor.dtype, device=tensor.device))
+    if tensor.numel() == 0:
+        return torch.empty(tensor.shape, dtype=tensor.dtype)
+    kind = f"{name} is a {type(tensor).__name__} without memory of its own"
     try:
-        return resolve_lazy(tensor)
+        found = resolve_lazy(tensor)
     except Exception as error:  # whatever a wrapper subclass raises in its __torch_dispatch__
-        kind = type(tensor).__name__
-        raise TypeError(f"{name} is a {kind} without memory of its own") from error
+        raise TypeError(kind) from error
+    if not _core.has_memory(found):
+        is_plain = type(found).__torch_dispatch__ is torch._C._disabled_torch_dispatch_impl
+        freed = ": its storage was freed or cut" if is_plain else ""
+        raise TypeError(f"{kind}{freed}")
+    return found
+
+
+def impl_address(tensor: Tensor) -> int:
+    """Where the C++ object of a tensor is, whatever its class or a mode puts in place of that."""
+    import torch
+
+    with torch._C.DisableTorchFunction():
+        return tensor._cdata
 
 
 def resolve_lazy(tensor: Tensor) -> Tensor:
@@ -75,6 +92,8 @@ def _complaint(tensor: Tensor) -> str | None:
         return "a quantized tensor does not: pass x.int_repr()"
     if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         return "inside vmap, grad and other transforms of torch.func there are none"
+    if torch._is_functional_tensor(tensor):
+        return "inside functionalize there are none"
     return None
 
 

@@ -49,7 +49,7 @@ from .tracks import training_rows
 
 __all__ = ["NothingToJudge", "RankCells", "cells_of_rank", "load_run", "run_of"]
 
-EVER = (-(2**63), 2**63 - 1)
+EVER = (-(2**63), 2**63)
 CELLS_MAX = 60_000_000  # ranks × steps × stages: three arrays of them take 1.4 GB
 STEPS_KEPT = 1000  # at least, however many ranks there are
 STAGES_MAX = 40  # what is beyond them counts into the stages around

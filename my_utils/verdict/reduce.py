@@ -78,7 +78,7 @@ def places_of(steps: Numbers) -> tuple[Numbers, Numbers]:
     if len(steps):
         first, last = int(steps.min()), int(steps.max())
         if last - first < SPAN_MAX * len(steps):  # without gaps to speak of: nothing to search
-            return np.arange(first, last + 1), steps - first
+            return np.arange(last - first + 1) + first, steps - first
     known, places = np.unique(steps, return_inverse=True)
     return known, places
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -274,3 +275,23 @@ def test_pt_files(tmp_path: Path) -> None:
     path.write_bytes(b"nothing of the kind")
     with pytest.raises(DumpError, match="cannot be read"):
         tensors.load(1, "x")
+
+
+def freed() -> Any:
+    tensor = torch.ones(3)
+    tensor.untyped_storage().resize_(0)
+    return tensor
+
+
+@pytest.mark.parametrize(
+    "make, reason",
+    [
+        (lambda: torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.quint8), "x.int_repr()"),
+        (lambda: torch.nested.nested_tensor([torch.ones(3)], layout=torch.jagged), "x.values()"),
+        (freed, "its storage was freed or cut"),
+    ],
+    ids=["quantized", "nested", "freed"],
+)
+def test_what_has_no_elements_in_memory_says_why(tmp_path: Path, make: Any, reason: str) -> None:
+    with pytest.raises(DumpError, match=re.escape(reason)):
+        DumpTensorIO(tmp_path, strict=True).dump(make(), "a", "x")

@@ -149,16 +149,23 @@ def test_tensors_without_memory(tmp_path: Path) -> None:
     assert (found.device.type, found.shape, found.dtype) == ("meta", meta.shape, meta.dtype)
     released = torch.ones(3)
     released.untyped_storage().resize_(0)
+    whole = torch.ones(3, 4)
+    sliced = whole[1:]
+    whole.untyped_storage().resize_(0)
     zero = torch._efficientzerotensor(3)
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     with FakeTensorMode():
         fake = torch.ones(3)
     dumper = UniversalDumper(DumpConfig(root_dir=tmp_path))
-    dump_dir = dumper.dump("s", {"a": released, "b": zero, "c": fake, "d": torch.ones(1)})
+    dump_dir = dumper.dump("s", {
+        "a": released, "b": zero, "c": fake, "d": torch.ones(1),
+        "like it": torch.ones(2, 4), "sliced": sliced,
+    })  # fmt: skip
     assert dump_dir is not None
     found = UniversalLoader(tmp_path).load(dump_dir, allow_pickle=True)
     assert torch.equal(found["d"], torch.ones(1))
+    assert torch.equal(found["like it"], torch.ones(2, 4))
 
 
 def test_odd_tensors_go_through_pickle(tmp_path: Path) -> None:

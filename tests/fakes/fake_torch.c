@@ -97,6 +97,8 @@ GETTER(aoti_torch_get_dtype, int32_t, tensor->dtype)
 GETTER(aoti_torch_get_device_type, int32_t, tensor->device)
 GETTER(aoti_torch_get_device_index, int32_t, ((void)tensor, 0))
 GETTER(torch_get_const_data_ptr, const void *, tensor->data)
+GETTER(aoti_torch_get_storage_size, int64_t, (int64_t)sizeof(tensor->data))
+GETTER(aoti_torch_get_storage_offset, int64_t, ((void)tensor, 0))
 #ifndef OLD
 GETTER(torch_get_mutable_data_ptr, void *, tensor->data)
 #endif

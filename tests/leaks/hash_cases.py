@@ -28,6 +28,21 @@ def hash_tensors(folder: Path) -> Iterator[Callable[[], object]]:
     yield action
 
 
+@case("has_memory")
+def ask_for_memory(folder: Path) -> Iterator[Callable[[], object]]:
+    plain, meta = torch.randn(64), torch.empty(3, device="meta")
+    sparse = torch.ones(2, 2).to_sparse()
+
+    def action() -> None:
+        assert _core.has_memory(plain[1:]) and not _core.has_memory(meta[1:])
+        assert not _core.has_memory(sparse)
+        with contextlib.suppress(TypeError):
+            _core.has_memory("text")  # type: ignore[arg-type]
+            raise AssertionError("a text has memory")
+
+    yield action
+
+
 @case("write_memory")
 def write_memory(folder: Path) -> Iterator[Callable[[], object]]:
     tensors = [torch.randn(64) for _ in range(20)]

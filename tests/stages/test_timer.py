@@ -10,14 +10,17 @@ import statistics
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from my_utils.csv2trace import csv_to_trace
 from my_utils.logger import GlobalLogger
 from my_utils.utils import DebuggingEvent, MyTimer, NoOpMyTimer
+from my_utils.why import load_run
 
 from ..conftest import RunPython
 from ..support.live_ranks import wait_until
@@ -689,3 +692,19 @@ def test_a_debug_layer_passes_everything_on() -> None:
 def test_the_signature_of_the_class_is_that_of_its_call(kind: type) -> None:
     names = list(inspect.signature(kind).parameters)
     assert names == ["use_cuda", "tag", "log_dir", "cuda_stages", "strict", "compile", "rank"]
+
+
+@pytest.mark.parametrize("step", [-(2**63), -(2**63) + 1, 2**63 - 1])
+def test_every_step_that_is_taken_is_read(profile: Profile, tmp_path: Path, step: int) -> None:
+    timer = MyTimer(tag="ends")
+    timer.set_step(step)
+    with timer.time_stage("forward"):
+        pass
+    timer.step()
+    profile.close()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # of rows that are left out
+        assert csv_to_trace(profile.folder, tmp_path / "trace.json").slices == 1
+    assert load_run(profile.folder).steps.tolist() == [step]
+    with pytest.raises(ValueError, match=r"iteration must be from -9223372036854775808 to"):
+        timer.set_step(2**63 if step > 0 else -(2**63) - 1)

@@ -80,8 +80,9 @@ for name, call in calls.items():
         assert message().startswith("my_utils::" + name + ": "), message()
     print(name, successes)
 """
-    # Seven facts of a tensor, and the place to write to; a result has to be made first.
-    assert lines(run(text)) == ["tensor_hash 9", "stats 9", "nan_inf_count 9", "hash_into 15"]
+    # Seven facts of a tensor, two of its storage, and the place to write to. A result has to be
+    # made first.
+    assert lines(run(text)) == ["tensor_hash 11", "stats 11", "nan_inf_count 11", "hash_into 19"]
 
 
 def test_a_gpu_tensor_without_cuda(run: Run) -> None:

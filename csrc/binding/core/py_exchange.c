@@ -8,10 +8,17 @@ static const struct mu_dlpack_exchange *table_of(PyObject *capsule) {
     return header != NULL && header->major == MU_DLPACK_MAJOR ? (const void *)header : NULL;
 }
 
-static void find_type(struct mu_py_exchange *exchange, PyObject *tensor) {
+static void find_type(struct mu_py_exchange *exchange, PyObject *torch, PyObject *tensor) {
+    PyObject *c_module = PyObject_GetAttrString(torch, "_C");
     exchange->is_neg = PyObject_GetAttrString(tensor, "is_neg");
     exchange->is_conj = PyObject_GetAttrString(tensor, "is_conj");
-    if (exchange->is_neg != NULL && exchange->is_conj != NULL && PyType_Check(tensor)) {
+    exchange->impl = PyObject_GetAttrString(tensor, "_cdata");
+    exchange->is_overridden =
+        c_module == NULL ? NULL : PyObject_GetAttrString(c_module, "_has_torch_function_unary");
+    Py_XDECREF(c_module);
+    if (exchange->is_neg != NULL && exchange->is_conj != NULL && exchange->impl != NULL &&
+        Py_TYPE(exchange->impl)->tp_descr_get != NULL && exchange->is_overridden != NULL &&
+        PyType_Check(tensor) && mu_torch_storage_find(&exchange->storage)) {
         exchange->tensor_type = (PyTypeObject *)Py_NewRef(tensor);
     }
 }
@@ -26,7 +33,7 @@ bool mu_py_exchange_find(struct mu_py_exchange *exchange) {
     const struct mu_dlpack_exchange *table = capsule == NULL ? NULL : table_of(capsule);
     exchange->table = table;
     if (table != NULL && table->dltensor_from_py_object_no_sync != NULL) {
-        find_type(exchange, tensor); /* others are asked for capsules */
+        find_type(exchange, torch, tensor); /* others are asked for capsules */
     }
     Py_XDECREF(capsule);
     Py_XDECREF(tensor);
@@ -38,6 +45,8 @@ int mu_py_exchange_traverse(struct mu_py_exchange *exchange, visitproc visit, vo
     Py_VISIT(exchange->tensor_type);
     Py_VISIT(exchange->is_neg);
     Py_VISIT(exchange->is_conj);
+    Py_VISIT(exchange->impl);
+    Py_VISIT(exchange->is_overridden);
     return 0;
 }
 
@@ -46,4 +55,6 @@ void mu_py_exchange_clear(struct mu_py_exchange *exchange) {
     Py_CLEAR(exchange->tensor_type);
     Py_CLEAR(exchange->is_neg);
     Py_CLEAR(exchange->is_conj);
+    Py_CLEAR(exchange->impl);
+    Py_CLEAR(exchange->is_overridden);
 }

@@ -12,12 +12,17 @@
 #include <stdbool.h>
 
 #include "core/dlpack_exchange.h"
+#include "core/torch_storage.h"
 
 struct mu_py_exchange {
     const struct mu_dlpack_exchange *table; /* torch's, for good; NULL before it is found */
-    PyTypeObject *tensor_type;              /* owned: torch.Tensor; NULL without the two below */
+    PyTypeObject *tensor_type;              /* owned: torch.Tensor; NULL without those below */
     PyObject *is_neg;                       /* owned: torch.Tensor.is_neg, a lazy negation */
     PyObject *is_conj;                      /* owned: torch.Tensor.is_conj */
+    PyObject *impl;                         /* owned: torch.Tensor._cdata, the TensorImpl's place */
+    PyObject *is_overridden; /* owned: torch._C._has_torch_function_unary, whether Python code runs
+                                in place of the three */
+    struct mu_torch_storage storage;
 };
 
 /* True when torch is imported and has the table (2.10 and newer). No exception is left behind. */

@@ -116,6 +116,48 @@ static bool has_elements(const struct mu_dlpack_tensor *tensor) {
     return true;
 }
 
+/* From here on an address is one of memory: that of a storage without memory is an offset in bytes,
+ * and no tensor has 32 TiB. Asking torch takes half as long as the hash of a small tensor. */
+#define SURELY_MEMORY (UINT64_C(1) << 45)
+
+/* The address of the tensor's TensorImpl, a new reference. Python code that may come in between, as
+ * __torch_function__ does, is kept out: an address of its making would be read. */
+static PyObject *impl_of(struct mu_py_exchange *exchange, PyObject *tensor) {
+    PyObject *overridden = PyObject_CallOneArg(exchange->is_overridden, tensor);
+    if (overridden == NULL) {
+        return NULL;
+    }
+    PyObject *impl = NULL;
+    if (overridden == Py_False) {
+        impl = Py_TYPE(exchange->impl)
+                   ->tp_descr_get(exchange->impl, tensor, (PyObject *)Py_TYPE(tensor));
+    } else {
+        PyObject *kinds = PyImport_ImportModule("my_utils.tensors.tensor_kinds");
+        impl = kinds == NULL ? NULL : PyObject_CallMethod(kinds, "impl_address", "O", tensor);
+        Py_XDECREF(kinds);
+    }
+    Py_DECREF(overridden);
+    return impl;
+}
+
+/* 1 when all elements of the view are in memory, else 0; -1 with an exception. */
+static int is_in_memory(struct mu_py_exchange *exchange, PyObject *tensor,
+                        const struct mu_tensor *view) {
+    if (view->elements == 0) {
+        return 1;
+    }
+    PyObject *impl = impl_of(exchange, tensor);
+    if (impl == NULL) {
+        return -1;
+    }
+    void *handle = PyLong_AsVoidPtr(impl);
+    Py_DECREF(impl);
+    if (handle == NULL) {
+        return PyErr_Occurred() ? -1 : 0;
+    }
+    return mu_torch_storage_holds(&exchange->storage, (struct mu_torch_tensor *)&handle, view);
+}
+
 /* Calls a method of torch.Tensor that returns a bool. torch's own methods are C functions without
  * arguments; they are called directly, because the checks of a normal call take a tenth of the
  * time. */
@@ -153,18 +195,27 @@ static int is_plain(struct mu_py_exchange *exchange, PyObject *tensor,
     return 1;
 }
 
-/* 1 with the view's source in `out`; 0, and no exception, when the tensor has no memory that is
- * read here: none at all, or on a device without kernels of ours. */
-static int plain_memory(struct mu_py_exchange *exchange, PyObject *tensor,
-                        struct mu_dlpack_tensor *out) {
-    if (exchange->table->dltensor_from_py_object_no_sync(tensor, out) != 0) {
+/* 1 with the view when the elements are in memory that is read here; 0, and no exception, when they
+ * are not: there is no memory, or it is on a device without kernels of ours. -1 with an exception.
+ * A subclass without elements may stand for something of another shape. */
+static int plain_memory(struct mu_py_exchange *exchange, PyObject *tensor, const char *name,
+                        struct mu_tensor *view) {
+    struct mu_dlpack_tensor dlpack;
+    if (exchange->table->dltensor_from_py_object_no_sync(tensor, &dlpack) != 0) {
         PyErr_Clear();
         return 0;
     }
-    if (device_of(out) < 0 || (out->data == NULL && has_elements(out))) {
+    bool no_elements = !has_elements(&dlpack);
+    if (device_of(&dlpack) < 0 || (dlpack.data == NULL && !no_elements) ||
+        (no_elements && !Py_IS_TYPE(tensor, exchange->tensor_type))) {
         return 0;
     }
-    return is_plain(exchange, tensor, out);
+    if (view_of_dlpack(&dlpack, name, view) < 0) {
+        return -1;
+    }
+    int in_memory =
+        (uintptr_t)view->data >= SURELY_MEMORY ? 1 : is_in_memory(exchange, tensor, view);
+    return in_memory == 1 ? is_plain(exchange, tensor, &dlpack) : in_memory;
 }
 
 /* The replacement for a tensor that has no plain memory, by my_utils.tensors.tensor_kinds. Returns
@@ -181,19 +232,18 @@ static PyObject *resolve(PyObject *tensor, const char *name) {
 
 static int view_torch(struct mu_state *state, PyObject *object, const char *name,
                       struct mu_py_tensor *out) {
-    struct mu_dlpack_tensor dlpack;
     PyObject *tensor = Py_NewRef(object);
-    int plain = plain_memory(&state->exchange, tensor, &dlpack);
+    int plain = plain_memory(&state->exchange, tensor, name, &out->view);
     if (plain == 0) {
         Py_SETREF(tensor, resolve(object, name));
-        plain = tensor == NULL ? -1 : plain_memory(&state->exchange, tensor, &dlpack);
+        plain = tensor == NULL ? -1 : plain_memory(&state->exchange, tensor, name, &out->view);
         if (plain == 0) {
             PyErr_Format(PyExc_TypeError, "%s is a %.100s without memory of its own", name,
                          Py_TYPE(object)->tp_name);
             plain = -1;
         }
     }
-    if (plain < 0 || view_of_dlpack(&dlpack, name, &out->view) < 0) {
+    if (plain < 0) {
         Py_XDECREF(tensor);
         return -1;
     }
@@ -507,8 +557,42 @@ int mu_py_current_stream(struct mu_state *state, int device_index, void **stream
     return state->exchange.table->current_work_stream(MU_DLPACK_CUDA, device_index, stream);
 }
 
+PyDoc_STRVAR(
+    has_memory_doc,
+    "has_memory($module, tensor, /)\n--\n\n"
+    "Whether all elements of a torch tensor are in memory, on any device.\n\n"
+    "False where they are not in one storage (sparse, quantized, wrapper subclasses), where it\n"
+    "has no bytes (meta and fake tensors), and where it was freed or cut. An address says less:\n"
+    "that of a slice is not 0 where the storage begins at 0. TypeError for what is no torch\n"
+    "tensor.");
+
+static PyObject *has_memory(PyObject *module, PyObject *tensor) {
+    struct mu_py_exchange *exchange = &mu_state_of(module)->exchange;
+    struct mu_dlpack_tensor dlpack;
+    struct mu_tensor view;
+    if (!is_torch_tensor(exchange, tensor)) {
+        return PyErr_Format(PyExc_TypeError, "tensor must be a torch tensor, not %.100s",
+                            Py_TYPE(tensor)->tp_name);
+    }
+    int status = exchange->table->dltensor_from_py_object_no_sync(tensor, &dlpack);
+    if (status == 0) {
+        dlpack.device_type = MU_DLPACK_CPU; /* all are views alike */
+        status = view_of_dlpack(&dlpack, "tensor", &view);
+    }
+    if (status != 0) {
+        PyErr_Clear();
+        Py_RETURN_FALSE;
+    }
+    int in_memory = is_in_memory(exchange, tensor, &view);
+    return in_memory < 0 ? NULL : PyBool_FromLong(in_memory);
+}
+
+static PyMethodDef functions[] = {
+    {"has_memory", has_memory, METH_O, has_memory_doc},
+    {NULL, NULL, 0, NULL},
+};
+
 int mu_py_tensor_exec(PyObject *module) {
-    (void)module;
     mu_parallel_load();
-    return 0;
+    return PyModule_AddFunctions(module, functions);
 }

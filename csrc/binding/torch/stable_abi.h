@@ -12,13 +12,13 @@
 #include <stdint.h>
 
 #include "base/error.h"
+#include "core/torch_storage.h"
 #include "tensor/tensor.h"
 
 /* The version that is asked for, in the form of TORCH_ABI_VERSION: 2.10.0. */
 #define MU_TORCH_ABI_VERSION (UINT64_C(2) << 56 | UINT64_C(10) << 48)
 
-/* at::Tensor and torch::Library. A handle owns one reference. */
-struct mu_torch_tensor;
+/* torch::Library. Its handles, as those of tensors, own one reference. */
 struct mu_torch_library;
 
 /* A kernel gets its arguments on `stack`, a number or a handle each, and leaves its results there.
@@ -42,6 +42,7 @@ struct mu_torch {
     int32_t (*get_device_index)(struct mu_torch_tensor *tensor, int32_t *out);
     int32_t (*get_const_data_ptr)(struct mu_torch_tensor *tensor, const void **out);
     int32_t (*get_mutable_data_ptr)(struct mu_torch_tensor *tensor, void **out);
+    struct mu_torch_storage storage;
 
     int32_t (*library_init_impl)(const char *name_space, const char *dispatch_key, const char *file,
                                  uint32_t line, struct mu_torch_library **out);

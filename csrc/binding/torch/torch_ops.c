@@ -69,7 +69,14 @@ static int view_of(struct mu_torch_tensor *tensor, struct mu_tensor *view, struc
     view->shape = shape;
     view->strides = strides;
     int code = set_dtype_and_device(tensor, view, err);
-    return code == MU_OK ? mu_tensor_check(view, err) : code;
+    if (code == MU_OK) {
+        code = mu_tensor_check(view, err);
+    }
+    if (code == MU_OK && !mu_torch_storage_holds(&torch.storage, tensor, view)) {
+        code = mu_error_set(err, MU_ERR_STATE,
+                            "a tensor with elements, but no memory for all of them");
+    }
+    return code;
 }
 
 /* --- what the operators compute ------------------------------------------------------------- */

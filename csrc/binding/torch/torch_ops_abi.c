@@ -3,7 +3,6 @@
 #include <dlfcn.h>
 #include <stddef.h>
 #include <stdio.h>
-#include <string.h>
 
 struct torch_function {
     const char *symbol;
@@ -24,6 +23,8 @@ static const struct torch_function functions[] = {
     FUNCTION("aoti_torch_get_device_index", get_device_index),
     FUNCTION("torch_get_const_data_ptr", get_const_data_ptr),
     FUNCTION("torch_get_mutable_data_ptr", get_mutable_data_ptr),
+    FUNCTION("aoti_torch_get_storage_size", storage.get_size),
+    FUNCTION("aoti_torch_get_storage_offset", storage.get_offset),
     FUNCTION("aoti_torch_library_init_impl", library_init_impl),
     FUNCTION("torch_library_impl", library_impl),
 };
@@ -33,17 +34,10 @@ static int lacks(const char *symbol, struct mu_error *err) {
                         "the operators need torch 2.10 or newer: this one has no %s", symbol);
 }
 
-/* POSIX lets a data pointer of dlsym hold a function. */
-static bool find(void *library, const char *symbol, void *out) {
-    void *address = dlsym(library, symbol);
-    memcpy(out, &address, sizeof(address));
-    return address != NULL;
-}
-
 /* One of the functions without arguments that return a number of torch. */
 static int ask(void *library, const char *symbol, int32_t *out, struct mu_error *err) {
     int32_t (*number)(void);
-    if (!find(library, symbol, &number)) {
+    if (!mu_torch_symbol(library, symbol, &number)) {
         return lacks(symbol, err);
     }
     *out = number();
@@ -81,7 +75,7 @@ static int ask_dtypes(void *library, struct mu_torch *torch, struct mu_error *er
 
 static int fill(void *library, struct mu_torch *torch, struct mu_error *err) {
     for (size_t i = 0; i < sizeof(functions) / sizeof(functions[0]); i++) {
-        if (!find(library, functions[i].symbol, (char *)torch + functions[i].offset)) {
+        if (!mu_torch_symbol(library, functions[i].symbol, (char *)torch + functions[i].offset)) {
             return lacks(functions[i].symbol, err);
         }
     }
@@ -97,7 +91,8 @@ static void find_cuda(struct mu_torch *torch) {
     torch->get_current_cuda_stream = NULL;
     void *library = dlopen("libtorch_cuda.so", RTLD_NOLOAD | RTLD_LAZY);
     if (library != NULL) {
-        find(library, "aoti_torch_get_current_cuda_stream", &torch->get_current_cuda_stream);
+        mu_torch_symbol(library, "aoti_torch_get_current_cuda_stream",
+                        &torch->get_current_cuda_stream);
         dlclose(library);
     }
 }

@@ -1,8 +1,8 @@
 #include "base/digits.h"
 
-/* 1 when the sum stays within int64. `value` is never negative. */
-static int append_digit(uint64_t *value, unsigned digit) {
-    if (*value > ((uint64_t)INT64_MAX - digit) / 10) {
+/* 1 when the sum is at most `limit`. */
+static int append_digit(uint64_t *value, unsigned digit, uint64_t limit) {
+    if (*value > (limit - digit) / 10) {
         return 0;
     }
     *value = *value * 10 + digit;
@@ -13,6 +13,7 @@ int mu_digits_parse(const char *text, size_t length, int scale, int64_t *value) 
     const char *end = text + length;
     int negative = length > 0 && *text == '-';
     text += negative;
+    const uint64_t limit = (uint64_t)INT64_MAX + (negative ? 1 : 0);
     uint64_t sum = 0;
     int digits = 0, decimals = -1; /* -1: no point yet */
     for (; text < end; text++) {
@@ -28,18 +29,18 @@ int mu_digits_parse(const char *text, size_t length, int scale, int64_t *value) 
         if (decimals >= scale) {
             continue;
         }
-        if (!append_digit(&sum, digit)) {
+        if (!append_digit(&sum, digit, limit)) {
             return 0;
         }
         decimals += decimals >= 0;
     }
     for (int i = decimals < 0 ? 0 : decimals; i < scale; i++) {
-        if (!append_digit(&sum, 0)) {
+        if (!append_digit(&sum, 0, limit)) {
             return 0;
         }
     }
     if (digits) {
-        *value = negative ? -(int64_t)sum : (int64_t)sum;
+        *value = (int64_t)(negative ? 0 - sum : sum);
     }
     return digits;
 }

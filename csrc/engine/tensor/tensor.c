@@ -67,6 +67,24 @@ int mu_tensor_check(struct mu_tensor *tensor, struct mu_error *err) {
     return MU_OK;
 }
 
+bool mu_tensor_is_within(const struct mu_tensor *tensor, int64_t offset, int64_t bytes) {
+    if (tensor->elements == 0) {
+        return true;
+    }
+    int64_t item = mu_dtype_info(tensor->dtype)->size;
+    int64_t last = offset, before, end;
+    for (int dim = 0; dim < tensor->ndim; dim++) {
+        int64_t steps = tensor->shape[dim] - 1, span;
+        if (__builtin_mul_overflow(steps, tensor->strides[dim], &span) ||
+            __builtin_add_overflow(last, span, &last)) {
+            return false;
+        }
+    }
+    return offset >= 0 && !__builtin_mul_overflow(offset, item, &before) &&
+           (uintptr_t)tensor->data != (uintptr_t)before && last < INT64_MAX &&
+           !__builtin_mul_overflow(last + 1, item, &end) && end <= bytes;
+}
+
 bool mu_tensor_is_contiguous(const struct mu_tensor *tensor) {
     if (tensor->strides == NULL || tensor->elements == 0) {
         return true;

@@ -53,6 +53,12 @@ struct mu_tensor {
  * or elements without memory. */
 MU_MUST_CHECK int mu_tensor_check(struct mu_tensor *tensor, struct mu_error *err);
 
+/* Whether a storage of `bytes` whose element number `offset` is the view's first one is in memory
+ * and has all elements of the view, which has been checked and has strides, none negative. A
+ * storage without memory begins at address 0, so that the view's data is NULL only where `offset`
+ * is 0. */
+bool mu_tensor_is_within(const struct mu_tensor *tensor, int64_t offset, int64_t bytes);
+
 static inline int64_t mu_tensor_bytes(const struct mu_tensor *tensor) {
     return tensor->elements * mu_dtype_info(tensor->dtype)->size;
 }

@@ -24,6 +24,7 @@ static void test_parse(void) {
     parses("5.", 3, 5000);
     parses(".25", 6, 250000);
     parses("9223372036.854775807", 9, INT64_MAX);
+    parses("-9223372036854775808", 0, INT64_MIN);
     refuses("9223372036.854775808", 9);
     refuses("", 9);
     refuses("-", 9);
