@@ -3,15 +3,6 @@
 #include "core/heap_types.h"
 #include "stages/py_timer.h"
 
-struct mu_py_stage {
-    PyObject_HEAD struct mu_py_timer *timer; /* owned */
-    PyObject *text;                          /* owned: the name, a str */
-    struct mu_py_name name;                  /* borrowed from text */
-    bool has_appearance;
-    struct mu_py_appearance appearance; /* its domain is borrowed from `domain` */
-    PyObject *domain;                   /* owned; may be NULL */
-};
-
 PyObject *mu_py_stage_new(struct mu_py_timer *timer, PyObject *name,
                           const struct mu_py_appearance *appearance, PyObject *domain) {
     PyTypeObject *type = timer->state->stage_type;
@@ -35,17 +26,18 @@ PyObject *mu_py_stage_new(struct mu_py_timer *timer, PyObject *name,
 
 static PyObject *stage_enter(PyObject *object, PyObject *Py_UNUSED(ignored)) {
     struct mu_py_stage *self = (struct mu_py_stage *)object;
-    if (mu_py_timer_start(self->timer, &self->name,
-                          self->has_appearance ? &self->appearance : NULL) < 0) {
+    if (mu_py_timer_enter(self->timer, self) < 0) {
         return NULL;
     }
+    self->entered++;
     return Py_NewRef(object);
 }
 
 static PyObject *stage_exit(PyObject *object, PyObject *const *Py_UNUSED(args),
                             Py_ssize_t Py_UNUSED(count)) {
     struct mu_py_stage *self = (struct mu_py_stage *)object;
-    if (mu_py_timer_stop(self->timer, &self->name) < 0) {
+    self->entered -= self->entered > 0;
+    if (mu_py_timer_leave(self->timer, self) < 0) {
         return NULL;
     }
     Py_RETURN_NONE;

@@ -5,6 +5,8 @@
 
 #include "core/heap_types.h"
 #include "core/warnings.h"
+#include "stages/frame_order.h"
+#include "stages/py_caller.h"
 
 enum { STAGES_CACHED_MAX = 4096 };
 
@@ -56,6 +58,14 @@ static int closed_inner(struct mu_py_timer *self, const struct mu_py_name *name)
                   "closed stages inside it that were still open, marked closed=out_of_order");
 }
 
+static inline int stopped(struct mu_py_timer *self, const struct mu_py_name *name,
+                          enum mu_stop_result result) {
+    if (__builtin_expect(result == MU_STOP_OK, 1)) {
+        return 0;
+    }
+    return result == MU_STOP_NOT_OPEN ? not_open(self, name) : closed_inner(self, name);
+}
+
 static int not_initialised(void) {
     PyErr_SetString(PyExc_RuntimeError, "the timer's __init__ was not called");
     return -1;
@@ -90,10 +100,49 @@ int mu_py_timer_stop(struct mu_py_timer *self, const struct mu_py_name *name) {
     }
     enum mu_stop_result result =
         mu_thread_buffer_stop(buffer, name->bytes, (size_t)name->length, name->hash);
-    if (__builtin_expect(result == MU_STOP_OK, 1)) {
+    return stopped(self, name, result);
+}
+
+int mu_py_timer_enter(struct mu_py_timer *self, struct mu_py_stage *handle) {
+    const struct mu_py_name *name = &handle->name;
+    if (__builtin_expect(self->timer.recorder == NULL, 0)) {
+        return not_initialised();
+    }
+    struct mu_thread_buffer *buffer = mu_py_thread_buffer(&self->timer);
+    if (__builtin_expect(buffer == NULL, 0)) {
+        mu_recorder_count_unplaced(self->timer.recorder);
         return 0;
     }
-    return result == MU_STOP_NOT_OPEN ? not_open(self, name) : closed_inner(self, name);
+    const struct mu_stage_owner owner = mu_py_owner(handle);
+    if (__builtin_expect(!mu_frames_parent_is_top(buffer, &owner), 0)) {
+        mu_frames_choose_parent(buffer, &owner, mu_py_frame_calls);
+    }
+    uint32_t depth = buffer->depth;
+    if (__builtin_expect(self->gpu_events.any, 0)) {
+        const struct mu_py_appearance *given = handle->has_appearance ? &handle->appearance : NULL;
+        if (mu_py_gpu_events_start(&self->gpu_events, buffer, name, given) < 0) {
+            mu_frames_take_branch(buffer);
+            return -1;
+        }
+    } else {
+        mu_thread_buffer_start(buffer, name->bytes, (size_t)name->length, name->hash);
+    }
+    if (__builtin_expect(buffer->depth > depth, 1)) {
+        mu_frames_own(buffer, &owner);
+    }
+    return 0;
+}
+
+int mu_py_timer_leave(struct mu_py_timer *self, struct mu_py_stage *handle) {
+    if (__builtin_expect(self->timer.recorder == NULL, 0)) {
+        return not_initialised();
+    }
+    struct mu_thread_buffer *buffer = mu_py_thread_buffer(&self->timer);
+    if (__builtin_expect(buffer == NULL, 0)) {
+        return 0;
+    }
+    const struct mu_stage_owner owner = mu_py_owner(handle);
+    return stopped(self, &handle->name, mu_thread_buffer_stop_owned(buffer, &owner));
 }
 
 enum start_argument { START_STAGE, START_COLOR, START_DOMAIN, START_ARGUMENTS };
@@ -145,27 +194,38 @@ static struct mu_recent_stage *recent_place(struct mu_py_timer *self, PyObject *
     return &self->recent[((uintptr_t)name >> 5) % MU_RECENT_STAGES];
 }
 
-/* The cached stage of that name, made when there is none yet; a new reference. */
+/* Before a cached handle is replaced, and perhaps freed; NULL: there is none. */
+static void forget_recent(struct mu_py_timer *self, PyObject *handle) {
+    struct mu_recent_stage *recent =
+        handle == NULL ? NULL : recent_place(self, ((struct mu_py_stage *)handle)->text);
+    if (recent != NULL && (PyObject *)recent->stage == handle) {
+        *recent = (struct mu_recent_stage){NULL, NULL};
+    }
+}
+
+/* The cached handle of that name, unless a stage of it is open: then a new one takes its place, so
+ * that each ends its own. A new reference. */
 static PyObject *stage_of(struct mu_py_timer *self, PyObject *stage_name) {
     struct mu_py_name name;
     if (mu_py_name_of(stage_name, "stage_name", &name) < 0) {
         return NULL;
     }
-    PyObject *stage = PyDict_GetItemWithError(self->stages, stage_name);
-    if (stage != NULL) {
-        return Py_NewRef(stage);
+    PyObject *cached = PyDict_GetItemWithError(self->stages, stage_name);
+    if (cached != NULL && ((struct mu_py_stage *)cached)->entered == 0) {
+        return Py_NewRef(cached);
     }
-    stage = PyErr_Occurred() ? NULL : mu_py_stage_new(self, stage_name, NULL, NULL);
-    if (stage == NULL || PyDict_GET_SIZE(self->stages) >= STAGES_CACHED_MAX) {
+    PyObject *stage = PyErr_Occurred() ? NULL : mu_py_stage_new(self, stage_name, NULL, NULL);
+    if (stage == NULL || (cached == NULL && PyDict_GET_SIZE(self->stages) >= STAGES_CACHED_MAX)) {
         return stage;
     }
+    forget_recent(self, cached);
     if (PyDict_SetItem(self->stages, stage_name, stage) < 0) {
         Py_CLEAR(stage);
         return NULL;
     }
     struct mu_recent_stage *recent = recent_place(self, stage_name);
     recent->name = stage_name;
-    recent->stage = stage;
+    recent->stage = (struct mu_py_stage *)stage;
     return stage;
 }
 
@@ -187,7 +247,7 @@ static PyObject *timer_time_stage(PyObject *object, PyObject *const *args, Py_ss
         }
     }
     const struct mu_recent_stage *recent = recent_place(self, stage_name);
-    if (__builtin_expect(recent->name == stage_name, 1)) {
+    if (__builtin_expect(recent->name == stage_name && recent->stage->entered == 0, 1)) {
         return Py_NewRef(recent->stage);
     }
     if (self->stages == NULL) {
@@ -520,22 +580,27 @@ PyDoc_STRVAR(start_doc,
              "Stages nest; `stop` with the same name ends it. Costs about half of two\n"
              "time.perf_counter() calls together with its stop. Thread-safe: every thread has a\n"
              "stack of its own. TypeError when stage_name is no str.");
-PyDoc_STRVAR(stop_doc,
-             "stop($self, stage_name)\n--\n\n"
-             "End the innermost stage of that name on the calling thread.\n\n"
-             "Stages inside it that are still open are closed and marked closed=out_of_order.\n"
-             "Without such a stage nothing happens but one warning and a count; with strict=True\n"
-             "both raise RuntimeError.");
-PyDoc_STRVAR(time_stage_doc,
-             "time_stage($self, stage_name, color='blue', domain_name=None)\n--\n\n"
-             "The stage as a context manager and decorator.\n\n"
-             "The same object comes back for the same name. `async with` makes an asynchronous\n"
-             "event instead, which leaves the thread's stack alone.");
-PyDoc_STRVAR(set_step_doc,
-             "set_step($self, iteration)\n--\n\n"
-             "Name the step that stages started from now on belong to (an int).\n\n"
-             "Stages of the calling thread that the step before left open, by an exception for\n"
-             "instance, are closed and marked closed=step.");
+PyDoc_STRVAR(
+    stop_doc,
+    "stop($self, stage_name)\n--\n\n"
+    "End the innermost stage of that name on the calling thread.\n\n"
+    "Stages of `start` inside it that are still open are closed and marked\n"
+    "closed=out_of_order. Stages of `time_stage` stay open: their handles end them, and stop\n"
+    "ends one only where no stage of `start` has the name. Without a stage of that name\n"
+    "nothing happens but one warning and a count; with strict=True both raise RuntimeError.");
+PyDoc_STRVAR(
+    time_stage_doc,
+    "time_stage($self, stage_name, color='blue', domain_name=None)\n--\n\n"
+    "The stage as a context manager and decorator.\n\n"
+    "The same object comes back for the same name, unless a stage of it is open. It ends the\n"
+    "stage that it began, also where tasks or greenlets take turns on the thread. `async\n"
+    "with` makes an asynchronous event instead, which leaves the thread's stack alone.");
+PyDoc_STRVAR(
+    set_step_doc,
+    "set_step($self, iteration)\n--\n\n"
+    "Name the step that stages started from now on belong to (an int).\n\n"
+    "Stages of `start` of the calling thread that the step before left open, by an exception\n"
+    "for instance, are closed and marked closed=step.");
 PyDoc_STRVAR(
     step_doc,
     "step($self, wait=True)\n--\n\n"

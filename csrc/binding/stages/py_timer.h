@@ -8,10 +8,21 @@
 
 enum { MU_RECENT_STAGES = 16 };
 
-/* One of the stages that were requested last. */
+/* A handle. */
+struct mu_py_stage {
+    PyObject_HEAD struct mu_py_timer *timer; /* owned */
+    PyObject *text;                          /* owned: the name, a str */
+    struct mu_py_name name;                  /* borrowed from text */
+    uint32_t entered;                        /* times, without those that it was left */
+    bool has_appearance;
+    struct mu_py_appearance appearance; /* its domain is borrowed from `domain` */
+    PyObject *domain;                   /* owned; may be NULL */
+};
+
+/* One of the handles that were requested last. */
 struct mu_recent_stage {
-    PyObject *name;  /* borrowed: the stage owns it, so its address identifies the text */
-    PyObject *stage; /* borrowed from `stages` */
+    PyObject *name; /* borrowed: the handle owns it, so its address identifies the text */
+    struct mu_py_stage *stage; /* borrowed from `stages` */
 };
 
 struct mu_py_timer {
@@ -30,6 +41,10 @@ struct mu_py_timer {
 int mu_py_timer_start(struct mu_py_timer *self, const struct mu_py_name *name,
                       const struct mu_py_appearance *appearance);
 int mu_py_timer_stop(struct mu_py_timer *self, const struct mu_py_name *name);
+
+/* The same for a stage that only this handle ends: 0, or -1 with an exception. */
+int mu_py_timer_enter(struct mu_py_timer *self, struct mu_py_stage *handle);
+int mu_py_timer_leave(struct mu_py_timer *self, struct mu_py_stage *handle);
 
 /* The step of the timer's records from here on: 0, or -1 with an exception. */
 int mu_py_timer_set_step(struct mu_py_timer *self, int64_t step);

@@ -187,11 +187,10 @@ static void keep_heads_and_nodes(struct copy *copy) {
 static void join_copies(struct copy *copy, struct mu_chunk_header *after, uint32_t index) {
     struct mu_chunk_header *chunk = copied_chunk(copy, index);
     uint64_t before = copy->positions[index];
-    bool steady = true;
     for (int depth = 0; depth < MU_OPEN_MAX; depth++) {
         uint64_t node = atomic_load(&after->open[depth].node);
-        steady = steady && node == copy->nodes[index * MU_OPEN_MAX + depth] &&
-                 node == atomic_load(&chunk->open[depth].node);
+        bool steady = node == copy->nodes[index * MU_OPEN_MAX + depth] &&
+                      node == atomic_load(&chunk->open[depth].node);
         if (!steady) {
             atomic_store(&chunk->open[depth].node, 0);
         }

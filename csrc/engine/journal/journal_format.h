@@ -102,7 +102,8 @@ struct mu_journal_header {
     char moved_from[MU_JOURNAL_PATH_BYTES];
 };
 
-/* A stage that runs. `node` is 0 while the slot changes. */
+/* A stage that runs. `node` is 0 while the slot changes, and where a stage ended before younger
+ * ones. A stage keeps its slot, the number of stages around it or a lower one that was free. */
 struct mu_open_stage {
     _Atomic uint64_t node;
     _Atomic uint64_t parent;
@@ -112,7 +113,7 @@ struct mu_open_stage {
     uint32_t reserved[7];
 };
 
-/* The last stage of a depth of which a row is in the CSV. */
+/* The last stage of a slot of which a row is in the CSV. */
 struct mu_started {
     uint64_t node;
     int64_t mono_ns; /* of its START row; MU_STAGE_ENDED when its END row is there too */
@@ -125,7 +126,7 @@ struct mu_chunk_commit {
     uint64_t drained; /* slots below are in the CSV, but for what is held */
     uint64_t held_count;
     uint64_t reserved;
-    struct mu_started started[MU_OPEN_MAX]; /* by depth */
+    struct mu_started started[MU_OPEN_MAX]; /* by slot */
     uint16_t
         held[MU_HELD_MAX]; /* records whose END rows wait for GPU times: slots before drained */
 };
@@ -146,7 +147,7 @@ struct mu_chunk_header {
     _Atomic uint64_t head;
     _Atomic uint64_t dropped; /* records, because the ring was full; of all its threads */
     _Atomic int64_t step;
-    _Atomic uint32_t depth;
+    _Atomic uint32_t depth; /* slots of `open` that may be in use */
     uint32_t reserved_thread[9];
     /* The drain's line. */
     _Atomic uint64_t tail;
@@ -174,7 +175,7 @@ struct mu_record {
     uint8_t kind;
     uint8_t event; /* enum mu_event_type of an event */
     uint8_t flags;
-    uint8_t depth; /* of a stage: 0 outermost; 255 when beyond the open stages that are kept */
+    uint8_t depth; /* of a stage: its slot in `open`; 255 when beyond those that are kept */
     uint16_t name;
     uint16_t slots;
     uint64_t node;

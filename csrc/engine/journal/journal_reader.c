@@ -123,7 +123,7 @@ static void copy_open(const struct mu_chunk_header *chunk, struct mu_buffer_view
     }
     for (uint32_t i = 0; i < kept_depth(chunk); i++) {
         if (!mu_open_view_load(&view->open[i], &chunk->open[i])) {
-            return;
+            view->open[i].node = 0;
         }
     }
 }
@@ -259,18 +259,27 @@ static int64_t unix_ns(struct mu_journal_image *image, uint64_t ticks) {
     return mu_clock_add(mu_clock_add(mono, image->real_offset_ns), image->user_offset_ns);
 }
 
+/* Among the open stages of a thread, in the order of their starts. */
+static void add_open(struct mu_seen_thread *thread, const struct mu_seen_stage *stage) {
+    int place = thread->depth++;
+    while (place > 0 && thread->open[place - 1].start_ns > stage->start_ns) {
+        thread->open[place] = thread->open[place - 1];
+        place--;
+    }
+    thread->open[place] = *stage;
+}
+
 static void see_open(struct mu_journal_image *image, const struct mu_chunk_header *chunk,
                      struct mu_seen_thread *thread) {
     for (uint32_t i = 0; i < kept_depth(chunk); i++) {
         struct mu_open_view open;
         if (!mu_open_view_load(&open, &chunk->open[i])) {
-            return;
+            continue;
         }
-        struct mu_seen_stage *seen = &thread->open[thread->depth++];
-        seen->name = mu_strings_get(&image->strings, open.name, &seen->name_length);
-        seen->node = open.node;
-        seen->step = open.step;
-        seen->start_ns = unix_ns(image, open.start);
+        struct mu_seen_stage seen = {
+            .node = open.node, .step = open.step, .start_ns = unix_ns(image, open.start)};
+        seen.name = mu_strings_get(&image->strings, open.name, &seen.name_length);
+        add_open(thread, &seen);
     }
 }
 

@@ -122,7 +122,7 @@ struct mu_seen_thread {
     size_t tag_length;
     const char *thread_name;
     size_t thread_name_length;
-    int depth; /* open stages in `open`, outermost first */
+    int depth; /* open stages in `open`, in the order of their starts */
     struct mu_seen_stage open[MU_OPEN_MAX];
     int last_count; /* finished stages in `last`, newest first */
     struct mu_seen_stage last[MU_SEEN_LAST_MAX];

@@ -124,16 +124,27 @@ static struct mu_row_ref make_ref(uint64_t ticks, uint64_t position, enum row_wh
     return ref;
 }
 
-/* Orders the rows of one thread buffer in linear time. Records are in the order of their ends, so
- * the walk goes backwards: a START waits on a stack until everything inside its stage is placed.
- * The stack grows in the lower part of the very array that is filled from its upper end. */
+/* Puts a START among those that wait, the latest on top. Stages that nest need no search. */
+static void push_waiting(struct mu_row_ref *refs, size_t *waiting, struct mu_row_ref start) {
+    size_t place = (*waiting)++;
+    while (place > 0 && refs[place - 1].ticks > start.ticks) {
+        refs[place] = refs[place - 1];
+        place--;
+    }
+    refs[place] = start;
+}
+
+/* Orders the rows of one thread buffer, in linear time where its stages nest. Records are in the
+ * order of their ends, so the walk goes backwards: a START waits on a stack until everything that
+ * is later is placed. The stack grows in the lower part of the very array that is filled from its
+ * upper end. */
 static size_t order_rows(struct mu_rows *rows, struct mu_buffer_view *view, struct mu_row_ref *refs,
                          size_t total, size_t count) {
     size_t waiting = 0, free_end = total;
     for (int depth = 0; depth < MU_OPEN_MAX; depth++) {
         const struct mu_open_view *open = &view->open[depth];
         if (open->node != 0 && open->node != view->started[depth].node && open->name != 0) {
-            refs[waiting++] = make_ref(open->start, (uint64_t)depth, ROW_OPEN);
+            push_waiting(refs, &waiting, make_ref(open->start, (uint64_t)depth, ROW_OPEN));
         }
     }
     for (size_t i = count; i-- > 0;) {
@@ -147,7 +158,7 @@ static size_t order_rows(struct mu_rows *rows, struct mu_buffer_view *view, stru
         }
         refs[--free_end] = make_ref(ticks, position, stage ? ROW_END : ROW_EVENT);
         if (stage && !is_started(view, record)) {
-            refs[waiting++] = make_ref(record->start, position, ROW_START);
+            push_waiting(refs, &waiting, make_ref(record->start, position, ROW_START));
         }
     }
     while (waiting > 0) {

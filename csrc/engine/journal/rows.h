@@ -38,8 +38,8 @@ struct mu_open_view {
     uint32_t name;
 };
 
-/* False, with `open` untouched, when the slot is empty or changes during the read. Deeper slots are
- * newer still, so the reader may stop there. */
+/* False, with `open` untouched, when the slot is empty or changes during the read. Then the record
+ * of the stage that was there is in the ring, and the one that comes is newer than the read. */
 bool mu_open_view_load(struct mu_open_view *open, const struct mu_open_stage *stage);
 
 /* A record whose END row waits for its GPU time. Its slots are kept. */
@@ -56,8 +56,8 @@ struct mu_buffer_view {
     const struct mu_record *ring; /* borrowed: MU_RING_SLOTS */
     uint64_t from;
     uint64_t to;
-    struct mu_open_view open[MU_OPEN_MAX];  /* by depth */
-    struct mu_started started[MU_OPEN_MAX]; /* by depth; in and out */
+    struct mu_open_view open[MU_OPEN_MAX];  /* by slot */
+    struct mu_started started[MU_OPEN_MAX]; /* by slot; in and out */
     uint32_t held_count;                    /* in and out, as `held`, oldest first */
     struct mu_held_row held[MU_HELD_MAX];
     char track[MU_CSV_TRACK_MAX];

@@ -36,7 +36,7 @@ bool mu_thread_buffer_take_back(struct mu_thread_buffer *buffer) {
     }
     const struct mu_frame *frame = &buffer->frames[buffer->depth - 1];
     pthread_mutex_t *lock = &buffer->recorder->drain_lock;
-    if (pthread_mutex_trylock(lock) == 0) {
+    if (buffer->frames_in_order > 0 && pthread_mutex_trylock(lock) == 0) {
         bool written = start_is_written(buffer, buffer->depth - 1);
         if (!written) {
             forget_top(buffer);

@@ -12,7 +12,8 @@
 struct mu_thread_buffer;
 
 /* Takes the innermost open stage back, as if it had not begun. Where a drain has written its START
- * row, or drains just now, the stage is ended instead, and false is returned. Never blocks. */
+ * row, or drains just now, or where stages are out of order, the stage is ended instead, and false
+ * is returned. Never blocks. */
 bool mu_thread_buffer_take_back(struct mu_thread_buffer *buffer);
 
 /* Gives another step to the records from position `from` on up to `to`, both values that

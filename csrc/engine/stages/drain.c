@@ -73,12 +73,9 @@ static void describe_track(const struct mu_strings *strings, const struct mu_chu
 
 static void copy_open(struct mu_chunk_header *chunk, struct mu_buffer_view *view) {
     uint32_t depth = atomic_load_explicit(&chunk->depth, memory_order_acquire);
-    for (int i = 0; i < MU_OPEN_MAX; i++) {
-        view->open[i].node = 0;
-    }
-    for (uint32_t i = 0; i < depth && i < MU_OPEN_MAX; i++) {
-        if (!mu_open_view_load(&view->open[i], &chunk->open[i])) {
-            return;
+    for (uint32_t i = 0; i < MU_OPEN_MAX; i++) {
+        if (i >= depth || !mu_open_view_load(&view->open[i], &chunk->open[i])) {
+            view->open[i].node = 0;
         }
     }
 }

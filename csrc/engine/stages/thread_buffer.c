@@ -8,6 +8,7 @@
 #include "base/utf8.h"
 #include "cuda/cuda_timing.h"
 #include "cuda/nvtx.h"
+#include "stages/frame_order.h"
 #include "stages/state.h"
 
 enum { FRAMES_AT_FIRST = MU_OPEN_MAX, NODES_PER_BLOCK = 4096 };
@@ -35,7 +36,7 @@ static inline void check(const struct mu_thread_buffer *buffer) {
     MU_INVARIANT(atomic_load(&chunk->tail) <= buffer->head);
     MU_INVARIANT(buffer->head <= buffer->room_until);
     MU_INVARIANT(buffer->room_until - atomic_load(&chunk->tail) <= MU_RING_SLOTS);
-    MU_INVARIANT(atomic_load(&chunk->depth) == buffer->depth);
+    MU_INVARIANT(!mu_frames_in_order(buffer) || atomic_load(&chunk->depth) == buffer->depth);
     MU_INVARIANT(buffer->depth <= buffer->frames_allocated);
 }
 
@@ -46,7 +47,7 @@ int mu_thread_buffer_init(struct mu_thread_buffer *buffer) {
         mu_thread_buffer_free(buffer);
         return MU_ERR_NO_MEMORY;
     }
-    buffer->frames_allocated = FRAMES_AT_FIRST;
+    buffer->frames_allocated = buffer->frames_in_order = FRAMES_AT_FIRST;
     buffer->step_depth = -1;
     return MU_OK;
 }
@@ -143,7 +144,21 @@ MU_MUST_CHECK static bool grow_frames(struct mu_thread_buffer *buffer) {
     }
     buffer->frames = frames;
     buffer->frames_allocated = wanted;
+    if (mu_frames_in_order(buffer)) {
+        buffer->frames_in_order = wanted;
+    }
     return true;
+}
+
+SELDOM bool make_frame(struct mu_thread_buffer *buffer) {
+    if (buffer->depth < buffer->frames_allocated || grow_frames(buffer)) {
+        return true;
+    }
+    mu_frames_take_branch(buffer);
+    buffer->too_deep++;
+    mu_frames_choose_stops(buffer);
+    atomic_fetch_add_explicit(&buffer->recorder->troubles.too_deep, 1, memory_order_relaxed);
+    return false;
 }
 
 static inline void publish_open(struct mu_thread_buffer *buffer, uint32_t depth,
@@ -181,18 +196,13 @@ SELDOM void more_nodes(struct mu_thread_buffer *buffer) {
     buffer->node_end = buffer->node_next + NODES_PER_BLOCK;
 }
 
-void mu_thread_buffer_start(struct mu_thread_buffer *buffer, const char *name, size_t length,
-                            uint64_t hash) {
-    check(buffer);
-    length = mu_name_cut(name, length);
+/* Fills the frame above the innermost one, but for the time. `parent`: the number of a frame, from
+ * 1; 0 none. */
+static inline struct mu_frame *fill_frame(struct mu_thread_buffer *buffer, uint32_t parent,
+                                          const char *name, size_t length, uint64_t hash) {
     uint32_t depth = buffer->depth;
-    if (unlikely(depth == buffer->frames_allocated && !grow_frames(buffer))) {
-        buffer->too_deep++;
-        atomic_fetch_add_explicit(&buffer->recorder->troubles.too_deep, 1, memory_order_relaxed);
-        return;
-    }
     struct mu_frame *frame = &buffer->frames[depth];
-    uint16_t parent_path = depth == 0 ? MU_PATH_ROOT : frame[-1].path;
+    uint16_t parent_path = parent == 0 ? MU_PATH_ROOT : buffer->frames[parent - 1].path;
     const struct mu_stage *stage = find_stage(buffer, parent_path, name, length, hash);
     if (unlikely(buffer->node_next == buffer->node_end)) {
         more_nodes(buffer);
@@ -213,6 +223,38 @@ void mu_thread_buffer_start(struct mu_thread_buffer *buffer, const char *name, s
     }
     MU_INVARIANT(frame->path < MU_PATHS_MAX);
     MU_INVARIANT(frame->node > (depth == 0 ? 0 : frame[-1].node));
+    return frame;
+}
+
+SELDOM void start_out_of_order(struct mu_thread_buffer *buffer, const char *name, size_t length,
+                               uint64_t hash) {
+    uint32_t parent = mu_frames_take_branch(buffer);
+    struct mu_frame *frame = fill_frame(buffer, parent, name, length, hash);
+    frame->parent = parent == 0 ? 0 : buffer->frames[parent - 1].node;
+    frame->slot = mu_frames_free_slot(buffer);
+    frame->start = mu_clock_ticks(buffer->counter);
+    if (frame->slot < MU_OPEN_MAX) {
+        publish_open(buffer, frame->slot, frame, frame->parent);
+    }
+    buffer->depth++;
+    mu_frames_publish_depth(buffer);
+}
+
+void mu_thread_buffer_start(struct mu_thread_buffer *buffer, const char *name, size_t length,
+                            uint64_t hash) {
+    check(buffer);
+    length = mu_name_cut(name, length);
+    uint32_t depth = buffer->depth;
+    if (unlikely(depth >= buffer->frames_in_order)) {
+        if (!make_frame(buffer)) {
+            return;
+        }
+        if (!mu_frames_in_order(buffer)) {
+            start_out_of_order(buffer, name, length, hash);
+            return;
+        }
+    }
+    struct mu_frame *frame = fill_frame(buffer, depth, name, length, hash);
     frame->start = mu_clock_ticks(buffer->counter);
     if (depth < MU_OPEN_MAX) {
         publish_open(buffer, depth, frame, depth == 0 ? 0 : frame[-1].node);
@@ -307,8 +349,7 @@ static inline void publish(struct mu_thread_buffer *buffer, uint32_t slots) {
 }
 
 static inline void record_stage(struct mu_thread_buffer *buffer, struct mu_frame *frame,
-                                uint64_t end, uint8_t flags) {
-    uint32_t depth = buffer->depth - 1;
+                                uint32_t slot, uint64_t parent, uint64_t end, uint8_t flags) {
     uint16_t slots = 1;
     if (unlikely(frame->name_id == MU_NAME_NONE)) {
         slots += payload_slots(frame->length, 0);
@@ -322,11 +363,11 @@ static inline void record_stage(struct mu_thread_buffer *buffer, struct mu_frame
     record->kind = MU_RECORD_STAGE;
     record->event = 0;
     record->flags = flags;
-    record->depth = depth < MU_OPEN_MAX ? (uint8_t)depth : MU_DEPTH_UNKEPT;
+    record->depth = slot < MU_OPEN_MAX ? (uint8_t)slot : MU_DEPTH_UNKEPT;
     record->name = frame->name_id;
     record->slots = slots;
     record->node = frame->node;
-    record->parent = depth == 0 ? 0 : frame[-1].node;
+    record->parent = parent;
     record->step = frame->step;
     record->start = frame->start;
     record->end = end;
@@ -342,8 +383,8 @@ SELDOM void end_gpu_events(struct mu_thread_buffer *buffer, struct mu_frame *fra
     mu_nvtx_pop(frame->range);
 }
 
-static inline void close_top(struct mu_thread_buffer *buffer, uint64_t end, uint8_t flags) {
-    struct mu_frame *frame = &buffer->frames[buffer->depth - 1];
+static inline void end_stage(struct mu_thread_buffer *buffer, struct mu_frame *frame, uint32_t slot,
+                             uint64_t parent, uint64_t end, uint8_t flags) {
     if (unlikely(frame->span != 0 || frame->range != NULL)) {
         end_gpu_events(buffer, frame);
     }
@@ -351,37 +392,89 @@ static inline void close_top(struct mu_thread_buffer *buffer, uint64_t end, uint
         uint64_t rate = atomic_load_explicit(buffer->rate, memory_order_relaxed);
         mu_aggregate_add(frame->aggregate, mu_clock_scale(end - frame->start, rate));
     }
-    record_stage(buffer, frame, end, flags);
+    record_stage(buffer, frame, slot, parent, end, flags);
     if (unlikely(frame->owned_name != NULL)) {
         free(frame->owned_name);
         frame->owned_name = NULL;
     }
-    set_depth(buffer, buffer->depth - 1);
 }
 
-static inline bool frame_is(const struct mu_frame *frame, const char *name, size_t length,
+/* Of stages in order. */
+static inline void close_top(struct mu_thread_buffer *buffer, uint64_t end, uint8_t flags) {
+    uint32_t depth = buffer->depth - 1;
+    struct mu_frame *frame = &buffer->frames[depth];
+    end_stage(buffer, frame, depth, depth == 0 ? 0 : frame[-1].node, end, flags);
+    set_depth(buffer, depth);
+}
+
+static void close_at(struct mu_thread_buffer *buffer, uint32_t index, uint64_t end, uint8_t flags) {
+    bool is_top = index + 1 == buffer->depth;
+    if (is_top && mu_frames_in_order(buffer)) {
+        close_top(buffer, end, flags);
+        return;
+    }
+    if (mu_frames_in_order(buffer)) {
+        mu_frames_leave_order(buffer);
+    }
+    struct mu_frame *frame = &buffer->frames[index];
+    end_stage(buffer, frame, frame->slot, frame->parent, end, flags);
+    mu_frames_remove(buffer, index);
+}
+
+/* Ends the stages from `index` on, up to the first one with an owner. Returns how many. */
+static uint32_t close_from(struct mu_thread_buffer *buffer, uint32_t index, uint64_t end,
+                           uint8_t flags) {
+    uint32_t until = index;
+    while (until < buffer->depth && !mu_frame_has_owner(&buffer->frames[until])) {
+        until++;
+    }
+    for (uint32_t i = until; i > index; i--) {
+        close_at(buffer, i - 1, end, flags);
+    }
+    return until - index;
+}
+
+static enum mu_stop_result close_with_inner(struct mu_thread_buffer *buffer, uint32_t index,
+                                            uint64_t end) {
+    uint32_t closed = close_from(buffer, index + 1, end, MU_RECORD_CLOSED_ORDER);
+    close_at(buffer, index, end, 0);
+    return closed == 0 ? MU_STOP_OK : MU_STOP_CLOSED_INNER;
+}
+
+static bool forgets_too_deep(struct mu_thread_buffer *buffer) {
+    bool is_too_deep = buffer->too_deep > 0;
+    if (is_too_deep) {
+        buffer->too_deep--;
+        mu_frames_choose_stops(buffer);
+    }
+    return is_too_deep;
+}
+
+static inline bool is_named(const struct mu_frame *frame, const char *name, size_t length,
                             uint64_t hash) {
     return frame->hash == hash && frame->length == length && same_text(frame->name, name, length);
 }
 
-static enum mu_stop_result stop_outer(struct mu_thread_buffer *buffer, const char *name,
-                                      size_t length, uint64_t hash, uint64_t end) {
-    if (buffer->too_deep > 0) {
-        buffer->too_deep--;
-        return MU_STOP_OK;
-    }
+/* One more than the place of the innermost; 0 where there is none. */
+static uint32_t find_named(const struct mu_thread_buffer *buffer, const char *name, size_t length,
+                           uint64_t hash) {
     uint32_t found = buffer->depth;
-    while (found > 0 && !frame_is(&buffer->frames[found - 1], name, length, hash)) {
+    while (found > 0 && !is_named(&buffer->frames[found - 1], name, length, hash)) {
         found--;
     }
+    return found;
+}
+
+static enum mu_stop_result stop_outer(struct mu_thread_buffer *buffer, const char *name,
+                                      size_t length, uint64_t hash, uint64_t end) {
+    if (forgets_too_deep(buffer)) {
+        return MU_STOP_OK;
+    }
+    uint32_t found = find_named(buffer, name, length, hash);
     if (found == 0) {
-        return MU_STOP_NOT_OPEN;
+        found = find_named(buffer, name, length, MU_HASH_OF_OWNED);
     }
-    while (buffer->depth > found) {
-        close_top(buffer, end, MU_RECORD_CLOSED_ORDER);
-    }
-    close_top(buffer, end, 0);
-    return MU_STOP_CLOSED_INNER;
+    return found == 0 ? MU_STOP_NOT_OPEN : close_with_inner(buffer, found - 1, end);
 }
 
 enum mu_stop_result mu_thread_buffer_stop(struct mu_thread_buffer *buffer, const char *name,
@@ -389,24 +482,82 @@ enum mu_stop_result mu_thread_buffer_stop(struct mu_thread_buffer *buffer, const
     uint64_t end = mu_clock_ticks(buffer->counter);
     check(buffer);
     length = mu_name_cut(name, length);
-    if (unlikely(buffer->depth == 0 || buffer->too_deep > 0 ||
-                 !frame_is(&buffer->frames[buffer->depth - 1], name, length, hash))) {
+    if (unlikely(buffer->depth == 0 || buffer->stops_slowly ||
+                 !is_named(&buffer->frames[buffer->depth - 1], name, length, hash))) {
         return stop_outer(buffer, name, length, hash, end);
     }
     close_top(buffer, end, 0);
     return MU_STOP_OK;
 }
 
-uint32_t mu_thread_buffer_set_step(struct mu_thread_buffer *buffer) {
-    uint32_t closed = 0;
+/* Stages of an owner that ended from `index` on are no longer among those of the last set_step. */
+static inline void keep_step_depth(struct mu_thread_buffer *buffer, uint32_t index,
+                                   uint32_t ended) {
+    int32_t before = buffer->step_depth - (int32_t)index;
+    if (unlikely(before > 0)) {
+        buffer->step_depth -= before < (int32_t)ended ? before : (int32_t)ended;
+    }
+}
+
+enum { NOT_OF_HANDLE, OF_HANDLE, SAME_FLOW, SAME_FRAME };
+
+/* How well the stage fits the owner. */
+static inline int fit(const struct mu_frame *frame, const struct mu_stage_owner *owner) {
+    if (!mu_frame_has_owner(frame) || frame->owner.handle != owner->handle) {
+        return NOT_OF_HANDLE;
+    }
+    if (frame->owner.frame == owner->frame) {
+        return SAME_FRAME;
+    }
+    return mu_frame_is_of_flow(frame, owner) ? SAME_FLOW : OF_HANDLE;
+}
+
+static enum mu_stop_result stop_owned_outer(struct mu_thread_buffer *buffer,
+                                            const struct mu_stage_owner *owner, uint64_t end) {
+    uint32_t found = 0;
+    int best = NOT_OF_HANDLE;
+    for (uint32_t i = buffer->depth; i > 0 && best < SAME_FRAME; i--) {
+        int fits = fit(&buffer->frames[i - 1], owner);
+        if (fits > best) {
+            best = fits;
+            found = i;
+        }
+    }
+    if (best < SAME_FRAME && forgets_too_deep(buffer)) {
+        return MU_STOP_OK;
+    }
+    if (found == 0) {
+        return MU_STOP_NOT_OPEN;
+    }
+    uint32_t depth = buffer->depth;
+    enum mu_stop_result result = close_with_inner(buffer, found - 1, end);
+    keep_step_depth(buffer, found - 1, depth - buffer->depth);
+    return result;
+}
+
+enum mu_stop_result mu_thread_buffer_stop_owned(struct mu_thread_buffer *buffer,
+                                                const struct mu_stage_owner *owner) {
     uint64_t end = mu_clock_ticks(buffer->counter);
     check(buffer);
-    while (buffer->step_depth >= 0 && buffer->depth > (uint32_t)buffer->step_depth) {
-        close_top(buffer, end, MU_RECORD_CLOSED_STEP);
-        closed++;
+    if (unlikely(buffer->depth == 0 || buffer->stops_slowly ||
+                 fit(&buffer->frames[buffer->depth - 1], owner) < SAME_FRAME)) {
+        return stop_owned_outer(buffer, owner, end);
+    }
+    close_top(buffer, end, 0);
+    keep_step_depth(buffer, buffer->depth, 1);
+    return MU_STOP_OK;
+}
+
+uint32_t mu_thread_buffer_set_step(struct mu_thread_buffer *buffer) {
+    uint32_t closed = 0;
+    check(buffer);
+    if (buffer->step_depth >= 0) {
+        uint64_t end = mu_clock_ticks(buffer->counter);
+        closed = close_from(buffer, (uint32_t)buffer->step_depth, end, MU_RECORD_CLOSED_STEP);
     }
     buffer->step_depth = (int32_t)buffer->depth;
     buffer->too_deep = 0;
+    mu_frames_choose_stops(buffer);
     int64_t step = atomic_load_explicit(&buffer->timer->step, memory_order_relaxed);
     atomic_store_explicit(&buffer->chunk->step, step, memory_order_relaxed);
     return closed;

@@ -37,10 +37,23 @@ struct mu_stage {
     struct mu_aggregate *aggregate; /* of this thread buffer; NULL when memory ran out */
 };
 
+/* Who ends a stage: a handle, and where in the interpreter it is used. The flow is what runs
+ * without others in between, such as a task or a greenlet: its context and its stack of frames. The
+ * pointers are only compared. */
+struct mu_stage_owner {
+    const void *handle;
+    const void *frame;
+    const void *context;
+    const void *stack;
+};
+
+/* In mu_frame.hash: the stage has an owner, who ends it. No hash of Python is -1. */
+#define MU_HASH_OF_OWNED UINT64_MAX
+
 struct mu_frame {
     const char *name;
     char *owned_name; /* when the name could not be interned; freed at stop */
-    uint64_t hash;
+    uint64_t hash;    /* of the name, or MU_HASH_OF_OWNED */
     uint64_t node;
     uint64_t start; /* ticks */
     int64_t step;
@@ -50,6 +63,9 @@ struct mu_frame {
     uint32_t span; /* GPU time span, 0 none */
     uint16_t name_id;
     uint16_t path;
+    uint32_t slot;   /* while stages are out of order: its place in the chunk's open stages */
+    uint64_t parent; /* likewise: the node of its parent */
+    struct mu_stage_owner owner; /* with MU_HASH_OF_OWNED */
 };
 
 struct mu_thread_buffer {
@@ -62,11 +78,14 @@ struct mu_thread_buffer {
     uint64_t room_until; /* the ring is known to have room below this position */
     uint64_t wake_at;    /* at this position the drain thread is called */
     uint64_t node_next, node_end;
-    struct mu_frame *frames; /* owned */
+    struct mu_frame *frames; /* owned: the open stages in the order of their starts */
     uint32_t frames_allocated;
+    uint32_t frames_in_order; /* frames_allocated, 0 while stages are out of order */
     uint32_t depth;
     int32_t step_depth; /* depth at the last set_step, -1 before */
     uint32_t too_deep;  /* starts above MU_STAGE_DEPTH_MAX without their stops yet */
+    uint32_t branch;    /* out of order: see mu_frames_branch */
+    bool stops_slowly;  /* one was too deep, or stages are out of order */
     bool counter;
     uint32_t chunk_index;
     struct mu_aggregate **aggregates; /* owned: by path */
@@ -95,12 +114,18 @@ struct mu_gpu_events {
 void mu_thread_buffer_start_with(struct mu_thread_buffer *buffer, const char *name, size_t length,
                                  uint64_t hash, const struct mu_gpu_events *events);
 
-/* Ends the innermost stage of that name, and those inside it. */
+/* Ends the innermost stage of that name, one with an owner only where there is no other, and those
+ * inside it up to the next one with an owner. That one stays open: its owner ends it. */
 enum mu_stop_result mu_thread_buffer_stop(struct mu_thread_buffer *buffer, const char *name,
                                           size_t length, uint64_t hash);
 
-/* Begins a step: closes the stages that are deeper than the stack was after the last set_step.
- * Returns how many. */
+/* The same for the stage of that owner. Where the handle has several open, it is the latest of the
+ * same frame, else of the same flow, else the latest. */
+enum mu_stop_result mu_thread_buffer_stop_owned(struct mu_thread_buffer *buffer,
+                                                const struct mu_stage_owner *owner);
+
+/* Begins a step: closes the stages that are deeper than the stack was after the last set_step, up
+ * to the first one with an owner. Returns how many. */
 uint32_t mu_thread_buffer_set_step(struct mu_thread_buffer *buffer);
 
 struct mu_event {

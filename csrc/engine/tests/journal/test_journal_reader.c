@@ -221,15 +221,36 @@ static void test_sixty_four_open_stages_and_deeper(void) {
     free(builder.bytes);
 }
 
-/* Between node = 0 and the new node, a slot means nothing, and what is deeper is newer still. */
-static void test_a_slot_that_changes_hides_what_is_deeper(void) {
+/* Where a stage ended before younger ones, its slot is free until another takes it. */
+static void test_open_stages_around_a_free_slot(void) {
+    struct builder builder;
+    struct mu_journal_image image;
+    build_journal(&builder, 1);
+    uint32_t old = build_string(&builder, "old"), young = build_string(&builder, "young");
+    build_open(&builder, 0, young, 30); /* in a slot that was free */
+    atomic_store(&build_open(&builder, 0, old, 10)->node, 0);
+    build_open(&builder, 0, old, 20);
+    check_order(&builder, "old,START young,START ");
+    struct mu_seen_thread *thread = malloc(sizeof(*thread));
+    CHECK_INT(mu_journal_image_open(&image, builder.bytes, builder.size, NULL), MU_OK);
+    CHECK(mu_journal_image_thread(&image, 0, thread));
+    CHECK_INT(thread->depth, 2);
+    CHECK_INT(thread->open[0].start_ns, BUILT_REAL_NS + 20);
+    CHECK_INT(thread->open[1].start_ns, BUILT_REAL_NS + 30);
+    free(thread);
+    free(builder.bytes);
+}
+
+/* Stages that overlap: rows are in the order of time, each START before its END. */
+static void test_stages_that_overlap(void) {
     struct builder builder;
     build_journal(&builder, 1);
-    uint32_t name = build_string(&builder, "s");
-    build_open(&builder, 0, name, 10);
-    atomic_store(&build_open(&builder, 0, name, 20)->node, 0);
-    build_open(&builder, 0, name, 30);
-    check_order(&builder, "s,START ");
+    uint32_t first = build_string(&builder, "first"), second = build_string(&builder, "second");
+    uint32_t third = build_string(&builder, "third");
+    build_stage(&builder, 0, first, 10, 40);
+    build_stage(&builder, 0, second, 20, 60)->depth = 1;
+    build_stage(&builder, 0, third, 50, 70);
+    check_order(&builder, "first,START second,START first,END third,START second,END third,END ");
     free(builder.bytes);
 }
 
@@ -730,7 +751,8 @@ int main(void) {
     test_started_stages();
     test_a_stage_that_is_both_finished_and_open_ends_once();
     test_sixty_four_open_stages_and_deeper();
-    test_a_slot_that_changes_hides_what_is_deeper();
+    test_open_stages_around_a_free_slot();
+    test_stages_that_overlap();
     test_an_event_over_the_end_of_the_ring();
     test_a_full_ring();
     test_a_retired_chunk();

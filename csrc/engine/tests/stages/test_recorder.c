@@ -11,6 +11,7 @@
 
 #include "journal/journal_reader.h"
 #include "stages/drain_thread.h"
+#include "stages/frame_order.h"
 #include "stages/output_state.h"
 #include "tests/stages/recorder_fixture.h"
 
@@ -199,6 +200,71 @@ static void test_misuse(void) {
     char *csv = fixture_csv(&fixture);
     CHECK_INT(count_of(csv, "closed=out_of_order"), 1);
     CHECK_INT(count_of(csv, "closed=step"), 1);
+    free(csv);
+    mu_timer_release(&timer);
+    CHECK_INT(mu_recorder_close(fixture.recorder, NULL), MU_OK);
+    fixture_end(&fixture);
+}
+
+static bool calls_nobody(const void *frame) {
+    (void)frame;
+    return false;
+}
+
+/* Of one flow, which is named by a letter. */
+static struct mu_stage_owner owner_of(const char *handle, const char *flow) {
+    return (struct mu_stage_owner){.handle = handle, .frame = handle, .context = flow};
+}
+
+static void enter(struct mu_timer *timer, const char *name, const char *flow) {
+    struct mu_stage_owner owner = owner_of(name, flow);
+    struct mu_thread_buffer *buffer = mu_timer_thread_buffer(timer);
+    if (!mu_frames_parent_is_top(buffer, &owner)) {
+        mu_frames_choose_parent(buffer, &owner, calls_nobody);
+    }
+    stage_start(timer, name);
+    mu_frames_own(buffer, &owner);
+}
+
+static enum mu_stop_result leave(struct mu_timer *timer, const char *name, const char *flow) {
+    struct mu_stage_owner owner = owner_of(name, flow);
+    return mu_thread_buffer_stop_owned(mu_timer_thread_buffer(timer), &owner);
+}
+
+/* Two flows take turns. A slot of the chunk is used again, and readers look at few. */
+static void test_stages_out_of_order(void) {
+    static const char flow_a[] = "A", flow_b[] = "B", outer[] = "outer", other[] = "other",
+                      inner[] = "inner", third[] = "third";
+    struct fixture fixture;
+    struct mu_timer timer;
+    fixture_start(&fixture);
+    CHECK_INT(mu_timer_init(&timer, fixture.recorder, "", NULL), MU_OK);
+    fixture_open(&fixture);
+    struct mu_thread_buffer *buffer = mu_timer_thread_buffer(&timer);
+    enter(&timer, outer, flow_a);
+    enter(&timer, other, flow_b);
+    enter(&timer, inner, flow_a);
+    CHECK_INT(buffer->frames[1].parent, 0);
+    CHECK_INT(buffer->frames[2].parent, buffer->frames[0].node);
+    mu_recorder_drain(fixture.recorder, drain_wait_ns);
+    CHECK_INT(leave(&timer, other, flow_b), MU_STOP_OK);
+    CHECK_INT(atomic_load(&buffer->chunk->depth), 3);
+    enter(&timer, third, flow_b);
+    CHECK_INT(buffer->frames[2].slot, 1);
+    CHECK_INT(buffer->depth, 3);
+    mu_recorder_drain(fixture.recorder, drain_wait_ns);
+    CHECK_INT(leave(&timer, outer, flow_a), MU_STOP_OK);
+    CHECK_INT(leave(&timer, outer, flow_a), MU_STOP_NOT_OPEN);
+    CHECK_INT(mu_thread_buffer_set_step(buffer), 0);
+    CHECK_INT(leave(&timer, inner, flow_a), MU_STOP_OK);
+    CHECK_INT(leave(&timer, third, flow_b), MU_STOP_OK);
+    CHECK_INT(buffer->depth, 0);
+    CHECK(mu_frames_in_order(buffer));
+    mu_recorder_drain(fixture.recorder, drain_wait_ns);
+    char *csv = fixture_csv(&fixture);
+    CHECK_INT(count_of(csv, ",START,"), 4);
+    CHECK_INT(count_of(csv, ",END,"), 4);
+    CHECK_INT(count_of(csv, "closed="), 0);
     free(csv);
     mu_timer_release(&timer);
     CHECK_INT(mu_recorder_close(fixture.recorder, NULL), MU_OK);
@@ -934,6 +1000,7 @@ int main(int argc, char **argv) {
     test_open_stage_is_written_once();
     test_stage_that_ended_but_still_stands_as_open();
     test_misuse();
+    test_stages_out_of_order();
     test_deep_stages();
     test_names_beyond_the_table();
     test_events();
