@@ -297,12 +297,13 @@ class GlobalLogger(metaclass=SingletonMeta):
             return
         lost = []
         if profile:
-            where = _core.output_state()["csv_path"]
-            lost.append(
-                f"profile rows still go to {where}"
-                if where
-                else "profile rows wait in memory (the newest 8 MiB) until setup() succeeds"
-            )
+            output = _core.output_state()
+            if output["csv_path"]:
+                lost.append(f"profile rows still go to {output['csv_path']}")
+            elif output["records"]:
+                lost.append("profile rows wait in memory (the newest 8 MiB) until setup() succeeds")
+            else:
+                lost.append("nothing is recorded until setup() succeeds")
         if text:
             lost.append(
                 "there is no text log" if self._file_handler is None else "the text log stays"

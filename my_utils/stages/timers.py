@@ -144,7 +144,7 @@ class MyTimer(_core.Timer):
         stage_pattern: a regular expression, searched for in paths such as "iter/forward".
         output_filename: the table goes there, the JSON beside it with the suffix .json; None writes
             nothing. Folders are made. When writing fails it is one warning, with `strict` an
-            OSError.
+            OSError. So it is without memory: the report is empty, with `strict` a MemoryError.
         iteration_filter: None is the whole run, from what the timer adds up as it goes (its
             percentiles are within 1 %). Otherwise a step, a range, a slice, a collection of steps,
             text such as "10:20" (10 to 19), or a callable that takes a step: then the profile CSV
@@ -154,10 +154,14 @@ class MyTimer(_core.Timer):
         Raises TypeError and ValueError for wrong arguments. Memory grows with the iterations asked
         for, not with the files. Thread-safe.
         """
-        from .stage_report import make_report, write_text_and_json
+        from .stage_report import empty_report, make_report, write_text_and_json
 
         unwritten.has_been_read()
-        report = make_report(self, stage_pattern, iteration_filter, rank=self._rank())
+        try:
+            report = make_report(self, stage_pattern, iteration_filter, rank=self._rank())
+        except MemoryError as error:
+            self._fail("there is no memory for the timer report, which is empty", error)
+            report = empty_report(str(getattr(stage_pattern, "pattern", stage_pattern)))
         if report["bad_rows"]:
             self._warn(f"{report['bad_rows']} rows of the profile CSV could not be read")
         if output_filename is not None:
@@ -200,7 +204,7 @@ class MyTimer(_core.Timer):
     def _warn(self, message: str) -> None:
         self._get_logger().warning(message)
 
-    def _fail(self, message: str, error: OSError) -> None:
+    def _fail(self, message: str, error: OSError | MemoryError) -> None:
         if self.strict:
             raise error
         self._warn(f"{message}: {error}")

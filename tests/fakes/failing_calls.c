@@ -41,7 +41,8 @@ static void die(void) {
     (void)kill(getpid(), SIGKILL);
 }
 
-/* Counts calls from here on; the n-th, from 1, fails with the errno, writes half, or kills. Before
+/* Counts calls from here on; the n-th, from 1, fails with the errno, writes half, or kills. With -n
+ * all calls for memory fail from the n-th call on. Before
  * a kill the counter of other threads' work rises by STEPS_MORE, if it rises; NULL: none is. */
 void fail_begin(int n, int with, const _Atomic uint64_t *of_work) {
     fails_at = n;
@@ -76,7 +77,8 @@ static int fails(const void *caller, char kind) {
     if (n <= CALLS_MAX) {
         kinds[n - 1] = kind;
     }
-    if (n != fails_at || (fails_with == SHORT_WRITE && kind != 'w')) {
+    int is_it = fails_at >= 0 ? n == fails_at : n >= -fails_at && kind == 'm';
+    if (!is_it || (fails_with == SHORT_WRITE && kind != 'w')) {
         return 0;
     }
     if (fails_with == KILL_BEFORE) {

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from ..conftest import ROOT, RunPython
-from ..fakes import compile_fake
 
 pytestmark = pytest.mark.no_torch
 
@@ -26,11 +25,6 @@ ERRORS = [
     errno.EINTR,
     SHORT_WRITE,
 ]
-
-
-@pytest.fixture(scope="session")
-def failing_calls(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return compile_fake("failing_calls.c", tmp_path_factory.mktemp("fake") / "libfailing.so")
 
 
 def run_victims(

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from ..conftest import ROOT, RunPython
-from ..fakes import compile_fake
 from ..support.loop_disks import need_root
 
 pytestmark = pytest.mark.no_torch
@@ -29,11 +28,6 @@ until mountpoint -q mount; do kill -0 $! || exit {NOT_MOUNTED}; sleep 0.02; done
 kill $!
 exit $status
 """
-
-
-@pytest.fixture(scope="session")
-def failing_calls(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return compile_fake("failing_calls.c", tmp_path_factory.mktemp("fake") / "libfailing.so")
 
 
 def check(figures: dict[str, Any]) -> None:

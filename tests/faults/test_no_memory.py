@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
-from ..conftest import RunPython
-from .programs import finished, steps_of
+from ..conftest import ROOT, RunPython
+from .programs import finished, rows_of, steps_of
 
 pytestmark = pytest.mark.no_torch
 
@@ -62,6 +63,49 @@ def test_it_is_said_once(run_python: RunPython) -> None:
         """,
     )
     assert done.stderr.count("or no memory); what it records is lost") == 1, done.stderr
+
+
+def test_what_comes_after_is_recorded(run_python: RunPython, tmp_path: Path) -> None:
+    """From the next step on, although nothing had begun for want of memory."""
+    done = run_python(
+        "-c",
+        """
+import resource
+from my_utils import GlobalLogger, MyTimer
+limits = resource.getrlimit(resource.RLIMIT_AS)
+resource.setrlimit(resource.RLIMIT_AS, (1, limits[1]))
+timer = MyTimer()
+GlobalLogger().set_time_offset(0)
+GlobalLogger().instant("now")
+with timer.time_stage("without"):
+    pass
+timer.step()
+resource.setrlimit(resource.RLIMIT_AS, limits)
+timer.step()
+with timer.time_stage("with"):
+    pass
+GlobalLogger().setup("logs", console=False)
+GlobalLogger().close()
+""",
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(done.stderr.splitlines()) == 1 and "no memory" in done.stderr, done.stderr
+    rows = rows_of(tmp_path / "logs" / "profile_rank_0.csv")
+    assert [(row.name, row.kind) for row in rows] == [("with", "START"), ("with", "END")]
+
+
+@pytest.mark.slow
+def test_no_request_for_memory_that_fails_is_an_exception(
+    run_python: RunPython, tmp_path: Path, failing_calls: Path
+) -> None:
+    done = run_python(
+        "-m", "tests.faults.memory_victims", str(tmp_path / "cases"),
+        env={"LD_PRELOAD": str(failing_calls), "PYTHONPATH": str(ROOT)}, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(done.stdout.splitlines()[-1])
+    assert figures["wrong"] == []
+    assert figures["runs"] > 300
 
 
 def test_no_memory_for_the_end_loses_nothing(run_python: RunPython, tmp_path: Path) -> None:

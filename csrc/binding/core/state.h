@@ -41,10 +41,12 @@ struct mu_state {
     PyObject *key_iter;                /* owned: "iter" */
     PyObject *key_microbatch;          /* owned: "microbatch_index" */
     PyTypeObject *forward_passes_type; /* owned */
+    struct mu_recorder *reserved;      /* owned: memory of the recorder before its first use */
     struct mu_recorder *recorder;      /* owned; NULL before the first use */
     struct mu_timer *event_timer;      /* owned: its thread buffers carry the events of log_event */
-    uint32_t reported_troubles;        /* bits of the kinds that were warned of */
-    uint32_t reported_cuda;            /* the same for GPU times */
+    bool watches_forks;
+    uint32_t reported_troubles;           /* bits of the kinds that were warned of */
+    uint32_t reported_cuda;               /* the same for GPU times */
     struct mu_stack_reader *stack_reader; /* owned; NULL before the first use */
     struct mu_nvtx *nvtx;                 /* owned; NULL while no tool listens */
     bool nvtx_asked;

@@ -35,7 +35,11 @@ int mu_py_cuda_use(struct mu_state *state) {
     struct mu_cuda_pool_options options = {
         .driver = driver, .current_stream = mu_py_cuda_stream, .stream_owner = state};
     struct mu_error err = {0};
-    if (mu_recorder_use_gpu(state->recorder, &options, &err) != MU_OK) {
+    int code = mu_recorder_use_gpu(state->recorder, &options, &err);
+    if (code == MU_ERR_NO_MEMORY) {
+        mu_py_warn(state, "cuda_memory",
+                   "there is no memory for GPU times; stages have CPU times only");
+    } else if (code != MU_OK) {
         mu_py_raise(&err);
         return -1;
     }

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "core/warnings.h"
 #include "cuda/color.h"
 #include "cuda/py_cuda.h"
 
@@ -90,18 +91,17 @@ static PyObject *search_of(PyObject *cuda_stages) {
 
 /* --- set-up ------------------------------------------------------------------------------- */
 
-/* A tool attaches when the process starts, so one check is enough. */
-static int attach_nvtx(struct mu_state *state) {
+/* A tool attaches when the process starts, so one check is enough. Without memory, the next timer
+ * tries again. */
+static void attach_nvtx(struct mu_state *state) {
     if (state->nvtx_asked) {
-        return 0;
+        return;
     }
-    struct mu_error err = {0};
-    if (mu_nvtx_create(&state->nvtx, &err) != MU_OK) {
-        mu_py_raise(&err);
-        return -1;
+    if (mu_nvtx_create(&state->nvtx, NULL) == MU_OK) {
+        state->nvtx_asked = true;
+    } else {
+        mu_py_warn(state, "nvtx_memory", "there is no memory for NVTX ranges; they are left out");
     }
-    state->nvtx_asked = true;
-    return 0;
 }
 
 static int choose_stages(struct mu_py_gpu_events *events, PyObject *cuda_stages) {
@@ -113,17 +113,13 @@ static int choose_stages(struct mu_py_gpu_events *events, PyObject *cuda_stages)
         return -1;
     }
     events->choices = PyMem_Calloc(CHOICES, sizeof(*events->choices));
-    if (events->choices == NULL) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    return 0;
+    return 0; /* without memory for choices, the pattern is run for each stage */
 }
 
 int mu_py_gpu_events_init(struct mu_py_gpu_events *events, struct mu_state *state, const char *tag,
                           int use_cuda, PyObject *cuda_stages) {
-    if (choose_stages(events, cuda_stages) < 0 || attach_nvtx(state) < 0 ||
-        (use_cuda && mu_py_cuda_use(state) < 0)) {
+    attach_nvtx(state);
+    if (choose_stages(events, cuda_stages) < 0 || (use_cuda && mu_py_cuda_use(state) < 0)) {
         mu_py_gpu_events_clear(events);
         return -1;
     }
@@ -176,6 +172,9 @@ static int wants_gpu(struct mu_py_gpu_events *events, const struct mu_py_name *n
     if (!events->use_cuda || events->search == NULL) {
         return events->use_cuda;
     }
+    if (events->choices == NULL) {
+        return ask_pattern(events->search, name);
+    }
     struct mu_gpu_choice *choice = &events->choices[name->hash % CHOICES];
     if (!choice->known || choice->hash != name->hash || choice->length != name->length) {
         int gpu = ask_pattern(events->search, name);
@@ -213,9 +212,7 @@ enum { WINDOW_ARGB = 0x7fd08700 }; /* amber, unlike the blue of stages */
 
 static PyObject *nvtx_state(PyObject *module, PyObject *Py_UNUSED(ignored)) {
     struct mu_state *state = mu_state_of(module);
-    if (attach_nvtx(state) < 0) {
-        return NULL;
-    }
+    attach_nvtx(state);
     return Py_BuildValue("{s:N,s:N,s:K}", "built", PyBool_FromLong(mu_nvtx_built()), "attached",
                          PyBool_FromLong(mu_nvtx_attached(state->nvtx)), "overflowed",
                          (unsigned long long)mu_nvtx_overflowed(state->nvtx));
@@ -234,9 +231,10 @@ PyDoc_STRVAR(nvtx_range_start_doc,
 static PyObject *nvtx_range_start(PyObject *module, PyObject *name) {
     struct mu_state *state = mu_state_of(module);
     struct mu_py_text text;
-    if (mu_py_utf8(name, "name", &text) < 0 || attach_nvtx(state) < 0) {
+    if (mu_py_utf8(name, "name", &text) < 0) {
         return NULL;
     }
+    attach_nvtx(state);
     if (strlen(text.bytes) != (size_t)text.length) {
         return PyErr_Format(PyExc_ValueError, "name must have no zero byte, not %.200R", name);
     }

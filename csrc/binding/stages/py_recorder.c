@@ -21,20 +21,6 @@ static const int64_t inline_drain_wait_ns = 1000000000;
 
 /* --- the recorder in the module's state --------------------------------------------------- */
 
-static int make_event_timer(struct mu_state *state) {
-    struct mu_error err = {0};
-    state->event_timer = PyMem_RawCalloc(1, sizeof(*state->event_timer));
-    if (state->event_timer == NULL) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    if (mu_timer_init(state->event_timer, state->recorder, "", &err) != MU_OK) {
-        mu_py_raise(&err);
-        return -1;
-    }
-    return 0;
-}
-
 /* A new reference to what the weak reference leads to; NULL without an error where it is gone. */
 static PyObject *strong(PyObject *weak) {
 #if PY_VERSION_HEX >= 0x030D0000
@@ -87,21 +73,47 @@ static int watch_forks(void) {
     return result == NULL ? -1 : 0;
 }
 
+/* Where there is no memory for it, the next call tries again. */
+static int watch_forks_once(struct mu_state *state) {
+    if (state->watches_forks) {
+        return 0;
+    }
+    if (watch_forks() == 0) {
+        state->watches_forks = true;
+        return 0;
+    }
+    if (!PyErr_ExceptionMatches(PyExc_MemoryError)) {
+        return -1;
+    }
+    PyErr_Clear();
+    return 0;
+}
+
+static int reserve_recorder(struct mu_state *state) {
+    state->reserved = mu_recorder_reserve();
+    state->event_timer = PyMem_RawCalloc(1, sizeof(*state->event_timer));
+    if (state->reserved == NULL || state->event_timer == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    return 0;
+}
+
+static void start_recorder(struct mu_state *state) {
+    state->recorder = state->reserved;
+    state->reserved = NULL;
+    mu_recorder_start(state->recorder);
+    mu_error_kept(mu_timer_init(state->event_timer, state->recorder, "", NULL));
+    mu_py_serve_stacks(state);
+    mu_control_listen(&state->recorder->control, state->step_hook != NULL);
+}
+
 struct mu_recorder *mu_py_recorder(struct mu_state *state) {
     if (state->recorder == NULL) {
-        struct mu_error err = {0};
-        if (mu_recorder_create(&state->recorder, &err) != MU_OK) {
-            mu_py_raise(&err);
-            return NULL;
-        }
-        if (make_event_timer(state) < 0 || watch_forks() < 0) {
-            mu_py_recorder_release(state);
-            return NULL;
-        }
-        mu_py_serve_stacks(state);
-        mu_control_listen(&state->recorder->control, state->step_hook != NULL);
+        start_recorder(state);
     }
-    return state->recorder;
+    mu_py_recorder_try_again(state->recorder);
+    return watch_forks_once(state) < 0 ? NULL : state->recorder;
 }
 
 static bool interpreter_ends(void) {
@@ -121,6 +133,8 @@ void mu_py_recorder_release(struct mu_state *state) {
         PyMem_RawFree(state->event_timer);
         state->event_timer = NULL;
     }
+    free(state->reserved);
+    state->reserved = NULL;
     mu_recorder_destroy(state->recorder);
     state->recorder = NULL;
     mu_nvtx_free(state->nvtx);
@@ -227,7 +241,7 @@ static const struct trouble troubles[] = {
      "other libraries have taken all thread keys of the process (pthread_key_create); nothing is "
      "recorded in it"},
     {"no_memory", COUNT_OF(no_memory),
-     "there was no memory for what is recorded; nothing is recorded in this process"},
+     "there was no memory to begin with; nothing is recorded until a step() or setup() finds some"},
     {"failed_writes", COUNT_OF(failed_writes),
      "the profile CSV could not be written, and rows were lost; the training goes on"},
     {"full_names", COUNT_OF(full_names),
@@ -267,6 +281,15 @@ static void warn_of(struct mu_state *state, const struct trouble *trouble) {
                  (unsigned long long)trouble_count(recorder, trouble));
     }
     mu_py_warn(state, trouble->kind, message);
+}
+
+/* Who gets the error of it warns. */
+static void take_no_memory_as_reported(struct mu_state *state) {
+    for (int i = 0; i < TROUBLES; i++) {
+        if (troubles[i].offset == COUNT_OF(no_memory) && state->recorder->broken) {
+            state->reported_troubles |= UINT32_C(1) << i;
+        }
+    }
 }
 
 void mu_py_report_troubles(struct mu_state *state) {
@@ -470,6 +493,7 @@ static PyObject *open_output(PyObject *module, PyObject *const *args, Py_ssize_t
         return NULL;
     }
     if (open_without_gil(state->recorder, &config, &report, &err) != MU_OK) {
+        take_no_memory_as_reported(state);
         return mu_py_raise(&err);
     }
     return report_object(&report);
@@ -666,11 +690,12 @@ static PyObject *output_state(PyObject *module, PyObject *Py_UNUSED(ignored)) {
     mu_recorder_check_fork(recorder);
     mu_recorder_output_state(recorder, &state);
     return Py_BuildValue(
-        "{s:s,s:N,s:N,s:K,s:K,s:O,s:s,s:I,s:i}", "kind", kind_names[state.kind], "csv_path",
+        "{s:s,s:N,s:N,s:K,s:K,s:O,s:O,s:s,s:I,s:i}", "kind", kind_names[state.kind], "csv_path",
         path_object(state.csv_path), "journal_path", path_object(state.journal_path), "csv_bytes",
         (unsigned long long)state.csv_bytes, "part", (unsigned long long)state.part,
-        "in_background", recorder->in_background ? Py_True : Py_False, "label", state.label,
-        "attempt", state.attempt, "rank", state.rank);
+        "in_background", recorder->in_background ? Py_True : Py_False, "records",
+        recorder->broken ? Py_False : Py_True, "label", state.label, "attempt", state.attempt,
+        "rank", state.rank);
 }
 
 static PyMethodDef methods[] = {
@@ -687,5 +712,8 @@ static PyMethodDef methods[] = {
 };
 
 int mu_py_recorder_exec(PyObject *module) {
+    if (reserve_recorder(mu_state_of(module)) < 0) {
+        return -1;
+    }
     return PyModule_AddFunctions(module, methods);
 }

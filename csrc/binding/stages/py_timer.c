@@ -322,6 +322,7 @@ static PyObject *timer_step(PyObject *object, PyObject *const *args, Py_ssize_t 
     }
     struct mu_recorder *recorder = self->timer.recorder;
     mu_recorder_check_fork(recorder); /* a child has no pool */
+    mu_py_recorder_try_again(recorder);
     struct mu_cuda_pool *gpu = self->gpu_events.use_cuda ? recorder->gpu : NULL;
     Py_BEGIN_ALLOW_THREADS;
     if (wait) {

@@ -11,8 +11,16 @@
 #include "stages/recorder.h"
 #include "stages/timer.h"
 
-/* The recorder, made at first use; borrowed. NULL with an exception set. */
+/* The recorder, started at first use; borrowed. NULL with an exception set. Without memory it is
+ * there and records nothing. */
 struct mu_recorder *mu_py_recorder(struct mu_state *state);
+
+/* Where the recorder found no memory to begin with, it begins now if there is some. */
+static inline void mu_py_recorder_try_again(struct mu_recorder *recorder) {
+    if (__builtin_expect(recorder->broken, 0)) {
+        mu_recorder_try_again(recorder);
+    }
+}
 
 /* mu_timer_init, after a collection of garbage where that may make a place free. */
 MU_MUST_CHECK int mu_py_place_timer(struct mu_timer *timer, struct mu_recorder *recorder,

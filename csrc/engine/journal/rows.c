@@ -179,9 +179,11 @@ static const struct mu_quoted_name *quoted_name(struct mu_rows *rows,
     const char *text = name->text == NULL ? mu_strings_get(strings, index, &length) : NULL;
     if (text != NULL) {
         name->text = malloc(2 * length + 2);
-        if (name->text != NULL) {
-            name->length = (uint32_t)mu_csv_quote(name->text, text, length);
+        if (name->text == NULL) {
+            rows->unkept.text = rows->unkept_text;
+            name = &rows->unkept;
         }
+        name->length = (uint32_t)mu_csv_quote(name->text, text, length);
     }
     return name->text == NULL ? &nameless : name;
 }

@@ -67,7 +67,7 @@ struct mu_buffer_view {
 
 struct mu_row_ref;
 struct mu_quoted_name {
-    char *text; /* owned */
+    char *text; /* owned, but for `unkept` */
     uint32_t length;
 };
 
@@ -79,6 +79,8 @@ struct mu_rows {
     char *scratch; /* owned: a payload in one piece */
     size_t scratch_allocated;
     struct mu_quoted_name names[MU_STRINGS_MAX];
+    struct mu_quoted_name unkept; /* the last one for which there was no memory */
+    char unkept_text[2 * MU_STRING_BYTES_MAX + 2];
     uint64_t bad_records; /* that were not valid and were skipped */
     uint64_t lost_rows;   /* that were not written for want of memory */
 };

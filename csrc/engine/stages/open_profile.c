@@ -107,6 +107,11 @@ MU_MUST_CHECK static int refuse(struct mu_recorder *recorder, struct mu_error *e
 int mu_recorder_copy_memory(struct mu_recorder *recorder, int64_t wait_ns, char **text,
                             size_t *length, struct mu_error *err) {
     mu_recorder_check_fork(recorder);
+    if (recorder->broken) {
+        *length = 0;
+        *text = calloc(1, 1);
+        return *text == NULL ? mu_error_no_memory(err, "rows in memory") : MU_OK;
+    }
     if (!lock_within(&recorder->drain_lock, wait_ns)) {
         return does_not_answer(recorder, err);
     }
@@ -122,7 +127,11 @@ int mu_recorder_copy_memory(struct mu_recorder *recorder, int64_t wait_ns, char 
 
 bool mu_recorder_set_time_offset(struct mu_recorder *recorder, int64_t offset_ns) {
     mu_recorder_check_fork(recorder);
-    if (recorder->broken || !lock_within(&recorder->drain_lock, close_wait_ns)) {
+    if (recorder->broken) {
+        recorder->user_offset_ns = offset_ns;
+        return true;
+    }
+    if (!lock_within(&recorder->drain_lock, close_wait_ns)) {
         return false;
     }
     if (offset_ns != recorder->user_offset_ns) {
@@ -566,7 +575,7 @@ bool mu_recorder_give_up_journal(struct mu_recorder *recorder) {
         return false;
     }
     uint32_t chunks = atomic_load(&mu_journal_header(&recorder->journal)->chunk_count);
-    bool given_up = recorder->journal.fd >= 0 && chunks < MU_CHUNKS_MAX &&
+    bool given_up = recorder->no_chunk && recorder->journal.fd >= 0 && chunks < MU_CHUNKS_MAX &&
                     leave_journal(recorder, NULL) == MU_OK;
     if (given_up) {
         mu_output_state_publish_lock_held(recorder);

@@ -32,25 +32,55 @@ static void free_guard(struct mu_recorder *recorder) {
     }
 }
 
-int mu_recorder_create(struct mu_recorder **out, struct mu_error *err) {
-    struct mu_recorder *recorder = calloc(1, sizeof(*recorder));
-    if (recorder == NULL) {
-        return mu_error_no_memory(err, "recorder");
+struct mu_recorder *mu_recorder_reserve(void) {
+    return calloc(1, sizeof(struct mu_recorder));
+}
+
+/* Everything that needs memory. */
+static void begin(struct mu_recorder *recorder) {
+    if (recorder->fork_guard == &recorder->no_guard) {
+        void *guard = mu_wiped_page_map();
+        recorder->fork_guard = guard == NULL ? &recorder->no_guard : guard;
     }
+    bool has_memory = mu_recorder_begin(recorder, NULL) == MU_OK;
+    if (has_memory && recorder->has_key && recorder->fork_guard != &recorder->no_guard) {
+        recorder->broken = false;
+        return;
+    }
+    if (has_memory) {
+        mu_journal_release(&recorder->journal);
+        mu_drain_free(recorder->drain);
+        recorder->drain = NULL;
+    }
+}
+
+void mu_recorder_start(struct mu_recorder *recorder) {
     atomic_store(&recorder->users, 1);
     recorder->call_drain = mu_drain_thread_call;
     recorder->add_gpu_time = mu_timer_add_gpu_time;
     recorder->counter = mu_clock_counter_is_kernel_clock();
-    recorder->fork_guard = mu_wiped_page_map();
-    if (recorder->fork_guard == NULL) {
-        recorder->fork_guard = &recorder->no_guard;
-    }
+    recorder->fork_guard = &recorder->no_guard;
+    recorder->journal.fd = -1;
+    recorder->broken = true;
     recorder->has_key = pthread_key_create(&recorder->thread_key, mu_thread_ends) == 0;
     calibrate(recorder);
-    recorder->broken = mu_recorder_begin(recorder, NULL) != MU_OK || !recorder->has_key ||
-                       recorder->fork_guard == &recorder->no_guard;
-    *out = recorder;
+    begin(recorder);
+}
+
+int mu_recorder_create(struct mu_recorder **out, struct mu_error *err) {
+    *out = mu_recorder_reserve();
+    if (*out == NULL) {
+        return mu_error_no_memory(err, "recorder");
+    }
+    mu_recorder_start(*out);
     return MU_OK;
+}
+
+void mu_recorder_try_again(struct mu_recorder *recorder) {
+    mu_recorder_check_fork(recorder);
+    if (recorder->broken && recorder->has_key) {
+        begin(recorder);
+    }
 }
 
 /* Threads that end from here on find nothing of theirs. */

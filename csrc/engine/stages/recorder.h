@@ -20,9 +20,18 @@
 #include "cuda/cuda_timing.h"
 #include "stages/state.h"
 
+/* The memory of a recorder, for mu_recorder_start or free; NULL when there is none. */
+struct mu_recorder *mu_recorder_reserve(void);
+
 /* Where there is no memory for a journal, or no thread key, the recorder records nothing, and
- * counts that in its troubles. An error when there is no memory at all. */
+ * counts that in its troubles. */
+void mu_recorder_start(struct mu_recorder *reserved);
+
+/* Both. */
 MU_MUST_CHECK int mu_recorder_create(struct mu_recorder **out, struct mu_error *err);
+
+/* Where there was no memory to begin with: tries again. Nobody may record meanwhile. */
+void mu_recorder_try_again(struct mu_recorder *recorder);
 
 /* Stops the drain thread and frees everything. When that thread hangs in a write, nothing is freed.
  * Nobody may record meanwhile or later. */

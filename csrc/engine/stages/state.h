@@ -139,6 +139,7 @@ struct mu_recorder {
     uint32_t timers_made;
     _Atomic(struct mu_cuda_pool *) gpu; /* owned; NULL: no GPU times */
     pthread_key_t thread_key;
+    bool no_chunk;                    /* the last thread buffer found none in the journal */
     bool has_key;                     /* else the process had none left, and nothing is recorded */
     struct mu_output_state published; /* what others may know of the output */
 
@@ -149,7 +150,7 @@ struct mu_recorder {
     const struct mu_alone *gil; /* borrowed: of the open or close that runs; NULL: it has the GIL */
     _Atomic bool reopen; /* in a forked child: open files when the first thread buffer is made */
     _Atomic bool in_background; /* the output may block: only the drain thread writes */
-    bool broken;                /* nothing is recorded: there was no memory, or no thread key */
+    _Atomic bool broken;        /* nothing is recorded: there was no memory, or no thread key */
 
     /* Borrowed functions of the files above, for those below. Set by mu_recorder_create. */
     void (*call_drain)(struct mu_recorder *recorder); /* mu_drain_thread_call */

@@ -160,10 +160,13 @@ struct mu_thread_buffer *mu_thread_buffer_new_locked(struct mu_timer *timer) {
     }
     struct mu_thread_buffer *buffer = thread == NULL ? NULL : calloc(1, sizeof(*buffer));
     if (buffer == NULL) {
+        recorder->no_chunk = false;
         return NULL;
     }
-    if (mu_thread_buffer_init(buffer) != MU_OK ||
-        mu_journal_claim_chunk(&recorder->journal, &buffer->chunk_index, NULL) != MU_OK) {
+    bool has_memory = mu_thread_buffer_init(buffer) == MU_OK;
+    recorder->no_chunk = has_memory && mu_journal_claim_chunk(&recorder->journal,
+                                                              &buffer->chunk_index, NULL) != MU_OK;
+    if (!has_memory || recorder->no_chunk) {
         mu_thread_buffer_free(buffer);
         free(buffer);
         return NULL;
