@@ -170,6 +170,11 @@ def stage_life(folder: Path) -> Iterator[Callable[[], object]]:
             pass
         with suppress(KeyError), stage:
             raise KeyError
+        stage.__enter__()
+        other = timer.time_stage("forward")
+        other.__enter__()
+        stage.__exit__()
+        other.__exit__()
         run(in_stage(stage))
         stage(lambda: None)()
         with suppress(TypeError):

@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 
 #include "journal/journal_reader.h"
+#include "stages/drain.h"
 #include "stages/drain_thread.h"
 #include "stages/frame_order.h"
 #include "stages/output_state.h"
@@ -938,6 +939,36 @@ static void test_a_thread_outlives_its_recorder(void) {
     pthread_barrier_destroy(&one.turns);
 }
 
+/* As it is where there was no memory for a journal. */
+static void test_a_recorder_without_memory_begins_later(void) {
+    struct mu_recorder *recorder = mu_recorder_reserve();
+    struct mu_timer timer;
+    struct mu_error err = {0};
+    struct mu_totals totals;
+    mu_recorder_start(recorder);
+    mu_journal_release(&recorder->journal);
+    mu_drain_free(recorder->drain);
+    recorder->drain = NULL;
+    recorder->broken = true;
+    CHECK_INT(mu_timer_init(&timer, recorder, "", NULL), MU_OK);
+    CHECK(mu_timer_thread_buffer(&timer) == NULL);
+    CHECK_INT(atomic_load(&recorder->troubles.no_memory), 1);
+    CHECK(mu_recorder_set_time_offset(recorder, 5));
+    char *text;
+    size_t length;
+    CHECK_INT(mu_recorder_copy_memory(recorder, drain_wait_ns, &text, &length, &err), MU_OK);
+    CHECK_INT(length, 0);
+    free(text);
+    mu_recorder_try_again(recorder);
+    stage_start(&timer, "later");
+    CHECK_INT(stage_stop(&timer, "later"), MU_STOP_OK);
+    mu_timer_totals(&timer, 2, &totals);
+    CHECK_INT(totals.count, 1);
+    CHECK_INT(recorder->user_offset_ns, 5);
+    mu_timer_release(&timer);
+    mu_recorder_destroy(recorder);
+}
+
 static bool thread_runs(struct mu_recorder *recorder) {
     pthread_mutex_lock(&recorder->thread_lock);
     bool runs = recorder->thread_runs;
@@ -1001,6 +1032,7 @@ int main(int argc, char **argv) {
     test_stage_that_ended_but_still_stands_as_open();
     test_misuse();
     test_stages_out_of_order();
+    test_a_recorder_without_memory_begins_later();
     test_deep_stages();
     test_names_beyond_the_table();
     test_events();
