@@ -10,7 +10,7 @@ wait for, and writes into DIR (default `demo_output`):
     timeline.png                two steps as a picture
     logs/                       the profile CSVs, text logs and reports of the run
 
-Works offline, takes about 25 seconds on two cores. The training itself is in `demo_gpt.py`.
+Works offline, takes about 25 seconds on two cores. The training itself is in `gpt.py`.
 """
 
 from __future__ import annotations
@@ -223,7 +223,7 @@ def command_parser() -> CommandParser:
         chosen, "where to write (default: %(default)s)", default="demo_output", metavar="DIR",
         folder=True, old=("--out",),
     )  # fmt: skip
-    add("--steps", type=_at_least(4), default=30, metavar="N",
+    add("--steps", type=_at_least(4), default=60, metavar="N",
         help="steps to train, 4 or more (default: %(default)s)")  # fmt: skip
     add("--ranks", type=_at_least(2), metavar="N",
         help="processes (default: 2, or one a GPU if there are more)")  # fmt: skip

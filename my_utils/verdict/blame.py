@@ -40,7 +40,7 @@ SLOW_MAX = 0.6  # of the ranks: were more slow, the others would be the exceptio
 ALIKE = 0.5  # of the factors of two parts, if they are slow alike
 STANDS_OUT = 3.0  # times what the next rank waits less
 AT_TIMES = 0.25  # of its mean, that the usual loss lies below where it comes in some steps only
-IRREGULAR = 0.3  # scatter of an excess, as a share of it, from which on it is no steady work
+IRREGULAR = 0.6  # scatter of an excess, as a share of it, from which on it is no steady work
 
 
 @dataclass

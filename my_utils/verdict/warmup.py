@@ -3,6 +3,9 @@
 A step is long that lies 20 % and five times the scatter above the median of the second half of the
 run. The warm-up ends at the first step that is not long, with about as few long ones among the next
 eight as in the second half of the run. The first step never counts: it has what happens once.
+
+Steps that vary look like a warm-up now and then. So one that takes more than a quarter of the run
+must take half as long again as the rest, in the median; else only the first step is left out.
 """
 
 from __future__ import annotations
@@ -19,6 +22,8 @@ LONGER = 0.2
 SCATTERS = 5.0
 AHEAD = 8
 LONG_AHEAD_MAX = 2
+SHARE_UNASKED = 0.25  # of the run; a warm-up that is longer must also be MUCH_LONGER
+MUCH_LONGER = 0.5
 WARMUP_SHARE_MAX = 0.5  # of the run; a warm-up that is longer leaves nothing to compare with
 
 
@@ -42,4 +47,6 @@ def warmup_of(step_ns: Matrix) -> int:
     calm = np.flatnonzero(~is_long & (ahead <= LONG_AHEAD_MAX + 1.5 * usual))
     calm = calm[calm >= 1]
     first = int(calm[0]) if len(calm) else count
+    if first > SHARE_UNASKED * count and middle_of(series[:first]) < (1 + MUCH_LONGER) * middle:
+        return 1
     return first if first <= WARMUP_SHARE_MAX * count else count

@@ -153,6 +153,20 @@ def test_it_leaves_only_what_it_names(demo: tuple[str, Path]) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    "run",
+    [
+        pytest.param(0, marks=pytest.mark.slow),
+        *(pytest.param(run, marks=pytest.mark.thorough) for run in range(1, 10)),
+    ],
+)
+def test_the_demo_and_the_verdict_below_it_name_one_rank(tmp_path: Path, run: int) -> None:
+    pytest.importorskip("torch")
+    stdout, stderr = start("--out", tmp_path, "--ranks", "2").communicate(timeout=250)
+    assert "it waits for rank 1, whose texts are longer" in stdout, stderr
+    assert "\nWAITING FOR rank 1 " in stdout, stdout
+
+
 @pytest.mark.slow
 def test_a_rank_that_dies_ends_the_demo_with_its_name(tmp_path: Path) -> None:
     pytest.importorskip("torch")

@@ -426,6 +426,14 @@ def test_a_warm_up_that_is_longer_than_half_of_the_run() -> None:
     assert verdict.findings[-1].kind == "warm-up"
 
 
+def test_steps_that_vary_are_no_warm_up() -> None:
+    """The first 13 of 30 steps took a third more by chance, with one short one among them."""
+    varied = ArrayRun(steps=30).more("forward", 30, steps=slice(0, 13))
+    assert judge(varied.data()).warmup == 1
+    compiled = ArrayRun(steps=30).more("forward", 100, steps=slice(0, 13))
+    assert judge(compiled.data()).warmup == 13
+
+
 def test_a_rank_that_ended_early_is_said() -> None:
     data = ArrayRun(ranks=4, steps=100).data()
     data.step_ns[2, 60:] = np.nan
