@@ -29,7 +29,6 @@ ARROWS_MAX = 8  # from one rank at one bucket
 LEAST_SHARE = 0.01  # of the backward, that a rank waits
 LEAST_GAP_NS = 50_000.0  # on one host
 AFTER_NS = 1000  # from an arrow's start to its end, so that it never points back
-ATTEMPT_SHIFT = 40  # node ids carry the attempt of their process above this bit
 RANKS_MAX = 1 << 20
 NS_IN_US = 1000
 CHUNK = 1 << 20
@@ -236,16 +235,13 @@ def _pair(
         (ends[1], "FLOW_END", at_ns + AFTER_NS),
     ):
         one = group[rank]
-        # Rows without a node belong to the last process of a file.
-        node = f"node_id={key[0] << ATTEMPT_SHIFT}," if key[0] != one.attempt else ""
         seconds, decimals = divmod(moment, 10**9)
-        yield (
-            rank,
-            (
-                f'{seconds}.{decimals:09d},,{quote(one.host)},{key[1]},"{_quoted(name)}",{kind},,'
-                f'"{node}tid={one.ready[key].tid},tag={TAG},id={number}"\n'
-            ),
-        )
+        begin = f"{seconds}.{decimals:09d},,{quote(one.host)},{key[1]}"
+        ids = f"tid={one.ready[key].tid},tag={TAG},id={number}"
+        row = f'{begin},"{_quoted(name)}",{kind},,"{ids}"\n'
+        if one.attempt > 1:
+            row = f"{begin},my_utils.process,INSTANT,,attempt={key[0]}\n{row}"
+        yield rank, row
 
 
 def _quoted(name: str) -> str:

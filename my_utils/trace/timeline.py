@@ -48,9 +48,9 @@ if TYPE_CHECKING:
 __all__ = ["Span", "find_csvs", "plot_timeline", "read_spans"]
 
 _FILE = re.compile(r"profile_rank_(\d+)(\.w\d+)?(?:\.part(\d+))?\.csv$")
+NODE_SHIFT = 40  # where no row says the attempt, node ids differ above this bit
 SUFFIXES = (".png", ".svg", ".pdf")
 DEFAULT_OUTPUT = "timeline.png"
-ATTEMPT_SHIFT = 40  # node ids carry the attempt of their process above this bit
 ROW_INCHES = 0.4  # of a depth of a band; all bands together take HEIGHT_MAX_INCHES at most
 HEIGHT_MAX_INCHES = 120.0
 ROWS_BETWEEN = 0.3  # between two bands
@@ -130,19 +130,27 @@ def read_spans(path: str | Path, steps: range | None = None) -> Iterator[Span]:
     >>> GlobalLogger().close()
     >>> logs.cleanup()
     """
-    path = Path(path)
+    for _, span in _read_spans(Path(path), steps):
+        yield span
+
+
+def _read_spans(path: Path, steps: range | None) -> Iterator[tuple[int, Span]]:
+    """Also of each span the attempt that recorded it."""
     rank = _rank_of(path)
-    bad, first = 0, ""
+    bad, first, attempt = 0, "", -1
     with open(path, "rb", buffering=0) as file:
         for row in _core.StageRows((str(path), file.fileno(), -1, None, True)):
             problem = _problem_of(row)
             if problem:
                 first = first or f"{path}:{problem}"
                 bad += 1
+            elif row[0] == "PROCESS":
+                attempt = row[1]
             elif row[0] == "END" and row[7] is not None and (steps is None or row[6] in steps):
-                yield _span(rank, row)
+                span = _span(rank, row)
+                yield (attempt if attempt >= 0 else span.node >> NODE_SHIFT), span
     if bad:
-        warnings.warn(f"{bad} rows left out, the first: {first}", RuntimeWarning, stacklevel=2)
+        warnings.warn(f"{bad} rows left out, the first: {first}", RuntimeWarning, stacklevel=3)
 
 
 def _problem_of(row: _core._AnyRow) -> str:
@@ -201,17 +209,20 @@ def _is_workers(path: Path) -> bool:
     return match is not None and match[2] is not None
 
 
-def _last_attempts(spans: list[Span]) -> list[Span]:
-    """Without what a restarted job did again: of each step of a rank, its last attempt."""
-    newest: dict[tuple[int, int], int] = {}
-    for span in spans:
-        place = span.rank, span.step
-        newest[place] = max(newest.get(place, 0), span.node >> ATTEMPT_SHIFT)
-    return [
-        span
-        for span in spans
-        if span.node == 0 or span.node >> ATTEMPT_SHIFT == newest[span.rank, span.step]
-    ]
+def _last_attempts(spans: list[tuple[str, int, Span]]) -> list[Span]:
+    """Without what a restarted job did again: of each step of a process, its last attempt.
+
+    spans: with the file of the process, and the attempt.
+    """
+    newest: dict[tuple[str, int], int] = {}
+    for name, attempt, span in spans:
+        newest[name, span.step] = max(newest.get((name, span.step), -1), attempt)
+    return [span for name, attempt, span in spans if attempt == newest[name, span.step]]
+
+
+def _file_of_process(path: Path) -> str:
+    """The name of the file of which `path` is a part, or which it is."""
+    return re.sub(r"\.part\d+\.csv$", ".csv", str(path))
 
 
 def plot_timeline(
@@ -254,9 +265,10 @@ def _chosen_spans(
         progress.phase("looking for the last steps", len(paths), "files")
         steps = _last_steps(files, 2, progress)
     progress.phase("reading", len(paths), "files")
-    spans: list[Span] = []
+    spans: list[tuple[str, int, Span]] = []
     for path in paths:
-        spans.extend(read_spans(path, steps))
+        name = _file_of_process(path)
+        spans.extend((name, attempt, span) for attempt, span in _read_spans(path, steps))
         progress.advance()
     if not spans:
         raise ValueError(f"no finished stage in {_named(steps)}")

@@ -16,6 +16,14 @@ enum mu_event_type {
     MU_EVENT_FLOW_END = 8,
 };
 
+/* Above this bit the node id of a stage has how many attempts were before that of its process.
+ * Below it ids count from 1, also those of stages that began before their process had files. */
+enum { MU_NODE_SHIFT = 40 };
+
+/* With these bytes begins the metadata of a START row that only opens the row after it, which is of
+ * the type that follows. */
+#define MU_CSV_OPENS "opens="
+
 /* NULL for a number that names no type. */
 const char *mu_event_name(int type);
 

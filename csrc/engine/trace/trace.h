@@ -26,6 +26,7 @@ struct mu_process {
     int64_t rank;
     int64_t attempt; /* -1: no my_utils.process row has said it */
     int64_t real_pid;
+    int64_t node_high; /* of its node ids, see MU_NODE_SHIFT; -1: none has come */
     uint32_t uuid;
     int announced;
     int is_one_of_many; /* the output holds other ranks, or other processes of this one */

@@ -8,7 +8,6 @@
 #include <stdlib.h>
 
 enum { PIDS_PER_RANK = 1000, PIDS_PER_SLOT = 100, PID_OVERFLOW = 1 << 30 };
-enum { NODE_ATTEMPT_SHIFT = 40 };   /* node ids carry the attempt above this bit */
 enum { FIRST_MADE_TID = 10000000 }; /* above every tid that Linux hands out */
 enum { ATTEMPTS_SEARCHED = 1024 };  /* the newest of a file */
 enum { FIRST_FIT = 32 };            /* tracks whose gaps are searched for room */
@@ -55,7 +54,7 @@ static struct mu_process *add_process(struct mu_converter *converter) {
         out_of_memory(converter);
         return NULL;
     }
-    process->attempt = process->real_pid = -1;
+    process->attempt = process->real_pid = process->node_high = -1;
     process->rank = converter->options.rank;
     process->pid = new_pid(converter);
     process->uuid = new_uuid(converter);
@@ -82,6 +81,33 @@ static void name_process(const struct mu_converter *converter, struct mu_process
     }
 }
 
+static struct mu_process *process_of_attempt(const struct mu_converter *converter, int64_t attempt,
+                                             int64_t real_pid) {
+    struct mu_process *process = converter->processes;
+    for (int left = ATTEMPTS_SEARCHED; process != NULL && left > 0; left--) {
+        if (process->attempt == attempt && (real_pid < 0 || process->real_pid == real_pid)) {
+            return process;
+        }
+        process = process->next;
+    }
+    return NULL;
+}
+
+static struct mu_process *process_of_node(const struct mu_converter *converter, int64_t high) {
+    struct mu_process *process = converter->processes;
+    for (int left = ATTEMPTS_SEARCHED; process != NULL && left > 0; left--) {
+        if (process->node_high == high) {
+            return process;
+        }
+        process = process->next;
+    }
+    return NULL;
+}
+
+/* The process whose row came last, unless the node id belongs to another one: what a dead process
+ * left may be written after rows of the next. The high bits of a process's ids are those of its
+ * first rows. Where they are 0, the process may have taken the id before it had files, and gets
+ * other bits then. */
 struct mu_process *mu_process_of(struct mu_converter *converter, int64_t node,
                                  struct mu_span machine) {
     struct mu_process *process = converter->process;
@@ -92,20 +118,22 @@ struct mu_process *mu_process_of(struct mu_converter *converter, int64_t node,
         }
         return process;
     }
-    int64_t attempt = node >> NODE_ATTEMPT_SHIFT;
-    if (node < 0 || process->attempt < 0 || process->attempt == attempt) {
+    int64_t high = node >> MU_NODE_SHIFT;
+    if (node < 0 || process->node_high == high) {
         return process;
     }
-    struct mu_process *other = converter->processes;
-    for (int left = ATTEMPTS_SEARCHED; other != NULL && left > 0; left--, other = other->next) {
-        if (other->attempt == attempt) {
-            return other;
-        }
+    struct mu_process *other = process_of_node(converter, high);
+    if (other != NULL) {
+        return high == 0 && process->node_high < 0 ? process : other;
+    }
+    if (process->node_high <= 0) {
+        process->node_high = high;
     }
     return process;
 }
 
-/* A new attempt, or another process: the rows that follow get tracks of their own. */
+/* A new attempt, or another process: the rows that follow get tracks of their own. Those after the
+ * row of a process that is known go on with its tracks. */
 void mu_process_row(struct mu_converter *converter, const struct mu_event_row *row) {
     struct mu_span rest = row->metadata.user, key, value, host = row->machine, label = {"", 0};
     int64_t attempt = -1, real_pid = -1;
@@ -120,11 +148,13 @@ void mu_process_row(struct mu_converter *converter, const struct mu_event_row *r
             label = value;
         }
     }
+    struct mu_process *known = process_of_attempt(converter, attempt, real_pid);
+    if (known != NULL) { /* each rotated part repeats the row */
+        converter->process = known;
+        return;
+    }
     struct mu_process *process = converter->process;
     if (process == NULL || process->announced) {
-        if (process != NULL && process->attempt == attempt && process->real_pid == real_pid) {
-            return; /* each rotated part repeats the row */
-        }
         process = add_process(converter);
     }
     if (process != NULL) {
