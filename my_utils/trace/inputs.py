@@ -265,7 +265,8 @@ def _rows_of_the_dead(path: Path) -> int:
     try:
         if _core.read_journal(target)["held"]:
             return 0
-        return _core.recover_rows(target)[2].count(b"\n")
+        rows = _core.recover_rows(target)[2]
+        return rows.count(b"\n") - rows.count(b',START,,"opens=')
     except (OSError, ValueError):
         return 0  # it is on another host, or was adopted in between
 

@@ -275,7 +275,7 @@ class Findings:
         nodes: dict[tuple[int, int, str], tuple[str, int]],
         way: str,
     ) -> None:
-        if row[4].startswith("my_utils."):
+        if row[4].startswith("my_utils.") or row[7].startswith("opens="):
             return
         metadata = dict(pair.split("=", 1) for pair in row[7].split(","))
         thread, lap, name = int(metadata["tag"][1:]), int(row[3]), row[4]

@@ -33,6 +33,8 @@ from my_utils.logger import (
     get_global_logger,
 )
 
+from ..support.profile_rows import only_opens
+
 HEADER = "timestamp_unix,readable_time,machine_id,step,event_name,event_type,duration_ms,metadata\n"
 Bare = Callable[[], contextlib.AbstractContextManager[None]]
 NOW_NS = 1_750_000_000_123_456_789
@@ -79,14 +81,14 @@ def lines_of(logger: GlobalLogger) -> list[str]:
     text = logger.csv_path.read_text(encoding="utf-8")
     assert text.startswith(HEADER)
     lines = text[len(HEADER) :].splitlines(keepends=True)
-    return [line for line in lines if ",my_utils." not in line]
+    return [line for line in lines if ",my_utils." not in line and '"opens=' not in line]
 
 
 def rows_of(logger: GlobalLogger) -> list[dict[str, str]]:
     logger.flush(30)
     assert logger.csv_path is not None
     with open(logger.csv_path, encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
+        rows = [row for row in csv.DictReader(file) if not only_opens(row)]
     assert all(None not in row and None not in row.values() for row in rows)
     return [row for row in rows if not row["event_name"].startswith("my_utils.")]
 

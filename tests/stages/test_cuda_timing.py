@@ -19,6 +19,7 @@ from my_utils.csv2trace import csv_to_trace
 
 from ..conftest import RunPython
 from ..fakes import compile_fake
+from ..support.profile_rows import only_opens
 
 # What the scripts below share: the simulated device, and a way to time stages whose true GPU times
 # stand in `truth`, on the host's clock.
@@ -136,7 +137,7 @@ def rows_in(folder: Path) -> list[dict[str, str]]:
     rows: list[dict[str, str]] = []
     for path in sorted(folder.glob("*.csv")):
         with path.open(newline="", encoding="utf-8") as file:
-            rows.extend(csv.DictReader(file))
+            rows.extend(row for row in csv.DictReader(file) if not only_opens(row))
     return rows
 
 

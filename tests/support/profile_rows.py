@@ -42,11 +42,18 @@ class Row:
         return int(self.metadata["tid"])
 
 
+def only_opens(row: dict[str, str]) -> bool:
+    """Whether the row is the START that only opens the row after it."""
+    return row["event_type"] == "START" and row["metadata"].startswith("opens=")
+
+
 def parse(text: str) -> list[Row]:
-    """Rows of a CSV with its header."""
+    """Rows of a CSV with its header, without those that only open the next one."""
     rows = []
     for row in csv.DictReader(io.StringIO(text, newline=""), strict=True):
         assert list(row) == COLUMNS
+        if only_opens(row):
+            continue
         pairs = (pair.split("=", 1) for pair in row["metadata"].split(",") if pair)
         duration = row["duration_ms"]
         rows.append(

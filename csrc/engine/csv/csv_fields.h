@@ -36,6 +36,13 @@ static inline int mu_csv_event_type(struct mu_span text) {
     return mu_event_from_name(text.text, text.length);
 }
 
+/* Whether a row with that metadata says nothing that the row after it does not say. */
+static inline int mu_csv_only_opens(int type, struct mu_span metadata) {
+    const size_t length = sizeof(MU_CSV_OPENS) - 1;
+    return type == MU_EVENT_START && metadata.length > length &&
+           memcmp(metadata.text, MU_CSV_OPENS, length) == 0;
+}
+
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
 
 static inline int64_t mu_csv_small_field(struct mu_span text) {

@@ -6,6 +6,7 @@
 
 #include "base/event.h"
 #include "base/local_time.h"
+#include "base/utf8.h"
 
 const char mu_csv_header[] = "timestamp_unix,readable_time,machine_id,step,event_name,event_type,"
                              "duration_ms,metadata\n";
@@ -292,10 +293,39 @@ static char *put_event_metadata(char *at, const struct mu_csv_event_row *row) {
     return at;
 }
 
+/* Without the metadata, which the row that follows has. */
+static void write_opening(struct mu_csv_writer *writer, const struct mu_csv_event_row *row,
+                          const char *type) {
+    char *at = begin_row(writer, row->real_ns, row->step, 2 * row->name_length);
+    if (at == NULL) {
+        return;
+    }
+    at += mu_csv_quote(at, row->name, row->name_length);
+    at = PUT(at, ",START,,\"" MU_CSV_OPENS);
+    at = put_bytes(at, type, strlen(type));
+    *at++ = '"';
+    end_row(writer, at);
+}
+
+size_t mu_csv_count_rows(const char *text, size_t length) {
+    static const char opening[] = ",START,,\"" MU_CSV_OPENS;
+    size_t count = mu_count_lines(text, length);
+    const char *end = text + length, *at = text;
+    while (at < end &&
+           (at = memmem(at, (size_t)(end - at), opening, sizeof(opening) - 1)) != NULL) {
+        at += sizeof(opening) - 1;
+        count--;
+    }
+    return count;
+}
+
 void mu_csv_write_event(struct mu_csv_writer *writer, const struct mu_csv_event_row *row) {
     const char *type = mu_event_name(row->type);
     if (type == NULL) {
         return;
+    }
+    if (row->type != MU_EVENT_START && row->type != MU_EVENT_END) {
+        write_opening(writer, row, type);
     }
     char *at = begin_row(writer, row->real_ns, row->step,
                          2 * (row->name_length + row->metadata_length) + row->track_length);

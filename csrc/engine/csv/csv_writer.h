@@ -85,7 +85,12 @@ struct mu_csv_event_row {
     size_t track_length;
 };
 
-/* The track is written after metadata that begins with node_id, and before any other metadata. */
+/* The track is written after metadata that begins with node_id, and before any other metadata. A
+ * row of another type than START and END follows a START row of its time and name, which opens it
+ * for readers that take whatever is no START for an end. Our own readers pass over that row. */
 void mu_csv_write_event(struct mu_csv_writer *writer, const struct mu_csv_event_row *row);
+
+/* How many rows whole lines are, without those that only open the next one. */
+size_t mu_csv_count_rows(const char *text, size_t length);
 
 #endif

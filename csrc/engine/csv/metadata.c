@@ -58,6 +58,8 @@ static int take_pair(struct mu_metadata *metadata, struct mu_span key, struct mu
         metadata->tid = mu_digits_small(value.text, value.length);
     } else if (mu_span_equals(key, "tag")) {
         metadata->tag = value;
+    } else if (mu_span_equals(key, "repeated")) {
+        metadata->has |= MU_HAS_REPEATED;
     } else if (mu_span_equals(key, "closed")) {
         metadata->closed = value;
     } else if (mu_span_equals(key, "cuda_ms")) {

@@ -1,7 +1,8 @@
 /* The metadata column: `key=value` pairs joined by commas. The project's own pairs come first.
  *
- * Own keys, in this order: node_id, parent_id, tid, tag, closed, cuda_ms, cuda_ts, cuda_err_ms,
- * stream, id. The first other key starts the user's part. All pointers are borrowed from the text.
+ * Own keys, in this order: node_id, parent_id, tid, tag, repeated, closed, cuda_ms, cuda_ts,
+ * cuda_err_ms, stream, id. The first other key starts the user's part. All pointers are borrowed
+ * from the text.
  */
 #ifndef MU_METADATA_H
 #define MU_METADATA_H
@@ -19,6 +20,7 @@ enum mu_metadata_has {
     MU_HAS_CUDA_TS = 2,
     MU_HAS_CUDA_ERR = 4,
     MU_HAS_BAD_CUDA_MS = 8, /* one that is no number */
+    MU_HAS_REPEATED = 16,   /* an older part has the START, too */
 };
 
 struct mu_metadata {

@@ -67,6 +67,9 @@ static int take_row(struct mu_stage_rows *rows, const struct mu_csv_row *fields,
         row->problem = "the row has too many columns";
         return 1;
     }
+    if (mu_csv_only_opens(type, text)) {
+        return 0;
+    }
     if (type != MU_EVENT_START && type != MU_EVENT_END) {
         row->kind = MU_STAGE_ROW_PROCESS;
         row->attempt = attempt_of(text);

@@ -299,11 +299,15 @@ MU_MUST_CHECK static int take_row(struct mu_stage_table *table, const struct mu_
         table->counts.bad_rows++;
         return MU_OK;
     }
+    struct mu_span text = mu_csv_field(row, MU_CSV_METADATA);
+    if (mu_csv_only_opens(type, text)) {
+        return MU_OK;
+    }
     table->counts.rows++;
     if (!is_taken(table, type)) {
         return MU_OK;
     }
-    mu_metadata_parse(mu_csv_field(row, MU_CSV_METADATA), &metadata);
+    mu_metadata_parse(text, &metadata);
     if (type == MU_EVENT_COUNTER) {
         return mu_run_rows_counter(&table->run_rows, name, metadata.user, step,
                                    table->process.attempt, err);

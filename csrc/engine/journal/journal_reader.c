@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/utf8.h"
 #include "journal/journal_image.h"
 
 enum { LAST_SEARCH_SLOTS = 512 };
@@ -245,7 +244,7 @@ int mu_journal_image_rows(struct mu_journal_image *image, struct mu_csv_writer *
     write_drops(image, writer, atomic_load(&image->header->dropped), image->reported_unplaced,
                 MU_DROPPED_NO_ROOM);
     recovered->bad_records += rows->bad_records;
-    recovered->rows = mu_count_lines(writer->buffer, writer->length);
+    recovered->rows = mu_csv_count_rows(writer->buffer, writer->length);
     recovered->open_stages = count_open(views, image->chunk_count);
     mu_rows_free(rows);
 done:

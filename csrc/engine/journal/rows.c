@@ -338,24 +338,48 @@ static void write_held(struct mu_rows *rows, const struct mu_row_context *contex
     view->changed = view->changed || view->held_count != count;
 }
 
-static void write_open_row(struct mu_rows *rows, const struct mu_row_context *context,
-                           struct mu_buffer_view *view, const struct mu_row_ref *ref,
-                           struct mu_csv_writer *writer) {
-    uint64_t depth = ref->position;
-    const struct mu_open_view *open = &view->open[depth];
+static struct mu_csv_stage_row row_of_open(struct mu_rows *rows,
+                                           const struct mu_row_context *context,
+                                           const struct mu_open_view *open, int64_t mono) {
     const struct mu_quoted_name *name = quoted_name(rows, &context->strings, open->name);
-    int64_t mono = mu_timeline_mono_ns(context->timeline, ref->ticks);
     struct mu_csv_stage_row row = {.real_ns = real_ns(context, mono),
                                    .step = open->step,
                                    .name = name->text == NULL ? "" : name->text,
                                    .name_length = name->length,
                                    .node = open->node,
-                                   .parent = open->parent,
-                                   .track = view->track,
-                                   .track_length = view->track_length};
+                                   .parent = open->parent};
+    return row;
+}
+
+static void write_open_row(struct mu_rows *rows, const struct mu_row_context *context,
+                           struct mu_buffer_view *view, const struct mu_row_ref *ref,
+                           struct mu_csv_writer *writer) {
+    uint64_t depth = ref->position;
+    int64_t mono = mu_timeline_mono_ns(context->timeline, ref->ticks);
+    struct mu_csv_stage_row row = row_of_open(rows, context, &view->open[depth], mono);
+    row.track = view->track;
+    row.track_length = view->track_length;
     mu_csv_write_start(writer, &row);
-    view->started[depth].node = open->node;
+    view->started[depth].node = view->open[depth].node;
     view->started[depth].mono_ns = mono;
+}
+
+void mu_rows_repeat_starts(struct mu_rows *rows, const struct mu_row_context *context,
+                           const struct mu_buffer_view *view, struct mu_csv_writer *writer) {
+    static const char repeated[] = ",repeated=1";
+    char track[MU_CSV_TRACK_MAX + sizeof(repeated)];
+    memcpy(track, view->track, view->track_length);
+    memcpy(track + view->track_length, repeated, sizeof(repeated));
+    for (int depth = 0; depth < MU_OPEN_MAX; depth++) {
+        const struct mu_open_view *open = &view->open[depth];
+        const struct mu_started *started = &view->started[depth];
+        if (open->node != 0 && open->node == started->node && started->mono_ns != MU_STAGE_ENDED) {
+            struct mu_csv_stage_row row = row_of_open(rows, context, open, started->mono_ns);
+            row.track = track;
+            row.track_length = view->track_length + sizeof(repeated) - 1;
+            mu_csv_write_start(writer, &row);
+        }
+    }
 }
 
 static void write_event_row(struct mu_rows *rows, const struct mu_row_context *context,
@@ -532,7 +556,7 @@ void mu_buffer_view_cut_open(struct mu_buffer_view *view, uint64_t end) {
     }
     uint64_t last = last_ticks(view);
     for (int depth = 0; depth < MU_OPEN_MAX; depth++) {
-        if (view->open[depth].start > last) {
+        if (view->open[depth].start > last && view->open[depth].node != view->started[depth].node) {
             view->open[depth].node = 0;
         }
     }
@@ -542,7 +566,7 @@ void mu_buffer_view_cut_open(struct mu_buffer_view *view, uint64_t end) {
             break;
         }
         if (record->kind == MU_RECORD_STAGE && record->depth < MU_OPEN_MAX &&
-            record->start <= last) {
+            (record->start <= last || is_started(view, record))) {
             take_as_open(view, record);
         }
         position += record->slots;

@@ -102,6 +102,11 @@ MU_MUST_CHECK int mu_rows_write(struct mu_rows *rows, const struct mu_row_contex
                                 struct mu_buffer_view *views, size_t view_count,
                                 struct mu_csv_writer *writer, struct mu_error *err);
 
+/* Writes the STARTs of stages that are still open after the rows of the view once more: each part
+ * of a CSV has the START of whatever ends in it. */
+void mu_rows_repeat_starts(struct mu_rows *rows, const struct mu_row_context *context,
+                           const struct mu_buffer_view *view, struct mu_csv_writer *writer);
+
 /* Adapts the open stages of a view to the records in [view->to, end), which a later view writes.
  * Rows of one thread buffer must not overtake each other. */
 void mu_buffer_view_cut_open(struct mu_buffer_view *view, uint64_t end);

@@ -12,7 +12,6 @@
 
 #include "base/file_lock.h"
 #include "base/own_files.h"
-#include "base/utf8.h"
 #include "csv/csv_writer.h"
 #include "profile_files/claim.h"
 
@@ -337,7 +336,7 @@ static void forget_oldest(struct mu_output *output) {
     char *newline = memchr(half, '\n', (size_t)(end - half));
     char *keep = newline == NULL ? end : newline + 1;
     output->memory_dropped_rows +=
-        mu_count_lines(output->memory, (size_t)(keep - output->memory)) + (newline == NULL);
+        mu_csv_count_rows(output->memory, (size_t)(keep - output->memory)) + (newline == NULL);
     output->memory_bytes = (size_t)(end - keep);
     memmove(output->memory, keep, output->memory_bytes);
 }

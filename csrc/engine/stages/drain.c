@@ -8,7 +8,6 @@
 
 #include "base/event.h"
 #include "base/invariant.h"
-#include "base/utf8.h"
 #include "journal/page_guard.h"
 #include "stages/output_state.h"
 #include "stages/state.h"
@@ -219,7 +218,7 @@ void mu_drain_flush_lock_held(struct mu_recorder *recorder) {
     if (code != MU_OK) {
         atomic_fetch_add(&recorder->troubles.failed_writes, 1);
         atomic_fetch_add(&recorder->troubles.lost_rows,
-                         mu_count_lines(writer->buffer, writer->length));
+                         mu_csv_count_rows(writer->buffer, writer->length));
         atomic_store(&recorder->troubles.last_errno, err.sys_errno);
     }
     writer->length = 0;
@@ -284,6 +283,24 @@ static void name_thread(struct mu_recorder *recorder, const struct mu_strings *s
     recorder->drain->named_threads[index] = string;
 }
 
+static struct mu_row_context row_context(struct mu_recorder *recorder) {
+    struct mu_row_context context = {.strings = live_strings(recorder),
+                                     .timeline = &recorder->timeline,
+                                     .real_offset_ns = recorder->real_offset_ns,
+                                     .user_offset_ns = recorder->user_offset_ns};
+    return context;
+}
+
+void mu_drain_repeat_starts(struct mu_recorder *recorder) {
+    struct mu_drain *drain = recorder->drain;
+    const struct mu_row_context context = row_context(recorder);
+    for (uint32_t i = 0; i < chunk_count(recorder); i++) {
+        if (drain->views[i].ring != NULL) { /* else the chunk is newer than the last round */
+            mu_rows_repeat_starts(&drain->rows, &context, &drain->views[i], &drain->writer);
+        }
+    }
+}
+
 static void rotate_if_full(struct mu_recorder *recorder) {
     struct mu_error err = {0};
     if (!mu_output_is_full(&recorder->output)) {
@@ -297,6 +314,7 @@ static void rotate_if_full(struct mu_recorder *recorder) {
     atomic_store(&recorder->troubles.removed_parts, recorder->output.removed_parts);
     memset(recorder->drain->named_threads, 0, sizeof(recorder->drain->named_threads));
     mu_drain_write_beginning(recorder);
+    mu_drain_repeat_starts(recorder);
     mu_drain_flush_lock_held(recorder);
     mu_drain_commit_lock_held(recorder);
 }
@@ -341,6 +359,7 @@ static void follow_clock_step(struct mu_recorder *recorder) {
     char metadata[64];
     snprintf(metadata, sizeof(metadata), "delta_ns=%lld", (long long)moved);
     mu_drain_write_own_row(recorder, "my_utils.clock_step", metadata);
+    mu_drain_repeat_starts(recorder);
 }
 
 /* One round drains at most SLOTS_A_ROUND slots of each thread buffer. Returns whether a thread
@@ -348,11 +367,11 @@ static void follow_clock_step(struct mu_recorder *recorder) {
 static bool drain_round(struct mu_recorder *recorder) {
     struct mu_drain *drain = recorder->drain;
     uint32_t count = chunk_count(recorder);
-    struct mu_strings strings = live_strings(recorder);
+    struct mu_row_context context = row_context(recorder);
     bool more = false;
     for (uint32_t i = 0; i < count; i++) {
-        view_chunk(recorder, &strings, i);
-        name_thread(recorder, &strings, i);
+        view_chunk(recorder, &context.strings, i);
+        name_thread(recorder, &context.strings, i);
         more = more || drain->views[i].to - drain->views[i].from >= SLOTS_A_ROUND / 2;
     }
     /* After the heads: a record with a GPU span is newer than the pool that holds the span. */
@@ -362,11 +381,7 @@ static bool drain_round(struct mu_recorder *recorder) {
                               .finish = drain->finish,
                               .add = recorder->add_gpu_time,
                               .owner = recorder};
-    struct mu_row_context context = {.strings = strings,
-                                     .timeline = &recorder->timeline,
-                                     .real_offset_ns = recorder->real_offset_ns,
-                                     .user_offset_ns = recorder->user_offset_ns,
-                                     .gpu = pool == NULL ? NULL : &gpu};
+    context.gpu = pool == NULL ? NULL : &gpu;
     mu_drain_take_anchor_lock_held(recorder);
     mu_cuda_collect(pool);
     if (mu_rows_write(&drain->rows, &context, drain->views, count, &drain->writer, NULL) != MU_OK) {

@@ -53,6 +53,10 @@ void mu_drain_write_offset(struct mu_recorder *recorder);
 /* Writes the beginning of a part of a CSV: the process row, and the offset unless it is 0. */
 void mu_drain_write_beginning(struct mu_recorder *recorder);
 
+/* Writes the STARTs of open stages once more: a file has the START of whatever ends in it, and not
+ * after its END where times were set back. */
+void mu_drain_repeat_starts(struct mu_recorder *recorder);
+
 /* Writes the rows that were formatted so far to the output. */
 void mu_drain_flush_lock_held(struct mu_recorder *recorder);
 

@@ -8,6 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/event.h"
 #include "base/own_files.h"
 #include "base/process.h"
 #include "profile_files/adopt.h"
@@ -22,7 +23,7 @@
 /* Node ids of a process begin at a multiple of 2^40, of which there are 2^13, so that they fit into
  * a double. Attempts count from below, and workers from above with their bits reversed, so that the
  * two meet late: with up to 7 workers after 1,024 attempts. */
-enum { PROCESS_SHIFT = 40, PROCESS_BITS = 13 };
+enum { PROCESS_BITS = 13 };
 
 enum { POINTER_BYTES = MU_PATH_BYTES + 8 };
 
@@ -139,6 +140,7 @@ bool mu_recorder_set_time_offset(struct mu_recorder *recorder, int64_t offset_ns
         recorder->user_offset_ns = offset_ns;
         mu_stack_service_set_offset(recorder, offset_ns);
         mu_drain_write_offset(recorder);
+        mu_drain_repeat_starts(recorder);
         mu_drain_run_lock_held(recorder);
     }
     pthread_mutex_unlock(&recorder->drain_lock);
@@ -308,7 +310,7 @@ static uint64_t first_node(uint32_t attempts_before, int worker) {
     for (int bit = 0; bit < PROCESS_BITS; bit++) {
         place ^= ((uint64_t)worker >> bit & 1) << (PROCESS_BITS - 1 - bit);
     }
-    return ((place & ((1 << PROCESS_BITS) - 1)) << PROCESS_SHIFT) + 1;
+    return ((place & ((1 << PROCESS_BITS) - 1)) << MU_NODE_SHIFT) + 1;
 }
 
 static void choose_attempt(struct mu_recorder *recorder, const struct mu_output_config *config,
@@ -407,7 +409,8 @@ MU_MUST_CHECK static int leave_files(struct mu_recorder *recorder, const struct 
     return code;
 }
 
-static void begin_files(struct mu_recorder *recorder, struct mu_output *fresh,
+/* `moves`: from another file, which has the STARTs of the stages that are open. */
+static void begin_files(struct mu_recorder *recorder, struct mu_output *fresh, bool moves,
                         struct mu_open_report *report) {
     begin_alone(recorder); /* others read which files are in use */
     struct mu_output waiting = recorder->output;
@@ -421,6 +424,9 @@ static void begin_files(struct mu_recorder *recorder, struct mu_output *fresh,
     mu_csv_writer_set_machine(&recorder->drain->writer, recorder->config.machine);
     memset(recorder->drain->named_threads, 0, sizeof(recorder->drain->named_threads));
     write_process_row(recorder, report);
+    if (moves) {
+        mu_drain_repeat_starts(recorder);
+    }
     mu_drain_flush_lock_held(recorder);
     /* Rows that waited in memory follow the process row into the file. */
     if (waiting.memory_bytes > 0 &&
@@ -457,6 +463,7 @@ MU_MUST_CHECK static int open_files(struct mu_recorder *recorder,
     struct mu_output fresh;
     struct mu_adopted adopted;
     const struct next_files next = {recorder, config, &fresh, report};
+    bool moves = recorder->output.fd >= 0;
     int code = take_files(config, &fresh, &adopted, report, err);
     if (code == MU_OK) {
         choose_attempt(recorder, config, &adopted, report);
@@ -469,7 +476,7 @@ MU_MUST_CHECK static int open_files(struct mu_recorder *recorder,
     begin_alone(recorder);
     recorder->config = *config;
     end_alone(recorder);
-    begin_files(recorder, &fresh, report);
+    begin_files(recorder, &fresh, moves, report);
     /* Done before other processes can see the journal, so that no request that they make from then
      * on counts as old. */
     const char *requests_in = report->worker == 0 ? config->log_dir : "";

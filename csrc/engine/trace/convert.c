@@ -237,9 +237,10 @@ static void stage_row(struct mu_converter *converter, struct mu_process *process
                       struct mu_event_row *row) {
     const struct mu_metadata *metadata = &row->metadata;
     struct mu_track *track = mu_track_of_thread(converter, process, metadata->tid, metadata->tag);
-    if (track == NULL) {
+    int is_start = row->type == MU_EVENT_START;
+    if (track == NULL || (is_start && mu_stage_is_repeated(converter, track, row))) {
         mu_trace_names_release(row->name);
-    } else if (row->type == MU_EVENT_START) {
+    } else if (is_start) {
         mu_step_marker(converter, track, row);
         mu_stage_start(converter, track, row);
     } else {
@@ -303,6 +304,10 @@ static void take_row(struct mu_converter *converter, const struct mu_csv_row *cs
     if (!converter->has_base) {
         converter->writer.base_ns = mu_trace_job_base(converter->job, row.at_ns);
         converter->has_base = 1;
+    }
+    if (mu_csv_only_opens(row.type, row.metadata_text)) {
+        mu_trace_names_release(row.name);
+        return;
     }
     size_t bad = converter->writer.bad_bytes;
     size_t bad_in_name = row.name->bad_bytes;

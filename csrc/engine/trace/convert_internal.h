@@ -48,6 +48,9 @@ void mu_tracks_reset(struct mu_converter *converter);
 /* stages.c */
 void mu_stage_start(struct mu_converter *converter, struct mu_track *track,
                     const struct mu_event_row *row);
+/* Whether the START was in an older part already: each part repeats those of its open stages. */
+int mu_stage_is_repeated(struct mu_converter *converter, const struct mu_track *track,
+                         const struct mu_event_row *row);
 void mu_stage_end(struct mu_converter *converter, struct mu_track *track,
                   const struct mu_event_row *row);
 void mu_async_start(struct mu_converter *converter, struct mu_track *track,

@@ -542,6 +542,13 @@ static struct mu_open *latest_below(struct mu_converter *converter, const struct
     return open;
 }
 
+int mu_stage_is_repeated(struct mu_converter *converter, const struct mu_track *track,
+                         const struct mu_event_row *row) {
+    uint64_t key = (uint64_t)row->metadata.node;
+    return (row->metadata.has & MU_HAS_REPEATED) != 0 &&
+           (is_open_on_top(track, key) || latest_below(converter, track, key) != NULL);
+}
+
 static void enter_tops(struct mu_converter *converter) {
     for (struct mu_process *process = converter->processes; process; process = process->next) {
         for (struct mu_track *track = process->tracks; track != NULL; track = track->next) {

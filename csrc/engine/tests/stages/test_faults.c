@@ -339,7 +339,8 @@ static void note_row(struct found *found, char *row) {
         found->torn++;
         return;
     }
-    if (strncmp(fields[4], "my_utils.", 9) == 0) {
+    if (strncmp(fields[4], "my_utils.", 9) == 0 || strncmp(fields[7], "\"opens=", 7) == 0 ||
+        strstr(fields[7], ",repeated=1") != NULL) {
         return;
     }
     const char *tag = strstr(fields[7], "tag=t");

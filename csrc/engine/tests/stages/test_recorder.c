@@ -343,8 +343,9 @@ static void test_events(void) {
     CHECK(mu_thread_buffer_event(mu_timer_thread_buffer(&timer), &event));
     mu_recorder_drain(fixture.recorder, drain_wait_ns);
     char *csv = fixture_csv(&fixture);
-    check_row(csv, "loss", "host-a,3,loss,COUNTER,,\"tid=%d,value=0.5\"", (int)gettid());
-    CHECK_INT(count_of(csv, "1750000000.123456789,"), 1);
+    check_row(csv, "loss,START", "host-a,3,loss,START,,\"opens=COUNTER\"");
+    check_row(csv, "loss,COUNTER", "host-a,3,loss,COUNTER,,\"tid=%d,value=0.5\"", (int)gettid());
+    CHECK_INT(count_of(csv, "1750000000.123456789,"), 2);
     char *large = malloc(100000);
     memset(large, 'x', 100000);
     event.metadata = large;
@@ -479,7 +480,7 @@ static void test_rotation_keeps_the_newest(void) {
     CHECK(stat(path, &status) != 0);
     CHECK(atomic_load(&fixture.recorder->troubles.removed_parts) > 0);
     char *csv = fixture_csv(&fixture);
-    CHECK_INT(count_of(csv, "my_utils.process"), 1);
+    CHECK_INT(count_of(csv, "my_utils.process,INSTANT"), 1);
     free(csv);
     fixture_end(&fixture);
 }
