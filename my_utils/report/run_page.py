@@ -51,7 +51,7 @@ def _worst_column(page: Page) -> int | None:
     """The judged step in which the ranks waited longest for one another, without waits the longest
     one. None where steps are counted through several attempts: their numbers are not the files'."""
     run = page.run
-    if run.attempts > 1 or run.step_ns.shape[1] <= page.warmup:
+    if run.renumbered or run.step_ns.shape[1] <= page.warmup:
         return None
     costs = page.waited.sum(0)
     if not costs.any():

@@ -92,6 +92,8 @@ def device_view(run: RunData, columns: Integers) -> DeviceView:
     begins[..., device], ends[..., device] = gpu.begins[..., device], gpu.ends[..., device]
     last = _last_ends(gpu, device)
     step_begins = np.concatenate([run.step_begins[:, :1], last[:, :-1]], axis=1)
+    if run.begins_anew is not None:
+        step_begins = np.where(run.begins_anew, run.step_begins, step_begins)
     is_over = np.isfinite(run.step_ns) & np.isfinite(last) & np.isfinite(step_begins)
     nothing = np.full((*totals.shape[:2], 1), np.nan)
     seen = replace(

@@ -10,8 +10,8 @@ import itertools
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -77,12 +77,23 @@ class NothingToJudge(ValueError):
     """No rank of the input can be read; the text says why, a line each."""
 
 
+class Attempt(NamedTuple):
+    """What a process of a rank recorded: its first and last step, and from when to when."""
+
+    first: int
+    last: int
+    begin_ns: int
+    end_ns: int
+
+
 @dataclass
 class RankCells:
     """A rank reduced. cells: as in `ReducedRank`, and gpu_begin_ns, gpu_end_ns (since the begin of
     the rank), gpu_ns and gpu_error_ns, NaN without; device_ns and launch_ns, see `device_cells`.
-    counters: by name, columns step and value. bounds: first and last step of each attempt; steps
-    are numbered within it until all ranks are known."""
+    counters: by name, columns step and value. attempts: by number. Where `my_utils run` recorded,
+    steps are numbered within an attempt until all ranks are known. begins_anew: the steps that are
+    the first of an attempt, but for the first. repeated: the first and the last of the steps of
+    which an older copy is left out."""
 
     metadata: RankMetadata
     paths: list[str]
@@ -91,7 +102,9 @@ class RankCells:
     counters: dict[str, Columns]
     notes: list[Note]
     is_automatic: bool
-    bounds: dict[int, tuple[int, int]] = field(default_factory=dict)
+    attempts: dict[int, Attempt] = field(default_factory=dict)
+    begins_anew: Integers = field(default_factory=lambda: np.zeros(0, np.int64))
+    repeated: tuple[int, int] | None = None
 
 
 def load_run(
@@ -140,12 +153,15 @@ def run_of(
     NothingToJudge where no rank has a stage.
     """
     kept, older = _without_older_runs([one for one in read if len(one.cells["step"])])
+    kept, gone = _without_those_gone(kept)
     if not kept:
         empty = [f"rank {one.metadata.rank}: {why}" for one in read for why in _why_empty(one)]
         raise NothingToJudge("\n".join([*problems, *empty]) or "no rank was found")
-    run = _as_arrays(kept, _numbering(kept), steps or EVER, bounds)
-    run.problems = [*problems, *_problems(read, kept, older), *run.problems]
+    run = _as_arrays(kept, _number_through(kept), steps or EVER, bounds)
+    run.problems = [*problems, *_problems(read, kept, older, gone), *run.problems]
     run.world_size = 0 if wanted is not None else max(one.metadata.world_size for one in kept)
+    run.older_attempts = max(one.metadata.older_runs for one in kept)
+    run.repeated = _repeated(kept)
     run.paths, run.command = list(names), command_of(names)
     run.ended, run.running = states_of(names, run.ranks)
     return run
@@ -174,14 +190,15 @@ def cells_of_rank(rank: RankStages) -> RankCells:
     if not is_automatic:
         rank = last_run(rank)
     rows = training_rows(rank)
-    stages = {name: column[rows] for name, column in rank.stages.items()}
-    stages = _of_iterations(stages) if is_automatic else that_count(stages, EVER)
+    all_copies = {name: column[rows] for name, column in rank.stages.items()}
+    stages = _of_iterations(all_copies) if is_automatic else that_count(all_copies, EVER)
     result = RankCells(
         rank.metadata, rank.paths, rank.parents, {}, {}, rank.notes, is_automatic,
-        _bounds(stages) if is_automatic else {},
+        _attempts(stages), repeated=None if is_automatic else _done_again(all_copies, stages),
     )  # fmt: skip
     counters = _of_iterations(rank.counters) if is_automatic else dict(rank.counters)
     stages["step"] = _keyed(result, stages)
+    result.begins_anew = _begins_anew(stages)
     if len(counters["step"]):
         counters["step"] = _keyed(result, counters)
     result.cells = cells_of(stages, rank.around)
@@ -201,15 +218,35 @@ def _of_iterations(columns: Columns) -> Columns:
 ATTEMPT = 1 << 40  # steps of attempts are keyed as attempt × ATTEMPT + step until all are known
 
 
-def _bounds(stages: Columns) -> dict[int, tuple[int, int]]:
-    attempts = stages["attempt"]
-    if not len(attempts):
-        return {}
+def _attempts(stages: Columns) -> dict[int, Attempt]:
     found = {}
-    for attempt in np.unique(attempts).tolist():
-        steps = stages["step"][attempts == attempt]
-        found[attempt] = int(steps.min()), int(steps.max())
+    for attempt in np.unique(stages["attempt"]).tolist():
+        rows = stages["attempt"] == attempt
+        steps = stages["step"][rows]
+        begin_ns, end_ns = stages["begin_ns"][rows].min(), stages["end_ns"][rows].max()
+        found[attempt] = Attempt(int(steps.min()), int(steps.max()), int(begin_ns), int(end_ns))
     return found
+
+
+def _done_again(all_copies: Columns, stages: Columns) -> tuple[int, int] | None:
+    """The steps of which the last attempt's copy counts, and an older one is left out."""
+    if len(all_copies["step"]) == len(stages["step"]):
+        return None
+    known, places = np.unique(stages["step"], return_inverse=True)
+    last = np.zeros(len(known), stages["attempt"].dtype)
+    last[places] = stages["attempt"]
+    at = np.minimum(np.searchsorted(known, all_copies["step"]), len(known) - 1)
+    again = (known[at] == all_copies["step"]) & (all_copies["attempt"] < last[at])
+    steps = all_copies["step"][again]
+    return (int(steps.min()), int(steps.max())) if len(steps) else None
+
+
+def _begins_anew(stages: Columns) -> Integers:
+    known, places = np.unique(stages["step"], return_inverse=True)
+    attempts = np.zeros(len(known), stages["attempt"].dtype)
+    attempts[places] = stages["attempt"]
+    steps: Integers = known[1:][attempts[1:] != attempts[:-1]]
+    return steps
 
 
 def _keyed(rank: RankCells, columns: Columns) -> Integers:
@@ -219,23 +256,48 @@ def _keyed(rank: RankCells, columns: Columns) -> Integers:
     return keys
 
 
-def _numbering(ranks: Sequence[RankCells]) -> dict[int, int]:
-    """How much is added to the steps of each attempt, so that they rise through all of them."""
-    bounds: dict[int, tuple[int, int]] = {}
-    for rank in ranks:
-        for attempt, (first, last) in rank.bounds.items():
-            known = bounds.get(attempt, (first, last))
-            bounds[attempt] = min(first, known[0]), max(last, known[1])
-    shifts, end = {}, None
-    for attempt, (first, last) in sorted(bounds.items()):
-        shifts[attempt] = 0 if end is None else max(0, end + 1 - first)
-        end = last + shifts[attempt]
+def _number_through(ranks: Sequence[RankCells]) -> dict[int, int]:
+    """Numbers the attempts of all ranks alike, and the steps so that they rise through all of them.
+    Returns what was added to the steps of each attempt."""
+    counted = [one for one in ranks if one.is_automatic]
+    numbers: list[dict[int, int]] = [{} for _ in counted]  # of a rank's own attempts, in the run
+    shifts: dict[int, int] = {}
+    end = 0
+    for attempt, together in enumerate(_together(counted)):
+        bounds = [counted[row].attempts[own] for row, own in together]
+        shifts[attempt] = max(0, end - min(each.first for each in bounds)) if attempt else 0
+        end = max(each.last for each in bounds) + shifts[attempt] + 1
+        for row, own in together:
+            numbers[row][own] = attempt
+    for one, own_numbers in zip(counted, numbers, strict=True):
+        own_shifts = {own: shifts[attempt] for own, attempt in own_numbers.items()}
+        for columns in (one.cells, *one.counters.values()):
+            columns["step"] = _numbered(columns["step"], own_shifts)
+        one.begins_anew = _numbered(one.begins_anew, own_shifts)
+        one.notes = [replace(note, attempt=own_numbers.get(note.attempt, -1)) for note in one.notes]
     return shifts
 
 
-def _numbered(keys: Integers, shifts: dict[int, int], is_automatic: bool) -> Integers:
-    if not is_automatic or not len(keys):
-        return keys
+def _together(ranks: Sequence[RankCells]) -> Iterator[list[tuple[int, int]]]:
+    """The attempts of the run, in order, each as places of ranks with their own numbers of it. A
+    rank may have come later than others: attempts that overlap in time are one."""
+    found: list[tuple[int, int]] = []
+    end_ns = 0
+    for begin_ns, own_end_ns, row, own in sorted(
+        (attempt.begin_ns, attempt.end_ns, row, own)
+        for row, one in enumerate(ranks)
+        for own, attempt in one.attempts.items()
+    ):
+        if found and begin_ns > end_ns:
+            yield found
+            found = []
+        found.append((row, own))
+        end_ns = max(end_ns, own_end_ns)
+    if found:
+        yield found
+
+
+def _numbered(keys: Integers, shifts: dict[int, int]) -> Integers:
     attempts = (keys + ATTEMPT // 2) // ATTEMPT
     steps = keys - attempts * ATTEMPT
     for attempt, shift in shifts.items():
@@ -297,13 +359,39 @@ def _without_older_runs(ranks: list[RankCells]) -> tuple[list[RankCells], list[i
     return kept, [one.metadata.rank for one in older]
 
 
+def _without_those_gone(ranks: list[RankCells]) -> tuple[list[RankCells], list[int]]:
+    """Without the ranks that the last attempt has no more, as it has fewer of them."""
+    if not ranks:
+        return [], []
+    last = max(ranks, key=lambda one: max(each.begin_ns for each in one.attempts.values()))
+    begin_ns = max(each.begin_ns for each in last.attempts.values())
+    size = last.metadata.world_size or max(one.metadata.rank for one in ranks) + 1
+    gone = [
+        one.metadata.rank
+        for one in ranks
+        if one.metadata.rank >= size and one.metadata.end_ns < begin_ns
+    ]
+    return [one for one in ranks if one.metadata.rank not in gone], gone
+
+
+def _repeated(ranks: Sequence[RankCells]) -> tuple[int, int] | None:
+    bounds = [one.repeated for one in ranks if one.repeated is not None]
+    return (min(one[0] for one in bounds), max(one[1] for one in bounds)) if bounds else None
+
+
 def _problems(
-    read: Sequence[RankCells], kept: Sequence[RankCells], older: Sequence[int]
+    read: Sequence[RankCells],
+    kept: Sequence[RankCells],
+    older: Sequence[int],
+    gone: Sequence[int],
 ) -> Iterator[str]:
     if older:
         is_left, theirs = ("is", "its") if len(older) == 1 else ("are", "their")
         yield f"{_named(older)} {is_left} left out: {theirs} files hold nothing of the last run"
-    there = {one.metadata.rank for one in kept} | set(older)
+    if gone:
+        is_left = "is" if len(gone) == 1 else "are"
+        yield f"{_named(gone)} {is_left} left out: the last attempt has fewer ranks"
+    there = {one.metadata.rank for one in kept} | {*older, *gone}
     if empty := [one.metadata.rank for one in read if one.metadata.rank not in there]:
         yield f"{_named(empty)}: no stage has ended in the files"
     for one in read:
@@ -332,10 +420,6 @@ def _as_arrays(
     bounds: tuple[float, int],
 ) -> RunData:
     ranks.sort(key=lambda one: one.metadata.rank)
-    for one in ranks:
-        one.cells["step"] = _numbered(one.cells["step"], shifts, one.is_automatic)
-        for counter in one.counters.values():
-            counter["step"] = _numbered(counter["step"], shifts, one.is_automatic)
     numbers = np.unique(np.concatenate([np.unique(one.cells["step"]) for one in ranks]))
     numbers = numbers[(numbers >= steps[0]) & (numbers < steps[1])]
     if not len(numbers):
@@ -355,7 +439,8 @@ def _as_arrays(
             # Not in place: what comes from another process may be read-only.
             one.cells[name] = one.cells[name] + (one.metadata.begin_ns - start)
         filled.add(row, one.cells, np.array(places, np.int64), np.array(one.parents), numbers)
-    step_begins, step_ns = _step_times(filled.first, filled.last, numbers)
+    begins_anew = np.array([np.isin(numbers, one.begins_anew) for one in ranks])
+    step_begins, step_ns = _step_times(filled.first, filled.last, numbers, begins_anew)
     errors = [one.metadata.clock_error_s for one in ranks]
     shortened = f"only steps from {numbers[0]} on are judged: the run is long"
     return RunData(
@@ -378,7 +463,9 @@ def _as_arrays(
             for key, value in note.pairs.items()
             if note.name in ("my_utils.workload", "my_utils.run")
         },
-        attempts=max(len(shifts), 1),
+        attempts=max(len(one.attempts) for one in ranks),
+        renumbered=any(shifts.values()),
+        begins_anew=begins_anew,
         ready=ready_of_run(
             [ready_of_rank(one.notes) for one in ranks], shifts, numbers,
             (_last_backwards(one, start) for one in ranks),
@@ -486,12 +573,14 @@ def _place(path: int, rank: RankCells, numbers: dict[str, int]) -> int:
     return numbers[rank.paths[path]]
 
 
-def _step_times(first: Matrix, last: Matrix, numbers: Integers) -> tuple[Matrix, Matrix]:
+def _step_times(
+    first: Matrix, last: Matrix, numbers: Integers, begins_anew: npt.NDArray[np.bool_]
+) -> tuple[Matrix, Matrix]:
     """The begin of each step, and the time to the next one's; to the own end where the next number
-    is missing."""
+    is missing, or is that of the next attempt."""
     begins = np.where(np.isfinite(first), first, np.nan)
     took = np.where(np.isfinite(last), last - first, np.nan)
-    follows = np.diff(numbers) == 1
+    follows = (np.diff(numbers) == 1) & ~begins_anew[:, 1:]
     to_next = np.diff(begins, axis=1)
     use = follows & np.isfinite(to_next) & (to_next > 0)
     took[:, :-1] = np.where(use, to_next, took[:, :-1])

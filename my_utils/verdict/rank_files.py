@@ -33,6 +33,7 @@ __all__ = [
     "RankStages",
     "depths_of",
     "find_ranks",
+    "first_step",
     "last_run",
     "read_rank",
 ]
@@ -215,7 +216,7 @@ def _last_run(stages: Columns) -> tuple[Columns, int]:
         return stages, 0
     older, last, first = 0, 0, None
     for attempt in np.unique(attempts):
-        step = stages["step"][attempts == attempt].min()
+        step = first_step(stages["step"][attempts == attempt])
         if first is None or step <= first:
             older += first is not None
             last, first = attempt, step
@@ -223,6 +224,18 @@ def _last_run(stages: Columns) -> tuple[Columns, int]:
         return stages, 0
     kept = attempts >= last
     return {name: column[kept] for name, column in stages.items()}, older
+
+
+def first_step(steps: npt.NDArray[np.int64]) -> int:
+    """The first step of an attempt: the lowest that the next one follows, if there is one. What
+    comes before a script says where it resumes is in step 0.
+
+    >>> first_step(np.array([0, 40, 41, 42])), first_step(np.array([0, 10, 20]))
+    (40, 0)
+    """
+    known = np.unique(steps)
+    followed = known[:-1][np.diff(known) == 1]
+    return int(followed[0] if len(followed) else known[0])
 
 
 def _full_names(paths: list[tuple[int, str]]) -> list[str]:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _core
-from .rank_files import Columns, RankMetadata, RankStages
+from .rank_files import Columns, RankMetadata, RankStages, first_step
 
 __all__ = ["ReducedRank", "cells_of", "places_of", "reduce_rank", "that_count"]
 
@@ -43,13 +43,17 @@ def reduce_rank(rank: RankStages, steps: tuple[int, int]) -> ReducedRank:
 
 
 def that_count(stages: Columns, steps: tuple[int, int]) -> Columns:
-    """Within the range, and of a step that was done again after a restart the last attempt."""
+    """Within the range, and of a step that was done again after a restart the last attempt. What a
+    restart did before its first step is in none."""
     step, attempt = stages["step"], stages["attempt"]
     kept = (step >= steps[0]) & (step < steps[1])
     if len(attempt) and attempt.min() != attempt.max():
+        for later in np.unique(attempt)[1:]:
+            rows = attempt == later
+            kept &= ~rows | (step >= first_step(step[rows]))
         places = np.unique(step, return_inverse=True)[1]
         last = np.zeros(places.max() + 1, attempt.dtype)
-        np.maximum.at(last, places, attempt)
+        np.maximum.at(last, places[kept], attempt[kept])
         kept &= attempt == last[places]
     return stages if kept.all() else {name: column[kept] for name, column in stages.items()}
 

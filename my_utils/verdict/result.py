@@ -31,6 +31,9 @@ class VerdictData(TypedDict):
     judged_steps: int
     first_step: int | None
     last_step: int | None
+    attempts: int
+    older_attempts: int
+    repeated_steps: list[int] | None
     inferred: bool
     notes: list[str]
     text: list[str]
@@ -91,6 +94,7 @@ class Verdict:
     "not judged", then `reason` says why. findings: the most costly first; of a green run only what
     is worth knowing ("not judged inside", "compute", "warm-up").
     warmup: columns at the beginning that were left out. judged_ranks, judged_steps: how many.
+    attempts, older_attempts, repeated: as in RunData.
     step_ns: the mean of a judged step. hangs: a living process stands still, where processes were
     looked at. gpu_errors: sentences about critical errors of GPUs, which are among the notes, too.
     notes: sentences about the files and the rules.
@@ -115,6 +119,9 @@ class Verdict:
     memory: str = ""
     stopped: tuple[int, ...] = ()
     is_cuda: bool = False
+    attempts: int = 1
+    older_attempts: int = 0
+    repeated: tuple[int, int] | None = None
     inferred: tuple[str, ...] = ()
     paths: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
@@ -162,6 +169,9 @@ class Verdict:
             "judged_steps": self.judged_steps,
             "first_step": self.first_step,
             "last_step": self.last_step,
+            "attempts": self.attempts,
+            "older_attempts": self.older_attempts,
+            "repeated_steps": None if self.repeated is None else list(self.repeated),
             "inferred": bool(self.inferred),
             "notes": list(self.notes),
             "text": self.lines(),

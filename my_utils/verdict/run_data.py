@@ -101,8 +101,13 @@ class RunData:
     clock_error_ns: the bound of the clocks' error between ranks, None where they are not aligned.
     ended: of each rank, whether its process ended in good order. problems: what could not be read,
         a sentence each. workload: what was recorded once, such as "num_workers".
-    paths: what it was read from. running: whether a process of it lives. attempts: how often a
-        process was started; steps are counted through. command: that `my_utils run` was given.
+    paths: what it was read from. running: whether a process of it lives. command: that `my_utils
+        run` was given.
+    attempts: how many starts of the processes count; older_attempts: how many do not, because a
+        later one began again at the first step. repeated: the first and the last of the steps that
+        were done again, of which the last copy counts. renumbered: the steps of attempts all begin
+        at 0 in the files, and are counted through. begins_anew: whether a step is the first of an
+        attempt on a rank, an array R × S: the time before it is no step's. None: there is one.
     ready: when the buckets of DDP were ready inside backward, None where it was not recorded.
     """
 
@@ -129,4 +134,8 @@ class RunData:
     running: bool = False
     command: Sequence[str] = ()
     attempts: int = 1
+    older_attempts: int = 0
+    repeated: tuple[int, int] | None = None
+    renumbered: bool = False
+    begins_anew: npt.NDArray[np.bool_] | None = None
     ready: ReadyTimes | None = None

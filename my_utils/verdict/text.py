@@ -153,8 +153,24 @@ def _foot(verdict: Verdict) -> Iterator[str]:
         last = (verdict.last_step or 0) + 1
         yield (
             f"judged: {verdict.judged_ranks} of {_count(verdict.world_size, 'rank')}, "
-            f"steps {verdict.first_step}:{last}{left_out}"
+            f"steps {verdict.first_step}:{last}{_of_attempts(verdict)}{left_out}"
         )
+
+
+def _of_attempts(verdict: Verdict) -> str:
+    """
+    >>> _of_attempts(Verdict("green", attempts=2, repeated=(35, 39)))
+    ' of 2 attempts, steps 35:40 done again'
+    >>> _of_attempts(Verdict("green", older_attempts=1))
+    '; 1 older attempt left out'
+    """
+    text = f" of {verdict.attempts} attempts" if verdict.attempts > 1 else ""
+    if verdict.repeated is not None:
+        first, last = verdict.repeated
+        text += f", steps {first}:{last + 1} done again"
+    if verdict.older_attempts:
+        text += f"; {_count(verdict.older_attempts, 'older attempt')} left out"
+    return text
 
 
 # --- one finding ---

@@ -1,8 +1,8 @@
 """Which rows of a rank are those of its training thread, each moment in one stage at a time.
 
-A thread and a timer's tag together are a track. Stages of one track nest, and the engine knows how.
-Those of two timers do not: of the second one a stage counts only where it does not overlap the
-first.
+A thread of an attempt and a timer's tag together are a track: another process has other threads,
+which may have the same numbers. Stages of one track nest, and the engine knows how. Those of two
+timers do not: of the second one a stage counts only where it does not overlap the first.
 """
 
 from __future__ import annotations
@@ -26,12 +26,21 @@ Mask = npt.NDArray[np.bool_]
 def training_rows(rank: RankStages) -> Mask:
     """The rows that count, of `rank.stages`.
 
-    The training thread is the one with the lowest number that has at least half as many steps as
-    the thread with most; where `my_utils run` recorded, it is the thread of that timer.
+    The training thread of an attempt is the one with the lowest number that has at least half as
+    many steps as the thread with most; where `my_utils run` recorded, it is the thread of that
+    timer.
     """
-    stages = rank.stages
-    if not len(stages["step"]):
-        return np.zeros(0, bool)
+    attempts = rank.stages["attempt"]
+    kept = np.zeros(len(attempts), bool)
+    for attempt in np.unique(attempts):
+        rows = np.flatnonzero(attempts == attempt)
+        kept[rows] = _rows_of_attempt(
+            rank, {name: column[rows] for name, column in rank.stages.items()}
+        )
+    return kept
+
+
+def _rows_of_attempt(rank: RankStages, stages: Columns) -> Mask:
     is_run = stages["tag"] == (rank.tags.index(RUN_TAG) if RUN_TAG in rank.tags else -1)
     among = is_run if is_run.any() else np.ones(len(is_run), bool)
     on_thread = stages["tid"] == _thread(stages, among)
