@@ -37,6 +37,7 @@ def open_output(
     log_dir: _StrPath = "",
     rank: int = 0,
     world_size: int = 1,
+    host: str = "",
     machine: str = "",
     label: str = "",
     io: Literal["auto", "inline", "background"] = "auto",

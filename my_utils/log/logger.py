@@ -191,7 +191,10 @@ class GlobalLogger(metaclass=SingletonMeta):
         io: who writes rows. "inline": the thread that calls `step()`; "background": a thread of its
             own, so that a slow or dead mount never holds up the training; "auto" takes inline where
             `log_dir` is on a local file system.
-        machine_id: the column of this name in the CSV; None takes the host name.
+        machine_id: the column of this name in the CSV, and the host as readers group ranks by it.
+            None takes the label, or the host name where there is none, and the rank
+            ("node7-rank3"), so that scripts that draw a process a machine keep ranks apart; readers
+            group by the host name then.
 
         Raises TypeError and ValueError for wrong arguments, and only for these.
         """

@@ -32,6 +32,7 @@ class Settings(NamedTuple):
     keep_csv_bytes: int
     journal_dir: str
     io: str
+    host: str
     machine: str
     attempt: int
 
@@ -46,6 +47,7 @@ class Settings(NamedTuple):
             "log_dir": self.log_dir,
             "rank": self.rank,
             "world_size": self.world_size,
+            "host": self.host,
             "machine": self.machine,
             "label": self.label,
             "io": self.io,
@@ -81,22 +83,27 @@ def check_settings(
             f"keep_csv_bytes must be 0 (keep all) or at least max_csv_bytes ({max_bytes}), "
             f"not {keep_bytes}"
         )
+    label = check_text("extra_log_label", label, _LABEL_BYTES_MAX)
     if machine_id is None:
         import socket
 
-        machine_id = socket.gethostname()
+        host = socket.gethostname()
+        machine = f"{label or host}-rank{ranks[0]}"
+    else:
+        host = machine = check_text("machine_id", machine_id, _MACHINE_BYTES_MAX)
     return Settings(
         log_dir=check_output_path("log_dir", log_dir),
         rank=ranks[0],
         world_size=ranks[1],
-        label=check_text("extra_log_label", label, _LABEL_BYTES_MAX),
+        label=label,
         level=check_level(level),
         console=console,
         max_csv_bytes=max_bytes,
         keep_csv_bytes=keep_bytes,
         journal_dir="" if journal_dir is None else check_output_path("journal_dir", journal_dir),
         io=str(io),
-        machine=check_text("machine_id", machine_id, _MACHINE_BYTES_MAX),
+        host=host,
+        machine=machine,
         attempt=min(attempt_from_environment() or 0, _ATTEMPTS_MAX),
     )
 

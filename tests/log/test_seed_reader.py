@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from my_utils.why import load_run
 
 from ..conftest import RunPython
 from ..support.seed_reader import Tracks, read_as_the_seed
@@ -23,6 +26,7 @@ from my_utils import GlobalLogger, MyTimer
 logger = GlobalLogger()
 timer = MyTimer(tag="train, first")
 timer.start("before setup")
+timer.step()
 logger.setup("logs", rank=int(sys.argv[1]), world_size=2, console=False)
 timer.stop("before setup")
 
@@ -78,6 +82,26 @@ timer.stop("epoch")
 timer.stop("run")
 """
 
+TWO_RANKS = """
+import sys, time
+from my_utils import GlobalLogger, MyTimer
+
+rank, label = int(sys.argv[1]), sys.argv[2]
+GlobalLogger().setup("logs", rank, 2, label, console=False)
+timer = MyTimer(tag="train")
+print("ready", flush=True)
+sys.stdin.read()  # until both are
+for step in range(20):
+    timer.set_step(step)
+    with timer.time_stage("iter"):
+        with timer.time_stage("forward"):
+            time.sleep(0.001)
+        with timer.time_stage("backward"):
+            time.sleep(0.001)
+    GlobalLogger().counter("loss", 0.5)
+    timer.step()
+"""
+
 TRAINING = """
 import torch
 
@@ -129,6 +153,32 @@ def test_each_part_of_a_rotated_file_alone_and_all_together(
     assert complaints(tracks) == []
     assert {"epoch", "run"} <= {name for name, _, _ in tracks.pairs}
     assert complaints(read_as_the_seed([*parts, moved])) == []
+
+
+@NO_TORCH
+@pytest.mark.parametrize("label", ["", "Trainer"])
+def test_two_ranks_of_one_host_together(tmp_path: Path, label: str) -> None:
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", TWO_RANKS, str(rank), label],
+            cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    for rank in ranks:
+        assert rank.stdin is not None and rank.stdout is not None
+        assert rank.stdout.readline() == "ready\n"
+    for rank in ranks:
+        assert rank.stdin is not None and rank.stdout is not None
+        rank.stdin.close()
+        rank.stdout.close()
+    assert [rank.wait() for rank in ranks] == [0, 0]
+    tracks = read_as_the_seed(csvs(tmp_path / "logs"))
+    assert complaints(tracks) == [] and tracks.crossed == 0
+    host = socket.gethostname()
+    wanted = {f"{label or host}-rank{rank}" for rank in range(2)}
+    assert {machine for machine, _ in tracks.open} == wanted
+    assert load_run(tmp_path / "logs").hosts == [host, host]
 
 
 @pytest.mark.slow

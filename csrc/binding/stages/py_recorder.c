@@ -385,6 +385,7 @@ enum open_argument {
     OPEN_LOG_DIR,
     OPEN_RANK,
     OPEN_WORLD_SIZE,
+    OPEN_HOST,
     OPEN_MACHINE,
     OPEN_LABEL,
     OPEN_IO,
@@ -396,7 +397,7 @@ enum open_argument {
 };
 
 static const char *const open_names[] = {
-    "kind", "log_dir",     "rank",          "world_size",     "machine", "label",
+    "kind", "log_dir",     "rank",          "world_size",     "host",    "machine", "label",
     "io",   "journal_dir", "max_csv_bytes", "keep_csv_bytes", "attempt", NULL};
 static const struct mu_py_signature open_signature = {"open_output", open_names, 0, 0};
 static const char *const kind_names[] = {"memory", "null", "file", NULL};
@@ -415,6 +416,7 @@ static int fill_config(PyObject *const *values, struct mu_output_config *config)
         copy_path("log_dir", values[OPEN_LOG_DIR], config->log_dir, sizeof(config->log_dir)) < 0 ||
         copy_path("journal_dir", values[OPEN_JOURNAL_DIR], config->journal_dir,
                   sizeof(config->journal_dir)) < 0 ||
+        copy_text("host", values[OPEN_HOST], config->host, sizeof(config->host)) < 0 ||
         copy_text("machine", values[OPEN_MACHINE], config->machine, sizeof(config->machine)) < 0 ||
         copy_text("label", values[OPEN_LABEL], config->text_label, sizeof(config->text_label)) <
             0) {

@@ -74,7 +74,7 @@ struct mu_journal_header {
     uint32_t attempt;
     uint64_t process_start; /* clock ticks after boot, as in /proc/PID/stat */
     char boot_id[40];
-    char host[256];     /* the machine_id column, cut to fit */
+    char host[256];     /* cut to fit; of old journals also the machine_id column */
     char label[64];     /* rank_<R> or rank_<R>.w<K> */
     char csv_name[128]; /* file name of the current part, beside or in `log_dir` */
     char log_dir[1024];
@@ -100,6 +100,7 @@ struct mu_journal_header {
      * there, this file is none any more. The other one says where it came from. */
     char moved_to[MU_JOURNAL_PATH_BYTES];
     char moved_from[MU_JOURNAL_PATH_BYTES];
+    char machine[256]; /* the machine_id column, cut to fit; empty in old journals: the host */
 };
 
 /* A stage that runs. `node` is 0 while the slot changes, and where a stage ended before younger

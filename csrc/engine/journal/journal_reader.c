@@ -227,8 +227,11 @@ int mu_journal_image_rows(struct mu_journal_image *image, struct mu_csv_writer *
         code = mu_error_no_memory(err, "recovery");
         goto done;
     }
-    char machine[sizeof(image->header->host) + 1] = "";
-    memcpy(machine, image->header->host, sizeof(image->header->host));
+    const struct mu_journal_header *header = image->header;
+    char machine[sizeof(header->machine) + 1] = "";
+    _Static_assert(sizeof(header->machine) == sizeof(header->host), "either fits");
+    memcpy(machine, header->machine[0] != '\0' ? header->machine : header->host,
+           sizeof(header->machine));
     mu_csv_writer_set_machine(writer, machine);
     mu_rows_init(rows);
     for (uint32_t i = 0; i < image->chunk_count; i++) {

@@ -161,6 +161,10 @@ struct next_files {
     const struct mu_open_report *report;
 };
 
+static const char *host_of(const struct mu_output_config *config) {
+    return config->host[0] != '\0' ? config->host : config->machine;
+}
+
 static void fill_identity(const struct next_files *next, struct mu_journal_header *header) {
     const struct mu_output_config *config = next->config;
     header->pid = (int32_t)getpid();
@@ -170,7 +174,8 @@ static void fill_identity(const struct next_files *next, struct mu_journal_heade
     header->attempt = next->report->attempt;
     header->process_start = mu_process_start((int32_t)getpid());
     mu_placement_boot_id(header->boot_id, sizeof(header->boot_id));
-    set_text(header->host, sizeof(header->host), config->machine);
+    set_text(header->host, sizeof(header->host), host_of(config));
+    set_text(header->machine, sizeof(header->machine), config->machine);
     set_text(header->label, sizeof(header->label), next->report->label);
     set_text(header->log_dir, sizeof(header->log_dir), config->log_dir);
     const char *slash = strrchr(next->output->csv_path, '/');
@@ -202,7 +207,7 @@ static void write_process_row(struct mu_recorder *recorder, const struct mu_open
     size_t used =
         (size_t)snprintf(row, size, "pid=%d,rank=%d,world_size=%d,attempt=%u", (int)getpid(),
                          config->rank, config->world_size, report->attempt);
-    used += put_pair(row + used, size - used, "host", config->machine);
+    used += put_pair(row + used, size - used, "host", host_of(config));
     if (config->text_label[0] != '\0') {
         put_pair(row + used, size - used, "label", config->text_label);
     }
@@ -409,7 +414,7 @@ MU_MUST_CHECK static int leave_files(struct mu_recorder *recorder, const struct 
     return code;
 }
 
-/* `moves`: from another file, which has the STARTs of the stages that are open. */
+/* `moves`: from another file, or to another machine_id: the STARTs of open stages are elsewhere. */
 static void begin_files(struct mu_recorder *recorder, struct mu_output *fresh, bool moves,
                         struct mu_open_report *report) {
     begin_alone(recorder); /* others read which files are in use */
@@ -424,9 +429,6 @@ static void begin_files(struct mu_recorder *recorder, struct mu_output *fresh, b
     mu_csv_writer_set_machine(&recorder->drain->writer, recorder->config.machine);
     memset(recorder->drain->named_threads, 0, sizeof(recorder->drain->named_threads));
     write_process_row(recorder, report);
-    if (moves) {
-        mu_drain_repeat_starts(recorder);
-    }
     mu_drain_flush_lock_held(recorder);
     /* Rows that waited in memory follow the process row into the file. */
     if (waiting.memory_bytes > 0 &&
@@ -434,6 +436,10 @@ static void begin_files(struct mu_recorder *recorder, struct mu_output *fresh, b
         atomic_fetch_add(&recorder->troubles.failed_writes, 1);
     }
     mu_output_free(&waiting);
+    if (moves) {
+        mu_drain_repeat_starts(recorder);
+        mu_drain_flush_lock_held(recorder);
+    }
     mu_drain_commit_lock_held(recorder);
 }
 
@@ -463,7 +469,7 @@ MU_MUST_CHECK static int open_files(struct mu_recorder *recorder,
     struct mu_output fresh;
     struct mu_adopted adopted;
     const struct next_files next = {recorder, config, &fresh, report};
-    bool moves = recorder->output.fd >= 0;
+    bool moves = recorder->output.fd >= 0 || strcmp(recorder->config.machine, config->machine) != 0;
     int code = take_files(config, &fresh, &adopted, report, err);
     if (code == MU_OK) {
         choose_attempt(recorder, config, &adopted, report);

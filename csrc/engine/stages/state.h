@@ -73,6 +73,7 @@ struct mu_output_config {
     uint64_t keep_csv_bytes; /* 0 keeps all parts */
     char log_dir[1024];
     char journal_dir[1024]; /* empty: beside the CSV where the file system is local */
+    char host[256];         /* empty: the machine */
     char machine[256];      /* machine_id column */
     char text_label[128];   /* the user's label for this process */
 };

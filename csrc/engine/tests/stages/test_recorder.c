@@ -106,7 +106,9 @@ static void test_rows_before_open_are_replayed(void) {
     stage_stop(&timer, "early");
     mu_recorder_drain(fixture.recorder, drain_wait_ns);
     char *csv = fixture_csv(&fixture);
-    CHECK_INT(count_of(csv, "early,START"), 1);
+    CHECK_INT(count_of(csv, "early,START"), 2);
+    CHECK_INT(count_of(csv, ",host-a,0,early,START"), 1); /* once more, beside its END */
+    CHECK_INT(count_of(csv, ",repeated=1"), 1);
     CHECK_INT(count_of(csv, "early,END"), 1);
     CHECK_INT(count_of(csv, "inner,START"), 1);
     CHECK_INT(count_of(csv, "inner,END"), 1);
