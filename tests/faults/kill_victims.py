@@ -278,6 +278,8 @@ class Findings:
         if row[4].startswith("my_utils.") or row[7].startswith("opens="):
             return
         metadata = dict(pair.split("=", 1) for pair in row[7].split(","))
+        if "repeated" in metadata:
+            return
         thread, lap, name = int(metadata["tag"][1:]), int(row[3]), row[4]
         seen[thread, lap * 4 + CALLS.index((name, row[5]))] += 1
         time_ns = int(Decimal(row[0]) * 10**9)
