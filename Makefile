@@ -3,7 +3,7 @@
 #   make test    the tests: the engine's in C, then pytest
 # Others: test-slow, thorough, bench, lint, format, site (the documentation, into build/site), fuzz,
 # fuzz-long, leaks, ctest, ctest-asan, ctest-tsan, ctest-masked (needs QEMU), ctest-aarch64, wheels (into
-# dist), compilers, matrix, hash-strength, clean. `make thorough` tests for up to two hours, in
+# dist), compilers, matrix, hash-strength, size, clean. `make thorough` tests for up to two hours, in
 # parts; started again on the same commit, it goes on with the parts that have not passed.
 #
 # Variables: PYTHON (the interpreter, python3), VENV (the environment, .venv), TORCH_INDEX (a package
@@ -36,7 +36,7 @@ FUZZ = $(MAKE) --no-print-directory -j$(JOBS) -f csrc/engine/fuzz/Makefile PYTHO
 
 .PHONY: help demo test test-slow thorough bench bench-smoke lint lint-types lint-others format site fuzz \
         fuzz-long leaks ctest ctest-asan ctest-tsan ctest-masked ctest-aarch64 compilers matrix \
-        wheels hash-strength build clean
+        wheels hash-strength size build clean
 .DELETE_ON_ERROR:
 
 help:
@@ -176,6 +176,10 @@ format: $(VENV)/stamp-lint
 site: build $(VENV)/stamp-site
 	@$(RUN) -m sphinx --quiet --fail-on-warning -c docs/site -d build/site-doctrees docs build/site
 	@echo "the site: build/site/index.html"
+
+# Lines by package, the longest files, and how finely the Python is cut.
+size:
+	@$(ANY_PYTHON) -m tools.size
 
 clean:
 	rm -rf build my_utils/*.so my_utils.egg-info
