@@ -7,10 +7,11 @@ csrc/engine/base/own_files.h.
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import stat
 
-__all__ = ["open_own", "open_without_waiting", "own_user"]
+__all__ = ["is_own_folder", "open_own", "open_without_waiting", "own_temporary_folder", "own_user"]
 
 
 def own_user(folder: str | os.PathLike[str]) -> int:
@@ -23,6 +24,39 @@ def own_user(folder: str | os.PathLike[str]) -> int:
             return os.fstat(file.fileno()).st_uid
     except OSError:
         return os.geteuid()
+
+
+def own_temporary_folder() -> str:
+    """The folder `my_utils-UID` of this user in that for temporary files, with mode 0700. All
+    processes of the user find the same one: where another user has taken the name, or others can
+    write to the folder, it is the first of `my_utils-UID-1`, `my_utils-UID-2` … that is ours.
+    OSError where none can be made."""
+    import tempfile
+
+    first = os.path.join(tempfile.gettempdir(), f"my_utils-{os.geteuid()}")
+    for turn in itertools.count():
+        path = f"{first}-{turn}" if turn else first
+        try:
+            os.mkdir(path, 0o700)
+            return path
+        except FileExistsError:
+            if is_own_folder(path):
+                return path
+    raise AssertionError("the names have no end")
+
+
+def is_own_folder(path: str) -> bool:
+    """Whether it is a folder of ours, no link to one, to which no other user can write."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return False
+    return (
+        stat.S_ISDIR(found.st_mode)
+        and not found.st_mode & 0o022
+        and _is_ours(found, os.path.dirname(path))
+        and os.access(path, os.W_OK | os.X_OK)
+    )
 
 
 def open_without_waiting(path: str | os.PathLike[str], flags: int) -> int:
@@ -58,9 +92,13 @@ def _foreign(found: os.stat_result, path: str | os.PathLike[str]) -> str:
         return "no regular file"
     if found.st_nlink > 1:
         return "a hard link: it has another name too"
-    if found.st_uid != os.geteuid() and found.st_uid != own_user(os.path.dirname(path) or "."):
+    if not _is_ours(found, os.path.dirname(path)):
         return f"of another user (uid {found.st_uid})"
     return ""
+
+
+def _is_ours(found: os.stat_result, folder: str | os.PathLike[str]) -> bool:
+    return found.st_uid == os.geteuid() or found.st_uid == own_user(folder or ".")
 
 
 def _refusal(path: str | os.PathLike[str], reason: str) -> PermissionError:

@@ -18,11 +18,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from ..common.own_files import is_own_folder, open_without_waiting, own_temporary_folder
 from ..common.ranks import boot_id, process_began_s
 from ..common.store import default_store
 from ..common.warnings import warn_once
 from .environment import DIR, ID, REPORT
-from .folder import RUNS, drop_if_empty, reserve
+from .folder import RUNS, drop_if_empty, reserve_somewhere
 
 __all__ = ["Place", "agree", "given_place", "launcher_began_s", "new_place", "unique_launch"]
 
@@ -61,18 +62,15 @@ def new_place(name: str, world_size: int = 1) -> Place:
     """A folder in `logs`, which nobody else has but for ranks of the same launch; where that cannot
     be made, in the folder for temporary files, with a warning. OSError where neither can."""
     launch = unique_launch() if world_size > 1 else None
-    try:
-        if launch is not None:
+    if launch is not None:
+        with contextlib.suppress(OSError):  # which is said below
             folder = Path.cwd() / RUNS / f"{name}-{launch}"
             folder.mkdir(parents=True, exist_ok=True)
             return Place(folder.resolve(), launch)
-        return Place(reserve(Path.cwd() / RUNS, name), uuid.uuid4().hex)
-    except OSError as error:
-        folder = reserve(Path(tempfile.gettempdir()) / f"my_utils-{os.getuid()}" / RUNS, name)
-        warn_once(
-            "run:folder", f"cannot make a folder in {RUNS} ({error.strerror}): files go to {folder}"
-        )
-        return Place(folder, uuid.uuid4().hex)
+    folder, reason = reserve_somewhere(name)
+    if reason:
+        warn_once("run:folder", f"cannot make a folder in {RUNS} ({reason}): files go to {folder}")
+    return Place(folder, uuid.uuid4().hex)
 
 
 def unique_launch() -> str | None:
@@ -134,8 +132,9 @@ def _note_path() -> Path | None:
     began = _began(parent)
     if not began:
         return None
-    folder = Path(tempfile.gettempdir()) / f"my_utils-{os.getuid()}"
-    return folder / f"run-{boot_id()}-{parent}-{began}"
+    with contextlib.suppress(OSError):  # no folder for temporary files: no note
+        return Path(own_temporary_folder()) / f"run-{boot_id()}-{parent}-{began}"
+    return None
 
 
 def launcher_began_s() -> float | None:
@@ -153,8 +152,8 @@ def _began(pid: int) -> str:
 
 def _read_note(note: Path) -> Place | None:
     with contextlib.suppress(OSError, ValueError):
-        if note.lstat().st_uid == os.getuid():
-            with open(note, encoding="utf-8") as file:
+        if is_own_folder(str(note.parent)):
+            with open(note, encoding="utf-8", opener=open_without_waiting) as file:
                 return Place.from_text(file.read(_NOTE_BYTES_MAX))
     return None
 
@@ -163,6 +162,8 @@ def _claim_note(note: Path, place: Place) -> Place:
     """Writes the note unless there is one; returns what it says."""
     with contextlib.suppress(OSError):
         note.parent.mkdir(mode=0o700, exist_ok=True)
+        if not is_own_folder(str(note.parent)):
+            return place
         handle, temporary = tempfile.mkstemp(dir=note.parent)
         try:
             os.write(handle, place.text().encode())

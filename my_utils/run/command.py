@@ -21,7 +21,14 @@ from . import in_process
 from .agreement import Place, given_place, launcher_began_s
 from .closing import closing_lines, print_lines
 from .environment import DIR, ID, REPORT, SITE_FOLDER, is_on, mark_process_tree, reach
-from .folder import RUNS, drop_if_empty, held_by, name_of_run, reserve, write_run_file
+from .folder import (
+    RUNS,
+    drop_if_empty,
+    held_by,
+    name_of_run,
+    reserve_somewhere,
+    write_run_file,
+)
 from .parent import cannot_run, end_as, run_child
 from .report_file import read_reports
 
@@ -229,9 +236,12 @@ def _arm(options: _Options) -> None:
     from .attach import auto, prints_verdict
 
     if options.output is not None and given_place() is None:
-        folder = Path(options.output).absolute()
-        # Other ranks of this launch, and attempts before it, may have begun to write.
-        file = held_by(folder, launcher_began_s())
+        try:
+            folder = Path(options.output).absolute()
+            # Other ranks of this launch, and attempts before it, may have begun to write.
+            file = held_by(folder, launcher_began_s())
+        except OSError as error:
+            _refuse(f"cannot write to {options.output}: {error.strerror}")
         if file is not None:
             _refuse_folder(options.output, file)
         mark_process_tree(folder, uuid.uuid4().hex)
@@ -246,7 +256,16 @@ def _arm(options: _Options) -> None:
 
 def _run_below(options: _Options, program: _Program) -> int:
     command = program.command()
-    return end_as(_record(options, command, _place(options, command), _script_of(program)))
+    try:
+        place = _place(options, command)
+    except OSError as error:
+        print_lines([f"my_utils run: nothing is recorded: {_no_folder(error)}"])
+        return _replace_process(command)
+    return end_as(_record(options, command, place, _script_of(program)))
+
+
+def _no_folder(error: OSError) -> str:
+    return f"no folder can be made in {RUNS}, nor for temporary files ({error.strerror})"
 
 
 def _script_of(program: _Program) -> str | None:
@@ -257,7 +276,9 @@ def _record(options: _Options, command: Sequence[str], place: Place, script: str
     """Runs the command as a child, and says how it went. Its status, -n where signal n ended it."""
     with _report_file() as report:
         environment = reach(os.environ, gpu_times=options.gpu_times)
-        environment.update({DIR: str(place.folder), ID: place.run_id, REPORT: str(report)})
+        environment.update({DIR: str(place.folder), ID: place.run_id, REPORT: str(report or "")})
+        if report is None and not options.quiet:
+            del environment[REPORT]  # rank 0 prints the verdict where no parent does
         _announce(place, script, command)
         try:
             if options.capture is not None:
@@ -266,7 +287,7 @@ def _record(options: _Options, command: Sequence[str], place: Place, script: str
                 status = run_child(command, environment)
             except OSError as error:
                 return cannot_run(command, error)
-            if not options.quiet:
+            if report is not None and not options.quiet:
                 _close(report)
         finally:
             drop_if_empty(place.folder)
@@ -283,7 +304,10 @@ def _run_against(options: _Options, program: _Program, other: _Program) -> int:
     programs = {"A": program, "B": other}
     commands = {side: each.command() for side, each in programs.items()}
     scripts = {tuple(each.command()): _script_of(each) for each in programs.values()}
-    whole = _place(options, commands["A"])
+    try:
+        whole = _place(options, commands["A"])
+    except OSError as error:
+        _refuse(_no_folder(error))
 
     def record(command: Sequence[str], folder: Path) -> int:
         alone = options._replace(output=str(folder), quiet=True)
@@ -295,15 +319,10 @@ def _run_against(options: _Options, program: _Program, other: _Program) -> int:
 def _place(options: _Options, command: Sequence[str]) -> Place:
     run_id = uuid.uuid4().hex
     if options.output is None:
-        name = name_of_run(command)
-        try:
-            return Place(reserve(Path.cwd() / RUNS, name), run_id)
-        except OSError as error:
-            folder = reserve(Path(tempfile.gettempdir()) / f"my_utils-{os.getuid()}" / RUNS, name)
-            print_lines(
-                [f"my_utils run: cannot write to {RUNS} ({error.strerror}): files go to {folder}"]
-            )
-            return Place(folder, run_id)
+        folder, reason = reserve_somewhere(name_of_run(command))
+        if reason:
+            print_lines([f"my_utils run: cannot write to {RUNS} ({reason}): files go to {folder}"])
+        return Place(folder, run_id)
     try:
         folder = Path(options.output).absolute()
         file = held_by(folder)
@@ -320,12 +339,19 @@ def _refuse_folder(folder: str, file: str) -> NoReturn:
 
 
 @contextlib.contextmanager
-def _report_file() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(
-        prefix="my_utils-run-", ignore_cleanup_errors=True
-    ) as temporary:
-        path = Path(temporary) / "report"
-        path.touch()
+def _report_file() -> Iterator[Path | None]:
+    """None where it cannot be made, which is said."""
+    with contextlib.ExitStack() as stack:
+        path = None
+        try:
+            temporary = tempfile.TemporaryDirectory(
+                prefix="my_utils-run-", ignore_cleanup_errors=True
+            )
+            path = Path(stack.enter_context(temporary)) / "report"
+            path.touch()
+        except OSError as error:
+            path = None
+            print_lines([f"my_utils run: processes cannot report to this one: {error.strerror}"])
         yield path
 
 

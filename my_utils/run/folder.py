@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..common.files import whole_file
+from ..common.own_files import own_temporary_folder
 
 __all__ = [
     "RUNS",
@@ -23,6 +24,7 @@ __all__ = [
     "name_of_run",
     "point_latest",
     "reserve",
+    "reserve_somewhere",
     "write_run_file",
 ]
 
@@ -72,6 +74,16 @@ def reserve(runs: Path, name: str, now_s: float | None = None) -> Path:
             return folder.resolve()
         except FileExistsError:
             turn += 1
+
+
+def reserve_somewhere(name: str) -> tuple[Path, str]:
+    """The folder of a new run in `logs`, and ""; where that cannot be made, one in the folder for
+    temporary files, and the reason. OSError where neither can be made."""
+    try:
+        return reserve(Path.cwd() / RUNS, name), ""
+    except OSError as error:
+        reason = error.strerror or str(error)
+    return reserve(Path(own_temporary_folder()) / RUNS, name), reason
 
 
 def held_by(folder: Path, before_s: float | None = None) -> str | None:

@@ -42,6 +42,8 @@ TEST_OF = {
     "samples": "test_samples",  # in the tests of the performance tracker
     "heartbeat": "test_a_heartbeat_is_a_new_file",
     "requests for captures": "test_only_root_and_the_jobs_own_user_ask_for_captures",
+    "folders in `/tmp` and `/dev/shm`": "test_temporary_folders",  # a file of tests
+    "compiled GPU kernels": "test_gpu_launch",  # a test in C
     "modes": "test_modes_whatever_the_umask",
     "FIFOs": "test_no_fifo_holds_a_setup_up",
     "reading": "test_another_users_directory_is_read",
@@ -69,7 +71,7 @@ def said(folder: Path) -> str:
 def test_each_line_has_a_test() -> None:
     lines = re.findall(r"^- \*\*(.+?)\*\*:", (ROOT / "SECURITY.md").read_text(), re.MULTILINE)
     assert lines == list(TEST_OF)
-    elsewhere = {"test_samples", "test_hostile"}
+    elsewhere = {"test_samples", "test_hostile", "test_temporary_folders", "test_gpu_launch"}
     assert all(name in globals() for name in TEST_OF.values() if name not in elsewhere)
 
 

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/own_files.h"
 #include "hash/tensor_hash.h"
 
 enum { IMAGE_BYTES_MAX = 64 << 20, KEY_BYTES_MAX = 1024 };
@@ -56,10 +57,10 @@ MU_MUST_CHECK static bool read_all(int file, char *to, size_t bytes) {
     return true;
 }
 
-/* A file of another user is never loaded into the GPU. */
+/* A file to which another user can write is never loaded into the GPU. */
 static bool is_ours(int file, const struct header *header) {
     struct stat found;
-    return fstat(file, &found) == 0 && S_ISREG(found.st_mode) && found.st_uid == geteuid() &&
+    return fstat(file, &found) == 0 && (found.st_mode & (S_IWGRP | S_IWOTH)) == 0 &&
            memcmp(header->magic, magic, sizeof(magic)) == 0 && header->key_bytes <= KEY_BYTES_MAX &&
            header->image_bytes <= IMAGE_BYTES_MAX &&
            (uint64_t)found.st_size == sizeof(*header) + header->key_bytes + header->image_bytes;
@@ -81,17 +82,17 @@ static char *read_content(int file, const struct header *header) {
     return content;
 }
 
-static int open_in(const char *folder, const char *name, int flags) {
+static int open_in(const char *folder, const char *name) {
     char path[MU_GPU_CACHE_PATH_MAX + 256];
     int length = snprintf(path, sizeof(path), "%s/%s", folder, name);
-    return length < (int)sizeof(path) ? open(path, flags | O_CLOEXEC, 0600) : -1;
+    return length < (int)sizeof(path) ? mu_open_own(path, O_RDONLY, 0, geteuid()) : -1;
 }
 
 bool mu_gpu_cache_load(const char *folder, const char *name, const char *key, char **image,
                        size_t *size) {
     struct header header;
     char *content = NULL;
-    int file = folder[0] == '\0' ? -1 : open_in(folder, name, O_RDONLY | O_NONBLOCK);
+    int file = folder[0] == '\0' ? -1 : open_in(folder, name);
     if (file < 0) {
         return false;
     }

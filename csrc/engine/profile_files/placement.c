@@ -8,6 +8,8 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include "base/own_files.h"
+
 /* Magic numbers of statfs(2); not every libc's headers have all of them. */
 static const uint32_t local_file_systems[] = {
     0x0000EF53, /* ext2, ext3, ext4 */
@@ -34,17 +36,36 @@ bool mu_placement_is_local(const char *directory) {
     return false;
 }
 
-MU_MUST_CHECK static bool make_private_directory(const char *parent, char *path, size_t size) {
-    int length = snprintf(path, size, "%s/my_utils-%u", parent, (unsigned)geteuid());
-    if (length < 0 || (size_t)length >= size) {
-        return false;
-    }
+enum { NAMES_MAX = 1000 }; /* so many of them another user may have taken */
+
+/* Whether it is a directory of ours, no link to one, to which no other user can write. */
+static bool is_private_directory(const char *path, const char *parent) {
     struct stat status;
-    if (mkdir(path, 0700) != 0 && errno != EEXIST) {
-        return false;
+    return lstat(path, &status) == 0 && S_ISDIR(status.st_mode) &&
+           (status.st_mode & (S_IWGRP | S_IWOTH)) == 0 &&
+           (status.st_uid == geteuid() || status.st_uid == mu_own_user(parent)) &&
+           access(path, W_OK | X_OK) == 0;
+}
+
+MU_MUST_CHECK static bool make_private_directory(const char *parent, char *path, size_t size) {
+    char number[16] = "";
+    for (int turn = 1; turn <= NAMES_MAX; turn++) {
+        int length = snprintf(path, size, "%s/my_utils-%u%s", parent, (unsigned)geteuid(), number);
+        if (length < 0 || (size_t)length >= size) {
+            return false;
+        }
+        if (mkdir(path, 0700) == 0) {
+            return true;
+        }
+        if (errno != EEXIST) {
+            return false;
+        }
+        if (is_private_directory(path, parent)) {
+            return true;
+        }
+        snprintf(number, sizeof(number), "-%d", turn);
     }
-    return lstat(path, &status) == 0 && S_ISDIR(status.st_mode) && status.st_uid == geteuid() &&
-           access(path, W_OK) == 0;
+    return false;
 }
 
 int mu_placement_local_directory(char *path, size_t size, struct mu_error *err) {

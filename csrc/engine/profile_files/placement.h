@@ -13,7 +13,9 @@
 bool mu_placement_is_local(const char *directory);
 
 /* A directory on this machine for journals that may not be in their log directory:
- * /dev/shm/my_utils-<uid>, or below $TMPDIR or /tmp. It is made when missing. */
+ * /dev/shm/my_utils-<uid>, or below $TMPDIR or /tmp, made when missing. Where another user has
+ * taken that name, or others can write to the directory, it is the first of my_utils-<uid>-1 and so
+ * on that is ours. */
 MU_MUST_CHECK int mu_placement_local_directory(char *path, size_t size, struct mu_error *err);
 
 /* The boot id of this machine, empty when unknown. */

@@ -1,6 +1,7 @@
 /* The calls of the driver when GPU kernels are used, and the results of its failures. */
 #include "tests/gpu_kernels/gpu_fixture.h"
 
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -296,6 +297,21 @@ static void test_a_damaged_image_is_as_good_as_none(void) {
     CHECK(loads("key"));
 }
 
+static void test_an_image_that_others_may_have_written_is_none(void) {
+    char path[64], other[64];
+    snprintf(path, sizeof(path), "%s/image", folder);
+    snprintf(other, sizeof(other), "%s/other", folder);
+    CHECK(mu_gpu_cache_store(folder, "image", "key", "compiled", 8));
+    CHECK(chmod(path, 0620) == 0 && !loads("key"));
+    CHECK(chmod(path, 0600) == 0 && loads("key"));
+    CHECK(link(path, other) == 0 && !loads("key"));
+    CHECK(unlink(path) == 0 && symlink(other, path) == 0 && !loads("key"));
+    CHECK(unlink(path) == 0 && rename(other, path) == 0 && loads("key"));
+    if (geteuid() == 0) {
+        CHECK(chown(path, 12345, 12345) == 0 && !loads("key"));
+    }
+}
+
 static void test_without_a_folder(void) {
     char path[MU_GPU_CACHE_PATH_MAX];
     char *image;
@@ -335,6 +351,7 @@ int main(void) {
     test_a_forked_child_is_refused();
     test_the_next_process_compiles_nothing();
     test_a_damaged_image_is_as_good_as_none();
+    test_an_image_that_others_may_have_written_is_none();
     test_without_a_folder();
     char command[64];
     snprintf(command, sizeof(command), "rm -r %s", folder);
