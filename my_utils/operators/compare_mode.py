@@ -153,12 +153,7 @@ class CompareWithCPU(OpMode):
 
     def _watch(self, plan: OpPlan, args: Any, kwargs: dict[str, Any]) -> Any:
         scope = where()
-        title = self._title(plan, scope)
-        if plan.action is Action.PASS:
-            self._log.line(title, " ", plan.reason)
-            plan.passed += 1
-            return plan.func(*args, **kwargs)
-        call = _Call(plan, title, scope)
+        call = _Call(plan, self._title(plan, scope), scope)
         if self.verbose and not self._log.is_buffered:
             self._say_started(call)  # to be seen even if the operator does not come back
         if plan.action is Action.VIEW:
@@ -178,7 +173,7 @@ class CompareWithCPU(OpMode):
             with alone():
                 call.take(args, kwargs, keep=self.dump_error_data)
         except Exception as error:
-            self._failed_itself(call.title, error)
+            self._failed_itself(plan, call.title, error)
             return plan.func(*args, **kwargs)
         if call.copy.device.type == "meta":
             self._skip(call, "has no values on the device meta")
@@ -189,7 +184,7 @@ class CompareWithCPU(OpMode):
             with alone():
                 check = self._compare(call, result, written)
         except Exception as error:
-            self._failed_itself(call.title, error)
+            self._failed_itself(plan, call.title, error)
             return result
         if check is not None and check.lines:
             self._fail(call, check, result, written)
@@ -211,7 +206,7 @@ class CompareWithCPU(OpMode):
             expected = self._reference.run(call.copy, drew)
         except NotComparable as error:
             if drew is None:
-                self._not_tested(call.title, str(error))
+                self._not_tested(call.plan, call.title, str(error))
             self._skip(call, str(error))
             return None
         if expected.notes and self.verbose:
@@ -225,7 +220,7 @@ class CompareWithCPU(OpMode):
         if written:
             for place, pair in enumerate(zip(written, expected.written, strict=True)):
                 check.values(*pair, where=f"written.{place}" if len(written) > 1 else "")
-        self._tested += 1
+        self._tested.add(call.plan.name)
         if self._reference.is_a_repetition(call.copy.device):
             self._note_repetition()
         if not check.lines:
@@ -263,6 +258,7 @@ class CompareWithCPU(OpMode):
         return rules
 
     def _skip(self, call: _Call, reason: str) -> None:
+        self._left_out[call.plan.name] = reason
         if self.verbose:
             self._say_started(call)
             self._log.line(call.title, " is not compared: ", reason)
@@ -280,12 +276,13 @@ class CompareWithCPU(OpMode):
 
     def _watch_view(self, call: _Call, args: Any, kwargs: dict[str, Any]) -> Any:
         result = self._run(call, args, kwargs)
+        self._viewed.add(call.plan.name)
         try:
             check = OpCheck(_OF_VIEWS)
             with alone():
                 check_view(check, call.plan, args, kwargs, result)
         except Exception as error:
-            self._failed_itself(call.title, error)
+            self._failed_itself(call.plan, call.title, error)
             return result
         if check.agrees:
             self._succeed(call, check)

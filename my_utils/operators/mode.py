@@ -14,6 +14,8 @@ from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from ..common.arguments import check_int
@@ -36,6 +38,10 @@ __all__ = ["RULE", "OpMode", "alone", "dump_or_say", "rank_suffix", "skip_dynamo
 
 _NOTHING: AbstractContextManager[Any] = nullcontext()
 RULE = "=" * 28
+
+# The modes by which torch works out shapes and graphs, and the tensors without values in them.
+_TRACERS = tuple(torch._C._TorchDispatchModeKey.__members__.values())
+_TRACED = frozenset((FakeTensor, FunctionalTensor))
 
 
 def alone() -> AbstractContextManager[Any]:
@@ -66,9 +72,12 @@ class OpMode(TorchDispatchMode):
 
     A mode may be entered many times, one after the other. What it finds wrong in itself is one
     warning and a count in `errors`: the operator's own result goes on to the caller. A block in
-    which it could test nothing at all ends with an exception, as `_stop_error` makes it.
+    which operators ran and none was tested, or a named one was not, ends with an exception, as
+    `_stop_error` makes it. What torch runs to work out shapes and graphs has no values: it is left
+    to torch.
     """
 
+    supports_higher_order_operators = True  # else torch raises for each of them
     test_name: ClassVar[str] = ""
     _stop_error: ClassVar[type[Exception]]  # takes a text and the files of a dump
 
@@ -106,9 +115,7 @@ class OpMode(TorchDispatchMode):
         self._log = OpLog(None)
         self._active = False
         self._entered = 0
-        self._tested = 0  # calls in this block whose results were looked at
-        self._untested = 0  # and those where that failed
-        self._why_untested = ""
+        self._begin_block()
         self._arrivals: Arrivals | None = None  # where the tool asks what came from other ranks
         self._seen: Counter[str] = Counter()  # reports of this step
 
@@ -121,7 +128,7 @@ class OpMode(TorchDispatchMode):
         if not self._is_wanted():
             return self
         if not self._entered:
-            self._tested = self._untested = 0
+            self._begin_block()
             self._open_log()
             self._begin_step()
         self._entered += 1
@@ -147,21 +154,57 @@ class OpMode(TorchDispatchMode):
             finally:
                 self._log.close()
 
+    def _begin_block(self) -> None:
+        self._ran = False  # an operator with values
+        self._traced = 0  # calls without values
+        self._tested: set[str] = set()  # operators whose results were looked at
+        self._viewed: set[str] = set()  # and those where the place in memory is all there is
+        self._left_out: dict[str, str] = {}  # operators, and why one call at least was not tested
+        self._untested = 0  # calls where testing failed
+        self._why_untested = ""
+
     def _check_block(self, error: BaseException | None) -> None:
         """Silence must not look like a success: says what was not tested."""
-        unseen = ", ".join(f"torch.ops.{name}" for name in sorted(self._policy.unseen))
-        if unseen:
-            text = (
-                f"{unseen} did not run in the block of {self.test_name}; nothing was tested of it"
-            )
+        said = [self._policy.unseen_text(), self._untested_text(), self._traced_text()]
+        for text in filter(None, said):
             self._log.line("[WARNING] ", text)
-            warn_once(f"op_mode_unseen_{unseen}", text)
+        if said[0] or said[2]:
+            text = "; ".join(filter(None, (said[0], said[2])))
+            warn_once(f"op_mode_silent_{text}", f"{self.test_name}: {text}")
+        why = self._why_nothing()
+        if why and error is None:
+            self._end_untested(f"{self.test_name} could test nothing{why}")
+
+    def _untested_text(self) -> str:
         if not self._untested:
-            return
-        some = f"{self._untested} calls could not be tested ({self._why_untested})"
-        self._log.line("[WARNING] ", some)
-        if not self._tested and error is None:
-            raise self._stop_error(f"{self.test_name} could test nothing: {some}", [])
+            return ""
+        return f"{self._untested} calls could not be tested ({self._why_untested})"
+
+    def _traced_text(self) -> str:
+        """Where a block did nothing else."""
+        if not self._traced or self._ran:
+            return ""
+        return f"{self._traced} calls had no values (torch was tracing); nothing was tested"
+
+    def _why_nothing(self) -> str:
+        """Why the block was no test, of anything or of an operator that is named; "" if it was."""
+        if self._policy.has_targets:
+            missed = self._left_out.keys() - self._tested - self._viewed
+            if missed:
+                why = "; ".join(f"{name}: {self._left_out[name]}" for name in sorted(missed))
+                return f" of {why}"
+        if self._tested or not self._ran:
+            return ""
+        if self._untested:
+            return f": {self._untested_text()}"
+        if self._viewed:
+            return ""
+        reasons = [f"{name} {why}" for name, why in self._left_out.items()]
+        why = "; ".join(reasons[:5]) or self._policy.unseen_text()
+        return f": {why}" if why else ""
+
+    def _end_untested(self, text: str) -> None:
+        raise self._stop_error(text, [])
 
     def _is_wanted(self) -> bool:
         return self.enabled and is_chosen(self._ranks)
@@ -236,6 +279,12 @@ class OpMode(TorchDispatchMode):
     ) -> Any:
         if not self._active:
             return func(*args, **(kwargs or {}))
+        if _is_traced(types):
+            self._traced += 1
+            return func(*args, **(kwargs or {}))
+        if types and not all(map(_is_plain, types)):
+            return NotImplemented  # subclasses first: what they are made of comes here again
+        self._ran = True
         plan = self._plan_of(func)
         if plan.is_collective and self._arrivals is not None:
             if self.verbose:
@@ -243,14 +292,18 @@ class OpMode(TorchDispatchMode):
             return self._arrivals.run(plan, args, kwargs or {})
         if plan.action is Action.IGNORE:
             return func(*args, **(kwargs or {}))
-        if plan.action is Action.PASS and not self.verbose:
-            plan.passed += 1
-            return func(*args, **(kwargs or {}))
-        if types and not all(map(_is_plain, types)):
-            return NotImplemented  # subclasses first: what they are made of comes here again
+        if plan.action is Action.PASS:
+            return self._pass_on(plan, args, kwargs or {})
         if self._stacks is not None:
             self._stacks.note()
         return self._watch(plan, args, kwargs or {})
+
+    def _pass_on(self, plan: OpPlan, args: Any, kwargs: dict[str, Any]) -> Any:
+        plan.passed += 1
+        self._left_out[plan.name] = plan.reason
+        if self.verbose:
+            self._log.line(self._title(plan), " ", plan.reason, ", pass")
+        return plan.func(*args, **kwargs)
 
     def _watch(self, plan: OpPlan, args: Any, kwargs: dict[str, Any]) -> Any:
         raise NotImplementedError
@@ -259,15 +312,16 @@ class OpMode(TorchDispatchMode):
         """As the log names a call: "GPT/Linear[fc]/torch.ops.aten.addmm(forward)"."""
         return f"{(scope or where()).text}{plan.name}({phase()})"
 
-    def _not_tested(self, title: str, reason: str) -> None:
+    def _not_tested(self, plan: OpPlan, title: str, reason: str) -> None:
         if not self._untested:
             self._why_untested = f"the first: {title}: {reason}"
         self._untested += 1
+        self._left_out[plan.name] = reason
 
-    def _failed_itself(self, title: str, error: Exception) -> None:
+    def _failed_itself(self, plan: OpPlan, title: str, error: Exception) -> None:
         self.errors += 1
         text = f"{type(error).__name__}: {error}"
-        self._not_tested(title, text)
+        self._not_tested(plan, title, text)
         self._log.line(title, " could not be tested: ", text)
         warn_once(f"op_mode_{self.test_name}", f"{title} could not be tested ({text})")
 
@@ -291,6 +345,15 @@ class OpMode(TorchDispatchMode):
         for value in values:
             self._log.line(describe(value) if isinstance(value, Tensor) else repr(value)[:1000])
         self._log.line("")
+
+
+def _is_traced(types: Any) -> bool:
+    """Whether torch works out shapes or a graph here, and computes no values."""
+    if not _TRACED.isdisjoint(types):
+        return True
+    if not torch._C._len_torch_dispatch_stack():
+        return False
+    return any(torch._C._get_dispatch_mode(kind) is not None for kind in _TRACERS)
 
 
 def _is_plain(kind: type) -> bool:

@@ -146,9 +146,8 @@ class NanInfTracker(OpMode):
         return next(producers, self.findings[0] if self.findings else None)
 
     def _watch(self, plan: OpPlan, args: Any, kwargs: dict[str, Any]) -> Any:
-        if plan.action is not Action.COMPARE:  # views have no new values
-            if self.verbose and plan.action is Action.PASS:
-                self._log.line(self._title(plan), " ", plan.reason)
+        if plan.action is Action.VIEW:  # no new values
+            self._viewed.add(plan.name)
             return plan.func(*args, **kwargs)
         if self._later is not None:
             return self._watch_later(plan, self._later, args, kwargs)
@@ -158,9 +157,9 @@ class NanInfTracker(OpMode):
         try:
             clean = is_clean(result)
         except Exception as error:
-            self._failed_itself(self._title(plan), error)
+            self._failed_itself(plan, self._title(plan), error)
             return result
-        self._tested += 1
+        self._tested.add(plan.name)
         if not clean:
             self._judge(plan, (args, kwargs), (args, kwargs), result, result)
         elif self.verbose:
@@ -176,15 +175,16 @@ class NanInfTracker(OpMode):
             before = Counts()
             before.add(_except_out(plan, args, kwargs))
         except Exception as error:
-            self._failed_itself(self._title(plan), error)
+            self._failed_itself(plan, self._title(plan), error)
         result = plan.func(*args, **kwargs)
         try:
             outputs = (result, plan.written(args, kwargs))
             clean = before is None or is_clean(outputs)
         except Exception as error:
-            self._failed_itself(self._title(plan), error)
+            self._failed_itself(plan, self._title(plan), error)
             return result
-        self._tested += before is not None
+        if before is not None:
+            self._tested.add(plan.name)
         if not clean:
             self._judge(plan, before, shown or (args, kwargs), result, outputs)
         return result
@@ -197,11 +197,11 @@ class NanInfTracker(OpMode):
             outputs = (result, plan.written(args, kwargs))
             elements = sum(tensor.numel() for tensor in distinct_tensors(outputs))
             later.add(Call(self._title(plan), plan.name, where().name, elements), outputs)
-            self._tested += 1
+            self._tested.add(plan.name)
             if later.is_full:
                 self._read(later)
         except Exception as error:
-            self._failed_itself(self._title(plan), error)
+            self._failed_itself(plan, self._title(plan), error)
         return result
 
     def _read(self, later: LaterCounts) -> None:
@@ -224,7 +224,7 @@ class NanInfTracker(OpMode):
         except NanInfError:
             raise
         except Exception as error:
-            self._failed_itself(self._title(plan), error)
+            self._failed_itself(plan, self._title(plan), error)
 
     def _keep(self, finding: NanInfFinding) -> None:
         if len(self.findings) < _FINDINGS_MAX:

@@ -5,7 +5,7 @@ The plan of each overload is made once, and cached.
 >>> import torch
 >>> policy = OpPolicy(white_list=["torch.ops.aten.addmm"])
 >>> policy.plan(torch.ops.aten.addmm.default).reason
-'is in white_list, pass'
+'is in white_list'
 >>> policy.plan(torch.ops.aten.mm.default).action
 <Action.COMPARE: 'compare'>
 """
@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["Action", "OpPlan", "OpPolicy", "check_names", "op_name"]
+__all__ = ["Action", "OpPlan", "OpPolicy", "check_names"]
 
 NAMESPACES = frozenset(("aten", "prims"))
 
@@ -72,6 +72,8 @@ ASYNCHRONOUS = frozenset(
 
 COLLECTIVES = frozenset(("c10d", "_c10d_functional", "_c10d_functional_autograd"))
 
+HIGHER_ORDER = "higher_order"  # the namespace of `torch.cond` and others that take functions
+
 # They make constants and masks, where an infinity is meant.
 CONSTANTS = frozenset(
     (
@@ -96,7 +98,7 @@ class OpPlan:
 
     name: as in lists and logs, "torch.ops.aten.addmm". short: "aten.addmm". overload:
     "aten.addmm.default".
-    reason: why it is left out, as a line of the log ends. writes: (position, name) of the arguments
+    reason: why it is left out: "is in white_list". writes: (position, name) of the arguments
     that it writes to. may_draw: it can take numbers from a generator. constant: infinities in its
     result are meant. is_collective: it exchanges data with other ranks. scratch: the places of
     results that mean nothing outside of a kernel. passed: calls that were left out without a line.
@@ -109,17 +111,17 @@ class OpPlan:
 
     def __init__(self, func: Any, action: Action, reason: str) -> None:
         self.func = func
-        self.name = op_name(func)
-        self.short = f"{func.namespace}.{func._opname}"
-        self.overload = f"{func.namespace}.{func._opname}.{func._overloadname}"
+        self.short, self.overload = _names(func)
+        self.name = f"torch.ops.{self.short}"
         self.action = action
         self.reason = reason
-        self.writes = _writes(func)
-        self.may_draw = _may_draw(func)
+        has_schema = isinstance(func, torch._ops.OpOverload)
+        self.writes = _writes(func) if has_schema else ()
+        self.may_draw = has_schema and _may_draw(func)
         self.passed = 0
-        self.constant = func._opname in CONSTANTS
+        self.constant = has_schema and func._opname in CONSTANTS
         self.is_collective = func.namespace in COLLECTIVES
-        self.scratch = _scratch(func)
+        self.scratch = _scratch(func) if has_schema else frozenset()
 
     def written(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
         """The arguments of a call that the operator writes to: tensors, lists of them, or None."""
@@ -128,10 +130,26 @@ class OpPlan:
         ]
 
 
-def op_name(func: Any) -> str:
-    """ "torch.ops.aten.addmm", for an overload or for all of them."""
-    packet = getattr(func, "_overloadpacket", func)
-    return f"torch.ops.{packet}"
+def _names(func: Any) -> tuple[str, str]:
+    """ "aten.addmm" and "aten.addmm.default"; both the same for what has no overloads."""
+    if isinstance(func, torch._ops.OpOverload):
+        packet = f"{func.namespace}.{func._opname}"
+        return packet, f"{packet}.{func._overloadname}"
+    name = f"{func.namespace}.{func.name()}"
+    return name, name
+
+
+def _why_never(namespace: str, operator: str) -> str:
+    """Why an operator is never compared; "" where it may be."""
+    if namespace in ASYNCHRONOUS:
+        return "is complete later only"
+    if namespace == HIGHER_ORDER:
+        return "runs operators of its own, which are not seen"
+    if namespace == "aten" and operator in UNINITIALISED:
+        return "gives memory as it is"
+    if namespace == "aten" and operator in ABOUT_MEMORY:
+        return "is about memory, not values"
+    return ""
 
 
 def _writes(func: Any) -> tuple[tuple[int, str], ...]:
@@ -158,6 +176,17 @@ def _may_draw(func: Any) -> bool:
         or func.namespace not in NAMESPACES
         or any(argument.name == "generator" for argument in func._schema.arguments)
     )
+
+
+def _is_divided(name: str) -> bool:
+    """Whether torch mostly runs other operators in the place of this one, as for `aten.linear`."""
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    namespace, operator, *overload = name.split(".")
+    packet = getattr(getattr(torch.ops, namespace), operator, None)
+    every = [] if packet is None else packet.overloads()
+    kinds = overload or [kind for kind in every if not kind.endswith("out")]
+    full = [f"{namespace}::{operator}{'' if kind == 'default' else '.' + kind}" for kind in kinds]
+    return bool(full) and all(has_kernel(one, "CompositeImplicitAutograd") for one in full)
 
 
 def _is_view(func: Any) -> bool:
@@ -235,6 +264,8 @@ class OpPolicy:
         self._any_namespace = any_namespace
         self._plans: dict[int, OpPlan] = {}
         self._seen: set[str] = set()
+        for target in sorted(self._targets or ()):
+            self._check_target(target_argument, target)
 
     def plan(self, func: Any) -> OpPlan:
         # An overload lives as long as its plan. Its own hash takes longer than this lookup.
@@ -248,27 +279,42 @@ class OpPolicy:
         """Those of all operators that were seen."""
         return list(self._plans.values())
 
+    def unseen_text(self) -> str:
+        """Which targets did not run so far; "" where all did."""
+        unseen = sorted((self._targets or frozenset()) - self._seen)
+        if not unseen:
+            return ""
+        names = ", ".join(f"torch.ops.{name}" for name in unseen)
+        divided = ", ".join(f"torch.ops.{name}" for name in unseen if _is_divided(name))
+        why = f" ({divided}: torch runs others in its place)" if divided else ""
+        return f"{names} did not run in the block; nothing was tested of it{why}"
+
     @property
-    def unseen(self) -> frozenset[str]:
-        """The targets that did not run so far."""
-        return (self._targets or frozenset()) - self._seen
+    def has_targets(self) -> bool:
+        return self._targets is not None
+
+    def _check_target(self, argument: str, target: str) -> None:
+        """What is named must be compared: ValueError says why it never would be."""
+        namespace, operator, *_ = (*target.split("."), "")
+        why = self._why_left_out(namespace, operator, (target, f"{namespace}.{operator}"))
+        if why:
+            raise ValueError(f"{argument}: torch.ops.{target} cannot be tested: it {why}")
+
+    def _why_left_out(self, namespace: str, operator: str, names: tuple[str, ...]) -> str:
+        if not self._white_list.isdisjoint(names):
+            return "is in white_list"
+        return "" if namespace in self._namespaces - NAMESPACES else _why_never(namespace, operator)
 
     def _make(self, func: Any) -> OpPlan:
-        packet = f"{func.namespace}.{func._opname}"
-        names = (packet, f"{packet}.{func._overloadname}")
+        names = _names(func)
         self._seen.update(names)
         if self._targets is not None and self._targets.isdisjoint(names):
-            return OpPlan(func, Action.IGNORE, "is not in target_list, pass")
-        if not self._white_list.isdisjoint(names):
-            return OpPlan(func, Action.PASS, "is in white_list, pass")
-        if self._any_namespace and func.namespace in ASYNCHRONOUS:
-            return OpPlan(func, Action.PASS, "is complete later only, pass")
-        if not self._any_namespace and func.namespace not in self._namespaces:
-            return OpPlan(func, Action.PASS, "is outside of aten and prims, pass")
-        if func.namespace == "aten" and func._opname in UNINITIALISED:
-            return OpPlan(func, Action.PASS, "gives memory as it is, pass")
-        if func.namespace == "aten" and func._opname in ABOUT_MEMORY:
-            return OpPlan(func, Action.PASS, "is about memory, not values, pass")
-        if _is_view(func):
-            return OpPlan(func, Action.VIEW, "")
-        return OpPlan(func, Action.COMPARE, "")
+            return OpPlan(func, Action.IGNORE, "is not in target_list")
+        namespace, operator = names[0].split(".", 1)
+        why = self._why_left_out(namespace, operator, names)
+        is_asked_for = self._any_namespace or self._targets is not None
+        if not why and not is_asked_for and namespace not in self._namespaces:
+            why = "is outside of aten and prims"
+        if why:
+            return OpPlan(func, Action.PASS, why)
+        return OpPlan(func, Action.VIEW if _is_view(func) else Action.COMPARE, "")

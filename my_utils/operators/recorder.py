@@ -18,7 +18,7 @@ from ..recordings.recording import Recording, TraceEvent, TraceTensorMeta, save_
 from ..recordings.walk import Found, find, find_arguments
 from .mode import OpMode
 from .module_path import phase, where
-from .policy import UNINITIALISED, Action, OpPlan, OpPolicy
+from .policy import Action, OpPlan, OpPolicy
 
 __all__ = ["OpRecorder"]
 
@@ -106,19 +106,20 @@ class OpRecorder(OpMode):
     # --- operators ---
 
     def _watch(self, plan: OpPlan, args: Any, kwargs: dict[str, Any]) -> Any:
-        if plan.action is not Action.COMPARE or plan.func._opname in UNINITIALISED:
+        if plan.action is Action.VIEW:
+            self._viewed.add(plan.name)
             return plan.func(*args, **kwargs)
         event = None
         try:
             event = self._begin(plan, args, kwargs)
         except Exception as error:
-            self._failed_itself(self._title(plan), error)
+            self._failed_itself(plan, self._title(plan), error)
         result = plan.func(*args, **kwargs)
         if event is not None:
             try:
                 self._finish(event, plan, args, kwargs, result)
             except Exception as error:
-                self._failed_itself(self._title(plan), error)
+                self._failed_itself(plan, self._title(plan), error)
         return result
 
     def _begin(self, plan: OpPlan, args: Any, kwargs: dict[str, Any]) -> TraceEvent | None:
@@ -147,6 +148,7 @@ class OpRecorder(OpMode):
         written, _ = find(plan.written(args, kwargs))
         found += [(f"written.{path}", tensor) for path, tensor in written if id(tensor) not in seen]
         event.outputs = self._take(found)
+        self._tested.add(plan.name)
         if event.inputs or event.outputs:
             self._events.append(event)
             self._calls[event.module] += 1
@@ -156,6 +158,9 @@ class OpRecorder(OpMode):
 
     def _take(self, found: Found) -> list[TraceTensorMeta]:
         return self._collector.take(found, self._kind, self._stats) if found else []
+
+    def _end_untested(self, text: str) -> None:
+        warn_once("op_recorder_nothing", text)  # `save` shows it: there are no events
 
     # --- what was recorded ---
 

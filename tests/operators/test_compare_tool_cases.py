@@ -461,3 +461,35 @@ class TestNothingTested:
         said = capsys.readouterr().out
         assert "[WARNING] torch.ops.my_ops.twice did not run in the block" in said
         assert "torch.ops.aten.exp did not run" not in said
+
+    def test_no_target_ran(self) -> None:
+        said = pytest.raises(CompareError, match=r"nothing: torch.ops.aten.exp did not run")
+        with said, CompareWithCPU(verbose=False, target_list=["exp"]):
+            torch.ones(3).log()
+
+    def test_a_target_that_torch_divides(self) -> None:
+        said = pytest.raises(CompareError, match="linear: torch runs others in its place")
+        with said, CompareWithCPU(verbose=False, target_list=["linear"]):
+            torch.nn.functional.linear(torch.ones(2, 3), torch.ones(4, 3))
+
+    def test_a_block_of_operators_that_are_left_out(self) -> None:
+        said = pytest.raises(
+            CompareError, match=r"nothing: torch.ops.aten.empty gives memory as it"
+        )
+        with said, CompareWithCPU(verbose=False):
+            torch.empty(3)
+
+    @pytest.mark.parametrize("name", ["c10d.allreduce_", "aten.empty", "higher_order.cond"])
+    def test_a_target_that_is_never_tested(self, name: str) -> None:
+        with pytest.raises(ValueError, match=f"target_op: torch.ops.{name} cannot be tested: it"):
+            CompareWithCPU(target_op=[name])
+
+    def test_a_target_of_another_library_is_compared(self) -> None:
+        results = iter((1.0, 2.0))
+        with torch.library._scoped_library("my_utils_target_test", "DEF") as library:
+            library.define("drift(Tensor x) -> Tensor")
+            library.impl("drift", lambda x: x + next(results), "CPU")
+            drift = torch.ops.my_utils_target_test.drift
+            with CompareWithCPU(verbose=False, target_op=[drift]) as compare:
+                drift(torch.ones(3))
+        assert (compare.summary.passed, compare.summary.failed) == (0, 1)

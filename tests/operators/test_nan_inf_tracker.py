@@ -132,7 +132,7 @@ def test_other_libraries_are_looked_at_too() -> None:
 
 def test_what_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
     x = torch.tensor([-1.0])
-    assert tracked(lambda: x.log(), white_list=["aten.log"]).findings == []
+    assert tracked(lambda: x.log().isnan(), white_list=["aten.log"]).findings == []
     assert roles(tracked(lambda: x.log().sqrt(), target_op=["sqrt"])) == [("sqrt", "propagator")]
     assert tracked(lambda: x.log(), enabled=False).findings == []
     assert tracked(lambda: x.log(), start_step=1).findings == []
