@@ -13,6 +13,7 @@ from torch import Tensor
 
 from .._core import TensorDiff
 from ..tensors import compare
+from .inputs import resolved
 
 __all__ = ["ANY_FLOAT", "Metrics", "OpCheck", "Rules", "coarsest", "describe"]
 
@@ -132,7 +133,7 @@ class OpCheck:
             actual, expected = actual.to_dense(), expected.to_dense()
         elif self.rules.strides and _strides(actual) != _strides(expected):
             self._differ(where, "Tensor strides", actual.stride(), expected.stride())
-        self._elements(actual, expected, where)
+        self._elements(resolved(actual), resolved(expected), where)
 
     def _quantized(self, actual: Tensor, expected: Tensor, where: str) -> None:
         """By the integers and by what they stand for."""

@@ -28,7 +28,7 @@ from torch import Tensor
 from ..common.extras import needs_extra
 from ..common.files import on_whole_path
 from ..common.plain_files import PlainFileError, load_plain, save_plain
-from .inputs import copied, map_tensors, tensors_in
+from .inputs import copied, map_tensors, resolved, tensors_in
 
 __all__ = ["FORMAT", "OpCall", "dump_call", "load_inputs"]
 
@@ -72,7 +72,7 @@ def _encoded(value: Any) -> Any:
 
 
 def _plain(tensor: Tensor) -> Tensor:
-    tensor = tensor.detach()
+    tensor = resolved(tensor.detach())
     return tensor if type(tensor) is Tensor else tensor.as_subclass(Tensor)
 
 

@@ -25,6 +25,7 @@ __all__ = [
     "distinct_tensors",
     "is_converted",
     "map_tensors",
+    "resolved",
     "tensors_in",
 ]
 
@@ -89,6 +90,33 @@ def device_of(tensors: list[Tensor], kwargs: dict[str, Any]) -> torch.device:
 # --- copies ---
 
 
+def resolved(tensor: Tensor) -> Tensor:
+    """The tensor as values in memory, where a bit says that they are conjugated or negated.
+
+    Within a mode torch does not: `clone` and `to` copy the memory there, and drop the bits.
+    """
+    values = _in_memory(tensor)
+    if tensor.is_conj():
+        values = torch.conj_physical(values)
+    return torch.neg(values) if tensor.is_neg() else values
+
+
+def _in_memory(tensor: Tensor) -> Tensor:
+    """What stands in memory, without those bits."""
+    if tensor.is_conj():
+        tensor = torch._conj(tensor)
+    return torch._neg_view(tensor) if tensor.is_neg() else tensor
+
+
+def _as(original: Tensor, copy: Tensor) -> Tensor:
+    """A copy of `_in_memory(original)` as what the original is: kernels ask for all of it."""
+    if original.is_conj():
+        copy = torch._conj(copy)
+    if original.is_neg():
+        copy = torch._neg_view(copy)
+    return copy.requires_grad_() if original.requires_grad and copy.is_leaf else copy
+
+
 def copied(value: Any, device: torch.device | None = None) -> Any:
     """`value` with copies of its tensors, on `device` or where they are.
 
@@ -106,12 +134,13 @@ def copied(value: Any, device: torch.device | None = None) -> Any:
 
 
 def _copy(tensor: Tensor, device: torch.device | None) -> Tensor:
+    values = _in_memory(tensor)
     if device is not None and device != tensor.device:
-        copy = tensor.to(device)
+        copy = values.to(device)
     else:
-        copy = tensor.clone()
+        copy = values.clone()
     if not _has_memory(copy) or copy.stride() == tensor.stride():
-        return copy
+        return _as(tensor, copy)
     return _copy_together([tensor], device)[id(tensor)]
 
 
@@ -178,7 +207,7 @@ def _copy_together(group: list[Tensor], device: torch.device | None) -> dict[int
         size = tensor.element_size()
         offset = (tensor.data_ptr() - start - first) // size
         view = torch.empty(0, dtype=tensor.dtype, device=bytes_.device)
-        copies[id(tensor)] = view.set_(memory, offset, tensor.shape, tensor.stride())
+        copies[id(tensor)] = _as(tensor, view.set_(memory, offset, tensor.shape, tensor.stride()))
     return copies
 
 
@@ -212,11 +241,12 @@ def _with_dtype(tensor: Tensor, dtypes: Mapping[torch.dtype, torch.dtype]) -> Te
     other = dtypes.get(tensor.dtype)
     if other is None:
         return tensor
-    wide = tensor.to(other)
-    if not _has_memory(tensor) or wide.stride() == tensor.stride() or not tensor.numel():
-        return wide
-    memory = tensor.as_strided((_span(tensor),), (1,)).to(other)
-    return memory.as_strided(tensor.shape, tensor.stride(), 0)
+    values = _in_memory(tensor)
+    wide = values.to(other)
+    if _has_memory(tensor) and wide.stride() != tensor.stride() and tensor.numel():
+        memory = values.as_strided((_span(tensor),), (1,)).to(other)
+        wide = memory.as_strided(tensor.shape, tensor.stride(), 0)
+    return _as(tensor, wide)
 
 
 def _convert_options(

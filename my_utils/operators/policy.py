@@ -48,8 +48,8 @@ _BATCH_NORMS = (
 )
 HIDDEN_WRITES = dict.fromkeys(_BATCH_NORMS, ("running_mean", "running_var"))
 
-# Results that are memory of a kernel for its backward, or the state of a generator: by their names
-# in the schema, or by their places where they have none.
+# Results that are memory of a kernel for its backward, the state of a generator, or one of many
+# right ones: by their names in the schema, or by their places where they have none.
 SCRATCH_NAMES = frozenset(
     (
         *("reserve", "reserveSpace", "workspace", "rng_state", "unused", "debug_attn_mask"),
@@ -63,7 +63,18 @@ SCRATCH_PLACES = {
     "_lstm_mps": (3, 4, 5),
     "cudnn_batch_norm": (3,),
     "_batch_norm_with_update": (3,),
+    "_batch_norm_with_update_functional": (3,),
+    "_ctc_loss": (1,),
+    "_embedding_bag": (1,),
+    "_embedding_bag_forward_only": (1,),
+    # An eigenvector times any number of length one is one, too; so are singular vectors in pairs.
+    "_linalg_eigh": (1,),
+    "linalg_eig": (1,),
+    "_linalg_svd": (0, 2),
 }
+
+# What they give is defined by the dtype of their inputs: the largest number, or the next one.
+OF_DTYPE = frozenset(("nan_to_num", "nan_to_num_", "nextafter", "nextafter_"))
 
 # Their results are there later, or are memory that a collective fills.
 ASYNCHRONOUS = frozenset(
@@ -101,12 +112,13 @@ class OpPlan:
     reason: why it is left out: "is in white_list". writes: (position, name) of the arguments
     that it writes to. may_draw: it can take numbers from a generator. constant: infinities in its
     result are meant. is_collective: it exchanges data with other ranks. scratch: the places of
-    results that mean nothing outside of a kernel. passed: calls that were left out without a line.
+    results that are not compared. of_dtype: other dtypes would give another result. passed: calls
+    that were left out without a line.
     """
 
     __slots__ = (
         *("action", "constant", "func", "is_collective", "may_draw", "name", "overload", "passed"),
-        *("reason", "scratch", "short", "writes"),
+        *("of_dtype", "reason", "scratch", "short", "writes"),
     )
 
     def __init__(self, func: Any, action: Action, reason: str) -> None:
@@ -122,6 +134,7 @@ class OpPlan:
         self.constant = has_schema and func._opname in CONSTANTS
         self.is_collective = func.namespace in COLLECTIVES
         self.scratch = _scratch(func) if has_schema else frozenset()
+        self.of_dtype = has_schema and func._opname in OF_DTYPE
 
     def written(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
         """The arguments of a call that the operator writes to: tensors, lists of them, or None."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .check import ANY_FLOAT
-from .inputs import WIDER, converted, copied, device_of, is_converted, tensors_in
+from .inputs import WIDER, converted, copied, device_of, is_converted, map_tensors, tensors_in
 from .policy import OpPlan
 from .random_ops import Draws, kept_stream
 
@@ -124,6 +124,8 @@ class Reference:
         if self._function is not None:
             return _called(self._function, call)
         target = call.device if self._device is None else self._device
+        if call.plan.of_dtype:
+            return _computed(call, target, {}, [])
         if self._dtypes:
             return _computed(call, target, self._dtypes, [])
         if not drew and any(tensor.dtype in WIDER for tensor in call.tensors):
@@ -153,11 +155,17 @@ def _device(name: str, given: Any) -> torch.device:
 
 
 def _called(function: ReferenceFunction, call: OpCopy) -> Expected:
+    args, kwargs = map_tensors((call.args, call.kwargs), _without_grad)
     try:
-        result = function(call.plan.func, call.args, call.kwargs)
+        result = function(call.plan.func, args, kwargs)
     except Exception as error:
         raise NotComparable(f"the reference raised {_first_line(error)}") from error
-    return Expected(result, call.plan.written(call.args, call.kwargs), ANY_FLOAT, [])
+    return Expected(result, call.plan.written(args, kwargs), ANY_FLOAT, [])
+
+
+def _without_grad(tensor: Tensor) -> Tensor:
+    """For functions of users, which may call `Tensor.numpy`."""
+    return tensor.detach() if tensor.requires_grad else tensor
 
 
 def _computed(

@@ -493,3 +493,77 @@ class TestNothingTested:
             with CompareWithCPU(verbose=False, target_op=[drift]) as compare:
                 drift(torch.ones(3))
         assert (compare.summary.passed, compare.summary.failed) == (0, 1)
+
+
+@pytest.mark.parametrize("reference", ["cpu", "float64"])
+class TestOfWhatIsCopied:
+    """What the reference is given is what the operator was given."""
+
+    def test_conjugated_and_negated_views(self, reference: str, tmp_path: Path) -> None:
+        x = torch.randn(5, 4, dtype=torch.complex64)
+        conjugated, negated = x.mH, x.conj().imag
+        assert conjugated.is_conj() and negated.is_neg()
+        settings: dict[str, Any] = {"dump_error_data": True, "output_dir": tmp_path}
+        with CompareWithCPU(verbose=False, reference=reference, **settings) as compare:
+            products = x @ conjugated, conjugated @ x, negated @ x.real.T, x[:, ::2] @ x.mH[::2]
+            torch.fft.hfft(x)
+            x.clone().addmm_(x @ conjugated, conjugated.mH)
+        assert compare.summary.failed == 0 and compare.errors == 0
+        assert torch.equal(products[0], x @ torch.conj_physical(x).T.contiguous().clone())
+
+    def test_the_dump_holds_the_conjugated_values(self, reference: str, tmp_path: Path) -> None:
+        x = torch.randn(3, 3, dtype=torch.complex64)
+        settings: dict[str, Any] = {"dump_error_data": True, "output_dir": tmp_path}
+        tool = CompareWithCPU(verbose=False, reference=reference, **settings)
+        with pytest.raises(CompareError), Fault(aten.mm, lambda result: result + 1), tool:
+            x.mm(x.mH)
+        for file in ("torch.ops.aten.mm_inputs.pkl", "torch.ops.aten.mm_inputs.safetensors"):
+            correct, args, _, _ = compare_for_single_op(tmp_path / file, aten.mm)
+            assert correct and torch.equal(args[1], torch.conj_physical(x.T))
+
+    def test_kernels_that_ask_whether_gradients_are_wanted(self, reference: str) -> None:
+        table = torch.randn(6, 3, requires_grad=True)
+        with CompareWithCPU(verbose=False, reference=reference) as compare:
+            sparse = torch.eye(3).to_sparse_csr().requires_grad_()
+            torch.sparse.mm(sparse, torch.randn(3, 2, requires_grad=True), "amax").sum().backward()
+            rows = torch.nn.functional.embedding_bag(torch.tensor([[1, 2]]), table)
+            rows.sum().backward()
+        assert compare.summary.failed == 0 and compare.errors == 0
+
+
+class TestOfWhatHasNoOtherAnswer:
+    """With `reference="float64"`: results that no other dtype gives, or that are one of many."""
+
+    def test_vectors_without_a_sign(self) -> None:
+        torch.manual_seed(0)
+        with CompareWithCPU(verbose=False, reference="float64") as compare:
+            for _ in range(10):
+                matrix = torch.randn(2, 5, 5)
+                torch.linalg.eigh(matrix @ matrix.mT)
+                torch.linalg.svd(matrix)
+                torch.linalg.eig(torch.randn(3, 3))
+        assert compare.summary.failed == 0 and compare.summary.passed
+
+    def test_eigenvalues_are_compared(self) -> None:
+        spoilt = Fault(aten._linalg_eigh, lambda result: (result[0] + 1, result[1]))
+        with spoilt, CompareWithCPU(verbose=False, reference="float64") as compare:
+            torch.linalg.eigh(torch.eye(3))
+        assert compare.summary.failed == 1
+
+    def test_scratch(self) -> None:
+        scores = torch.randn(50, 3, 8).log_softmax(2)
+        targets = torch.randint(1, 8, (3, 10))
+        with CompareWithCPU(verbose=False, reference="float64") as compare:
+            for length in (5, 20, 50):
+                lengths = torch.tensor([length, 40, 30])
+                torch.nn.functional.ctc_loss(scores, targets, lengths, torch.tensor([3, 10, 7]))
+            torch.nn.functional.embedding_bag(torch.tensor([[1, 2]]), torch.randn(6, 3))
+        assert compare.summary.failed == 0
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+    def test_what_is_defined_by_the_dtype(self, dtype: torch.dtype) -> None:
+        x = torch.tensor([1.0, torch.inf, -torch.inf, torch.nan], dtype=dtype)
+        with CompareWithCPU(verbose=False, reference="float64") as compare:
+            x.nan_to_num()
+            torch.nextafter(torch.ones(2, dtype=dtype), torch.zeros(2, dtype=dtype))
+        assert (compare.summary.passed, compare.summary.failed) == (4, 0)
