@@ -14,6 +14,7 @@ from torch import Tensor
 from .._core import TensorDiff
 from ..tensors import compare
 from .inputs import resolved
+from .sums import Slack
 
 __all__ = ["ANY_FLOAT", "Metrics", "OpCheck", "Rules", "coarsest", "describe"]
 
@@ -76,12 +77,14 @@ class OpCheck:
 
     coarse: the 16-bit type with which an operator computed whose reference had a wider one. It
     rounds within, too, so that an element agrees where it is off by a few of that type's steps at
-    the largest element; tolerances that a user gives stand as they are.
+    the largest element; tolerances that a user gives stand as they are. slack: how far the sums of
+    this operator may be off by rounding, in addition; asked only where something differs.
     """
 
     rules: Rules
     dtypes: Mapping[torch.dtype, torch.dtype] = field(default_factory=dict)
     coarse: torch.dtype | None = None
+    slack: Slack | None = None
     lines: list[str] = field(default_factory=list)
     metrics: Metrics = field(default_factory=Metrics)
 
@@ -154,13 +157,27 @@ class OpCheck:
 
     def _elements(self, actual: Tensor, expected: Tensor, where: str) -> None:
         rules = self.rules
+        step = 1
         if rules.max_elements is not None and actual.numel() > rules.max_elements:
             step = -(-actual.numel() // rules.max_elements)
             actual, expected = actual.reshape(-1)[::step], expected.reshape(-1)[::step]
+        diff = self._diff(actual, expected)
+        if not diff.equal_bits:
+            self.metrics.add_diff(diff, actual.dtype)
+        if not diff.equal and self.slack is not None:
+            slack = self.slack.at(where)
+            if slack is not None:
+                slack = slack if step == 1 else slack.reshape(-1)[::step]
+                diff = self._diff(_rounded_to(expected, actual, slack), expected)
+        if not diff.equal:
+            self.lines.append(_place(where) + _not_close(diff, actual, expected))
+
+    def _diff(self, actual: Tensor, expected: Tensor) -> TensorDiff:
+        rules = self.rules
         atol, rtol = rules.atol, rules.rtol
         if self.coarse is not None and expected.is_floating_point():
             atol, rtol = _of_coarse(self.coarse, expected, rules)
-        diff = compare(
+        return compare(
             actual,
             expected,
             atol=atol,
@@ -168,10 +185,16 @@ class OpCheck:
             equal_nan=True,
             max_mismatches=ELEMENTS_SHOWN,
         )
-        if not diff.equal_bits:
-            self.metrics.add_diff(diff, actual.dtype)
-            if not diff.equal:
-                self.lines.append(_place(where) + _not_close(diff, actual, expected))
+
+
+def _rounded_to(expected: Tensor, actual: Tensor, slack: Tensor) -> Tensor:
+    """`actual` with the elements of `expected` where the two are no further than that apart."""
+    wide = torch.complex128 if actual.is_complex() else torch.float64
+    there = expected.to(actual.device)
+    off = (actual.to(wide) - there.to(wide)).abs()
+    slack = slack.to(actual.device)
+    near = (off <= slack) & torch.isfinite(slack)
+    return torch.where(near, there.to(actual.dtype), actual)
 
 
 def coarsest(tensors: list[Tensor]) -> torch.dtype | None:

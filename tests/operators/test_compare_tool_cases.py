@@ -567,3 +567,50 @@ class TestOfWhatHasNoOtherAnswer:
             x.nan_to_num()
             torch.nextafter(torch.ones(2, dtype=dtype), torch.zeros(2, dtype=dtype))
         assert (compare.summary.passed, compare.summary.failed) == (4, 0)
+
+
+class TestOfSums:
+    """With `reference="float64"`: the terms of a sum cancel, and are large or many."""
+
+    @pytest.mark.parametrize("length", [100, 10_000, 100_000])
+    @pytest.mark.parametrize("scale", [1.0, 1e4])
+    def test_what_cancels(self, length: int, scale: float) -> None:
+        torch.manual_seed(length)
+        rows = torch.randn(4, length) * scale
+        there = torch.cat([rows, rows.flip(0)], 1)
+        back = torch.cat([torch.randn(length, 3), torch.zeros(length, 3)])
+        back[length:] = -back[:length].roll(1, 0)
+        with CompareWithCPU(verbose=False, reference="float64") as compare:
+            there.mm(back)
+            torch.addmm(torch.ones(3), there, back, beta=-2, alpha=-3)
+            (there.unsqueeze(1) * torch.randn(1, 5, 1)).bfloat16().sum(2)
+            torch.nn.functional.conv1d(there[None], torch.randn(2, 4, 7), padding=3)
+        assert compare.summary.failed == 0 and compare.errors == 0
+
+    @pytest.mark.parametrize("length", [3, 100, 10_000])
+    def test_a_term_that_is_missing(self, length: int) -> None:
+        torch.manual_seed(length)
+        left, right = torch.randn(4, length), torch.randn(length, 3)
+        without = (left[:, 1:] @ right[1:])[0, 0]
+
+        def forgets(result: torch.Tensor) -> torch.Tensor:
+            result[0, 0] = without
+            return result
+
+        assert abs(left[0, 0] * right[0, 0]) > 0.05
+        with Fault(aten.mm, forgets), CompareWithCPU(verbose=False, reference="float64") as compare:
+            left.mm(right)
+        assert compare.summary.failed == 1
+
+    def test_a_given_tolerance_stands(self) -> None:
+        left, right = torch.tensor([[1e4, 1.0, -1e4]]), torch.tensor([[1.0], [1e-4], [1.0]])
+        settings: dict[str, Any] = {"verbose": False, "reference": "float64"}
+        with CompareWithCPU(**settings) as own, CompareWithCPU(atol=1e-5, **settings) as given:
+            left.mm(right)
+        assert (own.summary.failed, given.summary.failed) == (0, 1)
+
+    def test_nothing_is_close_to_nan(self) -> None:
+        spoilt = Fault(aten.mm, lambda result: result.fill_(torch.nan))
+        with spoilt, CompareWithCPU(verbose=False, reference="float64") as compare:
+            torch.full((2, 2), 1e38).mm(torch.ones(2, 2))
+        assert compare.summary.failed == 1
