@@ -6,11 +6,11 @@ to read.
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
-__all__ = ["Damaged", "Foreign", "decoded"]
+__all__ = ["Damaged", "Foreign", "decoded", "object_of"]
 
 _T = TypeVar("_T")
 
@@ -40,3 +40,8 @@ def decoded(data: bytes | str, kind: type[_T]) -> _T:
         raise Foreign(str(error)) from error
     except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
         raise Damaged(str(error)) from error
+
+
+def object_of(data: bytes | str) -> dict[str, Any]:
+    """A JSON object with any fields, for files that have more than one form."""
+    return decoded(data, dict[str, Any])

@@ -60,8 +60,24 @@ def is_own_folder(path: str) -> bool:
 
 
 def open_without_waiting(path: str | os.PathLike[str], flags: int) -> int:
-    """For readers: does not wait for a writer when the path names a FIFO."""
-    return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
+    """As `os.open` and as an opener, for readers of a regular file, whoever owns it. OSError for
+    what is none, as a FIFO, for whose writer one would wait, or a device, which may have no end and
+    which is not opened at all."""
+    _check_regular(os.stat(path), path)
+    file = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
+    try:
+        _check_regular(os.fstat(file), path)
+    except BaseException:
+        os.close(file)
+        raise
+    return file
+
+
+def _check_regular(found: os.stat_result, path: str | os.PathLike[str]) -> None:
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EINVAL, "no regular file", os.fspath(path))
 
 
 def open_own(path: str | os.PathLike[str], flags: int, mode: int = 0o666) -> int:

@@ -20,6 +20,7 @@ from typing import Any
 
 from .extras import needs_extra
 from .files import whole_file
+from .own_files import open_without_waiting
 from .pickle_bounds import OutOfBounds, check_pickle
 from .printable import printable
 
@@ -55,7 +56,7 @@ def load_plain(
     kind, or of a later version; OSError where there is no such file.
     """
     file = Path(path)
-    with file.open("rb"):
+    with open(file, "rb", opener=open_without_waiting):
         pass  # what the system has to say about it comes first
     try:
         _check_zip(file, what)

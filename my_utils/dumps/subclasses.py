@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import collections
 import functools
-import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from .form import class_name
+from .form import class_name, parse_json
 from .plain import str_text
 from .user_classes import find_class, items_of
 
@@ -124,7 +123,9 @@ def read_encoding(decoder: Decoder, node: dict[str, Any], body: Any) -> Any:
     state = decoder.text(decoder.node(body))
     kind = getattr(sys.modules.get("tokenizers"), "Encoding", None)
     if kind is None:
-        return decoder.stand_in("tokenizers:Encoding", json.loads(state))
+        return decoder.stand_in(
+            "tokenizers:Encoding", parse_json(state.encode(), "a token encoding")
+        )
     result = kind()
     result.__setstate__(state.encode())
     return result

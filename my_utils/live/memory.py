@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..common.own_files import open_without_waiting
 from ..common.ranks import process_began_s
 from ..run_files.state import Rank
 
@@ -61,7 +62,8 @@ def _resident(rank: Rank) -> int | None:
 def _end_of_profile(rank: Rank, log_dirs: Sequence[str]) -> bytes:
     for folder in log_dirs:
         try:
-            with open(os.path.join(folder, f"profile_{rank.label}.csv"), "rb") as file:
+            path = os.path.join(folder, f"profile_{rank.label}.csv")
+            with open(path, "rb", opener=open_without_waiting) as file:
                 size = file.seek(0, os.SEEK_END)
                 file.seek(max(0, size - BYTES_READ))
                 return file.read(BYTES_READ)

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from ..common.extras import needs_extra
 from ..common.files import on_whole_path
+from ..common.own_files import open_without_waiting
 from ..common.plain_files import PlainFileError, load_plain, save_plain
 from .inputs import copied, map_tensors, resolved, tensors_in
 
@@ -223,13 +224,20 @@ def _read_safetensors(file: Path) -> dict[str, Any]:
     with needs_extra("a dump of an operator"):
         from safetensors import SafetensorError, safe_open
 
-    with file.open("rb"):
+    with open(file, "rb", opener=open_without_waiting):
         pass  # what the system has to say about it comes first
     try:
         with safe_open(file, framework="pt") as opened:
             call = json.loads((opened.metadata() or {})["call"])
             payload = _from_json(call, opened.get_tensor)
-    except (SafetensorError, KeyError, ValueError, TypeError, AttributeError) as error:
+    except (
+        SafetensorError,
+        LookupError,
+        ValueError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+    ) as error:
         raise PlainFileError(f"{file}: is damaged or no operator's call ({error})") from None
     if not isinstance(payload, dict) or payload.get("format") != FORMAT:
         raise PlainFileError(f"{file}: is no operator's call: it has no format {FORMAT!r}")

@@ -14,11 +14,11 @@ from pathlib import Path
 
 from ..capture.on_demand.control_file import add_stacks, captures_folder, new_id
 from ..common.arguments import check_seconds
-from ..common.checked_json import Damaged, Foreign
+from ..common.foreign_files import read_whole
 from ..common.ranges import as_ranges, ranges_text
 from ..common.ranks import check_ranks
 from ..run_files.ranks import find_ranks
-from .record import StackRecord, read_record
+from .record import RECORD_BYTES_MAX, StackRecord, read_record
 
 __all__ = ["Stacks", "job_stacks", "request_stacks", "wait_for_stacks"]
 
@@ -86,10 +86,10 @@ def wait_for_stacks(
 
 def _take(path: Path, label: str, result: Stacks) -> None:
     try:
-        record = read_record(path.read_bytes())
+        record = read_record(read_whole(path, RECORD_BYTES_MAX, "an answer")[0])
     except FileNotFoundError:
         return
-    except (OSError, Damaged, Foreign) as error:
+    except (OSError, ValueError) as error:
         result.missing[label] = f"its answer cannot be read: {error}"
         return
     if record.refused:

@@ -8,14 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..capture.on_demand.control_file import captures_folder
-from ..common.checked_json import Damaged, Foreign
-from ..common.own_files import open_without_waiting
-from .record import StackRecord, read_record
+from ..common.foreign_files import read_whole
+from .record import RECORD_BYTES_MAX, StackRecord, read_record
 
 __all__ = ["StoredProfile", "newest_profile"]
 
 _SUFFIX = ".stacks.json"
-_BYTES_MAX = 64 << 20  # of a file; ten seconds of four threads take 0.1 MB
 
 
 @dataclass
@@ -49,9 +47,8 @@ def newest_profile(
 
 def _add(path: Path, ranks: Collection[int] | None, found: StoredProfile) -> None:
     try:
-        with open(path, "rb", opener=open_without_waiting) as file:
-            record = read_record(file.read(_BYTES_MAX))
-    except (OSError, Damaged, Foreign) as error:
+        record = read_record(read_whole(path, RECORD_BYTES_MAX, "a profile")[0])
+    except (OSError, ValueError) as error:
         found.problems.append(f"the profile {path} cannot be read: {error}")
         return
     is_profile = record.samples and record.kind == "profile" and not record.refused

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from ..common.own_files import open_without_waiting
 from ..common.tables import needed
 from .purpose import PURPOSE
 
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 __all__ = ["overlap_of"]
 
+TRACE_BYTES_MAX = 4 << 30  # unpacked
+TIME_US_MAX = 2.0**63
+RANK_MAX = 2**31 - 1
 COMMUNICATION = re.compile(r"^(nccl|rccl|gloo:|mccl|hccl)", re.IGNORECASE)
 Intervals = npt.NDArray[np.float64]  # n × 2: begin and end in µs
 
@@ -42,7 +46,7 @@ def overlap_of(traces: Sequence[str]) -> pd.DataFrame:
 
 def _overlap(path: Path, number: int) -> tuple[int, str, float, float, float, float]:
     content = _read(path)
-    rank = (content.get("distributedInfo") or {}).get("rank", number)
+    rank = _rank_of(content.get("distributedInfo"), number)
     events = [event for event in content["traceEvents"] if _is_slice(event)]
     kernels = [event for event in events if event.get("cat") == "kernel"]
     if kernels:
@@ -59,13 +63,24 @@ def _overlap(path: Path, number: int) -> tuple[int, str, float, float, float, fl
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        data = path.read_bytes()
-        content = json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)
-    except (OSError, ValueError, EOFError, zlib.error) as error:
+        content = json.loads(_bytes_of(path))
+    except (OSError, ValueError, EOFError, zlib.error, RecursionError) as error:
         raise ValueError(f"{path} is no trace of torch's profiler: {error}") from error
     if not isinstance(content, dict) or not isinstance(content.get("traceEvents"), list):
         raise ValueError(f"{path} is no trace of torch's profiler: it has no traceEvents")
     return content
+
+
+def _bytes_of(path: Path) -> bytes:
+    with open(path, "rb", opener=open_without_waiting) as file:
+        if path.suffix != ".gz":
+            data = file.read(TRACE_BYTES_MAX + 1)
+        else:
+            with gzip.open(file) as unpacked:
+                data = unpacked.read(TRACE_BYTES_MAX + 1)
+    if len(data) > TRACE_BYTES_MAX:
+        raise ValueError(f"it has more than {TRACE_BYTES_MAX} bytes")
+    return data
 
 
 def _is_slice(event: Any) -> bool:
@@ -73,8 +88,18 @@ def _is_slice(event: Any) -> bool:
         isinstance(event, dict)
         and event.get("ph") == "X"
         and isinstance(event.get("name"), str)
-        and isinstance(event.get("ts"), (int, float))
+        and _is_time(event.get("ts"))
+        and _is_time(event.get("dur", 0))
     )
+
+
+def _is_time(value: Any) -> bool:
+    return isinstance(value, (int, float)) and abs(value) < TIME_US_MAX
+
+
+def _rank_of(about: Any, otherwise: int) -> int:
+    rank = about.get("rank") if isinstance(about, dict) else None
+    return rank if isinstance(rank, int) and 0 <= rank <= RANK_MAX else otherwise
 
 
 def _intervals(events: Iterable[dict[str, Any]]) -> Intervals:

@@ -48,7 +48,7 @@ class Place(NamedTuple):
         try:
             about = json.loads(text)
             return cls(Path(about["folder"]), str(about["run_id"]))
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, RecursionError) as error:
             raise ValueError(f"no place of a run: {text[:100]!r}") from error
 
 

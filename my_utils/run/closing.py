@@ -6,7 +6,6 @@ Trouble here is one line on stderr. It never changes how a run ends.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import subprocess
 import sys
@@ -14,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..common.ranges import as_ranges, ranges_text
-from .folder import RUN_FILE
+from .folder import read_run_file
 from .report_file import Reported
 
 __all__ = ["closing_lines", "main", "print_from_another_process", "print_lines", "verdict_lines"]
@@ -43,8 +42,7 @@ def closing_lines(reported: Reported) -> list[str]:
 def _are_all(reported: Reported, place: str) -> bool:
     """Whether all ranks of the run are on this host."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        about = json.loads((Path(place) / RUN_FILE).read_text(encoding="utf-8"))
-        return len(reported.ranks) >= int(about["world_size"])
+        return len(reported.ranks) >= int(read_run_file(Path(place))["world_size"])
     return False
 
 

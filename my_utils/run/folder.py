@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..common.files import whole_file
+from ..common.foreign_files import read_whole
 from ..common.own_files import own_temporary_folder
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "held_by",
     "name_of_run",
     "point_latest",
+    "read_run_file",
     "reserve",
     "reserve_somewhere",
     "write_run_file",
@@ -31,6 +33,7 @@ __all__ = [
 RUNS = "logs"
 LATEST = "latest"
 RUN_FILE = "run.json"
+RUN_FILE_BYTES_MAX = 1 << 20
 
 _OF_THE_LAST_ATTEMPT = {"world_size", "torch", "moved_to"}
 _OF_A_REQUEST = ("my_utils.control.json", ".my_utils.control.json.lock")  # for a capture
@@ -120,12 +123,19 @@ def write_run_file(folder: Path, about: Mapping[str, object]) -> None:
         file.write(json.dumps({"version": 1, **about}, indent=1).encode() + b"\n")
 
 
+def read_run_file(folder: Path) -> dict[str, Any]:
+    """What run.json says. OSError where it cannot be read, ValueError where it is damaged."""
+    from ..common.checked_json import object_of  # a training reads it once, at its end
+
+    return object_of(read_whole(folder / RUN_FILE, RUN_FILE_BYTES_MAX, "a run's file")[0])
+
+
 def complete_run_file(folder: Path, about: Mapping[str, object], *, leads: bool) -> None:
     """Adds to run.json what ranks know. Rank 0 leads; others write only where there is none. What
     the parent has written stays."""
     known: dict[str, Any] = {}
     with contextlib.suppress(OSError, ValueError):
-        known = json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))
+        known = read_run_file(folder)
     if leads or not known:
         kept = {key: value for key, value in known.items() if value is not None}
         newest = {key: about[key] for key in _OF_THE_LAST_ATTEMPT & about.keys()}

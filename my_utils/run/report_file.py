@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..common.own_files import open_without_waiting
 from .environment import REPORT
 
 __all__ = ["Reported", "read_reports", "report_rank"]
@@ -56,7 +57,7 @@ def report_rank(rank: int, folder: Path, *, own_setup: bool) -> None:
 def read_reports(path: Path) -> Reported:
     """Lines that are not whole are passed over. OSError where the file cannot be read."""
     found = Reported()
-    with open(path, encoding="utf-8", errors="replace") as file:
+    with open(path, encoding="utf-8", errors="replace", opener=open_without_waiting) as file:
         for line in file.read(_BYTES_MAX).splitlines():
             word, _, rest = line.partition(" ")
             if word == "python":
@@ -68,7 +69,7 @@ def read_reports(path: Path) -> Reported:
             elif word == "failed":
                 found.failures.append(rest)
             elif word == "rank":
-                with contextlib.suppress(ValueError, KeyError, TypeError):
+                with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
                     _add_rank(found, json.loads(rest))
     return found
 

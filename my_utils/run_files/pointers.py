@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from ..common.foreign_files import describe
 from ..common.own_files import open_without_waiting
 
 __all__ = ["follow_pointer"]
@@ -23,7 +24,7 @@ def follow_pointer(pointer: str) -> tuple[str | None, str]:
     except FileNotFoundError:
         return None, ""
     except OSError as error:
-        return None, os.strerror(error.errno) if error.errno is not None else str(error)
+        return None, describe(error)
     if not path.startswith("/") or f"{os.path.basename(path)}-ref" != os.path.basename(pointer):
         return None, "does not name a journal of its own name"
     return path, ""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .. import _core
+from ..common.own_files import open_without_waiting
 
 Path_ = tuple[str, ...]
 
@@ -112,11 +113,11 @@ def encode_tag(tag: str) -> str:
 
 
 def csv_parts(csv_path: Path) -> tuple[io.FileIO, list[Path]]:
-    """Opens the current file, and lists the older parts in order.
+    """Opens the current file, which the caller closes, and lists the older parts in order.
 
     The file is opened first: should it be rotated meanwhile, it is not read a second time.
     """
-    current = open(csv_path, "rb", buffering=0)  # noqa: SIM115 (the caller closes it)
+    current = open(csv_path, "rb", buffering=0, opener=open_without_waiting)  # noqa: SIM115
     with contextlib.ExitStack() as stack:
         stack.callback(current.close)
         identity = os.fstat(current.fileno())
@@ -135,7 +136,10 @@ def parts_of_files(csv_path: Path) -> Iterator[_core._TracePart]:
     with current:
         for path in parts:
             # A part may be removed just now, to keep under the cap.
-            with contextlib.suppress(FileNotFoundError), open(path, "rb", buffering=0) as file:
+            with (
+                contextlib.suppress(FileNotFoundError),
+                open(path, "rb", buffering=0, opener=open_without_waiting) as file,
+            ):
                 yield _behind_header(file, path)
         yield _behind_header(current, csv_path)
 

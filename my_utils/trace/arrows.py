@@ -12,6 +12,7 @@ import contextlib
 from urllib.parse import quote, unquote
 
 from .. import _core
+from ..common.own_files import open_without_waiting
 from ..common.printable import printable
 from ..common.ranges import rank_ranges
 from ..run_files.row_metadata import metadata_pairs, whole_number
@@ -128,7 +129,7 @@ def _pieces(part: Part) -> Iterator[bytes]:
         return
     with contextlib.suppress(OSError):  # whoever converts the file says so
         if part.path is not None and part.path.is_file():
-            with part.path.open("rb", buffering=0) as file:
+            with open(part.path, "rb", buffering=0, opener=open_without_waiting) as file:
                 piece = b""
                 while chunk := file.read(CHUNK):
                     piece = piece[-len(_READY) :] + chunk

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from .. import _core
+from ..common.own_files import open_without_waiting
 from ..run_files.pointers import follow_pointer
 
 TYPE_CHECKING = False
@@ -44,18 +45,25 @@ class Record:
 
 
 class Part(Record):
-    """One file, or rows in memory. `limit`: the bytes of the file that count, -1 for all.
+    """One file, or rows in memory. `limit`: the bytes of the file that count, -1 for all. A file
+    that was found in a directory must be a regular one; the user may name a pipe.
 
     `path` is None for standard input, and for rows.
     """
 
     def __init__(
-        self, name: str, path: Path | None = None, limit: int = -1, rows: bytes | None = None
+        self,
+        name: str,
+        path: Path | None = None,
+        limit: int = -1,
+        rows: bytes | None = None,
+        is_found: bool = False,
     ) -> None:
         self.name = name
         self.path = path
         self.limit = limit
         self.rows = rows
+        self.is_found = is_found
 
     def size(self) -> int:
         if self.rows is not None:
@@ -71,8 +79,9 @@ class Part(Record):
             return self.name, -1, -1, self.rows, False
         if self.path is None:
             return self.name, 0, -1, None, True
-        handle = stack.enter_context(self.path.open("rb", buffering=0))
-        return self.name, handle.fileno(), self.limit, None, True
+        opener = open_without_waiting if self.is_found else None
+        file = open(self.path, "rb", buffering=0, opener=opener)  # noqa: SIM115
+        return self.name, stack.enter_context(file).fileno(), self.limit, None, True
 
 
 class FileSet(Record):
@@ -96,21 +105,21 @@ class Inputs:
         self._unread: dict[Path, int] = {}  # journals of dead processes, and their ranks
         self.errors: list[str] = []
 
-    def add(self, text: str) -> None:
+    def add(self, text: str, is_found: bool = False) -> None:
         if text == "-":
             self._set("-", self._next_rank(), 0).parts.append(Part("standard input"))
             return
         try:
-            self._add_path(text)
+            self._add_path(text, is_found)
         except OSError as error:  # it cannot be listed, or what is in it cannot be asked for
             self.errors.append(f"{error.filename or text}: {error.strerror or error}")
 
-    def _add_path(self, text: str) -> None:
+    def _add_path(self, text: str, is_found: bool) -> None:
         path = Path(text)
         if path.is_dir():
             self._add_directory(path)
         elif path.exists():
-            self._add_file(path)
+            self._add_file(path, is_found)
         elif GLOB_CHARACTERS.search(text):
             self._add_glob(text)
         else:
@@ -123,7 +132,7 @@ class Inputs:
         if not found:
             self.errors.append(f"{pattern}: matches no file")
         for name in found:
-            self.add(name)
+            self.add(name, is_found=True)
 
     def _add_directory(self, path: Path) -> None:
         names = sorted(os.listdir(path))
@@ -134,7 +143,7 @@ class Inputs:
             self.errors.append(f"{path}: the directory holds no profile_rank_*.csv{found}")
             return
         for file in sorted(files, key=_rotation_order):
-            self._add_csv(file)
+            self._add_csv(file, is_found=True)
         self._take_journals(journals)
 
     def _take_journals(self, journals: Iterable[Path]) -> None:
@@ -161,7 +170,7 @@ class Inputs:
         return [f"journals of dead processes hold {sum(found.values())} rows that are in no CSV "
                 f"({ranks}): --recover reads them"]  # fmt: skip
 
-    def _add_file(self, path: Path) -> None:
+    def _add_file(self, path: Path, is_found: bool) -> None:
         if path.name.endswith(TRACE_SUFFIXES):
             self.errors.append(
                 f"{path}: is a trace, and no profile CSV; --merge takes Chrome's JSON"
@@ -173,14 +182,17 @@ class Inputs:
         match = CSV_NAME.match(path.name)
         if match and match[3] is None:
             for older in _older_parts(path):
-                self._add_csv(older)
-        self._add_csv(path)
+                self._add_csv(older, is_found=True)
+        self._add_csv(path, is_found=is_found)
         if match:
             self._take_journals(_journals_of(path, match))
 
-    def _add_csv(self, path: Path) -> None:
+    def _add_csv(self, path: Path, is_found: bool) -> None:
         real = path.resolve()
         if real in self._seen:
+            return
+        if is_found and not path.is_file():
+            self.errors.append(f"{path}: no regular file")
             return
         self._seen.add(real)
         match = CSV_NAME.match(path.name)
@@ -190,7 +202,7 @@ class Inputs:
             target = self._set(str(path.parent), rank, worker)
         else:
             target = self._set(str(path), self._next_rank(), 0)
-        target.parts.append(Part(str(path), path))
+        target.parts.append(Part(str(path), path, is_found=is_found))
 
     def _add_journal(self, given: Path) -> None:
         path = self._followed(given)
@@ -213,8 +225,8 @@ class Inputs:
 
     def _add_file_of_journal(self, csv: Path, csv_bytes: int) -> None:
         for older in _older_parts(csv):
-            self._add_csv(older)
-        self._add_csv(csv)
+            self._add_csv(older, is_found=True)
+        self._add_csv(csv, is_found=True)
         real = csv.resolve()
         for file_set in self._sets.values():
             for part in file_set.parts:

@@ -36,7 +36,9 @@ from ..common.command_line import (
     error_text,
     parser,
 )
+from ..common.foreign_files import describe
 from ..common.outputs import open_output
+from ..common.own_files import open_without_waiting
 from ..common.public import public
 from ..common.ranges import parse_steps
 from ..run_files.newest import found_logs
@@ -182,7 +184,7 @@ def _last_step(paths: Sequence[Path], progress: Progress) -> int | None:
     """The step of the outermost stage of these files that ended last."""
     last: tuple[int, int] | None = None
     for path in paths:
-        with open(path, "rb", buffering=0) as file:
+        with open(path, "rb", buffering=0, opener=open_without_waiting) as file:
             for row in _core.StageRows((str(path), file.fileno(), -1, None, True)):
                 if row[0] == "END" and row[2] <= 0 and row[7] is not None and not row[5]:
                     last = max(last, (row[9], row[6])) if last else (row[9], row[6])
@@ -282,13 +284,15 @@ def _readable(paths: Sequence[Path]) -> list[Path]:
     found: list[Path] = []
     first: ValueError | None = None
     for path in paths:
-        with open(path, "rb", buffering=0) as file:
-            try:
+        try:
+            with open(path, "rb", buffering=0, opener=open_without_waiting) as file:
                 _core.StageRows((str(path), file.fileno(), -1, None, True))
-            except ValueError as error:
-                first = first or error
-                continue
-        found.append(path)
+        except OSError as error:
+            first = first or ValueError(f"{path}: {describe(error)}")
+        except ValueError as error:
+            first = first or error
+        else:
+            found.append(path)
     if first is not None and not found:
         raise first
     if first is not None:

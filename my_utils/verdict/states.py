@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
+from ..common.checked_json import object_of
 from ..common.foreign_files import read_whole
 from ..run_files.ranks import find_ranks
 
@@ -23,8 +23,8 @@ def command_of(paths: Sequence[str]) -> tuple[str, ...]:
     for path in paths:
         try:
             data, _ = read_whole(os.path.join(path, RUN_FILE), RUN_FILE_BYTES_MAX, "a run's file")
-            command = json.loads(data).get("command")
-        except (OSError, ValueError, AttributeError):
+            command = object_of(data).get("command")
+        except (OSError, ValueError):
             continue
         if isinstance(command, list) and all(isinstance(word, str) for word in command):
             return tuple(command)

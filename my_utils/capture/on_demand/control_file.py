@@ -317,7 +317,7 @@ def read_response(path: Path) -> Response | None:
     """The response of a rank; None if there is none, or if it cannot be read."""
     try:
         with open(path, "rb", opener=open_without_waiting) as file:
-            data = file.read(RESPONSE_BYTES_MAX) or b""
+            data = file.read(RESPONSE_BYTES_MAX)
     except OSError:
         return None
     from .control_data import response_of
