@@ -379,9 +379,9 @@ class _Call:
 
 def _without_scratch(plan: OpPlan, result: Any, expected: Any) -> tuple[Any, Any]:
     """The two results without what means nothing outside of a kernel."""
-    if not plan.scratch or not isinstance(result, tuple) or not isinstance(expected, tuple):
+    if not plan.uncompared or not isinstance(result, tuple) or not isinstance(expected, tuple):
         return result, expected
-    kept = [[None if place in plan.scratch else item for place, item in enumerate(side)]
+    kept = [[None if place in plan.uncompared else item for place, item in enumerate(side)]
             for side in (result, expected)]  # fmt: skip
     return kept[0], kept[1]
 

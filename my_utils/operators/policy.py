@@ -48,8 +48,8 @@ _BATCH_NORMS = (
 )
 HIDDEN_WRITES = dict.fromkeys(_BATCH_NORMS, ("running_mean", "running_var"))
 
-# Results that are memory of a kernel for its backward, the state of a generator, or one of many
-# right ones: by their names in the schema, or by their places where they have none.
+# Results that are memory of a kernel for its backward, or the state of a generator: by their names
+# in the schema, or by their places where they have none.
 SCRATCH_NAMES = frozenset(
     (
         *("reserve", "reserveSpace", "workspace", "rng_state", "unused", "debug_attn_mask"),
@@ -67,11 +67,11 @@ SCRATCH_PLACES = {
     "_ctc_loss": (1,),
     "_embedding_bag": (1,),
     "_embedding_bag_forward_only": (1,),
-    # An eigenvector times any number of length one is one, too; so are singular vectors in pairs.
-    "_linalg_eigh": (1,),
-    "linalg_eig": (1,),
-    "_linalg_svd": (0, 2),
 }
+
+# Results that are one of many right ones, by their places: an eigenvector times any number of
+# length one is one, too; so are singular vectors in pairs.
+AMBIGUOUS_PLACES = {"_linalg_eigh": (1,), "linalg_eig": (1,), "_linalg_svd": (0, 2)}
 
 # What they give is defined by the dtype of their inputs: the largest number, or the next one.
 OF_DTYPE = frozenset(("nan_to_num", "nan_to_num_", "nextafter", "nextafter_"))
@@ -112,13 +112,15 @@ class OpPlan:
     reason: why it is left out: "is in white_list". writes: (position, name) of the arguments
     that it writes to. may_draw: it can take numbers from a generator. constant: infinities in its
     result are meant. is_collective: it exchanges data with other ranks. scratch: the places of
-    results that are not compared. of_dtype: other dtypes would give another result. passed: calls
-    that were left out without a line.
+    results that mean nothing outside of a kernel. scratch_inputs: arguments that are such, by their
+    places and names. uncompared: the places of results that are scratch or ambiguous. of_dtype:
+    other dtypes would give another result. passed: calls that were left out without a line.
     """
 
     __slots__ = (
         *("action", "constant", "func", "is_collective", "may_draw", "name", "overload", "passed"),
-        *("of_dtype", "reason", "scratch", "short", "writes"),
+        *("of_dtype", "reason", "scratch", "scratch_inputs", "short"),
+        *("uncompared", "writes"),
     )
 
     def __init__(self, func: Any, action: Action, reason: str) -> None:
@@ -134,6 +136,10 @@ class OpPlan:
         self.constant = has_schema and func._opname in CONSTANTS
         self.is_collective = func.namespace in COLLECTIVES
         self.scratch = _scratch(func) if has_schema else frozenset()
+        self.scratch_inputs = _scratch_inputs(func) if has_schema else frozenset()
+        self.uncompared = self.scratch
+        if has_schema and func.namespace == "aten":
+            self.uncompared |= frozenset(AMBIGUOUS_PLACES.get(func._opname, ()))
         self.of_dtype = has_schema and func._opname in OF_DTYPE
 
     def written(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
@@ -180,6 +186,13 @@ def _scratch(func: Any) -> frozenset[int]:
         return frozenset()
     named = {place for place, one in enumerate(func._schema.returns) if one.name in SCRATCH_NAMES}
     return frozenset(named.union(SCRATCH_PLACES.get(func._opname, ())))
+
+
+def _scratch_inputs(func: Any) -> frozenset[str]:
+    if func.namespace != "aten":
+        return frozenset()
+    named = [(str(place), one.name) for place, one in enumerate(func._schema.arguments)]
+    return frozenset(key for keys in named if keys[1] in SCRATCH_NAMES for key in keys)
 
 
 def _may_draw(func: Any) -> bool:

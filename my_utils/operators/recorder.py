@@ -144,6 +144,7 @@ class OpRecorder(OpMode):
         self, event: TraceEvent, plan: OpPlan, args: Any, kwargs: dict[str, Any], result: Any
     ) -> None:
         found, event.output_values = find(result)
+        found = _without(found, {str(place) for place in plan.scratch})
         seen = {id(tensor) for _, tensor in found}
         written, _ = find(plan.written(args, kwargs))
         found += [(f"written.{path}", tensor) for path, tensor in written if id(tensor) not in seen]
@@ -195,10 +196,14 @@ class OpRecorder(OpMode):
 
 
 def _that_are_read(found: Found, plan: OpPlan) -> Found:
-    """Without what the operator overwrites."""
+    """Without what the operator overwrites, and what means nothing outside of a kernel."""
     overwritten = {name for _, name in plan.writes if name.startswith("out")}
     if plan.func._opname in _OVERWRITE:
         overwritten.add("0")
-    if not overwritten:
+    return _without(found, overwritten | plan.scratch_inputs)
+
+
+def _without(found: Found, places: set[str]) -> Found:
+    if not places:
         return found
-    return [(path, tensor) for path, tensor in found if path.split(".")[0] not in overwritten]
+    return [(path, tensor) for path, tensor in found if path.split(".")[0] not in places]
