@@ -38,7 +38,7 @@ DEVIATIONS = (0.002, 0.005)  # of runs from each other
 RUNS = 5
 AGREE_WITHIN = 0.05  # of the interval's width
 DRAWS = 20_000
-RULES = ("blocks", "comparison", "intervals", "load", "student")
+RULES = ("blocks", "comparison", "intervals", "load")
 
 PAGE = """# How often does `diff` name the right difference
 

@@ -37,7 +37,7 @@ def ask_for_memory(folder: Path) -> Iterator[Callable[[], object]]:
         assert _core.has_memory(plain[1:]) and not _core.has_memory(meta[1:])
         assert not _core.has_memory(sparse)
         with contextlib.suppress(TypeError):
-            _core.has_memory("text")  # type: ignore[arg-type]
+            _core.has_memory("text")
             raise AssertionError("a text has memory")
 
     yield action

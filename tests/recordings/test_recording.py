@@ -232,7 +232,7 @@ class Trap:
 def test_nothing_in_a_file_is_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     torch.save({"format": FORMAT, "version": 1, "extra": Trap()}, tmp_path / "trap.pt")
-    with pytest.raises(RecordingError, match="cannot be read as plain data"):
+    with pytest.raises(RecordingError, match=r"holds objects of \w+\.mkdir"):
         load_recording(tmp_path / "trap.pt")
     assert not (tmp_path / "trapped").exists()
 

@@ -366,7 +366,7 @@ def test_a_new_output_keeps_the_open_stages(tmp_path: Path) -> None:
     second.__exit__(None, None, None)
     logger.close()
     rows = of_stages(read(tmp_path / "second" / "profile_rank_0.csv"))
-    assert sequence(rows) == "-first -second"
+    assert sequence(rows) == "+first +second -first -second"  # the STARTs are repeated
     assert not any("closed" in row.metadata for row in rows)
 
 
