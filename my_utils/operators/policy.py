@@ -53,7 +53,7 @@ HIDDEN_WRITES = dict.fromkeys(_BATCH_NORMS, ("running_mean", "running_var"))
 SCRATCH_NAMES = frozenset(
     (
         *("reserve", "reserveSpace", "workspace", "rng_state", "unused", "debug_attn_mask"),
-        *("philox_seed", "philox_offset"),
+        *("philox_seed", "philox_offset", "log_alpha"),
     )
 )
 SCRATCH_PLACES = {
