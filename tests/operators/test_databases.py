@@ -150,6 +150,8 @@ def missed_nan(op: Any, sample: Any) -> Iterator[str]:
         result = called(op, sample, tracker)
     except (RuntimeError, ValueError, IndexError):
         return  # the operator refuses it
+    finally:
+        sample.input = given  # torch makes the next sample of it
     are_one = torch._C._is_alias_of  # type: ignore[attr-defined]
     fresh = [one for one in tensors_in(result) if not are_one(one, spoilt)]
     values = [one for one in fresh if one.is_floating_point() or one.is_complex()]
