@@ -1,7 +1,7 @@
 """Reads Chrome's trace JSON piece by piece: its events, and what it says about itself.
 
 Internal. Both forms are read, an object with `traceEvents` and the bare list, which need not be
-closed. Memory does not grow with the file. An event that is no JSON is left out and counted.
+closed. Memory does not grow with the file. An event that cannot be read is left out and counted.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import contextlib
 import gzip
 import json
 import re
+from decimal import Decimal
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
@@ -19,14 +20,19 @@ if TYPE_CHECKING:
 
 __all__ = ["ChromeJson", "TraceFileError"]
 
-CHUNK = 1 << 20
+CHUNK = 1 << 16  # the decoder counts the lines before an error: it is given few
 EVENT_MAX = 16 << 20  # characters; a longer event is none
 PERFETTO_HEAD = 64 << 10  # bytes in which the first packet of Perfetto's protobuf ends
 VALUE_MAX = 1 << 28  # of a value beside the events, such as sources
+BAD_AT_ONCE = 64  # events that are left out as one where the end of each cannot be told
+SHOWN = 80  # characters of what is left out
 
 _SPACE = re.compile(r"[ \t\r\n,]*")
 _FIRST_PACKET = re.compile(rb"\n([\x80-\xff]{0,3}[\0-\x7f])")
 _NEXT_EVENT = re.compile(r"\}\s*,\s*(?=\{)")
+_MARK = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[][{},]', re.DOTALL)
+_AFTER_EVENT = re.compile(r"[ \t\r\n,]*[{\]]")
+_UNREADABLE = (ValueError, RecursionError)
 
 
 class TraceFileError(ValueError):
@@ -34,28 +40,27 @@ class TraceFileError(ValueError):
 
 
 class ChromeJson:
-    """One file. Iterate over `events`, once; `metadata` and `malformed` are complete after that.
+    """One file. Iterate over `events`, once; `metadata` and `left_out` are complete after that.
 
-    metadata: the values beside the events, by their keys. malformed: how many pieces were no JSON;
-    first_malformed: the beginning of the first.
+    metadata: the values beside the events, by their keys. left_out: by the reason, how many events
+    and values could not be read, and the beginning of the first.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.metadata: dict[str, Any] = {}
-        self.malformed = 0
-        self.first_malformed = ""
+        self.left_out: dict[str, tuple[int, str]] = {}
         self._window = ""
         self._at = 0
         self._is_last = False
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
-        self._json = json.JSONDecoder(parse_float=str, parse_constant=str, strict=False)
+        self._json = json.JSONDecoder(parse_float=Decimal, parse_constant=str, strict=False)
 
-    def events(self) -> Iterator[dict[str, Any]]:
-        """The events as they stand in the file. Numbers with a point are text, exact.
+    def events(self) -> Iterator[Any]:
+        """What stands in the list of events. Numbers with a point are Decimal.
 
         Raises TraceFileError for another file, and, after the last good event, for a file that is
-        cut off; OSError and EOFError when it cannot be read.
+        cut off or goes on after the trace; OSError and EOFError when it cannot be read.
         """
         with _opened(self.path) as file:
             self._file = file
@@ -68,6 +73,9 @@ class ChromeJson:
                 yield from self._members()
             else:
                 raise TraceFileError(f"{self.path}: {self._what_it_is(first)}")
+            if self._peek():
+                more = self._window[self._at : self._at + SHOWN]
+                raise TraceFileError(f"{self.path}: what follows the trace is left out: {more!r}")
 
     def _what_it_is(self, first: str) -> str:
         """Of a file that begins as no JSON does."""
@@ -100,7 +108,7 @@ class ChromeJson:
         self._at += 1
         return self._peek()
 
-    def _members(self) -> Iterator[dict[str, Any]]:
+    def _members(self) -> Iterator[Any]:
         has_events = False
         while (first := self._peek()) == '"':
             key = self._value(CHUNK)
@@ -118,8 +126,9 @@ class ChromeJson:
             raise TraceFileError(f"{self.path}: holds no traceEvents")
         if first != "}":
             raise self._cut()
+        self._at += 1
 
-    def _list(self, may_be_cut: bool) -> Iterator[dict[str, Any]]:
+    def _list(self, may_be_cut: bool) -> Iterator[Any]:
         while True:
             first = self._peek()
             if first == "]":
@@ -129,59 +138,81 @@ class ChromeJson:
                 if may_be_cut:
                     return
                 raise self._cut()
-            event = self._event()
-            if isinstance(event, dict):
-                yield event
+            yield self._event()
 
     def _event(self) -> Any:
-        """The next element; None for one that is no JSON, and for the end of a file that is cut."""
+        """The next element; None for one that is left out."""
         while True:
             try:
                 event, self._at = self._json.raw_decode(self._window, self._at)
                 return event
-            except json.JSONDecodeError:
-                length = len(self._window) - self._at
-            following = self._next_event()
-            if following >= 0 or length >= EVENT_MAX or self._is_last:
-                self._leave_out(following)
+            except _UNREADABLE as error:
+                reason = _reason(error)
+            length, end = len(self._window) - self._at, self._end()
+            if end >= 0 and not _AFTER_EVENT.match(self._window, end):
+                end = -1
+            following = self._next_event(end if end >= 0 else len(self._window))
+            end = following if following >= 0 else end
+            if end < 0 and self._is_last:
+                raise self._cut()
+            if end >= 0 or length >= EVENT_MAX:
+                self._leave_out(reason, end if end >= 0 else len(self._window))
                 return None
             self._more(max(CHUNK, length))
 
-    def _next_event(self) -> int:
-        """Where the next good event begins in the window, -1 for nowhere. So what is bad is bad by
-        itself, and not cut off by the window's end."""
-        found = _NEXT_EVENT.search(self._window, self._at)
-        while found:
-            try:
-                event, _ = self._json.raw_decode(self._window, found.end())
-            except json.JSONDecodeError:
-                event = None
-            if isinstance(event, dict) and "ph" in event:
-                return found.end()
-            found = _NEXT_EVENT.search(self._window, found.end())
+    def _end(self) -> int:
+        """Where the value here ends by its brackets, -1 for beyond the window."""
+        depth = 0
+        for found in _MARK.finditer(self._window, self._at):
+            depth += (found[0] in "[{") - (found[0] in "]}")
+            if depth < 1 and found[0] in ",]}":
+                return max(found.start() + (depth == 0 and found[0] != ","), self._at + 1)
         return -1
 
-    def _leave_out(self, following: int) -> None:
-        if following < 0 and self._is_last:
-            raise self._cut()
-        self.malformed += 1
-        self.first_malformed = self.first_malformed or self._window[self._at : self._at + 80]
-        self._at = following if following >= 0 else len(self._window)
+    def _next_event(self, before: int) -> int:
+        """Where the next good event begins in the window, -1 for nowhere. So what is bad is bad by
+        itself, and not cut off by the window's end."""
+        bad = 0
+        for found in _NEXT_EVENT.finditer(self._window, self._at, before):
+            try:
+                event, _ = self._json.raw_decode(self._window, found.end())
+            except _UNREADABLE:
+                bad += 1
+                event = None
+            if bad == BAD_AT_ONCE or (isinstance(event, dict) and "ph" in event):
+                return found.end()
+        return -1
+
+    def _leave_out(self, reason: str, end: int) -> None:
+        count, first = self.left_out.get(reason, (0, self._window[self._at : self._at + SHOWN]))
+        self.left_out[reason] = (count + 1, first)
+        self._at = end
 
     def _value(self, longest: int) -> Any:
+        """The value here; None for one that is left out."""
         while True:
             try:
                 value, end = self._json.raw_decode(self._window, self._at)
                 if end < len(self._window) or self._is_last:
                     self._at = end
                     return value
-            except json.JSONDecodeError:
+            except _UNREADABLE as error:
+                end = self._end()
+                if end >= 0:
+                    self._leave_out(_reason(error), end)
+                    return None
                 if self._is_last or len(self._window) - self._at > longest:
                     raise self._cut() from None
             self._more(max(CHUNK, len(self._window) - self._at))
 
     def _cut(self) -> TraceFileError:
         return TraceFileError(f"{self.path}: the trace is cut off")
+
+
+def _reason(error: ValueError | RecursionError) -> str:
+    if isinstance(error, RecursionError):
+        return "nested too deep"
+    return "is no JSON" if isinstance(error, json.JSONDecodeError) else "has a number too long"
 
 
 def _is_perfetto(head: bytes) -> bool:

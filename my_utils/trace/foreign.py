@@ -3,21 +3,25 @@
 Internal. docs/traces/traces.md has the rules: which clock such a trace has, what is drawn where.
 `ForeignTrace.read` takes the events of the file into sorted runs, because they may stand in any
 order; `write_rows` gives each slice as a START and an END in the order of time, on a track on which
-it nests. Memory does not grow with the file. Times are nanoseconds.
+it nests. In memory are the slices that are open, and where each flow comes from. Times are
+nanoseconds.
 """
 
 from __future__ import annotations
 
+import functools
+import heapq
 import json
+import math
 import re
 from decimal import Decimal, InvalidOperation
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any
 
 from .chrome_json import ChromeJson, TraceFileError
 from .sorted_runs import SortedRuns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
 __all__ = ["ForeignTrace"]
@@ -25,55 +29,25 @@ __all__ = ["ForeignTrace"]
 HEADER = (
     b"timestamp_unix,readable_time,machine_id,step,event_name,event_type,duration_ms,metadata\n"
 )
+DAY_NS = 86_400 * 10**9
 YEAR_2000_NS = 946_684_800 * 10**9
 YEAR_2100_NS = 4_102_444_800 * 10**9
 ROUNDING_NS = 2  # an end this far beyond that of the slice around it nests all the same
-NEVER = 1 << 61  # an end from here on is none; below it stands every time there is
+LATEST_NS = (1 << 62) - 1  # of a row; an end after it is none
+NEVER = 1 << 63
+TIME_MAX_US = 1 << 53
+RANK_MAX = 1 << 31
 NODE_SHIFT = 40  # a node id carries its process above this bit
 PROCESSES_MAX = (1 << 13) - 1
 TRACKS_BELOW = 10_000_000  # tids of our own begin here, above those of Linux
+NESTING_TRACKS = 32  # of a thread; one further slice at a time is on each of the others
 METADATA_MAX = 32 << 10
 ROWS_A_WRITE = 1000
-KIND_OF_PHASE = {"s": "FLOW_START", "t": "FLOW_STEP", "f": "FLOW_END"}
+DRAWN = frozenset("XBEiIRsftCbneSTpF")
+KIND_OF_FLOW = {"s": "FLOW_START", "t": "FLOW_STEP", "f": "FLOW_END"}
 
 _SPECIAL = re.compile(r'[,="%\r\n]')
-_DIGITS = re.compile(r"-?\d{1,15}(?:\.\d+)?")
-
-
-class _Place(NamedTuple):
-    """A thread of the trace."""
-
-    pid: str
-    tid: str
-
-
-class _Track:
-    """One level of a thread: slices that nest. `open` has the ends and node ids of those that
-    run."""
-
-    def __init__(self, tid: int) -> None:
-        self.tid = tid
-        self.open: list[tuple[int, int, str, str]] = []  # end, node, name, pairs
-        self.last_ns = -(1 << 62)
-
-    def has_room(self, begin: int, end: int) -> bool:
-        """Whether a slice nests, begins after the others have ended, or misses that by rounding."""
-        if begin < self.last_ns:
-            return False
-        return any(
-            not ends or end <= ends[-1] + ROUNDING_NS
-            for ends in (self._ends_after(begin), self._ends_after(begin + ROUNDING_NS))
-        )
-
-    def _ends_after(self, at_ns: int) -> list[int]:
-        return [one[0] for one in self.open if one[0] > at_ns]
-
-    def is_over(self, begin: int, end: int) -> bool:
-        """Whether the innermost slice has ended where a slice of these times begins."""
-        if not self.open:
-            return False
-        last = self.open[-1][0]
-        return last <= begin or (last <= begin + ROUNDING_NS and end > last + ROUNDING_NS)
+_JSON = json.JSONEncoder(default=float, ensure_ascii=False)
 
 
 class ForeignTrace:
@@ -92,18 +66,21 @@ class ForeignTrace:
         self.messages: list[str] = []
         self._number = number
         self._base_ns = 0
-        self._slices = SortedRuns()  # begin, -end, order, thread, name, pairs
-        self._begins_and_ends = SortedRuns()  # time, order, thread, phase, name, pairs
-        self._async_events = SortedRuns()  # time, order, thread, phase, key, name, pairs
-        self._points = SortedRuns()  # time, order, thread, kind, name, pairs
-        self._places: dict[_Place, int] = {}
-        self._process_names: dict[str, str] = {}
-        self._thread_names: dict[_Place, str] = {}
+        # time, -end or 0, order, place, name, and:
+        self._slices = SortedRuns()  # pairs of the begin, pairs of the end
+        self._edges = SortedRuns()  # phase, category, place as text, pairs
+        self._async_edges = SortedRuns()  # phase, "", id, pairs
+        self._points = SortedRuns()  # kind, pairs or id
+        self._places: dict[tuple[int | str, int | str], int] = {}  # by pid and tid
+        self._process_names: dict[int | str, str] = {}
+        self._thread_names: dict[tuple[int | str, int | str], str] = {}
+        self._days: dict[int, list[int]] = {}  # slices, other events, and the first time
+        self._near_days = range(0)
         self._left_out: dict[str, tuple[int, str]] = {}
         self._order = 0
 
     def close(self) -> None:
-        for runs in (self._slices, self._begins_and_ends, self._async_events, self._points):
+        for runs in (self._slices, self._edges, self._async_edges, self._points):
             runs.close()
 
     # --- reading ---
@@ -114,16 +91,23 @@ class ForeignTrace:
         try:
             for event in source.events():
                 self._order += 1
-                self._take(event)
+                try:
+                    self._take(event)
+                except RecursionError:
+                    self._leave_out("nested too deep", event)
+                except ValueError as error:
+                    self._leave_out(str(error), event)
         except TraceFileError as error:
             self.messages.append(str(error))
         except (OSError, EOFError) as error:
             self.messages.append(f"{self.path}: {getattr(error, 'strerror', None) or error}")
-        if source.malformed:
-            self._left_out["is no JSON"] = (source.malformed, source.first_malformed)
+        for reason, (count, first) in source.left_out.items():
+            self._left_out[reason] = (count + self._left_out.get(reason, (0, ""))[0], first)
         self._set_clock(source.metadata)
         self.rank = _rank_of(source.metadata)
-        self._pair()
+        for begin, end, order, *rest in self._matched(self._edges):
+            self._slices.add((begin, -end, order, *rest))
+        self._edges.close()
 
     def all_messages(self) -> list[str]:
         """`messages`, and what was left out; complete once the rows are written."""
@@ -135,72 +119,121 @@ class ForeignTrace:
 
     def _leave_out(self, reason: str, event: Any) -> None:
         count, first = self._left_out.get(reason, (0, ""))
-        if not first:
-            first = event if isinstance(event, str) else json.dumps(event)[:120]
-        self._left_out[reason] = (count + 1, first)
+        self._left_out[reason] = (count + 1, first or _shown(event))
 
-    def _take(self, event: dict[str, Any]) -> None:
+    def _take(self, event: Any) -> None:
+        if not event:  # XLA ends its list with {}
+            return
+        if not isinstance(event, dict):
+            raise ValueError("is no event")
         phase = event.get("ph")
-        pid, tid = str(event.get("pid", "")), str(event.get("tid", ""))
+        pid = _identity(event.get("pid"), 0)
+        tid = _identity(event.get("tid"), pid)
         if phase == "M":
             self._take_name(event, pid, tid)
             return
-        if not isinstance(phase, str) or phase not in "XBEiIRsftCbneSTpF" or not phase:
-            self._leave_out("not drawn (ph)", event)
-            return
-        try:
-            at_ns = nanoseconds(event["ts"])
-            end_ns = at_ns if phase != "X" else nanoseconds(event["ts"], event.get("dur", 0))
-        except (KeyError, ValueError):
-            self._leave_out("ts or dur is no number", event)
-            return
-        if end_ns < at_ns:
-            self._leave_out("dur is negative", event)
-            return
-        if self.first_ns is None or at_ns < self.first_ns:
-            self.first_ns = at_ns
-        place = self._places.setdefault(_Place(pid, tid), len(self._places))
-        self._keep(event, phase, (place, pid), at_ns, end_ns)
+        if not isinstance(phase, str) or phase not in DRAWN:
+            raise ValueError("not drawn (ph)")
+        begin_us = _number(event.get("ts"), TIME_MAX_US)
+        at_ns = math.floor(begin_us * 1000)
+        place = self._places.setdefault((pid, tid), len(self._places))
+        name = event.get("name")
+        head = (self._order, place, name if isinstance(name, str) else _text(name))
+        if phase == "X":
+            length_us = _number(event.get("dur", 0), TIME_MAX_US)
+            if length_us < 0:
+                raise ValueError("dur is negative")
+            end_ns = math.floor((begin_us + length_us) * 1000)  # so that what nests still does
+            self._slices.add((at_ns, -end_ns, *head, _pairs(event), ""))
+        else:
+            self._take_other(event, phase, (at_ns, 0, *head), pid)
+        if "bind_id" in event and phase in "XBbn":
+            self._take_bound_flow(event, (at_ns, 0, *head[:2], "flow"))
+        self._count(at_ns, phase in "XBb")
 
-    def _take_name(self, event: dict[str, Any], pid: str, tid: str) -> None:
+    def _take_name(self, event: dict[str, Any], pid: int | str, tid: int | str) -> None:
         args = event.get("args")
-        name = str(args.get("name", "")) if isinstance(args, dict) else ""
+        name = _text(args.get("name")) if isinstance(args, dict) else ""
         if event.get("name") == "process_name" and name:
             self._process_names[pid] = name
         elif event.get("name") == "thread_name" and name:
-            self._thread_names[_Place(pid, tid)] = name
+            self._thread_names[pid, tid] = name
 
-    def _keep(
-        self, event: dict[str, Any], phase: str, where: tuple[int, str], at_ns: int, end_ns: int
+    def _take_other(
+        self, event: dict[str, Any], phase: str, head: tuple[Any, ...], pid: int | str
     ) -> None:
-        place, pid = where
-        name, order = str(event.get("name", "")), self._order
-        if phase == "X":
-            self._slices.add((at_ns, -end_ns, order, place, name, _pairs(event)))
-        elif phase in "BE":
-            self._begins_and_ends.add((at_ns, order, place, phase, name, _pairs(event)))
+        if phase in "BE":
+            category = _text(event.get("cat"))
+            self._edges.add((*head, phase, category, str(head[3]), _pairs(event)))
         elif phase in "beSF":
-            kind = "b" if phase in "bS" else "e"
-            key = _async_key(event, pid)
-            self._async_events.add((at_ns, order, place, kind, key, name, _pairs(event)))
+            kind = "B" if phase in "bS" else "E"
+            self._async_edges.add((*head, kind, "", _async_id(event, pid), _pairs(event)))
         elif phase in "stf":
-            key = f"{event.get('cat')}\0{name}\0{event.get('id')}"
-            self._points.add((at_ns, order, place, KIND_OF_PHASE[phase], name, key))
+            self._points.add((*head, KIND_OF_FLOW[phase], _flow_id(event, pid)))
         elif phase == "C":
-            self._points.add((at_ns, order, place, "COUNTER", name, _counter_pairs(event)))
+            self._take_counter(event, head)
         else:
-            self._points.add((at_ns, order, place, "INSTANT", name, _pairs(event)))
+            self._points.add((*head, "INSTANT", _pairs(event)))
+
+    def _take_counter(self, event: dict[str, Any], head: tuple[Any, ...]) -> None:
+        args, number = event.get("args"), event.get("id")
+        if not isinstance(args, dict):
+            raise ValueError("a counter without values")
+        name = f"{head[4]} id: {number}" if number and isinstance(number, str) else head[4]
+        for key, value in args.items():
+            self._points.add((*head[:4], f"{name} {key}", "COUNTER", f"value={_value(value)}"))
+
+    def _take_bound_flow(self, event: dict[str, Any], head: tuple[Any, ...]) -> None:
+        ways = event.get("flow_in") is True, event.get("flow_out") is True
+        if any(ways):
+            kind = "FLOW_STEP" if all(ways) else "FLOW_END" if ways[0] else "FLOW_START"
+            self._points.add((*head, kind, repr(_flow_number(event["bind_id"]))))
+
+    # --- the clock ---
+
+    def _count(self, at_ns: int, is_slice: bool) -> None:
+        day = self._days.setdefault(at_ns // DAY_NS, [0, 0, at_ns])
+        day[not is_slice] += 1
+        day[2] = min(day[2], at_ns)
 
     def _set_clock(self, metadata: dict[str, Any]) -> None:
+        """Says which days are those of the trace, and on which clock: a time that was never set,
+        or one of another clock, decides nothing."""
+        if not self._days:
+            return
+        self._base_ns = self._stated_base_ns(metadata)
+        first_day = last_day = self._middle_day()
+        while first_day - 1 in self._days:
+            first_day -= 1
+        while last_day + 1 in self._days:
+            last_day += 1
+        self._near_days = range(first_day, last_day + 1)
+        self.first_ns = self._days[first_day][2] + self._base_ns
+        self.is_on_run_clock = YEAR_2000_NS <= self.first_ns < YEAR_2100_NS
+
+    def _middle_day(self) -> int:
+        """The day of the middle slice, or of the middle event where there is no slice."""
+        which = 0 if any(counts[0] for counts in self._days.values()) else 1
+        left = sum(counts[which] for counts in self._days.values()) // 2
+        for day in sorted(self._days):
+            left -= self._days[day][which]
+            if left < 0:
+                return day
+        raise AssertionError("no event")
+
+    def _stated_base_ns(self, metadata: dict[str, Any]) -> int:
         nested = metadata.get("viztracer_metadata")
         for holder in (metadata, nested if isinstance(nested, dict) else {}):
-            try:
-                self._base_ns = self._base_ns or int(holder.get("baseTimeNanoseconds", 0))
-            except (TypeError, ValueError):
+            stated = holder.get("baseTimeNanoseconds")
+            if stated is None:
                 continue
-        if self.first_ns is not None:
-            self.first_ns += self._base_ns
-            self.is_on_run_clock = YEAR_2000_NS <= self.first_ns < YEAR_2100_NS
+            try:
+                return math.floor(_number(stated, LATEST_NS))
+            except ValueError:
+                self.messages.append(
+                    f"{self.path}: baseTimeNanoseconds is no time: {_shown(stated)}; not used"
+                )
+        return 0
 
     def align(self, first_ns: int) -> None:
         """Puts a trace whose clock is not known where the run begins."""
@@ -212,286 +245,357 @@ class ForeignTrace:
                 " run, so that it can be compared within itself only"
             )
 
+    def _near(self, runs: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+        """The entries on the days of the trace."""
+        for entry in runs:
+            if entry[0] // DAY_NS in self._near_days:
+                yield entry
+            else:
+                self._leave_out(
+                    "a day and more away from the rest of the trace",
+                    f"{entry[4] or '(no name)'} at {entry[0]} ns",
+                )
+
     # --- pairing, in the order of time ---
 
-    def _pair(self) -> None:
-        """Makes slices of begins and ends."""
-        running: dict[int, list[tuple[int, str, str]]] = {}
-        for at_ns, order, place, phase, name, pairs in self._begins_and_ends:
-            stack = running.setdefault(place, [])
+    def _matched(self, edges: SortedRuns) -> Iterator[tuple[Any, ...]]:
+        """Slices of begins and ends: begin, end, order, place, name, pairs of both. An end takes
+        the innermost open slice of its id that has its name and its category, as far as it states
+        them. Without an end, it is NEVER."""
+        running: dict[int, tuple[Any, ...]] = {}
+        stacks: dict[tuple[str, str, str], list[int]] = {}
+        for at_ns, _, order, place, name, phase, category, key, pairs in self._near(edges):
             if phase == "B":
-                stack.append((at_ns, name, pairs))
+                running[order] = (at_ns, place, name, category, pairs)
+                for wanted in _all_names(key, name, category):
+                    stacks.setdefault(wanted, []).append(order)
                 continue
-            index = _innermost(stack, name)
-            if index < 0:
+            if (key, name, category) not in stacks:
                 self._leave_out("an end without a begin", f"{name or '(no name)'} at {at_ns} ns")
                 continue
-            begin_ns, own_name, own_pairs = stack.pop(index)
-            both = ",".join(filter(None, (own_pairs, pairs)))
-            self._slices.add((begin_ns, -at_ns, order, place, own_name, both))
-        self._begins_and_ends.close()
-        for place, stack in running.items():
-            for begin_ns, name, pairs in stack:
-                self._order += 1
-                self._slices.add((begin_ns, -2 * NEVER, self._order, place, name, pairs))
+            begun = stacks[key, name, category][-1]
+            begin_ns, place, name, category, begin_pairs = running.pop(begun)
+            for wanted in _all_names(key, name, category):
+                stack = stacks[wanted]
+                while stack and stack[-1] not in running:
+                    stack.pop()
+                if not stack:
+                    del stacks[wanted]
+            yield begin_ns, at_ns, begun, place, name, begin_pairs, pairs
+        for order, (begin_ns, place, name, _, pairs) in running.items():
+            yield begin_ns, NEVER, order, place, name, pairs, ""
 
     # --- writing ---
 
     def write_rows(self, shift: Callable[[int], int], out: IO[bytes]) -> None:
         """The whole trace as a profile CSV. `shift` maps a Unix time to what is added to it."""
-        maker = _Rows(self, shift)
         out.write(HEADER)
-        batch: list[str] = []
-        for row in maker.rows():
-            batch.append(row)
-            if len(batch) >= ROWS_A_WRITE:
-                out.write("".join(batch).encode("utf-8", "replace"))
-                batch.clear()
-        out.write("".join(batch).encode("utf-8", "replace"))
+        _Rows(self, shift, out).write()
+
+
+class _Track:
+    """One level of a thread: slices that nest."""
+
+    def __init__(self, tid: int) -> None:
+        self.tid = tid
+        self.open: list[tuple[int, int, str, str]] = []  # end, node, name, pairs
+
+    def depth_for(self, begin_ns: int, end_ns: int) -> int:
+        """How many of the open slices stay so around a slice of these times: it nests, begins after
+        the others have ended, or misses that by rounding. -1 where it fits in no way."""
+        ends = self.open
+        if ends and ends[0][0] > begin_ns + ROUNDING_NS and end_ns > ends[0][0] + ROUNDING_NS:
+            return -1
+        for depth in range(len(ends), 0, -1):
+            last_ns = ends[depth - 1][0]
+            if last_ns > begin_ns and end_ns <= last_ns + ROUNDING_NS:
+                return depth
+            if last_ns > begin_ns + ROUNDING_NS:
+                return -1
+        return 0
+
+
+class _Thread:
+    """A thread of the trace. tracks: those on which slices nest; others: the further ones, as a
+    heap of when each is free."""
+
+    def __init__(self, node: int, name: str, tid: int) -> None:
+        self.node = node
+        self.name = name
+        self.tid = tid
+        self.tracks = [_Track(tid)]
+        self.others: list[tuple[int, int, _Track]] = []
 
 
 class _Rows:
-    """Makes the rows of a trace that was read."""
+    """Writes the rows of a trace that was read."""
 
-    def __init__(self, trace: ForeignTrace, shift: Callable[[int], int]) -> None:
+    def __init__(self, trace: ForeignTrace, shift: Callable[[int], int], out: IO[bytes]) -> None:
         self._trace = trace
         self._base_ns = trace._base_ns
         self._shift = shift
+        self._out = out
+        self._batch: list[str] = []
         self._places = list(trace._places)
-        self._tracks: dict[int, list[_Track]] = {}
-        self._processes: dict[str, int] = {}
+        self._threads: dict[int, _Thread] = {}
+        self._processes: dict[int | str, int] = {}
+        self._tids: set[tuple[int | str, int]] = set()
         self._made_tids = TRACKS_BELOW
         self._node = 0
         self._flow = trace._number << 32
         self._async = 0
 
-    def rows(self) -> Iterator[str]:
-        yield from self._slice_rows()
-        yield from self._async_rows()
-        yield from self._point_rows()
+    def write(self) -> None:
+        trace = self._trace
+        for begin, minus_end, _, place, name, pairs, end_pairs in trace._near(trace._slices):
+            self._slice(place, begin, -minus_end, (name, pairs, end_pairs))
+        for thread in self._threads.values():
+            for track in (*thread.tracks, *(track for _, _, track in thread.others)):
+                self._end_until(track, LATEST_NS)
+        for begin, end, _, *rest in trace._matched(trace._async_edges):
+            self._async_slice(begin, end, *rest)
+        self._write_points()
+        self._flush()
+
+    def _row(self, at_ns: int, name: str, kind: str, node: int, tid: int, pairs: str) -> None:
+        seconds, decimals = divmod(abs(at_ns), 10**9)
+        sign = "-" if at_ns < 0 else ""
+        quoted = name.replace('"', '""') or "[No name]"
+        self._batch.append(
+            f'{sign}{seconds}.{decimals:09d},,,0,"{quoted}",{kind},,"node_id={node},tid={tid}'
+            f'{"," if pairs else ""}{pairs}"\n'
+        )
+        if len(self._batch) >= ROWS_A_WRITE:
+            self._flush()
+
+    def _flush(self) -> None:
+        self._out.write("".join(self._batch).encode("utf-8", "replace"))
+        self._batch.clear()
 
     def _time(self, at_ns: int) -> int:
         at_ns += self._base_ns
         return at_ns + self._shift(at_ns)
 
-    def _slice_rows(self) -> Iterator[str]:
-        for begin, minus_end, _, place, name, pairs in self._trace._slices:
-            begin_ns = self._time(begin)
-            end_ns = begin_ns + (-minus_end - begin)
-            yield from self._announced(place)
-            level, track = self._level(place, begin_ns, end_ns)
-            if track is None:
-                track = self._new_level(place)
-                yield self._thread_row(begin_ns, place, track, level)
-            while track.is_over(begin_ns, end_ns):
-                yield self._end(track, begin_ns)
-            if track.open:
-                end_ns = min(end_ns, track.open[-1][0])
-            node = self._new_node(place)
-            track.open.append((end_ns, node, name, pairs))
-            track.last_ns = begin_ns
-            yield _row(begin_ns, name, "START", node, track.tid, "")
-        for tracks in self._tracks.values():
-            for track in tracks:
-                while track.open:
-                    if track.open[-1][0] < NEVER:
-                        yield self._end(track, NEVER)
-                    else:
-                        track.open.pop()
+    # --- slices ---
 
-    def _level(self, place: int, begin_ns: int, end_ns: int) -> tuple[int, _Track | None]:
-        tracks = self._tracks[place]
-        for level, track in enumerate(tracks):
-            if track.has_room(begin_ns, end_ns):
-                return level, track
-        return len(tracks), None
+    def _slice(self, place: int, begin: int, end: int, texts: tuple[str, str, str]) -> None:
+        name, pairs, end_pairs = texts
+        begin_ns = self._time(begin)
+        end_ns = NEVER if end == NEVER else begin_ns + end - begin
+        thread = self._threads.get(place) or self._new_thread(place)
+        track = self._track_for(thread, begin_ns, end_ns)
+        if track.open:
+            end_ns = min(end_ns, track.open[-1][0])
+        self._node += 1
+        node = thread.node + self._node
+        track.open.append((end_ns, node, name, end_pairs))
+        self._row(begin_ns, name, "START", node, track.tid, pairs)
 
-    @staticmethod
-    def _end(track: _Track, latest_ns: int) -> str:
-        """The END of the innermost slice."""
+    def _track_for(self, thread: _Thread, begin_ns: int, end_ns: int) -> _Track:
+        """A track on which the slice nests; those that it follows are ended there."""
+        for track in thread.tracks:
+            self._end_until(track, begin_ns)
+            depth = track.depth_for(begin_ns, end_ns)
+            if depth >= 0:
+                while len(track.open) > depth:
+                    self._end(track, begin_ns)
+                return track
+        if len(thread.tracks) < NESTING_TRACKS:
+            track = self._new_track(thread, begin_ns)
+            thread.tracks.append(track)
+            return track
+        if thread.others and thread.others[0][0] <= begin_ns:
+            track = heapq.heappop(thread.others)[2]
+            self._end_until(track, begin_ns)
+        else:
+            track = self._new_track(thread, begin_ns)
+        heapq.heappush(thread.others, (end_ns, track.tid, track))
+        return track
+
+    def _end_until(self, track: _Track, at_ns: int) -> None:
+        """Ends the slices that are over at this time."""
+        while track.open and track.open[-1][0] <= at_ns:
+            self._end(track, at_ns)
+
+    def _end(self, track: _Track, latest_ns: int) -> None:
         end_ns, node, name, pairs = track.open.pop()
-        return _row(min(end_ns, latest_ns), name, "END", node, track.tid, pairs)
-
-    def _async_rows(self) -> Iterator[str]:
-        running: dict[tuple[str, str], list[tuple[int, int, str]]] = {}
-        for at, _, place, phase, key, name, pairs in self._trace._async_events:
-            stack = running.setdefault((key, name), [])
-            if phase == "b":
-                stack.append((at, place, pairs))
-                continue
-            if not stack:
-                self._trace._leave_out("an end without a begin", f"{name or key} at {at} ns")
-                continue
-            begin, own_place, own_pairs = stack.pop()
-            yield from self._async_slice(own_place, name, begin, at, own_pairs or pairs)
-        for (_, name), stack in running.items():
-            for begin, place, pairs in stack:
-                yield from self._async_slice(place, name, begin, None, pairs)
+        self._row(min(end_ns, latest_ns), name, "END", node, track.tid, pairs)
 
     def _async_slice(
-        self, place: int, name: str, begin: int, end: int | None, pairs: str
-    ) -> Iterator[str]:
-        yield from self._announced(place)
-        track, node = self._tracks[place][0], self._process_node(place)
+        self, begin: int, end: int, place: int, name: str, pairs: str, end_pairs: str
+    ) -> None:
+        thread = self._threads.get(place) or self._new_thread(place)
         self._async += 1
-        own = f"id={self._async}"
-        begin_ns = self._time(begin)
-        yield _row(begin_ns, name, "ASYNC_START", node, track.tid, f"{own},{pairs}")
-        if end is not None:
-            yield _row(begin_ns + end - begin, name, "ASYNC_END", node, track.tid, own)
+        begin_ns, own = self._time(begin), f"id={self._async}"
+        self._row(begin_ns, name, "ASYNC_START", thread.node, thread.tid, f"{own},{pairs}")
+        if end != NEVER:
+            end_ns = begin_ns + end - begin
+            self._row(end_ns, name, "ASYNC_END", thread.node, thread.tid, f"{own},{end_pairs}")
 
-    def _point_rows(self) -> Iterator[str]:
-        flows: dict[str, int] = {}
-        for at, _, place, kind, name, pairs in self._trace._points:
-            yield from self._announced(place)
-            track, node, at_ns = self._tracks[place][0], self._process_node(place), self._time(at)
+    # --- instants, counters, flows ---
+
+    def _write_points(self) -> None:
+        sources: dict[str, tuple[int, str, _Thread]] = {}
+        unused: dict[str, int] = {}
+        for at, _, _, place, name, kind, text in self._trace._near(self._trace._points):
+            thread, at_ns = self._threads.get(place) or self._new_thread(place), self._time(at)
             if not kind.startswith("FLOW"):
-                yield _row(at_ns, name, kind, node, track.tid, pairs)
-            elif kind == "FLOW_START":
-                self._flow += 1
-                flows[pairs] = self._flow
-                yield _row(at_ns, name, kind, node, track.tid, f"id={self._flow}")
-            elif pairs not in flows:
-                self._trace._leave_out("an end of a flow without a start", name)
-            else:
-                number = flows.pop(pairs)
-                yield _row(at_ns, name, "FLOW_END", node, track.tid, f"id={number}")
-                if kind == "FLOW_STEP":
-                    self._flow += 1
-                    flows[pairs] = self._flow
-                    yield _row(at_ns, name, "FLOW_START", node, track.tid, f"id={self._flow}")
+                self._row(at_ns, name, kind, thread.node, thread.tid, text)
+                continue
+            if kind != "FLOW_START":
+                if text not in sources:
+                    self._trace._leave_out("an end of a flow without a start", name)
+                    continue
+                number = unused.pop(text, 0) or self._flow_start(*sources[text])
+                self._row(at_ns, name, "FLOW_END", thread.node, thread.tid, f"id={number}")
+            if kind != "FLOW_END":
+                sources[text] = (at_ns, name, thread)
+                unused[text] = self._flow_start(*sources[text])
+
+    def _flow_start(self, at_ns: int, name: str, thread: _Thread) -> int:
+        """Each arrow has a number of its own, also where several begin at one place."""
+        self._flow += 1
+        self._row(at_ns, name, "FLOW_START", thread.node, thread.tid, f"id={self._flow}")
+        return self._flow
 
     # --- processes and threads ---
 
-    def _announced(self, place: int) -> Iterator[str]:
-        """Rows that name the process and the thread, at their first event."""
-        if place in self._tracks:
-            return
+    def _new_thread(self, place: int) -> _Thread:
+        """Names the process and the thread, at their first event."""
         pid, tid = self._places[place]
         at_ns = self._trace.first_ns or 0
         if pid not in self._processes:
-            self._processes[pid] = min(len(self._processes) + 1, PROCESSES_MAX)
-            name = self._trace._process_names.get(pid, "")
-            shown = f"{name} {pid}".strip() if pid not in name else name
-            host, label = _encode(shown or "process"), _encode(self._trace.path.name)
-            metadata = f"attempt={self._processes[pid]},host={host},label={label}"
-            yield _row(at_ns, "my_utils.process", "INSTANT", 0, 0, metadata)
-        number = int(tid) if tid.isascii() and tid.isdigit() and len(tid) < 8 else 0
-        taken = any(
-            track.tid == number
-            for other, tracks in self._tracks.items()
-            for track in tracks
-            if self._places[other].pid == pid
-        )
-        track = _Track(number if 0 < number < TRACKS_BELOW and not taken else self._new_tid())
-        self._tracks[place] = [track]
-        yield self._thread_row(at_ns, place, track, 0)
+            self._new_process(pid, at_ns)
+        name = self._trace._thread_names.get((pid, tid), "") or f"thread {tid}"
+        number = int(tid) if str(tid).isascii() and str(tid).isdigit() and len(str(tid)) < 8 else 0
+        if not 0 < number < TRACKS_BELOW or (pid, number) in self._tids:
+            number = self._new_tid()
+        self._tids.add((pid, number))
+        thread = _Thread(self._processes[pid] << NODE_SHIFT, name, number)
+        self._threads[place] = thread
+        self._name_track(thread, number, at_ns, name)
+        return thread
+
+    def _new_process(self, pid: int | str, at_ns: int) -> None:
+        self._processes[pid] = min(len(self._processes) + 1, PROCESSES_MAX)
+        name = self._trace._process_names.get(pid, "")
+        shown = name if str(pid) in name.split() else f"{name} {pid}".strip()
+        host, label = _encode(shown or "process"), _encode(self._trace.path.name)
+        metadata = f"attempt={self._processes[pid]},host={host},label={label}"
+        self._row(at_ns, "my_utils.process", "INSTANT", 0, 0, metadata)
+
+    def _new_track(self, thread: _Thread, at_ns: int) -> _Track:
+        track = _Track(self._new_tid())
+        number = len(thread.tracks) + len(thread.others) + 1
+        self._name_track(thread, track.tid, at_ns, f"{thread.name} ({number})")
+        return track
 
     def _new_tid(self) -> int:
         self._made_tids += 1
         return self._made_tids
 
-    def _new_level(self, place: int) -> _Track:
-        self._tracks[place].append(_Track(self._new_tid()))
-        return self._tracks[place][-1]
-
-    def _thread_row(self, at_ns: int, place: int, track: _Track, level: int) -> str:
-        tid = self._places[place].tid
-        name = self._trace._thread_names.get(self._places[place], "") or f"thread {tid}"
-        label = name if level == 0 else f"{name} ({level + 1})"
-        node = self._process_node(place)
-        return _row(at_ns, "my_utils.thread", "INSTANT", node, track.tid,
-                    f"thread_name={_encode(label)}")  # fmt: skip
-
-    def _process_node(self, place: int) -> int:
-        return self._processes[self._places[place].pid] << NODE_SHIFT
-
-    def _new_node(self, place: int) -> int:
-        self._node += 1
-        return self._process_node(place) + self._node
+    def _name_track(self, thread: _Thread, tid: int, at_ns: int, label: str) -> None:
+        pairs = f"thread_name={_encode(label)}"
+        self._row(at_ns, "my_utils.thread", "INSTANT", thread.node, tid, pairs)
 
 
-def _row(at_ns: int, name: str, kind: str, node: int, tid: int, pairs: str) -> str:
-    seconds, decimals = divmod(abs(at_ns), 10**9)
-    sign = "-" if at_ns < 0 else ""
-    quoted = name.replace('"', '""')
-    metadata = f"node_id={node},tid={tid}" + (f",{pairs}" if pairs else "")
-    return f'{sign}{seconds}.{decimals:09d},,,0,"{quoted}",{kind},,"{metadata}"\n'
+# --- values of events ---
 
 
-def nanoseconds(value: Any, length: Any = 0) -> int:
-    """Microseconds, plus a length, in nanoseconds; what is below one is cut off. ValueError for
-    what is no number. The sum is cut, and not its parts, so that what nests still does."""
-    total = 0
-    exact: list[Decimal] = []
-    for part in (value, length):
-        text = str(part)
-        if isinstance(part, bool) or not isinstance(part, (int, str)):
-            raise ValueError(f"no number: {text}")
-        match = _DIGITS.fullmatch(text)
-        whole, _, decimals = text.partition(".")
-        if match and len(decimals) <= 3 and not text.startswith("-"):
-            total += int(whole) * 1000 + int((decimals + "000")[:3])
-        else:
-            exact.append(_decimal(text))
-    return total + int((sum(exact, Decimal(0)) * 1000).to_integral_value("ROUND_FLOOR"))
-
-
-def _decimal(text: str) -> Decimal:
+def _number(value: Any, most: int) -> int | Decimal:
+    """Exact, also where it stands as text; ValueError for another value and for a larger one."""
     try:
-        number = Decimal(text)
-    except InvalidOperation:
-        raise ValueError(f"no number: {text}") from None
-    if not number.is_finite() or abs(number) > 1 << 53:
-        raise ValueError(f"no time: {text}")
-    return number
+        number: int | Decimal = Decimal(value) if isinstance(value, str) else value
+        if type(number) in (int, Decimal) and -most <= number <= most:
+            return number
+    except InvalidOperation:  # it is no number, or NaN
+        pass
+    raise ValueError("ts or dur is no number")
 
 
 def _rank_of(metadata: dict[str, Any]) -> int | None:
     info = metadata.get("distributedInfo")
     rank = info.get("rank") if isinstance(info, dict) else None
-    return rank if isinstance(rank, int) and not isinstance(rank, bool) and rank >= 0 else None
+    return rank if type(rank) is int and 0 <= rank < RANK_MAX else None
 
 
-def _innermost(stack: list[tuple[int, str, str]], name: str) -> int:
-    """Which open slice an end belongs to; -1 for none."""
-    for index in range(len(stack) - 1, -1, -1):
-        if not name or stack[index][1] == name:
-            return index
-    return -1
+def _all_names(key: str, name: str, category: str) -> set[tuple[str, str, str]]:
+    """As what an end may know a slice: it need not state the name, or the category."""
+    return {(key, name, category), (key, name, ""), (key, "", category), (key, "", "")}
 
 
-def _async_key(event: dict[str, Any], pid: str) -> str:
-    """What pairs asynchronous events beside their name. An id is the process's unless it says
-    that it is global."""
-    second = event.get("id2")
-    if isinstance(second, dict) and "global" in second:
-        return f"{event.get('cat')}\0{second['global']}"
-    local = second.get("local") if isinstance(second, dict) else event.get("id")
-    return f"{event.get('cat')}\0{pid}\0{local}"
+def _identity(value: Any, missing: int | str) -> int | str:
+    """A pid or a tid. A number and a text are never the same."""
+    if type(value) is int or type(value) is str:
+        return value
+    if value is None:
+        return missing
+    if type(value) is Decimal and abs(value) < TIME_MAX_US and value == int(value):
+        return int(value)
+    return _text(value)
 
 
+def _async_id(event: dict[str, Any], pid: int | str) -> str:
+    """What pairs asynchronous events: an id is that of all processes unless it says that it is
+    local."""
+    second = event.get("id2") if event.get("id") is None else None
+    kinds = second if isinstance(second, dict) else {}
+    category = _text(event.get("cat"))
+    if "global" in kinds:
+        return repr((category, "global", kinds["global"]))
+    if "local" in kinds or event.get("id") is None:
+        return repr((category, pid, kinds.get("local")))
+    return repr((category, event["id"]))
+
+
+def _flow_id(event: dict[str, Any], pid: int | str) -> str:
+    """What pairs the ends of a flow: of all processes, by name, category, and a number, which may
+    stand as hexadecimal text."""
+    number = _flow_number(event.get("id"))
+    key = _async_id(event, pid) if number is None else (number, _text(event.get("cat")))
+    return repr((key, _text(event.get("name"))))
+
+
+def _flow_number(value: Any) -> Any:
+    if isinstance(value, str):
+        try:
+            return int(value, 16)
+        except ValueError:
+            return value
+    return value
+
+
+@functools.lru_cache(4096)
 def _encode(text: str) -> str:
     return _SPECIAL.sub(lambda found: f"%{ord(found[0]):02X}", text)
 
 
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return "" if value is None else _JSON.encode(value)
+
+
+def _value(value: Any) -> str:
+    kind = type(value)
+    if kind is int or kind is Decimal:
+        return str(value)
+    return "null" if value is None else _encode(_text(value))
+
+
 def _pairs(event: dict[str, Any]) -> str:
     """The category first: what follows it is then the user's."""
-    found = [f"cat={_encode(str(event.get('cat', '')))}"]
+    found = [f"cat={_encode(_text(event.get('cat')))}"]
     args = event.get("args")
-    for key, value in (args if isinstance(args, dict) else {}).items():
-        if isinstance(value, bool):
-            value = "true" if value else "false"
-        elif isinstance(value, (dict, list)):
-            value = json.dumps(value)
-        found.append(f"{_encode(str(key))}={_encode(str(value))}")
-    return _cut(found)
-
-
-def _counter_pairs(event: dict[str, Any]) -> str:
-    args = event.get("args")
-    values = args.items() if isinstance(args, dict) else ()
-    return _cut([f"{_encode(str(key))}={_encode(str(value))}" for key, value in values])
+    if args is not None and not isinstance(args, dict):
+        args = {"args": args}
+    if args:
+        found += [
+            f"{_encode(key)}={value if type(value) is int else _value(value)}"
+            for key, value in args.items()
+        ]
+    joined = ",".join(found)
+    return joined if 4 * len(joined) < METADATA_MAX else _cut(found)
 
 
 def _cut(pairs: list[str]) -> str:
@@ -501,3 +605,13 @@ def _cut(pairs: list[str]) -> str:
         if size > METADATA_MAX and index:
             return ",".join(pairs[:index])
     return ",".join(pairs)
+
+
+def _shown(value: Any) -> str:
+    """The beginning of an event, without what is nested in it."""
+    if isinstance(value, str):
+        return value[:120]
+    if isinstance(value, dict):
+        flat = {key: one for key, one in value.items() if not isinstance(one, (dict, list))}
+        return json.dumps(flat, default=str)[:120]
+    return "" if isinstance(value, list) else str(value)[:120]

@@ -4,6 +4,7 @@ the slices and arrows that go in and come out. It pairs the events of the input 
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import shutil
@@ -44,7 +45,8 @@ def run_csv(folder: Path, began_s: int = RUN_S) -> Path:
 
 
 def events_of(path: Path) -> list[dict[str, Any]]:
-    data = json.loads(path.read_text(), parse_float=Decimal)
+    data = path.read_bytes()
+    data = json.loads(gzip.decompress(data) if path.suffix == ".gz" else data, parse_float=Decimal)
     return data if isinstance(data, list) else data["traceEvents"]
 
 
@@ -56,7 +58,9 @@ def places_of(events: list[dict[str, Any]]) -> Callable[[dict[str, Any]], tuple[
 
     def place(event: dict[str, Any]) -> tuple[str, str]:
         pid, tid = event["pid"], event["tid"]
-        process = f"{processes.get(pid, '')} {pid}".strip()
+        process = processes.get(pid, "")
+        if str(pid) not in process.split():
+            process = f"{process} {pid}".strip()
         return process, named.get(("thread_name", pid, tid)) or f"thread {tid}"
 
     return place
@@ -97,7 +101,8 @@ def slices_out(trace: Path) -> Counter[Slice]:
                 continue
             thread = row["thread"] and re.sub(r" \(\d+\)$", "", row["thread"])
             found[row["name"], process, thread, row["dur"]] += 1
-        assert processor.complaints() == {}
+        complaints = processor.complaints()
+        assert complaints == {}, f"{trace}: {complaints}"
     return found
 
 

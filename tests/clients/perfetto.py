@@ -69,9 +69,9 @@ def _bundle() -> Path:
 
 
 class TraceProcessor:
-    """One loaded trace. Use as a context manager."""
+    """One loaded trace, which `load` replaces. Use as a context manager."""
 
-    def __init__(self, trace: Path | str) -> None:
+    def __init__(self, trace: Path | str | None = None) -> None:
         from perfetto.trace_processor import TraceProcessor as Client
 
         self._folder = tempfile.TemporaryDirectory()
@@ -85,7 +85,8 @@ class TraceProcessor:
             if self._node.stdout.readline().strip() != "ready":
                 raise RuntimeError("node did not start the trace processor")
             self._client = Client(remote=str(address))
-            self._load(Path(trace))
+            if trace is not None:
+                self.load(Path(trace))
         except BaseException:
             self._stop()
             raise
@@ -101,7 +102,7 @@ class TraceProcessor:
         answer.ParseFromString(backend._read_payload())
         return answer
 
-    def _load(self, trace: Path) -> None:
+    def load(self, trace: Path) -> None:
         kinds = self._client._backend.protos.TraceProcessorRpc
         self._ask(request=kinds.TPM_RESET_TRACE_PROCESSOR)
         with trace.open("rb") as handle:

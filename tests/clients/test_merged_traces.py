@@ -11,6 +11,7 @@ import json
 import os
 import random
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import pytest
 from my_utils.csv2trace import ConversionWarning, csv_to_trace
 from my_utils.trace.chrome_json import ChromeJson, TraceFileError
 
+from ..conftest import ROOT
 from .foreign_traces import (
     HEADER,
     RUN_S,
@@ -58,6 +60,35 @@ def test_every_slice_and_arrow_of_a_real_trace_is_there_once(tool: Any, tmp_path
         others = [one for one in (found - wanted).elements() if one[0] not in points]
         assert len(others) <= (wanted - found).total()  # those of other roundings
         assert arrows_out(out) == wanted_arrows
+
+
+KINETO = ROOT.parent / "shared" / "corpus" / "kineto"
+
+
+@pytest.mark.skipif(not KINETO.is_dir(), reason=f"no traces of other projects in {KINETO}")
+@pytest.mark.parametrize(
+    "suffix",
+    [pytest.param(".json", marks=pytest.mark.thorough),
+     pytest.param(".pftrace", marks=pytest.mark.slow)],
+)  # fmt: skip
+def test_every_slice_of_traces_of_other_projects_is_there_once(suffix: str, tmp_path: Path) -> None:
+    """With its length to the nanosecond, but for those that end one after the slice around them."""
+    traces = sorted(KINETO.rglob("*.json.gz"))
+    assert len(traces) >= 18
+    rounded = 0
+    for trace in traces:
+        events = events_of(trace)
+        base_ns = json.loads(gzip.decompress(trace.read_bytes())).get("baseTimeNanoseconds", 0)
+        first_us = min(event["ts"] for event in events if event["ph"] == "X")
+        began_s = base_ns // 10**9 + int(first_us) // 10**6
+        wanted = slices_in(trace)
+        found = slices_out(merged(tmp_path, trace, suffix=suffix, began_s=began_s))
+        assert lost(wanted, found) == [], trace
+        rounded += (wanted - found).total()
+        points = {event["name"] for event in events if event["ph"] in "insft"}
+        others = Counter({one: count for one, count in found.items() if one[0] not in points})
+        assert others.total() == wanted.total(), trace
+    assert rounded <= 5
 
 
 def random_events(draw: random.Random) -> list[dict[str, Any]]:

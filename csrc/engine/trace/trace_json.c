@@ -219,9 +219,13 @@ static void json_instant(struct mu_trace_writer *writer, struct mu_track *track,
     write_event(writer, "i", track, event);
 }
 
-/* Perfetto calls the track `NAME value`: it always adds the key. */
+/* Perfetto calls the track `NAME value`: it always adds the key. The names of counters of other
+ * tools end with their own key. */
 static void json_counter(struct mu_trace_writer *writer, struct mu_track *track, int64_t at_ns,
                          struct mu_span number) {
+    const char *space = writer->hides_ids ? strrchr(track->name, ' ') : NULL;
+    const char *key = space != NULL ? space + 1 : "value";
+    size_t length = space != NULL ? (size_t)(space - track->name) : strlen(track->name);
     char *out = mu_sink_reserve(&writer->sink,
                                 1024 + number.length + sizeof(track->name) * MU_UTF8_JSON_FACTOR);
     if (out == NULL) {
@@ -232,8 +236,10 @@ static void json_counter(struct mu_trace_writer *writer, struct mu_track *track,
     out = PUT(out, ",\"ts\":");
     out = mu_digits_put_us(out, at_ns - writer->base_ns);
     out = PUT(out, ",\"name\":\"");
-    out = mu_utf8_put_json(out, track->name, strlen(track->name));
-    out = PUT(out, "\",\"args\":{\"value\":");
+    out = mu_utf8_put_json(out, track->name, length);
+    out = PUT(out, "\",\"args\":{\"");
+    out = mu_utf8_put_json(out, key, strlen(key));
+    out = PUT(out, "\":");
     out = put_bytes(out, number.text, number.length);
     mu_sink_commit(&writer->sink, PUT(out, "}}"));
 }
