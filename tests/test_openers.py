@@ -1,0 +1,145 @@
+"""Files of a log directory are opened by `open_without_waiting`; what opens others has a reason."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .conftest import ROOT
+
+pytestmark = pytest.mark.no_torch
+
+MODULES = {  # of which these functions open a file that is named
+    "io": {"open"},
+    "os": {"open"},
+    "gzip": {"open", "GzipFile"},
+    "mmap": {"mmap"},
+    "np": {"load", "memmap", "loadtxt", "genfromtxt", "fromfile"},
+    "numpy": {"load", "memmap", "loadtxt", "genfromtxt", "fromfile"},
+    "sqlite3": {"connect"},
+    "json": {"load"},
+    "pickle": {"load"},
+    "zipfile": {"ZipFile"},
+}
+METHODS = {"read_text", "read_bytes", "read_csv", "read_json", "read_parquet"}
+WRITES = frozenset("wax+")
+
+NAMED = "the user names the file"
+OWN = "this process has made the file, or started who did"
+PACKAGE = "a file of this package"
+SYSTEM = "a file of the system"
+CHECKED = "looks at what it has opened, without waiting"
+WRITTEN = "it is written, or made"
+OPENED = "reads what is open already"
+ALLOWED = {
+    "capture/on_demand/control_file.py": (2, CHECKED),
+    "capture/workers/config.py": (1, NAMED),
+    "cli/env.py": (1, SYSTEM),
+    "common/command_line.py": (1, SYSTEM),
+    "common/files.py": (2, f"{SYSTEM}; {WRITTEN}"),
+    "common/outputs.py": (2, WRITTEN),
+    "common/own_files.py": (2, CHECKED),
+    "common/plain_files.py": (1, OPENED),
+    "common/ranks.py": (1, SYSTEM),
+    "demo/command.py": (2, OWN),
+    "demo/gpt.py": (1, PACKAGE),
+    "dumps/files.py": (4, CHECKED),
+    "dumps/writer.py": (2, OWN),
+    "etcd/client.py": (1, NAMED),
+    "live/memory.py": (2, SYSTEM),
+    "log/line_writer.py": (1, SYSTEM),
+    "memory/tracker/sources.py": (1, SYSTEM),
+    "musa/_musa_jit.py": (3, OWN),
+    "musa/_port_file.py": (2, NAMED),
+    "musa/_port_hip.py": (1, OWN),
+    "musa/_port_output.py": (2, OWN),
+    "musa/_rules.py": (1, NAMED),
+    "musa/converter.py": (2, NAMED),
+    "ncu/ncu_csv.py": (1, NAMED),
+    "pages/html.py": (1, PACKAGE),
+    "report/cells.py": (1, OWN),
+    "report/on_ray.py": (2, OWN),
+    "report/overlap.py": (1, OPENED),
+    "report/run_page.py": (1, OWN),
+    "run/agreement.py": (1, SYSTEM),
+    "run/parent.py": (1, SYSTEM),
+    "run/report_file.py": (1, WRITTEN),
+    "run/sitecustomize/sitecustomize.py": (1, WRITTEN),
+    "run/stages/memory.py": (1, SYSTEM),
+    "torch_profiler/torch_profile.py": (1, OWN),
+    "torch_profiler/window_files.py": (1, OWN),
+    "trace/browser.py": (1, OWN),
+    "trace/chrome_json.py": (2, NAMED),
+    "trace/csv2trace.py": (1, OPENED),
+    "trace/timeline.py": (1, NAMED),
+}
+
+
+def bare_openers(path: Path) -> Iterator[int]:
+    """The lines of calls that open a file to read, and do so without an opener."""
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.Call) and is_bare(node):
+            yield node.lineno
+
+
+def is_bare(call: ast.Call) -> bool:
+    function = call.func
+    if isinstance(function, ast.Name):
+        has_opener = any(keyword.arg == "opener" for keyword in call.keywords)
+        return function.id == "open" and not has_opener and not is_written(call, 1)
+    if not isinstance(function, ast.Attribute):
+        return False
+    of = function.value.id if isinstance(function.value, ast.Name) else ""
+    if of in MODULES:
+        return function.attr in MODULES[of] and not is_written(call, 1)
+    return function.attr in METHODS or (function.attr == "open" and is_mode(call, 0))
+
+
+def is_written(call: ast.Call, place: int) -> bool:
+    return is_mode(call, place) and bool(WRITES & set(mode_of(call, place)))
+
+
+def is_mode(call: ast.Call, place: int) -> bool:
+    return bool(mode_of(call, place)) and set(mode_of(call, place)) <= set("rwaxbt+")
+
+
+def mode_of(call: ast.Call, place: int) -> str:
+    given = [keyword.value for keyword in call.keywords if keyword.arg == "mode"]
+    given += call.args[place : place + 1]
+    is_text = given and isinstance(given[0], ast.Constant) and isinstance(given[0].value, str)
+    return str(given[0].value) if is_text else ""  # type: ignore[attr-defined]
+
+
+def test_each_other_opener_has_a_reason() -> None:
+    found: Counter[str] = Counter()
+    for path in sorted((ROOT / "my_utils").rglob("*.py")):
+        count = sum(1 for _ in bare_openers(path))
+        if count:
+            found[path.relative_to(ROOT / "my_utils").as_posix()] = count
+    assert found == {name: count for name, (count, _) in ALLOWED.items()}
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("open(path)", 1),
+        ("open(path, 'rb')", 1),
+        ("open(path, 'rb', opener=open_without_waiting)", 0),
+        ("open(path, 'wb')", 0),
+        ("path.open('rb')", 1),
+        ("window.open()", 0),
+        ("Path(path).read_text()", 1),
+        ("os.open(path, os.O_RDONLY)", 1),
+        ("gzip.open(path)", 1),
+        ("pandas.read_csv(path)", 1),
+        ("json.load(file)", 1),
+        ("json.loads(text)", 0),
+    ],
+)
+def test_what_is_found(text: str, count: int, tmp_path: Path) -> None:
+    (tmp_path / "it.py").write_text(text)
+    assert sum(1 for _ in bare_openers(tmp_path / "it.py")) == count
