@@ -25,7 +25,7 @@ struct mu_recorder *mu_recorder_reserve(void);
 
 /* Where there is no memory for a journal, or no thread key, the recorder records nothing, and
  * counts that in its troubles. */
-void mu_recorder_start(struct mu_recorder *reserved);
+void mu_recorder_start(struct mu_recorder *recorder);
 
 /* Both. */
 MU_MUST_CHECK int mu_recorder_create(struct mu_recorder **out, struct mu_error *err);
