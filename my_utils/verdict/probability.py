@@ -8,6 +8,7 @@ import numpy as np
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(96)
 _HALVINGS = 60
+_FREEDOM_MAX = 1e6  # beyond, the distribution is the normal one to 1e-6, and lgamma loses digits
 _NEGLIGIBLE = 100.0  # twice the exponent below which the density adds nothing
 
 
@@ -42,6 +43,7 @@ def t_tail(t: float, freedom: float) -> float:
 
 def _tail_below(angle: float, freedom: float) -> float:
     """With t = sqrt(freedom) / tan(angle) the density is proportional to sin(angle)^(freedom-1)."""
+    freedom = min(freedom, _FREEDOM_MAX)
     width = min(angle, math.sqrt(_NEGLIGIBLE / max(freedom - 1, 1.0)))
     places = (_NODES + 1) / 2
     points = angle - width * (1 - places**4)  # dense where a power that is not whole begins at 0
