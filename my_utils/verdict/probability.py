@@ -19,6 +19,7 @@ def t_quantile(tail: float, freedom: float) -> float:
     >>> round(t_quantile(0.025, 8), 4), round(t_quantile(0.005, 1), 3)
     (2.306, 63.657)
     """
+    freedom = min(freedom, _FREEDOM_MAX)
     low, high = 0.0, math.pi / 2
     for _ in range(_HALVINGS):
         angle = (low + high) / 2
@@ -38,12 +39,12 @@ def t_tail(t: float, freedom: float) -> float:
     """
     if t < 0:
         return 1.0 - t_tail(-t, freedom)
+    freedom = min(freedom, _FREEDOM_MAX)
     return _tail_below(math.atan2(math.sqrt(freedom), t), freedom)
 
 
 def _tail_below(angle: float, freedom: float) -> float:
     """With t = sqrt(freedom) / tan(angle) the density is proportional to sin(angle)^(freedom-1)."""
-    freedom = min(freedom, _FREEDOM_MAX)
     width = min(angle, math.sqrt(_NEGLIGIBLE / max(freedom - 1, 1.0)))
     places = (_NODES + 1) / 2
     points = angle - width * (1 - places**4)  # dense where a power that is not whole begins at 0
