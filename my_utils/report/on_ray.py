@@ -46,8 +46,9 @@ def read_ranks_on_ray(
     was not connected to cannot be reached, fails, or ends.
     """
     ray = needed("ray", f"{PURPOSE} --engine ray", "ray")
+    folder = None if parquet is None else os.path.abspath(parquet)
     tasks = [
-        (file_sets[first : first + RANKS_A_TASK], steps, parquet)
+        (file_sets[first : first + RANKS_A_TASK], steps, folder)
         for first in range(0, len(file_sets), RANKS_A_TASK)
     ]
     batches = _on_the_cluster(ray, tasks) if ray.is_initialized() else _by_a_child(tasks)

@@ -48,7 +48,8 @@ class Part(Record):
     """One file, or rows in memory. `limit`: the bytes of the file that count, -1 for all. A file
     that was found in a directory must be a regular one; the user may name a pipe.
 
-    `path` is None for standard input, and for rows.
+    `path` is absolute, as other processes read it too; None for standard input, and for rows.
+    `name`: the path as it was given, or what else the part is called in messages.
     """
 
     def __init__(
@@ -202,7 +203,7 @@ class Inputs:
             target = self._set(str(path.parent), rank, worker)
         else:
             target = self._set(str(path), self._next_rank(), 0)
-        target.parts.append(Part(str(path), path, is_found=is_found))
+        target.parts.append(Part(str(path), path.absolute(), is_found=is_found))
 
     def _add_journal(self, given: Path) -> None:
         path = self._followed(given)

@@ -26,7 +26,7 @@ from my_utils.report.run_page import page_of
 from tools.perfetto_ui import Page, find_browser
 
 from ..clients.perfetto import TraceProcessor, why_missing
-from ..conftest import RunPython
+from ..conftest import ROOT, RunPython
 from ..support.planted_runs import START_NS, SYNC, Run
 
 pytestmark = [pytest.mark.long_file, pytest.mark.no_torch]
@@ -751,7 +751,7 @@ def test_traces_that_are_none(run: tuple[Run, Path], tmp_path: Path) -> None:
 RAY_SETTINGS = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_raylet_start_wait_time_s": "150"}
 
 ON_RAY = """
-import sys
+import os, sys
 from ray.cluster_utils import Cluster
 import ray
 from my_utils import report
@@ -763,7 +763,9 @@ cluster.add_node(num_cpus=1, object_store_memory=100 * 2**20)
 ray.init(address=cluster.address, log_to_driver=False)
 assert len([node for node in ray.nodes() if node["Alive"]]) == 2
 on_ray.RANKS_A_TASK = 2
-print(report.analyze(sys.argv[1], engine="ray").to_json())
+os.chdir(os.path.dirname(sys.argv[1]))
+logs = os.path.basename(sys.argv[1])
+print(report.analyze(logs, engine="ray", parquet="rows").to_json())
 ray.shutdown()
 cluster.shutdown()
 """
@@ -778,6 +780,7 @@ def test_a_cluster_of_ray_gives_the_same(
     done = run_python("-c", ON_RAY, str(run[1]), timeout=360, env=RAY_SETTINGS)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == json.loads(report.to_json())
+    assert len(list((run[1].parent / "rows").iterdir())) == len(report.ranks)
 
 
 KILLED_HEAD = """
@@ -842,12 +845,14 @@ def test_a_head_that_does_not_answer_is_an_error_in_minutes(
 def test_what_ray_prints_is_not_in_the_output(
     printed: str, run: tuple[Run, Path], report: Report, run_python: RunPython, tmp_path: Path
 ) -> None:
-    """A module of that name in place of Ray, whose tasks run here and which is as talkative."""
+    """A module of that name in place of Ray, whose tasks run in another folder and which is as
+    talkative."""
     (tmp_path / "ray.py").write_text(f"""if True:
         import os
 
         def init(**options):
             {printed}
+            os.chdir("/")
 
         def is_initialized():
             return False
@@ -864,11 +869,13 @@ def test_what_ray_prints_is_not_in_the_output(
         def get(task):
             return task
     """)
+    logs = os.path.relpath(run[1], tmp_path)
     done = run_python(
-        "-m", "my_utils.report", str(run[1]), "--engine", "ray", "--json",
-        env={"PYTHONPATH": str(tmp_path)},
+        "-m", "my_utils.report", logs, "--engine", "ray", "--json", "--parquet", "rows",
+        env={"PYTHONPATH": f"{ROOT}:{tmp_path}"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+    assert len(list((tmp_path / "rows").iterdir())) == len(report.ranks)
     assert json.loads(done.stdout) == json.loads(report.to_json())
     assert "text" in done.stderr
 
