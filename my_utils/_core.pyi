@@ -23,7 +23,7 @@ from typing_extensions import disjoint_base
 
 from .capture.spec import CaptureSpec
 
-_StrPath = str | os.PathLike[str]
+_AnyPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 class FormatError(ValueError):
@@ -34,14 +34,14 @@ class FormatError(ValueError):
 def open_output(
     *,
     kind: Literal["memory", "null", "file"] = "file",
-    log_dir: _StrPath = "",
+    log_dir: _AnyPath = "",
     rank: int = 0,
     world_size: int = 1,
     host: str = "",
     machine: str = "",
     label: str = "",
     io: Literal["auto", "inline", "background"] = "auto",
-    journal_dir: _StrPath = "",
+    journal_dir: _AnyPath = "",
     max_csv_bytes: int = 0,
     keep_csv_bytes: int = 0,
     attempt: int = 0,
@@ -71,7 +71,7 @@ def set_warning_hook(hook: Callable[..., object] | None, /) -> None: ...
 def cuda_profiler(start: bool, wait: bool, device: int = -1) -> bool: ...
 def cuda_state() -> dict[str, Any]: ...
 def gpu_state() -> dict[str, Any]: ...
-def gpu_configure(*, nvrtc: _StrPath | None = None, cache: _StrPath | None = None) -> None: ...
+def gpu_configure(*, nvrtc: _AnyPath | None = None, cache: _AnyPath | None = None) -> None: ...
 def gpu_compile(
     program: str, arch: int, a: str | None = None, b: str | None = None, *, cubin: bool = False
 ) -> tuple[bytes, str]: ...
@@ -152,7 +152,7 @@ class StageCall:
 
 # Journals of other processes, living or dead.
 
-def recover_rows(journal_path: _StrPath, /) -> tuple[str | None, int, bytes]:
+def recover_rows(journal_path: _AnyPath, /) -> tuple[str | None, int, bytes]:
     """What the process of a journal recorded and did not write: (csv, csv_bytes, rows).
 
     The process's CSV is complete as its first `csv_bytes` bytes followed by `rows`, which are CSV
@@ -203,7 +203,7 @@ class _Journal(TypedDict):
     bad_records: int
     lanes: list[_Lane]
 
-def read_journal(journal_path: _StrPath, /) -> _Journal:
+def read_journal(journal_path: _AnyPath, /) -> _Journal:
     """What the process of a journal does, or did last. Times are Unix nanoseconds.
 
     Errors as for recover_rows.
@@ -319,8 +319,8 @@ class NoOpTimer:
 
 # Traces from profile CSVs.
 
-# name for messages, file descriptor or -1, bytes that count or -1, the data without a file, header?
-_TracePart = tuple[str, int, int, bytes | None, bool]
+# path for messages, file descriptor or -1, bytes that count or -1, data without a file, header?
+_TracePart = tuple[_AnyPath, int, int, bytes | None, bool]
 
 @final
 class TraceJob:

@@ -38,7 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     >>> main(["env", "--json", "--quiet"])  # doctest: +SKIP
     """
-    return ended_well(lambda: _run(list(sys.argv[1:] if argv is None else argv)))
+    words = list(sys.argv[1:] if argv is None else argv)
+    return ended_well(lambda: _run(words), any_text=False)
 
 
 def _run(words: list[str]) -> int:

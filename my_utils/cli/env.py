@@ -13,7 +13,7 @@ import re
 import sys
 from importlib import metadata
 
-from ..common.command_line import CommandParser, add_json, add_quiet, parser
+from ..common.command_line import CommandParser, add_json, add_quiet, ended_well, parser
 from ..common.terminal import wants_color
 from ..run_files.newest import find_run
 
@@ -169,6 +169,10 @@ def command_parser() -> CommandParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
+    return ended_well(lambda: _main(argv))
+
+
+def _main(argv: Sequence[str] | None) -> int:
     chosen = command_parser().parse_args(argv)
     found = environment()
     if chosen.json:

@@ -12,7 +12,6 @@ True
 from __future__ import annotations
 
 import math
-import socket
 import threading
 import time
 from datetime import timedelta
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ..common.arguments import check_int, check_seconds
 from ..common.lazy_modules import lazy_module
 from ..common.public import public
-from ..common.ranks import boot_id
+from ..common.ranks import boot_id, host_name
 from ..common.reprs import short_repr
 from .client import ROUNDS_MAX, Clock, Message, ask, exchanges_of
 from .offset import ClockHistory, ClockOffset, ClockSyncError, Exchange, estimate
@@ -195,7 +194,7 @@ class ClockSynchronizer:
         if rendezvous is None:
             return ClockOffset(0, 0.0, measured_ns=clock())
         if machine is None:
-            machine = boot_id() or socket.gethostname()
+            machine = boot_id() or host_name()
         refresher = Refresher(rendezvous, machine, rounds, clock)
         offset = refresher.begin(host, timeout_s)
         with cls._lock:

@@ -19,6 +19,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from .printable import escaped
+
 __all__ = [
     "check_bool",
     "check_int",
@@ -166,15 +168,17 @@ def check_output_path(name: str, value: object) -> str:
 
 
 def check_text(name: str, value: object, most: int) -> str:
-    """The value if it is printable, has one line and at most `most` bytes in UTF-8."""
+    """The value if it is printable, has one line and at most `most` bytes in UTF-8. Bytes of names
+    that are not UTF-8 become escapes."""
     if not isinstance(value, str):
         raise TypeError(f"{name} must be a str, not {kind(value)}")
-    length = len(value.encode("utf-8", "surrogatepass"))
+    text = escaped(value)
+    length = len(text.encode())
     if length > most:
         raise ValueError(f"{name} must have at most {most} bytes, not {length}")
-    if not value.isprintable():
+    if not text.isprintable():
         raise ValueError(f"{name} must be printable and on one line, not {value!r}")
-    return value
+    return text
 
 
 def check_level(level: object) -> int:

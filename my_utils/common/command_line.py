@@ -30,7 +30,7 @@ from .terminal import terminal_columns
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import Any, NoReturn
 
 __all__ = [
@@ -282,14 +282,19 @@ def _wrapped_item(line: str, width: int) -> list[str]:
 # --- how commands end ---
 
 
-def ended_well(command: Callable[[], int]) -> int:
+def ended_well(command: Callable[[], int], *, any_text: bool = True) -> int:
     """The status of the command: 130 after Ctrl-C, which is said, and 0 where the reader of its
-    output has gone, as `head` does."""
+    output has gone, as `head` does.
+
+    any_text: standard output shows what its encoding lacks as escapes, such as bytes of a name that
+    are not UTF-8; not for a command in which a training prints.
+    """
     try:
-        try:
-            return command()
-        finally:
-            sys.stdout.flush()
+        with _escapes_on_stdout() if any_text else contextlib.nullcontext():
+            try:
+                return command()
+            finally:
+                sys.stdout.flush()
     except KeyboardInterrupt:
         with contextlib.suppress(OSError):
             print("interrupted", file=sys.stderr)
@@ -300,6 +305,19 @@ def ended_well(command: Callable[[], int]) -> int:
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)
         return 0
+
+
+@contextlib.contextmanager
+def _escapes_on_stdout() -> Iterator[None]:
+    stream, errors = sys.stdout, getattr(sys.stdout, "errors", "")
+    if errors not in ("strict", "surrogateescape") or not hasattr(stream, "reconfigure"):
+        yield
+        return
+    stream.reconfigure(errors="backslashreplace")
+    try:
+        yield
+    finally:
+        stream.reconfigure(errors=errors)
 
 
 def error_text(error: BaseException) -> str:

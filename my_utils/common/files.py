@@ -1,4 +1,5 @@
-"""Files that are whole or not there: written under another name, then renamed."""
+"""Files that are whole or not there: written under another name, then renamed; and names of folders
+for libraries that take only UTF-8."""
 
 from __future__ import annotations
 
@@ -8,7 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-__all__ = ["on_whole_path", "whole_file"]
+from .printable import escaped
+
+__all__ = ["on_whole_path", "utf8_path", "whole_file"]
 
 NAME_END = 48  # letters, of which UTF-8 makes four bytes each
 RANDOM_BYTES = 8
@@ -37,6 +40,19 @@ def on_whole_path(path: str | os.PathLike[str], mode: int | None = None) -> Iter
         with contextlib.suppress(OSError):
             os.unlink(name)
         raise
+
+
+@contextlib.contextmanager
+def utf8_path(folder: str) -> Iterator[str]:
+    """A path of the folder that is UTF-8, for this process and while the block runs."""
+    if escaped(folder) == folder:
+        yield folder
+        return
+    handle = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{handle}"
+    finally:
+        os.close(handle)
 
 
 def _new_file(target: Path) -> str:

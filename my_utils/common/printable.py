@@ -1,19 +1,40 @@
-"""Text out of files, before a terminal gets it.
+"""Text out of files and names of files, before a terminal, a file or a picture gets it.
 
 >>> printable("a\\x1b[2Jb")
 'a\\\\x1b[2Jb'
 >>> printable("füür")
 'füür'
+>>> escaped("füür\\udcff.py")
+'füür\\\\xff.py'
 """
 
 from __future__ import annotations
 
-__all__ = ["printable"]
+__all__ = ["encoded", "escaped", "printable"]
 
 
 def printable(text: str) -> str:
     """The text with control characters, line ends among them, as escapes: names of stages and files
-    do not steer the terminal that shows them."""
+    do not steer the terminal that shows them. Bytes of names that are not UTF-8 are `\\xNN`."""
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in escaped(text))
+
+
+def escaped(text: str) -> str:
+    """The text with bytes of a name that are not UTF-8, which Python keeps as lone surrogates, as
+    `\\xNN`: it can be encoded."""
+    return encoded(text).decode()
+
+
+def encoded(text: str) -> bytes:
+    """As UTF-8, with escapes as `escaped` makes them."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        pass
+    try:
+        data = text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # half of a pair, which stands for no byte
+        data = text.encode("utf-8", "backslashreplace")
+    return data.decode("utf-8", "backslashreplace").encode()

@@ -16,6 +16,7 @@ from typing import Any
 
 from .arguments import check_int
 from .identity import identity, rank_from_environment, world_size_from_environment
+from .printable import printable
 
 __all__ = [
     "boot_id",
@@ -23,6 +24,7 @@ __all__ = [
     "check_ranks",
     "current_rank",
     "distributed",
+    "host_name",
     "is_chosen",
     "known_rank",
     "known_world_size",
@@ -118,6 +120,12 @@ def boot_id() -> str:
             return file.read().strip()
     except OSError:
         return ""
+
+
+def host_name() -> str:
+    """What this host is called, with what is no printable text in it as escapes. At most 255
+    bytes."""
+    return printable(os.uname().nodename)[:255]
 
 
 def process_began_s(ticks_after_boot: int) -> float | None:

@@ -13,6 +13,7 @@ import math
 import os
 
 from .outputs import open_output
+from .printable import encoded
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def needed(package: str, purpose: str, extra: str = "profiling") -> Any:
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
     with open_output(path) as file:
-        file.write(text.encode())
+        file.write(encoded(text))
 
 
 def write_figure(path: str | os.PathLike[str], draw: Callable[[Figure], None]) -> None:

@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..common.extras import needs_extra
+from ..common.files import utf8_path
 from ..log.logger import GlobalLogger
 from ..stages.timers import MyTimer
 
@@ -191,18 +192,21 @@ def main() -> None:
     gpus = torch.cuda.device_count()
     if gpus:
         torch.cuda.set_device(args.rank % gpus)
-    # NCCL wants a GPU a rank; gloo also serves ranks that share one.
-    dist.init_process_group(
-        "nccl" if gpus >= args.ranks else "gloo",
-        init_method=args.store.resolve().as_uri(),
-        rank=args.rank,
-        world_size=args.ranks,
-    )
-    try:
-        train(args.log_dir, args.rank, args.ranks, args.steps, args.balance)
-        dist.barrier()
-    finally:
-        dist.destroy_process_group()
+    with utf8_path(str(args.store.parent.resolve())) as folder:
+        # NCCL wants a GPU a rank; gloo also serves ranks that share one.
+        dist.init_process_group(
+            "nccl" if gpus >= args.ranks else "gloo",
+            store=dist.FileStore(  # type: ignore[attr-defined]
+                f"{folder}/{args.store.name}", args.ranks
+            ),
+            rank=args.rank,
+            world_size=args.ranks,
+        )
+        try:
+            train(args.log_dir, args.rank, args.ranks, args.steps, args.balance)
+            dist.barrier()
+        finally:
+            dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ from ..common.command_line import (
     parser,
 )
 from ..common.outputs import check_suffix, open_output
+from ..common.printable import encoded
 from ..common.ranges import checked
 from ..run_files.newest import found_logs
 from .comparison import compare
@@ -216,7 +217,7 @@ def _write(compared: _Compared, gates: list[GateResult], args: argparse.Namespac
         else:
             text = _WRITERS[suffix](found, gates)
         with open_output(args.output) as file:
-            file.write(text.encode())
+            file.write(encoded(text))
     if not args.quiet and args.output != "-":
         print(_as_json(found, gates) if args.json else _as_text(found, gates), end="", flush=True)
 

@@ -48,6 +48,7 @@ from ..common.command_line import (
     open_output,
     parser,
 )
+from ..common.printable import encoded
 from ..recordings.recording import Recording, RecordingError
 from .align import align
 from .ranks import Side, join_ranks, read_side
@@ -370,7 +371,7 @@ def _main(argv: Sequence[str] | None) -> int:
         return report.exit_code
     try:
         with open_output(output) as file:
-            file.write(text.encode())
+            file.write(encoded(text))
     except OSError as error:
         print(f"diverge: {error_text(error)}", file=sys.stderr)
         return EXIT_NOT_COMPARABLE

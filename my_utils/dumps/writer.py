@@ -11,12 +11,12 @@ import datetime
 import json
 import os
 import shutil
-import socket
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..common.ranks import host_name
 from .form import FORMAT, MANIFEST, TENSORS, TREE, UNFINISHED, VERSION, digest, safe_name, seal
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def describe(
         "data_id": data_id if type(data_id) is int else _text(data_id),
         "time": moment.isoformat(),
         "time_ns": place.time_ns,
-        "host": socket.gethostname(),
+        "host": host_name(),
         "pid": os.getpid(),
         "rank": rank,
         "tensors": len(tree.slots),

@@ -18,12 +18,11 @@ from __future__ import annotations
 import math
 import os
 import secrets
-import socket
 from collections.abc import Sequence
 from typing import Any
 
 from ..common.arguments import check_int, check_path, check_seconds, check_str
-from ..common.ranks import check_rank, known_rank, world_size as known_world_size
+from ..common.ranks import check_rank, host_name, known_rank, world_size as known_world_size
 from .barrier import Terms
 from .client import Tls, Where, is_safe_here
 from .rounds import EtcdBarrierBroken, EtcdBarrierError, EtcdBarrierTimeout, Keys
@@ -127,7 +126,7 @@ def _terms(
     return Terms(
         keys=Keys(prefix.rstrip("/"), size),
         name=_member_name(rank, size),
-        who=f"{socket.gethostname()}, pid {os.getpid()}",
+        who=f"{host_name()}, pid {os.getpid()}",
         timeout_s=(
             math.inf if timeout_s is None else check_seconds("timeout_s", timeout_s, 0, math.inf)
         ),
@@ -141,7 +140,7 @@ def _member_name(rank: int | None, world_size: int) -> str:
     if rank is None:
         rank = known_rank()
     if rank is None or rank >= world_size:
-        return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        return f"{host_name()}-{os.getpid()}-{secrets.token_hex(4)}"
     return str(rank)
 
 

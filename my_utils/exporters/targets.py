@@ -19,7 +19,6 @@ from __future__ import annotations
 import itertools
 import os
 import re
-import socket
 import time
 from collections.abc import Iterable, Iterator
 from importlib import import_module
@@ -29,7 +28,7 @@ from .. import _core
 from ..common.arguments import check_path, check_str
 from ..common.files import whole_file
 from ..common.public import public
-from ..common.ranks import check_ranks, current_rank
+from ..common.ranks import check_ranks, current_rank, host_name
 from ..common.tables import needed
 from .exporter import Snapshot, StageExporter
 from .totals import Means, Source
@@ -105,7 +104,7 @@ class TensorBoardExporter(StageExporter):
     def _new_file(self) -> Any:
         self.log_dir.mkdir(parents=True, exist_ok=True)
         name = (
-            f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}"
+            f"events.out.tfevents.{int(time.time()):010d}.{host_name()}"
             f".{os.getpid()}.stages{next(_file_numbers)}"
         )
         # Without a buffer, which a forked child would write a second time.

@@ -6,12 +6,12 @@ The run is the one that the user names. Nothing else is looked for, and nothing 
 from __future__ import annotations
 
 import os
-import socket
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..common.ranks import host_name
 from ..common.tables import needed
 
 __all__ = ["TARGETS", "ExportError", "Summary", "export_summary", "parse_target"]
@@ -101,7 +101,7 @@ def _to_tensorboard(run: str, summary: Summary) -> None:
     )
     os.makedirs(run, exist_ok=True)
     now = time.time()
-    name = f"events.out.tfevents.{int(now):010d}.{socket.gethostname()}.{os.getpid()}.verdict"
+    name = f"events.out.tfevents.{int(now):010d}.{host_name()}.{os.getpid()}.verdict"
     with open(os.path.join(run, name), "ab") as file:
         records = RecordWriter(file)
         for fields in (

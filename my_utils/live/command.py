@@ -267,12 +267,7 @@ def _status(seen: Snapshot) -> int:
 
 def _print(content: str | list[str]) -> None:
     text = content if isinstance(content, str) else "\n".join(content)
-    print(
-        text.encode(sys.stdout.encoding or "utf-8", "backslashreplace").decode(
-            sys.stdout.encoding or "utf-8"
-        ),
-        flush=True,
-    )
+    print(text, flush=True)
 
 
 def _go_on(snapshots: _Snapshots) -> None:

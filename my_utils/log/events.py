@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from .. import _core
 from ..common.arguments import check_integer, kind
+from ..common.printable import escaped
 from ..common.warnings import warn_once
 
 # Timestamps and the offset that is added to them stay within 64 bits together.
@@ -60,7 +61,7 @@ def metadata_text(metadata: object) -> str:
     if metadata is None:
         return ""
     if isinstance(metadata, str):
-        return metadata.translate(_ENCODED_LINE_ENDS)
+        return escaped(metadata).translate(_ENCODED_LINE_ENDS)
     if isinstance(metadata, Mapping):
         return ",".join(f"{_key(key)}={_value_text(value)}" for key, value in metadata.items())
     raise TypeError(f"metadata must be a str, a mapping or None, not {kind(metadata)}")
@@ -105,6 +106,8 @@ def _value_text(value: object) -> str:
 
 
 def _encode(text: str) -> str:
+    if not text.isascii():
+        text = escaped(text)
     return text.translate(_ENCODED) if _TO_ENCODE.search(text) else text
 
 

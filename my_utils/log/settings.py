@@ -11,6 +11,7 @@ from ..common.identity import (
     rank_from_environment,
     world_size_from_environment,
 )
+from ..common.ranks import host_name
 
 # Limits of the C part, in bytes of UTF-8.
 _LABEL_BYTES_MAX = 127
@@ -85,9 +86,7 @@ def check_settings(
         )
     label = check_text("extra_log_label", label, _LABEL_BYTES_MAX)
     if machine_id is None:
-        import socket
-
-        host = socket.gethostname()
+        host = host_name()
         machine = f"{label or host}-rank{ranks[0]}"
     else:
         host = machine = check_text("machine_id", machine_id, _MACHINE_BYTES_MAX)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ..capture.on_demand.control_file import captures_folder
 from ..common.files import whole_file
+from ..common.printable import encoded
 from ..common.ranks import check_ranks
 from .profile import Sample, samples_of, share_lines, speedscope, trace_events
 from .request import HZ, WAIT_S, request_stacks, wait_for_stacks
@@ -62,5 +63,5 @@ def _write(folder: Path, id: str, samples: list[Sample]) -> list[str]:
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in contents.items():
         with whole_file(folder / name) as file:
-            file.write(content.encode())
+            file.write(encoded(content))
     return [os.fspath(folder / name) for name in contents]

@@ -34,7 +34,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -46,7 +45,7 @@ from ..common.lazy_modules import lazy_module
 from ..common.plain_copy import plain_copy
 from ..common.plain_files import PlainFileError, load_plain, save_plain
 from ..common.public import public
-from ..common.ranks import current_rank, world_size
+from ..common.ranks import current_rank, host_name, world_size
 
 if TYPE_CHECKING:
     import torch
@@ -237,7 +236,7 @@ class Recording:
             name=name,
             rank=current_rank(),
             world_size=world_size(),
-            host=socket.gethostname(),
+            host=host_name(),
             pid=os.getpid(),
             created_unix=time.time(),
             torch=str(torch.__version__),

@@ -39,6 +39,7 @@ from ..common.files import whole_file
 from ..common.lazy_modules import lazy_module
 from ..common.notebook import html_table, html_text, one_screen
 from ..common.outputs import open_output
+from ..common.printable import encoded
 from ..common.public import public
 from ..common.tables import needed, table_lines
 from ..verdict.load import NothingToJudge, RankCells
@@ -222,7 +223,7 @@ class Report:
         page.tables = [*page.tables, *tables_of(self, links or {})]
         page.problems = self.problems
         with open_output(path) as file:
-            file.write(page_text(page).encode())
+            file.write(encoded(page_text(page)))
 
     def save_figures(self, output: str | os.PathLike[str]) -> list[Path]:
         """The plots as step_time.png, rank_by_step.png and stages.png in the folder `output`."""

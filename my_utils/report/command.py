@@ -29,6 +29,7 @@ from ..common.command_line import (
     parser,
 )
 from ..common.outputs import check_output, open_output
+from ..common.printable import encoded
 from ..run_files.newest import found_logs
 from ..verdict.export import add_export, export_verdict
 
@@ -178,7 +179,7 @@ def _page(args: argparse.Namespace, report: Report | None) -> Page:
         page.tables = [*page.tables, *tables_of(report, {})]
         page.problems = report.problems
     with open_output(args.output) as file:
-        file.write(page_text(page).encode())
+        file.write(encoded(page_text(page)))
     return page
 
 
@@ -189,7 +190,7 @@ def _write_tables(args: argparse.Namespace, report: Report) -> None:
         report.save_figures(args.png)
     if args.output is not None and not _is_page(args):
         with open_output(args.output) as file:
-            file.write(f"{report.to_json()}\n".encode())
+            file.write(encoded(f"{report.to_json()}\n"))
 
 
 def _print(args: argparse.Namespace, page: Page | None) -> None:

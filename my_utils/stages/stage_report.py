@@ -23,6 +23,7 @@ from typing import Any, Literal, TypedDict, cast
 
 from .. import _core
 from ..common.files import whole_file
+from ..common.printable import encoded
 from ..common.terminal import progress_bar
 from .figures import FIGURE_NAMES, Figures, figures_of
 from .rows import Path_, StageReader, StageRow, part_of_memory, parts_of_files, size_of_files
@@ -283,10 +284,10 @@ def write_whole(path: Path, text: str) -> None:
     """Under a temporary name first, so that nobody finds half a file. Makes the folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists() and not path.is_file():  # a terminal, a pipe
-        path.write_text(text, encoding="utf-8")
+        path.write_bytes(encoded(text))
         return
     with whole_file(os.path.realpath(path)) as file:
-        file.write(text.encode())
+        file.write(encoded(text))
 
 
 def write_csv(report: Report, output: str | os.PathLike[str]) -> None:

@@ -13,7 +13,6 @@ import logging
 import os
 import shlex
 import shutil
-import socket
 import sys
 import threading
 import time
@@ -23,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..common.files import on_whole_path
-from ..common.ranks import current_rank, is_chosen, own_name, world_size
+from ..common.ranks import current_rank, host_name, is_chosen, own_name, world_size
 from ..common.warnings import warn_once
 from .cuda_profiler import CudaProfiler
 from .flops_table import has_operators, summary
@@ -288,7 +287,7 @@ class _Window:
         name = own_name()
         folder = root / name
         folder.mkdir(parents=True, exist_ok=True)
-        worker = f"{socket.gethostname()}_{os.getpid()}"
+        worker = f"{host_name()}_{os.getpid()}"
         trace = export_trace(profiler, folder / f"{worker}.{time.time_ns()}.pt.trace.json")
         with on_whole_path(root / f"trace_{name}.json") as temporary:
             temporary.unlink()

@@ -31,8 +31,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..common.extras import needs_extra
-from ..common.files import on_whole_path
+from ..common.files import on_whole_path, utf8_path
 from ..common.older_torch import close_lost_session, end_stale_session, free_kineto
+from ..common.printable import escaped
 from ..common.warnings import warn_once
 from . import slot as _slot
 from .sessions import watch
@@ -270,14 +271,16 @@ def export_trace(profiler: torch.profiler.profile, path: str | os.PathLike[str])
     """
     target = Path(path)
     with on_whole_path(target) as temporary:
-        if target.suffix != ".gz":
+        name = os.fspath(temporary)
+        if target.suffix != ".gz" and escaped(name) == name:
             _export(profiler, temporary, target)
             return target
-        with tempfile.TemporaryDirectory() as folder:
-            plain = Path(folder) / "trace.json"
+        with tempfile.TemporaryDirectory() as folder, utf8_path(folder) as place:
+            plain = Path(place) / "trace.json"
             _export(profiler, plain, target)
-            with open(plain, "rb") as trace, gzip.open(temporary, "wb") as packed:
-                shutil.copyfileobj(trace, packed)
+            writer = gzip.open if target.suffix == ".gz" else open
+            with open(plain, "rb") as trace, writer(temporary, "wb") as copy:
+                shutil.copyfileobj(trace, copy)
     return target
 
 

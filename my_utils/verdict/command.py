@@ -35,6 +35,7 @@ from ..common.command_line import (
     parser,
 )
 from ..common.outputs import check_suffix, open_output
+from ..common.printable import encoded
 from ..common.ranges import checked
 from ..run_files.newest import found_logs
 from .export import add_export, export_verdict
@@ -164,7 +165,7 @@ def _write(verdict: Verdict, hung: Hung | None, args: argparse.Namespace) -> Non
     if args.output:
         write = _WRITERS[check_suffix(args.output, tuple(_WRITERS)) or ".txt"]
         with open_output(args.output) as file:
-            file.write(write(verdict, hung).encode())
+            file.write(encoded(write(verdict, hung)))
     if not args.quiet and args.output != "-":
         text = _as_json(verdict, hung) if args.json else _as_text(verdict, hung, _width())
         print(text, end="", flush=True)

@@ -163,7 +163,7 @@ def forger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Forger:
     """Its files are the same in every run, but for the order that safetensors gives metadata."""
     with monkeypatch.context() as patch:
         patch.setattr("time.time_ns", lambda: 1_700_000_000_123_456_789)
-        patch.setattr("socket.gethostname", lambda: "host")
+        patch.setattr("my_utils.dumps.writer.host_name", lambda: "host")
         patch.setattr("os.getpid", lambda: 4242)
         return Forger(tmp_path)
 

@@ -52,6 +52,10 @@ int mu_py_bind(const struct mu_py_signature *signature, PyObject *const *args, P
  * with an exception set. */
 int mu_py_append_new(PyObject *list, PyObject *item);
 
+/* A new str of a message, in which paths may be. Bytes that are not UTF-8 become `\xNN`, so that it
+ * can be printed whatever is in it. */
+PyObject *mu_py_message(const char *message);
+
 /* Sets the exception that belongs to the code of `err`; returns NULL. */
 PyObject *mu_py_raise(const struct mu_error *err);
 

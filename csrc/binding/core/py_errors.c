@@ -2,6 +2,8 @@
 #include "core/args.h"
 #include "core/state.h"
 
+#include <string.h>
+
 int mu_py_errors_exec(PyObject *module) {
     struct mu_state *state = mu_state_of(module);
     state->format_error = PyErr_NewExceptionWithDoc(
@@ -14,6 +16,18 @@ int mu_py_errors_exec(PyObject *module) {
     return PyModule_AddObjectRef(module, "FormatError", state->format_error);
 }
 
+PyObject *mu_py_message(const char *message) {
+    return PyUnicode_DecodeUTF8(message, (Py_ssize_t)strlen(message), "backslashreplace");
+}
+
+static void set_error(PyObject *type, const char *message) {
+    PyObject *text = mu_py_message(message);
+    if (text != NULL) {
+        PyErr_SetObject(type, text);
+        Py_DECREF(text);
+    }
+}
+
 /* This function finds the module by its name, so that its callers need not pass the module's
  * state. */
 static void raise_format(const struct mu_error *err) {
@@ -21,16 +35,16 @@ static void raise_format(const struct mu_error *err) {
     if (module == NULL) {
         return;
     }
-    PyErr_SetString(mu_state_of(module)->format_error, err->message);
+    set_error(mu_state_of(module)->format_error, err->message);
     Py_DECREF(module);
 }
 
 static void raise_io(const struct mu_error *err) {
     if (err->sys_errno == 0) {
-        PyErr_SetString(PyExc_OSError, err->message);
+        set_error(PyExc_OSError, err->message);
         return;
     }
-    PyObject *args = Py_BuildValue("(is)", err->sys_errno, err->message);
+    PyObject *args = Py_BuildValue("(iN)", err->sys_errno, mu_py_message(err->message));
     if (args != NULL) {
         PyErr_SetObject(PyExc_OSError, args);
         Py_DECREF(args);
@@ -40,10 +54,10 @@ static void raise_io(const struct mu_error *err) {
 PyObject *mu_py_raise(const struct mu_error *err) {
     switch (err->code) {
     case MU_ERR_ARGUMENT:
-        PyErr_SetString(PyExc_ValueError, err->message);
+        set_error(PyExc_ValueError, err->message);
         break;
     case MU_ERR_NO_MEMORY:
-        PyErr_SetString(PyExc_MemoryError, err->message);
+        set_error(PyExc_MemoryError, err->message);
         break;
     case MU_ERR_IO:
         raise_io(err);
@@ -54,11 +68,11 @@ PyObject *mu_py_raise(const struct mu_error *err) {
         break;
     case MU_ERR_STOPPED: /* by a signal, whose handler has raised, or by another thread */
         if (!PyErr_Occurred()) {
-            PyErr_SetString(PyExc_RuntimeError, err->message);
+            set_error(PyExc_RuntimeError, err->message);
         }
         break;
     default:
-        PyErr_SetString(PyExc_RuntimeError, err->message);
+        set_error(PyExc_RuntimeError, err->message);
         break;
     }
     return NULL;

@@ -1,5 +1,7 @@
 #include "core/warnings.h"
 
+#include "core/args.h"
+
 void mu_py_warn(struct mu_state *state, const char *kind, const char *message) {
     mu_py_warn_by(state, NULL, kind, message);
 }
@@ -11,9 +13,10 @@ void mu_py_warn_by(struct mu_state *state, PyObject *logger, const char *kind,
     }
     PyObject *error_type, *error, *traceback;
     PyErr_Fetch(&error_type, &error, &traceback);
-    PyObject *result =
-        logger == NULL ? PyObject_CallFunction(state->warning_hook, "ss", kind, message)
-                       : PyObject_CallFunction(state->warning_hook, "ssO", kind, message, logger);
+    PyObject *text = mu_py_message(message);
+    PyObject *result = logger == NULL
+                           ? PyObject_CallFunction(state->warning_hook, "sN", kind, text)
+                           : PyObject_CallFunction(state->warning_hook, "sNO", kind, text, logger);
     if (result == NULL) {
         PyErr_WriteUnraisable(state->warning_hook);
     }

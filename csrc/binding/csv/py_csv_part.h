@@ -5,8 +5,9 @@
 #include "core/args.h"
 #include "csv/csv_reader.h"
 
-/* Fills `input`, whose pointers are borrowed from the tuple; -1 with an exception. */
-int mu_py_csv_part(PyObject *tuple, struct mu_csv_input *input);
+/* Fills `input`; -1 with an exception. Its name is borrowed from `*name`, a new reference, and its
+ * data from the tuple. */
+int mu_py_csv_part(PyObject *tuple, struct mu_csv_input *input, PyObject **name);
 
 /* A call of the engine without the GIL, which a signal may end while it waits for input. */
 struct mu_py_wait {

@@ -8,7 +8,8 @@
 
 struct stage_rows {
     PyObject_HEAD struct mu_stage_rows rows;
-    PyObject *part;              /* owned: `rows` borrows its bytes and its name from it */
+    PyObject *part;              /* owned: `rows` borrows its bytes from it */
+    PyObject *name;              /* owned: bytes, which `rows` borrows */
     PyObject *tag;               /* owned: a str, or NULL for the stages of all timers */
     struct mu_span tag_text;     /* borrowed from `tag` */
     _Atomic uint64_t bytes_read; /* also those of the header */
@@ -53,7 +54,7 @@ static int set_tag(struct stage_rows *self, PyObject *tag) {
 static int open_part(struct stage_rows *self, PyObject *part) {
     struct mu_csv_input input = {.should_stop = mu_py_signal_raised, .stop_context = &self->wait};
     struct mu_error err;
-    if (mu_py_csv_part(part, &input) < 0) {
+    if (mu_py_csv_part(part, &input, &self->name) < 0) {
         return -1;
     }
     self->part = Py_NewRef(part);
@@ -86,6 +87,7 @@ static void rows_dealloc(PyObject *object) {
     PyTypeObject *type = Py_TYPE(object);
     mu_stage_rows_reset(&self->rows);
     Py_XDECREF(self->part);
+    Py_XDECREF(self->name);
     Py_XDECREF(self->tag);
     type->tp_free(object);
     Py_DECREF(type);

@@ -148,12 +148,14 @@ static int read_part(struct mu_stage_table *table, PyObject *part, PyObject *err
     struct mu_py_wait wait;
     struct mu_csv_input input = {.should_stop = mu_py_signal_raised, .stop_context = &wait};
     struct mu_error err;
-    if (mu_py_csv_part(part, &input) < 0) {
+    PyObject *name;
+    if (mu_py_csv_part(part, &input, &name) < 0) {
         return -1;
     }
     wait.saved = PyEval_SaveThread();
     int code = mu_stage_table_read(table, &input, &err);
     PyEval_RestoreThread(wait.saved);
+    Py_DECREF(name);
     if (code == MU_ERR_FORMAT || code == MU_ERR_IO) {
         return mu_py_add_error(errors, &err);
     }

@@ -124,8 +124,10 @@ static PyObject *text_of(const char *text, size_t length) {
                                 "replace");
 }
 
-/* A text of the header. It may fill its field without a NUL. */
+/* A text of the header, and a path. It may fill its field without a NUL. */
 #define FIELD_TEXT(field) text_of(field, strnlen(field, sizeof(field)))
+#define FIELD_PATH(field)                                                                          \
+    PyUnicode_DecodeFSDefaultAndSize(field, (Py_ssize_t)strnlen(field, sizeof(field)))
 
 static PyObject *stage_as_dict(const struct mu_seen_stage *stage, bool finished) {
     PyObject *name = text_of(stage->name, stage->name_length);
@@ -200,8 +202,8 @@ static int put_identity(PyObject *dict, const struct mu_journal_header *header) 
                    put(dict, "attempt", PyLong_FromUnsignedLong(header->attempt)) < 0 ||
                    put(dict, "host", FIELD_TEXT(header->host)) < 0 ||
                    put(dict, "label", FIELD_TEXT(header->label)) < 0 ||
-                   put(dict, "log_dir", FIELD_TEXT(header->log_dir)) < 0 ||
-                   put(dict, "csv_name", FIELD_TEXT(header->csv_name)) < 0 ||
+                   put(dict, "log_dir", FIELD_PATH(header->log_dir)) < 0 ||
+                   put(dict, "csv_name", FIELD_PATH(header->csv_name)) < 0 ||
                    put(dict, "boot_id", FIELD_TEXT(header->boot_id)) < 0 ||
                    put(dict, "process_start", PyLong_FromUnsignedLongLong(header->process_start)) <
                        0

@@ -3,6 +3,7 @@
 #include <Python.h>
 
 #include "base/event.h"
+#include "base/host_name.h"
 #include "core/args.h"
 #include "core/warnings.h"
 #include "cuda/nvtx.h"
@@ -15,7 +16,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 static const int64_t inline_drain_wait_ns = 1000000000;
 
@@ -209,10 +209,13 @@ struct mu_thread_buffer *mu_py_new_thread_buffer(struct mu_timer *timer) {
     PyObject *error_type, *error, *traceback;
     PyErr_Fetch(&error_type, &error, &traceback);
     PyObject *name = python_thread_name();
-    const char *text = name != NULL && PyUnicode_Check(name) ? PyUnicode_AsUTF8(name) : NULL;
+    PyObject *text = name != NULL && PyUnicode_Check(name)
+                         ? PyUnicode_AsEncodedString(name, "utf-8", "backslashreplace")
+                         : NULL;
     if (text != NULL) {
-        mu_recorder_set_thread_name(timer->recorder, buffer, text);
+        mu_recorder_set_thread_name(timer->recorder, buffer, PyBytes_AS_STRING(text));
     }
+    Py_XDECREF(text);
     Py_XDECREF(name);
     PyErr_Restore(error_type, error, traceback);
     return buffer;
@@ -422,9 +425,8 @@ static int fill_config(PyObject *const *values, struct mu_output_config *config)
             0) {
         return -1;
     }
-    if (config->machine[0] == '\0' &&
-        gethostname(config->machine, sizeof(config->machine) - 1) != 0) {
-        config->machine[0] = '\0';
+    if (config->machine[0] == '\0') {
+        mu_host_name(config->machine, sizeof(config->machine));
     }
     config->rank = (int)rank;
     config->world_size = (int)world_size;
@@ -443,14 +445,15 @@ static PyObject *path_object(const char *path) {
 }
 
 static PyObject *report_object(const struct mu_open_report *report) {
-    return Py_BuildValue(
-        "{s:N,s:N,s:s,s:s,s:i,s:I,s:K,s:K,s:K,s:N}", "csv_path", path_object(report->csv_path),
-        "journal_path", path_object(report->journal_path), "journal_error",
-        report->journal_error.message, "label", report->label, "worker", report->worker, "attempt",
-        report->attempt, "adopted_journals", (unsigned long long)report->adopted_journals,
-        "adopted_rows", (unsigned long long)report->adopted_rows, "foreign_journals",
-        (unsigned long long)report->foreign_journals, "foreign_csv",
-        PyBool_FromLong(report->foreign_csv));
+    return Py_BuildValue("{s:N,s:N,s:N,s:s,s:i,s:I,s:K,s:K,s:K,s:N}", "csv_path",
+                         path_object(report->csv_path), "journal_path",
+                         path_object(report->journal_path), "journal_error",
+                         mu_py_message(report->journal_error.message), "label", report->label,
+                         "worker", report->worker, "attempt", report->attempt, "adopted_journals",
+                         (unsigned long long)report->adopted_journals, "adopted_rows",
+                         (unsigned long long)report->adopted_rows, "foreign_journals",
+                         (unsigned long long)report->foreign_journals, "foreign_csv",
+                         PyBool_FromLong(report->foreign_csv));
 }
 
 /* Takes the GIL for the moments in which nobody may record. */

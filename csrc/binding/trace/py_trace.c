@@ -103,8 +103,8 @@ static PyObject *list_notes(const struct mu_notes *notes) {
             continue;
         }
         PyObject *item =
-            Py_BuildValue("sNKsKs", mu_note_name(kind), PyBool_FromLong(mu_note_is_loss(kind)),
-                          (unsigned long long)note->count, note->file,
+            Py_BuildValue("sNKNKs", mu_note_name(kind), PyBool_FromLong(mu_note_is_loss(kind)),
+                          (unsigned long long)note->count, mu_py_message(note->file),
                           (unsigned long long)note->line, note->text);
         if (mu_py_append_new(list, item) < 0) {
             Py_CLEAR(list);
@@ -152,14 +152,17 @@ static int convert_part(struct mu_converter *converter, struct conversion *conve
     return code;
 }
 
+/* names: a list that takes the names of the parts, which live as long as it. */
 static int convert_parts(struct mu_converter *converter, struct conversion *conversion,
-                         PyObject *parts, PyObject *errors) {
+                         PyObject *parts, PyObject *names, PyObject *errors) {
     struct mu_error err;
+    PyObject *name;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(parts); i++) {
         struct mu_csv_input input = {.bytes_read = &conversion->job->job.bytes_read,
                                      .should_stop = should_stop,
                                      .stop_context = conversion};
-        if (mu_py_csv_part(PyTuple_GET_ITEM(parts, i), &input) < 0) {
+        if (mu_py_csv_part(PyTuple_GET_ITEM(parts, i), &input, &name) < 0 ||
+            mu_py_append_new(names, name) < 0) {
             return -1;
         }
         int code = convert_part(converter, conversion, &input, &err);
@@ -186,12 +189,13 @@ static PyObject *convert(struct trace_job *self, PyObject *parts,
                          struct mu_convert_options *options, PyObject *filter) {
     struct conversion conversion = {.job = self, .filter = filter};
     struct mu_converter *converter = PyMem_Calloc(1, sizeof(*converter));
-    PyObject *errors = PyList_New(0), *summary = NULL;
+    PyObject *errors = PyList_New(0), *names = PyList_New(0), *summary = NULL;
     PyObject *held = PyList_AsTuple(parts); /* the filter may change the list meanwhile */
     struct mu_error err;
-    if (converter == NULL || errors == NULL || held == NULL) {
+    if (converter == NULL || errors == NULL || names == NULL || held == NULL) {
         PyMem_Free(converter);
         Py_XDECREF(errors);
+        Py_XDECREF(names);
         Py_XDECREF(held);
         return PyErr_NoMemory();
     }
@@ -201,12 +205,13 @@ static PyObject *convert(struct trace_job *self, PyObject *parts,
     }
     if (mu_converter_init(converter, &self->job, options, &err) != MU_OK) {
         mu_py_raise(&err);
-    } else if (convert_parts(converter, &conversion, held, errors) == 0) {
+    } else if (convert_parts(converter, &conversion, held, names, errors) == 0) {
         summary = summary_of(converter, Py_NewRef(errors));
     }
     mu_converter_reset(converter);
     PyMem_Free(converter);
     Py_DECREF(errors);
+    Py_DECREF(names);
     Py_DECREF(held);
     return summary;
 }
@@ -343,12 +348,14 @@ static PyObject *trace_first_ns(PyObject *module, PyObject *part) {
     struct mu_error err;
     int64_t first_ns = 0;
     (void)module;
-    if (mu_py_csv_part(part, &input) < 0) {
+    PyObject *name;
+    if (mu_py_csv_part(part, &input, &name) < 0) {
         return NULL;
     }
     wait.saved = PyEval_SaveThread();
     int code = mu_convert_first_ns(&input, &first_ns, &err);
     PyEval_RestoreThread(wait.saved);
+    Py_DECREF(name);
     return code == MU_OK ? PyLong_FromLongLong(first_ns) : mu_py_raise(&err);
 }
 

@@ -2,8 +2,8 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
+#include "base/host_name.h"
 #include "base/thread.h"
 #include "stages/drain.h"
 #include "stages/output_state.h"
@@ -41,7 +41,7 @@ int mu_recorder_begin(struct mu_recorder *recorder, struct mu_error *err) {
     }
     /* Rows that wait in memory for a file have the machine_id, too. */
     if (recorder->config.machine[0] == '\0') {
-        gethostname(recorder->config.machine, sizeof(recorder->config.machine) - 1);
+        mu_host_name(recorder->config.machine, sizeof(recorder->config.machine));
     }
     mu_csv_writer_set_machine(&recorder->drain->writer, recorder->config.machine);
     atomic_store(&recorder->node_next, 1);

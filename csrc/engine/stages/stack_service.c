@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/host_name.h"
 #include "base/own_files.h"
 #include "base/thread.h"
 #include "process_stacks/stack_record.h"
@@ -221,9 +222,7 @@ static struct mu_stack_service *new_service(const struct mu_stack_reader *reader
         return NULL;
     }
     service->reader = *reader;
-    if (gethostname(service->now.host, sizeof(service->now.host) - 1) != 0) {
-        service->now.host[0] = '\0';
-    }
+    mu_host_name(service->now.host, sizeof(service->now.host));
     pthread_mutex_init(&service->lock, NULL);
     mu_cond_init(&service->ended);
     return service;

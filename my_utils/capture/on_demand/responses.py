@@ -8,7 +8,6 @@ from __future__ import annotations
 import atexit
 import json
 import os
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from ...common.files import whole_file
 from ...common.process_end import join_within
+from ...common.ranks import host_name
 from ...common.warnings import warn_once
 from .control_file import response_path
 from .result import Response, State
@@ -85,7 +85,7 @@ def respond(
         "version": 1,
         "id": id,
         "rank": rank,
-        "host": socket.gethostname(),
+        "host": host_name(),
         "pid": os.getpid(),
         "state": state,
         "reason": reason,
