@@ -23,7 +23,7 @@ import sys
 import textwrap
 
 from .outputs import check_output, check_suffix, open_output
-from .printable import printable
+from .printable import printable_lines
 from .progress import Progress
 from .ranges import checked, parse_ranks, parse_steps
 from .terminal import terminal_columns
@@ -331,4 +331,4 @@ def error_text(error: BaseException) -> str:
         text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     else:
         text = str(error) or type(error).__name__
-    return "\n".join(map(printable, text.split("\n")))
+    return printable_lines(text)

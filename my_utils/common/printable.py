@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-__all__ = ["encoded", "escaped", "printable"]
+__all__ = ["encoded", "escaped", "printable", "printable_lines"]
 
 
 def printable(text: str) -> str:
@@ -19,6 +19,11 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in escaped(text))
+
+
+def printable_lines(text: str) -> str:
+    """As `printable`, of a text of several lines."""
+    return "\n".join(map(printable, text.split("\n")))
 
 
 def escaped(text: str) -> str:

@@ -13,7 +13,7 @@ import math
 import os
 
 from .outputs import open_output
-from .printable import encoded
+from .printable import encoded, printable_lines
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -61,17 +61,28 @@ def drawn(draw: Callable[[Figure], None]) -> Figure:
     figure = Figure(dpi=110, layout="constrained")
     FigureCanvasAgg(figure)
     draw(figure)
-    no_formulas(figure)
+    show_as_is(figure)
     return figure
 
 
-def no_formulas(figure: Figure) -> None:
-    """Dollars in the texts of a figure are dollars: the names of users are no formulas."""
+def show_as_is(figure: Figure) -> None:
+    """The texts of a figure have names of users in them: dollars are no formulas, and what cannot
+    be printed is shown as escapes. With control characters an SVG is no XML, and matplotlib warns
+    with them on the terminal."""
     from matplotlib.text import Text
+    from matplotlib.ticker import FixedLocator
 
+    for axes in figure.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            # Texts of ticks are set again when they are drawn.
+            if isinstance(axis.get_major_locator(), FixedLocator):
+                names = [label.get_text() for label in axis.get_ticklabels()]
+                axis.set_ticklabels(list(map(printable_lines, names)))
     for text in figure.findobj(Text):
-        if isinstance(text, Text) and "$" in text.get_text():
-            text.set_parse_math(False)
+        if isinstance(text, Text):
+            text.set_text(printable_lines(text.get_text()))
+            if "$" in text.get_text():
+                text.set_parse_math(False)
 
 
 def text_table(

@@ -33,7 +33,7 @@ def _case(one: GateResult) -> str:
     head = f'  <testcase classname="my_utils.diff" name={quoteattr(printable(one.gate.text))}'
     if one.status == "passed":
         return f"{head}/>\n"
-    tag, message = _TAGS[one.status], quoteattr(gate_line(one))
+    tag, message = _TAGS[one.status], quoteattr(printable(gate_line(one)))
     return f"{head}><{tag} message={message}/></testcase>\n"
 
 

@@ -9,13 +9,18 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from importlib import resources
 from typing import Any
 
+from ..common.printable import printable
 from .tables import Table, percent_text, times
 
 __all__ = ["rendered"]
+
+# What HTML must not hold: control characters but tabs and \n, and what is no character.
+_NO_TEXT = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 
 def rendered(
@@ -36,7 +41,7 @@ def rendered(
         trim_blocks=True,
     )  # fmt: skip
     css, script = _resource("page.css"), _resource("page.js")
-    return environment.get_template(template).render(
+    page = environment.get_template(template).render(
         title=title,
         css=css,
         script=script,
@@ -47,6 +52,7 @@ def rendered(
         percent=percent_text,
         **values,
     )
+    return _NO_TEXT.sub(lambda found: printable(found[0]), page)
 
 
 def _resource(name: str) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, overload
 from ..common.files import whole_file
 from ..common.lazy_modules import lazy_module
 from ..common.notebook import html_table, html_text
+from ..common.printable import printable
 from ..common.public import public
 from ..common.reprs import short_repr
 from ..common.tables import needed, text_table, time_text
@@ -182,7 +183,8 @@ class TimeData:
             axes.hist(values / 1e9, bins=bins, weights=weights, **kwargs)
         ranks = f"{self.rank_count()} rank{'s' if self.rank_count() != 1 else ''}"
         figures = f"n={self.count()}, mean={_text(self.mean())}, std={_text(self.std())}"
-        axes.set_title(f"{title or self.name}\n{ranks}, {figures}", parse_math=bool(title))
+        heading = title or printable(self.name)
+        axes.set_title(f"{heading}\n{ranks}, {figures}", parse_math=bool(title))
         axes.set_xlabel("time [s]")
         axes.set_ylabel("count")
         axes.grid(visible=True, alpha=0.3)

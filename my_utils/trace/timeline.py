@@ -355,7 +355,7 @@ def _bands(spans: list[Span]) -> list[_Band]:
 
 
 def _draw(spans: list[Span], png: str | Path, title: str) -> None:
-    from ..common.tables import needed, no_formulas
+    from ..common.tables import needed, show_as_is
 
     needed("matplotlib", "a picture of stages")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -390,7 +390,7 @@ def _draw(spans: list[Span], png: str | Path, title: str) -> None:
         [Patch(color=colour) for colour in colours.values()], list(colours),
         loc="outside lower center", ncols=8, frameon=False, fontsize=8,
     )  # fmt: skip
-    no_formulas(figure)
+    show_as_is(figure)
     suffix = Path(png).suffix.lower().removeprefix(".")
     with open_output(png) as file:
         figure.savefig(file, format=suffix or "png")
