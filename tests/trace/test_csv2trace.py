@@ -176,7 +176,7 @@ def test_a_filter_may_change_the_parts(tmp_path: Path) -> None:
     """It is called while their bytes are read."""
     rows = "".join(f"175000000{i % 10}.5,,h,1,n{i},INSTANT,,\n" for i in range(20_000)).encode()
     copy = bytes(bytearray(rows))
-    parts: list[tuple[str, int, int, bytes | None, bool]] = [
+    parts: list[_core._TracePart] = [
         ("a", -1, -1, copy, False),
         ("b", -1, -1, rows, False),
     ]
