@@ -7,6 +7,7 @@ Else it is what its steps differ by: the scatter of a block bootstrap.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -34,6 +35,7 @@ FALSE_ALARMS = 0.001  # of comparisons of equal sides: for the step, and for all
 MISSED = 0.1  # of differences of the size that "could have been seen"
 DRAWS = 2000
 FREEDOM_OF_BLOCK = 1.5  # blocks that overlap tell more of the scatter than those that do not
+_LOG_MAX = math.log(sys.float_info.max)
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,12 @@ def of_ratio(a: Samples, b: Samples, figure: int, false_alarms: float = FALSE_AL
     estimate = math.log(b.means[figure] / a.means[figure])
     off = [float(side.errors[figure] / side.means[figure]) for side in (a, b)]
     half, sees = _student(off, [a.freedom, b.freedom], false_alarms)
-    return Interval(*map(math.expm1, (estimate, estimate - half, estimate + half, sees)))
+    return Interval(*map(_grown, (estimate, estimate - half, estimate + half, sees)))
+
+
+def _grown(logarithm: float) -> float:
+    """The share that a logarithm of a ratio stands for; infinite where no float has it."""
+    return math.expm1(logarithm) if logarithm < _LOG_MAX else math.inf
 
 
 def of_part(a: Samples, b: Samples, figure: int, false_alarms: float) -> Interval:
