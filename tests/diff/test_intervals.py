@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 from my_utils import _core
 from my_utils.diff.blocks import BLOCKS_MAX, BLOCKS_MIN, block_of, optimal_block
 from my_utils.diff.comparison import compare
-from my_utils.diff.intervals import sample
+from my_utils.diff.intervals import Samples, of_ratio, sample
 from my_utils.diff.ranks import carriers
 
 from .series import run, series
@@ -84,3 +84,9 @@ def test_wrong_arguments_of_the_bootstrap() -> None:
     values[3, 1] = np.nan
     with pytest.raises(ValueError, match="figure 1 of step 3 is not finite"):
         _core.block_bootstrap(values, 3, 5, 5)
+
+
+def test_an_error_beyond_all_floats_has_an_infinite_bound() -> None:
+    side = Samples(np.array([1.0]), np.array([1e4]), 50.0)
+    found = of_ratio(side, side, 0)
+    assert (found.share, found.low, found.high) == (0.0, -1.0, math.inf)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import html
 import json
+import math
 import os
 import re
 import shutil
@@ -736,6 +737,9 @@ def test_traces_that_are_none(run: tuple[Run, Path], tmp_path: Path) -> None:
         ("null.json", b'{"traceEvents": null}'),
         ("damaged.json.gz", bytes(damaged)),
         ("cut.json.gz", bytes(damaged[:12])),
+        ("deep.json", b"[" * 100_000),
+        ("deep.json.gz", gzip.compress(b"[" * 100_000)),
+        ("number.json", b"9" * 5000),
     ):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(ValueError, match=f"{name} is no trace of torch's profiler"):
@@ -744,6 +748,18 @@ def test_traces_that_are_none(run: tuple[Run, Path], tmp_path: Path) -> None:
     (tmp_path / "odd.json").write_text(json.dumps(odd))
     (row,) = overlap_of([str(tmp_path / "odd.json")]).to_dict("records")
     assert (row["rank"], row["communication_s"]) == (0, 0)
+    os.mkfifo(tmp_path / "fifo.json")
+    with pytest.raises(ValueError, match=r"fifo.json is no trace of torch's profiler: .*regular"):
+        overlap_of([str(tmp_path / "fifo.json")])
+
+
+def test_events_at_odd_times_are_left_out(tmp_path: Path) -> None:
+    good = {"ph": "X", "cat": "kernel", "name": "ncclDevKernel", "ts": 1, "dur": 2}
+    odd = [{**good, "ts": 2**2000}, {**good, "dur": 2**2000}, {**good, "ts": math.nan}]
+    trace = {"distributedInfo": {"rank": 2**70}, "traceEvents": [*odd, good]}
+    (tmp_path / "odd.json").write_text(json.dumps(trace))
+    (row,) = overlap_of([str(tmp_path / "odd.json")]).to_dict("records")
+    assert (row["rank"], row["communication_s"]) == (0, 2e-6)
 
 
 # --- on a cluster ---
