@@ -59,7 +59,7 @@ def test_a_timeline(suffix: str, logs: Path, run_python: RunPython, tmp_path: Pa
 
 
 def test_pages_plots_and_xml(logs: Path, run_python: RunPython, tmp_path: Path) -> None:
-    pytest.importorskip("duckdb")
+    pytest.importorskip("pandas", reason="pandas is not installed")
     run(run_python, "report", str(logs), "-o", "page.html", "--png", "plots")
     run(run_python, "diff", str(logs), str(logs), "-o", "page2.html")
     run(run_python, "diff", str(logs), str(logs), "--gate", "iter/_x\x1b[2Jy:+3%", "-o", "x.xml")

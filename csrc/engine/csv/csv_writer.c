@@ -309,6 +309,9 @@ static void write_opening(struct mu_csv_writer *writer, const struct mu_csv_even
 
 size_t mu_csv_count_rows(const char *text, size_t length) {
     static const char opening[] = ",START,,\"" MU_CSV_OPENS;
+    if (length == 0) { /* text may be NULL */
+        return 0;
+    }
     size_t count = mu_count_lines(text, length);
     const char *end = text + length, *at = text;
     while (at < end &&
