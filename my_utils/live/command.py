@@ -42,7 +42,6 @@ from ..common.command_line import (
 from ..common.ranges import checked, parse_ranks
 from ..common.terminal import table_lines, wants_color
 from ..run_files.newest import found_logs
-from .pace import paced
 from .poll import Snapshot, SnapshotRequest, as_data, take_snapshot
 from .poller import Poller
 from .result import SnapshotData
@@ -278,7 +277,8 @@ def _go_on(snapshots: _Snapshots) -> None:
         except OSError as error:
             content = [f"{error.filename}: {error.strerror}"]
         _print(content)
-        time.sleep(paced(snapshots.interval_s, time.process_time() - began_s))
+        cost_s = time.process_time() - began_s
+        time.sleep(snapshots.poller.pause_s(snapshots.interval_s, cost_s))
 
 
 def _follow(snapshots: _Snapshots) -> None:

@@ -21,6 +21,12 @@ class Confirmed:
     _shown: _Kinds = field(default_factory=dict)
     _last: dict[str, Suspect] = field(default_factory=dict)
 
+    @property
+    def open(self) -> bool:
+        """Whether the newest poll has accused somebody who is not shown yet."""
+        shown = self._shown
+        return any(kinds - shown.get(label, frozenset()) for label, kinds in self._before.items())
+
     def of(self, suspects: Sequence[Suspect]) -> list[Suspect]:
         """Those of the poll's suspects that stand, with the reasons that do; at the end those that
         this poll alone does not name any more."""

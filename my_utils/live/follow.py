@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 
 from ..capture.on_demand.command import describe_request, request_capture
 from .keys import Keys
-from .pace import paced
 from .poll import Snapshot
 from .poller import Poller
 from .screen import Extras, Screen
@@ -56,7 +55,7 @@ class _Follow:
     def _go_on(self, keys: Keys) -> None:
         while True:
             cost_s = self._poll()
-            next_s = time.monotonic() + paced(self.interval_s, cost_s)
+            next_s = time.monotonic() + self.poller.pause_s(self.interval_s, cost_s)
             while (left_s := next_s - time.monotonic()) > 0:
                 key = keys.wait(left_s)
                 if key == "q":

@@ -12,6 +12,8 @@ from .suspects import Usual, find_waiting
 
 __all__ = ["Poller"]
 
+TIMES_ITS_COST = 25.0  # between two polls: so they take 4 % of a core
+
 
 class Poller:
     """Takes snapshots. An accusation is in them from the second poll on that makes it; with
@@ -34,3 +36,8 @@ class Poller:
         suspects = self._confirmed.of(seen.suspects or self.history.slow(seen.found.ranks))
         waiting = find_waiting(seen.found.ranks, suspects, self.request.stuck_after_s, usual)
         return dataclasses.replace(seen, suspects=suspects, waiting=waiting)
+
+    def pause_s(self, interval_s: float, cost_s: float) -> float:
+        """Until the next poll, after one that took so much processor time. Who is accused by one
+        poll alone is looked at again after the interval, whatever that costs."""
+        return interval_s if self._confirmed.open else max(interval_s, TIMES_ITS_COST * cost_s)

@@ -7,6 +7,7 @@ import functools
 import random
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,8 +15,12 @@ import pytest
 from my_utils.live.confirmed import Confirmed
 from my_utils.live.history import POLLS_KEPT, History
 from my_utils.live.order import KEPT, is_behind
+from my_utils.live.poll import SnapshotRequest
+from my_utils.live.poller import Poller
 from my_utils.live.suspects import Suspect, Usual, find_suspects, find_waiting
 from my_utils.run_files.state import FinishedStage, OpenStage, Rank, Thread
+
+from ..support.live_ranks import beat, write_beats
 
 pytestmark = pytest.mark.no_torch
 
@@ -219,6 +224,17 @@ class TestWhenAnAccusationStands:
         assert confirmed.of([suspect(1, "elsewhere")]) == []
         (one,) = confirmed.of([suspect(1, "behind", "elsewhere")])
         assert (one.kinds, one.reasons) == (("elsewhere",), ("because elsewhere",))
+
+
+def test_who_is_accused_by_one_poll_alone_is_looked_at_soon(tmp_path: Path) -> None:
+    write_beats(tmp_path, *(beat(rank, 9, "iter", "all_reduce", ago_s=60.0) for rank in (0, 2)))
+    write_beats(tmp_path, beat(1, 9, "iter", "input", ago_s=60.0))
+    poller = Poller(SnapshotRequest((str(tmp_path),), None, STUCK_S))
+    assert not poller.poll().suspects
+    assert poller.pause_s(1.0, 10.0) == 1.0
+    assert [one.rank.rank for one in poller.poll().suspects] == [1]
+    assert poller.pause_s(1.0, 10.0) > 100.0, "polls take a small part of a core"
+    assert poller.pause_s(1.0, 0.001) == 1.0
 
 
 def polled(
