@@ -37,17 +37,6 @@ from ..torch_profiler.cuda_profiler import CudaProfiler
 from ..torch_profiler.slot import holder
 from ..torch_profiler.torch_profile import TorchProfile, check_activities, export_trace
 
-__all__ = [
-    "TOOLS",
-    "CaptureBackend",
-    "CudaProfilerBackend",
-    "MemorySnapshotBackend",
-    "MultiBackend",
-    "NoOpBackend",
-    "TorchProfilerBackend",
-    "make_backend",
-]
-
 _logger = logging.getLogger("my_utils")
 
 

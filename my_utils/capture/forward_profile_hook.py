@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 else:
     torch = lazy_module("torch")
 
-__all__ = ["ForwardProfilerHook"]
 
 _logger = logging.getLogger("my_utils")
 

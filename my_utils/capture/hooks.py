@@ -27,15 +27,6 @@ if TYPE_CHECKING:
 else:
     _controller = lazy_module("my_utils.capture.controller")
 
-__all__ = [
-    "Reported",
-    "capture_hook",
-    "default_controller",
-    "marked_names",
-    "meta_of",
-    "set_default_controller",
-    "set_position",
-]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 

@@ -21,8 +21,6 @@ else:
     torch = lazy_module("torch")
     _controller = lazy_module("my_utils.capture.controller")
 
-__all__ = ["attach", "forward_name", "report_passes"]
-
 
 def attach(
     module: torch.nn.Module,

@@ -8,8 +8,6 @@ from collections.abc import Callable
 
 from .. import _core
 
-__all__ = ["begin_range"]
-
 
 def begin_range(name: str) -> Callable[[], object] | None:
     """Begins a range of the default domain; the function that ends it, None while no tool listens.

@@ -25,8 +25,6 @@ from ..common.arguments import check_integer, wrong_type
 from ..common.public import public
 from .backends import make_backend
 
-__all__ = ["CaptureSpec", "StopPolicy", "wrong_type"]
-
 # As csrc/engine/capture/capture.h has it.
 LIST_MAX = 1024
 INT_MAX = 2**63 - 1

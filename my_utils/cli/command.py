@@ -17,7 +17,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
 
-__all__ = ["load", "main", "top_parser"]
 
 EXIT_FAILED = 1
 

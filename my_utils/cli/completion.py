@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-__all__ = ["command_parser", "main", "whole_parser"]
 
 SHELLS = ("bash", "zsh", "fish")
 EXIT_FAILED = 1

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import Any
 
-__all__ = ["command_parser", "environment", "main"]
 
 DRIVER_FILE = "/proc/driver/nvidia/version"
 SCHEMA_VERSION = 1

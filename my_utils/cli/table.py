@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["COMMANDS", "OLD_NAMES", "Command", "group_of"]
-
 
 class Command:
     """words: what the user types, two for a command of a group. module: below my_utils; it has

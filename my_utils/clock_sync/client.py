@@ -33,8 +33,6 @@ from typing import Any
 from .offset import ClockOffset, ClockSyncError, Exchange, estimate
 from .steady import Clock, Reading, read, slacks
 
-__all__ = ["Clock", "ask", "exchanges_of", "measure"]
-
 MAGIC = b"myclock2"
 LAST = 2**64 - 1
 NONCE_BYTES = 16

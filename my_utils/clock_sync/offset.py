@@ -26,8 +26,6 @@ from typing import Any, NamedTuple
 
 from ..common.public import public
 
-__all__ = ["DRIFT_PPM_MAX", "ClockHistory", "ClockOffset", "ClockSyncError", "Exchange", "estimate"]
-
 # A daemon that corrects a clock by slewing it changes its rate by 500 ppm at most (ntpd and the
 # kernel's adjtime); crystals are within 100.
 DRIFT_PPM_MAX = 500

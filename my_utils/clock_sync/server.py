@@ -24,12 +24,9 @@ from .client import (
     NONCE_BYTES,
     NUMBER,
     ROUNDS_MAX,
-    Clock,
     proof,
 )
-from .steady import Reading, read, span
-
-__all__ = ["ClockServer"]
+from .steady import Clock, Reading, read, span
 
 TURNS = 8  # clients that one thread serves during the travel time of a message
 SESSIONS_MAX = 512  # descriptors that the process can spare

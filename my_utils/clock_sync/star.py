@@ -24,15 +24,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..common.store import default_store, wait_for_keys
 from ..common.warnings import warn_once
 from ..log.logger import GlobalLogger
-from .client import Clock, ask
+from .client import ask
 from .offset import ClockHistory, ClockOffset, ClockSyncError
 from .server import ClockServer
+from .steady import Clock
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
     from torch.distributed import ProcessGroup
 
-__all__ = ["UNKNOWN", "Refresher", "Rendezvous"]
 
 UNKNOWN = ClockOffset(0, float("inf"))
 LEADS_MAX = 3  # ranks of a host that try within one call's time

@@ -14,8 +14,6 @@ from typing import NamedTuple
 
 from .offset import DRIFT_PPM_MAX, ClockSyncError
 
-__all__ = ["Clock", "Reading", "read", "slacks", "span"]
-
 Clock = Callable[[], int]
 
 

@@ -22,24 +22,17 @@ from ..common.lazy_modules import lazy_module
 from ..common.public import public
 from ..common.ranks import boot_id, host_name
 from ..common.reprs import short_repr
-from .client import ROUNDS_MAX, Clock, Message, ask, exchanges_of
+from .client import ROUNDS_MAX, Message, ask, exchanges_of
 from .offset import ClockHistory, ClockOffset, ClockSyncError, Exchange, estimate
 from .server import ClockServer
 from .star import Refresher, Rendezvous
-from .steady import read, span
+from .steady import Clock, read, span
 
 if TYPE_CHECKING:
     import torch.distributed
 else:
     torch = lazy_module("torch")
 
-__all__ = [
-    "ClockOffset",
-    "ClockServer",
-    "ClockSyncError",
-    "ClockSynchronizer",
-    "SocketClockSynchronizer",
-]
 
 ROUNDS = 16
 NUMBERS = 5  # in a message between two ranks

@@ -21,25 +21,6 @@ from typing import Any
 
 from .printable import escaped
 
-__all__ = [
-    "check_bool",
-    "check_int",
-    "check_integer",
-    "check_level",
-    "check_logger",
-    "check_output_path",
-    "check_path",
-    "check_seconds",
-    "check_str",
-    "check_str_or_none",
-    "check_text",
-    "check_tolerance",
-    "exact_ns",
-    "kind",
-    "parse_seconds",
-    "wrong_type",
-]
-
 _PATH_BYTES_MAX = 900  # of the C part, in UTF-8
 
 

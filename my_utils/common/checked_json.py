@@ -10,8 +10,6 @@ from typing import Any, TypeVar
 
 import msgspec
 
-__all__ = ["Damaged", "Foreign", "decoded", "object_of"]
-
 _T = TypeVar("_T")
 
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import zlib
 
-__all__ = ["stage_colour", "text_colour"]
-
 UNTIMED = "#b5bac2"
 
 _OF_STAGE = {

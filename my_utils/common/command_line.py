@@ -22,9 +22,8 @@ import re
 import sys
 import textwrap
 
-from .outputs import check_output, check_suffix, open_output
+from .outputs import check_suffix
 from .printable import printable_lines
-from .progress import Progress
 from .ranges import checked, parse_ranks, parse_steps
 from .terminal import terminal_columns
 
@@ -33,27 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import Any, NoReturn
 
-__all__ = [
-    "EXIT_INTERRUPTED",
-    "EXIT_USAGE",
-    "CommandParser",
-    "Progress",
-    "add_json",
-    "add_logs",
-    "add_output",
-    "add_quiet",
-    "add_ranks",
-    "add_steps",
-    "add_warmup",
-    "check_output",
-    "check_outputs",
-    "check_suffix",
-    "closest",
-    "ended_well",
-    "error_text",
-    "open_output",
-    "parser",
-]
 
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130

@@ -15,8 +15,6 @@ import os
 
 from .warnings import warn_once
 
-__all__ = ["read_choice", "read_switch"]
-
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("0", "false", "no", "off", "")
 

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = ["same_fields"]
-
 
 def same_fields(one: DataclassInstance, other: object) -> bool:
     """Whether both are of the same dataclass, and all fields equal; NaNs in them equal each other.

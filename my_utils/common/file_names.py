@@ -12,8 +12,6 @@ from pathlib import Path
 
 from .ranks import current_rank
 
-__all__ = ["file_name", "free_path"]
-
 
 def file_name(name: str, rank: int | None = None) -> str:
     """`<name>__rank<rank>` without what a file name must not have."""

@@ -11,8 +11,6 @@ from typing import IO
 
 from .printable import escaped
 
-__all__ = ["on_whole_path", "utf8_path", "whole_file"]
-
 NAME_END = 48  # letters, of which UTF-8 makes four bytes each
 RANDOM_BYTES = 8
 

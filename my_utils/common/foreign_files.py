@@ -6,8 +6,6 @@ import os
 
 from .own_files import open_without_waiting
 
-__all__ = ["describe", "read_whole"]
-
 
 def read_whole(path: str | os.PathLike[str], bytes_max: int, what: str) -> tuple[bytes, float]:
     """The bytes of a regular file that is not larger than it may be, and when it was written.

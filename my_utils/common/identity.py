@@ -15,16 +15,6 @@ from typing import NamedTuple
 
 from .warnings import warn_once
 
-__all__ = [
-    "Identity",
-    "attempt_from_environment",
-    "identity",
-    "rank_from_environment",
-    "set_identity",
-    "watch_identity",
-    "world_size_from_environment",
-]
-
 _RANK_VARIABLES = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
 _WORLD_SIZE_VARIABLES = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE")
 

@@ -17,8 +17,6 @@ import importlib
 import types
 from typing import Any
 
-__all__ = ["lazy_module"]
-
 
 class _LazyModule(types.ModuleType):
     def __getattr__(self, name: str) -> Any:

@@ -12,8 +12,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from html import escape
 
-__all__ = ["SCREEN_LINES", "html_table", "html_text", "one_screen"]
-
 SCREEN_LINES = 24
 ROWS_SHOWN = 60
 

@@ -19,16 +19,6 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-__all__ = [
-    "close_lost_session",
-    "end_stale_session",
-    "event_kinds",
-    "free_kineto",
-    "is_python_function",
-    "trace_substitutes",
-]
-
-
 # --- the events of a profile ---
 
 

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     StrPath = str | os.PathLike[str]
 
-__all__ = ["check_output", "check_suffix", "open_output"]
 
 STANDARD_OUTPUT = "-"
 LINKS_MAX = 40  # as many as the kernel follows

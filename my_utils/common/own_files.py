@@ -11,8 +11,6 @@ import itertools
 import os
 import stat
 
-__all__ = ["is_own_folder", "open_own", "open_without_waiting", "own_temporary_folder", "own_user"]
-
 
 def own_user(folder: str | os.PathLike[str]) -> int:
     """The number of the user to whom new files of the folder belong: the server of a network file

@@ -18,8 +18,6 @@ import pickletools
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["OutOfBounds", "check_pickle"]
-
 DEPTH_MAX = 300
 EXPANDED_MAX = 1 << 28  # values, each counted as often as it is reached
 KEY_MAX = 1000  # values in one key

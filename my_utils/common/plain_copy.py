@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["plain_copy"]
 
 _DEPTH_MAX = 64
 _PLAIN: tuple[type[Any], ...] = (bool, int, float, complex, str, bytes)

@@ -24,8 +24,6 @@ from .own_files import open_without_waiting
 from .pickle_bounds import OutOfBounds, check_pickle
 from .printable import printable
 
-__all__ = ["PlainFileError", "load_plain", "save_plain"]
-
 
 class PlainFileError(ValueError):
     """A file that is not what was asked for. The message names the file and the reason."""

@@ -10,8 +10,6 @@
 
 from __future__ import annotations
 
-__all__ = ["encoded", "escaped", "printable", "printable_lines"]
-
 
 def printable(text: str) -> str:
     """The text with control characters, line ends among them, as escapes: names of stages and files

@@ -15,8 +15,6 @@ import sys
 import threading
 from collections.abc import Callable
 
-__all__ = ["call_at_end", "join_within"]
-
 # After what the program itself registers, and before GlobalLogger closes its files.
 _PRIORITY = -900
 

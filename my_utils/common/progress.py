@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-__all__ = ["Progress"]
 
 LINE_EVERY_S = 3.0
 TICK_S = 0.2

@@ -6,8 +6,6 @@ import importlib
 from collections.abc import Callable
 from typing import ForwardRef, TypeVar
 
-__all__ = ["public"]
-
 _C = TypeVar("_C", bound=type)
 
 

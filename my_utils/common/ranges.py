@@ -21,16 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
-__all__ = [
-    "Ranges",
-    "as_ranges",
-    "checked",
-    "parse_ranks",
-    "parse_steps",
-    "ranges_text",
-    "rank_ranges",
-    "step_slice",
-]
 
 Ranges = tuple[tuple[int, int], ...]
 """First and last of each range, both included."""

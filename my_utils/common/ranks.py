@@ -18,21 +18,6 @@ from .arguments import check_int
 from .identity import identity, rank_from_environment, world_size_from_environment
 from .printable import printable
 
-__all__ = [
-    "boot_id",
-    "check_rank",
-    "check_ranks",
-    "current_rank",
-    "distributed",
-    "host_name",
-    "is_chosen",
-    "known_rank",
-    "known_world_size",
-    "own_name",
-    "process_began_s",
-    "world_size",
-]
-
 
 def current_rank() -> int:
     """The rank of `GlobalLogger().setup`, else of torch.distributed, else of the launcher's

@@ -10,8 +10,6 @@ import pickle
 import resource
 import sys
 
-__all__ = ["serve"]
-
 
 def serve(name: str) -> None:
     """The child: reads requests from stdin, and writes to stdout what the function returns."""

@@ -15,8 +15,6 @@ import subprocess
 import sys
 from typing import Any
 
-__all__ = ["Reader", "ReaderEnded"]
-
 BYTES_AT_LEAST = 512 << 20  # of memory
 BYTES_AT_MOST = 4 << 30
 BYTES_A_BYTE = 24  # of memory for one of the file

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["short_repr"]
-
 _VALUE_MAX = 100  # characters of one value
 
 

@@ -17,7 +17,6 @@ from .ranks import distributed
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
-__all__ = ["default_store", "wait_for_keys"]
 
 _FIRST_PAUSE_S = 0.0002
 _LONGEST_PAUSE_S = 0.01

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from rich.progress import Progress, TaskID
 
-__all__ = ["ProgressBar", "progress_bar", "table_lines", "terminal_columns", "wants_color"]
 
 REFRESH_S = 0.1
 COLUMNS_UNKNOWN = 80  # where standard output is no terminal

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import sys
 
-__all__ = ["FLOOR", "warn_below_floor"]
-
 FLOOR = (2, 11)  # pyproject.toml requires the same
 
 _checked = False

@@ -7,8 +7,6 @@ import os
 import threading
 from multiprocessing.process import BaseProcess
 
-__all__ = ["end_with_parent"]
-
 
 def end_with_parent() -> None:
     """Called in a worker of a pool. The worker then ends when its parent is killed. Otherwise it

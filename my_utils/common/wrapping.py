@@ -26,8 +26,6 @@ import types
 from collections.abc import AsyncGenerator, Callable, Generator
 from typing import Any
 
-__all__ = ["Scope", "decorate"]
-
 _Function = Callable[..., Any]
 
 _NO_TURN = contextlib.nullcontext()

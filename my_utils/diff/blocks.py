@@ -13,8 +13,6 @@ import numpy as np
 
 from ..verdict.run_data import Matrix
 
-__all__ = ["block_of", "optimal_block"]
-
 BLOCKS_MAX = 1000  # a longer run has longer blocks: what drifts slowly stays together
 BLOCKS_MIN = 10
 LAGS_MAX = 1000

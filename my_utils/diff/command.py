@@ -43,8 +43,6 @@ from .load import SEPARATOR, NothingToCompare, RunSteps, load_steps
 from .result import Difference
 from .text import gate_line, markdown
 
-__all__ = ["EXIT_FAILED_GATE", "EXIT_UNDECIDED", "command_parser", "difference_of", "main"]
-
 EXIT_FAILED = 1
 EXIT_FAILED_GATE = 3
 EXIT_UNDECIDED = 4

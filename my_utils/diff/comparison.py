@@ -20,8 +20,6 @@ from .load import MEMORY, RunSteps, aligned
 from .ranks import carriers
 from .result import Difference, FigureDifference, StageDifference, Status
 
-__all__ = ["STEPS_LEAST", "compare"]
-
 STEPS_LEAST = 20
 
 Side = Sequence[RunSteps]

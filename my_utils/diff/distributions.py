@@ -13,8 +13,6 @@ from ..verdict.run_data import Matrix
 from .load import MEMORY, RunSteps
 from .result import Difference
 
-__all__ = ["QUANTILES", "Distribution", "distributions_of"]
-
 Side = Sequence[RunSteps]
 Unit = Literal["ms", "bytes", "per second"]
 Values = Callable[[RunSteps], Matrix]

@@ -9,8 +9,6 @@ from typing import Any, Literal
 from .intervals import Interval
 from .result import Difference
 
-__all__ = ["Gate", "GateResult", "judge_gate", "parse_gate", "worst_of"]
-
 GateStatus = Literal["passed", "failed", "undecided"]
 
 _GATE = re.compile(r"\s*(\S.*?)\s*:\s*([+-]?\d+(?:\.\d+)?)\s*%\s*")

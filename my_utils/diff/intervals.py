@@ -18,18 +18,6 @@ from ..verdict.probability import t_quantile
 from ..verdict.run_data import Matrix
 from .blocks import block_of
 
-__all__ = [
-    "FALSE_ALARMS",
-    "TRIMMED",
-    "Interval",
-    "Samples",
-    "drawn_means",
-    "of_part",
-    "of_ratio",
-    "sample",
-    "trimmed_places",
-]
-
 TRIMMED = 0.1  # of the steps, at each end
 FALSE_ALARMS = 0.001  # of comparisons of equal sides: for the step, and for all stages together
 MISSED = 0.1  # of differences of the size that "could have been seen"

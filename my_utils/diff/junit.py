@@ -10,8 +10,6 @@ from .gates import GateResult
 from .result import Difference
 from .text import gate_line
 
-__all__ = ["junit"]
-
 _TAGS = {"failed": "failure", "undecided": "error"}
 
 

@@ -15,8 +15,6 @@ from ..verdict.load import NothingToJudge, load_run
 from ..verdict.run_data import Matrix, RunData
 from ..verdict.warmup import warmup_of
 
-__all__ = ["SEPARATOR", "NothingToCompare", "RunSteps", "aligned", "load_steps", "steps_of"]
-
 SEPARATOR = "/"
 STAGES_MAX = 80
 MEMORY = ("allocated_bytes", "rss_bytes")

@@ -17,8 +17,6 @@ from .load import RunSteps
 from .result import Difference, FigureDifference, StageDifference
 from .text import bytes_text, gate_line, markdown, ms_text, percent, terminal_lines
 
-__all__ = ["adding_up", "page_text"]
-
 Side = Sequence[RunSteps]
 
 STATE = {

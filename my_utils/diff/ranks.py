@@ -6,8 +6,6 @@ import numpy as np
 
 from ..verdict.run_data import Matrix
 
-__all__ = ["carriers"]
-
 REST = 0.25  # of what the named ranks have, that the mean of the others may have
 SCATTER = 0.2  # of the ranks' scatter, that may be left within the two groups
 

@@ -8,8 +8,6 @@ from typing import Any, Literal
 from ..common.notebook import html_text
 from .intervals import Interval
 
-__all__ = ["Difference", "FigureDifference", "StageDifference", "Status"]
-
 Status = Literal["slower", "faster", "no difference", "not compared"]
 
 _COLOURS: dict[Status, str] = {

@@ -9,8 +9,6 @@ from ..common.ranges import as_ranges, ranges_text
 from .gates import GateResult
 from .result import Difference, FigureDifference, StageDifference
 
-__all__ = ["bytes_text", "gate_line", "markdown", "ms_text", "percent", "terminal_lines"]
-
 STAGES_SHOWN = 4
 NOTES_SHOWN = 4
 RANGES_SHOWN = 8

@@ -18,8 +18,6 @@ from ..recordings.recording import Recording, RootCall, TraceEvent, TraceTensorM
 from .renames import renames
 from .result import Call, Pair, plain_type
 
-__all__ = ["Alignment", "align", "pair_up", "plain_name"]
-
 # DistributedDataParallel and DeepSpeed, torch.compile, FSDP 1, activation checkpointing, Fabric.
 _WRAPPERS = frozenset(
     ("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module")

@@ -39,16 +39,16 @@ from typing import Any, cast
 from ..common.arguments import check_tolerance
 from ..common.command_line import (
     CommandParser,
-    Progress,
     add_json,
     add_output,
     add_quiet,
     ended_well,
     error_text,
-    open_output,
     parser,
 )
+from ..common.outputs import open_output
 from ..common.printable import encoded
+from ..common.progress import Progress
 from ..recordings.recording import Recording, RecordingError
 from .align import align
 from .ranks import Side, join_ranks, read_side
@@ -56,7 +56,6 @@ from .result import (
     EXIT_NOT_COMPARABLE,
     CallCheck,
     CallData,
-    Cause,
     Difference,
     Figures,
     FiguresData,
@@ -66,25 +65,10 @@ from .result import (
     ReportData,
     TensorCheck,
     TensorData,
-    Verdict,
 )
 from .search import check_call, find_first, find_first_gradient
 from .tensors import Rules
 from .text import largest, render
-
-__all__ = [
-    "CallCheck",
-    "Cause",
-    "Difference",
-    "Figures",
-    "RankReport",
-    "Report",
-    "TensorCheck",
-    "Verdict",
-    "compare_files",
-    "compare_recordings",
-    "main",
-]
 
 SCHEMA_VERSION = 1
 

@@ -17,8 +17,6 @@ from .result import CallCheck, Cause, Difference, TensorCheck
 from .tensors import Rules, check_tensors
 from .words import differs, listed, only_different
 
-__all__ = ["first_gradient"]
-
 
 class _Arrival(NamedTuple):
     """One gradient of one call. when: its place in the backward pass."""

@@ -19,8 +19,6 @@ from ..recordings.recording import (
 )
 from .align import plain_name
 
-__all__ = ["Side", "join_ranks", "read_side"]
-
 _SUMS = ("count", "finite", "l1", "zeros", "nans", "pos_infs", "neg_infs")
 
 

@@ -16,8 +16,6 @@ from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 
-__all__ = ["renames"]
-
 
 @dataclass(slots=True)
 class _Node:

@@ -15,30 +15,6 @@ from ..common.notebook import html_text, one_screen
 from ..common.public import public
 from ..recordings.recording import Recording, RootCall, TraceEvent, TraceTensorMeta
 
-__all__ = [
-    "EXIT_DIFFERENT",
-    "EXIT_NOT_COMPARABLE",
-    "EXIT_SAME",
-    "Call",
-    "CallCheck",
-    "CallData",
-    "Cause",
-    "Difference",
-    "DifferenceData",
-    "Figures",
-    "FiguresData",
-    "Pair",
-    "RankData",
-    "RankReport",
-    "Report",
-    "ReportData",
-    "TensorCheck",
-    "TensorData",
-    "Verdict",
-    "plain_type",
-    "worst",
-]
-
 EXIT_SAME = 0
 EXIT_DIFFERENT = 1
 EXIT_NOT_COMPARABLE = 2

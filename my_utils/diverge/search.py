@@ -15,8 +15,6 @@ from .result import CallCheck, Cause, Difference, Pair, TensorCheck, Verdict
 from .tensors import Rules, check_tensors
 from .words import differs, inside, listed, only_different
 
-__all__ = ["check_call", "find_first", "find_first_gradient"]
-
 find_first_gradient = first_gradient
 
 

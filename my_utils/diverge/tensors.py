@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 else:
     torch = lazy_module("torch")
 
-__all__ = ["Rules", "check_tensors"]
 
 # What both dtypes can resolve, for tensors that were recorded in two dtypes: (rtol, atol) of
 # torch.testing.assert_close for the coarser one, and 2 to the power of -mantissa bits for 8-bit

@@ -11,8 +11,6 @@ from ..common.terminal import table_lines
 from ..recordings.recording import Recording
 from .result import CallCheck, Figures, RankReport, Report, TensorCheck, Verdict, worst
 
-__all__ = ["render"]
-
 _PARTS = ("inputs", "weights", "outputs", "gradients")
 _SHOWN_TENSORS = 8
 

@@ -6,8 +6,6 @@ from collections.abc import Iterable, Sequence
 
 from .result import CallCheck, TensorCheck, Verdict
 
-__all__ = ["differs", "inside", "listed", "only_different"]
-
 
 def differs(verdict: Verdict | None) -> bool:
     return verdict is Verdict.DIFFERENT

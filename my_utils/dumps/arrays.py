@@ -6,10 +6,11 @@ import json
 import math
 import re
 import sys
+from json.encoder import encode_basestring as quote
 from typing import TYPE_CHECKING, Any
 
 from .blobs import blob_name, plain_dtype, shrink_expanded
-from .form import STORED, Stored, quote
+from .form import STORED, Stored
 from .pickles import write_pickle
 from .plain import str_text
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from .loader import Decoder, Reader
     from .tree import Tree, Writer
 
-__all__ = ["READERS", "writer_of"]
 
 _SIMPLE_DTYPE = re.compile(r"[<>|=]?([biufcmMSUV]\d{0,10})(\[[\w/]{1,24}\])?")
 _ITEM_BYTES_MAX = 1 << 31

@@ -20,7 +20,6 @@ from .safetensors_file import RESERVED, Contents, head_of
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Blobs", "blob_name", "plain_dtype", "plain_tensor", "shrink_expanded"]
 
 HEADER_BYTES_MAX = 100_000_000
 ROOT_CHARS = len("/root/")

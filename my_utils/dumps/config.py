@@ -9,8 +9,6 @@ from ..common.arguments import check_bool, check_int, check_str
 from ..common.public import public
 from .images import IMAGE_MODES
 
-__all__ = ["DEFAULT_ROOT", "DumpConfig", "check_folder"]
-
 DEFAULT_ROOT = "./dump_dataset"
 _LIMITS = ("max_string", "max_items", "max_tensor_elements")
 

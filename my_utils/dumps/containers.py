@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from .loader import Decoder, Reader
     from .tree import Tree, Writer
 
-__all__ = ["READERS", "WRITERS", "writer_of"]
-
 
 def write_list(tree: Tree, obj: list[Any], path: str) -> None:
     if not tree.seen(obj, path):

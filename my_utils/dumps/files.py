@@ -33,16 +33,6 @@ from .form import (
     unseal,
 )
 
-__all__ = [
-    "DumpFolder",
-    "Entry",
-    "open_dump",
-    "open_plain",
-    "read_header",
-    "read_index",
-    "read_into_memory",
-]
-
 MANIFEST_BYTES_MAX = 64 << 20
 DIMS_MAX = 64
 _DIGEST = re.compile(r"[0-9a-f]{32}")

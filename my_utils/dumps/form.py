@@ -19,31 +19,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from json.encoder import encode_basestring as quote
 from typing import Any, NamedTuple, NoReturn
 
 from .. import _core
 from ..common.public import public
-
-__all__ = [
-    "FORMAT",
-    "MANIFEST",
-    "STORED",
-    "TENSORS",
-    "TREE",
-    "VERSION",
-    "DumpError",
-    "StandIn",
-    "Stored",
-    "class_name",
-    "digest",
-    "parse_json",
-    "parse_tree",
-    "quote",
-    "safe_name",
-    "seal",
-    "unseal",
-]
 
 FORMAT = "my_utils.dump"
 VERSION = 1

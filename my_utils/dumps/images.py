@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import io
 import sys
+from json.encoder import encode_basestring as quote
 from typing import TYPE_CHECKING, Any
 
 from .blobs import blob_name
-from .form import DumpError, quote
+from .form import DumpError
 
 if TYPE_CHECKING:
     from .loader import Decoder, Reader
     from .tree import Tree, Writer
 
-__all__ = ["IMAGE_MODES", "READERS", "writer_of"]
 
 IMAGE_MODES = {
     "png": {"1", "L", "LA", "P", "RGB", "RGBA", "I;16"},

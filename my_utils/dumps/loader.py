@@ -28,8 +28,6 @@ from . import (
 from .files import DIMS_MAX, DumpFolder
 from .form import TENSORS, TREE, DumpError, StandIn, class_name
 
-__all__ = ["Decoder", "Reader", "blob_digests"]
-
 Reader = Callable[["Decoder", dict[str, Any], Any], Any]
 
 

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from .loader import Decoder, Reader
     from .tree import Tree
 
-__all__ = ["READERS", "refuse_pickle", "write_pickle"]
-
 
 def write_pickle(tree: Tree, obj: Any, path: str) -> None:
     """Pickled whole, but for tensors and arrays, which go where all others are."""

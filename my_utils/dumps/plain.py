@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import math
 import struct
+from json.encoder import encode_basestring as quote
 from typing import TYPE_CHECKING, Any
 
 from .blobs import blob_name
-from .form import quote
 
 if TYPE_CHECKING:
     from .loader import Decoder, Reader
     from .tree import Tree, Writer
 
-__all__ = ["CONSTANTS", "INT_BITS_MAX", "READERS", "WRITERS", "optional_text", "str_text"]
 
 INT_BITS_MAX = 2000  # Python can be configured to read no more than 640 decimal digits
 INLINE_BYTES_MAX = 64

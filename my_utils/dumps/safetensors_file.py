@@ -8,12 +8,11 @@ each tensor, and these take a fifth of the time of a dump of small ones.
 
 from __future__ import annotations
 
+from json.encoder import encode_basestring as quote
 from typing import IO
 
 from .. import _core
-from .form import STORED, quote
-
-__all__ = ["RESERVED", "Contents", "head_of"]
+from .form import STORED
 
 RESERVED = "__metadata__"
 """The key of the header that is no tensor."""

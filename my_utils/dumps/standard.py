@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from .loader import Decoder, Reader
     from .tree import Tree, Writer
 
-__all__ = ["READERS", "WRITERS", "writer_of"]
 
 _PATHS = {
     kind.__name__: kind

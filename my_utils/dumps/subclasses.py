@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from .loader import Decoder, Reader
     from .tree import Tree, Writer
 
-__all__ = ["READERS", "writer_of"]
 
 _OF_ATTRIBUTES: tuple[type, ...] = (
     *(collections.UserDict, collections.UserList, collections.UserString, collections.ChainMap),

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 else:
     torch = lazy_module("torch")
 
-__all__ = ["DumpTensorIO"]
 
 ROOT_VARIABLE = "WAN_DPO_PREVAE_TENSOR_DIR"
 REPORT_VARIABLE = "WAN_DPO_PREVAE_COMPARE_FILE"

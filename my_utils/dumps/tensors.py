@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+from json.encoder import encode_basestring as quote
 from typing import TYPE_CHECKING, Any
 
 from .. import _core
 from .blobs import ROOT_CHARS, blob_name, plain_tensor, shrink_expanded
-from .form import STORED, Stored, quote
+from .form import STORED, Stored
 from .pickles import write_pickle
 from .plain import CONSTANTS
 from .safetensors_file import RESERVED, head_of
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from .loader import Decoder, Reader
     from .tree import Tree, Writer
 
-__all__ = ["READERS", "make_writers", "torch_from", "writer_of"]
 
 # What tensors of one type and shape have in common: the text of their node, their head in the file,
 # their bytes, and whether they are complex.

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+from json.encoder import encode_basestring as quote
 from typing import TYPE_CHECKING, Any
 
-from .form import quote
 from .plain import CONSTANTS
 
 if TYPE_CHECKING:
     from .loader import Decoder, Reader
     from .tree import Tree, Writer
-
-__all__ = ["READERS", "writer_of"]
 
 
 def write_size(tree: Tree, obj: Any, path: str) -> None:

@@ -35,6 +35,7 @@ import collections
 import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from json.encoder import encode_basestring as quote
 from typing import Any
 
 from . import (
@@ -50,11 +51,9 @@ from . import (
 )
 from .blobs import Blobs
 from .config import DumpConfig
-from .form import DumpError, class_name, quote
+from .form import DumpError, class_name
 from .pickles import write_pickle
 from .plain import INT_BITS_MAX, str_text
-
-__all__ = ["Tree", "Writer"]
 
 Writer = Callable[["Tree", Any, str], None]
 

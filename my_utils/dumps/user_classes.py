@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from .loader import Decoder, Reader
     from .tree import Tree, Writer
 
-__all__ = ["READERS", "find_class", "writer_of"]
-
 
 def find_class(decoder: Decoder, name: str) -> type | None:
     """Given by the caller, or in a module that is imported; no attribute is computed."""

@@ -16,8 +16,6 @@ import time
 import weakref
 from collections.abc import Callable
 
-__all__ = ["WriteQueue"]
-
 _queues: weakref.WeakSet[WriteQueue] = weakref.WeakSet()
 
 

@@ -22,7 +22,6 @@ from .form import FORMAT, MANIFEST, TENSORS, TREE, UNFINISHED, VERSION, digest, 
 if TYPE_CHECKING:
     from .tree import Tree
 
-__all__ = ["Job", "Place", "reserve"]
 
 _NS_PER_S = 1_000_000_000
 

@@ -47,8 +47,6 @@ from .rounds import (
     error_of,
 )
 
-__all__ = ["Participant", "Terms"]
-
 CALLS_MAX = 64  # ranks: up to here each new member costs an answer of every other
 SIGNS_A_SECOND = 100  # of all ranks together
 RESPONSE_S = 3.0  # the least time for members to answer before a round is given up,

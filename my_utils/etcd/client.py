@@ -22,18 +22,6 @@ from typing import Any
 
 from ..common.tables import needed
 
-__all__ = [
-    "Connection",
-    "LeaseLost",
-    "Refused",
-    "Tls",
-    "Unreachable",
-    "Watch",
-    "Where",
-    "is_safe_here",
-    "prefix_end",
-]
-
 # Pings find a dead peer. etcd closes connections that ping more often than every 5 s.
 _CHANNEL_OPTIONS = (
     ("grpc.keepalive_time_ms", 10_000),

@@ -8,8 +8,6 @@ from typing import Any
 from .client import Connection
 from .rounds import Holder, Keys, State
 
-__all__ = ["Member", "View"]
-
 
 @dataclass
 class View:

@@ -24,22 +24,6 @@ from ..common.checked_json import decoded
 from ..common.public import public
 from .client import prefix_end
 
-__all__ = [
-    "KEPT_S",
-    "Broken",
-    "EtcdBarrierBroken",
-    "EtcdBarrierError",
-    "EtcdBarrierTimeout",
-    "Holder",
-    "Keys",
-    "Opened",
-    "Record",
-    "State",
-    "TimedOut",
-    "broken",
-    "error_of",
-]
-
 KEPT_S = 7 * 24 * 3600
 ROUNDS_KEPT = 8
 NAMED_MAX = 256  # members listed in the state

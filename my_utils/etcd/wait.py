@@ -21,8 +21,6 @@ from .barrier import Participant, Terms
 from .client import Connection, Refused, Where
 from .rounds import EtcdBarrierBroken, EtcdBarrierError, EtcdBarrierTimeout
 
-__all__ = ["wait", "wait_elsewhere"]
-
 ERRORS = {kind.__name__: kind for kind in (EtcdBarrierError, EtcdBarrierTimeout, EtcdBarrierBroken)}
 LEAVES_S = 3.0  # how long an interrupted one may take to delete its key
 _PR_SET_PDEATHSIG = 1

@@ -22,8 +22,6 @@ from ..common.reprs import short_repr
 from ..common.warnings import warn_once
 from .totals import Source, StageTotal, check_source, totals_of
 
-__all__ = ["Snapshot", "StageExporter"]
-
 QUEUE_MAX = 4096  # steps that wait while nothing can be written
 WAKE_S = 1.0  # how often the thread checks the queue
 LAST_WRITE_S = 30.0  # how long the end of the process waits for the last ones

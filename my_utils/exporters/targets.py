@@ -33,8 +33,6 @@ from ..common.tables import needed
 from .exporter import Snapshot, StageExporter
 from .totals import Means, Source
 
-__all__ = ["PrometheusExporter", "TensorBoardExporter", "WandbExporter"]
-
 _file_numbers = itertools.count()
 
 

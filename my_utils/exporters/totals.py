@@ -17,8 +17,6 @@ from typing import NamedTuple
 from .. import _core
 from ..stages.unwritten import has_been_read
 
-__all__ = ["Means", "Source", "StageTotal", "check_source", "totals_of"]
-
 Source = _core.Timer | _core.NoOpTimer | _core.TimeRecorder
 
 

@@ -14,8 +14,6 @@ from typing import Any
 from ..common.ranks import host_name
 from ..common.tables import needed
 
-__all__ = ["TARGETS", "ExportError", "Summary", "export_summary", "parse_target"]
-
 PREFIX = "my_utils"
 
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 
 from .suspects import Suspect
 
-__all__ = ["Confirmed"]
-
 _Kinds = dict[str, frozenset[str]]  # of each label
 
 

@@ -14,8 +14,6 @@ from .poller import Poller
 from .screen import Extras, Screen
 from .stacks import stack_view_lines, stacks_of
 
-__all__ = ["follow_on_screen"]
-
 CAPTURE_STEPS = 3
 CAPTURE_RANKS = 8
 _KEYS = "q quit   c capture   s stacks"

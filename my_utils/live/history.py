@@ -12,8 +12,6 @@ from ..run_files.state import Rank
 from .meetings import in_meeting
 from .suspects import Suspect, news_ns
 
-__all__ = ["History"]
-
 POLLS_KEPT = 60
 NEWS_APART_S = 0.001  # a heartbeat that is read twice has the same time but for rounding
 POLLS_OF_RATE = 10

@@ -12,8 +12,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["Keys"]
-
 
 class Keys:
     """Within the block, keys are read from standard input at once and are not shown. Where that is

@@ -16,8 +16,6 @@ from ..common.own_files import open_without_waiting
 from ..run_files.state import Rank
 from ..verdict.kinds import kind_of_stage
 
-__all__ = ["Meetings", "in_meeting", "meeting_of"]
-
 FILES_READ = 8  # of each directory: what a run records of itself stands in the files of all ranks
 BYTES_READ = 256 << 10  # of the beginning of a file
 AGAIN_S = 10.0

@@ -11,8 +11,6 @@ from ..common.own_files import open_without_waiting
 from ..common.ranks import process_began_s
 from ..run_files.state import Rank
 
-__all__ = ["Memory", "memory_of"]
-
 BYTES_READ = 64 << 10  # of the end of a profile CSV
 PAGE = os.sysconf("SC_PAGE_SIZE")
 SAME_START_S = 1.0

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from ..run_files.state import Rank, Thread
 
-__all__ = ["is_behind"]
-
 KEPT = 16  # finished stages that a journal shows of a thread
 
 

@@ -10,8 +10,6 @@ from .meetings import Meetings
 from .poll import Snapshot, SnapshotRequest, take_snapshot
 from .suspects import Usual, find_waiting
 
-__all__ = ["Poller"]
-
 TIMES_ITS_COST = 25.0  # between two polls: so they take 4 % of a core
 
 

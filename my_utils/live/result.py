@@ -9,22 +9,6 @@ from typing import Literal, NotRequired, TypedDict
 
 from ..common.public import public
 
-__all__ = [
-    "CallData",
-    "EarlierData",
-    "FinishedStageData",
-    "FlightRecorderData",
-    "HangData",
-    "LastCallData",
-    "OpenStageData",
-    "ProblemData",
-    "RankData",
-    "SnapshotData",
-    "SuspectData",
-    "ThreadData",
-    "WaitingData",
-]
-
 
 class OpenStageData(TypedDict):
     name: str

@@ -21,8 +21,6 @@ from .poll import Snapshot
 from .suspects import Waiting, describe_seconds, stack_text
 from .view import GROUP_ABOVE, left_out_lines, state_text, title_text, visible
 
-__all__ = ["Extras", "Screen"]
-
 RANKS_SHOWN = 10  # of many
 HOSTS_SHOWN = 8
 REASONS_SHOWN = 4

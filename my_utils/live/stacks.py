@@ -9,8 +9,6 @@ from ..process_stacks.text import stack_lines
 from .poll import Snapshot
 from .view import visible
 
-__all__ = ["stack_view_lines", "stacks_as_data", "stacks_of"]
-
 RANKS_MAX = 64  # those that are asked: suspects first
 
 

@@ -6,8 +6,6 @@ import os
 import time
 from collections.abc import Collection, Sequence
 
-__all__ = ["VerdictLines"]
-
 BYTES_MAX = 100_000_000  # of profile CSVs: reading more holds the view up
 EVERY_S = 10.0
 TIMES_ITS_COST = 100.0  # so that it takes 1 % of the time at most

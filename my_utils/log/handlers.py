@@ -14,8 +14,6 @@ from ..common.public import public
 from ..common.warnings import warn_once
 from .line_writer import LineWriter, may_hang
 
-__all__ = ["ConsoleHandler", "FallbackHandler", "FlushingFileHandler", "RankFileHandler"]
-
 CLOSE_WAIT_S = 0.5
 
 

@@ -62,7 +62,6 @@ else:
 
 Number = Union[int, float, "decimal.Decimal", "fractions.Fraction"]
 
-__all__ = ["FlushingFileHandler", "GlobalLogger", "SingletonMeta", "get_global_logger"]
 
 IoMode = Literal["auto", "inline", "background"]
 Metadata = str | Mapping[str, object] | None

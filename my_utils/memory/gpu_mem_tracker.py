@@ -37,8 +37,6 @@ from .tracker.record import Peak, Record
 from .tracker.run import Run, Sources
 from .tracker.sources import Host, Nvml, torch_devices, torch_probes
 
-__all__ = ["GPU_Performance_Tracker", "Peak"]
-
 _logger = logging.getLogger("my_utils")
 
 _LEAST_INTERVAL_S = 0.001

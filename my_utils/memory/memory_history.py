@@ -20,8 +20,6 @@ from ..common.arguments import check_int
 from ..common.extras import needs_extra
 from ..common.files import whole_file
 
-__all__ = ["Context", "Recording", "Stacks", "check_options", "record", "trimmed"]
-
 Context = Literal["state", "alloc", "all"] | None
 Stacks = Literal["python", "all"]
 

@@ -37,8 +37,6 @@ from ..common.ranks import check_ranks, current_rank, is_chosen
 from ..common.reprs import short_repr
 from .memory_history import Context, Recording, Stacks, check_options, record
 
-__all__ = ["MemorySnapshotter", "NoOpMemorySnapshotter", "global_snapshotter"]
-
 StrPath = str | os.PathLike[str]
 
 _logger = logging.getLogger("my_utils")

@@ -32,8 +32,6 @@ from typing import Any
 
 from ..common.files import whole_file
 
-__all__ = ["snapshot_of", "write_snapshot"]
-
 # The viewer's own reader of pickles knows the protocols 2 to 4.
 PICKLE_PROTOCOL = 4
 # Addresses of the CPU that lie this near to each other, in bytes, are shown as one segment.

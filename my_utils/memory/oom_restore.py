@@ -35,7 +35,6 @@ from .out_of_memory import is_out_of_memory
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
-__all__ = ["catch_oom", "check_oom_flag", "set_oom_flag"]
 
 PREFIX = "my_utils/oom"
 TIMEOUT_S = 60.0

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import sys
 
-__all__ = ["is_out_of_memory"]
-
 # Allocators without an exception type of their own say it in the text of a RuntimeError.
 OUT_OF_MEMORY_TEXTS = (
     "can't allocate memory",  # torch's CPU allocator

@@ -25,8 +25,6 @@ from ..common.warnings import warn_once
 from ..torch_profiler.flops import counts_integers_only, custom_mapping
 from .rows import Row
 
-__all__ = ["Counting", "CountingHook"]
-
 _graph_task = torch._C._current_graph_task_id
 
 

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 else:
     pandas = lazy_module("pandas")
 
-__all__ = ["ModuleProfiler"]
 
 _logger = logging.getLogger("my_utils")
 _graph_task = torch._C._current_graph_task_id

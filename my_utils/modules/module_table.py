@@ -10,8 +10,6 @@ from typing import Any
 
 import pandas
 
-__all__ = ["ModuleTable"]
-
 # The most important first.
 _SHOWN = (
     "module", "total_ms", "share_percent", "calls", "mean_ms", "backward_ms", "max_ms", "flops",

@@ -11,8 +11,6 @@ import torch
 
 from .. import _core
 
-__all__ = ["Overhead", "measure_overhead"]
-
 _ROUNDS = 7
 _CALLS = 100
 _NODES = 40

@@ -16,8 +16,6 @@ import torch
 
 from ..recordings.plan import is_compiled
 
-__all__ = ["MODEL", "Row", "is_of", "is_on_cuda", "rows_of"]
-
 MODEL = "(model)"  # the name of the model itself, which has none
 
 

@@ -20,7 +20,8 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..common.command_line import CommandParser, Progress, add_quiet, ended_well, error_text, parser
+from ..common.command_line import CommandParser, add_quiet, ended_well, error_text, parser
+from ..common.progress import Progress
 from ..common.tables import needed
 from ..common.workers import end_with_parent
 from ._converter_project import Said, said_by

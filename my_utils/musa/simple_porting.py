@@ -26,15 +26,9 @@ from pathlib import Path
 from typing import Any
 
 from ..common.arguments import check_bool
-from ..common.command_line import (
-    CommandParser,
-    Progress,
-    add_quiet,
-    ended_well,
-    error_text,
-    open_output,
-    parser,
-)
+from ..common.command_line import CommandParser, add_quiet, ended_well, error_text, parser
+from ..common.outputs import open_output
+from ..common.progress import Progress
 from ..common.reprs import short_repr
 from ..common.terminal import ProgressBar, progress_bar
 from . import _porting_arguments as checked, _rules

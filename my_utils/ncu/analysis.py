@@ -28,7 +28,6 @@ from ..common import tables as _tables
 from ..common.arguments import check_int
 from ..common.command_line import (
     CommandParser,
-    Progress,
     add_json,
     add_output,
     add_quiet,
@@ -37,6 +36,7 @@ from ..common.command_line import (
     parser,
 )
 from ..common.lazy_modules import lazy_module
+from ..common.progress import Progress
 from ..common.terminal import table_lines
 from .ncu_csv import (
     PERCENT,
@@ -63,13 +63,6 @@ StrPath = str | os.PathLike[str]
 GroupBy = Literal["kernel", "function", "launch"]
 Decimal = Literal["auto", ".", ","]
 
-__all__ = [
-    "NcuCsvError",
-    "NcuCsvWarning",
-    "analyze_sm_throughput_from_csv",
-    "compare_kernel_metrics",
-    "main",
-]
 
 TIMES = ["time_ms", "time_share", "mean_us", "min_us", "max_us"]
 KERNEL_COLUMNS = ["kernel", "count", *TIMES, *PERCENTAGES]

@@ -11,8 +11,6 @@ from .finite import Counts, is_clean
 from .inputs import distinct_tensors
 from .policy import OpPlan
 
-__all__ = ["Arrivals"]
-
 
 class Arrivals:
     """The memory that the collectives of a step have filled, with the collective's name, where what

@@ -16,8 +16,6 @@ from ..tensors import compare
 from .inputs import resolved
 from .sums import Slack
 
-__all__ = ["ANY_FLOAT", "Metrics", "OpCheck", "Rules", "coarsest", "describe"]
-
 # What the log lists of a tensor that differs.
 ELEMENTS_SHOWN = 20
 _STEPS = 2  # of a 16-bit type, that its rounding within an operator may add up to

@@ -24,9 +24,6 @@ from .summary import OpSummary
 from .sums import Slack, is_sum
 from .views import check_view
 
-__all__ = ["CompareError", "CompareWithCPU", "choose_targets"]
-
-
 _STARTS = " starts to run ..."
 _SUCCEEDS = " succeeds to pass CompareWithCPU test"
 _OF_VIEWS = Rules(strides=True)

@@ -7,8 +7,6 @@ from typing import Any
 
 from ..common.warnings import warn_once
 
-__all__ = ["warn_of_unseen"]
-
 # They run a graph operator by operator.
 _SEEN = frozenset(("eager", "aot_eager", "aot_eager_decomp_partition", "eager_noexcept"))
 

@@ -31,8 +31,6 @@ from ..common.own_files import open_without_waiting
 from ..common.plain_files import PlainFileError, load_plain, save_plain
 from .inputs import copied, map_tensors, resolved, tensors_in
 
-__all__ = ["FORMAT", "OpCall", "dump_call", "load_inputs"]
-
 FORMAT = "my_utils.op_call"
 VERSION = 1
 

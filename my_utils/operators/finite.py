@@ -12,8 +12,6 @@ from ..tensors import nan_inf_count
 from ..tensors.tensor_kinds import has_kernels
 from .policy import OpPlan
 
-__all__ = ["Counts", "counts_on_device", "is_clean", "is_finding"]
-
 
 class Counts:
     """NaNs and infinities of several tensors and numbers together."""

@@ -17,18 +17,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = [
-    "WIDER",
-    "converted",
-    "copied",
-    "device_of",
-    "distinct_tensors",
-    "is_converted",
-    "map_tensors",
-    "resolved",
-    "tensors_in",
-]
-
 _CPU = torch.device("cpu")
 
 # What takes the place of a dtype that a device cannot compute with.

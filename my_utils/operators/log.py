@@ -15,8 +15,6 @@ from typing import Any, TextIO
 
 from ..common.warnings import warn_once
 
-__all__ = ["OpLog"]
-
 _WAIT_S = 0.2
 _LINES_MAX = 100_000  # then the training waits: the disk is slower than the run
 

@@ -34,8 +34,6 @@ from .policy import Action, OpPlan, OpPolicy
 from .reproduce import Again, script
 from .stacks import OpStacks
 
-__all__ = ["RULE", "OpMode", "alone", "dump_or_say", "rank_suffix", "skip_dynamo"]
-
 _NOTHING: AbstractContextManager[Any] = nullcontext()
 RULE = "=" * 28
 

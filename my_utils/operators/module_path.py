@@ -31,16 +31,6 @@ from ..common.public import public
 from ..common.reprs import short_repr
 from ..common.warnings import warn_once
 
-__all__ = [
-    "ModuleInfo",
-    "ModuleTracker",
-    "Scope",
-    "forward_number",
-    "open_module_tracker",
-    "phase",
-    "where",
-]
-
 _sequence_nr = torch._C._autograd._get_sequence_nr
 _graph_task = torch._C._current_graph_task_id
 _node = torch._C._current_autograd_node

@@ -12,8 +12,6 @@ from ..tensors.tensor_kinds import has_kernels
 from .finite import counts_on_device
 from .inputs import distinct_tensors
 
-__all__ = ["Call", "LaterCounts"]
-
 _CALLS_MAX = 20_000  # then they are read before the step has ended
 
 

@@ -18,8 +18,6 @@ from .nan_inf_later import Call, LaterCounts
 from .policy import Action, OpPlan, OpPolicy
 from .reproduce import search_again
 
-__all__ = ["NanInfError", "NanInfFinding", "NanInfTracker"]
-
 _SHOWN_A_STEP = 20  # of those that only pass on what came in
 
 _FINDINGS_MAX = 10_000

@@ -19,8 +19,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["Action", "OpPlan", "OpPolicy", "check_names"]
-
 NAMESPACES = frozenset(("aten", "prims"))
 
 # Their result is whatever was in memory. There is no tag for it.

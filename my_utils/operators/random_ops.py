@@ -11,8 +11,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["Draws", "kept_stream"]
-
 
 def _generator_in(args: Any, kwargs: dict[str, Any]) -> torch.Generator | None:
     for value in (*kwargs.values(), *args):

@@ -20,8 +20,6 @@ from .mode import OpMode
 from .module_path import phase, where
 from .policy import Action, OpPlan, OpPolicy
 
-__all__ = ["OpRecorder"]
-
 # Operators that do not read what they write to: it may be memory as it is.
 _OVERWRITE = frozenset(
     (

@@ -13,8 +13,6 @@ from .inputs import WIDER, converted, copied, device_of, is_converted, map_tenso
 from .policy import OpPlan
 from .random_ops import Draws, kept_stream
 
-__all__ = ["Expected", "NotComparable", "OpCopy", "Reference", "ReferenceFunction"]
-
 ReferenceFunction = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 
 _DOUBLE: dict[torch.dtype, torch.dtype] = {

@@ -9,8 +9,6 @@ from typing import NamedTuple
 from .policy import OpPlan
 from .reference import Reference
 
-__all__ = ["Again", "comparison_again", "script", "search_again"]
-
 _TEXT = '''"""Runs {name} again on the inputs beside this file, and says what {tool} finds.
 
 Ends with status 0 where nothing is found, with 1 otherwise.

@@ -11,8 +11,6 @@ from .compare_mode import CompareError, CompareWithCPU
 from .dump import OpCall, load_inputs
 from .nan_inf_mode import NanInfError, NanInfTracker
 
-__all__ = ["compare_for_single_op", "nan_inf_track_for_single_op"]
-
 Outcome = tuple[bool, tuple[Any, ...], dict[str, Any], Any]
 
 

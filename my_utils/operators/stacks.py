@@ -13,8 +13,6 @@ from torch.utils._traceback import CapturedTraceback
 
 from .module_path import forward_number
 
-__all__ = ["OpStacks"]
-
 _HERE = os.path.dirname(os.path.dirname(__file__))
 _TORCH = os.path.dirname(torch.__file__)
 _KEPT = 100_000  # forward operators

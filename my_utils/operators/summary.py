@@ -20,8 +20,6 @@ from typing import Any, Literal
 from ..common.tables import text_table, write_text
 from .check import Metrics
 
-__all__ = ["OpRow", "OpSummary", "Outcome"]
-
 Outcome = Literal["succeeds", "fails", "skipped"]
 
 _HEADER = ("operator", "module", "passed", "failed", "skipped")

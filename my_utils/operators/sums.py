@@ -20,8 +20,6 @@ from torch import Tensor
 
 from .inputs import WIDER, converted, device_of, map_tensors, resolved, tensors_in
 
-__all__ = ["Slack", "is_sum"]
-
 # Each element of their results is a sum of products of inputs; that of exp(A) one of powers of A.
 _SUMS = frozenset(
     (

@@ -11,8 +11,6 @@ from .check import OpCheck
 from .inputs import map_tensors, tensors_in
 from .policy import OpPlan
 
-__all__ = ["check_view"]
-
 
 def check_view(check: OpCheck, plan: OpPlan, args: Any, kwargs: Any, result: Any) -> None:
     """Adds to `check` how the views in `result` differ from those that the operator should give:

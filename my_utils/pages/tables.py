@@ -9,19 +9,6 @@ import numpy as np
 
 from ..common.tables import time_text
 
-__all__ = [
-    "Cell",
-    "Column",
-    "Table",
-    "as_table",
-    "bytes_of",
-    "integer",
-    "percent",
-    "percent_text",
-    "time_of",
-    "times",
-]
-
 ROWS_MAX = 1_000  # of a table in the page
 
 

@@ -14,8 +14,6 @@ from ..common.ranks import check_ranks
 from .profile import Sample, samples_of, share_lines, speedscope, trace_events
 from .request import HZ, WAIT_S, request_stacks, wait_for_stacks
 
-__all__ = ["EXIT_FAILED", "EXIT_FINE", "EXIT_NOBODY", "profile_job"]
-
 EXIT_FINE, EXIT_NOBODY, EXIT_FAILED = 0, 1, 3
 
 

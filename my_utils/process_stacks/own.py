@@ -7,8 +7,6 @@ import os
 from .. import _core
 from .record import Thread, read_record
 
-__all__ = ["own_stacks", "why_off"]
-
 
 def own_stacks() -> list[Thread]:
     """The Python stacks of all threads of this process, the first thread first.

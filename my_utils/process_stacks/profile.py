@@ -17,22 +17,6 @@ from typing import TypeAlias
 from ..verdict.rank_files import RankStages, find_ranks, read_rank
 from .record import Frame, StackRecord
 
-__all__ = [
-    "NO_STAGE",
-    "Sample",
-    "StagesByThread",
-    "by_stage",
-    "frame_title",
-    "function_shares",
-    "outlier_lines",
-    "samples_in",
-    "samples_of",
-    "share_lines",
-    "speedscope",
-    "stages_around",
-    "trace_events",
-]
-
 NO_STAGE = "(no stage)"
 OUTLIER_POINTS = 0.10  # a function's share above that of the other ranks
 OUTLIER_ERRORS = 3.0  # that the two shares must lie apart, in standard errors of their difference

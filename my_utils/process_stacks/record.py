@@ -9,8 +9,6 @@ import msgspec
 
 from ..common.checked_json import Foreign, decoded
 
-__all__ = ["RECORD_BYTES_MAX", "Frame", "StackRecord", "Thread", "read_record"]
-
 RECORD_BYTES_MAX = 64 << 20  # of a file; ten seconds of four threads take 0.1 MB
 TORN, CUT = 1, 2
 

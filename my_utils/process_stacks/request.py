@@ -20,8 +20,6 @@ from ..common.ranks import check_ranks
 from ..run_files.ranks import find_ranks
 from .record import RECORD_BYTES_MAX, StackRecord, read_record
 
-__all__ = ["Stacks", "job_stacks", "request_stacks", "wait_for_stacks"]
-
 WAIT_S = 5.0  # the file is polled twice a second; network file systems add their delay
 POLL_S = 0.05
 HZ = 100

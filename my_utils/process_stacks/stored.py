@@ -11,8 +11,6 @@ from ..capture.on_demand.control_file import captures_folder
 from ..common.foreign_files import read_whole
 from .record import RECORD_BYTES_MAX, StackRecord, read_record
 
-__all__ = ["StoredProfile", "newest_profile"]
-
 _SUFFIX = ".stacks.json"
 
 

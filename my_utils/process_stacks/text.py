@@ -10,8 +10,6 @@ from ..run_files.state import Rank
 from .record import Frame, StackRecord, Thread
 from .request import Stacks
 
-__all__ = ["stack_lines"]
-
 FRAMES_SHOWN = 16
 # The file whose functions are torch's collectives; those of another name prepare them.
 _COLLECTIVES = "distributed_c10d.py"

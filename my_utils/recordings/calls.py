@@ -26,8 +26,6 @@ from .recording import RootCall, TraceEvent, TraceTensorMeta
 from .walk import Found, find, find_arguments
 from .weights import RootState, Weights
 
-__all__ = ["Calls"]
-
 _TEXT_MAX = 300
 
 # The number of the backward that runs in this thread, -1 outside of one.

@@ -26,8 +26,6 @@ from .metadata import digest_text
 from .plan import Plan, inert_plan
 from .recording import TraceEvent, TraceTensorMeta
 
-__all__ = ["Graph"]
-
 _ROWS_A_MODULE = 12
 _ROWS_MORE = 64
 _DEPTH_MAX = 8  # of nested results inside a graph

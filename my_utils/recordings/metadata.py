@@ -22,8 +22,6 @@ from .recording import TraceTensorMeta
 from .sample import Sampler
 from .walk import Found
 
-__all__ = ["STATS_NAMES", "HashKind", "MetadataCollector", "digest_text", "md5_each", "meta_of"]
-
 HashKind = Literal["none", "md5", "tensor"]
 
 # The order of the 16 numbers of torch.ops.my_utils.stats; the last one is reserved.

@@ -26,10 +26,8 @@ from ..common.warnings import warn_once
 from .recording import (
     ModuleInfo,
     Recording,
-    RecordingError,
     RootCall,
     TraceEvent,
-    TraceTensorMeta,
     load_recording,
     save_recording,
 )
@@ -45,15 +43,6 @@ with needs_extra("my_utils.module_hook"):
     from .slots import ParamsAt
     from .weights import Weights
 
-__all__ = [
-    "ForwardTraceRecorder",
-    "ModuleInfo",
-    "Recording",
-    "RecordingError",
-    "RootCall",
-    "TraceEvent",
-    "TraceTensorMeta",
-]
 
 CompiledMode = Literal["eager", "op"]
 

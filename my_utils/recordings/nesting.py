@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 
 from .recording import TraceEvent
 
-__all__ = ["Nested", "names_above", "nested"]
-
 
 @dataclass(slots=True)
 class Nested:

@@ -13,8 +13,6 @@ import torch
 
 from .recording import TraceTensorMeta
 
-__all__ = ["Part", "is_transformed", "parts_of"]
-
 _SPARSE_PARTS = {
     torch.sparse_coo: ("_indices", "_values"),
     torch.sparse_csr: ("crow_indices", "col_indices", "values"),

@@ -16,8 +16,6 @@ from .metadata import Wanted
 from .recording import ModuleInfo
 from .slots import ParamsAt, Slot
 
-__all__ = ["Filters", "Plan", "Plans", "compiled_modules", "inert_plan"]
-
 _mode_of = torch._C._get_dispatch_mode
 _PROXY = torch._C._TorchDispatchModeKey.PROXY
 

@@ -52,18 +52,6 @@ if TYPE_CHECKING:
 else:
     torch = lazy_module("torch")
 
-__all__ = [
-    "FORMAT",
-    "VERSION",
-    "ModuleInfo",
-    "Recording",
-    "RecordingError",
-    "RootCall",
-    "TraceEvent",
-    "TraceTensorMeta",
-    "load_recording",
-    "save_recording",
-]
 
 FORMAT = "my_utils.forward_trace"
 VERSION = 1

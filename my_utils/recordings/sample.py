@@ -15,8 +15,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-__all__ = ["SampleMode", "Sampler", "random_places"]
-
 SampleMode = Literal["none", "head", "rand"]
 Places: TypeAlias = npt.NDArray[Any]
 

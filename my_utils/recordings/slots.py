@@ -6,8 +6,6 @@ from typing import Literal, NamedTuple
 
 import torch
 
-__all__ = ["ParamsAt", "Slot"]
-
 ParamsAt = Literal["auto", "call", "end"]
 
 

@@ -14,8 +14,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["Found", "find", "find_arguments"]
-
 Found = list[tuple[str, torch.Tensor]]
 
 _DEPTH_MAX = 32  # also ends the walk through a container that holds itself

@@ -26,8 +26,6 @@ from .plan import Plan
 from .recording import RootCall, TraceTensorMeta
 from .slots import Slot
 
-__all__ = ["Weights"]
-
 _PROBE = 64  # elements at either end
 _PROBES_MAX = 1 << 16
 

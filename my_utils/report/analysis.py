@@ -65,7 +65,6 @@ if TYPE_CHECKING:
 else:
     pd = lazy_module("pandas")
 
-__all__ = ["Report", "ReportError", "Straggler", "analyze"]
 
 STAGES_SHOWN = 8  # of a report in one screen
 TABLES = ("stages", "stages_by_rank", "steps", "waits", "ranks", "hosts", "groups", "overlap")

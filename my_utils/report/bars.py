@@ -14,8 +14,6 @@ from ..common.colours import stage_colour
 from ..verdict.quantiles import middle_of
 from ..verdict.run_data import Matrix, RunData
 
-__all__ = ["Part", "RankBar", "mean_step", "rank_bars", "row_means", "waits_ns"]
-
 UNTIMED = "untimed"
 OTHERS = "other stages"
 STAGES_MAX = 12  # of a bar; what is less becomes one part

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["CODES", "CodedCells", "code_cells"]
-
 CODES = 65_535  # of times; 0 is kept for what was not recorded
 RATIO_LEAST = 1.00002  # so that equal cells do not divide by zero
 LEVEL = 6  # of zlib: 9 takes four times as long for 1 %

@@ -10,8 +10,6 @@ from ..verdict.change_points import change_points
 from ..verdict.quantiles import middle_of
 from .grid import Grid
 
-__all__ = ["StageChange", "changes_of_stages"]
-
 LEAST_CHANGE = 0.05  # of the level before
 LEAST_SHARE = 0.005  # of a step
 FALSE_CHANGES = 0.001

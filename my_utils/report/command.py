@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from ..common.command_line import (
     CommandParser,
-    Progress,
     add_json,
     add_logs,
     add_output,
@@ -30,6 +29,7 @@ from ..common.command_line import (
 )
 from ..common.outputs import check_output, open_output
 from ..common.printable import encoded
+from ..common.progress import Progress
 from ..run_files.newest import found_logs
 from ..verdict.export import add_export, export_verdict
 
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from .analysis import Report
     from .page import Page
 
-__all__ = ["DEFAULT_PAGE", "command_parser", "main"]
 
 DEFAULT_PAGE = "report.html"
 

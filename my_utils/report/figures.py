@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from .analysis import Report
 
-__all__ = ["FIGURES", "write_figures"]
 
 BLUE, RED, GREY = "#2f6fad", "#c23b22", "#8a8f98"
 BARS_MAX = 20

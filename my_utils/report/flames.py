@@ -26,8 +26,6 @@ from ..process_stacks.profile import (
 from ..process_stacks.stored import newest_profile
 from ..verdict.rank_files import RankStages
 
-__all__ = ["Flames", "Profiled", "flames_from"]
-
 STAGES_MAX = 12  # those with most samples
 NODES_MAX = 300  # of a stage; those that take most on any rank
 RANKS_MAX = 8  # that can be chosen: first those that stand out

@@ -10,8 +10,6 @@ import numpy.typing as npt
 from ..verdict.quantiles import middle_of, scatter_of
 from .cells import QUANTITIES, Cells, Integers
 
-__all__ = ["Grid", "Integers", "Matrix"]
-
 Matrix: TypeAlias = npt.NDArray[np.float64]
 
 MOMENTS = slice(QUANTITIES.index("begin_ns"), None)  # the other quantities are durations

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..common.equality import same_fields
-from .grid import Grid, Integers, Matrix
+from .cells import Integers
+from .grid import Grid, Matrix
 from .stragglers import Straggler
-
-__all__ = ["Heat", "heat_of"]
 
 RANKS_MAX, STEPS_MAX = 512, 1024
 

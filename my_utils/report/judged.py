@@ -12,8 +12,6 @@ from ..verdict.result import Verdict
 from ..verdict.rules import judge
 from ..verdict.run_data import RunData, SyncPoint
 
-__all__ = ["Source", "judged", "judged_of", "sync_pattern"]
-
 
 class Source(NamedTuple):
     """What a report is read from: the arguments of `analyze` that choose it."""

@@ -19,14 +19,6 @@ from .cells import Cells
 from .grid import Grid
 from .parquet import write_parquet
 
-__all__ = [
-    "EVER",
-    "ReadRank",
-    "leave_out_older_runs",
-    "problems_of",
-    "read_ranks",
-]
-
 EVER = (-(2**63), 2**63)
 NAMED_AT_MOST = 20
 

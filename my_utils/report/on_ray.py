@@ -24,8 +24,6 @@ from ..trace.inputs import FileSet
 from .load import ReadRank, read_ranks
 from .purpose import PURPOSE
 
-__all__ = ["read_ranks_on_ray", "serve"]
-
 RANKS_A_TASK = 32
 GET_RETRIES = "2"
 """How often Ray asks again for a head that does not answer: one minute and a half in all, where its

@@ -25,7 +25,6 @@ from .purpose import PURPOSE
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["overlap_of"]
 
 TRACE_BYTES_MAX = 4 << 30  # unpacked
 TIME_US_MAX = 2.0**63

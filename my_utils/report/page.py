@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from .flames import Flames
     from .worst_step import WorstStep
 
-__all__ = ["Page", "PageTrace", "StepTrace", "page_text"]
 
 CELLS_MAX = 1_000_000  # of all layers of the heat map together
 VIEWER = "https://ui.perfetto.dev"

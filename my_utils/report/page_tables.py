@@ -13,8 +13,6 @@ from ..verdict.result import Finding
 from ..verdict.run_data import Matrix, RunData
 from .bars import row_means
 
-__all__ = ["finding_table", "host_table", "rank_table", "stage_table"]
-
 
 def finding_table(findings: Sequence[Finding]) -> Table:
     """All that the verdict found, the most costly first."""

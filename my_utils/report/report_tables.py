@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from .analysis import Report
     from .page import StepTrace
 
-__all__ = ["tables_of"]
-
 
 def tables_of(report: Report, links: dict[int, StepTrace]) -> list[Table]:
     """Stragglers by their scores, stages that changed, parallel groups, hidden communication."""

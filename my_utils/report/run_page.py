@@ -20,8 +20,6 @@ from .page import Page, PageTrace
 from .page_tables import finding_table
 from .worst_step import WorstStep, spans_of
 
-__all__ = ["page_of"]
-
 RANKS_IN_STEP = 4
 TRACE_BYTES_MAX = 4_000_000  # before it is deflated to about a tenth
 

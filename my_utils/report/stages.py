@@ -16,8 +16,6 @@ from .waits import Segments
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["stage_table", "stages_by_rank"]
-
 
 def stage_table(cells: Cells, grid: Grid, segments: Segments) -> pd.DataFrame:
     """A row a stage.

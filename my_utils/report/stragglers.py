@@ -31,10 +31,9 @@ from ..common.public import public
 from ..verdict.change_points import change_points
 from ..verdict.probability import poisson_tail, t_tail
 from ..verdict.quantiles import middle_of, scatter_of
-from .grid import Grid, Integers, Matrix
+from .cells import Integers
+from .grid import Grid, Matrix
 from .waits import Segments, working_paths
-
-__all__ = ["Straggler", "find_stragglers", "why_not_judged"]
 
 FALSE_NAMES = 0.01
 LEAST_SHARE = 0.005  # of a step: what costs less is no straggler, however sure

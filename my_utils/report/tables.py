@@ -16,8 +16,6 @@ from .waits import NOBODY, Segments
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["group_table", "host_table", "rank_table", "step_table", "wait_table"]
-
 
 def wait_table(grid: Grid, segments: Segments) -> pd.DataFrame:
     """A row a step and synchronising stage at which ranks waited."""

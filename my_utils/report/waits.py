@@ -19,9 +19,8 @@ import numpy as np
 
 from ..verdict.quantiles import middle_of
 from ..verdict.rank_files import SEPARATOR
-from .grid import Grid, Integers, Matrix
-
-__all__ = ["Segments", "clock_offsets", "segments_of", "synchronising_stages", "working_paths"]
+from .cells import Integers
+from .grid import Grid, Matrix
 
 # Ends that spread less than a quarter of the starts coincide.
 SPREAD_RATIO = 0.25

@@ -11,8 +11,6 @@ import numpy as np
 from ..verdict.device_cells import of_the_device, rows_with_gpu_times
 from ..verdict.rank_files import Columns, RankStages, depths_of
 
-__all__ = ["RankSpans", "WorstStep", "spans_of"]
-
 SPANS_MAX = 2_000  # of a rank; the longest of more
 
 

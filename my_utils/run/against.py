@@ -12,8 +12,6 @@ from pathlib import Path
 from ..diff.command import difference_of
 from .closing import print_lines
 
-__all__ = ["run_in_turns", "turns"]
-
 Record = Callable[[Sequence[str], Path], int]  # runs a command into a folder; its status
 
 

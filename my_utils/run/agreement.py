@@ -25,8 +25,6 @@ from ..common.warnings import warn_once
 from .environment import DIR, ID, REPORT
 from .folder import RUNS, drop_if_empty, reserve_somewhere
 
-__all__ = ["Place", "agree", "given_place", "launcher_began_s", "new_place", "unique_launch"]
-
 _KEY = "my_utils/run"
 _NOTE_BYTES_MAX = 16384
 _SLURM_STEPS_MAX = 0xFFFFFFF0

@@ -32,8 +32,6 @@ from .folder import complete_run_file, name_of_run, point_latest
 from .report_file import report_rank
 from .watch import watch_for_torch
 
-__all__ = ["auto", "prints_verdict", "torch_is_ready"]
-
 
 class _Process:
     """What this process knows of its run. A forked child begins anew."""

@@ -16,8 +16,6 @@ from ..common.ranges import as_ranges, ranges_text
 from .folder import read_run_file
 from .report_file import Reported
 
-__all__ = ["closing_lines", "main", "print_from_another_process", "print_lines", "verdict_lines"]
-
 LINES_MAX = 12
 _WIDTHS = (60, 120)
 _SECONDS_MAX = 120

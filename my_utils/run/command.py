@@ -32,8 +32,6 @@ from .folder import (
 from .parent import cannot_run, end_as, run_child
 from .report_file import read_reports
 
-__all__ = ["command_parser", "main"]
-
 _USAGE = """\
 my_utils run [options] train.py [arguments …]
        my_utils run [options] -m pkg.train [arguments …]

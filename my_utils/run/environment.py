@@ -22,15 +22,6 @@ from pathlib import Path
 
 from ..common.environment import read_switch
 
-__all__ = [
-    "bucket_steps",
-    "is_on",
-    "mark_process_tree",
-    "reach",
-    "samples_host",
-    "takes_gpu_times",
-]
-
 DIR = "MY_UTILS_RUN_DIR"
 ID = "MY_UTILS_RUN_ID"
 REPORT = "MY_UTILS_RUN_REPORT"

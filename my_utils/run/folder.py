@@ -16,20 +16,6 @@ from ..common.files import whole_file
 from ..common.foreign_files import read_whole
 from ..common.own_files import own_temporary_folder
 
-__all__ = [
-    "RUNS",
-    "RUN_FILE",
-    "complete_run_file",
-    "drop_if_empty",
-    "held_by",
-    "name_of_run",
-    "point_latest",
-    "read_run_file",
-    "reserve",
-    "reserve_somewhere",
-    "write_run_file",
-]
-
 RUNS = "logs"
 LATEST = "latest"
 RUN_FILE = "run.json"

@@ -15,8 +15,6 @@ from importlib.machinery import SourceFileLoader, SourcelessFileLoader
 from types import ModuleType, TracebackType
 from typing import Any
 
-__all__ = ["run_module", "run_script"]
-
 _OWN_FRAMES = (
     os.path.dirname(os.path.abspath(__file__)) + os.sep,
     "<frozen runpy>",

@@ -10,8 +10,6 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import FrameType, TracebackType
 
-__all__ = ["Child", "cannot_run", "end_as", "run_child"]
-
 FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 # A terminal sends these to all of its foreground group, the child included.
 FROM_TERMINAL = (signal.SIGINT, signal.SIGQUIT)

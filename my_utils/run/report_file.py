@@ -18,8 +18,6 @@ from typing import Any
 from ..common.own_files import open_without_waiting
 from .environment import REPORT
 
-__all__ = ["Reported", "read_reports", "report_rank"]
-
 _BYTES_MAX = 64 << 20
 
 

@@ -10,8 +10,6 @@ from types import ModuleType
 
 from .environment import SITE_FOLDER
 
-__all__ = ["watch_for_torch"]
-
 _NAME = "my_utils.run.torch_watch"
 
 

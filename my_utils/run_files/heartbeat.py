@@ -9,8 +9,6 @@ import msgspec
 from ..common.checked_json import Damaged, Foreign, decoded
 from .files import WORLD_SIZE_MAX
 
-__all__ = ["Heartbeat", "HeartbeatThread", "read_heartbeat"]
-
 HEARTBEAT_VERSION = 1
 FARTHEST_S = 9_000_000_000.0  # a time in ns has 64 bits
 

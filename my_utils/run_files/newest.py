@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     StrPath = str | os.PathLike[str]
 
-__all__ = ["FoundRun", "find_run", "find_runs", "found_logs", "is_run", "tell_how"]
 
 LEVELS = 2  # of folders below the one in which a run is looked for
 HERE = "."

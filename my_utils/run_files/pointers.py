@@ -7,8 +7,6 @@ import os
 from ..common.foreign_files import describe
 from ..common.own_files import open_without_waiting
 
-__all__ = ["follow_pointer"]
-
 POINTER_BYTES_MAX = 8192
 
 

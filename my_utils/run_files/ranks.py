@@ -14,8 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 from .files import LABEL, Files, read_files
 from .state import Found, Problem, Rank
 
-__all__ = ["Found", "Problem", "Rank", "find_ranks"]
-
 READERS = 8  # threads: on a network file system the time goes into waiting
 FILES_A_TURN = 64
 

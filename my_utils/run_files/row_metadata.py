@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from urllib.parse import unquote
 
-__all__ = ["metadata_pairs", "whole_number"]
-
 DIGITS_MAX = 18  # more may not fit into 64 bits
 
 

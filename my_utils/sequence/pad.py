@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 else:
     torch = lazy_module("torch")
 
-__all__ = ["pad_for_sequence_parallel", "remove_pad_by_value"]
 
 Side = Literal["left", "right"]
 

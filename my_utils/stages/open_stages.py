@@ -16,8 +16,6 @@ from typing import NamedTuple
 
 from .. import _core
 
-__all__ = ["OpenThread", "Where", "where", "where_now"]
-
 OpenThread = tuple[int, str, int, tuple[str, ...]]
 
 

@@ -36,7 +36,6 @@ else:
     stage_report = lazy_module("my_utils.stages.stage_report")
     _steps = lazy_module("my_utils.stages.steps")
 
-__all__ = ["DebuggingEvent", "MyTimer", "NoOpMyTimer", "global_timer"]
 
 StrPath = str | os.PathLike[str]
 

@@ -15,7 +15,6 @@ from ..common.warnings import warn_once
 if TYPE_CHECKING:
     from .timers import MyTimer
 
-__all__ = ["has_been_read", "watch"]
 
 _timers: weakref.WeakSet[MyTimer] = weakref.WeakSet()
 _pid = os.getpid()

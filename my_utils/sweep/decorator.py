@@ -27,8 +27,6 @@ from . import measure as sweep
 from .measure import Device
 from .results import Shape, SweepPoint, SweepResult, shape_text
 
-__all__ = ["SweepPoint", "SweepResult", "SweptFunction", "parametrize_shapes"]
-
 StrPath = str | os.PathLike[str]
 OTHERS_MAX = 60  # characters of a further argument that names a point
 

@@ -15,8 +15,6 @@ from typing import Any
 
 from ..common.store import wait_for_keys
 
-__all__ = ["Exchange"]
-
 # Called with a rank, and its message or the reason why there is none.
 _Take = Callable[[int, bytes | str], None]
 

@@ -28,7 +28,6 @@ else:
     np = numpy = lazy_module("numpy")
     pd = lazy_module("pandas")
 
-__all__ = ["GatheredTime", "ProfiledTime", "TimeData"]
 
 _FORMAT = "my_utils.timing"
 _VERSION = 1

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     _Ints = NDArray[np.int64]
     _Rows = NDArray[np.void]
 
-__all__ = ["BUCKETS", "BadMessage", "Merger", "Table", "bucket_middles", "pack", "rows_of"]
 
 EXACT_MAX = 4096  # durations of a rank that are sent to the nanosecond
 

@@ -24,8 +24,6 @@ from typing import Any
 from .. import _core
 from ..common.wrapping import Scope, decorate
 
-__all__ = ["timed"]
-
 _Recorders = tuple[_core.TimeRecorder, ...]
 
 _VARARGS, _VARKEYWORDS = 0x04, 0x08  # of co_flags

@@ -8,8 +8,6 @@ import sys
 from .. import _core
 from ..common.arguments import check_bool
 
-__all__ = ["CudaProfiler"]
-
 _logger = logging.getLogger("my_utils")
 
 

@@ -31,7 +31,6 @@ from .torch_profile import TorchProfile, export_trace
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["NestedRun", "Run", "Settings"]
 
 _logger = logging.getLogger("my_utils")
 

@@ -33,8 +33,6 @@ from ..common.warnings import warn_once
 from ..common.wrapping import Scope, decorate
 from .decorated_run import NestedRun, Run, Settings
 
-__all__ = ["ProfilerOptions", "add_profiler_args", "profiler", "profiler_options", "step_profiler"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 _current: contextvars.ContextVar[Run | NestedRun | None] = contextvars.ContextVar(

@@ -43,7 +43,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .torch_profile import TorchProfile
 
-__all__ = ["FlexibleProfiler", "create_profiler_context"]
 
 VARIABLE = b"PROFILE_TASK_TYPES"
 

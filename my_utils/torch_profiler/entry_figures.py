@@ -19,8 +19,6 @@ from typing import Any, NamedTuple
 
 from ..common.older_torch import event_kinds
 
-__all__ = ["EntryFigures", "MemoryCurve", "figures_of", "levels_now"]
-
 CURVE_MAX = 4096  # points of a curve that are kept
 
 

@@ -54,18 +54,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import prod
 from typing import Any
 
-__all__ = [
-    "ELEMENTWISE",
-    "NORMALISATION",
-    "OURS",
-    "counts_integers_only",
-    "custom_mapping",
-    "formulas",
-    "integer_events",
-    "self_flops",
-    "uncounted",
-]
-
 # Of an operator's arguments, in the order of its schema: shapes in place of tensors, [] or None in
 # place of a tensor that is not given, and the values of the others.
 Formula = Callable[[Sequence[Any]], int]

@@ -12,8 +12,6 @@ from ..common.tables import text_table
 from .flops import integer_events, self_flops, uncounted
 from .torch_profile import device_time
 
-__all__ = ["Operator", "has_operators", "operators_by_time", "operators_of", "scaled", "summary"]
-
 ROWS = 20
 UNCOUNTED = 10  # names
 NAME_MAX = 60  # characters

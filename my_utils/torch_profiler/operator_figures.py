@@ -21,14 +21,6 @@ from typing import Any
 from ..common.older_torch import is_python_function
 from .torch_profile import on_this_machine
 
-__all__ = [
-    "analysis",
-    "check_figure",
-    "check_operators",
-    "operator_table",
-    "statistics_of",
-]
-
 FIGURES = (
     "self_device_time_total", "device_time_total", "device_time",
     "self_cpu_time_total", "cpu_time_total", "cpu_time",

@@ -42,8 +42,6 @@ from .series import Point, Series, Spread
 from .series_plots import plot_memory, plot_times
 from .torch_profile import TorchProfile, check_activities, export_trace, on_this_machine
 
-__all__ = ["ProfilerWrapper"]
-
 _logger = logging.getLogger("my_utils")
 
 SNAPSHOT_EVENTS_MAX = 100_000  # of the CUDA allocator's history

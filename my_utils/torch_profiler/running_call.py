@@ -17,8 +17,6 @@ import threading
 from collections.abc import Callable
 from types import FrameType
 
-__all__ = ["RunningCall"]
-
 
 class RunningCall:
     """The call that called the function which makes this; of its callers the first that is not in

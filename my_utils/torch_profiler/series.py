@@ -13,8 +13,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-__all__ = ["Point", "Series", "Spread"]
-
 POINTS_MAX = 4096  # of a series; 1 MiB
 
 

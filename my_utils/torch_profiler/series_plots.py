@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["memory_title", "plot_memory", "plot_times", "time_title"]
 
 MIB = 1 << 20
 MARKED_MAX = 200  # points that get a dot each

@@ -12,8 +12,6 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["watch"]
-
 # Methods of torch.autograd.profiler.profile, each called before its session begins.
 _WAYS_IN = ("_prepare_trace", "_start_trace")
 

@@ -34,8 +34,6 @@ from collections.abc import Callable
 from .. import _core
 from ..common.process_end import call_at_end
 
-__all__ = ["Lease", "holder", "program_profiles", "take"]
-
 _logger = logging.getLogger("my_utils")
 
 POLL_S = 0.5  # between two questions whether a holder is stale

@@ -16,8 +16,6 @@ from . import slot as _slot
 from .cuda_profiler import CudaProfiler
 from .torch_profile import TorchProfile
 
-__all__ = ["NvtxWindow", "StepWindow", "TorchWindow"]
-
 _logger = logging.getLogger("my_utils")
 
 # Allocations and releases that CUDA's allocator remembers for a snapshot.

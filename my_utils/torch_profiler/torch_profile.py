@@ -41,13 +41,6 @@ from .sessions import watch
 if TYPE_CHECKING:
     import torch
 
-__all__ = [
-    "TorchProfile",
-    "check_activities",
-    "device_time",
-    "export_trace",
-    "on_this_machine",
-]
 
 _logger = logging.getLogger("my_utils")
 

@@ -32,7 +32,6 @@ else:
     except ImportError:
         TrainerCallback = object  # ProfCallback() raises and names what is missing
 
-__all__ = ["ProfCallback"]
 
 _logger = logging.getLogger("my_utils")
 

@@ -20,8 +20,6 @@ from ..memory.memory_snapshot_form import snapshot_of, write_snapshot
 from .flops_table import operators_by_time
 from .torch_profile import device_time, export_trace, on_this_machine
 
-__all__ = ["WindowFiles", "own_folder"]
-
 _logger = logging.getLogger("my_utils")
 
 # Frames of a stack by which key_averages.txt groups operators.

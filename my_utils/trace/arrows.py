@@ -22,7 +22,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-__all__ = ["arrow_parts"]
 
 STAGE = "backward"
 TAG = "run"  # of the track on which `my_utils run` times its stages

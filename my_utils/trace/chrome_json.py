@@ -18,7 +18,6 @@ from typing import IO, TYPE_CHECKING, Any, cast
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["ChromeJson", "TraceFileError"]
 
 CHUNK = 1 << 16  # the decoder counts the lines before an error: it is given few
 EVENT_MAX = 16 << 20  # characters; a longer event is none

@@ -23,7 +23,6 @@ from typing import IO, Any, Literal
 from .. import _core
 from ..common.command_line import (
     CommandParser,
-    Progress,
     add_json,
     add_logs,
     add_output,
@@ -35,6 +34,7 @@ from ..common.command_line import (
 )
 from ..common.outputs import check_suffix, is_stream, open_output
 from ..common.printable import printable
+from ..common.progress import Progress
 from ..common.public import public
 from ..run_files.newest import found_logs
 from .inputs import FileSet, InputError, Inputs, Part, Record
@@ -49,7 +49,6 @@ StrPath = str | os.PathLike[str]
 Format = Literal["json", "perfetto"]
 Layout = Literal["ranks", "seed"]
 
-__all__ = ["ConversionError", "ConversionWarning", "Summary", "csv_to_trace", "main"]
 
 SUFFIXES: dict[str, Format] = {
     ".json": "json",

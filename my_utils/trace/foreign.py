@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
-__all__ = ["ForeignTrace"]
 
 HEADER = (
     b"timestamp_unix,readable_time,machine_id,step,event_name,event_type,duration_ms,metadata\n"

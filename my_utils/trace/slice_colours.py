@@ -11,8 +11,6 @@ from collections.abc import Iterable
 
 from ..common.colours import stage_colour
 
-__all__ = ["slice_colours"]
-
 
 def slice_colours(slices: Iterable[tuple[int, str]]) -> dict[str, str]:
     """The colour of each stage name, outer stages first; takes (depth, name).

@@ -20,7 +20,6 @@ from typing import IO, TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["SortedRuns"]
 
 RUN_LENGTH = 200_000  # entries in memory
 BLOCK_LENGTH = 2_000  # entries that a run reads ahead

@@ -24,7 +24,6 @@ from .. import _core
 from ..common.colours import text_colour
 from ..common.command_line import (
     CommandParser,
-    Progress,
     add_json,
     add_logs,
     add_output,
@@ -39,6 +38,7 @@ from ..common.command_line import (
 from ..common.foreign_files import describe
 from ..common.outputs import open_output
 from ..common.own_files import open_without_waiting
+from ..common.progress import Progress
 from ..common.public import public
 from ..common.ranges import parse_steps
 from ..run_files.newest import found_logs
@@ -47,7 +47,6 @@ from .slice_colours import slice_colours
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["Span", "find_csvs", "plot_timeline", "read_spans"]
 
 _FILE = re.compile(r"profile_rank_(\d+)(\.w\d+)?(?:\.part(\d+))?\.csv$")
 NODE_SHIFT = 40  # where no row says the attempt, node ids differ above this bit

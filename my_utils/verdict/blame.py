@@ -30,8 +30,6 @@ from .quantiles import middle_of, scatter_of
 from .run_data import Matrix
 from .work import Work, over_others
 
-__all__ = ["COVERED", "blame", "blame_without_stage", "is_regular"]
-
 COVERED = 0.8
 FALSE_CHANGES = 0.001
 STEADY_SHARE = 0.75  # of the steps must show half of a level, or it is no level

@@ -38,8 +38,6 @@ from .run_data import (
     Matrix,
 )
 
-__all__ = ["causes_of", "worker_of"]
-
 MEASURED = 0.8  # of the hiccups: with fewer the cause is "not measured"
 NAMED = 0.5  # of the lost time
 LISTED = 0.2

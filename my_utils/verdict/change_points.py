@@ -19,8 +19,6 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Change", "change_points"]
-
 SEGMENT_MIN = 8  # steps on each side
 VALUES_EXAMINED_MAX = 2_000_000  # of all parts together, beside the whole series
 

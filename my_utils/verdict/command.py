@@ -43,19 +43,6 @@ from .load import NothingToJudge, load_run
 from .result import Verdict
 from .rules import judge
 
-__all__ = [
-    "EXIT_FAILED",
-    "EXIT_FOUND",
-    "EXIT_GREEN",
-    "EXIT_NOT_JUDGED",
-    "EXIT_USAGE",
-    "FindHang",
-    "Hung",
-    "command_parser",
-    "main",
-    "verdict_of",
-]
-
 EXIT_GREEN = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2

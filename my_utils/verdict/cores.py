@@ -16,8 +16,6 @@ from .loss import LEAST_SHARE, Left, Loss
 from .run_data import NS_IN_US, Matrix
 from .work import Work
 
-__all__ = ["short_of_cores"]
-
 MEASURED = 0.8  # of the steps of each rank; with fewer it is not measured
 OF_QUOTA = 0.5  # of the wait, from which on the quota is why
 

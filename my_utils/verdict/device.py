@@ -26,8 +26,6 @@ from .quantiles import middle_of
 from .rank_files import SEPARATOR
 from .run_data import GpuTimes, Matrix, RunData
 
-__all__ = ["LAUNCH", "DeviceView", "by_the_device", "device_view", "has_gpu_times"]
-
 LAUNCH = "launch"
 LEAST_STEPS = 0.8
 TRAILS_NS = 200_000.0

@@ -21,8 +21,6 @@ import numpy.typing as npt
 from .kinds import is_of_the_host
 from .rank_files import Columns, depths_of
 
-__all__ = ["device_times", "leaves_of", "of_the_device", "rows_with_gpu_times"]
-
 Integers = npt.NDArray[np.int64]
 Moments = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]

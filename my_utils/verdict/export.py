@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from ..exporters.verdict import ExportError, Summary, export_summary, parse_target
 from .result import Verdict
 
-__all__ = ["add_export", "export_verdict", "summary_of"]
-
 
 def add_export(chosen: argparse.ArgumentParser) -> None:
     """Adds the option, which may be given several times."""

@@ -10,8 +10,6 @@ import numpy.typing as npt
 
 from .run_data import Matrix
 
-__all__ = ["errors_of", "lower_clock"]
-
 LOWER = 0.95  # of the others' clock
 OFTEN = 0.5  # of the readings, in which a reason holds
 IDLE = 0x1  # a clock that nobody needs is low

@@ -27,8 +27,6 @@ from .quantiles import middle_of
 from .run_data import Matrix
 from .work import Work, over_others
 
-__all__ = ["hiccups", "moving_imbalance"]
-
 SCATTERS = 5.0
 SCATTERS_ALONE = 2.5  # of a rank alone, whose calm steps are the only measure
 LEAST_OF_STEP = 0.03

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-__all__ = ["shared_hosts"]
-
 LEAST_RANKS = 2
 LEAST_SHARE = 0.75
 

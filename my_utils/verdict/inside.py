@@ -16,8 +16,6 @@ import numpy.typing as npt
 from .kinds import kind_of_stage
 from .run_data import Matrix, RunData
 
-__all__ = ["own_inside"]
-
 ONE_RUN = 0.01  # of a step: a stage that ran once in it takes as long as from its begin to its end
 
 Integers = npt.NDArray[np.int64]

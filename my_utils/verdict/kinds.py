@@ -4,11 +4,6 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias, get_args
 
-__all__ = [
-    "CAUSES_PAGE", "KINDS", "PAGES", "UNTIMED", "Kind", "blocks_green", "is_of_the_host",
-    "kind_of_stage",
-]  # fmt: skip
-
 Kind: TypeAlias = Literal[
     "input", "h2d", "launch", "compute", "communication", "straggler", "moving imbalance",
     "optimizer", "checkpoint", "eval", "host hiccups", "untimed", "memory grows",

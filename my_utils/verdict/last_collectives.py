@@ -14,8 +14,6 @@ import numpy.typing as npt
 
 from .run_data import Matrix
 
-__all__ = ["Lateness", "lateness_of"]
-
 
 @dataclass
 class Lateness:

@@ -30,8 +30,6 @@ from .ready_times import ReadyTimes
 from .run_data import Matrix, RunData
 from .work import Work, over_others
 
-__all__ = ["LEAST_GAP_NS", "last_in_steps", "last_inside", "moments_of"]
-
 STEPS_LEAST = 5
 OFTEN = 0.6  # of the steps that were looked at
 CHANCE = 0.001  # that a rank takes longest so often although all are alike

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-__all__ = ["INSIDE_PAGE", "last_lines", "last_short"]
-
 NOTABLE = 0.05  # of the steps
 INSIDE_PAGE = "docs/runs/inside-backward.md"
 

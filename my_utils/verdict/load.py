@@ -47,8 +47,6 @@ from .run_data import (
 from .states import command_of, states_of
 from .tracks import training_rows
 
-__all__ = ["NothingToJudge", "RankCells", "cells_of_rank", "load_run", "run_of"]
-
 EVER = (-(2**63), 2**63)
 CELLS_MAX = 60_000_000  # ranks × steps × stages: three arrays of them take 1.4 GB
 STEPS_KEPT = 1000  # at least, however many ranks there are

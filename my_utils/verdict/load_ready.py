@@ -14,8 +14,6 @@ from .rank_files import Note
 from .ready_times import Bucket, ReadyTimes
 from .run_data import NS_IN_US
 
-__all__ = ["RankReady", "ready_of_rank", "ready_of_run"]
-
 VALUES_MAX = 25_000_000  # ranks × steps × buckets, 200 MB; beyond it, steps spread evenly
 STEPS_KEPT = 100  # at least, however many ranks there are
 STAGE = "backward"

@@ -11,8 +11,6 @@ import numpy.typing as npt
 from .kinds import Kind
 from .run_data import Matrix
 
-__all__ = ["LEAST_SHARE", "LOW_SHARE", "Left", "Loss"]
-
 LEAST_SHARE = 0.10  # of a step: what costs less keeps nothing from being green
 LOW_SHARE = 0.03  # of a step: ranks that are slow by so much together may be a finding
 

@@ -16,8 +16,6 @@ import numpy.typing as npt
 
 from .run_data import Matrix
 
-__all__ = ["Growth", "growth_of"]
-
 PARTS = 10
 RISES_MIN = 8  # of the nine differences
 LAST_PARTS = 3

@@ -13,8 +13,6 @@ from collections.abc import Sequence
 from ..common.ranges import as_ranges, ranges_text
 from .kinds import KINDS, Kind
 
-__all__ = ["NEXT", "next_command"]
-
 CAPTURE = "my_utils capture {logs} --ranks {ranks} --wait"
 CAPTURE_ALL = "my_utils capture {logs} --wait"
 REPORT = "my_utils report {logs} -o report.html"

@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["middle_of", "quantile_of", "scatter_of"]
-
 MAD_TO_SIGMA = 1.4826
 
 

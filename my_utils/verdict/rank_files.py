@@ -24,19 +24,6 @@ from ..trace.inputs import FileSet, Inputs
 
 Columns: TypeAlias = dict[str, npt.NDArray[Any]]  # int64 where DTYPES does not say otherwise
 
-__all__ = [
-    "GROUPS",
-    "SEPARATOR",
-    "Columns",
-    "Note",
-    "RankMetadata",
-    "RankStages",
-    "depths_of",
-    "find_ranks",
-    "first_step",
-    "last_run",
-    "read_rank",
-]
 
 SEPARATOR = "/"
 RANK_MAX = 2**31 - 1

@@ -13,8 +13,6 @@ import numpy.typing as npt
 from .. import _core
 from .rank_files import Columns, RankMetadata, RankStages, first_step
 
-__all__ = ["ReducedRank", "cells_of", "places_of", "reduce_rank", "that_count"]
-
 BUCKETS = _core.HISTOGRAM_BUCKETS
 SPAN_MAX = 4
 

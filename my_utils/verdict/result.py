@@ -9,8 +9,6 @@ from ..common.notebook import html_text
 from ..common.public import public
 from .kinds import Kind, blocks_green
 
-__all__ = ["Finding", "Verdict", "VerdictData"]
-
 Status = Literal["green", "found", "not judged"]
 
 _COLOURS: dict[Status, str] = {"green": "#009e73", "found": "#d55e00", "not judged": "#8a8f98"}

@@ -44,8 +44,6 @@ from .trends import slower_over_time
 from .warmup import warmup_of
 from .work import Work, work_of
 
-__all__ = ["STEPS_MIN", "judge"]
-
 LOADER = (*LOADER_COUNTERS, LOADER_DELAY, LOADER_READ)
 HOST = (*HOST_COUNTERS, *HOST_STATES, *LOADER)
 STEPS_MIN = 20

@@ -15,22 +15,6 @@ import numpy.typing as npt
 
 from .ready_times import ReadyTimes
 
-__all__ = [
-    "DEVICE_KINDS",
-    "GPU_COUNTERS",
-    "HOST_COUNTERS",
-    "HOST_STATES",
-    "LOADER_COUNTERS",
-    "LOADER_DELAY",
-    "LOADER_READ",
-    "NS_IN_US",
-    "GpuTimes",
-    "Matrix",
-    "RunData",
-    "SyncKind",
-    "SyncPoint",
-]
-
 Matrix: TypeAlias = npt.NDArray[np.float64]
 SyncKind: TypeAlias = Literal["collective", "ddp", "fsdp", "pipeline", "clip"]
 

@@ -16,8 +16,6 @@ from .loss import LEAST_SHARE, Left, Loss
 from .quantiles import middle_of
 from .work import Work
 
-__all__ = ["shared_stages"]
-
 
 def shared_stages(work: Work, left: Left) -> list[tuple[Loss, str]]:
     """The losses with the name of their stage."""

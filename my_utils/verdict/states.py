@@ -12,8 +12,6 @@ from ..common.checked_json import object_of
 from ..common.foreign_files import read_whole
 from ..run_files.ranks import find_ranks
 
-__all__ = ["command_of", "states_of"]
-
 RUN_FILE = "run.json"
 RUN_FILE_BYTES_MAX = 1 << 20
 

@@ -25,8 +25,6 @@ from .loss import LEAST_SHARE
 from .quantiles import middle_of
 from .run_data import Matrix, RunData
 
-__all__ = ["Meetings", "leave_together", "meetings_of"]
-
 SPREAD_RATIO = 0.25  # ends that spread less than a quarter of the begins coincide
 LATE_STEPS = 0.5  # of the root mean square of the begins' spread, from which on a step counts
 LEAST_SPREAD_NS = 20_000.0

@@ -12,8 +12,6 @@ from .last_text import INSIDE_PAGE, last_lines, last_short
 from .next_steps import next_command
 from .result import Finding, Verdict
 
-__all__ = ["markdown", "terminal_lines"]
-
 LINES_MAX = 12
 ALSO_MAX = 3
 RANGES_SHOWN = 8

@@ -14,8 +14,6 @@ import numpy.typing as npt
 
 from .rank_files import Columns, RankStages
 
-__all__ = ["RUN_TAG", "training_rows"]
-
 RUN_TAG = "run"  # of the timer of `my_utils run`
 LEAST_STEPS = 0.5  # of the steps of the thread with most, that a thread must have
 TAGS_MAX = 64  # the engine's MU_NAMES_MAX

@@ -20,8 +20,6 @@ from .quantiles import middle_of
 from .run_data import Matrix
 from .work import Work
 
-__all__ = ["slower_over_time"]
-
 FALSE_CHANGES = 0.001
 NAMED_SHARE = 0.8
 CLEARLY = 0.92  # of what the line leaves, that two levels may leave to be the better description

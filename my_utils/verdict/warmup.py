@@ -16,8 +16,6 @@ import numpy.typing as npt
 from .quantiles import middle_of, scatter_of
 from .run_data import Matrix
 
-__all__ = ["WARMUP_SHARE_MAX", "warmup_of"]
-
 LONGER = 0.2
 SCATTERS = 5.0
 AHEAD = 8

@@ -18,8 +18,6 @@ from .quantiles import middle_of
 from .run_data import Matrix, RunData
 from .sync import Meetings, leave_together
 
-__all__ = ["Work", "over_others", "work_of"]
-
 SEPARATOR = "/"
 SAMPLE_RANKS = 16
 AROUND = 0.8  # of a step, from which on a stage with others inside is around the step

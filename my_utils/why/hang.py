@@ -13,8 +13,6 @@ from ..process_stacks.request import Stacks
 from ..run_files.state import Rank
 from ..verdict.result import Verdict
 
-__all__ = ["HUNG_AFTER_S", "HungRun", "find_hang"]
-
 HUNG_AFTER_S = 30.0  # below it a checkpoint or an evaluation is more likely
 MEAN_STEPS = 5.0
 GONE_AFTER_S = 600.0  # without a sign of life for so long, nobody answers

@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, Any
 from ...common.arguments import check_int, check_seconds
 from ...common.command_line import (
     CommandParser,
-    Progress,
     add_json,
     add_logs,
     add_output,
@@ -36,6 +35,7 @@ from ...common.command_line import (
     parser,
 )
 from ...common.lazy_modules import lazy_module
+from ...common.progress import Progress
 from ...common.ranges import as_ranges, ranges_text
 from ...common.ranks import check_ranks
 from ...run_files.newest import find_run, tell_how

@@ -9,8 +9,6 @@ import msgspec
 from ...common.checked_json import Damaged, Foreign, decoded
 from .result import Response
 
-__all__ = ["ControlFile", "Kind", "StoreMessage", "request_fields", "response_of"]
-
 
 class Kind(msgspec.Struct):
     """What every control file says of itself."""

@@ -30,16 +30,6 @@ if TYPE_CHECKING:
     from .control_data import ControlFile
     from .result import Response
 
-__all__ = [
-    "BACKENDS",
-    "OPTIONS",
-    "Request",
-    "RequestError",
-    "add_request",
-    "add_stacks",
-    "new_id",
-    "read_requests",
-]
 
 CONTROL_NAME = "my_utils.control.json"  # as csrc/engine/capture/control.h has it
 CONTROL_BYTES_MAX = 64 * 1024

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from .store import Listener
 
-__all__ = ["at_step", "listen"]
 
 _logger = logging.getLogger("my_utils")
 

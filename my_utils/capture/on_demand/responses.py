@@ -20,8 +20,6 @@ from ...common.warnings import warn_once
 from .control_file import response_path
 from .result import Response, State
 
-__all__ = ["add_listener", "respond"]
-
 EXIT_WAIT_S = 5.0  # for a directory that hangs
 
 Listener = Callable[[str, int, Response], object]

@@ -8,8 +8,6 @@ from typing import Literal, Required, TypedDict, get_args
 
 from ...common.public import public
 
-__all__ = ["FINAL_STATES", "STATES", "Response", "State"]
-
 State = Literal["armed", "open", "done", "failed"]
 STATES = get_args(State)
 FINAL_STATES = ("done", "failed")

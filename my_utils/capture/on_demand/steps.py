@@ -7,9 +7,8 @@ import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from ...run_files.ranks import Rank, find_ranks
-
-__all__ = ["Survey", "step_ahead", "survey"]
+from ...run_files.ranks import find_ranks
+from ...run_files.state import Rank
 
 # Time until all ranks know a request: they poll the file twice a second, and a network file system
 # adds its delay.

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-__all__ = ["Listener", "ask", "job_size", "open_store", "responses", "step_ahead"]
 
 _logger = logging.getLogger("my_utils")
 

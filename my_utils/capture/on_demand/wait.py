@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 else:
     _c10d = lazy_module("torch._C._distributed_c10d")
 
-__all__ = ["WAIT_S", "job_log_dir", "responses", "wait_for_capture"]
 
 WAIT_S = 120.0
 POLL_S = 0.2

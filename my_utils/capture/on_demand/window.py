@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from ..controller import CaptureController
     from .result import State
 
-__all__ = ["Window", "register"]
 
 _logger = logging.getLogger("my_utils")
 

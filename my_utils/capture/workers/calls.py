@@ -18,8 +18,6 @@ from typing import Any
 
 from ...common.public import public
 
-__all__ = ["Acknowledgement", "Target", "call_targets", "started", "targets_of", "value_of"]
-
 _POLL_S = 0.005
 
 

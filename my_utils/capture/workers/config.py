@@ -25,8 +25,6 @@ from ...common.tables import needed
 from ..backends import TOOLS, make_backend
 from .steps import Steps, is_endless
 
-__all__ = ["ConfigError", "Plan", "Role", "read_data", "read_plan"]
-
 _Path = tuple[str | int, ...]
 _Number = Annotated[int, msgspec.Meta(ge=0)]
 _Name = Annotated[str, msgspec.Meta(min_length=1)]

@@ -9,8 +9,6 @@ from typing import Any
 from ...common.public import public
 from .calls import Target, started, value_of
 
-__all__ = ["Outcome", "OutcomeCall"]
-
 METHOD = "capture_outcomes"
 NOT_FINAL = ("armed", "open", "busy")
 

@@ -44,7 +44,6 @@ from .steps import is_chosen, last_in_a_row
 if TYPE_CHECKING:
     from .config import Role
 
-__all__ = ["Outcome", "ProfileManager"]
 
 _logger = logging.getLogger("my_utils")
 Spec = dict[str, Any]  # the fields of a CaptureSpec, see capture/spec.py

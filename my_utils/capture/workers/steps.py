@@ -13,8 +13,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["Steps", "is_chosen", "is_endless", "last_in_a_row"]
-
 # Strides whose pattern repeats later than this are walked step by step.
 PERIOD_MAX = 100_000
 

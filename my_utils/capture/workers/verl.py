@@ -17,8 +17,6 @@ from ...common.tables import needed
 from ...common.warnings import warn_once
 from .config import ConfigError, read_data
 
-__all__ = ["config_of_verl"]
-
 # What verl calls the tasks of its roles, in the order of a step.
 FUNCTIONS: dict[str, tuple[str, ...]] = {
     "rollout": ("rollout_generate",),

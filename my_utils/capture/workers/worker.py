@@ -33,8 +33,6 @@ from ..backends import NoOpBackend
 from ..controller import CaptureController
 from ..hooks import default_controller, play_role, set_default_controller
 
-__all__ = ["CaptureWorker", "arm_capture", "capture_outcomes"]
-
 _logger = logging.getLogger("my_utils")
 _lock = threading.Lock()
 

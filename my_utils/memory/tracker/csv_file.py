@@ -16,8 +16,6 @@ from pathlib import Path
 from ...common.own_files import open_own
 from ...common.warnings import warn_once
 
-__all__ = ["SampleFile", "quoted"]
-
 # What waits at most for a disk that is full.
 PENDING_BYTES = 1 << 20
 

@@ -16,7 +16,6 @@ from .sources import Figure, Probe
 if TYPE_CHECKING:
     import psutil
 
-__all__ = ["Seldom", "psutil_probes"]
 
 CHILDREN = (Figure("children", "rss_bytes", "bytes"), Figure("children", "count", "processes"))
 AVAILABLE = Figure("host", "available_bytes", "bytes")

@@ -20,8 +20,6 @@ from .plot import readable
 from .series import Series
 from .sources import Figure
 
-__all__ = ["Peak", "Record", "Sample"]
-
 _logger = logging.getLogger("my_utils")
 
 # Samples are worked on once a second, or when so many are there.

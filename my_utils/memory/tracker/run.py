@@ -14,8 +14,6 @@ from ...common.process_end import join_within
 from .record import Record, Sample
 from .sources import Figure, Host, Nvml, Probe
 
-__all__ = ["Run", "Sources"]
-
 _logger = logging.getLogger("my_utils")
 
 _JOIN_S = 2.0  # how long `stop_monitoring` waits for a read that hangs in the driver

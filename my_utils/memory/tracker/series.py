@@ -17,8 +17,6 @@ import math
 from array import array
 from collections.abc import Sequence
 
-__all__ = ["Curve", "Series"]
-
 
 class Curve:
     """A column, a value a bucket; NaN where no sample had one."""

@@ -15,8 +15,6 @@ from typing import Any, NamedTuple
 
 from ...common.warnings import warn_once
 
-__all__ = ["Figure", "Host", "Nvml", "Probe", "torch_devices", "torch_probes"]
-
 NAN = math.nan
 KIB = 1024
 

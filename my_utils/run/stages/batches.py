@@ -7,8 +7,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["batch_size"]
-
 _TOKENS = ("input_ids", "tokens", "input_tokens")
 _WHOLE = frozenset((torch.int64, torch.int32))
 _DEPTH = 3

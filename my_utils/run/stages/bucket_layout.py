@@ -17,8 +17,6 @@ import torch
 
 from ... import _core
 
-__all__ = ["BUCKETS_MAX", "Bucket", "Layout", "layout_of", "module_text"]
-
 BUCKETS_MAX = 512
 _NAMED = 2  # modules, of those that are no range
 _NUMBERED = re.compile(r"^(.*?)\.?(\d+)(?:\.|$)")

@@ -21,8 +21,6 @@ from ... import _core
 from ...common.warnings import warn_once
 from .bucket_layout import BUCKETS_MAX, Layout, layout_of
 
-__all__ = ["NS_IN_US", "BucketSampler", "SampledSteps", "Write", "next_multiple"]
-
 _PERIODS = ((128, 4), (1024, 16), (16384, 64))  # up to a step, every n-th one is looked at
 _LAST_PERIOD = 256
 _COST_SHARE = 0.001  # of a step, that looking may take in the mean

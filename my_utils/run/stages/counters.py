@@ -7,8 +7,6 @@ import time
 from ... import _core
 from .memory import allocated_bytes, rss_bytes
 
-__all__ = ["MemoryCounter"]
-
 _PAUSE_NS = 10_000_000
 
 

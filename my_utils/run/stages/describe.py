@@ -9,11 +9,6 @@ from typing import Any
 
 from ...common.ranges import as_ranges, ranges_text
 
-__all__ = [
-    "Meeting", "ddp_models", "device_kind", "fsdp2_modules", "gpu_uuid", "group_ranks", "is_member",
-    "meetings", "pipeline_stage", "workload", "wrappers",
-]  # fmt: skip
-
 Meeting = tuple[str, str, str]
 """(stage, kind, members), as in the row `my_utils.sync`."""
 

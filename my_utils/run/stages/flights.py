@@ -20,8 +20,6 @@ from ... import _core
 from .bucket_layout import BUCKETS_MAX, module_text
 from .buckets import NS_IN_US, SampledSteps, Write, next_multiple
 
-__all__ = ["FlightSampler"]
-
 _BURST = 16  # steps in a row
 _FIRST = 16  # the step at which the first burst begins
 _LEAST_PERIOD = 64  # steps between the begins of two others

@@ -13,8 +13,6 @@ from __future__ import annotations
 
 from typing import Protocol
 
-__all__ = ["Iterations", "Records"]
-
 LEADS_AFTER = 8
 REMEMBERED = 1024
 

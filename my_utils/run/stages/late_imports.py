@@ -12,8 +12,6 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-__all__ = ["when_imported"]
-
 Patch = Callable[[Any], None]
 
 

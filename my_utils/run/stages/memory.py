@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import sys
 
-__all__ = ["allocated_bytes", "rss_bytes"]
-
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 

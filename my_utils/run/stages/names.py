@@ -4,11 +4,6 @@ from __future__ import annotations
 
 from ...common.warnings import warn_once
 
-__all__ = [
-    "BACKWARD", "CHECKPOINT", "COLLECTIVE", "EVAL", "FORWARD", "H2D", "INPUT", "LOSS", "OPTIMIZER",
-    "STAGES", "warn_of_patch",
-]  # fmt: skip
-
 STAGES = (
     "input", "h2d", "forward", "loss", "backward", "optimizer", "collective", "checkpoint", "eval",
 )  # fmt: skip

@@ -23,8 +23,6 @@ from ..environment import takes_gpu_times
 from . import names
 from .late_imports import when_imported
 
-__all__ = ["Listener", "Patches"]
-
 _MEETS = (
     *("all_gather", "all_gather_coalesced", "all_gather_into_tensor", "all_gather_object"),
     *("all_gather_single", "all_reduce", "all_reduce_coalesced", "all_to_all"),

@@ -35,8 +35,6 @@ from .patches import Listener, Patches
 from .roots import Roots
 from .updates import HiddenUpdates
 
-__all__ = ["OnFirst", "Recorder", "arm"]
-
 _ON_THE_DEVICE = "^(?!input$|checkpoint$)"  # the host works in these, and events would time that
 _DRAIN_NS = 100_000_000
 _DRAIN_STEPS = 32

@@ -16,8 +16,6 @@ import torch
 from torch import nn
 from torch.compiler import is_compiling
 
-__all__ = ["Roots", "find_modules", "find_parameter"]
-
 DEEPEST = 3
 
 Begin = Callable[[], bool]

@@ -16,8 +16,6 @@ from ... import _core
 from .iterations import Iterations
 from .roots import find_parameter
 
-__all__ = ["BACKWARDS_OF_A_RANK", "HiddenUpdates"]
-
 BACKWARDS_OF_A_RANK = 8
 _WATCHED_FROM = 2
 
