@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from ..common.command_line import EXIT_USAGE, CommandParser, closest, ended_well, error_text, parser
+from ..common.command_line import EXIT_USAGE, CommandParser, closest, error_text, parser, run_cli
 from .table import COMMANDS, OLD_NAMES, Command, group_of
 
 TYPE_CHECKING = False
@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     >>> main(["env", "--json", "--quiet"])  # doctest: +SKIP
     """
     words = list(sys.argv[1:] if argv is None else argv)
-    return ended_well(lambda: _run(words), any_text=False)
+    return run_cli(lambda: _run(words), any_text=False)
 
 
 def _run(words: list[str]) -> int:

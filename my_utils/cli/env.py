@@ -13,7 +13,7 @@ import re
 import sys
 from importlib import metadata
 
-from ..common.command_line import CommandParser, add_json, add_quiet, ended_well, parser
+from ..common.command_line import CommandParser, add_json, add_quiet, parser, run_cli
 from ..common.terminal import wants_color
 from ..run_files.newest import find_run
 
@@ -168,7 +168,7 @@ def command_parser() -> CommandParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
-    return ended_well(lambda: _main(argv))
+    return run_cli(lambda: _main(argv))
 
 
 def _main(argv: Sequence[str] | None) -> int:

@@ -260,7 +260,7 @@ def _wrapped_item(line: str, width: int) -> list[str]:
 # --- how commands end ---
 
 
-def ended_well(command: Callable[[], int], *, any_text: bool = True) -> int:
+def run_cli(command: Callable[[], int], *, any_text: bool = True) -> int:
     """The status of the command: 130 after Ctrl-C, which is said, and 0 where the reader of its
     output has gone, as `head` does.
 

@@ -16,7 +16,7 @@ RANDOM_BYTES = 8
 
 
 @contextlib.contextmanager
-def whole_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
+def atomic_write(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     """A file that stands at `path` once the block has ended, and only if nothing was raised."""
     with on_whole_path(path) as temporary, open(temporary, "wb") as file:
         yield file
@@ -24,7 +24,7 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
 
 @contextlib.contextmanager
 def on_whole_path(path: str | os.PathLike[str], mode: int | None = None) -> Iterator[Path]:
-    """An empty file to write by its name, which ends as `path` does; as `whole_file` otherwise.
+    """An empty file to write by its name, which ends as `path` does; as `atomic_write` otherwise.
 
     mode: the permissions of the file, by default those of a new one.
     """

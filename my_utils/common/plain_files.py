@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from .extras import needs_extra
-from .files import whole_file
-from .own_files import open_without_waiting
+from .files import atomic_write
 from .pickle_bounds import OutOfBounds, check_pickle
 from .printable import printable
+from .trusted_open import open_without_waiting
 
 
 class PlainFileError(ValueError):
@@ -36,7 +36,7 @@ def save_plain(payload: dict[str, Any], path: str | os.PathLike[str]) -> Path:
 
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    with whole_file(target) as out:
+    with atomic_write(target) as out:
         torch.save(payload, out)
         out.flush()
         os.fsync(out.fileno())

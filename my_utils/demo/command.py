@@ -30,9 +30,9 @@ from ..common.command_line import (
     EXIT_INTERRUPTED,
     CommandParser,
     add_output,
-    ended_well,
     error_text,
     parser,
+    run_cli,
 )
 from ..trace.timeline import find_csvs, plot_timeline, read_spans
 from ..verdict.command import verdict_of
@@ -234,7 +234,7 @@ def command_parser() -> CommandParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
-    return ended_well(lambda: _main(argv))
+    return run_cli(lambda: _main(argv))
 
 
 def _main(argv: Sequence[str] | None) -> int:

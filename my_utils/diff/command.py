@@ -28,9 +28,9 @@ from ..common.command_line import (
     add_steps,
     add_warmup,
     check_outputs,
-    ended_well,
     error_text,
     parser,
+    run_cli,
 )
 from ..common.outputs import check_suffix, open_output
 from ..common.printable import encoded
@@ -144,9 +144,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
     if _BISECT not in words:
-        return ended_well(lambda: _main(words))
+        return run_cli(lambda: _main(words))
     try:
-        status = ended_well(lambda: _main(words))
+        status = run_cli(lambda: _main(words))
     except SystemExit as ended:
         raise SystemExit(_for_bisect(ended.code)) from None
     except Exception as error:  # its traceback would end with 1, which is "bad"

@@ -42,9 +42,9 @@ from ..common.command_line import (
     add_json,
     add_output,
     add_quiet,
-    ended_well,
     error_text,
     parser,
+    run_cli,
 )
 from ..common.outputs import open_output
 from ..common.printable import encoded
@@ -336,7 +336,7 @@ def command_parser() -> CommandParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
-    return ended_well(lambda: _main(argv))
+    return run_cli(lambda: _main(argv))
 
 
 def _main(argv: Sequence[str] | None) -> int:

@@ -26,7 +26,7 @@ from typing import Any
 
 from .. import _core
 from ..common.arguments import check_path, check_str
-from ..common.files import whole_file
+from ..common.files import atomic_write
 from ..common.public import public
 from ..common.ranks import check_ranks, current_rank, host_name
 from ..common.tables import needed
@@ -217,7 +217,7 @@ class PrometheusExporter(StageExporter):
         registry.register(_Collected(list(self._families(snapshot))))
         text = self._prometheus.generate_latest(registry)
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with whole_file(self.path) as file:
+        with atomic_write(self.path) as file:
             file.write(text)
 
     def _families(self, snapshot: Snapshot) -> Iterator[Any]:

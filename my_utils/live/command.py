@@ -35,9 +35,9 @@ from ..common.command_line import (
     add_logs,
     add_quiet,
     add_ranks,
-    ended_well,
     error_text,
     parser,
+    run_cli,
 )
 from ..common.ranges import checked, parse_ranks
 from ..common.terminal import table_lines, wants_color
@@ -301,7 +301,7 @@ def _follow(snapshots: _Snapshots) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
-    return ended_well(lambda: _main(argv))
+    return run_cli(lambda: _main(argv))
 
 
 def _main(argv: Sequence[str] | None) -> int:

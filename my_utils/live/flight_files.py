@@ -20,9 +20,9 @@ from typing import Any
 
 import msgspec
 
+from ..common.bounded_read import describe, read_whole
 from ..common.checked_json import Foreign, decoded
-from ..common.foreign_files import describe, read_whole
-from ..common.own_files import open_without_waiting
+from ..common.trusted_open import open_without_waiting
 from ..run_files.state import Problem
 from .flight_kinds import Kinds
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from urllib.parse import unquote_to_bytes
 
-from ..common.own_files import open_without_waiting
+from ..common.trusted_open import open_without_waiting
 from ..run_files.state import Rank
 from ..verdict.kinds import kind_of_stage
 

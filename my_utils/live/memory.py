@@ -7,8 +7,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..common.own_files import open_without_waiting
 from ..common.ranks import process_began_s
+from ..common.trusted_open import open_without_waiting
 from ..run_files.state import Rank
 
 BYTES_READ = 64 << 10  # of the end of a profile CSV

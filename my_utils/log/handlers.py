@@ -9,8 +9,8 @@ import sys
 from collections.abc import Callable
 from typing import IO, TextIO, cast
 
-from ..common.own_files import open_own
 from ..common.public import public
+from ..common.trusted_open import open_own
 from ..common.warnings import warn_once
 from .line_writer import LineWriter, may_hang
 

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from ..common.arguments import check_int
 from ..common.extras import needs_extra
-from ..common.files import whole_file
+from ..common.files import atomic_write
 
 Context = Literal["state", "alloc", "all"] | None
 Stacks = Literal["python", "all"]
@@ -46,7 +46,7 @@ class Recording:
         snapshot: Any = torch.cuda.memory._snapshot()
         if not self._first:
             snapshot = trimmed(snapshot, self._began_us)
-        with whole_file(path) as file:
+        with atomic_write(path) as file:
             pickle.dump(snapshot, file, protocol=_PICKLE_PROTOCOL)
         return Path(path)
 

@@ -30,7 +30,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..common.files import whole_file
+from ..common.files import atomic_write
 
 # The viewer's own reader of pickles knows the protocols 2 to 4.
 PICKLE_PROTOCOL = 4
@@ -119,7 +119,7 @@ def snapshot_of(profiler: Any) -> dict[str, Any]:
 
 def write_snapshot(path: str | os.PathLike[str], snapshot: dict[str, Any]) -> None:
     """The snapshot as a pickle that the viewer opens, whole or not at all."""
-    with whole_file(path) as file:
+    with atomic_write(path) as file:
         pickle.dump(snapshot, file, protocol=PICKLE_PROTOCOL)
 
 

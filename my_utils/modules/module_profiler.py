@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from .. import _core
 from ..common.arguments import check_bool
 from ..common.extras import needs_extra
-from ..common.files import whole_file
+from ..common.files import atomic_write
 from ..common.lazy_modules import lazy_module
 from ..common.public import public
 from ..common.ranks import check_ranks, current_rank, is_chosen, world_size
@@ -469,7 +469,7 @@ class ModuleProfiler:
                 f"each of {world_size()} ranks may write {text!r}; put {{rank}} into the path",
             )
         try:
-            with whole_file(text.replace("{rank}", str(current_rank()))) as file:
+            with atomic_write(text.replace("{rank}", str(current_rank()))) as file:
                 table.to_csv(file, index=False)
         except OSError as error:
             warn_once("module_profiler_csv", f"the summary of modules is not written: {error}")

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ..common.files import whole_file
+from ..common.files import atomic_write
 
 # Modules loaded in this process: by name, the key of each build, in order.
 _loaded: dict[str, list[str]] = {}
@@ -64,7 +64,7 @@ def load(
         if not library.exists() or not record.exists() or record.read_text() != key:
             record.unlink(missing_ok=True)
             _build(whole_name, files, options, folder, verbose)
-            with whole_file(record) as file:
+            with atomic_write(record) as file:
                 file.write(key.encode())
     return _imported(whole_name, library, is_python_module)
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from ..common.files import whole_file
+from ..common.files import atomic_write
 from ._port_tree import MARKER, Entry, Plan
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class Output:
 
     def _write_marker(self, made: Iterable[str]) -> None:
         content = {"made_by": "my_utils.musa.simple_porting", "made": sorted(made)}
-        with whole_file(self.root / MARKER) as file:
+        with atomic_write(self.root / MARKER) as file:
             file.write(json.dumps(content, indent=0).encode())
 
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ..common.arguments import check_bool, check_str, check_str_or_none
-from ..common.files import whole_file
+from ..common.files import atomic_write
 from ..common.reprs import short_repr
 
 __all__ = ["CMakeListsGenerator"]
@@ -121,7 +121,7 @@ class CMakeListsGenerator:
         """Writes CMakeLists.txt, whole or not at all; returns its path."""
         self.output.mkdir(parents=True, exist_ok=True)
         path = self.output / "CMakeLists.txt"
-        with whole_file(path) as file:
+        with atomic_write(path) as file:
             file.write(self.text().encode())
         return path
 

@@ -20,7 +20,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..common.command_line import CommandParser, add_quiet, ended_well, error_text, parser
+from ..common.command_line import CommandParser, add_quiet, error_text, parser, run_cli
 from ..common.progress import Progress
 from ..common.tables import needed
 from ..common.workers import end_with_parent
@@ -226,7 +226,7 @@ def command_parser() -> CommandParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
-    return ended_well(lambda: _main(argv))
+    return run_cli(lambda: _main(argv))
 
 
 def _main(argv: Sequence[str] | None) -> int:

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from ..common.arguments import check_bool
-from ..common.command_line import CommandParser, add_quiet, ended_well, error_text, parser
+from ..common.command_line import CommandParser, add_quiet, error_text, parser, run_cli
 from ..common.outputs import open_output
 from ..common.progress import Progress
 from ..common.reprs import short_repr
@@ -351,7 +351,7 @@ def _write_report(path: str, report: PortingReport) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
-    return ended_well(lambda: _main(argv))
+    return run_cli(lambda: _main(argv))
 
 
 def _main(argv: Sequence[str] | None) -> int:

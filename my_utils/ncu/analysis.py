@@ -31,9 +31,9 @@ from ..common.command_line import (
     add_json,
     add_output,
     add_quiet,
-    ended_well,
     error_text,
     parser,
+    run_cli,
 )
 from ..common.lazy_modules import lazy_module
 from ..common.progress import Progress
@@ -497,7 +497,7 @@ def command_parser() -> CommandParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
-    return ended_well(lambda: _main(argv))
+    return run_cli(lambda: _main(argv))
 
 
 def _main(argv: Sequence[str] | None) -> int:

@@ -27,8 +27,8 @@ from torch import Tensor
 
 from ..common.extras import needs_extra
 from ..common.files import on_whole_path
-from ..common.own_files import open_without_waiting
 from ..common.plain_files import PlainFileError, load_plain, save_plain
+from ..common.trusted_open import open_without_waiting
 from .inputs import copied, map_tensors, resolved, tensors_in
 
 FORMAT = "my_utils.op_call"

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from ..capture.on_demand.control_file import captures_folder
-from ..common.files import whole_file
+from ..common.files import atomic_write
 from ..common.printable import encoded
 from ..common.ranks import check_ranks
 from .profile import Sample, samples_of, share_lines, speedscope, trace_events
@@ -60,6 +60,6 @@ def _write(folder: Path, id: str, samples: list[Sample]) -> list[str]:
     }
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in contents.items():
-        with whole_file(folder / name) as file:
+        with atomic_write(folder / name) as file:
             file.write(encoded(content))
     return [os.fspath(folder / name) for name in contents]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ..capture.on_demand.control_file import add_stacks, captures_folder, new_id
 from ..common.arguments import check_seconds
-from ..common.foreign_files import read_whole
+from ..common.bounded_read import read_whole
 from ..common.ranges import as_ranges, ranges_text
 from ..common.ranks import check_ranks
 from ..run_files.ranks import find_ranks

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..capture.on_demand.control_file import captures_folder
-from ..common.foreign_files import read_whole
+from ..common.bounded_read import read_whole
 from .record import RECORD_BYTES_MAX, StackRecord, read_record
 
 _SUFFIX = ".stacks.json"

@@ -35,7 +35,7 @@ import numpy as np
 
 from ..common.arguments import check_int
 from ..common.equality import same_fields
-from ..common.files import whole_file
+from ..common.files import atomic_write
 from ..common.lazy_modules import lazy_module
 from ..common.notebook import html_table, html_text, one_screen
 from ..common.outputs import open_output
@@ -202,7 +202,7 @@ class Report:
         paths = []
         for name, table in tables.items():
             paths.append(target / f"{name}.csv")
-            with whole_file(paths[-1]) as file:
+            with atomic_write(paths[-1]) as file:
                 table.to_csv(file, index=False)
         return paths
 

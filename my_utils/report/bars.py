@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..common.colours import stage_colour
-from ..verdict.quantiles import middle_of
+from ..verdict.quantiles import median
 from ..verdict.run_data import Matrix, RunData
 
 UNTIMED = "untimed"
@@ -72,7 +72,7 @@ def mean_step(run: RunData, warmup: int) -> list[Part]:
 def _in_order(run: RunData, warmup: int) -> list[int]:
     """The stages by when they begin in the middle step."""
     since = run.begins[:, warmup:] - run.step_begins[:, warmup:, None]
-    order: list[int] = np.argsort(middle_of(since.reshape(-1, len(run.stages)), 0)).tolist()
+    order: list[int] = np.argsort(median(since.reshape(-1, len(run.stages)), 0)).tolist()
     return order
 
 

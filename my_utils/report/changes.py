@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..verdict.change_points import change_points
-from ..verdict.quantiles import middle_of
+from ..verdict.quantiles import median
 from .grid import Grid
 
 LEAST_CHANGE = 0.05  # of the level before
@@ -33,7 +33,7 @@ def changes_of_stages(grid: Grid) -> list[StageChange]:
     found = []
     for path, name in grid.paths.items():
         (own,) = grid.of(path, "self_ns")
-        series = middle_of(own[:, grid.warmup :], 0)
+        series = median(own[:, grid.warmup :], 0)
         known = np.flatnonzero(np.isfinite(series))
         for change in change_points(series[known], FALSE_CHANGES / len(grid.paths)):
             size = abs(change.after - change.before)

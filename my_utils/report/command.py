@@ -23,9 +23,9 @@ from ..common.command_line import (
     add_steps,
     add_warmup,
     check_outputs,
-    ended_well,
     error_text,
     parser,
+    run_cli,
 )
 from ..common.outputs import check_output, open_output
 from ..common.printable import encoded
@@ -86,7 +86,7 @@ def command_parser() -> CommandParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
-    return ended_well(lambda: _main(argv))
+    return run_cli(lambda: _main(argv))
 
 
 def _main(argv: Sequence[str] | None) -> int:

@@ -7,7 +7,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from ..verdict.quantiles import middle_of, scatter_of
+from ..verdict.quantiles import median, spread_of
 from .cells import QUANTITIES, Cells, Integers
 
 Matrix: TypeAlias = npt.NDArray[np.float64]
@@ -49,7 +49,7 @@ class Grid:
 
     def middle_step_ns(self) -> float:
         """The median of what a step took a rank, without the warm-up; NaN where that is all."""
-        return float(middle_of(self.step_ns()[:, self.warmup :]))
+        return float(median(self.step_ns()[:, self.warmup :]))
 
     def busy_ns(self, sync: list[int]) -> Matrix:
         """The same without the stages in which ranks wait."""
@@ -101,7 +101,7 @@ class Grid:
         result = matrix.copy()
         for group in np.unique(self.peers):
             rows = self.peers == group
-            result[rows] -= middle_of(matrix[rows], 0)
+            result[rows] -= median(matrix[rows], 0)
         return result
 
 
@@ -118,11 +118,11 @@ def _warmup_of(step_ns: Matrix) -> int:
     At most a quarter of the run. One is long that lies 20 % and five times the scatter above the
     median of all.
     """
-    series = middle_of(step_ns, 0)
+    series = median(step_ns, 0)
     if len(series) < 8:
         return 0
-    middle = float(middle_of(series))
-    limit = middle + max(0.2 * middle, 5 * float(scatter_of(series[None, :], 1)[0]))
+    middle = float(median(series))
+    limit = middle + max(0.2 * middle, 5 * float(spread_of(series[None, :], 1)[0]))
     count = 0
     while count < len(series) // 4 and not series[count] <= limit:
         count += 1

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from ..common.own_files import open_without_waiting
 from ..common.tables import needed
+from ..common.trusted_open import open_without_waiting
 from .purpose import PURPOSE
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from ..common.files import whole_file
+from ..common.files import atomic_write
 from ..common.tables import needed
 from ..verdict.rank_files import RankStages
 from .purpose import PURPOSE
@@ -27,5 +27,5 @@ def write_parquet(rank: RankStages, folder: str) -> None:
         parquet.write_table(table, f"{target}/data_0.parquet")
         return
     os.makedirs(target, exist_ok=True)
-    with whole_file(f"{target}/data_0.parquet") as file:
+    with atomic_write(f"{target}/data_0.parquet") as file:
         parquet.write_table(table, file)

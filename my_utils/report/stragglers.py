@@ -30,7 +30,7 @@ import numpy as np
 from ..common.public import public
 from ..verdict.change_points import change_points
 from ..verdict.probability import poisson_tail, t_tail
-from ..verdict.quantiles import middle_of, scatter_of
+from ..verdict.quantiles import median, spread_of
 from .cells import Integers
 from .grid import Grid, Matrix
 from .waits import Segments, working_paths
@@ -123,9 +123,9 @@ def _of_stage(grid: Grid, path: int, stages: int, step_ns: float) -> Iterator[_F
     rows = np.flatnonzero(counts >= STEPS_MIN)
     if len(rows) < RANKS_MIN:
         return
-    excess, middle_ns = excess[rows], float(middle_of(own))
-    level = middle_of(excess, 1)
-    scatter = float(np.hypot(middle_of(scatter_of(excess, 1)), CLOCK_NS))
+    excess, middle_ns = excess[rows], float(median(own))
+    level = median(excess, 1)
+    scatter = float(np.hypot(median(spread_of(excess, 1)), CLOCK_NS))
     series = len(grid.ranks) * stages
     for at, score, peer in _persistent(level, scatter, counts[rows], series, step_ns):
         steps = np.flatnonzero(np.isfinite(excess[at]))
@@ -141,8 +141,8 @@ def _persistent(
     """(rank's place, score, best score of the others) of those whose level stands out."""
     limit = FALSE_NAMES / series
     errors = MEDIAN_ERROR * scatter / np.sqrt(counts)
-    among = np.hypot(scatter_of(level[None, :], 1)[0], CLOCK_NS)
-    above = level - float(middle_of(level))
+    among = np.hypot(spread_of(level[None, :], 1)[0], CLOCK_NS)
+    above = level - float(median(level))
     scores = above / np.maximum(errors, among)
     sure = above > errors * -NormalDist().inv_cdf(limit)
     named = _outliers(above, limit) & sure & (above >= LEAST_SHARE * step_ns)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..common.tables import needed
-from ..verdict.quantiles import middle_of, quantile_of
+from ..verdict.quantiles import median, quantile_of
 from ..verdict.rank_files import GROUPS, RankMetadata
 from .grid import Grid, Matrix
 from .purpose import PURPOSE
@@ -46,8 +46,8 @@ def step_table(grid: Grid, sync: list[int], waits: pd.DataFrame) -> pd.DataFrame
     table = pandas.DataFrame(
         {
             "step": grid.steps,
-            "median_ms": middle_of(took, 0),
-            "busy_ms": middle_of(busy, 0),
+            "median_ms": median(took, 0),
+            "busy_ms": median(busy, 0),
             "busy_low_ms": quantile_of(busy, 0.1, 0),
             "busy_high_ms": quantile_of(busy, 0.9, 0),
             "busy_max_ms": known.max(0),
@@ -75,7 +75,7 @@ def rank_table(
     for name in sorted(set().union(*places)):
         columns[name] = pandas.array([of_rank.get(name) for of_rank in places], "Int64")
     columns |= {
-        "step_ms": middle_of(grid.step_ns()[:, grid.warmup :], 1) * 1e-6,
+        "step_ms": median(grid.step_ns()[:, grid.warmup :], 1) * 1e-6,
         "waited_s": waited * 1e-9,
         "cost_s": cost * 1e-9,
         "last_step": grid.last_steps(),
@@ -118,7 +118,7 @@ def host_table(ranks: pd.DataFrame, stragglers: list[int]) -> pd.DataFrame:
             "host": ranks["host"].iloc[[places[0] for places in together]].array,
             "ranks": np.array([len(places) for places in together], "i8"),
             "stragglers": np.array([slow[places].sum() for places in together], "i8"),
-            "step_ms": np.array([middle_of(step_ms[places]) for places in together], "f8"),
+            "step_ms": np.array([median(step_ms[places]) for places in together], "f8"),
             "waited_s": np.array([np.nansum(waited_s[places]) for places in together], "f8"),
             "cost_s": np.array([np.nansum(cost_s[places]) for places in together], "f8"),
         }

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..verdict.quantiles import middle_of
+from ..verdict.quantiles import median
 from ..verdict.rank_files import SEPARATOR
 from .cells import Integers
 from .grid import Grid, Matrix
@@ -74,7 +74,7 @@ def clock_offsets(grid: Grid) -> Matrix:
         (ends,) = grid.of(path, "end_ns")
         if np.isfinite(ends).sum() < ends.size / 2:
             continue
-        late = ends - middle_of(ends, 0)
+        late = ends - median(ends, 0)
         offsets = _steady(late)
         left = _spread(late - offsets)
         if left < least:
@@ -86,7 +86,7 @@ def clock_offsets(grid: Grid) -> Matrix:
         return none
     best = np.where(np.isfinite(best), best, 0.0)
     moved = np.abs(np.diff(best, axis=1, prepend=best[:, :1]))
-    was_set = moved > max(CLOCK_WAS_SET_NS, 10 * float(middle_of(moved)))
+    was_set = moved > max(CLOCK_WAS_SET_NS, 10 * float(median(moved)))
     return np.where(was_set, np.nan, best)
 
 
@@ -98,7 +98,7 @@ def _steady(late: Matrix) -> Matrix:
         rows = slice(first, first + ROWS_AT_ONCE)
         padded = np.pad(late[rows], ((0, 0), (half, half)), mode="edge")
         windows = np.lib.stride_tricks.sliding_window_view(padded, OFFSET_STEPS, axis=1)
-        offsets[rows] = middle_of(windows, 2)
+        offsets[rows] = median(windows, 2)
     return offsets
 
 
@@ -106,7 +106,7 @@ def _spread(moments: Matrix) -> float:
     """Between the first and the last rank, as the median over steps."""
     here = np.isfinite(moments)
     if here.all() and len(moments) > 1:  # as in most runs, and several times faster
-        return float(middle_of(moments.max(0) - moments.min(0)))
+        return float(median(moments.max(0) - moments.min(0)))
     several = moments[:, here.sum(0) > 1]
     if several.size == 0:
         return float("nan")
@@ -123,7 +123,7 @@ def synchronising_stages(grid: Grid, offsets: Matrix, pattern: re.Pattern[str] |
             continue
         begins, ends = (moments - offsets for moments in grid.of(path, "last_begin_ns", "end_ns"))
         if pattern is not None or _spread(ends) < SPREAD_RATIO * _spread(begins):
-            when[path] = float(middle_of(begins - grid.begins))
+            when[path] = float(median(begins - grid.begins))
     inner = [path for path in when if not any(_inside(grid, other, path) for other in when)]
     return sorted(inner, key=lambda path: when[path])
 
@@ -153,7 +153,7 @@ def segments_of(grid: Grid, offsets: Matrix, sync: list[int]) -> Segments:
         begins, ends = (moments - offsets for moments in grid.of(path, "last_begin_ns", "end_ns"))
         _fill(found, row, begins, left)
         left = ends
-        wait = middle_of(ends, 0) - found.end_ns[row]
+        wait = median(ends, 0) - found.end_ns[row]
         found.critical_ns[path] = float(np.nansum(np.maximum(wait, 0)[grid.warmup :]))
     _fill(found, len(sync), grid.ends - offsets, left)
     _find_losses(grid, offsets, found)

@@ -18,9 +18,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from ..common.own_files import is_own_folder, open_without_waiting, own_temporary_folder
 from ..common.ranks import boot_id, process_began_s
 from ..common.store import default_store
+from ..common.trusted_open import is_own_folder, open_without_waiting, own_temporary_folder
 from ..common.warnings import warn_once
 from .environment import DIR, ID, REPORT
 from .folder import RUNS, drop_if_empty, reserve_somewhere

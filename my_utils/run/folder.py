@@ -12,9 +12,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from ..common.files import whole_file
-from ..common.foreign_files import read_whole
-from ..common.own_files import own_temporary_folder
+from ..common.bounded_read import read_whole
+from ..common.files import atomic_write
+from ..common.trusted_open import own_temporary_folder
 
 RUNS = "logs"
 LATEST = "latest"
@@ -105,7 +105,7 @@ def point_latest(folder: Path) -> None:
 
 def write_run_file(folder: Path, about: Mapping[str, object]) -> None:
     """Writes run.json. OSError where it cannot be written."""
-    with whole_file(folder / RUN_FILE) as file:
+    with atomic_write(folder / RUN_FILE) as file:
         file.write(json.dumps({"version": 1, **about}, indent=1).encode() + b"\n")
 
 

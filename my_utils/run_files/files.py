@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .. import _core
-from ..common.foreign_files import describe, read_whole
+from ..common.bounded_read import describe, read_whole
 from ..common.ranks import boot_id, process_began_s
 from .pointers import follow_pointer
 from .state import FinishedStage, OpenStage, Problem, Rank, Thread

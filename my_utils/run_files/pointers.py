@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from ..common.foreign_files import describe
-from ..common.own_files import open_without_waiting
+from ..common.bounded_read import describe
+from ..common.trusted_open import open_without_waiting
 
 POINTER_BYTES_MAX = 8192
 

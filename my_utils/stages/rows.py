@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .. import _core
-from ..common.own_files import open_without_waiting
+from ..common.trusted_open import open_without_waiting
 
 Path_ = tuple[str, ...]
 

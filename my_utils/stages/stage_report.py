@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict, cast
 
 from .. import _core
-from ..common.files import whole_file
+from ..common.files import atomic_write
 from ..common.printable import encoded
 from ..common.terminal import progress_bar
 from .figures import FIGURE_NAMES, Figures, figures_of
@@ -286,7 +286,7 @@ def write_whole(path: Path, text: str) -> None:
     if path.exists() and not path.is_file():  # a terminal, a pipe
         path.write_bytes(encoded(text))
         return
-    with whole_file(os.path.realpath(path)) as file:
+    with atomic_write(os.path.realpath(path)) as file:
         file.write(encoded(text))
 
 

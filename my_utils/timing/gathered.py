@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from ..common.files import whole_file
+from ..common.files import atomic_write
 from ..common.lazy_modules import lazy_module
 from ..common.notebook import html_table, html_text
 from ..common.printable import printable
@@ -265,7 +265,7 @@ class ProfiledTime(Mapping[str, TimeData]):
             "missing": self.missing,
             "times": {name: _tensors_of(data._table) for name, data in self.items()},
         }
-        with whole_file(target) as file:
+        with atomic_write(target) as file:
             torch.save(content, file)
         return target
 

@@ -32,7 +32,7 @@ from typing import Any
 
 from ..common.arguments import check_bool, check_int, check_logger, check_path, check_str
 from ..common.file_names import file_name
-from ..common.files import whole_file
+from ..common.files import atomic_write
 from ..common.public import public
 from ..common.ranks import check_ranks, current_rank, is_chosen, own_name
 from ..common.reprs import short_repr
@@ -271,7 +271,7 @@ class FlexibleProfiler:
 
         header = {"task_type": self.task_type, "rank": current_rank(), "written_unix": time.time()}
         found = analysis(profile.profiler, self.ops_to_analyze, self.calls_max)
-        with whole_file(path) as file:
+        with atomic_write(path) as file:
             file.write(json.dumps({**header, **found}, indent=1).encode())
 
     def _warn(self, what: str, trouble: Exception) -> None:

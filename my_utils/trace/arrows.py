@@ -12,9 +12,9 @@ import contextlib
 from urllib.parse import quote, unquote
 
 from .. import _core
-from ..common.own_files import open_without_waiting
 from ..common.printable import printable
 from ..common.ranges import rank_ranges
+from ..common.trusted_open import open_without_waiting
 from ..run_files.row_metadata import metadata_pairs, whole_number
 from .inputs import FileSet, Part, Record
 

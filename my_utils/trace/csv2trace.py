@@ -29,8 +29,8 @@ from ..common.command_line import (
     add_quiet,
     add_ranks,
     add_steps,
-    ended_well,
     parser,
+    run_cli,
 )
 from ..common.outputs import check_suffix, is_stream, open_output
 from ..common.printable import printable
@@ -569,7 +569,7 @@ def _options(args: argparse.Namespace) -> Options:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
-    return ended_well(lambda: _main(argv))
+    return run_cli(lambda: _main(argv))
 
 
 def _main(argv: Sequence[str] | None) -> int:

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from .. import _core
-from ..common.own_files import open_without_waiting
+from ..common.trusted_open import open_without_waiting
 from ..run_files.pointers import follow_pointer
 
 TYPE_CHECKING = False

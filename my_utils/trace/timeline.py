@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from .. import _core
+from ..common.bounded_read import describe
 from ..common.colours import text_colour
 from ..common.command_line import (
     CommandParser,
@@ -31,16 +32,15 @@ from ..common.command_line import (
     add_ranks,
     add_steps,
     check_outputs,
-    ended_well,
     error_text,
     parser,
+    run_cli,
 )
-from ..common.foreign_files import describe
 from ..common.outputs import open_output
-from ..common.own_files import open_without_waiting
 from ..common.progress import Progress
 from ..common.public import public
 from ..common.ranges import parse_steps
+from ..common.trusted_open import open_without_waiting
 from ..run_files.newest import found_logs
 from .slice_colours import slice_colours
 
@@ -466,7 +466,7 @@ def command_parser() -> CommandParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
-    return ended_well(lambda: _main(argv))
+    return run_cli(lambda: _main(argv))
 
 
 def _main(argv: Sequence[str] | None) -> int:

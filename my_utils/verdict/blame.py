@@ -25,8 +25,8 @@ import numpy as np
 from .change_points import change_points
 from .hosts import shared_hosts
 from .kinds import Kind, kind_of_stage
-from .loss import LEAST_SHARE, LOW_SHARE, Integers, Left, Loss
-from .quantiles import middle_of, scatter_of
+from .loss import LEAST_SHARE, LOW_SHARE, Integers, Loss, Remaining
+from .quantiles import median, spread_of
 from .run_data import Matrix
 from .work import Work, over_others
 
@@ -67,7 +67,7 @@ class _Slow:
         return float(self.level_ns[self.level_ns > 0].mean())
 
 
-def blame(work: Work, left: Left, hosts: list[str]) -> None:
+def blame(work: Work, left: Remaining, hosts: list[str]) -> None:
     """Adds the losses to `left`, and takes them off. hosts: of each rank of the group."""
     own = left.own()
     if len(own) < 2:
@@ -92,12 +92,12 @@ def _slow_ranks(work: Work, own: Matrix) -> list[_Slow]:
     least = LOW_SHARE * work.step_ns
     waits = -over_others(work.in_meetings.sum(2)) if work.meets else None
     excess = over_others(own)
-    slow = (excess.mean(1) >= least) | (middle_of(excess, 1) >= least)
+    slow = (excess.mean(1) >= least) | (median(excess, 1) >= least)
     if not slow.any():
         return []
     if 1 < slow.sum() <= SLOW_MAX * len(own):  # many slow ranks are no measure for each other
         excess = own - np.median(own[~slow], axis=0)
-        slow = (excess.mean(1) >= least) | (middle_of(excess, 1) >= least)
+        slow = (excess.mean(1) >= least) | (median(excess, 1) >= least)
         usual = np.median(work.own[~slow], axis=0) if (~slow).any() else None
     else:
         usual = None
@@ -116,7 +116,7 @@ def _slow_ranks(work: Work, own: Matrix) -> list[_Slow]:
         took = np.median((others + bases)[is_slow], axis=0)
         factor = alike(parts, took, work.parts_inside())
         since = int(np.flatnonzero(is_slow)[0])
-        scatter = float(scatter_of(excess[row, is_slow][None, :], 1)[0])
+        scatter = float(spread_of(excess[row, is_slow][None, :], 1)[0])
         irregular = scatter > IRREGULAR * size
         one = _Slow(row, level, parts, since or None, irregular, factor, work.parts_inside())
         found.append(one)
@@ -258,7 +258,7 @@ def _figures(work: Work, rows: Integers, part: int | None, first: int) -> dict[s
 # --- a rank for which the others wait, and nobody knows why ---
 
 
-def blame_without_stage(work: Work, left: Left) -> None:
+def blame_without_stage(work: Work, left: Remaining) -> None:
     """Where nobody is named yet, the rank that waits least in some meeting while its own work does
     not say why; adds it to the losses. Of two ranks each may be slow in a meeting where the other
     waits; then it counts who came last to the meeting that both leave together. Who is late at

@@ -30,9 +30,9 @@ from ..common.command_line import (
     add_steps,
     add_warmup,
     check_outputs,
-    ended_well,
     error_text,
     parser,
+    run_cli,
 )
 from ..common.outputs import check_suffix, open_output
 from ..common.printable import encoded
@@ -119,7 +119,7 @@ def command_parser() -> CommandParser:
 
 def main(argv: Sequence[str] | None = None, find_hang: FindHang | None = None) -> int:
     """The command line; returns the exit status. find_hang: how a hang is found, None for not."""
-    return ended_well(lambda: _main(argv, find_hang))
+    return run_cli(lambda: _main(argv, find_hang))
 
 
 def _main(argv: Sequence[str] | None, find_hang: FindHang | None) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from .loss import LEAST_SHARE, Left, Loss
+from .loss import LEAST_SHARE, Loss, Remaining
 from .run_data import NS_IN_US, Matrix
 from .work import Work
 
@@ -20,7 +20,7 @@ MEASURED = 0.8  # of the steps of each rank; with fewer it is not measured
 OF_QUOTA = 0.5  # of the wait, from which on the quota is why
 
 
-def short_of_cores(work: Work, left: Left, host: Mapping[str, Matrix]) -> None:
+def short_of_cores(work: Work, left: Remaining, host: Mapping[str, Matrix]) -> None:
     """Adds the loss to `left`, and takes it off all parts and meetings alike.
 
     host: rank × step by counter, µs, NaN where missing: "cpu_us", "delay_us" and, where a quota was

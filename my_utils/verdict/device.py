@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from .device_cells import device_times, leaves_of, of_the_device
 from .kinds import kind_of_stage
-from .quantiles import middle_of
+from .quantiles import median
 from .rank_files import SEPARATOR
 from .run_data import GpuTimes, Matrix, RunData
 
@@ -160,7 +160,7 @@ def _untimed_share(seen: RunData, columns: Integers) -> float:
 def _in_order(gpu: GpuTimes, columns: Integers, device: Integers) -> list[int]:
     first = gpu.begins[:, columns]
     earliest = np.fmin.reduce(first[..., device], axis=2)  # NaN in steps without GPU times
-    begins = [float(middle_of(first[..., stage] - earliest)) for stage in device.tolist()]
+    begins = [float(median(first[..., stage] - earliest)) for stage in device.tolist()]
     order: list[int] = device[np.argsort(begins, kind="stable")].tolist()
     return order
 

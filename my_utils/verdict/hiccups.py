@@ -22,8 +22,8 @@ from .blame import COVERED, FALSE_CHANGES, alike, is_regular
 from .causes import causes_of, worker_of
 from .change_points import change_points
 from .kinds import Kind, kind_of_stage
-from .loss import LEAST_SHARE, LOW_SHARE, Integers, Left, Loss
-from .quantiles import middle_of
+from .loss import LEAST_SHARE, LOW_SHARE, Integers, Loss, Remaining
+from .quantiles import median
 from .run_data import Matrix
 from .work import Work, over_others
 
@@ -44,7 +44,7 @@ LOWER_HALF = 1.028  # between the 10 % and the 40 % quantile of a normal distrib
 Mask = npt.NDArray[np.bool_]
 
 
-def hiccups(work: Work, left: Left, host: Mapping[str, Matrix] | None = None) -> None:
+def hiccups(work: Work, left: Remaining, host: Mapping[str, Matrix] | None = None) -> None:
     """Adds the losses by them to `left`, and takes them off. host: what the host took from the
     group's ranks in the judged steps, by counter, where it was recorded."""
     own = left.own()
@@ -138,7 +138,7 @@ def _inside_the_meetings(work: Work, own: Matrix, row: int, events: Mask, saved:
 
 
 def _long_for_no_reason(work: Work, own: Matrix, events: Mask, saved: Matrix) -> Matrix:
-    whole = middle_of(own + work.in_meetings.sum(2), 0)
+    whole = median(own + work.in_meetings.sum(2), 0)
     calm = whole[~events]
     usual = levels_of(np.where(events, np.median(calm), whole))
     low, high = np.quantile(calm, [0.1, 0.4])
@@ -214,7 +214,10 @@ def _falls_anywhere(excess: Matrix, usual: Matrix) -> bool:
 
 
 def moving_imbalance(
-    work: Work, left: Left, counters: dict[str, Matrix], joined: dict[str, Matrix] | None = None
+    work: Work,
+    left: Remaining,
+    counters: dict[str, Matrix],
+    joined: dict[str, Matrix] | None = None,
 ) -> None:
     """counters: "samples" and "tokens" of the group's ranks in the judged steps, if recorded.
     joined: those of all ranks that a step waits for, if these are more: the other stages of a
@@ -252,7 +255,7 @@ def _most_often_last(own: Matrix) -> float:
     return float(np.bincount(own.argmax(0)).max() / own.shape[1])
 
 
-def _follows(left: Left, own: Matrix) -> float:
+def _follows(left: Remaining, own: Matrix) -> float:
     """By how many ns the meetings are longer in a step for each ns that the longest work lies above
     the mean: what makes a rank's own work long does the same to its work inside the meetings. 0.0
     where the two have little to do with each other; what all ranks share does not count, nor do
@@ -289,7 +292,7 @@ def _explained(
     work_apart, sizes_apart = own - own.mean(0), sizes - sizes.mean(0)
     scale = float(np.sqrt((work_apart**2).sum() * (sizes_apart**2).sum()))
     correlation = float((work_apart * sizes_apart).sum()) / scale if scale else 0.0
-    whole, largest = middle_of(own + work.in_meetings.sum(2), 0), of_all.max(0)
+    whole, largest = median(own + work.in_meetings.sum(2), 0), of_all.max(0)
     apart, whole = largest - largest.mean(), whole - whole.mean()
     squares = float((apart**2).sum())
     if not squares:

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .last_collectives import lateness_of
-from .loss import LEAST_SHARE, LOW_SHARE, Integers, Left, Loss
+from .loss import LEAST_SHARE, LOW_SHARE, Integers, Loss, Remaining
 from .ready_times import ReadyTimes
 from .run_data import Matrix, RunData
 from .work import Work, over_others
@@ -54,7 +54,7 @@ class _Last:
     steps: int
 
 
-def last_inside(run: RunData, work: Work, left: Left, columns: Integers) -> None:
+def last_inside(run: RunData, work: Work, left: Remaining, columns: Integers) -> None:
     """Looks for the rank that comes last in the backward of a group. If that costs enough, the loss
     is added to `left` and taken off; if it costs less, it is something to know. columns: the judged
     steps."""

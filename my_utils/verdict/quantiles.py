@@ -10,7 +10,7 @@ import numpy as np
 MAD_TO_SIGMA = 1.4826
 
 
-def middle_of(values: Any, axis: int | None = None) -> Any:
+def median(values: Any, axis: int | None = None) -> Any:
     """The median along an axis without NaNs; NaN where nothing is left."""
     return quantile_of(values, 0.5, axis)
 
@@ -40,8 +40,6 @@ def _quantile(values: Any, share: float, axis: int | None) -> Any:
     return lower + (upper - lower) * (place - int(place))
 
 
-def scatter_of(values: Any, axis: int) -> Any:
+def spread_of(values: Any, axis: int) -> Any:
     """The standard deviation along an axis, estimated from the median absolute deviation."""
-    return MAD_TO_SIGMA * middle_of(
-        np.abs(values - np.expand_dims(middle_of(values, axis), axis)), axis
-    )
+    return MAD_TO_SIGMA * median(np.abs(values - np.expand_dims(median(values, axis), axis)), axis)

@@ -24,9 +24,9 @@ from .gpu_clocks import errors_of, lower_clock
 from .hiccups import hiccups, moving_imbalance
 from .kinds import blocks_green
 from .last_ranks import last_inside
-from .loss import LEAST_SHARE, Integers, Left, Loss
+from .loss import LEAST_SHARE, Integers, Loss, Remaining
 from .memory import Growth, growth_of
-from .quantiles import middle_of
+from .quantiles import median
 from .result import Finding, Verdict
 from .run_data import (
     GPU_COUNTERS,
@@ -215,11 +215,11 @@ def _ranks(ranks: Sequence[int]) -> str:
 # --- the rules, in order ---
 
 
-def _groups(run: RunData, meetings: Meetings, columns: Integers) -> list[tuple[Work, Left]]:
-    groups: list[tuple[Work, Left]] = []
+def _groups(run: RunData, meetings: Meetings, columns: Integers) -> list[tuple[Work, Remaining]]:
+    groups: list[tuple[Work, Remaining]] = []
     for rows in meetings.groups:
         work = work_of(run, meetings, rows, columns)
-        left = Left(work.own.copy(), work.bases())
+        left = Remaining(work.own.copy(), work.bases())
         blame(work, left, [run.hosts[row] for row in rows.tolist()])
         host = _counters(run, HOST, rows, columns)
         hiccups(work, left, host)
@@ -243,7 +243,7 @@ def _counters(
 
 
 def _compared(
-    run: RunData, groups: Sequence[tuple[Work, Left]], columns: Integers
+    run: RunData, groups: Sequence[tuple[Work, Remaining]], columns: Integers
 ) -> list[Finding]:
     findings = [
         _finding(run, work, loss, _name(work, loss), columns)
@@ -367,10 +367,10 @@ def _memory_finding(run: RunData, growth: Growth, verdict: Verdict) -> Finding:
 
 def _of_warmup(run: RunData, columns: Integers) -> list[Finding]:
     """What the steps before the judged ones took longer, as a share of the run."""
-    series = middle_of(run.step_ns, 0)
+    series = median(run.step_ns, 0)
     first = series[: int(columns[0])]
     first = first[np.isfinite(first)]
-    usual = float(middle_of(series[columns]))
+    usual = float(median(series[columns]))
     lost = float(np.maximum(first - usual, 0).sum())
     share = lost / float(np.nansum(series))
     if share < WARMUP_SHARE:

@@ -12,12 +12,12 @@ from __future__ import annotations
 import numpy as np
 
 from .kinds import Kind, kind_of_stage
-from .loss import LEAST_SHARE, Left, Loss
-from .quantiles import middle_of
+from .loss import LEAST_SHARE, Loss, Remaining
+from .quantiles import median
 from .work import Work
 
 
-def shared_stages(work: Work, left: Left) -> list[tuple[Loss, str]]:
+def shared_stages(work: Work, left: Remaining) -> list[tuple[Loss, str]]:
     """The losses with the name of their stage."""
     found = _meetings(work, left)
     own = left.own()
@@ -31,13 +31,13 @@ def shared_stages(work: Work, left: Left) -> list[tuple[Loss, str]]:
         if kind is None or float(saved[best].mean()) < LEAST_SHARE * work.step_ns:
             break
         loss = Loss(kind, saved[best], np.arange(len(work.rows)), part)
-        loss.detail = {"took_ns": float(middle_of(work.own[..., part].mean(1)))}
+        loss.detail = {"took_ns": float(median(work.own[..., part].mean(1)))}
         found.append((loss, work.parts[part]))
         own = own - left.parts[..., part]
     return found
 
 
-def _meetings(work: Work, left: Left) -> list[tuple[Loss, str]]:
+def _meetings(work: Work, left: Remaining) -> list[tuple[Loss, str]]:
     found = []
     for place, base in enumerate(left.bases.T):
         name = work.meeting_names[place]

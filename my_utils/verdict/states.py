@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from ..common.bounded_read import read_whole
 from ..common.checked_json import object_of
-from ..common.foreign_files import read_whole
 from ..run_files.ranks import find_ranks
 
 RUN_FILE = "run.json"

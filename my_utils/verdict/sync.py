@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .loss import LEAST_SHARE
-from .quantiles import middle_of
+from .quantiles import median
 from .run_data import Matrix, RunData
 
 SPREAD_RATIO = 0.25  # ends that spread less than a quarter of the begins coincide
@@ -128,7 +128,7 @@ def _inferred(run: RunData, columns: Integers, group: Integers) -> list[int]:
 
 def _usual_step(run: RunData, at: tuple[Integers, ...]) -> float:
     """ns."""
-    return float(middle_of(run.step_ns[at]))
+    return float(median(run.step_ns[at]))
 
 
 def _least_spread(step_ns: float) -> float:
@@ -148,15 +148,15 @@ def _ends_coincide(begins: Matrix, ends: Matrix, least: float, is_aligned: bool)
     has_it = (np.isfinite(begins) & np.isfinite(ends)).any(0)
     if not has_it.any():
         return False  # a stage that these ranks did not have in these steps
-    apart = [moments[:, has_it] - middle_of(moments[:, has_it], 0) for moments in (begins, ends)]
+    apart = [moments[:, has_it] - median(moments[:, has_it], 0) for moments in (begins, ends)]
     if not is_aligned:
-        apart = [one - middle_of(one, 1)[:, None] for one in apart]
+        apart = [one - median(one, 1)[:, None] for one in apart]
     spread_begins, spread_ends = (np.nanmean(np.abs(one), axis=0) for one in apart)
     if float(spread_begins.mean()) < least:
         return False
     # Where a rank comes late in some steps only, the others say nothing.
     late = spread_begins >= LATE_STEPS * np.sqrt(np.mean(spread_begins**2))
-    coincide = middle_of(spread_ends[late]) <= SPREAD_RATIO * middle_of(spread_begins[late])
+    coincide = median(spread_ends[late]) <= SPREAD_RATIO * median(spread_begins[late])
     return bool(coincide)
 
 
@@ -188,7 +188,7 @@ def _from_the_middle(run: RunData, at: tuple[Integers, ...], stage: int) -> tupl
     """rank × step, ns: the time in a stage and outside, each less its median over the ranks."""
     own = run.totals[..., stage][at]
     rest = run.step_ns[at] - own
-    return own - np.median(own, 0), rest - middle_of(rest, 0)
+    return own - np.median(own, 0), rest - median(rest, 0)
 
 
 def _is_mirror(own: Matrix, rest: Matrix, least: float) -> bool:

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from .change_points import change_points
-from .loss import LEAST_SHARE, Left, Loss
-from .quantiles import middle_of
+from .loss import LEAST_SHARE, Loss, Remaining
+from .quantiles import median
 from .run_data import Matrix
 from .work import Work
 
@@ -26,7 +26,7 @@ CLEARLY = 0.92  # of what the line leaves, that two levels may leave to be the b
 ENDS = 8  # that part of the series at each end shows whether it has risen at all
 
 Series = npt.NDArray[np.float64]
-Group = tuple[Work, Left]
+Group = tuple[Work, Remaining]
 
 
 @dataclass
@@ -57,9 +57,9 @@ def slower_over_time(groups: Sequence[Group]) -> tuple[Loss, str | None] | None:
     return loss, stage
 
 
-def _whole(work: Work, left: Left) -> Series:
+def _whole(work: Work, left: Remaining) -> Series:
     own = left.own()
-    longest = work.critical(own) if work.meets else middle_of(own, 0)
+    longest = work.critical(own) if work.meets else median(own, 0)
     whole: Series = longest + left.bases.sum(1)
     return whole
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from .quantiles import middle_of, scatter_of
+from .quantiles import median, spread_of
 from .run_data import Matrix
 
 LONGER = 0.2
@@ -32,19 +32,19 @@ def warmup_of(step_ns: Matrix) -> int:
     >>> warmup_of(np.array([[900.0, 300.0, *[100.0, 101.0] * 20]]))
     2
     """
-    series: npt.NDArray[np.float64] = middle_of(step_ns, 0)
+    series: npt.NDArray[np.float64] = median(step_ns, 0)
     count = len(series)
     if count < 2 * AHEAD:
         return min(1, count)
     later = series[count // 2 :]
-    middle = float(middle_of(later))
-    limit = middle + max(LONGER * middle, SCATTERS * float(scatter_of(later[None, :], 1)[0]))
+    middle = float(median(later))
+    limit = middle + max(LONGER * middle, SCATTERS * float(spread_of(later[None, :], 1)[0]))
     is_long = ~(series <= limit)
     ahead = np.convolve(is_long, np.ones(AHEAD), "full")[AHEAD - 1 :][:count]
     usual = AHEAD * float(is_long[count // 2 :].mean())
     calm = np.flatnonzero(~is_long & (ahead <= LONG_AHEAD_MAX + 1.5 * usual))
     calm = calm[calm >= 1]
     first = int(calm[0]) if len(calm) else count
-    if first > SHARE_UNASKED * count and middle_of(series[:first]) < (1 + MUCH_LONGER) * middle:
+    if first > SHARE_UNASKED * count and median(series[:first]) < (1 + MUCH_LONGER) * middle:
         return 1
     return first if first <= WARMUP_SHARE_MAX * count else count

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from .inside import own_inside
 from .kinds import UNTIMED
-from .quantiles import middle_of
+from .quantiles import median
 from .run_data import Matrix, RunData
 from .sync import Meetings, leave_together
 
@@ -194,7 +194,7 @@ def _after_the_last_meeting(run: RunData, rows: Integers, meetings: Integers) ->
 def _place_of(run: RunData, rows: Integers, stage: int) -> float:
     """How long after the begin of a step it usually begins; NaN where no rank has it."""
     having = rows[np.isfinite(run.begins[rows, :, stage]).any(1)][:SAMPLE_RANKS]
-    return float(middle_of(run.begins[having, :, stage] - run.step_begins[having]))
+    return float(median(run.begins[having, :, stage] - run.step_begins[having]))
 
 
 def _at_the_end(run: RunData, rows: Integers) -> Matrix:

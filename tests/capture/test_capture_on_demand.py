@@ -570,15 +570,15 @@ def all_done(answers: Mapping[int, Any]) -> bool:
 STOPPED_AT_EXIT = """
 import os, signal, sys, threading, time
 from my_utils.capture.on_demand import responses
-whole_file = responses.whole_file
+atomic_write = responses.atomic_write
 def slow(path):
     while threading.main_thread().is_alive():
         time.sleep(0.01)
     time.sleep(0.5)
     os.kill(os.getpid(), signal.SIGSTOP)
     time.sleep(0.2)
-    return whole_file(path)
-responses.whole_file = slow
+    return atomic_write(path)
+responses.atomic_write = slow
 responses.respond("id", 0, sys.argv[1], "done")
 """
 

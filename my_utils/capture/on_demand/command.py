@@ -31,8 +31,8 @@ from ...common.command_line import (
     add_output,
     add_quiet,
     add_ranks,
-    ended_well,
     parser,
+    run_cli,
 )
 from ...common.lazy_modules import lazy_module
 from ...common.progress import Progress
@@ -353,7 +353,7 @@ def _describe_response(rank: int, response: Response) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
-    return ended_well(lambda: _main(argv))
+    return run_cli(lambda: _main(argv))
 
 
 def _main(argv: Sequence[str] | None) -> int:

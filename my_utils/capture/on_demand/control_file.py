@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...common.files import on_whole_path
-from ...common.own_files import open_without_waiting, own_user
 from ...common.public import public
 from ...common.ranges import Ranges, ranges_text, rank_ranges
+from ...common.trusted_open import open_without_waiting, own_user
 
 if TYPE_CHECKING:
     from .control_data import ControlFile

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from ...common.files import whole_file
+from ...common.files import atomic_write
 from ...common.process_end import join_within
 from ...common.ranks import host_name
 from ...common.warnings import warn_once
@@ -58,7 +58,7 @@ class _Writer:
                 content = self.pending.pop(path)
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                with whole_file(path) as file:
+                with atomic_write(path) as file:
                     file.write(content)
             except OSError as error:
                 warn_once("capture_response", f"a capture's state could not be written: {error}")

@@ -13,7 +13,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from ...common.own_files import open_own
+from ...common.trusted_open import open_own
 from ...common.warnings import warn_once
 
 # What waits at most for a disk that is full.

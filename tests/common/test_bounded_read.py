@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from my_utils.common.foreign_files import read_whole
+from my_utils.common.bounded_read import read_whole
 
 pytestmark = pytest.mark.no_torch
 

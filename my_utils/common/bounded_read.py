@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from .own_files import open_without_waiting
+from .trusted_open import open_without_waiting
 
 
 def read_whole(path: str | os.PathLike[str], bytes_max: int, what: str) -> tuple[bytes, float]:
