@@ -10,7 +10,14 @@ import os
 import sys
 from collections.abc import Sequence
 
-from ..common.command_line import EXIT_USAGE, CommandParser, closest, error_text, parser, run_cli
+from ..common.command_line import (
+    EXIT_USAGE,
+    CommandParser,
+    closest,
+    fail,
+    parser,
+    run_cli,
+)
 from .table import COMMANDS, OLD_NAMES, Command, group_of
 
 TYPE_CHECKING = False
@@ -61,10 +68,7 @@ def _start(command: Command, rest: list[str]) -> int:
     try:
         module = load(command)
     except ImportError as error:
-        print(
-            f"{' '.join(('my_utils', *command.words))}: error: {error_text(error)}", file=sys.stderr
-        )
-        return EXIT_FAILED
+        return fail(" ".join(command.words), error)
     status: int = module.main(rest)
     return status
 
@@ -77,7 +81,7 @@ def load(command: Command) -> ModuleType:
         return importlib.import_module(f"my_utils.{command.module}")
 
 
-# --- what is no command ---
+# --- unknown commands ---
 
 
 def top_parser() -> CommandParser:
@@ -111,7 +115,7 @@ def _refuse(top: CommandParser, words: list[str]) -> None:
     hint = f"; did you mean {meant}?" if meant else closest(word, _names())
     if os.path.exists(word):
         hint = f"; it is a path: my_utils why {word}"
-    top.error(f"{word!r} is no command{hint}")
+    top.error(f"unknown command {word!r}{hint}")
 
 
 def _names() -> list[str]:

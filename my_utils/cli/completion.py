@@ -7,9 +7,7 @@ my_utils completion fish > ~/.config/fish/completions/my_utils.fish
 
 from __future__ import annotations
 
-import sys
-
-from ..common.command_line import CommandParser, parser
+from ..common.command_line import CommandParser, fail, parser
 from .command import load, top_parser
 from .table import COMMANDS, Command
 
@@ -49,8 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         shtab = _shtab()
     except ImportError as error:
-        print(f"completion: error: {error}", file=sys.stderr)
-        return EXIT_FAILED
+        return fail("completion", error)
     print(shtab.complete(whole_parser(shtab), chosen.shell))
     return 0
 

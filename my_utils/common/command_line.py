@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import glob
 import os
 import re
 import sys
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 
+EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 
@@ -76,7 +78,7 @@ def parser(
     )
     chosen.examples = tuple(examples)
     chosen.add_argument("--no-color", action="store_true", help="no colours, as NO_COLOR does")
-    chosen.add_argument("--version", action=_Version, help="print the version and end")
+    chosen.add_argument("--version", action=_Version, help="print the version and exit")
     return chosen
 
 
@@ -296,6 +298,34 @@ def _escapes_on_stdout() -> Iterator[None]:
         yield
     finally:
         stream.reconfigure(errors=errors)
+
+
+def say(command: str, text: str) -> None:
+    """Prints each line of the text to standard error, after the name of the command."""
+    for line in printable_lines(text).splitlines():
+        print(f"{PROGRAM} {command}: {line}", file=sys.stderr, flush=True)
+
+
+def fail(command: str, error: BaseException | str, status: int = EXIT_FAILED) -> int:
+    """Says why the command failed; returns the exit status.
+
+    >>> import contextlib
+    >>> with contextlib.redirect_stderr(sys.stdout):
+    ...     fail("why", FileNotFoundError(2, "No such file or directory", "logs"))
+    my_utils why: error: logs: No such file or directory
+    1
+    """
+    text = error if isinstance(error, str) else error_text(error)
+    say(command, "\n".join(f"error: {line}" for line in text.splitlines()))
+    return status
+
+
+def check_inputs(command: str, paths: Iterable[str | os.PathLike[str]]) -> None:
+    """Ends the command with status 2 where a path does not exist and matches nothing as a glob;
+    `-` is standard input."""
+    for path in map(os.fsdecode, paths):
+        if path != "-" and not os.path.lexists(path) and not glob.glob(path):
+            raise SystemExit(fail(command, f"{path}: no such file or directory", EXIT_USAGE))
 
 
 def error_text(error: BaseException) -> str:

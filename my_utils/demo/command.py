@@ -27,10 +27,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ..common.command_line import (
-    EXIT_INTERRUPTED,
     CommandParser,
     add_output,
-    error_text,
+    fail,
     parser,
     run_cli,
 )
@@ -244,11 +243,7 @@ def _main(argv: Sequence[str] | None) -> int:
     except BrokenPipeError:
         raise
     except (DemoError, OSError) as error:
-        print(f"demo: {error_text(error)}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("demo: interrupted", file=sys.stderr)
-        return EXIT_INTERRUPTED
+        return fail("demo", error)
     return 0
 
 

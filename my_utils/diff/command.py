@@ -28,7 +28,7 @@ from ..common.command_line import (
     add_steps,
     add_warmup,
     check_outputs,
-    error_text,
+    fail,
     parser,
     run_cli,
 )
@@ -150,8 +150,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as ended:
         raise SystemExit(_for_bisect(ended.code)) from None
     except Exception as error:  # its traceback would end with 1, which is "bad"
-        print(f"diff: error: {error_text(error)}", file=sys.stderr)
-        return EXIT_SKIP
+        return fail("diff", error, EXIT_SKIP)
     return _for_bisect(status)
 
 
@@ -174,8 +173,7 @@ def _main(argv: Sequence[str]) -> int:
     except BrokenPipeError:
         raise
     except OSError as error:
-        print(f"diff: error: {error_text(error)}", file=sys.stderr)
-        return EXIT_FAILED
+        return fail("diff", error)
     return EXIT_UNDECIDED if found.step is None else _STATUSES[worst_of(gates)]
 
 
@@ -193,10 +191,7 @@ def _runs(chosen: CommandParser, paths: Sequence[str], quiet: bool) -> list[str]
     """The runs that are named, each once: a link among them is no second run."""
     named: list[str] = []
     for path in paths:
-        matches = [path] if os.path.lexists(path) else sorted(glob.glob(path))
-        if not matches:
-            chosen.error(f"{path}: no such file or directory")
-        named += matches
+        named += [path] if os.path.lexists(path) else sorted(glob.glob(path)) or [path]
     once: dict[str, str] = {}
     for found in found_logs("diff", named, quiet):
         once.setdefault(os.path.realpath(found), found)

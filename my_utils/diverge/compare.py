@@ -42,7 +42,7 @@ from ..common.command_line import (
     add_json,
     add_output,
     add_quiet,
-    error_text,
+    fail,
     parser,
     run_cli,
 )
@@ -345,8 +345,7 @@ def _main(argv: Sequence[str] | None) -> int:
         with Progress("diverge", quiet=chosen.quiet, no_color=chosen.no_color, ticking=True):
             report = compare_files(chosen.a, chosen.b, rtol=chosen.rtol, atol=chosen.atol)
     except (OSError, RecordingError, ValueError) as error:
-        print(f"not comparable: {error_text(error)}", file=sys.stderr)
-        return EXIT_NOT_COMPARABLE
+        return fail("diverge", error, EXIT_NOT_COMPARABLE)
     output = chosen.output or "-"
     is_data = chosen.json or output.lower().endswith(".json")
     text = json.dumps(as_data(report)) + "\n" if is_data else render(report, chosen.limit or None)
@@ -357,8 +356,7 @@ def _main(argv: Sequence[str] | None) -> int:
         with open_output(output) as file:
             file.write(encoded(text))
     except OSError as error:
-        print(f"diverge: {error_text(error)}", file=sys.stderr)
-        return EXIT_NOT_COMPARABLE
+        return fail("diverge", error, EXIT_NOT_COMPARABLE)
     return report.exit_code
 
 

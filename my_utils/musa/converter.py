@@ -20,7 +20,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..common.command_line import CommandParser, add_quiet, error_text, parser, run_cli
+from ..common.command_line import CommandParser, add_quiet, fail, parser, run_cli, say
 from ..common.progress import Progress
 from ..common.tables import needed
 from ..common.workers import end_with_parent
@@ -248,14 +248,13 @@ def _main(argv: Sequence[str] | None) -> int:
             notes += len(outcome.notes)
             print(outcome.diff, end="")
             for note in outcome.notes:
-                print(f"musa-converter: look: {outcome.path}: {note}", file=sys.stderr)
+                say("port scripts", f"look: {outcome.path}: {note}")
             if outcome.error:
-                print(f"musa-converter: left: {outcome.path}: {outcome.error}", file=sys.stderr)
+                say("port scripts", f"left: {outcome.path}: {outcome.error}")
     except ValueError as error:
         own.error(str(error))
     except ImportError as error:
-        print(f"musa-converter: {error_text(error)}", file=sys.stderr)
-        return 1
+        return fail("port scripts", error)
     if not chosen.quiet:
         said = "would change" if chosen.check or chosen.dry_run else "changed"
         left = f"; {notes} to look at" if notes else ""

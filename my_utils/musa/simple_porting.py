@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from ..common.arguments import check_bool
-from ..common.command_line import CommandParser, add_quiet, error_text, parser, run_cli
+from ..common.command_line import CommandParser, add_quiet, fail, parser, run_cli
 from ..common.outputs import open_output
 from ..common.progress import Progress
 from ..common.reprs import short_repr
@@ -368,8 +368,7 @@ def _main(argv: Sequence[str] | None) -> int:
     except BrokenPipeError:
         raise
     except (OSError, ValueError, ImportError) as error:
-        print(f"simple_porting: {error_text(error)}", file=sys.stderr)
-        return 1
+        return fail("port cuda", error)
     if not chosen.quiet:
         print(report.text(), file=sys.stderr)
     return int(bool(report.errors) or (chosen.check and report.would_change))

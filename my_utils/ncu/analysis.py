@@ -31,9 +31,11 @@ from ..common.command_line import (
     add_json,
     add_output,
     add_quiet,
-    error_text,
+    check_inputs,
+    fail,
     parser,
     run_cli,
+    say,
 )
 from ..common.lazy_modules import lazy_module
 from ..common.progress import Progress
@@ -514,13 +516,13 @@ def _main(argv: Sequence[str] | None) -> int:
         if getattr(chosen, kind) is not None:
             parser_of_it.error(f"-o and --{kind} name the same output twice")
         setattr(chosen, kind, chosen.output)
+    check_inputs("ncu", filter(None, (chosen.a, chosen.b)))
     try:
         return _run(chosen)
     except BrokenPipeError:
         raise
     except (OSError, ValueError, ImportError) as error:
-        print(f"ncu_analyze_from_csv: {error_text(error)}", file=sys.stderr)
-        return EXIT_NOTHING
+        return fail("ncu", error)
 
 
 def _run(chosen: argparse.Namespace) -> int:
@@ -541,7 +543,7 @@ def _run(chosen: argparse.Namespace) -> int:
     if "-" not in (chosen.csv, chosen.png):
         print(_json_text(table) if chosen.json else text, flush=True)
     for problem in table.attrs["problems"]:
-        print(f"ncu_analyze_from_csv: left out: {problem}", file=sys.stderr)
+        say("ncu", f"left out: {problem}")
     return EXIT_LEFT_OUT if table.attrs["problems"] else EXIT_OK
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-from ..common.command_line import CommandParser, parser
+from ..common.command_line import CommandParser, fail, parser
 from ..common.ranges import checked, parse_ranks
 from . import in_process
 from .agreement import Place, given_place, launcher_began_s
@@ -211,8 +211,7 @@ def _is_rank() -> bool:
 
 
 def _refuse(message: str) -> NoReturn:
-    print(f"my_utils run: {message}", file=sys.stderr)
-    raise SystemExit(_USAGE_STATUS)
+    raise SystemExit(fail("run", message, _USAGE_STATUS))
 
 
 # --- in this process ---

@@ -115,7 +115,7 @@ def run_child(command: Sequence[str], environment: Mapping[str, str]) -> int:
 
 def cannot_run(command: Sequence[str], error: OSError) -> int:
     """Says so. The exit status that shells have for it."""
-    print(f"my_utils run: cannot run {command[0]}: {error.strerror}", file=sys.stderr)
+    print(f"my_utils run: error: cannot run {command[0]}: {error.strerror}", file=sys.stderr)
     missing = isinstance(error, FileNotFoundError | NotADirectoryError)
     return NOT_FOUND if missing else NOT_EXECUTABLE
 

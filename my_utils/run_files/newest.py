@@ -70,7 +70,7 @@ def find_run(path: StrPath | None = None) -> FoundRun:
         return FoundRun(given)
     raise FileNotFoundError(
         errno.ENOENT,
-        "no run here, nor two levels of folders below; name its log directory",
+        "no run found (searched two levels); pass a log directory",
         HERE,
     )
 
@@ -82,16 +82,23 @@ def find_runs(paths: Sequence[StrPath]) -> list[FoundRun]:
 
 def tell_how(command: str, found: Iterable[FoundRun]) -> None:
     """Says on standard error how runs were found that the user did not name."""
-    import sys
+    from ..common.command_line import say
 
     for one in found:
         if one.how:
-            print(f"{command}: {one.how}", file=sys.stderr, flush=True)
+            say(command, one.how)
 
 
 def found_logs(command: str, paths: Sequence[StrPath], quiet: bool) -> list[str]:
-    """What a command reads: `find_runs` as paths. Says how they were found unless `quiet`."""
-    found = find_runs(paths)
+    """What a command reads: `find_runs` as paths. Says how they were found unless `quiet`. Ends the
+    command where a path does not exist, or there is no run."""
+    from ..common.command_line import EXIT_USAGE, check_inputs, fail
+
+    check_inputs(command, paths)
+    try:
+        found = find_runs(paths)
+    except FileNotFoundError as error:
+        raise SystemExit(fail(command, error, EXIT_USAGE)) from None
     if not quiet:
         tell_how(command, found)
     return [one.path for one in found]

@@ -5,7 +5,7 @@
 Exit status: 0, the trace is complete; 1, nothing was written (bad input, a failed write, or any
 warning with --strict); 2, wrong usage; 3, the trace was written, but rows or files were left out;
 130, interrupted. Messages go to standard error, one a kind of trouble, as
-`csv2trace: warning: FILE:LINE: what (N rows)`, with the place of the first.
+`my_utils trace: warning: FILE:LINE: what (N rows)`, with the place of the first.
 """
 
 from __future__ import annotations
@@ -29,8 +29,10 @@ from ..common.command_line import (
     add_quiet,
     add_ranks,
     add_steps,
+    fail,
     parser,
     run_cli,
+    say,
 )
 from ..common.outputs import check_suffix, is_stream, open_output
 from ..common.printable import printable
@@ -535,11 +537,6 @@ def command_parser() -> CommandParser:
     return chosen
 
 
-def _say(text: str) -> None:
-    for line in text.split("\n"):
-        print(f"csv2trace: {printable(line)}", file=sys.stderr)
-
-
 def _options(args: argparse.Namespace) -> Options:
     if args.stages is not None:
         try:
@@ -582,29 +579,25 @@ def _main(argv: Sequence[str] | None) -> int:
     except ValueError as error:
         chosen.error(str(error))
     try:
-        logs = found_logs("csv2trace", args.logs, args.quiet)
-        with Progress("csv2trace", None, "bytes", quiet=args.quiet, no_color=args.no_color) as bar:
+        logs = found_logs("trace", args.logs, args.quiet)
+        with Progress("trace", None, "bytes", quiet=args.quiet, no_color=args.no_color) as bar:
             options.on_progress = bar.show if bar.is_shown else None
             summary = convert(logs, args.output, options)
     except (ConversionError, InputError) as error:
-        _say("\n".join(f"error: {line}" for line in str(error).splitlines()))
-        return 1
+        return fail("trace", error)
     except BrokenPipeError:
         raise
-    except FileNotFoundError as error:
-        _say(f"error: {error.filename or args.output}: {error.strerror or error}")
-        return 1
     except OSError as error:
-        _say(f"error: {args.output}: {error.strerror or error}")
-        return 1
+        error.filename = error.filename or args.output
+        return fail("trace", error)
     for message in summary.messages():
-        _say(f"warning: {message}")
+        say("trace", f"warning: {message}")
     if args.json:
         import json
 
         print(json.dumps(_as_data(summary, args.output)))
     elif not args.quiet:
-        _say(f"{summary.slices} slices of {summary.rows} rows -> {args.output}")
+        say("trace", f"{summary.slices} slices of {summary.rows} rows -> {args.output}")
     if args.open:
         from .browser import serve
 

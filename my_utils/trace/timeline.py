@@ -12,7 +12,9 @@ drawn, whatever the length of the files.
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 import sys
 import warnings
@@ -32,7 +34,7 @@ from ..common.command_line import (
     add_ranks,
     add_steps,
     check_outputs,
-    error_text,
+    fail,
     parser,
     run_cli,
 )
@@ -92,7 +94,7 @@ def find_csvs(inputs: Iterable[str | Path]) -> list[Path]:
         elif item.exists():
             found.append(item)
         else:
-            raise FileNotFoundError(f"{item}: no such file or directory")
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), item)
     return sorted(found, key=_file_order)
 
 
@@ -485,8 +487,7 @@ def _main(argv: Sequence[str] | None) -> int:
     except BrokenPipeError:
         raise
     except (OSError, ValueError, ImportError) as error:
-        print(f"timeline: {error_text(error)}", file=sys.stderr)
-        return 1
+        return fail("timeline", error)
     if args.json:
         print(json.dumps([span._asdict() for span in spans]))
     elif output != "-" and not args.quiet:

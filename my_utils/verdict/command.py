@@ -11,11 +11,8 @@ Whether it hangs is found out above this package: `my_utils.why` hands in how.
 from __future__ import annotations
 
 import argparse
-import glob
 import json
-import os
 import shutil
-import sys
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -30,7 +27,7 @@ from ..common.command_line import (
     add_steps,
     add_warmup,
     check_outputs,
-    error_text,
+    fail,
     parser,
     run_cli,
 )
@@ -126,13 +123,7 @@ def _main(argv: Sequence[str] | None, find_hang: FindHang | None) -> int:
     chosen = command_parser()
     args = chosen.parse_args(argv)
     check_outputs(chosen, args)
-    try:
-        logs = found_logs("why", args.logs, args.quiet)
-    except OSError as error:
-        chosen.error(error_text(error))
-    for path in args.logs:
-        if path != "-" and not os.path.lexists(path) and not glob.glob(path):
-            chosen.error(f"{path}: no such file or directory")
+    logs = found_logs("why", args.logs, args.quiet)
     verdict = verdict_of(logs, args.ranks, args.steps, args.warmup)
     hung = None if find_hang is None else find_hang(logs, args.ranks, args.hung, verdict)
     verdict.hangs = hung is not None and hung.hangs
@@ -141,8 +132,7 @@ def _main(argv: Sequence[str] | None, find_hang: FindHang | None) -> int:
     except BrokenPipeError:
         raise
     except OSError as error:
-        print(f"why: error: {error_text(error)}", file=sys.stderr)
-        return EXIT_FAILED
+        return fail("why", error)
     if not export_verdict("why", verdict, args.export):
         return EXIT_FAILED
     return EXIT_FOUND if verdict.hangs else _STATUSES[verdict.status]

@@ -132,14 +132,14 @@ def test_the_version(words: list[str], run_python: RunPython) -> None:
 @pytest.mark.parametrize(
     ("typed", "said"),
     [
-        ("reprot", "'reprot' is no command; did you mean report?"),
-        ("REPORT", "'REPORT' is no command; did you mean report?"),
-        ("csv2trace logs", "'csv2trace' is no command; did you mean trace?"),
+        ("reprot", "unknown command 'reprot'; did you mean report?"),
+        ("REPORT", "unknown command 'REPORT'; did you mean report?"),
+        ("csv2trace logs", "unknown command 'csv2trace'; did you mean trace?"),
         ("musa-converter", "did you mean port scripts?"),
         ("help", "did you mean --help?"),
-        ("logs", "'logs' is no command; it is a path: my_utils why logs"),
-        ("xyzzy", "'xyzzy' is no command"),
-        ("''", "'' is no command"),
+        ("logs", "unknown command 'logs'; it is a path: my_utils why logs"),
+        ("xyzzy", "unknown command 'xyzzy'"),
+        ("''", "unknown command ''"),
         ("--hlep", "unrecognized arguments: --hlep; did you mean --help?"),
         ("--quiet report", "options come after the command: my_utils report --quiet"),
         ("port", "usage: my_utils port COMMAND"),
@@ -184,7 +184,7 @@ def test_no_logs(command: str, logs_typed: str, tmp_path: Path, run_python: RunP
     done = run_python("-m", "my_utils", *command.split(), *logs_typed.split())
     assert done.returncode in (1, 2)
     assert "Traceback" not in done.stderr
-    assert (logs_typed or "no run here") in done.stdout + done.stderr
+    assert (logs_typed or "no run found") in done.stdout + done.stderr
     assert os.listdir(tmp_path) == ["empty"]
 
 

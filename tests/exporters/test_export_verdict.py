@@ -168,7 +168,7 @@ print(main([sys.argv[1], "--quiet", "--export", "mlflow=" + "0" * 32]))
     said = verdict_of(logs, run_python)
     assert metrics["my_utils/step_ms"] == pytest.approx(said["step_ms"], rel=1e-6, abs=1e-6)
     assert said["text"][0] in text
-    assert unknown == "1" and "why: error: mlflow run 000" in done.stderr
+    assert unknown == "1" and "my_utils why: error: mlflow run 000" in done.stderr
 
 
 @pytest.mark.parametrize("kind", ["wandb", "tensorboard", "mlflow"])

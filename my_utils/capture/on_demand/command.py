@@ -31,8 +31,10 @@ from ...common.command_line import (
     add_output,
     add_quiet,
     add_ranks,
+    fail,
     parser,
     run_cli,
+    say,
 )
 from ...common.lazy_modules import lazy_module
 from ...common.progress import Progress
@@ -367,8 +369,7 @@ def _main(argv: Sequence[str] | None) -> int:
         chosen.error(str(error))
     except OSError as error:
         place = error.filename or arguments.store or arguments.logs
-        print(f"{place}: {error.strerror or error}", file=sys.stderr)
-        return EXIT_USAGE
+        return fail("capture", f"{place}: {error.strerror or error}", EXIT_USAGE)
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -453,14 +454,14 @@ def _missing(arguments: argparse.Namespace) -> dict[int, str] | None:
     if there.alive:
         return missing
     for rank, reason in missing.items():
-        print(f"rank {rank}: {reason}", file=sys.stderr)
-    print(f"{arguments.logs}: none of the ranks that are asked runs", file=sys.stderr)
+        say("capture", f"rank {rank}: {reason}")
+    fail("capture", f"{arguments.logs}: none of the ranks that are asked runs")
     return None
 
 
 def _hint(arguments: argparse.Namespace, missing: Mapping[int, str]) -> None:
     for rank, reason in missing.items():
-        print(f"rank {rank}: {reason}", file=sys.stderr)
+        say("capture", f"rank {rank}: {reason}")
     if not (arguments.json or arguments.quiet) and arguments.store is None:
         print(f"the ranks answer in {captures_folder(arguments.logs)}; --wait waits for them")
 
