@@ -134,7 +134,7 @@ while True:
         break
 print(check_oom_flag(agree=True), check_oom_flag())
 set_oom_flag()
-print(check_oom_flag(), check_oom_flag(agree=True))
+print(check_oom_flag(), check_oom_flag(agree=True), flush=True)
 os._exit(0)
 """
 

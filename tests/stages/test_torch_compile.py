@@ -19,6 +19,8 @@ from my_utils.utils import (  # noqa: E402
     NoOpMyTimer,
 )
 
+from ..support.compilers import needs_cxx  # noqa: E402
+
 pytestmark = pytest.mark.long_file
 
 Function = Callable[[Any], Any]
@@ -139,6 +141,7 @@ def test_calls_vanish_and_the_graph_is_whole(
     torch.testing.assert_close(result, function(x))
 
 
+@needs_cxx
 @pytest.mark.slow
 @pytest.mark.parametrize("make", MAKERS)
 @pytest.mark.parametrize("dynamic", [False, True])

@@ -156,7 +156,10 @@ def test_exit_statuses_and_messages(log_dir: Path, tmp_path: Path, run_python: R
     status, text = run(str(log_dir), "-o", str(out), "--ranks", "9")
     assert status == 1 and "no rank of the input is among the ranks asked for" in text
     status, text = run(str(log_dir), "-o", "/dev/full")
-    assert (status, text) == (1, "my_utils trace: error: /dev/full: write: No space left on device\n")
+    assert (status, text) == (
+        1,
+        "my_utils trace: error: /dev/full: write: No space left on device\n",
+    )
 
 
 def test_records_that_the_process_lost_are_missing(tmp_path: Path, run_python: RunPython) -> None:
@@ -293,8 +296,8 @@ def test_journals_of_the_dead_are_named(tmp_path: Path, run_python: RunPython) -
     for given in (logs, logs / "profile_rank_0.csv"):
         result = run_python("-m", "my_utils.csv2trace", str(given), "-o", str(out), "--quiet")
         assert result.stderr.splitlines()[0] == (
-            f"my_utils trace: warning: journals of dead processes hold {rows} rows that are in no CSV"
-            " (rank 0): --recover reads them"
+            f"my_utils trace: warning: journals of dead processes hold {rows} rows that are in no "
+            "CSV (rank 0): --recover reads them"
         )
         assert result.returncode == 3
 

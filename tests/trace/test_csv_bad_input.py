@@ -42,7 +42,7 @@ def convert(
     return result.returncode, result.stderr.splitlines(), stages
 
 
-# What the file holds, the exit status, the message after "my_utils trace: " (with {path}), the stages.
+# What the file holds, the exit status, what follows "my_utils trace: " (with {path}), the stages.
 TABLE: dict[str, tuple[bytes, int, str, list[str]]] = {
     "missing column": (
         HEADER.replace(b"step,", b"") + GOOD,
@@ -233,7 +233,9 @@ def test_bad_input(case: str, tmp_path: Path, run_python: RunPython) -> None:
 
 def test_a_directory_with_none(tmp_path: Path, run_python: RunPython) -> None:
     code, lines, _ = convert(run_python, tmp_path / ".", "--quiet")
-    assert lines == [f"my_utils trace: error: {tmp_path}: the directory holds no profile_rank_*.csv"]
+    assert lines == [
+        f"my_utils trace: error: {tmp_path}: the directory holds no profile_rank_*.csv"
+    ]
     assert code == 1
 
 
