@@ -66,11 +66,8 @@ KINETO = ROOT.parent / "shared" / "corpus" / "kineto"
 
 
 @pytest.mark.skipif(not KINETO.is_dir(), reason=f"no traces of other projects in {KINETO}")
-@pytest.mark.parametrize(
-    "suffix",
-    [pytest.param(".json", marks=pytest.mark.thorough),
-     pytest.param(".pftrace", marks=pytest.mark.slow)],
-)  # fmt: skip
+@pytest.mark.thorough
+@pytest.mark.parametrize("suffix", [".json", ".pftrace"])
 def test_every_slice_of_traces_of_other_projects_is_there_once(suffix: str, tmp_path: Path) -> None:
     """With its length to the nanosecond, but for those that end one after the slice around them."""
     traces = sorted(KINETO.rglob("*.json.gz"))

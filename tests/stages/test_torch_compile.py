@@ -142,7 +142,7 @@ def test_calls_vanish_and_the_graph_is_whole(
 
 
 @needs_cxx
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("make", MAKERS)
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_inductor(make: Callable[[Any], Function], dynamic: bool) -> None:
