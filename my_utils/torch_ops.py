@@ -20,8 +20,8 @@ torch.Size([2])
 RuntimeError on import where torch is older than 2.10.
 """
 
-from .common.extras import needs_extra
+from .common.extras import needs_torch
 from .tensors.torch_ops import register
 
-with needs_extra("my_utils.torch_ops"):
+with needs_torch("my_utils.torch_ops"):
     register()

@@ -75,9 +75,9 @@ def _start(command: Command, rest: list[str]) -> int:
 
 def load(command: Command) -> ModuleType:
     """The module of the command. ImportError names the extra where a package is missing."""
-    from ..common.extras import needs_extra
+    from ..common.extras import needs_torch
 
-    with needs_extra(f"my_utils {' '.join(command.words)}"):
+    with needs_torch(f"my_utils {' '.join(command.words)}"):
         return importlib.import_module(f"my_utils.{command.module}")
 
 

@@ -28,8 +28,7 @@ _FOLDERS = {"DIR", "DIRS"}
 def command_parser() -> CommandParser:
     chosen = parser(
         "completion",
-        "Prints the completion script of a shell. It needs shtab: pip install "
-        "'my_utils[completion]'.",
+        "Prints the completion script of a shell. It needs shtab: pip install shtab.",
         [
             'eval "$(my_utils completion bash)"',
             "my_utils completion zsh > ~/.zfunc/_my_utils",
@@ -53,9 +52,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _shtab() -> Any:
-    from ..common.tables import needed
+    from ..common.extras import require
 
-    return needed("shtab", "completion", "completion")
+    return require("shtab", "completion")
 
 
 def whole_parser(shtab: Any) -> CommandParser:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-from .extras import needs_extra
+from .extras import needs_torch
 
 TYPE_CHECKING = False  # importing typing would take longer than all the rest
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def lazy_names(
     def load(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {face!r} has no attribute {name!r}")
-        with needs_extra(f"{face}.{name}"):
+        with needs_torch(f"{face}.{name}"):
             value = getattr(importlib.import_module(f"{_ROOT}.{homes[name]}"), name)
         setattr(module, name, value)
         return value

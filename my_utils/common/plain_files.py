@@ -18,7 +18,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-from .extras import needs_extra
+from .extras import needs_torch
 from .files import atomic_write
 from .pickle_bounds import OutOfBounds, check_pickle
 from .printable import printable
@@ -96,7 +96,7 @@ def _check_pickles(archive: zipfile.ZipFile, entries: list[zipfile.ZipInfo]) -> 
 
 
 def _read_pickle(file: Path, format: str, newest: int, what: str) -> dict[str, Any]:
-    with needs_extra(f"a {what}"):
+    with needs_torch(f"a {what}"):
         import torch
 
     try:

@@ -189,7 +189,7 @@ def run(out: Path, steps: int, ranks: int, balance: bool) -> None:
             plot_timeline([log_dir], out / "timeline.png", range(middle, middle + 2), title)
         )
     except ImportError:
-        print("\nno timeline.png: matplotlib is missing (pip install my_utils[profiling])")
+        print("\nno timeline.png: matplotlib is missing (pip install matplotlib)")
     print(f"\nwritten in {time.monotonic() - began:.0f} s:")
     for path in written:
         print(f"  {path}  ({path.stat().st_size / 1e3:,.0f} kB)")

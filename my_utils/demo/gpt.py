@@ -20,12 +20,12 @@ import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..common.extras import needs_extra
+from ..common.extras import needs_torch
 from ..common.files import utf8_path
 from ..log.logger import GlobalLogger
 from ..stages.timers import MyTimer
 
-with needs_extra("the demo"):
+with needs_torch("the demo"):
     import torch
     import torch.distributed as dist
     import torch.nn.functional as F

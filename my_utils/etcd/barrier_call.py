@@ -4,7 +4,7 @@
 
     etcd_barrier("jobs/17/data-ready", world_size=8, rank=rank, etcd_host="etcd-1")
 
-It needs no torch and no process group. It needs `pip install 'my_utils[etcd]'`, and an etcd from
+It needs no torch and no process group. It needs `pip install etcd-sdk-python`, and an etcd from
 3.4 on. See docs/runs/wait-for-all-ranks-with-etcd.md.
 
 >>> etcd_barrier("jobs/17", world_size=8, rank=8)

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ..common.tables import needed
+from ..common.extras import require
 
 # Pings find a dead peer. etcd closes connections that ping more often than every 5 s.
 _CHANNEL_OPTIONS = (
@@ -106,8 +106,8 @@ class Connection:
         self, where: Where, *, call_s: float = 5.0, deadline: float = float("inf")
     ) -> None:
         # pyetcd needs grpcio and protobuf, which come with it in the extra.
-        self.rpc: Any = needed("pyetcd.etcdrpc", "etcd_barrier", extra="etcd")
-        self._grpc: Any = needed("grpc", "etcd_barrier", extra="etcd")
+        self.rpc: Any = require("pyetcd.etcdrpc", "etcd_barrier")
+        self._grpc: Any = require("grpc", "etcd_barrier")
         self._endpoints = where.endpoints
         self._user = where.user
         self._password = where.password

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..common.arguments import check_int
-from ..common.extras import needs_extra
+from ..common.extras import needs_torch
 from ..common.files import atomic_write
 
 Context = Literal["state", "alloc", "all"] | None
@@ -102,7 +102,7 @@ def record(
     None, with a warning, where there is no CUDA. What torch raises goes through. `owner` is for
     messages.
     """
-    with needs_extra("the history of CUDA's allocator"):
+    with needs_torch("the history of CUDA's allocator"):
         import torch
 
     if not torch.cuda.is_available():

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..common.extras import needs_extra
+from ..common.extras import needs_torch
 
-with needs_extra("DebugLayer"):
+with needs_torch("DebugLayer"):
     from torch import nn
 
 from ..common.public import public

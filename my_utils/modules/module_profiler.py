@@ -20,17 +20,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import _core
 from ..common.arguments import check_bool
-from ..common.extras import needs_extra
+from ..common.extras import needs_torch, require
 from ..common.files import atomic_write
 from ..common.lazy_modules import lazy_module
 from ..common.public import public
 from ..common.ranks import check_ranks, current_rank, is_chosen, world_size
 from ..common.reprs import short_repr
-from ..common.tables import needed
 from ..common.warnings import warn_once
 from ..stages import compile as _compile
 
-with needs_extra("my_utils.moduleProfiler"):
+with needs_torch("my_utils.moduleProfiler"):
     import torch
     from torch.utils._pytree import tree_leaves
 
@@ -350,7 +349,7 @@ class ModuleProfiler:
         minute at most. On ranks that do not profile, and before `start`, the table has no rows,
         and no file is written. ImportError without pandas.
         """
-        needed("pandas", "a summary of modules")
+        require("pandas", "a summary of modules")
         from .module_table import ModuleTable
 
         self._wait_for_gpu()

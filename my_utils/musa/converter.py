@@ -4,7 +4,7 @@
 
 It rewrites what names, attributes, imports and device strings mean, not what they look like: other
 packages' `cuda`, text, URLs and comments stay. What torch_musa has no counterpart of stays, and is
-said. Run again it changes nothing. It needs libcst: pip install 'my_utils[musa]'.
+said. Run again it changes nothing. It needs libcst: pip install libcst.
 
 Exit status: 0 done, or with --check nothing to do; 1 a file could not be converted, or with --check
 would change; 2 wrong usage.
@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..common.command_line import CommandParser, add_quiet, fail, parser, run_cli, say
+from ..common.extras import require
 from ..common.progress import Progress
-from ..common.tables import needed
 from ..common.workers import end_with_parent
 from ._converter_project import Said, said_by
 from ._port_file import diff_of
@@ -87,7 +87,7 @@ def convert_project(
 
     ValueError for a path that is not there; ImportError without libcst.
     """
-    needed("libcst", "musa-converter", "musa")
+    require("libcst", "musa-converter")
     project = _project(Path(root), [Path(path) for path in launch], [Path(e) for e in excluded])
     said = Said()
     for path in project.scripts:

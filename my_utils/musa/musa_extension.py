@@ -25,12 +25,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from ..common.arguments import check_bool
-from ..common.extras import needs_extra
+from ..common.extras import needs_torch
 from ..common.reprs import short_repr
 from . import _toolkit
 from ._musa_jit import load, load_inline
 
-with needs_extra("my_utils.musa.musa_extension"):
+with needs_torch("my_utils.musa.musa_extension"):
     import setuptools
     from setuptools.errors import CompileError
     from torch.utils import cpp_extension

@@ -37,6 +37,7 @@ from ..common.command_line import (
     run_cli,
     say,
 )
+from ..common.extras import require
 from ..common.lazy_modules import lazy_module
 from ..common.progress import Progress
 from ..common.terminal import table_lines
@@ -191,7 +192,7 @@ def _checked(
     if taken:
         raise ValueError(f"metrics: {sorted(taken)[0]!r} is a column already")
     check_int("top", top, 0)
-    return _tables.needed("pandas", "a table of Nsight Compute's results")
+    return require("pandas", "a table of Nsight Compute's results")
 
 
 def _paths(csv_path: StrPath | Sequence[StrPath]) -> list[StrPath]:

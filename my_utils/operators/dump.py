@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..common.extras import needs_extra
+from ..common.extras import needs_torch
 from ..common.files import on_whole_path
 from ..common.plain_files import PlainFileError, load_plain, save_plain
 from ..common.trusted_open import open_without_waiting
@@ -123,7 +123,7 @@ def _write(path: Path, op: str, kind: str, parts: dict[str, Any]) -> list[Path]:
 
 
 def _write_safetensors(path: Path, payload: dict[str, Any]) -> Path:
-    with needs_extra("a dump of an operator"):
+    with needs_torch("a dump of an operator"):
         from safetensors.torch import save_file
 
     tensors: dict[str, Tensor] = {}
@@ -219,7 +219,7 @@ def _one_of(tensor: Tensor, moved: Tensor, on_cpu: set[int]) -> Tensor:
 
 
 def _read_safetensors(file: Path) -> dict[str, Any]:
-    with needs_extra("a dump of an operator"):
+    with needs_torch("a dump of an operator"):
         from safetensors import SafetensorError, safe_open
 
     with open(file, "rb", opener=open_without_waiting):

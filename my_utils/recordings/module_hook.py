@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, Literal
 
 from ..common.arguments import check_bool, check_int, check_str, check_str_or_none
-from ..common.extras import needs_extra
+from ..common.extras import needs_torch
 from ..common.public import public
 from ..common.reprs import short_repr
 from ..common.warnings import warn_once
@@ -32,7 +32,7 @@ from .recording import (
     save_recording,
 )
 
-with needs_extra("my_utils.module_hook"):
+with needs_torch("my_utils.module_hook"):
     import torch
 
     from .calls import Calls

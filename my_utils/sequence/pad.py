@@ -43,7 +43,7 @@ def pad_for_sequence_parallel(
     dim: the dimension of the sequence; negative ones count from the end.
     world_size: the ranks that share a sequence. By default those of Megatron's tensor
         parallel group, where the program has set up the groups of `megatron.core.parallel_state`
-        (`pip install 'my_utils[megatron]'`), else all of the job. Give it where more ranks share a
+        (`pip install megatron-core`), else all of the job. Give it where more ranks share a
         sequence, as with Megatron's context parallelism.
     side: where the new elements go, "right" (behind the sequence) or "left".
 

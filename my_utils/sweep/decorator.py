@@ -19,8 +19,8 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, Protocol, cast
 
-from ..common import tables as _tables
 from ..common.arguments import check_int
+from ..common.extras import require
 from ..common.public import public
 from ..common.warnings import warn_once
 from . import measure as sweep
@@ -87,7 +87,7 @@ def parametrize_shapes(
 
     Raises TypeError or ValueError at once for bad arguments. Sweeps of the same function must not
     run in two threads at once. CSV and text need no other package; DataFrame and plot need pandas
-    and matplotlib (`pip install 'my_utils[profiling]'`): ImportError, before the first point where
+    and matplotlib (`pip install pandas matplotlib`): ImportError, before the first point where
     `output_png` is given.
     """
     names = _names(shapes, batch_sizes)
@@ -249,7 +249,7 @@ def _run(point: SweepPoint, call: Callable[[], Any], settings: _Settings) -> Bas
 
 def _check_plot(settings: _Settings) -> None:
     if settings.output_png is not None:
-        _tables.needed("matplotlib", "the plot of a sweep")
+        require("matplotlib", "the plot of a sweep")
 
 
 def _write(how: Callable[[StrPath], None], path: StrPath | None) -> None:

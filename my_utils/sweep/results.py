@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..common import tables as _tables
+from ..common.extras import require
 from ..common.lazy_modules import lazy_module
 from ..common.notebook import html_table, one_screen
 from ..common.public import public
@@ -98,7 +99,7 @@ class SweepResult:
 
     def to_dataframe(self) -> pandas.DataFrame:
         """A pandas DataFrame with a row a point. Raises ImportError where pandas is missing."""
-        pandas = _tables.needed("pandas", "a DataFrame of a sweep")
+        pandas = require("pandas", "a DataFrame of a sweep")
         return pandas.DataFrame([point.row() for point in self.points], columns=list(COLUMNS))
 
     def to_text(self) -> str:

@@ -9,13 +9,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
+from ..common.extras import require
 from ..common.files import atomic_write
 from ..common.lazy_modules import lazy_module
 from ..common.notebook import html_table, html_text
 from ..common.printable import printable
 from ..common.public import public
 from ..common.reprs import short_repr
-from ..common.tables import needed, text_table, time_text
+from ..common.tables import text_table, time_text
 from .packed import BUCKETS, Table, bucket_middles, rows_of
 
 if TYPE_CHECKING:
@@ -174,7 +175,7 @@ class TimeData:
         """
         if separate_ranks:
             self._needs_samples("hist(separate_ranks=True)")
-        axes = needed("matplotlib.pyplot", "hist()").gca() if ax is None else ax
+        axes = require("matplotlib.pyplot", "hist()").gca() if ax is None else ax
         if separate_ranks:
             self._hist_by_rank(axes, bins, alpha, kwargs)
         else:
@@ -301,7 +302,7 @@ class GatheredTime(ProfiledTime):
 
         ImportError without pandas; ValueError for `samples` where ranks sent histograms.
         """
-        pandas = needed("pandas", "to_dataframe()")
+        pandas = require("pandas", "to_dataframe()")
         make = _sample_columns if samples else _figure_columns
         frames = [pandas.DataFrame(make(data)) for data in self.values()]
         return pandas.concat(frames, ignore_index=True) if frames else pandas.DataFrame()

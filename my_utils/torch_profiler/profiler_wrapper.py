@@ -26,12 +26,12 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from ..common.arguments import check_bool, check_int, check_logger, check_path, check_str
+from ..common.extras import require
 from ..common.files import on_whole_path
 from ..common.process_end import call_at_end
 from ..common.public import public
 from ..common.ranks import check_ranks, current_rank, is_chosen, own_name, world_size
 from ..common.reprs import short_repr
-from ..common.tables import needed
 from ..common.warnings import warn_once
 from ..memory import memory_history as _memory_history
 from ..memory.memory_snapshot_form import snapshot_of, write_snapshot
@@ -152,7 +152,7 @@ class ProfilerWrapper:
             "with_flops": check_bool("with_flops", with_flops),
         }
         if self.enabled and (self.profile_memory or self.enabled_record_cuda_average_time):
-            needed("matplotlib", "a plot of ProfilerWrapper")
+            require("matplotlib", "a plot of ProfilerWrapper")
         self._series_count = 0
         self._depth = 0
         self._points: Series | None = None  # of the open series, or of the last one

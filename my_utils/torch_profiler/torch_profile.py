@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..common.extras import needs_extra
+from ..common.extras import needs_torch
 from ..common.files import on_whole_path, utf8_path
 from ..common.older_torch import close_lost_session, end_stale_session, free_kineto
 from ..common.printable import escaped
@@ -108,7 +108,7 @@ class TorchProfile:
         """Opens the profiler; whether it is open now. RuntimeError when it is open already."""
         if self.running:
             raise RuntimeError(f"{self.owner} is profiling already")
-        with needs_extra("torch's profiler"):
+        with needs_torch("torch's profiler"):
             import torch
 
         lease = _slot.take(self.owner, close=self._at_exit or self.stop, over=self._over)

@@ -6,7 +6,7 @@ more than a picture make a trace: `python -m my_utils.csv2trace`.
 
     my_utils timeline logs -o timeline.png --steps 10:13    (or python -m my_utils.timeline)
 
-Needs matplotlib (`pip install my_utils[profiling]`). Memory is the spans of the steps that are
+Needs matplotlib (`pip install matplotlib`). Memory is the spans of the steps that are
 drawn, whatever the length of the files.
 """
 
@@ -356,9 +356,10 @@ def _bands(spans: list[Span]) -> list[_Band]:
 
 
 def _draw(spans: list[Span], png: str | Path, title: str) -> None:
-    from ..common.tables import needed, show_as_is
+    from ..common.extras import require
+    from ..common.tables import show_as_is
 
-    needed("matplotlib", "a picture of stages")
+    require("matplotlib", "a picture of stages")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch

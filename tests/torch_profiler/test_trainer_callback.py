@@ -634,7 +634,7 @@ def test_what_the_memory_timeline_needs(
     assert MEMORY_ONLY.write(profiler, tmp_path / "out")
     assert "rank0_memory_snapshot.pickle" in written(tmp_path / "out")
     assert "rank0_memory-timeline.html" not in written(tmp_path / "out")
-    reason = {"matplotlib": "pip install 'my_utils[profiling]'",
+    reason = {"matplotlib": "pip install matplotlib",
               "torch": "no export_memory_timeline"}[missing]  # fmt: skip
     assert reason in caplog.text
 

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from ...common.extras import needs_extra
+from ...common.extras import needs_torch
 from ...common.process_end import join_within
 from ...common.ranks import distributed, world_size as own_world_size
 from ...common.store import default_store
@@ -60,7 +60,7 @@ def open_store(store: Store | str) -> Store:
 
     TypeError or ValueError for what is none of these, ConnectionError when nobody is there.
     """
-    with needs_extra("a store of torch"):
+    with needs_torch("a store of torch"):
         from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
     if isinstance(store, str) and store != "default":

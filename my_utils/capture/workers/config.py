@@ -19,9 +19,9 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from ...common.extras import require
 from ...common.public import public
 from ...common.ranges import step_slice
-from ...common.tables import needed
 from ..backends import TOOLS, make_backend
 from .steps import Steps, is_endless
 
@@ -321,7 +321,7 @@ def _parts_of(message: str) -> tuple[_Path, str]:
 
 def _read_yaml(text: str, source: str) -> tuple[Any, dict[_Path, int]]:
     """What YAML holds, and the line of each field. `source` is for messages."""
-    yaml = needed("yaml", "a configuration in YAML")
+    yaml = require("yaml", "a configuration in YAML")
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
         data = yaml.safe_load(text)

@@ -33,9 +33,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...common.arguments import check_int, check_seconds
+from ...common.extras import require
 from ...common.public import public
 from ...common.reprs import short_repr
-from ...common.tables import needed
 from ...common.warnings import warn_once
 from .calls import Acknowledgement, Target, call_targets, targets_of
 from .outcomes import Outcome, OutcomeCall
@@ -108,7 +108,7 @@ class ProfileManager:
         timeout_s: float = 10.0,
         logger: logging.Logger | None = None,
     ) -> None:
-        needed("msgspec", "ProfileManager")
+        require("msgspec", "ProfileManager")
         from .config import read_plan
 
         if not isinstance(arm_method, str) or not arm_method.isidentifier():
@@ -151,7 +151,7 @@ class ProfileManager:
         >>> manager.build_specs_to_arm_at_iter(2)[0]["stop_profile_names"]
         ['critic_update']
         """
-        needed("msgspec", "ProfileManager")
+        require("msgspec", "ProfileManager")
         from .verl import config_of_verl
 
         ours = config_of_verl(config, functions)

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ...common.tables import needed
+from ...common.extras import require
 from ...common.warnings import warn_once
 from .config import ConfigError, read_data
 
@@ -212,4 +212,4 @@ def _literal(text: str) -> Any:
     """A default such as `null`, `false`, `[]` or `100000`."""
     if "${" in text:
         return text.strip()
-    return needed("yaml", "a configuration of verl").safe_load(text)
+    return require("yaml", "a configuration of verl").safe_load(text)
