@@ -7,13 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
-from .. import _core
 from ._port_context import Context
 from ._port_hip import MAGIC, Hipify, Placeholders
 from ._port_includes import Include, Tree, includes_of
+from ._replacer import Replacer, Rules as Pairs
 from ._rules import RuleSet
-
-Pairs = tuple[tuple[bytes, bytes | None], ...]
 
 
 @dataclass
@@ -61,12 +59,12 @@ class Rules:
         self.whole_words = whole_words
         self.given_names = [old.encode() for old in given]
         first = (_tier(given), whole_words)
-        watches = tuple((each.encode(), None) for each in defaults.watches)
-        second = (_tier(defaults.pairs) + watches, True)
+        watches: Pairs = [(each.encode(), None) for each in defaults.watches]
+        second = ([*_tier(defaults.pairs), *watches], True)
         # A tier without rules would only cost a pass over the text.
-        self.given = _core.Replacer(tuple(tier for tier in (first,) if tier[0]))
-        self.all = _core.Replacer(tuple(tier for tier in (first, second) if tier[0]))
-        self.watches = _core.Replacer(tuple(tier for tier in ((watches, True),) if tier[0]))
+        self.given = Replacer([tier for tier in (first,) if tier[0]])
+        self.all = Replacer([tier for tier in (first, second) if tier[0]])
+        self.watches = Replacer([tier for tier in ((watches, True),) if tier[0]])
 
     def users_matches(self, text: bytes) -> int:
         """How often the user's rules change a text."""
@@ -215,7 +213,7 @@ class TextPort:
             return text
         stand_ins = [hidden.add(new) for new in self.rules.given_texts]
         pairs = tuple(zip(self.rules.given_names, stand_ins, strict=True))
-        changed, count, _ = _core.Replacer(((pairs, self.rules.whole_words),)).replace(text)
+        changed, count, _ = Replacer([(pairs, self.rules.whole_words)]).replace(text)
         self.counts.replaced += count
         return text if changed is None else changed
 
