@@ -97,13 +97,15 @@ class ControlRandom:
     def read_database(cls, path: str | os.PathLike[str] | None = None) -> dict[str, Any]:
         """Reads all files of this rank, and returns the data by their tags.
 
-        path: a folder that `setup` was given in another run, or one file; by default the folder of
-            this run. `load_random` searches first what was read here.
+        path: a folder that `setup` was given in another run, the folder of one rank in it, or one
+            file; by default the folder of this run. `load_random` searches first what was read
+            here.
 
         FileNotFoundError where there is nothing, ValueError for a file that is none of these.
         """
         place = cls._folder if path is None else Path(path)
         files = [place] if place.is_file() else sorted(cls._home(place).glob("*.pt"))
+        files = files or sorted(place.glob("*.pt"))
         if not files:
             raise FileNotFoundError(f"no random states of rank {cls._own_rank()} in {place}")
         found = {payload["tag"]: payload for payload in map(_read, files)}

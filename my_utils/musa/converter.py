@@ -212,9 +212,9 @@ def command_parser() -> CommandParser:
     add = chosen.add_argument
     add("-r", "--root_path", "--root-path", required=True, metavar="ROOT",
         help="the folder of the project, or one script; all *.py below are converted")  # fmt: skip
-    add("-l", "--launch_path", "--launch-path", required=True, nargs="+", metavar="LAUNCH",
+    add("-l", "--launch_path", "--launch-path", nargs="+", default=[], metavar="LAUNCH",
         help="the script that starts the project; it gets `import torch_musa`, once, after its "
-        "docstring and its imports from __future__")  # fmt: skip
+        "docstring and its imports from __future__ (default: no script gets it)")  # fmt: skip
     add("-e", "--excluded_path", "--excluded-path", nargs="+", default=[], metavar="EXCLUDED",
         help="files and folders to leave alone, with all below them")  # fmt: skip
     add("--dry-run", action="store_true", help="print a unified diff and write nothing")

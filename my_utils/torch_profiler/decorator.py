@@ -46,6 +46,8 @@ def profiler(function: F, /) -> F: ...
 
 @overload
 def profiler(
+    switch: bool | None = None,
+    /,
     *,
     enabled: bool | Callable[..., object] = True,
     output_dir: str | os.PathLike[str] = "./profiler_logs",
@@ -87,8 +89,8 @@ def profiler(
     then come `repeat` cycles (0: until the function ends) of `wait` steps that pass, `warmup` steps
     with torch's profiler on and its results dropped, and `active` steps that are recorded.
 
-    enabled: False returns the function as it is. A callable is asked at each call, with the
-        arguments of the call: `enabled=lambda args: args.profile`.
+    enabled: False returns the function as it is, and so does `@profiler(False)`. A callable is
+        asked at each call, with the arguments of the call: `enabled=lambda args: args.profile`.
     output_dir: made as needed. Each cycle leaves `rank_<rank>/<host>_<pid>.<ns>.pt.trace.json`, as
         TensorBoard reads it; `trace_rank_<rank>.json` is that of the last. An actor of Ray without
         a rank has `actor_<id>` in place of `rank_<rank>`, a task `worker_<id>`.
@@ -114,6 +116,10 @@ def profiler(
 
     Raises TypeError or ValueError at once for wrong arguments.
     """
+    if isinstance(function, bool):
+        if enabled is not True:
+            raise TypeError("enabled is given twice, by position and by keyword")
+        function, enabled = None, function
     if function is not None and not (callable(function) or isinstance(function, classmethod)):
         raise TypeError(f"@profiler takes a function or keywords, not {function!r:.100}")
     settings = Settings(

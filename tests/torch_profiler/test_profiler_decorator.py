@@ -582,7 +582,7 @@ def test_wrong_arguments(options: Any, error: type[Exception], message: str) -> 
 
 def test_what_cannot_be_decorated() -> None:
     with pytest.raises(TypeError, match="a function or keywords, not False"):
-        profiler(False)  # type: ignore[call-overload]
+        profiler(False)
     with pytest.raises(TypeError, match=r"decorates functions, not 3"):
         profiler()(3)  # type: ignore[type-var]
 
@@ -624,6 +624,13 @@ def test_arguments(arguments: list[str], enabled: bool, nsight: bool) -> None:
     options = profiler_options(parser.parse_args(arguments))
     assert options == {"enabled": enabled, "nsight_enabled": nsight}
     assert (profiler(**options)(loop) is loop) is not enabled
+
+
+def test_enabled_by_position() -> None:
+    assert profiler(False)(loop) is loop
+    assert profiler(True)(loop) is not loop
+    with pytest.raises(TypeError, match="enabled is given twice"):
+        profiler(True, enabled=False)
 
 
 def test_ranks(
