@@ -429,10 +429,10 @@ def _compare_leaf(name: bytes, batch: Arrived, wanted: list[Digest | None]) -> I
         if signed is None or arrived == signed:
             continue
         if arrived in sources:
-            detail = f"has what was signed with sample {sources[arrived]}"
+            detail = f"has the data of sample {sources[arrived]}"
             yield Mismatch(key, sample, "moved", detail)
         else:
-            detail = f"is not what was signed; arrived as {batch.kind_of(name, sample)}"
+            detail = f"differs from the signed data; arrived as {batch.kind_of(name, sample)}"
             yield Mismatch(key, sample, "differs", detail)
 
 
@@ -456,7 +456,7 @@ def _line(key: str, problem: str, group: list[Mismatch]) -> str:
     where += f"sample {listed}" if len(samples) == 1 else f"samples {listed}"
     if problem == "moved" and len(samples) > 1:
         sources = ", ".join(found.detail.rpartition(" ")[2] for found in group)
-        return f"{where}: they have what was signed with samples {sources}"
+        return f"{where}: they have the data of samples {sources}"
     several = problem == "differs" and len({found.detail for found in group}) > 1
     first = group[0].detail
     return f"{where}: {first.replace('; arrived', '; the first arrived') if several else first}"

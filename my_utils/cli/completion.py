@@ -76,7 +76,7 @@ def whole_parser(shtab: Any) -> CommandParser:
 
 
 def _new_group(commands: Any, word: str) -> Any:
-    group = commands.add_parser(word, help="one of several commands")
+    group = commands.add_parser(word, help="a group of commands")
     return group.add_subparsers(metavar="COMMAND")
 
 

@@ -117,7 +117,7 @@ def estimate(exchanges: Sequence[Exchange], drift_ppm_max: float = DRIFT_PPM_MAX
     ClockSyncError when no offset fits them all: a clock was set meanwhile.
     """
     if not exchanges:
-        raise ClockSyncError("no message came back")
+        raise ClockSyncError("no answer arrived")
     quickest = min(exchanges, key=lambda exchange: exchange.round_trip_ns)
     least, most = -math.inf, math.inf
     for sent, received, answered, returned, slack in exchanges:

@@ -185,7 +185,7 @@ class ClockServer:
                 self._go_on(session, received)
                 is_there = session.connection in self._sessions
                 if is_there and len(session.pending) > PENDING_MAX:
-                    self._refuse(session, "sends what nobody asked for")
+                    self._refuse(session, "sends an unexpected message")
         except OSError:
             data = b""
         if not data:

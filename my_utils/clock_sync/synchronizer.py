@@ -104,7 +104,7 @@ def _answer_one(host: str, port: int, secret: bytes | None, timeout_s: float, cl
     with ClockServer(host, port, secret=secret, clock=clock) as server:
         while server.served == 0:
             if time.monotonic() > deadline:
-                raise ClockSyncError(f"no client came to port {port} within {timeout_s:g} s")
+                raise ClockSyncError(f"no client connected to port {port} within {timeout_s:g} s")
             time.sleep(0.005)
 
 

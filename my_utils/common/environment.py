@@ -37,7 +37,7 @@ def read_choice(name: str, *words: str, default: bool) -> bool | str:
     allowed = ", ".join((*_TRUE, *_FALSE[:-1], *words))
     warn_once(
         f"environment:{name}",
-        f"{name} in the environment should be one of {allowed}, not {text!r:.100}; it is passed "
-        f"over, which means {'on' if default else 'off'}",
+        f"{name} in the environment should be one of {allowed}, not {text!r:.100}; it is "
+        f"ignored, which means {'on' if default else 'off'}",
     )
     return default

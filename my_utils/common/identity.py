@@ -77,6 +77,6 @@ def _from_environment(variables: tuple[str, ...], least: int) -> int | None:
             warn_once(
                 f"environment:{name}",
                 f"{name} in the environment should be a number from {least} on, not {text!r}; "
-                "it is passed over",
+                "it is ignored",
             )
     return None

@@ -40,7 +40,7 @@ class _Value:
 
     def add(self, part: _Value) -> None:
         if self.held:
-            raise OutOfBounds("a value in it holds itself, or grows later than what holds it")
+            raise OutOfBounds("a value in it contains itself, or grows after its container")
         part.held = True
         self.depth = max(self.depth, part.depth + 1)
         self.expanded += part.expanded

@@ -78,7 +78,7 @@ def _check_zip(file: Path, what: str) -> None:
     except PlainFileError:
         raise
     except OutOfBounds as error:
-        raise PlainFileError(f"is no {what}, damaged, or made to do harm: {error}") from None
+        raise PlainFileError(f"is not a {what}, damaged, or malicious: {error}") from None
     except Exception as error:  # zipfile has many ways to say that it is no zip
         raise PlainFileError(f"is cut short, damaged or no {what} ({error})") from None
     if bad is not None:
@@ -104,14 +104,14 @@ def _read_pickle(file: Path, format: str, newest: int, what: str) -> dict[str, A
     except Exception as error:  # what its parser raises depends on where the damage is
         foreign = re.search(r"GLOBAL (\S+)", str(error))
         if foreign is not None:
-            raise PlainFileError(f"is no {what}: it holds objects of {foreign[1]}") from None
+            raise PlainFileError(f"is not a {what}: it holds objects of {foreign[1]}") from None
         reason = printable(str(error).strip().partition("\n")[0][:300])
         raise PlainFileError(f"cannot be read as plain data ({reason})") from None
     if not isinstance(payload, dict) or payload.get("format") != format:
-        raise PlainFileError(f"is no {what}: it has no format {format!r}")
+        raise PlainFileError(f"is not a {what}: it has no format {format!r}")
     version = payload.get("version")
     if type(version) is not int or version < 1:
-        raise PlainFileError(f"has the version {version!r}, which is no number above 0")
+        raise PlainFileError(f"has the version {version!r}, which is not a number above 0")
     if version > newest:
         raise PlainFileError(f"has version {version}; this my_utils reads {newest} and below")
     return payload

@@ -179,9 +179,9 @@ def train(log_dir: Path, rank: int, ranks: int, steps: int, balance: bool) -> No
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="one rank of the demo")
+    parser = argparse.ArgumentParser(description="Runs one rank of the demo.")
     parser.add_argument("--log-dir", type=Path, required=True)
-    parser.add_argument("--store", type=Path, required=True, help="file by which the ranks meet")
+    parser.add_argument("--store", type=Path, required=True, help="file for the ranks to connect")
     parser.add_argument("--rank", type=int, required=True)
     parser.add_argument("--ranks", type=int, required=True)
     parser.add_argument("--steps", type=int, required=True)

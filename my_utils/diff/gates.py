@@ -58,7 +58,8 @@ def parse_gate(text: str) -> Gate:
     found = _GATE.fullmatch(text)
     if found is None:
         raise ValueError(
-            f"{text!r} is no limit: iter:+2%, memory:+5%, throughput:-2% and PATH/OF/STAGE:+3% are"
+            f"{text!r} is not a limit such as iter:+2%, memory:+5%, throughput:-2% or "
+            "PATH/OF/STAGE:+3%"
         )
     return Gate(found[1], float(found[2]) / 100, text)
 

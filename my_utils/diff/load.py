@@ -92,7 +92,7 @@ def steps_of(run: RunData, renames: Mapping[str, str]) -> RunSteps:
     if seen is None:
         if run.device == "cuda":
             found.problems.append(
-                "has no GPU times: stages take what the host takes to enqueue them"
+                "has no GPU times: the times of stages are the host's times of enqueueing"
             )
         return found
     by_device = _steps(seen, renames)

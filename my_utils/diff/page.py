@@ -275,7 +275,7 @@ def _figure(name: str, one: FigureDifference | None) -> tuple[str, str, str, str
     if one is None:
         return name, "", "", "not measured in all runs"
     if one.interval is None:
-        off = "; one run a side says nothing of how far that may be off"
+        off = "; one run a side gives no interval"
     else:
         off = f" ± {percent(one.interval.margin, sign=False)}"
     if name == "memory":

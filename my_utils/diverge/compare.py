@@ -80,7 +80,7 @@ _LOCAL_MEANS = (
 _STATUSES = """\
 0  no difference was found
 1  the runs differ
-2  not comparable: a file cannot be read, no call stands in both, or nothing that was recorded of \
+2  not comparable: a file cannot be read, no call is in both, or nothing that was recorded of \
 them can be compared; also wrong arguments
 """
 
@@ -147,7 +147,7 @@ def _judge(checks: list[CallCheck], difference: Difference | None, alone: int) -
     if difference is not None:
         return "different", ""
     if not checks:
-        return "not comparable", "no call stands in both recordings"
+        return "not comparable", "no call is in both recordings"
     decided = sum(_is_decided(check) for check in checks)
     if decided == 0:
         return "not comparable", f"nothing that was recorded can be compared; {_first_why(checks)}"
@@ -155,7 +155,7 @@ def _judge(checks: list[CallCheck], difference: Difference | None, alone: int) -
     if decided < len(checks):
         words.append(f"{len(checks) - decided} of {len(checks)} calls could not be compared")
     if alone:
-        words.append(f"{alone} calls stand in one recording only")
+        words.append(f"{alone} calls are in one recording only")
     return "same", ", ".join(words)
 
 
@@ -222,7 +222,7 @@ def _as_one(side: Side) -> Recording:
 
 def _overall(ranks: list[RankReport]) -> tuple[str, str]:
     if not ranks:
-        return "not comparable", "no rank stands in both directories"
+        return "not comparable", "no rank is in both directories"
     if any(rank.status == "different" for rank in ranks):
         return "different", ""
     missed = [rank for rank in ranks if rank.status == "not comparable"]
@@ -312,7 +312,7 @@ def _figures_data(figures: Figures) -> FiguresData:
 def command_parser() -> CommandParser:
     chosen = parser(
         "diverge",
-        "Names the first place where two recorded runs part.",
+        "Names the first module or operator at which two recorded runs differ.",
         [
             "my_utils diverge before.pt after.pt",
             "my_utils diverge recordings_a recordings_b --rtol 1e-5 --json",
@@ -320,10 +320,10 @@ def command_parser() -> CommandParser:
         statuses=_STATUSES,
     )
     add = chosen.add_argument
-    add("a", metavar="A", type=Path, help="a recording, or a directory of them")
-    add("b", metavar="B", type=Path, help="what to compare it with")
+    add("a", metavar="A", type=Path, help="a recording, or a directory of recordings")
+    add("b", metavar="B", type=Path, help="the recording to compare with")
     add_output(
-        chosen, "the text there, or plain data as .json; - is standard output (the default)",
+        chosen, "write the text, or data as .json; - is standard output (the default)",
         suffixes=(".txt", ".json"),
     )  # fmt: skip
     add("--rtol", type=float, help="relative tolerance (default: bit for bit)")

@@ -131,7 +131,7 @@ class Decoder:
     def put_items(self, store: Callable[[Any, Any], None], node: Any) -> None:
         """`store` of each name and value of a JSON object."""
         if type(node) is not dict:
-            raise self.wrong("has something else where names and values should stand")
+            raise self.wrong("does not have names and values")
         self.put(store, node.items())
 
     def put_mapping(self, store: Callable[[Any, Any], None], node: Any) -> None:
@@ -154,7 +154,7 @@ class Decoder:
         """`store` of each of the pairs in a JSON array."""
         for pair in self.array(node):
             if type(pair) is not list or len(pair) != 2:
-                raise self.wrong("has something else where pairs should stand")
+                raise self.wrong("does not have pairs")
             key = self.whole(self.node(pair[0]))
             value = self.node(pair[1])
             if type(value) is _Later:
@@ -225,23 +225,23 @@ class Decoder:
 
     def text(self, value: Any) -> str:
         if type(value) is not str:
-            raise self.wrong("has something else where a text should stand")
+            raise self.wrong("is not a text")
         return value
 
     def array(self, node: Any) -> list[Any]:
         if type(node) is not list:
-            raise self.wrong("has something else where a JSON array should stand")
+            raise self.wrong("is not a JSON array")
         return node
 
     def numbers(self, body: Any, count: int, kind: type) -> list[Any]:
         values = self.values(body)
         if len(values) != count or any(type(value) is not kind for value in values):
-            raise self.wrong(f"has something else where {count} numbers should stand")
+            raise self.wrong(f"does not have {count} numbers")
         return values
 
     def size(self, value: Any) -> int:
         if type(value) is not int or not 0 <= value < 2**63:
-            raise self.wrong("has something else where a size should stand")
+            raise self.wrong("is not a size")
         return value
 
     def shape(self, value: Any) -> tuple[int, ...]:

@@ -145,7 +145,7 @@ def _new_instance(decoder: Decoder, type_name: str, node: dict[str, Any]) -> tup
     if kind is None:
         return None, ""
     if not dataclasses.is_dataclass(kind):
-        return None, "it is no dataclass here"
+        return None, "it is not a dataclass here"
     names = {field.name for field in dataclasses.fields(kind)}
     if type(node["fields"]) is not dict or not names >= node["fields"].keys():
         return None, "its fields are others here"

@@ -284,8 +284,8 @@ class Participant(Member):
         if Holder.of(view.own).id != Holder.of(self.value).id:
             who = Holder.of(view.own).who
             raise EtcdBarrierError(
-                f"etcd_barrier {self.keys.prefix!r}: another process came as rank "
-                f"{self.name} ({who}) and took the place of this one ({self.terms.who})",
+                f"etcd_barrier {self.keys.prefix!r}: another process joined as rank "
+                f"{self.name} ({who}) and replaced this one ({self.terms.who})",
                 self.keys.prefix,
                 self.keys.world_size,
             )

@@ -245,9 +245,9 @@ def error_of(record: TimedOut | Broken, prefix: str, world_size: int) -> EtcdBar
     text = f"etcd_barrier {prefix!r}: {count} of {world_size} missing{_ranks(ranks, count)}"
     text += f" ({record.by} waited {record.waited_s:g} s)"
     for name, who in record.gone.items():
-        text += f"; {_shown(name)} ({who}) came, and died or left"
+        text += f"; {_shown(name)} ({who}) joined, and died or left"
     for name, who in record.silent.items():
-        text += f"; {_shown(name)} ({who}) came, but gives no sign of life"
+        text += f"; {_shown(name)} ({who}) joined, but gives no sign of life"
     if record.other_sizes:
         sizes = ", ".join(map(str, record.other_sizes))
         text += f"; others under this prefix wait for a world_size of {sizes}"

@@ -61,7 +61,7 @@ def wait(terms: Terms, where: Where) -> None:
         ) from error
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise EtcdBarrierError(
-            f"etcd_barrier {prefix!r}: etcd, or what others keep there, says what makes no sense: "
+            f"etcd_barrier {prefix!r}: etcd, or what others keep there, returned an invalid value: "
             f"{error!r:.300}",
             prefix,
             world_size,

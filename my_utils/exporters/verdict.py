@@ -41,7 +41,7 @@ def parse_target(text: str) -> tuple[str, str]:
     if kind not in TARGETS:
         raise ValueError(f"must be {', '.join(TARGETS)} and the run, as in wandb=RUN, not {text!r}")
     if not run:
-        raise ValueError(f"names no run: {kind}=RUN, where RUN is {_RUNS[kind]}")
+        raise ValueError(f"does not name a run: {kind}=RUN, where RUN is {_RUNS[kind]}")
     return kind, run
 
 

@@ -51,8 +51,8 @@ def warn_of_early_time(event_name: str, timestamp_ns: int) -> None:
     warn_once(
         "early_timestamp",
         f"log_profile_event got the timestamp {seconds:g} s for {event_name!r}, which as Unix time "
-        "is before the year 2000; it is taken as it is, and stands far from all else in a trace. "
-        "None gives the time of now; time.time() is Unix time, time.perf_counter() is not",
+        "is before the year 2000; it is not changed, and is far from all other events in a trace. "
+        "None means now; time.time() is Unix time, time.perf_counter() is not",
     )
 
 

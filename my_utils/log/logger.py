@@ -612,7 +612,7 @@ def _report_findings(settings: Settings, report: dict[str, Any]) -> None:
         warn_once(
             f"foreign_journals:{settings.log_dir}",
             f"{report['foreign_journals']} journal(s) of rank {settings.rank} in "
-            f"{settings.log_dir} are not this user's own files and stay as they are: if you trust "
+            f"{settings.log_dir} are not files of this user and stay unchanged: if you trust "
             f"them, `my_utils trace {settings.log_dir} --recover` shows their rows",
         )
     if report["adopted_journals"]:
@@ -625,16 +625,16 @@ def _report_findings(settings: Settings, report: dict[str, Any]) -> None:
     if report["journal_error"]:
         warn_once(
             f"journal:{settings.log_dir}",
-            f"there is no journal ({report['journal_error']}): rows are written as ever, but what "
-            "is not yet written when the process is killed is lost",
+            f"there is no journal ({report['journal_error']}): rows are written as usual, but a "
+            "kill loses those that are not yet written",
         )
 
 
 def _who_writes(settings: Settings, report: dict[str, Any]) -> str:
     if report["foreign_csv"]:
         return (
-            f"a profile CSV of rank {settings.rank} in {settings.log_dir} is not this user's own "
-            "file (a link, a FIFO, or another user's)"
+            f"a profile CSV of rank {settings.rank} in {settings.log_dir} is not a "
+            "file of this user (it is a link, a FIFO, or another user's)"
         )
     return f"another living process writes as rank {settings.rank} in {settings.log_dir}"
 

@@ -143,7 +143,7 @@ def _name_the_missing(store: Store, round: int, size: int, timeout_s: float) -> 
     names = ", ".join(map(str, missing)) or "none"
     warn_once(
         "oom_restore missing",
-        f"check_oom_flag: not all ranks came within {timeout_s:g} s, missing: {names}; "
+        f"check_oom_flag: not all ranks answered within {timeout_s:g} s, missing: {names}; "
         "the others decide without them",
     )
 

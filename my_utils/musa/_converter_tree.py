@@ -205,7 +205,7 @@ class _Converter(cst.CSTTransformer):
         if new is None:
             return name
         if name in self.own_fields:
-            self.note(node, f"{name} is an attribute of this project's own, or of a tensor: left")
+            self.note(node, f"{name} is an attribute of this project, or of a tensor: left")
             return name
         return new
 

@@ -65,7 +65,7 @@ def arch_flags(given: Sequence[str]) -> list[str]:
             flags.append(f"--offload-arch=mp_{match[1]}{match[2]}")
         elif arch:
             raise ValueError(
-                f"TORCH_MUSA_ARCH_LIST: {arch!r} is no architecture; allowed are 21, 2.1, mp_21"
+                f"TORCH_MUSA_ARCH_LIST: {arch!r} is not an architecture; allowed are 21, 2.1, mp_21"
             )
     return list(dict.fromkeys(flags))
 

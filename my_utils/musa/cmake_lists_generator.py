@@ -225,7 +225,7 @@ def _macros(macros: object) -> list[str]:
             raise TypeError(f"define_macros: a macro is NAME, NAME=VALUE or a pair, not {macro!r}")
         macro = macro.removeprefix("-D")
         if not MACRO.fullmatch(macro):
-            raise ValueError(f"define_macros: {macro!r} is no name of a macro")
+            raise ValueError(f"define_macros: {macro!r} is not the name of a macro")
         found.append(macro)
     return found
 

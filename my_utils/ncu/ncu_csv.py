@@ -235,7 +235,7 @@ class _PageReader:
         cells = self._fitted(_cells(text, self._delimiter))
         if len(cells) != len(self._columns):
             if _looks_like_row(text):
-                reason = f"{len(cells)} fields, where the header has {len(self._columns)}"
+                reason = f"{len(cells)} fields, but the header has {len(self._columns)}"
                 self.page.note("fields", line, reason)
             return
         row = dict(zip(self._columns, cells, strict=True))

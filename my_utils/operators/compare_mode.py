@@ -236,9 +236,9 @@ class CompareWithCPU(OpMode):
         self._repeated += 1
         if self._repeated == 1:
             text = (
-                f"operators run on {self._reference.name}, where their reference runs, too: that "
-                "they agree says that they are deterministic, not that they are right; "
-                'reference="float64" says more'
+                f"operators run on {self._reference.name}, the device of their reference: if "
+                "they agree, they are deterministic, but not necessarily right; use "
+                'reference="float64" to check that'
             )
             self._log.line("[WARNING] ", text)
             warn_once("op_mode_repetition", text)

@@ -23,7 +23,7 @@ def warn_of_unseen() -> None:
         if isinstance(name, str) and name not in _SEEN:
             warn_once(
                 f"op_mode_backend_{name}",
-                f"torch.compile with the back end {name!r} is in use: operators that it turned "
-                "into kernels of its own are not seen by the comparison tools, only those that "
-                'it left as they are; with backend="aot_eager" all of them are',
+                f"torch.compile with the backend {name!r} is in use: the comparison tools do not "
+                "see operators that it compiled to kernels, only the others; with "
+                'backend="aot_eager" they see all',
             )

@@ -238,7 +238,7 @@ def _read_safetensors(file: Path) -> dict[str, Any]:
     ) as error:
         raise PlainFileError(f"{file}: is damaged or no operator's call ({error})") from None
     if not isinstance(payload, dict) or payload.get("format") != FORMAT:
-        raise PlainFileError(f"{file}: is no operator's call: it has no format {FORMAT!r}")
+        raise PlainFileError(f"{file}: is not an operator's call: it has no format {FORMAT!r}")
     return payload
 
 

@@ -161,9 +161,9 @@ def _why_never(namespace: str, operator: str) -> str:
     if namespace in ASYNCHRONOUS:
         return "is complete later only"
     if namespace == HIGHER_ORDER:
-        return "runs operators of its own, which are not seen"
+        return "runs other operators, which are not seen"
     if namespace == "aten" and operator in UNINITIALISED:
-        return "gives memory as it is"
+        return "returns uninitialized memory"
     if namespace == "aten" and operator in ABOUT_MEMORY:
         return "is about memory, not values"
     return ""

@@ -9,9 +9,9 @@ from typing import NamedTuple
 from .policy import OpPlan
 from .reference import Reference
 
-_TEXT = '''"""Runs {name} again on the inputs beside this file, and says what {tool} finds.
+_TEXT = '''"""Runs {name} again on the inputs next to this file, and prints what {tool} finds.
 
-Ends with status 0 where nothing is found, with 1 otherwise.
+Exits with status 0 if nothing is found, else with 1.
 """
 
 import sys
@@ -79,7 +79,7 @@ def _reference(reference: Reference) -> tuple[str, str, str]:
     if module == "__main__" or not name.isidentifier() or root is None:
         remark = (
             f"# The reference was the function {name} of {module}, which cannot be imported here.\n"
-            "# float64 stands for it.\n"
+            "# float64 is used instead.\n"
         )
         return "", remark, repr("float64")
     lines = f"\nsys.path.insert(0, {root!r})\nfrom {module} import {name}  # noqa: E402\n"

@@ -338,7 +338,7 @@ class Calls:
         warn_once(
             "forward_trace_hook",
             f"the forward trace recorder failed at the module {name!r} ({text}); that call is "
-            "recorded in part, training goes on, and further failures are counted only",
+            "recorded in part, training goes on, and further failures are only counted",
         )
 
 

@@ -183,7 +183,7 @@ class Graph:
             if not has_kernels(self._rows.table):
                 warn_once(
                     "forward_trace_no_kernel",
-                    f"compiled='op' records nothing inside of graphs on {device}, for which there "
+                    f"compiled='op' records nothing inside graphs on {device}, for which there "
                     "is no kernel; compiled='eager' records everything",
                 )
             self._number = str(next(_numbers))

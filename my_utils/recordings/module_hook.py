@@ -385,7 +385,7 @@ def _pattern(name: str, text: str | None) -> re.Pattern[str] | None:
     try:
         return re.compile(pattern)
     except re.error as error:
-        raise ValueError(f"{name} is no regular expression: {error}") from None
+        raise ValueError(f"{name} is not a regular expression: {error}") from None
 
 
 def _types(name: str, value: type | str | Iterable[type | str] | None) -> list[type | str]:

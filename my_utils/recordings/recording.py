@@ -409,7 +409,7 @@ class _Decoder:
 
     def _record(self, kind: type[_Record], data: Any, where: str) -> _Record:
         if not isinstance(data, dict):
-            raise RecordingError(f"{where} is no dict but a {type(data).__name__}")
+            raise RecordingError(f"{where} is not a dict but a {type(data).__name__}")
         values = {}
         for item in dataclasses.fields(kind):  # type: ignore[arg-type]
             if item.name not in data and item.name in _LATER:

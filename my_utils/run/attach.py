@@ -139,8 +139,8 @@ def _existing(place: Place, name: str) -> Place:
         folder = own.folder if own is not None and own != place else new_place(name).folder
         warn_once(
             "run:folder",
-            f"cannot make {place.folder}, where other ranks write ({error.strerror}): the rows of "
-            f"this one go to {folder}",
+            f"cannot make {place.folder}, where other ranks write ({error.strerror}): its rows "
+            f"go to {folder}",
         )
         return Place(folder, place.run_id)
     return place

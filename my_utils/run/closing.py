@@ -91,7 +91,7 @@ def verdict_lines(places: Sequence[str]) -> list[str]:
         return list(judge(load_run(list(places))).lines(_width()))
     except Exception as error:
         reason = " ".join(str(error).split())[:300] or type(error).__name__
-        return [f"my_utils run: there is no verdict: {reason}"]
+        return [f"my_utils run: no verdict: {reason}"]
 
 
 def _width() -> int:

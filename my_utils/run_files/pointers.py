@@ -24,5 +24,5 @@ def follow_pointer(pointer: str) -> tuple[str | None, str]:
     except OSError as error:
         return None, describe(error)
     if not path.startswith("/") or f"{os.path.basename(path)}-ref" != os.path.basename(pointer):
-        return None, "does not name a journal of its own name"
+        return None, "names a journal with another name"
     return path, ""

@@ -181,7 +181,7 @@ def _check_value(tensor: torch.Tensor, value: float | complex | bool) -> None:
     least, most = (0, 1) if dtype == torch.bool else _range(dtype)
     if not (math.isfinite(value.real) and value == int(value.real) and least <= value.real <= most):
         raise ValueError(
-            f"padding_value must be a whole number from {least} to {most} for {dtype}, not {value}"
+            f"padding_value must be an integer from {least} to {most} for {dtype}, not {value}"
         )
 
 

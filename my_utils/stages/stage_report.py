@@ -297,7 +297,7 @@ def write_csv(report: Report, output: str | os.PathLike[str]) -> None:
 
     if not isinstance(report, dict) or not {"stages", "iterations"} <= report.keys():
         kind = type(report).__name__
-        raise TypeError(f"report_data must be what generate_report returned, not {kind}")
+        raise TypeError(f"report_data must be a report of generate_report, not {kind}")
     out = io.StringIO()
     writer = csv.DictWriter(out, ["step", *STAGE_KEYS], lineterminator="\n")
     writer.writeheader()

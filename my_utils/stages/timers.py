@@ -159,7 +159,7 @@ class MyTimer(_core.Timer):
         try:
             report = make_report(self, stage_pattern, iteration_filter, rank=self._rank())
         except MemoryError as error:
-            self._fail("there is no memory for the timer report, which is empty", error)
+            self._fail("not enough memory for the timer report, which is empty", error)
             report = empty_report(str(getattr(stage_pattern, "pattern", stage_pattern)))
         if report["bad_rows"]:
             self._warn(f"{report['bad_rows']} rows of the profile CSV could not be read")

@@ -48,14 +48,14 @@ def _say() -> None:
         if not _read and _core.output_state()["kind"] == "memory":
             warn_once(
                 "timer:unwritten",
-                f"stages of the timer {names} were recorded and not written: "
-                'GlobalLogger().setup("logs") says where to',
+                f"stages of the timer {names} were recorded but never written: "
+                'set the directory with GlobalLogger().setup("logs")',
             )
     elif all(timer.current_step == 0 and _repeats(timer) for timer in used):
         warn_once(
             "timer:step",
-            f"all rows of the timer {names} have step 0: timer.set_step(step) in each iteration "
-            "tells iterations apart",
+            f"all rows of the timer {names} have step 0: call timer.set_step(step) in each "
+            "iteration",
         )
 
 

@@ -158,7 +158,7 @@ class Exchange:
         chunks = [first[4:]]
         for number in range(1, count):
             if not wait_for_keys(self._store, [self._key(rank, number)], self._deadline):
-                return f"part {number} of {count} of its message did not come"
+                return f"part {number} of {count} of its message did not arrive"
             chunks.append(bytes(self._store.get(self._key(rank, number))))
         self._remove(rank, count)
         return b"".join(chunks)

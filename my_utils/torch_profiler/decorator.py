@@ -165,7 +165,7 @@ def add_profiler_args(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--nsight",
         action="store_true",
-        help="the same, with the CUDA profiler on: nsys profile python … --nsight",
+        help="the same with the CUDA profiler: nsys profile python … --nsight",
     )
 
 

@@ -183,7 +183,7 @@ class TorchProfile:
         where, fate = (" in another thread", "lost") if self._taken else ("", "kept")
         warn_once(
             f"session {self.owner}",
-            f"{self.owner} ends here: the program opens a torch.profiler.profile of its own{where}"
+            f"{self.owner} ends here: the program opens a torch.profiler.profile{where}"
             f", and torch has one profiler a process; what was recorded until now is {fate}",
         )
         if self._taken:
@@ -200,7 +200,7 @@ class TorchProfile:
         if self._thread != threading.get_native_id():
             return "was started in another thread; torch's profiler belongs to a thread"
         if self._taken or (self._seen and _records(self.profiler) and not _session_open()):
-            return "lost torch's one session to a profiler of the program's own"
+            return "lost torch's only session to a profiler of the program"
         return None
 
     def _lose(self, why: str) -> None:
@@ -296,7 +296,7 @@ def _finish(path: Path, named: Path) -> None:
         end = file.read()
         found = TRACE_END.search(end)
         if found is None:
-            raise OSError(errno.EIO, "torch could not write the trace whole; is the disk full?")
+            raise OSError(errno.EIO, "torch could not write the whole trace; is the disk full?")
         if found["name"] is not None:
             file.seek(start + found.start())
             file.truncate()

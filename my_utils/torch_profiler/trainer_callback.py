@@ -335,7 +335,7 @@ class ProfCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
         if not torch.cuda.is_available():
             _logger.warning(
                 "ProfCallback: CUDA is not available, so there are no NVTX ranges of operators for "
-                "nsys; stages of a MyTimer are ranges without CUDA, too"
+                "nsys; stages of a MyTimer are ranges also without CUDA"
             )
             return False
         return True

@@ -74,7 +74,7 @@ class ChromeJson:
                 raise TraceFileError(f"{self.path}: {self._what_it_is(first)}")
             if self._peek():
                 more = self._window[self._at : self._at + SHOWN]
-                raise TraceFileError(f"{self.path}: what follows the trace is left out: {more!r}")
+                raise TraceFileError(f"{self.path}: data after the trace is left out: {more!r}")
 
     def _what_it_is(self, first: str) -> str:
         """Of a file that begins as no JSON does."""
@@ -82,7 +82,7 @@ class ChromeJson:
             if _is_perfetto(file.read(PERFETTO_HEAD)):
                 return (
                     "is Perfetto's protobuf, which cannot be merged: merge the JSON or the CSVs"
-                    " that it was made from, or what Perfetto's `traceconv json` makes of it"
+                    " that it was made from, or convert it with Perfetto's `traceconv json`"
                 )
         return f"is not Chrome's JSON: it begins with {first!r}"
 
@@ -211,7 +211,7 @@ class ChromeJson:
 def _reason(error: ValueError | RecursionError) -> str:
     if isinstance(error, RecursionError):
         return "nested too deep"
-    return "is no JSON" if isinstance(error, json.JSONDecodeError) else "has a number too long"
+    return "is not JSON" if isinstance(error, json.JSONDecodeError) else "has a number too long"
 
 
 def _is_perfetto(head: bytes) -> bool:

@@ -124,7 +124,7 @@ class ForeignTrace:
         if not event:  # XLA ends its list with {}
             return
         if not isinstance(event, dict):
-            raise ValueError("is no event")
+            raise ValueError("is not an event")
         phase = event.get("ph")
         pid = _identity(event.get("pid"), 0)
         tid = _identity(event.get("tid"), pid)
@@ -230,7 +230,7 @@ class ForeignTrace:
                 return math.floor(_number(stated, LATEST_NS))
             except ValueError:
                 self.messages.append(
-                    f"{self.path}: baseTimeNanoseconds is no time: {_shown(stated)}; not used"
+                    f"{self.path}: baseTimeNanoseconds is not a time: {_shown(stated)}; not used"
                 )
         return 0
 
@@ -509,7 +509,7 @@ def _number(value: Any, most: int) -> int | Decimal:
             return number
     except InvalidOperation:  # it is no number, or NaN
         pass
-    raise ValueError("ts or dur is no number")
+    raise ValueError("ts or dur is not a number")
 
 
 def _rank_of(metadata: dict[str, Any]) -> int | None:

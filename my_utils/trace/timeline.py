@@ -452,7 +452,7 @@ def _steps(text: str) -> range:
 def command_parser() -> CommandParser:
     chosen = parser(
         "timeline",
-        "Draws steps of a run into a picture: a band a rank, all on one axis of time.",
+        "Draws a few steps of a run: one band for each rank, on a common time axis.",
         ["my_utils timeline", "my_utils timeline logs -o steps.svg --steps 10:13 --ranks 0,3-5"],
         statuses="0  the picture is drawn\n1  there is nothing to draw, or it could not be written",
     )

@@ -39,8 +39,8 @@ class HungRun:
         shown = [visible(line) for line in suspects if line]
         if self.stacks is None:
             return [
-                "ENDED in the middle of its work; none of its processes lives, so that there are "
-                "no Python stacks to read",
+                "ENDED in the middle of its work; none of its processes is alive, so there are no "
+                "Python stacks",
                 *shown,
             ]
         stacks = stack_view_lines(self.stacks, self.seen)

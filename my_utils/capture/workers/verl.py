@@ -107,7 +107,7 @@ class _Translation:
     def _tool(self) -> str | None:
         tool = self.run.get("tool")
         if tool in _NOT_OURS:
-            message = f"there is no tool {tool} here; there are {', '.join(_TOOLS)}"
+            message = f"unknown tool {tool} here; there are {', '.join(_TOOLS)}"
             raise ConfigError(message, "global_profiler.tool", source=self.source)
         return tool
 
