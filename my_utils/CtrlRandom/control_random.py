@@ -1,4 +1,4 @@
-"""Random numbers of one run, used again in another: to compare two runs, or to go on with one.
+"""Reuses the random numbers of one run in another: to compare two runs, or to resume one.
 
 >>> import tempfile, torch
 >>> folder = tempfile.TemporaryDirectory()

@@ -1,4 +1,4 @@
-"""What a capture window starts and stops.
+"""The profilers that a capture window starts and stops.
 
 A backend has `start()` and `stop()`. The controller sees to it that they come in pairs, and never
 two starts in a row. A backend may also take the window's id: `start_window(window_id)` is what the

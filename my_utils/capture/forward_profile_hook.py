@@ -1,4 +1,4 @@
-"""A profiler from one forward pass of a model to another, without a line in the training loop.
+"""Runs a profiler from one forward pass of a model to another, without a change of the loop.
 
 >>> import torch
 >>> from my_utils.profiling.backends import CaptureBackend

@@ -1,4 +1,4 @@
-"""Hooks for capture windows without a controller in hand: `capture_hook`, and what it reports to.
+"""Hooks for capture windows without a reference to a controller: `capture_hook`.
 
 A library marks its functions once. The program that wants windows chooses the controller to which
 they report. Without a controller a marked function costs one more read of an attribute.

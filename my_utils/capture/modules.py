@@ -1,4 +1,4 @@
-"""Hooks of modules for capture windows: every forward pass is reported at both its ends."""
+"""Hooks that report the begin and the end of every forward pass of a module."""
 
 from __future__ import annotations
 

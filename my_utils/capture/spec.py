@@ -1,4 +1,4 @@
-"""What a capture window is made of, checked: where it starts, where it stops, and for whom.
+"""Checks the specification of a capture window: where it starts, where it stops, for whom.
 
 A window has two shapes, and no third:
 

@@ -1,4 +1,4 @@
-"""Checksums that travel with a batch. They show for each sample whether it arrived as it was sent.
+"""Checksums that travel with a batch and show for each sample whether it arrived unchanged.
 
 The signature is one int64 tensor under one reserved key, with one row for each sample. A row can be
 checked without the others:

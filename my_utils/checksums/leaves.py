@@ -1,4 +1,4 @@
-"""What is in a payload, by name, and the hash of each sample of it. For `batches`."""
+"""Lists the contents of a payload by name, with a hash of each sample. For `batches`."""
 
 from __future__ import annotations
 

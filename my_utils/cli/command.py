@@ -1,4 +1,4 @@
-"""`my_utils COMMAND …`: finds the command, and leaves the rest to its module.
+"""`my_utils COMMAND …`: finds the command and calls its module.
 
 Only argparse is needed before the module is known, so that the list of commands is there at once.
 """

@@ -1,4 +1,4 @@
-"""Prints what a shell needs to complete `my_utils`: commands, options, files.
+"""Prints the script with which a shell completes `my_utils`: commands, options, files.
 
 eval "$(my_utils completion bash)"          # in ~/.bashrc
 my_utils completion zsh > "${fpath[1]}/_my_utils"

@@ -1,4 +1,4 @@
-"""Says what is installed here: `my_utils env`.
+"""`my_utils env`: shows what is installed.
 
 Nothing is imported to find out: versions come from what pip wrote down.
 """

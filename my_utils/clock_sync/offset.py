@@ -1,4 +1,4 @@
-"""How far two clocks are apart, from messages that went there and back.
+"""Computes the offset of two clocks from messages in both directions.
 
 A request leaves at `sent_ns` (our clock) and arrives at `received_ns` (the other clock). The
 response leaves there at `answered_ns` and arrives here at `returned_ns`. Nothing arrives before it

@@ -1,4 +1,4 @@
-"""All ranks of a job take the clock of rank 0: one rank a host asks, the others use its result.
+"""Aligns all ranks of a job with rank 0: one rank a host asks, the others use its result.
 
 The rendezvous of the ranks is the store of torch.distributed, under one name for each call:
 
@@ -86,7 +86,7 @@ class Refresher:
         return offset
 
     def line_up(self, host: str | None, deadline: float) -> ClockOffset:
-        """As `begin`, with a deadline of `time.monotonic()`; raises. The logger is not changed."""
+        """Like `begin`, with a deadline of `time.monotonic()`; raises. The logger is not changed."""
         if self._rank == 0:
             self._serve(host)
             self._wait_for_all(deadline)

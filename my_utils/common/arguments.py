@@ -1,4 +1,4 @@
-"""Checks of arguments, whose errors name the argument, what came and what is allowed.
+"""Checks of arguments. Errors name the argument, what came and what is allowed.
 
 >>> check_int("wait_steps", 4, least=0)
 4

@@ -1,4 +1,4 @@
-"""What all commands share: their parser, their options, how they end.
+"""The common parts of all commands: parser, options, exit statuses.
 
 >>> def example_parser():
 ...     chosen = parser("report", "Says which rank cost the time.", ["my_utils report logs --json"])

@@ -1,4 +1,4 @@
-"""What results look like in a notebook: `_repr_html_` of reports, verdicts and tables.
+"""HTML for notebooks: `_repr_html_` of reports, verdicts and tables.
 
 Jupyter takes the HTML as it is, so all texts are escaped here. Nothing has a script, and colours
 are those of the notebook's theme, but for the line beside a text.

@@ -1,4 +1,4 @@
-"""Whether torch's loader for weights can read a pickle of plain data without harm.
+"""Checks whether torch's loader for weights can read a pickle of plain data without harm.
 
 That loader trusts the file in depth and size. A deeply nested tuple as a key ends the process, and
 one that holds itself twice in each of forty steps takes for ever to hash. The check here reads only

@@ -1,4 +1,4 @@
-"""`.pt` files of plain values: whole or absent, and read without executing anything in them.
+"""`.pt` files of plain values: complete or missing, and read without executing any code.
 
 Such a file is what `torch.save` writes for a dict with the keys `format` and `version`; later
 versions only add keys.

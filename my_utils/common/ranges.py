@@ -1,4 +1,4 @@
-"""Ranges of steps and of ranks as a user writes them, read and written in one place.
+"""Reads and writes ranges of steps and of ranks, in one place.
 
 With a colon the end is left out, as in a slice: `10:20` is 10 to 19. With a dash it is in: `10-19`.
 

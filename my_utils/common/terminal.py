@@ -1,4 +1,4 @@
-"""What people see on a terminal: a progress bar while a command works, and tables, by rich.
+"""Output on a terminal with rich: a progress bar while a command works, and tables.
 
 rich is imported when there is a terminal to show something on, and only then. It keeps to NO_COLOR
 and TERM by itself. Commands show their work by `progress`, which has lines where there is no

@@ -1,4 +1,4 @@
-"""One warning for each kind of trouble in a process. Repetitions are counted.
+"""One warning for each kind of problem in a process. Repetitions are counted.
 
 Training goes on when a disk is full or a stage is stopped twice, and one warning a step would
 flood the log. So each kind is reported once, through the logger `my_utils`, and counted from then

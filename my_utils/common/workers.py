@@ -1,4 +1,4 @@
-"""Worker processes end with the process that they work for."""
+"""Makes worker processes end with the process that they work for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trains a small GPT on two ranks, and shows where the time went.
+"""Trains a small GPT on two ranks, and shows where the time goes.
 
     my_utils demo [-o DIR] [--steps N] [--ranks N] [--balance]     (or python -m my_utils.demo)
 

@@ -1,4 +1,4 @@
-"""What `python -m my_utils.demo` runs on each rank: a small GPT learns Python's own source.
+"""One rank of `python -m my_utils.demo`: a small GPT learns Python's own source.
 
 The text is the standard library of this interpreter, cut at blank lines and read as bytes. Each
 rank reads a shard of its own. As in a sorted data set, one shard holds the short texts and another

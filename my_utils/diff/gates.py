@@ -1,4 +1,4 @@
-"""Limits for CI: what B may have more than A, and whether the interval decides it."""
+"""Limits for CI: how much B may exceed A, and whether the interval decides it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far the difference of two sides may be off: an interval of Student's t for two means.
+"""The confidence interval of a difference: Student's t for two means.
 
 With several runs on each side, the error of a side is what its runs differ by among each other.
 Else it is what its steps differ by: the scatter of a block bootstrap.

@@ -1,4 +1,4 @@
-"""Runs as the steps that are compared: what each stage took in each of them."""
+"""Loads runs as the steps to compare: the time of each stage in each step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A difference as one HTML file, in the form of a report's page."""
+"""A difference as one HTML file, in the style of the report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names the first place where two runs part.
+"""Names the first place where two runs differ.
 
     my_utils diverge A.pt B.pt          (or python -m my_utils.diverge)
 

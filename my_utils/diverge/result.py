@@ -1,4 +1,4 @@
-"""What a comparison of two recordings gives: checks of tensors and calls, and the reports of them.
+"""The result of comparing two recordings: checks of tensors and calls, and their reports.
 
 The classes with `Data` in their names are the same as plain data, which goes into JSON.
 """

@@ -1,4 +1,4 @@
-"""Finds the first place where two aligned recordings part, and what made them part there.
+"""Finds the first place where two aligned recordings differ, and the cause.
 
 Calls are examined by one clock. What is visible first decides: a call that was given other inputs,
 or one that gave other outputs. The first names the code of the module around it, the second the

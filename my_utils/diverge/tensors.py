@@ -1,4 +1,4 @@
-"""Whether two records of a tensor agree, and how far apart they are if they do not."""
+"""Checks whether two records of a tensor agree, and how much they differ if not."""
 
 from __future__ import annotations
 

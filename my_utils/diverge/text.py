@@ -1,4 +1,4 @@
-"""What `diverge` found, as lines for people."""
+"""The text of a `diverge` report."""
 
 from __future__ import annotations
 

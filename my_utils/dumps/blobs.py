@@ -1,4 +1,4 @@
-"""The elements of tensors and arrays on their way into one safetensors file.
+"""Collects the elements of tensors and arrays for one safetensors file.
 
 A blob is a piece of memory in row-major order that goes into the file under a name. Each is hashed
 and written from where it lies; nothing is copied that lies in order on the CPU already, unless

@@ -1,4 +1,4 @@
-"""Lists, tuples, sets, dicts and their kin of `collections`, and namespaces."""
+"""Lists, tuples, sets, dicts, the containers of `collections`, and namespaces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dumps objects of a training run, tensors and all, and loads them again with the same types.
+"""Dumps objects of a training run with their tensors, and loads them with the same types.
 
     from my_utils.dump_utils import DumpConfig, UniversalDumper, UniversalLoader
 

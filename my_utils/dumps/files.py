@@ -1,4 +1,4 @@
-"""Opens a dump from an untrusted source: everything is checked before it is used.
+"""Opens a dump from an untrusted source: everything is checked before use.
 
 Every name is one of a few forms without separators, every file is opened without following links
 and must be a plain one, sizes are compared with the manifest before anything is read, and the

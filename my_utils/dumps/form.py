@@ -1,4 +1,4 @@
-"""What the writer and the reader of a dump agree on: names, versions, digests, element types.
+"""The format of a dump, for its writer and its reader: names, versions, digests, element types.
 
 A dump is a folder with these files, and no others:
 

@@ -1,4 +1,4 @@
-"""From the tree of a dump, whose forms `tree` lists, back to the object.
+"""Loads an object from the tree of a dump, whose forms `tree` lists.
 
 Nothing that a file names is imported, and no constructor of a class runs. Classes come from those
 that the caller passes and from modules that are imported already. Instances are made by

@@ -1,4 +1,4 @@
-"""What only pickle can take: a file beside the tree, with the tensors in it kept apart.
+"""Objects that only pickle supports: a separate file, with their tensors stored like all others.
 
 Reading one runs code that its writer chose, so that the caller has to allow it.
 """

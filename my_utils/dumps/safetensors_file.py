@@ -1,4 +1,4 @@
-"""A safetensors file, written from where its tensors lie in memory.
+"""Writes a safetensors file directly from the memory of its tensors.
 
 The file has the bytes that the package safetensors would write. The package wants an object for
 each tensor, and these take a fifth of the time of a dump of small ones.

@@ -356,7 +356,7 @@ def _figures(
 
 
 def _plain(value: Any) -> Any:
-    """As JSON has it."""
+    """A value for JSON: NaN, infinities and complex numbers as text."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, complex):

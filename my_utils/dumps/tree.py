@@ -1,4 +1,4 @@
-"""From an object to the text of tree.json, with the elements of its tensors set aside.
+"""Converts an object to the text of tree.json, with the elements of its tensors set aside.
 
 What JSON has stands as it is: None, bool, int, finite float, str, list, and dict with str keys that
 do not begin with "$". All else is an object whose first key begins with "$":

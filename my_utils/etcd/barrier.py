@@ -1,4 +1,4 @@
-"""One participant's way through a barrier in etcd.
+"""One participant in a barrier in etcd.
 
 A round gathers members until one transaction writes its end into the state. All participants read
 the result from there, so all get the same one.

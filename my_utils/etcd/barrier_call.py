@@ -1,4 +1,4 @@
-"""Processes of a job wait for one another through etcd, before there is anything else between them.
+"""Makes the processes of a job wait for one another through etcd, before they are connected.
 
     from my_utils.etcd_utils import etcd_barrier
 

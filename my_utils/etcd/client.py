@@ -1,4 +1,4 @@
-"""Calls to an etcd cluster, at whichever of its endpoints answers.
+"""Calls to an etcd cluster, through any of its endpoints that answers.
 
 The messages and stubs are those of `etcd-sdk-python` (imported as pyetcd). The channels are made
 here, because a barrier must survive the loss of an endpoint. A call that fails because of its

@@ -1,4 +1,4 @@
-"""What stands in etcd for a barrier, and what its errors say.
+"""The keys of a barrier in etcd, and the text of its errors.
 
 Under "<prefix>/<world_size>/":
 

@@ -1,4 +1,4 @@
-"""Events of the user's own as they stand in a row of the profile CSV."""
+"""User events as rows of the profile CSV."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A thread that writes the lines of one text log, where its file system may stop answering.
+"""A thread that writes the lines of a text log whose file system may stop answering.
 
 The caller waits for its line for a second at most. From then on lines are queued in their order,
 and nobody waits, until the file system answers again.

@@ -1,4 +1,4 @@
-"""Where a training process writes: its text log, and the profile CSV with the rows of its stages.
+"""The outputs of a training process: its text log, and the profile CSV with its stages.
 
     from my_utils import GlobalLogger
 

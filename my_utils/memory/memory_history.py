@@ -1,4 +1,4 @@
-"""The history of torch's CUDA allocator: who records it, and its snapshots as files.
+"""The history of torch's CUDA allocator: what records it, and its snapshots as files.
 
 torch has one history a process, and drops it when the recording ends. So the first user here
 switches it on, and the last one switches it off. If the program had switched it on already, it

@@ -1,4 +1,4 @@
-"""What torch's profiler saw of memory, in the form of torch's memory viewer.
+"""Converts memory records of torch's profiler for torch's memory viewer.
 
 `torch.cuda.memory._snapshot()` asks CUDA's allocator, and there is none on a CPU build. A profile
 taken with `profile_memory=True` knows every allocation of every device, so the same form can be

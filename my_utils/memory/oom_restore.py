@@ -1,4 +1,4 @@
-"""When one rank runs out of memory, all ranks learn of it and react together.
+"""When one rank runs out of memory, informs all ranks so that they react together.
 
 A rank that skips a step alone leaves the others waiting in a collective. Here they agree first, by
 the default store of torch.distributed, which still works when the GPU's memory is full.

@@ -1,4 +1,4 @@
-"""Which module of a model takes the time: calls, times, parameters, FLOPs and memory of each leaf.
+"""Measures the leaf modules of a model: calls, times, parameters, FLOPs and memory.
 
 from my_utils.moduleProfiler import ModuleProfiler
 

@@ -1,4 +1,4 @@
-"""Which modules of a model are timed: its leaves, each once, under all of their names.
+"""Selects the modules of a model to time: its leaves, each once, with all of their names.
 
 >>> import torch
 >>> shared = torch.nn.Linear(2, 2)

@@ -1,4 +1,4 @@
-"""What the files of a project say about one another, before any of them is rewritten."""
+"""What the files of a project need from each other, collected before any is rewritten."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a name of a Python source stands for: followed through imports and plain assignments."""
+"""Resolves a name of a Python source through imports and plain assignments."""
 
 from __future__ import annotations
 

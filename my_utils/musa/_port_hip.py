@@ -1,4 +1,4 @@
-"""One text, rewritten for HIP by the hipify of the torch that is installed.
+"""Rewrites one text for HIP with the hipify of the installed torch.
 
 What torch's headers are called with ROCm differs from version to version: hipify 2.0 keeps
 `at::cuda` and `CUDAGuard`, earlier ones did not. So the work is torch's.

@@ -1,4 +1,4 @@
-"""What the includes of a port are called afterwards.
+"""The new names of a port's includes.
 
 A file of the tree follows its new name; any other header has a rule, or stays and is reported.
 

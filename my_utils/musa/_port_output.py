@@ -1,4 +1,4 @@
-"""The folder that a port writes: files that are whole or not there, and never one of a user's own.
+"""The folder that a port writes: atomic files, and never a folder of the user.
 
 A marker in the folder lists what a port made there. Without it nothing is written into a folder
 that has something in it; with it a further run rewrites what has changed, so that builds stay

@@ -1,4 +1,4 @@
-"""The text of one file of a port: includes, names that depend on their place, and names."""
+"""The text of one file of a port: includes, names that depend on context, and other names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The arguments of SimplePorting: each as it is needed, or an exception with its name."""
+"""Converts the arguments of SimplePorting, or raises an exception that names the argument."""
 
 from __future__ import annotations
 

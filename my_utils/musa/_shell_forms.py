@@ -1,4 +1,4 @@
-"""JSON on a command line, also as shells leave it.
+"""Reads JSON from a command line, also if a shell has removed quotes.
 
 A shell takes the quotes of `{"cuda":"musa"}` away, splits `{"a":"b","c":"d"}` into two words, and
 on Windows leaves backslashes and single quotes in. All of that is read; what is left ambiguous is

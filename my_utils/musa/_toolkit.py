@@ -1,4 +1,4 @@
-"""Where the MUSA toolkit and muDNN are, and how mcc is called. Nothing is searched at import."""
+"""Finds the MUSA toolkit and muDNN, and the call of mcc. Nothing is searched at import."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rewrites a folder of CUDA sources for MUSA, beside the folder.
+"""Rewrites a folder of CUDA sources for MUSA, into a folder next to it.
 
     my_utils port cuda --cuda-dir-path cuda/        (or python -m my_utils.musa.simple_porting)
 

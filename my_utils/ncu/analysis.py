@@ -1,4 +1,4 @@
-"""Sums up what Nsight Compute measured by kernel, and compares two measurements.
+"""Summarizes results of Nsight Compute by kernel, and compares two measurements.
 
     ncu --csv --page raw -i report.ncu-rep > before.csv
     my_utils ncu before.csv                # where the time goes

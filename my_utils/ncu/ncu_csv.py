@@ -1,4 +1,4 @@
-"""Reads the CSV that Nsight Compute prints: what is a row, what is a number, which launch it is of.
+"""Reads the CSV that Nsight Compute prints: its rows, numbers and launches.
 
 Internal. `ncu --csv` prints one of two pages. The page `details` has a row for each launch and
 metric, `raw` a row for each launch with a column for each metric and a second header of units.

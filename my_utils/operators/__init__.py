@@ -1,4 +1,4 @@
-"""Finds the operator that is wrong: compared with the CPU, or the first to give a NaN.
+"""Finds the operator that is wrong: compared with the CPU, or the first to return a NaN.
 
     from my_utils.compare_tool import CompareWithCPU, NanInfTracker, open_module_tracker
 

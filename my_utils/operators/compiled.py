@@ -1,4 +1,4 @@
-"""Which back ends of torch.compile hide operators from a mode."""
+"""Warns about backends of torch.compile that hide operators from a mode."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NanInfTracker: finds the first operator that gives a NaN or Inf from inputs that had none."""
+"""NanInfTracker: finds the first operator that returns NaN or Inf from inputs without them."""
 
 from __future__ import annotations
 

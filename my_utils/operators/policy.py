@@ -1,4 +1,4 @@
-"""Which operators a mode checks, which it runs a second time, and why it leaves out the others.
+"""Decides which operators a mode checks, which it repeats, and why it ignores the others.
 
 The plan of each overload is made once, and cached.
 

@@ -1,4 +1,4 @@
-"""OpRecorder: digests or figures of what every operator takes and gives, to compare two runs."""
+"""OpRecorder: digests or figures of every operator's inputs and outputs, to compare two runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an operator's result is compared with: the same operator elsewhere, or a user's function."""
+"""The reference of an operator's result: the operator on another device, or a user's function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The script beside a dump, which runs the operator again as it is."""
+"""Writes the script next to a dump that runs the operator again."""
 
 from __future__ import annotations
 

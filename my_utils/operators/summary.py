@@ -1,4 +1,4 @@
-"""What a comparison found, by operator and module: as a table, JSON lines and HTML.
+"""The results of a comparison by operator and module: as a table, JSON lines and HTML.
 
 >>> summary = OpSummary()
 >>> summary.add("torch.ops.aten.mm", "layers.0", "fails", Metrics(max_abs=0.5))

@@ -1,4 +1,4 @@
-"""How far a sum may be off by rounding alone: by its length and the size of its terms.
+"""Computes how far a sum may be off by rounding: from its length and the size of its terms.
 
 Where terms cancel, a tolerance relative to the result says nothing. The sum of the absolute terms
 does, and the same operator computes it from absolute inputs; from ones it counts them.

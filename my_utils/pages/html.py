@@ -1,4 +1,4 @@
-"""A page as one HTML file that needs nothing else, neither a network nor a server.
+"""Writes a page as one HTML file that needs neither a network nor a server.
 
 Names from a run are escaped wherever they stand; scripts and styles other than the page's own do
 not run, by its Content-Security-Policy.

@@ -1,4 +1,4 @@
-"""The Python stacks of the own process."""
+"""The Python stacks of this process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sampled profiles of ranks, joined by time with their stages: what each stage spends its time in.
+"""Joins sampled profiles of ranks with their stages by time: where each stage spends its time.
 
 A sample counts for the innermost stage that its thread was in. A stage that had not ended when the
 profile was read is not known, and so is one of another thread: such samples have no stage.

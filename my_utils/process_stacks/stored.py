@@ -1,4 +1,4 @@
-"""Sampled profiles that `my_utils capture --stacks` left in the folders of a run."""
+"""Finds the sampled profiles of `my_utils capture --stacks` in the folders of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the hooks do: they record events in the order of the calls, with the tensors' metadata.
+"""The hooks: they record events in the order of the calls, with the tensors' metadata.
 
 Each thread has a stack of the calls that run in it. The outermost call is a root. When it ends, the
 parameters that were recorded below it are hashed. A backward may run the recomputed calls of

@@ -1,4 +1,4 @@
-"""Records what each module of a model takes and gives, so that two runs can be compared.
+"""Records the inputs and outputs of each module of a model, to compare two runs.
 
     from my_utils.module_hook import ForwardTraceRecorder
 

@@ -1,4 +1,4 @@
-"""Which call stands in which, for calls from inside a compiled graph, where no hook could tell.
+"""Finds the nesting of calls from inside a compiled graph, where no hook sees it.
 
 >>> outer, inner = TraceEvent(-1, "net", "Net"), TraceEvent(-1, "net.fc", "Linear")
 >>> call, = nested([], [inner, outer])

@@ -1,4 +1,4 @@
-"""Which folder all ranks of a run take: the first that asks proposes one, and all take it.
+"""Makes all ranks of a run agree on a folder: the first that asks proposes one, all use it.
 
 Ranks of one job meet in torch's store, whose `compare_set` lets the first proposal win: one round
 trip, and nobody waits. A launcher that starts its ranks anew is the same process as before, so a

@@ -1,4 +1,4 @@
-"""A process that trains: armed once torch is there, and given a folder at its first iteration.
+"""A process that trains: it starts recording when torch is imported, and gets a folder later.
 
 Until then everything waits in memory, so that launchers, loader workers and helpers, which never
 take a step, leave no files.

@@ -1,4 +1,4 @@
-"""The stages of a training with transformers' `Trainer` or Lightning's, by a callback.
+"""Records the stages of a training with the `Trainer` of transformers or Lightning.
 
 >>> from my_utils.run.callback import TimerCallback
 >>> TimerCallback("logs/train")

@@ -1,4 +1,4 @@
-"""What is said at the end of a run: the verdict in at most twelve lines, and where the files are.
+"""Prints the end of a run: the verdict in at most twelve lines, and where the files are.
 
 Trouble here is one line on stderr. It never changes how a run ends.
 """

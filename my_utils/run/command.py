@@ -1,4 +1,4 @@
-"""`my_utils run`: runs a training so that its stages are recorded, without an edit of it."""
+"""`my_utils run`: runs a training and records its stages, without a change of the script."""
 
 from __future__ import annotations
 

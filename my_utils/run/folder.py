@@ -1,4 +1,4 @@
-"""The folder of a run: its name, that it is nobody else's, `latest`, and `run.json`."""
+"""The folder of a run: its name, that no other run uses it, `latest`, and `run.json`."""
 
 from __future__ import annotations
 

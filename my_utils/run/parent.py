@@ -1,4 +1,4 @@
-"""The parent of a command: passes signals on to it, and ends as it ends."""
+"""The parent of a command: forwards signals to it, and exits like it."""
 
 from __future__ import annotations
 

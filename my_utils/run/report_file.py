@@ -1,4 +1,4 @@
-"""What the processes of a command report to the parent on their host: lines in one file.
+"""The reports of a command's processes to the parent on their host: lines in one file.
 
 `python`: an interpreter was reached. `torch`: torch was executed in it. `rank {…}`: it trains, and
 writes to the folder that stands there. `other …`: `import my_utils` leads to something else there.

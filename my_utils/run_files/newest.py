@@ -1,4 +1,4 @@
-"""Which folder is meant where a user names none, or one that holds several runs: the newest run's.
+"""Finds the newest run if the user names no folder, or one with several runs.
 
 A folder is a run when it holds a profile CSV, a journal or a heartbeat. Its age is the time at
 which one of these files was last written.

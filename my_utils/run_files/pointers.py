@@ -1,4 +1,4 @@
-"""Files that name a journal which lies elsewhere: on a disk of the node, or in its memory."""
+"""Files that name a journal in another directory: on a disk of the node, or in its memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What torch.compile makes of timer calls: by default nothing, so that the graph stays whole.
+"""Timer calls under torch.compile: they vanish by default, so that the graph stays whole.
 
 A call of a C method breaks a compiled graph. `torch.compiler.substitute_in_graph` registers a
 stand-in, which Dynamo traces in its place. The stand-ins here do nothing, so the calls vanish. They

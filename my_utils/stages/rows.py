@@ -1,4 +1,4 @@
-"""Finished stages out of the profile CSV of this process, or out of the rows kept in memory."""
+"""Finished stages from the profile CSV of this process, or from the rows in memory."""
 
 from __future__ import annotations
 

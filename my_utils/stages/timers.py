@@ -1,4 +1,4 @@
-"""The timer that goes into a training script, and small things for debugging one.
+"""The timer for a training script, and small tools to debug one.
 
 from my_utils import GlobalLogger, MyTimer
 

@@ -1,5 +1,5 @@
-"""Says once, at the end of a process, which timers were used in vain: nothing was written because
-`GlobalLogger.setup` never ran and nobody read the figures, or all rows have step 0.
+"""Reports once, at the end of a process, timers whose data was never written: `GlobalLogger.setup` was
+not called and no figures were read, or all rows have step 0.
 """
 
 from __future__ import annotations

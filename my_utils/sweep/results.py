@@ -1,4 +1,4 @@
-"""What a sweep over shapes gave: a point for each, as text, DataFrame, CSV and plot. Internal."""
+"""The results of a sweep over shapes, as text, DataFrame, CSV and plot. Internal."""
 
 from __future__ import annotations
 

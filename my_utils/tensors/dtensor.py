@@ -1,4 +1,4 @@
-"""One digest for a tensor that is sharded over ranks, from what each rank has of it.
+"""One digest for a tensor that is sharded over ranks, from the shards.
 
 The tensor hash adds up, so each rank hashes its shard and an all-reduce does the rest: 128 bytes
 where shards are runs of the tensor's bytes (sharded along the first dimension), 32 bytes for every

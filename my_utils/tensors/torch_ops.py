@@ -1,4 +1,4 @@
-"""Makes torch.ops.my_utils.* known to torch, once in a process.
+"""Registers torch.ops.my_utils.* with torch, once in a process.
 
 The kernels are C functions of `_core`; what torch needs beside them stands here: the schemas, the
 form of the results (for compiled and exported graphs), and that nothing is differentiated.

@@ -1,4 +1,4 @@
-"""Times of many ranks: figures, percentiles, plots, a file of them."""
+"""Times of many ranks: statistics, percentiles, plots, and a file format."""
 
 from __future__ import annotations
 

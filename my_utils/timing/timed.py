@@ -1,4 +1,4 @@
-"""Functions whose calls are timed: what timer_wrap and the blocks of timer() put round them.
+"""Functions whose calls are timed: the wrappers of timer_wrap and timer().
 
 A timed plain function is a Python function of its own, with the parameters of the one that it
 calls. So whatever looks into functions (Ray, cloudpickle, torch.jit, torch.fx, Dynamo) finds one.

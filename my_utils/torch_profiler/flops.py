@@ -1,4 +1,4 @@
-"""Floating-point operations of operators, from the shapes of their inputs: the one definition.
+"""Floating-point operations of operators, from the shapes of their inputs.
 
 It is the registry of `torch.utils.flop_counter`, with the formulas that a user registered there,
 and ours for what it lacks: other products and attentions, norms, sums, and what is done element by

@@ -1,4 +1,4 @@
-"""torch's profiler around a block that runs again and again: a trace, and a plot over the series.
+"""torch's profiler around a block that runs repeatedly: a trace, and a plot over the series.
 
 >>> import tempfile, torch
 >>> folder = tempfile.TemporaryDirectory()

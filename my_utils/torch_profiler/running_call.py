@@ -1,4 +1,4 @@
-"""Whether a call that is still to end has ended: whether its frame has left its thread's stack.
+"""Tells whether a call has ended: whether its frame has left its thread's stack.
 
 >>> def begin():
 ...     return RunningCall()

@@ -1,4 +1,4 @@
-"""One profiler at a time.
+"""Allows one profiler at a time.
 
 A process has one profiler of torch. Two threads that profile crash it, and nested profilers lose
 their events silently. A profiler that is left running crashes the exit, and a child that was forked

@@ -1,4 +1,4 @@
-"""torch's profiler in the slot of the process, and the common handling of its results.
+"""Runs torch's profiler as the only one of the process, and handles its results.
 
 >>> from pathlib import Path
 >>> import tempfile, torch

@@ -1,4 +1,4 @@
-"""torch's profiler, or Nsight Systems, for some steps of a training with transformers' `Trainer`.
+"""Runs torch's profiler, or Nsight Systems, for a few steps of transformers' `Trainer`.
 
 >>> from my_utils.profiling.trainer_callback import ProfCallback  # doctest: +SKIP
 >>> trainer = Trainer(model, args, train_dataset=data, callbacks=[ProfCallback()])  # doctest: +SKIP

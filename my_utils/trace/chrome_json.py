@@ -1,4 +1,4 @@
-"""Reads Chrome's trace JSON piece by piece: its events, and what it says about itself.
+"""Reads Chrome's trace JSON in pieces: its events, and its metadata.
 
 Internal. Both forms are read, an object with `traceEvents` and the bare list, which need not be
 closed. Memory does not grow with the file. An event that cannot be read is left out and counted.

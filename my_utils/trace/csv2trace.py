@@ -1,4 +1,4 @@
-"""Turns profile CSVs into a trace for Perfetto.
+"""Converts profile CSVs to a trace for Perfetto.
 
     my_utils trace LOG_DIR -o trace.pftrace         (or python -m my_utils.csv2trace)
 

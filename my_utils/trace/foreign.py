@@ -1,4 +1,4 @@
-"""A trace of another tool as rows of a profile CSV, which are converted like all others.
+"""Converts a trace of another tool to rows of a profile CSV.
 
 Internal. docs/traces/traces.md has the rules: which clock such a trace has, what is drawn where.
 `ForeignTrace.read` takes the events of the file into sorted runs, because they may stand in any

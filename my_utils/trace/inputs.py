@@ -1,4 +1,4 @@
-"""What csv2trace reads: CSVs, directories, globs and journals, sorted into one file set a process.
+"""Sorts the inputs of csv2trace, CSVs, directories, globs and journals, into one set a process.
 
 Internal. A file set is the rotated parts of one process in order, then its current file, then the
 rows that only its journal holds.

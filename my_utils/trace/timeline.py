@@ -1,4 +1,4 @@
-"""Draws a timeline of a few steps from profile CSVs, as a picture to paste into a report.
+"""Draws a few steps from profile CSVs as a picture.
 
 A band a thread of a rank, nested stages below each other, one time axis for all ranks, so that one
 sees who waits for whom. However many ranks there are, it is one figure: the bands get thinner. For

@@ -1,4 +1,4 @@
-"""Ranks that are slow all the time, or from a step on: whom the others wait for.
+"""Finds ranks that are slow all the time, or from a step on: the others wait for them.
 
 A rank's own work is the time of a cycle outside the meetings (see `work`). What it has more than
 the median of the other ranks, as a level over steps, is its excess. It is named if the others wait

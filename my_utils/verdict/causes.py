@@ -1,4 +1,4 @@
-"""What hiccups were: where the time that they cost went.
+"""Finds the causes of hiccups: where their time was lost.
 
 `my_utils run` records of each iteration what the host took from the training thread: collections of
 garbage, time on a core, time in which it was ready to run and on no core; and what it waited for,

@@ -1,4 +1,4 @@
-"""Says what bounds a run: `my_utils why logs`.
+"""`my_utils why logs`: shows what bounds a run.
 
     my_utils why LOG_DIR… [--json] [--ranks 0,3-5] [--steps 10:20] [--hung 30] [-o FILE]
 

@@ -1,4 +1,4 @@
-"""A run on CUDA as the device sees it.
+"""Judges a run on CUDA by the times of its device.
 
 Host times are times of enqueueing there. What a stage takes the device, and what of a stage of the
 host the device does not hide, `device_cells` has, and for how long the device waits for launches. A

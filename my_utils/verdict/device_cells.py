@@ -1,4 +1,4 @@
-"""What the stages of a rank take its device, moment by moment; see docs/runs/device-bound.md.
+"""The time of a rank's stages on its device, moment by moment; see docs/runs/device-bound.md.
 
 At each moment the device is in one stage, the innermost whose CUDA events lie around the moment, or
 in none; and so is the host. The moment counts

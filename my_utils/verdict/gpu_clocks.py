@@ -1,4 +1,4 @@
-"""What NVML says of a rank's GPU: a lower clock than the others', and why; critical errors."""
+"""NVML data of a rank's GPU: a lower clock than the others', with the reason; critical errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rank does of its own inside a meeting that ranks leave one by one.
+"""The work of a rank inside a meeting that ranks leave one by one.
 
 Under DDP that broadcasts buffers, and under FSDP, ranks meet in `forward` and again in `backward`.
 A rank that is slow in forward leaves it late, and the others wait for it in backward: over the sum

@@ -1,4 +1,4 @@
-"""The kinds of findings, and the stages that stand for one by their name."""
+"""The kinds of findings, and the names of stages that belong to them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who comes last to collectives for which ranks wait before they go on, as in FSDP.
+"""Finds the rank that comes last to collectives for which ranks wait, as in FSDP.
 
 A rank that comes late to one of them comes to the next as early as the others, who waited for it.
 So what the others lose at a collective is how much later than they it came, less what was late at

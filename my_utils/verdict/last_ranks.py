@@ -1,4 +1,4 @@
-"""Who comes last inside backward: the rank for whose buckets the others wait.
+"""Finds the rank that comes last inside backward: the others wait for its buckets.
 
 Under DDP ranks meet in the buckets of gradients, so all of them leave backward together and its
 length does not show who was slow. `my_utils run` looks at some steps, and records when each bucket
@@ -182,7 +182,7 @@ def _is_above(values: Matrix, row: int, bound_ns: float) -> npt.NDArray[np.bool_
 
 
 def _named_in_collectives(moments: Matrix, bound_ns: float) -> _Last | None:
-    """As `_named`, where ranks wait for each other at each place."""
+    """Like `_named`, for places at which ranks wait for each other."""
     ranks, steps, places = moments.shape
     if steps < STEPS_LEAST:
         return None

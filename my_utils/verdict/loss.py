@@ -1,4 +1,4 @@
-"""A loss that the rules found in one group of ranks, before it is put into words."""
+"""A loss of a group of ranks that the rules found, before it is put into words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory that grows without an end.
+"""Finds memory that keeps growing.
 
 The series of a rank is cut into ten equal parts. Memory grows if the medians of the parts rise
 nearly always, by as much in the last three as before, so that what fills up at the beginning and

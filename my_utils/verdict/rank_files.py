@@ -1,4 +1,4 @@
-"""The finished stages of all ranks of a run, out of the files of their directories.
+"""Reads the finished stages of all ranks of a run from their directories.
 
 Files are found and sorted as csv2trace does it: rotated parts, the current file, then the rows
 that only a journal holds. A rank is read by the engine, in one piece, without the interpreter's

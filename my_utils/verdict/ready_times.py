@@ -1,4 +1,4 @@
-"""When the buckets of DDP were ready inside backward, of all ranks: what the rules take."""
+"""When the buckets of DDP were ready inside backward, on all ranks: input of the rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the rules found; it imports no rule."""
+"""The findings of the rules. It imports no rule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verdict over a run: a pure function of arrays.
+"""The rules: a pure function from the arrays of a run to its verdict.
 
 In this order: whether the run can be judged at all; the device's view of a run on CUDA; where ranks
 meet; then, in each group of ranks that can be compared, ranks that are slow all the time, those

@@ -1,4 +1,4 @@
-"""A run as arrays: what the verdict judges, and nothing else.
+"""The arrays of a run that the rules judge.
 
 A rank is a row, a step a column, a stage a layer. Files are turned into it by `load`, and a
 simulator makes it without files, so that each rule can be tested against what was planted.

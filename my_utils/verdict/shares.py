@@ -1,4 +1,4 @@
-"""What all ranks spend in stages that are no computing: input, copies, communication, checkpoints.
+"""The time of all ranks in stages other than computing: input, copies, communication, checkpoints.
 
 The cost of such a stage is how much shorter steps are without it, after the losses of single ranks
 were taken off; the most costly stage first, so that costs never add up to more than the step. Of a

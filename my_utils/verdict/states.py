@@ -1,4 +1,4 @@
-"""Which processes of a run live, and which ended in good order."""
+"""Tells which processes of a run are alive, and which ended normally."""
 
 from __future__ import annotations
 

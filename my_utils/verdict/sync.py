@@ -1,4 +1,4 @@
-"""Where ranks meet, and which of them can be compared.
+"""Finds where ranks wait for each other, and which of these places can be compared.
 
 A run that `my_utils run` recorded says in which stages its ranks meet. Of other runs a stage counts
 as meeting, "inferred", if

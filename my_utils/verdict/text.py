@@ -1,4 +1,4 @@
-"""The verdict in words: at most twelve lines, the answer first."""
+"""The text of a verdict: at most twelve lines, the answer first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which rows of a rank are those of its training thread, each moment in one stage at a time.
+"""Selects the rows of a rank's training thread, with one stage at each moment.
 
 A thread of an attempt and a timer's tag together are a track: another process has other threads,
 which may have the same numbers. Stages of one track nest, and the engine knows how. Those of two

@@ -1,4 +1,4 @@
-"""What each rank did of its own between two meetings, and how long it was in the meetings.
+"""The work of each rank between two meetings, and its time in the meetings.
 
 A cycle of a rank goes from the end of its last meeting in a step to the end of the last one in the
 next step. What comes after that meeting (the optimizer, say) delays the arrival of the step after,

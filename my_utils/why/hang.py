@@ -1,4 +1,4 @@
-"""Whether a run hangs, and at which lines of Python its ranks stand then."""
+"""Tells whether a run hangs, and at which lines of Python its ranks are."""
 
 from __future__ import annotations
 

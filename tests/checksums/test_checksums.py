@@ -426,8 +426,8 @@ def test_what_the_log_says(log: Lines) -> None:
     signed["half"][3] = 0
     check(signed)
     assert log.lines == [
-        "data inconsistency: key 'half', sample 3: differs from the signed data; arrived as bfloat16 "
-        "of shape (2,)",
+        "data inconsistency: key 'half', sample 3: differs from the signed data; arrived as "
+        "bfloat16 of shape (2,)",
         "data inconsistency: key 'labels', samples 0-1: they have the data of samples 1, 0",
         "data inconsistency: key 'x', samples 0-2, 5: differs from the signed data; arrived as "
         "float32 of shape (3, 4)",

@@ -1,4 +1,4 @@
-"""Captures a few steps of a job that runs, without a restart and without a line of code in it.
+"""Captures a few steps of a running job, without a restart and without code in it.
 
     my_utils capture LOG_DIR --ranks 3,7 --steps 2 --backend torch --wait
 

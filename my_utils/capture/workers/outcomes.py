@@ -1,4 +1,4 @@
-"""What became of the windows that a driver sent to its workers."""
+"""The outcomes of the windows that a driver sent to its workers."""
 
 from __future__ import annotations
 

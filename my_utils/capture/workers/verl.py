@@ -1,4 +1,4 @@
-"""Configurations of verl's trainers, as `ProfileManager` takes them.
+"""Converts configurations of verl's trainers for `ProfileManager`.
 
 verl has `global_profiler` for the run and a `profiler` in each role. Its files refer to other
 fields by OmegaConf's `${oc.select:path,default}` and `${path}`, which are resolved here, so that a

@@ -1,4 +1,4 @@
-"""Reaches the Python processes of a command that `my_utils run` has started.
+"""Starts recording in the Python processes of a command that `my_utils run` has started.
 
 Its folder stands first on PYTHONPATH, so that `site` imports this file in each of them. It waits
 until torch has been executed, hands the process to `my_utils.run.attach`, and gives its own place

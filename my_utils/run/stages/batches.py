@@ -1,4 +1,4 @@
-"""How many samples and tokens a batch has, as far as a look at it shows."""
+"""Counts the samples and tokens of a batch, from shapes only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is in the buckets of DDP models, as DDP itself says.
+"""The contents of the buckets of DDP models, from DDP itself.
 
 DDP builds its buckets anew after the first backward, in the order in which gradients came, and
 says so in its logging data. With `find_unused_parameters` it keeps those that it began with, and

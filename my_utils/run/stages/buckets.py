@@ -1,4 +1,4 @@
-"""When the buckets of DDP are ready inside backward: which steps are looked at, and the rows.
+"""When the buckets of DDP are ready inside backward: the recorded steps, and the rows.
 
 The ranks of a run meet in the buckets, so only steps count that all of them look at. Which steps
 these are follows from the step's number: every 4th at first, and fewer later. After a step that

@@ -1,4 +1,4 @@
-"""What is recorded once of a run: its wrappers, where its ranks meet, and its loader."""
+"""Records once for each run: its wrappers, where its ranks wait, and its loader."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a rank came to the collectives inside backward of FSDP, by torch's flight recorder.
+"""When a rank reached the collectives inside backward of FSDP, from torch's flight recorder.
 
 The recorder keeps the last collectives in a ring, with the time at which each was enqueued. A dump
 holds the GIL, so it is taken after a step and seldom: after 16 steps in a row, about once a minute.

@@ -1,4 +1,4 @@
-"""Which iteration a record belongs to, worked out from the steps of the optimizers.
+"""Assigns records to iterations, from the steps of the optimizers.
 
 The first optimizer that steps leads. An iteration ends at the last step of any optimizer before the
 leader steps again. When that was is known only afterwards, so the end is predicted from the length

@@ -1,4 +1,4 @@
-"""The memory of this process, read cheaply enough for every step."""
+"""Reads the memory of this process, cheaply enough for every step."""
 
 from __future__ import annotations
 

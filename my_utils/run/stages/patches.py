@@ -1,4 +1,4 @@
-"""Where torch is patched, and with what.
+"""Patches torch for the stages of a run.
 
 What Dynamo may trace is a Python function that begins with `is_compiling()`, which is a constant in
 a graph. What only eager code calls is a `StageCall` in C, which has no frame of its own.

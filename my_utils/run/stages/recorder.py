@@ -1,4 +1,4 @@
-"""Records the stages of a training whose script knows nothing of it.
+"""Records the stages of a training whose script is not changed.
 
 >>> recorder = arm(lambda: None)
 >>> recorder.is_rank  # nothing has trained yet
