@@ -39,7 +39,7 @@ VERSION = 1
 class ControlRandom:
     """Saves and restores random states and data by a tag; all methods are of the class.
 
-    A tag is a file, `<folder>/rank_<rank>/<tag>.pt`, which is whole or absent and which
+    A tag is a file, `<folder>/rank_<rank>/<tag>.pt`, which is complete or missing and which
     `torch.load(weights_only=True)` reads. It holds the states of the generators of Python, numpy,
     torch on the CPU and on its accelerator (at the time of `save_random`), and the data given.
 

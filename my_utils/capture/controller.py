@@ -411,7 +411,7 @@ class CaptureController(_core.CaptureWindows):
         meta: called before each pass; by default `iter` counts the passes from 0.
 
         Passes may nest, and come from several threads. A copy of the module reports nothing. With
-        `torch.compile`, attach to what it returns. TypeError for what is no module.
+        `torch.compile`, attach to what it returns. TypeError if it is not a module.
         """
         name = forward_name(module, profile_name)
         HookEvent(name, None, role, rank)  # raises for what is none

@@ -58,8 +58,8 @@ def meta_of(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> dict[str, Any]:
-    """What `meta` returns for a call; {} with one warning where that is no mapping, or raises: the
-    training goes on."""
+    """What `meta` returns for a call; {} with one warning where that is not a mapping, or raises:
+    the training goes on."""
     try:
         found = meta(*args, **kwargs)
         return {} if found is None else dict(found)
@@ -242,7 +242,7 @@ class capture_hook:
 
     def _left(self, frame: int) -> _Report:
         """Ends one of the blocks that were entered: that of the frame, else the innermost of the
-        context, as an `ExitStack` enters and leaves from frames of its own, else the last."""
+        context, as an `ExitStack` enters and leaves from its own frames, else the last."""
         with _process.lock:
             entered = self._entered
             ended = next((block for block in reversed(entered) if block.frame == frame), None)

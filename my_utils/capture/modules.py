@@ -178,8 +178,8 @@ def _no_event(controller: _controller.CaptureController, number: int) -> HookEve
 
 
 def _end_the_interrupted(running: list[_Pass], caller: FrameType) -> None:
-    """torch calls no hook after what is no Exception, such as a Ctrl-C: ends passes that are not
-    among the callers of this one."""
+    """torch calls no hook after what is not an Exception, such as a Ctrl-C: ends passes that are
+    not among the callers of this one."""
     callers = set()
     frame: FrameType | None = caller
     while frame is not None:

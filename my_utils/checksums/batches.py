@@ -64,8 +64,8 @@ class Mismatch(NamedTuple):
     """One thing that is not as it was signed.
 
     key: the place in the batch, such as "labels" or "inputs.pixels[2]"; "" where it is the whole.
-        Keys that are no strings, or hold a "." or "[", stand in brackets: "[1]", "['a.b']".
-    sample: its index along dim 0; None where it is no single sample.
+        Keys that are not strings, or hold a "." or "[", stand in brackets: "[1]", "['a.b']".
+    sample: its index along dim 0; None where it is not a single sample.
     problem: "differs" (other bits, dtype or shape), "moved" (what another sample was signed with),
         "length" (not one row a sample), "missing" (the key was signed and is gone), "cast" (the
         checksums themselves are not int64 any more), "damaged" (they were changed), "unsigned"

@@ -4,7 +4,7 @@ A request leaves at `sent_ns` (our clock) and arrives at `received_ns` (the othe
 response leaves there at `answered_ns` and arrives here at `returned_ns`. Nothing arrives before it
 was sent. So the offset "its clock minus ours" is at most `received - sent` and at least `answered -
 returned`, however the travel time is shared between the directions. Each exchange gives such an
-interval, and the offset lies in all of them. The clocks may drift between two exchanges, so older
+interval, and the offset is in all of them. The clocks may drift between two exchanges, so older
 intervals are widened. The stated error is half of the interval that is left. It is a bound and no
 statistic.
 

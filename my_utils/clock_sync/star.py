@@ -86,7 +86,8 @@ class Refresher:
         return offset
 
     def line_up(self, host: str | None, deadline: float) -> ClockOffset:
-        """Like `begin`, with a deadline of `time.monotonic()`; raises. The logger is not changed."""
+        """Like `begin`, with a deadline of `time.monotonic()`; raises. The logger is not
+        changed."""
         if self._rank == 0:
             self._serve(host)
             self._wait_for_all(deadline)

@@ -51,7 +51,7 @@ class SocketClockSynchronizer:
         secret: bytes | str | None = None,
         clock: Clock = time.time_ns,
     ) -> ClockServer:
-        """A server for any number of clients, in a thread of its own; see `ClockServer`.
+        """A server for any number of clients, in a separate thread; see `ClockServer`.
 
         host: the address to listen at; loopback by default, "::" or "0.0.0.0" for all.
         port: 0 takes a free one, which `address` says.

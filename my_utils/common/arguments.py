@@ -30,7 +30,7 @@ def wrong_type(name: str, allowed: str, value: object) -> TypeError:
 
 
 def kind(value: object) -> str:
-    """The text in messages in place of a value that is long, or a secret."""
+    """The text in messages instead of a value that is long, or a secret."""
     return type(value).__name__
 
 

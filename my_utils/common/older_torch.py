@@ -46,7 +46,7 @@ def kinds_from_tree(results: Any) -> Callable[[Any], str]:
     from torch._C._profiler import RecordScope, _EventType
     from torch.autograd.profiler_util import MEMORY_EVENT_NAME, OUT_OF_MEMORY_EVENT_NAME
 
-    # Kernels have numbers of their own, which may be those of operators.
+    # Kernels have their own numbers, which may be those of operators.
     operators = set()
     left = list(results.experimental_event_tree())
     while left:

@@ -30,7 +30,7 @@ class PlainFileError(ValueError):
 
 
 def save_plain(payload: dict[str, Any], path: str | os.PathLike[str]) -> Path:
-    """Writes the file beside its place under another name, then renames it. Folders are made as
+    """Writes the file next to its place under another name, then renames it. Folders are made as
     needed. OSError where it cannot be written. The values: see `_plain_copy`."""
     import torch
 
@@ -51,7 +51,7 @@ def load_plain(
     version: the newest that is understood. what: the word for such a file in messages.
 
     PlainFileError for a file that is cut short, damaged (every entry has a CRC-32), of another
-    kind, or of a later version; OSError where there is no such file.
+    kind, or of a later version; OSError if there is no such file.
     """
     file = Path(path)
     with open(file, "rb", opener=open_without_waiting):
@@ -79,7 +79,7 @@ def _check_zip(file: Path, what: str) -> None:
         raise
     except OutOfBounds as error:
         raise PlainFileError(f"is not a {what}, damaged, or malicious: {error}") from None
-    except Exception as error:  # zipfile has many ways to say that it is no zip
+    except Exception as error:  # zipfile has many ways to say that it is not a zip
         raise PlainFileError(f"is cut short, damaged or no {what} ({error})") from None
     if bad is not None:
         raise PlainFileError(f"is damaged: {bad} does not have the CRC-32 that is noted for it")

@@ -56,7 +56,7 @@ def parse_steps(text: str, name: str = "steps", *, bounded: bool = False) -> tup
 
     bounded: both ends must be given.
 
-    Raises ValueError for an empty range, for one with a stride, and for what is no range.
+    Raises ValueError for an empty range, for one with a stride, and if it is not a range.
     """
     found = step_slice(text)
     if found is None or found.step is not None or (bounded and None in (found.start, found.stop)):

@@ -108,7 +108,7 @@ def boot_id() -> str:
 
 
 def host_name() -> str:
-    """What this host is called, with what is no printable text in it as escapes. At most 255
+    """What this host is called, with what is not a printable text in it as escapes. At most 255
     bytes."""
     return printable(os.uname().nodename)[:255]
 

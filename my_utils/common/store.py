@@ -25,7 +25,7 @@ _PAUSE_OF_EACH_S = 1e-4
 
 
 def default_store(prefix: str = "") -> Store | None:
-    """The store of the job with `prefix`, if any, before all keys; None where there is no job.
+    """The store of the job with `prefix`, if any, before all keys; None if there is no job.
 
     torch.distributed is never imported here. The store may be used by many threads.
     """

@@ -1,7 +1,7 @@
 """Output on a terminal with rich: a progress bar while a command works, and tables.
 
 rich is imported when there is a terminal to show something on, and only then. It keeps to NO_COLOR
-and TERM by itself. Commands show their work by `progress`, which has lines where there is no
+and TERM by itself. Commands show their work by `progress`, which has lines if there is no
 terminal; what the library returns is made by `tables`.
 """
 
@@ -69,7 +69,7 @@ class ProgressBar:
             self._draw(self._progress)
 
     def show(self, done: int, total: int, description: str | None = None) -> None:
-        """So many of `total`, 0 for a total that is not known. description: in place of the old."""
+        """So many of `total`, 0 for a total that is not known. description: instead of the old."""
         if self._progress is not None and self._task is not None:
             self._progress.update(
                 self._task, completed=done, total=total or None, description=description

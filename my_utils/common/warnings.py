@@ -50,7 +50,7 @@ def warn_once(kind: str, message: str, logger: logging.Logger | None = None) -> 
 def counts() -> dict[str, int]:
     """How often each kind of trouble occurred in this process.
 
-    The C part has counts of its own, see `_core.troubles()`. Here its kinds are counted once only.
+    The C part has its own counts, see `_core.troubles()`. Here its kinds are counted once only.
     """
     with _lock:
         return dict(_counts)

@@ -1,7 +1,7 @@
 """One rank of `python -m my_utils.demo`: a small GPT learns Python's own source.
 
 The text is the standard library of this interpreter, cut at blank lines and read as bytes. Each
-rank reads a shard of its own. As in a sorted data set, one shard holds the short texts and another
+rank reads a separate shard. As in a sorted data set, one shard holds the short texts and another
 the long ones. So one rank has more to compute, and the others wait for it in `all_reduce`. With
 `balance=True` all ranks take texts of similar length in a step, and no rank waits.
 
@@ -39,7 +39,7 @@ PAD = 0
 
 
 class Block(nn.Module):
-    """One layer: attention, then the MLP, each timed as a stage of its own."""
+    """One layer: attention, then the MLP, each timed as a separate stage."""
 
     def __init__(self, timer: MyTimer) -> None:
         super().__init__()

@@ -50,7 +50,7 @@ class GateResult:
 
 
 def parse_gate(text: str) -> Gate:
-    """ValueError for what is no limit.
+    """ValueError if it is not a limit.
 
     >>> parse_gate("iter:+2%").limit, parse_gate("forward/attn: 1.5 %").name
     (0.02, 'forward/attn')
@@ -65,7 +65,7 @@ def parse_gate(text: str) -> Gate:
 
 
 def judge_gate(gate: Gate, found: Difference) -> GateResult:
-    """Failed if the whole interval lies beyond the limit, passed if it lies within, else undecided.
+    """Failed if the whole interval exceeds the limit, passed if it is within, else undecided.
 
     A figure of one run a side that has no interval is taken as it is.
     """

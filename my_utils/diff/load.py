@@ -68,7 +68,7 @@ def load_steps(
     """The steps of one run.
 
     path: its log directory, or a profile CSV, journal or glob. ranks, steps: only these, by default
-    all; steps is a half-open range. renames: stages by the names that they shall have; what is
+    all; steps is a half-open range. renames: the new names of stages; what is
     inside a stage comes with it.
 
     Raises NothingToCompare, a ValueError, where no rank can be read. Thread-safe.

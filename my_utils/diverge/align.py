@@ -157,7 +157,7 @@ def _wrapper_calls(recording: Recording) -> set[int]:
 def _times(
     events: Sequence[TraceEvent], parents: dict[int, int], recording: Recording
 ) -> dict[int, tuple[int, int]]:
-    """When each call began and ended, by one clock: a child lies within its parent, also where it
+    """When each call began and ended, by one clock: a child is within its parent, also where it
     was recorded after it, from a compiled graph. A call that never ended ends last."""
     inside: dict[int, list[TraceEvent]] = {}
     known = {event.index for event in events}
@@ -301,7 +301,7 @@ def pair_up(
     """Pairs the places of two sequences, in their order.
 
     Sequences of one length are paired place by place. Of two lengths, equal keys hold the pairing,
-    and what lies between is paired in order; None stands for what the other sequence lacks.
+    and what is between is paired in order; None stands for what the other sequence lacks.
 
     >>> pair_up("abc", "abxc")
     [(0, 0), (1, 1), (None, 2), (2, 3)]

@@ -97,7 +97,7 @@ def compare_recordings(
     rtol, atol: agree where |a - b| <= atol + rtol * |b|, as far as samples and statistics show;
         without either, bit for bit. Where only one is given the other is 0.
 
-    ValueError for a tolerance that is negative or not finite; TypeError for what is no recording,
+    ValueError for a tolerance that is negative or not finite; TypeError if it is not a recording,
     such as `ForwardTraceRecorder.recording`, which says whether it records.
     """
     _check_recording("first", first)
@@ -188,7 +188,7 @@ def compare_files(
     several are put together: replicated tensors by their digests, parts of a batch or of a DTensor
     by their statistics.
 
-    OSError where a path cannot be read, RecordingError (a ValueError) for what is no recording.
+    OSError where a path cannot be read, RecordingError (a ValueError) if it is not a recording.
     """
     a, b = read_side(path_a), read_side(path_b)
     notes = [*a.notes, *b.notes]

@@ -98,7 +98,7 @@ class Call:
 
     parent: index of the recorded call around it, wrappers left out, or -1.
     begin, end: when it ran, by one clock for all calls of the recording.
-    weights: parameters of its own by their names in it, and those of modules below that are not
+    weights: its own parameters by their names in it, and those of modules below that are not
         called themselves.
     """
 
@@ -129,9 +129,9 @@ class Cause(enum.StrEnum):
     WEIGHTS: parameters or buffers differ before the call. INPUTS: the model was called with other
     inputs. RESULT: the same inputs and weights gave another result. BETWEEN: the code of a module
     itself, between two of the modules in it. CLASS: the module is of another class. SETTINGS:
-    training or evaluation mode, or an argument that is no tensor. EXCEPTION: the call raised in one
-    run only. GRADIENTS: the forward passes agree, and the gradients do not. UNDECIDED: the place is
-    in the call, if one is given, but what was recorded does not tell where or why.
+    training or evaluation mode, or an argument that is not a tensor. EXCEPTION: the call raised in
+    one run only. GRADIENTS: the forward passes agree, and the gradients do not. UNDECIDED: the
+    place is in the call, if one is given, but what was recorded does not tell where or why.
     """
 
     WEIGHTS = "weights"

@@ -66,7 +66,7 @@ class UniversalDumper:
     of a `multiprocessing` child; not by `os._exit` or a signal. Errors of the thread raise, in
     strict mode, at the next `dump`, `flush` or `close`.
 
-    Thread-safe. A forked child begins with counts of its own and an empty queue.
+    Thread-safe. A forked child begins with its own counts and an empty queue.
 
     >>> import tempfile
     >>> cfg = DumpConfig(root_dir=tempfile.mkdtemp())

@@ -44,7 +44,7 @@ _CODE_BYTES = {
 
 
 class Entry(NamedTuple):
-    """Where a blob lies in the bytes after the header."""
+    """Where a blob is in the bytes after the header."""
 
     code: str
     shape: tuple[int, ...]
@@ -169,7 +169,7 @@ class DumpFolder:
     def read_blobs(self, *, verify: bool) -> tuple[dict[str, Entry], dict[str, Any]]:
         """The index of the safetensors file, and the bytes of each blob as a uint8 array.
 
-        They lie in memory of their own where `verify` is set, else in the file, mapped privately:
+        They are in memory of their own where `verify` is set, else in the file, mapped privately:
         pages are read when they are touched, and what is written to them stays in this process.
         """
         if TENSORS not in self.manifest["files"]:

@@ -73,7 +73,7 @@ class StandIn:
 
 
 class Stored(NamedTuple):
-    """How elements of a type lie in a safetensors file."""
+    """How elements of a type are in a safetensors file."""
 
     name: str  # of the type that is passed to safetensors
     code: str  # what it writes into the header

@@ -142,7 +142,7 @@ class Decoder:
             self.put_items(store, node)
 
     def put(self, store: Callable[[Any, Any], None], items: Iterable[tuple[Any, Any]]) -> None:
-        """`store` of each key and the value of the node beside it."""
+        """`store` of each key and the value of the node next to it."""
         for key, inner in items:
             value = self.node(inner)
             if type(value) is _Later:
@@ -264,7 +264,7 @@ class Decoder:
         return small
 
     def blob(self, name: Any, code: str, shape: tuple[Any, ...]) -> Any:
-        """The bytes of a blob, which has to be of that type and shape."""
+        """The bytes of a blob, which must be of that type and shape."""
         entry = self.index.get(self.text(name))
         if entry is None:
             raise self.wrong(f"names {name[:200]!r}, which {TENSORS} does not hold")
@@ -274,7 +274,7 @@ class Decoder:
         return self.blobs[name]
 
     def file_name(self, value: Any, kind: str) -> str:
-        """A file beside the tree, which the manifest has a size and a digest of."""
+        """A file next to the tree, which the manifest has a size and a digest of."""
         name = self.text(value)
         if not name.startswith(kind) or name not in self.folder.manifest["files"]:
             raise self.wrong(f"names a file {name[:200]!r}, which the manifest does not")

@@ -24,7 +24,7 @@ _Layout = tuple[str, str, int, bool]
 
 
 def make_writers(tree: Tree) -> dict[type, Writer]:
-    """Tensors come in thousands: those that lie in order on the CPU take a short way.
+    """Tensors come in thousands: those that are in order on the CPU take a short way.
 
     Their writer is a closure, whose variables Python finds faster than attributes.
     """

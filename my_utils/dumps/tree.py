@@ -17,9 +17,9 @@ do not begin with "$". All else is an object whose first key begins with "$":
     $decimal $fraction $uuid $ellipsis $not_implemented $tensordict
     $subclass       of a container, "module:Class"; attributes, and items or values
     $token_encoding the JSON of an encoding of tokenizers
-    $pickle         a file that only pickle can read, with the tensors in it beside it
+    $pickle         a file that only pickle can read, with the tensors in it next to it
     $unsupported    what could not be dumped, with type and reason
-    $truncated      what a limit of DumpConfig cut; the kept part stands beside it
+    $truncated      what a limit of DumpConfig cut; the kept part stands next to it
 
 An object that stands in several places is written once, in the first; so are cycles. Identity of
 str, bytes, numbers and other plain values is not kept, nor that two tensors share memory.
@@ -72,7 +72,7 @@ class Tree:
     """The tree of one object. Made, filled by `build`, and read once; not thread-safe.
 
     `out` are the pieces of the text; the empty ones at `slots` are for the digests of the blobs.
-    `files` are the bytes of files beside the tree, or a function that makes them.
+    `files` are the bytes of files next to the tree, or a function that makes them.
     """
 
     def __init__(self, config: DumpConfig, *, copy: bool) -> None:
@@ -273,7 +273,7 @@ class Tree:
         if kept is not obj:
             self.out.append("}")
 
-    # --- what stands beside the tree, and what cannot ---
+    # --- what stands next to the tree, and what cannot ---
 
     def blob_node(self, opening: str) -> None:
         """A node that ends with the digest of the blob that was added last."""
@@ -286,7 +286,7 @@ class Tree:
         return f"{kind}_{self.counts[kind] - 1:05d}.{suffix}"
 
     def unsupported(self, obj: Any, path: str, reason: str) -> None:
-        """A note in the place of what cannot be dumped."""
+        """A note instead of what cannot be dumped."""
         kind = class_name(type(obj))
         self.counts["unsupported"] += 1
         self.troubles.append(f"{path}: {kind} cannot be dumped: {reason}")

@@ -169,7 +169,7 @@ def _dataclass_base(cls: type) -> type | None:
 
 
 def items_of(obj: dict[Any, Any]) -> list[tuple[Any, Any]]:
-    """What a subclass of dict holds, in its order, whatever methods of its own it has."""
+    """What a subclass of dict holds, in its order, whatever methods it has."""
     kind = collections.OrderedDict if isinstance(obj, collections.OrderedDict) else dict
     return list(kind.items(obj))
 

@@ -20,7 +20,7 @@ _queues: weakref.WeakSet[WriteQueue] = weakref.WeakSet()
 
 
 class WriteQueue:
-    """Runs jobs in their order on a thread of its own. Thread-safe."""
+    """Runs jobs in their order on a separate thread. Thread-safe."""
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes

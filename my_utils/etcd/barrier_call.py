@@ -90,7 +90,7 @@ def etcd_barrier(
 
     An etcd that restarts, loses a member or is unreachable for a while holds the barrier up, and
     does not end it. Any number of threads may wait at different barriers. In a forked child of a
-    process that had loaded gRPC, which may hang there, a process of its own waits for the child.
+    process that had loaded gRPC, which may hang there, a separate process waits for the child.
     TypeError and ValueError name the argument; ImportError says what to install.
     """
     terms = _terms(prefix, world_size, rank, timeout_s, interval_s, lease_s, restart_s)

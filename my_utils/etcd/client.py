@@ -5,7 +5,7 @@ here, because a barrier must survive the loss of an endpoint. A call that fails 
 endpoint raises `Unreachable`, and the next call goes to the next endpoint over a new channel.
 Tokens are requested again when they expire, as they do when etcd restarts.
 
-One thread makes the calls of a connection; a watch is read by a thread of its own.
+One thread makes the calls of a connection; a watch is read by a separate thread.
 """
 
 from __future__ import annotations

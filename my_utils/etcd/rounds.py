@@ -4,7 +4,7 @@ Under "<prefix>/<world_size>/":
 
     barrier/state              the round that gathers, and how the last ones ended (JSON)
     barrier/call               the revision of this key is the number of a call
-    members/<round>/<name>     a member, under a lease of its own
+    members/<round>/<name>     a member, under a separate lease
     answers/<round>/<call>/<name>   a member that answered the call, under the same lease
 
 The name is the rank, or one of its own for a process without a rank. The state is kept until nobody

@@ -79,7 +79,7 @@ def _to_wandb(run: str, summary: Summary) -> None:
 
 
 def _to_tensorboard(run: str, summary: Summary) -> None:
-    """Into a file of its own beside those of the run."""
+    """Into a separate file beside those of the run."""
     needed("tensorboard", "--export tensorboard", "tensorboard")
     from tensorboard.compat.proto import event_pb2, summary_pb2
     from tensorboard.plugins.text.metadata import create_summary_metadata

@@ -20,7 +20,7 @@ _ID_MAX = 10**18 - 1
 _ENCODED = str.maketrans({c: f"%{ord(c):02X}" for c in ',="%\r\n'})
 _TO_ENCODE = re.compile(r'[,="%\r\n]')
 _ENCODED_LINE_ENDS = str.maketrans({"\r": "%0D", "\n": "%0A"})
-# Keys with a meaning of their own in a row.
+# Keys with a special meaning in a row.
 _RESERVED_KEYS = frozenset(
     (
         *("node_id", "parent_id", "tid", "tag", "repeated", "closed"),

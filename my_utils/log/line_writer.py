@@ -22,7 +22,7 @@ _LOCAL = frozenset(
 
 
 def may_hang(fd: int) -> bool:
-    """Whether the open file lies on a file system that is not known to be local."""
+    """Whether the open file is on a file system that is not known to be local."""
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode):
         return False
@@ -54,9 +54,9 @@ class Task:
 
 
 class LineWriter:
-    """Runs tasks one after the other on a thread of its own. Thread-safe.
+    """Runs tasks one after the other on a separate thread. Thread-safe.
 
-    A forked child has no such thread and needs a writer of its own: see `pid`.
+    A forked child has no such thread and needs a separate writer: see `pid`.
     """
 
     def __init__(self) -> None:

@@ -80,7 +80,7 @@ _EARLIEST_LIKELY_NS = 946_684_800 * 10**9
 class SingletonMeta(type):
     """Makes a class have one instance: every construction returns it, the first one runs __init__.
 
-    Thread-safe. A class derived from one with this metaclass has an instance of its own. When the
+    Thread-safe. A class derived from one with this metaclass has a separate instance. When the
     first __init__ raises, no instance is kept.
 
     >>> class Registry(metaclass=SingletonMeta):
@@ -114,8 +114,8 @@ class GlobalLogger(metaclass=SingletonMeta):
     wait in memory, from where `setup` writes them to the file.
 
     A pickled GlobalLogger (cloudpickle too) unpickles to the logger of the process that does it,
-    which is not set up there by that. A forked child goes on with the text log; profile rows of its
-    own go to files of its own, `profile_rank_<rank>.w1.csv` and so on, made at its first row.
+    which is not set up there by that. A forked child goes on with the text log; its profile rows go
+    to separate files, `profile_rank_<rank>.w1.csv` and so on, created at its first row.
 
     A block `with GlobalLogger() as logger:` closes it at its end, as `close()` does.
 
@@ -289,7 +289,7 @@ class GlobalLogger(metaclass=SingletonMeta):
         self._own_level = settings.level
         logger.setLevel(settings.level)
         logger.disabled = False  # logging.config disables the loggers that it does not list
-        # A root logger with handlers of its own would print every line a second time.
+        # A root logger with its own handlers would print every line a second time.
         logger.propagate = False
 
     def _warn_of_failures(self, settings: Settings, profile: str, text: str) -> None:
@@ -436,7 +436,7 @@ class GlobalLogger(metaclass=SingletonMeta):
         are all converted exactly, to the nearest nanosecond. The offset replaces the one before and
         does not add up. What was recorded before is written first, without it.
 
-        Raises TypeError for what is no number, ValueError for one that is not finite or above 73
+        Raises TypeError if it is not a number, ValueError for one that is not finite or above 73
         years.
         """
         _core.set_time_offset_ns(exact_ns("offset_s", offset_s, 10**9, _OFFSET_NS_MAX))
@@ -504,7 +504,7 @@ class GlobalLogger(metaclass=SingletonMeta):
         step: int | None = None,
         timestamp_ns: int | None = None,
     ) -> None:
-        """Gives the value of a counter, drawn as a curve of its own in the trace.
+        """Gives the value of a counter, drawn as a separate curve in the trace.
 
         A mapping gives several at once, drawn as `name.key`. Values are int, float or bool. A
         tensor raises TypeError: its `.item()` may wait for the GPU, which the caller decides.
@@ -584,7 +584,7 @@ class GlobalLogger(metaclass=SingletonMeta):
         self._lock = threading.RLock()
         if self._settings is not None:
             # Lets go of the parent's files: while a child has them open, they count as in use, and
-            # a restarted job could not take them over. Files of its own come with the first row.
+            # a restarted job could not take them over. Its own files come with the first row.
             with contextlib.suppress(Exception):
                 _core.output_state()
 
@@ -656,7 +656,7 @@ def _close_at_exit() -> None:
 
 
 def _finalize_in_worker() -> None:
-    """Children of multiprocessing end without atexit; they have finalizers of their own."""
+    """Children of multiprocessing end without atexit; they have their own finalizers."""
     process = sys.modules.get("multiprocessing.process")
     if process is None or process.parent_process() is None:
         return

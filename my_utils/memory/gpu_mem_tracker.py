@@ -45,7 +45,7 @@ _MOST_INTERVAL_S = threading.TIMEOUT_MAX / 2
 
 @public("my_utils.gpu_mem_tracker")
 class GPU_Performance_Tracker:
-    """Samples memory and hardware in a thread of its own, every `interval` seconds.
+    """Samples memory and hardware in a separate thread, every `interval` seconds.
 
     What there is, by name of the CSV's columns and of the trace's counters (`gpu0.power_w`):
 

@@ -77,6 +77,6 @@ def _full_name(cls: type) -> str:
 
 
 def is_on_cuda(model: torch.nn.Module) -> bool:
-    """Whether anything of it lies on a CUDA device; without any tensors, whether there is one."""
+    """Whether anything of it is on a CUDA device; without any tensors, whether there is one."""
     lies_on = [tensor.is_cuda for tensor in (*model.parameters(), *model.buffers())]
     return any(lies_on) if lies_on else torch.cuda.is_available()

@@ -39,7 +39,7 @@ class Hipify:
     def ported(self, text: bytes, suffix: str, is_first: bool = True) -> bytes:
         """What hipify makes of a text of a file with a suffix, `.cu` or `.h`.
 
-        Bytes that are no UTF-8 stay, and so do line ends. Hipify adds an include of HIP's runtime
+        Bytes that are not UTF-8 stay, and so do line ends. Hipify adds an include of HIP's runtime
         before device code; `is_first` False takes it away again.
         """
         encoding = "utf-8"

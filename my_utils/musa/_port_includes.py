@@ -60,7 +60,7 @@ class Tree:
             self._by_base.setdefault(posixpath.basename(name), []).append(name)
 
     def new_path(self, includer: str, path: str) -> str | None:
-        """What an include is called afterwards; None for what is no file of the tree.
+        """What an include is called afterwards; None if it is not a file of the tree.
 
         A file is meant where its path, from a folder above the tree on, ends with that of the
         include; the file beside the one that includes it goes first.

@@ -73,7 +73,7 @@ class Rules:
         return self.given.replace(text)[1]
 
     def header(self, path: str) -> str | None:
-        """The new path of a header that is no file of the tree; None without a rule."""
+        """The new path of a header that is not a file of the tree; None without a rule."""
         known = self.defaults.headers.get(path)
         if known is not None or path in self.defaults.absent:
             return known

@@ -45,7 +45,7 @@ def parse_mapping(words: Sequence[str]) -> dict[str, str]:
 
 
 def parse_list(words: Sequence[str]) -> list[str]:
-    """A list of strings, in brackets or as words of its own."""
+    """A list of strings, in brackets or as separate words."""
     text = " ".join(words)
     for value in _as_json(text):
         if isinstance(value, list) and all(isinstance(each, str) for each in value):

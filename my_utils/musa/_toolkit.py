@@ -32,7 +32,7 @@ def musa_home() -> Path | None:
 
 
 def mudnn_home() -> Path | None:
-    """MUDNN_HOME or MUDNN_PATH; None where muDNN lies in the toolkit."""
+    """MUDNN_HOME or MUDNN_PATH; None where muDNN is in the toolkit."""
     home = os.environ.get("MUDNN_HOME") or os.environ.get("MUDNN_PATH")
     return Path(home) if home else None
 
@@ -54,7 +54,7 @@ def mcc_path() -> str:
 def arch_flags(given: Sequence[str]) -> list[str]:
     """One flag for each of TORCH_MUSA_ARCH_LIST, such as "21;22" or "2.1 mp_22".
 
-    Flags of the user's that name an architecture win. ValueError for what is no architecture.
+    Flags of the user's that name an architecture win. ValueError if it is not an architecture.
     """
     if any(flag.startswith(ARCH_FLAGS) for flag in given):
         return []

@@ -95,7 +95,7 @@ class SimplePorting:
     """Ports the CUDA sources of a folder.
 
     Parameters:
-        cuda_dir_path: the folder; the output is `<folder>_musa` beside it.
+        cuda_dir_path: the folder; the output is `<folder>_musa` next to it.
         ignore_dir_paths: folders to leave out with all below them, from the working directory or
             from `cuda_dir_path`.
         mapping_rule: a mapping of old to new text. It matches any part of the text; where it meets

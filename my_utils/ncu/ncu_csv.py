@@ -421,7 +421,7 @@ def _grouped(whole: str, group: str) -> bool:
 def metric_of(
     launch: Launch, names: Iterable[str], page: Page, units: frozenset[str] | None = None
 ) -> float | None:
-    """The first of `names` that the launch has, in one of `units`. Notes what is no number."""
+    """The first of `names` that the launch has, in one of `units`. Notes what is not a number."""
     for name in names:
         for unit, text, line in launch.metrics.get(name, ()):
             if units is None or unit in units:

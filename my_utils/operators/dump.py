@@ -179,7 +179,7 @@ def load_inputs(path: str | Path) -> OpCall:
     """The call in a file of either form, its tensors on the devices that they were on where those
     are there, else on the CPU. Nothing in the file is executed.
 
-    PlainFileError (a ValueError) for what is no such file, OSError where there is none.
+    PlainFileError (a ValueError) if it is another file, OSError if there is none.
     """
     file = Path(path)
     payload = _read_safetensors(file) if file.suffix == ".safetensors" else _read_pickle(file)

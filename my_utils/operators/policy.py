@@ -203,7 +203,7 @@ def _may_draw(func: Any) -> bool:
 
 
 def _is_divided(name: str) -> bool:
-    """Whether torch mostly runs other operators in the place of this one, as for `aten.linear`."""
+    """Whether torch mostly runs other operators instead of this one, as for `aten.linear`."""
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     namespace, operator, *overload = name.split(".")
     packet = getattr(getattr(torch.ops, namespace), operator, None)

@@ -44,7 +44,7 @@ class Again(NamedTuple):
 
 
 def script(plan: OpPlan, inputs: Path, again: Again) -> str:
-    """The text; `inputs` lies in the folder where it is written to."""
+    """The text; `inputs` is in the folder where it is written to."""
     call = f"{again.function}(\n        FOLDER / {inputs.name!r}, op{again.arguments}\n    )"
     imports = f"\nfrom my_utils.compare_tool import {again.function}\n{again.imports}"
     return _TEXT.format(

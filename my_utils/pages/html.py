@@ -17,7 +17,7 @@ from typing import Any
 from ..common.printable import printable
 from .tables import Table, percent_text, times
 
-# What HTML must not hold: control characters but tabs and \n, and what is no character.
+# What HTML must not hold: control characters but tabs and \n, and what is not a character.
 _NO_TEXT = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 

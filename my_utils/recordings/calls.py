@@ -2,7 +2,7 @@
 
 Each thread has a stack of the calls that run in it. The outermost call is a root. When it ends, the
 parameters that were recorded below it are hashed. A backward may run the recomputed calls of
-activation checkpointing in any thread, so these are roots of their own.
+activation checkpointing in any thread, so these are their own roots.
 
 No Exception is raised into the training. Other exceptions, such as KeyboardInterrupt, are.
 """

@@ -217,7 +217,7 @@ class Graph:
             setattr(torch._dynamo.config, name, value)
 
     def _raise_limits(self) -> None:
-        """Each hooked module needs a graph of its own where blocks of one class are compiled one by
+        """Each hooked module needs a separate graph where blocks of one class are compiled one by
         one; torch would fall back to eager after eight."""
         import torch._dynamo
 

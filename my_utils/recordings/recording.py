@@ -59,7 +59,7 @@ VERSION = 1
 
 @public("my_utils.module_hook")
 class RecordingError(ValueError):
-    """A file that is no whole recording. The message names the file and the reason."""
+    """A file that is not a whole recording. The message names the file and the reason."""
 
 
 @public("my_utils.module_hook")
@@ -78,7 +78,7 @@ class TraceTensorMeta:
     stats: the figures of `my_utils.tensors.stats` by their names, or None.
     sample: some elements on the CPU, one dimension, of the tensor's dtype, or None.
     layout: "strided", or torch's name of another one; "unknown" inside compiled graphs, where the
-        shape is not known either. The parts of a sparse tensor follow as entries of their own,
+        shape is not known either. The parts of a sparse tensor follow as their own entries,
         "0.indices" and "0.values".
     placements: of a DTensor, as text. All else is then of the local shard, but for `global_shape`.
     changed: a parameter that was written to while the call ran: it has no hash.
@@ -288,7 +288,7 @@ def _payload(recording: Recording) -> dict[str, Any]:
 
 
 def save_recording(recording: Recording, path: str | os.PathLike[str]) -> Path:
-    """Writes the file beside its place under another name, then renames it: a file of that name is
+    """Writes the file next to its place under another name, then renames it: a file of that name is
     always whole. Folders are made as needed. Returns the path.
 
     TypeError for what `extra` cannot hold (before anything is written), OSError when the file
@@ -304,7 +304,7 @@ def load_recording(path: str | os.PathLike[str]) -> Recording:
     """Reads a file of `save_recording`. Nothing in it is executed.
 
     RecordingError for a file that is cut short, damaged (every entry has a CRC-32), of another
-    kind, or of a later version; OSError where there is no such file.
+    kind, or of a later version; OSError if there is no such file.
     """
     try:
         payload = load_plain(path, FORMAT, VERSION, "recording")

@@ -38,7 +38,7 @@ class TimerCallback:
 
     log_dir: where the files go, unless GlobalLogger was set up before.
 
-    Import transformers or Lightning first. TypeError for what is no path. The methods run on the
+    Import transformers or Lightning first. TypeError if it is not a path. The methods run on the
     training thread.
     """
 

@@ -109,7 +109,7 @@ def print_lines(lines: Sequence[str]) -> None:
 
 
 def print_from_another_process(folder: Path) -> None:
-    """Prints the verdict from a process of its own, for one that is about to end: threads cannot
+    """Prints the verdict from a separate process, for one that is about to end: threads cannot
     be started there any more, and what the verdict needs is not to be loaded into the training."""
     package = str(Path(__file__).resolve().parents[2])
     command = [sys.executable, "-c", _PROGRAM, package, str(folder)]

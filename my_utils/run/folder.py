@@ -89,7 +89,8 @@ def held_by(folder: Path, before_s: float | None = None) -> str | None:
 
 
 def point_latest(folder: Path) -> None:
-    """Lets `logs/latest` point to a folder in `logs`. A file of that name that is no link stays."""
+    """Lets `logs/latest` point to a folder in `logs`. A file of that name that is not a link
+    stays."""
     if folder.parent.name != RUNS:
         return
     link = folder.parent / LATEST

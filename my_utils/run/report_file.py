@@ -53,7 +53,7 @@ def report_rank(rank: int, folder: Path, *, own_setup: bool) -> None:
 
 
 def read_reports(path: Path) -> Reported:
-    """Lines that are not whole are passed over. OSError where the file cannot be read."""
+    """Lines that are not whole are ignored. OSError where the file cannot be read."""
     found = Reported()
     with open(path, encoding="utf-8", errors="replace", opener=open_without_waiting) as file:
         for line in file.read(_BYTES_MAX).splitlines():

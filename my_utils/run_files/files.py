@@ -114,7 +114,7 @@ def _journal(path: str, problems: list[Problem]) -> dict[str, Any] | None:
 
 
 def _attempt(path: str, read: Callable[[], _T], problems: list[Problem]) -> _T | None:
-    """None for a file that vanished, as they do when a process ends in good order, and for one that
+    """None for a file that vanished, as they do when a process ends normally, and for one that
     cannot be read, which is a problem."""
     try:
         return read()

@@ -139,7 +139,7 @@ def _runs_below(top: str) -> dict[str, int]:
 
 def _read_folder(folder: str, seen: set[tuple[int, int]]) -> tuple[int | None, list[str]]:
     """When files of a run in it were last written, None without any; and the folders in it, those
-    that are no links first. Nothing for a folder that was seen before."""
+    that are not links first. Nothing for a folder that was seen before."""
     try:
         status = os.stat(folder)
         if (status.st_dev, status.st_ino) in seen:

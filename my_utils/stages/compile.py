@@ -131,7 +131,7 @@ def _substitute(dynamo: ModuleType, timer_class: TimerClass) -> None:
 
 
 def _replace(dynamo: ModuleType, descriptor: object, stand_in: Callable[..., object]) -> None:
-    """`stand_in` must be a function of its own: Dynamo takes each for one method only."""
+    """`stand_in` must be a separate function: Dynamo takes each for one method only."""
     # A method that a subclass wrote in Python is traced as it is.
     if inspect.ismethoddescriptor(descriptor):
         dynamo.substitute_in_graph(descriptor, skip_signature_check=True)(stand_in)

@@ -257,7 +257,7 @@ def _stage_row(path: Path_, cpu: dict[Path_, Figures], cuda: Figures | None) -> 
 
 
 def write_text_and_json(report: Report, output: str | os.PathLike[str]) -> tuple[Path, Path]:
-    """Writes the table to `output` and the JSON beside it; returns both paths."""
+    """Writes the table to `output` and the JSON next to it; returns both paths."""
     from .text import render
 
     text_path, json_path = output_paths(output)

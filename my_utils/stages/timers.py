@@ -55,7 +55,7 @@ class MyTimer(_core.Timer):
 
     use_cuda: take GPU times too, with CUDA events on torch's current stream. Without a CUDA device
         the CPU times go on alone.
-    tag: separates timers; each tag has a track of its own on every thread. At most 63 bytes.
+    tag: separates timers; each tag has a separate track on every thread. At most 63 bytes.
     log_dir: where to write when GlobalLogger was not set up: the timer then sets it up on that
         directory, without output to the console. A later `GlobalLogger().setup` moves on from it.
     cuda_stages: a regular expression; GPU times are taken of stages whose name it is found in. None
@@ -141,8 +141,8 @@ class MyTimer(_core.Timer):
         taken. See docs/time/reports.md for the keys. Stages that still run are not in it.
 
         stage_pattern: a regular expression, searched for in paths such as "iter/forward".
-        output_filename: the table goes there, the JSON beside it with the suffix .json; None writes
-            nothing. Folders are made. When writing fails it is one warning, with `strict` an
+        output_filename: the table goes there, the JSON next to it with the suffix .json; None
+            writes nothing. Folders are made. When writing fails it is one warning, with `strict` an
             OSError. So it is without memory: the report is empty, with `strict` a MemoryError.
         iteration_filter: None is the whole run, from what the timer adds up as it goes (its
             percentiles are within 1 %). Otherwise a step, a range, a slice, a collection of steps,

@@ -1,5 +1,5 @@
-"""Reports once, at the end of a process, timers whose data was never written: `GlobalLogger.setup` was
-not called and no figures were read, or all rows have step 0.
+"""Reports once, at the end of a process, timers whose data was never written: `GlobalLogger.setup`
+was not called and no figures were read, or all rows have step 0.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def watch(timer: MyTimer) -> None:
 
 
 def has_been_read() -> None:
-    """Somebody has taken the figures of timers in this process: they were not used in vain."""
+    """Somebody has taken the figures of timers in this process: their data was used."""
     global _read
     _read = True
 

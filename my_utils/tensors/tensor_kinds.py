@@ -51,7 +51,7 @@ def resolve(tensor: Tensor, name: str) -> Tensor:
 
 
 def impl_address(tensor: Tensor) -> int:
-    """Where the C++ object of a tensor is, whatever its class or a mode puts in place of that."""
+    """Where the C++ object of a tensor is, whatever its class or a mode puts instead of that."""
     import torch
 
     with torch._C.DisableTorchFunction():

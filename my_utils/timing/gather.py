@@ -53,7 +53,7 @@ class Exchange:
         return f"{self._root}/closed"
 
     def _in_time(self, action: Callable[[], None]) -> None:
-        """Runs `action` in a thread of its own, and abandons the thread when it hangs. Raises
+        """Runs `action` in a separate thread, and abandons the thread when it hangs. Raises
         TimeoutError and what `action` raises."""
         raised: list[BaseException] = []
 

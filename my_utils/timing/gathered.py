@@ -424,7 +424,7 @@ def _content_of(target: Path) -> Any:
         return torch.load(target, map_location="cpu", weights_only=True)
     except OSError:
         raise
-    except Exception as error:  # torch raises anything for bytes that are no file of its own
+    except Exception as error:  # torch raises anything for bytes that are not its file
         raise ValueError(f"{target}: not a file of gathered times ({error})") from None
 
 

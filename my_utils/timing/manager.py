@@ -69,7 +69,7 @@ def timer_wrap(name: Any = None) -> Any:
 
     Takes functions and methods (below `@staticmethod` and `@classmethod` or above), coroutine and
     generator functions, asynchronous ones, and callable objects. TypeError for a class, for what
-    cannot be called, and for a name that is no str.
+    cannot be called, and for a name that is not a str.
     """
     if isinstance(name, (staticmethod, classmethod)) or callable(name):
         return timed(name, _name_of(name))
@@ -220,7 +220,7 @@ class TimeManager(_core.TimeRecorder):
         managers: by rank, or one after the other, the ranks 0, 1 and so on.
         summary: as that of `gather`.
 
-        TypeError for what is no TimeManager, TypeError and ValueError for what is no rank.
+        TypeError if it is not a TimeManager, TypeError and ValueError if it is not a rank.
 
         >>> first, second = TimeManager({"load": [0.5]}), TimeManager({"load": [0.25, 0.75]})
         >>> TimeManager.merge([first, second])["load"].get_rank(1).sum()

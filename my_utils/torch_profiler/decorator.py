@@ -91,7 +91,7 @@ def profiler(
         arguments of the call: `enabled=lambda args: args.profile`.
     output_dir: made as needed. Each cycle leaves `rank_<rank>/<host>_<pid>.<ns>.pt.trace.json`, as
         TensorBoard reads it; `trace_rank_<rank>.json` is that of the last. An actor of Ray without
-        a rank has `actor_<id>` in place of `rank_<rank>`, a task `worker_<id>`.
+        a rank has `actor_<id>` instead of `rank_<rank>`, a task `worker_<id>`.
     with_flops: records shapes, and counts FLOPs from them; the table has them.
     with_stack, with_modules: as torch's profiler takes them.
     nsight_enabled: starts the CUDA profiler for the active steps, for a program that runs under

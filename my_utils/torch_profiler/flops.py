@@ -54,7 +54,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import prod
 from typing import Any
 
-# Of an operator's arguments, in the order of its schema: shapes in place of tensors, [] or None in
+# Of an operator's arguments, in the order of its schema: shapes instead of tensors, [] or None in
 # place of a tensor that is not given, and the values of the others.
 Formula = Callable[[Sequence[Any]], int]
 

@@ -34,7 +34,7 @@ class RunningCall:
         self._mark = None if frame is None else _mark_of(frame, _depth(frame))
 
     def over(self) -> bool:
-        """Whether the call has ended, by returning or by an exception. False where there is no such
+        """Whether the call has ended, by returning or by an exception. False if there is no such
         call."""
         if self._mark is None:
             return False

@@ -55,9 +55,9 @@ class TorchProfile:
     owner: who profiles, for messages: "ProfilerWrapper 'run'".
     on_trace_ready: called with the profiler at the end of each active span, as torch does; what it
         raises is logged, and the training goes on.
-    at_exit: called in place of `stop` when the process exits meanwhile.
+    at_exit: called instead of `stop` when the process exits meanwhile.
     before_start: called with the profiler before it is opened, to set what its constructor cannot.
-    cut_short: called in place of `stop` when the program opens a profiler of its own meanwhile.
+    cut_short: called instead of `stop` when the program opens a separate profiler meanwhile.
     over: whether what is profiled has ended without a call of `stop`; as `slot.take` has it.
     options: keywords for `torch.profiler.profile`; what that raises for them goes through.
         Activities may be named ("cpu", "cuda"). With `with_stack=True` events carry their stacks,

@@ -194,7 +194,7 @@ def _arrows_of_step(
         at_ns = times[last].at_ns[bucket]
         waiting = sorted((one.at_ns[bucket], rank) for rank, one in times.items())
         for place, (arrived_ns, other) in enumerate(waiting[:ARROWS_MAX]):
-            if at_ns - arrived_ns > least_ns:  # at one moment, they would lie in each other
+            if at_ns - arrived_ns > least_ns:  # at one moment, they would be in each other
                 yield from _pair(group, key, (last, other), (bucket, name, at_ns + place))
 
 

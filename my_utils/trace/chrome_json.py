@@ -35,7 +35,7 @@ _UNREADABLE = (ValueError, RecursionError)
 
 
 class TraceFileError(ValueError):
-    """A file that is no trace in Chrome's JSON; the text names it."""
+    """A file that is not a trace in Chrome's JSON; the text names it."""
 
 
 class ChromeJson:

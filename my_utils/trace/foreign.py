@@ -211,7 +211,7 @@ class ForeignTrace:
         self.is_on_run_clock = YEAR_2000_NS <= self.first_ns < YEAR_2100_NS
 
     def _middle_day(self) -> int:
-        """The day of the middle slice, or of the middle event where there is no slice."""
+        """The day of the middle slice, or of the middle event if there is no slice."""
         which = 0 if any(counts[0] for counts in self._days.values()) else 1
         left = sum(counts[which] for counts in self._days.values()) // 2
         for day in sorted(self._days):
@@ -452,7 +452,7 @@ class _Rows:
                 unused[text] = self._flow_start(*sources[text])
 
     def _flow_start(self, at_ns: int, name: str, thread: _Thread) -> int:
-        """Each arrow has a number of its own, also where several begin at one place."""
+        """Each arrow has a separate number, also where several begin at one place."""
         self._flow += 1
         self._row(at_ns, name, "FLOW_START", thread.node, thread.tid, f"id={self._flow}")
         return self._flow
@@ -507,7 +507,7 @@ def _number(value: Any, most: int) -> int | Decimal:
         number: int | Decimal = Decimal(value) if isinstance(value, str) else value
         if type(number) in (int, Decimal) and -most <= number <= most:
             return number
-    except InvalidOperation:  # it is no number, or NaN
+    except InvalidOperation:  # it is not a number, or NaN
         pass
     raise ValueError("ts or dur is not a number")
 

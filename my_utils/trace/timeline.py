@@ -114,7 +114,7 @@ def _rank_of(path: Path) -> int:
 def read_spans(path: str | Path, steps: range | None = None) -> Iterator[Span]:
     """Streams the finished stages of one profile CSV, those of `steps` where given.
 
-    An END row says all that a span has, so START rows, and stages still open, are passed over.
+    An END row says all that a span has, so START rows, and stages still open, are ignored.
     Rows that can't be read are left out, with one warning a file that names the first. Raises
     ValueError for a file without the columns of a profile CSV.
 
@@ -304,7 +304,7 @@ def _readable(paths: Sequence[Path]) -> list[Path]:
 
 def _depths(track: Sequence[Span]) -> list[int]:
     """How deep each stage of one thread stands, in the order of `track`, which is that of begins.
-    Node ids say it; a stage without one lies in those that run when it begins."""
+    Node ids say it; a stage without one is in those that run when it begins."""
     parents = {span.node: span.parent for span in track if span.node > 0}
     by_node: dict[int, int] = {0: -1}
     for node in parents:

@@ -32,13 +32,13 @@ from .work import Work, over_others
 
 COVERED = 0.8
 FALSE_CHANGES = 0.001
-STEADY_SHARE = 0.75  # of the steps must show half of a level, or it is no level
+STEADY_SHARE = 0.75  # of the steps must show half of a level, or it is not a level
 WAITED_LEAST = 0.25  # of its excess, that the others must wait for it
 SLOW_MAX = 0.6  # of the ranks: were more slow, the others would be the exception
 ALIKE = 0.5  # of the factors of two parts, if they are slow alike
 STANDS_OUT = 3.0  # times what the next rank waits less
-AT_TIMES = 0.25  # of its mean, that the usual loss lies below where it comes in some steps only
-IRREGULAR = 0.6  # scatter of an excess, as a share of it, from which on it is no steady work
+AT_TIMES = 0.25  # of its mean, that the usual loss is below where it comes in some steps only
+IRREGULAR = 0.6  # scatter of an excess, as a share of it, from which on it is not steady work
 
 
 @dataclass
@@ -294,7 +294,7 @@ def blame_without_stage(work: Work, left: Remaining) -> None:
 
 
 def is_regular(steps: Integers) -> bool:
-    """Whether four steps or more lie equally far apart: then the script itself does it.
+    """Whether four steps or more are equally far apart: then the script itself does it.
 
     >>> is_regular(np.array([4, 9, 14, 19])), is_regular(np.array([4, 9, 15, 19]))
     (True, False)

@@ -52,7 +52,7 @@ MOST_WIDTH = 120
 
 
 class Hung(Protocol):
-    """What stands still. hangs: a process of it lives."""
+    """A hang. hangs: one of its processes is alive."""
 
     @property
     def hangs(self) -> bool: ...

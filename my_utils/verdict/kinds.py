@@ -68,7 +68,7 @@ def kind_of_stage(stage: str) -> Kind | None:
 
 
 def is_of_the_host(stage: str) -> bool:
-    """Whether the stage, or one around it, is work of the host even if CUDA events lie around it.
+    """Whether the stage, or one around it, is work of the host even if CUDA events are around it.
 
     >>> is_of_the_host("input/decode"), is_of_the_host("forward")
     (True, False)

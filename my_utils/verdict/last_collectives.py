@@ -19,7 +19,7 @@ from .run_data import Matrix
 class Lateness:
     """row: of the rank for which the others wait most. place: of the collective at which they do,
     None where several have a part in it. is_last: of each step, whether the rank came last there;
-    where there is no place, whether it made the others wait most. waited_ns: of each step."""
+    if there is no place, whether it made the others wait most. waited_ns: of each step."""
 
     row: int
     place: int | None

@@ -30,7 +30,7 @@ class Loss:
     since: int | None = None
     hosts: tuple[str, ...] = ()
     detail: dict[str, Any] = field(default_factory=dict)
-    inside_ns: Matrix | None = None  # of saved_ns, what is taken to lie inside meetings
+    inside_ns: Matrix | None = None  # of saved_ns, what is taken to be inside meetings
 
     @property
     def cost_ns(self) -> float:

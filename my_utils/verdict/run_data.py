@@ -24,7 +24,7 @@ HOST_COUNTERS = (
     "gil_us", "storage_us", "page_us", "other_us", "stopped_us", "limits_met", "stalled_us",
     "refaults",
 )  # fmt: skip
-HOST_STATES = ("gc_objects", "runnable")  # which are no parts of a step's time
+HOST_STATES = ("gc_objects", "runnable")  # which are not parts of a step's time
 NS_IN_US = 1000.0  # of the counters of the host
 GPU_COUNTERS = ("gpu_sm_mhz", "gpu_reasons", "gpu_xids", "gpu_last_xid")
 LOADER_COUNTERS = ("loader_worker", "loader_ran_us", "loader_storage_us")
@@ -83,7 +83,7 @@ class RunData:
         the host took from it, see `causes`, the worker of the loader that did most meanwhile, and
         how the GPU was, where recorded: arrays rank × step, NaN where missing.
     clock_error_ns: the bound of the clocks' error between ranks, None where they are not aligned.
-    ended: of each rank, whether its process ended in good order. problems: what could not be read,
+    ended: of each rank, whether its process ended normally. problems: what could not be read,
         a sentence each. workload: what was recorded once, such as "num_workers".
     paths: what it was read from. running: whether a process of it lives. command: that `my_utils
         run` was given.
@@ -91,7 +91,7 @@ class RunData:
         later one began again at the first step. repeated: the first and the last of the steps that
         were done again, of which the last copy counts. renumbered: the steps of attempts all begin
         at 0 in the files, and are counted through. begins_anew: whether a step is the first of an
-        attempt on a rank, an array R × S: the time before it is no step's. None: there is one.
+        attempt on a rank, an array R × S: the time before it is not a step's. None: there is one.
     ready: when the buckets of DDP were ready inside backward, None where it was not recorded.
     """
 

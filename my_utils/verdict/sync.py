@@ -4,7 +4,7 @@ A run that `my_utils run` recorded says in which stages its ranks meet. Of other
 as meeting, "inferred", if
 
 - its ends coincide over the ranks while its begins do not, in the median of the steps in which the
-  begins lie apart, on one host or with aligned clocks; without them after each rank's own offset
+  begins are apart, on one host or with aligned clocks; without them after each rank's own offset
   is taken off; or
 - its length mirrors another rank's excess: the rank with more to do elsewhere is as much shorter in
   it, and most others are long.

@@ -2,7 +2,7 @@
 
 A cycle of a rank goes from the end of its last meeting in a step to the end of the last one in the
 next step. What comes after that meeting (the optimizer, say) delays the arrival of the step after,
-so its time counts there. Only durations count: each rank may have a clock of its own.
+so its time counts there. Only durations count: each rank may have a separate clock.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Work:
         return slowest
 
     def saved(self, before: Matrix, after: Matrix) -> Matrix:
-        """How much shorter each step is, if ranks take `after` in place of `before`."""
+        """How much shorter each step is, if ranks take `after` instead of `before`."""
         if self.meets:
             shorter: Matrix = np.maximum(self.critical(before) - self.critical(after), 0)
             return shorter

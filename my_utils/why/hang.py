@@ -21,14 +21,14 @@ LINES_MAX = 80  # of stacks; those of equal ranks are one
 
 @dataclass(frozen=True)
 class HungRun:
-    """A run whose ranks stand still. stacks: None where none of its processes lives."""
+    """A run whose ranks make no progress. stacks: None if none of its processes is alive."""
 
     seen: Snapshot
     stacks: Stacks | None
 
     @property
     def hangs(self) -> bool:
-        """Whether it still can: one of its processes lives."""
+        """Whether it still can: one of its processes is alive."""
         return self.stacks is not None
 
     def lines(self) -> list[str]:
@@ -61,11 +61,11 @@ class HungRun:
 def find_hang(
     logs: Sequence[str], ranks: set[int] | None, after_s: float | None, verdict: Verdict
 ) -> HungRun | None:
-    """The hang of the run in the directories among `logs`; None where nothing stands still.
+    """The hang of the run in the directories among `logs`; None if it makes progress.
 
-    after_s: how long a rank may stand still; None for 30 s, and five mean steps of the verdict.
-    A run that ended in good order does not hang. Asks the ranks for their stacks, which takes up to
-    five seconds where one does not answer.
+    after_s: how long a rank may make no progress; None for 30 s, and five mean steps of the
+    verdict. A run that ended normally does not hang. Asks the ranks for their stacks, which takes
+    up to five seconds where one does not answer.
     """
     log_dirs = tuple(path for path in logs if os.path.isdir(path))
     if not log_dirs:

@@ -4,7 +4,7 @@
 
 asks ranks 3 and 7 of the job that logs to LOG_DIR for a trace of two steps. The job needs a
 `MyTimer` with `set_step`, and `GlobalLogger().setup(LOG_DIR)`; it polls for requests twice a
-second, on a thread of its own. All ranks begin at the same step. The traces are
+second, on a separate thread. All ranks begin at the same step. The traces are
 `LOG_DIR/captures/<id>__rank<rank>.json`.
 
 `MY_UTILS_CAPTURE=0` in the environment of the job turns it off. Only requests by the user of the
@@ -118,8 +118,8 @@ def request_capture(
     at_start: for jobs that begin later. Such a request is obeyed by every process that begins while
         it is among the newest 16, and "next" is "now".
     lead_s: seconds within which all ranks have read the request; 1.5 by default, and 6 where ranks
-        are on other machines. "next" lies further ahead than that.
-    store: ask by torch's store in place of a file; the ranks must `listen`. A torch store,
+        are on other machines. "next" is further ahead than that.
+    store: ask by torch's store instead of a file; the ranks must `listen`. A torch store,
         "HOST:PORT" (MASTER_ADDR and MASTER_PORT of the job), or "default" for that of this process.
         Then log_dir is not used.
 
@@ -207,7 +207,7 @@ def listen(store: _c10d.Store | str = "default") -> None:
         after that. MY_UTILS_CAPTURE=store in the environment of the job does the same at the first
         step.
 
-    A thread of its own polls the store twice a second, on a connection of its own. Whoever can
+    A separate thread polls the store twice a second, on a separate connection. Whoever can
     reach the store can send requests, as he can change whatever torch keeps there. A second call
     does nothing. The thread ends with the process, or with the store.
     """

@@ -248,7 +248,7 @@ def _give_to_job(log_dir: Path, file: Path) -> None:
 
 
 def _kept_in(path: Path) -> tuple[_Requests, _Stacks]:
-    """Nothing where there is no file, and where what is there is replaced: what others could write
+    """Nothing if there is no file, and where what is there is replaced: what others could write
     to is not passed on in a file of ours."""
     try:
         with open(path, "rb", opener=_open_trusted) as file:

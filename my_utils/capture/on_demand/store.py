@@ -1,7 +1,7 @@
 """Capture on demand through torch's store, for ranks that share no log directory.
 
 Requests have numbers, counted under `COUNT`. Ranks that listen poll the count every half second, on
-a thread and a connection of their own, because a store that hangs must not hold up the training.
+a separate thread and connection, because a store that hangs must not hold up the training.
 A request may ask for the step of a rank; the thread responds with it.
 """
 

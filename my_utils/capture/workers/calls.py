@@ -114,7 +114,7 @@ def started(call: _Call, method: str, timeout_s: float) -> Any:
 
 
 def _running(answer: Any) -> Any:
-    """A coroutine as a future: it runs in an event loop and a thread of its own, so that a driver
+    """A coroutine as a future: it runs in a separate event loop and thread, so that a driver
     with a loop and one without it may wait. Anything else as it is."""
     if isinstance(answer, list | tuple):
         return [_running(one) for one in answer]

@@ -85,7 +85,7 @@ class ProfileManager:
             enable        bool, true
             ranks         a list; [0] by default
             all_ranks     bool, false
-            discrete, micro_batches   in place of those above
+            discrete, micro_batches   instead of those above
 
     arm_method: what `arm_iter` calls on the workers, with a list of specs.
     timeout_s: how long `arm_iter` waits for their acknowledgements, all together.

@@ -18,7 +18,7 @@ import torch
 from ... import _core
 
 BUCKETS_MAX = 512
-_NAMED = 2  # modules, of those that are no range
+_NAMED = 2  # modules, of those that are not a range
 _NUMBERED = re.compile(r"^(.*?)\.?(\d+)(?:\.|$)")
 
 

@@ -114,7 +114,7 @@ def pipeline_stage() -> int | None:
 
 
 def device_kind(modules: Iterable[Any]) -> str:
-    """The kind of device that the parameters lie on: the first that is no CPU."""
+    """The kind of device that the parameters are on: the first that is not a CPU."""
     kinds = {
         parameter.device.type
         for module in modules

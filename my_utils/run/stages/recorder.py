@@ -288,7 +288,7 @@ class Recorder(Listener):
             self.iterations.resume(*counted)
 
     def _look(self) -> None:
-        """What has to be done now and then, while iterations are counted in C."""
+        """What must be done now and then, while iterations are counted in C."""
         self._catch_up()
         self._memory.write(self.iterations.current)
         self._buckets.after_step(self.iterations.current)
@@ -297,7 +297,7 @@ class Recorder(Listener):
         self._follow()
 
     def _follow_forwards(self, is_missing: bool) -> None:
-        """No forward in an iteration: the script calls what lies deeper."""
+        """No forward in an iteration: the script calls what is deeper."""
         if is_missing and self._drained_steps >= 0:
             self.roots.descend()
         self._forwards = self.stages.forwards
