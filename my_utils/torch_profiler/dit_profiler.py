@@ -119,7 +119,7 @@ class FlexibleProfiler:
 
     TypeError and ValueError at once for wrong arguments. Not for use from several threads at once;
     each may have its own, and the first one profiles.
-    """  # noqa: E501
+    """
 
     def __init__(
         self,
