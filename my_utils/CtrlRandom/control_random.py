@@ -47,7 +47,8 @@ class ControlRandom:
     `numpy.random.Generator`, `torch.Generator`), and dicts, lists and tuples of those. Tensors
     come back on the CPU, generators as new ones in the same state.
 
-    Thread-safe, but for the generators of Python, numpy and torch themselves, which threads share.
+    Thread-safe, except for the generators of Python, numpy and torch themselves, which threads
+    share.
     """
 
     _lock: ClassVar[threading.Lock] = threading.Lock()
@@ -100,7 +101,7 @@ class ControlRandom:
         path: a folder that `setup` was given in another run, or one file; by default the folder of
             this run. `load_random` searches first what was read here.
 
-        FileNotFoundError where there is nothing, ValueError for a file that is none of these.
+        FileNotFoundError if there is nothing, ValueError for a file that is none of these.
         """
         place = cls._folder if path is None else Path(path)
         files = [place] if place.is_file() else sorted(cls._home(place).glob("*.pt"))
@@ -113,7 +114,7 @@ class ControlRandom:
 
     @classmethod
     def load_random(cls, tag: str | int, restore_states: bool = True) -> Any:
-        """The data of a tag; the generators go on as they went on after `save_random`.
+        """The data of a tag; the generators continue as they did after `save_random`.
 
         restore_states: False leaves the generators alone.
 

@@ -59,7 +59,7 @@ def meta_of(
     kwargs: dict[str, Any],
 ) -> dict[str, Any]:
     """What `meta` returns for a call; {} with one warning where that is not a mapping, or raises:
-    the training goes on."""
+    the training continues."""
     try:
         found = meta(*args, **kwargs)
         return {} if found is None else dict(found)

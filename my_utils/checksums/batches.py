@@ -64,8 +64,8 @@ class Mismatch(NamedTuple):
     """One thing that is not as it was signed.
 
     key: the place in the batch, such as "labels" or "inputs.pixels[2]"; "" where it is the whole.
-        Keys that are not strings, or hold a "." or "[", stand in brackets: "[1]", "['a.b']".
-    sample: its index along dim 0; None where it is not a single sample.
+        Keys that are not strings, or hold a "." or "[", are in brackets: "[1]", "['a.b']".
+    sample: its index along dim 0; None if it is not a single sample.
     problem: "differs" (other bits, dtype or shape), "moved" (what another sample was signed with),
         "length" (not one row a sample), "missing" (the key was signed and is gone), "cast" (the
         checksums themselves are not int64 any more), "damaged" (they were changed), "unsigned"
@@ -171,9 +171,9 @@ class ChecksumUtils:
         batch: what `sign` returned, or was made of it by slicing, shuffling, splitting, stacking,
             concatenating or collating. The checksums are removed from the object itself, so that
             `model(**batch)` works; only from a tuple or another object that cannot be changed they
-            are not: go on with the result's `batch` there.
+            are not: continue with the result's `batch` there.
         logger: gets an error a key with the samples; None is that of `GlobalLogger`.
-        strict: raises DataConsistencyError where something is wrong; otherwise training goes on.
+        strict: raises DataConsistencyError if something is wrong; otherwise training continues.
         """
         if not ChecksumUtils.enabled:
             return Verification(batch, checked=False)
@@ -296,7 +296,7 @@ def _error_of(logger: logging.Logger | None) -> Callable[..., object]:
 
 
 def _take_key(batch: Any) -> tuple[Any, Any]:
-    """The signature, None where there is none, and the batch without it."""
+    """The signature, None if there is none, and the batch without it."""
     if isinstance(batch, (list, tuple)):
         return _take_item(batch)
     if KEY not in batch.keys():  # noqa: SIM118 - `in` of a TensorDict works differently

@@ -32,7 +32,7 @@ TURNS = 8  # clients that one thread serves during the travel time of a message
 SESSIONS_MAX = 512  # descriptors that the process can spare
 PENDING_MAX = 1024  # bytes that a client may send without being asked
 TURN_S = 2.0  # how long a client whose turn it is may be silent
-PAUSE_S = 0.02  # after which it holds up nobody: the next one has a turn in parallel
+PAUSE_S = 0.02  # after which it delays nobody: the next one has a turn in parallel
 HELLO_S = 10.0  # how long one may take to say who it is
 
 

@@ -8,7 +8,7 @@ The rendezvous of the ranks is the store of torch.distributed, under one name fo
     done                 the number of ranks that have their answer, or know that they get none
 
 A rank that asks and dies is followed by another of its host. A rank that has no answer by its
-deadline goes on without. What a call left in the store goes with the next one.
+deadline continues without. What a call left in the store goes with the next one.
 """
 
 from __future__ import annotations

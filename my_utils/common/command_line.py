@@ -263,7 +263,7 @@ def _wrapped_item(line: str, width: int) -> list[str]:
 
 
 def run_cli(command: Callable[[], int], *, any_text: bool = True) -> int:
-    """The status of the command: 130 after Ctrl-C, which is said, and 0 where the reader of its
+    """The status of the command: 130 after Ctrl-C, which is said, and 0 if the reader of its
     output has gone, as `head` does.
 
     any_text: standard output shows what its encoding lacks as escapes, such as bytes of a name that

@@ -1,7 +1,7 @@
 """Checks whether torch's loader for weights can read a pickle of plain data without harm.
 
 That loader trusts the file in depth and size. A deeply nested tuple as a key ends the process, and
-one that holds itself twice in each of forty steps takes for ever to hash. The check here reads only
+one that holds itself twice in each of forty steps takes forever to hash. The check here reads only
 the pickle's operations, and makes nothing.
 
 >>> import pickle

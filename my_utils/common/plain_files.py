@@ -31,7 +31,7 @@ class PlainFileError(ValueError):
 
 def save_plain(payload: dict[str, Any], path: str | os.PathLike[str]) -> Path:
     """Writes the file next to its place under another name, then renames it. Folders are made as
-    needed. OSError where it cannot be written. The values: see `_plain_copy`."""
+    needed. OSError if it cannot be written. The values: see `_plain_copy`."""
     import torch
 
     target = Path(path)

@@ -75,7 +75,7 @@ def parse_steps(text: str, name: str = "steps", *, bounded: bool = False) -> tup
 
 
 def rank_ranges(text: str, name: str = "ranks") -> Ranges:
-    """Ranges from a list such as `0,3-7`, as they stand there. ValueError for anything else."""
+    """Ranges from a list such as `0,3-7`, as they are there. ValueError for anything else."""
     ranges = []
     for part in text.split(","):
         match = _RANKS.fullmatch(part)

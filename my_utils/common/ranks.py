@@ -99,7 +99,7 @@ def distributed() -> Any:
 
 def boot_id() -> str:
     """What the kernel calls this boot of this host: processes with the same one share its clocks.
-    Empty where it does not say."""
+    Empty if it does not say."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()

@@ -51,7 +51,7 @@ def terminal_columns() -> int:
 
 
 class ProgressBar:
-    """How much of how much is done; does nothing where no bar is shown. Thread-safe."""
+    """How much of how much is done; does nothing if no bar is shown. Thread-safe."""
 
     def __init__(self, progress: Progress | None = None, task: TaskID | None = None) -> None:
         self._progress = progress
@@ -108,7 +108,7 @@ def progress_bar(
     """A bar on standard error while the block runs.
 
     total: in `unit`, None when it is not known yet. wanted: None is True where standard error is a
-    terminal. stays: the bar stands there when it is done. color: None is as `wants_color` says.
+    terminal. stays: the bar is there when it is done. color: None is as `wants_color` says.
 
     It is drawn when it is moved, by the thread that moves it: the block may start processes.
     """

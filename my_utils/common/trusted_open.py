@@ -28,7 +28,7 @@ def own_temporary_folder() -> str:
     """The folder `my_utils-UID` of this user in that for temporary files, with mode 0700. All
     processes of the user find the same one: where another user has taken the name, or others can
     write to the folder, it is the first of `my_utils-UID-1`, `my_utils-UID-2` … that is ours.
-    OSError where none can be made."""
+    OSError if none can be made."""
     import tempfile
 
     first = os.path.join(tempfile.gettempdir(), f"my_utils-{os.geteuid()}")

@@ -1,6 +1,6 @@
 """One warning for each kind of problem in a process. Repetitions are counted.
 
-Training goes on when a disk is full or a stage is stopped twice, and one warning a step would
+Training continues when a disk is full or a stage is stopped twice, and one warning a step would
 flood the log. So each kind is reported once, through the logger `my_utils`, and counted from then
 on. All functions are thread-safe. A forked child counts from zero.
 

@@ -55,7 +55,7 @@ def default_ranks() -> int:
 
 
 def clear_logs(log_dir: Path) -> None:
-    """Removes what an earlier demo left, so that the trace shows one run; DemoError where another
+    """Removes what an earlier demo left, so that the trace shows one run; DemoError if another
     run has written."""
     mark = log_dir / MARK
     found = [path for pattern in PATTERNS for path in log_dir.glob(pattern)]

@@ -28,7 +28,7 @@ class Gate:
 
 @dataclass(frozen=True)
 class GateResult:
-    """interval: None where the figure was not measured; then `reason` says what is missing."""
+    """interval: None if the figure was not measured; then `reason` says what is missing."""
 
     gate: Gate
     status: GateStatus

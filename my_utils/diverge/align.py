@@ -220,7 +220,7 @@ def _below(prefix: str, name: str) -> str | None:
 
 
 def _kinds(side: _Side) -> dict[str, Hashable]:
-    """What tells modules apart, by name: the class and the shapes of their weights."""
+    """What distinguishes modules, by name: the class and the shapes of their weights."""
     return {
         name: (plain_type(call.event.type), *sorted(meta.shape for meta in call.weights.values()))
         for name, call in side.modules.items()
@@ -239,7 +239,7 @@ def _renamed(side: _Side, names: dict[str, str]) -> _Side:
 
 
 def _extra_prefixes(first: set[str], second: set[str]) -> tuple[str, str]:
-    """What stands before the names of one side only, for a model that is a part of a larger one
+    """What is before the names of one side only, for a model that is a part of a larger one
     there: the prefix that makes most names equal."""
     in_first, gain_first = _best_prefix(first, second)
     in_second, gain_second = _best_prefix(second, first)

@@ -188,7 +188,7 @@ def compare_files(
     several are put together: replicated tensors by their digests, parts of a batch or of a DTensor
     by their statistics.
 
-    OSError where a path cannot be read, RecordingError (a ValueError) if it is not a recording.
+    OSError if a path cannot be read, RecordingError (a ValueError) if it is not a recording.
     """
     a, b = read_side(path_a), read_side(path_b)
     notes = [*a.notes, *b.notes]

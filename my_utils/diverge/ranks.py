@@ -162,7 +162,7 @@ def _joined_shape(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
 
 
 def _join_stats(parts: Sequence[dict[str, float | int] | None]) -> dict[str, float | int] | None:
-    """The statistics of all parts together; None where a part has none.
+    """The statistics of all parts together; None if a part has none.
 
     Means and deviations by Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for
     computing sample variances" (1979).

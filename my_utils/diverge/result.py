@@ -148,7 +148,7 @@ class Cause(enum.StrEnum):
 @public("my_utils.diverge")
 @dataclass(frozen=True, slots=True)
 class CallCheck:
-    """One call in both recordings. Verdicts are None where nothing of the kind was recorded."""
+    """One call in both recordings. Verdicts are None if nothing of the kind was recorded."""
 
     pair: Pair
     inputs: list[TensorCheck]
@@ -226,7 +226,7 @@ class RankReport:
 
     status: "same", "different" or "not comparable"; `reason` says why it is the last one.
     difference: the first one. checks: the calls that stand in both, in the order of their ends.
-    only_a, only_b: how many calls stand in one recording only.
+    only_a, only_b: how many calls are in one recording only.
     renamed: modules that have another name in B: that name, and the one in A.
     """
 
@@ -309,7 +309,7 @@ class TensorData(TypedDict):
 
 
 class CallData(TypedDict):
-    """A call whose results differ. Verdicts are None where nothing of the kind was recorded."""
+    """A call whose results differ. Verdicts are None if nothing of the kind was recorded."""
 
     module: str
     type: str

@@ -126,7 +126,7 @@ class Blobs:
 
 
 def blob_name(path: str) -> str:
-    """Blobs are named by where they stand in the tree."""
+    """Blobs are named by where they are in the tree."""
     return path[ROOT_CHARS:]
 
 

@@ -71,7 +71,7 @@ def _locate(root: str, path: str) -> str:
 
 
 def _below(path: str, root: str) -> str | None:
-    """The way from the root to the path; None where it leads out."""
+    """The way from the root to the path; None if it leads out."""
     relative = os.path.relpath(path, root)
     outside = relative == os.pardir or relative.startswith(os.pardir + os.sep)
     return None if outside else relative

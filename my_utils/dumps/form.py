@@ -10,7 +10,7 @@ A dump is a folder with these files, and no others:
     pickle_00000.pkl …   what only pickle can take
 
 A digest is the content digest of `my_utils.tensors.tensor_hash`: 32 hexadecimal digits. Those of
-the tensors stand in the tree beside dtype and shape, the one of the header of the safetensors file
+the tensors are in the tree beside dtype and shape, the one of the header of the safetensors file
 in the manifest, so that each byte is under one digest and none is read twice.
 """
 

@@ -218,7 +218,7 @@ class Decoder:
         reason = f"it could not be dumped: {self.node(node['reason'])}"
         return self.stand_in(self.text(self.node(body)), None, reason)
 
-    # --- what has to stand in a node ---
+    # --- what must be in a node ---
 
     def wrong(self, text: str) -> DumpError:
         return DumpError(self.folder.file(TREE), text)

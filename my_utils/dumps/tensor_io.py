@@ -286,7 +286,7 @@ def _write(path: str, tensor: torch.Tensor, about: dict[str, str]) -> None:
 
 
 def _plain_mode(folder: str) -> int:
-    """Of a file: what its folder lets others do, but for entering it."""
+    """Of a file: what its folder lets others do, except for entering it."""
     return os.stat(folder).st_mode & 0o666
 
 

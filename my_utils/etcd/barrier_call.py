@@ -30,7 +30,7 @@ from .wait import wait, wait_elsewhere
 
 __all__ = ["EtcdBarrierBroken", "EtcdBarrierError", "EtcdBarrierTimeout", "etcd_barrier"]
 
-LEASE_MAX_S = 24 * 3600  # etcd refuses some 285 years; a dead member must be noticed earlier
+LEASE_MAX_S = 24 * 3600  # etcd refuses about 285 years; a dead member must be noticed earlier
 
 
 def etcd_barrier(

@@ -81,7 +81,7 @@ os.register_at_fork(after_in_child=_note_fork)
 
 
 def is_safe_here() -> bool:
-    """False in a forked child of a process that had loaded gRPC: calls may hang there for ever."""
+    """False in a forked child of a process that had loaded gRPC: calls may hang there forever."""
     return not _Fork.of_grpc
 
 

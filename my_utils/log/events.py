@@ -57,7 +57,7 @@ def warn_of_early_time(event_name: str, timestamp_ns: int) -> None:
 
 
 def metadata_text(metadata: object) -> str:
-    """`key=value` pairs as they stand in a row; keys with a meaning keep it."""
+    """`key=value` pairs as they are in a row; keys with a meaning keep it."""
     if metadata is None:
         return ""
     if isinstance(metadata, str):

@@ -37,7 +37,7 @@ def may_hang(fd: int) -> bool:
 
 
 class Task:
-    """Something to do on the thread; what it raised stands in `error`."""
+    """Something to do on the thread; what it raised is in `error`."""
 
     def __init__(self, work: Callable[[], bool]) -> None:
         self.work = work

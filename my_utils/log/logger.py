@@ -151,7 +151,7 @@ class GlobalLogger(metaclass=SingletonMeta):
     def __deepcopy__(self, memo: object) -> GlobalLogger:
         return self
 
-    # --- set-up ------------------------------------------------------------------------------
+    # --- setup ------------------------------------------------------------------------------
 
     def setup(
         self,
@@ -188,7 +188,7 @@ class GlobalLogger(metaclass=SingletonMeta):
         journal_dir: where the journal lies, which must be a local file system; None puts it into
             `log_dir` where that is local, else into /dev/shm or $TMPDIR.
         io: who writes rows. "inline": the thread that calls `step()`; "background": a thread of its
-            own, so that a slow or dead mount never holds up the training; "auto" takes inline where
+            own, so that a slow or dead mount never delays the training; "auto" takes inline where
             `log_dir` is on a local file system.
         machine_id: the column of this name in the CSV, and the host as readers group ranks by it.
             None takes the label, or the host name where there is none, and the rank
@@ -231,11 +231,11 @@ class GlobalLogger(metaclass=SingletonMeta):
         _finalize_in_worker()
 
     def _open_profile(self, settings: Settings) -> tuple[dict[str, Any] | None, str]:
-        """The report of the C part; None with the reason when rows go on as before."""
+        """The report of the C part; None with the reason when rows continue as before."""
         moved = self._settings is not None and self._settings.output() != settings.output()
         try:
             if settings.journal_dir:
-                # Where this fails, the C part says so, and goes on without a journal.
+                # Where this fails, the C part says so, and continues without a journal.
                 with contextlib.suppress(OSError):
                     os.makedirs(settings.journal_dir, exist_ok=True)
             if moved and self._same_files(settings):
@@ -323,7 +323,7 @@ class GlobalLogger(metaclass=SingletonMeta):
         """Writes everything out and closes the files, as the end of the process does by itself.
 
         Waits for 5 s at most for an output that does not answer. Calls after the first do nothing.
-        Messages go on to stderr, and rows to memory, until `setup` is called again.
+        Messages continue to stderr, and rows to memory, until `setup` is called again.
         """
         with self._lock:
             _close_output()
@@ -598,7 +598,7 @@ def get_global_logger() -> logging.Logger:
     return GlobalLogger().get_logger()
 
 
-# --- findings of a set-up ------------------------------------------------------------------------
+# --- findings of a setup ------------------------------------------------------------------------
 
 
 def _report_findings(settings: Settings, report: dict[str, Any]) -> None:

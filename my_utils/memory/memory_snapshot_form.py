@@ -187,7 +187,8 @@ def _inputs(values: Iterable[Any]) -> Iterator[tuple[int, int, tuple[str, int]]]
 
 
 def _bytes_of(tensor: Any) -> int:
-    """From the storage's first byte to the tensor's last, but for the offset, which is unknown."""
+    """From the storage's first byte to the tensor's last, except for the offset, which is
+    unknown."""
     if 0 in tensor.sizes:
         return 0
     pairs = zip(tensor.sizes, tensor.strides, strict=False)  # sparse tensors have no strides

@@ -29,7 +29,7 @@ _graph_task = torch._C._current_graph_task_id
 
 
 class _Flops(FlopCounterMode):
-    """An operator whose formula fails counts nothing; the training goes on."""
+    """An operator whose formula fails counts nothing; the training continues."""
 
     def __init__(self) -> None:
         super().__init__(display=False, custom_mapping=custom_mapping())

@@ -50,7 +50,7 @@ class Hipify:
             old = text.decode(encoding)
         if CARRIAGE_RETURN in old:
             return text  # a character that no source has
-        # To hipify the first name of a text is none: it looks at what stands before.
+        # To hipify the first name of a text is none: it looks at what is before.
         start = "" if is_first else "\n"
         new = self._run(start + old.replace("\r", CARRIAGE_RETURN), suffix)
         if not is_first:

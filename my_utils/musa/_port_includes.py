@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-# Begins with a literal, by which it is found fast; what stands before is checked afterwards.
+# Begins with a literal, by which it is found fast; what is before is checked afterwards.
 INCLUDE = re.compile(rb'include(?:_next)?[ \t]*(?:\([ \t]*)?([<"])([^>"\r\n]+)[>"]')
 BEFORE = re.compile(rb"(?:#[ \t]*|__has_)$")
 # How many bytes may stand between # and include.

@@ -18,7 +18,7 @@ Pairs = tuple[tuple[bytes, bytes | None], ...]
 
 @dataclass
 class Counts:
-    """What became of a file: how many names were replaced, and those without a rule.
+    """The outcome of a file: how many names were replaced, and those without a rule.
 
     `unmapped`: how often each came, and the line of the first.
     """
@@ -116,7 +116,7 @@ class TextPort:
         self.context = Context(names, rules.users_matches, counts_braces=has_context)
 
     def ported(self, text: bytes) -> bytes:
-        """The next part of the text, afterwards. A part ends with a line, but for the last."""
+        """The next part of the text, afterwards. A part ends with a line, except for the last."""
         lines = text.count(b"\n")
         new = self._hip(text) if self.rules.hipify is not None else self._musa(text)
         self.lines += lines

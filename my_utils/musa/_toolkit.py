@@ -38,7 +38,7 @@ def mudnn_home() -> Path | None:
 
 
 def mcc_path() -> str:
-    """The compiler of the toolkit; OSError where there is none."""
+    """The compiler of the toolkit; OSError if there is none."""
     home = musa_home()
     if home is not None and os.access(home / "bin/mcc", os.X_OK):
         return str(home / "bin/mcc")
@@ -94,7 +94,7 @@ def torch_musa_folders(kind: str) -> list[str]:
 
 
 def libraries() -> list[str]:
-    """What an extension links beside torch: the runtime, and torch_musa where it is installed."""
+    """What an extension links beside torch: the runtime, and torch_musa if it is installed."""
     package = _torch_musa()
     names = ("musa_kernels", "musa_python")
     there = [name for name in names if package and (package / f"lib/lib{name}.so").exists()]

@@ -47,7 +47,7 @@ class _Task:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one file. `error` says why it was left as it is, `notes` what is left in it
+    """The outcome of one file. `error` says why it was left as it is, `notes` what is left in it
     to do by hand, by line."""
 
     path: Path

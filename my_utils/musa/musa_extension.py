@@ -54,7 +54,7 @@ TORCH_LIBRARIES = ("c10", "torch", "torch_cpu", "torch_python")
 
 
 def __getattr__(name: str) -> str | None:
-    """`MUSA_HOME` and `MUDNN_HOME`: the folders as they are now; None where there is none."""
+    """`MUSA_HOME` and `MUDNN_HOME`: the folders as they are now; None if there is none."""
     homes = {"MUSA_HOME": _toolkit.musa_home, "MUDNN_HOME": _toolkit.mudnn_home}
     if name not in homes:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -108,7 +108,7 @@ def analyze_sm_throughput_from_csv(
     too (NcuCsvWarning). `output_csv` is written with this table, `output_png` with a
     plot of the first `top` kernels; both whole or not at all.
 
-    Raises NcuCsvError (a ValueError) where a file has no launches, or no kernel matches, or no
+    Raises NcuCsvError (a ValueError) if a file has no launches, or no kernel matches, or no
     file has a metric that was asked for; TypeError or ValueError for bad arguments; ImportError
     without pandas (and, for a plot, matplotlib), which the extra `profiling` brings. Touches no
     global state but warnings: threads may call it at once.

@@ -274,7 +274,7 @@ class _PageReader:
             launch.add(name, unit, text, line)
 
     def _metric_of_row(self, row: dict[str, str]) -> list[tuple[str, str, str]]:
-        """The metric of a row of details, where it is wanted; rules are texts for people.
+        """The metric of a row of details, if it is wanted; rules are texts for people.
 
         The details of 2019 and 2020 have `SM [%]` in the column of names, and `%` in that of units.
         """

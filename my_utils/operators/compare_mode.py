@@ -65,7 +65,7 @@ class CompareWithCPU(OpMode):
     verbose: a line for each operator; otherwise only what fails.
     enable_ranks: ranks on which the tool is active; None for all.
     should_log_to_file: the log goes to `output_dir/CompareWithCPU.log`, with the rank in its name
-        where there are several, and is written by a separate thread; otherwise it is printed.
+        if there are several, and is written by a separate thread; otherwise it is printed.
     output_dir: a folder, which is made; the log directory of `GlobalLogger.setup` where none is
         given and it ran, else the working directory.
     start_step, end_step: active while start_step <= step_cnt < end_step, see `step()`.

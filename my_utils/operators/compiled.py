@@ -12,7 +12,7 @@ _SEEN = frozenset(("eager", "aot_eager", "aot_eager_decomp_partition", "eager_no
 
 
 def warn_of_unseen() -> None:
-    """One warning for each other back end that the process has compiled with; nothing where
+    """One warning for each other backend that the process has compiled with; nothing where
     torch.compile was not used."""
     dynamo = sys.modules.get("torch._dynamo.eval_frame")
     if dynamo is None:

@@ -1,6 +1,6 @@
 """Inputs and outputs of one call of an operator in files that anyone can read.
 
-`<op>_inputs.pkl` and `<op>_outputs.pkl` (`<op>_inputs_rank0.pkl` where there are several ranks) are
+`<op>_inputs.pkl` and `<op>_outputs.pkl` (`<op>_inputs_rank0.pkl` if there are several ranks) are
 what `torch.save` writes, of plain values that `torch.load(weights_only=True)` takes: a dict with
 
     format, version     "my_utils.op_call", 1
@@ -102,7 +102,7 @@ def dump_call(
     outputs: tuple[Any, Any],
 ) -> list[Path]:
     """Writes the four files; returns their paths. names: those of the inputs and of the outputs,
-    without an ending. OSError where they cannot be written."""
+    without an ending. OSError if they cannot be written."""
     folder.mkdir(parents=True, exist_ok=True)
     args, kwargs = inputs
     result, written = outputs

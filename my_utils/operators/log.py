@@ -40,7 +40,7 @@ class OpLog:
         self._pid = 0
 
     def open(self) -> None:
-        """OSError where the file cannot be opened."""
+        """OSError if the file cannot be opened."""
         if self.path is None or self._file is not None:
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)

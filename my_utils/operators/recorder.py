@@ -187,7 +187,7 @@ class OpRecorder(OpMode):
     def save(self, path: str | os.PathLike[str], extra: Any = None) -> Path:
         """Writes a file for `my_utils.diverge`, whole or not at all; returns its path.
 
-        extra: plain values that go with it. OSError where it cannot be written, TypeError for what
+        extra: plain values that go with it. OSError if it cannot be written, TypeError for what
         `extra` cannot hold.
         """
         return save_recording(self.snapshot(extra), path)

@@ -39,7 +39,7 @@ def compare_for_single_op(
     `op` was called with (after the call: in-place operators wrote to it), and what it returned. The
     log is printed.
 
-    ValueError for a file of another kind, OSError where there is none.
+    ValueError for a file of another kind, OSError if there is none.
     """
     call = _read(inputs_path, op)
     tool = CompareWithCPU(atol=atol, rtol=rtol, reference=reference, namespaces=namespaces)

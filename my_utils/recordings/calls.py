@@ -33,7 +33,7 @@ _backward_number = torch._C._current_graph_task_id
 
 
 class _Frame:
-    """A call that runs. `event` is None where the filters leave the module out."""
+    """A call that runs. `event` is None if the filters leave the module out."""
 
     __slots__ = ("around", "event", "inputs", "plan", "root")
 

@@ -75,7 +75,7 @@ class _Program(NamedTuple):
 
 
 class _Options(NamedTuple):
-    """repeat: how often each command runs, 0 where one runs once. against: the other command."""
+    """repeat: how often each command runs, 0 if one runs once. against: the other command."""
 
     output: str | None
     quiet: bool
@@ -337,7 +337,7 @@ def _refuse_folder(folder: str, file: str) -> NoReturn:
 
 @contextlib.contextmanager
 def _report_file() -> Iterator[Path | None]:
-    """None where it cannot be made, which is said."""
+    """None if it cannot be made, which is said."""
     with contextlib.ExitStack() as stack:
         path = None
         try:

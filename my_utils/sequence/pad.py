@@ -167,7 +167,7 @@ def _check(tensor: object, dim: object, side: object) -> int:
 
 
 def _check_value(tensor: torch.Tensor, value: float | complex | bool) -> None:
-    """ValueError where the dtype cannot hold the value: a -100 in uint8 would become 156."""
+    """ValueError if the dtype cannot hold the value: a -100 in uint8 would become 156."""
     import torch
 
     dtype = tensor.dtype

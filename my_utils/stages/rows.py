@@ -24,7 +24,7 @@ PROGRESS_BYTES = 1 << 20
 
 
 class StageRow(NamedTuple):
-    """One finished stage; `cuda_ns` is None where no GPU time was taken."""
+    """One finished stage; `cuda_ns` is None if no GPU time was taken."""
 
     step: int
     path: Path_
@@ -104,7 +104,7 @@ class StageReader:
 
 
 def encode_tag(tag: str) -> str:
-    """As it stands in the metadata column.
+    """As it is in the metadata column.
 
     >>> encode_tag("a=b, 50%")
     'a%3Db%2C 50%25'

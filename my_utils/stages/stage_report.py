@@ -40,7 +40,7 @@ VERDICTS_KEPT = 4096  # of a filter, which may be slow
 
 
 class Stage(Figures):
-    """Figures of one stage, with those of its GPU time, None where none was taken."""
+    """Figures of one stage, with those of its GPU time, None if none was taken."""
 
     path: str
     name: str

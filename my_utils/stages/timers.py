@@ -54,14 +54,14 @@ class MyTimer(_core.Timer):
     ['iter', 'iter/forward']
 
     use_cuda: take GPU times too, with CUDA events on torch's current stream. Without a CUDA device
-        the CPU times go on alone.
+        the CPU times continue alone.
     tag: separates timers; each tag has a separate track on every thread. At most 63 bytes.
     log_dir: where to write when GlobalLogger was not set up: the timer then sets it up on that
         directory, without output to the console. A later `GlobalLogger().setup` moves on from it.
     cuda_stages: a regular expression; GPU times are taken of stages whose name it is found in. None
         is all of them. Events can break the overlap of communication and compute.
     strict: misuse raises RuntimeError. Otherwise it is one warning and a count
-        (`unmatched_stops`, `closed_stages`), and training goes on.
+        (`unmatched_stops`, `closed_stages`), and training continues.
     compile: what torch.compile does with calls in a compiled function: "vanish" leaves them out, so
         that the graph stays whole; "break" keeps them, at the price of graph breaks.
     rank: for `log_dir`. None takes RANK, SLURM_PROCID or OMPI_COMM_WORLD_RANK from the environment,
@@ -301,7 +301,7 @@ class NoOpMyTimer(_core.NoOpTimer):
 class DebuggingEvent(threading.Event):
     """A threading.Event that logs who set it: the stack of every `set()`, at level INFO.
 
-    name: stands in the message.
+    name: is in the message.
     logger: None is that of `GlobalLogger`.
 
     Thread-safe. It cannot be pickled, as its lock belongs to this process.

@@ -26,7 +26,7 @@ _library: Any = None  # kept: its end would be that of the operators
 def register() -> None:
     """Makes the operators known; a call after the first does nothing.
 
-    RuntimeError where torch is older than 2.10. Thread-safe.
+    RuntimeError if torch is older than 2.10. Thread-safe.
     """
     global _library
     if _library is not None:

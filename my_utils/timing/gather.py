@@ -1,7 +1,7 @@
 """Sends messages of all ranks to one rank, through the store of torch's rendezvous.
 
 There is no collective, so a rank that is dead, slow or in other code cannot hang the others. Every
-rank puts its message under its own key and goes on. The destination waits for the messages until
+rank puts its message under its own key and continues. The destination waits for the messages until
 the deadline, takes those that have come, and removes their keys. A rank that puts its message there
 after the deadline removes it again.
 """

@@ -169,7 +169,7 @@ class TimeManager(_core.TimeRecorder):
         It uses no collective, but the key-value store of torch's rendezvous. So ranks may hold
         different names and counts, or nothing, it works with any backend, and a dead rank does
         not hang the others. `dst` waits for all until the deadline. The others put their times
-        into the store and go on; rank 0, if its process serves the store, stays until they are
+        into the store and continue; rank 0, if its process serves the store, stays until they are
         taken. `GatheredTime.missing` has the ranks whose times did not come or cannot be read,
         with the reason, and one warning names them. Times are kept until `clear()`.
 

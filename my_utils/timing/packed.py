@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 EXACT_MAX = 4096  # durations of a rank that are sent to the nanosecond
 
-# Figures and histogram of a name: a mean over the names of a message. It is enough for some 500
+# Figures and histogram of a name: a mean over the names of a message. It is enough for about 500
 # buckets each, all between a duration and 200 times that; where it is not, a multiple is taken.
 SUMMARY_BYTES = 1024
 

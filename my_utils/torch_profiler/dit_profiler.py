@@ -92,7 +92,7 @@ class FlexibleProfiler:
         {"aten::matmul": "self_cuda_time_total"}. Figures have the names of torch's tables, old ones
         with `cuda` included. Names alone get the time on the device itself. A figure without
         children ("self_…") does not hold what an operator calls: `aten::matmul` calls `aten::mm`.
-    output: where the files go; made as needed.
+    output: where the files go; created if missing.
     ranks: which ranks profile: an int or several; None means all.
     record_shapes, with_stack, profile_memory, activities: as for `torch.profiler.profile`; the
         first two are on, as the analysis lists them for each call.

@@ -127,7 +127,7 @@ def self_flops(
     ignored: ids of events that count nothing, nor what they call.
 
     An operator with a formula counts all that it calls, and these count nothing. One without counts
-    nothing where it calls such ones: linear is shown as addmm. But convolutions, norms and
+    nothing if it calls such ones: linear is shown as addmm. But convolutions, norms and
     attention are shown at the operator that a model calls, conv2d and not convolution.
     """
     known = formulas() if known is None else known

@@ -101,7 +101,7 @@ class ProfilerWrapper:
     was not left is written when the process ends by itself; a forked child begins with none.
     The memory that a series takes is bounded: at most 4,096 points, and the events of one entry.
 
-    TypeError and ValueError at once for wrong arguments; ImportError where a plot is asked for and
+    TypeError and ValueError at once for wrong arguments; ImportError if a plot is asked for and
     matplotlib is missing. Not for use from several threads at once.
     """
 

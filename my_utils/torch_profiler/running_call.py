@@ -55,5 +55,5 @@ def _depth(frame: FrameType | None) -> int:
 
 
 def _mark_of(frame: FrameType, depth: int) -> tuple[int, int, int]:
-    """What no other frame of the thread has while this one stands there."""
+    """What no other frame of the thread has while this one is there."""
     return depth, id(frame), id(frame.f_code)

@@ -54,11 +54,11 @@ class TorchProfile:
 
     owner: who profiles, for messages: "ProfilerWrapper 'run'".
     on_trace_ready: called with the profiler at the end of each active span, as torch does; what it
-        raises is logged, and the training goes on.
+        raises is logged, and the training continues.
     at_exit: called instead of `stop` when the process exits meanwhile.
     before_start: called with the profiler before it is opened, to set what its constructor cannot.
     cut_short: called instead of `stop` when the program opens a separate profiler meanwhile.
-    over: whether what is profiled has ended without a call of `stop`; as `slot.take` has it.
+    over: whether what is profiled has ended without a call of `stop`; as in `slot.take`.
     options: keywords for `torch.profiler.profile`; what that raises for them goes through.
         Activities may be named ("cpu", "cuda"). With `with_stack=True` events carry their stacks,
         for which torch wants a further setting.
@@ -278,7 +278,7 @@ def export_trace(profiler: torch.profiler.profile, path: str | os.PathLike[str])
 
 
 def _export(profiler: torch.profiler.profile, path: Path, named: Path) -> None:
-    """Exports, and checks that the file is whole: torch reports a full disk on standard error
+    """Exports, and checks that the file is complete: torch reports a full disk on standard error
     only. torch writes to `<path>.tmp` first."""
     unfinished = Path(f"{path}.tmp")
     try:

@@ -56,10 +56,10 @@ class ChromeJson:
         self._json = json.JSONDecoder(parse_float=Decimal, parse_constant=str, strict=False)
 
     def events(self) -> Iterator[Any]:
-        """What stands in the list of events. Numbers with a point are Decimal.
+        """What is in the list of events. Numbers with a point are Decimal.
 
         Raises TraceFileError for another file, and, after the last good event, for a file that is
-        cut off or goes on after the trace; OSError and EOFError when it cannot be read.
+        cut off or continues after the trace; OSError and EOFError when it cannot be read.
         """
         with _opened(self.path) as file:
             self._file = file

@@ -109,7 +109,7 @@ class Summary(Record):
 
     @property
     def is_complete(self) -> bool:
-        """True when every row of every input stands in the trace."""
+        """True when every row of every input is in the trace."""
         return not self.errors and not any(note.is_loss for note in self.notes)
 
     def _add(self, result: dict[str, Any]) -> None:

@@ -1,7 +1,7 @@
 """Converts a trace of another tool to rows of a profile CSV.
 
 Internal. docs/traces/traces.md has the rules: which clock such a trace has, what is drawn where.
-`ForeignTrace.read` takes the events of the file into sorted runs, because they may stand in any
+`ForeignTrace.read` takes the events of the file into sorted runs, because they may be in any
 order; `write_rows` gives each slice as a START and an END in the order of time, on a track on which
 it nests. In memory are the slices that are open, and where each flow comes from. Times are
 nanoseconds.

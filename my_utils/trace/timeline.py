@@ -240,7 +240,7 @@ def plot_timeline(
     `inputs` are profile CSVs and directories that hold them; `ranks` restricts them. The suffix of
     `png` may also be .svg or .pdf. Returns its path. A file that cannot be read is left out, with a
     warning. Raises FileNotFoundError when there is no CSV, ValueError when the steps hold no stage,
-    and ImportError where matplotlib is missing.
+    and ImportError if matplotlib is missing.
     """
     with Progress("timeline", quiet=True) as progress:
         spans, steps = _chosen_spans(inputs, steps, ranks, progress)

@@ -50,7 +50,7 @@ class _Slow:
     parts_ns: Matrix
     since: int | None
     irregular: bool
-    factor: float  # by which it is slower in all parts alike; 0.0 where they differ
+    factor: float  # by which it is slower in all parts alike; 0.0 if they differ
     inside: list[int]  # parts in a meeting: what of them is its own is no more than a bound
 
     def part(self) -> int | None:
@@ -124,7 +124,7 @@ def _slow_ranks(work: Work, own: Matrix) -> list[_Slow]:
 
 
 def _level(excess: Matrix, least: float) -> Matrix:
-    """The excess as levels over steps, 0 where it is small or no steady level."""
+    """The excess as levels over steps, 0 if it is small or no steady level."""
     level = np.zeros(len(excess))
     edges = [0, *(change.at for change in change_points(excess, FALSE_CHANGES)), len(excess)]
     for first, last in itertools.pairwise(edges):
@@ -136,7 +136,7 @@ def _level(excess: Matrix, least: float) -> Matrix:
 
 
 def alike(excess: Matrix, usual: Matrix, inside: Sequence[int] = ()) -> float:
-    """The factor by which all parts are longer alike, 0.0 where they differ. Arrays of parts, ns.
+    """The factor by which all parts are longer alike, 0.0 if they differ. Arrays of parts, ns.
 
     The part with the largest excess and all others together are compared; both must take a part of
     the work that counts. inside: parts of whose excess some may be hidden in a meeting; there it

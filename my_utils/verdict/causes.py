@@ -223,7 +223,7 @@ def worker_of(host: Mapping[str, Matrix], steps: Mask) -> dict[str, object]:
     ranks waited in these steps (rank × step): "storage", "delay" for waiting for a core, or "runs";
     and "worker", the number of the one that did most of that, if it is one rank and one worker;
     of one that waits for storage "read_bytes" a step, where that was measured and is not 0: of some
-    file systems the kernel counts nothing. Empty where it was not sampled.
+    file systems the kernel counts nothing. Empty if it was not sampled.
 
     >>> host = {"loader_worker": np.array([[2.0, np.nan, 2.0, 2.0]]),
     ...         "loader_storage_us": np.array([[90e3, np.nan, 80e3, 70e3]]),

@@ -20,7 +20,7 @@ Integers = npt.NDArray[np.int64]
 @dataclass
 class Loss:
     """saved_ns: per step, how much shorter it is without the loss. rows: of the group. part: of
-    `Work.parts`, None where it is not known. since: the place among the judged steps at which it
+    `Work.parts`, None if it is not known. since: the place among the judged steps at which it
     began, None for always."""
 
     kind: Kind

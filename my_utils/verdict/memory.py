@@ -43,7 +43,7 @@ class Growth:
 
 
 def growth_of(counters: Mapping[str, Matrix], columns: Integers) -> Growth | None:
-    """Of the memory that grows most; None where none does."""
+    """Of the memory that grows most; None if none does."""
     found: list[Growth] = []
     for counter, name in NAMES.items():
         if counter not in counters:

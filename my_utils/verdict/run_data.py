@@ -53,7 +53,7 @@ class GpuTimes:
 
     own: what each stage takes on the device's axis without the stages inside it, as `device_cells`
     says; launch, rank × step: for how long the device waits until the host has launched something.
-    None where they follow from the first begin and the last end of each stage."""
+    None if they follow from the first begin and the last end of each stage."""
 
     begins: Matrix
     ends: Matrix
@@ -72,7 +72,7 @@ class RunData:
     stage and the one around it; parents come before their children.
     begins, ends: of the first and the last run of a stage in a step, each on its rank's own clock,
         counted from the begin of the run. NaN where the rank did not have the stage in the step.
-    totals: what a stage took in a step, without the stages inside it; 0 where it did not run.
+    totals: what a stage took in a step, without the stages inside it; 0 if it did not run.
     step_begins: when each step began on each rank. step_ns: from its begin to the begin of the next
         step, of the last step to its last end. NaN where the rank has no such step. What no stage
         covers (`untimed`) is step_ns less the totals.
@@ -82,7 +82,7 @@ class RunData:
     counters: "samples" and "tokens" of a step, "rss_bytes", "allocated_bytes" at its end, and what
         the host took from it, see `causes`, the worker of the loader that did most meanwhile, and
         how the GPU was, where recorded: arrays rank × step, NaN where missing.
-    clock_error_ns: the bound of the clocks' error between ranks, None where they are not aligned.
+    clock_error_ns: the bound of the clocks' error between ranks, None if they are not aligned.
     ended: of each rank, whether its process ended normally. problems: what could not be read,
         a sentence each. workload: what was recorded once, such as "num_workers".
     paths: what it was read from. running: whether a process of it lives. command: that `my_utils
@@ -92,7 +92,7 @@ class RunData:
         were done again, of which the last copy counts. renumbered: the steps of attempts all begin
         at 0 in the files, and are counted through. begins_anew: whether a step is the first of an
         attempt on a rank, an array R × S: the time before it is not a step's. None: there is one.
-    ready: when the buckets of DDP were ready inside backward, None where it was not recorded.
+    ready: when the buckets of DDP were ready inside backward, None if it was not recorded.
     """
 
     ranks: npt.NDArray[np.int64]

@@ -41,7 +41,7 @@ class Meetings:
     compared with each other, sorted, each rank in one. inferred: stages found in the times.
     pipelines: stages in which ranks of different pipeline stages meet, whose waits differ.
     undecided: a stage in which, or outside of which, ranks wait so long (ns a step) that it may be
-    a finding; of the group with the longest, None where there is none."""
+    a finding; of the group with the longest, None if there is none."""
 
     meets: npt.NDArray[np.bool_]
     groups: list[Integers]

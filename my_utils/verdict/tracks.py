@@ -63,7 +63,7 @@ def _thread(stages: Columns, among: Mask) -> int:
 def _of_several_timers(
     stages: Columns, on_thread: Mask, own: Mask, outermost: Mask, is_run: Mask
 ) -> Mask:
-    """The rows of the timer that covers most, and those of the others that stand next to it."""
+    """The rows of the timer that covers most, and those of the others that are next to it."""
     lengths = stages["end_ns"] - stages["begin_ns"]
     tags = stages["tag"].astype(np.int64)
     covered = np.bincount(

@@ -51,8 +51,8 @@ class HungRun:
         return [visible(hang_text(hang)).replace("hangs", "HANGS", 1), *shown, *stacks]
 
     def as_data(self) -> dict[str, object]:
-        """Plain data: `hang` and `suspects` as `my_utils.live.snapshot` has them, and `stacks`,
-        None where no process lives."""
+        """Plain data: `hang` and `suspects` as in `my_utils.live.snapshot`, and `stacks`,
+        None if no process lives."""
         data = as_data(self.seen)
         stacks = None if self.stacks is None else stacks_as_data(self.stacks)
         return {**data["hang"], "suspects": data["suspects"], "stacks": stacks}

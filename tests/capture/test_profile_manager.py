@@ -276,7 +276,7 @@ BAD = [
      "expected int, got str"),
     ("roles:\n  actor:\n    functions: [f]\n    ranks: [0]\n    all_ranks: yes", 4,
      "roles.actor.ranks", "not both"),
-    ("roles:\n  actor:\n    functions: [f]\n    rank: [0]", 4, "roles.actor.rank", "no such field"),
+    ("roles:\n  actor:\n    functions: [f]\n    rank: [0]", 4, "roles.actor.rank", "unknown field"),
     ("roles: [actor]", 1, "roles", "expected object, got array"),
     ("steps: 1\ncontinuous_steps: true\nroles:\n  a: {functions: [f], discrete: true}", 2,
      "continuous_steps", "role 'a' are discrete"),

@@ -123,7 +123,7 @@ def request_capture(
         "HOST:PORT" (MASTER_ADDR and MASTER_PORT of the job), or "default" for that of this process.
         Then log_dir is not used.
 
-    The request stands in `<log_dir>/my_utils.control.json`, and takes effect at a `set_step` half a
+    The request is in `<log_dir>/my_utils.control.json`, and takes effect at a `set_step` half a
     second later or so. Raises TypeError and ValueError for wrong arguments, OSError when the file
     cannot be written, ConnectionError when no store is there or nobody listens. Thread-safe.
 
@@ -207,7 +207,7 @@ def listen(store: _c10d.Store | str = "default") -> None:
         after that. MY_UTILS_CAPTURE=store in the environment of the job does the same at the first
         step.
 
-    A separate thread polls the store twice a second, on a separate connection. Whoever can
+    A separate thread polls the store twice a second, on a separate connection. Everyone who can
     reach the store can send requests, as he can change whatever torch keeps there. A second call
     does nothing. The thread ends with the process, or with the store.
     """

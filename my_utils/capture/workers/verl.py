@@ -114,7 +114,7 @@ class _Translation:
     # --- roles ---
 
     def _in_order(self) -> list[tuple[str, dict[str, Any]]]:
-        """In the order in which the roles work in a step, as `functions` has them."""
+        """In the order in which the roles work in a step, as in `functions`."""
         order = [*self.functions]
         place = {
             name: order.index(name) if name in order else len(order) for name in self.profilers

@@ -6,7 +6,7 @@ was slow, all ranks look at the next one, because the ranks of DDP are slow toge
 
 Of each bucket one row `my_utils.bucket` says what is in it, of each step that was looked at one
 row `my_utils.ready` holds the times. On a GPU these are times of enqueueing. When the GPU itself
-came to the same places is known later, and stands in a row `my_utils.ready_gpu`.
+came to the same places is known later, and is in a row `my_utils.ready_gpu`.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ def device_kind(modules: Iterable[Any]) -> str:
 
 
 def gpu_uuid() -> str | None:
-    """The UUID of the current CUDA device, as NVML has it; None where none is in use."""
+    """The UUID of the current CUDA device, as NVML has it; None if none is in use."""
     cuda = sys.modules.get("torch.cuda")
     if cuda is None or not cuda.is_initialized():
         return None

@@ -367,7 +367,7 @@ def _place(function: Any, parameter: str) -> int:
 
 
 def _mesh_of_shards(parameters: Any) -> Any:
-    """The device mesh of the first parameter that is in shards; None where none of the first few
+    """The device mesh of the first parameter that is in shards; None if none of the first few
     does, for a model has thousands."""
     kind = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
     if kind is None:
