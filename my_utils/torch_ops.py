@@ -1,4 +1,4 @@
-"""Operators on tensors that torch knows: importing this module makes them `torch.ops.my_utils.*`.
+"""Importing this module registers the operators `torch.ops.my_utils.*`.
 
 They are the functions of `my_utils.tensors` in a form that compiled and exported graphs can hold:
 each stays one node, `torch.compile(fullgraph=True)` keeps the graph whole, and on a GPU the work is

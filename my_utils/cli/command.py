@@ -1,4 +1,4 @@
-"""`my_utils COMMAND …`: finds the command, and leaves the rest to its module.
+"""`my_utils COMMAND …`: finds the command and calls its module.
 
 Only argparse is needed before the module is known, so that the list of commands is there at once.
 """
@@ -132,4 +132,4 @@ def _help_of_group(name: str, group: Sequence[Command], rest: list[str]) -> int:
     if rest[0].startswith("-"):
         chosen.parse_args(rest[:1])
     known = [command.words[1] for command in group]
-    return chosen.error(f"{rest[0]!r} is none of {', '.join(known)}{closest(rest[0], known)}")
+    return chosen.error(f"{rest[0]!r} is not one of {', '.join(known)}{closest(rest[0], known)}")

@@ -1,4 +1,4 @@
-"""Prints what a shell needs to complete `my_utils`: commands, options, files.
+"""Prints the script with which a shell completes `my_utils`: commands, options, files.
 
 eval "$(my_utils completion bash)"          # in ~/.bashrc
 my_utils completion zsh > "${fpath[1]}/_my_utils"
@@ -75,7 +75,7 @@ def whole_parser(shtab: Any) -> CommandParser:
 
 
 def _new_group(commands: Any, word: str) -> Any:
-    group = commands.add_parser(word, help="one of several commands")
+    group = commands.add_parser(word, help="a group of commands")
     return group.add_subparsers(metavar="COMMAND")
 
 

@@ -1,4 +1,4 @@
-"""Says what is installed here: `my_utils env`.
+"""`my_utils env`: shows what is installed.
 
 Nothing is imported to find out: versions come from what pip wrote down.
 """
@@ -156,8 +156,8 @@ def _numbers(version: str) -> tuple[int, ...]:
 def command_parser() -> CommandParser:
     chosen = parser(
         "env",
-        "Says what is installed here, what each extra would add, whether there is a CUDA driver, "
-        "and which run is the newest.",
+        "Shows what is installed, what each extra would add, whether there is a CUDA driver, and "
+        "which run is the newest.",
         ["my_utils env", "my_utils env --json | jq .extras.report"],
         statuses="0  fine",
     )

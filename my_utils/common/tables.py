@@ -1,4 +1,4 @@
-"""Tables of results: files that are whole or absent, plain text.
+"""Tables of results: atomic files, plain text.
 
 >>> print(text_table(["kernel", "ms"], [["gemm", "1.50"], ["softmax", "12.25"]], left=1))
 kernel      ms

@@ -1,11 +1,11 @@
-"""Calls to an etcd cluster, at whichever of its endpoints answers.
+"""Calls to an etcd cluster, through any of its endpoints that answers.
 
 The messages and stubs are those of `etcd-sdk-python` (imported as pyetcd). The channels are made
 here, because a barrier must survive the loss of an endpoint. A call that fails because of its
 endpoint raises `Unreachable`, and the next call goes to the next endpoint over a new channel.
 Tokens are requested again when they expire, as they do when etcd restarts.
 
-One thread makes the calls of a connection; a watch is read by a thread of its own.
+One thread makes the calls of a connection; a watch is read by a separate thread.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ os.register_at_fork(after_in_child=_note_fork)
 
 
 def is_safe_here() -> bool:
-    """False in a forked child of a process that had loaded gRPC: calls may hang there for ever."""
+    """False in a forked child of a process that had loaded gRPC: calls may hang there forever."""
     return not _Fork.of_grpc
 
 

@@ -42,7 +42,8 @@ class TensorBoardExporter(StageExporter):
 
     source: a `MyTimer` or `TimeManager`. With `NoOpMyTimer` nothing is ever written.
     log_dir: the run's folder, as that of your SummaryWriter, beside whose files a file of this
-        exporter's stands. No further folders are made, but for `rank_<rank>` where `ranks` is not
+        exporter's stands. No further folders are made, except for `rank_<rank>` where `ranks` is
+        not
         a single one: TensorBoard shows each folder as a run.
     every_s: the interval at which a thread reads the times, until `step()` is called for the first
         time.

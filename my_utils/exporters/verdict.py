@@ -41,7 +41,7 @@ def parse_target(text: str) -> tuple[str, str]:
     if kind not in TARGETS:
         raise ValueError(f"must be {', '.join(TARGETS)} and the run, as in wandb=RUN, not {text!r}")
     if not run:
-        raise ValueError(f"names no run: {kind}=RUN, where RUN is {_RUNS[kind]}")
+        raise ValueError(f"does not name a run: {kind}=RUN, where RUN is {_RUNS[kind]}")
     return kind, run
 
 
@@ -79,7 +79,7 @@ def _to_wandb(run: str, summary: Summary) -> None:
 
 
 def _to_tensorboard(run: str, summary: Summary) -> None:
-    """Into a file of its own beside those of the run."""
+    """Into a separate file beside those of the run."""
     require("tensorboard", "--export tensorboard")
     from tensorboard.compat.proto import event_pb2, summary_pb2
     from tensorboard.plugins.text.metadata import create_summary_metadata

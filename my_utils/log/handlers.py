@@ -1,4 +1,4 @@
-"""The outputs of the text log: a file, from which no line is dropped, and the console."""
+"""The outputs of the text log: a file that drops no line, and the console."""
 
 from __future__ import annotations
 

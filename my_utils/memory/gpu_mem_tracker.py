@@ -46,7 +46,7 @@ _MOST_INTERVAL_S = threading.TIMEOUT_MAX / 2
 
 @public("my_utils.gpu_mem_tracker")
 class GPU_Performance_Tracker:
-    """Samples memory and hardware in a thread of its own, every `interval` seconds.
+    """Samples memory and hardware in a separate thread, every `interval` seconds.
 
     What there is, by name of the CSV's columns and of the trace's counters (`gpu0.power_w`):
 
@@ -72,7 +72,7 @@ class GPU_Performance_Tracker:
     prefix: of the files, with a folder where wanted, which is made.
     interval, interval_s: seconds between two samples, at least 0.001; two names of one parameter.
     track_hardware_metrics: read NVML (`pip install nvidia-ml-py`). Where there is none, that is
-        one warning, and the rest goes on.
+        one warning, and the rest continues.
     devices: the GPUs, as torch numbers those it sees; None is all. One that is not there is left
         out, with a warning.
     ranks: the ranks that sample; None is all. The others do nothing.
@@ -80,7 +80,7 @@ class GPU_Performance_Tracker:
     counters: log each sample as counters of the timer's trace, while GlobalLogger is set up.
 
     A source that fails is left out from then on, with one warning. Without CUDA there are the
-    figures of the host. The thread never holds up the end of the process, which stops the tracker
+    figures of the host. The thread never delays the end of the process, which stops the tracker
     as `stop` does. A forked child has no tracker running. CUDA is not initialized by
     it. Raises TypeError and ValueError for wrong arguments. All methods are thread-safe.
 
@@ -135,7 +135,7 @@ class GPU_Performance_Tracker:
     def start(self) -> None:
         """Begins to sample. When it does so already, that is a warning and nothing changes.
 
-        After `stop` it goes on: peaks, CSV and plot then cover both spans. ImportError
+        After `stop` it continues: peaks, CSV and plot then cover both spans. ImportError
         when a plot is wanted and matplotlib is missing.
         """
         with self._lock:

@@ -1,4 +1,4 @@
-"""DebugLayer, in a module of its own because it cannot be defined without torch."""
+"""DebugLayer, in a separate module because it cannot be defined without torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which module of a model takes the time: calls, times, parameters, FLOPs and memory of each leaf.
+"""Measures the leaf modules of a model: calls, times, parameters, FLOPs and memory.
 
 from my_utils.moduleProfiler import ModuleProfiler
 
@@ -163,7 +163,7 @@ class ModuleProfiler:
         self._rows = rows_of(self.model, self._whole)
         self._times = times = _core.ModuleTimes(_SLOTS * len(self._rows) + 1, self._wants_gpu())
         if self._use_cuda and not times.has_gpu:
-            warn_once("module_profiler_cuda", "use_cuda=True, but there is no CUDA driver; "
+            warn_once("module_profiler_cuda", "use_cuda=True, but no CUDA driver was found; "
                       "modules have CPU times only")  # fmt: skip
         self._overhead = measure_overhead(self._backward, times.has_gpu)
         if self._backward:

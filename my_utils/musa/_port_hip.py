@@ -1,4 +1,4 @@
-"""One text, rewritten for HIP by the hipify of the torch that is installed.
+"""Rewrites one text for HIP with the hipify of the installed torch.
 
 What torch's headers are called with ROCm differs from version to version: hipify 2.0 keeps
 `at::cuda` and `CUDAGuard`, earlier ones did not. So the work is torch's.
@@ -39,7 +39,7 @@ class Hipify:
     def ported(self, text: bytes, suffix: str, is_first: bool = True) -> bytes:
         """What hipify makes of a text of a file with a suffix, `.cu` or `.h`.
 
-        Bytes that are no UTF-8 stay, and so do line ends. Hipify adds an include of HIP's runtime
+        Bytes that are not UTF-8 stay, and so do line ends. Hipify adds an include of HIP's runtime
         before device code; `is_first` False takes it away again.
         """
         encoding = "utf-8"
@@ -50,7 +50,7 @@ class Hipify:
             old = text.decode(encoding)
         if CARRIAGE_RETURN in old:
             return text  # a character that no source has
-        # To hipify the first name of a text is none: it looks at what stands before.
+        # To hipify the first name of a text is none: it looks at what is before.
         start = "" if is_first else "\n"
         new = self._run(start + old.replace("\r", CARRIAGE_RETURN), suffix)
         if not is_first:

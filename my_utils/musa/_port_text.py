@@ -1,4 +1,4 @@
-"""The text of one file of a port: includes, names that depend on their place, and names."""
+"""The text of one file of a port: includes, names that depend on context, and other names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ._rules import RuleSet
 
 @dataclass
 class Counts:
-    """What became of a file: how many names were replaced, and those without a rule.
+    """The outcome of a file: how many names were replaced, and those without a rule.
 
     `unmapped`: how often each came, and the line of the first.
     """
@@ -71,7 +71,7 @@ class Rules:
         return self.given.replace(text)[1]
 
     def header(self, path: str) -> str | None:
-        """The new path of a header that is no file of the tree; None without a rule."""
+        """The new path of a header that is not a file of the tree; None without a rule."""
         known = self.defaults.headers.get(path)
         if known is not None or path in self.defaults.absent:
             return known
@@ -114,7 +114,7 @@ class TextPort:
         self.context = Context(names, rules.users_matches, counts_braces=has_context)
 
     def ported(self, text: bytes) -> bytes:
-        """The next part of the text, afterwards. A part ends with a line, but for the last."""
+        """The next part of the text, afterwards. A part ends with a line, except for the last."""
         lines = text.count(b"\n")
         new = self._hip(text) if self.rules.hipify is not None else self._musa(text)
         self.lines += lines

@@ -47,7 +47,7 @@ class _Task:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one file. `error` says why it was left as it is, `notes` what is left in it
+    """The outcome of one file. `error` says why it was left as it is, `notes` what is left in it
     to do by hand, by line."""
 
     path: Path
@@ -151,7 +151,8 @@ def _project(root: Path, launch: Sequence[Path], excluded: Sequence[Path]) -> _P
         place = _in_project(root, _places(root, path, "launch_path"))
         if not place.endswith(".py"):
             project.notes.append(
-                f"{path} is no Python script: write `import torch_musa` into the one that it starts"
+                f"{path} is not a Python script: add `import torch_musa` to the script that "
+                "it starts"
             )
             continue
         script = known.setdefault(place, Path(place))
@@ -199,15 +200,15 @@ def command_parser() -> CommandParser:
         "port scripts",
         "Rewrites the Python scripts of a project that uses CUDA for torch_musa, in place: "
         "torch.cuda becomes torch.musa, x.cuda() x.musa(), 'cuda:0' 'musa:0', 'nccl' 'mccl'. "
-        "Comments, layout, prose and other packages' cuda stay as they are. What torch_musa has no "
-        "counterpart of stays, and is said with its line.",
+        "Comments, layout, prose and other packages' cuda stay unchanged. A name without a "
+        "counterpart in torch_musa stays, and is reported with its line.",
         [
             "my_utils port scripts -r project -l project/train.py --dry-run",
             "my_utils port scripts -r project -l project/train.py -e project/third_party",
         ],
         statuses="0  done, or with --check nothing to do\n"
-        "1  a file could not be converted (it is left, the others are done), or with --check would "
-        "change\n2  wrong arguments",
+        "1  a file could not be converted (the others are), or with --check would change\n"
+        "2  wrong arguments",
     )
     add = chosen.add_argument
     add("-r", "--root_path", "--root-path", required=True, metavar="ROOT",
@@ -216,10 +217,15 @@ def command_parser() -> CommandParser:
         help="the script that starts the project; it gets `import torch_musa`, once, after its "
         "docstring and its imports from __future__ (default: no script gets it)")  # fmt: skip
     add("-e", "--excluded_path", "--excluded-path", nargs="+", default=[], metavar="EXCLUDED",
-        help="files and folders to leave alone, with all below them")  # fmt: skip
+        help="files and folders to exclude, with everything below them")  # fmt: skip
     add("--dry-run", action="store_true", help="print a unified diff and write nothing")
     add("--check", action="store_true", help="write nothing; exit status 1 if that would change")
-    add("--jobs", type=int, metavar="N", help="processes; default: one a processor")
+    add(
+        "--jobs",
+        type=int,
+        metavar="N",
+        help="number of processes (default: one a processor)",
+    )
     add_quiet(chosen, "no progress and no closing line")
     return chosen
 

@@ -1,4 +1,4 @@
-"""The parent of a command: passes signals on to it, and ends as it ends."""
+"""The parent of a command: forwards signals to it, and exits like it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Child:
             child.wait()
 
     Meanwhile signals reach the command and not this process. A signal that this process ignores,
-    as `nohup` has it, the command ignores, too, and it is left so. Main thread only.
+    as in `nohup`, the command ignores, too, and it is left so. Main thread only.
     """
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:

@@ -167,7 +167,7 @@ def _check(tensor: object, dim: object, side: object) -> int:
 
 
 def _check_value(tensor: torch.Tensor, value: float | complex | bool) -> None:
-    """ValueError where the dtype cannot hold the value: a -100 in uint8 would become 156."""
+    """ValueError if the dtype cannot hold the value: a -100 in uint8 would become 156."""
     import torch
 
     dtype = tensor.dtype
@@ -181,7 +181,7 @@ def _check_value(tensor: torch.Tensor, value: float | complex | bool) -> None:
     least, most = (0, 1) if dtype == torch.bool else _range(dtype)
     if not (math.isfinite(value.real) and value == int(value.real) and least <= value.real <= most):
         raise ValueError(
-            f"padding_value must be a whole number from {least} to {most} for {dtype}, not {value}"
+            f"padding_value must be an integer from {least} to {most} for {dtype}, not {value}"
         )
 
 

@@ -78,12 +78,12 @@ def parametrize_shapes(
 
     `f.results` is the SweepResult of the last sweep or of the tests until now. `output_csv` is
     written after each point and `output_png` after the last, whole or not at all; one that cannot
-    be written is a warning, and the sweep goes on. `verbose` prints the table at the end.
+    be written is a warning, and the sweep continues. `verbose` prints the table at the end.
 
     A point that runs out of memory (torch's allocators on GPU and CPU, MemoryError) is marked
-    "oom", its memory is given back, and the sweep goes on. Another exception passes through
+    "oom", its memory is given back, and the sweep continues. Another exception passes through
     unchanged, with `f.results` and the CSV holding the points until there; with `on_error="mark"`
-    (in a sweep) it is noted at the point, and the sweep goes on.
+    (in a sweep) it is noted at the point, and the sweep continues.
 
     Raises TypeError or ValueError at once for bad arguments. Sweeps of the same function must not
     run in two threads at once. CSV and text need no other package; DataFrame and plot need pandas

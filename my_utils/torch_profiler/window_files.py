@@ -1,4 +1,4 @@
-"""The files of one profiled window, each whole or absent; what cannot be written is a warning."""
+"""The files of one profiled window, each complete or missing; a failed write is a warning."""
 
 from __future__ import annotations
 

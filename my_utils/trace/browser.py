@@ -1,4 +1,4 @@
-"""Hands a trace to the Perfetto UI in the user's browser, from 127.0.0.1. Internal."""
+"""Opens a trace in the Perfetto UI of the user's browser, from 127.0.0.1. Internal."""
 
 from __future__ import annotations
 

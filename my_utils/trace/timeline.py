@@ -1,4 +1,4 @@
-"""Draws a timeline of a few steps from profile CSVs, as a picture to paste into a report.
+"""Draws a few steps from profile CSVs as a picture.
 
 A band a thread of a rank, nested stages below each other, one time axis for all ranks, so that one
 sees who waits for whom. However many ranks there are, it is one figure: the bands get thinner. For
@@ -114,7 +114,7 @@ def _rank_of(path: Path) -> int:
 def read_spans(path: str | Path, steps: range | None = None) -> Iterator[Span]:
     """Streams the finished stages of one profile CSV, those of `steps` where given.
 
-    An END row says all that a span has, so START rows, and stages still open, are passed over.
+    An END row says all that a span has, so START rows, and stages still open, are ignored.
     Rows that can't be read are left out, with one warning a file that names the first. Raises
     ValueError for a file without the columns of a profile CSV.
 
@@ -240,7 +240,7 @@ def plot_timeline(
     `inputs` are profile CSVs and directories that hold them; `ranks` restricts them. The suffix of
     `png` may also be .svg or .pdf. Returns its path. A file that cannot be read is left out, with a
     warning. Raises FileNotFoundError when there is no CSV, ValueError when the steps hold no stage,
-    and ImportError where matplotlib is missing.
+    and ImportError if matplotlib is missing.
     """
     with Progress("timeline", quiet=True) as progress:
         spans, steps = _chosen_spans(inputs, steps, ranks, progress)
@@ -304,7 +304,7 @@ def _readable(paths: Sequence[Path]) -> list[Path]:
 
 def _depths(track: Sequence[Span]) -> list[int]:
     """How deep each stage of one thread stands, in the order of `track`, which is that of begins.
-    Node ids say it; a stage without one lies in those that run when it begins."""
+    Node ids say it; a stage without one is in those that run when it begins."""
     parents = {span.node: span.parent for span in track if span.node > 0}
     by_node: dict[int, int] = {0: -1}
     for node in parents:
@@ -453,7 +453,7 @@ def _steps(text: str) -> range:
 def command_parser() -> CommandParser:
     chosen = parser(
         "timeline",
-        "Draws steps of a run into a picture: a band a rank, all on one axis of time.",
+        "Draws a few steps of a run: one band for each rank, on a common time axis.",
         ["my_utils timeline", "my_utils timeline logs -o steps.svg --steps 10:13 --ranks 0,3-5"],
         statuses="0  the picture is drawn\n1  there is nothing to draw, or it could not be written",
     )

@@ -18,7 +18,7 @@ def add_export(chosen: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="KIND=RUN",
-        help="send the verdict and its figures to that run: wandb=PROJECT/ID, tensorboard=DIR, "
+        help="send the verdict and its figures to a run: wandb=PROJECT/ID, tensorboard=DIR, "
         "mlflow=ID",
     )
 

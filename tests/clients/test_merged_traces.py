@@ -193,12 +193,12 @@ def test_which_clock_a_trace_has(case: str, suffix: str, tmp_path: Path) -> None
 BAD: dict[str, tuple[str, int, str]] = {  # the text, the slices in the trace, the message
     "a time that is no number": (
         json.dumps([{**X, "ts": 1}, {**X, "ts": "soon"}, {**X, "ts": 3}]), 2,
-        "1 events left out: ts or dur is no number; the first: ",
+        "1 events left out: ts or dur is not a number; the first: ",
     ),
     "an event that is no JSON": (
         '{"traceEvents":[' + json.dumps({**X, "ts": 1})
         + ',\n{"ph": "X", "ts": -nan, "args": {}},\n' + json.dumps({**X, "ts": 9}) + "]}", 2,
-        "1 events left out: is no JSON; the first: ",
+        "1 events left out: is not JSON; the first: ",
     ),
     "a length below zero": (
         json.dumps([{**X, "ts": 1}, {**X, "ts": 5, "dur": -1}]), 1, "dur is negative",

@@ -45,8 +45,8 @@ def verdict_of(logs: Path, run_python: RunPython) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("wandb", "names no run: wandb=RUN"),
-        ("mlflow=", "names no run: mlflow=RUN"),
+        ("wandb", "does not name a run: wandb=RUN"),
+        ("mlflow=", "does not name a run: mlflow=RUN"),
         ("comet=1", "must be wandb, tensorboard, mlflow and the run"),
     ],
 )
