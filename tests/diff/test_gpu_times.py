@@ -79,4 +79,4 @@ def test_a_side_without_gpu_times_is_compared_by_the_hosts() -> None:
 def test_two_sides_without_gpu_times_say_what_their_stages_are() -> None:
     sides = [steps(None, seed, 1, False, gpu_times=0.0) for seed in (1, 2)]
     found = compare([sides[0]], [sides[1]])
-    assert sum("stages take what the host takes to enqueue them" in one for one in found.notes) == 2
+    assert sum("the host's times of enqueueing" in one for one in found.notes) == 2

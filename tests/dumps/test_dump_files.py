@@ -282,10 +282,10 @@ def test_links_pipes_and_folders_in_the_place_of_files(tmp_path: Path, name: str
     assert refusal(tmp_path, folder).path == str(path)
     path.unlink()
     os.mkfifo(path)
-    assert "plain file" in refusal(tmp_path, folder).reason
+    assert "regular file" in refusal(tmp_path, folder).reason
     path.unlink()
     path.mkdir()
-    assert "plain file" in refusal(tmp_path, folder).reason
+    assert "regular file" in refusal(tmp_path, folder).reason
 
 
 def test_folders_that_are_links_or_lie_outside(tmp_path: Path) -> None:

@@ -474,7 +474,7 @@ class TestNothingTested:
 
     def test_a_block_of_operators_that_are_left_out(self) -> None:
         said = pytest.raises(
-            CompareError, match=r"nothing: torch.ops.aten.empty gives memory as it"
+            CompareError, match=r"nothing: torch.ops.aten.empty returns uninitialized memory"
         )
         with said, CompareWithCPU(verbose=False):
             torch.empty(3)

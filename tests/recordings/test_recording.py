@@ -197,11 +197,11 @@ def with_pickle(path: Path, raw: Path, change: Any) -> Path:
     [
         (lambda p: p.update(format="other"), "is not a recording"),
         (lambda p: p.update(version=2), "has version 2"),
-        (lambda p: p.update(version="1"), "no number above 0"),
+        (lambda p: p.update(version="1"), "not a number above 0"),
         (lambda p: p.update(rank="0"), "the file.rank must be int"),
         (lambda p: p.pop("events"), "has no 'events'"),
         (lambda p: p.update(events={}), "events must be a list"),
-        (lambda p: p["events"][0].update(inputs=[3]), r"inputs\[0\] is no dict"),
+        (lambda p: p["events"][0].update(inputs=[3]), r"inputs\[0\] is not a dict"),
         (lambda p: p["events"][0]["inputs"][0].update(shape=(1, "2")), "shape must be tuple"),
         (lambda p: p["events"][0]["inputs"][0].update(stats={"min": "x"}), "stats must be"),
         (lambda p: p["events"][1].update(parent=5), "parent that is not there"),

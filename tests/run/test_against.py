@@ -70,8 +70,8 @@ def test_a_run_that_fails_stops_it_and_is_named(
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        (["--repeat", "3"], "--repeat and --against come together"),
-        (["--against", "x"], "--repeat and --against come together"),
+        (["--repeat", "3"], "--repeat and --against need each other"),
+        (["--against", "x"], "--repeat and --against need each other"),
         (["--repeat", "1", "--against", "x"], "must be 2 or more, not 1"),
         (["--repeat", "x", "--against", "x"], "must be 2 or more, not x"),
         (["--repeat", "2", "--against", "'x"], "No closing quotation"),

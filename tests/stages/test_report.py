@@ -618,7 +618,7 @@ def test_csv_has_a_default_name(run_python: RunPython, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("given", [None, {}, [1], {"stages": []}])
 def test_csv_of_something_else_is_refused(given: Any, tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match="report_data must be what generate_report returned"):
+    with pytest.raises(TypeError, match="report_data must be a report of generate_report"):
         MyTimer().generate_csv(given, tmp_path / "report.csv")
 
 

@@ -330,7 +330,7 @@ print(timer.unmatched_stops, timer.closed_stages, timer.depth)
     assert done.stdout == "1000 19 1\n", done.stderr
     lines = done.stderr.splitlines()
     assert len(lines) == 4, done.stderr
-    assert "recorded and not written" in lines[3]
+    assert "recorded but never written" in lines[3]
     assert "stop('never started') found no stage of that name" in lines[0]
     assert "stop('outer') closed stages inside it" in lines[1]
     assert "set_step() found stages that an earlier step left open" in lines[2]
