@@ -2,12 +2,12 @@
 
     python -m tests.verdict.proof [--runs 100] [--healthy 500] [--out FILE]
 
-Prints the tables; with --out it writes the page `docs/runs/verdict-proof.md`. `--plants`, `--sizes`
+Prints the tables; with --out it writes the section of `docs/evidence.md`. `--plants`, `--sizes`
 and `--losses` take a part of it. The same arguments give the same runs.
 
 It takes more than a processor's hour. With --store FILE it goes on where it was interrupted, as
 long as the rules are the same; with --minutes N it ends after that time. All cells are filled
-evenly, and the page says how many runs each has.
+evenly, and the section says how many runs each has.
 """
 
 from __future__ import annotations
@@ -36,26 +36,26 @@ DEVICE_SIZES = (1, 2, 4, 8)
 INFERRED_SIZES = (2, 8, 64)
 INFERRED = ("slow loader on one rank", "slow forward on one rank", "checkpoint stalls on rank 0")
 WANTED = 0.98  # at losses of a fifth or more
-PAGE = """# How often is the verdict right
+PAGE = """## What the verdict says
 
 {made}.
 
-Each run is simulated: its ranks draw their own work, with the noise of healthy real runs,
-and their waits follow from where they meet (DDP with and without buffers, FSDP, a pipeline of four
-stages, two groups that never meet; the topologies take turns). A plant takes away the stated part
-of the run's time. `tests/verdict/truth.py` says which kind, ranks and stage the verdict must name;
-it was written before the rules were seen, and amended once after their first results, where it
-asked for what cannot be seen (inside meetings; a rank alone that sleeps). Runs of up to 8 ranks
-have 160 steps, of 64 ranks 120, of 1,000 ranks 80. Bold figures are below 98 %.
+Each run is simulated: its ranks draw their own work, with the noise of healthy real runs, and their
+waits follow from where they wait for each other (DDP with and without buffers, FSDP, a pipeline of
+four stages, two groups that never meet; the topologies take turns). A plant takes the stated part
+of the run's time. `tests/verdict/truth.py` defines which kind, ranks and stage the verdict must
+name. It was written before the rules were known, and changed once after their first results, where
+it required what cannot be measured (inside meetings; a single rank that sleeps). Runs of up to 8
+ranks have 160 steps, of 64 ranks 120, of 1,000 ranks 80. Bold figures are below 98 %.
 
-What a rank does inside a meeting (backward under DDP, most of forward under FSDP) cannot be seen:
-it is as long on the ranks that wait. Where less than 10 % of the run was lost outside meetings,
-"not judged inside" without an accusation is right, too; "Inside meetings" counts these runs. A
-promise of "at most" so much is broken only by a run that would take longer; of launches nothing is
+The work of a rank inside a meeting (backward under DDP, most of forward under FSDP) cannot be
+measured: it takes as long on the ranks that wait. If less than 10 % of the run was lost outside
+meetings, "not judged inside" without an accusation is right too; "Inside meetings" counts these
+runs. A promised time "at most" is wrong only if the run would take longer; for launches nothing is
 promised.
 
 The noise was recorded on training loops of this project on 1, 2 and 4 processes
-(`tests/support/record_residuals.py`), on which no rule was tuned. It is scaled down where it alone
+(`tests/support/record_residuals.py`), on which no rule was tuned. It is scaled down if it alone
 would cost a run more than 3 %: the slowest of 1,000 ranks draws the worst recorded step each time.
 
 {scope}
@@ -133,18 +133,19 @@ def tables(outcomes: Sequence[Outcome]) -> str:
     for loss in sorted({one.trial.loss for one in planted}):
         some = [one for one in planted if one.trial.loss == loss and one.trial.recorded]
         parts += [
-            f"## Right kind, rank and stage: {loss:.0%} of the run lost",
+            f"### Right kind, rank and stage: {loss:.0%} of the run lost",
             _by_size(some, _share),
         ]
     inferred = [one for one in planted if not one.trial.recorded]
     if inferred:
-        parts += ["## Where the run did not record its meetings (DDP, all losses)",
+        parts += ["### Where the run did not record its meetings (DDP, all losses)",
                   _by_size(inferred, _share)]  # fmt: skip
     if planted:
-        parts += ["## Planted runs", _summary(planted), "## What was said instead", _wrong(planted)]
+        parts += ["### Planted runs", _summary(planted)]
+        parts += ["### What was said instead", _wrong(planted)]
     healthy = [one for one in outcomes if one.trial.plant is None]
     if healthy:
-        parts += ["## Healthy runs", _innocence(healthy)]
+        parts += ["### Healthy runs", _innocence(healthy)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -263,7 +264,7 @@ def _scope(options: argparse.Namespace, outcomes: Sequence[Outcome]) -> str:
     planted = [one.trial for one in outcomes if one.trial.plant is not None]
     return (
         f"{len(planted):,} planted runs at losses of {losses} of the run, and "
-        f"{len(outcomes) - len(planted)} healthy ones; the whole\nproof is 100 runs a cell and 500 "
+        f"{len(outcomes) - len(planted)} healthy ones; the whole\ntrial is 100 runs a cell and 500 "
         f"healthy ones.\n\n{_runs_a_cell(planted)}\n\n"
         f"Made by\n\n```sh\npython -m tests.verdict.proof --runs {options.runs} "
         f"--healthy {options.healthy} \\\n    --sizes {sizes} --losses {losses} --out FILE\n```"
@@ -299,7 +300,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=multiprocessing.cpu_count())
     parser.add_argument("--store", type=Path, help="keeps the outcomes, to go on from there")
     parser.add_argument("--minutes", type=float, default=math.inf, help="end after this time")
-    parser.add_argument("--out", type=Path, help="the page, in Markdown")
+    parser.add_argument("--out", type=Path, help="the section, in Markdown")
     return parser.parse_args(argv)
 
 
