@@ -158,7 +158,7 @@ class ClockSynchronizer:
         machine: str | None = None,
         clock: Clock = time.time_ns,
     ) -> ClockOffset:
-        """Lines up the clocks of all ranks with that of rank 0; the logger gets the offset.
+        """Aligns the clocks of all ranks with that of rank 0; the logger gets the offset.
         All ranks of the group call it, equally often.
 
         Ranks of one host share a clock, so one of each host asks rank 0, over TCP and under a
@@ -172,8 +172,8 @@ class ClockSynchronizer:
             result then is the offset 0 with an infinite `error_s`.
         every_s: measure again at this interval, in a thread, until `stop`; the drift comes from
             all measurements by regression.
-        machine: what says that two ranks share a clock; by default the kernel's boot id, or the
-            name of the host where there is none.
+        machine: identifies ranks that share a clock; by default the kernel's boot id, else the name
+            of the host.
 
         Without torch.distributed the result is 0, with an error of 0. ValueError for a group that
         this rank does not belong to.

@@ -36,7 +36,7 @@ class GateResult:
     reason: str = ""
 
     def as_data(self) -> dict[str, Any]:
-        """Plain data that goes into JSON."""
+        """Plain data for JSON."""
         interval = self.interval
         return {
             "gate": self.gate.text,

@@ -57,8 +57,8 @@ class StageDifference:
 
 @dataclass
 class FigureDifference:
-    """Another figure of the sides: "memory" in bytes, "samples/s" or "tokens/s". interval: None
-    where nothing says how far it may be off, one run a side."""
+    """Another figure of the sides: "memory" in bytes, "samples/s" or "tokens/s". interval: None if
+    its error is not known (one run a side)."""
 
     name: str
     a: float

@@ -92,7 +92,7 @@ def compare_recordings(
     rtol: float | None = None,
     atol: float | None = None,
 ) -> RankReport:
-    """Compares two recordings in memory, as `ForwardTraceRecorder.snapshot()` gives them.
+    """Compares two recordings in memory, as returned by `ForwardTraceRecorder.snapshot()`.
 
     rtol, atol: agree where |a - b| <= atol + rtol * |b|, as far as samples and statistics show;
         without either, bit for bit. Where only one is given the other is 0.
@@ -184,9 +184,9 @@ def compare_files(
 ) -> Report:
     """Compares two files, or two directories with a file a rank.
 
-    Two directories are compared rank by rank. Where one run had one rank and the other several, the
-    several are put together: replicated tensors by their digests, parts of a batch or of a DTensor
-    by their statistics.
+    Two directories are compared rank by rank. If one run had one rank and the other several, the
+    several are combined: replicated tensors by their digests, parts of a batch or of a DTensor by
+        their statistics.
 
     OSError if a path cannot be read, RecordingError (a ValueError) if it is not a recording.
     """
@@ -235,7 +235,7 @@ def _overall(ranks: list[RankReport]) -> tuple[str, str]:
 
 
 def as_data(report: Report) -> ReportData:
-    """The report as plain data that goes into JSON; later versions only add keys."""
+    """The report as plain data for JSON; later versions only add keys."""
     first = report.first
     return {
         "version": SCHEMA_VERSION,

@@ -30,7 +30,7 @@ _EXIT = {
 @public("my_utils.diverge")
 class Verdict(enum.StrEnum):
     """SAME: bit for bit. CLOSE: within the tolerance, or no figure differs where no bits were
-    recorded. UNKNOWN: what was recorded does not decide it."""
+    recorded. UNKNOWN: the recordings do not decide it."""
 
     SAME = "same"
     CLOSE = "close"
@@ -124,14 +124,14 @@ class Pair:
 
 @public("my_utils.diverge")
 class Cause(enum.StrEnum):
-    """What made two runs part.
+    """Why two runs differ.
 
     WEIGHTS: parameters or buffers differ before the call. INPUTS: the model was called with other
     inputs. RESULT: the same inputs and weights gave another result. BETWEEN: the code of a module
     itself, between two of the modules in it. CLASS: the module is of another class. SETTINGS:
     training or evaluation mode, or an argument that is not a tensor. EXCEPTION: the call raised in
     one run only. GRADIENTS: the forward passes agree, and the gradients do not. UNDECIDED: the
-    place is in the call, if one is given, but what was recorded does not tell where or why.
+    place is in the call, if one is given, but the recordings do not show where or why.
     """
 
     WEIGHTS = "weights"
@@ -201,7 +201,7 @@ class CallCheck:
 
     @property
     def parts_here(self) -> bool:
-        """Whether what came out differs."""
+        """Whether the outputs differ."""
         return self.output_verdict is Verdict.DIFFERENT or self.exception is not None
 
 

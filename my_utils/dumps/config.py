@@ -30,8 +30,8 @@ class DumpConfig:
 
     root_dir: folder of the dumps; it is made when the first one is written.
     enable: False makes `dump` do nothing and return None.
-    save_tensor_cpu: tensors come back on the CPU. With False the device of a tensor is noted, and
-        the loader puts the tensor there where the device exists.
+    save_tensor_cpu: tensors come back on the CPU. With False the device of a tensor is stored, and
+        the loader puts the tensor there if the device exists.
     max_string: characters of a str, and bytes of a bytes, beyond which it is cut; None: never.
     max_items: the same for the items of lists, tuples, sets and dicts, and of what derives from
         them.
@@ -44,8 +44,8 @@ class DumpConfig:
     asynchronous: `dump` copies, and a thread hashes and writes; see `UniversalDumper`.
     queue_bytes: memory of the dumps that wait to be written, beyond which `dump` waits.
     fsync: wait until the disk has a dump, so that it survives a loss of power, too. Without it a
-        dump survives whatever happens to the process, kills included.
-    strict: raise where there is otherwise one warning and a count.
+        dump survives the death of the process, but not a power loss.
+    strict: raise instead of one warning and a count.
 
     What was cut is marked in the tree and counted in the manifest, and the loader warns of it.
 

@@ -56,7 +56,7 @@ class UniversalDumper:
 
     cfg: a `DumpConfig`; the defaults where it is left out.
 
-    Nothing that goes wrong while dumping ends the training: there is one warning, and a count in
+    A fault while dumping never ends the training: there is one warning, and a count in
     `failed`; with `cfg.strict` it raises DumpError or OSError. A single value that cannot be dumped
     (a lock, a generator) leaves a note in its place and counts in `unsupported`.
 
@@ -101,8 +101,8 @@ class UniversalDumper:
         data_id: of the sample; dumps of one sample are in one folder, `sample_<id>`.
         branch: of the program or the run, as "train".
 
-        Texts are made fit for file names (the manifest has them as they were). In asynchronous mode
-        the folder is there after `flush()`.
+        In file names texts have only allowed characters (the manifest has the original ones). In
+        asynchronous mode the folder is there after `flush()`.
         """
         cfg = self.cfg
         if not cfg.enable:
@@ -265,7 +265,7 @@ class UniversalLoader:
             dump chose; without it such a dump is refused.
         types: dataclasses, namedtuples, enums and factories of defaultdicts that may be made again,
             beside those of modules that are imported already. Nothing is imported for a dump.
-            Others come back as a `StandIn`.
+            Others are loaded as a `StandIn`.
 
         No constructor and no `__post_init__` runs. One warning lists the parts that are not as they
         were (cut by a limit, stand-ins, devices that are not there).

@@ -53,7 +53,7 @@ class DumpError(ValueError):
 
 @public("my_utils.dump_utils")
 class StandIn:
-    """Stands for an object that a dump holds and that could not be made again.
+    """Replaces an object of a dump that could not be recreated.
 
     type_name: "module:Class" of the object.
     reason: why, and what to do about it.

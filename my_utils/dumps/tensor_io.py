@@ -50,10 +50,10 @@ class DumpTensorIO:
     compare_file: path of the report, to which `compare` appends a line of JSON. The fields
         `{dump_id}`, `{tag}` and `{rank}` in it are filled in. By default the environment variable
         WAN_DPO_PREVAE_COMPARE_FILE; where that is not set, no file is written.
-    strict: raise where there is otherwise one warning, and a count in `failed`.
+    strict: raise instead of one warning, and a count in `failed`.
 
-    Where a call says nothing the rank is that of `GlobalLogger`, of torch.distributed or of `RANK`.
-    Thread-safe; ranks may share the folder and the report.
+    If a call does not pass the rank, it is that of `GlobalLogger`, of torch.distributed or of
+    `RANK`. Thread-safe; ranks may share the folder and the report.
 
     >>> import tempfile, torch
     >>> tensors = DumpTensorIO(tempfile.mkdtemp())
@@ -124,7 +124,7 @@ class DumpTensorIO:
         weights_only=True; it has no digest.
 
         Raises:
-            DumpError: the file is cut off, changed, a link, or holds something else.
+            DumpError: the file is truncated, changed, a link, or of another kind.
             FileNotFoundError: there is none.
         """
         path = self.path(dump_id, tag, rank)
@@ -147,7 +147,7 @@ class DumpTensorIO:
     ) -> dict[str, Any] | None:
         """Compares a tensor with the dumped one; returns the line of the report.
 
-        atol, rtol: None stands for those of `torch.testing.assert_close` for the dtypes.
+        atol, rtol: None means those of `torch.testing.assert_close` for the dtypes.
 
         The keys, to which later versions only add:
 

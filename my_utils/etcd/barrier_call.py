@@ -55,16 +55,16 @@ def etcd_barrier(
 
     prefix: the barrier's name, of this job only: it is put before all keys. It can be used again
         and again, also after a run that died in the middle.
-    world_size: how many take part; None takes the number of ranks of `GlobalLogger().setup`, of
+    world_size: how many take part; None means the number of ranks of `GlobalLogger().setup`, of
         torch.distributed or of the launcher's environment.
     etcd_host, etcd_port: where etcd listens; a name or an address, also of IPv6.
     timeout_s: None waits without limit. Before the error, the members are asked once more. That
         takes up to three seconds if one does not answer, and more from 1,500 ranks on.
     interval_s: pause between attempts while etcd cannot be reached; while it can, nothing
         is polled.
-    rank: the participant's number, from 0 to world_size - 1. A rank that comes again takes its old
-        place. None takes the rank from the source of `world_size`. A process that has no rank
-        there takes part without one; errors then say how many are missing, but not who.
+    rank: the participant's number, from 0 to world_size - 1. A rank that restarts joins again as
+        the same rank. None means the rank from the source of `world_size`. A process that has no
+        rank there takes part without one; errors then say how many are missing, but not who.
     endpoints: several endpoints, as a list or joined by commas, instead of etcd_host and etcd_port:
         "host:port", "[::1]:2379", "https://host:port". The next one is tried when one fails.
     ca_cert: the PEM file of the authority that signed etcd's certificate. TLS is used if it is
@@ -72,26 +72,26 @@ def etcd_barrier(
         where etcd asks for them.
     user, password: for an etcd with authentication. The user needs to read and write the keys that
         start with `prefix` and a slash.
-    lease_s: a participant that gives no sign of life for so long counts as gone. From 1 to 86,400;
+    lease_s: a participant without a sign of life for that long counts as dead. From 1 to 86,400;
         etcd makes it 2 or more, depending on its election timeout.
-    restart_s: how long after that it may come again before the others give up. With 0 they give up
-        when its lease ends: whoever restarts ranks one by one and needs longer says so here.
+    restart_s: how long after that it may restart before the others give up. With 0 they give up
+        when its lease ends: set it if something restarts single ranks and needs longer.
 
     All participants get the same result: all pass, or all raise the same error. It is one of
 
-    - EtcdBarrierTimeout, a TimeoutError: some did not come in time. `missing` lists their ranks.
-    - EtcdBarrierBroken, an EtcdBarrierTimeout: a participant came, and died or left while others
+    - EtcdBarrierTimeout, a TimeoutError: some did not join in time. `missing` lists their ranks.
+    - EtcdBarrierBroken, an EtcdBarrierTimeout: a participant joined, and died or left while others
       waited. The others learn it when its lease ends, before their own time is over. If it died
       before any of them came, they may learn it at the end of their time only.
     - EtcdBarrierError, which both are: etcd refused the call; or another process came as this rank.
 
     A participant that got one of these errors may call again, which is the next round. One that
-    comes after the end of a round waits in the next round, too.
+    joins after the end of a round waits in the next round.
 
-    An etcd that restarts, loses a member or is unreachable for a while holds the barrier up, and
-    does not end it. Any number of threads may wait at different barriers. In a forked child of a
-    process that had loaded gRPC, which may hang there, a separate process waits for the child.
-    TypeError and ValueError name the argument; ImportError says what to install.
+    An etcd that restarts, loses a member or is unreachable for a while delays the barrier, but does
+    not end it. Any number of threads may wait at different barriers. In a forked child of a process
+    that had loaded gRPC, which may hang there, a separate process waits for the child. TypeError
+    and ValueError name the argument; ImportError says what to install.
     """
     terms = _terms(prefix, world_size, rank, timeout_s, interval_s, lease_s, restart_s)
     addresses, secure = _endpoints(endpoints, etcd_host, etcd_port)

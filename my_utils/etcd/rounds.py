@@ -59,7 +59,7 @@ class EtcdBarrierError(Exception):
 
 @public("my_utils.etcd_utils")
 class EtcdBarrierTimeout(EtcdBarrierError, TimeoutError):
-    """Not all came in time, or etcd could not be reached until then."""
+    """Not all joined in time, or etcd could not be reached until then."""
 
 
 @public("my_utils.etcd_utils")

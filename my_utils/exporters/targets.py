@@ -119,14 +119,13 @@ class TensorBoardExporter(StageExporter):
 class WandbExporter(StageExporter):
     """Logs mean stage times to a run of Weights & Biases.
 
-    run: what `wandb.init` returned. None takes the run of this process, and begins one with `init`
-        where there is none, which `close` finishes.
+    run: what `wandb.init` returned. None means the run of this process; if there is none, `init`
+        begins one, and `close` finishes it.
     init: arguments of `wandb.init`, such as `project="mine", mode="offline"`.
     The others are those of `TensorBoardExporter`.
 
     The scalars are named as those of `TensorBoardExporter`; they are plotted over `<prefix>/step`.
-    In a run of yours they go into the row that your next `run.log` completes, so that its steps
-    stay as you count them.
+    In your run they go into the row of your next `run.log`, so that its steps do not change.
 
     ImportError without the extra `wandb`. A run that cannot be begun is one warning.
     """

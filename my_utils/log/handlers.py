@@ -26,7 +26,7 @@ class FlushingFileHandler(logging.FileHandler):
     of processes that share the file do not mix. Without an `encoding` it is UTF-8, with what cannot
     be encoded escaped. A write that fails is warned about once for each file and counted in
     `failed`; it does not raise. On a file system that is not known to be local, `emit` waits for
-    its line for a second at most: where that stops answering, lines are counted in `delayed` and
+    its line for a second at most: if that stops answering, lines are counted in `delayed` and
     follow in their order when it answers, warnings are shown on stderr as well, and the end of the
     process says how many are left. Thread-safe.
 
@@ -120,7 +120,7 @@ class FlushingFileHandler(logging.FileHandler):
         """Does nothing: each line is written at once."""
 
     def close(self) -> None:
-        """Closes the file. Where it does not answer, says how many lines are left."""
+        """Closes the file. If it does not answer, logs how many lines are left."""
         writer, stream = self._writer, self.stream
         if writer is None or writer.pid != os.getpid() or stream is None:
             super().close()
@@ -167,7 +167,7 @@ class FlushingFileHandler(logging.FileHandler):
             super().handleError(record)
 
     def is_in_place(self) -> bool:
-        """Whether the file still stands under its name, as far as is known within a second."""
+        """Whether the file still has its name, as far as is known within a second."""
         if self._writer is None or self._writer.pid != os.getpid():
             return self._stands_under_its_name()
         task = self._writer.run(self._stands_under_its_name)

@@ -109,8 +109,9 @@ class SingletonMeta(type):
 class GlobalLogger(metaclass=SingletonMeta):
     """The one logger of a process: text log, profile CSV, and events of the user's own.
 
-    `GlobalLogger()` gives the same object everywhere. All methods are thread-safe. Before `setup`,
-    messages go to stderr (or to the handlers of the root logger where it has some) and profile rows
+    `GlobalLogger()` returns the same object everywhere. All methods are thread-safe. Before
+    `setup`, messages go to stderr (or to the handlers of the root logger where it has some) and
+    profile rows
     wait in memory, from where `setup` writes them to the file.
 
     A pickled GlobalLogger (cloudpickle too) unpickles to the logger of the process that does it,
@@ -168,16 +169,16 @@ class GlobalLogger(metaclass=SingletonMeta):
         io: IoMode = "auto",
         machine_id: str | None = None,
     ) -> None:
-        """Opens the text log and the profile CSV in `log_dir`, which is made where missing.
+        """Opens the text log and the profile CSV in `log_dir`, which is created if missing.
 
         Called again with the same arguments it changes nothing; with others, the text log, the CSV
         and the journal move on to the new place, and what was written stays where it is. Journals
         that a killed run of this rank left in `log_dir` are written into the CSV first.
 
         log_dir: the directory of all files.
-        rank: None takes the first of RANK, SLURM_PROCID and OMPI_COMM_WORLD_RANK that is set in the
-            environment, else 0. A number is taken as it is, 0 included.
-        world_size: None takes WORLD_SIZE, SLURM_NTASKS or OMPI_COMM_WORLD_SIZE, else 1.
+        rank: None means the first of RANK, SLURM_PROCID and OMPI_COMM_WORLD_RANK that is set in the
+            environment, else 0. A number that you pass wins, also 0.
+        world_size: None means WORLD_SIZE, SLURM_NTASKS or OMPI_COMM_WORLD_SIZE, else 1.
         extra_log_label: shown in every line of the text log and in the name of the process in a
             trace; at most 127 bytes.
         level: of the text log and the console, a number or a name of `logging`.
@@ -185,13 +186,13 @@ class GlobalLogger(metaclass=SingletonMeta):
         max_csv_bytes: size at which the CSV is renamed to `….part0001.csv` and begun anew; 0 never.
         keep_csv_bytes: size of all parts of this rank's CSV together; above it the oldest parts are
             removed, with one warning. 0 keeps all. The default is 16 GiB, about 150 million rows.
-        journal_dir: where the journal lies, which must be a local file system; None puts it into
-            `log_dir` where that is local, else into /dev/shm or $TMPDIR.
+        journal_dir: the directory of the journal, on a local file system; None means `log_dir` if
+            that is local, else /dev/shm or $TMPDIR.
         io: who writes rows. "inline": the thread that calls `step()`; "background": a thread of its
-            own, so that a slow or dead mount never delays the training; "auto" takes inline where
+            own, so that a slow or dead mount never delays the training; "auto" means inline if
             `log_dir` is on a local file system.
         machine_id: the column of this name in the CSV, and the host as readers group ranks by it.
-            None takes the label, or the host name where there is none, and the rank
+            None means the label, or the host name if there is none, and the rank
             ("node7-rank3"), so that scripts that draw a process a machine keep ranks apart; readers
             group by the host name then.
 
@@ -366,8 +367,8 @@ class GlobalLogger(metaclass=SingletonMeta):
         """The logger of this process, `logging.getLogger("my_utils")`.
 
         Before `setup` it prints to stderr from INFO on, unless the root logger has handlers, which
-        then get the messages. The object stays the same: what was handed out before `setup` writes
-        to the files afterwards.
+        then get the messages. The object stays the same: loggers from before `setup` write to the
+        files afterwards.
 
         >>> GlobalLogger().get_logger() is get_global_logger()
         True
@@ -404,7 +405,7 @@ class GlobalLogger(metaclass=SingletonMeta):
 
     @property
     def log_dir(self) -> Path | None:
-        """The directory that `setup` was given, made absolute; None before."""
+        """The absolute path of the directory passed to `setup`; None before."""
         return None if self._settings is None else Path(self._settings.log_dir)
 
     @property
@@ -456,7 +457,7 @@ class GlobalLogger(metaclass=SingletonMeta):
         timestamp: Unix seconds; None is now. A float of today's seconds has steps of 238 ns; give
             `timestamp_ns`, or a Decimal, where that is too coarse. What is given is converted
             exactly. A time before the year 2000 is taken as it is, and warned about once.
-        step: None takes the step that a timer set last.
+        step: None means the step that a timer set last.
         event_name: cut at 255 bytes.
         event_type: START, END, INSTANT, COUNTER, ASYNC_START, ASYNC_END, FLOW_START or FLOW_END.
             The ASYNC and FLOW types are paired by the name and by `id=` in the metadata.

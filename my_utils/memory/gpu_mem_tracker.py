@@ -253,7 +253,7 @@ class GPU_Performance_Tracker:
 
     @property
     def samples(self) -> int:
-        """How many were taken."""
+        """The number of samples."""
         return 0 if self._record is None else self._record.count()
 
     def peaks(self) -> dict[str, Peak]:

@@ -51,7 +51,7 @@ class Recording:
         return Path(path)
 
     def end(self) -> None:
-        """Gives the share back, as often as it is called."""
+        """Ends this share; further calls do nothing."""
         with _state.lock:
             if self not in _state.shares:
                 return

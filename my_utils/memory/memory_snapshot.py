@@ -62,8 +62,8 @@ class MemorySnapshotter:
 
     What is still open is written by `close`, at the end of a block `with snapshotter:`, and when
     the process ends. A forked child has nothing open.
-    Without CUDA the first `start` warns, and nothing is written. What goes wrong later (a full
-    disk) is a warning, and the training continues. The options hold for the whole recording: while
+    Without CUDA the first `start` warns, and nothing is written. A later problem (a full disk)
+    gives a warning, and the training continues. The options hold for the whole recording: while
     another one runs, of this class or of `MemorySnapshotBackend`, those of the first count.
 
     Raises TypeError and ValueError for wrong arguments. Thread-safe.

@@ -78,7 +78,7 @@ def check_oom_flag(agree: bool = False, timeout_s: float = TIMEOUT_S) -> bool:
         rank may read it before another sets it, so ranks that act on it may diverge. True takes
         the same decision on all ranks, once all have come or `timeout_s` is over, and clears the
         flag for the next step. All ranks must call it equally often, as once a step.
-    timeout_s: how long to wait for ranks that do not come. The decision is then taken without
+    timeout_s: how long to wait for ranks that do not answer. The decision is then taken without
         them, the same on all others, and a warning lists them.
 
     Without torch.distributed it is this process's own flag. A store that cannot be reached warns
@@ -167,7 +167,7 @@ class catch_oom:
     `step.happened` is the decision of all ranks, `step.here` whether this one ran out of memory,
     and `step.error` its exception, without the frames, which would keep tensors alive. The two
     differ where another did, and where this rank came after the others had decided without it.
-    Every other exception goes through, and nothing is agreed upon: the other ranks come to their
+    Every other exception is not caught, and nothing is agreed upon: the other ranks come to their
     timeout.
 
     One `with` at a time in a process; it may be entered again. The bodies of all ranks must not

@@ -98,7 +98,7 @@ class ModuleProfiler:
     the model under several names is one row. Calls inside calls are not counted twice: the time of
     a leaf that another leaf calls is its own.
 
-    An exception of the model goes through, and its call counts. Trouble of the profiler itself is
+    An exception of the model is not caught, and its call counts. Trouble of the profiler itself is
     one warning. Modules may be called from several threads; `start`, `stop` and `summary` are for
     one. In a forked child the profiler has stopped. Copies of the model, by deepcopy or pickle,
     have hooks that do nothing.
@@ -150,11 +150,11 @@ class ModuleProfiler:
     # --- hooks on and off ---
 
     def start(self) -> None:
-        """Puts hooks on the modules as they are now, and begins to time.
+        """Sets hooks on the current modules, and starts timing.
 
-        Forgets what was measured before; while the profiler runs it begins anew, too, so that
-        calls before it (a warm-up) are left out. It takes some milliseconds, to measure what the
-        hooks cost.
+        Deletes earlier measurements; while the profiler runs it begins anew, too, so that
+        calls before it (a warm-up) are left out. It takes a few milliseconds, to measure the cost
+        of the hooks.
         """
         self._take_off()
         self._started = True
@@ -180,7 +180,7 @@ class ModuleProfiler:
         times.on = True
 
     def stop(self) -> None:
-        """Takes all hooks off; what was measured stays. Waits for nothing.
+        """Takes all hooks off; the measurements stay. Waits for nothing.
 
         Twice it does nothing; of a profiler that was never started it warns.
         """

@@ -98,12 +98,12 @@ def analyze_sm_throughput_from_csv(
     The columns:
 
     - `kernel`, `count` (launches)
-    - `time_ms` (sum), `time_share` (% of all rows), `mean_us`, `min_us`, `max_us`: GPU time. NaN
-      where no launch has a duration; launches without one are not in these figures.
+    - `time_ms` (sum), `time_share` (% of all rows), `mean_us`, `min_us`, `max_us`: GPU time. NaN if
+    no launch has a duration; launches without one are not in these figures.
     - `sm_pct`, `memory_pct`, `dram_pct`, `occupancy_pct`: throughput of the multiprocessors, of
       memory and caches, and of DRAM, in % of the peak; warps that were active, in % of those that
       fit. They, and `metrics`, are means over the launches weighted by their time (plain means
-      where no launch of the kernel has one); NaN where the file has no such metric.
+      where no launch of the kernel has one); NaN if the file has no such metric.
 
     `attrs["problems"]` lists what was left out, as `FILE:LINE: reason (N times)`; it is warned of,
     too (NcuCsvWarning). `output_csv` is written with this table, `output_png` with a
@@ -150,7 +150,7 @@ def compare_kernel_metrics(
 
     - `kernel`, `found_in` ("both", "a", "b")
     - `time_lost_ms`: time in b less time in a; a kernel that one side lacks took no time there.
-      NaN where a side has the kernel but no duration of it.
+      NaN if a side has the kernel but no duration of it.
     - for `count`, `time_ms`, `mean_us`, `sm_pct`, `memory_pct`, `dram_pct`, `occupancy_pct` and
       each of `metrics`: `<name>_a`, `<name>_b` and `<name>_ratio`, which is b / a and NaN where
       either is missing or a is 0.

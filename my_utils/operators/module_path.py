@@ -224,7 +224,7 @@ class _Leave(_Enter):
 
 @public("my_utils.compare_tool")
 class ModuleTracker:
-    """What `open_module_tracker` gives: `close()` takes the hooks away. A context manager."""
+    """The result of `open_module_tracker`: `close()` removes the hooks. A context manager."""
 
     def __init__(self, model: nn.Module) -> None:
         self._handles: list[Any] = []
@@ -294,13 +294,13 @@ def _modules_on_the_way(model: nn.Module, name: str) -> Iterator[tuple[str, nn.M
 
 
 def open_module_tracker(model: nn.Module) -> ModuleTracker:
-    """Lets the comparison tools say in which module of `model` an operator runs.
+    """Lets the comparison tools name the module of `model` in which an operator runs.
 
-    Puts two hooks on each module, which stay until `close()` of what is returned, or to the end of
+    Sets two hooks on each module, which stay until `close()` of what is returned, or to the end of
     a `with` block. Wrap the model first (DDP, `fully_shard`, `torch.compile`). Several models may
-    be tracked; one that is tracked already stays as it is. Forward hooks only, so that in-place
-    operators stay allowed; calls from several threads each have their place. TypeError where
-    `model` is no module.
+    be tracked; one that is already tracked does not change. Forward hooks only, so that in-place
+    operators stay allowed; calls from several threads each have their place. TypeError if `model`
+    is not a module.
 
     >>> model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU())
     >>> tracker = open_module_tracker(model)

@@ -31,7 +31,7 @@ _OVERWRITE = frozenset(
 
 @public("my_utils.compare_tool")
 class OpRecorder(OpMode):
-    """Notes the tensor hash, or statistics, of what every operator in the block takes and gives.
+    """Records the tensor hash, or statistics, of every operator's inputs and outputs in the block.
 
         with open_module_tracker(model), OpRecorder() as recorder:
             train_step(batch)
@@ -165,17 +165,17 @@ class OpRecorder(OpMode):
 
     @property
     def events(self) -> list[TraceEvent]:
-        """The calls so far. Waits for CUDA where it was used."""
+        """The calls so far. Waits for CUDA if it was used."""
         self._collector.flush()
         return self._events
 
     def clear(self) -> None:
-        """Forgets what was recorded, as after a `save` in the middle of a long run."""
+        """Deletes the records, for example after a `save` in a long run."""
         self._events = []
         self._calls.clear()
 
     def snapshot(self, extra: Any = None) -> Recording:
-        """All of it as one object, which `my_utils.diverge.compare_recordings` takes."""
+        """All records as one object, for `my_utils.diverge.compare_recordings`."""
         return Recording.of_this_rank(
             self.name,
             settings={"hash": self._kind, "stats": self._stats},

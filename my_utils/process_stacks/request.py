@@ -29,7 +29,7 @@ SECONDS_MAX = 600.0
 
 @dataclass
 class Stacks:
-    """What came back. missing: why a rank has no record, by its label."""
+    """The responses. missing: why a rank has no record, by its label."""
 
     records: list[StackRecord] = field(default_factory=list)
     missing: dict[str, str] = field(default_factory=dict)

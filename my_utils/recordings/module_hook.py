@@ -249,7 +249,7 @@ class ForwardTraceRecorder:
         self._graph.pause()
 
     def resume(self) -> None:
-        """Goes on after `pause`. A warning where the recorder is not installed."""
+        """Goes on after `pause`. Warns if the recorder is not installed."""
         if self._plans is None:
             warn_once("forward_trace_resume", "resume() of a recorder that is not installed")
         elif not self._handles:
@@ -305,14 +305,15 @@ class ForwardTraceRecorder:
         self._calls.collector.flush()
 
     def clear(self) -> None:
-        """Forgets what was recorded, as after a `save` in the middle of a long run."""
+        """Deletes the records, for example after a `save` in a long run."""
         self._graph.fetch()
         self._calls.clear()
         for plan in self._plans.hooked if self._plans is not None else ():
             plan.counts = dict.fromkeys(plan.counts, 0)
 
     def snapshot(self, extra: Any = None) -> Recording:
-        """All of it as one object, as `load` gives it back. Waits for CUDA where it was used."""
+        """All records as one object, like the result of `load`. Waits for CUDA where it was
+        used."""
         self._fetch()
         calls = self._calls
         return Recording.of_this_rank(
@@ -327,7 +328,7 @@ class ForwardTraceRecorder:
         )
 
     def save(self, path: str | os.PathLike[str], extra: Any = None) -> Path:
-        """Writes what was recorded as one file that `torch.load(path, weights_only=True)` reads.
+        """Writes the records to one file that `torch.load(path, weights_only=True)` reads.
 
         path: "{rank}" in it becomes the rank. Folders are made; a file of that name is replaced
             when the new one is complete, so that none is ever half.

@@ -122,8 +122,8 @@ class TraceEvent:
     inputs, outputs: the tensors in them. input_values, output_values: numbers, bools, None and
         short texts in them by their paths, and of other objects the type's name as "<Name>".
     written: inputs that were written to in place while the call ran and are not among its outputs,
-        as they were after it. torch's version counters tell; what bumps none, such as `.data`, is
-        not seen.
+        as they were after it. torch's version counters show it; what bumps none, such as `.data`,
+        is not seen.
     params, buffers: those of the module itself, by their names in it. Buffers are those before the
         call. params is empty in phase "recompute".
     param_dtypes, buffer_dtypes: dtypes by name, where asked for.

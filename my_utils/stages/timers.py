@@ -58,19 +58,19 @@ class MyTimer(_core.Timer):
     tag: separates timers; each tag has a separate track on every thread. At most 63 bytes.
     log_dir: where to write when GlobalLogger was not set up: the timer then sets it up on that
         directory, without output to the console. A later `GlobalLogger().setup` moves on from it.
-    cuda_stages: a regular expression; GPU times are taken of stages whose name it is found in. None
+    cuda_stages: a regular expression; GPU times are recorded for stages whose name matches it. None
         is all of them. Events can break the overlap of communication and compute.
     strict: misuse raises RuntimeError. Otherwise it is one warning and a count
         (`unmatched_stops`, `closed_stages`), and training continues.
     compile: what torch.compile does with calls in a compiled function: "vanish" leaves them out, so
         that the graph stays whole; "break" keeps them, at the price of graph breaks.
-    rank: for `log_dir`. None takes RANK, SLURM_PROCID or OMPI_COMM_WORLD_RANK from the environment,
+    rank: for `log_dir`. None means RANK, SLURM_PROCID or OMPI_COMM_WORLD_RANK from the environment,
         else 0.
 
     Raises TypeError and ValueError for wrong arguments. `start`, `stop`, `time_stage`, `set_step`,
-    `step` and `synchronize_and_log` are methods in C; all methods are thread-safe. A pickled timer
-    is made anew from these arguments where it is loaded, and carries no records; copies are the
-    timer itself. At most 479 timers live at once, and 64 pairs of a timer and a thread record: a
+    `step` and `synchronize_and_log` are methods in C; all methods are thread-safe. Unpickling
+    creates a new timer from these arguments, without records; copies are the timer itself. At most
+    479 timers live at once, and 64 pairs of a timer and a thread record: a
     further one records nothing, with one warning and counts.
     """
 
@@ -117,7 +117,7 @@ class MyTimer(_core.Timer):
     __new__.__wrapped__ = __init__  # type: ignore[attr-defined]  # what inspect.signature shows
 
     def set_logger(self, logger: logging.Logger | None) -> None:
-        """The logger of this timer's messages; None goes back to `GlobalLogger`'s.
+        """The logger of this timer's messages; None means `GlobalLogger`'s.
 
         Warnings of misuse (a stop without its start, a stage left open) go there too, each kind
         once a logger.
@@ -246,8 +246,8 @@ def _set_up_logger(log_dir: StrPath, rank: int | None) -> None:
 class NoOpMyTimer(_core.NoOpTimer):
     """Takes every call of MyTimer and does nothing, at the cost of an empty C method.
 
-    Arguments are ignored. Reports are empty and no file is written; `time_stage` as a
-    decorator returns the function as it is.
+    Arguments are ignored. Reports are empty and no file is written; `time_stage` as a decorator
+    returns the function unchanged.
 
     >>> timer = NoOpMyTimer(tag="off")
     >>> with timer.time_stage("forward"):

@@ -62,10 +62,10 @@ def parametrize_shapes(
     the two may be None: then the function has no such argument.
 
     What is timed is the call. When the function returns a callable, that is timed instead and the
-    function is its preparation: data are made once a point and cost no time. `warmup` calls come
-    before the `repeats` that count. `device`: "cpu" takes the wall clock, "cuda" events on the
-    current stream (after one call at least, to see what it returns), "auto" (the default) the
-    latter once the process uses the GPU.
+    function is its preparation: data are created once for each point and are not timed. `warmup`
+    calls come before the `repeats` that count. `device`: "cpu" takes the wall clock, "cuda" events
+    on the current stream (after one call at least, to see what it returns), "auto" (the default)
+    the latter once the process uses the GPU.
 
     The decorated function
 

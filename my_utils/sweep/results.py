@@ -47,7 +47,7 @@ def shape_text(shape: Shape | None) -> str:
 @public("my_utils.annotations")
 @dataclass(slots=True)
 class SweepPoint:
-    """One combination and what came of it.
+    """One combination and its result.
 
     `status`: "ok", "oom" (out of memory) or "error"; except for "ok" the times are NaN and `error`
     is the exception's text. Times are milliseconds a call, of `repeats` calls; `spread_ms` is the
@@ -103,7 +103,7 @@ class SweepResult:
         return pandas.DataFrame([point.row() for point in self.points], columns=list(COLUMNS))
 
     def to_text(self) -> str:
-        """A table for people; columns in which nothing stands are left out."""
+        """A table for people; empty columns are left out."""
         rows = [_cells(point) for point in self.points]
         shown = [name for name in _HEADINGS if any(row[name] for row in rows)]
         lines = [[row[name] for name in shown] for row in rows]
@@ -136,7 +136,7 @@ class SweepResult:
     def plot(self, path: str | os.PathLike[str]) -> None:
         """Writes a PNG: median and quartiles by batch size, a line for each shape.
 
-        Without batch sizes the shapes stand along the axis. Points that ran out of memory or
+        Without batch sizes the shapes are along the axis. Points that ran out of memory or
         failed are crosses at the upper edge. Raises ImportError if matplotlib is missing.
         """
         _tables.write_figure(path, self._draw)

@@ -30,7 +30,8 @@ def global_hash(tensors: list[Any] | tuple[Any, ...]) -> list[TensorDigest]: ...
 @overload
 def global_hash(tensors: Any) -> TensorDigest: ...
 def global_hash(tensors: Any) -> Any:
-    """The tensor hash of whole DTensors: what `tensor_hash` gives for the full tensor, without it.
+    """The tensor hash of whole DTensors: the `tensor_hash` of the full tensor, without gathering
+    it.
 
     A collective: all ranks of a tensor's mesh must call it, with the same tensors in the same
     order. Each hashes the shard that it has, and small sums cross the network, for all tensors of a
@@ -40,8 +41,8 @@ def global_hash(tensors: Any) -> Any:
     which is reduced first.
 
     Along a mesh dimension with `Replicate` each replica is hashed for itself, so that ranks get
-    different digests where replicas differ. A tensor that is no DTensor is hashed by each rank for
-    itself too.
+    different digests where replicas differ. A tensor that is not a DTensor is hashed by each rank
+    separately.
 
     Args:
         tensors: one DTensor or tensor, or a list or tuple of them.

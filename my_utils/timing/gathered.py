@@ -227,7 +227,7 @@ _DIGITS = 4  # of a time in the table
 class ProfiledTime(Mapping[str, TimeData]):
     """Times by name that can be saved and loaded.
 
-    What `TimeManager.gather` gives and `ProfiledTime.load` reads is a `GatheredTime`.
+    `TimeManager.gather` and `ProfiledTime.load` return a `GatheredTime`.
     """
 
     def __init__(

@@ -53,7 +53,7 @@ def timer_wrap(name: str | None = None) -> Callable[[_F], _F]: ...
 def timer_wrap(name: _F, /) -> _F: ...
 def timer_wrap(name: Any = None) -> Any:
     """A decorator, `@timer_wrap`, `@timer_wrap()` or `@timer_wrap("a name")`: each call of the
-    function is timed by every `TimeManager` that is enabled where it is called.
+    function is timed by every `TimeManager` that is enabled at the call.
 
     name: what the times are recorded under; None: the function's `__name__`.
 
@@ -93,8 +93,8 @@ class TimeManager(_core.TimeRecorder):
 
     records: times in seconds to begin with, as `TimeManager.records` gives them.
     max_samples: how many durations a name keeps one by one (8 bytes each); later ones go into a
-        histogram that is good to 1 %. At most 4,096 names are kept apart; times of further ones
-        go under `(other)`.
+        histogram that is accurate to 1 %. At most 4,096 names are kept apart; further ones count as
+        `(other)`.
 
     Thread-safe. Several can be enabled at a time, by the same thread or task or by different ones.
     """

@@ -89,7 +89,7 @@ def profiler(
     then come `repeat` cycles (0: until the function ends) of `wait` steps that pass, `warmup` steps
     with torch's profiler on and its results dropped, and `active` steps that are recorded.
 
-    enabled: False returns the function as it is, and so does `@profiler(False)`. A callable is
+    enabled: False returns the function unchanged, and so does `@profiler(False)`. A callable is
         asked at each call, with the arguments of the call: `enabled=lambda args: args.profile`.
     output_dir: created if missing. Each cycle leaves `rank_<rank>/<host>_<pid>.<ns>.pt.trace.json`,
         as TensorBoard reads it; `trace_rank_<rank>.json` is that of the last. An actor of Ray

@@ -109,10 +109,9 @@ class FlexibleProfiler:
 
     What is not a letter, digit or one of `._+-` in the task becomes `_`. Where files of that name
     are there, all three are numbered: `DIT__rank0.2_trace.json`. `paths` lists what the last block
-    wrote. Where no time on a device was seen, the figures of the CPU stand in, and the files say
-    so.
+    wrote. Without device time the figures of the CPU are used, and the files say so.
 
-    An exception of the block passes through as it is, and the files hold what ran until there.
+    An exception of the block is not caught, and the files contain everything until then.
     While another profiler runs, the block runs unprofiled, with a warning; so does a block inside a
     block. Trouble in writing is one warning. A forked child writes nothing for a block of its
     parent. One that is open when the process exits is written then.

@@ -91,11 +91,11 @@ class ProfilerWrapper:
     Files of earlier runs with the same names are replaced; the second series of the same wrapper
     is named `<prefix>.2`, and so on.
 
-    Where no time on a device was seen, the time during which operators ran on the CPU stands in,
-    and the plots and tables say so. Times on the device are the sums over kernels and copies.
+    Without device time, the time of operators on the CPU is used, and the plots and tables say so.
+    Times on the device are the sums over kernels and copies.
 
-    What goes wrong while profiling or writing is one warning and never the training's trouble.
-    An exception of the block passes through as it is, and its entry counts (`point.raised`). An
+    A fault while profiling or writing gives one warning and never reaches the training.
+    An exception of the block is not caught, and its entry counts (`point.raised`). An
     entry in which another profiler runs is not profiled: one warning, and the series says how many
     (`point.unprofiled`). Nested entries of the same wrapper belong to the outer one. A series that
     was not left is written when the process ends by itself; a forked child begins with none.

@@ -66,7 +66,7 @@ TORCH_SLOT = 5  # where the processes of merged traces start among those of a ra
 
 @public("my_utils.csv2trace")
 class ConversionError(ValueError):
-    """Nothing could be converted; the text says why, one reason a line."""
+    """Nothing could be converted; the text has one reason a line."""
 
 
 @public("my_utils.csv2trace")
@@ -192,11 +192,11 @@ def csv_to_trace(
         ranks: convert only these.
         steps: convert only steps from the first to before the second.
         stages: a regular expression; convert only stages in whose name it is found.
-        merge: traces of other tools in Chrome's JSON (torch.profiler, viztracer, Chrome), to stand
-            on the same time axis.
+        merge: traces of other tools in Chrome's JSON (torch.profiler, viztracer, Chrome), on the
+            same time axis.
         recover: take in what only the journals of dead processes hold.
         sort: write JSON events in the order of time; needs memory for the whole trace.
-        rank: take the input for this rank, whatever its name says.
+        rank: the rank of the input, instead of that in its name.
 
     Returns:
         What was converted. What could not be used is warned about with ConversionWarning, once a
@@ -206,7 +206,7 @@ def csv_to_trace(
         ConversionError: there is nothing to convert; `out_json` is left as it was.
         OSError: the trace cannot be written; `out_json` is left as it was.
 
-    Thread-safe; it lets the GIL go while it works. Several files use several cores.
+    Thread-safe; it releases the GIL while it works. Several files use several cores.
 
     >>> import os, tempfile
     >>> row = '1750000000.5,,node-0,3,forward,{},{},"node_id=1,parent_id=0"' + chr(10)

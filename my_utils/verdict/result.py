@@ -93,8 +93,9 @@ class Verdict:
     is worth knowing ("not judged inside", "compute", "warm-up").
     warmup: columns at the beginning that were left out. judged_ranks, judged_steps: how many.
     attempts, older_attempts, repeated: as in RunData.
-    step_ns: the mean of a judged step. hangs: a living process stands still, where processes were
-    looked at. gpu_errors: sentences about critical errors of GPUs, which are among the notes, too.
+    step_ns: the mean of a judged step. hangs: a process that is alive makes no progress, if
+        processes were checked. gpu_errors: sentences about critical errors of GPUs, which are among
+        the notes, too.
     notes: sentences about the files and the rules.
 
     >>> Verdict("not judged", reason="12 steps, 20 are needed").lines()[0]
