@@ -362,7 +362,10 @@ class Replacer:
 # attempt, Unix time in ns, tid or -1, the row's name, a space and its pairs
 _RunNote = tuple[int, int, int, str]
 
+# Columns have `count` values each, or the one that all of them are; those of counters likewise.
 class _Stages(TypedDict):
+    count: int
+    counter_count: int
     columns: dict[str, bytes]
     paths: list[tuple[int, str]]
     tags: list[str]

@@ -42,7 +42,8 @@ from ..common.outputs import open_output
 from ..common.printable import encoded
 from ..common.public import public
 from ..common.tables import needed, table_lines
-from ..verdict.load import NothingToJudge, RankCells
+from ..verdict.load import NothingToJudge
+from ..verdict.rank_cells import RankCells
 from ..verdict.rank_files import RankMetadata, find_ranks
 from ..verdict.result import Verdict
 from . import tables

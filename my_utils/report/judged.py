@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from ..verdict.load import RankCells, load_run, run_of
+from ..verdict.load import load_run, run_of
+from ..verdict.rank_cells import RankCells
 from ..verdict.rank_files import RankStages
 from ..verdict.result import Verdict
 from ..verdict.rules import judge

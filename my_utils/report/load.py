@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..trace.inputs import FileSet
-from ..verdict.load import RankCells, cells_of_rank
+from ..verdict.rank_cells import RankCells, cells_of_rank
 from ..verdict.rank_files import RankMetadata, last_run, read_rank
 from ..verdict.reduce import ReducedRank, reduce_rank
 from .cells import Cells

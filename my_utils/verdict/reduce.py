@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _core
-from .rank_files import Columns, RankMetadata, RankStages, first_step
+from .rank_files import Columns, RankMetadata, RankStages, all_same, chosen, first_step
 
 BUCKETS = _core.HISTOGRAM_BUCKETS
 SPAN_MAX = 4
@@ -45,7 +45,7 @@ def that_count(stages: Columns, steps: tuple[int, int]) -> Columns:
     restart did before its first step is in none."""
     step, attempt = stages["step"], stages["attempt"]
     kept = (step >= steps[0]) & (step < steps[1])
-    if len(attempt) and attempt.min() != attempt.max():
+    if not all_same(attempt):
         for later in np.unique(attempt)[1:]:
             rows = attempt == later
             kept &= ~rows | (step >= first_step(step[rows]))
@@ -53,7 +53,7 @@ def that_count(stages: Columns, steps: tuple[int, int]) -> Columns:
         last = np.zeros(places.max() + 1, attempt.dtype)
         np.maximum.at(last, places[kept], attempt[kept])
         kept &= attempt == last[places]
-    return stages if kept.all() else {name: column[kept] for name, column in stages.items()}
+    return chosen(stages, kept)
 
 
 def cells_of(stages: Columns, parents: Numbers) -> Columns:

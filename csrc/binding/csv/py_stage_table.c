@@ -10,12 +10,20 @@ struct column {
     size_t element;
 };
 
-/* A new dict of name -> bytes; each column has `count` elements of machine order. */
+/* How many bytes of a column say it all: of one that has the same value everywhere, one value. */
+static size_t size_of(const struct column *column, size_t count) {
+    const char *data = column->data;
+    size_t rest = count > 1 ? (count - 1) * column->element : 0;
+    bool is_same = rest > 0 && memcmp(data, data + column->element, rest) == 0;
+    return column->element * (is_same ? 1 : count);
+}
+
+/* A new dict of name -> bytes of machine order: `count` elements, or the one that all are. */
 static PyObject *as_bytes(const struct column *columns, size_t column_count, size_t count) {
     PyObject *dict = PyDict_New();
     for (size_t i = 0; dict != NULL && i < column_count; i++) {
         PyObject *bytes =
-            PyBytes_FromStringAndSize(columns[i].data, (Py_ssize_t)(columns[i].element * count));
+            PyBytes_FromStringAndSize(columns[i].data, (Py_ssize_t)size_of(&columns[i], count));
         if (bytes == NULL || PyDict_SetItemString(dict, columns[i].name, bytes) < 0) {
             Py_CLEAR(dict);
         }
@@ -115,7 +123,9 @@ static int put(PyObject *dict, const char *name, PyObject *value) {
 static PyObject *result_of(const struct mu_stage_table *table, PyObject *errors) {
     const struct mu_process_metadata *process = &table->process;
     PyObject *result = Py_BuildValue(
-        "{sOsLsLsLsKsKsKsKsK}", "errors", errors, "world_size", (long long)process->world_size,
+        "{sOsnsnsLsLsLsKsKsKsKsK}", "errors", errors, "count", (Py_ssize_t)table->count,
+        "counter_count", (Py_ssize_t)table->run_rows.count, "world_size",
+        (long long)process->world_size,
         "attempt", (long long)process->attempt, "clock_error_ns",
         (long long)process->clock_error_ns, "dropped", (unsigned long long)process->dropped,
         "clock_steps", (unsigned long long)process->clock_steps, "rows",
