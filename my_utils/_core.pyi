@@ -386,6 +386,8 @@ class _Stages(TypedDict):
 
 def read_stages(parts: list[_TracePart], /) -> _Stages: ...
 
+def give_back_memory() -> None: ...
+
 class _Notes(TypedDict):
     notes: list[_RunNote]
     host: str

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .. import _core
 from ..common.ranges import as_ranges, ranges_text, rank_ranges
 from ..trace.inputs import FileSet
 from .load_ready import STAGE, ready_of_rank, ready_of_run
@@ -29,6 +30,9 @@ STEPS_KEPT = 1000  # at least, however many ranks there are
 STAGES_MAX = 40  # what is beyond them counts into the stages around
 LEAST_SHARE = 0.002  # of all time: what takes less counts into the stage around it
 RANGES_NAMED = 6
+READERS_MAX = 4  # threads; a third of their work needs the interpreter's lock
+RANKS_TOGETHER = 16  # that a reader takes at once: handing over costs as much as a small rank
+NOT_JUDGED = ("count", "total_ns")  # of the columns of cells
 SYNC_KINDS: tuple[SyncKind, ...] = ("collective", "ddp", "fsdp", "pipeline", "clip")
 
 
@@ -77,9 +81,9 @@ def run_of(
 ) -> RunData:
     """The run of ranks that have been read.
 
-    problems: what was wrong with their files. names: the paths in which these were found. wanted,
-    steps, bounds (least_share and stages_max): the arguments of `load_run` that chose them. Raises
-    NothingToJudge where no rank has a stage.
+    read: their cells are used up. problems: what was wrong with their files. names: the paths in
+    which these were found. wanted, steps, bounds (least_share and stages_max): the arguments of
+    `load_run` that chose them. Raises NothingToJudge where no rank has a stage.
     """
     kept, older = _without_older_runs([one for one in read if len(one.cells["step"])])
     kept, gone = _without_those_gone(kept)
@@ -107,10 +111,16 @@ def _read_all(
         rank = read_rank(file_set)
         if on_rank is not None:
             on_rank(rank)
-        return cells_of_rank(rank)
+        cells = cells_of_rank(rank)
+        cells.cells = {name: one for name, one in cells.cells.items() if name not in NOT_JUDGED}
+        return cells
 
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0)) + 1) as pool:
-        yield from pool.map(read, file_sets)
+    readers = min(len(os.sched_getaffinity(0)), READERS_MAX)
+    together = max(1, min(len(file_sets) // (4 * readers), RANKS_TOGETHER))
+    batches = (file_sets[at : at + together] for at in range(0, len(file_sets), together))
+    with ThreadPoolExecutor(readers) as pool:
+        for batch in pool.map(lambda some: [read(one) for one in some], batches):
+            yield from batch
 
 
 # --- steps of several attempts ---
@@ -235,6 +245,7 @@ def _as_arrays(
     steps: tuple[int, int],
     bounds: tuple[float, int],
 ) -> RunData:
+    _core.give_back_memory()  # of the rows
     ranks.sort(key=lambda one: one.metadata.rank)
     numbers = np.unique(np.concatenate([_once(one.cells["step"]) for one in ranks]))
     numbers = numbers[(numbers >= steps[0]) & (numbers < steps[1])]
@@ -249,9 +260,13 @@ def _as_arrays(
     shape = (len(ranks), len(numbers), len(names))
     start = min(one.metadata.begin_ns for one in ranks)
     filled = _Filled(shape, any("gpu_ns" in one.cells for one in ranks), start)
+    ready = [ready_of_rank(one.notes) for one in ranks]
+    last_backwards = []
     for row, one in enumerate(ranks):
         places = [_place(path, one, numbers_of) for path in range(len(one.paths))]
         filled.add(row, one, np.array(places, np.int64), numbers)
+        last_backwards.append(_last_backwards(one, start) if ready[row].rows else {})
+        one.cells = {}  # so that they are not in memory twice
     begins_anew = np.zeros(shape[:2], bool)
     for row, one in enumerate(ranks):
         if len(one.begins_anew):
@@ -282,10 +297,7 @@ def _as_arrays(
         attempts=max(len(one.attempts) for one in ranks),
         renumbered=any(shifts.values()),
         begins_anew=begins_anew,
-        ready=ready_of_run(
-            [ready_of_rank(one.notes) for one in ranks], shifts, numbers,
-            (_last_backwards(one, start) for one in ranks),
-        ),
+        ready=ready_of_run(ready, shifts, numbers, last_backwards),
         problems=[shortened] if len(left_out) else [],
     )  # fmt: skip
 
@@ -312,7 +324,7 @@ class _Filled:
             return
         paths = columns["path"]
         begins, ends = columns["begin_ns"] - self.start_ns, columns["end_ns"] - self.start_ns
-        firsts = np.flatnonzero(np.diff(at, prepend=-1))  # cells are in the order of steps
+        firsts = _firsts(at)  # cells are in the order of steps
         self.first[row, at[firsts]] = np.minimum.reduceat(begins, firsts)
         self.last[row, at[firsts]] = np.maximum.reduceat(ends, firsts)
         stages = places[paths]
@@ -479,4 +491,11 @@ def _columns_of(steps: Integers, numbers: Integers) -> tuple[Integers, npt.NDArr
 
 def _once(steps: Integers) -> Integers:
     """Of steps that rise, each one once."""
-    return steps[np.flatnonzero(np.diff(steps, prepend=steps[:1] - 1))]
+    return steps[_firsts(steps)]
+
+
+def _firsts(steps: Integers) -> Integers:
+    """Where each of some steps that rise begins."""
+    is_first = np.ones(len(steps), bool)
+    np.not_equal(steps[1:], steps[:-1], out=is_first[1:])
+    return np.flatnonzero(is_first)

@@ -112,7 +112,8 @@ def cells_of_rank(rank: RankStages) -> RankCells:
 
 def _of_iterations(columns: Columns) -> Columns:
     """Without what came after the last iteration, which `my_utils run` gives the step -1."""
-    return chosen(columns, columns["step"] >= 0)
+    steps = columns["step"]
+    return columns if not len(steps) or steps.min() >= 0 else chosen(columns, steps >= 0)
 
 
 # --- steps of several attempts ---
@@ -152,9 +153,12 @@ def _begins_anew(stages: Columns) -> Integers:
 
 
 def _keyed(is_automatic: bool, columns: Columns) -> Integers:
-    if not is_automatic:
-        return columns["step"]
-    keys: Integers = columns["step"] + columns["attempt"].astype(np.int64) * ATTEMPT
+    steps, attempts = columns["step"], columns["attempt"]
+    if not is_automatic or not len(steps):
+        return steps
+    if all_same(attempts):
+        return steps + int(attempts[0]) * ATTEMPT
+    keys: Integers = steps + attempts.astype(np.int64) * ATTEMPT
     return keys
 
 

@@ -8,6 +8,7 @@ lock.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -66,7 +67,7 @@ class RankMetadata:
 
 @dataclass(frozen=True)
 class Note:
-    """A row about the run: name ("my_utils.sync") and its pairs, decoded."""
+    """A row about the run: name ("my_utils.sync") and its pairs, decoded; not to be changed."""
 
     attempt: int
     name: str
@@ -221,8 +222,13 @@ def _columns(columns: dict[str, bytes], count: int) -> Columns:
 
 
 def _note(attempt: int, text: str) -> Note:
+    return Note(attempt, *_name_and_pairs(text))
+
+
+@functools.lru_cache(maxsize=256)  # ranks say the same of their run
+def _name_and_pairs(text: str) -> tuple[str, dict[str, str]]:
     name, _, rest = text.partition(" ")
-    return Note(attempt, name, metadata_pairs(rest))
+    return name, metadata_pairs(rest)
 
 
 def _last_run(stages: Columns) -> tuple[Columns, int]:

@@ -65,7 +65,7 @@ def cells_of(stages: Columns, parents: Numbers) -> Columns:
     totals = np.add.reduceat(ends - begins, firsts)
     return {
         "step": known[cells // len(parents)],
-        "path": cells % len(parents),
+        "path": (cells % len(parents)).astype(np.uint32),
         "count": counts,
         "total_ns": totals,
         "self_ns": np.maximum(totals - _inside(cells, totals, parents), 0),
@@ -90,17 +90,24 @@ def _grouped(keys: Numbers) -> tuple[Numbers, Numbers, Numbers, Numbers]:
     how often it occurs, and itself."""
     order = np.argsort(keys, kind="stable")
     keys = keys[order]
-    firsts = np.flatnonzero(np.r_[True, keys[1:] != keys[:-1]][: len(keys)])
-    return order, firsts, np.diff(firsts, append=len(keys)), keys[firsts]
+    is_first = np.ones(len(keys), bool)
+    np.not_equal(keys[1:], keys[:-1], out=is_first[1:])
+    firsts = np.flatnonzero(is_first)
+    counts = np.empty(len(firsts), np.int64)
+    counts[:-1] = firsts[1:] - firsts[:-1]
+    counts[-1:] = len(keys) - firsts[-1:]
+    return order, firsts, counts, keys[firsts]
 
 
 def _inside(cells: Numbers, totals: Numbers, parents: Numbers) -> Numbers:
     """What the stages directly inside each cell took in the same step."""
     around = parents[cells % len(parents)]
+    inside = np.zeros(len(cells), np.int64)
+    if around.max(initial=-1) < 0:
+        return inside
     keys = cells - cells % len(parents) + around
     at = np.minimum(np.searchsorted(cells, keys), len(cells) - 1)
     there = (around >= 0) & (cells[at] == keys)
-    inside = np.zeros(len(cells), np.int64)
     np.add.at(inside, at[there], totals[there])
     return inside
 
