@@ -385,7 +385,6 @@ class _Stages(TypedDict):
     open: int
 
 def read_stages(parts: list[_TracePart], /) -> _Stages: ...
-
 def give_back_memory() -> None: ...
 
 class _Notes(TypedDict):

@@ -10,29 +10,27 @@ import itertools
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from .. import _core
-from ..common.ranges import as_ranges, ranges_text, rank_ranges
+from ..common.ranges import rank_ranges
 from ..trace.inputs import FileSet
 from .load_ready import STAGE, ready_of_rank, ready_of_run
-from .rank_cells import ATTEMPT, EVER, Integers, RankCells, cells_of_rank
+from .rank_cells import EVER, Integers, RankCells, cells_of_rank, for_the_verdict, peers_of
 from .rank_files import SEPARATOR, Columns, Note, RankStages, chosen, find_ranks, read_rank
 from .run_data import GpuTimes, Matrix, RunData, SyncKind, SyncPoint
+from .run_ranks import RunRanks, problems_of, ranks_of_run
 from .states import command_of, states_of
 
 CELLS_MAX = 60_000_000  # ranks × steps × stages: three arrays of them take 1.4 GB
 STEPS_KEPT = 1000  # at least, however many ranks there are
 STAGES_MAX = 40  # what is beyond them counts into the stages around
 LEAST_SHARE = 0.002  # of all time: what takes less counts into the stage around it
-RANGES_NAMED = 6
 READERS_MAX = 4  # threads; a third of their work needs the interpreter's lock
 RANKS_TOGETHER = 16  # that a reader takes at once: handing over costs as much as a small rank
-NOT_JUDGED = ("count", "total_ns")  # of the columns of cells
 SYNC_KINDS: tuple[SyncKind, ...] = ("collective", "ddp", "fsdp", "pipeline", "clip")
 
 
@@ -68,30 +66,32 @@ def load_run(
     wanted = None if ranks is None else set(ranks)
     file_sets, problems = find_ranks(names, wanted)
     bounds = least_share, stages_max
-    return run_of(list(_read_all(file_sets, on_rank)), problems, names, wanted, steps, bounds)
+    chosen = ranks_of_run(list(_read_all(file_sets, on_rank)))
+    return run_of(chosen, problems, names, wanted, steps, bounds)
 
 
 def run_of(
-    read: Sequence[RankCells],
+    ranks: RunRanks,
     problems: Sequence[str],
     names: Sequence[str],
     wanted: Collection[int] | None,
     steps: tuple[int, int] | None,
     bounds: tuple[float, int] = (LEAST_SHARE, STAGES_MAX),
 ) -> RunData:
-    """The run of ranks that have been read.
+    """The run of ranks that have been read, whose cells are used up.
 
-    read: their cells are used up. problems: what was wrong with their files. names: the paths in
-    which these were found. wanted, steps, bounds (least_share and stages_max): the arguments of
-    `load_run` that chose them. Raises NothingToJudge where no rank has a stage.
+    problems: what was wrong with their files. names: the paths in which these were found. wanted,
+    steps, bounds (least_share and stages_max): the arguments of `load_run` that chose them. Raises
+    NothingToJudge where no rank has a stage.
     """
-    kept, older = _without_older_runs([one for one in read if len(one.cells["step"])])
-    kept, gone = _without_those_gone(kept)
+    kept = ranks.kept
     if not kept:
-        empty = [f"rank {one.metadata.rank}: {why}" for one in read for why in _why_empty(one)]
+        empty = [
+            f"rank {one.metadata.rank}: {why}" for one in ranks.read for why in _why_empty(one)
+        ]
         raise NothingToJudge("\n".join([*problems, *empty]) or "no rank was found")
-    run = _as_arrays(kept, _number_through(kept), steps or EVER, bounds)
-    run.problems = [*problems, *_problems(read, kept, older, gone), *run.problems]
+    run = _as_arrays(kept, ranks.shifts, steps or EVER, bounds)
+    run.problems = [*problems, *problems_of(ranks), *run.problems]
     run.world_size = 0 if wanted is not None else max(one.metadata.world_size for one in kept)
     run.older_attempts = max(one.metadata.older_runs for one in kept)
     run.repeated = _repeated(kept)
@@ -111,9 +111,7 @@ def _read_all(
         rank = read_rank(file_set)
         if on_rank is not None:
             on_rank(rank)
-        cells = cells_of_rank(rank)
-        cells.cells = {name: one for name, one in cells.cells.items() if name not in NOT_JUDGED}
-        return cells
+        return for_the_verdict(cells_of_rank(rank))
 
     readers = min(len(os.sched_getaffinity(0)), READERS_MAX)
     together = max(1, min(len(file_sets) // (4 * readers), RANKS_TOGETHER))
@@ -123,117 +121,9 @@ def _read_all(
             yield from batch
 
 
-# --- steps of several attempts ---
-
-
-def _number_through(ranks: Sequence[RankCells]) -> dict[int, int]:
-    """Numbers the attempts of all ranks alike, and the steps so that they rise through all of them.
-    Returns what was added to the steps of each attempt."""
-    counted = [one for one in ranks if one.is_automatic]
-    numbers: list[dict[int, int]] = [{} for _ in counted]  # of a rank's own attempts, in the run
-    shifts: dict[int, int] = {}
-    end = 0
-    for attempt, together in enumerate(_together(counted)):
-        bounds = [counted[row].attempts[own] for row, own in together]
-        shifts[attempt] = max(0, end - min(each.first for each in bounds)) if attempt else 0
-        end = max(each.last for each in bounds) + shifts[attempt] + 1
-        for row, own in together:
-            numbers[row][own] = attempt
-    for one, own_numbers in zip(counted, numbers, strict=True):
-        own_shifts = {own: shifts[attempt] for own, attempt in own_numbers.items()}
-        one.cells["step"] = _numbered(one.cells["step"], own_shifts)
-        one.counters.steps = _numbered(one.counters.steps, own_shifts)
-        one.begins_anew = _numbered(one.begins_anew, own_shifts)
-        one.notes = [replace(note, attempt=own_numbers.get(note.attempt, -1)) for note in one.notes]
-    return shifts
-
-
-def _together(ranks: Sequence[RankCells]) -> Iterator[list[tuple[int, int]]]:
-    """The attempts of the run, in order, each as places of ranks with their own numbers of it. A
-    rank may have come later than others: attempts that overlap in time are one."""
-    found: list[tuple[int, int]] = []
-    end_ns = 0
-    for begin_ns, own_end_ns, row, own in sorted(
-        (attempt.begin_ns, attempt.end_ns, row, own)
-        for row, one in enumerate(ranks)
-        for own, attempt in one.attempts.items()
-    ):
-        if found and begin_ns > end_ns:
-            yield found
-            found = []
-        found.append((row, own))
-        end_ns = max(end_ns, own_end_ns)
-    if found:
-        yield found
-
-
-def _numbered(keys: Integers, shifts: dict[int, int]) -> Integers:
-    attempts = (keys + ATTEMPT // 2) // ATTEMPT
-    steps = keys - attempts * ATTEMPT
-    for attempt, shift in shifts.items():
-        steps[attempts == attempt] += shift
-    return steps
-
-
-def _without_older_runs(ranks: list[RankCells]) -> tuple[list[RankCells], list[int]]:
-    """Without the ranks whose last row is older than the beginning of the run."""
-    if not ranks:
-        return [], []
-    begin = int(np.median([one.metadata.begin_ns for one in ranks]))
-    older = [one for one in ranks if one.metadata.end_ns < begin]
-    kept = [one for one in ranks if one.metadata.end_ns >= begin]
-    return kept, [one.metadata.rank for one in older]
-
-
-def _without_those_gone(ranks: list[RankCells]) -> tuple[list[RankCells], list[int]]:
-    """Without the ranks that the last attempt has no more, as it has fewer of them."""
-    if not ranks:
-        return [], []
-    last = max(ranks, key=lambda one: max(each.begin_ns for each in one.attempts.values()))
-    begin_ns = max(each.begin_ns for each in last.attempts.values())
-    size = last.metadata.world_size or max(one.metadata.rank for one in ranks) + 1
-    gone = [
-        one.metadata.rank
-        for one in ranks
-        if one.metadata.rank >= size and one.metadata.end_ns < begin_ns
-    ]
-    return [one for one in ranks if one.metadata.rank not in gone], gone
-
-
 def _repeated(ranks: Sequence[RankCells]) -> tuple[int, int] | None:
     bounds = [one.repeated for one in ranks if one.repeated is not None]
     return (min(one[0] for one in bounds), max(one[1] for one in bounds)) if bounds else None
-
-
-def _problems(
-    read: Sequence[RankCells],
-    kept: Sequence[RankCells],
-    older: Sequence[int],
-    gone: Sequence[int],
-) -> Iterator[str]:
-    if older:
-        is_left, theirs = ("is", "its") if len(older) == 1 else ("are", "their")
-        yield f"{_named(older)} {is_left} left out: {theirs} files hold nothing of the last run"
-    if gone:
-        is_left = "is" if len(gone) == 1 else "are"
-        yield f"{_named(gone)} {is_left} left out: the last attempt has fewer ranks"
-    there = {one.metadata.rank for one in kept} | {*older, *gone}
-    if empty := [one.metadata.rank for one in read if one.metadata.rank not in there]:
-        yield f"{_named(empty)}: no stage has ended in the files"
-    for one in read:
-        yield from (f"rank {one.metadata.rank}: {error}" for error in one.metadata.errors)
-    for what, name in (
-        ("rows that could not be understood", "bad_rows"),
-        ("records that were lost during the run", "dropped"),
-        ("a clock that was set during the run", "clock_steps"),
-    ):
-        if ranks := [one.metadata.rank for one in kept if getattr(one.metadata, name)]:
-            yield f"{_named(ranks)} {'has' if len(ranks) == 1 else 'have'} {what}"
-
-
-def _named(ranks: Sequence[int]) -> str:
-    text = ranges_text(as_ranges(ranks), RANGES_NAMED)
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {text}"
 
 
 # --- all ranks ---
@@ -246,7 +136,6 @@ def _as_arrays(
     bounds: tuple[float, int],
 ) -> RunData:
     _core.give_back_memory()  # of the rows
-    ranks.sort(key=lambda one: one.metadata.rank)
     numbers = np.unique(np.concatenate([_once(one.cells["step"]) for one in ranks]))
     numbers = numbers[(numbers >= steps[0]) & (numbers < steps[1])]
     if not len(numbers):
@@ -283,7 +172,7 @@ def _as_arrays(
         begins=filled.begins, ends=filled.ends, totals=filled.totals,
         step_begins=step_begins, step_ns=step_ns,
         sync_points=sync_points,
-        peers=np.array([_peers(one) for one in ranks], np.int64),
+        peers=np.array([peers_of(one) for one in ranks], np.int64),
         device=_device(notes, filled.gpu is not None),
         gpu=filled.gpu,
         counters=_counter_arrays(ranks, numbers),
@@ -443,14 +332,6 @@ def _members(text: str) -> tuple[int, ...]:
     except ValueError:
         return ()
     return tuple(itertools.chain.from_iterable(range(low, high + 1) for low, high in ranges))
-
-
-def _peers(rank: RankCells) -> int:
-    for note in rank.notes:
-        place = note.pairs.get("pipeline_stage", "") if note.name == "my_utils.run" else ""
-        if place.isdecimal():
-            return int(place)
-    return rank.metadata.groups.get("pp", 0)
 
 
 def _device(notes: Sequence[Note], has_gpu: bool) -> str:

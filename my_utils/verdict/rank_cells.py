@@ -20,7 +20,7 @@ from .rank_files import (
     chosen,
     last_run,
 )
-from .reduce import cells_of, places_of, that_count
+from .reduce import cells_of, durations_of, places_of, that_count
 from .run_data import (
     GPU_COUNTERS,
     HOST_COUNTERS,
@@ -46,6 +46,7 @@ COUNTERS = {
         for name in (*LOADER_COUNTERS, LOADER_DELAY, LOADER_READ, *GPU_COUNTERS)
     },
 }
+OF_TABLES = ("count", "total_ns")  # of the columns of cells
 ATTEMPT = 1 << 40  # steps of attempts are keyed as attempt × ATTEMPT + step until all are known
 
 Integers = npt.NDArray[np.int64]
@@ -72,12 +73,16 @@ class RankCounters:
 
 @dataclass
 class RankCells:
-    """A rank reduced. cells: as in `ReducedRank`, and, of a rank with GPU times alone, gpu_begin_ns
-    and gpu_end_ns (since the begin of the rank), gpu_ns and gpu_error_ns, NaN without; device_ns
-    and launch_ns, see `device_cells`. attempts: by number. Where `my_utils run` recorded, steps are
-    numbered within an attempt until all ranks are known. begins_anew: the steps that are the first
-    of an attempt, but for the first. repeated: the first and the last of the steps of which an
-    older copy is left out."""
+    """A rank reduced. cells: of its training thread, as `cells_of` has them, and, of a rank with
+    GPU times alone, gpu_begin_ns and gpu_end_ns (since the begin of the rank), gpu_ns and
+    gpu_error_ns, NaN without; device_ns and launch_ns, see `device_cells`. attempts: by number.
+    Where `my_utils run` recorded, steps are numbered within an attempt until all ranks are known;
+    shifts has what was added to those of each attempt then. begins_anew: the steps that are the
+    first of an attempt, but for the first. repeated: the first and the last of the steps of which
+    an older copy is left out.
+
+    For tables alone: others, the cells of other threads; durations, of single stages of all
+    threads, as `durations_of` has them."""
 
     metadata: RankMetadata
     paths: list[str]
@@ -89,25 +94,68 @@ class RankCells:
     attempts: dict[int, Attempt] = field(default_factory=dict)
     begins_anew: Integers = field(default_factory=lambda: np.zeros(0, np.int64))
     repeated: tuple[int, int] | None = None
+    shifts: dict[int, int] = field(default_factory=dict)
+    others: Columns = field(default_factory=dict)
+    durations: Columns = field(default_factory=dict)
 
 
-def cells_of_rank(rank: RankStages) -> RankCells:
-    """What the verdict needs of a rank. Thread-safe."""
+def cells_of_rank(rank: RankStages, tables_of: tuple[int, int] | None = None) -> RankCells:
+    """What is needed of a rank. Thread-safe.
+
+    tables_of: a half-open range of steps; then what tables need is there, too, with the durations
+    of these steps. A verdict needs it not.
+    """
     is_automatic = any(note.name == "my_utils.run" for note in rank.notes)
     if not is_automatic:
         rank = last_run(rank)
-    all_copies = chosen(rank.stages, training_rows(rank))
-    stages = _of_iterations(all_copies) if is_automatic else that_count(all_copies, EVER)
+    is_training = training_rows(rank)
+    all_copies = chosen(rank.stages, is_training)
+    stages = _that_count(is_automatic, all_copies)
     counters = _of_iterations(rank.counters) if is_automatic else rank.counters
     keyed = {**stages, "step": _keyed(is_automatic, stages)}
     cells = cells_of(keyed, rank.around)
-    return RankCells(
+    found = RankCells(
         rank.metadata, rank.paths, rank.parents,
         cells | _gpu_cells(keyed, cells, rank),
         _counters({**counters, "step": _keyed(is_automatic, counters)}, rank.counter_names),
         rank.notes, is_automatic, _attempts(stages), _begins_anew(keyed),
         None if is_automatic else _done_again(all_copies, stages),
     )  # fmt: skip
+    if tables_of is not None:
+        others = _that_count(is_automatic, chosen(rank.stages, ~is_training))
+        found.durations = _durations((stages, others), tables_of)
+        if len(others["step"]):
+            keyed = {**others, "step": _keyed(is_automatic, others)}
+            found.others = cells_of(keyed, rank.around)
+    return found
+
+
+def for_the_verdict(rank: RankCells) -> RankCells:
+    """Lets go of what tables alone need. Returns the same rank."""
+    rank.cells = {name: one for name, one in rank.cells.items() if name not in OF_TABLES}
+    rank.others, rank.durations = {}, {}
+    return rank
+
+
+def peers_of(rank: RankCells) -> int:
+    """The number of its pipeline stage: only ranks with the same one are compared."""
+    for note in rank.notes:
+        place = note.pairs.get("pipeline_stage", "") if note.name == "my_utils.run" else ""
+        if place.isdecimal():
+            return int(place)
+    return rank.metadata.groups.get("pp", 0)
+
+
+def _that_count(is_automatic: bool, stages: Columns) -> Columns:
+    return _of_iterations(stages) if is_automatic else that_count(stages)
+
+
+def _durations(parts: Sequence[Columns], steps: tuple[int, int]) -> Columns:
+    kept = [chosen(part, (part["step"] >= steps[0]) & (part["step"] < steps[1])) for part in parts]
+    return durations_of(
+        np.concatenate([part["path"] for part in kept]),
+        np.concatenate([part["end_ns"] - part["begin_ns"] for part in kept]),
+    )
 
 
 def _of_iterations(columns: Columns) -> Columns:
@@ -160,6 +208,15 @@ def _keyed(is_automatic: bool, columns: Columns) -> Integers:
         return steps + int(attempts[0]) * ATTEMPT
     keys: Integers = steps + attempts.astype(np.int64) * ATTEMPT
     return keys
+
+
+def numbered(keys: Integers, shifts: dict[int, int]) -> Integers:
+    """The steps of the run. keys: of an attempt and its own steps. shifts: as in `RankCells`."""
+    attempts = (keys + ATTEMPT // 2) // ATTEMPT
+    steps = keys - attempts * ATTEMPT
+    for attempt, shift in shifts.items():
+        steps[attempts == attempt] += shift
+    return steps
 
 
 # --- GPU times and counters ---
