@@ -278,8 +278,8 @@ def analyze(
             RAY_ADDRESS names, which must see the same paths; the results are equal.
         sync: a regular expression that is searched for in the paths of stages ("iter/all_reduce"):
             in those it finds ranks wait for one another. Without it they are inferred.
-        warmup: so many steps at the beginning are left out of comparisons; by default those that
-            clearly take longer than the rest, a quarter of the run at most.
+        warmup: so many steps at the beginning are left out of comparisons; by default the first
+            and those after it that clearly take longer than the rest, as in the verdict.
         memory_limit: how much of the stages' times stays in memory, such as "256MB"; what exceeds
             it goes to a temporary file.
         parquet: a folder to which all stages are written, partitioned by rank; needs pyarrow.
