@@ -350,7 +350,10 @@ class TraceJob:
 # attempt, Unix time in ns, tid or -1, the row's name, a space and its pairs
 _RunNote = tuple[int, int, int, str]
 
+# Columns have `count` values each, or the one that all of them are; those of counters likewise.
 class _Stages(TypedDict):
+    count: int
+    counter_count: int
     columns: dict[str, bytes]
     paths: list[tuple[int, str]]
     tags: list[str]
@@ -370,6 +373,7 @@ class _Stages(TypedDict):
     open: int
 
 def read_stages(parts: list[_TracePart], /) -> _Stages: ...
+def give_back_memory() -> None: ...
 
 class _Notes(TypedDict):
     notes: list[_RunNote]

@@ -43,16 +43,18 @@ from ..common.outputs import open_output
 from ..common.printable import encoded
 from ..common.public import public
 from ..common.tables import table_lines
-from ..verdict.load import NothingToJudge, RankCells
-from ..verdict.rank_files import RankMetadata, find_ranks
+from ..verdict.load import NothingToJudge
+from ..verdict.rank_cells import EVER, RankCells, for_the_verdict, peers_of
+from ..verdict.rank_files import find_ranks
 from ..verdict.result import Verdict
+from ..verdict.run_ranks import RunRanks, ranks_of_run
 from . import tables
 from .cells import Cells
 from .changes import StageChange, changes_of_stages
 from .grid import Grid
 from .heat import Heat, heat_of
 from .judged import Source, judged_of, sync_pattern
-from .load import EVER, leave_out_older_runs, problems_of, read_ranks
+from .load import problems_of, read_ranks
 from .on_ray import read_ranks_on_ray
 from .overlap import overlap_of
 from .page import StepTrace, page_text
@@ -277,8 +279,8 @@ def analyze(
             RAY_ADDRESS names, which must see the same paths; the results are equal.
         sync: a regular expression that is searched for in the paths of stages ("iter/all_reduce"):
             in those it finds ranks wait for one another. Without it they are inferred.
-        warmup: so many steps at the beginning are left out of comparisons; by default those that
-            clearly take longer than the rest, a quarter of the run at most.
+        warmup: so many steps at the beginning are left out of comparisons; by default the first
+            and those after it that clearly take longer than the rest, as in the verdict.
         memory_limit: how much of the stages' times stays in memory, such as "256MB"; what exceeds
             it goes to a temporary file.
         parquet: a folder to which all stages are written, partitioned by rank; needs pyarrow.
@@ -315,26 +317,25 @@ def _analyze(paths: Sequence[str | os.PathLike[str]], options: Options) -> Repor
         raise ReportError("\n".join(problems) or "no rank of the input is among those asked for")
     read_all = read_ranks_on_ray if options.engine == "ray" else read_ranks
     with contextlib.closing(Cells(options.memory_limit)) as cells:
-        metadata: dict[int, RankMetadata] = {}
         read: list[RankCells] = []
         for one in read_all(file_sets, options.steps or EVER, options.parquet):
-            cells.add(one.reduced)
-            metadata[one.reduced.metadata.rank] = one.reduced.metadata
-            read.append(one.cells)
+            cells.add(one)
+            read.append(for_the_verdict(one))
             if options.on_progress is not None:
-                options.on_progress(len(metadata), len(file_sets))
-        report = _report(cells, metadata, problems, options)
+                options.on_progress(len(read), len(file_sets))
+        ranks = ranks_of_run(read)
+        cells.keep(ranks.kept, options.steps or EVER)
+        report = _report(cells, ranks, problems, options)
     report.source = _source_of(paths, options)
-    report.verdict = _verdict_of(report.source, read, problems)
+    report.verdict = _verdict_of(report.source, ranks, problems)
     return report
 
 
-def _report(
-    cells: Cells, metadata: dict[int, RankMetadata], problems: list[str], options: Options
-) -> Report:
-    older = leave_out_older_runs(cells, metadata)
-    grid = Grid(cells, {r: one.groups.get("pp", 0) for r, one in metadata.items()}, options.warmup)
-    problems = problems + problems_of(grid, metadata, options.ranks, older)
+def _report(cells: Cells, ranks: RunRanks, problems: list[str], options: Options) -> Report:
+    metadata = {one.metadata.rank: one.metadata for one in ranks.kept}
+    peers = {one.metadata.rank: peers_of(one) for one in ranks.kept}
+    grid = Grid(cells, peers, options.warmup)
+    problems = problems + problems_of(grid, ranks, options.ranks)
     if not grid.paths:
         raise ReportError("\n".join([*problems, "no stage has ended in these files"]))
     offsets = clock_offsets(grid)
@@ -343,7 +344,7 @@ def _report(
     stragglers = find_stragglers(grid, segments, {r: one.host for r, one in metadata.items()})
     slow = [one.rank for one in stragglers]
     waits = tables.wait_table(grid, segments)
-    ranks = tables.rank_table(grid, segments, offsets, metadata)
+    rank_table = tables.rank_table(grid, segments, offsets, metadata)
     return Report(
         run=_run_figures(grid, sync, waits),
         stragglers=stragglers,
@@ -351,9 +352,9 @@ def _report(
         stages_by_rank=stages_by_rank(cells),
         steps=tables.step_table(grid, sync, waits),
         waits=waits,
-        ranks=ranks,
-        hosts=tables.host_table(ranks, slow),
-        groups=tables.group_table(ranks, slow),
+        ranks=rank_table,
+        hosts=tables.host_table(rank_table, slow),
+        groups=tables.group_table(rank_table, slow),
         changes=changes_of_stages(grid),
         overlap=overlap_of(options.torch_traces),
         problems=problems,
@@ -367,9 +368,9 @@ def _source_of(paths: Sequence[str | os.PathLike[str]], options: Options) -> Sou
     return Source(names, ranks, options.steps, options.warmup, options.sync)
 
 
-def _verdict_of(source: Source, read: list[RankCells], problems: list[str]) -> Verdict:
+def _verdict_of(source: Source, ranks: RunRanks, problems: list[str]) -> Verdict:
     try:
-        return judged_of(source, read, problems)
+        return judged_of(source, ranks, problems)
     except NothingToJudge as error:
         return Verdict("not judged", reason=str(error).partition("\n")[0])
 

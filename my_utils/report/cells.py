@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import IO
 
@@ -16,10 +17,16 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _core
+from ..verdict.rank_cells import RankCells, numbered
 from ..verdict.rank_files import Columns
-from ..verdict.reduce import ReducedRank
+from ..verdict.reduce import durations_of
 
 QUANTITIES = ("total_ns", "self_ns", "begin_ns", "last_begin_ns", "end_ns")
+# How the cells of threads become one; the others are added.
+JOINED = {
+    "step": np.minimum, "path": np.minimum, "begin_ns": np.minimum, "last_begin_ns": np.maximum,
+    "end_ns": np.maximum,
+}  # fmt: skip
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT]?)(I?)B?", re.IGNORECASE)
 
@@ -30,9 +37,9 @@ Integers = npt.NDArray[np.int64]
 class RankOfCells:
     """One rank. Its cells are sorted by path, and of a path by step.
 
-    paths: the run's number of each of its paths; firsts: where the cells of each begin, and the end
-    of the last. values: a row for each of QUANTITIES. counts: the runs of each path.
-    durations: as in `ReducedRank`, with the place in `paths` as path.
+    paths: the run's number of each of its paths, rising; firsts: where the cells of each begin, and
+    the end of the last. values: a row for each of QUANTITIES. counts: the runs of each cell.
+    durations: as `durations_of` has them, with the place in `paths` as path.
     """
 
     rank: int
@@ -55,6 +62,38 @@ class RankOfCells:
         )
         return totals
 
+    def runs(self) -> Integers:
+        """Of each of its paths, how often it ran."""
+        runs: Integers = np.add.reduceat(self.counts, self.firsts[:-1])
+        return runs
+
+    def within(self, steps: tuple[int, int], are_theirs: bool) -> RankOfCells:
+        """The same with the cells of these steps alone. are_theirs: the durations are those of
+        these steps already; else each run of a cell counts with the mean of the cell."""
+        kept = (self.steps >= steps[0]) & (self.steps < steps[1])
+        if kept.all():
+            return self
+        paths = np.repeat(self.paths, np.diff(self.firsts))[kept]
+        values, counts = self.values[:, kept], self.counts[kept]
+        durations = {**self.durations, "path": np.array(self.paths)[self.durations["path"]]}
+        if not are_theirs:
+            means = values[QUANTITIES.index("total_ns")] // counts
+            durations = durations_of(np.repeat(paths, counts), np.repeat(means, counts))
+        return _of_rank(self.rank, paths, self.steps[kept], values, counts, durations)
+
+
+def _of_rank(
+    rank: int, paths: Integers, steps: Integers, values: Integers, counts: Integers,
+    durations: Columns,
+) -> RankOfCells:  # fmt: skip
+    """paths: the run's number of each cell, rising, as those of the durations are."""
+    used, firsts = np.unique(paths, return_index=True)
+    places = np.searchsorted(used, durations["path"])
+    return RankOfCells(
+        rank, used.tolist(), np.append(firsts, len(paths)), steps, values, counts,
+        {**durations, "path": places},
+    )  # fmt: skip
+
 
 class Cells:
     """The cells of all ranks, by rank in `of_ranks`. One thread at a time.
@@ -72,26 +111,37 @@ class Cells:
         if self._file is not None:
             self._file.close()
 
-    def add(self, rank: ReducedRank) -> None:
+    def add(self, rank: RankCells) -> None:
         """A rank without any stage adds nothing. OSError where the temporary file is full."""
-        used = np.unique(rank.cells["path"])
-        if not len(used):
+        cells = _of_all_threads(rank)
+        if not len(cells["step"]):
             return
-        paths = [self._number(rank.paths[path]) for path in used]
-        order = np.argsort(rank.cells["path"], kind="stable")
-        firsts = np.searchsorted(rank.cells["path"][order], used)
-        values = np.stack([rank.cells[name][order] for name in QUANTITIES])
+        numbers = np.array([self._number(name) for name in rank.paths])
+        paths = numbers[cells["path"]]
+        order = np.argsort(paths, kind="stable")
+        values = np.stack([cells[name][order] for name in QUANTITIES])
         self._left -= values.nbytes
-        places = np.searchsorted(used, rank.durations["path"])
-        self.of_ranks[rank.metadata.rank] = RankOfCells(
-            rank.metadata.rank,
-            paths,
-            np.append(firsts, len(order)),
-            rank.cells["step"][order],
-            values if self._left >= 0 else self._in_the_file(values),
-            np.add.reduceat(rank.durations["count"], np.searchsorted(places, np.arange(len(used)))),
-            {**rank.durations, "path": places},
-        )
+        if self._left < 0:
+            values = self._in_the_file(values)
+        durations = {**rank.durations, "path": numbers[rank.durations["path"]]}
+        by_path = np.argsort(durations["path"], kind="stable")
+        self.of_ranks[rank.metadata.rank] = _of_rank(
+            rank.metadata.rank, paths[order], cells["step"][order], values, cells["count"][order],
+            {name: column[by_path] for name, column in durations.items()},
+        )  # fmt: skip
+
+    def keep(self, ranks: Sequence[RankCells], steps: tuple[int, int]) -> None:
+        """Only these ranks; their steps as they are numbered in the run, and of those only these,
+        a half-open range."""
+        kept = {}
+        for rank in ranks:
+            one = self.of_ranks[rank.metadata.rank]
+            if rank.is_automatic:
+                one.steps = numbered(one.steps, rank.shifts)
+            one = one.within(steps, are_theirs=not any(rank.shifts.values()))
+            if len(one.steps):
+                kept[one.rank] = one
+        self.of_ranks = kept
 
     def _number(self, name: str) -> int:
         return self._numbers.setdefault(name, len(self._numbers))
@@ -123,6 +173,21 @@ class Cells:
                 counts[columns["bucket"][first:end]] += columns["count"][first:end]
                 found[path] = counts, max(longest_ns, int(columns["max_ns"][first:end].max()))
         return found
+
+
+def _of_all_threads(rank: RankCells) -> Columns:
+    """The cells of the training thread and of the others; what both did in a step is one cell."""
+    if not rank.others:
+        return rank.cells
+    both = {
+        name: np.concatenate([rank.cells[name], column]) for name, column in rank.others.items()
+    }
+    order = np.lexsort((both["path"], both["step"]))
+    both = {name: column[order] for name, column in both.items()}
+    is_first = np.ones(len(order), bool)
+    is_first[1:] = (np.diff(both["step"]) != 0) | (np.diff(both["path"].astype(np.int64)) != 0)
+    firsts = np.flatnonzero(is_first)
+    return {name: JOINED.get(name, np.add).reduceat(both[name], firsts) for name in both}
 
 
 def _bytes_of(size: str) -> int:

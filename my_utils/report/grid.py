@@ -7,7 +7,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from ..verdict.quantiles import median, spread_of
+from ..verdict.quantiles import median
+from ..verdict.warmup import warmup_of
 from .cells import QUANTITIES, Cells, Integers
 
 Matrix: TypeAlias = npt.NDArray[np.float64]
@@ -34,7 +35,12 @@ class Grid:
         begins = QUANTITIES.index("begin_ns")
         self._start_ns = min((int(one.values[begins].min()) for one in self._of_ranks), default=0)
         self.begins, self.ends = self._whole_steps()
-        self.warmup = _warmup_of(self.step_ns()) if warmup is None else min(warmup, len(self.steps))
+        self.warmup = self._warmup() if warmup is None else min(warmup, len(self.steps))
+
+    def _warmup(self) -> int:
+        """0 where the run never left it: tables show what there is."""
+        found = warmup_of(self.step_ns())
+        return found if found < len(self.steps) else 0
 
     def step_ns(self) -> Matrix:
         """From the first begin to the last end of each step on each rank; NaN where it has none."""
@@ -110,20 +116,3 @@ def _all_of(steps: list[Integers]) -> Integers:
     for of_rank in steps:
         found.update(np.unique(of_rank).tolist())
     return np.array(sorted(found), np.int64)
-
-
-def _warmup_of(step_ns: Matrix) -> int:
-    """The steps at the beginning that take longer than the others: compilation, caches, allocators.
-
-    At most a quarter of the run. One is long that lies 20 % and five times the scatter above the
-    median of all.
-    """
-    series = median(step_ns, 0)
-    if len(series) < 8:
-        return 0
-    middle = float(median(series))
-    limit = middle + max(0.2 * middle, 5 * float(spread_of(series[None, :], 1)[0]))
-    count = 0
-    while count < len(series) // 4 and not series[count] <= limit:
-        count += 1
-    return count

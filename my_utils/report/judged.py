@@ -6,11 +6,12 @@ import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from ..verdict.load import RankCells, load_run, run_of
+from ..verdict.load import load_run, run_of
 from ..verdict.rank_files import RankStages
 from ..verdict.result import Verdict
 from ..verdict.rules import judge
 from ..verdict.run_data import RunData, SyncPoint
+from ..verdict.run_ranks import RunRanks
 
 
 class Source(NamedTuple):
@@ -31,10 +32,11 @@ def judged(
     return _judged(load_run(source.paths, source.ranks, source.steps, on_rank=on_rank), source)
 
 
-def judged_of(source: Source, read: Sequence[RankCells], problems: Sequence[str]) -> Verdict:
-    """The verdict on ranks of the source that have been read. problems: what was wrong with their
-    files. Raises NothingToJudge, a ValueError, where no rank has a stage."""
-    run = run_of(read, problems, source.paths, source.ranks, source.steps)
+def judged_of(source: Source, ranks: RunRanks, problems: Sequence[str]) -> Verdict:
+    """The verdict on ranks of the source that have been read, whose cells are used up. problems:
+    what was wrong with their files. Raises NothingToJudge, a ValueError, where no rank has a
+    stage."""
+    run = run_of(ranks, problems, source.paths, source.ranks, source.steps)
     return _judged(run, source)[1]
 
 

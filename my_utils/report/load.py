@@ -7,42 +7,29 @@ import os
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
-
-import numpy as np
 
 from ..trace.inputs import FileSet
-from ..verdict.load import RankCells, cells_of_rank
+from ..verdict.rank_cells import RankCells, cells_of_rank
 from ..verdict.rank_files import RankMetadata, last_run, read_rank
-from ..verdict.reduce import ReducedRank, reduce_rank
-from .cells import Cells
+from ..verdict.run_ranks import RunRanks, left_out
 from .grid import Grid
 from .parquet import write_parquet
 
-EVER = (-(2**63), 2**63)
 NAMED_AT_MOST = 20
-
-
-class ReadRank(NamedTuple):
-    """A rank that was read once: for the tables, of its last run, and for the verdict."""
-
-    reduced: ReducedRank
-    cells: RankCells
 
 
 def read_ranks(
     file_sets: Sequence[FileSet], steps: tuple[int, int], parquet: str | None
-) -> Iterator[ReadRank]:
-    """The ranks in order. While one is used the next are read, as many as there are CPUs. parquet:
-    a folder for all rows."""
+) -> Iterator[RankCells]:
+    """The ranks in order, with what tables of these steps need. While one is used the next are
+    read, as many as there are CPUs. parquet: a folder for all rows."""
 
-    def read(file_set: FileSet) -> ReadRank:
+    def read(file_set: FileSet) -> RankCells:
         rank = read_rank(file_set)
-        cells = cells_of_rank(rank)
-        rank = last_run(rank)
+        cells = cells_of_rank(rank, steps)
         if parquet is not None:
-            write_parquet(rank, parquet)
-        return ReadRank(reduce_rank(rank, steps), cells)
+            write_parquet(rank if cells.is_automatic else last_run(rank), parquet)
+        return cells
 
     count = len(os.sched_getaffinity(0))
     with ThreadPoolExecutor(count) as pool:
@@ -54,29 +41,11 @@ def read_ranks(
             yield rank
 
 
-def leave_out_older_runs(cells: Cells, metadata: dict[int, RankMetadata]) -> list[int]:
-    """Takes the ranks out of the cells whose last row is older than the beginning of the run."""
-    known = {rank: one for rank, one in metadata.items() if one.end_ns}
-    if not known:
-        return []
-    begin = int(np.median([one.begin_ns for one in known.values()]))
-    older = sorted(rank for rank, one in known.items() if one.end_ns < begin)
-    for rank in older:
-        cells.of_ranks.pop(rank, None)
-    return older
-
-
-def problems_of(
-    grid: Grid, metadata: dict[int, RankMetadata], ranks: set[int] | None, older: list[int]
-) -> list[str]:
+def problems_of(grid: Grid, ranks: RunRanks, wanted: set[int] | None) -> list[str]:
     """Ranks without files, of an older run, cut short, with damaged rows or dropped records.
-    ranks: the requested ones. older: those that were left out."""
-    problems = _missing(metadata, ranks)
-    if older:
-        is_left, theirs = ("is", "its") if len(older) == 1 else ("are", "their")
-        problems.append(
-            f"{_named(older)} {is_left} left out: {theirs} files hold nothing of the last run"
-        )
+    wanted: the ranks that were asked for."""
+    metadata = {one.metadata.rank: one.metadata for one in ranks.read}
+    problems = [*_missing(metadata, wanted), *left_out(ranks, _named)]
     if stopped := grid.ranks[grid.last_steps() < grid.steps[-1:]].tolist():
         end = grid.steps[-1]
         problems.append(f"{_named(stopped)} ended before step {end}, the last of the run")

@@ -21,7 +21,8 @@ from typing import IO, Any
 
 from ..common.extras import require
 from ..trace.inputs import FileSet
-from .load import ReadRank, read_ranks
+from ..verdict.rank_cells import RankCells
+from .load import read_ranks
 from .purpose import PURPOSE
 
 RANKS_A_TASK = 32
@@ -36,7 +37,7 @@ _CHILD = (
 
 def read_ranks_on_ray(
     file_sets: Sequence[FileSet], steps: tuple[int, int], parquet: str | None
-) -> Iterator[ReadRank]:
+) -> Iterator[RankCells]:
     """The ranks, read and reduced on the cluster that this process is connected to, or that
     `RAY_ADDRESS` names, as they come.
 
@@ -54,7 +55,7 @@ def read_ranks_on_ray(
         yield from batch
 
 
-def _on_the_cluster(ray: Any, tasks: Sequence[tuple[Any, ...]]) -> Iterator[list[ReadRank]]:
+def _on_the_cluster(ray: Any, tasks: Sequence[tuple[Any, ...]]) -> Iterator[list[RankCells]]:
     reduce = ray.remote(scheduling_strategy="SPREAD")(_reduce)
     waiting = [reduce.remote(*task) for task in tasks]
     while waiting:
@@ -64,11 +65,11 @@ def _on_the_cluster(ray: Any, tasks: Sequence[tuple[Any, ...]]) -> Iterator[list
 
 def _reduce(
     file_sets: Sequence[FileSet], steps: tuple[int, int], parquet: str | None
-) -> list[ReadRank]:
+) -> list[RankCells]:
     return list(read_ranks(file_sets, steps, parquet))
 
 
-def _by_a_child(tasks: Sequence[tuple[Any, ...]]) -> Iterator[list[ReadRank]]:
+def _by_a_child(tasks: Sequence[tuple[Any, ...]]) -> Iterator[list[RankCells]]:
     child = subprocess.Popen(
         [sys.executable, "-c", _CHILD, json.dumps(sys.path)],
         stdin=subprocess.PIPE,
@@ -90,7 +91,7 @@ def _by_a_child(tasks: Sequence[tuple[Any, ...]]) -> Iterator[list[ReadRank]]:
         raise ConnectionError(_reason(status))
 
 
-def _received(file: IO[bytes]) -> list[ReadRank] | None:
+def _received(file: IO[bytes]) -> list[RankCells] | None:
     """The next batch; None where the child has ended. ConnectionError with what it reports."""
     try:
         found = pickle.load(file)
@@ -98,7 +99,7 @@ def _received(file: IO[bytes]) -> list[ReadRank] | None:
         return None
     if isinstance(found, str):
         raise ConnectionError(f"the Ray cluster: {found}")
-    batch: list[ReadRank] = found
+    batch: list[RankCells] = found
     return batch
 
 

@@ -76,10 +76,10 @@ def stages_by_rank(cells: Cells) -> pd.DataFrame:
             {
                 "rank": rank,
                 "stage": [names[path] for path in one.paths],
-                "count": one.counts,
+                "count": one.runs(),
                 "total_s": one.sums("total_ns") * 1e-9,
                 "self_s": one.sums("self_ns") * 1e-9,
-                "mean_ms": one.sums("total_ns") / one.counts * 1e-6,
+                "mean_ms": one.sums("total_ns") / one.runs() * 1e-6,
             }
         )
         for rank, one in cells.of_ranks.items()

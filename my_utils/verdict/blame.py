@@ -28,7 +28,7 @@ from .kinds import Kind, kind_of_stage
 from .loss import LEAST_SHARE, LOW_SHARE, Integers, Loss, Remaining
 from .quantiles import median, spread_of
 from .run_data import Matrix
-from .work import Work, over_others
+from .work import Work, medians_of_others, over_others
 
 COVERED = 0.8
 FALSE_CHANGES = 0.001
@@ -95,12 +95,13 @@ def _slow_ranks(work: Work, own: Matrix) -> list[_Slow]:
     slow = (excess.mean(1) >= least) | (median(excess, 1) >= least)
     if not slow.any():
         return []
+    usual = None
     if 1 < slow.sum() <= SLOW_MAX * len(own):  # many slow ranks are no measure for each other
         excess = own - np.median(own[~slow], axis=0)
         slow = (excess.mean(1) >= least) | (median(excess, 1) >= least)
         usual = np.median(work.own[~slow], axis=0) if (~slow).any() else None
-    else:
-        usual = None
+    if usual is None:
+        of_others = medians_of_others(work.own)
     found = []
     bases = work.bases_of_parts()
     for row in np.flatnonzero(slow).tolist():
@@ -111,7 +112,7 @@ def _slow_ranks(work: Work, own: Matrix) -> list[_Slow]:
         size = float(level[is_slow].mean())
         if waits is not None and float(np.median(waits[row, is_slow])) < WAITED_LEAST * size:
             continue
-        others = np.median(np.delete(work.own, row, 0), 0) if usual is None else usual
+        others = of_others(row) if usual is None else usual
         parts = np.median((work.own[row] - others)[is_slow], axis=0)
         took = np.median((others + bases)[is_slow], axis=0)
         factor = alike(parts, took, work.parts_inside())

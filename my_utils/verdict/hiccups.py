@@ -55,12 +55,11 @@ def hiccups(work: Work, left: Remaining, host: Mapping[str, Matrix] | None = Non
     if not events.any():
         return
     sizes = np.where(events, excess, 0)
-    costs = np.array(
-        [_saving(work, own, sizes, [row]).mean() if events[row].any() else 0.0
-         for row in range(len(own))]
-    )  # fmt: skip
+    costs = work.saved_alone(own, sizes)
     rows = _ranks_that_stand_out(costs, sizes.mean(1), work.step_ns)
-    saved = _saving(work, own, sizes, rows)
+    without = own.copy()
+    without[rows] -= sizes[rows]
+    saved = work.saved(own, without)
     inside = None
     if len(rows) == 1 and sizes[rows[0]].sum() >= ALONE * sizes.sum():
         inside = _inside_the_meetings(work, own, rows[0], events[rows[0]], saved)
@@ -95,12 +94,6 @@ def _scatter(own: Matrix, excess: Matrix) -> float:
     values = excess if len(own) == 1 else own
     low, high = np.quantile(values, [0.1, 0.4], axis=1)
     return float(np.median(high - low)) / LOWER_HALF
-
-
-def _saving(work: Work, own: Matrix, sizes: Matrix, rows: list[int]) -> Matrix:
-    without = own.copy()
-    without[rows] -= sizes[rows]
-    return work.saved(own, without)
 
 
 def _ranks_that_stand_out(
@@ -216,8 +209,8 @@ def _falls_anywhere(excess: Matrix, usual: Matrix) -> bool:
 def moving_imbalance(
     work: Work,
     left: Remaining,
-    counters: dict[str, Matrix],
-    joined: dict[str, Matrix] | None = None,
+    counters: Mapping[str, Matrix],
+    joined: Mapping[str, Matrix] | None = None,
 ) -> None:
     """counters: "samples" and "tokens" of the group's ranks in the judged steps, if recorded.
     joined: those of all ranks that a step waits for, if these are more: the other stages of a

@@ -10,99 +10,32 @@ import itertools
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ..common.ranges import as_ranges, ranges_text, rank_ranges
+from .. import _core
+from ..common.ranges import rank_ranges
 from ..trace.inputs import FileSet
-from .device_cells import device_times, rows_with_gpu_times
 from .load_ready import STAGE, ready_of_rank, ready_of_run
-from .rank_files import (
-    SEPARATOR,
-    Columns,
-    Note,
-    RankMetadata,
-    RankStages,
-    find_ranks,
-    last_run,
-    read_rank,
-)
-from .reduce import cells_of, places_of, that_count
-from .run_data import (
-    GPU_COUNTERS,
-    HOST_COUNTERS,
-    HOST_STATES,
-    LOADER_COUNTERS,
-    LOADER_DELAY,
-    LOADER_READ,
-    GpuTimes,
-    Matrix,
-    RunData,
-    SyncKind,
-    SyncPoint,
-)
+from .rank_cells import EVER, Integers, RankCells, cells_of_rank, for_the_verdict, peers_of
+from .rank_files import SEPARATOR, Columns, Note, RankStages, chosen, find_ranks, read_rank
+from .run_data import GpuTimes, Matrix, RunData, SyncKind, SyncPoint
+from .run_ranks import RunRanks, problems_of, ranks_of_run
 from .states import command_of, states_of
-from .tracks import training_rows
 
-EVER = (-(2**63), 2**63)
 CELLS_MAX = 60_000_000  # ranks × steps × stages: three arrays of them take 1.4 GB
 STEPS_KEPT = 1000  # at least, however many ranks there are
 STAGES_MAX = 40  # what is beyond them counts into the stages around
 LEAST_SHARE = 0.002  # of all time: what takes less counts into the stage around it
-RANGES_NAMED = 6
-COUNTERS = {
-    "memory.rss_bytes": "rss_bytes",
-    "memory.allocated_bytes": "allocated_bytes",
-    "batch.samples": "samples",
-    "batch.tokens": "tokens",
-    "samples": "samples",
-    "tokens": "tokens",
-    **{f"host.{name}": name for name in (*HOST_COUNTERS, *HOST_STATES)},
-    **{
-        name.replace("_", ".", 1): name
-        for name in (*LOADER_COUNTERS, LOADER_DELAY, LOADER_READ, *GPU_COUNTERS)
-    },
-}
+READERS_MAX = 4  # threads; a third of their work needs the interpreter's lock
+RANKS_TOGETHER = 16  # that a reader takes at once: handing over costs as much as a small rank
 SYNC_KINDS: tuple[SyncKind, ...] = ("collective", "ddp", "fsdp", "pipeline", "clip")
-
-Integers = npt.NDArray[np.int64]
 
 
 class NothingToJudge(ValueError):
     """No rank of the input can be read; the text says why, a line each."""
-
-
-class Attempt(NamedTuple):
-    """What a process of a rank recorded: its first and last step, and from when to when."""
-
-    first: int
-    last: int
-    begin_ns: int
-    end_ns: int
-
-
-@dataclass
-class RankCells:
-    """A rank reduced. cells: as in `ReducedRank`, and gpu_begin_ns, gpu_end_ns (since the begin of
-    the rank), gpu_ns and gpu_error_ns, NaN without; device_ns and launch_ns, see `device_cells`.
-    counters: by name, columns step and value. attempts: by number. Where `my_utils run` recorded,
-    steps are numbered within an attempt until all ranks are known. begins_anew: the steps that are
-    the first of an attempt, but for the first. repeated: the first and the last of the steps of
-    which an older copy is left out."""
-
-    metadata: RankMetadata
-    paths: list[str]
-    parents: list[int]
-    cells: Columns
-    counters: dict[str, Columns]
-    notes: list[Note]
-    is_automatic: bool
-    attempts: dict[int, Attempt] = field(default_factory=dict)
-    begins_anew: Integers = field(default_factory=lambda: np.zeros(0, np.int64))
-    repeated: tuple[int, int] | None = None
 
 
 def load_run(
@@ -133,30 +66,32 @@ def load_run(
     wanted = None if ranks is None else set(ranks)
     file_sets, problems = find_ranks(names, wanted)
     bounds = least_share, stages_max
-    return run_of(list(_read_all(file_sets, on_rank)), problems, names, wanted, steps, bounds)
+    chosen = ranks_of_run(list(_read_all(file_sets, on_rank)))
+    return run_of(chosen, problems, names, wanted, steps, bounds)
 
 
 def run_of(
-    read: Sequence[RankCells],
+    ranks: RunRanks,
     problems: Sequence[str],
     names: Sequence[str],
     wanted: Collection[int] | None,
     steps: tuple[int, int] | None,
     bounds: tuple[float, int] = (LEAST_SHARE, STAGES_MAX),
 ) -> RunData:
-    """The run of ranks that have been read.
+    """The run of ranks that have been read, whose cells are used up.
 
     problems: what was wrong with their files. names: the paths in which these were found. wanted,
     steps, bounds (least_share and stages_max): the arguments of `load_run` that chose them. Raises
     NothingToJudge where no rank has a stage.
     """
-    kept, older = _without_older_runs([one for one in read if len(one.cells["step"])])
-    kept, gone = _without_those_gone(kept)
+    kept = ranks.kept
     if not kept:
-        empty = [f"rank {one.metadata.rank}: {why}" for one in read for why in _why_empty(one)]
+        empty = [
+            f"rank {one.metadata.rank}: {why}" for one in ranks.read for why in _why_empty(one)
+        ]
         raise NothingToJudge("\n".join([*problems, *empty]) or "no rank was found")
-    run = _as_arrays(kept, _number_through(kept), steps or EVER, bounds)
-    run.problems = [*problems, *_problems(read, kept, older, gone), *run.problems]
+    run = _as_arrays(kept, ranks.shifts, steps or EVER, bounds)
+    run.problems = [*problems, *problems_of(ranks), *run.problems]
     run.world_size = 0 if wanted is not None else max(one.metadata.world_size for one in kept)
     run.older_attempts = max(one.metadata.older_runs for one in kept)
     run.repeated = _repeated(kept)
@@ -176,236 +111,19 @@ def _read_all(
         rank = read_rank(file_set)
         if on_rank is not None:
             on_rank(rank)
-        return cells_of_rank(rank)
+        return for_the_verdict(cells_of_rank(rank))
 
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0)) + 1) as pool:
-        yield from pool.map(read, file_sets)
-
-
-def cells_of_rank(rank: RankStages) -> RankCells:
-    """What the verdict needs of a rank. Thread-safe."""
-    is_automatic = any(note.name == "my_utils.run" for note in rank.notes)
-    if not is_automatic:
-        rank = last_run(rank)
-    rows = training_rows(rank)
-    all_copies = {name: column[rows] for name, column in rank.stages.items()}
-    stages = _of_iterations(all_copies) if is_automatic else that_count(all_copies, EVER)
-    result = RankCells(
-        rank.metadata, rank.paths, rank.parents, {}, {}, rank.notes, is_automatic,
-        _attempts(stages), repeated=None if is_automatic else _done_again(all_copies, stages),
-    )  # fmt: skip
-    counters = _of_iterations(rank.counters) if is_automatic else dict(rank.counters)
-    stages["step"] = _keyed(result, stages)
-    result.begins_anew = _begins_anew(stages)
-    if len(counters["step"]):
-        counters["step"] = _keyed(result, counters)
-    result.cells = cells_of(stages, rank.around)
-    result.cells |= _gpu_cells(stages, result.cells, rank)
-    result.counters = _counters(counters, rank.counter_names)
-    return result
-
-
-def _of_iterations(columns: Columns) -> Columns:
-    """Without what came after the last iteration, which `my_utils run` gives the step -1."""
-    kept = columns["step"] >= 0
-    return {name: column[kept] for name, column in columns.items()}
-
-
-# --- steps of several attempts ---
-
-ATTEMPT = 1 << 40  # steps of attempts are keyed as attempt × ATTEMPT + step until all are known
-
-
-def _attempts(stages: Columns) -> dict[int, Attempt]:
-    found = {}
-    for attempt in np.unique(stages["attempt"]).tolist():
-        rows = stages["attempt"] == attempt
-        steps = stages["step"][rows]
-        begin_ns, end_ns = stages["begin_ns"][rows].min(), stages["end_ns"][rows].max()
-        found[attempt] = Attempt(int(steps.min()), int(steps.max()), int(begin_ns), int(end_ns))
-    return found
-
-
-def _done_again(all_copies: Columns, stages: Columns) -> tuple[int, int] | None:
-    """The steps of which the last attempt's copy counts, and an older one is left out."""
-    if len(all_copies["step"]) == len(stages["step"]):
-        return None
-    known, places = np.unique(stages["step"], return_inverse=True)
-    last = np.zeros(len(known), stages["attempt"].dtype)
-    last[places] = stages["attempt"]
-    at = np.minimum(np.searchsorted(known, all_copies["step"]), len(known) - 1)
-    again = (known[at] == all_copies["step"]) & (all_copies["attempt"] < last[at])
-    steps = all_copies["step"][again]
-    return (int(steps.min()), int(steps.max())) if len(steps) else None
-
-
-def _begins_anew(stages: Columns) -> Integers:
-    known, places = np.unique(stages["step"], return_inverse=True)
-    attempts = np.zeros(len(known), stages["attempt"].dtype)
-    attempts[places] = stages["attempt"]
-    steps: Integers = known[1:][attempts[1:] != attempts[:-1]]
-    return steps
-
-
-def _keyed(rank: RankCells, columns: Columns) -> Integers:
-    if not rank.is_automatic:
-        return columns["step"]
-    keys: Integers = columns["step"] + columns["attempt"].astype(np.int64) * ATTEMPT
-    return keys
-
-
-def _number_through(ranks: Sequence[RankCells]) -> dict[int, int]:
-    """Numbers the attempts of all ranks alike, and the steps so that they rise through all of them.
-    Returns what was added to the steps of each attempt."""
-    counted = [one for one in ranks if one.is_automatic]
-    numbers: list[dict[int, int]] = [{} for _ in counted]  # of a rank's own attempts, in the run
-    shifts: dict[int, int] = {}
-    end = 0
-    for attempt, together in enumerate(_together(counted)):
-        bounds = [counted[row].attempts[own] for row, own in together]
-        shifts[attempt] = max(0, end - min(each.first for each in bounds)) if attempt else 0
-        end = max(each.last for each in bounds) + shifts[attempt] + 1
-        for row, own in together:
-            numbers[row][own] = attempt
-    for one, own_numbers in zip(counted, numbers, strict=True):
-        own_shifts = {own: shifts[attempt] for own, attempt in own_numbers.items()}
-        for columns in (one.cells, *one.counters.values()):
-            columns["step"] = _numbered(columns["step"], own_shifts)
-        one.begins_anew = _numbered(one.begins_anew, own_shifts)
-        one.notes = [replace(note, attempt=own_numbers.get(note.attempt, -1)) for note in one.notes]
-    return shifts
-
-
-def _together(ranks: Sequence[RankCells]) -> Iterator[list[tuple[int, int]]]:
-    """The attempts of the run, in order, each as places of ranks with their own numbers of it. A
-    rank may have come later than others: attempts that overlap in time are one."""
-    found: list[tuple[int, int]] = []
-    end_ns = 0
-    for begin_ns, own_end_ns, row, own in sorted(
-        (attempt.begin_ns, attempt.end_ns, row, own)
-        for row, one in enumerate(ranks)
-        for own, attempt in one.attempts.items()
-    ):
-        if found and begin_ns > end_ns:
-            yield found
-            found = []
-        found.append((row, own))
-        end_ns = max(end_ns, own_end_ns)
-    if found:
-        yield found
-
-
-def _numbered(keys: Integers, shifts: dict[int, int]) -> Integers:
-    attempts = (keys + ATTEMPT // 2) // ATTEMPT
-    steps = keys - attempts * ATTEMPT
-    for attempt, shift in shifts.items():
-        steps[attempts == attempt] += shift
-    return steps
-
-
-# --- one rank ---
-
-
-def _gpu_cells(stages: Columns, cells: Columns, rank: RankStages) -> Columns:
-    """Of each cell its GPU times, moments since the rank's begin; NaN where it has none. Unix time
-    in ns would not fit into a float64. And what it takes the device, see `device_cells`."""
-    columns = {
-        name: np.full(len(cells["step"]), np.nan)
-        for name in ("gpu_begin_ns", "gpu_end_ns", "gpu_ns", "gpu_error_ns")
-    }
-    columns |= {name: np.zeros(len(cells["step"])) for name in ("device_ns", "launch_ns")}
-    paths, origin_ns = len(rank.paths), rank.metadata.begin_ns
-    timed = rows_with_gpu_times(stages, origin_ns)
-    if not timed.any():
-        return columns
-    known, places = places_of(stages["step"])
-    keys = places * paths + stages["path"].astype(np.int64)
-    cell_keys = np.searchsorted(known, cells["step"]) * paths + cells["path"]
-    cell = np.searchsorted(cell_keys, keys)
-    taken = device_times(stages, timed, rank.paths, rank.around, origin_ns)
-    for name, ns in zip(("device_ns", "launch_ns"), taken, strict=True):
-        columns[name] = np.bincount(cell, ns, minlength=len(cell_keys))
-    at = cell[timed]
-    begins = stages["cuda_begin_ns"][timed] - origin_ns
-    took = stages["cuda_ms"][timed] * 1e6
-    for name, start in (("gpu_begin_ns", np.inf), ("gpu_end_ns", -np.inf), ("gpu_ns", 0.0)):
-        columns[name][at] = start
-    columns["gpu_error_ns"][at] = 0.0
-    np.minimum.at(columns["gpu_begin_ns"], at, begins.astype("f8"))
-    np.maximum.at(columns["gpu_end_ns"], at, begins + took)
-    np.add.at(columns["gpu_ns"], at, took)
-    np.maximum.at(columns["gpu_error_ns"], at, np.maximum(stages["cuda_error_ns"][timed], 0))
-    return columns
-
-
-def _counters(counters: Columns, names: Sequence[str]) -> dict[str, Columns]:
-    found: dict[str, Columns] = {}
-    for number, name in enumerate(names):
-        if name in COUNTERS and COUNTERS[name] not in found:
-            rows = counters["name"] == number
-            found[COUNTERS[name]] = {key: counters[key][rows] for key in ("step", "value")}
-    return found
-
-
-def _without_older_runs(ranks: list[RankCells]) -> tuple[list[RankCells], list[int]]:
-    """Without the ranks whose last row is older than the beginning of the run."""
-    if not ranks:
-        return [], []
-    begin = int(np.median([one.metadata.begin_ns for one in ranks]))
-    older = [one for one in ranks if one.metadata.end_ns < begin]
-    kept = [one for one in ranks if one.metadata.end_ns >= begin]
-    return kept, [one.metadata.rank for one in older]
-
-
-def _without_those_gone(ranks: list[RankCells]) -> tuple[list[RankCells], list[int]]:
-    """Without the ranks that the last attempt has no more, as it has fewer of them."""
-    if not ranks:
-        return [], []
-    last = max(ranks, key=lambda one: max(each.begin_ns for each in one.attempts.values()))
-    begin_ns = max(each.begin_ns for each in last.attempts.values())
-    size = last.metadata.world_size or max(one.metadata.rank for one in ranks) + 1
-    gone = [
-        one.metadata.rank
-        for one in ranks
-        if one.metadata.rank >= size and one.metadata.end_ns < begin_ns
-    ]
-    return [one for one in ranks if one.metadata.rank not in gone], gone
+    readers = min(len(os.sched_getaffinity(0)), READERS_MAX)
+    together = max(1, min(len(file_sets) // (4 * readers), RANKS_TOGETHER))
+    batches = (file_sets[at : at + together] for at in range(0, len(file_sets), together))
+    with ThreadPoolExecutor(readers) as pool:
+        for batch in pool.map(lambda some: [read(one) for one in some], batches):
+            yield from batch
 
 
 def _repeated(ranks: Sequence[RankCells]) -> tuple[int, int] | None:
     bounds = [one.repeated for one in ranks if one.repeated is not None]
     return (min(one[0] for one in bounds), max(one[1] for one in bounds)) if bounds else None
-
-
-def _problems(
-    read: Sequence[RankCells],
-    kept: Sequence[RankCells],
-    older: Sequence[int],
-    gone: Sequence[int],
-) -> Iterator[str]:
-    if older:
-        is_left, theirs = ("is", "its") if len(older) == 1 else ("are", "their")
-        yield f"{_named(older)} {is_left} left out: {theirs} files hold nothing of the last run"
-    if gone:
-        is_left = "is" if len(gone) == 1 else "are"
-        yield f"{_named(gone)} {is_left} left out: the last attempt has fewer ranks"
-    there = {one.metadata.rank for one in kept} | {*older, *gone}
-    if empty := [one.metadata.rank for one in read if one.metadata.rank not in there]:
-        yield f"{_named(empty)}: no stage has ended in the files"
-    for one in read:
-        yield from (f"rank {one.metadata.rank}: {error}" for error in one.metadata.errors)
-    for what, name in (
-        ("rows that could not be understood", "bad_rows"),
-        ("records that were lost during the run", "dropped"),
-        ("a clock that was set during the run", "clock_steps"),
-    ):
-        if ranks := [one.metadata.rank for one in kept if getattr(one.metadata, name)]:
-            yield f"{_named(ranks)} {'has' if len(ranks) == 1 else 'have'} {what}"
-
-
-def _named(ranks: Sequence[int]) -> str:
-    text = ranges_text(as_ranges(ranks), RANGES_NAMED)
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {text}"
 
 
 # --- all ranks ---
@@ -417,8 +135,8 @@ def _as_arrays(
     steps: tuple[int, int],
     bounds: tuple[float, int],
 ) -> RunData:
-    ranks.sort(key=lambda one: one.metadata.rank)
-    numbers = np.unique(np.concatenate([np.unique(one.cells["step"]) for one in ranks]))
+    _core.give_back_memory()  # of the rows
+    numbers = np.unique(np.concatenate([_once(one.cells["step"]) for one in ranks]))
     numbers = numbers[(numbers >= steps[0]) & (numbers < steps[1])]
     if not len(numbers):
         raise NothingToJudge(f"no step of {steps[0]}:{steps[1]} is in the files")
@@ -430,14 +148,18 @@ def _as_arrays(
     left_out, numbers = numbers[:-steps_max], numbers[-steps_max:]
     shape = (len(ranks), len(numbers), len(names))
     start = min(one.metadata.begin_ns for one in ranks)
-    filled = _Filled(shape, any(np.isfinite(one.cells["gpu_ns"]).any() for one in ranks), start)
+    filled = _Filled(shape, any("gpu_ns" in one.cells for one in ranks), start)
+    ready = [ready_of_rank(one.notes) for one in ranks]
+    last_backwards = []
     for row, one in enumerate(ranks):
         places = [_place(path, one, numbers_of) for path in range(len(one.paths))]
-        for name in ("gpu_begin_ns", "gpu_end_ns"):
-            # Not in place: what comes from another process may be read-only.
-            one.cells[name] = one.cells[name] + (one.metadata.begin_ns - start)
-        filled.add(row, one.cells, np.array(places, np.int64), np.array(one.parents), numbers)
-    begins_anew = np.array([np.isin(numbers, one.begins_anew) for one in ranks])
+        filled.add(row, one, np.array(places, np.int64), numbers)
+        last_backwards.append(_last_backwards(one, start) if ready[row].rows else {})
+        one.cells = {}  # so that they are not in memory twice
+    begins_anew = np.zeros(shape[:2], bool)
+    for row, one in enumerate(ranks):
+        if len(one.begins_anew):
+            begins_anew[row] = np.isin(numbers, one.begins_anew)
     step_begins, step_ns = _step_times(filled.first, filled.last, numbers, begins_anew)
     errors = [one.metadata.clock_error_s for one in ranks]
     shortened = f"only steps from {numbers[0]} on are judged: the run is long"
@@ -450,7 +172,7 @@ def _as_arrays(
         begins=filled.begins, ends=filled.ends, totals=filled.totals,
         step_begins=step_begins, step_ns=step_ns,
         sync_points=sync_points,
-        peers=np.array([_peers(one) for one in ranks], np.int64),
+        peers=np.array([peers_of(one) for one in ranks], np.int64),
         device=_device(notes, filled.gpu is not None),
         gpu=filled.gpu,
         counters=_counter_arrays(ranks, numbers),
@@ -464,10 +186,7 @@ def _as_arrays(
         attempts=max(len(one.attempts) for one in ranks),
         renumbered=any(shifts.values()),
         begins_anew=begins_anew,
-        ready=ready_of_run(
-            [ready_of_rank(one.notes) for one in ranks], shifts, numbers,
-            (_last_backwards(one, start) for one in ranks),
-        ),
+        ready=ready_of_run(ready, shifts, numbers, last_backwards),
         problems=[shortened] if len(left_out) else [],
     )  # fmt: skip
 
@@ -486,30 +205,28 @@ class _Filled:
             error, launch = (np.zeros(shape[:2]) for _ in range(2))
             self.gpu = GpuTimes(begins, ends, totals, error, np.zeros(shape), launch)
 
-    def add(
-        self, row: int, cells: Columns, places: Integers, parents: Integers, numbers: Integers
-    ) -> None:
+    def add(self, row: int, rank: RankCells, places: Integers, numbers: Integers) -> None:
         """places: of each of the rank's paths the stage it counts into, -1 none."""
-        at = np.minimum(np.searchsorted(numbers, cells["step"]), len(numbers) - 1)
-        here = numbers[at] == cells["step"]
-        if not here.any():
+        at, here = _columns_of(rank.cells["step"], numbers)
+        columns, at = (rank.cells, at) if here.all() else (chosen(rank.cells, here), at[here])
+        if not len(at):
             return
-        at, paths = at[here], cells["path"][here]
-        columns = {name: column[here] for name, column in cells.items()}
+        paths = columns["path"]
         begins, ends = columns["begin_ns"] - self.start_ns, columns["end_ns"] - self.start_ns
-        firsts = np.flatnonzero(np.diff(at, prepend=-1))  # cells are in the order of steps
+        firsts = _firsts(at)  # cells are in the order of steps
         self.first[row, at[firsts]] = np.minimum.reduceat(begins, firsts)
         self.last[row, at[firsts]] = np.maximum.reduceat(ends, firsts)
         stages = places[paths]
         counts = stages >= 0
         places_of_cells = at[counts] * self.totals.shape[2] + stages[counts]
         self._sum(self.totals[row], places_of_cells, columns["self_ns"][counts])
-        own = counts & (self._owners(places, parents)[paths])
+        own = counts & (self._owners(places, np.array(rank.parents))[paths])
         cell = row, at[own], stages[own]
         self.begins[cell], self.ends[cell] = begins[own], ends[own]
-        if self.gpu is not None:
+        if self.gpu is not None and "gpu_ns" in columns:
             assert self.gpu.own is not None and self.gpu.launch is not None
-            self._add_gpu(self.gpu, row, columns, at, stages, own)
+            since_ns = rank.metadata.begin_ns - self.start_ns
+            self._add_gpu(self.gpu, row, columns, since_ns, at, stages, own)
             self._sum(self.gpu.own[row], places_of_cells, columns["device_ns"][counts])
             self._sum(self.gpu.launch[row], at, columns["launch_ns"])
 
@@ -527,12 +244,13 @@ class _Filled:
         return own
 
     def _add_gpu(
-        self, gpu: GpuTimes, row: int, columns: Columns, at: Any, stages: Any, own: Any
-    ) -> None:
+        self, gpu: GpuTimes, row: int, columns: Columns, since_ns: int, at: Any, stages: Any,
+        own: Any,
+    ) -> None:  # fmt: skip
         timed = own & np.isfinite(columns["gpu_ns"])
         cell = row, at[timed], stages[timed]
-        gpu.begins[cell] = columns["gpu_begin_ns"][timed]
-        gpu.ends[cell] = columns["gpu_end_ns"][timed]
+        gpu.begins[cell] = columns["gpu_begin_ns"][timed] + since_ns
+        gpu.ends[cell] = columns["gpu_end_ns"][timed] + since_ns
         gpu.totals[cell] = columns["gpu_ns"][timed]
         np.maximum.at(gpu.error_ns[row], at[timed], columns["gpu_error_ns"][timed])
 
@@ -589,17 +307,22 @@ def _step_times(
 
 
 def _sync_points(notes: Sequence[Note]) -> list[SyncPoint] | None:
-    """None where the run did not record where its ranks meet."""
-    rows = [note.pairs for note in notes if note.name == "my_utils.sync"]
-    if not rows:
+    """None where the run did not record where its ranks meet. Many ranks say the same, so what they
+    say is told apart by its text."""
+    said = dict.fromkeys(
+        (note.pairs.get("stage", ""), note.pairs.get("members", ""), note.pairs.get("kind"))
+        for note in notes
+        if note.name == "my_utils.sync"
+    )
+    if not said:
         return None
-    found: dict[SyncPoint, None] = {}
-    for pairs in rows:
-        kind = next((known for known in SYNC_KINDS if known == pairs.get("kind")), None)
-        if kind is None or not pairs.get("stage"):
-            continue
-        found[SyncPoint(pairs["stage"], _members(pairs.get("members", "")), kind)] = None
-    return list(found)
+    kinds: dict[str | None, SyncKind] = {kind: kind for kind in SYNC_KINDS}
+    points = (
+        SyncPoint(stage, _members(members), kinds[kind])
+        for stage, members, kind in said
+        if stage and kind in kinds
+    )
+    return list(dict.fromkeys(points))
 
 
 def _members(text: str) -> tuple[int, ...]:
@@ -609,14 +332,6 @@ def _members(text: str) -> tuple[int, ...]:
     except ValueError:
         return ()
     return tuple(itertools.chain.from_iterable(range(low, high + 1) for low, high in ranges))
-
-
-def _peers(rank: RankCells) -> int:
-    for note in rank.notes:
-        place = note.pairs.get("pipeline_stage", "") if note.name == "my_utils.run" else ""
-        if place.isdecimal():
-            return int(place)
-    return rank.metadata.groups.get("pp", 0)
 
 
 def _device(notes: Sequence[Note], has_gpu: bool) -> str:
@@ -634,11 +349,34 @@ def _last_backwards(rank: RankCells, start_ns: int) -> dict[int, float]:
 
 
 def _counter_arrays(ranks: Sequence[RankCells], numbers: Integers) -> dict[str, Matrix]:
-    arrays: dict[str, Matrix] = {}
+    """Of the counters that some rank recorded."""
+    rows_of = {name: row for row, name in enumerate(
+        dict.fromkeys(name for one in ranks for name in one.counters.names)
+    )}  # fmt: skip
+    arrays = np.full((len(rows_of), len(ranks), len(numbers)), np.nan)
     for row, one in enumerate(ranks):
-        for name, columns in one.counters.items():
-            matrix = arrays.setdefault(name, np.full((len(ranks), len(numbers)), np.nan))
-            at = np.minimum(np.searchsorted(numbers, columns["step"]), len(numbers) - 1)
-            here = numbers[at] == columns["step"]
-            matrix[row, at[here]] = columns["value"][here]
-    return arrays
+        at, here = _columns_of(one.counters.steps, numbers)
+        counters = [rows_of[name] for name in one.counters.names]
+        arrays[np.array(counters, np.int64)[:, None], row, at[here]] = one.counters.values[:, here]
+    return dict(zip(rows_of, arrays, strict=True))
+
+
+def _columns_of(steps: Integers, numbers: Integers) -> tuple[Integers, npt.NDArray[np.bool_]]:
+    """Of each step its place among the numbers of the columns, and whether it is one of them."""
+    if numbers[-1] - numbers[0] == len(numbers) - 1:
+        at = steps - numbers[0]
+        return at, (at >= 0) & (at < len(numbers))
+    at = np.minimum(np.searchsorted(numbers, steps), len(numbers) - 1)
+    return at, numbers[at] == steps
+
+
+def _once(steps: Integers) -> Integers:
+    """Of steps that rise, each one once."""
+    return steps[_firsts(steps)]
+
+
+def _firsts(steps: Integers) -> Integers:
+    """Where each of some steps that rise begins."""
+    is_first = np.ones(len(steps), bool)
+    np.not_equal(steps[1:], steps[:-1], out=is_first[1:])
+    return np.flatnonzero(is_first)

@@ -48,31 +48,39 @@ def growth_of(counters: Mapping[str, Matrix], columns: Integers) -> Growth | Non
     for counter, name in NAMES.items():
         if counter not in counters:
             continue
-        slopes = [_slope(series[columns]) for series in counters[counter]]
-        growing = [row for row, (_, growth) in enumerate(slopes) if growth >= LEAST_SUSPICIOUS]
-        if growing:
-            steepest = max(slopes[row] for row in growing)
-            found.append(
-                Growth(
-                    name, steepest[0], max(slopes[row][1] for row in growing),
-                    np.array(growing, np.int64),
-                )
-            )  # fmt: skip
+        slopes, growths = _slopes(counters[counter][:, columns]).T
+        growing = np.flatnonzero(growths >= LEAST_SUSPICIOUS)
+        if len(growing):
+            steepest, growth = float(slopes[growing].max()), float(growths[growing].max())
+            found.append(Growth(name, steepest, growth, growing))
     return max(found, key=lambda one: one.growth, default=None)
 
 
-def _slope(series: npt.NDArray[np.float64]) -> tuple[float, float]:
-    """Bytes a step, and the growth as a share; zeros where it does not grow."""
-    known = series[np.isfinite(series)]
-    if len(known) < 2 * PARTS:
-        return 0.0, 0.0
-    levels = np.array([float(np.median(part)) for part in np.array_split(known, PARTS)])
-    rises = np.diff(levels)
-    if (rises > 0).sum() < RISES_MIN or levels[0] <= 0:
-        return 0.0, 0.0
-    if rises[-LAST_PARTS:].mean() < LAST_SHARE * rises.mean():
-        return 0.0, 0.0
+def _slopes(series: Matrix) -> Matrix:
+    """Of each rank the bytes a step and the growth as a share; zeros where it does not grow."""
+    known = np.isfinite(series)
+    whole = known.all(1)
+    slopes = np.zeros((len(series), 2))
+    slopes[whole] = _slopes_of(series[whole])
+    for row in np.flatnonzero(~whole):
+        slopes[row] = _slopes_of(series[row, known[row]][None, :])[0]
+    return slopes
+
+
+def _slopes_of(series: Matrix) -> Matrix:
+    """The same of ranks without gaps."""
+    slopes = np.zeros((len(series), 2))
+    steps = series.shape[1]
+    if steps < 2 * PARTS or not len(series):
+        return slopes
+    parts = np.array_split(series, PARTS, axis=1)
+    levels = np.stack([np.median(part, axis=1) for part in parts], axis=1)
+    rises = np.diff(levels, axis=1)
+    grows = ((rises > 0).sum(1) >= RISES_MIN) & (levels[:, 0] > 0)
+    grows &= rises[:, -LAST_PARTS:].mean(1) >= LAST_SHARE * rises.mean(1)
     first, second = np.triu_indices(PARTS, 1)
-    a_part = float(np.median((levels[second] - levels[first]) / (second - first)))
-    a_step = a_part / (len(known) / PARTS)
-    return a_step, a_step * len(known) / float(levels[0])
+    levels = levels[grows]
+    a_part = np.median((levels[:, second] - levels[:, first]) / (second - first), axis=1)
+    a_step = a_part / (steps / PARTS)
+    slopes[grows] = np.stack([a_step, a_step * steps / levels[:, 0]], axis=1)
+    return slopes

@@ -8,9 +8,10 @@ lock.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 from urllib.parse import unquote
@@ -66,7 +67,7 @@ class RankMetadata:
 
 @dataclass(frozen=True)
 class Note:
-    """A row about the run: name ("my_utils.sync") and its pairs, decoded."""
+    """A row about the run: name ("my_utils.sync") and its pairs, decoded; not to be changed."""
 
     attempt: int
     name: str
@@ -140,7 +141,7 @@ def read_rank(file_set: FileSet) -> RankStages:
             except OSError as error:
                 unreadable.append(f"{part.name}: {error.strerror}")
         result = _core.read_stages(parts)
-    stages = _columns(result["columns"])
+    stages = _columns(result["columns"], result["count"])
     begin_ns, end_ns = _span(stages)
     metadata = RankMetadata(
         rank=file_set.rank,
@@ -161,7 +162,7 @@ def read_rank(file_set: FileSet) -> RankStages:
     parents = [parent for parent, _ in result["paths"]]
     return RankStages(
         metadata, _full_names(result["paths"]), parents, stages, result["tags"],
-        _columns(result["counters"]), result["counter_names"],
+        _columns(result["counters"], result["counter_count"]), result["counter_names"],
         [_note(attempt, text) for attempt, _, _, text in result["notes"]],
     )  # fmt: skip
 
@@ -180,6 +181,29 @@ def last_run(rank: RankStages) -> RankStages:
     return replace(rank, stages=stages, metadata=metadata)
 
 
+def all_same(column: npt.NDArray[Any]) -> bool:
+    """Whether all rows have one value, or there is none."""
+    return column.strides == (0,) or not len(column) or bool(column.min() == column.max())
+
+
+def chosen(columns: Columns, rows: npt.NDArray[np.bool_]) -> Columns:
+    """The same columns where all rows are chosen."""
+    if rows.all():
+        return columns
+    count = int(rows.sum())
+    return {
+        name: np.broadcast_to(column[:1], count) if column.strides == (0,) else column[rows]
+        for name, column in columns.items()
+    }
+
+
+def by_attempt(columns: Columns) -> Iterator[tuple[int, Columns]]:
+    """The rows of each attempt, in the order of their numbers."""
+    attempts = columns["attempt"]
+    for number in attempts[:1] if all_same(attempts) else np.unique(attempts):
+        yield int(number), chosen(columns, attempts == number)
+
+
 def _span(stages: Columns) -> tuple[int, int]:
     """The moments of the first begin and the last end, Unix time in ns; 0 if there is none."""
     if not len(stages["step"]):
@@ -187,30 +211,40 @@ def _span(stages: Columns) -> tuple[int, int]:
     return int(stages["begin_ns"].min()), int(stages["end_ns"].max())
 
 
-def _columns(columns: dict[str, bytes]) -> Columns:
-    return {name: np.frombuffer(data, DTYPES.get(name, "i8")) for name, data in columns.items()}
+def _columns(columns: dict[str, bytes], count: int) -> Columns:
+    """One value stands for a column that has no other; it stays one in memory."""
+    found = {}
+    for name, data in columns.items():
+        dtype = np.dtype(DTYPES.get(name, "i8"))
+        is_whole = len(data) == count * dtype.itemsize
+        found[name] = np.ndarray(count, dtype, data, 0, None if is_whole else (0,))
+    return found
 
 
 def _note(attempt: int, text: str) -> Note:
+    return Note(attempt, *_name_and_pairs(text))
+
+
+@functools.lru_cache(maxsize=256)  # ranks say the same of their run
+def _name_and_pairs(text: str) -> tuple[str, dict[str, str]]:
     name, _, rest = text.partition(" ")
-    return Note(attempt, name, metadata_pairs(rest))
+    return name, metadata_pairs(rest)
 
 
 def _last_run(stages: Columns) -> tuple[Columns, int]:
     """The rows of the last run, and how many runs there were before it in the files."""
     attempts = stages["attempt"]
-    if not len(attempts) or attempts.min() == attempts.max():
+    if all_same(attempts):
         return stages, 0
     older, last, first = 0, 0, None
-    for attempt in np.unique(attempts):
-        step = first_step(stages["step"][attempts == attempt])
+    for attempt, rows in by_attempt(stages):
+        step = first_step(rows["step"])
         if first is None or step <= first:
             older += first is not None
             last, first = attempt, step
     if not older:
         return stages, 0
-    kept = attempts >= last
-    return {name: column[kept] for name, column in stages.items()}, older
+    return chosen(stages, attempts >= last), older
 
 
 def first_step(steps: npt.NDArray[np.int64]) -> int:

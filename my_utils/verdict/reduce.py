@@ -5,13 +5,11 @@ Both can be joined with those of other ranks by appending, wherever they were ma
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
 from .. import _core
-from .rank_files import Columns, RankMetadata, RankStages, first_step
+from .rank_files import Columns, all_same, chosen, first_step
 
 BUCKETS = _core.HISTOGRAM_BUCKETS
 SPAN_MAX = 4
@@ -19,45 +17,27 @@ SPAN_MAX = 4
 Numbers = npt.NDArray[np.int64]
 
 
-@dataclass
-class ReducedRank:
-    """One rank; `path` of both tables is an index into `paths`.
-
-    cells: step, path, count, total_ns, self_ns, begin_ns (of the first), last_begin_ns, end_ns (of
-    the last). durations: path, bucket, count, max_ns, of single stages; a bucket is one of the
-    engine's histograms.
-    """
-
-    metadata: RankMetadata
-    paths: list[str]
-    cells: Columns
-    durations: Columns
-
-
-def reduce_rank(rank: RankStages, steps: tuple[int, int]) -> ReducedRank:
-    """steps: a half-open range. Thread-safe."""
-    stages = that_count(rank.stages, steps)
-    return ReducedRank(rank.metadata, rank.paths, cells_of(stages, rank.around), _durations(stages))
-
-
-def that_count(stages: Columns, steps: tuple[int, int]) -> Columns:
-    """Within the range, and of a step that was done again after a restart the last attempt. What a
-    restart did before its first step is in none."""
+def that_count(stages: Columns) -> Columns:
+    """Of a step that was done again after a restart the last attempt. What a restart did before its
+    first step is in none."""
     step, attempt = stages["step"], stages["attempt"]
-    kept = (step >= steps[0]) & (step < steps[1])
-    if len(attempt) and attempt.min() != attempt.max():
-        for later in np.unique(attempt)[1:]:
-            rows = attempt == later
-            kept &= ~rows | (step >= first_step(step[rows]))
-        places = np.unique(step, return_inverse=True)[1]
-        last = np.zeros(places.max() + 1, attempt.dtype)
-        np.maximum.at(last, places[kept], attempt[kept])
-        kept &= attempt == last[places]
-    return stages if kept.all() else {name: column[kept] for name, column in stages.items()}
+    if all_same(attempt):
+        return stages
+    kept = np.ones(len(step), bool)
+    for later in np.unique(attempt)[1:]:
+        rows = attempt == later
+        kept &= ~rows | (step >= first_step(step[rows]))
+    places = np.unique(step, return_inverse=True)[1]
+    last = np.zeros(places.max() + 1, attempt.dtype)
+    np.maximum.at(last, places[kept], attempt[kept])
+    kept &= attempt == last[places]
+    return chosen(stages, kept)
 
 
 def cells_of(stages: Columns, parents: Numbers) -> Columns:
-    """The columns of `ReducedRank.cells`. parents: of each path, -1 where it has none."""
+    """Of each path and step the columns step, path, count, total_ns, self_ns, begin_ns (of the
+    first), last_begin_ns and end_ns (of the last), in the order of steps, and of a step in that of
+    paths. parents: of each path, -1 where it has none."""
     path = stages["path"].astype(np.int64)
     known, places = places_of(stages["step"])
     order, firsts, counts, cells = _grouped(places * len(parents) + path)
@@ -65,7 +45,7 @@ def cells_of(stages: Columns, parents: Numbers) -> Columns:
     totals = np.add.reduceat(ends - begins, firsts)
     return {
         "step": known[cells // len(parents)],
-        "path": cells % len(parents),
+        "path": (cells % len(parents)).astype(np.uint32),
         "count": counts,
         "total_ns": totals,
         "self_ns": np.maximum(totals - _inside(cells, totals, parents), 0),
@@ -90,25 +70,34 @@ def _grouped(keys: Numbers) -> tuple[Numbers, Numbers, Numbers, Numbers]:
     how often it occurs, and itself."""
     order = np.argsort(keys, kind="stable")
     keys = keys[order]
-    firsts = np.flatnonzero(np.r_[True, keys[1:] != keys[:-1]][: len(keys)])
-    return order, firsts, np.diff(firsts, append=len(keys)), keys[firsts]
+    is_first = np.ones(len(keys), bool)
+    np.not_equal(keys[1:], keys[:-1], out=is_first[1:])
+    firsts = np.flatnonzero(is_first)
+    counts = np.empty(len(firsts), np.int64)
+    counts[:-1] = firsts[1:] - firsts[:-1]
+    counts[-1:] = len(keys) - firsts[-1:]
+    return order, firsts, counts, keys[firsts]
 
 
 def _inside(cells: Numbers, totals: Numbers, parents: Numbers) -> Numbers:
     """What the stages directly inside each cell took in the same step."""
     around = parents[cells % len(parents)]
+    inside = np.zeros(len(cells), np.int64)
+    if around.max(initial=-1) < 0:
+        return inside
     keys = cells - cells % len(parents) + around
     at = np.minimum(np.searchsorted(cells, keys), len(cells) - 1)
     there = (around >= 0) & (cells[at] == keys)
-    inside = np.zeros(len(cells), np.int64)
     np.add.at(inside, at[there], totals[there])
     return inside
 
 
-def _durations(stages: Columns) -> Columns:
-    lengths = np.maximum(stages["end_ns"] - stages["begin_ns"], 1)
+def durations_of(path: Numbers, lengths: Numbers) -> Columns:
+    """Of each path and bucket of the engine's histograms the columns path, bucket, count and
+    max_ns, sorted. lengths: of single stages, ns."""
+    lengths = np.maximum(lengths, 1)
     buckets = np.frombuffer(_core.histogram_buckets(lengths), np.int64)
-    order, firsts, counts, keys = _grouped(stages["path"].astype(np.int64) * BUCKETS + buckets)
+    order, firsts, counts, keys = _grouped(path.astype(np.int64) * BUCKETS + buckets)
     return {
         "path": keys // BUCKETS,
         "bucket": keys % BUCKETS,

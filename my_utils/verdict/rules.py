@@ -10,7 +10,7 @@ taken off before the next one looks, so that no time is accounted for twice.
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -148,7 +148,7 @@ def _judged_columns(run: RunData, warmup: int | None, verdict: Verdict) -> Integ
         verdict.last_step = int(run.steps[columns[-1]])
         judged = run.step_ns[:, columns]
         verdict.step_ns = float(judged.mean())
-        timed = run.totals[:, columns].sum(2)
+        timed = run.totals.sum(2)[:, columns]
         untimed = np.maximum(judged - timed, 0)
         verdict.untimed_share = float(untimed.sum() / judged.sum())
         if "samples" in run.counters:
@@ -225,7 +225,8 @@ def _groups(run: RunData, meetings: Meetings, columns: Integers) -> list[tuple[W
         hiccups(work, left, host)
         blame_without_stage(work, left)
         counters = _counters(run, ("samples", "tokens"), rows, columns)
-        joined = {name: run.counters[name][:, columns] for name in counters}
+        everyone = np.arange(len(run.ranks))
+        joined = _counters(run, tuple(counters), everyone, columns)
         moving_imbalance(work, left, counters, joined if meetings.pipelines else None)
         last_inside(run, work, left, columns)
         if run.device == "cpu":  # else the device may work on while the host waits
@@ -234,12 +235,32 @@ def _groups(run: RunData, meetings: Meetings, columns: Integers) -> list[tuple[W
     return groups
 
 
+class _Counters(Mapping[str, Matrix]):
+    """Counters of some ranks and steps. Each is cut out when it is asked for: many are not, and all
+    together they are larger than the run's times."""
+
+    def __init__(self, counters: dict[str, Matrix], rows: Integers, columns: Integers) -> None:
+        self._counters = counters
+        self._at = np.ix_(rows, columns)
+
+    def __getitem__(self, name: str) -> Matrix:
+        return self._counters[name][self._at]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._counters
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._counters)
+
+    def __len__(self) -> int:
+        return len(self._counters)
+
+
 def _counters(
     run: RunData, names: Sequence[str], rows: Integers, columns: Integers
-) -> dict[str, Matrix]:
-    return {
-        name: run.counters[name][np.ix_(rows, columns)] for name in names if name in run.counters
-    }
+) -> Mapping[str, Matrix]:
+    there = {name: run.counters[name] for name in names if name in run.counters}
+    return _Counters(there, rows, columns)
 
 
 def _compared(

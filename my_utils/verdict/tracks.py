@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .rank_files import Columns, RankStages
+from .rank_files import Columns, RankStages, all_same, by_attempt
 
 RUN_TAG = "run"  # of the timer of `my_utils run`
 LEAST_STEPS = 0.5  # of the steps of the thread with most, that a thread must have
@@ -30,15 +30,14 @@ def training_rows(rank: RankStages) -> Mask:
     """
     attempts = rank.stages["attempt"]
     kept = np.zeros(len(attempts), bool)
-    for attempt in np.unique(attempts):
-        rows = np.flatnonzero(attempts == attempt)
-        kept[rows] = _rows_of_attempt(
-            rank, {name: column[rows] for name, column in rank.stages.items()}
-        )
+    for attempt, rows in by_attempt(rank.stages):
+        kept[attempts == attempt] = _rows_of_attempt(rank, rows)
     return kept
 
 
 def _rows_of_attempt(rank: RankStages, stages: Columns) -> Mask:
+    if all_same(stages["tid"]) and all_same(stages["tag"]):
+        return np.ones(len(stages["tid"]), bool)
     is_run = stages["tag"] == (rank.tags.index(RUN_TAG) if RUN_TAG in rank.tags else -1)
     among = is_run if is_run.any() else np.ones(len(is_run), bool)
     on_thread = stages["tid"] == _thread(stages, among)

@@ -96,6 +96,11 @@ def read_journal_of_the_dead(folder: Path) -> Iterator[Callable[[], object]]:
     yield lambda: _core.read_journal(journal)
 
 
+@case("give_back_memory", repeat=100)
+def give_memory_back(folder: Path) -> Iterator[Callable[[], object]]:
+    yield _core.give_back_memory
+
+
 @case("read_stages", "read_notes", repeat=200)
 def read_stages_and_notes_of_parts(folder: Path) -> Iterator[Callable[[], object]]:
     header = (

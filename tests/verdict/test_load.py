@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from my_utils.verdict.load import NothingToJudge
+from my_utils.verdict.rank_files import find_ranks, read_rank
 from my_utils.why import SyncPoint, judge, load_run
 
 from ..conftest import RunPython
@@ -61,6 +62,47 @@ def test_what_a_run_records(tmp_path: Path) -> None:
     assert np.allclose(run.counters["rss_bytes"][1], 1e9 + np.arange(30))
     assert np.allclose(run.counters["tokens"][0], 100 + np.arange(30))
     assert list(run.problems) == [] and list(run.ended) == [True, True] and not run.running
+
+
+def test_counters_are_there_where_a_rank_recorded_them(tmp_path: Path) -> None:
+    """And of the steps in which it did; the last value of a step counts."""
+    for rank in range(2):
+        csv = rank_csv(rank)
+        for step in range(0, 30, 10) if rank else ():
+            csv.counter("host", step, step * STEP_MS, {"gc0_us": 7, "not_known": 1})
+            csv.counter("host", step, step * STEP_MS, {"gc0_us": 8})
+        csv.write(tmp_path)
+    counters = load_run(tmp_path).counters
+    assert set(counters) == {"rss_bytes", "allocated_bytes", "samples", "tokens", "gc0_us"}
+    assert np.isnan(counters["gc0_us"][0]).all()
+    assert np.flatnonzero(np.isfinite(counters["gc0_us"][1])).tolist() == [0, 10, 20]
+    assert (counters["gc0_us"][1, ::10] == 8).all()
+
+
+def test_what_all_rows_share_is_in_memory_once(tmp_path: Path) -> None:
+    rank_csv().write(tmp_path)
+    (file_set,), _ = find_ranks([tmp_path])
+    stages = read_rank(file_set).stages
+    assert {len(column) for column in stages.values()} == {30 * len(STAGES)}
+    shared = {name for name, column in stages.items() if column.strides == (0,)}
+    assert shared == {"tid", "tag", "attempt", "cuda_ms", "cuda_begin_ns", "cuda_error_ns"}
+    assert stages["tid"].tolist() == [1] * 30 * len(STAGES)
+
+
+def test_ranks_that_say_the_same_of_their_meetings(tmp_path: Path) -> None:
+    """A meeting is one, however many ranks wrote it down and in however many words."""
+    for rank in range(4):
+        csv = rank_csv(rank, 4)
+        pair = f"{rank // 2 * 2}-{rank // 2 * 2 + 1}"
+        csv.note("sync", {"stage": "forward", "kind": "collective", "members": pair})
+        csv.note("sync", {"stage": "backward", "kind": "ddp", "members": "0,1"})
+        csv.note("sync", {"stage": "input", "kind": "unheard of", "members": "0-3"})
+        csv.write(tmp_path)
+    assert load_run(tmp_path).sync_points == [
+        SyncPoint("backward", (0, 1), "ddp"),
+        SyncPoint("forward", (0, 1), "collective"),
+        SyncPoint("forward", (2, 3), "collective"),
+    ]
 
 
 def test_a_process_that_is_alone(tmp_path: Path) -> None:

@@ -4,18 +4,32 @@
 #include "csv/py_csv_part.h"
 #include "csv/stage_table.h"
 
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
+
 struct column {
     const char *name;
-    const void *data;
+    void **data; /* freed once it is in Python's memory, so that only one column is there twice */
     size_t element;
 };
 
-/* A new dict of name -> bytes; each column has `count` elements of machine order. */
+/* How many bytes of a column say it all: of one that has the same value everywhere, one value. */
+static size_t size_of(const struct column *column, size_t count) {
+    const char *data = *column->data;
+    size_t rest = count > 1 ? (count - 1) * column->element : 0;
+    bool is_same = rest > 0 && memcmp(data, data + column->element, rest) == 0;
+    return column->element * (is_same ? 1 : count);
+}
+
+/* A new dict of name -> bytes of machine order: `count` elements, or the one that all are. */
 static PyObject *as_bytes(const struct column *columns, size_t column_count, size_t count) {
     PyObject *dict = PyDict_New();
     for (size_t i = 0; dict != NULL && i < column_count; i++) {
         PyObject *bytes =
-            PyBytes_FromStringAndSize(columns[i].data, (Py_ssize_t)(columns[i].element * count));
+            PyBytes_FromStringAndSize(*columns[i].data, (Py_ssize_t)size_of(&columns[i], count));
+        free(*columns[i].data);
+        *columns[i].data = NULL;
         if (bytes == NULL || PyDict_SetItemString(dict, columns[i].name, bytes) < 0) {
             Py_CLEAR(dict);
         }
@@ -24,28 +38,28 @@ static PyObject *as_bytes(const struct column *columns, size_t column_count, siz
     return dict;
 }
 
-static PyObject *columns_of(const struct mu_stage_table *table) {
+static PyObject *columns_of(struct mu_stage_table *table) {
     const struct column columns[] = {
-        {"step", table->step, sizeof(*table->step)},
-        {"begin_ns", table->begin_ns, sizeof(*table->begin_ns)},
-        {"end_ns", table->end_ns, sizeof(*table->end_ns)},
-        {"tid", table->tid, sizeof(*table->tid)},
-        {"cuda_ms", table->cuda_ms, sizeof(*table->cuda_ms)},
-        {"cuda_begin_ns", table->cuda_begin_ns, sizeof(*table->cuda_begin_ns)},
-        {"cuda_error_ns", table->cuda_error_ns, sizeof(*table->cuda_error_ns)},
-        {"path", table->path, sizeof(*table->path)},
-        {"tag", table->tag, sizeof(*table->tag)},
-        {"attempt", table->attempt, sizeof(*table->attempt)},
+        {"step", (void **)&table->step, sizeof(*table->step)},
+        {"begin_ns", (void **)&table->begin_ns, sizeof(*table->begin_ns)},
+        {"end_ns", (void **)&table->end_ns, sizeof(*table->end_ns)},
+        {"tid", (void **)&table->tid, sizeof(*table->tid)},
+        {"cuda_ms", (void **)&table->cuda_ms, sizeof(*table->cuda_ms)},
+        {"cuda_begin_ns", (void **)&table->cuda_begin_ns, sizeof(*table->cuda_begin_ns)},
+        {"cuda_error_ns", (void **)&table->cuda_error_ns, sizeof(*table->cuda_error_ns)},
+        {"path", (void **)&table->path, sizeof(*table->path)},
+        {"tag", (void **)&table->tag, sizeof(*table->tag)},
+        {"attempt", (void **)&table->attempt, sizeof(*table->attempt)},
     };
     return as_bytes(columns, sizeof(columns) / sizeof(*columns), table->count);
 }
 
-static PyObject *counters_of(const struct mu_run_rows *rows) {
+static PyObject *counters_of(struct mu_run_rows *rows) {
     const struct column columns[] = {
-        {"step", rows->step, sizeof(*rows->step)},
-        {"value", rows->value, sizeof(*rows->value)},
-        {"name", rows->name, sizeof(*rows->name)},
-        {"attempt", rows->attempt, sizeof(*rows->attempt)},
+        {"step", (void **)&rows->step, sizeof(*rows->step)},
+        {"value", (void **)&rows->value, sizeof(*rows->value)},
+        {"name", (void **)&rows->name, sizeof(*rows->name)},
+        {"attempt", (void **)&rows->attempt, sizeof(*rows->attempt)},
     };
     return as_bytes(columns, sizeof(columns) / sizeof(*columns), rows->count);
 }
@@ -112,11 +126,13 @@ static int put(PyObject *dict, const char *name, PyObject *value) {
     return code;
 }
 
-static PyObject *result_of(const struct mu_stage_table *table, PyObject *errors) {
+/* Takes the columns out of the table. */
+static PyObject *result_of(struct mu_stage_table *table, PyObject *errors) {
     const struct mu_process_metadata *process = &table->process;
     PyObject *result = Py_BuildValue(
-        "{sOsLsLsLsKsKsKsKsK}", "errors", errors, "world_size", (long long)process->world_size,
-        "attempt", (long long)process->attempt, "clock_error_ns",
+        "{sOsnsnsLsLsLsKsKsKsKsK}", "errors", errors, "count", (Py_ssize_t)table->count,
+        "counter_count", (Py_ssize_t)table->run_rows.count, "world_size",
+        (long long)process->world_size, "attempt", (long long)process->attempt, "clock_error_ns",
         (long long)process->clock_error_ns, "dropped", (unsigned long long)process->dropped,
         "clock_steps", (unsigned long long)process->clock_steps, "rows",
         (unsigned long long)table->counts.rows, "bad_rows",
@@ -201,6 +217,16 @@ static PyObject *read_notes(PyObject *module, PyObject *parts) {
     return read_parts(parts, true);
 }
 
+static PyObject *give_back_memory(PyObject *module, PyObject *unused) {
+    (void)module;
+    (void)unused;
+#ifdef __GLIBC__
+    Py_BEGIN_ALLOW_THREADS malloc_trim(0);
+    Py_END_ALLOW_THREADS
+#endif
+        Py_RETURN_NONE;
+}
+
 static PyMethodDef functions[] = {
     {"read_stages", read_stages, METH_O,
      "read_stages($module, parts, /)\n--\n\n"
@@ -208,6 +234,9 @@ static PyMethodDef functions[] = {
     {"read_notes", read_notes, METH_O,
      "read_notes($module, parts, /)\n--\n\n"
      "The rows about the run in the parts of one file set, with their time and thread."},
+    {"give_back_memory", give_back_memory, METH_NOARGS,
+     "give_back_memory($module, /)\n--\n\n"
+     "Gives back to the system what was freed by threads that read, where the allocator keeps it."},
     {NULL, NULL, 0, NULL},
 };
 

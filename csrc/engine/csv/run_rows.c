@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { VALUES_AT_FIRST = 256, NUMBER_LENGTH_MAX = 63 };
+enum { VALUES_AT_FIRST = 256, NOTES_AT_FIRST = 16, NUMBER_LENGTH_MAX = 63 };
 
 void mu_run_rows_init(struct mu_run_rows *rows) {
     memset(rows, 0, sizeof(*rows));
@@ -30,7 +30,7 @@ MU_MUST_CHECK static int grow(void **column, size_t element, size_t capacity,
                               struct mu_error *err) {
     void *grown = realloc(*column, element * capacity);
     if (grown == NULL) {
-        return mu_error_no_memory(err, "the counters of a rank");
+        return mu_error_no_memory(err, "what a rank says of itself");
     }
     *column = grown;
     return MU_OK;
@@ -100,6 +100,18 @@ int mu_run_rows_is_note(struct mu_span name) {
            mu_span_equals(name, "my_utils.ready") || mu_span_equals(name, "my_utils.ready_gpu");
 }
 
+MU_MUST_CHECK static int reserve_note(struct mu_run_rows *rows, struct mu_error *err) {
+    if (rows->note_count < rows->note_capacity) {
+        return MU_OK;
+    }
+    size_t capacity = rows->note_capacity == 0 ? NOTES_AT_FIRST : 2 * rows->note_capacity;
+    if (grow((void **)&rows->notes, sizeof(*rows->notes), capacity, err) != MU_OK) {
+        return err->code;
+    }
+    rows->note_capacity = capacity;
+    return MU_OK;
+}
+
 int mu_run_rows_note(struct mu_run_rows *rows, struct mu_span name,
                      const struct mu_metadata *metadata, int64_t at_ns, int64_t attempt,
                      struct mu_error *err) {
@@ -107,10 +119,10 @@ int mu_run_rows_note(struct mu_run_rows *rows, struct mu_span name,
     if (rows->note_count == MU_RUN_NOTES_MAX) {
         return MU_OK;
     }
-    if (rows->notes == NULL) {
-        rows->notes = calloc(MU_RUN_NOTES_MAX, sizeof(*rows->notes));
+    if (reserve_note(rows, err) != MU_OK) {
+        return err->code;
     }
-    char *text = rows->notes == NULL ? NULL : malloc(name.length + pairs.length + 2);
+    char *text = malloc(name.length + pairs.length + 2);
     if (text == NULL) {
         return mu_error_no_memory(err, "the rows about a run");
     }

@@ -31,7 +31,7 @@ struct mu_run_rows {
     uint32_t *name;
     int32_t *attempt;
     struct mu_name_list names; /* "memory.rss_bytes", "loss" */
-    size_t note_count;
+    size_t note_count, note_capacity;
     struct mu_run_note *notes;
 };
 

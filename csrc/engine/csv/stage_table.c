@@ -4,7 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { ROWS_AT_FIRST = 1024 };
+enum { ROWS_AT_FIRST = 1024, PATHS_AT_FIRST = 32 };
 
 /* A stage whose END has not come. */
 struct open_stage {
@@ -89,8 +89,23 @@ void mu_stage_table_reset(struct mu_stage_table *table) {
 
 /* --- paths --- */
 
+MU_MUST_CHECK static int reserve_path(struct mu_stage_table *table, struct mu_error *err) {
+    if (table->path_count < table->path_capacity) {
+        return MU_OK;
+    }
+    uint32_t capacity = table->path_capacity == 0 ? PATHS_AT_FIRST : 2 * table->path_capacity;
+    if (grow_column((void **)&table->paths, sizeof(*table->paths), capacity, err) != MU_OK) {
+        return err->code;
+    }
+    table->path_capacity = capacity;
+    return MU_OK;
+}
+
 MU_MUST_CHECK static int add_path(struct mu_stage_table *table, uint32_t parent,
                                   struct mu_span name, struct mu_error *err) {
+    if (reserve_path(table, err) != MU_OK) {
+        return err->code;
+    }
     char *copy = malloc(name.length + 1);
     if (copy == NULL) {
         return mu_error_no_memory(err, "the name of a stage");
@@ -105,10 +120,6 @@ int mu_stage_table_init(struct mu_stage_table *table, struct mu_error *err) {
     table->process.clock_error_ns = -1;
     mu_name_list_init(&table->tags);
     mu_run_rows_init(&table->run_rows);
-    table->paths = calloc(MU_STAGE_PATHS_MAX, sizeof(*table->paths));
-    if (table->paths == NULL) {
-        return mu_error_no_memory(err, "the paths of stages");
-    }
     int code = mu_hash_table_init(&table->path_by_name, 0, err);
     if (code == MU_OK) {
         code = mu_id_map_init(&table->open_by_node, err);

@@ -56,7 +56,7 @@ struct mu_stage_table {
     uint32_t *path, *tag;                    /* tag: a number of `tags` */
     int32_t *attempt;
     struct mu_stage_path *paths;
-    uint32_t path_count;
+    uint32_t path_count, path_capacity;
     struct mu_name_list tags;
     struct mu_run_rows run_rows;
     struct mu_process_metadata process;
