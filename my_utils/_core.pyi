@@ -158,7 +158,7 @@ def recover_rows(journal_path: _AnyPath, /) -> tuple[str | None, int, bytes]:
     The process's CSV is complete as its first `csv_bytes` bytes followed by `rows`, which are CSV
     rows without the header: each finished stage stands there once, and stages that were open have
     a START only. `csv` is None (and `csv_bytes` 0) when the file is not there. Nothing is changed.
-    FormatError for files that are no journal, damaged, or newer; OSError when they can't be read;
+    FormatError for files that are not journals, damaged, or newer; OSError when they can't be read;
     RuntimeError when a living process records faster than its journal can be read.
     """
 

@@ -60,7 +60,7 @@ class ControlRandom:
     def setup(
         cls, folder: str | os.PathLike[str] = "control_random", rank: int | None = None
     ) -> None:
-        """Says where the files lie, and forgets what `read_database` read.
+        """Sets the folder of the files, and drops what `read_database` read.
 
         rank: that of this process; by default of the logger, torch.distributed or the launcher.
         """

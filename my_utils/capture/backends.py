@@ -114,7 +114,7 @@ class CudaProfilerBackend(CudaProfiler, CaptureBackend):
 
 @public("my_utils.profiling.backends")
 class TorchProfilerBackend(CaptureBackend):
-    """torch's profiler around each window, with a Chrome trace of its own:
+    """torch's profiler around each window, with a separate Chrome trace:
     `<output>/<window id>__rank<rank>.json`, numbered when it is there already.
 
     output: created if missing. rank: for the name; the logger's by default.

@@ -95,7 +95,7 @@ class CaptureController(_core.CaptureWindows):
     logger: for messages; the package's by default.
 
     `on_enter(event)` and `on_exit(event, raised=False)` are called by the profiled functions, or by
-    `hook`, `wrap` and `attach`. They raise TypeError for what is no `HookEvent` and nothing else,
+    `hook`, `wrap` and `attach`. They raise only TypeError, if it is not a `HookEvent`,
     and let an exception of the function through.
 
     One window is open at a time. If several could open at the same moment, the one that was armed

@@ -2,7 +2,7 @@
 
 A window has two shapes, and no third:
 
-* its description, here: `CaptureSpec`, or a mapping with the same fields where it travels or lies
+* its description, here: `CaptureSpec`, or a mapping with the same fields where it is sent or stored
   in a file (`ProfileManager`'s specs, the `window` of a request to a running job);
 * the engine's `struct mu_capture_spec`, which `CaptureWindows.arm_spec` reads from the fields of a
   `CaptureSpec`, one by one.

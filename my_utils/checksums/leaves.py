@@ -139,7 +139,7 @@ def samples_of(value: Any) -> list[Any]:
         readable = on_cpu(value)
         return [value] * len(value) if readable is value else list(readable.unbind(0))
     if is_array(value):
-        return [value[i, ...] for i in range(len(value))]  # [i] of one dimension is no array
+        return [value[i, ...] for i in range(len(value))]  # [i] of one dimension is not an array
     return [whole_of(item) for item in value]
 
 

@@ -50,8 +50,8 @@ def drawn(draw: Callable[[Figure], None]) -> Figure:
 
 
 def show_as_is(figure: Figure) -> None:
-    """The texts of a figure have names of users in them: dollars are no formulas, and what cannot
-    be printed is shown as escapes. With control characters an SVG is no XML, and matplotlib warns
+    """The texts of a figure have names of users in them: dollars are not formulas, and what cannot
+    be printed is shown as escapes. With control characters an SVG is not XML, and matplotlib warns
     with them on the terminal."""
     from matplotlib.text import Text
     from matplotlib.ticker import FixedLocator

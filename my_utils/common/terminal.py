@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 REFRESH_S = 0.1
-COLUMNS_UNKNOWN = 80  # where standard output is no terminal
+COLUMNS_UNKNOWN = 80  # if standard output is not a terminal
 _WIDE = 100_000  # characters: a terminal folds long lines, or whoever draws them cuts them
 
 

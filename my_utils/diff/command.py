@@ -192,7 +192,7 @@ def _sides(chosen: CommandParser, args: argparse.Namespace) -> tuple[list[str], 
 
 
 def _runs(chosen: CommandParser, paths: Sequence[str], quiet: bool) -> list[str]:
-    """The runs that are named, each once: a link among them is no second run."""
+    """The runs that are named, each once: a link among them does not count."""
     named: list[str] = []
     for path in paths:
         named += [path] if os.path.lexists(path) else sorted(glob.glob(path)) or [path]

@@ -218,7 +218,7 @@ def _figures_of_samples(
     found = compare(first, second, rtol=0.0, atol=0.0, equal_nan=True)
     if nans is None and first.is_floating_point():
         nans = _other_nans(first, second)
-    apart = nans is not None  # NaN from a number is no distance; it is not 0 either
+    apart = nans is not None  # NaN from a number is not a distance, and not 0
     return Figures(
         source="sample",
         elements=found.elements,

@@ -1,7 +1,7 @@
 """Collects the elements of tensors and arrays for one safetensors file.
 
 A blob is a piece of memory in row-major order that goes into the file under a name. Each is hashed
-and written from where it lies; nothing is copied that is in order on the CPU already, unless
+and written directly; nothing is copied that is in order on the CPU already, unless
 `copy` is set (asynchronous dumps, whose tensors may change before they are written).
 
 Dimensions of stride 0 are stored once (`expand` in the tree), so that a mask of a billion elements
@@ -140,7 +140,7 @@ def shrink_expanded(tensor: Any, strides: tuple[int, ...]) -> Any:
 
 
 def plain_tensor(tensor: Tensor) -> Stored | None:
-    """How a torch.Tensor is stored when it has strided memory of its own; else None."""
+    """How a torch.Tensor is stored if it has its own strided memory; else None."""
     import torch
 
     if tensor.layout is not torch.strided or tensor.is_meta or tensor.is_quantized:

@@ -278,7 +278,7 @@ class UniversalLoader:
         >>> loader = UniversalLoader(tempfile.mkdtemp())
         >>> loader.load("../elsewhere")  # doctest: +IGNORE_EXCEPTION_DETAIL
         Traceback (most recent call last):
-        my_utils.dump_utils.DumpError: …/elsewhere: lies outside of root_dir, …
+        my_utils.dump_utils.DumpError: …/elsewhere: is outside of root_dir, …
         """
         dump_dir = check_folder("dump_dir", dump_dir)
         classes = _check_types(types)

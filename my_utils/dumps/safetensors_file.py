@@ -15,7 +15,7 @@ from .. import _core
 from .form import STORED
 
 RESERVED = "__metadata__"
-"""The key of the header that is no tensor."""
+"""The key of the header that is not a tensor."""
 
 ALIGNMENT = 8  # bytes
 
@@ -28,7 +28,7 @@ _ORDER = (
 
 
 def head_of(dtype: str, shape: tuple[int, ...]) -> str:
-    """What the header says of tensors of one type and shape, up to where they lie.
+    """What the header says of tensors of one type and shape, up to their offsets.
 
     >>> head_of("float32", (2, 3))
     '{"dtype":"F32","shape":[2,3],"data_offsets":'

@@ -7,7 +7,7 @@ Under "<prefix>/<world_size>/":
     members/<round>/<name>     a member, under a separate lease
     answers/<round>/<call>/<name>   a member that answered the call, under the same lease
 
-The name is the rank, or one of its own for a process without a rank. The state is kept until nobody
+The name is the rank, or a unique one for a process without a rank. The state is kept until nobody
 has used the barrier for KEPT_S; all else goes with the leases.
 """
 

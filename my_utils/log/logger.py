@@ -72,7 +72,7 @@ DEFAULT_KEEP_CSV_BYTES = 16 << 30
 
 _OFFSET_NS_MAX = 2**61 - 1
 _DURATION_NS_MAX = 2**63 - 1
-# 2000-01-01. What lies before is hardly a Unix time: more likely 0, or time.perf_counter().
+# 2000-01-01. An earlier time is hardly a Unix time: more likely 0, or time.perf_counter().
 _EARLIEST_LIKELY_NS = 946_684_800 * 10**9
 
 

@@ -108,7 +108,7 @@ def _decide(store: Store, round: int, timeout_s: float) -> bool:
     """Takes part in the decision of this round.
 
     The last rank to come writes it: by then all flags are set. A rank whose time is over writes
-    one too. The store keeps the first, and everybody goes by that. When the last rank has come,
+    one too. The store keeps the first, and all ranks use that. When the last rank has come,
     all have read the decision of the round before, whose keys can go.
     """
     size = world_size()

@@ -87,7 +87,7 @@ class _Memory(TorchDispatchMode):
         self.live -= size
 
     def start(self) -> int:
-        """A peak of its own from here on; gives back what `end` needs."""
+        """Starts a separate peak; returns what `end` needs."""
         before, self.peak = self.peak, self.live
         return before
 

@@ -20,7 +20,7 @@ LIBRARY = re.compile(rb"(LIBRARY_IMPL\s*\(\s*[\w:]+\s*,\s*)CUDA(?=\s*,)")
 # Patterns begin with a literal, by which they are found fast.
 RELATIVE = re.compile(rb"cuda[ \t]*::[ \t]*(\w+)")
 GLOBAL = re.compile(rb"(?:^|[^\w:])(::[ \t]*)?$")
-ROOM = 200  # bytes around a name in which a rule of the user that covers it lies
+ROOM = 200  # bytes around a name that a user's rule which covers it may need
 NAMESPACE = re.compile(rb"namespace\s+cuda\s*\{")
 NESTED = re.compile(rb"namespace\s+(\w+)\s*::(?:\s*\w+\s*::)*\s*cuda\s*[:{]")
 TOKEN = re.compile(

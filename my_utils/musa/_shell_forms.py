@@ -19,7 +19,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-# A colon that is no part of `::`.
+# A colon that is not part of `::`.
 COLON = re.compile(r"(?<!:):(?!:)")
 
 

@@ -12,7 +12,7 @@ what `torch.save` writes, of plain values that `torch.load(weights_only=True)` t
 Strides, views and memory that tensors share are kept. What no such file can hold stands as a pair
 of a mark and a text, ("torch.layout", "torch.strided"), or a mark and a generator's state. Beside
 each lies the same as `.safetensors`: tensors by their place ("args.0", "kwargs.weight"), the rest
-as JSON in the header under "call"; there, each tensor has memory of its own.
+as JSON in the header under "call"; there, each tensor has separate memory.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ def unique_launch() -> str | None:
 def agree(world_size: int, propose: Callable[[], Place]) -> Place:
     """The place of all ranks. `propose` is called where nothing is known yet.
 
-    Never waits. Where ranks cannot meet, each host (or process) goes by its own proposal.
+    Never waits. Where ranks cannot meet, each host (or process) uses its own proposal.
     """
     note = _note_path()
     noted = None if note is None else _read_note(note)

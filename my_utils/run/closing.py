@@ -102,7 +102,7 @@ def _width() -> int:
 
 
 def print_lines(lines: Sequence[str]) -> None:
-    """To stderr, as standard output is the script's. A closed stderr is no error."""
+    """To stderr, as standard output is the script's. A closed stderr is not an error."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         sys.stderr.write("".join(f"{line}\n" for line in lines))
         sys.stderr.flush()

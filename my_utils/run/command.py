@@ -63,7 +63,7 @@ _WITH_VALUES = ("-o", "--output", "--capture", "--repeat", "--against")
 
 
 class _Program(NamedTuple):
-    """What is to be run. form: "script", "module" or "command"; words: it and its arguments."""
+    """The program to run. form: "script", "module" or "command"; words: it and its arguments."""
 
     form: str
     words: list[str]
@@ -178,7 +178,7 @@ def _other_program(words: list[str]) -> _Program:
 
 
 def _split(argv: list[str]) -> tuple[list[str], _Program | None]:
-    """The options of this command, and what it is to run."""
+    """The options of this command, and the program to run."""
     index = 0
     while index < len(argv):
         word = argv[index]

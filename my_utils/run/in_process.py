@@ -46,7 +46,8 @@ def run_module(name: str, arguments: Sequence[str]) -> None:
 
 
 def _set_first_path(folder: str, *, always: bool = False) -> None:
-    """`python -m` has put the working directory there, or nothing where Python is told so."""
+    """`python -m` has put the working directory there, or nothing, depending on Python's
+    options."""
     if always and sys.flags.safe_path:
         sys.path.insert(0, os.path.abspath(folder))
     elif always or not sys.flags.safe_path:

@@ -54,7 +54,7 @@ _ROW_FIELDS = [
 
 
 class BadMessage(ValueError):
-    """The bytes are no message, or a damaged one."""
+    """The bytes are not a message, or a damaged one."""
 
 
 def bucket_middles() -> NDArray[np.float64]:

@@ -1,6 +1,6 @@
 """Functions whose calls are timed: the wrappers of timer_wrap and timer().
 
-A timed plain function is a Python function of its own, with the parameters of the one that it
+A timed plain function is a new Python function, with the parameters of the one that it
 calls. So whatever looks into functions (Ray, cloudpickle, torch.jit, torch.fx, Dynamo) finds one.
 It reads one attribute of `_core.timing_switch`; where nothing is enabled it calls the function
 itself, else through an object of C that measures:

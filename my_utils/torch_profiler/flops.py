@@ -39,7 +39,7 @@ number of elements of the input.
 The norms are counted as these definitions are written; kernels may do a little more or less.
 Integers are not counted. Operators that take lists of tensors (`_foreach_*`, fused optimizers) and
 recurrent layers fused by cuDNN or oneDNN record no shapes to count from, and kernels that
-`torch.compile` generates are no operators: they count nothing.
+`torch.compile` generates are not operators: they count nothing.
 
 >>> formulas()["aten::mm"]([[3, 4], [4, 5]])
 120

@@ -72,7 +72,7 @@ class Lease:
 
     @property
     def stale(self) -> bool:
-        """Whether what it profiles has ended, and nobody told it so."""
+        """Whether what it profiles has ended without a notice."""
         return self.held and self._over is not None and self._over()
 
     def close_stale(self) -> None:

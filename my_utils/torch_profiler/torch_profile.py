@@ -69,7 +69,7 @@ class TorchProfile:
     in another one close it, lose what it recorded and raise RuntimeError; torch itself would end
     the process there.
 
-    When the program opens a `torch.profiler.profile` of its own meanwhile, torch gives the session
+    When the program opens a `torch.profiler.profile` meanwhile, torch gives the session
     to that one. So this run ends just before, with one warning, and what it recorded is kept. Where
     the loss is noticed at the end only, `step` and `stop` raise RuntimeError, as above.
     """

@@ -23,7 +23,7 @@ CHUNK = 1 << 16  # the decoder counts the lines before an error: it is given few
 EVENT_MAX = 16 << 20  # characters; a longer event is none
 PERFETTO_HEAD = 64 << 10  # bytes in which the first packet of Perfetto's protobuf ends
 VALUE_MAX = 1 << 28  # of a value beside the events, such as sources
-BAD_AT_ONCE = 64  # events that are left out as one where the end of each cannot be told
+BAD_AT_ONCE = 64  # events that are left out as one where the end of each is unknown
 SHOWN = 80  # characters of what is left out
 
 _SPACE = re.compile(r"[ \t\r\n,]*")

@@ -195,7 +195,7 @@ def _last_step(paths: Sequence[Path], progress: Progress) -> int | None:
 
 def _last_steps(files: Mapping[int, Sequence[Path]], count: int, progress: Progress) -> range:
     """The last `count` steps that every rank has finished. The parts of a rank are one run, and its
-    workers (`.w1`) count only where it has no file of its own."""
+    workers (`.w1`) count only if it has no separate file."""
     last: list[int] = []
     for paths in files.values():
         own = [path for path in paths if not _is_workers(path)]

@@ -96,7 +96,7 @@ def _slow_ranks(work: Work, own: Matrix) -> list[_Slow]:
     if not slow.any():
         return []
     usual = None
-    if 1 < slow.sum() <= SLOW_MAX * len(own):  # many slow ranks are no measure for each other
+    if 1 < slow.sum() <= SLOW_MAX * len(own):  # many slow ranks cannot be compared with each other
         excess = own - np.median(own[~slow], axis=0)
         slow = (excess.mean(1) >= least) | (median(excess, 1) >= least)
         usual = np.median(work.own[~slow], axis=0) if (~slow).any() else None

@@ -3,7 +3,7 @@
 The kernel counts how long the training thread was ready to run and on no core. The median over
 steps is what a usual step loses by it; waits in single steps are hiccups. Of ranks that meet, each
 one may wait at another time, so only what the least of them loses is taken for the step's loss.
-What one rank loses beyond the others makes it slow, and is told by the rule of slow ranks.
+What one rank loses beyond the others makes it slow, and is found by the rule of slow ranks.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ def has_gpu_times(run: RunData, columns: Integers) -> bool:
 
 def by_the_device(run: RunData) -> RunData | None:
     """The run with the times of the device; None if it has none, or too few to be judged by them.
-    Steps without GPU times, and those after them, are no steps."""
+    Steps without GPU times, and those after them, do not count."""
     columns = np.flatnonzero(np.isfinite(run.step_ns).all(0))
     if run.device != "cuda" or run.gpu is None or not has_gpu_times(run, columns):
         return None

@@ -7,8 +7,8 @@ in none; and so is the host. The moment counts
 - for the device's stage, if the host has left it: the device is late;
 - else for the host's stage, as launching if that is one of the device that has not begun there.
 
-So a stage around others, such as `iter`, is no work of the device for having events, and `input` is
-never one. A stage that runs several times in a step counts each time.
+So a stage around others, such as `iter`, is not work of the device although it has events, and
+`input` is never one. A stage that runs several times in a step counts each time.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Finds ranks that are slow now and then, and imbalance that moves from rank to rank.
 
 A hiccup is a step in which a rank's own work, less the median of the others (of a rank alone: less
-its own level), lies 5 times the scatter and 3 % of a step above the usual. If one stage has 80 % of
+its own level), is 5 times the spread and 3 % of a step above the usual. If one stage has 80 % of
 them, it is named, and otherwise they are "host hiccups": garbage collection, another job on the
 host, the operating system.
 

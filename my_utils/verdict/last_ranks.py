@@ -8,7 +8,7 @@ What a rank takes from one bucket to the next, less the median of the others, is
 bucket; a rank that enters backward late has none. The rank with the largest excess over all of
 backward is the candidate, and the bucket that of most of it. It is named if it takes longest to
 that bucket in most of the steps, more often than chance would have it. On a busy machine another
-rank that waits for a core often comes later still, so coming last is no condition. The bucket
+rank that waits for a core often comes later still, so coming last is not a condition. The bucket
 before is named, too, because a hook of a module delays what comes next.
 
 Moments of different ranks are compared, so on several hosts their clocks must be lined up. What

@@ -118,7 +118,7 @@ def problems_of(ranks: RunRanks) -> Iterator[str]:
 
 
 def left_out(ranks: RunRanks, named: Callable[[Sequence[int]], str]) -> Iterator[str]:
-    """The ranks that are no part of the run, and why. named: how ranks are listed."""
+    """The ranks that are not part of the run, and why. named: how ranks are listed."""
     if ranks.older:
         are_left, theirs = ("is", "its") if len(ranks.older) == 1 else ("are", "their")
         why = f"{theirs} files hold nothing of the last run"

@@ -1,6 +1,6 @@
 """Decides how many steps at the beginning to leave out: compilation, caches, allocators.
 
-A step is long that lies 20 % and five times the scatter above the median of the second half of the
+A step is long if it is 20 % and five times the spread above the median of the second half of the
 run. The warm-up ends at the first step that is not long, with about as few long ones among the next
 eight as in the second half of the run. The first step never counts: it has what happens once.
 

@@ -245,7 +245,7 @@ class Listener:
                     return
                 self._poll()
         except Exception as error:
-            # The store lives on one rank, which may have ended. That is no error of this rank.
+            # The store lives on one rank, which may have ended. That is not an error of this rank.
             _logger.info("requests by the store are not heard any more: %s", error)
 
     def _poll(self) -> None:

@@ -43,7 +43,7 @@ class Curve:
         self.counts.append(0)
 
     def add(self, value: float) -> None:
-        """Adds to the last bucket; NaN is no value."""
+        """Adds to the last bucket; NaN is ignored."""
         if value != value:
             return
         if self.counts[-1] == 0:

@@ -107,7 +107,7 @@ def _import_package():
     # type: () -> None
     """Imports my_utils where that is this package, also from where the parent has it.
 
-    Raises ImportError if the name leads elsewhere: a script may have a `my_utils` of its own,
+    Raises ImportError if the name leads elsewhere: a script may have its own `my_utils`,
     which must not be imported before the script does it.
     """
     if "my_utils" not in sys.modules:

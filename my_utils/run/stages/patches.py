@@ -1,7 +1,7 @@
 """Patches torch for the stages of a run.
 
 What Dynamo may trace is a Python function that begins with `is_compiling()`, which is a constant in
-a graph. What only eager code calls is a `StageCall` in C, which has no frame of its own.
+a graph. What only eager code calls is a `StageCall` in C, which has no Python frame.
 
 Every patch has an undo; `Patches.remove` calls them all, the newest first.
 """

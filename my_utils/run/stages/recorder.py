@@ -361,7 +361,7 @@ class Recorder(Listener):
             self._write_meeting("", "none", "")
 
     def _write_met(self, stage: str, kind: str, group: object) -> bool:
-        """False if this process is no member of the group."""
+        """False if this process is not a member of the group."""
         members = describe.group_ranks(group) if describe.is_member(group) else ""
         if members:
             self._write_meeting(stage, kind, members)
