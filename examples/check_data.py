@@ -1,4 +1,4 @@
-"""Data that is changed between a DataLoader's workers and the training loop, found by checksums.
+"""Finds data that changes between a DataLoader's workers and the training loop, with checksums.
 
 The workers sign every sample. A bug on the way, planted in `collate`, mixes up the labels of some
 batches; `ChecksumUtils.verify` names the key and the samples, and training goes on.

@@ -1,8 +1,8 @@
 """Is the new version of a training slower, and in which stage?
 
-Both versions run three times, in turns, and are recorded without an edit; then they are compared.
-The new one loads its batches ten times as long; smaller differences need five runs a side. Run it
-as it is; torch is all it needs. In a project of your own the last lines are one command:
+Both versions run three times, in turns, under `my_utils run`; then they are compared. The new one
+takes ten times as long to load its batches; smaller differences need five runs a side. It needs
+only torch. In your project the last lines are one command:
 
     my_utils run --repeat 5 --against 'train.py --new' train.py
 """

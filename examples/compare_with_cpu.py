@@ -1,9 +1,9 @@
 """Runs every operator of a training step twice, and finds the one that is wrong.
 
-An operator of our own, registered for torch as a library does it, computes a GELU by a formula
-that is a little off for large inputs. `CompareWithCPU` compares it with what we say it should be,
-and everything else with the CPU, or, as here on the CPU, with the same operator in float64.
-The failing call is written to `dump/`, and run again from there.
+A custom operator, registered with torch like that of a library, computes a GELU with a formula that
+has a small error for large inputs. `CompareWithCPU` compares it with the expected result, and all
+other operators with the CPU, or, as here on the CPU, with the same operator in float64. The failing
+call is written to `dump/`, and run again from there.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What can stand in a trace beside timed stages: moments, counters, overlapping work, arrows.
+"""Adds moments, counters, overlapping work and arrows to a trace with timed stages.
 
 usage: custom_events.py [LOG_DIR]
 

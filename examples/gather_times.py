@@ -1,7 +1,7 @@
 """Times of functions and blocks, gathered from four processes to rank 0.
 
-Prints a table of all names, keeps the times in `times.pt` and draws `simulate.png`, a histogram a
-rank. Run it as it is; torch and matplotlib are all it needs.
+Prints a table of all names, keeps the times in `times.pt` and draws `simulate.png`, a
+histogram for each rank. It needs torch and matplotlib.
 """
 
 import random

@@ -1,9 +1,8 @@
-"""Eight ranks that wait for one another, and the report that says who makes them wait.
+"""Eight ranks that wait for one another, and a report that names the rank they wait for.
 
     python examples/slow_ranks.py [FOLDER]
 
-Rank 2 sleeps in the backward pass of some steps, rank 5 is slower in every forward pass. Each
-"computes" by sleeping, so that it shows on any machine.
+Rank 2 sleeps in the backward pass of some steps, rank 5 is slower in every forward pass. Each "computes" by sleeping, so the result is the same on any machine.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Says at which lines of Python a process stands when a step takes too long.
+"""Prints which lines of Python a process executes when a step takes too long.
 
     python examples/stacks_of_a_job.py
 
 A thread watches the training, and reads the stacks of all threads when no step has ended for half a
-second. It stops nobody. `my_utils live LOGS --once --stacks` does so for all ranks of a job, from
-outside of it.
+second. It does not stop any thread. `my_utils live LOGS --once --stacks` does the same for all ranks of a
+job, from outside.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Every tenth step takes long: why?
+"""Shows why every tenth step takes long.
 
-The training keeps many objects, and each garbage collection looks at all of them. It runs without
-an edit under `my_utils run`, which records what the host took from each step, and the verdict says
-what the hiccups were. Run it as it is; torch is all it needs. With `gil` or `sleep` behind it the
-hiccups are something else. In a project of your own:
+The training keeps many objects, and each garbage collection visits all of them. It runs
+under `my_utils run`, which records what the host does in each step, and the verdict names the cause
+of the hiccups. It needs only torch. With the argument `gil` or `sleep` the hiccups have another
+cause. In your project:
 
     my_utils run train.py
 """

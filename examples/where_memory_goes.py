@@ -1,7 +1,7 @@
 """Which stage of a step takes the memory: python examples/where_memory_goes.py [LOG_DIR]
 
 A step whose backward pass holds 150 MB. The peaks with their stages are logged; a plot and a CSV of
-all samples lie in LOG_DIR, and `python -m my_utils.csv2trace LOG_DIR` draws the curves beside the
+all samples are in LOG_DIR, and `python -m my_utils.csv2trace LOG_DIR` draws the curves with the
 stages.
 """
 

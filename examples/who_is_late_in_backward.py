@@ -1,9 +1,9 @@
-"""Which rank holds the others inside backward, and in which layers?
+"""Shows which rank delays the others inside backward, and in which layers.
 
 Four ranks train under DDP. One of them has a hook in one layer that takes 20 ms. All ranks leave
 backward together, so their stages are equally long. `my_utils run` times the buckets of DDP in some
-steps, and the verdict names the rank and the layers. Run it as it is; torch is all it needs. In a
-project of your own:
+steps, and the verdict names the rank and the layers. It needs only torch. In your
+project:
 
     my_utils run torchrun --nproc-per-node 4 train.py
 """
