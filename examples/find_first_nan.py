@@ -1,7 +1,7 @@
 """Finds the operator that produces the first NaN, in the backward pass of one layer.
 
-A norm divides by the square root of a sum of squares, and adds an epsilon only after the root. Its forward pass
-is right; the gradient of the root, where a row is zero, is zero divided by zero.
+A norm divides by the square root of a sum of squares, and adds an epsilon only after the root. Its
+forward pass is right; the gradient of the root, where a row is zero, is zero divided by zero.
 `NanInfTracker` names the operator and the layer. The log goes to `nan/NanInfTracker.log`.
 """
 

@@ -2,7 +2,8 @@
 
     python examples/slow_ranks.py [FOLDER]
 
-Rank 2 sleeps in the backward pass of some steps, rank 5 is slower in every forward pass. Each "computes" by sleeping, so the result is the same on any machine.
+Rank 2 sleeps in the backward pass of some steps, rank 5 is slower in every forward pass. Each
+"computes" by sleeping, so the result is the same on any machine.
 """
 
 from __future__ import annotations

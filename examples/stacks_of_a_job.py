@@ -3,8 +3,8 @@
     python examples/stacks_of_a_job.py
 
 A thread watches the training, and reads the stacks of all threads when no step has ended for half a
-second. It does not stop any thread. `my_utils live LOGS --once --stacks` does the same for all ranks of a
-job, from outside.
+second. It does not stop any thread. `my_utils live LOGS --once --stacks` does the same for all
+ranks of a job, from outside.
 """
 
 from __future__ import annotations
