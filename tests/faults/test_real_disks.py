@@ -68,7 +68,7 @@ def test_a_full_disk_whose_blocks_a_snapshot_shares_ends_no_training(tmp_path: P
     assert figures["full"]["lost_journal"] == 1
     assert figures["end"]["lost_records"] == 0  # the page is copied before the store is repeated
     check_rows(tmp_path, figures["end"])
-    assert len(told(done, tmp_path / "logs", "the journal found no room")) == 1
+    assert len(told(done, tmp_path / "logs", "the journal could not grow")) == 1
 
 
 CUT = """
@@ -119,7 +119,7 @@ def test_a_journal_that_is_cut_ends_no_training(
     assert troubles["lost_journal"] == 1
     assert troubles["lost_records"] == lost == 50
     assert "count=50,reason=journal_lost" in (tmp_path / CSV).read_text()
-    assert len(told(done, tmp_path / "logs", "the journal found no room")) == 1
+    assert len(told(done, tmp_path / "logs", "the journal could not grow")) == 1
     assert not list((tmp_path / "logs").glob("*.journal"))
 
 

@@ -265,7 +265,7 @@ PyDoc_STRVAR(
     "A profiled function begins or ends.\n\n"
     "Of `meta` the keys `iter` and `microbatch_index` are read, and all others left alone.\n"
     "Two are equal when all fields are.\n\n"
-    "TypeError for a name or role that is no str, meta that is no dict, a rank that is no\n"
+    "TypeError for a name or role that is not a str, meta that is not a dict, a rank that is no\n"
     "int.");
 
 static PyType_Slot event_slots[] = {

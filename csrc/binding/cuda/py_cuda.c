@@ -85,7 +85,7 @@ void mu_py_report_cuda(struct mu_state *state) {
     if (report_once(state, TROUBLE_LATE, stats.late > 0)) {
         mu_py_warn(state, "cuda_late",
                    "GPU times were not ready 64 steps after their stage and were left out; the "
-                   "GPU lies far behind (step() with wait=True keeps it close)");
+                   "GPU is far behind (step() with wait=True keeps it close)");
     }
     if (report_once(state, TROUBLE_EMPTY, stats.exhausted > 0)) {
         mu_py_warn(state, "cuda_pool_empty",

@@ -236,15 +236,15 @@ static const struct trouble troubles[] = {
      "stages came faster than they could be written, and records were dropped; call step() more "
      "often or time fewer stages (the totals of the report stay right)"},
     {"dropped_lanes", COUNT_OF(dropped_buffers),
-     "there is no room for another thread (64 threads and timers at once, a full disk, or no "
-     "memory); what it records is lost"},
+     "no space for another thread (64 pairs of threads and timers at once, a full disk, or no "
+     "memory); its records are lost"},
     {"unplaced_timers", COUNT_OF(unplaced_timers),
      "479 timers live already; a further one records nothing, and the rows count what is lost"},
     {"no_thread_key", COUNT_OF(no_thread_key),
      "other libraries have taken all thread keys of the process (pthread_key_create); nothing is "
      "recorded in it"},
     {"no_memory", COUNT_OF(no_memory),
-     "there was no memory to begin with; nothing is recorded until a step() or setup() finds some"},
+     "not enough memory to start; nothing is recorded until a step() or setup() finds some"},
     {"failed_writes", COUNT_OF(failed_writes),
      "the profile CSV could not be written, and rows were lost; the training goes on"},
     {"full_names", COUNT_OF(full_names),
@@ -258,8 +258,8 @@ static const struct trouble troubles[] = {
      "the profile CSV or its directory was deleted while it was written; what is recorded from "
      "then on is lost unless setup() is called again"},
     {"lost_journal", COUNT_OF(lost_journal),
-     "the journal found no room to grow and was given up: rows are written as ever, but what is "
-     "not yet written when the process is killed is lost"},
+     "the journal could not grow and was given up: rows are written as usual, but a kill loses "
+     "those that are not yet written"},
 };
 
 enum { TROUBLES = sizeof(troubles) / sizeof(troubles[0]) };

@@ -580,7 +580,7 @@ PyDoc_STRVAR(start_doc,
              "Begin a stage on the calling thread.\n\n"
              "Stages nest; `stop` with the same name ends it. Costs about half of two\n"
              "time.perf_counter() calls together with its stop. Thread-safe: every thread has a\n"
-             "stack of its own. TypeError when stage_name is no str.");
+             "stack of its own. TypeError when stage_name is not a str.");
 PyDoc_STRVAR(
     stop_doc,
     "stop($self, stage_name)\n--\n\n"

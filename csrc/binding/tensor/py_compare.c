@@ -515,7 +515,7 @@ PyDoc_STRVAR(
     "    max_mismatches: how many mismatches are listed in `first`.\n\n"
     "Raises:\n"
     "    ValueError: the shapes differ, or a tolerance is negative or not finite.\n"
-    "    TypeError: an argument is no tensor, or has no memory of its own.\n\n"
+    "    TypeError: an argument is not a tensor, or has no memory of its own.\n\n"
     "Example:\n"
     "    >>> import numpy as np\n"
     "    >>> a = np.array([[1.0, 2.0], [3.0, np.inf]], dtype=np.float32)\n"

@@ -91,7 +91,7 @@ PyDoc_STRVAR(
     "Tensors in memory are read where they lie, whatever their strides. Those on a GPU\n"
     "are copied to the CPU first, all of them, which waits for the GPU; `tensor_hash` does\n"
     "not. The GIL is released when there is much to do; nobody may write to the tensors\n"
-    "meanwhile. Thread-safe. TypeError for what is no tensor or has no memory, MemoryError.\n"
+    "meanwhile. Thread-safe. TypeError for what is not a tensor or has no memory, MemoryError.\n"
     "\n"
     ">>> import numpy\n"
     ">>> from my_utils.tensors import md5\n"

@@ -285,7 +285,7 @@ PyDoc_STRVAR(
     "Returns:\n"
     "    A TensorDigest with `content`, `dtype`, `shape` and `combined`; a list for a list.\n\n"
     "Raises:\n"
-    "    TypeError: something is no tensor, or has no memory.\n\n"
+    "    TypeError: something is not a tensor, or has no memory.\n\n"
     "Above 16 KiB the work is done without the GIL, and above 1 MiB on torch's threads.\n\n"
     ">>> import torch\n"
     ">>> from my_utils.tensors import tensor_hash\n"

@@ -77,7 +77,7 @@ static int read_rest(PyObject *state, struct mu_aggregate *into) {
     Py_ssize_t used, size;
     const char *packed;
     if (!PyTuple_Check(state)) {
-        return refuse("its rest is no tuple");
+        return refuse("its rest is not a tuple");
     }
     if (!PyArg_ParseTuple(state, "KKKKKdny#", &count, &sum, &min, &max, &shift, &squares, &used,
                           &packed, &size)) {
@@ -132,7 +132,7 @@ int mu_py_samples_restore(struct mu_samples *into, PyObject *state) {
     Py_ssize_t size;
     PyObject *rest;
     if (!PyTuple_Check(state)) {
-        return refuse("it is no tuple");
+        return refuse("it is not a tuple");
     }
     if (!PyArg_ParseTuple(state, "y#O", &kept, &size, &rest)) {
         return -1;

@@ -501,7 +501,7 @@ PyDoc_STRVAR(disable_doc, "disable($self)\n--\n\nEnds what `enable` began.");
 PyDoc_STRVAR(timer_doc,
              "timer($self, name)\n--\n\n"
              "A block whose time is recorded under `name`, whatever is enabled: a context manager\n"
-             "and a decorator. TypeError when `name` is no str.");
+             "and a decorator. TypeError when `name` is not a str.");
 PyDoc_STRVAR(add_doc, "add($self, name, ns)\n--\n\nRecords a duration in nanoseconds.");
 PyDoc_STRVAR(names_doc, "names($self)\n--\n\nThe names that have times, the first one first.");
 PyDoc_STRVAR(samples_doc,

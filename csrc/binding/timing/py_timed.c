@@ -189,7 +189,7 @@ static PyObject *block_enter(PyObject *object, PyObject *Py_UNUSED(ignored)) {
     struct timed_block *self = (struct timed_block *)object;
     if (self->entered) {
         return PyErr_Format(PyExc_RuntimeError,
-                            "timer(%R) is running already; each block needs a timer() of its own",
+                            "timer(%R) is running already; each block needs a separate timer()",
                             self->name);
     }
     self->running =

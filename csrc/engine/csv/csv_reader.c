@@ -421,7 +421,7 @@ MU_MUST_CHECK static int read_header(struct mu_csv_reader *reader, struct mu_err
         return mu_error_set(err, MU_ERR_FORMAT, "%s: the file is empty", reader->input.name);
     }
     if (status == MU_CSV_SKIPPED) {
-        return mu_error_set(err, MU_ERR_FORMAT, "%s: the first line is no CSV header",
+        return mu_error_set(err, MU_ERR_FORMAT, "%s: the first line is not a CSV header",
                             reader->input.name);
     }
     return use_header(reader, &cut, err);
