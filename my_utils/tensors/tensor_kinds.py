@@ -38,7 +38,7 @@ def resolve(tensor: Tensor, name: str) -> Tensor:
         return resolve_lazy(torch.zeros(tensor.shape, dtype=tensor.dtype, device=tensor.device))
     if tensor.numel() == 0:
         return torch.empty(tensor.shape, dtype=tensor.dtype)
-    kind = f"{name} is a {type(tensor).__name__} without its own memory"
+    kind = f"{name} is a {type(tensor).__name__} without memory of its own"
     try:
         found = resolve_lazy(tensor)
     except Exception as error:  # whatever a wrapper subclass raises in its __torch_dispatch__

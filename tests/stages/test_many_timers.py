@@ -63,7 +63,7 @@ logger.close()
         str(threads),
     )
     assert int(done.stdout) == 30  # calls
-    assert len(told(done, tmp_path / "logs", "64 threads and timers at once")) == 1
+    assert len(told(done, tmp_path / "logs", "64 pairs of threads and timers at once")) == 1
     found = counts(tmp_path / "logs")
     assert found["later"] == 10
     assert len(found) == PAIRS_MAX + 1
@@ -98,7 +98,7 @@ logger.close()
     before, lost = map(int, done.stdout.split())
     assert before == 30
     assert lost >= before
-    assert len(told(done, tmp_path / "logs", "64 threads and timers at once")) == 1
+    assert len(told(done, tmp_path / "logs", "64 pairs of threads and timers at once")) == 1
     found = counts(tmp_path / "logs")
     assert found["early"] == 10 * PAIRS_MAX
     assert 0 < found["later"] <= 40

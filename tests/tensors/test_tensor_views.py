@@ -235,7 +235,7 @@ def test_meta_and_fake() -> None:
 def test_memory_that_is_gone() -> None:
     x = torch.ones(3)
     x.untyped_storage().resize_(0)
-    refused(x, "without its own memory")
+    refused(x, "without memory of its own")
     empty = torch.ones(0)
     empty.untyped_storage().resize_(0)
     check(empty)
@@ -266,10 +266,10 @@ def test_wrapper_subclasses() -> None:
     from torch.masked import masked_tensor
     from torch.testing._internal.two_tensor import TwoTensor
 
-    refused(Wrapper(torch.ones(2)), "is a Wrapper without its own memory")
-    refused(TwoTensor(torch.ones(2), torch.ones(2)), "is a TwoTensor without its own memory")
+    refused(Wrapper(torch.ones(2)), "is a Wrapper without memory of its own")
+    refused(TwoTensor(torch.ones(2), torch.ones(2)), "is a TwoTensor without memory of its own")
     masked = masked_tensor(torch.ones(2), torch.tensor([True, False]))
-    refused(masked, "is a MaskedTensor without its own memory")
+    refused(masked, "is a MaskedTensor without memory of its own")
 
 
 @pytest.mark.parametrize(

@@ -238,7 +238,7 @@ static int view_torch(struct mu_state *state, PyObject *object, const char *name
         Py_SETREF(tensor, resolve(object, name));
         plain = tensor == NULL ? -1 : plain_memory(&state->exchange, tensor, name, &out->view);
         if (plain == 0) {
-            PyErr_Format(PyExc_TypeError, "%s is a %.100s without its own memory", name,
+            PyErr_Format(PyExc_TypeError, "%s is a %.100s without memory of its own", name,
                          Py_TYPE(object)->tp_name);
             plain = -1;
         }
