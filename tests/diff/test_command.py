@@ -87,7 +87,7 @@ def test_gates(runs: Path, gates: list[str], status: int) -> None:
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        (["BASE"], "name two runs"),
+        (["BASE"], "pass two runs"),
         (["BASE", "NEW", "NEW"], "3 came"),
         (["BASE", "nowhere"], "nowhere: no such file"),
         (["BASE", "NEW", "--gate", "iter+2%"], "'iter+2%' is no limit"),

@@ -62,7 +62,7 @@ def test_it_is_said_once(run_python: RunPython) -> None:
         timer.step()
         """,
     )
-    assert done.stderr.count("or no memory); what it records is lost") == 1, done.stderr
+    assert done.stderr.count("or no memory); its records are lost") == 1, done.stderr
 
 
 def test_what_comes_after_is_recorded(run_python: RunPython, tmp_path: Path) -> None:

@@ -269,7 +269,7 @@ def test_architectures(monkeypatch: pytest.MonkeyPatch) -> None:
     assert _toolkit.arch_flags([]) == ["--offload-arch=mp_21"]
     assert _toolkit.arch_flags(["--cuda-gpu-arch=mp_22"]) == []
     monkeypatch.setenv("TORCH_MUSA_ARCH_LIST", "new")
-    with pytest.raises(ValueError, match="TORCH_MUSA_ARCH_LIST: 'new' is no architecture"):
+    with pytest.raises(ValueError, match="TORCH_MUSA_ARCH_LIST: 'new' is not an architecture"):
         _toolkit.arch_flags([])
 
 

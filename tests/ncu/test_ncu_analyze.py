@@ -358,7 +358,7 @@ def test_bad_arguments(here: Path) -> None:
         analyze_sm_throughput_from_csv(here / "absent.csv")
     with pytest.raises(ValueError, match="at least one"):
         analyze_sm_throughput_from_csv([])
-    with pytest.raises(TypeError, match="no path"):
+    with pytest.raises(TypeError, match="not a path"):
         analyze_sm_throughput_from_csv([7])  # type: ignore[list-item]
 
 

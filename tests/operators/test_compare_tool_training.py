@@ -254,7 +254,7 @@ def test_compiled_with_another_back_end(caplog: pytest.LogCaptureFixture) -> Non
     _warnings.forget("op_mode_backend_of_its_own")
     with caplog.at_level(logging.WARNING), CompareWithCPU(verbose=False):
         torch.compile(lambda x: x + 1, backend=of_its_own)(torch.ones(2))
-    assert "back end 'of_its_own' is in use" in caplog.text
+    assert "backend 'of_its_own' is in use" in caplog.text
 
 
 def test_the_lines_of_code_of_a_backward_operator(capsys: pytest.CaptureFixture[str]) -> None:

@@ -165,7 +165,7 @@ def run_script(run_python: RunPython, fake_driver: Path, tmp_path: Path) -> RunS
         result = run_python("-c", prelude + script, env=env)
         assert result.returncode == status, result.stderr
         # The scripts open the output by the C module, which the hint at the end knows nothing of.
-        told = [line for line in result.stderr.splitlines() if "not written: Global" not in line]
+        told = [line for line in result.stderr.splitlines() if "never written: set" not in line]
         assert told == []
         said = json.loads(result.stdout) if result.stdout else {}
         return Run(said, rows_in(logs), log.read_text().split() if log.exists() else [])
