@@ -9,7 +9,6 @@
 #include "csv/csv_scan.h"
 #include "hash/md5_lanes.h"
 #include "hash/tensor_hash.h"
-#include "replace/aho_corasick_starts.h"
 #include "stats/nan_inf_kernels.h"
 #include "stats/stats_kernels.h"
 #include "tensor/decode.h"
@@ -28,7 +27,6 @@ static struct {
     char rows[BYTES + PADDING], text[BYTES + PADDING];
     size_t row_bytes;
     float floats[NUMBERS];
-    struct mu_ac_starts starts;
     volatile uint64_t kept; /* so that no result can be left out */
 } data;
 
@@ -69,8 +67,6 @@ static void fill_text(void) {
     for (size_t i = 0; i < BYTES; i++) {
         data.text[i] = "torch::empty(shape, options); "[i % 30];
     }
-    mu_ac_starts_init(&data.starts, true);
-    mu_ac_starts_add(&data.starts, "cudaMalloc", 10);
 }
 
 static size_t decode(int dtype) {
@@ -166,12 +162,6 @@ static size_t csv_scan(void) {
     return data.row_bytes;
 }
 
-static size_t starts(void) {
-    const unsigned char *text = (const unsigned char *)data.text;
-    data.kept = data.kept + mu_ac_next_start_best()(&data.starts, text, 0, BYTES);
-    return BYTES;
-}
-
 static size_t compare(enum mu_compare_type type, size_t size, const uint8_t *a, const uint8_t *b) {
     const struct mu_compare_kernels *kernels = mu_compare_best();
     struct mu_compare_block block = {.atol = 1, .rtol = 1e-5, .max_rel_before = 1e30};
@@ -209,8 +199,8 @@ static const struct {
     {"stats_f32", stats_f32},        {"stats_f64", stats_f64},       {"md5", md5},
     {"tensor_hash", tensor_hash},    {"nan_inf_f16", nan_inf_f16},   {"nan_inf_f32", nan_inf_f32},
     {"nan_inf_f64", nan_inf_f64},    {"nan_inf_e4m3", nan_inf_e4m3}, {"csv_scan", csv_scan},
-    {"aho_corasick_starts", starts}, {"compare_f16", compare_f16},   {"compare_bf16", compare_bf16},
-    {"compare_f32", compare_f32},    {"compare_f64", compare_f64},
+    {"compare_f16", compare_f16},    {"compare_bf16", compare_bf16}, {"compare_f32", compare_f32},
+    {"compare_f64", compare_f64},
 };
 
 int main(int argc, char **argv) {

@@ -1,4 +1,4 @@
-"""A path that users know; the code is in `my_utils.capture`."""
+"""Compatibility module; the code is in `my_utils.capture`."""
 
 from __future__ import annotations
 

@@ -347,18 +347,6 @@ class TraceJob:
     def finish(self) -> int: ...
     def cancel(self) -> None: ...
 
-_ReplaceRule = tuple[bytes, bytes | None]
-_ReplaceTier = tuple[tuple[_ReplaceRule, ...], bool]
-
-@final
-class Replacer:
-    """Rules that replace names in texts, in one pass. Safe to use from several threads."""
-
-    def __new__(cls, tiers: tuple[_ReplaceTier, ...]) -> Self: ...
-    def replace(
-        self, text: bytes | bytearray | memoryview, /
-    ) -> tuple[bytes | None, int, dict[str, tuple[int, int]]]: ...
-
 # attempt, Unix time in ns, tid or -1, the row's name, a space and its pairs
 _RunNote = tuple[int, int, int, str]
 

@@ -1,4 +1,4 @@
-"""A path that users know; the code is in `my_utils.clock_sync`."""
+"""Compatibility module; the code is in `my_utils.clock_sync`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A path that users know; the code is in `my_utils.etcd`."""
+"""Compatibility module; the code is in `my_utils.etcd`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A path that users know; the code is in `my_utils.memory`."""
+"""Compatibility module; the code is in `my_utils.memory`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ProfCallback` under the name that users of `edd_utils.main` know.
+"""`ProfCallback` under the import path of `edd_utils.main`.
 
 >>> from my_utils.main import ProfCallback  # doctest: +SKIP
 """

@@ -1,4 +1,4 @@
-"""A path that users know; the code is in `my_utils.recordings`."""
+"""Compatibility module; the code is in `my_utils.recordings`."""
 
 from __future__ import annotations
 

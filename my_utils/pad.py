@@ -1,4 +1,4 @@
-"""A path that users know; the code is in `my_utils.sequence`."""
+"""Compatibility module; the code is in `my_utils.sequence`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators on tensors that torch knows: importing this module makes them `torch.ops.my_utils.*`.
+"""Importing this module registers the operators `torch.ops.my_utils.*`.
 
 They are the functions of `my_utils.tensors` in a form that compiled and exported graphs can hold:
 each stays one node, `torch.compile(fullgraph=True)` keeps the graph whole, and on a GPU the work is
@@ -20,8 +20,8 @@ torch.Size([2])
 RuntimeError on import where torch is older than 2.10.
 """
 
-from .common.extras import needs_extra
+from .common.extras import needs_torch
 from .tensors.torch_ops import register
 
-with needs_extra("my_utils.torch_ops"):
+with needs_torch("my_utils.torch_ops"):
     register()

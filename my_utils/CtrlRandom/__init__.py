@@ -1,1 +1,1 @@
-"""Random states of a run, saved and put back."""
+"""Saves and restores the random states of a run."""

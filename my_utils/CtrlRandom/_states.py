@@ -18,7 +18,7 @@ import random
 import sys
 from typing import Any
 
-from ..common.extras import needs_extra
+from ..common.extras import needs_torch
 from ..common.plain_copy import plain_copy
 
 __all__ = ["capture", "decoded", "encoded", "restore"]
@@ -29,7 +29,7 @@ KIND = "__kind__"
 def capture() -> dict[str, Any]:
     """The states of Python, of numpy where it is loaded, of torch on the CPU and on accelerators
     that are in use."""
-    with needs_extra("ControlRandom"):
+    with needs_torch("ControlRandom"):
         import torch
 
     states: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
@@ -43,7 +43,7 @@ def capture() -> dict[str, Any]:
 
 def restore(states: dict[str, Any]) -> list[str]:
     """Puts the states back; says which could not be."""
-    with needs_extra("ControlRandom"):
+    with needs_torch("ControlRandom"):
         import torch
 
     version, words, gauss = states["python"]

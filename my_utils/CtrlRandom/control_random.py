@@ -1,4 +1,4 @@
-"""Random numbers of one run, used again in another: to compare two runs, or to go on with one.
+"""Reuses the random numbers of one run in another: to compare two runs, or to resume one.
 
 >>> import tempfile, torch
 >>> folder = tempfile.TemporaryDirectory()
@@ -39,7 +39,7 @@ VERSION = 1
 class ControlRandom:
     """Saves and restores random states and data by a tag; all methods are of the class.
 
-    A tag is a file, `<folder>/rank_<rank>/<tag>.pt`, which is whole or absent and which
+    A tag is a file, `<folder>/rank_<rank>/<tag>.pt`, which is complete or missing and which
     `torch.load(weights_only=True)` reads. It holds the states of the generators of Python, numpy,
     torch on the CPU and on its accelerator (at the time of `save_random`), and the data given.
 
@@ -47,7 +47,8 @@ class ControlRandom:
     `numpy.random.Generator`, `torch.Generator`), and dicts, lists and tuples of those. Tensors
     come back on the CPU, generators as new ones in the same state.
 
-    Thread-safe, but for the generators of Python, numpy and torch themselves, which threads share.
+    Thread-safe, except for the generators of Python, numpy and torch themselves, which threads
+    share.
     """
 
     _lock: ClassVar[threading.Lock] = threading.Lock()
@@ -97,13 +98,15 @@ class ControlRandom:
     def read_database(cls, path: str | os.PathLike[str] | None = None) -> dict[str, Any]:
         """Reads all files of this rank, and returns the data by their tags.
 
-        path: a folder that `setup` was given in another run, or one file; by default the folder of
-            this run. `load_random` searches first what was read here.
+        path: a folder that `setup` was given in another run, the folder of one rank in it, or one
+            file; by default the folder of this run. `load_random` searches first what was read
+            here.
 
-        FileNotFoundError where there is nothing, ValueError for a file that is none of these.
+        FileNotFoundError if there is nothing, ValueError for a file that is none of these.
         """
         place = cls._folder if path is None else Path(path)
         files = [place] if place.is_file() else sorted(cls._home(place).glob("*.pt"))
+        files = files or sorted(place.glob("*.pt"))
         if not files:
             raise FileNotFoundError(f"no random states of rank {cls._own_rank()} in {place}")
         found = {payload["tag"]: payload for payload in map(_read, files)}
@@ -113,7 +116,7 @@ class ControlRandom:
 
     @classmethod
     def load_random(cls, tag: str | int, restore_states: bool = True) -> Any:
-        """The data of a tag; the generators go on as they went on after `save_random`.
+        """The data of a tag; the generators continue as they did after `save_random`.
 
         restore_states: False leaves the generators alone.
 

@@ -1,4 +1,4 @@
-"""Capture windows: what opens them, what they start and stop."""
+"""Capture windows: what opens them, and the profilers that they start and stop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a capture window starts and stops.
+"""The profilers that a capture window starts and stops.
 
 A backend has `start()` and `stop()`. The controller sees to it that they come in pairs, and never
 two starts in a row. A backend may also take the window's id: `start_window(window_id)` is what the
@@ -104,7 +104,7 @@ class CudaProfilerBackend(CudaProfiler, CaptureBackend):
 
     It asks the driver (cuProfilerStart, cuProfilerStop), so that torch is not needed. The context
     is that of the calling thread, or torch's current device's where the thread has none. Without
-    CUDA one warning is logged and nothing is captured. RuntimeError where the driver refuses.
+    CUDA one warning is logged and nothing is captured. RuntimeError if the driver refuses.
     Started or stopped twice, the second call changes nothing.
     """
 
@@ -117,12 +117,12 @@ class TorchProfilerBackend(CaptureBackend):
     """torch's profiler around each window, with a Chrome trace of its own:
     `<output>/<window id>__rank<rank>.json`, numbered when it is there already.
 
-    output: made as needed. rank: for the name; the logger's by default.
+    output: created if missing. rank: for the name; the logger's by default.
     options: keywords for `torch.profiler.profile`, such as `record_shapes=True`.
 
     While another profiler runs, the window is not captured, with a warning. If it is started twice,
-    the first profiler goes on. The trace is written under another name first, so that a file with
-    this name is whole.
+    the first profiler continues. The trace is written under another name first, so that a file with
+    this name is complete.
     """
 
     def __init__(
@@ -172,9 +172,9 @@ class MemorySnapshotBackend(CaptureBackend):
     `<output>/<window id>__rank<rank>.pickle`, numbered when it is there already.
 
     max_entries: allocator events that are kept at most. A recording that runs already (of
-        `MemorySnapshotter`, or of the program) is joined, with its own options, and goes on.
+        `MemorySnapshotter`, or of the program) is joined, with its own options, and continues.
 
-    Without CUDA one warning is logged. Started twice, the first recording goes on.
+    Without CUDA one warning is logged. Started twice, the first recording continues.
     """
 
     def __init__(

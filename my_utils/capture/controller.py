@@ -105,7 +105,7 @@ class CaptureController(_core.CaptureWindows):
         raised      closed because its trigger, or its stop function, raised
         overrun     closed because its stop was missed, or after `max_iters` iterations
         abandoned   closed because the call that opened it cannot end any more
-        disarmed    taken back by `disarm`, or replaced by another of its id
+        disarmed    cancelled by `disarm`, or replaced by another of its id
         failed      the backend raised at the start, or could not record; it is not stopped then
         late        never opened: the iteration of its start gate was over
         overlapped  never opened: another window was open at its moment
@@ -239,7 +239,7 @@ class CaptureController(_core.CaptureWindows):
 
     def state_of(self, window_id: str) -> str:
         """The outcome of a window, "open" or "armed" while it has none, or "unknown". After a
-        colon comes why it is not done, where that is known."""
+        colon comes why it is not done, if known."""
         open_id, armed = self.pending()
         if window_id == open_id or window_id in armed:
             spec = self._specs.get(window_id)
@@ -411,7 +411,7 @@ class CaptureController(_core.CaptureWindows):
         meta: called before each pass; by default `iter` counts the passes from 0.
 
         Passes may nest, and come from several threads. A copy of the module reports nothing. With
-        `torch.compile`, attach to what it returns. TypeError for what is no module.
+        `torch.compile`, attach to what it returns. TypeError if it is not a module.
         """
         name = forward_name(module, profile_name)
         HookEvent(name, None, role, rank)  # raises for what is none

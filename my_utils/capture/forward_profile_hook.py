@@ -1,4 +1,4 @@
-"""A profiler from one forward pass of a model to another, without a line in the training loop.
+"""Runs a profiler from one forward pass of a model to another, without a change of the loop.
 
 >>> import torch
 >>> from my_utils.profiling.backends import CaptureBackend
@@ -62,7 +62,7 @@ class ForwardProfilerHook(_core.ForwardPasses):
     rank_only: the ranks that profile, an int or several; None for all. The rank is that of
         `GlobalLogger().setup`, torch.distributed or the launcher, at `attach`. `ranks` is another
         name for it.
-    nvtx_range: the name of an NVTX range round the window; also what a backend names its files
+    nvtx_range: the name of an NVTX range around the window; also what a backend names its files
         after.
     backend: what is started, see `my_utils.profiling.backends`; `CudaProfilerBackend()` by default,
         for `nsys --capture-range=cudaProfilerApi` and ncu.
@@ -77,7 +77,7 @@ class ForwardProfilerHook(_core.ForwardPasses):
     `with hook.start(model):`, when the module is gone or when the process exits; `outcome` says
     which. torch calls no hook at a Ctrl-C: after one the window closes at the next of these, or at
     the next pass. A forked child has no window and counts nothing. What the backend raises is
-    logged, and the training goes on. Outside the window a pass costs at most two times what an
+    logged, and the training continues. Outside the window a pass costs at most two times what an
     empty hook in Python does. All methods may be called from any thread.
 
     TypeError and ValueError name the argument.
@@ -147,7 +147,7 @@ class ForwardProfilerHook(_core.ForwardPasses):
         return self
 
     def stop(self) -> None:
-        """Closes the window if it is open, and takes the hooks off; any number of times."""
+        """Closes the window if it is open, and removes the hooks; any number of times."""
         with self._lock:
             self._close("detached")
             self._leave()

@@ -1,4 +1,4 @@
-"""Hooks for capture windows without a controller in hand: `capture_hook`, and what it reports to.
+"""Hooks for capture windows without a reference to a controller: `capture_hook`.
 
 A library marks its functions once. The program that wants windows chooses the controller to which
 they report. Without a controller a marked function costs one more read of an attribute.
@@ -58,8 +58,8 @@ def meta_of(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> dict[str, Any]:
-    """What `meta` returns for a call; {} with one warning where that is no mapping, or raises: the
-    training goes on."""
+    """What `meta` returns for a call; {} with one warning where that is not a mapping, or raises:
+    the training continues."""
     try:
         found = meta(*args, **kwargs)
         return {} if found is None else dict(found)
@@ -242,7 +242,7 @@ class capture_hook:
 
     def _left(self, frame: int) -> _Report:
         """Ends one of the blocks that were entered: that of the frame, else the innermost of the
-        context, as an `ExitStack` enters and leaves from frames of its own, else the last."""
+        context, as an `ExitStack` enters and leaves from its own frames, else the last."""
         with _process.lock:
             entered = self._entered
             ended = next((block for block in reversed(entered) if block.frame == frame), None)

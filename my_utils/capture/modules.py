@@ -1,4 +1,4 @@
-"""Hooks of modules for capture windows: every forward pass is reported at both its ends."""
+"""Hooks that report the begin and the end of every forward pass of a module."""
 
 from __future__ import annotations
 
@@ -178,8 +178,8 @@ def _no_event(controller: _controller.CaptureController, number: int) -> HookEve
 
 
 def _end_the_interrupted(running: list[_Pass], caller: FrameType) -> None:
-    """torch calls no hook after what is no Exception, such as a Ctrl-C: ends passes that are not
-    among the callers of this one."""
+    """torch calls no hook after what is not an Exception, such as a Ctrl-C: ends passes that are
+    not among the callers of this one."""
     callers = set()
     frame: FrameType | None = caller
     while frame is not None:

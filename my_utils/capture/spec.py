@@ -1,4 +1,4 @@
-"""What a capture window is made of, checked: where it starts, where it stops, and for whom.
+"""Checks the specification of a capture window: where it starts, where it stops, for whom.
 
 A window has two shapes, and no third:
 
@@ -61,7 +61,7 @@ class CaptureSpec:
         no iteration, after that many calls of the function that opened it.
     roles, ranks: only events of these roles and ranks count; None or an empty list for all. An
         event without a role or rank does not pass a filter of that kind.
-    nvtx: True for an NVTX range round the window, named by its id, or the name of the range.
+    nvtx: True for an NVTX range around the window, named by its id, or the name of the range.
     backend: what this window starts instead of the controller's backend, as the keywords of
         `backends.make_backend`: {"tool": "torch", "output_dir": "traces"}. Plain data, so that it
         travels to the process that captures.

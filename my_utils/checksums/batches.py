@@ -1,4 +1,4 @@
-"""Checksums that travel with a batch. They show for each sample whether it arrived as it was sent.
+"""Checksums that travel with a batch and show for each sample whether it arrived unchanged.
 
 The signature is one int64 tensor under one reserved key, with one row for each sample. A row can be
 checked without the others:
@@ -64,8 +64,8 @@ class Mismatch(NamedTuple):
     """One thing that is not as it was signed.
 
     key: the place in the batch, such as "labels" or "inputs.pixels[2]"; "" where it is the whole.
-        Keys that are no strings, or hold a "." or "[", stand in brackets: "[1]", "['a.b']".
-    sample: its index along dim 0; None where it is no single sample.
+        Keys that are not strings, or hold a "." or "[", are in brackets: "[1]", "['a.b']".
+    sample: its index along dim 0; None if it is not a single sample.
     problem: "differs" (other bits, dtype or shape), "moved" (what another sample was signed with),
         "length" (not one row a sample), "missing" (the key was signed and is gone), "cast" (the
         checksums themselves are not int64 any more), "damaged" (they were changed), "unsigned"
@@ -171,9 +171,9 @@ class ChecksumUtils:
         batch: what `sign` returned, or was made of it by slicing, shuffling, splitting, stacking,
             concatenating or collating. The checksums are removed from the object itself, so that
             `model(**batch)` works; only from a tuple or another object that cannot be changed they
-            are not: go on with the result's `batch` there.
+            are not: continue with the result's `batch` there.
         logger: gets an error a key with the samples; None is that of `GlobalLogger`.
-        strict: raises DataConsistencyError where something is wrong; otherwise training goes on.
+        strict: raises DataConsistencyError if something is wrong; otherwise training continues.
         """
         if not ChecksumUtils.enabled:
             return Verification(batch, checked=False)
@@ -296,7 +296,7 @@ def _error_of(logger: logging.Logger | None) -> Callable[..., object]:
 
 
 def _take_key(batch: Any) -> tuple[Any, Any]:
-    """The signature, None where there is none, and the batch without it."""
+    """The signature, None if there is none, and the batch without it."""
     if isinstance(batch, (list, tuple)):
         return _take_item(batch)
     if KEY not in batch.keys():  # noqa: SIM118 - `in` of a TensorDict works differently
@@ -429,10 +429,10 @@ def _compare_leaf(name: bytes, batch: Arrived, wanted: list[Digest | None]) -> I
         if signed is None or arrived == signed:
             continue
         if arrived in sources:
-            detail = f"has what was signed with sample {sources[arrived]}"
+            detail = f"has the data of sample {sources[arrived]}"
             yield Mismatch(key, sample, "moved", detail)
         else:
-            detail = f"is not what was signed; arrived as {batch.kind_of(name, sample)}"
+            detail = f"differs from the signed data; arrived as {batch.kind_of(name, sample)}"
             yield Mismatch(key, sample, "differs", detail)
 
 
@@ -456,7 +456,7 @@ def _line(key: str, problem: str, group: list[Mismatch]) -> str:
     where += f"sample {listed}" if len(samples) == 1 else f"samples {listed}"
     if problem == "moved" and len(samples) > 1:
         sources = ", ".join(found.detail.rpartition(" ")[2] for found in group)
-        return f"{where}: they have what was signed with samples {sources}"
+        return f"{where}: they have the data of samples {sources}"
     several = problem == "differs" and len({found.detail for found in group}) > 1
     first = group[0].detail
     return f"{where}: {first.replace('; arrived', '; the first arrived') if several else first}"

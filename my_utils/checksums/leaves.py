@@ -1,4 +1,4 @@
-"""What is in a payload, by name, and the hash of each sample of it. For `batches`."""
+"""Lists the contents of a payload by name, with a hash of each sample. For `batches`."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def items(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 def name_within(prefix: str, key: object) -> str:
     """The name of what a mapping has under a key, of that key alone: what could be read as two
-    keys, or as another one, stands in brackets, as "['a.b']", "[1]" and "['1']" do not clash."""
+    keys, or as another one, is in brackets, as "['a.b']", "[1]" and "['1']" do not clash."""
     if not isinstance(key, str) or not key or not _NOT_IN_NAMES.isdisjoint(key):
         return f"{prefix}[{key!r}]"
     return f"{prefix}.{key}" if prefix else key
@@ -110,7 +110,7 @@ def decode(name: bytes) -> str:
 
 
 def digests_of(readable: Iterable[Any], name: str) -> list[Digest] | None:
-    """The tensor hash of each; None where one of them is nothing to read."""
+    """The tensor hash of each; None if one of them is nothing to read."""
     values = list(readable)
     if any(value is None for value in values):
         return None
@@ -186,7 +186,7 @@ def _add(leaves: Leaves, kind: bytes, name: str, readable: list[Any]) -> None:
 
 def batch_size(payload: Any) -> int | None:
     """How many samples there are: the first dimension that most arrays have, else the length of
-    most lists of texts and numbers. None where there are neither."""
+    most lists of texts and numbers. None if there are neither."""
     if is_tensordict(payload) and payload.batch_dims > 0:
         return int(payload.batch_size[0])
     for sizes in (_array_sizes, _list_sizes):

@@ -1,4 +1,4 @@
-"""`my_utils COMMAND …`: finds the command, and leaves the rest to its module.
+"""`my_utils COMMAND …`: finds the command and calls its module.
 
 Only argparse is needed before the module is known, so that the list of commands is there at once.
 """
@@ -10,7 +10,14 @@ import os
 import sys
 from collections.abc import Sequence
 
-from ..common.command_line import EXIT_USAGE, CommandParser, closest, error_text, parser, run_cli
+from ..common.command_line import (
+    EXIT_USAGE,
+    CommandParser,
+    closest,
+    fail,
+    parser,
+    run_cli,
+)
 from .table import COMMANDS, OLD_NAMES, Command, group_of
 
 TYPE_CHECKING = False
@@ -61,23 +68,20 @@ def _start(command: Command, rest: list[str]) -> int:
     try:
         module = load(command)
     except ImportError as error:
-        print(
-            f"{' '.join(('my_utils', *command.words))}: error: {error_text(error)}", file=sys.stderr
-        )
-        return EXIT_FAILED
+        return fail(" ".join(command.words), error)
     status: int = module.main(rest)
     return status
 
 
 def load(command: Command) -> ModuleType:
     """The module of the command. ImportError names the extra where a package is missing."""
-    from ..common.extras import needs_extra
+    from ..common.extras import needs_torch
 
-    with needs_extra(f"my_utils {' '.join(command.words)}"):
+    with needs_torch(f"my_utils {' '.join(command.words)}"):
         return importlib.import_module(f"my_utils.{command.module}")
 
 
-# --- what is no command ---
+# --- unknown commands ---
 
 
 def top_parser() -> CommandParser:
@@ -111,7 +115,7 @@ def _refuse(top: CommandParser, words: list[str]) -> None:
     hint = f"; did you mean {meant}?" if meant else closest(word, _names())
     if os.path.exists(word):
         hint = f"; it is a path: my_utils why {word}"
-    top.error(f"{word!r} is no command{hint}")
+    top.error(f"unknown command {word!r}{hint}")
 
 
 def _names() -> list[str]:
@@ -128,4 +132,4 @@ def _help_of_group(name: str, group: Sequence[Command], rest: list[str]) -> int:
     if rest[0].startswith("-"):
         chosen.parse_args(rest[:1])
     known = [command.words[1] for command in group]
-    return chosen.error(f"{rest[0]!r} is none of {', '.join(known)}{closest(rest[0], known)}")
+    return chosen.error(f"{rest[0]!r} is not one of {', '.join(known)}{closest(rest[0], known)}")

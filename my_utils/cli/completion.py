@@ -1,4 +1,4 @@
-"""Prints what a shell needs to complete `my_utils`: commands, options, files.
+"""Prints the script with which a shell completes `my_utils`: commands, options, files.
 
 eval "$(my_utils completion bash)"          # in ~/.bashrc
 my_utils completion zsh > "${fpath[1]}/_my_utils"
@@ -7,9 +7,7 @@ my_utils completion fish > ~/.config/fish/completions/my_utils.fish
 
 from __future__ import annotations
 
-import sys
-
-from ..common.command_line import CommandParser, parser
+from ..common.command_line import CommandParser, fail, parser
 from .command import load, top_parser
 from .table import COMMANDS, Command
 
@@ -30,8 +28,7 @@ _FOLDERS = {"DIR", "DIRS"}
 def command_parser() -> CommandParser:
     chosen = parser(
         "completion",
-        "Prints the completion script of a shell. It needs shtab: pip install "
-        "'my_utils[completion]'.",
+        "Prints the completion script of a shell. It needs shtab: pip install shtab.",
         [
             'eval "$(my_utils completion bash)"',
             "my_utils completion zsh > ~/.zfunc/_my_utils",
@@ -49,16 +46,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         shtab = _shtab()
     except ImportError as error:
-        print(f"completion: error: {error}", file=sys.stderr)
-        return EXIT_FAILED
+        return fail("completion", error)
     print(shtab.complete(whole_parser(shtab), chosen.shell))
     return 0
 
 
 def _shtab() -> Any:
-    from ..common.tables import needed
+    from ..common.extras import require
 
-    return needed("shtab", "completion", "completion")
+    return require("shtab", "completion")
 
 
 def whole_parser(shtab: Any) -> CommandParser:
@@ -79,7 +75,7 @@ def whole_parser(shtab: Any) -> CommandParser:
 
 
 def _new_group(commands: Any, word: str) -> Any:
-    group = commands.add_parser(word, help="one of several commands")
+    group = commands.add_parser(word, help="a group of commands")
     return group.add_subparsers(metavar="COMMAND")
 
 

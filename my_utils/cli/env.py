@@ -1,4 +1,4 @@
-"""Says what is installed here: `my_utils env`.
+"""`my_utils env`: shows what is installed.
 
 Nothing is imported to find out: versions come from what pip wrote down.
 """
@@ -156,8 +156,8 @@ def _numbers(version: str) -> tuple[int, ...]:
 def command_parser() -> CommandParser:
     chosen = parser(
         "env",
-        "Says what is installed here, what each extra would add, whether there is a CUDA driver, "
-        "and which run is the newest.",
+        "Shows what is installed, what each extra would add, whether there is a CUDA driver, and "
+        "which run is the newest.",
         ["my_utils env", "my_utils env --json | jq .extras.report"],
         statuses="0  fine",
     )
@@ -192,7 +192,7 @@ def _lines(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "my_utils", f"{found['my_utils']['version']}  {found['my_utils']['path']}"
     yield "python", f"{found['python']['version']}  {found['python']['path']}"
     yield "system", found["system"]
-    yield "torch", found["torch"] or "not installed: pip install 'my_utils[torch]'"
+    yield "torch", found["torch"] or "not installed: pip install torch"
     cuda = found["cuda"]
     if cuda["driver"]:
         yield "CUDA driver", f"{cuda['driver_version'] or 'there'}, {cuda['devices']} devices"
@@ -212,7 +212,7 @@ def _extra_lines(extras: dict[str, Any]) -> Iterator[tuple[str, str]]:
         there = [f"{package} {version}" for package, version in state["installed"].items()]
         text = ", ".join(there)
         if state["missing"]:
-            adds = f"my_utils[{name}] would add {', '.join(state['missing'])}"
+            adds = f"not installed: {', '.join(state['missing'])}"
             text = f"{text}; {adds}" if text else adds
         yield f"[{name}]", text
 
@@ -233,6 +233,6 @@ def _draw(rows: Sequence[tuple[str, str]], extras: Sequence[tuple[str, str]], co
         table.add_column(style="bold", no_wrap=console.width >= 60)
         table.add_column(overflow="fold")
         for name, text in part:
-            table.add_row(Text(name), Text(text, style="yellow" if "would add" in text else ""))
+            table.add_row(Text(name), Text(text, style="yellow" if "not installed" in text else ""))
         console.print(table)
         console.print()

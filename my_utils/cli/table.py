@@ -1,4 +1,4 @@
-"""The commands of `my_utils`: their words, where each one is, and what it does in one line."""
+"""The table of the commands of `my_utils`: words, module and one line of help for each."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ class Command:
 
 
 COMMANDS = (
-    Command("run", "run.command", "run a training script and time its stages, without an edit"),
-    Command("why", "why.command", "what the time of a run is lost to, and on which rank"),
-    Command("report", "report.command", "a page about a run: ranks, stages and steps"),
-    Command("diff", "diff.command", "how much slower run B is than A, in which stage and ranks"),
-    Command("live", "live.command", "what the ranks of a job do now, and which one hangs"),
-    Command("trace", "trace.csv2trace", "a trace of a run for Perfetto"),
-    Command("timeline", "trace.timeline", "a picture of a few steps"),
-    Command("diverge", "diverge.compare", "the first module at which two recorded runs part"),
-    Command("capture", "capture.on_demand.command", "capture a few steps of a job that runs"),
-    Command("ncu", "ncu.analysis", "sum up or compare what Nsight Compute measured"),
-    Command("demo", "demo.command", "train a small GPT on two ranks and show where time goes"),
+    Command("run", "run.command", "run an unchanged training script and time its stages"),
+    Command("why", "why.command", "show where a run loses time, and on which rank"),
+    Command("report", "report.command", "write a page about a run: ranks, stages and steps"),
+    Command("diff", "diff.command", "compare the speed of two runs, by stage and rank"),
+    Command("live", "live.command", "show what the ranks of a job do now, and which one hangs"),
+    Command("trace", "trace.csv2trace", "write a trace of a run for Perfetto"),
+    Command("timeline", "trace.timeline", "draw a few steps of a run"),
+    Command("diverge", "diverge.compare", "find the first module at which two recordings differ"),
+    Command("capture", "capture.on_demand.command", "capture a few steps of a running job"),
+    Command("ncu", "ncu.analysis", "summarize or compare results of Nsight Compute"),
+    Command("demo", "demo.command", "train a small GPT on two ranks and show where the time goes"),
     Command("port cuda", "musa.simple_porting", "rewrite a folder of CUDA sources for MUSA or HIP"),
     Command("port scripts", "musa.converter", "rewrite Python scripts that use CUDA for MUSA"),
-    Command("env", "cli.env", "versions, what is installed, and where the logs are"),
-    Command("completion", "cli.completion", "the completion script of bash, zsh or fish"),
+    Command("env", "cli.env", "show versions, installed packages, and the newest run"),
+    Command("completion", "cli.completion", "print the completion script of bash, zsh or fish"),
 )  # fmt: skip
 
-# What people may type in place of a command, and the command.
+# What users may type instead of a command, and the command.
 OLD_NAMES = {
     "compare": "diff",
     "convert": "trace",

@@ -1,4 +1,4 @@
-"""How far the clocks of hosts are apart: exchanges, estimates, and the star of a job."""
+"""Measures clock differences between hosts: exchanges, estimates, and all ranks of a job."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def measure(
         link = _Link(connection, deadline)
         nonces = _introduce(link, secret)
         if link.receive(1) != b"G":
-            raise ClockSyncError(f"{address[0]} port {address[1]} answered what it should not")
+            raise ClockSyncError(f"{address[0]} port {address[1]} sent an invalid answer")
         messages, answers = _exchange(link, rounds, clock)
         connection.sendall(NUMBER.pack(LAST))
         claimed = link.receive(MAC_BYTES)
@@ -95,7 +95,7 @@ class _Link:
             part = self.connection.recv(count - len(data))
             if not part:
                 raise ClockSyncError(
-                    "the other side ended the session: it is no clock server, or refuses this "
+                    "the other side ended the session: it is not a clock server, or refuses this "
                     "client (wrong secret?)"
                 )
             data += part

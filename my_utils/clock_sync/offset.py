@@ -1,10 +1,10 @@
-"""How far two clocks are apart, from messages that went there and back.
+"""Computes the offset of two clocks from messages in both directions.
 
 A request leaves at `sent_ns` (our clock) and arrives at `received_ns` (the other clock). The
 response leaves there at `answered_ns` and arrives here at `returned_ns`. Nothing arrives before it
 was sent. So the offset "its clock minus ours" is at most `received - sent` and at least `answered -
 returned`, however the travel time is shared between the directions. Each exchange gives such an
-interval, and the offset lies in all of them. The clocks may drift between two exchanges, so older
+interval, and the offset is in all of them. The clocks may drift between two exchanges, so older
 intervals are widened. The stated error is half of the interval that is left. It is a bound and no
 statistic.
 
@@ -117,7 +117,7 @@ def estimate(exchanges: Sequence[Exchange], drift_ppm_max: float = DRIFT_PPM_MAX
     ClockSyncError when no offset fits them all: a clock was set meanwhile.
     """
     if not exchanges:
-        raise ClockSyncError("no message came back")
+        raise ClockSyncError("no answer arrived")
     quickest = min(exchanges, key=lambda exchange: exchange.round_trip_ns)
     least, most = -math.inf, math.inf
     for sent, received, answered, returned, slack in exchanges:

@@ -1,4 +1,4 @@
-"""A server that sends its time to many clients, in a thread of its own. `client` describes the
+"""A server that sends its time to many clients, in a separate thread. `client` describes the
 protocol."""
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TURNS = 8  # clients that one thread serves during the travel time of a message
 SESSIONS_MAX = 512  # descriptors that the process can spare
 PENDING_MAX = 1024  # bytes that a client may send without being asked
 TURN_S = 2.0  # how long a client whose turn it is may be silent
-PAUSE_S = 0.02  # after which it holds up nobody: the next one has a turn beside it
+PAUSE_S = 0.02  # after which it delays nobody: the next one has a turn in parallel
 HELLO_S = 10.0  # how long one may take to say who it is
 
 
@@ -59,7 +59,7 @@ class _Session:
 
 @public("my_utils.clockSyncUtils")
 class ClockServer:
-    """Sends its time to clients, in a thread of its own.
+    """Sends its time to clients, in a separate thread.
 
     host: the address to listen at; loopback by default. port: 0 takes a free one.
     secret: clients must know it; None lets everybody ask.
@@ -185,7 +185,7 @@ class ClockServer:
                 self._go_on(session, received)
                 is_there = session.connection in self._sessions
                 if is_there and len(session.pending) > PENDING_MAX:
-                    self._refuse(session, "sends what nobody asked for")
+                    self._refuse(session, "sends an unexpected message")
         except OSError:
             data = b""
         if not data:

@@ -1,4 +1,4 @@
-"""All ranks of a job take the clock of rank 0: one rank a host asks, the others use its result.
+"""Aligns all ranks of a job with rank 0: one rank a host asks, the others use its result.
 
 The rendezvous of the ranks is the store of torch.distributed, under one name for each call:
 
@@ -8,7 +8,7 @@ The rendezvous of the ranks is the store of torch.distributed, under one name fo
     done                 the number of ranks that have their answer, or know that they get none
 
 A rank that asks and dies is followed by another of its host. A rank that has no answer by its
-deadline goes on without. What a call left in the store goes with the next one.
+deadline continues without. What a call left in the store goes with the next one.
 """
 
 from __future__ import annotations
@@ -86,7 +86,8 @@ class Refresher:
         return offset
 
     def line_up(self, host: str | None, deadline: float) -> ClockOffset:
-        """As `begin`, with a deadline of `time.monotonic()`; raises. The logger is not changed."""
+        """Like `begin`, with a deadline of `time.monotonic()`; raises. The logger is not
+        changed."""
         if self._rank == 0:
             self._serve(host)
             self._wait_for_all(deadline)

@@ -1,7 +1,7 @@
-"""Whether a clock was set while it was read, seen against the monotonic clock of the same host.
+"""Detects whether a clock was set while it was read, with the host's monotonic clock.
 
 A step of 3 ms in an exchange whose messages take longer fits into every interval that the exchange
-gives. The monotonic clock is never set. So each reading lies between two readings of that clock,
+gives. The monotonic clock is never set. So each reading is between two readings of that clock,
 which bounds "this clock minus the monotonic one". That difference may drift, and is otherwise the
 same for all readings.
 """

@@ -51,7 +51,7 @@ class SocketClockSynchronizer:
         secret: bytes | str | None = None,
         clock: Clock = time.time_ns,
     ) -> ClockServer:
-        """A server for any number of clients, in a thread of its own; see `ClockServer`.
+        """A server for any number of clients, in a separate thread; see `ClockServer`.
 
         host: the address to listen at; loopback by default, "::" or "0.0.0.0" for all.
         port: 0 takes a free one, which `address` says.
@@ -104,7 +104,7 @@ def _answer_one(host: str, port: int, secret: bytes | None, timeout_s: float, cl
     with ClockServer(host, port, secret=secret, clock=clock) as server:
         while server.served == 0:
             if time.monotonic() > deadline:
-                raise ClockSyncError(f"no client came to port {port} within {timeout_s:g} s")
+                raise ClockSyncError(f"no client connected to port {port} within {timeout_s:g} s")
             time.sleep(0.005)
 
 

@@ -1,1 +1,1 @@
-"""What every package may use: arguments, files, ranks, tables, warnings."""
+"""Helpers for all packages: arguments, files, ranks, tables, warnings."""

@@ -12,7 +12,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 def renamed_parameters(**names: str) -> Callable[[_F], _F]:
     """A decorator: the function also takes parameters by these names.
 
-    names: their name = the parameter. TypeError where a call gives both. The names stand in the
+    names: their name = the parameter. TypeError if a call gives both. The names are in the
     function's `__renamed__`.
 
     >>> @renamed_parameters(timeout="timeout_s")

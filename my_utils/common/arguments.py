@@ -1,4 +1,4 @@
-"""Checks of arguments, whose errors name the argument, what came and what is allowed.
+"""Checks of arguments. Errors name the argument, what came and what is allowed.
 
 >>> check_int("wait_steps", 4, least=0)
 4
@@ -30,7 +30,7 @@ def wrong_type(name: str, allowed: str, value: object) -> TypeError:
 
 
 def kind(value: object) -> str:
-    """The text in messages in place of a value that is long, or a secret."""
+    """The text in messages instead of a value that is long, or a secret."""
     return type(value).__name__
 
 

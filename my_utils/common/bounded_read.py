@@ -9,7 +9,7 @@ from .trusted_open import open_without_waiting
 
 def read_whole(path: str | os.PathLike[str], bytes_max: int, what: str) -> tuple[bytes, float]:
     """The bytes of a regular file that is not larger than it may be, and when it was written.
-    OSError where it cannot be read, ValueError where it is too large."""
+    OSError if it cannot be read, ValueError where it is too large."""
     with open(path, "rb", opener=open_without_waiting) as file:
         status = os.fstat(file.fileno())
         data = file.read(min(status.st_size, bytes_max) + 1)

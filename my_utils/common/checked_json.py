@@ -22,8 +22,8 @@ class Foreign(ValueError):
 
 
 def decoded(data: bytes | str, kind: type[_T]) -> _T:
-    """The JSON as `kind`, a struct or a type; fields that it does not know are passed over. Bytes
-    that are no UTF-8 are replaced.
+    """The JSON as `kind`, a struct or a type; fields that it does not know are ignored. Bytes
+    that are not UTF-8 are replaced.
 
     >>> decoded(b'{"rank": 3, "later": 1}', dict[str, int])
     {'rank': 3, 'later': 1}

@@ -1,4 +1,4 @@
-"""What all commands share: their parser, their options, how they end.
+"""The common parts of all commands: parser, options, exit statuses.
 
 >>> def example_parser():
 ...     chosen = parser("report", "Says which rank cost the time.", ["my_utils report logs --json"])
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import glob
 import os
 import re
 import sys
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 
+EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 
@@ -75,13 +77,13 @@ def parser(
         allow_abbrev=allow_abbrev,
     )
     chosen.examples = tuple(examples)
-    chosen.add_argument("--no-color", action="store_true", help="no colours, as NO_COLOR does")
-    chosen.add_argument("--version", action=_Version, help="print the version and end")
+    chosen.add_argument("--no-color", action="store_true", help="no colours, like NO_COLOR")
+    chosen.add_argument("--version", action=_Version, help="print the version and exit")
     return chosen
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Says what was wrong in one line, with the word that the user may have meant."""
+    """Reports an error in one line, with the closest known word."""
 
     examples: tuple[str, ...] = ()
 
@@ -99,7 +101,7 @@ class CommandParser(argparse.ArgumentParser):
             return
         known = [str(choice) for choice in action.choices]
         raise argparse.ArgumentError(
-            action, f"{value!r} is none of {', '.join(known)}{closest(str(value), known)}"
+            action, f"{value!r} is not one of {', '.join(known)}{closest(str(value), known)}"
         )
 
     def _meant_option(self, rest: Iterable[str]) -> str:
@@ -110,7 +112,7 @@ class CommandParser(argparse.ArgumentParser):
 
 
 def closest(word: str, known: Iterable[str]) -> str:
-    """The end of a message with the known word that is most like `word`; "" where none is.
+    """The end of a message with the known word closest to `word`; "" if none is close.
 
     >>> closest("reprot", ["run", "report"])
     '; did you mean report?'
@@ -130,7 +132,7 @@ def add_logs(
     several: bool = True,
     text: str = "log directory, profile CSV, journal or glob",
 ) -> None:
-    """`logs`: a list, empty where the user names none; without `several` a text or None."""
+    """`logs`: a list, empty if the user names none; without `several` a text or None."""
     chosen.add_argument(
         "logs",
         nargs="*" if several else "?",
@@ -150,8 +152,8 @@ def add_output(
     old: Sequence[str] = (),
     folder: bool = False,
 ) -> None:
-    """`-o`, `--output`, and its `old` names. suffixes: the known ones, where a name must have one.
-    folder: it names a folder."""
+    """`-o`, `--output`, and its `old` names. suffixes: the known ones, if a name must have one.
+    folder: the option is a folder."""
 
     def check(given: str) -> str:
         try:
@@ -205,19 +207,19 @@ def _count(text: str) -> int:
 
 
 def check_outputs(chosen: argparse.ArgumentParser, args: argparse.Namespace) -> None:
-    """Ends the command where `--json` and `-o` both want standard output."""
+    """Ends the command if `--json` and `-o` both use standard output."""
     if args.json and args.output == "-":
         chosen.error("--json and -o - cannot both go to standard output")
 
 
 def add_quiet(
-    chosen: argparse.ArgumentParser, text: str = "no progress, and nothing beside the results"
+    chosen: argparse.ArgumentParser, text: str = "print only the results, no progress"
 ) -> None:
     chosen.add_argument("--quiet", action="store_true", help=text)
 
 
 class _Version(argparse.Action):
-    """Reads the version when it is asked for."""
+    """Reads the version only when the option is used."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, help: str | None = None) -> None:
         super().__init__(option_strings, argparse.SUPPRESS, nargs=0, help=help)
@@ -261,7 +263,7 @@ def _wrapped_item(line: str, width: int) -> list[str]:
 
 
 def run_cli(command: Callable[[], int], *, any_text: bool = True) -> int:
-    """The status of the command: 130 after Ctrl-C, which is said, and 0 where the reader of its
+    """The status of the command: 130 after Ctrl-C, which is said, and 0 if the reader of its
     output has gone, as `head` does.
 
     any_text: standard output shows what its encoding lacks as escapes, such as bytes of a name that
@@ -296,6 +298,34 @@ def _escapes_on_stdout() -> Iterator[None]:
         yield
     finally:
         stream.reconfigure(errors=errors)
+
+
+def say(command: str, text: str) -> None:
+    """Prints each line of the text to standard error, after the name of the command."""
+    for line in printable_lines(text).splitlines():
+        print(f"{PROGRAM} {command}: {line}", file=sys.stderr, flush=True)
+
+
+def fail(command: str, error: BaseException | str, status: int = EXIT_FAILED) -> int:
+    """Says why the command failed; returns the exit status.
+
+    >>> import contextlib
+    >>> with contextlib.redirect_stderr(sys.stdout):
+    ...     fail("why", FileNotFoundError(2, "No such file or directory", "logs"))
+    my_utils why: error: logs: No such file or directory
+    1
+    """
+    text = error if isinstance(error, str) else error_text(error)
+    say(command, "\n".join(f"error: {line}" for line in text.splitlines()))
+    return status
+
+
+def check_inputs(command: str, paths: Iterable[str | os.PathLike[str]]) -> None:
+    """Ends the command with status 2 where a path does not exist and matches nothing as a glob;
+    `-` is standard input."""
+    for path in map(os.fsdecode, paths):
+        if path != "-" and not os.path.lexists(path) and not glob.glob(path):
+            raise SystemExit(fail(command, f"{path}: no such file or directory", EXIT_USAGE))
 
 
 def error_text(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""Switches in the environment, all read in one way.
+"""Reads switches from the environment, all in one way.
 
 `1`, `true`, `yes` and `on` are true, in any case; `0`, `false`, `no`, `off` and an empty value are
 false. Anything else warns once, and the default holds. `docs/environment.md` lists all variables.
@@ -25,7 +25,7 @@ def read_switch(name: str, *, default: bool = False) -> bool:
 
 
 def read_choice(name: str, *words: str, default: bool) -> bool | str:
-    """As `read_switch`; or the variable's value in lower case, if it is one of `words`."""
+    """Like `read_switch`, or the variable's value in lower case if it is one of `words`."""
     text = os.environ.get(name)
     if text is None:
         return default
@@ -37,7 +37,7 @@ def read_choice(name: str, *words: str, default: bool) -> bool | str:
     allowed = ", ".join((*_TRUE, *_FALSE[:-1], *words))
     warn_once(
         f"environment:{name}",
-        f"{name} in the environment should be one of {allowed}, not {text!r:.100}; it is passed "
-        f"over, which means {'on' if default else 'off'}",
+        f"{name} in the environment should be one of {allowed}, not {text!r:.100}; it is "
+        f"ignored, which means {'on' if default else 'off'}",
     )
     return default

@@ -1,5 +1,5 @@
-"""Files that are whole or not there: written under another name, then renamed; and names of folders
-for libraries that take only UTF-8."""
+"""Files that are complete or missing: written under another name, then renamed; and names of
+folders for libraries that take only UTF-8."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def utf8_path(folder: str) -> Iterator[str]:
 
 
 def _new_file(target: Path) -> str:
-    """An empty file beside `target`, which only its owner may read. tempfile would make it too, but
-    brings every kind of compression."""
+    """An empty file next to `target`, which only its owner may read. tempfile would make it too,
+    but brings every kind of compression."""
     ending = f".{target.name}"[-NAME_END:]  # a name may be as long as the file system allows
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     while True:

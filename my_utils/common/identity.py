@@ -52,17 +52,17 @@ def watch_identity(watcher: Callable[[Identity | None], None]) -> None:
 
 
 def rank_from_environment() -> int | None:
-    """The rank that a launcher has set; None where none has."""
+    """The rank that a launcher has set; None if none has."""
     return _from_environment(_RANK_VARIABLES, 0)
 
 
 def world_size_from_environment() -> int | None:
-    """The number of ranks that a launcher has set; None where none has."""
+    """The number of ranks that a launcher has set; None if none has."""
     return _from_environment(_WORLD_SIZE_VARIABLES, 1)
 
 
 def attempt_from_environment() -> int | None:
-    """How often a launcher has started this job, from 1; None where it does not say."""
+    """How often a launcher has started this job, from 1; None if it does not say."""
     restarts = _from_environment(("TORCHELASTIC_RESTART_COUNT",), 0)
     return None if restarts is None else restarts + 1
 
@@ -77,6 +77,6 @@ def _from_environment(variables: tuple[str, ...], least: int) -> int | None:
             warn_once(
                 f"environment:{name}",
                 f"{name} in the environment should be a number from {least} on, not {text!r}; "
-                "it is passed over",
+                "it is ignored",
             )
     return None

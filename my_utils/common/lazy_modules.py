@@ -1,4 +1,4 @@
-"""Modules that annotations name and that are imported when somebody asks for one of their names.
+"""Modules for annotations that are imported when one of their names is used.
 
 `typing.get_type_hints` resolves annotations by the names of the module that a function is written
 in. A module that must load without torch says

@@ -1,7 +1,7 @@
-"""What results look like in a notebook: `_repr_html_` of reports, verdicts and tables.
+"""HTML for notebooks: `_repr_html_` of reports, verdicts and tables.
 
 Jupyter takes the HTML as it is, so all texts are escaped here. Nothing has a script, and colours
-are those of the notebook's theme, but for the line beside a text.
+are those of the notebook's theme, except for the line beside a text.
 
 >>> html_table(["stage"], [["<b>"]])
 '<table><thead><tr><th>stage</th></tr></thead><tbody><tr><td>&lt;b&gt;</td></tr></tbody></table>'

@@ -1,4 +1,4 @@
-"""What the oldest supported torch lacks of a newer one, found there in another way.
+"""Replacements for what the oldest supported torch lacks.
 
 Each function asks torch for what it needs and not for its version. All are thread-safe.
 
@@ -42,11 +42,11 @@ def event_kinds(results: Any) -> Callable[[Any], str]:
 
 
 def kinds_from_tree(results: Any) -> Callable[[Any], str]:
-    """As `event_kinds`, on any torch; kinds other than its two are ""."""
+    """Like `event_kinds`, on any torch; kinds other than its two are ""."""
     from torch._C._profiler import RecordScope, _EventType
     from torch.autograd.profiler_util import MEMORY_EVENT_NAME, OUT_OF_MEMORY_EVENT_NAME
 
-    # Kernels have numbers of their own, which may be those of operators.
+    # Kernels have their own numbers, which may be those of operators.
     operators = set()
     left = list(results.experimental_event_tree())
     while left:

@@ -1,4 +1,4 @@
-"""Where a command writes what its user named: one function for files, pipes and devices.
+"""Opens the output that the user named: one function for files, pipes and devices.
 
 >>> import tempfile
 >>> with tempfile.TemporaryDirectory() as folder:

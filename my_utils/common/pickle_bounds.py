@@ -1,7 +1,7 @@
-"""Whether torch's loader for weights can read a pickle of plain data without harm.
+"""Checks whether torch's loader for weights can read a pickle of plain data without harm.
 
 That loader trusts the file in depth and size. A deeply nested tuple as a key ends the process, and
-one that holds itself twice in each of forty steps takes for ever to hash. The check here reads only
+one that holds itself twice in each of forty steps takes forever to hash. The check here reads only
 the pickle's operations, and makes nothing.
 
 >>> import pickle
@@ -40,7 +40,7 @@ class _Value:
 
     def add(self, part: _Value) -> None:
         if self.held:
-            raise OutOfBounds("a value in it holds itself, or grows later than what holds it")
+            raise OutOfBounds("a value in it contains itself, or grows after its container")
         part.held = True
         self.depth = max(self.depth, part.depth + 1)
         self.expanded += part.expanded

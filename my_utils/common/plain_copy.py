@@ -1,4 +1,4 @@
-"""What users hand over, turned into what `torch.load(weights_only=True)` reads back.
+"""Converts users' objects to values that `torch.load(weights_only=True)` reads.
 
 >>> plain_copy({"note": "single step", 3: (1, 2.5)}, "extra")
 {'note': 'single step', 3: (1, 2.5)}

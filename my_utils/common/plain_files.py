@@ -1,4 +1,4 @@
-"""`.pt` files of plain values: whole or absent, and read without executing anything in them.
+"""`.pt` files of plain values: complete or missing, and read without executing any code.
 
 Such a file is what `torch.save` writes for a dict with the keys `format` and `version`; later
 versions only add keys.
@@ -18,7 +18,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-from .extras import needs_extra
+from .extras import needs_torch
 from .files import atomic_write
 from .pickle_bounds import OutOfBounds, check_pickle
 from .printable import printable
@@ -30,8 +30,8 @@ class PlainFileError(ValueError):
 
 
 def save_plain(payload: dict[str, Any], path: str | os.PathLike[str]) -> Path:
-    """Writes the file beside its place under another name, then renames it. Folders are made as
-    needed. OSError where it cannot be written. The values: see `_plain_copy`."""
+    """Writes the file next to its place under another name, then renames it. Folders are made as
+    needed. OSError if it cannot be written. The values: see `_plain_copy`."""
     import torch
 
     target = Path(path)
@@ -51,7 +51,7 @@ def load_plain(
     version: the newest that is understood. what: the word for such a file in messages.
 
     PlainFileError for a file that is cut short, damaged (every entry has a CRC-32), of another
-    kind, or of a later version; OSError where there is no such file.
+    kind, or of a later version; OSError if there is no such file.
     """
     file = Path(path)
     with open(file, "rb", opener=open_without_waiting):
@@ -78,8 +78,8 @@ def _check_zip(file: Path, what: str) -> None:
     except PlainFileError:
         raise
     except OutOfBounds as error:
-        raise PlainFileError(f"is no {what}, damaged, or made to do harm: {error}") from None
-    except Exception as error:  # zipfile has many ways to say that it is no zip
+        raise PlainFileError(f"is not a {what}, damaged, or malicious: {error}") from None
+    except Exception as error:  # zipfile has many ways to say that it is not a zip
         raise PlainFileError(f"is cut short, damaged or no {what} ({error})") from None
     if bad is not None:
         raise PlainFileError(f"is damaged: {bad} does not have the CRC-32 that is noted for it")
@@ -96,7 +96,7 @@ def _check_pickles(archive: zipfile.ZipFile, entries: list[zipfile.ZipInfo]) -> 
 
 
 def _read_pickle(file: Path, format: str, newest: int, what: str) -> dict[str, Any]:
-    with needs_extra(f"a {what}"):
+    with needs_torch(f"a {what}"):
         import torch
 
     try:
@@ -104,14 +104,14 @@ def _read_pickle(file: Path, format: str, newest: int, what: str) -> dict[str, A
     except Exception as error:  # what its parser raises depends on where the damage is
         foreign = re.search(r"GLOBAL (\S+)", str(error))
         if foreign is not None:
-            raise PlainFileError(f"is no {what}: it holds objects of {foreign[1]}") from None
+            raise PlainFileError(f"is not a {what}: it holds objects of {foreign[1]}") from None
         reason = printable(str(error).strip().partition("\n")[0][:300])
         raise PlainFileError(f"cannot be read as plain data ({reason})") from None
     if not isinstance(payload, dict) or payload.get("format") != format:
-        raise PlainFileError(f"is no {what}: it has no format {format!r}")
+        raise PlainFileError(f"is not a {what}: it has no format {format!r}")
     version = payload.get("version")
     if type(version) is not int or version < 1:
-        raise PlainFileError(f"has the version {version!r}, which is no number above 0")
+        raise PlainFileError(f"has the version {version!r}, which is not a number above 0")
     if version > newest:
         raise PlainFileError(f"has version {version}; this my_utils reads {newest} and below")
     return payload

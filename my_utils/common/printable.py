@@ -1,4 +1,4 @@
-"""Text out of files and names of files, before a terminal, a file or a picture gets it.
+"""Makes text from files and names of files safe for a terminal, a file or a picture.
 
 >>> printable("a\\x1b[2Jb")
 'a\\\\x1b[2Jb'
@@ -20,7 +20,7 @@ def printable(text: str) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """As `printable`, of a text of several lines."""
+    """Like `printable`, for a text of several lines."""
     return "\n".join(map(printable, text.split("\n")))
 
 

@@ -1,4 +1,4 @@
-"""How far a command is, on standard error: a bar on a terminal, elsewhere a line now and then.
+"""The progress of a command on standard error: a bar on a terminal, else a line now and then.
 
 >>> with Progress("report", 64, "ranks", quiet=True) as progress:
 ...     progress.phase("reading")

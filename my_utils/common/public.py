@@ -15,8 +15,8 @@ def public(module: str) -> Callable[[_C], _C]:
     Pickles, messages and `help` then name the public path, so that files may move. It comes after
     `dataclass`, which reads annotations by the module that the class is written in.
 
-    It imports that path, which is a face and loads nothing else: cloudpickle stores a class by its
-    name only if the module is there already, and else copies the class.
+    It imports that path, a compatibility module, and loads nothing else: cloudpickle stores a class
+    by its name only if the module is there already, and else copies the class.
 
     The names in annotations stay those of the module that the class is written in, so that
     `typing.get_type_hints` finds them there.

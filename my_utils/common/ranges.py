@@ -1,4 +1,4 @@
-"""Ranges of steps and of ranks as a user writes them, read and written in one place.
+"""Reads and writes ranges of steps and of ranks, in one place.
 
 With a colon the end is left out, as in a slice: `10:20` is 10 to 19. With a dash it is in: `10-19`.
 
@@ -56,7 +56,7 @@ def parse_steps(text: str, name: str = "steps", *, bounded: bool = False) -> tup
 
     bounded: both ends must be given.
 
-    Raises ValueError for an empty range, for one with a stride, and for what is no range.
+    Raises ValueError for an empty range, for one with a stride, and if it is not a range.
     """
     found = step_slice(text)
     if found is None or found.step is not None or (bounded and None in (found.start, found.stop)):
@@ -75,7 +75,7 @@ def parse_steps(text: str, name: str = "steps", *, bounded: bool = False) -> tup
 
 
 def rank_ranges(text: str, name: str = "ranks") -> Ranges:
-    """Ranges from a list such as `0,3-7`, as they stand there. ValueError for anything else."""
+    """Ranges from a list such as `0,3-7`, as they are there. ValueError for anything else."""
     ranges = []
     for part in text.split(","):
         match = _RANKS.fullmatch(part)

@@ -1,4 +1,4 @@
-"""Which rank this process is, and whether it is among chosen ones.
+"""Finds the rank of this process, and whether it is among selected ones.
 
 >>> check_ranks("ranks", [0, 3])
 (0, 3)
@@ -30,7 +30,7 @@ def current_rank() -> int:
 
 
 def known_rank() -> int | None:
-    """As `current_rank`, but None where nothing says it."""
+    """Like `current_rank`, but None if the rank is unknown."""
     if identity() is not None or distributed() is not None:
         return current_rank()
     return rank_from_environment()
@@ -46,7 +46,7 @@ def world_size() -> int:
 
 
 def known_world_size() -> int | None:
-    """As `world_size`, but None where nothing says it."""
+    """Like `world_size`, but None if it is unknown."""
     if identity() is not None or distributed() is not None:
         return world_size()
     return world_size_from_environment()
@@ -99,7 +99,7 @@ def distributed() -> Any:
 
 def boot_id() -> str:
     """What the kernel calls this boot of this host: processes with the same one share its clocks.
-    Empty where it does not say."""
+    Empty if it does not say."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()
@@ -108,7 +108,7 @@ def boot_id() -> str:
 
 
 def host_name() -> str:
-    """What this host is called, with what is no printable text in it as escapes. At most 255
+    """What this host is called, with what is not a printable text in it as escapes. At most 255
     bytes."""
     return printable(os.uname().nodename)[:255]
 

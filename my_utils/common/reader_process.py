@@ -1,4 +1,4 @@
-"""Reading files of others by parsers that are not ours: in a child, with bounds on what it takes.
+"""Runs parsers of other packages on untrusted files: in a child process, with limits.
 
 A file that makes the parser crash, hang or ask for memory without end costs a child, and is
 reported. The child is started at the first file, and again after one that ended it.

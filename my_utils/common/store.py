@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 _FIRST_PAUSE_S = 0.0002
 _LONGEST_PAUSE_S = 0.01
-# The store's server serves some 20,000 requests a second. All ranks that poll share half of them.
+# The store's server serves about 20,000 requests a second. All ranks that poll share half of them.
 _PAUSE_OF_EACH_S = 1e-4
 
 
 def default_store(prefix: str = "") -> Store | None:
-    """The store of the job with `prefix`, if any, before all keys; None where there is no job.
+    """The store of the job with `prefix`, if any, before all keys; None if there is no job.
 
     torch.distributed is never imported here. The store may be used by many threads.
     """

@@ -1,4 +1,4 @@
-"""Tables of results: the packages that they need, files that are whole or absent, plain text.
+"""Tables of results: atomic files, plain text.
 
 >>> print(text_table(["kernel", "ms"], [["gemm", "1.50"], ["softmax", "12.25"]], left=1))
 kernel      ms
@@ -8,36 +8,20 @@ softmax  12.25
 
 from __future__ import annotations
 
-import importlib
 import math
 import os
 
+from .extras import require
 from .outputs import open_output
 from .printable import encoded, printable_lines
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
-    from typing import Any
 
     from matplotlib.figure import Figure
 
 GAP = "  "
-
-
-def needed(package: str, purpose: str, extra: str = "profiling") -> Any:
-    """The module `package`, or an ImportError that says how to install it and what needs it."""
-    try:
-        # The import of a submodule locks it before its parent, and another thread that imports
-        # the parent locks them the other way round: one of them would see half a module.
-        importlib.import_module(package.partition(".")[0])
-        return importlib.import_module(package)
-    except ImportError as error:
-        raise ImportError(
-            f"{purpose} needs {package}, which cannot be imported ({error}): "
-            f"pip install 'my_utils[{extra}]'",
-            name=package,
-        ) from error
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
@@ -54,7 +38,7 @@ def write_figure(path: str | os.PathLike[str], draw: Callable[[Figure], None]) -
 
 def drawn(draw: Callable[[Figure], None]) -> Figure:
     """The figure itself."""
-    needed("matplotlib", "a plot")
+    require("matplotlib", "a plot")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

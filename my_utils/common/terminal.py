@@ -1,7 +1,7 @@
-"""What people see on a terminal: a progress bar while a command works, and tables, by rich.
+"""Output on a terminal with rich: a progress bar while a command works, and tables.
 
 rich is imported when there is a terminal to show something on, and only then. It keeps to NO_COLOR
-and TERM by itself. Commands show their work by `progress`, which has lines where there is no
+and TERM by itself. Commands show their work by `progress`, which has lines if there is no
 terminal; what the library returns is made by `tables`.
 """
 
@@ -51,7 +51,7 @@ def terminal_columns() -> int:
 
 
 class ProgressBar:
-    """How much of how much is done; does nothing where no bar is shown. Thread-safe."""
+    """How much of how much is done; does nothing if no bar is shown. Thread-safe."""
 
     def __init__(self, progress: Progress | None = None, task: TaskID | None = None) -> None:
         self._progress = progress
@@ -69,7 +69,7 @@ class ProgressBar:
             self._draw(self._progress)
 
     def show(self, done: int, total: int, description: str | None = None) -> None:
-        """So many of `total`, 0 for a total that is not known. description: in place of the old."""
+        """So many of `total`, 0 for a total that is not known. description: instead of the old."""
         if self._progress is not None and self._task is not None:
             self._progress.update(
                 self._task, completed=done, total=total or None, description=description
@@ -108,7 +108,7 @@ def progress_bar(
     """A bar on standard error while the block runs.
 
     total: in `unit`, None when it is not known yet. wanted: None is True where standard error is a
-    terminal. stays: the bar stands there when it is done. color: None is as `wants_color` says.
+    terminal. stays: the bar is there when it is done. color: None is as `wants_color` says.
 
     It is drawn when it is moved, by the thread that moves it: the block may start processes.
     """

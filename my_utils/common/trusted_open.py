@@ -28,7 +28,7 @@ def own_temporary_folder() -> str:
     """The folder `my_utils-UID` of this user in that for temporary files, with mode 0700. All
     processes of the user find the same one: where another user has taken the name, or others can
     write to the folder, it is the first of `my_utils-UID-1`, `my_utils-UID-2` … that is ours.
-    OSError where none can be made."""
+    OSError if none can be made."""
     import tempfile
 
     first = os.path.join(tempfile.gettempdir(), f"my_utils-{os.geteuid()}")
@@ -80,7 +80,7 @@ def _check_regular(found: os.stat_result, path: str | os.PathLike[str]) -> None:
 
 def open_own(path: str | os.PathLike[str], flags: int, mode: int = 0o666) -> int:
     """As `os.open` and as an opener, for a regular file of ours. PermissionError for a symbolic
-    link, for what is no regular file, has another name too, or belongs to another user."""
+    link, and for a file that is not regular, has another name too, or belongs to another user."""
     try:
         file = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY, mode)
     except OSError as error:

@@ -1,6 +1,6 @@
-"""One warning for each kind of trouble in a process. Repetitions are counted.
+"""One warning for each kind of problem in a process. Repetitions are counted.
 
-Training goes on when a disk is full or a stage is stopped twice, and one warning a step would
+Training continues when a disk is full or a stage is stopped twice, and one warning a step would
 flood the log. So each kind is reported once, through the logger `my_utils`, and counted from then
 on. All functions are thread-safe. A forked child counts from zero.
 
@@ -50,7 +50,7 @@ def warn_once(kind: str, message: str, logger: logging.Logger | None = None) -> 
 def counts() -> dict[str, int]:
     """How often each kind of trouble occurred in this process.
 
-    The C part has counts of its own, see `_core.troubles()`. Here its kinds are counted once only.
+    The C part has its own counts, see `_core.troubles()`. Here its kinds are counted once only.
     """
     with _lock:
         return dict(_counts)

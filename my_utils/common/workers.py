@@ -1,4 +1,4 @@
-"""Worker processes end with the process that they work for."""
+"""Makes worker processes end with the process that they work for."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from multiprocessing.process import BaseProcess
 
 def end_with_parent() -> None:
     """Called in a worker of a pool. The worker then ends when its parent is killed. Otherwise it
-    would wait for work for ever."""
+    would wait for work forever."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(

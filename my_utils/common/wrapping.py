@@ -1,4 +1,4 @@
-"""One way to decorate a callable of any kind: what a decorator of ours puts round each call.
+"""Decorates a callable of any kind: one function for all decorators of this package.
 
 >>> class Loud(Scope):
 ...     def __init__(self, function, args, kwargs): print(f"{function.__name__}{args}")

@@ -1,4 +1,4 @@
-"""Trains a small GPT on two ranks, and shows where the time went."""
+"""Trains a small GPT on two ranks, and shows where the time goes."""
 
 from __future__ import annotations
 

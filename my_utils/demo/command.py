@@ -1,4 +1,4 @@
-"""Trains a small GPT on two ranks, and shows where the time went.
+"""Trains a small GPT on two ranks, and shows where the time goes.
 
     my_utils demo [-o DIR] [--steps N] [--ranks N] [--balance]     (or python -m my_utils.demo)
 
@@ -27,10 +27,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ..common.command_line import (
-    EXIT_INTERRUPTED,
     CommandParser,
     add_output,
-    error_text,
+    fail,
     parser,
     run_cli,
 )
@@ -56,7 +55,7 @@ def default_ranks() -> int:
 
 
 def clear_logs(log_dir: Path) -> None:
-    """Removes what an earlier demo left, so that the trace shows one run; DemoError where another
+    """Removes what an earlier demo left, so that the trace shows one run; DemoError if another
     run has written."""
     mark = log_dir / MARK
     found = [path for pattern in PATTERNS for path in log_dir.glob(pattern)]
@@ -190,14 +189,14 @@ def run(out: Path, steps: int, ranks: int, balance: bool) -> None:
             plot_timeline([log_dir], out / "timeline.png", range(middle, middle + 2), title)
         )
     except ImportError:
-        print("\nno timeline.png: matplotlib is missing (pip install my_utils[profiling])")
+        print("\nno timeline.png: matplotlib is missing (pip install matplotlib)")
     print(f"\nwritten in {time.monotonic() - began:.0f} s:")
     for path in written:
         print(f"  {path}  ({path.stat().st_size / 1e3:,.0f} kB)")
     print("\nopen the trace at https://ui.perfetto.dev (drag the file into the page), or with")
     print(f"  my_utils trace {log_dir} -o {written[0]} --open")
-    print(f"a page about the run:  my_utils report {log_dir}")
-    print(f"a run while it goes:   my_utils live {log_dir}")
+    print(f"a report about the run:  my_utils report {log_dir}")
+    print(f"watch a running job:     my_utils live {log_dir}")
 
 
 def _at_least(smallest: int) -> type[int]:
@@ -214,7 +213,7 @@ def _at_least(smallest: int) -> type[int]:
 def command_parser() -> CommandParser:
     chosen = parser(
         "demo",
-        "Trains a small GPT on two ranks and shows where the time went.",
+        "Trains a small GPT on two ranks and shows where the time goes.",
         ["my_utils demo", "my_utils demo -o /tmp/demo --steps 10 --balance"],
         statuses="0  fine\n1  a rank failed, or the results could not be written",
     )
@@ -226,9 +225,9 @@ def command_parser() -> CommandParser:
     add("--steps", type=_at_least(4), default=60, metavar="N",
         help="steps to train, 4 or more (default: %(default)s)")  # fmt: skip
     add("--ranks", type=_at_least(2), metavar="N",
-        help="processes (default: 2, or one a GPU if there are more)")  # fmt: skip
+        help="processes (default: 2, or the number of GPUs if larger)")  # fmt: skip
     add("--balance", action="store_true",
-        help="give all ranks texts of like length, so that none waits")  # fmt: skip
+        help="give all ranks texts of similar length, so that none waits")  # fmt: skip
     return chosen
 
 
@@ -244,11 +243,7 @@ def _main(argv: Sequence[str] | None) -> int:
     except BrokenPipeError:
         raise
     except (DemoError, OSError) as error:
-        print(f"demo: {error_text(error)}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("demo: interrupted", file=sys.stderr)
-        return EXIT_INTERRUPTED
+        return fail("demo", error)
     return 0
 
 

@@ -1,7 +1,7 @@
-"""What `python -m my_utils.demo` runs on each rank: a small GPT learns Python's own source.
+"""One rank of `python -m my_utils.demo`: a small GPT learns Python's own source.
 
 The text is the standard library of this interpreter, cut at blank lines and read as bytes. Each
-rank reads a shard of its own. As in a sorted data set, one shard holds the short texts and another
+rank reads a separate shard. As in a sorted data set, one shard holds the short texts and another
 the long ones. So one rank has more to compute, and the others wait for it in `all_reduce`. With
 `balance=True` all ranks take texts of similar length in a step, and no rank waits.
 
@@ -20,12 +20,12 @@ import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..common.extras import needs_extra
+from ..common.extras import needs_torch
 from ..common.files import utf8_path
 from ..log.logger import GlobalLogger
 from ..stages.timers import MyTimer
 
-with needs_extra("the demo"):
+with needs_torch("the demo"):
     import torch
     import torch.distributed as dist
     import torch.nn.functional as F
@@ -39,7 +39,7 @@ PAD = 0
 
 
 class Block(nn.Module):
-    """One layer: attention, then the MLP, each timed as a stage of its own."""
+    """One layer: attention, then the MLP, each timed as a separate stage."""
 
     def __init__(self, timer: MyTimer) -> None:
         super().__init__()
@@ -179,9 +179,9 @@ def train(log_dir: Path, rank: int, ranks: int, steps: int, balance: bool) -> No
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="one rank of the demo")
+    parser = argparse.ArgumentParser(description="Runs one rank of the demo.")
     parser.add_argument("--log-dir", type=Path, required=True)
-    parser.add_argument("--store", type=Path, required=True, help="file by which the ranks meet")
+    parser.add_argument("--store", type=Path, required=True, help="file for the ranks to connect")
     parser.add_argument("--rank", type=int, required=True)
     parser.add_argument("--ranks", type=int, required=True)
     parser.add_argument("--steps", type=int, required=True)

@@ -1,4 +1,4 @@
-"""How long the blocks of the bootstrap are: long enough to hold what depends on each other.
+"""The length of the bootstrap's blocks: long enough for steps that depend on each other.
 
 Politis & White, Automatic block-length selection for the dependent bootstrap (2004), with the
 correction of Patton, Politis & White (2009), for the circular bootstrap. It looks for the lag from

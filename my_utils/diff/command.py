@@ -28,7 +28,7 @@ from ..common.command_line import (
     add_steps,
     add_warmup,
     check_outputs,
-    error_text,
+    fail,
     parser,
     run_cli,
 )
@@ -98,7 +98,7 @@ def _compared(
 def command_parser() -> CommandParser:
     chosen = parser(
         "diff",
-        "Says how much slower or faster run B is than run A, in which stage and on which ranks.",
+        "Shows how much slower or faster run B is than run A, in which stage and on which ranks.",
         [
             "my_utils diff logs/before logs/after",
             "my_utils diff base/* --with new/* --gate 'iter:+2%' --gate 'memory:+5%'",
@@ -109,27 +109,31 @@ def command_parser() -> CommandParser:
         statuses="0  compared, and all gates passed\n"
         "1  the output could not be written\n"
         "2  wrong arguments\n3  a gate failed\n4  undecided, or not compared\n"
-        "125  with --bisect, in place of 1, 2 and 4",
+        "125  with --bisect, instead of 1, 2 and 4",
     )
     add = chosen.add_argument
     add("runs", nargs="+", metavar="RUN",
-        help="log directory or glob; a folder of runs means its newest run. Two, A and B, or with "
-        "--with the runs of A")  # fmt: skip
+        help="log directory or glob; a folder of runs means its newest run. Two runs, A and B; "
+        "with --with, the runs of A")  # fmt: skip
     add("--with", dest="others", nargs="+", metavar="RUN", help="the runs of B")
     add("--gate", dest="gates", action="append", default=[], type=checked(parse_gate),
         metavar="NAME:LIMIT%",
-        help="iter:+2%%, memory:+5%%, throughput:-2%%, or PATH/OF/STAGE:+3%%: fail if all of the "
-        "interval lies beyond it; may be given several times")  # fmt: skip
+        help="iter:+2%%, memory:+5%%, throughput:-2%%, or PATH/OF/STAGE:+3%%: fail if the whole "
+        "interval exceeds the limit; repeatable")  # fmt: skip
     add("--map", dest="renames", action="append", default=[], type=checked(_rename),
-        metavar="OLD=NEW", help="a stage of A that has another name in B")  # fmt: skip
+        metavar="OLD=NEW", help="the stage OLD of A is called NEW in B")  # fmt: skip
     add(_BISECT, action="store_true",
-        help="end with 125 where `git bisect run` shall skip the commit")  # fmt: skip
-    add_output(chosen, "write it there too; .html is a page, .xml JUnit's form", suffixes=_SUFFIXES)
+        help="exit with 125 if `git bisect run` should skip the commit")  # fmt: skip
+    add_output(
+        chosen,
+        "write the result to FILE too; .html is a page, .xml is JUnit XML",
+        suffixes=_SUFFIXES,
+    )
     add_ranks(chosen)
     add_steps(chosen)
-    add_warmup(chosen, "leave out so many steps of each run (the longest warm-up of all runs)")
+    add_warmup(chosen, "leave out the first N steps of each run (default: the longest warm-up)")
     add_json(chosen, "print one JSON object")
-    add_quiet(chosen, "print nothing: the exit status says it")
+    add_quiet(chosen, "print nothing, only set the exit status")
     return chosen
 
 
@@ -150,8 +154,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as ended:
         raise SystemExit(_for_bisect(ended.code)) from None
     except Exception as error:  # its traceback would end with 1, which is "bad"
-        print(f"diff: error: {error_text(error)}", file=sys.stderr)
-        return EXIT_SKIP
+        return fail("diff", error, EXIT_SKIP)
     return _for_bisect(status)
 
 
@@ -174,8 +177,7 @@ def _main(argv: Sequence[str]) -> int:
     except BrokenPipeError:
         raise
     except OSError as error:
-        print(f"diff: error: {error_text(error)}", file=sys.stderr)
-        return EXIT_FAILED
+        return fail("diff", error)
     return EXIT_UNDECIDED if found.step is None else _STATUSES[worst_of(gates)]
 
 
@@ -183,7 +185,7 @@ def _sides(chosen: CommandParser, args: argparse.Namespace) -> tuple[list[str], 
     first, second = args.runs, args.others
     if second is None:
         if len(first) != 2:
-            chosen.error(f"name two runs, or several of each side with --with: {len(first)} came")
+            chosen.error(f"pass two runs, or several of each side with --with: {len(first)} came")
         first, second = first[:1], first[1:]
     sides = [_runs(chosen, paths, args.quiet) for paths in (first, second)]
     return sides[0], sides[1]
@@ -193,10 +195,7 @@ def _runs(chosen: CommandParser, paths: Sequence[str], quiet: bool) -> list[str]
     """The runs that are named, each once: a link among them is no second run."""
     named: list[str] = []
     for path in paths:
-        matches = [path] if os.path.lexists(path) else sorted(glob.glob(path))
-        if not matches:
-            chosen.error(f"{path}: no such file or directory")
-        named += matches
+        named += [path] if os.path.lexists(path) else sorted(glob.glob(path)) or [path]
     once: dict[str, str] = {}
     for found in found_logs("diff", named, quiet):
         once.setdefault(os.path.realpath(found), found)

@@ -102,7 +102,7 @@ def _shortest(runs: Side, count: int) -> list[str]:
     names = [run.path or "a run" for run in runs if len(run.step_ns) == count]
     never = [run.path or "a run" for run in runs if run.warmup >= len(run.step_ns)]
     return [f"{name} has {count} whole steps" for name in names[:2]] + [
-        f"{name} never leaves its warm-up; --warmup N says how long it is" for name in never[:2]
+        f"{name} never leaves its warm-up; set its length with --warmup N" for name in never[:2]
     ]
 
 

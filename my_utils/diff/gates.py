@@ -1,4 +1,4 @@
-"""Limits for CI: what B may have more than A, and whether the interval decides it."""
+"""Limits for CI: how much B may exceed A, and whether the interval decides it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Gate:
 
 @dataclass(frozen=True)
 class GateResult:
-    """interval: None where the figure was not measured; then `reason` says what is missing."""
+    """interval: None if the figure was not measured; then `reason` says what is missing."""
 
     gate: Gate
     status: GateStatus
@@ -50,7 +50,7 @@ class GateResult:
 
 
 def parse_gate(text: str) -> Gate:
-    """ValueError for what is no limit.
+    """ValueError if it is not a limit.
 
     >>> parse_gate("iter:+2%").limit, parse_gate("forward/attn: 1.5 %").name
     (0.02, 'forward/attn')
@@ -58,13 +58,14 @@ def parse_gate(text: str) -> Gate:
     found = _GATE.fullmatch(text)
     if found is None:
         raise ValueError(
-            f"{text!r} is no limit: iter:+2%, memory:+5%, throughput:-2% and PATH/OF/STAGE:+3% are"
+            f"{text!r} is not a limit such as iter:+2%, memory:+5%, throughput:-2% or "
+            "PATH/OF/STAGE:+3%"
         )
     return Gate(found[1], float(found[2]) / 100, text)
 
 
 def judge_gate(gate: Gate, found: Difference) -> GateResult:
-    """Failed if the whole interval lies beyond the limit, passed if it lies within, else undecided.
+    """Failed if the whole interval exceeds the limit, passed if it is within, else undecided.
 
     A figure of one run a side that has no interval is taken as it is.
     """

@@ -1,4 +1,4 @@
-"""How far the difference of two sides may be off: an interval of Student's t for two means.
+"""The confidence interval of a difference: Student's t for two means.
 
 With several runs on each side, the error of a side is what its runs differ by among each other.
 Else it is what its steps differ by: the scatter of a block bootstrap.
@@ -28,7 +28,7 @@ _LOG_MAX = math.log(sys.float_info.max)
 
 @dataclass(frozen=True)
 class Interval:
-    """A relative difference of B from A, and where it lies with all but certainty: shares, 0.02 is
+    """A relative difference of B from A, and where it is with all but certainty: shares, 0.02 is
     2 % more. sees: the smallest difference that would have been found nine times in ten.
 
     >>> Interval(0.04, 0.03, 0.05, 0.012).differs

@@ -1,4 +1,4 @@
-"""Gates as JUnit's XML, which CI systems show: a test a gate, or one test without gates."""
+"""Gates as JUnit XML for CI systems: one test for each gate, or one test without gates."""
 
 from __future__ import annotations
 

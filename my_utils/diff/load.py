@@ -1,4 +1,4 @@
-"""Runs as the steps that are compared: what each stage took in each of them."""
+"""Loads runs as the steps to compare: the time of each stage in each step."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def load_steps(
     """The steps of one run.
 
     path: its log directory, or a profile CSV, journal or glob. ranks, steps: only these, by default
-    all; steps is a half-open range. renames: stages by the names that they shall have; what is
+    all; steps is a half-open range. renames: the new names of stages; what is
     inside a stage comes with it.
 
     Raises NothingToCompare, a ValueError, where no rank can be read. Thread-safe.
@@ -92,7 +92,7 @@ def steps_of(run: RunData, renames: Mapping[str, str]) -> RunSteps:
     if seen is None:
         if run.device == "cuda":
             found.problems.append(
-                "has no GPU times: stages take what the host takes to enqueue them"
+                "has no GPU times: the times of stages are the host's times of enqueueing"
             )
         return found
     by_device = _steps(seen, renames)

@@ -1,4 +1,4 @@
-"""A difference as one HTML file, in the form of a report's page."""
+"""A difference as one HTML file, in the style of the report."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WIDTH = 1000.0
 @dataclass(frozen=True)
 class _Part:
     """A bar of the sum. begin, width: of the drawing. kind: "more", "less" or "whole". sure: all of
-    its interval lies on one side of zero."""
+    its interval is on one side of zero."""
 
     name: str
     text: str
@@ -264,7 +264,7 @@ def _run_table(a: Side, b: Side) -> Table:
 
 
 def _figures(found: Difference) -> list[tuple[str, str, str, str]]:
-    """Name, A, B and what lies between, of memory and of throughput; each is there."""
+    """Name, A, B and what is between, of memory and of throughput; each is there."""
     if found.step is None:
         return []
     known = {("memory" if one.name == "memory" else "throughput"): one for one in found.figures}
@@ -275,7 +275,7 @@ def _figure(name: str, one: FigureDifference | None) -> tuple[str, str, str, str
     if one is None:
         return name, "", "", "not measured in all runs"
     if one.interval is None:
-        off = "; one run a side says nothing of how far that may be off"
+        off = "; one run a side gives no interval"
     else:
         off = f" ± {percent(one.interval.margin, sign=False)}"
     if name == "memory":

@@ -1,4 +1,4 @@
-"""On which ranks a stage differs."""
+"""Finds the ranks on which a stage differs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a comparison found; it imports no rule."""
+"""The result of a comparison. It imports no rule."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ def gate_line(result: GateResult) -> str:
     if result.interval is None:
         return f"{head}: {result.reason}"
     low, high = percent(result.interval.low), percent(result.interval.high)
-    return f"{head}: B lies at {percent(result.interval.share)}, between {low} and {high}"
+    return f"{head}: B is at {percent(result.interval.share)}, between {low} and {high}"
 
 
 # --- Markdown ---

@@ -1,4 +1,4 @@
-"""Where two recordings part: aligned, searched and reported."""
+"""Finds where two recordings differ: aligns them, searches and reports."""
 
 from __future__ import annotations
 

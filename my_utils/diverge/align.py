@@ -157,7 +157,7 @@ def _wrapper_calls(recording: Recording) -> set[int]:
 def _times(
     events: Sequence[TraceEvent], parents: dict[int, int], recording: Recording
 ) -> dict[int, tuple[int, int]]:
-    """When each call began and ended, by one clock: a child lies within its parent, also where it
+    """When each call began and ended, by one clock: a child is within its parent, also where it
     was recorded after it, from a compiled graph. A call that never ended ends last."""
     inside: dict[int, list[TraceEvent]] = {}
     known = {event.index for event in events}
@@ -220,7 +220,7 @@ def _below(prefix: str, name: str) -> str | None:
 
 
 def _kinds(side: _Side) -> dict[str, Hashable]:
-    """What tells modules apart, by name: the class and the shapes of their weights."""
+    """What distinguishes modules, by name: the class and the shapes of their weights."""
     return {
         name: (plain_type(call.event.type), *sorted(meta.shape for meta in call.weights.values()))
         for name, call in side.modules.items()
@@ -239,7 +239,7 @@ def _renamed(side: _Side, names: dict[str, str]) -> _Side:
 
 
 def _extra_prefixes(first: set[str], second: set[str]) -> tuple[str, str]:
-    """What stands before the names of one side only, for a model that is a part of a larger one
+    """What is before the names of one side only, for a model that is a part of a larger one
     there: the prefix that makes most names equal."""
     in_first, gain_first = _best_prefix(first, second)
     in_second, gain_second = _best_prefix(second, first)
@@ -301,7 +301,7 @@ def pair_up(
     """Pairs the places of two sequences, in their order.
 
     Sequences of one length are paired place by place. Of two lengths, equal keys hold the pairing,
-    and what lies between is paired in order; None stands for what the other sequence lacks.
+    and what is between is paired in order; None stands for what the other sequence lacks.
 
     >>> pair_up("abc", "abxc")
     [(0, 0), (1, 1), (None, 2), (2, 3)]

@@ -1,4 +1,4 @@
-"""Names the first place where two runs part.
+"""Names the first place where two runs differ.
 
     my_utils diverge A.pt B.pt          (or python -m my_utils.diverge)
 
@@ -42,7 +42,7 @@ from ..common.command_line import (
     add_json,
     add_output,
     add_quiet,
-    error_text,
+    fail,
     parser,
     run_cli,
 )
@@ -80,7 +80,7 @@ _LOCAL_MEANS = (
 _STATUSES = """\
 0  no difference was found
 1  the runs differ
-2  not comparable: a file cannot be read, no call stands in both, or nothing that was recorded of \
+2  not comparable: a file cannot be read, no call is in both, or nothing that was recorded of \
 them can be compared; also wrong arguments
 """
 
@@ -97,7 +97,7 @@ def compare_recordings(
     rtol, atol: agree where |a - b| <= atol + rtol * |b|, as far as samples and statistics show;
         without either, bit for bit. Where only one is given the other is 0.
 
-    ValueError for a tolerance that is negative or not finite; TypeError for what is no recording,
+    ValueError for a tolerance that is negative or not finite; TypeError if it is not a recording,
     such as `ForwardTraceRecorder.recording`, which says whether it records.
     """
     _check_recording("first", first)
@@ -147,7 +147,7 @@ def _judge(checks: list[CallCheck], difference: Difference | None, alone: int) -
     if difference is not None:
         return "different", ""
     if not checks:
-        return "not comparable", "no call stands in both recordings"
+        return "not comparable", "no call is in both recordings"
     decided = sum(_is_decided(check) for check in checks)
     if decided == 0:
         return "not comparable", f"nothing that was recorded can be compared; {_first_why(checks)}"
@@ -155,7 +155,7 @@ def _judge(checks: list[CallCheck], difference: Difference | None, alone: int) -
     if decided < len(checks):
         words.append(f"{len(checks) - decided} of {len(checks)} calls could not be compared")
     if alone:
-        words.append(f"{alone} calls stand in one recording only")
+        words.append(f"{alone} calls are in one recording only")
     return "same", ", ".join(words)
 
 
@@ -188,7 +188,7 @@ def compare_files(
     several are put together: replicated tensors by their digests, parts of a batch or of a DTensor
     by their statistics.
 
-    OSError where a path cannot be read, RecordingError (a ValueError) for what is no recording.
+    OSError if a path cannot be read, RecordingError (a ValueError) if it is not a recording.
     """
     a, b = read_side(path_a), read_side(path_b)
     notes = [*a.notes, *b.notes]
@@ -222,7 +222,7 @@ def _as_one(side: Side) -> Recording:
 
 def _overall(ranks: list[RankReport]) -> tuple[str, str]:
     if not ranks:
-        return "not comparable", "no rank stands in both directories"
+        return "not comparable", "no rank is in both directories"
     if any(rank.status == "different" for rank in ranks):
         return "different", ""
     missed = [rank for rank in ranks if rank.status == "not comparable"]
@@ -312,7 +312,7 @@ def _figures_data(figures: Figures) -> FiguresData:
 def command_parser() -> CommandParser:
     chosen = parser(
         "diverge",
-        "Names the first place where two recorded runs part.",
+        "Names the first module or operator at which two recorded runs differ.",
         [
             "my_utils diverge before.pt after.pt",
             "my_utils diverge recordings_a recordings_b --rtol 1e-5 --json",
@@ -320,10 +320,10 @@ def command_parser() -> CommandParser:
         statuses=_STATUSES,
     )
     add = chosen.add_argument
-    add("a", metavar="A", type=Path, help="a recording, or a directory of them")
-    add("b", metavar="B", type=Path, help="what to compare it with")
+    add("a", metavar="A", type=Path, help="a recording, or a directory of recordings")
+    add("b", metavar="B", type=Path, help="the recording to compare with")
     add_output(
-        chosen, "the text there, or plain data as .json; - is standard output (the default)",
+        chosen, "write the text, or data as .json; - is standard output (the default)",
         suffixes=(".txt", ".json"),
     )  # fmt: skip
     add("--rtol", type=float, help="relative tolerance (default: bit for bit)")
@@ -345,8 +345,7 @@ def _main(argv: Sequence[str] | None) -> int:
         with Progress("diverge", quiet=chosen.quiet, no_color=chosen.no_color, ticking=True):
             report = compare_files(chosen.a, chosen.b, rtol=chosen.rtol, atol=chosen.atol)
     except (OSError, RecordingError, ValueError) as error:
-        print(f"not comparable: {error_text(error)}", file=sys.stderr)
-        return EXIT_NOT_COMPARABLE
+        return fail("diverge", error, EXIT_NOT_COMPARABLE)
     output = chosen.output or "-"
     is_data = chosen.json or output.lower().endswith(".json")
     text = json.dumps(as_data(report)) + "\n" if is_data else render(report, chosen.limit or None)
@@ -357,8 +356,7 @@ def _main(argv: Sequence[str] | None) -> int:
         with open_output(output) as file:
             file.write(encoded(text))
     except OSError as error:
-        print(f"diverge: {error_text(error)}", file=sys.stderr)
-        return EXIT_NOT_COMPARABLE
+        return fail("diverge", error, EXIT_NOT_COMPARABLE)
     return report.exit_code
 
 

@@ -34,7 +34,7 @@ class Side:
 def read_side(path: str | os.PathLike[str]) -> Side:
     """The recording in a file, or one for each rank in a directory's `*.pt` files.
 
-    OSError and RecordingError for a file. In a directory files that are no recordings are left out
+    OSError and RecordingError for a file. In a directory files that are not recordings are left out
     with a note; RecordingError when none is left, or two are of the same rank.
     """
     side = Side(Path(path))
@@ -155,14 +155,14 @@ def _join_tensors(metas: Sequence[TraceTensorMeta]) -> TraceTensorMeta:
 
 
 def _joined_shape(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    """Of parts of a batch, which lie one behind the other along the first dimension."""
+    """Of parts of a batch, which are one behind the other along the first dimension."""
     if not shapes[0]:
         return (len(shapes),)
     return (sum(shape[0] for shape in shapes if shape), *shapes[0][1:])
 
 
 def _join_stats(parts: Sequence[dict[str, float | int] | None]) -> dict[str, float | int] | None:
-    """The statistics of all parts together; None where a part has none.
+    """The statistics of all parts together; None if a part has none.
 
     Means and deviations by Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for
     computing sample variances" (1979).

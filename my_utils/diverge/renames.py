@@ -1,4 +1,4 @@
-"""Modules that have other names in the two recordings, and are the same all the same.
+"""Matches modules that have other names in the two recordings but are the same.
 
 Names are compared as trees of their words. Where two modules are the same, the words below them are
 matched: equal words first, then, in the order of the calls, those that are of one kind (class,

@@ -1,4 +1,4 @@
-"""What a comparison of two recordings gives: checks of tensors and calls, and the reports of them.
+"""The result of comparing two recordings: checks of tensors and calls, and their reports.
 
 The classes with `Data` in their names are the same as plain data, which goes into JSON.
 """
@@ -98,7 +98,7 @@ class Call:
 
     parent: index of the recorded call around it, wrappers left out, or -1.
     begin, end: when it ran, by one clock for all calls of the recording.
-    weights: parameters of its own by their names in it, and those of modules below that are not
+    weights: its own parameters by their names in it, and those of modules below that are not
         called themselves.
     """
 
@@ -129,9 +129,9 @@ class Cause(enum.StrEnum):
     WEIGHTS: parameters or buffers differ before the call. INPUTS: the model was called with other
     inputs. RESULT: the same inputs and weights gave another result. BETWEEN: the code of a module
     itself, between two of the modules in it. CLASS: the module is of another class. SETTINGS:
-    training or evaluation mode, or an argument that is no tensor. EXCEPTION: the call raised in one
-    run only. GRADIENTS: the forward passes agree, and the gradients do not. UNDECIDED: the place is
-    in the call, if one is given, but what was recorded does not tell where or why.
+    training or evaluation mode, or an argument that is not a tensor. EXCEPTION: the call raised in
+    one run only. GRADIENTS: the forward passes agree, and the gradients do not. UNDECIDED: the
+    place is in the call, if one is given, but what was recorded does not tell where or why.
     """
 
     WEIGHTS = "weights"
@@ -148,7 +148,7 @@ class Cause(enum.StrEnum):
 @public("my_utils.diverge")
 @dataclass(frozen=True, slots=True)
 class CallCheck:
-    """One call in both recordings. Verdicts are None where nothing of the kind was recorded."""
+    """One call in both recordings. Verdicts are None if nothing of the kind was recorded."""
 
     pair: Pair
     inputs: list[TensorCheck]
@@ -226,7 +226,7 @@ class RankReport:
 
     status: "same", "different" or "not comparable"; `reason` says why it is the last one.
     difference: the first one. checks: the calls that stand in both, in the order of their ends.
-    only_a, only_b: how many calls stand in one recording only.
+    only_a, only_b: how many calls are in one recording only.
     renamed: modules that have another name in B: that name, and the one in A.
     """
 
@@ -309,7 +309,7 @@ class TensorData(TypedDict):
 
 
 class CallData(TypedDict):
-    """A call whose results differ. Verdicts are None where nothing of the kind was recorded."""
+    """A call whose results differ. Verdicts are None if nothing of the kind was recorded."""
 
     module: str
     type: str

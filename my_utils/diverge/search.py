@@ -1,4 +1,4 @@
-"""Finds the first place where two aligned recordings part, and what made them part there.
+"""Finds the first place where two aligned recordings differ, and the cause.
 
 Calls are examined by one clock. What is visible first decides: a call that was given other inputs,
 or one that gave other outputs. The first names the code of the module around it, the second the
@@ -47,7 +47,7 @@ def _check_outputs(first: TraceEvent, second: TraceEvent, rules: Rules) -> list[
 def _check_lists(
     first: Sequence[TraceTensorMeta], second: Sequence[TraceTensorMeta], rules: Rules
 ) -> list[TensorCheck]:
-    """By path; nothing where one recording left out the whole kind."""
+    """By path; nothing if one recording left out the whole kind."""
     if not first or not second:
         return []
     return _check_named(
@@ -121,7 +121,7 @@ def _settings(first: TraceEvent, second: TraceEvent) -> list[str]:
 
 
 def find_first(checks: Sequence[CallCheck]) -> Difference | None:
-    """The first difference of calls that stand in the order of their ends; None for none."""
+    """The first difference of calls that are in the order of their ends; None for none."""
     changed = next((check for check in checks if check.parts_here), None)
     entered = min(
         (check for check in checks if differs(check.input_verdict)),

@@ -1,4 +1,4 @@
-"""Whether two records of a tensor agree, and how far apart they are if they do not."""
+"""Checks whether two records of a tensor agree, and how much they differ if not."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Rules:
 def check_tensors(
     path: str, first: TraceTensorMeta | None, second: TraceTensorMeta | None, rules: Rules
 ) -> TensorCheck:
-    """Compares what two recordings noted of the tensor at `path`; None where one has none."""
+    """Compares what two recordings noted of the tensor at `path`; None if one has none."""
     if first is None or second is None:
         side = "A" if second is None else "B"
         return TensorCheck(path, Verdict.DIFFERENT, f"only in {side}", first, second)

@@ -1,4 +1,4 @@
-"""What `diverge` found, as lines for people."""
+"""The text of a `diverge` report."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _rank(rank: RankReport, alone: bool) -> Iterator[str]:
     yield f"A  {_described(rank.recording_a)}"
     yield f"B  {_described(rank.recording_b)}"
     yield (
-        f"{len(rank.checks)} calls stand in both; {rank.only_a} only in A, {rank.only_b} only in B"
+        f"{len(rank.checks)} calls are in both; {rank.only_a} only in A, {rank.only_b} only in B"
     )
     if rank.renamed:
         shown = [f"{new} in B is {old} in A" for new, old in list(rank.renamed.items())[:3]]

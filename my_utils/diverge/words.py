@@ -1,4 +1,4 @@
-"""What the reports of differences share: which checks differ, and how they are listed."""
+"""Common parts of difference reports: which checks differ, and how they are listed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Objects with their tensors on disk and back, without pickle where it can be."""
+"""Writes objects with their tensors to disk and loads them, without pickle where possible."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ def read_scalar(decoder: Decoder, node: dict[str, Any], body: Any) -> Any:
     data = bytes.fromhex(decoder.text(node["bytes"]))
     found = numpy.frombuffer(data, dtype=_dtype(decoder, body))
     if len(found) != 1:
-        raise decoder.wrong("$npscalar: is no single value")
+        raise decoder.wrong("$npscalar: is not a single value")
     # A structured scalar would be a view of the bytes, which cannot be written.
     return found.copy()[0]
 
@@ -153,20 +153,20 @@ def _descr(decoder: Decoder, descr: Any, depth: int) -> Any:
     if type(descr) is str:
         found = _SIMPLE_DTYPE.fullmatch(descr)
         if found is None or int(found[1][1:] or 0) > _ITEM_BYTES_MAX:
-            raise decoder.wrong(f"has {descr[:50]!r} where a type of numpy should stand")
+            raise decoder.wrong(f"has {descr[:50]!r} instead of a type of numpy")
         return descr
     if depth > 32 or type(descr) is not list:
-        raise decoder.wrong("has something else where a type of numpy should stand")
+        raise decoder.wrong("is not a type of numpy")
     return [_descr_field(decoder, field, depth) for field in descr]
 
 
 def _descr_field(decoder: Decoder, field: Any, depth: int) -> tuple[Any, ...]:
     if type(field) is not list or len(field) not in (2, 3):
-        raise decoder.wrong("has something else where a field of a type should stand")
+        raise decoder.wrong("is not a field of a type")
     name = field[0]
     if type(name) is list:  # with a title
         if len(name) != 2:
-            raise decoder.wrong("has something else where a field's name should stand")
+            raise decoder.wrong("is not a field's name")
         name = (decoder.text(name[0]), decoder.text(name[1]))
     else:
         name = decoder.text(name)

@@ -1,7 +1,7 @@
-"""The elements of tensors and arrays on their way into one safetensors file.
+"""Collects the elements of tensors and arrays for one safetensors file.
 
 A blob is a piece of memory in row-major order that goes into the file under a name. Each is hashed
-and written from where it lies; nothing is copied that lies in order on the CPU already, unless
+and written from where it lies; nothing is copied that is in order on the CPU already, unless
 `copy` is set (asynchronous dumps, whose tensors may change before they are written).
 
 Dimensions of stride 0 are stored once (`expand` in the tree), so that a mask of a billion elements
@@ -126,7 +126,7 @@ class Blobs:
 
 
 def blob_name(path: str) -> str:
-    """Blobs are named by where they stand in the tree."""
+    """Blobs are named by where they are in the tree."""
     return path[ROOT_CHARS:]
 
 

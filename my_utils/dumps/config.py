@@ -1,4 +1,4 @@
-"""What a dump holds and where it goes, as users say it."""
+"""The settings of a dump: what it contains and where it goes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lists, tuples, sets, dicts and their kin of `collections`, and namespaces."""
+"""Lists, tuples, sets, dicts, the containers of `collections`, and namespaces."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def read_frozenset(decoder: Decoder, node: dict[str, Any], body: Any) -> Any:
 
 
 def _in_order(items: Iterable[Any]) -> list[Any]:
-    """Sorted where that is possible, so that trees of equal sets are equal."""
+    """Sorted if it is possible, so that trees of equal sets are equal."""
     values = list(items)
     kinds = set(map(type, values))
     if len(kinds) == 1 and kinds <= {int, str, float, bytes}:

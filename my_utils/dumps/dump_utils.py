@@ -1,4 +1,4 @@
-"""Dumps objects of a training run, tensors and all, and loads them again with the same types.
+"""Dumps objects of a training run with their tensors, and loads them with the same types.
 
     from my_utils.dump_utils import DumpConfig, UniversalDumper, UniversalLoader
 
@@ -9,7 +9,7 @@
 
 A dump is a folder `dump_dataset/sample_<id>/<timestamp>__<stage>__<branch>/` with a JSON tree that
 a person can read, the elements of all tensors and arrays in one safetensors file, images as files,
-and a manifest with digests. It appears under its name when it is whole, or not at all.
+and a manifest with digests. It appears under its name when it is complete, or not at all.
 docs/correctness/dump-and-reload.md describes the rest.
 
 `DumpTensorIO` keeps single tensors by `(dump_id, tag, rank)`, and compares others with them.
@@ -66,7 +66,7 @@ class UniversalDumper:
     of a `multiprocessing` child; not by `os._exit` or a signal. Errors of the thread raise, in
     strict mode, at the next `dump`, `flush` or `close`.
 
-    Thread-safe. A forked child begins with counts of its own and an empty queue.
+    Thread-safe. A forked child begins with its own counts and an empty queue.
 
     >>> import tempfile
     >>> cfg = DumpConfig(root_dir=tempfile.mkdtemp())
@@ -95,10 +95,10 @@ class UniversalDumper:
     def dump(
         self, stage: object, obj: object, data_id: object = None, branch: object = None
     ) -> str | None:
-        """Writes `obj`; returns the folder that holds it, or None where nothing was written.
+        """Writes `obj`; returns the folder that holds it, or None if nothing was written.
 
         stage: the point of the program, as "after_tokenize".
-        data_id: of the sample; dumps of one sample stand in one folder, `sample_<id>`.
+        data_id: of the sample; dumps of one sample are in one folder, `sample_<id>`.
         branch: of the program or the run, as "train".
 
         Texts are made fit for file names (the manifest has them as they were). In asynchronous mode

@@ -1,4 +1,4 @@
-"""Opens a dump from an untrusted source: everything is checked before it is used.
+"""Opens a dump from an untrusted source: everything is checked before use.
 
 Every name is one of a few forms without separators, every file is opened without following links
 and must be a plain one, sizes are compared with the manifest before anything is read, and the
@@ -44,7 +44,7 @@ _CODE_BYTES = {
 
 
 class Entry(NamedTuple):
-    """Where a blob lies in the bytes after the header."""
+    """Where a blob is in the bytes after the header."""
 
     code: str
     shape: tuple[int, ...]
@@ -71,7 +71,7 @@ def _locate(root: str, path: str) -> str:
 
 
 def _below(path: str, root: str) -> str | None:
-    """The way from the root to the path; None where it leads out."""
+    """The way from the root to the path; None if it leads out."""
     relative = os.path.relpath(path, root)
     outside = relative == os.pardir or relative.startswith(os.pardir + os.sep)
     return None if outside else relative
@@ -86,7 +86,7 @@ def _open_folder(root: str, path: str) -> int:
     if relative is None:
         relative = _below(os.path.realpath(path), real_root)
     if relative is None:
-        raise DumpError(path, f"lies outside of root_dir, {root}")
+        raise DumpError(path, f"is outside of root_dir, {root}")
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     handle = os.open(real_root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     for part in relative.split(os.sep):
@@ -121,7 +121,7 @@ class DumpFolder:
     def _check_manifest(self) -> None:
         path, manifest = self.file(MANIFEST), self.manifest
         if manifest.get("format") != FORMAT:
-            raise DumpError(path, "is no manifest of a dump")
+            raise DumpError(path, "is not a manifest of a dump")
         if type(manifest.get("version")) is not int or manifest["version"] < 1:
             raise DumpError(path, "has no version")
         if manifest["version"] > VERSION:
@@ -141,7 +141,7 @@ class DumpFolder:
         try:
             handle = _open_plain(name, path, self._handle)
         except FileNotFoundError:
-            raise DumpError(path, "is missing: the dump is not whole") from None
+            raise DumpError(path, "is missing: the dump is incomplete") from None
         if name != MANIFEST:
             size, wanted = os.fstat(handle).st_size, self.manifest["files"][name]["bytes"]
             if size != wanted:
@@ -169,7 +169,7 @@ class DumpFolder:
     def read_blobs(self, *, verify: bool) -> tuple[dict[str, Entry], dict[str, Any]]:
         """The index of the safetensors file, and the bytes of each blob as a uint8 array.
 
-        They lie in memory of their own where `verify` is set, else in the file, mapped privately:
+        They are in memory of their own where `verify` is set, else in the file, mapped privately:
         pages are read when they are touched, and what is written to them stays in this process.
         """
         if TENSORS not in self.manifest["files"]:
@@ -188,7 +188,7 @@ class DumpFolder:
         """Raises for the first blob whose bytes are not those of the digest in the tree."""
         path = self.file(TENSORS)
         for name in blobs.keys() - wanted.keys():
-            raise DumpError(path, f"holds {name!r}, of which the tree says nothing")
+            raise DumpError(path, f"holds {name!r}, which the tree does not name")
         names = sorted(blobs)
         found = _core.tensor_hash([blobs[name] for name in names])
         for name, result in zip(names, found, strict=True):
@@ -207,7 +207,7 @@ def _open_plain(name: str, path: str, folder: int | None = None) -> int:
         raise DumpError(path, f"cannot be opened as a plain file: {error.strerror}") from None
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
-        raise DumpError(path, "is no plain file")
+        raise DumpError(path, "is not a regular file")
     return handle
 
 
@@ -237,7 +237,9 @@ def read_header(handle: int, wanted: int | None, path: str) -> tuple[bytes, int]
     size = os.fstat(handle).st_size
     length = int.from_bytes(os.pread(handle, 8, 0), "little")
     if size < 8 or length > min(HEADER_BYTES_MAX, size - 8):
-        raise DumpError(path, f"says that its header has {length} bytes: it is cut off or changed")
+        raise DumpError(
+            path, f"says that its header has {length} bytes: it is truncated or changed"
+        )
     header = os.pread(handle, 8 + length, 0)
     if len(header) != (8 + length if wanted is None else wanted):
         raise DumpError(path, f"its header has {len(header)} bytes, not {wanted}")
@@ -248,7 +250,7 @@ def read_index(header: bytes, data_bytes: int, path: str) -> dict[str, Entry]:
     """The index of a safetensors file, from its JSON header; DumpError for what does not add up."""
     found = parse_json(header, path)
     if not isinstance(found, dict):
-        raise DumpError(path, "its header is no JSON object")
+        raise DumpError(path, "its header is not a JSON object")
     index = {name: _entry(name, e, path) for name, e in found.items() if name != "__metadata__"}
     at = 0
     for name, entry in sorted(index.items(), key=lambda item: item[1][2:]):

@@ -1,4 +1,4 @@
-"""What the writer and the reader of a dump agree on: names, versions, digests, element types.
+"""The format of a dump, for its writer and its reader: names, versions, digests, element types.
 
 A dump is a folder with these files, and no others:
 
@@ -10,7 +10,7 @@ A dump is a folder with these files, and no others:
     pickle_00000.pkl …   what only pickle can take
 
 A digest is the content digest of `my_utils.tensors.tensor_hash`: 32 hexadecimal digits. Those of
-the tensors stand in the tree beside dtype and shape, the one of the header of the safetensors file
+the tensors are in the tree beside dtype and shape, the one of the header of the safetensors file
 in the manifest, so that each byte is under one digest and none is read twice.
 """
 
@@ -73,7 +73,7 @@ class StandIn:
 
 
 class Stored(NamedTuple):
-    """How elements of a type lie in a safetensors file."""
+    """How elements of a type are in a safetensors file."""
 
     name: str  # of the type that is passed to safetensors
     code: str  # what it writes into the header
@@ -152,7 +152,7 @@ def unseal(data: bytes, path: str) -> dict[str, Any]:
         raise DumpError(path, "does not match its digest: it was changed")
     body = parse_json(data, path)
     if not isinstance(body, dict):
-        raise DumpError(path, "is no JSON object")
+        raise DumpError(path, "is not a JSON object")
     return body
 
 
@@ -167,7 +167,7 @@ def parse_tree(data: bytes, path: str) -> tuple[dict[str, Any], list[dict[str, A
 
     document = parse_json(data, path, note)
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise DumpError(path, "is no tree of a dump")
+        raise DumpError(path, "is not a tree of a dump")
     if document.get("version") not in range(1, VERSION + 1) or "root" not in document:
         raise DumpError(path, "has no root, or a version that is not known here")
     return document, hashed
@@ -184,4 +184,4 @@ def parse_json(data: bytes, path: str, hook: Callable[[dict[str, Any]], Any] | N
     except RecursionError:
         raise DumpError(path, "is nested too deeply") from None
     except ValueError as error:
-        raise DumpError(path, f"is no JSON: {error}") from None
+        raise DumpError(path, f"is not JSON: {error}") from None

@@ -1,4 +1,4 @@
-"""Images of PIL: a file beside the tree, or the pixels of what the file format lacks."""
+"""Images of PIL: a separate file, or the pixels if the file format lacks the mode."""
 
 from __future__ import annotations
 

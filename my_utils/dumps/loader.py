@@ -1,4 +1,4 @@
-"""From the tree of a dump, whose forms `tree` lists, back to the object.
+"""Loads an object from the tree of a dump, whose forms `tree` lists.
 
 Nothing that a file names is imported, and no constructor of a class runs. Classes come from those
 that the caller passes and from modules that are imported already. Instances are made by
@@ -131,7 +131,7 @@ class Decoder:
     def put_items(self, store: Callable[[Any, Any], None], node: Any) -> None:
         """`store` of each name and value of a JSON object."""
         if type(node) is not dict:
-            raise self.wrong("has something else where names and values should stand")
+            raise self.wrong("does not have names and values")
         self.put(store, node.items())
 
     def put_mapping(self, store: Callable[[Any, Any], None], node: Any) -> None:
@@ -142,7 +142,7 @@ class Decoder:
             self.put_items(store, node)
 
     def put(self, store: Callable[[Any, Any], None], items: Iterable[tuple[Any, Any]]) -> None:
-        """`store` of each key and the value of the node beside it."""
+        """`store` of each key and the value of the node next to it."""
         for key, inner in items:
             value = self.node(inner)
             if type(value) is _Later:
@@ -154,7 +154,7 @@ class Decoder:
         """`store` of each of the pairs in a JSON array."""
         for pair in self.array(node):
             if type(pair) is not list or len(pair) != 2:
-                raise self.wrong("has something else where pairs should stand")
+                raise self.wrong("does not have pairs")
             key = self.whole(self.node(pair[0]))
             value = self.node(pair[1])
             if type(value) is _Later:
@@ -218,30 +218,30 @@ class Decoder:
         reason = f"it could not be dumped: {self.node(node['reason'])}"
         return self.stand_in(self.text(self.node(body)), None, reason)
 
-    # --- what has to stand in a node ---
+    # --- what must be in a node ---
 
     def wrong(self, text: str) -> DumpError:
         return DumpError(self.folder.file(TREE), text)
 
     def text(self, value: Any) -> str:
         if type(value) is not str:
-            raise self.wrong("has something else where a text should stand")
+            raise self.wrong("is not a text")
         return value
 
     def array(self, node: Any) -> list[Any]:
         if type(node) is not list:
-            raise self.wrong("has something else where a JSON array should stand")
+            raise self.wrong("is not a JSON array")
         return node
 
     def numbers(self, body: Any, count: int, kind: type) -> list[Any]:
         values = self.values(body)
         if len(values) != count or any(type(value) is not kind for value in values):
-            raise self.wrong(f"has something else where {count} numbers should stand")
+            raise self.wrong(f"does not have {count} numbers")
         return values
 
     def size(self, value: Any) -> int:
         if type(value) is not int or not 0 <= value < 2**63:
-            raise self.wrong("has something else where a size should stand")
+            raise self.wrong("is not a size")
         return value
 
     def shape(self, value: Any) -> tuple[int, ...]:
@@ -264,7 +264,7 @@ class Decoder:
         return small
 
     def blob(self, name: Any, code: str, shape: tuple[Any, ...]) -> Any:
-        """The bytes of a blob, which has to be of that type and shape."""
+        """The bytes of a blob, which must be of that type and shape."""
         entry = self.index.get(self.text(name))
         if entry is None:
             raise self.wrong(f"names {name[:200]!r}, which {TENSORS} does not hold")
@@ -274,7 +274,7 @@ class Decoder:
         return self.blobs[name]
 
     def file_name(self, value: Any, kind: str) -> str:
-        """A file beside the tree, which the manifest has a size and a digest of."""
+        """A file next to the tree, which the manifest has a size and a digest of."""
         name = self.text(value)
         if not name.startswith(kind) or name not in self.folder.manifest["files"]:
             raise self.wrong(f"names a file {name[:200]!r}, which the manifest does not")

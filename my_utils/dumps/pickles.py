@@ -1,4 +1,4 @@
-"""What only pickle can take: a file beside the tree, with the tensors in it kept apart.
+"""Objects that only pickle supports: a separate file, with their tensors stored like all others.
 
 Reading one runs code that its writer chose, so that the caller has to allow it.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def write_pickle(tree: Tree, obj: Any, path: str) -> None:
-    """Pickled whole, but for tensors and arrays, which go where all others are."""
+    """Pickled whole, except for tensors and arrays, which go where all others are."""
     found = tree.memo.get(id(obj))
     if (found is None or found != path) and tree.seen(obj, path):
         return
@@ -49,7 +49,7 @@ def _is_kept_apart(obj: Any) -> bool:
 
 
 class _Pickler(pickle.Pickler):
-    """Leaves tensors and arrays out; their number is what stands in the pickle."""
+    """Leaves tensors and arrays out; their number is what is in the pickle."""
 
     def __init__(self, file: io.BytesIO, found: list[Any]) -> None:
         super().__init__(file, protocol=4)

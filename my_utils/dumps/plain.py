@@ -51,7 +51,7 @@ def read_float(decoder: Decoder, node: dict[str, Any], body: Any) -> float:
         bits = int(decoder.text(node["bits"]), 16)
         return float(struct.unpack("<d", struct.pack("<Q", bits))[0])
     if body not in ("nan", "inf", "-inf"):
-        raise decoder.wrong("$float: is no such number")
+        raise decoder.wrong("$float: is not a number")
     return float(body)
 
 

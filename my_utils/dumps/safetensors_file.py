@@ -1,4 +1,4 @@
-"""A safetensors file, written from where its tensors lie in memory.
+"""Writes a safetensors file directly from the memory of its tensors.
 
 The file has the bytes that the package safetensors would write. The package wants an object for
 each tensor, and these take a fifth of the time of a dump of small ones.
@@ -20,7 +20,7 @@ RESERVED = "__metadata__"
 ALIGNMENT = 8  # bytes
 
 _CODES = {stored.name: stored.code for stored in STORED.values()}
-# Larger elements first, so that each lies at a multiple of its size.
+# Larger elements first, so that each is at a multiple of its size.
 _ORDER = (
     "U64", "I64", "F64", "C64", "F32", "U32", "I32", "BF16", "F16", "U16", "I16", "F8_E5M2FNUZ",
     "F8_E4M3FNUZ", "F8_E4M3", "F8_E5M2", "I8", "U8", "BOOL",

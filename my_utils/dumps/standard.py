@@ -60,7 +60,7 @@ def read_date(decoder: Decoder, node: dict[str, Any], body: Any) -> datetime.dat
 
 
 def write_datetime(tree: Tree, obj: Any, path: str) -> None:
-    """A datetime or a time; the zone stands beside it."""
+    """A datetime or a time; the zone is next to it."""
     tag = "$datetime" if isinstance(obj, datetime.datetime) else "$time"
     text = obj.replace(tzinfo=None).isoformat()
     tree.out.append(f'{{"{tag}": "{text}", "fold": {obj.fold}, "zone": ')

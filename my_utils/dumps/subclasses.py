@@ -1,6 +1,6 @@
-"""Classes of the user that derive from a container and are made of nothing else, and encodings.
+"""User classes that derive from a container and add no state, and encodings.
 
-That is `UserDict` and its kin, whose content stands in their attributes, and subclasses of dict and
+That is `UserDict` and its kin, whose content is in their attributes, and subclasses of dict and
 list, which have items beside these. transformers' BatchEncoding is one; the encodings in it come
 from Rust, and are the JSON that `tokenizers` itself makes of them.
 

@@ -1,6 +1,6 @@
 """Single tensors on disk by (dump_id, tag, rank), and their comparison with tensors in memory.
 
-A file is safetensors with one tensor, `tensor`, and beside it the key and the combined digest of
+A file is safetensors with one tensor, `tensor`, and next to it the key and the combined digest of
 content, dtype and shape; `.pt` files of the same name are read, too.
 """
 
@@ -88,7 +88,7 @@ class DumpTensorIO:
         return self.root_dir is not None
 
     def path(self, dump_id: object, tag: object, rank: int | None = None) -> str:
-        """The file of a key. Raises ValueError where there is no root_dir."""
+        """The file of a key. Raises ValueError if there is no root_dir."""
         if self.root_dir is None:
             raise ValueError(f"root_dir must be given, or {ROOT_VARIABLE} be set")
         name = f"rank_{_rank(rank)}.safetensors"
@@ -97,9 +97,9 @@ class DumpTensorIO:
     def dump(
         self, tensor: torch.Tensor, dump_id: object, tag: object, rank: int | None = None
     ) -> str | None:
-        """Writes the tensor, in the place of an older one of the key; returns the file.
+        """Writes the tensor, instead of an older one of the key; returns the file.
 
-        None where there is no root_dir, or the file could not be written. The file is written
+        None if there is no root_dir, or the file could not be written. The file is written
         under another name and then renamed, so that readers find the old one or the new one.
         """
         _check_tensor(tensor)
@@ -108,7 +108,7 @@ class DumpTensorIO:
         path = self.path(dump_id, tag, rank)
         try:
             _write(path, tensor, {"dump_id": str(dump_id), "tag": str(tag)})
-        except Exception as error:  # safetensors and torch have kinds of their own
+        except Exception as error:  # safetensors and torch have their own kinds
             self._fail(f"{path} could not be written: {error}")
             if self.strict:
                 raise
@@ -160,7 +160,7 @@ class DumpTensorIO:
           `sqnr_db`, `sign_differences`, `nan_disagreements`, `inf_disagreements`, `atol`, `rtol`,
           `equal_nan`, and `first`: the first mismatches as index, value, expected value
 
-        Numbers that JSON has not are the texts "nan", "inf" and "-inf". None where there is no
+        Numbers that JSON has not are the texts "nan", "inf" and "-inf". None if there is no
         root_dir.
         """
         _check_tensor(tensor)
@@ -286,7 +286,7 @@ def _write(path: str, tensor: torch.Tensor, about: dict[str, str]) -> None:
 
 
 def _plain_mode(folder: str) -> int:
-    """Of a file: what its folder lets others do, but for entering it."""
+    """Of a file: what its folder lets others do, except for entering it."""
     return os.stat(folder).st_mode & 0o666
 
 
@@ -356,7 +356,7 @@ def _figures(
 
 
 def _plain(value: Any) -> Any:
-    """As JSON has it."""
+    """A value for JSON: NaN, infinities and complex numbers as text."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, complex):

@@ -24,7 +24,7 @@ _Layout = tuple[str, str, int, bool]
 
 
 def make_writers(tree: Tree) -> dict[type, Writer]:
-    """Tensors come in thousands: those that lie in order on the CPU take a short way.
+    """Tensors come in thousands: those that are in order on the CPU take a short way.
 
     Their writer is a closure, whose variables Python finds faster than attributes.
     """
@@ -180,7 +180,7 @@ def _on_device(decoder: Decoder, tensor: Any, device: Any) -> Any:
     try:
         return tensor.to(torch.device(decoder.text(device)))
     except (AssertionError, RuntimeError):
-        decoder.notes.append(f"there is no device {device[:50]} here: its tensors are on the CPU")
+        decoder.notes.append(f"no device {device[:50]} here: its tensors are on the CPU")
         return tensor
 
 
@@ -251,7 +251,7 @@ def write_dtensor(tree: Tree, obj: Any, path: str) -> None:
 
 
 def read_dtensor(decoder: Decoder, node: dict[str, Any], body: Any) -> Any:
-    decoder.notes.append("a DTensor came back as the local shard that was dumped")
+    decoder.notes.append("a DTensor is loaded as the local shard that was dumped")
     return decoder.node(node["local"])
 
 

@@ -1,4 +1,4 @@
-"""What torch has beside tensors: sizes, types, devices, results of several parts, TensorDict."""
+"""torch values other than tensors: sizes, types, devices, multi-part results, TensorDict."""
 
 from __future__ import annotations
 

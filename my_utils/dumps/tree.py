@@ -1,4 +1,4 @@
-"""From an object to the text of tree.json, with the elements of its tensors set aside.
+"""Converts an object to the text of tree.json, with the elements of its tensors set aside.
 
 What JSON has stands as it is: None, bool, int, finite float, str, list, and dict with str keys that
 do not begin with "$". All else is an object whose first key begins with "$":
@@ -17,15 +17,15 @@ do not begin with "$". All else is an object whose first key begins with "$":
     $decimal $fraction $uuid $ellipsis $not_implemented $tensordict
     $subclass       of a container, "module:Class"; attributes, and items or values
     $token_encoding the JSON of an encoding of tokenizers
-    $pickle         a file that only pickle can read, with the tensors in it beside it
+    $pickle         a file that only pickle can read, with the tensors in it next to it
     $unsupported    what could not be dumped, with type and reason
-    $truncated      what a limit of DumpConfig cut; the kept part stands beside it
+    $truncated      what a limit of DumpConfig cut; the kept part is next to it
 
 An object that stands in several places is written once, in the first; so are cycles. Identity of
 str, bytes, numbers and other plain values is not kept, nor that two tensors share memory.
 
 Here is the walk: what was seen, how deep, what is cut. How a form is written and how it is read
-stands in the file of its family, which ends in the tables of its writers and readers: a type is
+is in the file of its family, which ends in the tables of its writers and readers: a type is
 added there, and in the list above.
 """
 
@@ -61,7 +61,7 @@ _SCALARS = {int, float, str, bool, type(None)}
 
 
 class _TooDeepError(DumpError):
-    """`reason` is what stands in the note."""
+    """`reason` is what is in the note."""
 
     def __init__(self, path: str, max_depth: int) -> None:
         self.reason = f"is nested deeper than max_depth, {max_depth}"
@@ -72,7 +72,7 @@ class Tree:
     """The tree of one object. Made, filled by `build`, and read once; not thread-safe.
 
     `out` are the pieces of the text; the empty ones at `slots` are for the digests of the blobs.
-    `files` are the bytes of files beside the tree, or a function that makes them.
+    `files` are the bytes of files next to the tree, or a function that makes them.
     """
 
     def __init__(self, config: DumpConfig, *, copy: bool) -> None:
@@ -137,7 +137,7 @@ class Tree:
             self.unsupported(obj, path, error.reason)
 
     def seen(self, obj: Any, path: str) -> bool:
-        """Writes a reference where `obj` stands in the tree already."""
+        """Writes a reference where `obj` is in the tree already."""
         found = self.memo.get(id(obj))
         if found is None:
             self.memo[id(obj)] = path
@@ -273,7 +273,7 @@ class Tree:
         if kept is not obj:
             self.out.append("}")
 
-    # --- what stands beside the tree, and what cannot ---
+    # --- what is next to the tree, and what cannot ---
 
     def blob_node(self, opening: str) -> None:
         """A node that ends with the digest of the blob that was added last."""
@@ -286,7 +286,7 @@ class Tree:
         return f"{kind}_{self.counts[kind] - 1:05d}.{suffix}"
 
     def unsupported(self, obj: Any, path: str, reason: str) -> None:
-        """A note in the place of what cannot be dumped."""
+        """A note instead of what cannot be dumped."""
         kind = class_name(type(obj))
         self.counts["unsupported"] += 1
         self.troubles.append(f"{path}: {kind} cannot be dumped: {reason}")

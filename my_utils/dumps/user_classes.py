@@ -145,7 +145,7 @@ def _new_instance(decoder: Decoder, type_name: str, node: dict[str, Any]) -> tup
     if kind is None:
         return None, ""
     if not dataclasses.is_dataclass(kind):
-        return None, "it is no dataclass here"
+        return None, "it is not a dataclass here"
     names = {field.name for field in dataclasses.fields(kind)}
     if type(node["fields"]) is not dict or not names >= node["fields"].keys():
         return None, "its fields are others here"
@@ -169,7 +169,7 @@ def _dataclass_base(cls: type) -> type | None:
 
 
 def items_of(obj: dict[Any, Any]) -> list[tuple[Any, Any]]:
-    """What a subclass of dict holds, in its order, whatever methods of its own it has."""
+    """What a subclass of dict holds, in its order, whatever methods it has."""
     kind = collections.OrderedDict if isinstance(obj, collections.OrderedDict) else dict
     return list(kind.items(obj))
 

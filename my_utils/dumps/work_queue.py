@@ -1,4 +1,4 @@
-"""A queue of jobs that one thread works off in the background, bounded in bytes.
+"""A queue of jobs for one background thread, limited in bytes.
 
 The first job starts the thread. It is a daemon, so that it never blocks the exit. The exit waits
 for the jobs that are left: by `atexit`, and by a finalizer in children of multiprocessing, which do
@@ -20,7 +20,7 @@ _queues: weakref.WeakSet[WriteQueue] = weakref.WeakSet()
 
 
 class WriteQueue:
-    """Runs jobs in their order on a thread of its own. Thread-safe."""
+    """Runs jobs in their order on a separate thread. Thread-safe."""
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes

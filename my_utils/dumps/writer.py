@@ -1,4 +1,4 @@
-"""From a tree to a folder on the disk that is either whole or not there.
+"""Writes a tree to a folder that is either complete or missing.
 
 The files go into a folder `.unfinished-<name>`, which is renamed when all of them are written; a
 dump that was killed or ran out of space is never found under the name of a whole one. Making that

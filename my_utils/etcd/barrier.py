@@ -1,9 +1,9 @@
-"""One participant's way through a barrier in etcd.
+"""One participant in a barrier in etcd.
 
 A round gathers members until one transaction writes its end into the state. All participants read
 the result from there, so all get the same one.
 
-A participant that has come is a member: it holds a key of its own under a lease. A full set of
+A participant that has come is a member: it holds a separate key under a lease. A full set of
 members is not enough. After a crash the keys of the run before stay until their leases end,
 so a restarted rank could pass although its peers are dead. So the last participant to come writes
 a call, and every member answers it. The round opens when all members have answered the same call.
@@ -60,7 +60,7 @@ OPEN = Opened()
 class Terms:
     """The arguments of `etcd_barrier`, checked.
 
-    name: the rank, or a name of its own. who: where it runs, for messages.
+    name: the rank, or a separate name. who: where it runs, for messages.
     """
 
     keys: Keys
@@ -284,8 +284,8 @@ class Participant(Member):
         if Holder.of(view.own).id != Holder.of(self.value).id:
             who = Holder.of(view.own).who
             raise EtcdBarrierError(
-                f"etcd_barrier {self.keys.prefix!r}: another process came as rank "
-                f"{self.name} ({who}) and took the place of this one ({self.terms.who})",
+                f"etcd_barrier {self.keys.prefix!r}: another process joined as rank "
+                f"{self.name} ({who}) and replaced this one ({self.terms.who})",
                 self.keys.prefix,
                 self.keys.world_size,
             )

@@ -1,10 +1,10 @@
-"""Processes of a job wait for one another through etcd, before there is anything else between them.
+"""Makes the processes of a job wait for one another through etcd, before they are connected.
 
     from my_utils.etcd_utils import etcd_barrier
 
     etcd_barrier("jobs/17/data-ready", world_size=8, rank=rank, etcd_host="etcd-1")
 
-It needs no torch and no process group. It needs `pip install 'my_utils[etcd]'`, and an etcd from
+It needs no torch and no process group. It needs `pip install etcd-sdk-python`, and an etcd from
 3.4 on. See docs/runs/wait-for-all-ranks-with-etcd.md.
 
 >>> etcd_barrier("jobs/17", world_size=8, rank=8)
@@ -30,7 +30,7 @@ from .wait import wait, wait_elsewhere
 
 __all__ = ["EtcdBarrierBroken", "EtcdBarrierError", "EtcdBarrierTimeout", "etcd_barrier"]
 
-LEASE_MAX_S = 24 * 3600  # etcd refuses some 285 years; a dead member must be noticed earlier
+LEASE_MAX_S = 24 * 3600  # etcd refuses about 285 years; a dead member must be noticed earlier
 
 
 def etcd_barrier(
@@ -90,7 +90,7 @@ def etcd_barrier(
 
     An etcd that restarts, loses a member or is unreachable for a while holds the barrier up, and
     does not end it. Any number of threads may wait at different barriers. In a forked child of a
-    process that had loaded gRPC, which may hang there, a process of its own waits for the child.
+    process that had loaded gRPC, which may hang there, a separate process waits for the child.
     TypeError and ValueError name the argument; ImportError says what to install.
     """
     terms = _terms(prefix, world_size, rank, timeout_s, interval_s, lease_s, restart_s)

@@ -1,11 +1,11 @@
-"""Calls to an etcd cluster, at whichever of its endpoints answers.
+"""Calls to an etcd cluster, through any of its endpoints that answers.
 
 The messages and stubs are those of `etcd-sdk-python` (imported as pyetcd). The channels are made
 here, because a barrier must survive the loss of an endpoint. A call that fails because of its
 endpoint raises `Unreachable`, and the next call goes to the next endpoint over a new channel.
 Tokens are requested again when they expire, as they do when etcd restarts.
 
-One thread makes the calls of a connection; a watch is read by a thread of its own.
+One thread makes the calls of a connection; a watch is read by a separate thread.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ..common.tables import needed
+from ..common.extras import require
 
 # Pings find a dead peer. etcd closes connections that ping more often than every 5 s.
 _CHANNEL_OPTIONS = (
@@ -81,7 +81,7 @@ os.register_at_fork(after_in_child=_note_fork)
 
 
 def is_safe_here() -> bool:
-    """False in a forked child of a process that had loaded gRPC: calls may hang there for ever."""
+    """False in a forked child of a process that had loaded gRPC: calls may hang there forever."""
     return not _Fork.of_grpc
 
 
@@ -106,8 +106,8 @@ class Connection:
         self, where: Where, *, call_s: float = 5.0, deadline: float = float("inf")
     ) -> None:
         # pyetcd needs grpcio and protobuf, which come with it in the extra.
-        self.rpc: Any = needed("pyetcd.etcdrpc", "etcd_barrier", extra="etcd")
-        self._grpc: Any = needed("grpc", "etcd_barrier", extra="etcd")
+        self.rpc: Any = require("pyetcd.etcdrpc", "etcd_barrier")
+        self._grpc: Any = require("grpc", "etcd_barrier")
         self._endpoints = where.endpoints
         self._user = where.user
         self._password = where.password

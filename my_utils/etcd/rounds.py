@@ -1,10 +1,10 @@
-"""What stands in etcd for a barrier, and what its errors say.
+"""The keys of a barrier in etcd, and the text of its errors.
 
 Under "<prefix>/<world_size>/":
 
     barrier/state              the round that gathers, and how the last ones ended (JSON)
     barrier/call               the revision of this key is the number of a call
-    members/<round>/<name>     a member, under a lease of its own
+    members/<round>/<name>     a member, under a separate lease
     answers/<round>/<call>/<name>   a member that answered the call, under the same lease
 
 The name is the rank, or one of its own for a process without a rank. The state is kept until nobody
@@ -245,9 +245,9 @@ def error_of(record: TimedOut | Broken, prefix: str, world_size: int) -> EtcdBar
     text = f"etcd_barrier {prefix!r}: {count} of {world_size} missing{_ranks(ranks, count)}"
     text += f" ({record.by} waited {record.waited_s:g} s)"
     for name, who in record.gone.items():
-        text += f"; {_shown(name)} ({who}) came, and died or left"
+        text += f"; {_shown(name)} ({who}) joined, and died or left"
     for name, who in record.silent.items():
-        text += f"; {_shown(name)} ({who}) came, but gives no sign of life"
+        text += f"; {_shown(name)} ({who}) joined, but gives no sign of life"
     if record.other_sizes:
         sizes = ", ".join(map(str, record.other_sizes))
         text += f"; others under this prefix wait for a world_size of {sizes}"

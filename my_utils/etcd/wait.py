@@ -1,4 +1,4 @@
-"""A participant's wait at a barrier, in this process or in one of its own.
+"""The wait of a participant at a barrier, in this process or in a separate one.
 
 gRPC may hang in a forked child of a process that had loaded it. In such a child a new interpreter
 waits instead, and ends with the child. It reads the arguments as MessagePack from its standard
@@ -61,7 +61,7 @@ def wait(terms: Terms, where: Where) -> None:
         ) from error
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise EtcdBarrierError(
-            f"etcd_barrier {prefix!r}: etcd, or what others keep there, says what makes no sense: "
+            f"etcd_barrier {prefix!r}: etcd, or what others keep there, returned an invalid value: "
             f"{error!r:.300}",
             prefix,
             world_size,
@@ -71,7 +71,7 @@ def wait(terms: Terms, where: Where) -> None:
 
 
 def wait_elsewhere(terms: Terms, where: Where) -> None:
-    """As `wait`, by a new interpreter."""
+    """Runs `wait` in a new interpreter."""
     order = msgspec.msgpack.encode(_Order(terms, where, os.getpid()))
     paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
     helper = subprocess.Popen(

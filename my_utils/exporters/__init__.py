@@ -1,4 +1,4 @@
-"""Stage times on their way to other systems."""
+"""Sends stage times to other systems."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all exporters of stage times share: when times are read, and the thread that writes them.
+"""The common part of all exporters: when times are read, and the thread that writes them.
 
 A training thread only takes a snapshot of the totals, in some microseconds, and puts it into a
 queue. The exporter's thread takes it from there. Errors of the target give one warning and a count.

@@ -26,10 +26,10 @@ from typing import Any
 
 from .. import _core
 from ..common.arguments import check_path, check_str
+from ..common.extras import require
 from ..common.files import atomic_write
 from ..common.public import public
 from ..common.ranks import check_ranks, current_rank, host_name
-from ..common.tables import needed
 from .exporter import Snapshot, StageExporter
 from .totals import Means, Source
 
@@ -42,7 +42,8 @@ class TensorBoardExporter(StageExporter):
 
     source: a `MyTimer` or `TimeManager`. With `NoOpMyTimer` nothing is ever written.
     log_dir: the run's folder, as that of your SummaryWriter, beside whose files a file of this
-        exporter's stands. No further folders are made, but for `rank_<rank>` where `ranks` is not
+        exporter's stands. No further folders are made, except for `rank_<rank>` where `ranks` is
+        not
         a single one: TensorBoard shows each folder as a run.
     every_s: the interval at which a thread reads the times, until `step()` is called for the first
         time.
@@ -74,7 +75,7 @@ class TensorBoardExporter(StageExporter):
             self.log_dir /= f"rank_{current_rank()}"
         self._file: Any = None
         if self._active:
-            needed("tensorboard", "TensorBoardExporter", "tensorboard")
+            require("tensorboard", "TensorBoardExporter")
             self._records = import_module("tensorboard.summary.writer.record_writer")
             self._events = import_module("tensorboard.compat.proto.event_pb2")
             self._summaries = import_module("tensorboard.compat.proto.summary_pb2")
@@ -147,7 +148,7 @@ class WandbExporter(StageExporter):
         self._run_of_wandb: Any = run
         self._own = False
         if self._active:
-            wandb = needed("wandb", "WandbExporter", "wandb")
+            wandb = require("wandb", "WandbExporter")
             self._try(lambda: self._join_run(wandb, init))
             self._active = self._run_of_wandb is not None
         self._begin()
@@ -208,7 +209,7 @@ class PrometheusExporter(StageExporter):
         parts = ["my_utils", *([tag] if tag else []), "rank", self._rank]
         self.path = check_path("output", output) / f"{'_'.join(parts)}.prom"
         if self._active:
-            self._prometheus = needed("prometheus_client", "PrometheusExporter", "prometheus")
+            self._prometheus = require("prometheus_client", "PrometheusExporter")
             self._metrics = import_module("prometheus_client.metrics_core")
         self._begin()
 

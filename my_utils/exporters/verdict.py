@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..common.extras import require
 from ..common.ranks import host_name
-from ..common.tables import needed
 
 PREFIX = "my_utils"
 
@@ -41,7 +41,7 @@ def parse_target(text: str) -> tuple[str, str]:
     if kind not in TARGETS:
         raise ValueError(f"must be {', '.join(TARGETS)} and the run, as in wandb=RUN, not {text!r}")
     if not run:
-        raise ValueError(f"names no run: {kind}=RUN, where RUN is {_RUNS[kind]}")
+        raise ValueError(f"does not name a run: {kind}=RUN, where RUN is {_RUNS[kind]}")
     return kind, run
 
 
@@ -58,7 +58,7 @@ def export_summary(kind: str, run: str, summary: Summary) -> None:
 
 
 def _to_wandb(run: str, summary: Summary) -> None:
-    wandb = needed("wandb", "--export wandb", "wandb")
+    wandb = require("wandb", "--export wandb")
     *owner, run_id = run.split("/")
     if len(owner) > 2 or not run_id:
         raise ValueError(f"a run is {_RUNS['wandb']}")
@@ -79,8 +79,8 @@ def _to_wandb(run: str, summary: Summary) -> None:
 
 
 def _to_tensorboard(run: str, summary: Summary) -> None:
-    """Into a file of its own beside those of the run."""
-    needed("tensorboard", "--export tensorboard", "tensorboard")
+    """Into a separate file beside those of the run."""
+    require("tensorboard", "--export tensorboard")
     from tensorboard.compat.proto import event_pb2, summary_pb2
     from tensorboard.plugins.text.metadata import create_summary_metadata
     from tensorboard.summary.writer.record_writer import RecordWriter
@@ -112,7 +112,7 @@ def _to_tensorboard(run: str, summary: Summary) -> None:
 
 def _to_mlflow(run: str, summary: Summary) -> None:
     """To the server or folder that MLFLOW_TRACKING_URI names, as for every client of MLflow."""
-    mlflow = needed("mlflow", "--export mlflow", "mlflow")
+    mlflow = require("mlflow", "--export mlflow")
     client: Any = mlflow.MlflowClient()
     client.get_run(run)
     for name, value in summary.figures.items():

@@ -35,7 +35,7 @@ from ..common.command_line import (
     add_logs,
     add_quiet,
     add_ranks,
-    error_text,
+    fail,
     parser,
     run_cli,
 )
@@ -319,8 +319,7 @@ def _main(argv: Sequence[str] | None) -> int:
         else:
             snapshots.poller.poll()
     except OSError as error:
-        print(error_text(error), file=sys.stderr)
-        return EXIT_USAGE
+        return fail("live", error, EXIT_USAGE)
     if not is_once:
         return _follow_until_ctrl_c(snapshots)
     if not arguments.quiet:

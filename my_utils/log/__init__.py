@@ -1,4 +1,4 @@
-"""The text log of a run, and where its rows and files go."""
+"""The text log of a run, and the outputs of its rows and files."""
 
 from __future__ import annotations
 

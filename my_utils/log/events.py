@@ -1,4 +1,4 @@
-"""Events of the user's own as they stand in a row of the profile CSV."""
+"""User events as rows of the profile CSV."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ID_MAX = 10**18 - 1
 _ENCODED = str.maketrans({c: f"%{ord(c):02X}" for c in ',="%\r\n'})
 _TO_ENCODE = re.compile(r'[,="%\r\n]')
 _ENCODED_LINE_ENDS = str.maketrans({"\r": "%0D", "\n": "%0A"})
-# Keys with a meaning of their own in a row.
+# Keys with a special meaning in a row.
 _RESERVED_KEYS = frozenset(
     (
         *("node_id", "parent_id", "tid", "tag", "repeated", "closed"),
@@ -51,13 +51,13 @@ def warn_of_early_time(event_name: str, timestamp_ns: int) -> None:
     warn_once(
         "early_timestamp",
         f"log_profile_event got the timestamp {seconds:g} s for {event_name!r}, which as Unix time "
-        "is before the year 2000; it is taken as it is, and stands far from all else in a trace. "
-        "None gives the time of now; time.time() is Unix time, time.perf_counter() is not",
+        "is before the year 2000; it is not changed, and is far from all other events in a trace. "
+        "None means now; time.time() is Unix time, time.perf_counter() is not",
     )
 
 
 def metadata_text(metadata: object) -> str:
-    """`key=value` pairs as they stand in a row; keys with a meaning keep it."""
+    """`key=value` pairs as they are in a row; keys with a meaning keep it."""
     if metadata is None:
         return ""
     if isinstance(metadata, str):

@@ -1,7 +1,8 @@
-"""The outputs of the text log: a file, from which no line is dropped, and the console."""
+"""The outputs of the text log: a file that drops no line, and the console."""
 
 from __future__ import annotations
 
+import contextlib
 import io
 import logging
 import os
@@ -203,6 +204,14 @@ class ConsoleHandler(logging.StreamHandler[TextIO]):
     @stream.setter
     def stream(self, stream: TextIO) -> None:
         raise AttributeError("the console handler follows sys.stderr")
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Shows the message alone where no memory was left for the rest of the line."""
+        if not isinstance(sys.exc_info()[1], MemoryError):
+            super().handleError(record)
+            return
+        with contextlib.suppress(OSError, ValueError, MemoryError):
+            self.stream.write(f"{record.getMessage()}\n")
 
 
 class FallbackHandler(ConsoleHandler):

@@ -1,4 +1,4 @@
-"""A thread that writes the lines of one text log, where its file system may stop answering.
+"""A thread that writes the lines of a text log whose file system may stop answering.
 
 The caller waits for its line for a second at most. From then on lines are queued in their order,
 and nobody waits, until the file system answers again.
@@ -22,7 +22,7 @@ _LOCAL = frozenset(
 
 
 def may_hang(fd: int) -> bool:
-    """Whether the open file lies on a file system that is not known to be local."""
+    """Whether the open file is on a file system that is not known to be local."""
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode):
         return False
@@ -37,7 +37,7 @@ def may_hang(fd: int) -> bool:
 
 
 class Task:
-    """Something to do on the thread; what it raised stands in `error`."""
+    """Something to do on the thread; what it raised is in `error`."""
 
     def __init__(self, work: Callable[[], bool]) -> None:
         self.work = work
@@ -54,9 +54,9 @@ class Task:
 
 
 class LineWriter:
-    """Runs tasks one after the other on a thread of its own. Thread-safe.
+    """Runs tasks one after the other on a separate thread. Thread-safe.
 
-    A forked child has no such thread and needs a writer of its own: see `pid`.
+    A forked child has no such thread and needs a separate writer: see `pid`.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Where a training process writes: its text log, and the profile CSV with the rows of its stages.
+"""The outputs of a training process: its text log, and the profile CSV with its stages.
 
     from my_utils import GlobalLogger
 
@@ -80,7 +80,7 @@ _EARLIEST_LIKELY_NS = 946_684_800 * 10**9
 class SingletonMeta(type):
     """Makes a class have one instance: every construction returns it, the first one runs __init__.
 
-    Thread-safe. A class derived from one with this metaclass has an instance of its own. When the
+    Thread-safe. A class derived from one with this metaclass has a separate instance. When the
     first __init__ raises, no instance is kept.
 
     >>> class Registry(metaclass=SingletonMeta):
@@ -114,8 +114,8 @@ class GlobalLogger(metaclass=SingletonMeta):
     wait in memory, from where `setup` writes them to the file.
 
     A pickled GlobalLogger (cloudpickle too) unpickles to the logger of the process that does it,
-    which is not set up there by that. A forked child goes on with the text log; profile rows of its
-    own go to files of its own, `profile_rank_<rank>.w1.csv` and so on, made at its first row.
+    which is not set up there by that. A forked child goes on with the text log; its profile rows go
+    to separate files, `profile_rank_<rank>.w1.csv` and so on, created at its first row.
 
     A block `with GlobalLogger() as logger:` closes it at its end, as `close()` does.
 
@@ -151,7 +151,7 @@ class GlobalLogger(metaclass=SingletonMeta):
     def __deepcopy__(self, memo: object) -> GlobalLogger:
         return self
 
-    # --- set-up ------------------------------------------------------------------------------
+    # --- setup ------------------------------------------------------------------------------
 
     def setup(
         self,
@@ -188,7 +188,7 @@ class GlobalLogger(metaclass=SingletonMeta):
         journal_dir: where the journal lies, which must be a local file system; None puts it into
             `log_dir` where that is local, else into /dev/shm or $TMPDIR.
         io: who writes rows. "inline": the thread that calls `step()`; "background": a thread of its
-            own, so that a slow or dead mount never holds up the training; "auto" takes inline where
+            own, so that a slow or dead mount never delays the training; "auto" takes inline where
             `log_dir` is on a local file system.
         machine_id: the column of this name in the CSV, and the host as readers group ranks by it.
             None takes the label, or the host name where there is none, and the rank
@@ -231,11 +231,11 @@ class GlobalLogger(metaclass=SingletonMeta):
         _finalize_in_worker()
 
     def _open_profile(self, settings: Settings) -> tuple[dict[str, Any] | None, str]:
-        """The report of the C part; None with the reason when rows go on as before."""
+        """The report of the C part; None with the reason when rows continue as before."""
         moved = self._settings is not None and self._settings.output() != settings.output()
         try:
             if settings.journal_dir:
-                # Where this fails, the C part says so, and goes on without a journal.
+                # Where this fails, the C part says so, and continues without a journal.
                 with contextlib.suppress(OSError):
                     os.makedirs(settings.journal_dir, exist_ok=True)
             if moved and self._same_files(settings):
@@ -289,7 +289,7 @@ class GlobalLogger(metaclass=SingletonMeta):
         self._own_level = settings.level
         logger.setLevel(settings.level)
         logger.disabled = False  # logging.config disables the loggers that it does not list
-        # A root logger with handlers of its own would print every line a second time.
+        # A root logger with its own handlers would print every line a second time.
         logger.propagate = False
 
     def _warn_of_failures(self, settings: Settings, profile: str, text: str) -> None:
@@ -323,7 +323,7 @@ class GlobalLogger(metaclass=SingletonMeta):
         """Writes everything out and closes the files, as the end of the process does by itself.
 
         Waits for 5 s at most for an output that does not answer. Calls after the first do nothing.
-        Messages go on to stderr, and rows to memory, until `setup` is called again.
+        Messages continue to stderr, and rows to memory, until `setup` is called again.
         """
         with self._lock:
             _close_output()
@@ -436,7 +436,7 @@ class GlobalLogger(metaclass=SingletonMeta):
         are all converted exactly, to the nearest nanosecond. The offset replaces the one before and
         does not add up. What was recorded before is written first, without it.
 
-        Raises TypeError for what is no number, ValueError for one that is not finite or above 73
+        Raises TypeError if it is not a number, ValueError for one that is not finite or above 73
         years.
         """
         _core.set_time_offset_ns(exact_ns("offset_s", offset_s, 10**9, _OFFSET_NS_MAX))
@@ -504,7 +504,7 @@ class GlobalLogger(metaclass=SingletonMeta):
         step: int | None = None,
         timestamp_ns: int | None = None,
     ) -> None:
-        """Gives the value of a counter, drawn as a curve of its own in the trace.
+        """Gives the value of a counter, drawn as a separate curve in the trace.
 
         A mapping gives several at once, drawn as `name.key`. Values are int, float or bool. A
         tensor raises TypeError: its `.item()` may wait for the GPU, which the caller decides.
@@ -584,7 +584,7 @@ class GlobalLogger(metaclass=SingletonMeta):
         self._lock = threading.RLock()
         if self._settings is not None:
             # Lets go of the parent's files: while a child has them open, they count as in use, and
-            # a restarted job could not take them over. Files of its own come with the first row.
+            # a restarted job could not take them over. Its own files come with the first row.
             with contextlib.suppress(Exception):
                 _core.output_state()
 
@@ -598,7 +598,7 @@ def get_global_logger() -> logging.Logger:
     return GlobalLogger().get_logger()
 
 
-# --- findings of a set-up ------------------------------------------------------------------------
+# --- findings of a setup ------------------------------------------------------------------------
 
 
 def _report_findings(settings: Settings, report: dict[str, Any]) -> None:
@@ -612,7 +612,7 @@ def _report_findings(settings: Settings, report: dict[str, Any]) -> None:
         warn_once(
             f"foreign_journals:{settings.log_dir}",
             f"{report['foreign_journals']} journal(s) of rank {settings.rank} in "
-            f"{settings.log_dir} are not this user's own files and stay as they are: if you trust "
+            f"{settings.log_dir} are not files of this user and stay unchanged: if you trust "
             f"them, `my_utils trace {settings.log_dir} --recover` shows their rows",
         )
     if report["adopted_journals"]:
@@ -625,16 +625,16 @@ def _report_findings(settings: Settings, report: dict[str, Any]) -> None:
     if report["journal_error"]:
         warn_once(
             f"journal:{settings.log_dir}",
-            f"there is no journal ({report['journal_error']}): rows are written as ever, but what "
-            "is not yet written when the process is killed is lost",
+            f"there is no journal ({report['journal_error']}): rows are written as usual, but a "
+            "kill loses those that are not yet written",
         )
 
 
 def _who_writes(settings: Settings, report: dict[str, Any]) -> str:
     if report["foreign_csv"]:
         return (
-            f"a profile CSV of rank {settings.rank} in {settings.log_dir} is not this user's own "
-            "file (a link, a FIFO, or another user's)"
+            f"a profile CSV of rank {settings.rank} in {settings.log_dir} is not a "
+            "file of this user (it is a link, a FIFO, or another user's)"
         )
     return f"another living process writes as rank {settings.rank} in {settings.log_dir}"
 
@@ -656,7 +656,7 @@ def _close_at_exit() -> None:
 
 
 def _finalize_in_worker() -> None:
-    """Children of multiprocessing end without atexit; they have finalizers of their own."""
+    """Children of multiprocessing end without atexit; they have their own finalizers."""
     process = sys.modules.get("multiprocessing.process")
     if process is None or process.parent_process() is None:
         return

@@ -1,4 +1,4 @@
-"""Where memory goes: samples over time, snapshots, and the way out when it has run out."""
+"""Where memory goes: samples over time, snapshots, and recovery from out of memory."""
 
 from __future__ import annotations
 

@@ -24,11 +24,12 @@ from types import TracebackType
 from typing import Self
 
 from ..common.arguments import check_bool, check_seconds
+from ..common.extras import require
 from ..common.process_end import call_at_end
 from ..common.public import public
 from ..common.ranks import check_ranks, current_rank, is_chosen
 from ..common.reprs import short_repr
-from ..common.tables import needed, write_figure
+from ..common.tables import write_figure
 from ..common.warnings import warn_once
 from ..log.logger import get_global_logger
 from .tracker.plot import draw
@@ -45,7 +46,7 @@ _MOST_INTERVAL_S = threading.TIMEOUT_MAX / 2
 
 @public("my_utils.gpu_mem_tracker")
 class GPU_Performance_Tracker:
-    """Samples memory and hardware in a thread of its own, every `interval` seconds.
+    """Samples memory and hardware in a separate thread, every `interval` seconds.
 
     What there is, by name of the CSV's columns and of the trace's counters (`gpu0.power_w`):
 
@@ -58,7 +59,7 @@ class GPU_Performance_Tracker:
       takes the driver 20 ms)
     - of the host: `host_cpu_percent` (of all cores), `process_cpu_percent` (100 is one core),
       `process_rss_bytes`, `process_read_bytes_per_s` and `process_write_bytes_per_s` (of the disk)
-    - where psutil is installed (`pip install 'my_utils[system]'`), once a second at most:
+    - where psutil is installed (`pip install psutil`), once a second at most:
       `children_rss_bytes` and `children_count` of all descendants of this process, such as the
       workers of a DataLoader, and `host_available_bytes`, the memory that the machine has left
 
@@ -70,8 +71,8 @@ class GPU_Performance_Tracker:
 
     prefix: of the files, with a folder where wanted, which is made.
     interval, interval_s: seconds between two samples, at least 0.001; two names of one parameter.
-    track_hardware_metrics: read NVML (`pip install 'my_utils[nvml]'`). Where there is none, that is
-        one warning, and the rest goes on.
+    track_hardware_metrics: read NVML (`pip install nvidia-ml-py`). Where there is none, that is
+        one warning, and the rest continues.
     devices: the GPUs, as torch numbers those it sees; None is all. One that is not there is left
         out, with a warning.
     ranks: the ranks that sample; None is all. The others do nothing.
@@ -79,7 +80,7 @@ class GPU_Performance_Tracker:
     counters: log each sample as counters of the timer's trace, while GlobalLogger is set up.
 
     A source that fails is left out from then on, with one warning. Without CUDA there are the
-    figures of the host. The thread never holds up the end of the process, which stops the tracker
+    figures of the host. The thread never delays the end of the process, which stops the tracker
     as `stop` does. A forked child has no tracker running. CUDA is not initialized by
     it. Raises TypeError and ValueError for wrong arguments. All methods are thread-safe.
 
@@ -134,7 +135,7 @@ class GPU_Performance_Tracker:
     def start(self) -> None:
         """Begins to sample. When it does so already, that is a warning and nothing changes.
 
-        After `stop` it goes on: peaks, CSV and plot then cover both spans. ImportError
+        After `stop` it continues: peaks, CSV and plot then cover both spans. ImportError
         when a plot is wanted and matplotlib is missing.
         """
         with self._lock:
@@ -144,7 +145,7 @@ class GPU_Performance_Tracker:
             if not is_chosen(self.ranks):
                 return
             if self.plot and importlib.util.find_spec("matplotlib") is None:
-                needed(
+                require(
                     "matplotlib", "the plot of the performance tracker (plot=False does without)"
                 )
             sources = self._open_sources()
@@ -172,7 +173,7 @@ class GPU_Performance_Tracker:
         try:
             return Nvml()
         except ImportError:
-            reason = "nvidia-ml-py is not installed: pip install 'my_utils[nvml]'"
+            reason = "nvidia-ml-py is not installed: pip install nvidia-ml-py"
         except Exception as error:  # NVMLError, which only the package knows
             reason = str(error)
         warn_once(

@@ -1,4 +1,4 @@
-"""The history of torch's CUDA allocator: who records it, and its snapshots as files.
+"""The history of torch's CUDA allocator: what records it, and its snapshots as files.
 
 torch has one history a process, and drops it when the recording ends. So the first user here
 switches it on, and the last one switches it off. If the program had switched it on already, it
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..common.arguments import check_int
-from ..common.extras import needs_extra
+from ..common.extras import needs_torch
 from ..common.files import atomic_write
 
 Context = Literal["state", "alloc", "all"] | None
@@ -40,7 +40,7 @@ class Recording:
         self._first = first
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Writes what happened since this share was taken; the file is whole or not there."""
+        """Writes what happened since this share was taken; the file is complete or missing."""
         import torch
 
         snapshot: Any = torch.cuda.memory._snapshot()
@@ -99,10 +99,10 @@ def record(
 ) -> Recording | None:
     """Begins to record, or joins the recording that runs, with the options of that one.
 
-    None, with a warning, where there is no CUDA. What torch raises goes through. `owner` is for
+    None, with a warning, if there is no CUDA. What torch raises goes through. `owner` is for
     messages.
     """
-    with needs_extra("the history of CUDA's allocator"):
+    with needs_torch("the history of CUDA's allocator"):
         import torch
 
     if not torch.cuda.is_available():

@@ -46,13 +46,13 @@ _logger = logging.getLogger("my_utils")
 class MemorySnapshotter:
     """Records what the CUDA allocator does, and writes a snapshot at each `stop`.
 
-    Spans may be nested, and may end in any order. Recording goes on from the first `start` to the
+    Spans may be nested, and may end in any order. Recording continues from the first `start` to the
     last `stop`; each snapshot holds the allocator's events since its own `start`, with their
     stacks, and the memory as it is at its `stop`. The file is `<name>__<timestamp>__rank<rank>.pt`,
     a pickle for https://pytorch.org/memory_viz and `pickle.load` (not for `torch.load`), whole or
     not there.
 
-    output: made as needed. None is the `log_dir` of GlobalLogger where that is set up, else the
+    output: created if missing. None is the `log_dir` of GlobalLogger if it is set up, else the
         current directory, at the time of `stop`.
     max_entries: events that are kept at most, the newest; each takes some KB with its stack.
     ranks: the ranks that record; None is all.
@@ -63,7 +63,7 @@ class MemorySnapshotter:
     What is still open is written by `close`, at the end of a block `with snapshotter:`, and when
     the process ends. A forked child has nothing open.
     Without CUDA the first `start` warns, and nothing is written. What goes wrong later (a full
-    disk) is a warning, and the training goes on. The options hold for the whole recording: while
+    disk) is a warning, and the training continues. The options hold for the whole recording: while
     another one runs, of this class or of `MemorySnapshotBackend`, those of the first count.
 
     Raises TypeError and ValueError for wrong arguments. Thread-safe.
@@ -113,7 +113,7 @@ class MemorySnapshotter:
                 call_at_end(_close_all)
 
     def _record(self, name: str) -> Recording | None:
-        """None where nothing can be recorded; that is said once."""
+        """None if nothing can be recorded; that is said once."""
         if self._warned:
             return None
         recording = None

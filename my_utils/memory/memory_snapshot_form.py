@@ -1,4 +1,4 @@
-"""What torch's profiler saw of memory, in the form of torch's memory viewer.
+"""Converts memory records of torch's profiler for torch's memory viewer.
 
 `torch.cuda.memory._snapshot()` asks CUDA's allocator, and there is none on a CPU build. A profile
 taken with `profile_memory=True` knows every allocation of every device, so the same form can be
@@ -6,8 +6,8 @@ made of it, for https://pytorch.org/memory_viz and for `python -m torch.cuda._me
 
 The form, as of torch 2.13: a list of events for each device (`device_traces`), and what is
 allocated at the end (`segments`, of `blocks` that fill them). Sizes are bytes, times microseconds
-since 1970. The CPU is the device behind the last GPU. It has no segments of its own; addresses that
-lie near each other make one.
+since 1970. The CPU is the device behind the last GPU. It has no segments; addresses that
+are near each other make one.
 
 Memory that was there before the profiler began is known from the inputs of operators, where shapes
 were recorded, and from its release. Stacks need `with_stack=True`; operators are always named.
@@ -34,7 +34,7 @@ from ..common.files import atomic_write
 
 # The viewer's own reader of pickles knows the protocols 2 to 4.
 PICKLE_PROTOCOL = 4
-# Addresses of the CPU that lie this near to each other, in bytes, are shown as one segment.
+# Addresses of the CPU that are this near to each other, in bytes, are shown as one segment.
 SEGMENT_GAP = 1 << 20
 # As torch names frames outside Python.
 NO_FILE = "??"
@@ -187,7 +187,8 @@ def _inputs(values: Iterable[Any]) -> Iterator[tuple[int, int, tuple[str, int]]]
 
 
 def _bytes_of(tensor: Any) -> int:
-    """From the storage's first byte to the tensor's last, but for the offset, which is unknown."""
+    """From the storage's first byte to the tensor's last, except for the offset, which is
+    unknown."""
     if 0 in tensor.sizes:
         return 0
     pairs = zip(tensor.sizes, tensor.strides, strict=False)  # sparse tensors have no strides
@@ -270,7 +271,7 @@ def _side_by_side(blocks: Iterable[_Block]) -> list[_Block]:
 
 
 def _joined(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Begin and end of the parts that lie apart by more than SEGMENT_GAP."""
+    """Begin and end of the parts that are apart by more than SEGMENT_GAP."""
     joined: list[tuple[int, int]] = []
     for address, size in sorted(ranges):
         if joined and address <= joined[-1][1] + SEGMENT_GAP:

@@ -1,4 +1,4 @@
-"""When one rank runs out of memory, all ranks learn of it and react together.
+"""When one rank runs out of memory, informs all ranks so that they react together.
 
 A rank that skips a step alone leaves the others waiting in a collective. Here they agree first, by
 the default store of torch.distributed, which still works when the GPU's memory is full.
@@ -143,7 +143,7 @@ def _name_the_missing(store: Store, round: int, size: int, timeout_s: float) -> 
     names = ", ".join(map(str, missing)) or "none"
     warn_once(
         "oom_restore missing",
-        f"check_oom_flag: not all ranks came within {timeout_s:g} s, missing: {names}; "
+        f"check_oom_flag: not all ranks answered within {timeout_s:g} s, missing: {names}; "
         "the others decide without them",
     )
 

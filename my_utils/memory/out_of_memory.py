@@ -1,4 +1,4 @@
-"""Which exceptions say that memory ran out."""
+"""Tells whether an exception means that memory ran out."""
 
 from __future__ import annotations
 

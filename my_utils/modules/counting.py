@@ -29,7 +29,7 @@ _graph_task = torch._C._current_graph_task_id
 
 
 class _Flops(FlopCounterMode):
-    """An operator whose formula fails counts nothing; the training goes on."""
+    """An operator whose formula fails counts nothing; the training continues."""
 
     def __init__(self) -> None:
         super().__init__(display=False, custom_mapping=custom_mapping())
@@ -170,7 +170,7 @@ class Counting:
             self._hook(row.module, self._enter_of(row), self._leave_of(row))
 
     def remove(self) -> None:
-        """Also ends the call that was interrupted by what is no Exception, as Ctrl-C is not."""
+        """Also ends the call that was interrupted by what is not an Exception, as Ctrl-C is not."""
         if self._modes is not None and threading.get_ident() == self._thread:
             self._close()
         for handle in self._handles:

@@ -1,12 +1,12 @@
-"""DebugLayer, in a module of its own because it cannot be defined without torch."""
+"""DebugLayer, in a separate module because it cannot be defined without torch."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from ..common.extras import needs_extra
+from ..common.extras import needs_torch
 
-with needs_extra("DebugLayer"):
+with needs_torch("DebugLayer"):
     from torch import nn
 
 from ..common.public import public

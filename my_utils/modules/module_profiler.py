@@ -1,4 +1,4 @@
-"""Which module of a model takes the time: calls, times, parameters, FLOPs and memory of each leaf.
+"""Measures the leaf modules of a model: calls, times, parameters, FLOPs and memory.
 
 from my_utils.moduleProfiler import ModuleProfiler
 
@@ -20,17 +20,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import _core
 from ..common.arguments import check_bool
-from ..common.extras import needs_extra
+from ..common.extras import needs_torch, require
 from ..common.files import atomic_write
 from ..common.lazy_modules import lazy_module
 from ..common.public import public
 from ..common.ranks import check_ranks, current_rank, is_chosen, world_size
 from ..common.reprs import short_repr
-from ..common.tables import needed
 from ..common.warnings import warn_once
 from ..stages import compile as _compile
 
-with needs_extra("my_utils.moduleProfiler"):
+with needs_torch("my_utils.moduleProfiler"):
     import torch
     from torch.utils._pytree import tree_leaves
 
@@ -164,7 +163,7 @@ class ModuleProfiler:
         self._rows = rows_of(self.model, self._whole)
         self._times = times = _core.ModuleTimes(_SLOTS * len(self._rows) + 1, self._wants_gpu())
         if self._use_cuda and not times.has_gpu:
-            warn_once("module_profiler_cuda", "use_cuda=True, but there is no CUDA driver; "
+            warn_once("module_profiler_cuda", "use_cuda=True, but no CUDA driver was found; "
                       "modules have CPU times only")  # fmt: skip
         self._overhead = measure_overhead(self._backward, times.has_gpu)
         if self._backward:
@@ -350,7 +349,7 @@ class ModuleProfiler:
         minute at most. On ranks that do not profile, and before `start`, the table has no rows,
         and no file is written. ImportError without pandas.
         """
-        needed("pandas", "a summary of modules")
+        require("pandas", "a summary of modules")
         from .module_table import ModuleTable
 
         self._wait_for_gpu()

@@ -1,4 +1,4 @@
-"""What the hooks of a module profiler cost, measured on modules that do nothing."""
+"""Measures the cost of a module profiler's hooks, on modules that do nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which modules of a model are timed: its leaves, each once, under all of their names.
+"""Selects the modules of a model to time: its leaves, each once, with all of their names.
 
 >>> import torch
 >>> shared = torch.nn.Linear(2, 2)
@@ -77,6 +77,6 @@ def _full_name(cls: type) -> str:
 
 
 def is_on_cuda(model: torch.nn.Module) -> bool:
-    """Whether anything of it lies on a CUDA device; without any tensors, whether there is one."""
+    """Whether anything of it is on a CUDA device; without any tensors, whether there is one."""
     lies_on = [tensor.is_cuda for tensor in (*model.parameters(), *model.buffers())]
     return any(lies_on) if lies_on else torch.cuda.is_available()

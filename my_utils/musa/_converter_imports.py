@@ -1,7 +1,7 @@
 """Import statements of torch.cuda, as they are written with torch_musa.
 
 There is no module `torch.musa`: what is imported from torch.cuda comes from `torch_musa`. A name
-that a statement binds is bound afterwards, too, under the new name where that is wanted.
+that a statement binds is bound afterwards, too, under the new name if it is wanted.
 """
 
 from __future__ import annotations

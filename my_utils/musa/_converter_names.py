@@ -1,4 +1,4 @@
-"""What things of PyTorch are called with torch_musa: modules, attributes and strings.
+"""The names of PyTorch's modules, attributes and strings under torch_musa.
 
 torch_musa sets `torch.musa` and `torch.backends.mudnn` as attributes: there is no module of either
 name, so that an attribute and an import of one thing are written differently.

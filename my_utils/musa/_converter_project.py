@@ -1,4 +1,4 @@
-"""What the files of a project say about one another, before any of them is rewritten."""
+"""What the files of a project need from each other, collected before any is rewritten."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Said:
 
 
 def said_by(data: bytes) -> Said:
-    """What one source says; nothing where it is no Python.
+    """What one source says; nothing if it is not Python.
 
     >>> said_by(b"from lib import cuda\\nparser.add_argument('--is-cuda')")
     Said(kept={'cuda'}, own_fields={'is_cuda'})

@@ -1,4 +1,4 @@
-"""What a name of a Python source stands for: followed through imports and plain assignments."""
+"""Resolves a name of a Python source through imports and plain assignments."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Names:
         return value if isinstance(value, cst.Attribute | cst.Name) else None
 
     def uses(self, alias: cst.ImportAlias, kept: Iterable[str]) -> list[cst.Name] | None:
-        """The names that this import alone binds; None where they cannot be renamed with it."""
+        """The names that this import alone binds; None if they cannot be renamed with it."""
         name = alias.evaluated_name.split(".")[0]
         scope = self._scope_of_import(alias)
         if scope is None or isinstance(scope, ClassScope) or name in kept:
@@ -140,7 +140,7 @@ class Names:
         return any(_stays_torch(each) for each in above)
 
     def _is_above(self, one: cst.CSTNode, other: cst.CSTNode) -> bool:
-        """Whether one statement stands before another in the same block."""
+        """Whether one statement is before another in the same block."""
         line, other_line = self._parents.get(one), self._parents.get(other)
         if line is other_line:
             body = getattr(line, "body", ())

@@ -53,7 +53,7 @@ def convert(
         own_fields: attributes that mean something else in this project, such as an option
             `--is_cuda`; they stay, and a note says so.
 
-    Raises libcst.ParserSyntaxError, SyntaxError or ValueError for what is no Python.
+    Raises libcst.ParserSyntaxError, SyntaxError or ValueError if it is not Python.
     """
     if not is_launched and not any(word in data for word in WORDS):
         with warnings.catch_warnings():
@@ -205,7 +205,7 @@ class _Converter(cst.CSTTransformer):
         if new is None:
             return name
         if name in self.own_fields:
-            self.note(node, f"{name} is an attribute of this project's own, or of a tensor: left")
+            self.note(node, f"{name} is an attribute of this project, or of a tensor: left")
             return name
         return new
 
@@ -376,7 +376,7 @@ class _Imports(cst.CSTVisitor):
 
 
 def _with_tail(node: cst.Attribute, tail: str) -> cst.Attribute:
-    """value.tail in place of value.attr; a tail may have several parts."""
+    """value.tail instead of value.attr; a tail may have several parts."""
     *middle, last = tail.split(".")
     value = node.value
     for part in middle:

@@ -1,4 +1,4 @@
-"""Names of PyTorch that depend on where they stand: `CUDA`, `namespace cuda`, `cuda::`.
+"""Names of PyTorch that depend on their context: `CUDA`, `namespace cuda`, `cuda::`.
 
 >>> context = Context()
 >>> context.ported(b"namespace at { namespace cuda { } } namespace mine { namespace cuda { } }")

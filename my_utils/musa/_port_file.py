@@ -1,4 +1,4 @@
-"""One file of a port, read and rewritten in pieces, in the encoding that it had.
+"""Reads and rewrites one file of a port in pieces, in its original encoding.
 
 However large a file is, a few pieces of it are in memory at a time.
 """

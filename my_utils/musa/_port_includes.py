@@ -1,4 +1,4 @@
-"""What the includes of a port are called afterwards.
+"""The new names of a port's includes.
 
 A file of the tree follows its new name; any other header has a rule, or stays and is reported.
 
@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-# Begins with a literal, by which it is found fast; what stands before is checked afterwards.
+# Begins with a literal, by which it is found fast; what is before is checked afterwards.
 INCLUDE = re.compile(rb'include(?:_next)?[ \t]*(?:\([ \t]*)?([<"])([^>"\r\n]+)[>"]')
 BEFORE = re.compile(rb"(?:#[ \t]*|__has_)$")
 # How many bytes may stand between # and include.
@@ -60,7 +60,7 @@ class Tree:
             self._by_base.setdefault(posixpath.basename(name), []).append(name)
 
     def new_path(self, includer: str, path: str) -> str | None:
-        """What an include is called afterwards; None for what is no file of the tree.
+        """What an include is called afterwards; None if it is not a file of the tree.
 
         A file is meant where its path, from a folder above the tree on, ends with that of the
         include; the file beside the one that includes it goes first.

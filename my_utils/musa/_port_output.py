@@ -1,4 +1,4 @@
-"""The folder that a port writes: files that are whole or not there, and never one of a user's own.
+"""The folder that a port writes: atomic files, and never a folder of the user.
 
 A marker in the folder lists what a port made there. Without it nothing is written into a folder
 that has something in it; with it a further run rewrites what has changed, so that builds stay
@@ -51,14 +51,14 @@ class Output:
             path.chmod(folder.mode | stat.S_IRWXU)
 
     def put(self, entry: Entry, pieces: Iterable[bytes]) -> bool:
-        """Writes a file with its mode, unless it stands there like that; whether it did."""
+        """Writes a file with its mode, unless it is there like that; whether it did."""
         with _Rewritten(self.root / entry.new, entry.mode) as file:
             for piece in pieces:
                 file.add(piece)
         return file.is_new
 
     def holds(self, entry: Entry, pieces: Iterable[bytes]) -> bool:
-        """Whether the file stands there with these bytes and its mode; takes all pieces."""
+        """Whether the file is there with these bytes and its mode; takes all pieces."""
         is_same = True
         with _opened(self.root / entry.new, entry.mode) as old:
             for piece in pieces:
@@ -66,7 +66,7 @@ class Output:
             return is_same and old is not None and not old.read(1)
 
     def put_link(self, entry: Entry) -> bool:
-        """Makes a link, unless it stands there; whether it did."""
+        """Makes a link, unless it is there; whether it did."""
         path = self.root / entry.new
         if self.holds_link(entry):
             return False

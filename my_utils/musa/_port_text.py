@@ -1,4 +1,4 @@
-"""The text of one file of a port: includes, names that depend on their place, and names."""
+"""The text of one file of a port: includes, names that depend on context, and other names."""
 
 from __future__ import annotations
 
@@ -7,18 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
-from .. import _core
 from ._port_context import Context
 from ._port_hip import MAGIC, Hipify, Placeholders
 from ._port_includes import Include, Tree, includes_of
+from ._replacer import Replacer, Rules as Pairs
 from ._rules import RuleSet
-
-Pairs = tuple[tuple[bytes, bytes | None], ...]
 
 
 @dataclass
 class Counts:
-    """What became of a file: how many names were replaced, and those without a rule.
+    """The outcome of a file: how many names were replaced, and those without a rule.
 
     `unmapped`: how often each came, and the line of the first.
     """
@@ -61,19 +59,19 @@ class Rules:
         self.whole_words = whole_words
         self.given_names = [old.encode() for old in given]
         first = (_tier(given), whole_words)
-        watches = tuple((each.encode(), None) for each in defaults.watches)
-        second = (_tier(defaults.pairs) + watches, True)
+        watches: Pairs = [(each.encode(), None) for each in defaults.watches]
+        second = ([*_tier(defaults.pairs), *watches], True)
         # A tier without rules would only cost a pass over the text.
-        self.given = _core.Replacer(tuple(tier for tier in (first,) if tier[0]))
-        self.all = _core.Replacer(tuple(tier for tier in (first, second) if tier[0]))
-        self.watches = _core.Replacer(tuple(tier for tier in ((watches, True),) if tier[0]))
+        self.given = Replacer([tier for tier in (first,) if tier[0]])
+        self.all = Replacer([tier for tier in (first, second) if tier[0]])
+        self.watches = Replacer([tier for tier in ((watches, True),) if tier[0]])
 
     def users_matches(self, text: bytes) -> int:
         """How often the user's rules change a text."""
         return self.given.replace(text)[1]
 
     def header(self, path: str) -> str | None:
-        """The new path of a header that is no file of the tree; None without a rule."""
+        """The new path of a header that is not a file of the tree; None without a rule."""
         known = self.defaults.headers.get(path)
         if known is not None or path in self.defaults.absent:
             return known
@@ -116,7 +114,7 @@ class TextPort:
         self.context = Context(names, rules.users_matches, counts_braces=has_context)
 
     def ported(self, text: bytes) -> bytes:
-        """The next part of the text, afterwards. A part ends with a line, but for the last."""
+        """The next part of the text, afterwards. A part ends with a line, except for the last."""
         lines = text.count(b"\n")
         new = self._hip(text) if self.rules.hipify is not None else self._musa(text)
         self.lines += lines
@@ -215,7 +213,7 @@ class TextPort:
             return text
         stand_ins = [hidden.add(new) for new in self.rules.given_texts]
         pairs = tuple(zip(self.rules.given_names, stand_ins, strict=True))
-        changed, count, _ = _core.Replacer(((pairs, self.rules.whole_words),)).replace(text)
+        changed, count, _ = Replacer([(pairs, self.rules.whole_words)]).replace(text)
         self.counts.replaced += count
         return text if changed is None else changed
 

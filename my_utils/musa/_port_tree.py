@@ -1,4 +1,4 @@
-"""The plan of a port: every file, folder and link of a tree, and what it is called afterwards."""
+"""The plan of a port: every file, folder and link of a tree, with its new name."""
 
 from __future__ import annotations
 

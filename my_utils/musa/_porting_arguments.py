@@ -1,4 +1,4 @@
-"""The arguments of SimplePorting: each as it is needed, or an exception with its name."""
+"""Converts the arguments of SimplePorting, or raises an exception that names the argument."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def folder(path: StrPath | None) -> Path:
     if not root.is_dir():
         raise ValueError(f"cuda_dir_path={os.fspath(path)!r}: there is no such folder")
     if not root.name:
-        raise ValueError("cuda_dir_path: the root of the file system has no folder beside it")
+        raise ValueError("cuda_dir_path: it must not be the root of the file system")
     return root
 
 

@@ -1,4 +1,4 @@
-"""The rule files in `rules/`: what each name of CUDA is called on another platform.
+"""The rule files in `rules/`: the name of each CUDA name on another platform.
 
 A file holds the names of one library, by prefix, and for each platform how they are called there:
 

@@ -1,4 +1,4 @@
-"""JSON on a command line, also as shells leave it.
+"""Reads JSON from a command line, also if a shell has removed quotes.
 
 A shell takes the quotes of `{"cuda":"musa"}` away, splits `{"a":"b","c":"d"}` into two words, and
 on Windows leaves backslashes and single quotes in. All of that is read; what is left ambiguous is
@@ -45,7 +45,7 @@ def parse_mapping(words: Sequence[str]) -> dict[str, str]:
 
 
 def parse_list(words: Sequence[str]) -> list[str]:
-    """A list of strings, in brackets or as words of its own."""
+    """A list of strings, in brackets or as separate words."""
     text = " ".join(words)
     for value in _as_json(text):
         if isinstance(value, list) and all(isinstance(each, str) for each in value):

@@ -1,4 +1,4 @@
-"""Where the MUSA toolkit and muDNN are, and how mcc is called. Nothing is searched at import."""
+"""Finds the MUSA toolkit and muDNN, and the call of mcc. Nothing is searched at import."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def musa_home() -> Path | None:
 
 
 def mudnn_home() -> Path | None:
-    """MUDNN_HOME or MUDNN_PATH; None where muDNN lies in the toolkit."""
+    """MUDNN_HOME or MUDNN_PATH; None where muDNN is in the toolkit."""
     home = os.environ.get("MUDNN_HOME") or os.environ.get("MUDNN_PATH")
     return Path(home) if home else None
 
 
 def mcc_path() -> str:
-    """The compiler of the toolkit; OSError where there is none."""
+    """The compiler of the toolkit; OSError if there is none."""
     home = musa_home()
     if home is not None and os.access(home / "bin/mcc", os.X_OK):
         return str(home / "bin/mcc")
@@ -54,7 +54,7 @@ def mcc_path() -> str:
 def arch_flags(given: Sequence[str]) -> list[str]:
     """One flag for each of TORCH_MUSA_ARCH_LIST, such as "21;22" or "2.1 mp_22".
 
-    Flags of the user's that name an architecture win. ValueError for what is no architecture.
+    Flags of the user's that name an architecture win. ValueError if it is not an architecture.
     """
     if any(flag.startswith(ARCH_FLAGS) for flag in given):
         return []
@@ -65,7 +65,7 @@ def arch_flags(given: Sequence[str]) -> list[str]:
             flags.append(f"--offload-arch=mp_{match[1]}{match[2]}")
         elif arch:
             raise ValueError(
-                f"TORCH_MUSA_ARCH_LIST: {arch!r} is no architecture; allowed are 21, 2.1, mp_21"
+                f"TORCH_MUSA_ARCH_LIST: {arch!r} is not an architecture; allowed are 21, 2.1, mp_21"
             )
     return list(dict.fromkeys(flags))
 
@@ -94,7 +94,7 @@ def torch_musa_folders(kind: str) -> list[str]:
 
 
 def libraries() -> list[str]:
-    """What an extension links beside torch: the runtime, and torch_musa where it is installed."""
+    """What an extension links beside torch: the runtime, and torch_musa if it is installed."""
     package = _torch_musa()
     names = ("musa_kernels", "musa_python")
     there = [name for name in names if package and (package / f"lib/lib{name}.so").exists()]

@@ -70,7 +70,7 @@ class CMakeListsGenerator:
         define_macros: names, `NAME=VALUE`, pairs of both, or a mapping; None for none.
         project_name: of the CMake project.
         plugin_name: of the library, which becomes lib<plugin_name>.so.
-        customized_cmake_lists: a text of your own, written as it is in place of all that.
+        customized_cmake_lists: your own text, written as it is instead of all that.
         cxx_standard: 20, as torch's headers want it.
         mcc_flags: further flags for mcc.
         with_torch: uses the headers and libraries of torch and torch_musa, where the Python that
@@ -225,7 +225,7 @@ def _macros(macros: object) -> list[str]:
             raise TypeError(f"define_macros: a macro is NAME, NAME=VALUE or a pair, not {macro!r}")
         macro = macro.removeprefix("-D")
         if not MACRO.fullmatch(macro):
-            raise ValueError(f"define_macros: {macro!r} is no name of a macro")
+            raise ValueError(f"define_macros: {macro!r} is not the name of a macro")
         found.append(macro)
     return found
 

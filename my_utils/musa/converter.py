@@ -4,7 +4,7 @@
 
 It rewrites what names, attributes, imports and device strings mean, not what they look like: other
 packages' `cuda`, text, URLs and comments stay. What torch_musa has no counterpart of stays, and is
-said. Run again it changes nothing. It needs libcst: pip install 'my_utils[musa]'.
+said. Run again it changes nothing. It needs libcst: pip install libcst.
 
 Exit status: 0 done, or with --check nothing to do; 1 a file could not be converted, or with --check
 would change; 2 wrong usage.
@@ -20,9 +20,9 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..common.command_line import CommandParser, add_quiet, error_text, parser, run_cli
+from ..common.command_line import CommandParser, add_quiet, fail, parser, run_cli, say
+from ..common.extras import require
 from ..common.progress import Progress
-from ..common.tables import needed
 from ..common.workers import end_with_parent
 from ._converter_project import Said, said_by
 from ._port_file import diff_of
@@ -47,7 +47,7 @@ class _Task:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one file. `error` says why it was left as it is, `notes` what is left in it
+    """The outcome of one file. `error` says why it was left as it is, `notes` what is left in it
     to do by hand, by line."""
 
     path: Path
@@ -87,7 +87,7 @@ def convert_project(
 
     ValueError for a path that is not there; ImportError without libcst.
     """
-    needed("libcst", "musa-converter", "musa")
+    require("libcst", "musa-converter")
     project = _project(Path(root), [Path(path) for path in launch], [Path(e) for e in excluded])
     said = Said()
     for path in project.scripts:
@@ -151,7 +151,8 @@ def _project(root: Path, launch: Sequence[Path], excluded: Sequence[Path]) -> _P
         place = _in_project(root, _places(root, path, "launch_path"))
         if not place.endswith(".py"):
             project.notes.append(
-                f"{path} is no Python script: write `import torch_musa` into the one that it starts"
+                f"{path} is not a Python script: add `import torch_musa` to the script that "
+                "it starts"
             )
             continue
         script = known.setdefault(place, Path(place))
@@ -199,27 +200,32 @@ def command_parser() -> CommandParser:
         "port scripts",
         "Rewrites the Python scripts of a project that uses CUDA for torch_musa, in place: "
         "torch.cuda becomes torch.musa, x.cuda() x.musa(), 'cuda:0' 'musa:0', 'nccl' 'mccl'. "
-        "Comments, layout, prose and other packages' cuda stay as they are. What torch_musa has no "
-        "counterpart of stays, and is said with its line.",
+        "Comments, layout, prose and other packages' cuda stay unchanged. A name without a "
+        "counterpart in torch_musa stays, and is reported with its line.",
         [
             "my_utils port scripts -r project -l project/train.py --dry-run",
             "my_utils port scripts -r project -l project/train.py -e project/third_party",
         ],
         statuses="0  done, or with --check nothing to do\n"
-        "1  a file could not be converted (it is left, the others are done), or with --check would "
-        "change\n2  wrong arguments",
+        "1  a file could not be converted (the others are), or with --check would change\n"
+        "2  wrong arguments",
     )
     add = chosen.add_argument
     add("-r", "--root_path", "--root-path", required=True, metavar="ROOT",
         help="the folder of the project, or one script; all *.py below are converted")  # fmt: skip
-    add("-l", "--launch_path", "--launch-path", required=True, nargs="+", metavar="LAUNCH",
+    add("-l", "--launch_path", "--launch-path", nargs="+", default=[], metavar="LAUNCH",
         help="the script that starts the project; it gets `import torch_musa`, once, after its "
-        "docstring and its imports from __future__")  # fmt: skip
+        "docstring and its imports from __future__ (default: no script gets it)")  # fmt: skip
     add("-e", "--excluded_path", "--excluded-path", nargs="+", default=[], metavar="EXCLUDED",
-        help="files and folders to leave alone, with all below them")  # fmt: skip
+        help="files and folders to exclude, with everything below them")  # fmt: skip
     add("--dry-run", action="store_true", help="print a unified diff and write nothing")
     add("--check", action="store_true", help="write nothing; exit status 1 if that would change")
-    add("--jobs", type=int, metavar="N", help="processes; default: one a processor")
+    add(
+        "--jobs",
+        type=int,
+        metavar="N",
+        help="number of processes (default: one a processor)",
+    )
     add_quiet(chosen, "no progress and no closing line")
     return chosen
 
@@ -248,14 +254,13 @@ def _main(argv: Sequence[str] | None) -> int:
             notes += len(outcome.notes)
             print(outcome.diff, end="")
             for note in outcome.notes:
-                print(f"musa-converter: look: {outcome.path}: {note}", file=sys.stderr)
+                say("port scripts", f"look: {outcome.path}: {note}")
             if outcome.error:
-                print(f"musa-converter: left: {outcome.path}: {outcome.error}", file=sys.stderr)
+                say("port scripts", f"left: {outcome.path}: {outcome.error}")
     except ValueError as error:
         own.error(str(error))
     except ImportError as error:
-        print(f"musa-converter: {error_text(error)}", file=sys.stderr)
-        return 1
+        return fail("port scripts", error)
     if not chosen.quiet:
         said = "would change" if chosen.check or chosen.dry_run else "changed"
         left = f"; {notes} to look at" if notes else ""

@@ -1,4 +1,4 @@
-"""`LOGGER`: a logger of its own for scripts that port or build, with level and place in each line.
+"""`LOGGER`: a separate logger for scripts that port or build, with level and place in each line.
 
 It writes to standard error and passes nothing on to the root logger; the level is INFO unless the
 environment variable MUSA_LOG_LEVEL names another. Thread-safe, as the loggers of `logging` are.

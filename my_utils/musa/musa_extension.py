@@ -10,7 +10,7 @@
     )
 
 Environment: MUSA_HOME or MUSA_PATH (the toolkit), MUDNN_HOME or MUDNN_PATH, TORCH_MUSA_ARCH_LIST
-("21;22"; flags of your own that name an architecture win), MAX_JOBS (compilers at a time; default:
+("21;22"; your own flags that name an architecture win), MAX_JOBS (compilers at a time; default:
 the processors).
 The versions of compiler and ABI are checked, and names defined, by torch's own BuildExtension.
 """
@@ -25,12 +25,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from ..common.arguments import check_bool
-from ..common.extras import needs_extra
+from ..common.extras import needs_torch
 from ..common.reprs import short_repr
 from . import _toolkit
 from ._musa_jit import load, load_inline
 
-with needs_extra("my_utils.musa.musa_extension"):
+with needs_torch("my_utils.musa.musa_extension"):
     import setuptools
     from setuptools.errors import CompileError
     from torch.utils import cpp_extension
@@ -54,7 +54,7 @@ TORCH_LIBRARIES = ("c10", "torch", "torch_cpu", "torch_python")
 
 
 def __getattr__(name: str) -> str | None:
-    """`MUSA_HOME` and `MUDNN_HOME`: the folders as they are now; None where there is none."""
+    """`MUSA_HOME` and `MUDNN_HOME`: the folders as they are now; None if there is none."""
     homes = {"MUSA_HOME": _toolkit.musa_home, "MUDNN_HOME": _toolkit.mudnn_home}
     if name not in homes:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -199,7 +199,7 @@ class _Compilation:
         self.compiler = compiler
         self.flags: dict[str, list[str]] = ext.extra_compile_args
         self.is_forced = is_forced
-        # torch has put a method of its own in its place on the instance
+        # torch has replaced it on the instance by another method
         self.compile_cxx = type(compiler)._compile.__get__(compiler)
 
     def run(

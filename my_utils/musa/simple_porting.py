@@ -1,4 +1,4 @@
-"""Rewrites a folder of CUDA sources for MUSA, beside the folder.
+"""Rewrites a folder of CUDA sources for MUSA, into a folder next to it.
 
     my_utils port cuda --cuda-dir-path cuda/        (or python -m my_utils.musa.simple_porting)
 
@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from ..common.arguments import check_bool
-from ..common.command_line import CommandParser, add_quiet, error_text, parser, run_cli
+from ..common.command_line import CommandParser, add_quiet, fail, parser, run_cli
 from ..common.outputs import open_output
 from ..common.progress import Progress
 from ..common.reprs import short_repr
@@ -95,7 +95,7 @@ class SimplePorting:
     """Ports the CUDA sources of a folder.
 
     Parameters:
-        cuda_dir_path: the folder; the output is `<folder>_musa` beside it.
+        cuda_dir_path: the folder; the output is `<folder>_musa` next to it.
         ignore_dir_paths: folders to leave out with all below them, from the working directory or
             from `cuda_dir_path`.
         mapping_rule: a mapping of old to new text. It matches any part of the text; where it meets
@@ -278,7 +278,7 @@ def _add(
 def command_parser() -> CommandParser:
     chosen = parser(
         "port cuda",
-        "Rewrites a folder of CUDA sources for MUSA or HIP, as <folder>_musa beside it.",
+        "Rewrites a folder of CUDA sources for MUSA or HIP, to <folder>_musa next to it.",
         [
             "my_utils port cuda --cuda-dir-path csrc --dry-run",
             "my_utils port cuda --cuda-dir-path csrc --report - --quiet",
@@ -292,21 +292,21 @@ def command_parser() -> CommandParser:
     add = chosen.add_argument
     add("--cuda-dir-path", required=True, metavar="DIR", help="the folder to port")
     add("--ignore-dir-paths", nargs="+", default=[], metavar="DIRS",
-        help="""folders to leave out: '["csrc/npu"]', or one after the other""")  # fmt: skip
+        help="""folders to exclude: '["csrc/npu"]', or separated by spaces""")  # fmt: skip
     add("--mapping-rule", nargs="+", default=[], metavar="RULES",
-        help="""your rules, which win: '{"old": "new"}'""")  # fmt: skip
-    add("--drop-default-mapping", action="store_true", help="use no rules but yours")
-    add("--mapping-dir-path", metavar="DIR", help="a folder of JSON files with rules of yours")
+        help="""your rules, which override the others: '{"old": "new"}'""")  # fmt: skip
+    add("--drop-default-mapping", action="store_true", help="use only your rules")
+    add("--mapping-dir-path", metavar="DIR", help="a folder of JSON files with your rules")
     add("--platform", choices=tuple(_rules.PLATFORMS), default="musa")
-    add("--whole-words", action="store_true", help="match your rules at whole names only")
+    add("--whole-words", action="store_true", help="match your rules only at whole names")
     add("--dry-run", action="store_true", help="print a unified diff and write nothing")
     add("--check", action="store_true", help="write nothing; exit status 1 if that would change")
     add(
         "--report",
         metavar="FILE",
-        help="write the report as JSON, with all names left unmapped; - is standard output",
+        help="write the report as JSON, with all unmapped names; - is standard output",
     )
-    add("--jobs", type=int, metavar="N", help="threads; default: one a processor")
+    add("--jobs", type=int, metavar="N", help="number of threads (default: one a processor)")
     add_quiet(chosen, "no progress and no report")
     return chosen
 
@@ -368,8 +368,7 @@ def _main(argv: Sequence[str] | None) -> int:
     except BrokenPipeError:
         raise
     except (OSError, ValueError, ImportError) as error:
-        print(f"simple_porting: {error_text(error)}", file=sys.stderr)
-        return 1
+        return fail("port cuda", error)
     if not chosen.quiet:
         print(report.text(), file=sys.stderr)
     return int(bool(report.errors) or (chosen.check and report.would_change))

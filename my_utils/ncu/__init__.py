@@ -1,4 +1,4 @@
-"""What Nsight Compute measured, by kernel."""
+"""Results of Nsight Compute, by kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sums up what Nsight Compute measured by kernel, and compares two measurements.
+"""Summarizes results of Nsight Compute by kernel, and compares two measurements.
 
     ncu --csv --page raw -i report.ncu-rep > before.csv
     my_utils ncu before.csv                # where the time goes
@@ -31,10 +31,13 @@ from ..common.command_line import (
     add_json,
     add_output,
     add_quiet,
-    error_text,
+    check_inputs,
+    fail,
     parser,
     run_cli,
+    say,
 )
+from ..common.extras import require
 from ..common.lazy_modules import lazy_module
 from ..common.progress import Progress
 from ..common.terminal import table_lines
@@ -106,7 +109,7 @@ def analyze_sm_throughput_from_csv(
     too (NcuCsvWarning). `output_csv` is written with this table, `output_png` with a
     plot of the first `top` kernels; both whole or not at all.
 
-    Raises NcuCsvError (a ValueError) where a file has no launches, or no kernel matches, or no
+    Raises NcuCsvError (a ValueError) if a file has no launches, or no kernel matches, or no
     file has a metric that was asked for; TypeError or ValueError for bad arguments; ImportError
     without pandas (and, for a plot, matplotlib), which the extra `profiling` brings. Touches no
     global state but warnings: threads may call it at once.
@@ -178,7 +181,7 @@ def _checked(
         try:
             re.compile(kernel)
         except re.error as error:
-            raise ValueError(f"kernel={kernel!r} is no regular expression: {error}") from error
+            raise ValueError(f"kernel={kernel!r} is not a regular expression: {error}") from error
     if group_by not in get_args(GroupBy):
         raise ValueError(f"group_by={group_by!r}: allowed are {', '.join(get_args(GroupBy))}")
     if decimal not in get_args(Decimal):
@@ -189,7 +192,7 @@ def _checked(
     if taken:
         raise ValueError(f"metrics: {sorted(taken)[0]!r} is a column already")
     check_int("top", top, 0)
-    return _tables.needed("pandas", "a table of Nsight Compute's results")
+    return require("pandas", "a table of Nsight Compute's results")
 
 
 def _paths(csv_path: StrPath | Sequence[StrPath]) -> list[StrPath]:
@@ -198,7 +201,7 @@ def _paths(csv_path: StrPath | Sequence[StrPath]) -> list[StrPath]:
         raise ValueError("csv_path: at least one file is wanted")
     for path in paths:
         if not isinstance(path, (str, os.PathLike)):
-            raise TypeError(f"csv_path: {path!r} is no path")
+            raise TypeError(f"csv_path: {path!r} is not a path")
     return paths
 
 
@@ -465,18 +468,18 @@ def _comparison_text(table: pandas.DataFrame, metrics: Sequence[str], top: int) 
 def command_parser() -> CommandParser:
     chosen = parser(
         "ncu",
-        "Sums up a CSV of Nsight Compute by kernel, or compares two, sorted by time lost.",
+        "Summarizes a CSV of Nsight Compute by kernel, or compares two, sorted by time lost.",
         [
             "my_utils ncu before.csv",
             "my_utils ncu before.csv after.csv --top 5 -o lost.png",
             "my_utils ncu before.csv --json",
         ],
-        statuses="0  all of the input counts\n1  nothing was read, or a file could not be written\n"
+        statuses="0  all input was used\n1  nothing was read, or a file could not be written\n"
         "2  wrong arguments\n3  rows or values were left out",
     )
     add = chosen.add_argument
-    add("a", metavar="A", type=Path, help="from ncu --csv, --page raw or details")
-    add("b", metavar="B", type=Path, nargs="?", help="compare with this one: what B lost to A")
+    add("a", metavar="A", type=Path, help="CSV from ncu --csv, --page raw or details")
+    add("b", metavar="B", type=Path, nargs="?", help="CSV to compare with A")
     add("--kernel", metavar="REGEX", help="only kernels with this in their name")
     add(
         "--group-by",
@@ -487,8 +490,8 @@ def command_parser() -> CommandParser:
     add("--metric", metavar="NAME", action="append", default=[], help="one more metric; repeatable")
     add("--decimal", choices=get_args(Decimal), default="auto", help="decimal mark of the numbers")
     add_output(chosen, "the table as .csv, or a plot as .png", suffixes=(".csv", ".png"))
-    add("--csv", metavar="FILE", help="write the table there")
-    add("--png", metavar="FILE", help="write a plot there")
+    add("--csv", metavar="FILE", help="write the table to FILE")
+    add("--png", metavar="FILE", help="write a plot to FILE")
     add("--top", metavar="N", type=int, default=PLOTTED, help="rows shown, 0 for all (default: 20)")
     add_json(chosen, "print all rows of the table as JSON")
     add_quiet(chosen, "no progress")
@@ -514,13 +517,13 @@ def _main(argv: Sequence[str] | None) -> int:
         if getattr(chosen, kind) is not None:
             parser_of_it.error(f"-o and --{kind} name the same output twice")
         setattr(chosen, kind, chosen.output)
+    check_inputs("ncu", filter(None, (chosen.a, chosen.b)))
     try:
         return _run(chosen)
     except BrokenPipeError:
         raise
     except (OSError, ValueError, ImportError) as error:
-        print(f"ncu_analyze_from_csv: {error_text(error)}", file=sys.stderr)
-        return EXIT_NOTHING
+        return fail("ncu", error)
 
 
 def _run(chosen: argparse.Namespace) -> int:
@@ -541,7 +544,7 @@ def _run(chosen: argparse.Namespace) -> int:
     if "-" not in (chosen.csv, chosen.png):
         print(_json_text(table) if chosen.json else text, flush=True)
     for problem in table.attrs["problems"]:
-        print(f"ncu_analyze_from_csv: left out: {problem}", file=sys.stderr)
+        say("ncu", f"left out: {problem}")
     return EXIT_LEFT_OUT if table.attrs["problems"] else EXIT_OK
 
 

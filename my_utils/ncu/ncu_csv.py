@@ -1,4 +1,4 @@
-"""Reads the CSV that Nsight Compute prints: what is a row, what is a number, which launch it is of.
+"""Reads the CSV that Nsight Compute prints: its rows, numbers and launches.
 
 Internal. `ncu --csv` prints one of two pages. The page `details` has a row for each launch and
 metric, `raw` a row for each launch with a column for each metric and a second header of units.
@@ -235,7 +235,7 @@ class _PageReader:
         cells = self._fitted(_cells(text, self._delimiter))
         if len(cells) != len(self._columns):
             if _looks_like_row(text):
-                reason = f"{len(cells)} fields, where the header has {len(self._columns)}"
+                reason = f"{len(cells)} fields, but the header has {len(self._columns)}"
                 self.page.note("fields", line, reason)
             return
         row = dict(zip(self._columns, cells, strict=True))
@@ -274,7 +274,7 @@ class _PageReader:
             launch.add(name, unit, text, line)
 
     def _metric_of_row(self, row: dict[str, str]) -> list[tuple[str, str, str]]:
-        """The metric of a row of details, where it is wanted; rules are texts for people.
+        """The metric of a row of details, if it is wanted; rules are texts for people.
 
         The details of 2019 and 2020 have `SM [%]` in the column of names, and `%` in that of units.
         """
@@ -421,7 +421,7 @@ def _grouped(whole: str, group: str) -> bool:
 def metric_of(
     launch: Launch, names: Iterable[str], page: Page, units: frozenset[str] | None = None
 ) -> float | None:
-    """The first of `names` that the launch has, in one of `units`. Notes what is no number."""
+    """The first of `names` that the launch has, in one of `units`. Notes what is not a number."""
     for name in names:
         for unit, text, line in launch.metrics.get(name, ()):
             if units is None or unit in units:

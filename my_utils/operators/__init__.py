@@ -1,4 +1,4 @@
-"""Finds the operator that is wrong: compared with the CPU, or the first to give a NaN.
+"""Finds the operator that is wrong: compared with the CPU, or the first to return a NaN.
 
     from my_utils.compare_tool import CompareWithCPU, NanInfTracker, open_module_tracker
 
@@ -12,8 +12,8 @@ The tools see every operator that torch's dispatcher does, in the forward pass, 
 and the optimizer, on any device. Search the log for `[ERROR]` (fails the comparison) and
 `[WARNING]` (NaN or Inf).
 
-Under torch.compile they see what its back end runs as operators: all of them with the back end
-"aot_eager"; kernels that a back end made itself are not seen, which is said once.
+Under torch.compile they see what its backend runs as operators: all of them with the backend
+"aot_eager"; kernels that a backend made itself are not seen, which is said once.
 """
 
 from __future__ import annotations

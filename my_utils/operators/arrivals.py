@@ -1,4 +1,4 @@
-"""What collectives have brought: so that a NaN of another rank is not searched for on this one."""
+"""Tracks the results of collectives, so that a NaN of another rank is not searched for here."""
 
 from __future__ import annotations
 

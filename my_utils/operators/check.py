@@ -1,4 +1,4 @@
-"""Compares what an operator gave with what a reference gave, and says in words how they differ."""
+"""Compares the result of an operator with a reference, and describes the difference."""
 
 from __future__ import annotations
 

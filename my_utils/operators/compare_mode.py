@@ -65,7 +65,7 @@ class CompareWithCPU(OpMode):
     verbose: a line for each operator; otherwise only what fails.
     enable_ranks: ranks on which the tool is active; None for all.
     should_log_to_file: the log goes to `output_dir/CompareWithCPU.log`, with the rank in its name
-        where there are several, and is written by a thread of its own; otherwise it is printed.
+        if there are several, and is written by a separate thread; otherwise it is printed.
     output_dir: a folder, which is made; the log directory of `GlobalLogger.setup` where none is
         given and it ran, else the working directory.
     start_step, end_step: active while start_step <= step_cnt < end_step, see `step()`.
@@ -236,9 +236,9 @@ class CompareWithCPU(OpMode):
         self._repeated += 1
         if self._repeated == 1:
             text = (
-                f"operators run on {self._reference.name}, where their reference runs, too: that "
-                "they agree says that they are deterministic, not that they are right; "
-                'reference="float64" says more'
+                f"operators run on {self._reference.name}, the device of their reference: if "
+                "they agree, they are deterministic, but not necessarily right; use "
+                'reference="float64" to check that'
             )
             self._log.line("[WARNING] ", text)
             warn_once("op_mode_repetition", text)

@@ -1,4 +1,4 @@
-"""Which back ends of torch.compile hide operators from a mode."""
+"""Warns about backends of torch.compile that hide operators from a mode."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SEEN = frozenset(("eager", "aot_eager", "aot_eager_decomp_partition", "eager_no
 
 
 def warn_of_unseen() -> None:
-    """One warning for each other back end that the process has compiled with; nothing where
+    """One warning for each other backend that the process has compiled with; nothing where
     torch.compile was not used."""
     dynamo = sys.modules.get("torch._dynamo.eval_frame")
     if dynamo is None:
@@ -23,7 +23,7 @@ def warn_of_unseen() -> None:
         if isinstance(name, str) and name not in _SEEN:
             warn_once(
                 f"op_mode_backend_{name}",
-                f"torch.compile with the back end {name!r} is in use: operators that it turned "
-                "into kernels of its own are not seen by the comparison tools, only those that "
-                'it left as they are; with backend="aot_eager" all of them are',
+                f"torch.compile with the backend {name!r} is in use: the comparison tools do not "
+                "see operators that it compiled to kernels, only the others; with "
+                'backend="aot_eager" they see all',
             )

@@ -1,6 +1,6 @@
 """Inputs and outputs of one call of an operator in files that anyone can read.
 
-`<op>_inputs.pkl` and `<op>_outputs.pkl` (`<op>_inputs_rank0.pkl` where there are several ranks) are
+`<op>_inputs.pkl` and `<op>_outputs.pkl` (`<op>_inputs_rank0.pkl` if there are several ranks) are
 what `torch.save` writes, of plain values that `torch.load(weights_only=True)` takes: a dict with
 
     format, version     "my_utils.op_call", 1
@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..common.extras import needs_extra
+from ..common.extras import needs_torch
 from ..common.files import on_whole_path
 from ..common.plain_files import PlainFileError, load_plain, save_plain
 from ..common.trusted_open import open_without_waiting
@@ -102,7 +102,7 @@ def dump_call(
     outputs: tuple[Any, Any],
 ) -> list[Path]:
     """Writes the four files; returns their paths. names: those of the inputs and of the outputs,
-    without an ending. OSError where they cannot be written."""
+    without an ending. OSError if they cannot be written."""
     folder.mkdir(parents=True, exist_ok=True)
     args, kwargs = inputs
     result, written = outputs
@@ -123,7 +123,7 @@ def _write(path: Path, op: str, kind: str, parts: dict[str, Any]) -> list[Path]:
 
 
 def _write_safetensors(path: Path, payload: dict[str, Any]) -> Path:
-    with needs_extra("a dump of an operator"):
+    with needs_torch("a dump of an operator"):
         from safetensors.torch import save_file
 
     tensors: dict[str, Tensor] = {}
@@ -179,7 +179,7 @@ def load_inputs(path: str | Path) -> OpCall:
     """The call in a file of either form, its tensors on the devices that they were on where those
     are there, else on the CPU. Nothing in the file is executed.
 
-    PlainFileError (a ValueError) for what is no such file, OSError where there is none.
+    PlainFileError (a ValueError) if it is another file, OSError if there is none.
     """
     file = Path(path)
     payload = _read_safetensors(file) if file.suffix == ".safetensors" else _read_pickle(file)
@@ -219,7 +219,7 @@ def _one_of(tensor: Tensor, moved: Tensor, on_cpu: set[int]) -> Tensor:
 
 
 def _read_safetensors(file: Path) -> dict[str, Any]:
-    with needs_extra("a dump of an operator"):
+    with needs_torch("a dump of an operator"):
         from safetensors import SafetensorError, safe_open
 
     with open(file, "rb", opener=open_without_waiting):
@@ -238,7 +238,7 @@ def _read_safetensors(file: Path) -> dict[str, Any]:
     ) as error:
         raise PlainFileError(f"{file}: is damaged or no operator's call ({error})") from None
     if not isinstance(payload, dict) or payload.get("format") != FORMAT:
-        raise PlainFileError(f"{file}: is no operator's call: it has no format {FORMAT!r}")
+        raise PlainFileError(f"{file}: is not an operator's call: it has no format {FORMAT!r}")
     return payload
 
 

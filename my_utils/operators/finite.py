@@ -1,4 +1,4 @@
-"""Whether what an operator gives is finite, and whether it matters where it is not."""
+"""Checks whether the result of an operator is finite, and whether infinities matter."""
 
 from __future__ import annotations
 

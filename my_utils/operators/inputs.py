@@ -108,7 +108,7 @@ def _as(original: Tensor, copy: Tensor) -> Tensor:
 def copied(value: Any, device: torch.device | None = None) -> Any:
     """`value` with copies of its tensors, on `device` or where they are.
 
-    A tensor that stands in it twice has one copy; tensors that share memory have copies that share
+    A tensor that is in it twice has one copy; tensors that share memory have copies that share
     memory in the same way; strides stay as they are.
     """
     tensors = {id(tensor): tensor for tensor in tensors_in(value)}

@@ -1,4 +1,4 @@
-"""The log of the comparison tools: to the console at once, or to a file by a thread of its own.
+"""The log of the comparison tools: to the console directly, or to a file in a separate thread.
 
 The training thread only appends to a list. Another thread joins the lines and writes them: a few
 times a second, after an error, and at the end.
@@ -40,7 +40,7 @@ class OpLog:
         self._pid = 0
 
     def open(self) -> None:
-        """OSError where the file cannot be opened."""
+        """OSError if the file cannot be opened."""
         if self.path is None or self._file is not None:
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)

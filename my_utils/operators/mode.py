@@ -69,7 +69,7 @@ class OpMode(TorchDispatchMode):
     """The base of the tools; `_watch` is theirs.
 
     A mode may be entered many times, one after the other. What it finds wrong in itself is one
-    warning and a count in `errors`: the operator's own result goes on to the caller. A block in
+    warning and a count in `errors`: the operator's own result continues to the caller. A block in
     which operators ran and none was tested, or a named one was not, ends with an exception, as
     `_stop_error` makes it. What torch runs to work out shapes and graphs has no values: it is left
     to torch.
@@ -369,12 +369,12 @@ def _described(place: str, value: Any) -> tuple[str, ...]:
 
 
 def _line_prefix() -> str:
-    """ "rank 3: ", or nothing where there is one rank only."""
+    """ "rank 3: ", or nothing if there is one rank only."""
     return f"rank {current_rank()}: " if world_size() > 1 else ""
 
 
 def rank_suffix() -> str:
-    """ "_rank3", or nothing where there is one rank only."""
+    """ "_rank3", or nothing if there is one rank only."""
     return f"_rank{current_rank()}" if world_size() > 1 else ""
 
 

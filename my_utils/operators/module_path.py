@@ -1,4 +1,4 @@
-"""In which module of a model an operator runs, in the forward and in the backward pass.
+"""Finds the module in which an operator runs, in the forward and in the backward pass.
 
 Hooks record the current module of each thread; reading it costs the same at any depth. In the
 backward pass, each node that autograd runs has the sequence number that it got in the forward pass.

@@ -1,4 +1,4 @@
-"""NaNs counted on the device while it works, and read once a step, so that nothing waits for it."""
+"""Counts NaNs on the device asynchronously, and reads the counts once a step without waiting."""
 
 from __future__ import annotations
 

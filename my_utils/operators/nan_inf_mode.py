@@ -1,4 +1,4 @@
-"""NanInfTracker: finds the first operator that gives a NaN or Inf from inputs that had none."""
+"""NanInfTracker: finds the first operator that returns NaN or Inf from inputs without them."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class NanInfTracker(OpMode):
         if sync not in ("op", "step"):
             raise ValueError(f"sync must be 'op' or 'step', not {sync!r:.100}")
         if sync == "step" and dump_error_data:
-            raise ValueError("sync must be 'op' with dump_error_data: later the inputs are gone")
+            raise ValueError("sync must be 'op' with dump_error_data: the inputs are freed later")
         targets, argument = choose_targets(target_list, target_op)
         super().__init__(
             enabled=enabled,
@@ -313,7 +313,9 @@ class NanInfTracker(OpMode):
         if self._later is not None:
             self._read(self._later)
         if self._quiet > _SHOWN_A_STEP:
-            self._log.line(f"[WARNING] {self._quiet - _SHOWN_A_STEP} more passed on what came in")
+            self._log.line(
+                f"[WARNING] {self._quiet - _SHOWN_A_STEP} more passed on values of their inputs"
+            )
         self._report_repeats()
 
     def _end(self) -> None:

@@ -1,4 +1,4 @@
-"""Which operators a mode checks, which it runs a second time, and why it leaves out the others.
+"""Decides which operators a mode checks, which it repeats, and why it ignores the others.
 
 The plan of each overload is made once, and cached.
 
@@ -161,9 +161,9 @@ def _why_never(namespace: str, operator: str) -> str:
     if namespace in ASYNCHRONOUS:
         return "is complete later only"
     if namespace == HIGHER_ORDER:
-        return "runs operators of its own, which are not seen"
+        return "runs other operators, which are not seen"
     if namespace == "aten" and operator in UNINITIALISED:
-        return "gives memory as it is"
+        return "returns uninitialized memory"
     if namespace == "aten" and operator in ABOUT_MEMORY:
         return "is about memory, not values"
     return ""
@@ -203,7 +203,7 @@ def _may_draw(func: Any) -> bool:
 
 
 def _is_divided(name: str) -> bool:
-    """Whether torch mostly runs other operators in the place of this one, as for `aten.linear`."""
+    """Whether torch mostly runs other operators instead of this one, as for `aten.linear`."""
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     namespace, operator, *overload = name.split(".")
     packet = getattr(getattr(torch.ops, namespace), operator, None)

@@ -70,7 +70,7 @@ class Draws:
 
 @contextlib.contextmanager
 def kept_stream() -> Iterator[None]:
-    """The default generator of the CPU goes on behind the block where it was before it."""
+    """The default generator of the CPU continues behind the block where it was before it."""
     state = torch.default_generator.get_state()
     try:
         yield

@@ -1,4 +1,4 @@
-"""OpRecorder: digests or figures of what every operator takes and gives, to compare two runs."""
+"""OpRecorder: digests or figures of every operator's inputs and outputs, to compare two runs."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ class OpRecorder(OpMode):
     def save(self, path: str | os.PathLike[str], extra: Any = None) -> Path:
         """Writes a file for `my_utils.diverge`, whole or not at all; returns its path.
 
-        extra: plain values that go with it. OSError where it cannot be written, TypeError for what
+        extra: plain values that go with it. OSError if it cannot be written, TypeError for what
         `extra` cannot hold.
         """
         return save_recording(self.snapshot(extra), path)

@@ -1,4 +1,4 @@
-"""What an operator's result is compared with: the same operator elsewhere, or a user's function."""
+"""The reference of an operator's result: the operator on another device, or a user's function."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class OpCopy:
 class Expected(NamedTuple):
     """What came out of the reference.
 
-    result: what it returned. written: the arguments that it wrote to, as `OpPlan.written` has them.
+    result: what it returned. written: the arguments that it wrote to, as in `OpPlan.written`.
     dtypes: which dtypes others stood for. notes: lines for the log.
     """
 
@@ -104,7 +104,7 @@ class Reference:
 
     def run(self, call: OpCopy, draws: Draws | None) -> Expected:
         """Runs the operator on the copies, which it may write to. draws: what the first run drew,
-        None where it drew nothing.
+        None if it drew nothing.
 
         NotComparable where it cannot be run, or would draw other numbers.
         """
@@ -177,7 +177,7 @@ def _computed(
         if dtypes or not is_converted(call.tensors, kwargs, device):
             args, kwargs = converted((args, kwargs), device, dtypes)
         result = call.plan.func(*args, **kwargs)
-    except Exception as error:  # what a back end raises for what it cannot do has no kind
+    except Exception as error:  # what a backend raises for what it cannot do has no kind
         raise NotComparable(_first_line(error)) from error
     return Expected(result, call.plan.written(args, kwargs), dtypes, notes)
 

@@ -1,4 +1,4 @@
-"""The script beside a dump, which runs the operator again as it is."""
+"""Writes the script next to a dump that runs the operator again."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import NamedTuple
 from .policy import OpPlan
 from .reference import Reference
 
-_TEXT = '''"""Runs {name} again on the inputs beside this file, and says what {tool} finds.
+_TEXT = '''"""Runs {name} again on the inputs next to this file, and prints what {tool} finds.
 
-Ends with status 0 where nothing is found, with 1 otherwise.
+Exits with status 0 if nothing is found, else with 1.
 """
 
 import sys
@@ -44,7 +44,7 @@ class Again(NamedTuple):
 
 
 def script(plan: OpPlan, inputs: Path, again: Again) -> str:
-    """The text; `inputs` lies in the folder where it is written to."""
+    """The text; `inputs` is in the folder where it is written to."""
     call = f"{again.function}(\n        FOLDER / {inputs.name!r}, op{again.arguments}\n    )"
     imports = f"\nfrom my_utils.compare_tool import {again.function}\n{again.imports}"
     return _TEXT.format(
@@ -79,7 +79,7 @@ def _reference(reference: Reference) -> tuple[str, str, str]:
     if module == "__main__" or not name.isidentifier() or root is None:
         remark = (
             f"# The reference was the function {name} of {module}, which cannot be imported here.\n"
-            "# float64 stands for it.\n"
+            "# float64 is used instead.\n"
         )
         return "", remark, repr("float64")
     lines = f"\nsys.path.insert(0, {root!r})\nfrom {module} import {name}  # noqa: E402\n"

@@ -35,19 +35,20 @@ def compare_for_single_op(
     op: `torch.ops.aten.addmm`, one of its overloads, or any function that is called alike.
     atol, rtol, reference, namespaces: as for `CompareWithCPU`.
 
-    Returns (correct, args, kwargs, out): whether something was compared and all of it agrees, what
-    `op` was called with (after the call: in-place operators wrote to it), and what it returned. The
-    log is printed.
+    Returns (correct, args, kwargs, out): whether all that was compared agrees, what `op` was called
+    with (after the call: in-place operators wrote to it), and what it returned. The log is printed.
 
-    ValueError for a file of another kind, OSError where there is none.
+    Raises CompareError with the reason where nothing could be compared, ValueError for a file of
+    another kind, OSError where there is none.
     """
     call = _read(inputs_path, op)
     tool = CompareWithCPU(atol=atol, rtol=rtol, reference=reference, namespaces=namespaces)
-    out = None
-    with contextlib.suppress(CompareError), tool:  # it could test nothing: the log says why
+    with tool:
         out = op(*call.args, **call.kwargs)
     found = tool.summary
-    correct = found.passed > 0 and found.failed == 0 and tool.errors == 0
+    if not (found.passed or found.failed):
+        raise CompareError("nothing was compared", [])
+    correct = found.failed == 0 and tool.errors == 0
     return correct, call.args, call.kwargs, out
 
 

@@ -41,7 +41,7 @@ class OpStacks:
 
     def text(self) -> str:
         """The stack of the operator that runs now; of its forward operator in a backward pass; ""
-        where that is not known."""
+        if it is not known."""
         number = forward_number()
         if number is None:
             return _of_users(traceback.extract_stack())

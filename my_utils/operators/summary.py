@@ -1,4 +1,4 @@
-"""What a comparison found, by operator and module: as a table, JSON lines and HTML.
+"""The results of a comparison by operator and module: as a table, JSON lines and HTML.
 
 >>> summary = OpSummary()
 >>> summary.add("torch.ops.aten.mm", "layers.0", "fails", Metrics(max_abs=0.5))
@@ -120,7 +120,7 @@ class OpSummary:
             yield json.dumps(_plain(asdict(row)))
 
     def write_jsonl(self, path: str | os.PathLike[str]) -> None:
-        """Whole or absent. OSError where it cannot be written."""
+        """Whole or absent. OSError if it cannot be written."""
         write_text(path, "".join(f"{line}\n" for line in self.lines()))
 
     def write_html(self, path: str | os.PathLike[str]) -> None:

@@ -1,4 +1,4 @@
-"""How far a sum may be off by rounding alone: by its length and the size of its terms.
+"""Computes how far a sum may be off by rounding: from its length and the size of its terms.
 
 Where terms cancel, a tolerance relative to the result says nothing. The sum of the absolute terms
 does, and the same operator computes it from absolute inputs; from ones it counts them.
@@ -55,12 +55,12 @@ class Slack:
         self._found: dict[str, Tensor] | None = None
 
     def at(self, where: str) -> Tensor | None:
-        """For the result at that place, as `OpCheck` names it; None where there is none to be had,
+        """For the result at that place, as `OpCheck` names it; None if there is none to be had,
         such as for want of memory."""
         if self._found is None:
             try:
                 self._found = self._compute()
-            except Exception:  # what a back end raises has no kind
+            except Exception:  # what a backend raises has no kind
                 self._found = {}
         return self._found.get(where)
 

@@ -1,1 +1,1 @@
-"""What the pages of `report` and `diff` share: the layout, the style, the script and the tables."""
+"""Common parts of the pages of `report` and `diff`: layout, style, script and tables."""

@@ -1,4 +1,4 @@
-"""A page as one HTML file that needs nothing else, neither a network nor a server.
+"""Writes a page as one HTML file that needs neither a network nor a server.
 
 Names from a run are escaped wherever they stand; scripts and styles other than the page's own do
 not run, by its Content-Security-Policy.
@@ -17,7 +17,7 @@ from typing import Any
 from ..common.printable import printable
 from .tables import Table, percent_text, times
 
-# What HTML must not hold: control characters but tabs and \n, and what is no character.
+# What HTML must not hold: control characters but tabs and \n, and what is not a character.
 _NO_TEXT = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 

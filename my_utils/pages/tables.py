@@ -1,4 +1,4 @@
-"""Tables of a page: what stands in each cell, and the exact value by which it is sorted."""
+"""Tables of a page: the text of each cell, and the exact value for sorting."""
 
 from __future__ import annotations
 

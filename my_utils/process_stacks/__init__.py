@@ -1,4 +1,4 @@
-"""Python stacks of this process and of a job that runs, read without stopping it."""
+"""Python stacks of this process and of a running job, read without stopping it."""
 
 from __future__ import annotations
 

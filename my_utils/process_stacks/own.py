@@ -1,4 +1,4 @@
-"""The Python stacks of the own process."""
+"""The Python stacks of this process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def own_stacks() -> list[Thread]:
     """The Python stacks of all threads of this process, the first thread first.
 
     They are read by addresses, without the interpreter's lock: threads run on meanwhile. Values of
-    locals are not read. RuntimeError where `why_off` says why not. Thread-safe.
+    locals are not read. RuntimeError if `why_off` says why not. Thread-safe.
 
     >>> def work():
     ...     return own_stacks()[0].frames

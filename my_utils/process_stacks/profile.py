@@ -1,4 +1,4 @@
-"""Sampled profiles of ranks, joined by time with their stages: what each stage spends its time in.
+"""Joins sampled profiles of ranks with their stages by time: where each stage spends its time.
 
 A sample counts for the innermost stage that its thread was in. A stage that had not ended when the
 profile was read is not known, and so is one of another thread: such samples have no stage.
@@ -19,7 +19,7 @@ from .record import Frame, StackRecord
 
 NO_STAGE = "(no stage)"
 OUTLIER_POINTS = 0.10  # a function's share above that of the other ranks
-OUTLIER_ERRORS = 3.0  # that the two shares must lie apart, in standard errors of their difference
+OUTLIER_ERRORS = 3.0  # that the two shares must be apart, in standard errors of their difference
 OF_95_PERCENT = 1.96
 TIME_PARTS = 20  # of a profile, by which one sees how a share changes with time
 OUTLIERS_SHOWN = 5
@@ -64,7 +64,7 @@ def samples_in(record: StackRecord, stages: StagesByThread) -> list[Sample]:
 
 
 def stages_around(record: StackRecord, read: RankStages) -> StagesByThread:
-    """The finished stages of the rank that its samples can lie in, by thread and sorted by their
+    """The finished stages of the rank that its samples can be in, by thread and sorted by their
     begin, parents first."""
     found: StagesByThread = defaultdict(list)
     moments = [moment for moment, *_ in record.samples]

@@ -14,7 +14,7 @@ TORN, CUT = 1, 2
 
 
 class Frame(msgspec.Struct, frozen=True):
-    """A frame. function: with the names around it. file: "" where it is not known. line: 0 where it
+    """A frame. function: with the names around it. file: "" if it is not known. line: 0 where it
     is not known."""
 
     function: str
@@ -24,7 +24,7 @@ class Frame(msgspec.Struct, frozen=True):
 
 class Thread(msgspec.Struct, frozen=True):
     """A thread with Python frames, innermost first. name: that of the system. state: the letter of
-    /proc ("R" runs, "S" waits, "D" waits for storage), "" where it is not known. torn: it called or
+    /proc ("R" runs, "S" waits, "D" waits for storage), "" if it is not known. torn: it called or
     returned while it was read, so that its frames may be of two moments. cut: it has more."""
 
     tid: int

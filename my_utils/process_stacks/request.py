@@ -1,4 +1,4 @@
-"""Asks the ranks of a running job for their Python stacks, by its control file.
+"""Asks the ranks of a running job for their Python stacks, through its control file.
 
 A thread of the job that needs no lock of the interpreter reads the file and answers, also where the
 training hangs.

@@ -1,4 +1,4 @@
-"""Sampled profiles that `my_utils capture --stacks` left in the folders of a run."""
+"""Finds the sampled profiles of `my_utils capture --stacks` in the folders of a run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class StoredProfile:
 def newest_profile(
     log_dirs: Sequence[str | os.PathLike[str]], ranks: Collection[int] | None = None
 ) -> StoredProfile | None:
-    """The newest profile of a rank or more; None where there is none. ranks: only these."""
+    """The newest profile of a rank or more; None if there is none. ranks: only these."""
     files: dict[str, list[Path]] = {}
     for log_dir in log_dirs:
         folder = captures_folder(log_dir)

@@ -1,4 +1,4 @@
-"""Stacks of many ranks as lines: equal ones once, with the stages that are open."""
+"""Prints the stacks of many ranks: equal ones once, with the open stages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A path that users know; the code is in `my_utils.capture.workers`."""
+"""Compatibility module; the code is in `my_utils.capture.workers`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A path that users know; the code is in `my_utils.torch_profiler`."""
+"""Compatibility module; the code is in `my_utils.torch_profiler`."""
 
 from __future__ import annotations
 

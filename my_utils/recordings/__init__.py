@@ -1,4 +1,4 @@
-"""Recordings of what each module of a model takes and gives."""
+"""Records the inputs and outputs of each module of a model."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What the hooks do: they record events in the order of the calls, with the tensors' metadata.
+"""The hooks: they record events in the order of the calls, with the tensors' metadata.
 
 Each thread has a stack of the calls that run in it. The outermost call is a root. When it ends, the
 parameters that were recorded below it are hashed. A backward may run the recomputed calls of
-activation checkpointing in any thread, so these are roots of their own.
+activation checkpointing in any thread, so these are their own roots.
 
 No Exception is raised into the training. Other exceptions, such as KeyboardInterrupt, are.
 """
@@ -33,7 +33,7 @@ _backward_number = torch._C._current_graph_task_id
 
 
 class _Frame:
-    """A call that runs. `event` is None where the filters leave the module out."""
+    """A call that runs. `event` is None if the filters leave the module out."""
 
     __slots__ = ("around", "event", "inputs", "plan", "root")
 
@@ -338,7 +338,7 @@ class Calls:
         warn_once(
             "forward_trace_hook",
             f"the forward trace recorder failed at the module {name!r} ({text}); that call is "
-            "recorded in part, training goes on, and further failures are counted only",
+            "recorded in part, training goes on, and further failures are only counted",
         )
 
 

@@ -183,7 +183,7 @@ class Graph:
             if not has_kernels(self._rows.table):
                 warn_once(
                     "forward_trace_no_kernel",
-                    f"compiled='op' records nothing inside of graphs on {device}, for which there "
+                    f"compiled='op' records nothing inside graphs on {device}, for which there "
                     "is no kernel; compiled='eager' records everything",
                 )
             self._number = str(next(_numbers))
@@ -217,7 +217,7 @@ class Graph:
             setattr(torch._dynamo.config, name, value)
 
     def _raise_limits(self) -> None:
-        """Each hooked module needs a graph of its own where blocks of one class are compiled one by
+        """Each hooked module needs a separate graph where blocks of one class are compiled one by
         one; torch would fall back to eager after eight."""
         import torch._dynamo
 

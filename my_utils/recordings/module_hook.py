@@ -1,4 +1,4 @@
-"""Records what each module of a model takes and gives, so that two runs can be compared.
+"""Records the inputs and outputs of each module of a model, to compare two runs.
 
     from my_utils.module_hook import ForwardTraceRecorder
 
@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, Literal
 
 from ..common.arguments import check_bool, check_int, check_str, check_str_or_none
-from ..common.extras import needs_extra
+from ..common.extras import needs_torch
 from ..common.public import public
 from ..common.reprs import short_repr
 from ..common.warnings import warn_once
@@ -32,7 +32,7 @@ from .recording import (
     save_recording,
 )
 
-with needs_extra("my_utils.module_hook"):
+with needs_torch("my_utils.module_hook"):
     import torch
 
     from .calls import Calls
@@ -241,7 +241,7 @@ class ForwardTraceRecorder:
             )
 
     def pause(self) -> None:
-        """Stops recording until `resume`. The hooks are taken off, so that nothing is left to pay
+        """Stops recording until `resume`. The hooks are removed, so that nothing is left to pay
         for; call it between two steps."""
         handles, self._handles = self._handles, []
         for handle in handles:
@@ -334,7 +334,7 @@ class ForwardTraceRecorder:
         extra: kept under the key "extra": numbers, text, tensors, and dicts, lists, tuples and
             sets of them; paths, enumerations, dataclasses and numpy's values are made plain.
 
-        Returns the path. TypeError for an `extra` that such a file cannot hold, OSError where the
+        Returns the path. TypeError for an `extra` that such a file cannot hold, OSError if the
         file cannot be written.
         """
         recording = self.snapshot(extra)
@@ -352,7 +352,7 @@ class ForwardTraceRecorder:
         """Reads a file of `save`; nothing in it is executed.
 
         RecordingError, a ValueError, names the file and the reason where it is cut short, damaged
-        or of another kind; OSError where it cannot be read.
+        or of another kind; OSError if it cannot be read.
         """
         return load_recording(path)
 
@@ -385,7 +385,7 @@ def _pattern(name: str, text: str | None) -> re.Pattern[str] | None:
     try:
         return re.compile(pattern)
     except re.error as error:
-        raise ValueError(f"{name} is no regular expression: {error}") from None
+        raise ValueError(f"{name} is not a regular expression: {error}") from None
 
 
 def _types(name: str, value: type | str | Iterable[type | str] | None) -> list[type | str]:

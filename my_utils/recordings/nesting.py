@@ -1,4 +1,4 @@
-"""Which call stands in which, for calls from inside a compiled graph, where no hook could tell.
+"""Finds the nesting of calls from inside a compiled graph, where no hook sees it.
 
 >>> outer, inner = TraceEvent(-1, "net", "Net"), TraceEvent(-1, "net.fc", "Linear")
 >>> call, = nested([], [inner, outer])
@@ -39,7 +39,7 @@ def names_above(name: str) -> list[str]:
 def nested(seen: Sequence[TraceEvent], compiled: Sequence[TraceEvent]) -> list[Nested]:
     """The compiled calls that stand in no other compiled one. `seen` are those that hooks saw.
 
-    A call stands in one of the nearest module around its own: in the one with its number, where
+    A call is in one of the nearest module around its own: in the one with its number, where
     that module was called several times.
     """
     calls = [Nested(event) for event in compiled]

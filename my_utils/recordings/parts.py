@@ -1,4 +1,4 @@
-"""Tensors that are not plain memory: their metadata, and the parts of them that can be read.
+"""Tensors without plain memory: their metadata, and the parts that can be read.
 
 The parts of a sparse tensor are its indices and values, those of a wrapper its inner tensors, that
 of a DTensor its local shard. A tensor without memory, such as a meta tensor, has metadata only.

@@ -1,4 +1,4 @@
-"""Which modules of a model are recorded, under which names, and where their parameters are hashed.
+"""Decides which modules of a model are recorded, their names, and where parameters are hashed.
 
 A plan is made for each hooked module when the recorder is installed, so that the hooks themselves
 need no searches.

@@ -12,7 +12,7 @@ code of this package. Its top level:
     roots       a dict for each `RootCall`, in the order in which they began
     events      a dict for each `TraceEvent`, in the order in which the calls began
     param_grads a dict for each `TraceTensorMeta`, in the order in which they were accumulated
-    counts      how often something went wrong, by its kind; empty where nothing did
+    counts      how often something went wrong, by its kind; empty if nothing did
     extra       what `save(extra=…)` was given
 
 The keys of those dicts are the names of the fields below. `weights` of a root and `params` of its
@@ -59,7 +59,7 @@ VERSION = 1
 
 @public("my_utils.module_hook")
 class RecordingError(ValueError):
-    """A file that is no whole recording. The message names the file and the reason."""
+    """A file that is not a whole recording. The message names the file and the reason."""
 
 
 @public("my_utils.module_hook")
@@ -72,15 +72,16 @@ class TraceTensorMeta:
         itself. Parameters and buffers: the name. Gradients of a call: "inputs.0", "outputs".
     shape, dtype, device, stride: as torch has them, the dtype without "torch."; stride is in
         elements, None for layouts that have none.
-    hash: hexadecimal digits, or None where there is none, see `note`. `hash_kind` is "tensor" (the
+    hash: hexadecimal digits, or None if there is none, see `note`. `hash_kind` is "tensor" (the
         content digest of `my_utils.tensors.tensor_hash`, which knows neither dtype nor shape) or
         "md5" (of the row-major bytes).
     stats: the figures of `my_utils.tensors.stats` by their names, or None.
     sample: some elements on the CPU, one dimension, of the tensor's dtype, or None.
     layout: "strided", or torch's name of another one; "unknown" inside compiled graphs, where the
-        shape is not known either. The parts of a sparse tensor follow as entries of their own,
+        shape is not known either. The parts of a sparse tensor follow as their own entries,
         "0.indices" and "0.values".
-    placements: of a DTensor, as text. All else is then of the local shard, but for `global_shape`.
+    placements: of a DTensor, as text. All else is then of the local shard, except for
+        `global_shape`.
     changed: a parameter that was written to while the call ran: it has no hash.
     note: in words, what else is to be known, such as why there is no hash; or None.
     arrived: of a gradient, how many had arrived before it in the whole recording; -1 for others.
@@ -167,7 +168,7 @@ class RootCall:
 
     module: the name of the module that was called. began_unix: seconds.
     weights: the parameters below it by their first full names, also those that no module's hook
-        sees because another module uses them. Empty where no parameter was asked for, and in phase
+        sees because another module uses them. Empty if no parameter was asked for, and in phase
         "recompute".
     """
 
@@ -288,8 +289,8 @@ def _payload(recording: Recording) -> dict[str, Any]:
 
 
 def save_recording(recording: Recording, path: str | os.PathLike[str]) -> Path:
-    """Writes the file beside its place under another name, then renames it: a file of that name is
-    always whole. Folders are made as needed. Returns the path.
+    """Writes the file next to its place under another name, then renames it: a file of that name is
+    always whole. Folders are created if missing. Returns the path.
 
     TypeError for what `extra` cannot hold (before anything is written), OSError when the file
     cannot be written.
@@ -304,7 +305,7 @@ def load_recording(path: str | os.PathLike[str]) -> Recording:
     """Reads a file of `save_recording`. Nothing in it is executed.
 
     RecordingError for a file that is cut short, damaged (every entry has a CRC-32), of another
-    kind, or of a later version; OSError where there is no such file.
+    kind, or of a later version; OSError if there is no such file.
     """
     try:
         payload = load_plain(path, FORMAT, VERSION, "recording")
@@ -409,7 +410,7 @@ class _Decoder:
 
     def _record(self, kind: type[_Record], data: Any, where: str) -> _Record:
         if not isinstance(data, dict):
-            raise RecordingError(f"{where} is no dict but a {type(data).__name__}")
+            raise RecordingError(f"{where} is not a dict but a {type(data).__name__}")
         values = {}
         for item in dataclasses.fields(kind):  # type: ignore[arg-type]
             if item.name not in data and item.name in _LATER:

@@ -1,4 +1,4 @@
-"""Some elements of a tensor, chosen without any generator of torch, numpy or Python.
+"""Selects some elements of a tensor, without any generator of torch, numpy or Python.
 
 >>> import torch
 >>> Sampler("rand", 3, seed=7).take(torch.arange(100)).tolist()

@@ -1,4 +1,4 @@
-"""Where the parameters of a model live, and when they are hashed."""
+"""Tracks where the parameters of a model are, and when they are hashed."""
 
 from __future__ import annotations
 

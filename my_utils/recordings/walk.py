@@ -1,4 +1,4 @@
-"""Finds the tensors in what a module takes and returns.
+"""Finds the tensors in the inputs and outputs of a module.
 
 >>> import torch
 >>> tensors, values = find((torch.ones(2), {"mask": None, "scale": 2}))

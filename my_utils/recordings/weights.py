@@ -1,4 +1,4 @@
-"""Digests of parameters, of the values with which a call computes.
+"""Digests of parameters, with the values that a call computes with.
 
 MD5 is fast over many tensors at once, so the parameters below an outermost call are noted when it
 begins (tensor, pointer, version, a probe of a few elements), checked again when their module is

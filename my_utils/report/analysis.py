@@ -35,13 +35,14 @@ import numpy as np
 
 from ..common.arguments import check_int
 from ..common.equality import same_fields
+from ..common.extras import require
 from ..common.files import atomic_write
 from ..common.lazy_modules import lazy_module
 from ..common.notebook import html_table, html_text, one_screen
 from ..common.outputs import open_output
 from ..common.printable import encoded
 from ..common.public import public
-from ..common.tables import needed, table_lines
+from ..common.tables import table_lines
 from ..verdict.load import NothingToJudge
 from ..verdict.rank_cells import EVER, RankCells, for_the_verdict, peers_of
 from ..verdict.rank_files import find_ranks
@@ -191,7 +192,7 @@ class Report:
 
     def save_csv(self, output: str | os.PathLike[str]) -> list[Path]:
         """Each table as `output`/<name>.csv."""
-        pandas = needed("pandas", PURPOSE, "report")
+        pandas = require("pandas", PURPOSE)
         tables = {name: getattr(self, name) for name in TABLES}
         tables["stragglers"] = pandas.DataFrame(
             [one.as_dict() for one in self.stragglers], columns=list(Straggler.__annotations__)
@@ -266,7 +267,7 @@ def analyze(
     On CUDA the tables have the times of the hosts, which are times of enqueueing; the verdict and
     the page have those of the device.
 
-    Needs the extra `report`: pip install 'my_utils[report]'.
+    Needs pandas.
 
     Args:
         paths: log directories, CSVs, journals or globs of them; one or several. Clocks are taken

@@ -9,7 +9,6 @@ written; 2, wrong arguments; 130, interrupted.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -23,9 +22,10 @@ from ..common.command_line import (
     add_steps,
     add_warmup,
     check_outputs,
-    error_text,
+    fail,
     parser,
     run_cli,
+    say,
 )
 from ..common.outputs import check_output, open_output
 from ..common.printable import encoded
@@ -105,8 +105,7 @@ def _main(argv: Sequence[str] | None) -> int:
     except (OSError, ImportError, MemoryError, ValueError) as error:
         return _failed(chosen, error)
     if args.export and verdict is None:
-        _say("error: --export needs a run that can be judged")
-        return 1
+        return fail("report", "--export needs a run that can be judged")
     is_sent = verdict is None or export_verdict("report", verdict, args.export)
     return 0 if is_sent else 1
 
@@ -118,9 +117,7 @@ def _failed(chosen: CommandParser, error: Exception) -> int:
 
     if isinstance(error, ValueError) and not isinstance(error, (NothingToJudge, ReportError)):
         chosen.error(str(error))
-    for line in error_text(error).splitlines():
-        _say(f"error: {line}")
-    return 1
+    return fail("report", error)
 
 
 def _write(args: argparse.Namespace) -> Verdict | None:
@@ -197,8 +194,4 @@ def _print(args: argparse.Namespace, page: Page | None) -> None:
     if page is not None and args.output != "-":
         print("\n".join(page.verdict.lines()))
     if args.output is not None:
-        _say(f"-> {args.output}")
-
-
-def _say(text: str) -> None:
-    print(f"report: {text}", file=sys.stderr)
+        say("report", f"-> {args.output}")

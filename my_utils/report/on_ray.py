@@ -19,7 +19,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
-from ..common.tables import needed
+from ..common.extras import require
 from ..trace.inputs import FileSet
 from ..verdict.rank_cells import RankCells
 from .load import read_ranks
@@ -44,7 +44,7 @@ def read_ranks_on_ray(
     A task whose worker dies is run again by Ray. ConnectionError where a cluster that this process
     was not connected to cannot be reached, fails, or ends.
     """
-    ray = needed("ray", f"{PURPOSE} --engine ray", "ray")
+    ray = require("ray", f"{PURPOSE} --engine ray")
     folder = None if parquet is None else os.path.abspath(parquet)
     tasks = [
         (file_sets[first : first + RANKS_A_TASK], steps, folder)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from ..common.tables import needed
+from ..common.extras import require
 from ..common.trusted_open import open_without_waiting
 from .purpose import PURPOSE
 
@@ -36,7 +36,7 @@ Intervals = npt.NDArray[np.float64]  # n × 2: begin and end in µs
 def overlap_of(traces: Sequence[str]) -> pd.DataFrame:
     """A row a trace: rank, trace, communication_s, compute_s, hidden_s (communication while there
     is compute) and hidden_share; sorted by rank. A trace that cannot be read raises ValueError."""
-    pandas = needed("pandas", PURPOSE, "report")
+    pandas = require("pandas", PURPOSE)
     columns = ["rank", "trace", "communication_s", "compute_s", "hidden_s", "hidden_share"]
     rows = [_overlap(Path(trace), number) for number, trace in enumerate(traces)]
     table: pd.DataFrame = pandas.DataFrame(rows, columns=columns).sort_values(["rank", "trace"])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
+from ..common.extras import require
 from ..common.files import atomic_write
-from ..common.tables import needed
 from ..verdict.rank_files import RankStages
 from .purpose import PURPOSE
 
@@ -16,8 +16,8 @@ def write_parquet(rank: RankStages, folder: str) -> None:
     """Writes `folder`/rank=<rank>/data_0.parquet with the columns step, stage ("iter/forward"),
     begin_ns, end_ns, tid, cuda_ms and attempt; a file that was there is replaced. folder: a path,
     or a URI that pyarrow knows. Thread-safe."""
-    arrow = needed("pyarrow", f"{PURPOSE} --parquet", "parquet")
-    parquet = needed("pyarrow.parquet", f"{PURPOSE} --parquet", "parquet")
+    arrow = require("pyarrow", f"{PURPOSE} --parquet")
+    parquet = require("pyarrow.parquet", f"{PURPOSE} --parquet")
     stages = arrow.DictionaryArray.from_arrays(rank.stages["path"], rank.paths)
     columns = {"step": rank.stages["step"], "stage": stages.cast(arrow.string())}
     columns |= {name: rank.stages[name] for name in AS_READ}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import _core
-from ..common.tables import needed
+from ..common.extras import require
 from .cells import Cells, Integers, RankOfCells
 from .grid import Grid
 from .purpose import PURPOSE
@@ -26,7 +26,7 @@ def stage_table(cells: Cells, grid: Grid, segments: Segments) -> pd.DataFrame:
     critical_s and critical_share: of it on the critical path of the steps, without the warm-up;
     synchronises: ranks wait in it.
     """
-    pandas = needed("pandas", PURPOSE, "report")
+    pandas = require("pandas", PURPOSE)
     durations = cells.durations()
     table = pandas.DataFrame([_figures(grid, path, *durations[path]) for path in grid.paths])
     critical: Any = np.array([segments.critical_ns.get(path, 0.0) for path in grid.paths])
@@ -69,7 +69,7 @@ def _percentile_ms(counts: Integers, share: float) -> float:
 
 def stages_by_rank(cells: Cells) -> pd.DataFrame:
     """rank, stage, count, total_s, self_s and mean_ms of a single run; sorted."""
-    pandas = needed("pandas", PURPOSE, "report")
+    pandas = require("pandas", PURPOSE)
     names = cells.names()
     ranks = list(cells.of_ranks.values())
     runs, total_ns, self_ns = (

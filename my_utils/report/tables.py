@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..common.tables import needed
+from ..common.extras import require
 from ..verdict.quantiles import median, quantile_of
 from ..verdict.rank_files import GROUPS, RankMetadata
 from .grid import Grid, Matrix
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def wait_table(grid: Grid, segments: Segments) -> pd.DataFrame:
     """A row a step and synchronising stage at which ranks waited."""
-    pandas = needed("pandas", PURPOSE, "report")
+    pandas = require("pandas", PURPOSE)
     count = len(segments.sync)
     rows, places = np.nonzero(segments.rank[:count].T != NOBODY)[::-1]
     at = (rows, places)
@@ -40,7 +40,7 @@ def wait_table(grid: Grid, segments: Segments) -> pd.DataFrame:
 
 def step_table(grid: Grid, sync: list[int], waits: pd.DataFrame) -> pd.DataFrame:
     """A row a step: how long it took the ranks, and whom they waited for longest."""
-    pandas = needed("pandas", PURPOSE, "report")
+    pandas = require("pandas", PURPOSE)
     took, busy = grid.step_ns() * 1e-6, grid.busy_ns(sync) * 1e-6
     known = np.where(np.isfinite(busy), busy, -np.inf)
     table = pandas.DataFrame(
@@ -67,7 +67,7 @@ def rank_table(
     grid: Grid, segments: Segments, offsets: Matrix, metadata: dict[int, RankMetadata]
 ) -> pd.DataFrame:
     """A row a rank: its host and groups, its step time, its waits, and the others' waits for it."""
-    pandas = needed("pandas", PURPOSE, "report")
+    pandas = require("pandas", PURPOSE)
     waited, cost = _waits_of_ranks(grid, segments, offsets)
     known = [metadata[rank] for rank in grid.ranks.tolist()]
     places = [one.groups for one in known]
@@ -104,7 +104,7 @@ def host_table(ranks: pd.DataFrame, stragglers: list[int]) -> pd.DataFrame:
 
     Without groups of pandas, which take longer than all else of this for a few hundred ranks.
     """
-    pandas = needed("pandas", PURPOSE, "report")
+    pandas = require("pandas", PURPOSE)
     members: dict[Any, list[int]] = {}
     for place, host in enumerate(ranks["host"]):
         members.setdefault(host, []).append(place)
@@ -128,7 +128,7 @@ def host_table(ranks: pd.DataFrame, stragglers: list[int]) -> pd.DataFrame:
 
 def group_table(ranks: pd.DataFrame, stragglers: list[int]) -> pd.DataFrame:
     """The same of each parallel group that the labels of the ranks name: group ("pp"), place."""
-    pandas = needed("pandas", PURPOSE, "report")
+    pandas = require("pandas", PURPOSE)
     parts = []
     for name in (column for column in ranks.columns if column in GROUPS):
         part = host_table(ranks.assign(host=ranks[name]).dropna(subset=["host"]), stragglers)

@@ -1,4 +1,4 @@
-"""Runs a training script so that its stages are recorded, without an edit of the script.
+"""Runs a training script and records its stages, without a change of the script.
 
     my_utils run -- torchrun --nproc-per-node 8 train.py --lr 0.1
 

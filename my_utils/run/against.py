@@ -29,7 +29,7 @@ def turns(repeat: int) -> Iterator[tuple[str, int]]:
 def run_in_turns(
     folder: Path, commands: Mapping[str, Sequence[str]], repeat: int, record: Record, *, quiet: bool
 ) -> int:
-    """Runs both commands so many times, each into a folder of its own, and says how B differs.
+    """Runs both commands so many times, each into a separate folder, and says how B differs.
 
     commands: of "A" and "B". quiet: only a run that fails is said. Returns 0, or the status of the
     run that failed: it is named, and none comes after it.

@@ -1,4 +1,4 @@
-"""Which folder all ranks of a run take: the first that asks proposes one, and all take it.
+"""Makes all ranks of a run agree on a folder: the first that asks proposes one, all use it.
 
 Ranks of one job meet in torch's store, whose `compare_set` lets the first proposal win: one round
 trip, and nobody waits. A launcher that starts its ranks anew is the same process as before, so a
@@ -57,8 +57,8 @@ def given_place() -> Place | None:
 
 
 def new_place(name: str, world_size: int = 1) -> Place:
-    """A folder in `logs`, which nobody else has but for ranks of the same launch; where that cannot
-    be made, in the folder for temporary files, with a warning. OSError where neither can."""
+    """A folder in `logs`, shared only by ranks of the same launch; where that
+    cannot be made, in the folder for temporary files, with a warning. OSError if neither can."""
     launch = unique_launch() if world_size > 1 else None
     if launch is not None:
         with contextlib.suppress(OSError):  # which is said below
@@ -136,12 +136,12 @@ def _note_path() -> Path | None:
 
 
 def launcher_began_s() -> float | None:
-    """Unix time at which the parent of this process began; None where that is not known."""
+    """Unix time at which the parent of this process began; None if that is not known."""
     return process_began_s(int(_began(os.getppid()) or 0))
 
 
 def _began(pid: int) -> str:
-    """When a process began, in clock ticks after boot; empty where that is not known."""
+    """When a process began, in clock ticks after boot; empty if that is not known."""
     with contextlib.suppress(OSError, IndexError):
         status = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
         return status.rpartition(")")[2].split()[19]

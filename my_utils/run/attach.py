@@ -1,4 +1,4 @@
-"""A process that trains: armed once torch is there, and given a folder at its first iteration.
+"""A process that trains: it starts recording when torch is imported, and gets a folder later.
 
 Until then everything waits in memory, so that launchers, loader workers and helpers, which never
 take a step, leave no files.
@@ -40,7 +40,7 @@ class _Process:
         self.pid = os.getpid()
         self.rank: int | None = None  # None until it trains
         self.folder: Path | None = None
-        self.place: Place | None = None  # None where the script has chosen its folder
+        self.place: Place | None = None  # None if the script has chosen its folder
         self.text: FallbackHandler | None = None
         self.quiet = False
         self.armed = False
@@ -52,7 +52,7 @@ _process = _Process()
 def auto() -> None:
     """Records the stages of this process's training, as `my_utils run` does from outside.
 
-    One line anywhere before the first step; it may stand before `import torch` or after it. The
+    One line anywhere before the first step; it may be before `import torch` or after it. The
     files go to a new folder in `logs`, one for all ranks, unless the script calls
     `GlobalLogger().setup` itself. Processes that this one starts are reached, too. Rank 0 prints
     the verdict at its exit.
@@ -139,8 +139,8 @@ def _existing(place: Place, name: str) -> Place:
         folder = own.folder if own is not None and own != place else new_place(name).folder
         warn_once(
             "run:folder",
-            f"cannot make {place.folder}, where other ranks write ({error.strerror}): the rows of "
-            f"this one go to {folder}",
+            f"cannot make {place.folder}, where other ranks write ({error.strerror}): its rows "
+            f"go to {folder}",
         )
         return Place(folder, place.run_id)
     return place

@@ -1,4 +1,4 @@
-"""The stages of a training with transformers' `Trainer` or Lightning's, by a callback.
+"""Records the stages of a training with the `Trainer` of transformers or Lightning.
 
 >>> from my_utils.run.callback import TimerCallback
 >>> TimerCallback("logs/train")
@@ -38,7 +38,7 @@ class TimerCallback:
 
     log_dir: where the files go, unless GlobalLogger was set up before.
 
-    Import transformers or Lightning first. TypeError for what is no path. The methods run on the
+    Import transformers or Lightning first. TypeError if it is not a path. The methods run on the
     training thread.
     """
 

@@ -1,4 +1,4 @@
-"""What is said at the end of a run: the verdict in at most twelve lines, and where the files are.
+"""Prints the end of a run: the verdict in at most twelve lines, and where the files are.
 
 Trouble here is one line on stderr. It never changes how a run ends.
 """
@@ -91,7 +91,7 @@ def verdict_lines(places: Sequence[str]) -> list[str]:
         return list(judge(load_run(list(places))).lines(_width()))
     except Exception as error:
         reason = " ".join(str(error).split())[:300] or type(error).__name__
-        return [f"my_utils run: there is no verdict: {reason}"]
+        return [f"my_utils run: no verdict: {reason}"]
 
 
 def _width() -> int:
@@ -109,7 +109,7 @@ def print_lines(lines: Sequence[str]) -> None:
 
 
 def print_from_another_process(folder: Path) -> None:
-    """Prints the verdict from a process of its own, for one that is about to end: threads cannot
+    """Prints the verdict from a separate process, for one that is about to end: threads cannot
     be started there any more, and what the verdict needs is not to be loaded into the training."""
     package = str(Path(__file__).resolve().parents[2])
     command = [sys.executable, "-c", _PROGRAM, package, str(folder)]

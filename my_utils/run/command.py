@@ -1,4 +1,4 @@
-"""`my_utils run`: runs a training so that its stages are recorded, without an edit of it."""
+"""`my_utils run`: runs a training and records its stages, without a change of the script."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-from ..common.command_line import CommandParser, parser
+from ..common.command_line import CommandParser, fail, parser
 from ..common.ranges import checked, parse_ranks
 from . import in_process
 from .agreement import Place, given_place, launcher_began_s
@@ -52,7 +52,7 @@ _EXAMPLES = [
     "my_utils run --repeat 5 --against 'train.py --compile' train.py",
 ]
 _STATUSES = "the status of the script or the command, or its signal\n2  wrong arguments"
-_NOTES = "MY_UTILS_RUN=0 in the environment runs the command bare."
+_NOTES = "With MY_UTILS_RUN=0 in the environment nothing is recorded."
 
 _FILES_OF_PYTHON = (".py", ".pyc", ".pyz", ".pyw")
 _USAGE_STATUS = 2
@@ -75,7 +75,7 @@ class _Program(NamedTuple):
 
 
 class _Options(NamedTuple):
-    """repeat: how often each command runs, 0 where one runs once. against: the other command."""
+    """repeat: how often each command runs, 0 if one runs once. against: the other command."""
 
     output: str | None
     quiet: bool
@@ -119,17 +119,17 @@ def command_parser() -> CommandParser:
     )
     add = chosen.add_argument
     add("-o", "--output", metavar="DIR",
-        help=f"folder of the run (a new one in {RUNS}/, named by script and time)")  # fmt: skip
+        help=f"folder of the run (default: new, in {RUNS}/, named by script and time)")  # fmt: skip
     add("--quiet", action="store_true", help="print no verdict at the end")
-    add("--no-gpu-times", action="store_true", help="take no CUDA events for the stages")
+    add("--no-gpu-times", action="store_true", help="record no CUDA events for the stages")
     add("--capture", type=checked(parse_ranks), metavar="RANKS",
         help=f"capture {CAPTURED_STEPS} steps of these ranks with torch's profiler, from step "
         f"{CAPTURED_FROM} on; the traces go to captures/ in the run's folder")  # fmt: skip
     add("--repeat", type=_several, metavar="N",
         help=f"with --against: run each of the two commands N times ({REPEAT_LEAST} or more), in "
-        "turns, into A-1, B-1 and so on in the folder, and say how they differ")  # fmt: skip
+        "turns, into A-1, B-1 and so on in the folder, and show how they differ")  # fmt: skip
     add("--against", type=_words, metavar="'COMMAND'",
-        help="the command B to compare with; split as a shell would, without one")  # fmt: skip
+        help="the command B to compare with; split as in a shell, but without one")  # fmt: skip
     return chosen
 
 
@@ -154,14 +154,14 @@ def _parse(argv: list[str]) -> tuple[_Options, _Program]:
     head, program = _split(argv)
     given = chosen.parse_args(head)
     if program is None or not program.words:
-        chosen.error("say what to run: train.py, -m MODULE, or -- COMMAND")
+        chosen.error("pass what to run: train.py, -m MODULE, or -- COMMAND")
     if program.form == "script" and not _is_for_python(program.words[0]):
         chosen.error(
-            f"{program.words[0]} is not a Python script; a command stands after --: "
+            f"{program.words[0]} is not a Python script; put a command after --: "
             f"my_utils run -- {' '.join(program.words)}"
         )
     if (given.repeat is None) != (given.against is None):
-        chosen.error("--repeat and --against come together: two commands, so many times each")
+        chosen.error("--repeat and --against need each other: two commands, N times each")
     capture = None if given.capture is None else frozenset(given.capture)
     return _Options(
         given.output, given.quiet, not given.no_gpu_times, capture, given.repeat or 0,
@@ -211,8 +211,7 @@ def _is_rank() -> bool:
 
 
 def _refuse(message: str) -> NoReturn:
-    print(f"my_utils run: {message}", file=sys.stderr)
-    raise SystemExit(_USAGE_STATUS)
+    raise SystemExit(fail("run", message, _USAGE_STATUS))
 
 
 # --- in this process ---
@@ -220,7 +219,7 @@ def _refuse(message: str) -> NoReturn:
 
 def _run_here(options: _Options, program: _Program) -> int:
     if options.capture is not None:
-        _refuse("--capture stands before the launcher: my_utils run --capture 1 -- torchrun …")
+        _refuse("put --capture before the launcher: my_utils run --capture 1 -- torchrun …")
     if is_on():
         _arm(options)
     if program.form == "module":
@@ -296,9 +295,9 @@ def _run_against(options: _Options, program: _Program, other: _Program) -> int:
     from .against import run_in_turns  # which brings numpy
 
     if _is_rank():
-        _refuse("--against stands before the launcher: my_utils run --against … -- torchrun …")
+        _refuse("put --against before the launcher: my_utils run --against … -- torchrun …")
     if not is_on():
-        _refuse("--against compares what is recorded, and MY_UTILS_RUN=0 records nothing")
+        _refuse("--against compares records, and MY_UTILS_RUN=0 records nothing")
     programs = {"A": program, "B": other}
     commands = {side: each.command() for side, each in programs.items()}
     scripts = {tuple(each.command()): _script_of(each) for each in programs.values()}
@@ -338,7 +337,7 @@ def _refuse_folder(folder: str, file: str) -> NoReturn:
 
 @contextlib.contextmanager
 def _report_file() -> Iterator[Path | None]:
-    """None where it cannot be made, which is said."""
+    """None if it cannot be made, which is said."""
     with contextlib.ExitStack() as stack:
         path = None
         try:

@@ -1,4 +1,4 @@
-"""What a parent passes to the processes of its command, by their environment.
+"""The environment variables that a parent passes to the processes of its command.
 
 | Variable | Holds |
 |---|---|

@@ -1,4 +1,4 @@
-"""The folder of a run: its name, that it is nobody else's, `latest`, and `run.json`."""
+"""The folder of a run: its name, that no other run uses it, `latest`, and `run.json`."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def name_of_run(command: Sequence[str]) -> str:
 
 
 def reserve(runs: Path, name: str, now_s: float | None = None) -> Path:
-    """Makes the folder of a new run in `runs`: no other run has it. OSError where it cannot."""
+    """Makes the folder of a new run in `runs`: no other run has it. OSError if it cannot."""
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(now_s))
     runs.mkdir(parents=True, exist_ok=True)
     turn = 1
@@ -67,7 +67,7 @@ def reserve(runs: Path, name: str, now_s: float | None = None) -> Path:
 
 def reserve_somewhere(name: str) -> tuple[Path, str]:
     """The folder of a new run in `logs`, and ""; where that cannot be made, one in the folder for
-    temporary files, and the reason. OSError where neither can be made."""
+    temporary files, and the reason. OSError if neither can be made."""
     try:
         return reserve(Path.cwd() / RUNS, name), ""
     except OSError as error:
@@ -76,7 +76,7 @@ def reserve_somewhere(name: str) -> tuple[Path, str]:
 
 
 def held_by(folder: Path, before_s: float | None = None) -> str | None:
-    """The file by which a run holds the folder; None where none does.
+    """The file by which a run holds the folder; None if none does.
 
     before_s: files that were written after this moment (Unix time) do not count.
     """
@@ -89,7 +89,8 @@ def held_by(folder: Path, before_s: float | None = None) -> str | None:
 
 
 def point_latest(folder: Path) -> None:
-    """Lets `logs/latest` point to a folder in `logs`. A file of that name that is no link stays."""
+    """Lets `logs/latest` point to a folder in `logs`. A file of that name that is not a link
+    stays."""
     if folder.parent.name != RUNS:
         return
     link = folder.parent / LATEST
@@ -104,13 +105,13 @@ def point_latest(folder: Path) -> None:
 
 
 def write_run_file(folder: Path, about: Mapping[str, object]) -> None:
-    """Writes run.json. OSError where it cannot be written."""
+    """Writes run.json. OSError if it cannot be written."""
     with atomic_write(folder / RUN_FILE) as file:
         file.write(json.dumps({"version": 1, **about}, indent=1).encode() + b"\n")
 
 
 def read_run_file(folder: Path) -> dict[str, Any]:
-    """What run.json says. OSError where it cannot be read, ValueError where it is damaged."""
+    """What run.json says. OSError if it cannot be read, ValueError where it is damaged."""
     from ..common.checked_json import object_of  # a training reads it once, at its end
 
     return object_of(read_whole(folder / RUN_FILE, RUN_FILE_BYTES_MAX, "a run's file")[0])

@@ -23,7 +23,7 @@ _OWN_FRAMES = (
 
 
 def run_script(path: str, arguments: Sequence[str]) -> None:
-    """As `python path arguments` does: a file of source or bytecode, a folder or a zip file."""
+    """Runs like `python path arguments`: a file of source or bytecode, a folder or a zip file."""
     sys.argv = [path, *arguments]
     if os.path.isdir(path) or zipfile.is_zipfile(path):
         _set_first_path(path, always=True)
@@ -37,7 +37,7 @@ def run_script(path: str, arguments: Sequence[str]) -> None:
 
 
 def run_module(name: str, arguments: Sequence[str]) -> None:
-    """As `python -m name arguments` does."""
+    """Runs like `python -m name arguments`."""
     sys.argv = ["-m", *arguments]
     _set_first_path(os.getcwd())
     _fresh_main()

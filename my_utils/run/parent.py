@@ -1,4 +1,4 @@
-"""The parent of a command: passes signals on to it, and ends as it ends."""
+"""The parent of a command: forwards signals to it, and exits like it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Child:
             child.wait()
 
     Meanwhile signals reach the command and not this process. A signal that this process ignores,
-    as `nohup` has it, the command ignores, too, and it is left so. Main thread only.
+    as in `nohup`, the command ignores, too, and it is left so. Main thread only.
     """
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
@@ -115,7 +115,7 @@ def run_child(command: Sequence[str], environment: Mapping[str, str]) -> int:
 
 def cannot_run(command: Sequence[str], error: OSError) -> int:
     """Says so. The exit status that shells have for it."""
-    print(f"my_utils run: cannot run {command[0]}: {error.strerror}", file=sys.stderr)
+    print(f"my_utils run: error: cannot run {command[0]}: {error.strerror}", file=sys.stderr)
     missing = isinstance(error, FileNotFoundError | NotADirectoryError)
     return NOT_FOUND if missing else NOT_EXECUTABLE
 

@@ -1,7 +1,7 @@
-"""What the processes of a command report to the parent on their host: lines in one file.
+"""The reports of a command's processes to the parent on their host: lines in one file.
 
 `python`: an interpreter was reached. `torch`: torch was executed in it. `rank {…}`: it trains, and
-writes to the folder that stands there. `other …`: `import my_utils` leads to something else there.
+writes to the folder that is there. `other …`: `import my_utils` leads to something else there.
 `failed …`: my_utils cannot be imported there.
 Each line is one write at the end of the file, so that lines do not mix.
 """
@@ -53,7 +53,7 @@ def report_rank(rank: int, folder: Path, *, own_setup: bool) -> None:
 
 
 def read_reports(path: Path) -> Reported:
-    """Lines that are not whole are passed over. OSError where the file cannot be read."""
+    """Lines that are not whole are ignored. OSError if the file cannot be read."""
     found = Reported()
     with open(path, encoding="utf-8", errors="replace", opener=open_without_waiting) as file:
         for line in file.read(_BYTES_MAX).splitlines():

@@ -1,4 +1,4 @@
-"""Waits for torch in a process that was not reached from outside."""
+"""Waits for torch in a process that was not started by `my_utils run`."""
 
 from __future__ import annotations
 

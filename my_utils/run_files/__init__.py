@@ -1,1 +1,1 @@
-"""What the processes of a run leave in its log directory, read by others."""
+"""Reads the files that the processes of a run keep in its log directory."""

@@ -1,4 +1,4 @@
-"""Reading the files that one process keeps in its log directory: its journal and its heartbeat.
+"""Reads the files that a process keeps in its log directory: its journal and its heartbeat.
 
 The journal of a process on this machine shows to the microsecond what it does, also after it was
 killed. A process on another machine is read from its heartbeat file, which is at most two seconds
@@ -114,7 +114,7 @@ def _journal(path: str, problems: list[Problem]) -> dict[str, Any] | None:
 
 
 def _attempt(path: str, read: Callable[[], _T], problems: list[Problem]) -> _T | None:
-    """None for a file that vanished, as they do when a process ends in good order, and for one that
+    """None for a file that vanished, as they do when a process ends normally, and for one that
     cannot be read, which is a problem."""
     try:
         return read()
@@ -256,7 +256,7 @@ def _age_and_clock(beat_s: float, written_s: float, now_s: float) -> tuple[float
 
 
 def _thread_of_heartbeat(thread: HeartbeatThread) -> dict[str, Any]:
-    """As `_core.read_journal` has it."""
+    """A thread of a heartbeat, in the form of `_core.read_journal`."""
     return {
         "tid": thread.tid,
         "tag": thread.tag,

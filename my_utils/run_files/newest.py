@@ -1,4 +1,4 @@
-"""Which folder is meant where a user names none, or one that holds several runs: the newest run's.
+"""Finds the newest run if the user names no folder, or one with several runs.
 
 A folder is a run when it holds a profile CSV, a journal or a heartbeat. Its age is the time at
 which one of these files was last written.
@@ -39,7 +39,7 @@ _FILE = re.compile(
 
 class FoundRun:
     """path: what to read. how: one sentence that says why it is this one, without the period at its
-    end; empty where the user has named it."""
+    end; empty if the user has named it."""
 
     def __init__(self, path: str, how: str = "") -> None:
         self.path = path
@@ -56,7 +56,7 @@ def find_run(path: StrPath | None = None) -> FoundRun:
         the words for these. Any other folder means the newest run in it, at most two levels deep.
         None means the newest run in the working directory, itself included.
 
-    Raises FileNotFoundError where there is none and `path` is None. Links are followed; folders
+    Raises FileNotFoundError if there is none and `path` is None. Links are followed; folders
     whose names begin with a dot are passed by. Thread-safe.
     """
     given = None if path is None else os.fspath(path)
@@ -70,7 +70,7 @@ def find_run(path: StrPath | None = None) -> FoundRun:
         return FoundRun(given)
     raise FileNotFoundError(
         errno.ENOENT,
-        "no run here, nor two levels of folders below; name its log directory",
+        "no run found (searched two levels); pass a log directory",
         HERE,
     )
 
@@ -82,23 +82,30 @@ def find_runs(paths: Sequence[StrPath]) -> list[FoundRun]:
 
 def tell_how(command: str, found: Iterable[FoundRun]) -> None:
     """Says on standard error how runs were found that the user did not name."""
-    import sys
+    from ..common.command_line import say
 
     for one in found:
         if one.how:
-            print(f"{command}: {one.how}", file=sys.stderr, flush=True)
+            say(command, one.how)
 
 
 def found_logs(command: str, paths: Sequence[StrPath], quiet: bool) -> list[str]:
-    """What a command reads: `find_runs` as paths. Says how they were found unless `quiet`."""
-    found = find_runs(paths)
+    """What a command reads: `find_runs` as paths. Says how they were found unless `quiet`. Ends the
+    command where a path does not exist, or there is no run."""
+    from ..common.command_line import EXIT_USAGE, check_inputs, fail
+
+    check_inputs(command, paths)
+    try:
+        found = find_runs(paths)
+    except FileNotFoundError as error:
+        raise SystemExit(fail(command, error, EXIT_USAGE)) from None
     if not quiet:
         tell_how(command, found)
     return [one.path for one in found]
 
 
 def is_run(folder: StrPath) -> bool:
-    """Whether the folder holds files of a run; False where it cannot be read."""
+    """Whether the folder holds files of a run; False if it cannot be read."""
     try:
         with os.scandir(folder) as entries:
             return any(_FILE.fullmatch(entry.name) for entry in entries)
@@ -132,7 +139,7 @@ def _runs_below(top: str) -> dict[str, int]:
 
 def _read_folder(folder: str, seen: set[tuple[int, int]]) -> tuple[int | None, list[str]]:
     """When files of a run in it were last written, None without any; and the folders in it, those
-    that are no links first. Nothing for a folder that was seen before."""
+    that are not links first. Nothing for a folder that was seen before."""
     try:
         status = os.stat(folder)
         if (status.st_dev, status.st_ino) in seen:

@@ -1,4 +1,4 @@
-"""Files that name a journal which lies elsewhere: on a disk of the node, or in its memory."""
+"""Files that name a journal in another directory: on a disk of the node, or in its memory."""
 
 from __future__ import annotations
 
@@ -24,5 +24,5 @@ def follow_pointer(pointer: str) -> tuple[str | None, str]:
     except OSError as error:
         return None, describe(error)
     if not path.startswith("/") or f"{os.path.basename(path)}-ref" != os.path.basename(pointer):
-        return None, "does not name a journal of its own name"
+        return None, "names a journal with another name"
     return path, ""

@@ -72,7 +72,7 @@ def _list_files(log_dir: str, only: Collection[int] | None, found: dict[str, Fil
 
 def _set_earlier_apart(found: Found) -> Found:
     """Of the processes that ended before this run began, those that the run has no place for, and
-    while it goes on those that ended in good order. Others may have died before their peers came
+    while it continues those that ended normally. Others may have died before their peers came
     up: they stay."""
     labels = _overlapping(found.ranks)
     current = [rank for rank in found.ranks if rank.label in labels]

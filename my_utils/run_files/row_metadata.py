@@ -1,4 +1,4 @@
-"""What the metadata of a row says: `key=value` pairs with percent-encoded words."""
+"""Parses the metadata of a row: `key=value` pairs with percent-encoded words."""
 
 from __future__ import annotations
 

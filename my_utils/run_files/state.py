@@ -1,4 +1,4 @@
-"""What is known of the ranks of a run at one moment."""
+"""The state of the ranks of a run at one moment."""
 
 from __future__ import annotations
 

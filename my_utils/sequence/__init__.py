@@ -1,4 +1,4 @@
-"""Sequences made divisible by the ranks."""
+"""Makes sequences divisible by the number of ranks."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def pad_for_sequence_parallel(
     dim: the dimension of the sequence; negative ones count from the end.
     world_size: the ranks that share a sequence. By default those of Megatron's tensor
         parallel group, where the program has set up the groups of `megatron.core.parallel_state`
-        (`pip install 'my_utils[megatron]'`), else all of the job. Give it where more ranks share a
+        (`pip install megatron-core`), else all of the job. Give it where more ranks share a
         sequence, as with Megatron's context parallelism.
     side: where the new elements go, "right" (behind the sequence) or "left".
 
@@ -167,7 +167,7 @@ def _check(tensor: object, dim: object, side: object) -> int:
 
 
 def _check_value(tensor: torch.Tensor, value: float | complex | bool) -> None:
-    """ValueError where the dtype cannot hold the value: a -100 in uint8 would become 156."""
+    """ValueError if the dtype cannot hold the value: a -100 in uint8 would become 156."""
     import torch
 
     dtype = tensor.dtype
@@ -181,7 +181,7 @@ def _check_value(tensor: torch.Tensor, value: float | complex | bool) -> None:
     least, most = (0, 1) if dtype == torch.bool else _range(dtype)
     if not (math.isfinite(value.real) and value == int(value.real) and least <= value.real <= most):
         raise ValueError(
-            f"padding_value must be a whole number from {least} to {most} for {dtype}, not {value}"
+            f"padding_value must be an integer from {least} to {most} for {dtype}, not {value}"
         )
 
 

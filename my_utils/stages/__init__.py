@@ -1,4 +1,4 @@
-"""Timers and their stages: what goes into a training script."""
+"""Timers and their stages, for a training script."""
 
 from __future__ import annotations
 

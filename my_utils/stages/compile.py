@@ -1,4 +1,4 @@
-"""What torch.compile makes of timer calls: by default nothing, so that the graph stays whole.
+"""Timer calls under torch.compile: they vanish by default, so that the graph stays whole.
 
 A call of a C method breaks a compiled graph. `torch.compiler.substitute_in_graph` registers a
 stand-in, which Dynamo traces in its place. The stand-ins here do nothing, so the calls vanish. They
@@ -131,7 +131,7 @@ def _substitute(dynamo: ModuleType, timer_class: TimerClass) -> None:
 
 
 def _replace(dynamo: ModuleType, descriptor: object, stand_in: Callable[..., object]) -> None:
-    """`stand_in` must be a function of its own: Dynamo takes each for one method only."""
+    """`stand_in` must be a separate function: Dynamo takes each for one method only."""
     # A method that a subclass wrote in Python is traced as it is.
     if inspect.ismethoddescriptor(descriptor):
         dynamo.substitute_in_graph(descriptor, skip_signature_check=True)(stand_in)

@@ -1,4 +1,4 @@
-"""The figures of one stage, as reports have them: milliseconds."""
+"""The figures of one stage in a report, in milliseconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The step and the stages that the timers of this process are in right now.
+"""The current step and the open stages of the timers of this process.
 
 >>> from my_utils import MyTimer
 >>> timer = MyTimer()

@@ -1,4 +1,4 @@
-"""Finished stages out of the profile CSV of this process, or out of the rows kept in memory."""
+"""Finished stages from the profile CSV of this process, or from the rows in memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PROGRESS_BYTES = 1 << 20
 
 
 class StageRow(NamedTuple):
-    """One finished stage; `cuda_ns` is None where no GPU time was taken."""
+    """One finished stage; `cuda_ns` is None if no GPU time was taken."""
 
     step: int
     path: Path_
@@ -104,7 +104,7 @@ class StageReader:
 
 
 def encode_tag(tag: str) -> str:
-    """As it stands in the metadata column.
+    """As it is in the metadata column.
 
     >>> encode_tag("a=b, 50%")
     'a%3Db%2C 50%25'

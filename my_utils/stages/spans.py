@@ -1,8 +1,8 @@
-"""Stages of functions, coroutines and generators: what a Stage calls that is not hot.
+"""Stages of functions, coroutines and generators: the part of a Stage outside the hot path.
 
 A plain function runs inside its stage on the calling thread's stack. Coroutines, generators and
 `async with` are suspended in the middle, and other code runs before they end. So they become
-asynchronous events, each with an id of its own, and do not use the thread's stack.
+asynchronous events, each with a separate id, and do not use the thread's stack.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ VERDICTS_KEPT = 4096  # of a filter, which may be slow
 
 
 class Stage(Figures):
-    """Figures of one stage, with those of its GPU time, None where none was taken."""
+    """Figures of one stage, with those of its GPU time, None if none was taken."""
 
     path: str
     name: str
@@ -257,7 +257,7 @@ def _stage_row(path: Path_, cpu: dict[Path_, Figures], cuda: Figures | None) -> 
 
 
 def write_text_and_json(report: Report, output: str | os.PathLike[str]) -> tuple[Path, Path]:
-    """Writes the table to `output` and the JSON beside it; returns both paths."""
+    """Writes the table to `output` and the JSON next to it; returns both paths."""
     from .text import render
 
     text_path, json_path = output_paths(output)
@@ -297,7 +297,7 @@ def write_csv(report: Report, output: str | os.PathLike[str]) -> None:
 
     if not isinstance(report, dict) or not {"stages", "iterations"} <= report.keys():
         kind = type(report).__name__
-        raise TypeError(f"report_data must be what generate_report returned, not {kind}")
+        raise TypeError(f"report_data must be a report of generate_report, not {kind}")
     out = io.StringIO()
     writer = csv.DictWriter(out, ["step", *STAGE_KEYS], lineterminator="\n")
     writer.writeheader()

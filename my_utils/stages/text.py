@@ -83,7 +83,7 @@ def _cell(value: Any, key: str, decimals: int) -> str:
 
 
 def _names(stages: Sequence[Stage]) -> list[str]:
-    """Indented below the nearest ancestor in the table; what lies between is written out."""
+    """Indented below the nearest ancestor in the table; what is between is written out."""
     shown: dict[str, int] = {}
     names = []
     for stage in stages:

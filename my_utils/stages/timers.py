@@ -1,4 +1,4 @@
-"""The timer that goes into a training script, and small things for debugging one.
+"""The timer for a training script, and small tools to debug one.
 
 from my_utils import GlobalLogger, MyTimer
 
@@ -54,14 +54,14 @@ class MyTimer(_core.Timer):
     ['iter', 'iter/forward']
 
     use_cuda: take GPU times too, with CUDA events on torch's current stream. Without a CUDA device
-        the CPU times go on alone.
-    tag: separates timers; each tag has a track of its own on every thread. At most 63 bytes.
+        the CPU times continue alone.
+    tag: separates timers; each tag has a separate track on every thread. At most 63 bytes.
     log_dir: where to write when GlobalLogger was not set up: the timer then sets it up on that
         directory, without output to the console. A later `GlobalLogger().setup` moves on from it.
     cuda_stages: a regular expression; GPU times are taken of stages whose name it is found in. None
         is all of them. Events can break the overlap of communication and compute.
     strict: misuse raises RuntimeError. Otherwise it is one warning and a count
-        (`unmatched_stops`, `closed_stages`), and training goes on.
+        (`unmatched_stops`, `closed_stages`), and training continues.
     compile: what torch.compile does with calls in a compiled function: "vanish" leaves them out, so
         that the graph stays whole; "break" keeps them, at the price of graph breaks.
     rank: for `log_dir`. None takes RANK, SLURM_PROCID or OMPI_COMM_WORLD_RANK from the environment,
@@ -141,8 +141,8 @@ class MyTimer(_core.Timer):
         taken. See docs/time/reports.md for the keys. Stages that still run are not in it.
 
         stage_pattern: a regular expression, searched for in paths such as "iter/forward".
-        output_filename: the table goes there, the JSON beside it with the suffix .json; None writes
-            nothing. Folders are made. When writing fails it is one warning, with `strict` an
+        output_filename: the table goes there, the JSON next to it with the suffix .json; None
+            writes nothing. Folders are made. When writing fails it is one warning, with `strict` an
             OSError. So it is without memory: the report is empty, with `strict` a MemoryError.
         iteration_filter: None is the whole run, from what the timer adds up as it goes (its
             percentiles are within 1 %). Otherwise a step, a range, a slice, a collection of steps,
@@ -159,7 +159,7 @@ class MyTimer(_core.Timer):
         try:
             report = make_report(self, stage_pattern, iteration_filter, rank=self._rank())
         except MemoryError as error:
-            self._fail("there is no memory for the timer report, which is empty", error)
+            self._fail("not enough memory for the timer report, which is empty", error)
             report = empty_report(str(getattr(stage_pattern, "pattern", stage_pattern)))
         if report["bad_rows"]:
             self._warn(f"{report['bad_rows']} rows of the profile CSV could not be read")
@@ -301,7 +301,7 @@ class NoOpMyTimer(_core.NoOpTimer):
 class DebuggingEvent(threading.Event):
     """A threading.Event that logs who set it: the stack of every `set()`, at level INFO.
 
-    name: stands in the message.
+    name: is in the message.
     logger: None is that of `GlobalLogger`.
 
     Thread-safe. It cannot be pickled, as its lock belongs to this process.

@@ -1,5 +1,5 @@
-"""Says once, at the end of a process, which timers were used in vain: nothing was written because
-`GlobalLogger.setup` never ran and nobody read the figures, or all rows have step 0.
+"""Reports once, at the end of a process, timers whose data was never written: `GlobalLogger.setup`
+was not called and no figures were read, or all rows have step 0.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def watch(timer: MyTimer) -> None:
 
 
 def has_been_read() -> None:
-    """Somebody has taken the figures of timers in this process: they were not used in vain."""
+    """Somebody has taken the figures of timers in this process: their data was used."""
     global _read
     _read = True
 
@@ -48,14 +48,14 @@ def _say() -> None:
         if not _read and _core.output_state()["kind"] == "memory":
             warn_once(
                 "timer:unwritten",
-                f"stages of the timer {names} were recorded and not written: "
-                'GlobalLogger().setup("logs") says where to',
+                f"stages of the timer {names} were recorded but never written: "
+                'set the directory with GlobalLogger().setup("logs")',
             )
     elif all(timer.current_step == 0 and _repeats(timer) for timer in used):
         warn_once(
             "timer:step",
-            f"all rows of the timer {names} have step 0: timer.set_step(step) in each iteration "
-            "tells iterations apart",
+            f"all rows of the timer {names} have step 0: call timer.set_step(step) in each "
+            "iteration",
         )
 
 

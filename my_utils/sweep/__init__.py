@@ -1,4 +1,4 @@
-"""Sweeps over shapes: how a point is measured, and the table of all."""
+"""Sweeps over shapes: measures points, and returns a table of all."""
 
 from __future__ import annotations
 

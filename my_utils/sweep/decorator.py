@@ -19,8 +19,8 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, Protocol, cast
 
-from ..common import tables as _tables
 from ..common.arguments import check_int
+from ..common.extras import require
 from ..common.public import public
 from ..common.warnings import warn_once
 from . import measure as sweep
@@ -78,16 +78,16 @@ def parametrize_shapes(
 
     `f.results` is the SweepResult of the last sweep or of the tests until now. `output_csv` is
     written after each point and `output_png` after the last, whole or not at all; one that cannot
-    be written is a warning, and the sweep goes on. `verbose` prints the table at the end.
+    be written is a warning, and the sweep continues. `verbose` prints the table at the end.
 
     A point that runs out of memory (torch's allocators on GPU and CPU, MemoryError) is marked
-    "oom", its memory is given back, and the sweep goes on. Another exception passes through
+    "oom", its memory is given back, and the sweep continues. Another exception passes through
     unchanged, with `f.results` and the CSV holding the points until there; with `on_error="mark"`
-    (in a sweep) it is noted at the point, and the sweep goes on.
+    (in a sweep) it is noted at the point, and the sweep continues.
 
     Raises TypeError or ValueError at once for bad arguments. Sweeps of the same function must not
     run in two threads at once. CSV and text need no other package; DataFrame and plot need pandas
-    and matplotlib (`pip install 'my_utils[profiling]'`): ImportError, before the first point where
+    and matplotlib (`pip install pandas matplotlib`): ImportError, before the first point where
     `output_png` is given.
     """
     names = _names(shapes, batch_sizes)
@@ -249,7 +249,7 @@ def _run(point: SweepPoint, call: Callable[[], Any], settings: _Settings) -> Bas
 
 def _check_plot(settings: _Settings) -> None:
     if settings.output_png is not None:
-        _tables.needed("matplotlib", "the plot of a sweep")
+        require("matplotlib", "the plot of a sweep")
 
 
 def _write(how: Callable[[StrPath], None], path: StrPath | None) -> None:

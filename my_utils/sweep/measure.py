@@ -130,7 +130,7 @@ def checked_shapes(shapes: Iterable[Any] | None) -> list[Shape] | None:
     if shapes is None:
         return None
     if isinstance(shapes, (str, bytes)) or not isinstance(shapes, Iterable):
-        raise TypeError(f"shapes={shapes!r}: a list of whole numbers and tuples of them is wanted")
+        raise TypeError(f"shapes={shapes!r}: pass a list of integers and tuples of integers")
     found = [_checked_shape(shape) for shape in shapes]
     if not found:
         raise ValueError("shapes is empty; at least one is wanted, or None for no shapes")
@@ -144,14 +144,14 @@ def _checked_shape(shape: Any) -> Shape:
         return shape
     if isinstance(shape, (tuple, list)):
         return tuple(_checked_shape(part) for part in shape)
-    raise TypeError(f"shapes: {shape!r} is neither a whole number nor a tuple of them")
+    raise TypeError(f"shapes: {shape!r} is neither an integer nor a tuple of integers")
 
 
 def checked_batch_sizes(batch_sizes: Iterable[Any] | None) -> list[int] | None:
     if batch_sizes is None:
         return None
     if isinstance(batch_sizes, (str, bytes)) or not isinstance(batch_sizes, Iterable):
-        raise TypeError(f"batch_sizes={batch_sizes!r}: a list of whole numbers is wanted")
+        raise TypeError(f"batch_sizes={batch_sizes!r}: pass a list of integers")
     found = list(batch_sizes)
     if not found:
         raise ValueError("batch_sizes is empty; at least one is wanted, or None for no batches")

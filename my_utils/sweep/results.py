@@ -1,4 +1,4 @@
-"""What a sweep over shapes gave: a point for each, as text, DataFrame, CSV and plot. Internal."""
+"""The results of a sweep over shapes, as text, DataFrame, CSV and plot. Internal."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..common import tables as _tables
+from ..common.extras import require
 from ..common.lazy_modules import lazy_module
 from ..common.notebook import html_table, one_screen
 from ..common.public import public
@@ -48,8 +49,8 @@ def shape_text(shape: Shape | None) -> str:
 class SweepPoint:
     """One combination and what came of it.
 
-    `status`: "ok", "oom" (out of memory) or "error"; but for "ok" the times are NaN and `error` is
-    the exception's text. Times are milliseconds a call, of `repeats` calls; `spread_ms` is the
+    `status`: "ok", "oom" (out of memory) or "error"; except for "ok" the times are NaN and `error`
+    is the exception's text. Times are milliseconds a call, of `repeats` calls; `spread_ms` is the
     distance between the quartiles. `clock` is "cpu" (wall clock) or "cuda" (events
     on the current stream). `peak_bytes` is the most memory that torch's CUDA allocator had given
     out during the timed calls; None on the CPU. `others` are further arguments, as text.
@@ -97,8 +98,8 @@ class SweepResult:
         return len(self.points)
 
     def to_dataframe(self) -> pandas.DataFrame:
-        """A pandas DataFrame with a row a point. Raises ImportError where pandas is missing."""
-        pandas = _tables.needed("pandas", "a DataFrame of a sweep")
+        """A pandas DataFrame with a row a point. Raises ImportError if pandas is missing."""
+        pandas = require("pandas", "a DataFrame of a sweep")
         return pandas.DataFrame([point.row() for point in self.points], columns=list(COLUMNS))
 
     def to_text(self) -> str:
@@ -136,7 +137,7 @@ class SweepResult:
         """Writes a PNG: median and quartiles by batch size, a line for each shape.
 
         Without batch sizes the shapes stand along the axis. Points that ran out of memory or
-        failed are crosses at the upper edge. Raises ImportError where matplotlib is missing.
+        failed are crosses at the upper edge. Raises ImportError if matplotlib is missing.
         """
         _tables.write_figure(path, self._draw)
 

@@ -1,4 +1,4 @@
-"""One digest for a tensor that is sharded over ranks, from what each rank has of it.
+"""One digest for a tensor that is sharded over ranks, from the shards.
 
 The tensor hash adds up, so each rank hashes its shard and an all-reduce does the rest: 128 bytes
 where shards are runs of the tensor's bytes (sharded along the first dimension), 32 bytes for every
@@ -50,7 +50,7 @@ def global_hash(tensors: Any) -> Any:
         A TensorDigest with the shape of the full tensor; a list for a list.
 
     Raises:
-        TypeError: something is no tensor, or has no memory.
+        TypeError: something is not a tensor, or has no memory.
         ValueError: this rank is not in the mesh of a tensor.
 
     >>> import torch
@@ -110,7 +110,7 @@ def _is_plain(placement: object) -> bool:
 
 
 class _Layout:
-    """Where the shards of a DTensor lie in the whole."""
+    """Where the shards of a DTensor are in the whole."""
 
     def __init__(self, tensor: DTensor) -> None:
         self.tensor = tensor
@@ -232,7 +232,7 @@ class _Whole(_Plan):
 
 
 class _Runs(_Plan):
-    """Each rank puts the state of its run into a place of its own."""
+    """Each rank puts the state of its run into a separate place."""
 
     def __init__(self, layout: _Layout) -> None:
         import torch

@@ -1,4 +1,4 @@
-"""Replaces a tensor that has no plain memory by one that has.
+"""Replaces a tensor without plain memory by one with it.
 
 The C module comes here with those tensors only: lazily negated or conjugated ones, DTensors,
 sparse, meta, fake ones, those on devices other than the CPU and CUDA, and so on. Tensors with
@@ -51,7 +51,7 @@ def resolve(tensor: Tensor, name: str) -> Tensor:
 
 
 def impl_address(tensor: Tensor) -> int:
-    """Where the C++ object of a tensor is, whatever its class or a mode puts in place of that."""
+    """Where the C++ object of a tensor is, whatever its class or a mode puts instead of that."""
     import torch
 
     with torch._C.DisableTorchFunction():

@@ -1,4 +1,4 @@
-"""Makes torch.ops.my_utils.* known to torch, once in a process.
+"""Registers torch.ops.my_utils.* with torch, once in a process.
 
 The kernels are C functions of `_core`; what torch needs beside them stands here: the schemas, the
 form of the results (for compiled and exported graphs), and that nothing is differentiated.
@@ -26,7 +26,7 @@ _library: Any = None  # kept: its end would be that of the operators
 def register() -> None:
     """Makes the operators known; a call after the first does nothing.
 
-    RuntimeError where torch is older than 2.10. Thread-safe.
+    RuntimeError if torch is older than 2.10. Thread-safe.
     """
     global _library
     if _library is not None:

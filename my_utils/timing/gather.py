@@ -1,7 +1,7 @@
 """Sends messages of all ranks to one rank, through the store of torch's rendezvous.
 
 There is no collective, so a rank that is dead, slow or in other code cannot hang the others. Every
-rank puts its message under its own key and goes on. The destination waits for the messages until
+rank puts its message under its own key and continues. The destination waits for the messages until
 the deadline, takes those that have come, and removes their keys. A rank that puts its message there
 after the deadline removes it again.
 """
@@ -53,7 +53,7 @@ class Exchange:
         return f"{self._root}/closed"
 
     def _in_time(self, action: Callable[[], None]) -> None:
-        """Runs `action` in a thread of its own, and abandons the thread when it hangs. Raises
+        """Runs `action` in a separate thread, and abandons the thread when it hangs. Raises
         TimeoutError and what `action` raises."""
         raised: list[BaseException] = []
 
@@ -158,7 +158,7 @@ class Exchange:
         chunks = [first[4:]]
         for number in range(1, count):
             if not wait_for_keys(self._store, [self._key(rank, number)], self._deadline):
-                return f"part {number} of {count} of its message did not come"
+                return f"part {number} of {count} of its message did not arrive"
             chunks.append(bytes(self._store.get(self._key(rank, number))))
         self._remove(rank, count)
         return b"".join(chunks)

@@ -1,4 +1,4 @@
-"""Times of many ranks: figures, percentiles, plots, a file of them."""
+"""Times of many ranks: statistics, percentiles, plots, and a file format."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
+from ..common.extras import require
 from ..common.files import atomic_write
 from ..common.lazy_modules import lazy_module
 from ..common.notebook import html_table, html_text
 from ..common.printable import printable
 from ..common.public import public
 from ..common.reprs import short_repr
-from ..common.tables import needed, text_table, time_text
+from ..common.tables import text_table, time_text
 from .packed import BUCKETS, Table, bucket_middles, rows_of
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ class TimeData:
 
     @property
     def samples(self) -> numpy.typing.NDArray[np.float64]:
-        """All durations in seconds: by rank, those of a rank in their order. ValueError where some
+        """All durations in seconds: by rank, those of a rank in their order. ValueError if some
         rank sent a histogram instead."""
         self._needs_samples("samples")
         return self._table.samples / 1e9
@@ -105,7 +106,7 @@ class TimeData:
             )
 
     def get_rank(self, *ranks: int) -> TimeData:
-        """The times of these ranks alone. KeyError for one that has none; ValueError where ranks
+        """The times of these ranks alone. KeyError for one that has none; ValueError if ranks
         sent histograms, which are kept for all together."""
         self._needs_samples("get_rank()")
         absent = sorted(set(ranks) - set(self.ranks))
@@ -168,13 +169,13 @@ class TimeData:
 
         bins: how many; None: matplotlib's default. separate_ranks: the outline of a
         histogram a rank, with opacity `alpha`; of more than eight ranks the eight with the longest
-        mean have a colour and a label, and the others are grey. ValueError where ranks sent
+        mean have a colour and a label, and the others are grey. ValueError if ranks sent
         histograms instead of durations. title: above the figures; None: the name. kwargs: for
         matplotlib's `hist`. ImportError without matplotlib.
         """
         if separate_ranks:
             self._needs_samples("hist(separate_ranks=True)")
-        axes = needed("matplotlib.pyplot", "hist()").gca() if ax is None else ax
+        axes = require("matplotlib.pyplot", "hist()").gca() if ax is None else ax
         if separate_ranks:
             self._hist_by_rank(axes, bins, alpha, kwargs)
         else:
@@ -253,7 +254,7 @@ class ProfiledTime(Mapping[str, TimeData]):
 
         `.pt` is added to a path without it. `torch.load(path, weights_only=True)` reads the file
         where this package is not installed: a dict of numbers, text and tensors; times in ns.
-        OSError where the file cannot be written.
+        OSError if the file cannot be written.
         """
         import torch
 
@@ -273,7 +274,7 @@ class ProfiledTime(Mapping[str, TimeData]):
     def load(path: str | os.PathLike[str]) -> GatheredTime:
         """What `save` wrote. `.pt` is added to a path without it. Nothing in the file is executed.
 
-        OSError where the file cannot be read, ValueError where it holds something else.
+        OSError if the file cannot be read, ValueError if it holds something else.
         """
         target = _with_suffix(path)
         content = _content_of(target)
@@ -301,7 +302,7 @@ class GatheredTime(ProfiledTime):
 
         ImportError without pandas; ValueError for `samples` where ranks sent histograms.
         """
-        pandas = needed("pandas", "to_dataframe()")
+        pandas = require("pandas", "to_dataframe()")
         make = _sample_columns if samples else _figure_columns
         frames = [pandas.DataFrame(make(data)) for data in self.values()]
         return pandas.concat(frames, ignore_index=True) if frames else pandas.DataFrame()
@@ -424,7 +425,7 @@ def _content_of(target: Path) -> Any:
         return torch.load(target, map_location="cpu", weights_only=True)
     except OSError:
         raise
-    except Exception as error:  # torch raises anything for bytes that are no file of its own
+    except Exception as error:  # torch raises anything for bytes that are not its file
         raise ValueError(f"{target}: not a file of gathered times ({error})") from None
 
 

@@ -69,7 +69,7 @@ def timer_wrap(name: Any = None) -> Any:
 
     Takes functions and methods (below `@staticmethod` and `@classmethod` or above), coroutine and
     generator functions, asynchronous ones, and callable objects. TypeError for a class, for what
-    cannot be called, and for a name that is no str.
+    cannot be called, and for a name that is not a str.
     """
     if isinstance(name, (staticmethod, classmethod)) or callable(name):
         return timed(name, _name_of(name))
@@ -169,7 +169,7 @@ class TimeManager(_core.TimeRecorder):
         It uses no collective, but the key-value store of torch's rendezvous. So ranks may hold
         different names and counts, or nothing, it works with any backend, and a dead rank does
         not hang the others. `dst` waits for all until the deadline. The others put their times
-        into the store and go on; rank 0, if its process serves the store, stays until they are
+        into the store and continue; rank 0, if its process serves the store, stays until they are
         taken. `GatheredTime.missing` has the ranks whose times did not come or cannot be read,
         with the reason, and one warning names them. Times are kept until `clear()`.
 
@@ -220,7 +220,7 @@ class TimeManager(_core.TimeRecorder):
         managers: by rank, or one after the other, the ranks 0, 1 and so on.
         summary: as that of `gather`.
 
-        TypeError for what is no TimeManager, TypeError and ValueError for what is no rank.
+        TypeError if it is not a TimeManager, TypeError and ValueError if it is not a rank.
 
         >>> first, second = TimeManager({"load": [0.5]}), TimeManager({"load": [0.25, 0.75]})
         >>> TimeManager.merge([first, second])["load"].get_rank(1).sum()

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 EXACT_MAX = 4096  # durations of a rank that are sent to the nanosecond
 
-# Figures and histogram of a name: a mean over the names of a message. It is enough for some 500
+# Figures and histogram of a name: a mean over the names of a message. It is enough for about 500
 # buckets each, all between a duration and 200 times that; where it is not, a multiple is taken.
 SUMMARY_BYTES = 1024
 
@@ -137,7 +137,7 @@ def _parts(message: bytes, rank: int) -> tuple[int, list[memoryview]]:
     if width not in (2, 8):
         raise BadMessage(f"durations of {width} bytes")
     if _HEADER.size + sum(sizes) > len(message):
-        raise BadMessage(f"{len(message)} bytes are not as many as the message says")
+        raise BadMessage(f"{len(message)} bytes: the message has another size")
     found = []
     at = _HEADER.size
     for size in sizes:
@@ -290,9 +290,9 @@ class Merger:
         try:
             names = json.loads(packed)
         except (ValueError, RecursionError):
-            raise BadMessage("the names are no JSON") from None
+            raise BadMessage("the names are not JSON") from None
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise BadMessage("the names are no list of text")
+            raise BadMessage("the names are not a list of text")
         if len(set(names)) != len(names):
             raise BadMessage("a name is there twice")
         places = [self._names.setdefault(name, len(self._names)) for name in names]

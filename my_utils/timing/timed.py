@@ -1,4 +1,4 @@
-"""Functions whose calls are timed: what timer_wrap and the blocks of timer() put round them.
+"""Functions whose calls are timed: the wrappers of timer_wrap and timer().
 
 A timed plain function is a Python function of its own, with the parameters of the one that it
 calls. So whatever looks into functions (Ray, cloudpickle, torch.jit, torch.fx, Dynamo) finds one.
@@ -33,7 +33,7 @@ def timed(function: Any, name: str, recorders: _Recorders | None = None) -> Any:
     """The function, timed under `name` into the recorders, None: those enabled at the call.
 
     Takes what `wrapping.decorate` takes. The time of a coroutine is from its start to its end,
-    waiting included; that of a generator is of its own turns alone, their sum one time a run.
+    waiting included; that of a generator is the time of its turns only, their sum one time a run.
     """
     return decorate(
         function,

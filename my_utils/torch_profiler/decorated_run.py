@@ -160,8 +160,8 @@ class Run:
         self._explained = True
         warn_once(
             f"profiler thread {self.name}",
-            f"{self.name} went on in another thread than it began in; torch's profiler belongs to "
-            "a thread, so no more is recorded",
+            f"{self.name} continued in another thread; torch's profiler belongs to a thread, so "
+            "no more is recorded",
         )
         return False
 

@@ -46,6 +46,8 @@ def profiler(function: F, /) -> F: ...
 
 @overload
 def profiler(
+    switch: bool | None = None,
+    /,
     *,
     enabled: bool | Callable[..., object] = True,
     output_dir: str | os.PathLike[str] = "./profiler_logs",
@@ -87,11 +89,11 @@ def profiler(
     then come `repeat` cycles (0: until the function ends) of `wait` steps that pass, `warmup` steps
     with torch's profiler on and its results dropped, and `active` steps that are recorded.
 
-    enabled: False returns the function as it is. A callable is asked at each call, with the
-        arguments of the call: `enabled=lambda args: args.profile`.
-    output_dir: made as needed. Each cycle leaves `rank_<rank>/<host>_<pid>.<ns>.pt.trace.json`, as
-        TensorBoard reads it; `trace_rank_<rank>.json` is that of the last. An actor of Ray without
-        a rank has `actor_<id>` in place of `rank_<rank>`, a task `worker_<id>`.
+    enabled: False returns the function as it is, and so does `@profiler(False)`. A callable is
+        asked at each call, with the arguments of the call: `enabled=lambda args: args.profile`.
+    output_dir: created if missing. Each cycle leaves `rank_<rank>/<host>_<pid>.<ns>.pt.trace.json`,
+        as TensorBoard reads it; `trace_rank_<rank>.json` is that of the last. An actor of Ray
+        without a rank has `actor_<id>` instead of `rank_<rank>`, a task `worker_<id>`.
     with_flops: records shapes, and counts FLOPs from them; the table has them.
     with_stack, with_modules: as torch's profiler takes them.
     nsight_enabled: starts the CUDA profiler for the active steps, for a program that runs under
@@ -108,12 +110,16 @@ def profiler(
     One profiler runs at a time in a process: a profiled function called by a profiled one runs
     unprofiled, its steps counting for neither, and so do cycles of concurrent ones that overlap;
     each case warns. A function that ends early leaves what was recorded until then, and one
-    that ends before any recording warns of how many steps it needs. Its exceptions go on unchanged.
-    What fails in profiling is logged, and never reaches the function. Outside the windows a step
-    costs a function call.
+    that ends before any recording warns of how many steps it needs. Its exceptions are raised
+    unchanged. What fails in profiling is logged, and never reaches the function. Outside the
+    windows a step costs a function call.
 
     Raises TypeError or ValueError at once for wrong arguments.
     """
+    if isinstance(function, bool):
+        if enabled is not True:
+            raise TypeError("enabled is given twice, by position and by keyword")
+        function, enabled = None, function
     if function is not None and not (callable(function) or isinstance(function, classmethod)):
         raise TypeError(f"@profiler takes a function or keywords, not {function!r:.100}")
     settings = Settings(
@@ -165,7 +171,7 @@ def add_profiler_args(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--nsight",
         action="store_true",
-        help="the same, with the CUDA profiler on: nsys profile python … --nsight",
+        help="the same with the CUDA profiler: nsys profile python … --nsight",
     )
 
 

@@ -92,7 +92,7 @@ class FlexibleProfiler:
         {"aten::matmul": "self_cuda_time_total"}. Figures have the names of torch's tables, old ones
         with `cuda` included. Names alone get the time on the device itself. A figure without
         children ("self_…") does not hold what an operator calls: `aten::matmul` calls `aten::mm`.
-    output: where the files go; made as needed.
+    output: where the files go; created if missing.
     ranks: which ranks profile: an int or several; None means all.
     record_shapes, with_stack, profile_memory, activities: as for `torch.profiler.profile`; the
         first two are on, as the analysis lists them for each call.
@@ -104,20 +104,22 @@ class FlexibleProfiler:
     |---|---|
     | `<task>__rank<rank>_trace.json` | Chrome trace |
     | `<task>__rank<rank>_summary.txt` | the table of operators that is logged, too |
-    | `<task>__rank<rank>_operators.json` | each call of `ops_to_analyze`: shapes, durations, stack; statistics of all and by shape |
+    | `<task>__rank<rank>_operators.json` | each call of `ops_to_analyze`: shapes, durations, stack;
+      statistics of all and by shape |
 
     What is not a letter, digit or one of `._+-` in the task becomes `_`. Where files of that name
     are there, all three are numbered: `DIT__rank0.2_trace.json`. `paths` lists what the last block
-    wrote. Where no time on a device was seen, the figures of the CPU stand in, and the files say so.
+    wrote. Where no time on a device was seen, the figures of the CPU stand in, and the files say
+    so.
 
-    An exception of the block passes through as it is, and the files hold what ran until there. While
-    another profiler runs, the block runs unprofiled, with a warning; so does a block inside a block.
-    Trouble in writing is one warning. A forked child writes nothing for a block of its parent. One
-    that is open when the process exits is written then.
+    An exception of the block passes through as it is, and the files hold what ran until there.
+    While another profiler runs, the block runs unprofiled, with a warning; so does a block inside a
+    block. Trouble in writing is one warning. A forked child writes nothing for a block of its
+    parent. One that is open when the process exits is written then.
 
     TypeError and ValueError at once for wrong arguments. Not for use from several threads at once;
     each may have its own, and the first one profiles.
-    """  # noqa: E501
+    """
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What one short profile says in figures: time on the device, time in operators, memory.
+"""Figures of one short profile: time on the device, time in operators, memory.
 
 torch makes an object with seventy fields of each event before it sums anything up, which takes
 longer than the profile. Here the few fields that count are read from the events as the profiler

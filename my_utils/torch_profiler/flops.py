@@ -1,4 +1,4 @@
-"""Floating-point operations of operators, from the shapes of their inputs: the one definition.
+"""Floating-point operations of operators, from the shapes of their inputs.
 
 It is the registry of `torch.utils.flop_counter`, with the formulas that a user registered there,
 and ours for what it lacks: other products and attentions, norms, sums, and what is done element by
@@ -54,7 +54,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import prod
 from typing import Any
 
-# Of an operator's arguments, in the order of its schema: shapes in place of tensors, [] or None in
+# Of an operator's arguments, in the order of its schema: shapes instead of tensors, [] or None in
 # place of a tensor that is not given, and the values of the others.
 Formula = Callable[[Sequence[Any]], int]
 
@@ -127,7 +127,7 @@ def self_flops(
     ignored: ids of events that count nothing, nor what they call.
 
     An operator with a formula counts all that it calls, and these count nothing. One without counts
-    nothing where it calls such ones: linear is shown as addmm. But convolutions, norms and
+    nothing if it calls such ones: linear is shown as addmm. But convolutions, norms and
     attention are shown at the operator that a model calls, conv2d and not convolution.
     """
     known = formulas() if known is None else known

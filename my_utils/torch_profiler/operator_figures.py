@@ -138,7 +138,7 @@ def _of_call(event: Any, value: float) -> dict[str, Any]:
 
 def statistics_of(values: Sequence[float]) -> dict[str, float | int | None]:
     """Count, sum, mean, spread of the population, and percentiles: the smallest value that the
-    share of all do not exceed. None where there is no value.
+    share of all do not exceed. None if there is no value.
 
     >>> statistics_of([3.0, 1.0, 2.0, 10.0])["p50"]
     2.0

@@ -1,4 +1,4 @@
-"""torch's profiler around a block that runs again and again: a trace, and a plot over the series.
+"""torch's profiler around a block that runs repeatedly: a trace, and a plot over the series.
 
 >>> import tempfile, torch
 >>> folder = tempfile.TemporaryDirectory()
@@ -26,12 +26,12 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from ..common.arguments import check_bool, check_int, check_logger, check_path, check_str
+from ..common.extras import require
 from ..common.files import on_whole_path
 from ..common.process_end import call_at_end
 from ..common.public import public
 from ..common.ranks import check_ranks, current_rank, is_chosen, own_name, world_size
 from ..common.reprs import short_repr
-from ..common.tables import needed
 from ..common.warnings import warn_once
 from ..memory import memory_history as _memory_history
 from ..memory.memory_snapshot_form import snapshot_of, write_snapshot
@@ -61,7 +61,7 @@ class ProfilerWrapper:
 
     is_st: whether this is a single-task run, in which one process stands for all. True: only rank 0
         profiles (unless `ranks` says otherwise), and no file is named after a rank. False, the
-        default: each rank is a task of its own and profiles, and with several ranks
+        default: each rank is a separate task and profiles, and with several ranks
         `_rank<rank>` is put behind the prefix, so that they do not overwrite each other.
     profile_memory: follow allocations, and plot them.
     enable_print_summary: print a table of operators after each entry, by time on the device.
@@ -79,7 +79,7 @@ class ProfilerWrapper:
     row_limit, sort_by: of the printed table. `sort_by` is a figure of torch's tables, such as
         "self_cuda_time_total" (old names are taken), "cpu_time_total", "count"; None means time on
         the device itself, without children.
-    logger: takes the printed table in place of standard output.
+    logger: takes the printed table instead of standard output.
 
     | File | Written with |
     |---|---|
@@ -101,7 +101,7 @@ class ProfilerWrapper:
     was not left is written when the process ends by itself; a forked child begins with none.
     The memory that a series takes is bounded: at most 4,096 points, and the events of one entry.
 
-    TypeError and ValueError at once for wrong arguments; ImportError where a plot is asked for and
+    TypeError and ValueError at once for wrong arguments; ImportError if a plot is asked for and
     matplotlib is missing. Not for use from several threads at once.
     """
 
@@ -152,7 +152,7 @@ class ProfilerWrapper:
             "with_flops": check_bool("with_flops", with_flops),
         }
         if self.enabled and (self.profile_memory or self.enabled_record_cuda_average_time):
-            needed("matplotlib", "a plot of ProfilerWrapper")
+            require("matplotlib", "a plot of ProfilerWrapper")
         self._series_count = 0
         self._depth = 0
         self._points: Series | None = None  # of the open series, or of the last one

@@ -1,4 +1,4 @@
-"""Whether a call that is still to end has ended: whether its frame has left its thread's stack.
+"""Tells whether a call has ended: whether its frame has left its thread's stack.
 
 >>> def begin():
 ...     return RunningCall()
@@ -34,7 +34,7 @@ class RunningCall:
         self._mark = None if frame is None else _mark_of(frame, _depth(frame))
 
     def over(self) -> bool:
-        """Whether the call has ended, by returning or by an exception. False where there is no such
+        """Whether the call has ended, by returning or by an exception. False if there is no such
         call."""
         if self._mark is None:
             return False
@@ -55,5 +55,5 @@ def _depth(frame: FrameType | None) -> int:
 
 
 def _mark_of(frame: FrameType, depth: int) -> tuple[int, int, int]:
-    """What no other frame of the thread has while this one stands there."""
+    """What no other frame of the thread has while this one is there."""
     return depth, id(frame), id(frame.f_code)

@@ -1,4 +1,4 @@
-"""Notices that the program opens a profiler of torch while one of ours runs.
+"""Notices that the program opens a torch profiler while one of this package runs.
 
 torch gives its one session to whoever asks last: it drops the first one's events in silence, and to
 export them afterwards is a crash. The slot keeps our own profilers apart. A

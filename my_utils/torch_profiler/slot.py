@@ -1,4 +1,4 @@
-"""One profiler at a time.
+"""Allows one profiler at a time.
 
 A process has one profiler of torch. Two threads that profile crash it, and nested profilers lose
 their events silently. A profiler that is left running crashes the exit, and a child that was forked
@@ -145,7 +145,7 @@ def holder() -> str | None:
     """Who profiles now, or None. A profiler that was opened without the slot is seen too."""
     if _slot.lease is not None:
         return _slot.lease.owner
-    return "a torch.profiler.profile of the program's own" if program_profiles() else None
+    return "a torch.profiler.profile of the program" if program_profiles() else None
 
 
 def program_profiles() -> bool:

@@ -64,7 +64,7 @@ class StepWindow:
 class TorchWindow(StepWindow):
     """torch's profiler. `write` gets it at the end, when there is something to write.
 
-    at_exit, over: as `slot.take` has them.
+    at_exit, over: as in `slot.take`.
     wants_history: let CUDA's allocator write down its history while steps are recorded; `history`
         is the share in it.
     """

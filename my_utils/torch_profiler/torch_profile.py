@@ -1,4 +1,4 @@
-"""torch's profiler in the slot of the process, and the common handling of its results.
+"""Runs torch's profiler as the only one of the process, and handles its results.
 
 >>> from pathlib import Path
 >>> import tempfile, torch
@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..common.extras import needs_extra
+from ..common.extras import needs_torch
 from ..common.files import on_whole_path, utf8_path
 from ..common.older_torch import close_lost_session, end_stale_session, free_kineto
 from ..common.printable import escaped
@@ -54,11 +54,11 @@ class TorchProfile:
 
     owner: who profiles, for messages: "ProfilerWrapper 'run'".
     on_trace_ready: called with the profiler at the end of each active span, as torch does; what it
-        raises is logged, and the training goes on.
-    at_exit: called in place of `stop` when the process exits meanwhile.
+        raises is logged, and the training continues.
+    at_exit: called instead of `stop` when the process exits meanwhile.
     before_start: called with the profiler before it is opened, to set what its constructor cannot.
-    cut_short: called in place of `stop` when the program opens a profiler of its own meanwhile.
-    over: whether what is profiled has ended without a call of `stop`; as `slot.take` has it.
+    cut_short: called instead of `stop` when the program opens a separate profiler meanwhile.
+    over: whether what is profiled has ended without a call of `stop`; as in `slot.take`.
     options: keywords for `torch.profiler.profile`; what that raises for them goes through.
         Activities may be named ("cpu", "cuda"). With `with_stack=True` events carry their stacks,
         for which torch wants a further setting.
@@ -108,7 +108,7 @@ class TorchProfile:
         """Opens the profiler; whether it is open now. RuntimeError when it is open already."""
         if self.running:
             raise RuntimeError(f"{self.owner} is profiling already")
-        with needs_extra("torch's profiler"):
+        with needs_torch("torch's profiler"):
             import torch
 
         lease = _slot.take(self.owner, close=self._at_exit or self.stop, over=self._over)
@@ -183,7 +183,7 @@ class TorchProfile:
         where, fate = (" in another thread", "lost") if self._taken else ("", "kept")
         warn_once(
             f"session {self.owner}",
-            f"{self.owner} ends here: the program opens a torch.profiler.profile of its own{where}"
+            f"{self.owner} ends here: the program opens a torch.profiler.profile{where}"
             f", and torch has one profiler a process; what was recorded until now is {fate}",
         )
         if self._taken:
@@ -200,7 +200,7 @@ class TorchProfile:
         if self._thread != threading.get_native_id():
             return "was started in another thread; torch's profiler belongs to a thread"
         if self._taken or (self._seen and _records(self.profiler) and not _session_open()):
-            return "lost torch's one session to a profiler of the program's own"
+            return "lost torch's only session to a profiler of the program"
         return None
 
     def _lose(self, why: str) -> None:
@@ -278,7 +278,7 @@ def export_trace(profiler: torch.profiler.profile, path: str | os.PathLike[str])
 
 
 def _export(profiler: torch.profiler.profile, path: Path, named: Path) -> None:
-    """Exports, and checks that the file is whole: torch reports a full disk on standard error
+    """Exports, and checks that the file is complete: torch reports a full disk on standard error
     only. torch writes to `<path>.tmp` first."""
     unfinished = Path(f"{path}.tmp")
     try:
@@ -296,7 +296,7 @@ def _finish(path: Path, named: Path) -> None:
         end = file.read()
         found = TRACE_END.search(end)
         if found is None:
-            raise OSError(errno.EIO, "torch could not write the trace whole; is the disk full?")
+            raise OSError(errno.EIO, "torch could not write the whole trace; is the disk full?")
         if found["name"] is not None:
             file.seek(start + found.start())
             file.truncate()

@@ -1,4 +1,4 @@
-"""torch's profiler, or Nsight Systems, for some steps of a training with transformers' `Trainer`.
+"""Runs torch's profiler, or Nsight Systems, for a few steps of transformers' `Trainer`.
 
 >>> from my_utils.profiling.trainer_callback import ProfCallback  # doctest: +SKIP
 >>> trainer = Trainer(model, args, train_dataset=data, callbacks=[ProfCallback()])  # doctest: +SKIP
@@ -335,7 +335,7 @@ class ProfCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
         if not torch.cuda.is_available():
             _logger.warning(
                 "ProfCallback: CUDA is not available, so there are no NVTX ranges of operators for "
-                "nsys; stages of a MyTimer are ranges without CUDA, too"
+                "nsys; stages of a MyTimer are ranges also without CUDA"
             )
             return False
         return True

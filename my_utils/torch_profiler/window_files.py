@@ -1,4 +1,4 @@
-"""The files of one profiled window, each whole or absent; what cannot be written is a warning."""
+"""The files of one profiled window, each complete or missing; a failed write is a warning."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..common.extras import require
 from ..common.files import on_whole_path
 from ..common.older_torch import is_python_function
-from ..common.tables import needed, write_text
+from ..common.tables import write_text
 from ..memory.memory_history import Recording
 from ..memory.memory_snapshot_form import snapshot_of, write_snapshot
 from .flops_table import operators_by_time
@@ -140,7 +141,7 @@ def _write_memory_timeline(profiler: Any, path: Path) -> None:
     export = getattr(profiler, "export_memory_timeline", None)
     if export is None:
         raise RuntimeError("this torch has no export_memory_timeline; the snapshot shows the same")
-    pyplot = needed("matplotlib.pyplot", "the memory timeline")
+    pyplot = require("matplotlib.pyplot", "the memory timeline")
     figures = set(pyplot.get_fignums())
     try:
         with on_whole_path(path) as temporary, warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""Profile CSVs as traces and pictures."""
+"""Converts profile CSVs to traces and pictures."""
 
 from __future__ import annotations
 

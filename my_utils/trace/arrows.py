@@ -87,7 +87,7 @@ class _Rank:
 
 
 def arrow_parts(file_sets: Sequence[FileSet]) -> dict[int, Part]:
-    """The rows of arrows, by rank: they belong to its first process. Empty where nothing was
+    """The rows of arrows, by rank: they belong to its first process. Empty if nothing was
     recorded of them. Thread-safe.
 
     file_sets: of all ranks, those that are not drawn, too: else one of the others would seem to be
@@ -174,7 +174,7 @@ def _arrows(group: Mapping[int, _Rank]) -> Iterator[Arrow]:
 
 
 def _bound_ns(ranks: Sequence[_Rank]) -> float | None:
-    """Gaps below it are nobody's; None where the clocks of hosts are not lined up."""
+    """Gaps below it are nobody's; None if the clocks of hosts are not lined up."""
     if len({one.host for one in ranks}) == 1:
         return LEAST_GAP_NS
     errors = [one.clock_error_ns for one in ranks]
@@ -194,7 +194,7 @@ def _arrows_of_step(
         at_ns = times[last].at_ns[bucket]
         waiting = sorted((one.at_ns[bucket], rank) for rank, one in times.items())
         for place, (arrived_ns, other) in enumerate(waiting[:ARROWS_MAX]):
-            if at_ns - arrived_ns > least_ns:  # at one moment, they would lie in each other
+            if at_ns - arrived_ns > least_ns:  # at one moment, they would be in each other
                 yield from _pair(group, key, (last, other), (bucket, name, at_ns + place))
 
 

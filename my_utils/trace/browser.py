@@ -1,12 +1,13 @@
-"""Hands a trace to the Perfetto UI in the user's browser, from 127.0.0.1. Internal."""
+"""Opens a trace in the Perfetto UI of the user's browser, from 127.0.0.1. Internal."""
 
 from __future__ import annotations
 
 import http.server
-import sys
 import threading
 import webbrowser
 from pathlib import Path
+
+from ..common.command_line import say
 
 UI = "https://ui.perfetto.dev"
 PORT = 9001  # the only one that the UI's content policy lets a page on 127.0.0.1 have
@@ -45,7 +46,7 @@ def serve(path: Path, port: int = PORT, show: bool = True, timeout_s: float = 60
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         address = f"{UI}/#!/?url=http://127.0.0.1:{server.server_port}/{path.name}"
-        print(f"csv2trace: open {address}", file=sys.stderr, flush=True)
+        say("trace", f"open {address}")
         if show:
             webbrowser.open(address)
         try:

@@ -1,4 +1,4 @@
-"""Reads Chrome's trace JSON piece by piece: its events, and what it says about itself.
+"""Reads Chrome's trace JSON in pieces: its events, and its metadata.
 
 Internal. Both forms are read, an object with `traceEvents` and the bare list, which need not be
 closed. Memory does not grow with the file. An event that cannot be read is left out and counted.
@@ -35,7 +35,7 @@ _UNREADABLE = (ValueError, RecursionError)
 
 
 class TraceFileError(ValueError):
-    """A file that is no trace in Chrome's JSON; the text names it."""
+    """A file that is not a trace in Chrome's JSON; the text names it."""
 
 
 class ChromeJson:
@@ -56,10 +56,10 @@ class ChromeJson:
         self._json = json.JSONDecoder(parse_float=Decimal, parse_constant=str, strict=False)
 
     def events(self) -> Iterator[Any]:
-        """What stands in the list of events. Numbers with a point are Decimal.
+        """What is in the list of events. Numbers with a point are Decimal.
 
         Raises TraceFileError for another file, and, after the last good event, for a file that is
-        cut off or goes on after the trace; OSError and EOFError when it cannot be read.
+        cut off or continues after the trace; OSError and EOFError when it cannot be read.
         """
         with _opened(self.path) as file:
             self._file = file
@@ -74,7 +74,7 @@ class ChromeJson:
                 raise TraceFileError(f"{self.path}: {self._what_it_is(first)}")
             if self._peek():
                 more = self._window[self._at : self._at + SHOWN]
-                raise TraceFileError(f"{self.path}: what follows the trace is left out: {more!r}")
+                raise TraceFileError(f"{self.path}: data after the trace is left out: {more!r}")
 
     def _what_it_is(self, first: str) -> str:
         """Of a file that begins as no JSON does."""
@@ -82,7 +82,7 @@ class ChromeJson:
             if _is_perfetto(file.read(PERFETTO_HEAD)):
                 return (
                     "is Perfetto's protobuf, which cannot be merged: merge the JSON or the CSVs"
-                    " that it was made from, or what Perfetto's `traceconv json` makes of it"
+                    " that it was made from, or convert it with Perfetto's `traceconv json`"
                 )
         return f"is not Chrome's JSON: it begins with {first!r}"
 
@@ -211,7 +211,7 @@ class ChromeJson:
 def _reason(error: ValueError | RecursionError) -> str:
     if isinstance(error, RecursionError):
         return "nested too deep"
-    return "is no JSON" if isinstance(error, json.JSONDecodeError) else "has a number too long"
+    return "is not JSON" if isinstance(error, json.JSONDecodeError) else "has a number too long"
 
 
 def _is_perfetto(head: bytes) -> bool:

@@ -1,11 +1,11 @@
-"""Turns profile CSVs into a trace for Perfetto.
+"""Converts profile CSVs to a trace for Perfetto.
 
     my_utils trace LOG_DIR -o trace.pftrace         (or python -m my_utils.csv2trace)
 
 Exit status: 0, the trace is complete; 1, nothing was written (bad input, a failed write, or any
 warning with --strict); 2, wrong usage; 3, the trace was written, but rows or files were left out;
 130, interrupted. Messages go to standard error, one a kind of trouble, as
-`csv2trace: warning: FILE:LINE: what (N rows)`, with the place of the first.
+`my_utils trace: warning: FILE:LINE: what (N rows)`, with the place of the first.
 """
 
 from __future__ import annotations
@@ -29,8 +29,10 @@ from ..common.command_line import (
     add_quiet,
     add_ranks,
     add_steps,
+    fail,
     parser,
     run_cli,
+    say,
 )
 from ..common.outputs import check_suffix, is_stream, open_output
 from ..common.printable import printable
@@ -107,7 +109,7 @@ class Summary(Record):
 
     @property
     def is_complete(self) -> bool:
-        """True when every row of every input stands in the trace."""
+        """True when every row of every input is in the trace."""
         return not self.errors and not any(note.is_loss for note in self.notes)
 
     def _add(self, result: dict[str, Any]) -> None:
@@ -502,7 +504,7 @@ def _compressed(file: IO[bytes]) -> Iterator[int]:
 def command_parser() -> CommandParser:
     chosen = parser(
         "trace",
-        "Turns profile CSVs into a trace for Perfetto (https://ui.perfetto.dev).",
+        "Converts profile CSVs to a trace for Perfetto (https://ui.perfetto.dev).",
         [
             "my_utils trace",
             "my_utils trace logs -o trace.json.gz --steps 10:20 --ranks 0,3-5",
@@ -521,23 +523,23 @@ def command_parser() -> CommandParser:
     add("--layout", choices=("ranks", "seed"), default="ranks")
     add_ranks(chosen)
     add_steps(chosen)
-    add("--stages", metavar="REGEX", help="only stages in whose name REGEX is found")
+    add("--stages", metavar="REGEX", help="only stages whose name matches REGEX")
     add("--merge", nargs="+", action="extend", default=[], metavar="TRACE.json",
-        help="traces of torch.profiler, viztracer or Chrome, onto the same time axis")  # fmt: skip
-    add("--recover", action="store_true", help="also take what only the journals hold")
-    add("--sort", action="store_true", help="JSON in the order of time; needs memory for it all")
-    add("--rank", type=int, metavar="N", help="the rank of the input, whatever its name says")
-    add("--no-args", action="store_true", help="a smaller trace: no step, no ids, no user's args")
-    add("--strict", action="store_true", help="write nothing when there is anything to warn about")
+        help="add traces of torch.profiler, viztracer or Chrome, on one time axis")  # fmt: skip
+    add("--recover", action="store_true", help="also read records that are only in journals")
+    add("--sort", action="store_true", help="sort JSON by time; needs memory for all events")
+    add(
+        "--rank",
+        type=int,
+        metavar="N",
+        help="the rank of the input (default: from its name)",
+    )
+    add("--no-args", action="store_true", help="a smaller trace, without step, ids and user's args")
+    add("--strict", action="store_true", help="write nothing if there is any warning")
     add("--open", action="store_true", help="show the trace in the Perfetto UI")
-    add_json(chosen, "print what was converted as JSON; without -o no trace is written")
+    add_json(chosen, "print a summary as JSON; without -o no trace is written")
     add_quiet(chosen, "no progress and no closing line")
     return chosen
-
-
-def _say(text: str) -> None:
-    for line in text.split("\n"):
-        print(f"csv2trace: {printable(line)}", file=sys.stderr)
 
 
 def _options(args: argparse.Namespace) -> Options:
@@ -545,11 +547,11 @@ def _options(args: argparse.Namespace) -> Options:
         try:
             re.compile(args.stages)
         except re.error as error:
-            raise ValueError(f"--stages is no regular expression: {error}") from None
+            raise ValueError(f"--stages is not a regular expression: {error}") from None
     if args.open and is_stream(args.output):
         raise ValueError(f"--open needs a file, not {args.output}")
     if args.json and args.output == "-":
-        raise ValueError("--json and the trace cannot both go to standard output: give -o FILE")
+        raise ValueError("--json and the trace cannot both go to standard output: pass -o FILE")
     if args.format is None:
         check_suffix(args.output, [*SUFFIXES, *(f"{suffix}.gz" for suffix in SUFFIXES)])
     return Options(
@@ -582,29 +584,25 @@ def _main(argv: Sequence[str] | None) -> int:
     except ValueError as error:
         chosen.error(str(error))
     try:
-        logs = found_logs("csv2trace", args.logs, args.quiet)
-        with Progress("csv2trace", None, "bytes", quiet=args.quiet, no_color=args.no_color) as bar:
+        logs = found_logs("trace", args.logs, args.quiet)
+        with Progress("trace", None, "bytes", quiet=args.quiet, no_color=args.no_color) as bar:
             options.on_progress = bar.show if bar.is_shown else None
             summary = convert(logs, args.output, options)
     except (ConversionError, InputError) as error:
-        _say("\n".join(f"error: {line}" for line in str(error).splitlines()))
-        return 1
+        return fail("trace", error)
     except BrokenPipeError:
         raise
-    except FileNotFoundError as error:
-        _say(f"error: {error.filename or args.output}: {error.strerror or error}")
-        return 1
     except OSError as error:
-        _say(f"error: {args.output}: {error.strerror or error}")
-        return 1
+        error.filename = error.filename or args.output
+        return fail("trace", error)
     for message in summary.messages():
-        _say(f"warning: {message}")
+        say("trace", f"warning: {message}")
     if args.json:
         import json
 
         print(json.dumps(_as_data(summary, args.output)))
     elif not args.quiet:
-        _say(f"{summary.slices} slices of {summary.rows} rows -> {args.output}")
+        say("trace", f"{summary.slices} slices of {summary.rows} rows -> {args.output}")
     if args.open:
         from .browser import serve
 

@@ -1,7 +1,7 @@
-"""A trace of another tool as rows of a profile CSV, which are converted like all others.
+"""Converts a trace of another tool to rows of a profile CSV.
 
 Internal. docs/traces/traces.md has the rules: which clock such a trace has, what is drawn where.
-`ForeignTrace.read` takes the events of the file into sorted runs, because they may stand in any
+`ForeignTrace.read` takes the events of the file into sorted runs, because they may be in any
 order; `write_rows` gives each slice as a START and an END in the order of time, on a track on which
 it nests. In memory are the slices that are open, and where each flow comes from. Times are
 nanoseconds.
@@ -124,7 +124,7 @@ class ForeignTrace:
         if not event:  # XLA ends its list with {}
             return
         if not isinstance(event, dict):
-            raise ValueError("is no event")
+            raise ValueError("is not an event")
         phase = event.get("ph")
         pid = _identity(event.get("pid"), 0)
         tid = _identity(event.get("tid"), pid)
@@ -211,7 +211,7 @@ class ForeignTrace:
         self.is_on_run_clock = YEAR_2000_NS <= self.first_ns < YEAR_2100_NS
 
     def _middle_day(self) -> int:
-        """The day of the middle slice, or of the middle event where there is no slice."""
+        """The day of the middle slice, or of the middle event if there is no slice."""
         which = 0 if any(counts[0] for counts in self._days.values()) else 1
         left = sum(counts[which] for counts in self._days.values()) // 2
         for day in sorted(self._days):
@@ -230,7 +230,7 @@ class ForeignTrace:
                 return math.floor(_number(stated, LATEST_NS))
             except ValueError:
                 self.messages.append(
-                    f"{self.path}: baseTimeNanoseconds is no time: {_shown(stated)}; not used"
+                    f"{self.path}: baseTimeNanoseconds is not a time: {_shown(stated)}; not used"
                 )
         return 0
 
@@ -452,7 +452,7 @@ class _Rows:
                 unused[text] = self._flow_start(*sources[text])
 
     def _flow_start(self, at_ns: int, name: str, thread: _Thread) -> int:
-        """Each arrow has a number of its own, also where several begin at one place."""
+        """Each arrow has a separate number, also where several begin at one place."""
         self._flow += 1
         self._row(at_ns, name, "FLOW_START", thread.node, thread.tid, f"id={self._flow}")
         return self._flow
@@ -507,9 +507,9 @@ def _number(value: Any, most: int) -> int | Decimal:
         number: int | Decimal = Decimal(value) if isinstance(value, str) else value
         if type(number) in (int, Decimal) and -most <= number <= most:
             return number
-    except InvalidOperation:  # it is no number, or NaN
+    except InvalidOperation:  # it is not a number, or NaN
         pass
-    raise ValueError("ts or dur is no number")
+    raise ValueError("ts or dur is not a number")
 
 
 def _rank_of(metadata: dict[str, Any]) -> int | None:

@@ -1,4 +1,4 @@
-"""What csv2trace reads: CSVs, directories, globs and journals, sorted into one file set a process.
+"""Sorts the inputs of csv2trace, CSVs, directories, globs and journals, into one set a process.
 
 Internal. A file set is the rotated parts of one process in order, then its current file, then the
 rows that only its journal holds.
@@ -255,7 +255,7 @@ class Inputs:
         return next(rank for rank in range(len(used) + 1) if rank not in used)
 
     def file_sets(self, ranks: set[int] | None) -> list[FileSet]:
-        """In the order of ranks. Each gets a slot of its own among the sets of its rank."""
+        """In the order of ranks. Each gets a separate slot among the sets of its rank."""
         found = [s for s in self._sets.values() if s.parts and (ranks is None or s.rank in ranks)]
         found.sort(key=lambda s: (s.rank, s.worker))
         taken: set[tuple[int, int]] = set()

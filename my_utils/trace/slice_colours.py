@@ -1,4 +1,4 @@
-"""The colours of slices: those of `common.colours`, in the pictures that the project draws itself.
+"""The colours of slices in pictures, from `common.colours`.
 
 A trace file carries none. The Perfetto UI takes a slice's colour from its name, so that a stage has
 one colour there, too, but not this one; it reads neither `cname` of the JSON format nor any field

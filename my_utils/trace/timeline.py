@@ -1,4 +1,4 @@
-"""Draws a timeline of a few steps from profile CSVs, as a picture to paste into a report.
+"""Draws a few steps from profile CSVs as a picture.
 
 A band a thread of a rank, nested stages below each other, one time axis for all ranks, so that one
 sees who waits for whom. However many ranks there are, it is one figure: the bands get thinner. For
@@ -6,13 +6,15 @@ more than a picture make a trace: `python -m my_utils.csv2trace`.
 
     my_utils timeline logs -o timeline.png --steps 10:13    (or python -m my_utils.timeline)
 
-Needs matplotlib (`pip install my_utils[profiling]`). Memory is the spans of the steps that are
+Needs matplotlib (`pip install matplotlib`). Memory is the spans of the steps that are
 drawn, whatever the length of the files.
 """
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 import sys
 import warnings
@@ -32,7 +34,7 @@ from ..common.command_line import (
     add_ranks,
     add_steps,
     check_outputs,
-    error_text,
+    fail,
     parser,
     run_cli,
 )
@@ -92,7 +94,7 @@ def find_csvs(inputs: Iterable[str | Path]) -> list[Path]:
         elif item.exists():
             found.append(item)
         else:
-            raise FileNotFoundError(f"{item}: no such file or directory")
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), item)
     return sorted(found, key=_file_order)
 
 
@@ -112,7 +114,7 @@ def _rank_of(path: Path) -> int:
 def read_spans(path: str | Path, steps: range | None = None) -> Iterator[Span]:
     """Streams the finished stages of one profile CSV, those of `steps` where given.
 
-    An END row says all that a span has, so START rows, and stages still open, are passed over.
+    An END row says all that a span has, so START rows, and stages still open, are ignored.
     Rows that can't be read are left out, with one warning a file that names the first. Raises
     ValueError for a file without the columns of a profile CSV.
 
@@ -238,7 +240,7 @@ def plot_timeline(
     `inputs` are profile CSVs and directories that hold them; `ranks` restricts them. The suffix of
     `png` may also be .svg or .pdf. Returns its path. A file that cannot be read is left out, with a
     warning. Raises FileNotFoundError when there is no CSV, ValueError when the steps hold no stage,
-    and ImportError where matplotlib is missing.
+    and ImportError if matplotlib is missing.
     """
     with Progress("timeline", quiet=True) as progress:
         spans, steps = _chosen_spans(inputs, steps, ranks, progress)
@@ -302,7 +304,7 @@ def _readable(paths: Sequence[Path]) -> list[Path]:
 
 def _depths(track: Sequence[Span]) -> list[int]:
     """How deep each stage of one thread stands, in the order of `track`, which is that of begins.
-    Node ids say it; a stage without one lies in those that run when it begins."""
+    Node ids say it; a stage without one is in those that run when it begins."""
     parents = {span.node: span.parent for span in track if span.node > 0}
     by_node: dict[int, int] = {0: -1}
     for node in parents:
@@ -354,9 +356,10 @@ def _bands(spans: list[Span]) -> list[_Band]:
 
 
 def _draw(spans: list[Span], png: str | Path, title: str) -> None:
-    from ..common.tables import needed, show_as_is
+    from ..common.extras import require
+    from ..common.tables import show_as_is
 
-    needed("matplotlib", "a picture of stages")
+    require("matplotlib", "a picture of stages")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
@@ -450,7 +453,7 @@ def _steps(text: str) -> range:
 def command_parser() -> CommandParser:
     chosen = parser(
         "timeline",
-        "Draws steps of a run into a picture: a band a rank, all on one axis of time.",
+        "Draws a few steps of a run: one band for each rank, on a common time axis.",
         ["my_utils timeline", "my_utils timeline logs -o steps.svg --steps 10:13 --ranks 0,3-5"],
         statuses="0  the picture is drawn\n1  there is nothing to draw, or it could not be written",
     )
@@ -485,8 +488,7 @@ def _main(argv: Sequence[str] | None) -> int:
     except BrokenPipeError:
         raise
     except (OSError, ValueError, ImportError) as error:
-        print(f"timeline: {error_text(error)}", file=sys.stderr)
-        return 1
+        return fail("timeline", error)
     if args.json:
         print(json.dumps([span._asdict() for span in spans]))
     elif output != "-" and not args.quiet:

@@ -1,1 +1,1 @@
-"""What bounds a run: which rank, stage or host costs its time, or that nothing stands out."""
+"""Finds what bounds a run: the rank, stage or host where it loses time."""

@@ -1,4 +1,4 @@
-"""Ranks that are slow all the time, or from a step on: whom the others wait for.
+"""Finds ranks that are slow all the time, or from a step on: the others wait for them.
 
 A rank's own work is the time of a cycle outside the meetings (see `work`). What it has more than
 the median of the other ranks, as a level over steps, is its excess. It is named if the others wait
@@ -32,13 +32,13 @@ from .work import Work, medians_of_others, over_others
 
 COVERED = 0.8
 FALSE_CHANGES = 0.001
-STEADY_SHARE = 0.75  # of the steps must show half of a level, or it is no level
+STEADY_SHARE = 0.75  # of the steps must show half of a level, or it is not a level
 WAITED_LEAST = 0.25  # of its excess, that the others must wait for it
 SLOW_MAX = 0.6  # of the ranks: were more slow, the others would be the exception
 ALIKE = 0.5  # of the factors of two parts, if they are slow alike
 STANDS_OUT = 3.0  # times what the next rank waits less
-AT_TIMES = 0.25  # of its mean, that the usual loss lies below where it comes in some steps only
-IRREGULAR = 0.6  # scatter of an excess, as a share of it, from which on it is no steady work
+AT_TIMES = 0.25  # of its mean, that the usual loss is below where it comes in some steps only
+IRREGULAR = 0.6  # scatter of an excess, as a share of it, from which on it is not steady work
 
 
 @dataclass
@@ -50,7 +50,7 @@ class _Slow:
     parts_ns: Matrix
     since: int | None
     irregular: bool
-    factor: float  # by which it is slower in all parts alike; 0.0 where they differ
+    factor: float  # by which it is slower in all parts alike; 0.0 if they differ
     inside: list[int]  # parts in a meeting: what of them is its own is no more than a bound
 
     def part(self) -> int | None:
@@ -125,7 +125,7 @@ def _slow_ranks(work: Work, own: Matrix) -> list[_Slow]:
 
 
 def _level(excess: Matrix, least: float) -> Matrix:
-    """The excess as levels over steps, 0 where it is small or no steady level."""
+    """The excess as levels over steps, 0 if it is small or no steady level."""
     level = np.zeros(len(excess))
     edges = [0, *(change.at for change in change_points(excess, FALSE_CHANGES)), len(excess)]
     for first, last in itertools.pairwise(edges):
@@ -137,7 +137,7 @@ def _level(excess: Matrix, least: float) -> Matrix:
 
 
 def alike(excess: Matrix, usual: Matrix, inside: Sequence[int] = ()) -> float:
-    """The factor by which all parts are longer alike, 0.0 where they differ. Arrays of parts, ns.
+    """The factor by which all parts are longer alike, 0.0 if they differ. Arrays of parts, ns.
 
     The part with the largest excess and all others together are compared; both must take a part of
     the work that counts. inside: parts of whose excess some may be hidden in a meeting; there it
@@ -295,7 +295,7 @@ def blame_without_stage(work: Work, left: Remaining) -> None:
 
 
 def is_regular(steps: Integers) -> bool:
-    """Whether four steps or more lie equally far apart: then the script itself does it.
+    """Whether four steps or more are equally far apart: then the script itself does it.
 
     >>> is_regular(np.array([4, 9, 14, 19])), is_regular(np.array([4, 9, 15, 19]))
     (True, False)

@@ -1,8 +1,8 @@
-"""What hiccups were: where the time that they cost went.
+"""Finds the causes of hiccups: where their time was lost.
 
 `my_utils run` records of each iteration what the host took from the training thread: collections of
 garbage, time on a core, time in which it was ready to run and on no core; and what it waited for,
-as sampled 50 times a second. In the steps of hiccups, what each of these lies above the rank's
+as sampled 50 times a second. In the steps of hiccups, what each of these is above the rank's
 other steps is its part of the lost time:
 
 - "gc0" to "gc2": collections of that generation on the training thread
@@ -104,7 +104,7 @@ def _known(host: Mapping[str, Matrix], name: str, events: Mask) -> list[float]:
     return known
 
 
-# --- what lies above the usual ---
+# --- what is above the usual ---
 
 
 def _all_above(host: Mapping[str, Matrix], events: Mask, meets: bool) -> dict[str, float]:
@@ -126,7 +126,7 @@ def _all_above(host: Mapping[str, Matrix], events: Mask, meets: bool) -> dict[st
 
 
 def _above_the_usual(values: Matrix, where: Mask, not_calm: Mask, sampled: bool) -> float | None:
-    """The sum of what a counter lies above the rank's calm steps in these; None where there are no
+    """The sum of what a counter is above the rank's calm steps in these; None if there are no
     calm ones. Of what is sampled, the usual is the mean: most steps have no sample."""
     total = 0.0
     for series, here, busy in zip(values, where, not_calm, strict=True):
@@ -223,7 +223,7 @@ def worker_of(host: Mapping[str, Matrix], steps: Mask) -> dict[str, object]:
     ranks waited in these steps (rank × step): "storage", "delay" for waiting for a core, or "runs";
     and "worker", the number of the one that did most of that, if it is one rank and one worker;
     of one that waits for storage "read_bytes" a step, where that was measured and is not 0: of some
-    file systems the kernel counts nothing. Empty where it was not sampled.
+    file systems the kernel counts nothing. Empty if it was not sampled.
 
     >>> host = {"loader_worker": np.array([[2.0, np.nan, 2.0, 2.0]]),
     ...         "loader_storage_us": np.array([[90e3, np.nan, 80e3, 70e3]]),

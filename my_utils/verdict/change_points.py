@@ -1,4 +1,4 @@
-"""Steps at which a series of times went to another level and stayed there.
+"""Finds steps at which a series of times changed to another level.
 
 Pettitt's test (1979, A non-parametric approach to the change-point problem, Applied Statistics 28),
 applied again to both sides of each change. It uses only the ranks of the values among each other,

@@ -1,4 +1,4 @@
-"""Says what bounds a run: `my_utils why logs`.
+"""`my_utils why logs`: shows what bounds a run.
 
     my_utils why LOG_DIR… [--json] [--ranks 0,3-5] [--steps 10:20] [--hung 30] [-o FILE]
 
@@ -11,11 +11,8 @@ Whether it hangs is found out above this package: `my_utils.why` hands in how.
 from __future__ import annotations
 
 import argparse
-import glob
 import json
-import os
 import shutil
-import sys
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -30,7 +27,7 @@ from ..common.command_line import (
     add_steps,
     add_warmup,
     check_outputs,
-    error_text,
+    fail,
     parser,
     run_cli,
 )
@@ -55,7 +52,7 @@ MOST_WIDTH = 120
 
 
 class Hung(Protocol):
-    """What stands still. hangs: a process of it lives."""
+    """A hang. hangs: one of its processes is alive."""
 
     @property
     def hangs(self) -> bool: ...
@@ -92,28 +89,28 @@ def verdict_of(
 def command_parser() -> CommandParser:
     chosen = parser(
         "why",
-        "Says what bounds a run: which rank, stage or host costs its time.",
+        "Shows what bounds a run: the rank, stage or host where it loses time.",
         [
             "my_utils why",
             "my_utils why logs --steps 100:",
             "my_utils why nodeA nodeB --json",
         ],
-        statuses="0  judged, and nothing stands out\n"
-        "1  the output could not be written, or a run of --export did not take it\n"
+        statuses="0  judged, and nothing was found\n"
+        "1  the output could not be written, or --export failed\n"
         "2  wrong arguments\n3  something was found, or the run hangs\n"
         "4  not judged: the text says what is missing",
     )
     add_logs(chosen)
-    add_output(chosen, "write it there too", suffixes=tuple(_WRITERS))
+    add_output(chosen, "write the verdict to FILE too", suffixes=tuple(_WRITERS))
     add_ranks(chosen)
     add_steps(chosen)
-    add_warmup(chosen, "leave out so many steps (those that take longer)")
+    add_warmup(chosen, "leave out the first N steps (default: those that take longer)")
     chosen.add_argument("--hung", type=checked(parse_seconds), metavar="SECONDS",
-        help="a run whose ranks have stood still for so long hangs (30, and five mean steps): "
-        "their Python stacks come first")  # fmt: skip
+        help="no progress for SECONDS counts as a hang (30, and five mean steps): the Python "
+        "stacks of the ranks come first")  # fmt: skip
     add_export(chosen)
     add_json(chosen, "print one JSON object")
-    add_quiet(chosen, "print nothing: the exit status says it")
+    add_quiet(chosen, "print nothing, only set the exit status")
     return chosen
 
 
@@ -126,13 +123,7 @@ def _main(argv: Sequence[str] | None, find_hang: FindHang | None) -> int:
     chosen = command_parser()
     args = chosen.parse_args(argv)
     check_outputs(chosen, args)
-    try:
-        logs = found_logs("why", args.logs, args.quiet)
-    except OSError as error:
-        chosen.error(error_text(error))
-    for path in args.logs:
-        if path != "-" and not os.path.lexists(path) and not glob.glob(path):
-            chosen.error(f"{path}: no such file or directory")
+    logs = found_logs("why", args.logs, args.quiet)
     verdict = verdict_of(logs, args.ranks, args.steps, args.warmup)
     hung = None if find_hang is None else find_hang(logs, args.ranks, args.hung, verdict)
     verdict.hangs = hung is not None and hung.hangs
@@ -141,8 +132,7 @@ def _main(argv: Sequence[str] | None, find_hang: FindHang | None) -> int:
     except BrokenPipeError:
         raise
     except OSError as error:
-        print(f"why: error: {error_text(error)}", file=sys.stderr)
-        return EXIT_FAILED
+        return fail("why", error)
     if not export_verdict("why", verdict, args.export):
         return EXIT_FAILED
     return EXIT_FOUND if verdict.hangs else _STATUSES[verdict.status]

@@ -1,4 +1,4 @@
-"""Runs whose threads wait for a core all the time: more threads want to run than there are cores.
+"""Finds runs whose threads always wait for a core, because there are too few cores.
 
 The kernel counts how long the training thread was ready to run and on no core. The median over
 steps is what a usual step loses by it; waits in single steps are hiccups. Of ranks that meet, each

@@ -1,4 +1,4 @@
-"""A run on CUDA as the device sees it.
+"""Judges a run on CUDA by the times of its device.
 
 Host times are times of enqueueing there. What a stage takes the device, and what of a stage of the
 host the device does not hide, `device_cells` has, and for how long the device waits for launches. A
@@ -150,7 +150,7 @@ def _launched(run: RunData, device: list[int]) -> list[int]:
 
 
 def _untimed_share(seen: RunData, columns: Integers) -> float:
-    """Of each rank in all steps together: what the host does at the end of a step may lie in the
+    """Of each rank in all steps together: what the host does at the end of a step may be in the
     next one of the device."""
     step_ns = seen.step_ns[:, columns].sum(1)
     untimed = np.maximum(step_ns - seen.totals[:, columns].sum((1, 2)), 0)

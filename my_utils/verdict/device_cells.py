@@ -1,9 +1,9 @@
-"""What the stages of a rank take its device, moment by moment; see docs/runs/device-bound.md.
+"""The time of a rank's stages on its device, moment by moment; see docs/runs/device-bound.md.
 
-At each moment the device is in one stage, the innermost whose CUDA events lie around the moment, or
+At each moment the device is in one stage, the innermost whose CUDA events are around the moment, or
 in none; and so is the host. The moment counts
 
-- for the device's stage, if no stage inside it has events of its own: the device computes;
+- for the device's stage, if no stage inside it has its own events: the device computes;
 - for the device's stage, if the host has left it: the device is late;
 - else for the host's stage, as launching if that is one of the device that has not begun there.
 
@@ -26,7 +26,7 @@ Moments = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 
 NONE = -1
-FAR_NS = 1e17  # three years: no GPU time lies so far from the begin of a run
+FAR_NS = 1e17  # three years: no GPU time is so far from the begin of a run
 NO_TIME = np.iinfo(np.int64).min  # the engine's MU_STAGE_NO_TIME
 
 
@@ -101,7 +101,7 @@ def leaves_of(on_device: Integers, around: Integers) -> Integers:
 
 
 def _innermost(moments: Moments, begins: Moments, ends: Moments, depths: Integers) -> Integers:
-    """At each moment the deepest interval that it lies in, NONE without one. Of two of one depth
+    """At each moment the deepest interval that it is in, NONE without one. Of two of one depth
     that overlap, as those of several streams may, the earlier one has what they share."""
     found = np.full(len(moments), NONE)
     for depth in np.unique(depths):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 
+from ..common.command_line import fail
 from ..exporters.verdict import ExportError, Summary, export_summary, parse_target
 from .result import Verdict
 
@@ -18,7 +18,7 @@ def add_export(chosen: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="KIND=RUN",
-        help="send the verdict and its figures to that run: wandb=PROJECT/ID, tensorboard=DIR, "
+        help="send the verdict and its figures to a run: wandb=PROJECT/ID, tensorboard=DIR, "
         "mlflow=ID",
     )
 
@@ -37,7 +37,7 @@ def export_verdict(command: str, verdict: Verdict, targets: Sequence[tuple[str, 
         try:
             export_summary(kind, run, summary_of(verdict))
         except (ExportError, ImportError) as error:
-            print(f"{command}: error: {error}", file=sys.stderr)
+            fail(command, error)
             fine = False
     return fine
 

@@ -1,4 +1,4 @@
-"""What NVML says of a rank's GPU: a lower clock than the others', and why; critical errors."""
+"""NVML data of a rank's GPU: a lower clock than the others', with the reason; critical errors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Integers = npt.NDArray[np.int64]
 
 def lower_clock(counters: Mapping[str, Matrix], rows: Integers) -> dict[str, object]:
     """Details of a finding about the ranks of these rows: "gpu_mhz", "gpu_mhz_others", medians
-    while the GPU was not idle, and "gpu_reason", "" where NVML gives none. Empty where the clock
+    while the GPU was not idle, and "gpu_reason", "" where NVML gives none. Empty if the clock
     is not 5 % lower, or was not measured on both sides.
 
     counters: "gpu_sm_mhz" and "gpu_reasons", rank × step, NaN where missing.

@@ -1,4 +1,4 @@
-"""Ranks that are slow now and then, and imbalance that moves from rank to rank.
+"""Finds ranks that are slow now and then, and imbalance that moves from rank to rank.
 
 A hiccup is a step in which a rank's own work, less the median of the others (of a rank alone: less
 its own level), lies 5 times the scatter and 3 % of a step above the usual. If one stage has 80 % of
@@ -6,7 +6,7 @@ them, it is named, and otherwise they are "host hiccups": garbage collection, an
 host, the operating system.
 
 What is left is imbalance: the mean over steps of the longest work less the mean of all, and by how
-much the meetings are longer with it. It "moves" if ranks usually lie apart; if only rare long steps
+much the meetings are longer with it. It "moves" if ranks usually are apart; if only rare long steps
 make it, they are host hiccups of many ranks.
 """
 
@@ -34,9 +34,9 @@ OFTEN = 0.5  # of the steps
 LEAST_CALM = 8  # steps without hiccups, to know the usual by
 STANDS_OUT = 3.0  # times the hiccups of the other ranks
 ALONE = 0.8  # of all hiccups, with which a rank also has those inside the meetings
-BROAD = 0.12  # of the imbalance, that a rank usually lies off the mean: with less it is rare
+BROAD = 0.12  # of the imbalance, that a rank usually is off the mean: with less it is rare
 ONE_RANKS = 0.75  # of the steps, in which imbalance that moves is not one rank's
-FOLLOWS = 0.6  # correlation of the meetings with how far ranks lie apart
+FOLLOWS = 0.6  # correlation of the meetings with how far ranks are apart
 ANYWHERE = 0.25  # of its share, that what lies beside a stage must have of hiccups at any time
 EXPLAINED = 0.5  # correlation with samples or tokens from which on they are named
 LOWER_HALF = 1.028  # between the 10 % and the 40 % quantile of a normal distribution, in sigmas
@@ -138,7 +138,7 @@ def _long_for_no_reason(work: Work, own: Matrix, events: Mask, saved: Matrix) ->
     limit = max(SCATTERS * float(high - low) / LOWER_HALF, LEAST_OF_STEP * work.step_ns)
     longer = np.where(whole - usual > limit, whole - usual, 0)
     inside = np.maximum(longer - saved, 0)
-    # Work after a step's last meeting makes the next step long: what is seen may lie one step off.
+    # Work after a step's last meeting makes the next step long: what is seen may be one step off.
     known = max(float(longer.sum() - saved.sum()), 0.0)
     return inside * min(known / max(float(inside.sum()), 1.0), 1.0)
 
@@ -236,7 +236,7 @@ def moving_imbalance(
     apart = float(np.median(np.abs(own - own.mean(0))))
     if not detail and apart < BROAD * float(seen.mean()):
         if float(seen.mean()) < LEAST_SHARE * work.step_ns:
-            return  # rare, and most of it only taken to lie inside the meetings
+            return  # rare, and most of it only taken to be inside the meetings
         kind = "host hiccups"
     detail["spread_ns"] = float((own.max(0) - own.min(0)).mean())
     left.losses.append(Loss(kind, saved, detail=detail))
@@ -249,7 +249,7 @@ def _most_often_last(own: Matrix) -> float:
 
 
 def _follows(left: Remaining, own: Matrix) -> float:
-    """By how many ns the meetings are longer in a step for each ns that the longest work lies above
+    """By how many ns the meetings are longer in a step for each ns that the longest work is above
     the mean: what makes a rank's own work long does the same to its work inside the meetings. 0.0
     where the two have little to do with each other; what all ranks share does not count, nor do
     drifts and levels."""

@@ -1,4 +1,4 @@
-"""What slow ranks share: a host is named if most of its ranks, and at least two, are slow.
+"""Groups slow ranks by host: a host is named if most of its ranks, at least two, are slow.
 
 A run on one host shares that host always, so none is named there.
 """

@@ -1,4 +1,4 @@
-"""What a rank does of its own inside a meeting that ranks leave one by one.
+"""The work of a rank inside a meeting that ranks leave one by one.
 
 Under DDP that broadcasts buffers, and under FSDP, ranks meet in `forward` and again in `backward`.
 A rank that is slow in forward leaves it late, and the others wait for it in backward: over the sum
@@ -24,7 +24,7 @@ Integers = npt.NDArray[np.int64]
 def own_inside(
     run: RunData, rows: Integers, columns: Integers, meetings: Integers, together: list[bool]
 ) -> Matrix:
-    """Rank × step × meeting, ns; 0 where it is not known.
+    """Rank × step × meeting, ns; 0 if it is not known.
 
     It is known of a meeting before the last one of a step, in which these ranks compute, which runs
     once in a step, and which they do not leave together; and only if they leave the last one

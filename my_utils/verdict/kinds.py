@@ -1,4 +1,4 @@
-"""The kinds of findings, and the stages that stand for one by their name."""
+"""The kinds of findings, and the names of stages that belong to them."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def kind_of_stage(stage: str) -> Kind | None:
 
 
 def is_of_the_host(stage: str) -> bool:
-    """Whether the stage, or one around it, is work of the host even if CUDA events lie around it.
+    """Whether the stage, or one around it, is work of the host even if CUDA events are around it.
 
     >>> is_of_the_host("input/decode"), is_of_the_host("forward")
     (True, False)

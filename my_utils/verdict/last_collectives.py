@@ -1,4 +1,4 @@
-"""Who comes last to collectives for which ranks wait before they go on, as in FSDP.
+"""Finds the rank that comes last to collectives for which ranks wait, as in FSDP.
 
 A rank that comes late to one of them comes to the next as early as the others, who waited for it.
 So what the others lose at a collective is how much later than they it came, less what was late at
@@ -19,7 +19,7 @@ from .run_data import Matrix
 class Lateness:
     """row: of the rank for which the others wait most. place: of the collective at which they do,
     None where several have a part in it. is_last: of each step, whether the rank came last there;
-    where there is no place, whether it made the others wait most. waited_ns: of each step."""
+    if there is no place, whether it made the others wait most. waited_ns: of each step."""
 
     row: int
     place: int | None

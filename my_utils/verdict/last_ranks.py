@@ -1,4 +1,4 @@
-"""Who comes last inside backward: the rank for whose buckets the others wait.
+"""Finds the rank that comes last inside backward: the others wait for its buckets.
 
 Under DDP ranks meet in the buckets of gradients, so all of them leave backward together and its
 length does not show who was slow. `my_utils run` looks at some steps, and records when each bucket
@@ -12,7 +12,7 @@ rank that waits for a core often comes later still, so coming last is no conditi
 before is named, too, because a hook of a module delays what comes next.
 
 Moments of different ranks are compared, so on several hosts their clocks must be lined up. What
-lies within the bound of their error is nobody's. On GPUs the moments are those at which the GPU
+is within the bound of their error is nobody's. On GPUs the moments are those at which the GPU
 came there, where events say so, and those of enqueueing where they do not.
 """
 
@@ -176,13 +176,13 @@ def _named(moments: Matrix, bound_ns: float) -> _Last | None:
 
 
 def _is_above(values: Matrix, row: int, bound_ns: float) -> npt.NDArray[np.bool_]:
-    """Of each step, whether the rank's value lies above all others'. values: rank × step."""
+    """Of each step, whether the rank's value is above all others'. values: rank × step."""
     above: npt.NDArray[np.bool_] = values[row] - np.delete(values, row, 0).max(0) > bound_ns
     return above
 
 
 def _named_in_collectives(moments: Matrix, bound_ns: float) -> _Last | None:
-    """As `_named`, where ranks wait for each other at each place."""
+    """Like `_named`, for places at which ranks wait for each other."""
     ranks, steps, places = moments.shape
     if steps < STEPS_LEAST:
         return None

@@ -1,4 +1,4 @@
-"""The words for a rank that comes last inside backward."""
+"""The text for a rank that comes last inside backward."""
 
 from __future__ import annotations
 

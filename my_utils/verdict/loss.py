@@ -1,4 +1,4 @@
-"""A loss that the rules found in one group of ranks, before it is put into words."""
+"""A loss of a group of ranks that the rules found, before it is put into words."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Integers = npt.NDArray[np.int64]
 @dataclass
 class Loss:
     """saved_ns: per step, how much shorter it is without the loss. rows: of the group. part: of
-    `Work.parts`, None where it is not known. since: the place among the judged steps at which it
+    `Work.parts`, None if it is not known. since: the place among the judged steps at which it
     began, None for always."""
 
     kind: Kind
@@ -30,7 +30,7 @@ class Loss:
     since: int | None = None
     hosts: tuple[str, ...] = ()
     detail: dict[str, Any] = field(default_factory=dict)
-    inside_ns: Matrix | None = None  # of saved_ns, what is taken to lie inside meetings
+    inside_ns: Matrix | None = None  # of saved_ns, what is taken to be inside meetings
 
     @property
     def cost_ns(self) -> float:

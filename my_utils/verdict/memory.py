@@ -1,4 +1,4 @@
-"""Memory that grows without an end.
+"""Finds memory that keeps growing.
 
 The series of a rank is cut into ten equal parts. Memory grows if the medians of the parts rise
 nearly always, by as much in the last three as before, so that what fills up at the beginning and
@@ -43,7 +43,7 @@ class Growth:
 
 
 def growth_of(counters: Mapping[str, Matrix], columns: Integers) -> Growth | None:
-    """Of the memory that grows most; None where none does."""
+    """Of the memory that grows most; None if none does."""
     found: list[Growth] = []
     for counter, name in NAMES.items():
         if counter not in counters:

@@ -1,7 +1,7 @@
-"""The command that tells more, for each kind of finding. All of them stand in one table.
+"""The next command for each kind of finding, in one table.
 
 While a process lives, a capture of it tells most. Of a run that has ended it is the next run under
-`my_utils run` with a capture of the ranks that were named, of rank 0 where none was; and where its
+`my_utils run` with a capture of the ranks that were named, of rank 0 if none was; and where its
 command is not known the report of all stages.
 """
 

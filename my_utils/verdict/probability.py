@@ -1,4 +1,4 @@
-"""Tails and quantiles of the distributions that judgements use, without SciPy."""
+"""Tails and quantiles of distributions, without SciPy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The finished stages of all ranks of a run, out of the files of their directories.
+"""Reads the finished stages of all ranks of a run from their directories.
 
 Files are found and sorted as csv2trace does it: rotated parts, the current file, then the rows
 that only a journal holds. A rank is read by the engine, in one piece, without the interpreter's
@@ -170,8 +170,8 @@ def read_rank(file_set: FileSet) -> RankStages:
 def last_run(rank: RankStages) -> RankStages:
     """Without the stages of runs that were recorded into the same files before.
 
-    A start that goes on after the first step of the one before resumes it; one that begins at that
-    step or before it is another run.
+    A start that continues after the first step of the one before resumes it; one that begins at
+    that step or before it is another run.
     """
     stages, older_runs = _last_run(rank.stages)
     if not older_runs:
@@ -205,7 +205,7 @@ def by_attempt(columns: Columns) -> Iterator[tuple[int, Columns]]:
 
 
 def _span(stages: Columns) -> tuple[int, int]:
-    """The moments of the first begin and the last end, Unix time in ns; 0 where there is none."""
+    """The moments of the first begin and the last end, Unix time in ns; 0 if there is none."""
     if not len(stages["step"]):
         return 0, 0
     return int(stages["begin_ns"].min()), int(stages["end_ns"].max())

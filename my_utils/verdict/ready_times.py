@@ -1,4 +1,4 @@
-"""When the buckets of DDP were ready inside backward, of all ranks: what the rules take."""
+"""When the buckets of DDP were ready inside backward, on all ranks: input of the rules."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy.typing as npt
 @dataclass(frozen=True)
 class Bucket:
     """modules: a text that names what is in it. kind: "bucket" of DDP, else that of a collective in
-    which ranks wait for each other before they go on."""
+    which ranks wait for each other before they continue."""
 
     bytes: int
     modules: str

@@ -1,4 +1,4 @@
-"""A rank's stages reduced to cells, what a stage took in one step, and to counts of durations.
+"""Reduces a rank's stages to cells, the time of a stage in a step, and counts of durations.
 
 Both can be joined with those of other ranks by appending, wherever they were made.
 """

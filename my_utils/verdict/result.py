@@ -1,4 +1,4 @@
-"""What the rules found; it imports no rule."""
+"""The findings of the rules. It imports no rule."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ class Finding:
     """One thing that costs time.
 
     kind: see `my_utils.verdict.kinds`. ranks: those named, () where none is. hosts: what they
-    share, if they are all ranks of these hosts. stage: its path, None where it is not known.
+    share, if they are all ranks of these hosts. stage: its path, None if it is not known.
     cost_ns_a_step: what it costs each step, in ns of the run's time; share: of the step.
-    saves_ns_a_step: how much shorter a step is without it; 0.0 where that cannot be known from
-    outside. since_step: the first step of it, None where it was always so. inferred: where ranks
+    saves_ns_a_step: how much shorter a step is without it; 0.0 if that cannot be known from
+    outside. since_step: the first step of it, None if it was always so. inferred: where ranks
     wait was found in the times, and not recorded. detail: figures for the text, times in ns.
     """
 

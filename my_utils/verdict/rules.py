@@ -1,9 +1,9 @@
-"""The verdict over a run: a pure function of arrays.
+"""The rules: a pure function from the arrays of a run to its verdict.
 
 In this order: whether the run can be judged at all; the device's view of a run on CUDA; where ranks
 meet; then, in each group of ranks that can be compared, ranks that are slow all the time, those
 that are slow now and then, imbalance that moves, and a lack of cores; over all groups, a run that
-becomes slower; last, what all ranks spend in stages that are no computing. What one rule found is
+becomes slower; last, what all ranks spend in stages that are not computing. What one rule found is
 taken off before the next one looks, so that no time is accounted for twice.
 """
 
@@ -58,7 +58,7 @@ def judge(run: RunData, warmup: int | None = None) -> Verdict:
     warmup: so many steps at the beginning are left out; by default those that clearly take longer,
     see `docs/runs/verdict.md`. Thread-safe; the run is not changed.
 
-    Raises TypeError and ValueError for a warmup that is no whole number from 0 up.
+    Raises TypeError and ValueError for a warmup that is not a whole number from 0 up.
 
     >>> from my_utils.why import RunData, judge
     >>> import numpy as np

@@ -1,4 +1,4 @@
-"""A run as arrays: what the verdict judges, and nothing else.
+"""The arrays of a run that the rules judge.
 
 A rank is a row, a step a column, a stage a layer. Files are turned into it by `load`, and a
 simulator makes it without files, so that each rule can be tested against what was planted.
@@ -24,7 +24,7 @@ HOST_COUNTERS = (
     "gil_us", "storage_us", "page_us", "other_us", "stopped_us", "limits_met", "stalled_us",
     "refaults",
 )  # fmt: skip
-HOST_STATES = ("gc_objects", "runnable")  # which are no parts of a step's time
+HOST_STATES = ("gc_objects", "runnable")  # which are not parts of a step's time
 NS_IN_US = 1000.0  # of the counters of the host
 GPU_COUNTERS = ("gpu_sm_mhz", "gpu_reasons", "gpu_xids", "gpu_last_xid")
 LOADER_COUNTERS = ("loader_worker", "loader_ran_us", "loader_storage_us")
@@ -53,7 +53,7 @@ class GpuTimes:
 
     own: what each stage takes on the device's axis without the stages inside it, as `device_cells`
     says; launch, rank × step: for how long the device waits until the host has launched something.
-    None where they follow from the first begin and the last end of each stage."""
+    None if they follow from the first begin and the last end of each stage."""
 
     begins: Matrix
     ends: Matrix
@@ -72,7 +72,7 @@ class RunData:
     stage and the one around it; parents come before their children.
     begins, ends: of the first and the last run of a stage in a step, each on its rank's own clock,
         counted from the begin of the run. NaN where the rank did not have the stage in the step.
-    totals: what a stage took in a step, without the stages inside it; 0 where it did not run.
+    totals: what a stage took in a step, without the stages inside it; 0 if it did not run.
     step_begins: when each step began on each rank. step_ns: from its begin to the begin of the next
         step, of the last step to its last end. NaN where the rank has no such step. What no stage
         covers (`untimed`) is step_ns less the totals.
@@ -82,8 +82,8 @@ class RunData:
     counters: "samples" and "tokens" of a step, "rss_bytes", "allocated_bytes" at its end, and what
         the host took from it, see `causes`, the worker of the loader that did most meanwhile, and
         how the GPU was, where recorded: arrays rank × step, NaN where missing.
-    clock_error_ns: the bound of the clocks' error between ranks, None where they are not aligned.
-    ended: of each rank, whether its process ended in good order. problems: what could not be read,
+    clock_error_ns: the bound of the clocks' error between ranks, None if they are not aligned.
+    ended: of each rank, whether its process ended normally. problems: what could not be read,
         a sentence each. workload: what was recorded once, such as "num_workers".
     paths: what it was read from. running: whether a process of it lives. command: that `my_utils
         run` was given.
@@ -91,8 +91,8 @@ class RunData:
         later one began again at the first step. repeated: the first and the last of the steps that
         were done again, of which the last copy counts. renumbered: the steps of attempts all begin
         at 0 in the files, and are counted through. begins_anew: whether a step is the first of an
-        attempt on a rank, an array R × S: the time before it is no step's. None: there is one.
-    ready: when the buckets of DDP were ready inside backward, None where it was not recorded.
+        attempt on a rank, an array R × S: the time before it is not a step's. None: there is one.
+    ready: when the buckets of DDP were ready inside backward, None if it was not recorded.
     """
 
     ranks: npt.NDArray[np.int64]

@@ -1,9 +1,9 @@
-"""What all ranks spend in stages that are no computing: input, copies, communication, checkpoints.
+"""The time of all ranks in stages other than computing: input, copies, communication, checkpoints.
 
 The cost of such a stage is how much shorter steps are without it, after the losses of single ranks
 were taken off; the most costly stage first, so that costs never add up to more than the step. Of a
-meeting counts what it takes the rank that waits least. A meeting that is no communication, such as
-the backward pass under DDP, holds computing and communication: it is "not judged inside". So are
+meeting counts what it takes the rank that waits least. A meeting that is not communication, such
+as the backward pass under DDP, holds computing and communication: it is "not judged inside". So are
 the sends and receives of a pipeline, in which ranks wait for other pipeline stages.
 """
 

@@ -1,4 +1,4 @@
-"""Which processes of a run live, and which ended in good order."""
+"""Tells which processes of a run are alive, and which ended normally."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RUN_FILE_BYTES_MAX = 1 << 20
 
 
 def command_of(paths: Sequence[str]) -> tuple[str, ...]:
-    """The command that `my_utils run` wrote down beside the files; () where it did not."""
+    """The command that `my_utils run` wrote down next to the files; () where it did not."""
     for path in paths:
         try:
             data, _ = read_whole(os.path.join(path, RUN_FILE), RUN_FILE_BYTES_MAX, "a run's file")
@@ -30,7 +30,7 @@ def command_of(paths: Sequence[str]) -> tuple[str, ...]:
 
 
 def states_of(paths: Sequence[str], ranks: npt.NDArray[np.int64]) -> tuple[tuple[bool, ...], bool]:
-    """Of each rank whether its process ended in good order, and whether any of them lives. A rank
+    """Of each rank whether its process ended normally, and whether any of them lives. A rank
     that left neither journal nor heartbeat counts as one that ended."""
     states: dict[int, str] = {}
     for path in paths:

@@ -1,10 +1,10 @@
-"""Where ranks meet, and which of them can be compared.
+"""Finds where ranks wait for each other, and which of these places can be compared.
 
 A run that `my_utils run` recorded says in which stages its ranks meet. Of other runs a stage counts
 as meeting, "inferred", if
 
 - its ends coincide over the ranks while its begins do not, in the median of the steps in which the
-  begins lie apart, on one host or with aligned clocks; without them after each rank's own offset
+  begins are apart, on one host or with aligned clocks; without them after each rank's own offset
   is taken off; or
 - its length mirrors another rank's excess: the rank with more to do elsewhere is as much shorter in
   it, and most others are long.
@@ -41,7 +41,7 @@ class Meetings:
     compared with each other, sorted, each rank in one. inferred: stages found in the times.
     pipelines: stages in which ranks of different pipeline stages meet, whose waits differ.
     undecided: a stage in which, or outside of which, ranks wait so long (ns a step) that it may be
-    a finding; of the group with the longest, None where there is none."""
+    a finding; of the group with the longest, None if there is none."""
 
     meets: npt.NDArray[np.bool_]
     groups: list[Integers]

@@ -1,4 +1,4 @@
-"""The verdict in words: at most twelve lines, the answer first."""
+"""The text of a verdict: at most twelve lines, the answer first."""
 
 from __future__ import annotations
 
@@ -383,7 +383,7 @@ def _of_change(one: Finding, verdict: Verdict) -> Iterator[str]:
 
 def _of_launch(one: Finding, verdict: Verdict) -> Iterator[str]:
     yield "the device runs out of work: it waits for the host to launch kernels"
-    yield "try torch.compile or CUDA graphs; how much they gain cannot be told from these times"
+    yield "try torch.compile or CUDA graphs; these times do not show how much that gains"
 
 
 def _of_cores(one: Finding, verdict: Verdict) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Which rows of a rank are those of its training thread, each moment in one stage at a time.
+"""Selects the rows of a rank's training thread, with one stage at each moment.
 
 A thread of an attempt and a timer's tag together are a track: another process has other threads,
 which may have the same numbers. Stages of one track nest, and the engine knows how. Those of two
@@ -62,7 +62,7 @@ def _thread(stages: Columns, among: Mask) -> int:
 def _of_several_timers(
     stages: Columns, on_thread: Mask, own: Mask, outermost: Mask, is_run: Mask
 ) -> Mask:
-    """The rows of the timer that covers most, and those of the others that stand beside it."""
+    """The rows of the timer that covers most, and those of the others that are next to it."""
     lengths = stages["end_ns"] - stages["begin_ns"]
     tags = stages["tag"].astype(np.int64)
     covered = np.bincount(
@@ -80,7 +80,7 @@ def _of_several_timers(
 
 
 def _beside(stages: Columns, mine: Mask, own_outer: Mask, taken: Mask) -> Mask:
-    """Of the rows `mine`, those that lie in no interval that is taken, with all around them."""
+    """Of the rows `mine`, those that are in no interval that is taken, with all around them."""
     begins, ends = stages["begin_ns"], stages["end_ns"]
     if not taken.any():
         return mine

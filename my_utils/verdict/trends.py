@@ -1,4 +1,4 @@
-"""A run that becomes slower: at a step, or little by little.
+"""Finds runs that become slower: at a step, or gradually.
 
 The series is the step's time without the losses that were found before. It is "slower since" a step
 if two levels describe it clearly better than a line, and "throughput falls" otherwise. The cost is

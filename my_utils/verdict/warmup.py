@@ -1,4 +1,4 @@
-"""How many steps at the beginning are left out: compilation, caches, allocators.
+"""Decides how many steps at the beginning to leave out: compilation, caches, allocators.
 
 A step is long that lies 20 % and five times the scatter above the median of the second half of the
 run. The warm-up ends at the first step that is not long, with about as few long ones among the next

@@ -1,8 +1,8 @@
-"""What each rank did of its own between two meetings, and how long it was in the meetings.
+"""The work of each rank between two meetings, and its time in the meetings.
 
 A cycle of a rank goes from the end of its last meeting in a step to the end of the last one in the
 next step. What comes after that meeting (the optimizer, say) delays the arrival of the step after,
-so its time counts there. Only durations count: each rank may have a clock of its own.
+so its time counts there. Only durations count: each rank may have a separate clock.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Work:
         return slowest
 
     def saved(self, before: Matrix, after: Matrix) -> Matrix:
-        """How much shorter each step is, if ranks take `after` in place of `before`."""
+        """How much shorter each step is, if ranks take `after` instead of `before`."""
         if self.meets:
             shorter: Matrix = np.maximum(self.critical(before) - self.critical(after), 0)
             return shorter

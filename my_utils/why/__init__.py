@@ -1,4 +1,4 @@
-"""What bounds a run, and where it hangs; the rules are in `my_utils.verdict`."""
+"""Finds what bounds a run, and where it hangs; the rules are in `my_utils.verdict`."""
 
 from __future__ import annotations
 

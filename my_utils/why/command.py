@@ -1,4 +1,4 @@
-"""`my_utils why logs`: the verdict on a run and, where it hangs, where its ranks stand."""
+"""`my_utils why logs`: prints the verdict on a run and, if it hangs, the stacks of its ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a run hangs, and at which lines of Python its ranks stand then."""
+"""Tells whether a run hangs, and at which lines of Python its ranks are."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ LINES_MAX = 80  # of stacks; those of equal ranks are one
 
 @dataclass(frozen=True)
 class HungRun:
-    """A run whose ranks stand still. stacks: None where none of its processes lives."""
+    """A run whose ranks make no progress. stacks: None if none of its processes is alive."""
 
     seen: Snapshot
     stacks: Stacks | None
 
     @property
     def hangs(self) -> bool:
-        """Whether it still can: one of its processes lives."""
+        """Whether it still can: one of its processes is alive."""
         return self.stacks is not None
 
     def lines(self) -> list[str]:
@@ -39,8 +39,8 @@ class HungRun:
         shown = [visible(line) for line in suspects if line]
         if self.stacks is None:
             return [
-                "ENDED in the middle of its work; none of its processes lives, so that there are "
-                "no Python stacks to read",
+                "ENDED in the middle of its work; none of its processes is alive, so there are no "
+                "Python stacks",
                 *shown,
             ]
         stacks = stack_view_lines(self.stacks, self.seen)
@@ -51,8 +51,8 @@ class HungRun:
         return [visible(hang_text(hang)).replace("hangs", "HANGS", 1), *shown, *stacks]
 
     def as_data(self) -> dict[str, object]:
-        """Plain data: `hang` and `suspects` as `my_utils.live.snapshot` has them, and `stacks`,
-        None where no process lives."""
+        """Plain data: `hang` and `suspects` as in `my_utils.live.snapshot`, and `stacks`,
+        None if no process lives."""
         data = as_data(self.seen)
         stacks = None if self.stacks is None else stacks_as_data(self.stacks)
         return {**data["hang"], "suspects": data["suspects"], "stacks": stacks}
@@ -61,11 +61,11 @@ class HungRun:
 def find_hang(
     logs: Sequence[str], ranks: set[int] | None, after_s: float | None, verdict: Verdict
 ) -> HungRun | None:
-    """The hang of the run in the directories among `logs`; None where nothing stands still.
+    """The hang of the run in the directories among `logs`; None if it makes progress.
 
-    after_s: how long a rank may stand still; None for 30 s, and five mean steps of the verdict.
-    A run that ended in good order does not hang. Asks the ranks for their stacks, which takes up to
-    five seconds where one does not answer.
+    after_s: how long a rank may make no progress; None for 30 s, and five mean steps of the
+    verdict. A run that ended normally does not hang. Asks the ranks for their stacks, which takes
+    up to five seconds where one does not answer.
     """
     log_dirs = tuple(path for path in logs if os.path.isdir(path))
     if not log_dirs:

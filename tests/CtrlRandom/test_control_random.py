@@ -165,6 +165,7 @@ def test_the_database(folder: Path, tmp_path: Path) -> None:
     ControlRandom.save_random("b", "new")
     assert ControlRandom.load_random("b") == "new"
     assert ControlRandom.read_database(folder / "rank_0" / "a.pt") == {"a": "data of a"}
+    assert ControlRandom.read_database(folder / "rank_0")["7"] == "data of 7"
 
 
 def test_what_was_not_saved(folder: Path) -> None:

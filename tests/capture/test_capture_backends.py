@@ -63,7 +63,7 @@ def test_a_window_that_another_profiler_kept_from_recording_says_so(
         controller = capture(backend, 1)
     assert controller.outcomes == {"step 1": "failed"}
     assert controller.state_of("step 1") == (
-        "failed: a torch.profiler.profile of the program's own was recording"
+        "failed: a torch.profiler.profile of the program was recording"
     )
     assert backend.traces == [] and "mark1" in {event.key for event in own.key_averages()}
     assert sum("runs unprofiled" in record.message for record in caplog.records) == 1

@@ -426,12 +426,11 @@ def test_what_the_log_says(log: Lines) -> None:
     signed["half"][3] = 0
     check(signed)
     assert log.lines == [
-        "data inconsistency: key 'half', sample 3: is not what was signed; arrived as bfloat16 of "
-        "shape (2,)",
-        "data inconsistency: key 'labels', samples 0-1: they have what was signed with samples "
-        "1, 0",
-        "data inconsistency: key 'x', samples 0-2, 5: is not what was signed; arrived as float32 "
-        "of shape (3, 4)",
+        "data inconsistency: key 'half', sample 3: differs from the signed data; arrived as "
+        "bfloat16 of shape (2,)",
+        "data inconsistency: key 'labels', samples 0-1: they have the data of samples 1, 0",
+        "data inconsistency: key 'x', samples 0-2, 5: differs from the signed data; arrived as "
+        "float32 of shape (3, 4)",
     ]
 
 
@@ -458,8 +457,8 @@ def test_what_differs_says_what_arrived(log: Lines) -> None:
         "ragged": "float16 of shape (4,)",
     }
     assert (
-        "data inconsistency: key 'ragged', samples 0-2: is not what was signed; the first arrived "
-        "as float16 of shape (1,)" in log.lines
+        "data inconsistency: key 'ragged', samples 0-2: differs from the signed data; the first "
+        "arrived as float16 of shape (1,)" in log.lines
     )
 
 

@@ -132,41 +132,41 @@ def test_the_version(words: list[str], run_python: RunPython) -> None:
 @pytest.mark.parametrize(
     ("typed", "said"),
     [
-        ("reprot", "'reprot' is no command; did you mean report?"),
-        ("REPORT", "'REPORT' is no command; did you mean report?"),
-        ("csv2trace logs", "'csv2trace' is no command; did you mean trace?"),
+        ("reprot", "unknown command 'reprot'; did you mean report?"),
+        ("REPORT", "unknown command 'REPORT'; did you mean report?"),
+        ("csv2trace logs", "unknown command 'csv2trace'; did you mean trace?"),
         ("musa-converter", "did you mean port scripts?"),
         ("help", "did you mean --help?"),
-        ("logs", "'logs' is no command; it is a path: my_utils why logs"),
-        ("xyzzy", "'xyzzy' is no command"),
-        ("''", "'' is no command"),
+        ("logs", "unknown command 'logs'; it is a path: my_utils why logs"),
+        ("xyzzy", "unknown command 'xyzzy'"),
+        ("''", "unknown command ''"),
         ("--hlep", "unrecognized arguments: --hlep; did you mean --help?"),
         ("--quiet report", "options come after the command: my_utils report --quiet"),
         ("port", "usage: my_utils port COMMAND"),
-        ("port cdua", "'cdua' is none of cuda, scripts; did you mean cuda?"),
+        ("port cdua", "'cdua' is not one of cuda, scripts; did you mean cuda?"),
         ("report --jsn", "unrecognized arguments: --jsn; did you mean --json?"),
         ("report --ranks 1to3", "--ranks: ranks must be"),
         ("report --ranks", "--ranks: expected one argument"),
         ("report --steps 20:10", "an empty range of steps: '20:10'"),
-        ("report --engine locla", "'locla' is none of local, ray; did you mean local?"),
+        ("report --engine locla", "'locla' is not one of local, ray; did you mean local?"),
         ("report -o page.htlm", "page.htlm: unknown suffix '.htlm'; known are"),
         ("report -o logs", "logs is a directory, not a file"),
         ("trace -o trace.pftracee", "known are .json, .pftrace"),
         ("trace -o trace", "trace: a suffix is missing"),
         ("trace -o logs", "logs is a directory, not a file"),
-        ("trace --format xml", "'xml' is none of json, perfetto"),
+        ("trace --format xml", "'xml' is not one of json, perfetto"),
         ("trace --json -o -", "cannot both go to standard output"),
         ("timeline -o x.gif", "known are .png, .svg and .pdf"),
         ("live --hung soon", "must be seconds above 0, not 'soon'"),
         ("live --quiet", "--quiet needs --once or --hung"),
         ("capture --store x:1 logs", "give either LOGS or --store"),
-        ("capture --backend nsys", "'nsys' is none of torch, cuda, memory, none"),
+        ("capture --backend nsys", "'nsys' is not one of torch, cuda, memory, none"),
         ("diverge one", "the following arguments are required: B"),
         ("ncu", "the following arguments are required: A"),
         ("ncu a.csv -o x.csv --csv y.csv", "-o and --csv name the same output twice"),
         ("demo --steps 1", "1 is less than 4"),
         ("env everything", "unrecognized arguments: everything"),
-        ("completion bsh", "'bsh' is none of bash, zsh, fish; did you mean bash?"),
+        ("completion bsh", "'bsh' is not one of bash, zsh, fish; did you mean bash?"),
     ],
 )
 def test_wrong_words(typed: str, said: str, logs: Path, run_python: RunPython) -> None:
@@ -184,7 +184,7 @@ def test_no_logs(command: str, logs_typed: str, tmp_path: Path, run_python: RunP
     done = run_python("-m", "my_utils", *command.split(), *logs_typed.split())
     assert done.returncode in (1, 2)
     assert "Traceback" not in done.stderr
-    assert (logs_typed or "no run here") in done.stdout + done.stderr
+    assert (logs_typed or "no run found") in done.stdout + done.stderr
     assert os.listdir(tmp_path) == ["empty"]
 
 

@@ -148,12 +148,22 @@ def make_files(folder: Path) -> None:
         (files / f"{BAD}.{kind}" / f"{BAD}.{suffix}").write_text(text)
 
 
+LONG = ("demo", "diverge")  # as they import torch more than once
+
+
 def test_every_command_is_tried() -> None:
     assert list(ARGUMENTS) == [NAMES[id(command)] for command in COMMANDS]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda each: NAMES[id(each)])
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(each, marks=pytest.mark.thorough) if each.words[0] in LONG else each
+        for each in COMMANDS
+    ],
+    ids=lambda each: NAMES[id(each)],
+)
 def test_no_name_ends_a_command(command: Command, folder: Path) -> None:
     if not is_there(command):
         pytest.skip(f"my_utils {NAMES[id(command)]} cannot be imported here")

@@ -47,7 +47,7 @@ def test_the_default(
         assert read_switch("EXAMPLE_SWITCH", default=default) is default
     assert caplog.messages == [
         "EXAMPLE_SWITCH in the environment should be one of 1, true, yes, on, 0, false, no, off, "
-        f"not 'maybe'; it is passed over, which means {'on' if default else 'off'}"
+        f"not 'maybe'; it is ignored, which means {'on' if default else 'off'}"
     ]
     _warnings.forget("environment:EXAMPLE_SWITCH")
 

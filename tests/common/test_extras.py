@@ -69,7 +69,7 @@ def test_what_needs_torch_says_so_in_one_line_and_nothing_else_does() -> None:
     for path, texts in said.items():
         for text in texts:
             assert " needs " in text, path
-            assert text.endswith("which is not installed: pip install 'my_utils[torch]'"), path
+            assert text.endswith("which is not installed: pip install torch"), path
             assert "\n" not in text
 
 
@@ -83,7 +83,7 @@ def test_what_needs_torch_says_so_in_one_line_and_nothing_else_does() -> None:
 def test_what_is_used_without_torch_says_so(purpose: str, program: str) -> None:
     done = run(program)
     assert done.returncode != 0
-    expected = f"{purpose} needs torch, which is not installed: pip install 'my_utils[torch]'"
+    expected = f"{purpose} needs torch, which is not installed: pip install torch"
     assert done.stderr.splitlines()[-1] == f"ImportError: {expected}"
 
 
@@ -103,8 +103,8 @@ print(UniversalLoader(cfg.root_dir).load(path))
 
 def test_a_package_that_is_there_and_broken_keeps_its_own_error() -> None:
     program = """
-from my_utils.common.extras import needs_extra
-with needs_extra("this"):
+from my_utils.common.extras import needs_torch
+with needs_torch("this"):
     raise ModuleNotFoundError("No module named 'torch.missing'", name="torch.missing")
 """
     done = run(program)

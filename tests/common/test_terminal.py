@@ -33,7 +33,7 @@ def test_csv2trace_shows_a_bar_on_a_terminal(csv_path: Path) -> None:
     command = ["-m", "my_utils.csv2trace", str(csv_path), "-o", "trace.json"]
     status, shown = on_terminal(command, csv_path.parent)
     assert status == 0, shown
-    assert "csv2trace:" in plain(shown)
+    assert "trace:" in plain(shown)
     assert "%" in plain(shown)
     assert COLOUR.search(shown)
     assert "1000 slices" in plain(shown)
@@ -56,7 +56,7 @@ print(status, "rich" in sys.modules)
 """
     done = run_python("-c", program)
     assert done.stdout == "0 False\n"
-    assert done.stderr.splitlines()[-1] == "csv2trace: 1000 slices of 2000 rows -> trace.json"
+    assert done.stderr.splitlines()[-1] == "my_utils trace: 1000 slices of 2000 rows -> trace.json"
     assert "\x1b" not in done.stderr
 
 

@@ -31,7 +31,7 @@ def test_the_requirement_is_the_floor() -> None:
     assert f"torch >= {floor}" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("version", "warned"),
     [

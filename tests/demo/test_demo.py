@@ -183,7 +183,7 @@ def test_a_rank_that_dies_ends_the_demo_with_its_name(tmp_path: Path) -> None:
         process.kill()
         process.wait()
     assert process.returncode == 1
-    assert stderr.startswith("demo: rank 1 was killed by SIGKILL")
+    assert stderr.startswith("my_utils demo: error: rank 1 was killed by SIGKILL")
     assert not any(alive(worker) for worker in workers.values())
 
 
@@ -251,5 +251,5 @@ def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
     process = start("--out", tmp_path / "file")
     _, stderr = process.communicate(timeout=200)
     assert process.returncode == 1
-    assert stderr.startswith("demo: ")
+    assert stderr.startswith("my_utils demo: error: ")
     assert "file" in stderr

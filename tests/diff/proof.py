@@ -2,7 +2,7 @@
 
     python -m tests.diff.proof [--trials 1000] [--store FILE] [--minutes N] [--out FILE]
 
-Prints the tables; with --out it writes the page `docs/runs/diff-proof.md`. With --store FILE it
+Prints the tables; with --out it writes the section of `docs/evidence.md`. With --store FILE it
 goes on where it was interrupted, as long as the rules and the series are the same. Where
 PyPI's `arch` is installed the ends of the interval are compared with those that it gives.
 """
@@ -40,14 +40,18 @@ AGREE_WITHIN = 0.05  # of the interval's width
 DRAWS = 20_000
 RULES = ("blocks", "comparison", "intervals", "load")
 
-PAGE = """# How often does `diff` name the right difference
+PAGE = """## What `diff` finds
 
-Made by `python -m tests.diff.proof --trials {trials}`; {done}.
+Made by `python -m tests.diff.proof --trials {trials}`; {done}. The method is in
+[Is this run slower than that one](runs/diff.md).
 
-A series has 500 steps of five stages. The variation is the standard deviation of a step, the
-autocorrelation that of a step with the one before; one step in fifty is 80 % longer. An alarm is a
-comparison of equal sides in which the step or any stage is said to differ. "Found" says that the
-step is said to be slower, "right stage" that the planted one stands first and differs.
+A series has 500 steps of five stages. One step in fifty is 80 % longer.
+
+- Variation: the standard deviation of a step. Autocorrelation: the correlation of a step with the
+  one before.
+- Alarm: a comparison of equal sides that reports a difference in the step or in any stage.
+- Could have seen: the smallest difference that would be found nine times in ten.
+- Found: the step is reported as slower. Right stage: the planted stage comes first and differs.
 
 {tables}"""
 
@@ -165,10 +169,10 @@ def tables(outcomes: dict[Trial, dict[str, Any]]) -> str:
     if off:
         lines += [
             "",
-            f"The ends of the 95 % interval lie at most {max(off):.1%} of its width from those of "
-            f"`arch` ({len(off)}",
-            f"pairs of series, mean {np.mean(off):.1%}; the same blocks, {DRAWS:,} draws): "
-            "percentiles of the draws, and the standard error.",
+            "The ends of the 95 % interval differ from those of `arch` by at most "
+            f"{max(off):.1%} of the interval's width ({len(off)}",
+            f"pairs of series, mean {np.mean(off):.1%}; the same blocks, {DRAWS:,} draws; "
+            "percentiles of the draws, and the standard error).",
         ]
     return "\n".join(lines) + "\n"
 
@@ -235,7 +239,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--trials", type=int, default=1000, help="of equal sides, of each series")
     parser.add_argument("--store", type=Path, help="keeps the outcomes, to go on from there")
     parser.add_argument("--minutes", type=float, default=math.inf, help="end after this time")
-    parser.add_argument("--out", type=Path, help="the page, in Markdown")
+    parser.add_argument("--out", type=Path, help="the section, in Markdown")
     options = parser.parse_args(argv)
     has_arch = importlib.util.find_spec("arch") is not None
     todo = [one for one in trials(options.trials) if has_arch or one.kind != "arch"]

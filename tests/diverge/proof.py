@@ -1,10 +1,10 @@
 """The proof of `diverge`: faults planted into generated models, under wrappers.
 
-    python -m tests.diverge.proof [--runs 2] [--keep FILE] [--out PAGE]
+    python -m tests.diverge.proof [--runs 2] [--keep FILE] [--out FILE]
 
 Each model is recorded as it is, then once more with a fault and a wrapper, and the two recordings
 are compared. With --keep, what is done stays in FILE (a JSON line a comparison), and another call
-goes on from there. With --out it writes the page `docs/correctness/diverge-proof.md`. `--families`,
+goes on from there. With --out it writes the section of `docs/evidence.md`. `--families`,
 `--faults` and `--wrappers` (regular expressions) take a part of it.
 """
 
@@ -44,20 +44,23 @@ WANTED = 0.99
 
 # Cells without a sense, and why.
 NONSENSE = {
-    ("gradient", "compile"): "gradients of calls are not recorded inside of a graph",
+    ("gradient", "compile"): "gradients of calls are not recorded inside a compiled graph",
 }
 
-PAGE = """# How often does `diverge` name the right place
+PAGE = """## Where `diverge` finds the difference
 
-{made}. Models are built small, without downloads: seven families of transformers and random graphs
-of modules (`tests/diverge/models.py`). Each is recorded as it is, and once more with a fault
-planted into a module that the case's number chooses (`tests/diverge/faults.py`) and inside a
-wrapper; the two recordings are compared as a user does. DDP and FSDP2 have one rank here. Compiled
-models have one layer and the back end `eager`. Mamba takes another algorithm when it is compiled,
-so there both sides are. An answer is right where cause and module are those that were planted; for
-a pure rename, where it finds no difference. A dash stands where there is no such cell, or it was
-not run. The rule that it tests is in
-[Find the first difference](find-the-first-difference.md#the-rule).
+{made}, by `python -m tests.diverge.proof`. The rule is in
+[Find the first difference](correctness/find-the-first-difference.md#the-rule).
+
+The models are small and need no downloads: seven families of transformers and random graphs of
+modules (`tests/diverge/models.py`). Each is recorded unchanged, and again inside a wrapper with a
+fault (`tests/diverge/faults.py`) in a module that the number of the case selects. Then the two
+recordings are compared as a user compares them. DDP and FSDP2 have one rank here. Compiled models
+have one layer and the backend `eager`. Mamba uses another algorithm when it is compiled, so both
+sides are compiled there.
+
+An answer is right if it names the planted cause and module, or, for a rename alone, if it finds no
+difference. A dash means that the combination does not exist or was not run.
 
 {total}
 
@@ -273,13 +276,13 @@ def page(outcomes: Sequence[Outcome]) -> str:
         f"{counts['wrong']} wrong, {counts['failed']} that could not run.**"
     )
     parts = [
-        "## By fault and wrapper", _table(judged, "fault", FAULTS, "wrapper", WRAPPERS),
-        "## By model and wrapper", _table(judged, "family", FAMILIES, "wrapper", WRAPPERS),
-        "## Empty cells", _empty(outcomes),
+        "### By fault and wrapper", _table(judged, "fault", FAULTS, "wrapper", WRAPPERS),
+        "### By model and wrapper", _table(judged, "family", FAMILIES, "wrapper", WRAPPERS),
+        "### Empty cells", _empty(outcomes),
     ]  # fmt: skip
     odd = [one for one in judged if one.verdict != "right"]
     if odd:
-        parts += ["## What was not right", "\n".join(_line(one) for one in odd)]
+        parts += ["### What was not right", "\n".join(_line(one) for one in odd)]
     return PAGE.format(made=made, total=total, tables="\n\n".join(parts) + "\n")
 
 

@@ -374,7 +374,7 @@ class TestAlignment:
         fewer = run(*(event(i, "", d, d.upper(), root=i) for i, d in enumerate("abc")))
         report = diverge.compare_recordings(several, fewer)
         assert (report.status, report.only_a, report.only_b) == ("same", 1, 0)
-        assert "1 calls stand in one recording only" in report.reason
+        assert "1 calls are in one recording only" in report.reason
 
     def test_an_extra_call_of_a_module_in_the_middle(self) -> None:
         a = run(*(event(i, "fc", d, d.upper()) for i, d in enumerate("abcd")))

@@ -143,7 +143,7 @@ def test_a_killed_one_is_named_when_its_lease_ends(crew: Crew, at: dict[str, Any
         assert {answer["text"] for answer in answers} == {answers[0]["text"]}
         assert {victim, 4} <= set(answers[0]["missing"])
         assert f"; rank {victim} (" in answers[0]["text"]
-        assert "came, and died or left" in answers[0]["text"]
+        assert "joined, and died or left" in answers[0]["text"]
 
 
 def answered_by(at: dict[str, Any]) -> set[int]:
@@ -165,7 +165,7 @@ def test_at_the_end_the_silent_are_missing_too(crew: Crew, at: dict[str, Any]) -
     crew.kill(1)
     assert answer["missing"] == list(range(1, 8))
     assert "rank 1 (" in answer["text"]
-    assert "came, but gives no sign of life" in answer["text"]
+    assert "joined, but gives no sign of life" in answer["text"]
 
 
 # --- some come again ---
@@ -222,7 +222,9 @@ def test_two_processes_with_one_rank(crew: Crew, at: dict[str, Any]) -> None:
     crew[1].order(rank=0, **at)
     answer, other = crew[0].answer(), crew[1].process.pid
     assert answer["result"] == "EtcdBarrierError"
-    assert f"another process came as rank 0 ({socket.gethostname()}, pid {other})" in answer["text"]
+    assert (
+        f"another process joined as rank 0 ({socket.gethostname()}, pid {other})" in answer["text"]
+    )
     crew.kill(1)
 
 

@@ -396,7 +396,7 @@ def test_without_the_client(run_python: RunPython) -> None:
     )
     done = run_python("-c", code)
     assert "ImportError: etcd_barrier needs pyetcd" in done.stderr
-    assert "pip install 'my_utils[etcd]'" in done.stderr
+    assert "pip install etcd-sdk-python" in done.stderr
 
 
 def test_errors_can_be_sent_to_other_processes() -> None:

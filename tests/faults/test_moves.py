@@ -35,13 +35,12 @@ def check(figures: dict[str, Any]) -> None:
     assert figures["kills"] > figures["calls"] > 20
 
 
-def ways(gate: tuple[str, str], *others: tuple[str, str]) -> pytest.MarkDecorator:
-    """Where the journal lies before and after: one in the gate, the others in `make thorough`."""
-    more = [pytest.param(*other, marks=pytest.mark.thorough) for other in others]
-    return pytest.mark.parametrize(("before", "after"), [gate, *more])
+def ways(*others: tuple[str, str]) -> pytest.MarkDecorator:
+    """Where the journal lies before and after."""
+    return pytest.mark.parametrize(("before", "after"), others)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.timeout(400)
 @ways(("setting", "setting"), ("beside", "beside"), ("beside", "setting"), ("setting", "beside"))
 def test_a_kill_before_or_after_a_call_of_a_move_loses_and_doubles_nothing(
@@ -59,7 +58,7 @@ def test_a_kill_before_or_after_a_call_of_a_move_loses_and_doubles_nothing(
     assert folders == [names[before][0], names[after][1]]
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.timeout(400)
 @ways(("mount", "mount"), ("beside", "mount"), ("mount", "beside"))
 def test_so_does_a_move_on_a_file_system_that_is_not_local(

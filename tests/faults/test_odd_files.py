@@ -54,7 +54,13 @@ def write_run(run_python: RunPython, folder: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(name, marks=pytest.mark.thorough) if name.startswith("live") else name
+        for name in COMMANDS
+    ],
+)
 def test_a_command_passes_an_odd_file_over(
     command: str, run_python: RunPython, tmp_path: Path
 ) -> None:

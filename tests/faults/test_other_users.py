@@ -135,7 +135,7 @@ def test_rows_go_to_no_file_of_others(
     assert victim.read_bytes() == b""
     assert csv.stat(follow_symlinks=False).st_size in (0, len(str(victim)))
     assert steps_of(shared / "profile_rank_0.w1.csv") == list(range(50))
-    assert "is not this user's own file" in said(shared)
+    assert "is not a file of this user" in said(shared)
 
 
 @pytest.mark.parametrize("kind", ["symlink", "hard link", "another user's"])

@@ -12,7 +12,6 @@ from . import (
     hash_cases as hash_cases,
     module_cases as module_cases,
     recorder_cases as recorder_cases,
-    replace_cases as replace_cases,
     run_cases as run_cases,
     stacks_cases as stacks_cases,
     stats_cases as stats_cases,

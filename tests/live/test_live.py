@@ -300,7 +300,7 @@ class TestBadFiles:
 
     def test_a_pointer_leads_to_no_other_file(self, good: Path) -> None:
         (good / "rank_1.77.88.journal-ref").write_text("/etc/passwd\n", encoding="utf-8")
-        self.check(good, "rank_1.77.88.journal-ref", "does not name a journal of its own name")
+        self.check(good, "rank_1.77.88.journal-ref", "names a journal with another name")
 
     @pytest.mark.parametrize(
         ("content", "reason"),

@@ -101,7 +101,7 @@ def test_a_dead_rank_holds_nobody_up_and_is_named(tmp_path: Path) -> None:
         assert json.loads(out) == [False, True, False]
     assert results[2][:2] == (-9, "here\n")
     warned = "".join(err for _, _, err in results)
-    assert "not all ranks came within 1.5 s, missing: 2" in warned
+    assert "not all ranks answered within 1.5 s, missing: 2" in warned
 
 
 def test_who_is_missing_among_many(
@@ -134,7 +134,7 @@ while True:
         break
 print(check_oom_flag(agree=True), check_oom_flag())
 set_oom_flag()
-print(check_oom_flag(), check_oom_flag(agree=True))
+print(check_oom_flag(), check_oom_flag(agree=True), flush=True)
 os._exit(0)
 """
 

@@ -251,7 +251,7 @@ def test_an_option_of_the_projects_own(
     }
     notes = ported(tmp_path / "project", files)
     assert run_python("project/train.py", env=stub).stdout == "True\n"
-    assert notes == ["line 2: is_cuda is an attribute of this project's own, or of a tensor: left"]
+    assert notes == ["line 2: is_cuda is an attribute of this project, or of a tensor: left"]
 
 
 # --- what has no counterpart is said ---

@@ -294,7 +294,7 @@ def test_a_shell_script_is_started(project: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["-r", "."], ["-r", "gone", "-l", "x.py"], ["-r", ".", "-l", "gone.py"],
+    "arguments", [[], ["-l", "x.py"], ["-r", "gone", "-l", "x.py"], ["-r", ".", "-l", "gone.py"],
                   ["-r", ".", "-l", "x.py", "-e", "gone"]]
 )  # fmt: skip
 def test_wrong_usage(arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,6 +303,12 @@ def test_wrong_usage(arguments: list[str], tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(SystemExit) as exit_:
         main(arguments)
     assert exit_.value.code == 2
+
+
+def test_without_a_launch_script_none_imports_torch_musa(tmp_path: Path) -> None:
+    (tmp_path / "x.py").write_text("import torch\ntorch.cuda.synchronize()\n")
+    assert main(["-r", str(tmp_path), "--quiet"]) == 0
+    assert (tmp_path / "x.py").read_text() == "import torch\ntorch.musa.synchronize()\n"
 
 
 def test_help_explains_every_option(capsys: pytest.CaptureFixture[str]) -> None:
@@ -336,7 +342,7 @@ def test_libcst_is_asked_for_when_it_is_needed(run_python: RunPython, tmp_path: 
         "sys.exit(main(['-r', '.', '-l', 'x.py']))",
     )
     assert done.returncode == 1
-    assert "pip install 'my_utils[musa]'" in done.stderr
+    assert "pip install libcst" in done.stderr
 
 
 def test_this_projects_own_scripts(tmp_path: Path) -> None:

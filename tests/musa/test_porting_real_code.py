@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from my_utils import _core
 from my_utils.musa import _rules
 from my_utils.musa._port_tree import MARKER
+from my_utils.musa._replacer import Replacer
 from my_utils.musa.simple_porting import PortingReport, SimplePorting
 
 pytestmark = pytest.mark.no_torch
@@ -71,10 +71,8 @@ def port(sources: Path, request: pytest.FixtureRequest) -> tuple[str, PortingRep
     return request.param, SimplePorting(sources, platform=request.param, progress=False).run()
 
 
-def replacer_of(pairs: dict[str, str]) -> _core.Replacer:
-    return _core.Replacer(
-        ((tuple((old.encode(), new.encode()) for old, new in pairs.items()), True),)
-    )
+def replacer_of(pairs: dict[str, str]) -> Replacer:
+    return Replacer([([(old.encode(), new.encode()) for old, new in pairs.items()], True)])
 
 
 def test_every_name_that_is_mapped_is_whole(sources: Path, port: tuple[str, PortingReport]) -> None:

@@ -18,6 +18,7 @@ from my_utils.musa._port_file import ported_pieces
 from my_utils.musa._port_includes import Tree
 from my_utils.musa._port_text import Counts, Rules
 from my_utils.musa._port_tree import MARKER
+from my_utils.musa._replacer import Replacer
 from my_utils.musa.simple_porting import PortingReport, SimplePorting, main
 
 from ..conftest import RunPython
@@ -466,11 +467,9 @@ class TestRuleFiles:
 
     @pytest.mark.parametrize("platform", list(_rules.PLATFORMS))
     def test_what_a_rule_puts_in_no_rule_matches(self, platform: str) -> None:
-        from my_utils import _core
-
         rules = _rules.load(platform).pairs
-        tier = tuple((old.encode(), new.encode()) for old, new in rules.items())
-        replacer = _core.Replacer(((tier, True),))
+        tier = [(old.encode(), new.encode()) for old, new in rules.items()]
+        replacer = Replacer([(tier, True)])
         for old, new in rules.items():
             assert replacer.replace(new.encode())[0] is None, (old, new)
             if old != new:

@@ -214,6 +214,14 @@ def test_a_dumped_call_runs_again(tmp_path: Path, form: str) -> None:
     assert not correct
 
 
+def test_a_call_that_cannot_be_compared_is_an_error_and_no_difference(tmp_path: Path) -> None:
+    tool = CompareWithCPU(dump_error_data=True, output_dir=tmp_path, verbose=False)
+    with pytest.raises(CompareError), Fault(aten.addmm, one_wrong_element), tool:
+        torch.addmm(torch.ones(4), torch.randn(3, 4), torch.randn(4, 4))
+    with pytest.raises(CompareError, match="nothing"):
+        compare_for_single_op(tmp_path / f"{ADDMM}_inputs.pkl", lambda *args: None)
+
+
 def test_files_of_other_kinds_are_refused(tmp_path: Path) -> None:
     other = tmp_path / "other.pkl"
     torch.save({"a": 1}, other)

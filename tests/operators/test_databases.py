@@ -293,7 +293,7 @@ for info in optim_db:
 """
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.timeout(240)
 def test_every_optimizer_under_my_utils_run(tmp_path: Path) -> None:
     script = tmp_path / "train.py"

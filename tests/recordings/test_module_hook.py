@@ -165,7 +165,7 @@ def test_parents_skip_what_is_left_out() -> None:
         ({"sample_max_elems": 1.5}, TypeError, "sample_max_elems must be an int"),
         ({"max_pending_bytes": "1"}, TypeError, "max_pending_bytes must be an int"),
         ({"record_inputs": 1}, TypeError, "record_inputs must be a bool"),
-        ({"include_name_regex": "("}, ValueError, "include_name_regex is no regular expression"),
+        ({"include_name_regex": "("}, ValueError, "include_name_regex is not a regular expression"),
         ({"exclude_name_regex": 3}, TypeError, "exclude_name_regex must be a str"),
         ({"include_types": [3]}, TypeError, "include_types must hold classes"),
         ({"record_param_md5": True, "record_param_hash": True}, ValueError, "choose one"),

@@ -20,6 +20,7 @@ from my_utils.common import warnings as _warnings
 from my_utils.module_hook import ForwardTraceRecorder
 
 from ..conftest import RunPython
+from ..support.compilers import needs_cxx
 from .test_module_hook import Block, Net
 
 
@@ -104,7 +105,10 @@ def test_a_model_that_is_compiled_later_is_told(caplog: pytest.LogCaptureFixture
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("backend", "train"),
-    [("eager", False), ("aot_eager", False), ("aot_eager", True), ("inductor", True)],
+    [
+        *(("eager", False), ("aot_eager", False), ("aot_eager", True)),
+        pytest.param("inductor", True, marks=needs_cxx),
+    ],
 )
 def test_op_records_inside_one_graph(backend: str, train: bool) -> None:
     model = Net().train(train)

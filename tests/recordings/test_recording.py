@@ -195,7 +195,7 @@ def with_pickle(path: Path, raw: Path, change: Any) -> Path:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda p: p.update(format="other"), "is no recording"),
+        (lambda p: p.update(format="other"), "is not a recording"),
         (lambda p: p.update(version=2), "has version 2"),
         (lambda p: p.update(version="1"), "no number above 0"),
         (lambda p: p.update(rank="0"), "the file.rank must be int"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -40,9 +39,9 @@ def started_again(folder: Path, steps: tuple[int, ...] = (25, 40)) -> Path:
     return folder
 
 
-def stage(report: Report, name: str) -> dict[str, Any]:
-    row: dict[str, Any]
-    (row,) = report.stages[report.stages["stage"] == name].to_dict("records")
+def stage(report: Report, name: str) -> dict[str, float]:
+    rows: list[dict[str, float]] = report.stages[report.stages["stage"] == name].to_dict("records")
+    (row,) = rows
     return row
 
 

@@ -79,7 +79,7 @@ def test_a_link_to_another_disk_is_followed(tmp_path: Path) -> None:
 
 def test_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(FileNotFoundError, match="no run here, nor two levels of folders below"):
+    with pytest.raises(FileNotFoundError, match="no run found"):
         find_run()
     make_run(tmp_path / "x" / "y" / "z", 9)
     with pytest.raises(FileNotFoundError):
@@ -118,7 +118,7 @@ def test_a_command_says_which_run_it_took(tmp_path: Path, run_python: RunPython)
         done = run_python(*words)
         said = done.stderr.splitlines()
         place = "here" if words[-1] == "trace" else "in logs"
-        assert said[0] == f"csv2trace: logs/train-2 is the newest of 2 runs {place}"
+        assert said[0] == f"my_utils trace: logs/train-2 is the newest of 2 runs {place}"
         assert "logs/train-2/profile_rank_0.csv" in said[1]
         assert done.returncode == 1
     assert "newest" not in run_python("-m", "my_utils", "trace", "--quiet").stderr

@@ -255,7 +255,7 @@ def test_wrong_arguments(arguments: Any, error: type[Exception], message: str) -
 
 @pytest.mark.parametrize("value", [-1, 256, 0.5, float("nan"), float("inf")])
 def test_values_that_the_dtype_cannot_hold(value: float) -> None:
-    message = "padding_value must be a whole number from 0 to 255 for torch.uint8"
+    message = "padding_value must be an integer from 0 to 255 for torch.uint8"
     with pytest.raises(ValueError, match=message):
         pad_for_sequence_parallel(torch.ones(3, dtype=torch.uint8), value, world_size=2)
 

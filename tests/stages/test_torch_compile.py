@@ -19,6 +19,8 @@ from my_utils.utils import (  # noqa: E402
     NoOpMyTimer,
 )
 
+from ..support.compilers import needs_cxx  # noqa: E402
+
 pytestmark = pytest.mark.long_file
 
 Function = Callable[[Any], Any]
@@ -139,7 +141,8 @@ def test_calls_vanish_and_the_graph_is_whole(
     torch.testing.assert_close(result, function(x))
 
 
-@pytest.mark.slow
+@needs_cxx
+@pytest.mark.thorough
 @pytest.mark.parametrize("make", MAKERS)
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_inductor(make: Callable[[Any], Function], dynamic: bool) -> None:

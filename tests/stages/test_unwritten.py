@@ -21,7 +21,7 @@ STEPPED = STAGES.replace("SET", "timer.set_step(first + step)")
 UNSTEPPED = STAGES.replace("SET", "pass")
 SET_UP = "GlobalLogger().setup('logs', console=False); "
 
-UNWRITTEN = "stages of the timer 'train' were recorded and not written"
+UNWRITTEN = "stages of the timer 'train' were recorded but never written"
 NO_STEPS = "all rows of the timer 'train' have step 0"
 
 

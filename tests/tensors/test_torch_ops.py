@@ -16,13 +16,14 @@ from my_utils.tensors import torch_ops as _torch_ops  # noqa: E402
 
 from ..conftest import RunPython  # noqa: E402
 from ..support import tensor_hash_oracle as oracle  # noqa: E402
+from ..support.compilers import needs_cxx  # noqa: E402
 from ..support.dtypes import DTYPES  # noqa: E402
 
 pytestmark = pytest.mark.long_file
 
 _torch_ops.register()
 OPS = torch.ops.my_utils
-COMPILED_BACKENDS = ["eager", "aot_eager", "inductor"]
+COMPILED_BACKENDS = ["eager", "aot_eager", pytest.param("inductor", marks=needs_cxx)]
 EMPTY = "da79f3d81e579803e3c666a64b5577a7"  # the content digest of no bytes, from the definition
 
 

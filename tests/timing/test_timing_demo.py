@@ -43,7 +43,7 @@ def sleep_b():
 
 
 def worker(rank, world_size, port):
-    os.environ.update({'MASTER_ADDR': 'localhost', 'MASTER_PORT': port})
+    os.environ.update({'MASTER_ADDR': '127.0.0.1', 'MASTER_PORT': port})
     dist.init_process_group('gloo', rank=rank, world_size=world_size)
     tm = TimeManager()
     with tm.timer(name='by_hand'):

@@ -439,7 +439,7 @@ def test_steps_from_elsewhere(tmp_path: Path, caplog: pytest.LogCaptureFixture) 
             await asyncio.to_thread(step_profiler)
 
     asyncio.run(train())
-    assert "train went on in another thread than it began in" in caplog.text
+    assert "train continued in another thread" in caplog.text
     assert os.listdir(tmp_path) == []
 
     @profiler(output_dir=tmp_path)
@@ -471,7 +471,7 @@ def test_a_generator_that_another_thread_closes(
     thread = threading.Thread(target=generator.close)
     thread.start()
     thread.join()
-    assert "losses went on in another thread than it began in" in caplog.text
+    assert "losses continued in another thread" in caplog.text
     assert os.listdir(tmp_path) == []
     profiler(output_dir=tmp_path)(loop)(6)
     assert marks(tmp_path / "trace_rank_0.json") == [3, 4, 5]
@@ -581,8 +581,8 @@ def test_wrong_arguments(options: Any, error: type[Exception], message: str) -> 
 
 
 def test_what_cannot_be_decorated() -> None:
-    with pytest.raises(TypeError, match="a function or keywords, not False"):
-        profiler(False)  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="a function or keywords, not 3"):
+        profiler(3)  # type: ignore[call-overload]
     with pytest.raises(TypeError, match=r"decorates functions, not 3"):
         profiler()(3)  # type: ignore[type-var]
 
@@ -624,6 +624,13 @@ def test_arguments(arguments: list[str], enabled: bool, nsight: bool) -> None:
     options = profiler_options(parser.parse_args(arguments))
     assert options == {"enabled": enabled, "nsight_enabled": nsight}
     assert (profiler(**options)(loop) is loop) is not enabled
+
+
+def test_enabled_by_position() -> None:
+    assert profiler(False)(loop) is loop
+    assert profiler(True)(loop) is not loop
+    with pytest.raises(TypeError, match="enabled is given twice"):
+        profiler(True, enabled=False)
 
 
 def test_ranks(

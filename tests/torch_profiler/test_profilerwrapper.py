@@ -375,7 +375,7 @@ def test_while_another_profiler_runs(tmp_path: Path, caplog: pytest.LogCaptureFi
             with pw:
                 work()
     assert sum(event.name == "aten::mm" for event in theirs.events() or ()) == 15
-    assert caplog.text.count("runs unprofiled: a torch.profiler.profile of the program's own") == 1
+    assert caplog.text.count("runs unprofiled: a torch.profiler.profile of the program") == 1
     assert pw.leave() == [] and os.listdir(tmp_path) == []
     assert "no entry was profiled" in caplog.text
     assert pw.total.entries == pw.total.unprofiled == 3
@@ -553,7 +553,7 @@ def test_without_matplotlib(run_python: RunPython) -> None:
     assert result.stderr.splitlines()[-1].startswith(
         "ImportError: a plot of ProfilerWrapper needs matplotlib"
     )
-    assert "pip install 'my_utils[profiling]'" in result.stderr
+    assert "pip install matplotlib" in result.stderr
 
 
 @pytest.mark.gpu

@@ -42,7 +42,7 @@ def convert(
     return result.returncode, result.stderr.splitlines(), stages
 
 
-# What the file holds, the exit status, the message after "csv2trace: " (with {path}), the stages.
+# What the file holds, the exit status, what follows "my_utils trace: " (with {path}), the stages.
 TABLE: dict[str, tuple[bytes, int, str, list[str]]] = {
     "missing column": (
         HEADER.replace(b"step,", b"") + GOOD,
@@ -226,14 +226,16 @@ def test_bad_input(case: str, tmp_path: Path, run_python: RunPython) -> None:
     path = tmp_path / "profile_rank_0.csv"
     path.write_bytes(content)
     code, lines, found = convert(run_python, path, "--quiet")
-    assert lines == ([f"csv2trace: {message.format(path=path)}"] if message else [])
+    assert lines == ([f"my_utils trace: {message.format(path=path)}"] if message else [])
     assert code == status
     assert [event["name"] for event in found] == stages
 
 
 def test_a_directory_with_none(tmp_path: Path, run_python: RunPython) -> None:
     code, lines, _ = convert(run_python, tmp_path / ".", "--quiet")
-    assert lines == [f"csv2trace: error: {tmp_path}: the directory holds no profile_rank_*.csv"]
+    assert lines == [
+        f"my_utils trace: error: {tmp_path}: the directory holds no profile_rank_*.csv"
+    ]
     assert code == 1
 
 
@@ -243,7 +245,7 @@ def test_strict_writes_nothing(tmp_path: Path, run_python: RunPython) -> None:
     code, lines, found = convert(run_python, path, "--strict")
     assert (code, found) == (1, [])
     assert lines == [
-        f"csv2trace: error: {path}:4: event_type is unknown: 'BEGIN'; row skipped",
+        f"my_utils trace: error: {path}:4: event_type is unknown: 'BEGIN'; row skipped",
     ]
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
 

@@ -5,7 +5,7 @@
 One training under `my_utils run` goes through all runs, one after another, `--steps` steps each: in
 a planted run one rank waits or computes for so many ms in the backward of one layer, in a healthy
 run nobody does. Each run is judged by itself, and so is each single step in which the ranks looked
-at their buckets. Prints the table; with --out it writes the page `docs/runs/backward-proof.md`. The
+at their buckets. Prints the table; with --out it writes the section of `docs/evidence.md`. The
 same arguments give the same plants. 200 runs take some ten minutes on two quiet cores.
 """
 
@@ -42,18 +42,23 @@ HOW = ("waits", "computes")
 EVERY = 4  # steps, of which one is looked at
 FIRST = 8  # steps before the first run, in which DDP builds its buckets anew
 SECONDS_A_RUN = 60  # at most
-PAGE = """# How often is it right who comes last inside backward
+PAGE = """## Which rank comes last inside backward
 
 Made on {day} by `python -m tests.verdict.backward_proof --runs {runs} --healthy {healthy}`, on
 {processor}, {cores} cores for {ranks} ranks; the load of the machine, ranks included, was {load}.
+The rule is in [Who comes last inside backward](runs/inside-backward.md).
 
-{ranks} ranks of DDP meet over gloo. The model has {layers} layers in buckets of three. In a planted
-run of {steps} steps one rank takes so many ms longer in the backward of one layer, asleep or
-computing. "Right" names that rank, and the layer's bucket or the next one: a hook of a module runs
-when the gradients of the module are there already. Single steps are those in which the ranks looked
-at their buckets, every {every}th. A step is calm if no rank was kept from a core for half as long
-as the planted one is slow; in others, the planted rank often is not the last one. A false name in a
-healthy run is any rank that is named inside backward.
+{ranks} ranks of DDP communicate over gloo. The model has {layers} layers in buckets of three. In a
+planted run of {steps} steps, one rank takes the stated ms longer in the backward of one layer:
+it either sleeps or computes.
+
+- Right: the verdict names that rank, and the layer's bucket or the next one. (The hook of a module
+  runs when the gradients of the module are already there.)
+- Single steps: the steps in which the ranks looked at their buckets, every {every}th.
+- Calm: no rank was kept from a core for half of the planted delay or longer. In other steps the
+  planted rank is often not the last one.
+- Other names: in a planted run, any other rank; in a healthy run, any rank that is named inside
+  backward.
 
 {table}
 """
@@ -266,7 +271,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--layers", type=int, default=LAYERS)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--logs", type=Path, help="keep what is recorded there, or take it from it")
-    parser.add_argument("--out", type=Path, help="the page")
+    parser.add_argument("--out", type=Path, help="the section, in Markdown")
     return parser.parse_args(arguments)
 
 

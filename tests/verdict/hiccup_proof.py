@@ -4,7 +4,7 @@
 
 Needs root, FUSE, the cpu and memory controllers of cgroups of version 1, and cgroups of version 2
 beside them. Prints the tables;
-with --out it writes the page `docs/runs/hiccups-proof.md`.
+with --out it writes the section of `docs/evidence.md`.
 """
 
 from __future__ import annotations
@@ -43,28 +43,30 @@ BESIDE = {"own work": "own", "sleep": "other", "nothing": ""}
 BY_OTHERS = 0.2  # of the lost time, from which on a hiccup is one with contention
 LEAST_SHARE, LEAST_NS = 0.2, 5e6  # by which a step is a hiccup
 
-PAGE = """# How often a hiccup gets the right name
+PAGE = """## What a hiccup was
 
 Made by `python -m tests.verdict.hiccup_proof --runs {runs} --hiccups {hiccups}` on {date}:
-{machine}.
+{machine}. The rules are in [What a hiccup was](runs/hiccups.md).
 
-Each cause is made for real ([`hiccup_training.py`](../../tests/verdict/hiccup_training.py)): a
-training of one rank, iterations of some 12 ms, every tenth with a hiccup of 60 ms and more.
-"Listed": the step took {share} and 5 ms longer than the run's others. "Contention": other processes
-of the machine took {others} or more of the lost time; such hiccups are counted apart. The rest is
-named right, wrong, or "unknown". "Verdict": of the runs as a whole, those whose verdict names the
-cause.
+Each cause is real ([`hiccup_training.py`](../tests/verdict/hiccup_training.py)): a training of one
+rank, with iterations of about 12 ms, of which every tenth has a hiccup of 60 ms or more.
+
+- Listed: the step took {share} and 5 ms longer than the other steps of the run.
+- Contention: other processes on the machine took {others} or more of the lost time. These hiccups
+  are counted separately.
+- Right, unknown, wrong: how the rest were named.
+- Verdict: the runs whose verdict names the cause.
 
 {tables}
 
 {sums}
 
-"v2": the same in a cgroup of version 2, where the kernel counts the cgroup's own pressure; the
-limit of its memory is one of version 1. Beside the causes stand own work, a sleep, and runs in
-which nothing is done. Other programs run on this machine too, so the training runs before them
-(`SCHED_RR`, but for a busy core and a quota, which real-time threads would not notice). The
-kernel's cpu controller of version 2 could not be tried here; the engine's tests read hand-written
-trees.
+"v2": the same in a cgroup of version 2, where the kernel counts the cgroup's own pressure. The
+memory limit is one of version 1. Besides the causes there are runs with work of the rank itself,
+with a sleep, and with nothing. Other programs run on this machine too, so the training gets a
+higher priority (`SCHED_RR`), except for "busy core" and "quota", which do not affect real-time
+threads. The kernel's cpu controller of version 2 could not be tried here; the tests of the engine
+read trees of files written by hand.
 """
 
 
@@ -155,9 +157,9 @@ def sums(outcomes: Sequence[Outcome]) -> Iterator[str]:
     busy = [one for one in made if not is_quiet(one)]
     right = sum(one.named == RIGHT[one.cause] for one in quiet)
     wrong = sum(one.named not in (RIGHT[one.cause], "unknown") for one in quiet)
-    yield f"- listed: {percent(sum(one.listed for one in made), len(made))}, asked are 95 %"
-    yield f"- named right without contention: {percent(right, len(quiet))}, asked are 95 %"
-    yield f"- named wrong without contention: {percent(wrong, len(quiet))}, at most 1 % is asked"
+    yield f"- listed: {percent(sum(one.listed for one in made), len(made))}, required: 95 %"
+    yield f"- named right without contention: {percent(right, len(quiet))}, required: 95 %"
+    yield f"- named wrong without contention: {percent(wrong, len(quiet))}, allowed: 1 %"
     named = sum(one.named == RIGHT[one.cause] for one in busy)
     yield f"- named right with contention: {percent(named, len(busy))}"
     idle = [one for one in outcomes if one.cause == "nothing"]

@@ -26,7 +26,7 @@ def proved(*arguments: str) -> tuple[proof.Cell, proof.Cell]:
     return proof.all_of(planted), cells["healthy"]
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_rank_and_bucket_are_right(tmp_path: Path) -> None:
     arguments = ["--runs", "4", "--healthy", "2", "--ms", "40", "--logs", str(tmp_path)]
     planted, healthy = proved(*arguments)
@@ -36,7 +36,7 @@ def test_rank_and_bucket_are_right(tmp_path: Path) -> None:
     arrows_leave_the_planted_rank(proof.parse(arguments), tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("wrapper", [pytest.param("fsdp1", marks=pytest.mark.thorough), "fsdp2"])
 def test_rank_and_collective_are_right(wrapper: str) -> None:
     planted, healthy = proved(

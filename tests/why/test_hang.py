@@ -143,7 +143,7 @@ def test_without_a_living_process_it_says_so(job: Job, capsys: pytest.CaptureFix
     job.end()
     status = main([str(job.log_dir)])
     first, *rest = capsys.readouterr().out.splitlines()
-    assert first.startswith("ENDED in the middle of its work; none of its processes lives")
+    assert first.startswith("ENDED in the middle of its work; none of its processes is alive")
     assert any(line.startswith("! rank 2") and "in iter > input" in line for line in rest)
     assert status == 4  # seven steps are too few for a verdict, and a hang is none
     assert main([str(job.log_dir), "--json"]) == 4

@@ -106,7 +106,6 @@ static PyModuleDef_Slot slots[] = {
     {Py_mod_exec, mu_py_time_recorder_exec},
     {Py_mod_exec, mu_py_timed_exec},
     {Py_mod_exec, mu_py_module_timer_exec},
-    {Py_mod_exec, mu_py_replace_exec},
     {Py_mod_exec, mu_py_packed_times_exec},
     {Py_mod_exec, mu_py_bucket_times_exec},
     {Py_mod_exec, mu_py_run_stages_exec},

@@ -109,7 +109,6 @@ int mu_py_timing_switch_exec(PyObject *module);
 int mu_py_time_recorder_exec(PyObject *module);
 int mu_py_timed_exec(PyObject *module);
 int mu_py_module_timer_exec(PyObject *module);
-int mu_py_replace_exec(PyObject *module);
 int mu_py_run_stages_exec(PyObject *module);
 int mu_py_stage_call_exec(PyObject *module);
 int mu_py_bucket_times_exec(PyObject *module);

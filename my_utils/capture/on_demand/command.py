@@ -1,10 +1,10 @@
-"""Captures a few steps of a job that runs, without a restart and without a line of code in it.
+"""Captures a few steps of a running job, without a restart and without code in it.
 
     my_utils capture LOG_DIR --ranks 3,7 --steps 2 --backend torch --wait
 
 asks ranks 3 and 7 of the job that logs to LOG_DIR for a trace of two steps. The job needs a
 `MyTimer` with `set_step`, and `GlobalLogger().setup(LOG_DIR)`; it polls for requests twice a
-second, on a thread of its own. All ranks begin at the same step. The traces are
+second, on a separate thread. All ranks begin at the same step. The traces are
 `LOG_DIR/captures/<id>__rank<rank>.json`.
 
 `MY_UTILS_CAPTURE=0` in the environment of the job turns it off. Only requests by the user of the
@@ -31,8 +31,10 @@ from ...common.command_line import (
     add_output,
     add_quiet,
     add_ranks,
+    fail,
     parser,
     run_cli,
+    say,
 )
 from ...common.lazy_modules import lazy_module
 from ...common.progress import Progress
@@ -116,12 +118,12 @@ def request_capture(
     at_start: for jobs that begin later. Such a request is obeyed by every process that begins while
         it is among the newest 16, and "next" is "now".
     lead_s: seconds within which all ranks have read the request; 1.5 by default, and 6 where ranks
-        are on other machines. "next" lies further ahead than that.
-    store: ask by torch's store in place of a file; the ranks must `listen`. A torch store,
+        are on other machines. "next" is further ahead than that.
+    store: ask by torch's store instead of a file; the ranks must `listen`. A torch store,
         "HOST:PORT" (MASTER_ADDR and MASTER_PORT of the job), or "default" for that of this process.
         Then log_dir is not used.
 
-    The request stands in `<log_dir>/my_utils.control.json`, and takes effect at a `set_step` half a
+    The request is in `<log_dir>/my_utils.control.json`, and takes effect at a `set_step` half a
     second later or so. Raises TypeError and ValueError for wrong arguments, OSError when the file
     cannot be written, ConnectionError when no store is there or nobody listens. Thread-safe.
 
@@ -205,7 +207,7 @@ def listen(store: _c10d.Store | str = "default") -> None:
         after that. MY_UTILS_CAPTURE=store in the environment of the job does the same at the first
         step.
 
-    A thread of its own polls the store twice a second, on a connection of its own. Whoever can
+    A separate thread polls the store twice a second, on a separate connection. Everyone who can
     reach the store can send requests, as he can change whatever torch keeps there. A second call
     does nothing. The thread ends with the process, or with the store.
     """
@@ -261,7 +263,7 @@ def _list(text: str) -> list[str]:
 def command_parser() -> CommandParser:
     chosen = parser(
         "capture",
-        "Captures a few steps of a job that runs.",
+        "Captures a few steps of a running job.",
         [
             "my_utils capture --wait",
             "my_utils capture logs --ranks 0,3-5 --steps 2 --options with_stack --wait 60",
@@ -271,56 +273,63 @@ def command_parser() -> CommandParser:
     )
     add = chosen.add_argument
     add_logs(chosen, several=False, text="log directory of the job")
-    add("--store", metavar="HOST:PORT", help="ask by the job's store; its ranks must listen")
+    add(
+        "--store",
+        metavar="HOST:PORT",
+        help="send the request through the job's store; its ranks must listen",
+    )
     add_ranks(chosen)
-    add("--steps", type=int, default=1, metavar="N", help="how many steps (1)")
-    add("--backend", choices=BACKENDS, default="torch", help="what captures them (torch)")
+    add("--steps", type=int, default=1, metavar="N", help="number of steps (default: 1)")
+    add("--backend", choices=BACKENDS, default="torch", help="the profiler (default: torch)")
     add(
         "--options",
         type=_list,
         default=[],
         metavar="LIST",
-        help=f"for torch's profiler, of {', '.join(OPTIONS)}",
+        help=f"options of torch's profiler: {', '.join(OPTIONS)}",
     )
     when = chosen.add_mutually_exclusive_group()
     when.add_argument(
-        "--first-step", type=int, metavar="N", help="the step to begin with (one just ahead)"
+        "--first-step", type=int, metavar="N", help="the first step (default: one just ahead)"
     )
+    when.add_argument("--now", action="store_true", help="start each rank at its next step")
     when.add_argument(
-        "--now", action="store_true", help="each rank at its next step, whichever that is"
+        "--at-start", action="store_true", help="also capture processes that start later"
     )
-    when.add_argument(
-        "--at-start", action="store_true", help="for processes that begin from now on, too"
+    add(
+        "--lead",
+        type=_positive,
+        metavar="S",
+        help="seconds until the first step (1.5; other hosts: 6)",
     )
-    add("--lead", type=_positive, metavar="S", help="how far ahead the step is sought (1.5; 6)")
     add_output(
-        chosen, "absolute, on the ranks' machines (LOGS/captures)", metavar="DIR", folder=True,
-        old=("--out", "--output-dir"),
+        chosen, "folder, absolute, on the ranks' machines (default: LOGS/captures)",
+        metavar="DIR", folder=True, old=("--out", "--output-dir"),
     )  # fmt: skip
     add(
         "--stacks",
         type=_positive,
         metavar="S",
-        help="in place of a window: a sampled profile of S seconds, by stage, of Python code",
+        help="sample Python stacks for S seconds, by stage, instead of a window",
     )
-    add("--tag", help="of the timer whose steps count (the first that comes)")
+    add("--tag", help="tag of the timer whose steps count (default: the first timer)")
     add(
         "--profile-names",
         type=_list,
         metavar="LIST",
-        help="in each step one call of these functions, by the job's CaptureController",
+        help="capture one call of these functions in each step, with the job's CaptureController",
     )
-    add("--window", type=_json_object, metavar="JSON", help="the same, with all its fields")
+    add("--window", type=_json_object, metavar="JSON", help="the same, with all fields of a window")
     add(
         "--wait",
         nargs="?",
         type=_positive,
         const=WAIT_S,
         metavar="S",
-        help=f"until the ranks are done, for S seconds at most ({WAIT_S:g})",
+        help=f"wait until the ranks are done, at most S seconds ({WAIT_S:g})",
     )
     add_json(chosen, "print one JSON object at the end")
-    add_quiet(chosen, "no progress, and of the ranks only those that cannot answer")
+    add_quiet(chosen, "no progress, and only ranks that cannot answer")
     return chosen
 
 
@@ -367,8 +376,7 @@ def _main(argv: Sequence[str] | None) -> int:
         chosen.error(str(error))
     except OSError as error:
         place = error.filename or arguments.store or arguments.logs
-        print(f"{place}: {error.strerror or error}", file=sys.stderr)
-        return EXIT_USAGE
+        return fail("capture", f"{place}: {error.strerror or error}", EXIT_USAGE)
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -406,7 +414,7 @@ _STACKS = "my_utils.process_stacks.command"
 
 def _profile(arguments: argparse.Namespace) -> int:
     if arguments.store is not None:
-        raise ValueError("--stacks needs LOGS: it is no request for a store")
+        raise ValueError("--stacks needs LOGS: stacks cannot be requested through a store")
     with Progress(
         "capture", quiet=arguments.quiet, no_color=arguments.no_color, ticking=True
     ) as shown:
@@ -453,14 +461,14 @@ def _missing(arguments: argparse.Namespace) -> dict[int, str] | None:
     if there.alive:
         return missing
     for rank, reason in missing.items():
-        print(f"rank {rank}: {reason}", file=sys.stderr)
-    print(f"{arguments.logs}: none of the ranks that are asked runs", file=sys.stderr)
+        say("capture", f"rank {rank}: {reason}")
+    fail("capture", f"{arguments.logs}: none of the ranks that are asked runs")
     return None
 
 
 def _hint(arguments: argparse.Namespace, missing: Mapping[int, str]) -> None:
     for rank, reason in missing.items():
-        print(f"rank {rank}: {reason}", file=sys.stderr)
+        say("capture", f"rank {rank}: {reason}")
     if not (arguments.json or arguments.quiet) and arguments.store is None:
         print(f"the ranks answer in {captures_folder(arguments.logs)}; --wait waits for them")
 

@@ -47,7 +47,7 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 
 
 class RequestError(ValueError):
-    """A request, or a file of them, that is not obeyed. `id` is None where it has none."""
+    """A request, or a file of them, that is not obeyed. `id` is None if it has none."""
 
     def __init__(self, reason: str, id: str | None = None, kind: str = "broken") -> None:
         super().__init__(reason)
@@ -97,7 +97,7 @@ class Request:
         return [rank for low, high in self.ranks or () for rank in range(low, high + 1)]
 
     def as_data(self) -> dict[str, Any]:
-        """What stands in the file."""
+        """What is in the file."""
         data = dataclasses.asdict(self)
         data["ranks"] = None if self.ranks is None else ranges_text(self.ranks)
         data["options"] = list(self.options)
@@ -219,7 +219,7 @@ def _change(
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Held while the block runs. Other users can read the file and so hold the lock for ever: after
+    """Held while the block runs. Other users can read the file and so hold the lock forever: after
     a while the file is written without it, and of two requests at one moment one may get lost."""
     flags = os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     lock = os.open(path, flags, 0o644)
@@ -248,7 +248,7 @@ def _give_to_job(log_dir: Path, file: Path) -> None:
 
 
 def _kept_in(path: Path) -> tuple[_Requests, _Stacks]:
-    """Nothing where there is no file, and where what is there is replaced: what others could write
+    """Nothing if there is no file, and where what is there is replaced: what others could write
     to is not passed on in a file of ours."""
     try:
         with open(path, "rb", opener=_open_trusted) as file:

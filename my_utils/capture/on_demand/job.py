@@ -34,7 +34,7 @@ _TROUBLES = {
     "stranger": "it belongs to another user",
     "writable": "other users can write to it: it must have mode 0600 or 0644",
     "too_large": "it is larger than 64 KiB",
-    "not_a_file": "it is no regular file",
+    "not_a_file": "it is not a regular file",
     "unreadable": "it cannot be read",
 }
 

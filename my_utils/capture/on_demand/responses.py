@@ -1,6 +1,6 @@
 """The response of this rank to a request for a capture: a small file, and a key of the store.
 
-Files are written by a thread of their own, since the log directory may hang.
+Files are written by a separate thread, since the log directory may hang.
 """
 
 from __future__ import annotations

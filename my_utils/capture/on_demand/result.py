@@ -1,4 +1,4 @@
-"""What a rank responds to a request for a capture.
+"""The response of a rank to a request for a capture.
 
 The annotations are no strings here: msgspec evaluates them, from Python 3.14 on with the names of
 the module that `public` gives the class.

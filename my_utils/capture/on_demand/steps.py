@@ -1,4 +1,4 @@
-"""At which step a window can begin on all ranks at once, seen from outside the job."""
+"""Finds a step at which a window can begin on all ranks at once, from outside the job."""
 
 from __future__ import annotations
 

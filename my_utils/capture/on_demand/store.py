@@ -1,7 +1,7 @@
-"""Capture on demand by way of torch's store, for ranks that share no log directory.
+"""Capture on demand through torch's store, for ranks that share no log directory.
 
 Requests have numbers, counted under `COUNT`. Ranks that listen poll the count every half second, on
-a thread and a connection of their own, because a store that hangs must not hold up the training.
+a separate thread and connection, because a store that hangs must not delay the training.
 A request may ask for the step of a rank; the thread responds with it.
 """
 
@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from ...common.extras import needs_extra
+from ...common.extras import needs_torch
 from ...common.process_end import join_within
 from ...common.ranks import distributed, world_size as own_world_size
 from ...common.store import default_store
@@ -60,7 +60,7 @@ def open_store(store: Store | str) -> Store:
 
     TypeError or ValueError for what is none of these, ConnectionError when nobody is there.
     """
-    with needs_extra("a store of torch"):
+    with needs_torch("a store of torch"):
         from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
     if isinstance(store, str) and store != "default":
@@ -92,7 +92,7 @@ def _key(kind: str, id: str, rank: int) -> str:
 
 
 def _read(store: Store, key: str, kind: type[_T]) -> _T | None:
-    """The JSON under a key, None where there is none of that kind; without waiting for it."""
+    """The JSON under a key, None if there is none of that kind; without waiting for it."""
     from ...common.checked_json import Damaged, Foreign, decoded
 
     if not store.check([key]):
@@ -127,7 +127,7 @@ def world_size(store: Store) -> int | None:
 
 
 def responses(store: Store, id: str, ranks: Iterable[int]) -> dict[int, Response]:
-    """As `my_utils.capture.responses`."""
+    """Reads responses from the store, in the form of `my_utils.capture.responses`."""
     found = {rank: _response(store, _key("answer", id, rank)) for rank in ranks}
     return {rank: response for rank, response in found.items() if response is not None}
 

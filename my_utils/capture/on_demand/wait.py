@@ -64,7 +64,7 @@ def wait_for_capture(
         whose process is not there gets it at once.
     on_change: called with (rank, response) whenever a rank's state changes.
 
-    A training process that waits for itself waits in vain: its window needs its steps.
+    A training process cannot wait for itself: its window needs its steps.
     """
     check_seconds("timeout_s", timeout_s, 0, math.inf)
     source = _Folder(os.fspath(job_log_dir(log_dir))) if store is None else _Store(store)
@@ -93,7 +93,7 @@ class _Folder:
         self.next_survey = 0.0
 
     def asked(self, request: Request) -> list[int]:
-        """The ranks by number. "All" are those of the run that have not ended in good order: one
+        """The ranks by number. "All" are those of the run that have not ended normally: one
         that was killed is missed."""
         if request.ranks is not None:
             return request.rank_numbers()

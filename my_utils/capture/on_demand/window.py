@@ -1,7 +1,7 @@
 """A capture window of a running job: its backend, and its states from armed to done or failed.
 
 The thread that opens a window closes it. Errors go into the response and into the log; the training
-goes on.
+continues.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ class Window:
     # Several threads may set steps; one opens the window, and the same one closes it.
 
     def opens_at(self, timer: _core.Timer, step: int) -> bool:
-        """Whether the calling thread has to open it now, which nobody else does then."""
+        """Whether the calling thread has to open it now; no other thread does."""
         if self.state != "waiting" or not self._is_of(timer):
             return False
         first = self.request.first_step

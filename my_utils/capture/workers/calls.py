@@ -23,7 +23,7 @@ _POLL_S = 0.005
 
 @dataclass(frozen=True)
 class Target:
-    """What is called. `key` is equal for what is the same; `rank` None where it is not known."""
+    """What is called. `key` is equal for what is the same; `rank` None if it is not known."""
 
     worker: Any
     rank: int | None
@@ -33,7 +33,7 @@ class Target:
 @public("my_utils.profiling.ProfileManager")
 @dataclass(frozen=True)
 class Acknowledgement:
-    """What became of one call.
+    """The outcome of one call.
 
     roles: whose windows it was about. worker: what was called; None for a role without one.
     status: "armed"; "busy", without an answer in time: it may arm them later; "dead"; "failed";
@@ -114,7 +114,7 @@ def started(call: _Call, method: str, timeout_s: float) -> Any:
 
 
 def _running(answer: Any) -> Any:
-    """A coroutine as a future: it runs in an event loop and a thread of its own, so that a driver
+    """A coroutine as a future: it runs in a separate event loop and thread, so that a driver
     with a loop and one without it may wait. Anything else as it is."""
     if isinstance(answer, list | tuple):
         return [_running(one) for one in answer]

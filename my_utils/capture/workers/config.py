@@ -19,9 +19,9 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from ...common.extras import require
 from ...common.public import public
 from ...common.ranges import step_slice
-from ...common.tables import needed
 from ..backends import TOOLS, make_backend
 from .steps import Steps, is_endless
 
@@ -33,7 +33,7 @@ _Name = Annotated[str, msgspec.Meta(min_length=1)]
 @public("my_utils.profiling.ProfileManager")
 class ConfigError(ValueError):
     """A configuration that cannot be used. `field` names what is wrong, and `line` where it stands
-    in a YAML file, from 1; None where there is none."""
+    in a YAML file, from 1; None if there is none."""
 
     def __init__(self, message: str, field: str = "", line: int | None = None, source: str = ""):
         self.field = field
@@ -311,7 +311,7 @@ def _parts_of(message: str) -> tuple[_Path, str]:
     unknown = re.search(r"(unknown|required) field `([^`]*)`", text)
     if unknown is not None:
         path.append(unknown[2])
-        known = "there is no such field" if unknown[1] == "unknown" else "this field is needed"
+        known = "unknown field" if unknown[1] == "unknown" else "this field is needed"
         return tuple(path), known
     return tuple(path), text[:1].lower() + text[1:].replace("`", "")
 
@@ -321,7 +321,7 @@ def _parts_of(message: str) -> tuple[_Path, str]:
 
 def _read_yaml(text: str, source: str) -> tuple[Any, dict[_Path, int]]:
     """What YAML holds, and the line of each field. `source` is for messages."""
-    yaml = needed("yaml", "a configuration in YAML")
+    yaml = require("yaml", "a configuration in YAML")
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
         data = yaml.safe_load(text)
@@ -342,7 +342,7 @@ def _note_lines(node: Any, path: _Path, lines: dict[_Path, int], source: str, ya
         for key, value in node.value:
             below = (*path, str(key.value))
             if below in lines:
-                raise ConfigError("stands there twice", _field(below), key.start_mark.line + 1,
+                raise ConfigError("is there twice", _field(below), key.start_mark.line + 1,
                                   source)  # fmt: skip
             lines[below] = key.start_mark.line + 1
             _note_lines(value, below, lines, source, yaml)

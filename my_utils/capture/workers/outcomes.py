@@ -1,4 +1,4 @@
-"""What became of the windows that a driver sent to its workers."""
+"""The outcomes of the windows that a driver sent to its workers."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ NOT_FINAL = ("armed", "open", "busy")
 @public("my_utils.profiling.ProfileManager")
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one window on one worker.
+    """The outcome of one window on one worker.
 
     status: an outcome of `CaptureController`, such as "done", "failed" and "overrun"; "never
         opened" for one that still waits although its iteration is over; "armed" and "open" before
         that; "busy", without an answer in time; "dead", the worker or the way to it; "unknown", as
         the worker does not say.
-    rank: of the worker, where it is known. place: among the workers of a group.
+    rank: of the worker, if known. place: among the workers of a group.
     """
 
     window_id: str

@@ -33,9 +33,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...common.arguments import check_int, check_seconds
+from ...common.extras import require
 from ...common.public import public
 from ...common.reprs import short_repr
-from ...common.tables import needed
 from ...common.warnings import warn_once
 from .calls import Acknowledgement, Target, call_targets, targets_of
 from .outcomes import Outcome, OutcomeCall
@@ -79,13 +79,13 @@ class ProfileManager:
         discrete          bool, false: one window a step; true: one for each call of a function
         micro_batches     a list of numbers, "first" and "last"; all by default; [] for functions
                           that run once a step, whatever num_microbatches is
-        nvtx              true or a name: an NVTX range round each window
+        nvtx              true or a name: an NVTX range around each window
         roles             by their names, in the order in which they work in a step:
             functions     what the role's hooks report, in the order of a step; needed
             enable        bool, true
             ranks         a list; [0] by default
             all_ranks     bool, false
-            discrete, micro_batches   in place of those above
+            discrete, micro_batches   instead of those above
 
     arm_method: what `arm_iter` calls on the workers, with a list of specs.
     timeout_s: how long `arm_iter` waits for their acknowledgements, all together.
@@ -108,7 +108,7 @@ class ProfileManager:
         timeout_s: float = 10.0,
         logger: logging.Logger | None = None,
     ) -> None:
-        needed("msgspec", "ProfileManager")
+        require("msgspec", "ProfileManager")
         from .config import read_plan
 
         if not isinstance(arm_method, str) or not arm_method.isidentifier():
@@ -151,7 +151,7 @@ class ProfileManager:
         >>> manager.build_specs_to_arm_at_iter(2)[0]["stop_profile_names"]
         ['critic_update']
         """
-        needed("msgspec", "ProfileManager")
+        require("msgspec", "ProfileManager")
         from .verl import config_of_verl
 
         ours = config_of_verl(config, functions)
@@ -233,14 +233,14 @@ class ProfileManager:
         return answers
 
     def outcomes(self, timeout_s: float | None = None) -> list[Outcome]:
-        """What became of the windows that were armed, as far as the workers say it by now.
+        """The outcome of the windows that were armed, as far as the workers say it by now.
 
         timeout_s: waits that long at most for workers that were not asked yet, or did not answer;
             `timeout_s` of this object by default, 0 for none.
 
         Windows whose iteration was over at an `arm_iter` were asked for there, without waiting for
         the answer; what came is logged. Call this at the end for the last ones. A worker needs the
-        method `capture_outcomes`, as `CaptureWorker` has it.
+        method `capture_outcomes`, as in `CaptureWorker`.
         """
         waits = self._timeout_s if timeout_s is None else check_seconds("timeout_s", timeout_s, 0)
         self._ask([sent for sent in self._sent if sent.call is None])
@@ -290,7 +290,7 @@ class ProfileManager:
         return is_chosen(self._plan.steps, it)
 
     def _begins(self, it: int) -> bool:
-        """Whether windows begin here: in a continuous one only where none that was armed goes on,
+        """Whether windows begin here: in a continuous one only where none that was armed continues,
         as after a job resumed in the middle of it."""
         if not self.should_capture_this_iter(it):
             return False
@@ -346,7 +346,7 @@ class ProfileManager:
     def _specs_for(
         self, target: Target, roles: Sequence[Role], it: int, count: int | None
     ) -> list[Spec]:
-        """The windows of all roles that one target plays; of its rank, where that is known."""
+        """The windows of all roles that one target plays; of its rank, if known."""
         whole = [role for role in roles if not role.discrete]
         specs = [self._whole_step(whole, it, count)] if whole else []
         for role in roles:

@@ -1,4 +1,4 @@
-"""The steps that a configuration chooses, and how far a row of them goes.
+"""The steps that a configuration selects, and how many of them are consecutive.
 
 >>> even, odd = Steps(0, None, 2), Steps(1, 99, 2)
 >>> last_in_a_row([even, odd], 10)

@@ -1,4 +1,4 @@
-"""Configurations of verl's trainers, as `ProfileManager` takes them.
+"""Converts configurations of verl's trainers for `ProfileManager`.
 
 verl has `global_profiler` for the run and a `profiler` in each role. Its files refer to other
 fields by OmegaConf's `${oc.select:path,default}` and `${path}`, which are resolved here, so that a
@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ...common.tables import needed
+from ...common.extras import require
 from ...common.warnings import warn_once
 from .config import ConfigError, read_data
 
@@ -107,14 +107,14 @@ class _Translation:
     def _tool(self) -> str | None:
         tool = self.run.get("tool")
         if tool in _NOT_OURS:
-            message = f"there is no tool {tool} here; there are {', '.join(_TOOLS)}"
+            message = f"unknown tool {tool} here; there are {', '.join(_TOOLS)}"
             raise ConfigError(message, "global_profiler.tool", source=self.source)
         return tool
 
     # --- roles ---
 
     def _in_order(self) -> list[tuple[str, dict[str, Any]]]:
-        """In the order in which the roles work in a step, as `functions` has them."""
+        """In the order in which the roles work in a step, as in `functions`."""
         order = [*self.functions]
         place = {
             name: order.index(name) if name in order else len(order) for name in self.profilers
@@ -212,4 +212,4 @@ def _literal(text: str) -> Any:
     """A default such as `null`, `false`, `[]` or `100000`."""
     if "${" in text:
         return text.strip()
-    return needed("yaml", "a configuration of verl").safe_load(text)
+    return require("yaml", "a configuration of verl").safe_load(text)

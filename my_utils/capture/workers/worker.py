@@ -43,7 +43,7 @@ def arm_capture(
     *,
     rank: int | None = None,
 ) -> dict[str, str]:
-    """Arms the windows of a driver; what became of each, by its id: "armed", "not for rank 3", or
+    """Arms the windows of a driver; the outcome of each, by its id: "armed", "not for rank 3", or
     what was wrong with it, which is logged, too.
 
     controller: which arms them; the process's by default, which is made where there is none. What a
@@ -90,7 +90,7 @@ def _arm(controller: CaptureController, spec: Mapping[str, Any], rank: int) -> s
 def capture_outcomes(
     window_ids: Iterable[str], controller: CaptureController | None = None
 ) -> dict[str, str]:
-    """What became of windows, by their ids: the outcome, as `CaptureController` names them; "open"
+    """The outcome of windows, by their ids: the outcome, as `CaptureController` names them; "open"
     or "armed" for those that have none yet; "unknown" for what was never armed here. After a colon
     comes why one is not done: "overrun: no hook has reported 'rollout.finnish'".
 

@@ -23,7 +23,7 @@ PENDING_BYTES = 1 << 20
 class SampleFile:
     """Rows behind those that are there already. Not thread-safe.
 
-    A file of that name with the same header goes on; one with another header is set aside, as
+    A file of that name with the same header continues; one with another header is set aside, as
     `<name>.old1.csv` and so on. While somebody writes it, another process or a tracker of this one,
     the rows go to `<name>.2.csv` and so on; also where the name is a link, a FIFO, or a file of
     another user, with a warning. `path` is the file's. OSError when it cannot be opened. Later

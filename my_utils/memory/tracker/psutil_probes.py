@@ -1,7 +1,7 @@
 """What the performance tracker reads from psutil: the memory of this process's children, and the
 memory that the machine has left.
 
-To find the children psutil scans all processes, some 30 µs each; hence `Seldom`.
+To find the children psutil scans all processes, about 30 µs each; hence `Seldom`.
 """
 
 from __future__ import annotations

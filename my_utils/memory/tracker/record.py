@@ -1,4 +1,4 @@
-"""What a tracker sampled: in memory for the plot, in its file, and as counters of the trace."""
+"""The samples of a tracker: in memory for the plot, in its file, and as trace counters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Samples of a run of any length in bounded memory: buckets that keep what was least and most.
+"""Samples of a run of any length in bounded memory: buckets that keep minimum and maximum.
 
 Each bucket stands for the same number of samples. When all buckets are used, neighbours are merged
 two by two, and the next buckets stand for twice as many samples. So the least and the greatest

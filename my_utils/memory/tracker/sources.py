@@ -1,4 +1,4 @@
-"""What the performance tracker reads: torch's allocator, NVML, and this process and its machine.
+"""The sources of the performance tracker: torch's allocator, NVML, this process, its machine.
 
 A probe reads a few figures at once. The reader leaves out a probe that raised. A figure that is not
 known at the moment is NaN.

@@ -1,4 +1,4 @@
-"""Reaches the Python processes of a command that `my_utils run` has started.
+"""Starts recording in the Python processes of a command that `my_utils run` has started.
 
 Its folder stands first on PYTHONPATH, so that `site` imports this file in each of them. It waits
 until torch has been executed, hands the process to `my_utils.run.attach`, and gives its own place
@@ -92,7 +92,7 @@ def watch():
 
 def attach():
     # type: () -> None
-    """Calls `my_utils.run.attach.torch_is_ready`. Never raises: the import of torch goes on."""
+    """Calls `my_utils.run.attach.torch_is_ready`. Never raises: the import of torch continues."""
     report("torch")
     try:
         _import_package()
@@ -107,7 +107,7 @@ def _import_package():
     # type: () -> None
     """Imports my_utils where that is this package, also from where the parent has it.
 
-    Raises ImportError where the name leads elsewhere: a script may have a `my_utils` of its own,
+    Raises ImportError if the name leads elsewhere: a script may have a `my_utils` of its own,
     which must not be imported before the script does it.
     """
     if "my_utils" not in sys.modules:
@@ -129,7 +129,7 @@ def _import_package():
 
 def _origin(name):
     # type: (str) -> str | None
-    """The file from which `import name` would load; None where there is none."""
+    """The file from which `import name` would load; None if there is none."""
     for finder in list(sys.meta_path):
         find = getattr(finder, "find_spec", None)
         spec = None if find is None else find(name, None, None)

@@ -1,1 +1,1 @@
-"""The stages of a training whose script knows nothing of them."""
+"""The stages of a training whose script is not changed."""

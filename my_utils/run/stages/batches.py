@@ -1,4 +1,4 @@
-"""How many samples and tokens a batch has, as far as a look at it shows."""
+"""Counts the samples and tokens of a batch, from shapes only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _DEPTH = 3
 
 
 def batch_size(batch: Any) -> tuple[int, int]:
-    """(samples, tokens) of a batch; 0 where it does not show. Reads shapes only, never values.
+    """(samples, tokens) of a batch; 0 if it does not show. Reads shapes only, never values.
 
     The samples are the first dimension of the first tensor. A whole-number tensor of two dimensions
     holds tokens.

@@ -1,4 +1,4 @@
-"""What is in the buckets of DDP models, as DDP itself says.
+"""The contents of the buckets of DDP models, from DDP itself.
 
 DDP builds its buckets anew after the first backward, in the order in which gradients came, and
 says so in its logging data. With `find_unused_parameters` it keeps those that it began with, and
@@ -18,7 +18,7 @@ import torch
 from ... import _core
 
 BUCKETS_MAX = 512
-_NAMED = 2  # modules, of those that are no range
+_NAMED = 2  # modules, of those that are not a range
 _NUMBERED = re.compile(r"^(.*?)\.?(\d+)(?:\.|$)")
 
 

@@ -1,4 +1,4 @@
-"""When the buckets of DDP are ready inside backward: which steps are looked at, and the rows.
+"""When the buckets of DDP are ready inside backward: the recorded steps, and the rows.
 
 The ranks of a run meet in the buckets, so only steps count that all of them look at. Which steps
 these are follows from the step's number: every 4th at first, and fewer later. After a step that
@@ -6,7 +6,7 @@ was slow, all ranks look at the next one, because the ranks of DDP are slow toge
 
 Of each bucket one row `my_utils.bucket` says what is in it, of each step that was looked at one
 row `my_utils.ready` holds the times. On a GPU these are times of enqueueing. When the GPU itself
-came to the same places is known later, and stands in a row `my_utils.ready_gpu`.
+came to the same places is known later, and is in a row `my_utils.ready_gpu`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SLOW = 1.5  # times the usual step
 _SLOW_PAUSE = 16  # steps between two that are looked at because one was slow
 _HOOK_NS = 2000  # of a parameter: to set its hook, call it and take it away
 _STEADY = 0.9  # weight of what was usual so far
-_GPU_STEPS = 64  # that the GPU may lie behind; what it has not done by then is not waited for
+_GPU_STEPS = 64  # that the GPU may be behind; what it has not done by then is not waited for
 NS_IN_US = 1000
 
 Write = Callable[[str, Mapping[str, object], int], object]
@@ -160,7 +160,7 @@ class BucketSampler(SampledSteps):
         self._layout: Layout | None = None
         self._tries = 0
         self._cost_ns = 0.0  # of looking at a step, as far as it is seen
-        self._on_gpu: deque[tuple[int, _core.BucketTimes]] = deque()  # which may lie behind
+        self._on_gpu: deque[tuple[int, _core.BucketTimes]] = deque()  # which may be behind
 
     def __repr__(self) -> str:
         return f"BucketSampler({len(self._models)} models, {self._layout})"

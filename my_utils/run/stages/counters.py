@@ -1,4 +1,4 @@
-"""The counter of the memory that an iteration left; batches are counted in C."""
+"""The memory counter at the end of an iteration; batches are counted in C."""
 
 from __future__ import annotations
 

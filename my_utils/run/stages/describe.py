@@ -1,4 +1,4 @@
-"""What is recorded once of a run: its wrappers, where its ranks meet, and its loader."""
+"""Records once for each run: its wrappers, where its ranks wait, and its loader."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def pipeline_stage() -> int | None:
 
 
 def device_kind(modules: Iterable[Any]) -> str:
-    """The kind of device that the parameters lie on: the first that is no CPU."""
+    """The kind of device that the parameters are on: the first that is not a CPU."""
     kinds = {
         parameter.device.type
         for module in modules
@@ -125,7 +125,7 @@ def device_kind(modules: Iterable[Any]) -> str:
 
 
 def gpu_uuid() -> str | None:
-    """The UUID of the current CUDA device, as NVML has it; None where none is in use."""
+    """The UUID of the current CUDA device, as NVML has it; None if none is in use."""
     cuda = sys.modules.get("torch.cuda")
     if cuda is None or not cuda.is_initialized():
         return None

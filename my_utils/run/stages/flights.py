@@ -1,4 +1,4 @@
-"""When a rank came to the collectives inside backward of FSDP, by torch's flight recorder.
+"""When a rank reached the collectives inside backward of FSDP, from torch's flight recorder.
 
 The recorder keeps the last collectives in a ring, with the time at which each was enqueued. A dump
 holds the GIL, so it is taken after a step and seldom: after 16 steps in a row, about once a minute.
@@ -131,7 +131,7 @@ def _dump() -> bytes | None:
 
 
 def _names_of(models: Sequence[Any]) -> list[str]:
-    """Of those modules of FSDP that have parameters of their own, in the model's order."""
+    """Of those modules of FSDP that have their own parameters, in the model's order."""
     states = {id(model): _state_of(model) for model in models}
     return [
         _without_wrappers(name)
@@ -143,7 +143,7 @@ def _names_of(models: Sequence[Any]) -> list[str]:
 
 
 def _state_of(model: Any) -> tuple[bool, bool]:
-    """Whether it is the outermost one, and whether it has parameters of its own."""
+    """Whether it is the outermost one, and whether it has its own parameters."""
     state, group = model, "_handle"  # of FSDP 1
     if hasattr(model, "_get_fsdp_state"):
         state, group = model._get_fsdp_state(), "_fsdp_param_group"

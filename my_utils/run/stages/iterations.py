@@ -1,4 +1,4 @@
-"""Which iteration a record belongs to, worked out from the steps of the optimizers.
+"""Assigns records to iterations, from the steps of the optimizers.
 
 The first optimizer that steps leads. An iteration ends at the last step of any optimizer before the
 leader steps again. When that was is known only afterwards, so the end is predicted from the length
@@ -138,7 +138,7 @@ class Iterations:
         self._records.set_step(self.number)
 
     def updated_at(self, positions: list[int]) -> None:
-        """The same of places that lie back."""
+        """The same of places that are back."""
         ends = [*positions[1:], self._records.position()]
         for begin, end in zip(positions, ends, strict=True):
             self.number += 1
@@ -146,7 +146,7 @@ class Iterations:
         self._records.set_step(self.number)
 
     def end_at(self, position: int) -> None:
-        """The last iteration ended at a place that lies back."""
+        """The last iteration ended at a place that is back."""
         self._ends = [(None, position)]
         self._length, self._moved_on = 1, False
 

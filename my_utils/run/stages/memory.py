@@ -1,4 +1,4 @@
-"""The memory of this process, read cheaply enough for every step."""
+"""Reads the memory of this process, cheaply enough for every step."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def rss_bytes() -> int:
-    """Resident memory; 0 where the system does not say."""
+    """Resident memory; 0 if the system does not say."""
     try:
         file = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
         try:

@@ -1,4 +1,4 @@
-"""Where torch is patched, and with what.
+"""Patches torch for the stages of a run.
 
 What Dynamo may trace is a Python function that begins with `is_compiling()`, which is a constant in
 a graph. What only eager code calls is a `StageCall` in C, which has no frame of its own.
@@ -305,7 +305,7 @@ class Patches:
         return timed
 
     def _clipping(self, module: Any) -> None:
-        """The norm of gradients that lie in shards is a collective, which nobody sees called."""
+        """The norm of gradients that are in shards is a collective, which nobody sees called."""
         clip = module.clip_grad_norm_
         begin, end, met = self._stages.begin, self._stages.end, self._listener.met
 
@@ -367,7 +367,7 @@ def _place(function: Any, parameter: str) -> int:
 
 
 def _mesh_of_shards(parameters: Any) -> Any:
-    """The device mesh of the first parameter that lies in shards; None where none of the first few
+    """The device mesh of the first parameter that is in shards; None if none of the first few
     does, for a model has thousands."""
     kind = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
     if kind is None:

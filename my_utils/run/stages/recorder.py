@@ -1,4 +1,4 @@
-"""Records the stages of a training whose script knows nothing of it.
+"""Records the stages of a training whose script is not changed.
 
 >>> recorder = arm(lambda: None)
 >>> recorder.is_rank  # nothing has trained yet
@@ -288,7 +288,7 @@ class Recorder(Listener):
             self.iterations.resume(*counted)
 
     def _look(self) -> None:
-        """What has to be done now and then, while iterations are counted in C."""
+        """What must be done now and then, while iterations are counted in C."""
         self._catch_up()
         self._memory.write(self.iterations.current)
         self._buckets.after_step(self.iterations.current)
@@ -297,7 +297,7 @@ class Recorder(Listener):
         self._follow()
 
     def _follow_forwards(self, is_missing: bool) -> None:
-        """No forward in an iteration: the script calls what lies deeper."""
+        """No forward in an iteration: the script calls what is deeper."""
         if is_missing and self._drained_steps >= 0:
             self.roots.descend()
         self._forwards = self.stages.forwards
@@ -361,7 +361,7 @@ class Recorder(Listener):
             self._write_meeting("", "none", "")
 
     def _write_met(self, stage: str, kind: str, group: object) -> bool:
-        """False where this process is no member of the group."""
+        """False if this process is no member of the group."""
         members = describe.group_ranks(group) if describe.is_member(group) else ""
         if members:
             self._write_meeting(stage, kind, members)

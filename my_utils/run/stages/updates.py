@@ -1,4 +1,4 @@
-"""Iterations of a training whose optimizer steps cannot be seen: compiled ones, or none at all.
+"""Iterations of a training whose optimizer steps are not visible: compiled ones, or none.
 
 A parameter that a backward has reached is watched. When its version has changed since the last
 backward, or its gradient is gone, an update came. Such an iteration ends at the next forward with

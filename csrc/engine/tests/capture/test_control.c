@@ -116,6 +116,7 @@ static void test_whoever_polls_first_finds_what_was_there(void) {
     write_file(&place, "old");
     mu_control_listen(&place.control, true);
     snprintf(place.control.directory, sizeof(place.control.directory), "%s", place.directory);
+    place.control.user = geteuid();
     place.control.polled = false;
     mu_control_poll(&place.control);
     mu_control_poll(&place.control);
