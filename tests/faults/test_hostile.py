@@ -1,4 +1,4 @@
-"""Files made to do harm: each reader refuses them, and no more."""
+"""Files malicious: each reader refuses them, and no more."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ class TestRecordings:
         with zipfile.ZipFile(tmp_path / "x.pt", "w") as out:
             out.writestr("x/data.pkl", data)
             out.writestr("x/version", "3")
-        with pytest.raises(RecordingError, match="made to do harm"):
+        with pytest.raises(RecordingError, match="malicious"):
             load_recording(tmp_path / "x.pt")
         with pytest.raises(OutOfBounds):
             check_pickle(data)

@@ -287,7 +287,7 @@ class TestFiles:
             "-m", "my_utils.live", str(logs), "--once", "--flight-recorder", str(gone)
         )
         assert done.returncode == live.EXIT_USAGE
-        assert done.stderr == f"{dumps}/gone: No such file or directory\n"
+        assert done.stderr == f"my_utils live: error: {dumps}/gone: No such file or directory\n"
 
 
 def test_the_process_that_reads_imports_little(run_python: RunPython) -> None:
