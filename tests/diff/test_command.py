@@ -90,7 +90,7 @@ def test_gates(runs: Path, gates: list[str], status: int) -> None:
         (["BASE"], "pass two runs"),
         (["BASE", "NEW", "NEW"], "3 came"),
         (["BASE", "nowhere"], "nowhere: no such file"),
-        (["BASE", "NEW", "--gate", "iter+2%"], "'iter+2%' is no limit"),
+        (["BASE", "NEW", "--gate", "iter+2%"], "'iter+2%' is not a limit"),
         (["BASE", "NEW", "--map", "old"], "'old' is not OLD=NEW"),
         (["BASE", "NEW", "-o", "x.pdf"], "unknown suffix"),
     ],
