@@ -1,0 +1,235 @@
+"""Who holds up all others in a hang, from the dumps of its ranks."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ..flight_files import Dump
+from .calls import HUNG_S, Node, Standstill
+from .graph import last_parts
+from .groups import Group, find_groups
+from .orders import minority, odd_ranks
+
+SLOW_SHARE = 0.1  # of the longest wait: who is awaited for less is slow beside it
+LONG_S = 60.0
+
+
+@dataclass
+class Cause:
+    """What a hang comes from.
+
+    kind: "never entered", "stuck inside", "came late", "other path", "other order", "no dump"; or,
+    undecided, "inside" (all are in the call) and "ring". ranks: who is to blame, or among whom it
+    is. direct: the ranks that wait in a call for them; waiting: those and all that wait for these.
+    """
+
+    kind: str
+    ranks: list[int]
+    node: Node
+    waited_s: float
+    direct: list[int] = field(default_factory=list)
+    waiting: list[int] = field(default_factory=list)
+    decided: bool = True
+
+
+_Vertex = int | tuple[str, int]  # a rank, or a node by its address
+
+
+class _Graph:
+    """Ranks, the calls in which they stand, and whom they wait for there."""
+
+    def __init__(self, still: Standstill) -> None:
+        self.still = still
+        self.nodes = {id(node): node for node in still.nodes.values()}
+        self.parted: dict[int, Node] = {}
+        self._split_paths()
+        self.holds: dict[int, list[Node]] = {}
+        for node in self.nodes.values():
+            for rank in node.holders:
+                self.holds.setdefault(rank, []).append(node)
+
+    def _split_paths(self) -> None:
+        self._find_late()
+        for node in self.nodes.values():
+            if node.kinds:
+                node.accused = self._other_path(node)
+                self.parted.update((rank, node) for rank in node.accused)
+
+    def _other_path(self, node: Node) -> list[int]:
+        role, seq = node.group.role, node.call.seq
+        groups = {id(group): group for group in self.still.groups.values()}.values()
+        siblings = [
+            _kinds_of(group, seq)
+            for group in groups
+            if group.role == role and group is not node.group
+        ]
+        found = minority(node.kinds, siblings)
+        if found:
+            return found
+        ranks = sorted(rank for own in node.kinds.values() for rank in own)
+        odd = self.odd(ranks)
+        return odd if len(odd) < len(ranks) else []
+
+    def odd(self, ranks: Sequence[int]) -> list[int]:
+        stands = {rank: stand.call.record for rank, stand in self.still.stands.items()}
+        return odd_ranks(ranks, self.still.dumps, self.still.groups, stands)
+
+    def _find_late(self) -> None:
+        """Where only younger dumps have ended a call in which others had waited for long, their
+        ranks came after that. Where the others had not, their dumps are too old."""
+        for node in self.nodes.values():
+            if not node.ended or node.kinds:
+                continue
+            dumps = self.still.dumps
+            oldest_s = min(dumps[rank].written_s for rank in node.inside)
+            young = [r for r in node.ended if dumps[r].written_s > oldest_s + 6.0]
+            if len(young) == len(node.ended) and not node.holders:
+                node.late = young
+
+    def after(self, vertex: _Vertex) -> Sequence[_Vertex]:
+        if isinstance(vertex, tuple):
+            return self.nodes[vertex[1]].holders
+        node = self.still.nodes.get(vertex)
+        if node is None or vertex in node.accused or vertex in self.parted:
+            return ()
+        return (("call", id(node)),)
+
+    def waiting_for(self, ranks: Sequence[int], nodes: Sequence[Node]) -> list[int]:
+        """Who reaches the ranks or the calls."""
+        found: set[int] = set()
+        queue = deque([*nodes])
+        seen = {id(node) for node in nodes}
+        for rank in ranks:
+            queue.extend(n for n in self.holds.get(rank, ()) if id(n) not in seen)
+            seen.update(id(n) for n in self.holds.get(rank, ()))
+        while queue:
+            node = queue.popleft()
+            for rank in node.inside:
+                if rank in found:
+                    continue
+                found.add(rank)
+                for other in self.holds.get(rank, ()):
+                    if id(other) not in seen:
+                        seen.add(id(other))
+                        queue.append(other)
+        return sorted(found - set(ranks))
+
+
+def _kinds_of(group: Group, seq: int) -> dict[str, list[int]]:
+    kinds: dict[str, list[int]] = {}
+    for rank, calls in group.calls.items():
+        if kind := calls.kinds.get(seq):
+            kinds.setdefault(kind, []).append(rank)
+    return kinds
+
+
+def find_causes(dumps: Sequence[Dump], world_size: int = 0) -> tuple[list[Cause], Standstill]:
+    """The causes, those that explain most first."""
+    groups = find_groups(dumps, world_size)
+    still = Standstill(dumps, groups)
+    graph = _Graph(still)
+    causes = []
+    for part in last_parts(sorted(still.stands), graph.after):
+        cause = _cause(part, graph)
+        if cause is not None:
+            causes.append(cause)
+    causes = _merged(causes)
+    causes += _without_dump(graph, causes)
+    longest_s = max((cause.waited_s for cause in causes), default=0.0)
+    causes = [cause for cause in causes if not _is_slow(cause, longest_s)]
+    causes.sort(key=lambda cause: (not cause.decided, -len(cause.waiting), cause.ranks))
+    return causes, still
+
+
+def _is_slow(cause: Cause, longest_s: float) -> bool:
+    return cause.waited_s < HUNG_S or (
+        longest_s >= LONG_S and cause.waited_s < SLOW_SHARE * longest_s
+    )
+
+
+def _cause(part: Sequence[_Vertex], graph: _Graph) -> Cause | None:
+    ranks = sorted(vertex for vertex in part if isinstance(vertex, int))
+    nodes = [graph.nodes[vertex[1]] for vertex in part if isinstance(vertex, tuple)]
+    if len(part) == 1 and nodes:
+        return _inside(nodes[0], graph)
+    if len(part) == 1:
+        return _awaited(ranks[0], graph)
+    return _ring(ranks, nodes, graph)
+
+
+def _awaited(rank: int, graph: _Graph) -> Cause | None:
+    held = graph.holds.get(rank, [])
+    if not held:
+        return None
+    node = min(held, key=lambda one: one.call.created_ns)
+    kind = "never entered"
+    if rank in graph.parted:
+        node, kind = graph.parted[rank], "other path"
+    elif rank in node.late:
+        kind = "came late"
+    return _made_cause(kind, [rank], node, held, graph)
+
+
+def _made_cause(
+    kind: str,
+    ranks: list[int],
+    node: Node,
+    held: Sequence[Node],
+    graph: _Graph,
+    decided: bool = True,
+) -> Cause:
+    direct = sorted({rank for one in held for rank in one.inside} - set(ranks))
+    stands = graph.still.stands
+    waited = [stands[rank].waited_s for one in held for rank in one.inside if rank in stands]
+    waiting = graph.waiting_for(ranks, held)
+    return Cause(kind, ranks, node, max(waited, default=0.0), direct, waiting, decided)
+
+
+def _inside(node: Node, graph: _Graph) -> Cause | None:
+    """A call that nobody holds up."""
+    if node.ended:
+        held = [one for rank in node.inside for one in graph.holds.get(rank, ())]
+        return _made_cause("stuck inside", list(node.inside), node, [node, *held], graph)
+    if node.unknown or node.unclear:
+        return None
+    return _made_cause("inside", sorted(node.members), node, [node], graph, decided=False)
+
+
+def _ring(ranks: list[int], nodes: Sequence[Node], graph: _Graph) -> Cause:
+    odd = graph.odd(ranks)
+    node = min(nodes, key=lambda one: one.call.created_ns)
+    if odd and 2 * len(odd) <= len(ranks):
+        return _made_cause("other order", odd, node, nodes, graph)
+    return _made_cause("ring", ranks, node, nodes, graph, decided=False)
+
+
+def _merged(causes: Sequence[Cause]) -> list[Cause]:
+    """One cause of all ranks of a kind in one call."""
+    found: dict[tuple[int, str], Cause] = {}
+    for cause in causes:
+        first = found.setdefault((id(cause.node), cause.kind), cause)
+        if first is not cause:
+            first.ranks = sorted({*first.ranks, *cause.ranks})
+            first.direct = sorted({*first.direct, *cause.direct} - set(first.ranks))
+            first.waiting = sorted({*first.waiting, *cause.waiting} - set(first.ranks))
+            first.waited_s = max(first.waited_s, cause.waited_s)
+    return list(found.values())
+
+
+def _without_dump(graph: _Graph, causes: Sequence[Cause]) -> list[Cause]:
+    explained = {rank for cause in causes for rank in (*cause.ranks, *cause.waiting)}
+    open_nodes = [
+        node
+        for node in graph.nodes.values()
+        if node.unknown and not node.holders and not explained.issuperset(node.inside)
+    ]
+    alone = sorted({node.unknown[0] for node in open_nodes if len(node.unknown) == 1})
+    if not open_nodes:
+        return []
+    unknown = sorted({rank for node in open_nodes for rank in node.unknown})
+    named = alone or unknown
+    node = min(open_nodes, key=lambda one: one.call.created_ns)
+    held = [one for one in open_nodes if set(one.unknown) & set(named)]
+    return [_made_cause("no dump", named, node, held, graph, decided=len(named) == 1)]
