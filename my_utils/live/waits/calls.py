@@ -68,6 +68,7 @@ class Standstill:
         self.dumps = {dump.rank: dump for dump in dumps}
         self.groups = groups
         self.newest_s = max((_written_s(dump) for dump in dumps), default=0.0)
+        self.pending = {dump.rank: _pending_records(dump) for dump in dumps}
         stands = {dump.rank: _stand(dump, groups) for dump in dumps}
         self.stale = frozenset(
             rank for rank, stand in stands.items() if stand is not None and self._is_stale(stand)
@@ -187,6 +188,15 @@ def _stand(dump: Dump, groups: Mapping[tuple[int, str], Group]) -> Stand | None:
     _, name, call, peer = first
     waited_s = _written_s(dump) - call.created_ns / 1e9
     return Stand(groups[dump.rank, name], call, peer, waited_s)
+
+
+def _pending_records(dump: Dump) -> frozenset[int]:
+    """The running numbers of the calls that have not ended."""
+    groups = dump.groups.values()
+    collectives = {call.record for group in groups for call in group.pending.values()}
+    return frozenset(
+        collectives | {pending.call.record for group in groups for pending in group.peer_pending}
+    )
 
 
 def _written_s(dump: Dump) -> float:

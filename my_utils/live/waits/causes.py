@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ..flight_files import Dump
 from .calls import HUNG_S, Node, Standstill
 from .graph import last_parts
 from .groups import Group, find_groups
-from .orders import minority, odd_ranks
+from .orders import Orders, familiar, minority, others_than, stopped_early
 
 SLOW_SHARE = 0.1  # of the longest wait: who is awaited for less is slow beside it
 LONG_S = 60.0
@@ -69,12 +69,10 @@ class _Graph:
         if found:
             return found
         ranks = sorted(rank for own in node.kinds.values() for rank in own)
-        odd = self.odd(ranks)
-        return odd if len(odd) < len(ranks) else []
-
-    def odd(self, ranks: Sequence[int]) -> list[int]:
-        stands = {rank: stand.call.record for rank, stand in self.still.stands.items()}
-        return odd_ranks(ranks, self.still.dumps, self.still.groups, stands)
+        odd = Orders(ranks, self.still).odd(ranks)
+        if 0 < len(odd) < len(ranks):
+            return odd
+        return others_than(familiar(node.kinds, self.still.dumps.values()), node.kinds)
 
     def _find_late(self) -> None:
         """Where only younger dumps have ended a call in which others had waited for long, their
@@ -87,6 +85,15 @@ class _Graph:
             young = [r for r in node.ended if dumps[r].written_s > oldest_s + 6.0]
             if len(young) == len(node.ended) and not node.holders:
                 node.late = young
+
+    def share_a_group(self, ranks: Iterable[int], others: set[int]) -> set[int]:
+        """Those of the ranks that share a group, which not all ranks are in, with one of others."""
+        size = len({rank for rank, _ in self.still.groups})
+        return {
+            rank
+            for (rank, _), group in self.still.groups.items()
+            if rank in ranks and len(group.members) < size and not others.isdisjoint(group.members)
+        }
 
     def after(self, vertex: _Vertex) -> Sequence[_Vertex]:
         if isinstance(vertex, tuple):
@@ -137,6 +144,7 @@ def find_causes(dumps: Sequence[Dump], world_size: int = 0) -> tuple[list[Cause]
             causes.append(cause)
     causes = _merged(causes)
     causes += _without_dump(graph, causes)
+    causes += _stopped(graph, causes)
     longest_s = max((cause.waited_s for cause in causes), default=0.0)
     causes = [cause for cause in causes if not _is_slow(cause, longest_s)]
     causes.sort(key=lambda cause: (not cause.decided, -len(cause.waiting), cause.ranks))
@@ -198,7 +206,7 @@ def _inside(node: Node, graph: _Graph) -> Cause | None:
 
 
 def _ring(ranks: list[int], nodes: Sequence[Node], graph: _Graph) -> Cause:
-    odd = graph.odd(ranks)
+    odd = Orders(ranks, graph.still).odd(ranks)
     node = min(nodes, key=lambda one: one.call.created_ns)
     if odd and 2 * len(odd) <= len(ranks):
         return _made_cause("other order", odd, node, nodes, graph)
@@ -218,18 +226,35 @@ def _merged(causes: Sequence[Cause]) -> list[Cause]:
     return list(found.values())
 
 
+def _stopped(graph: _Graph, causes: Sequence[Cause]) -> list[Cause]:
+    """Ranks that others will wait for besides, once what they wait for themselves goes on."""
+    blamed = {rank for cause in causes if cause.decided for rank in cause.ranks}
+    stands = graph.still.stands
+    waiting = [r for r in stands if r not in blamed and stands[r].waited_s >= HUNG_S]
+    found = []
+    for rank in stopped_early(graph.still, waiting) if blamed else ():
+        node = graph.still.nodes[rank]
+        held = graph.holds.get(rank, [])
+        found.append(_made_cause("stopped", [rank], node, [node, *held], graph))
+    return _merged(found)
+
+
 def _without_dump(graph: _Graph, causes: Sequence[Cause]) -> list[Cause]:
+    """Ranks without a dump for which others wait, where nothing that is known explains it."""
     explained = {rank for cause in causes for rank in (*cause.ranks, *cause.waiting)}
-    open_nodes = [
-        node
-        for node in graph.nodes.values()
-        if node.unknown and not node.holders and not explained.issuperset(node.inside)
-    ]
-    alone = sorted({node.unknown[0] for node in open_nodes if len(node.unknown) == 1})
+    left = [rank for rank in sorted(graph.still.stands) if rank not in explained]
+    nodes = {id(node): node for node in map(graph.still.nodes.__getitem__, left)}
+    open_nodes = [node for node in nodes.values() if node.unknown and not node.holders]
     if not open_nodes:
         return []
-    unknown = sorted({rank for node in open_nodes for rank in node.unknown})
-    named = alone or unknown
-    node = min(open_nodes, key=lambda one: one.call.created_ns)
-    held = [one for one in open_nodes if set(one.unknown) & set(named)]
-    return [_made_cause("no dump", named, node, held, graph, decided=len(named) == 1)]
+    blamed = {rank for cause in causes for rank in cause.ranks}
+    may_wait = graph.share_a_group({r for node in open_nodes for r in node.unknown}, explained)
+    alone = {node.unknown[0] for node in open_nodes if len(node.unknown) == 1}
+    named = sorted((alone or {rank for node in open_nodes for rank in node.unknown}) - may_wait)
+    held = [node for node in open_nodes if not may_wait.issuperset(node.unknown)]
+    if not named or not held:
+        return []
+    odd = Orders(left, graph.still).odd(left)
+    found = [_made_cause("other order", odd, held[0], held, graph, decided=False)] if odd else []
+    is_clear = not odd and len(named) == 1 and all(cause.decided for cause in causes)
+    return [*found, _made_cause("no dump", named, held[0], held, graph, decided=is_clear)]

@@ -59,7 +59,7 @@ def find_groups(dumps: Sequence[Dump], world_size: int = 0) -> dict[tuple[int, s
     calls: dict[_Key, dict[int, GroupCalls]] = {}
     for dump in dumps:
         for name, group in dump.groups.items():
-            calls.setdefault((name, dump.members.get(name, ())), {})[dump.rank] = group
+            calls.setdefault((name, _listed(dump, name, group)), {})[dump.rank] = group
     numbers = _numbers_of_descriptions(dumps)
     groups: dict[_Key, Group] = {}
     for (name, ranks), own in calls.items():
@@ -78,6 +78,12 @@ def find_groups(dumps: Sequence[Dump], world_size: int = 0) -> dict[tuple[int, s
     return {
         (rank, name): group for (name, ranks), group in groups.items() for rank in group.members
     }
+
+
+def _listed(dump: Dump, name: str, group: GroupCalls) -> tuple[int, ...]:
+    """The ranks of a group as torch says them. gloo's default group has no name there."""
+    ranks = dump.members.get(name, ())
+    return ranks or (dump.members.get("", ()) if group.description == "default_pg" else ())
 
 
 def _numbers_of_descriptions(dumps: Sequence[Dump]) -> Mapping[str, set[str]]:

@@ -1,4 +1,4 @@
-"""Whose order of calls nobody else has.
+"""Whose calls differ from those of all others that should make the same ones.
 
 Ranks that do the same for other groups make the same calls in the same order, so that the running
 number of a call is the same on them. A rank that has left out, added or swapped calls has other
@@ -8,61 +8,120 @@ numbers from there on, and one that made another call has it where the others ha
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..flight_files import Dump
+from .calls import Standstill
 from .groups import Group
 
 BEFORE = 64  # calls that are compared before the one in which a rank stands, and after it
-OTHERS_MAX = 512  # ranks that are compared with the accused
+CALLS_MAX = 64  # that are the newest of some ranks
+RANKS_MAX = 512  # of the accused, and of those that they are compared with
+CONTEXT = 3  # calls before one, by which it is known what should follow
 ALIKE = 2  # ranks that agree, against one that does not
 
-_Position = tuple[str, int]  # role of the group and number within it
 _PEER = re.compile(r"(?:.*:)?(send|recv) (\d+)(?:->|<-)(\d+)")
+_PEER_CALLS = "send", "recv"
+_What = tuple[str, int, str]  # role of the group, number within it, kind
 
 
 @dataclass(frozen=True)
 class _Made:
     """A call as a rank made it."""
 
-    position: _Position
-    kind: str
+    what: _What
     record: int
 
 
-def odd_ranks(
-    ranks: Sequence[int],
-    dumps: Mapping[int, Dump],
-    groups: Mapping[tuple[int, str], Group],
-    stands: Mapping[int, int],
-) -> list[int]:
-    """Those of the ranks whose order of calls nobody else has, where others agree on one. `stands`:
-    the running number of the call in which each rank stands."""
-    chosen = set(ranks)
-    others = [rank for rank in dumps if rank not in chosen][:OTHERS_MAX]
-    made = {
-        rank: list(_made(dumps[rank], groups, stands.get(rank)))
-        for rank in [*ranks[:OTHERS_MAX], *others]
-        if rank in dumps
-    }
-    by_position: dict[tuple[_Position, str], dict[int, list[int]]] = {}
-    by_record: dict[int, dict[int, _Made]] = {}
-    for rank, calls in made.items():
-        for call in calls:
-            places = by_position.setdefault((call.position, call.kind), {})
-            places.setdefault(call.record, []).append(rank)
-            by_record.setdefault(call.record, {})[rank] = call
-    weights = Counter(
-        {
-            rank: sum(_is_alone(by_position[call.position, call.kind], rank) for call in made[rank])
-            + _differences(rank, made, by_record)
-            for rank in ranks
-            if rank in made
-        }
-    )
-    return [rank for rank in ranks if weights[rank]]
+class Orders:
+    """The calls of ranks in their order, near the call in which each of them stands: of those in
+    question and of some others."""
+
+    def __init__(self, ranks: Sequence[int], still: Standstill) -> None:
+        chosen = set(ranks)
+        others = [rank for rank in still.dumps if rank not in chosen]
+        self._made: dict[int, dict[int, _Made]] = {}
+        self._records: dict[_What, dict[int, list[int]]] = {}
+        self._ranks: dict[_Made, list[int]] = {}
+        self._pending = still.pending
+        self._is_missing_some = any(node.unknown for node in still.nodes.values())
+        self._after: dict[tuple[tuple[str, str], ...], Counter[tuple[str, str]]] = {}
+        for rank in [*ranks[:RANKS_MAX], *others[:RANKS_MAX]]:
+            if rank in still.dumps:
+                self._add(rank, still)
+        for rank, calls in self._made.items():
+            for record, call in calls.items():
+                after = self._after.setdefault(self._before(rank, record), Counter())
+                after[call.what[0], call.what[2]] += 1
+
+    def _add(self, rank: int, still: Standstill) -> None:
+        own = self._made[rank] = {}
+        stand = still.stands.get(rank)
+        for call in _made(still.dumps[rank], still.groups, stand.call.record if stand else None):
+            own[call.record] = call
+            self._records.setdefault(call.what, {}).setdefault(call.record, []).append(rank)
+            self._ranks.setdefault(call, []).append(rank)
+
+    def odd(self, ranks: Iterable[int]) -> list[int]:
+        """Those of the ranks whose order of calls nobody else has, where others agree on one.
+
+        First by what they themselves and others have done elsewhere. Where that does not tell and
+        no dump is missing, so that each rank should have a fellow, by what others do here.
+        """
+        known = [rank for rank in ranks if rank in self._made]
+        found = [rank for rank in known if self._is_odd(rank, self._is_new)]
+        if found or self._is_missing_some:
+            return found
+        return [rank for rank in known if self._is_odd(rank, lambda *_: True)]
+
+    def _is_odd(self, rank: int, is_new: Callable[[int, _Made], bool]) -> bool:
+        calls = self._made[rank].values()
+        if any(self._differs(rank, call) and is_new(rank, call) for call in calls):
+            return True
+        return not self._is_missing_some and any(self._is_alone(rank, call) for call in calls)
+
+    def _is_new(self, rank: int, call: _Made) -> bool:
+        """Whether, where the same calls were made elsewhere, this one never followed."""
+        before = self._before(rank, call.record)
+        after = self._after[before]
+        return after.total() > 1 and after[call.what[0], call.what[2]] == 1
+
+    def _before(self, rank: int, record: int) -> tuple[tuple[str, str], ...]:
+        """The calls before one, without their numbers."""
+        made = self._made[rank]
+        at = [made[r].what for r in range(record - CONTEXT, record) if r in made]
+        return tuple((role, kind) for role, _, kind in at)
+
+    def _is_alone(self, rank: int, call: _Made) -> bool:
+        """Whether the rank alone has a collective that is pending under its running number, each
+        other rank with it agrees with one more, and none has its calls beside this one where it has
+        them. (Sends and receives have other numbers on each stage of a pipeline.)"""
+        if call.record not in self._pending[rank] or call.what[2].startswith(_PEER_CALLS):
+            return False
+        records = self._records[call.what]
+        others = [ranks for record, ranks in records.items() if record != call.record]
+        if len(records[call.record]) > 1 or not others or min(map(len, others)) < ALIKE:
+            return False
+        return not any(self._fellows(rank, call.record + step) for step in (-1, 1))
+
+    def _differs(self, rank: int, call: _Made) -> bool:
+        """Whether those that have made the same call before this one, or after it where there is
+        none before, agree on another one."""
+        step = -1 if call.record - 1 in self._made[rank] else 1
+        theirs = Counter(
+            at.what
+            for other in self._fellows(rank, call.record + step)
+            if (at := self._made[other].get(call.record))
+        )
+        return len(theirs) == 1 and call.what not in theirs and theirs.total() >= ALIKE
+
+    def _fellows(self, rank: int, record: int) -> list[int]:
+        """The others that have the same call under that running number."""
+        call = self._made[rank].get(record)
+        return [other for other in self._ranks[call] if other != rank] if call else []
 
 
 def _made(
@@ -76,9 +135,7 @@ def _made(
     stand = len(order.records) if record is None else order.records.index(record)
     for at in range(max(0, stand - BEFORE), min(len(order.records), stand + BEFORE)):
         role, kind = words[order.codes[at]]
-        is_peer = kind.startswith(("send", "recv"))
-        position = (f"{role} peers" if is_peer else role), order.numbers[at]
-        yield _Made(position, kind, order.records[at])
+        yield _Made((role, order.numbers[at], kind), order.records[at])
 
 
 def _relative(kind: str) -> str:
@@ -87,30 +144,41 @@ def _relative(kind: str) -> str:
     return f"{match[1]} {int(match[3]) - int(match[2]):+}" if match else kind
 
 
-def _is_alone(places: Mapping[int, Sequence[int]], rank: int) -> bool:
-    """Whether the rank alone has the call under its running number, and each other rank with it
-    agrees with one more."""
-    own = next(ranks for ranks in places.values() if rank in ranks)
-    others = [ranks for ranks in places.values() if ranks is not own]
-    return len(own) == 1 and bool(others) and all(len(ranks) >= ALIKE for ranks in others)
+def stopped_early(still: Standstill, ranks: Sequence[int]) -> list[int]:
+    """Those of the ranks whose newest call is one that others, who wait in it as well, have gone on
+    from by the same next call, and further than they. So what they wait for is not what keeps them
+    from calling on."""
+    newest: dict[_Made, list[int]] = {}
+    for rank in ranks:
+        call = _call_at(still, rank, None)
+        if call is not None and call.record in still.pending[rank]:
+            newest.setdefault(call, []).append(rank)
+    found = []
+    for call, stopped in sorted(newest.items(), key=lambda item: len(item[1]))[:CALLS_MAX]:
+        after = {
+            rank: _call_at(still, rank, call.record + 1)
+            for rank in ranks
+            if rank not in stopped
+            and call.record in still.pending[rank]
+            and _call_at(still, rank, call.record) == call
+        }
+        agree = len(set(after.values())) == 1 and None not in after.values()
+        if agree and len(after) >= max(ALIKE, 2 * len(stopped)):
+            least = min(len(still.pending[rank]) for rank in after)
+            found += [rank for rank in stopped if len(still.pending[rank]) < least]
+    return sorted(found)
 
 
-def _differences(
-    rank: int, made: Mapping[int, Sequence[_Made]], by_record: Mapping[int, Mapping[int, _Made]]
-) -> int:
-    """How many calls the rank made where those that are at the same place agree on others."""
-    fellows = set[int]()
-    for call in made[rank]:
-        at = by_record[call.record].items()
-        fellows.update(other for other, theirs in at if theirs.position == call.position)
-    fellows.discard(rank)
-    found = 0
-    for call in made[rank]:
-        theirs = [m for other, m in by_record[call.record].items() if other in fellows]
-        kinds = Counter((m.position, m.kind) for m in theirs)
-        agreed = len(kinds) == 1 and len(theirs) >= ALIKE
-        found += agreed and (call.position, call.kind) not in kinds
-    return found
+def _call_at(still: Standstill, rank: int, record: int | None) -> _Made | None:
+    """The call of a rank under a running number, or its newest one."""
+    order = still.dumps[rank].order
+    at = len(order.records) - 1 if record is None else bisect_left(order.records, record)
+    if not 0 <= at < len(order.records) or record not in (None, order.records[at]):
+        return None
+    name, kind = order.words[order.codes[at]]
+    group = still.groups.get((rank, name))
+    what = group.role if group else name, order.numbers[at], _relative(kind)
+    return _Made(what, order.records[at])
 
 
 def minority(
@@ -125,7 +193,12 @@ def minority(
         for sibling in siblings:
             others.update({kind: len(ranks) for kind, ranks in sibling.items()})
         most = _most(others)
-    if most is None or most not in kinds:
+    return others_than(most, kinds)
+
+
+def others_than(most: str | None, kinds: Mapping[str, Sequence[int]]) -> list[int]:
+    """The ranks that called something else, where somebody called it."""
+    if most not in kinds:
         return []
     return sorted(rank for kind, ranks in kinds.items() if kind != most for rank in ranks)
 
@@ -134,3 +207,14 @@ def _most(counts: Counter[str]) -> str | None:
     """What more than half of all have."""
     first = counts.most_common(1)
     return first[0][0] if first and 2 * first[0][1] > counts.total() else None
+
+
+def familiar(kinds: Iterable[str], dumps: Iterable[Dump]) -> str | None:
+    """The one of the kinds that differs from the others in words, such as a size or a dtype, which
+    other calls have as well; None where that is so of several, or of none."""
+    ours = {kind: set(kind.split()) for kind in kinds}
+    shared = set.intersection(*ours.values())
+    others = {kind for dump in dumps for _, kind in dump.order.words}.difference(ours)
+    words = {word for kind in others for word in kind.split()}
+    known = [kind for kind, own in ours.items() if own - shared <= words]
+    return known[0] if len(known) == 1 else None
