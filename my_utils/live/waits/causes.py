@@ -10,7 +10,7 @@ from ..flight_files import Dump
 from .calls import HUNG_S, Node, Standstill
 from .graph import last_parts
 from .groups import Group, find_groups
-from .orders import Orders, familiar, minority, others_than, stopped_early
+from .orders import Orders, familiar, minority, most_common, others_than, stopped_early
 
 SLOW_SHARE = 0.1  # of the longest wait: who is awaited for less is slow beside it
 LONG_S = 60.0
@@ -51,13 +51,26 @@ class _Graph:
                 self.holds.setdefault(rank, []).append(node)
 
     def _split_paths(self) -> None:
+        """Where paths parted. Later differences of a rank follow from the first, so that one which
+        most are against is accused in the ties, too."""
         self._find_late()
-        for node in self.nodes.values():
-            if node.kinds:
-                node.accused = self._other_path(node)
-                self.parted.update((rank, node) for rank in node.accused)
+        nodes = [node for node in self.nodes.values() if node.kinds]
+        for node in nodes:
+            self._accuse(node, minority(node.kinds))
+        for node in nodes:
+            if not node.accused:
+                known = self.parted.keys() & {r for ranks in node.kinds.values() for r in ranks}
+                self._accuse(node, sorted(known) or self._other_path(node))
+
+    def _accuse(self, node: Node, ranks: list[int]) -> None:
+        node.accused = ranks
+        for rank in ranks:
+            if rank not in self.parted or self.still.nodes.get(rank) is node:
+                self.parted[rank] = node
 
     def _other_path(self, node: Node) -> list[int]:
+        """On a tie: who called something else than groups of the same role; whose order of calls
+        nobody else has; or who called what is strange to the run."""
         role, seq = node.group.role, node.call.seq
         groups = {id(group): group for group in self.still.groups.values()}.values()
         siblings = [
@@ -65,11 +78,11 @@ class _Graph:
             for group in groups
             if group.role == role and group is not node.group
         ]
-        found = minority(node.kinds, siblings)
+        found = others_than(most_common(siblings), node.kinds)
         if found:
             return found
         ranks = sorted(rank for own in node.kinds.values() for rank in own)
-        odd = Orders(ranks, self.still).odd(ranks)
+        odd = Orders(ranks, self.still).odd()
         if 0 < len(odd) < len(ranks):
             return odd
         return others_than(familiar(node.kinds, self.still.dumps.values()), node.kinds)
@@ -86,14 +99,12 @@ class _Graph:
             if len(young) == len(node.ended) and not node.holders:
                 node.late = young
 
-    def share_a_group(self, ranks: Iterable[int], others: set[int]) -> set[int]:
-        """Those of the ranks that share a group, which not all ranks are in, with one of others."""
-        size = len({rank for rank, _ in self.still.groups})
-        return {
-            rank
-            for (rank, _), group in self.still.groups.items()
-            if rank in ranks and len(group.members) < size and not others.isdisjoint(group.members)
-        }
+    def share_a_group(self, others: Iterable[int]) -> set[int]:
+        """The ranks that share a group, which not all ranks are in, with one of others."""
+        dumps = [self.still.dumps[rank] for rank in others if rank in self.still.dumps]
+        groups = {ranks for dump in dumps for ranks in dump.members.values()}
+        size = max((len(ranks) for ranks in groups), default=0)
+        return {rank for ranks in groups if len(ranks) < size for rank in ranks}
 
     def after(self, vertex: _Vertex) -> Sequence[_Vertex]:
         if isinstance(vertex, tuple):
@@ -206,7 +217,7 @@ def _inside(node: Node, graph: _Graph) -> Cause | None:
 
 
 def _ring(ranks: list[int], nodes: Sequence[Node], graph: _Graph) -> Cause:
-    odd = Orders(ranks, graph.still).odd(ranks)
+    odd = Orders(ranks, graph.still).odd()
     node = min(nodes, key=lambda one: one.call.created_ns)
     if odd and 2 * len(odd) <= len(ranks):
         return _made_cause("other order", odd, node, nodes, graph)
@@ -247,14 +258,13 @@ def _without_dump(graph: _Graph, causes: Sequence[Cause]) -> list[Cause]:
     open_nodes = [node for node in nodes.values() if node.unknown and not node.holders]
     if not open_nodes:
         return []
-    blamed = {rank for cause in causes for rank in cause.ranks}
-    may_wait = graph.share_a_group({r for node in open_nodes for r in node.unknown}, explained)
+    may_wait = graph.share_a_group(explained)
     alone = {node.unknown[0] for node in open_nodes if len(node.unknown) == 1}
     named = sorted((alone or {rank for node in open_nodes for rank in node.unknown}) - may_wait)
     held = [node for node in open_nodes if not may_wait.issuperset(node.unknown)]
     if not named or not held:
         return []
-    odd = Orders(left, graph.still).odd(left)
+    odd = Orders(left, graph.still).odd()
     found = [_made_cause("other order", odd, held[0], held, graph, decided=False)] if odd else []
     is_clear = not odd and len(named) == 1 and all(cause.decided for cause in causes)
     return [*found, _made_cause("no dump", named, held[0], held, graph, decided=is_clear)]

@@ -41,8 +41,8 @@ class Orders:
     question and of some others."""
 
     def __init__(self, ranks: Sequence[int], still: Standstill) -> None:
-        chosen = set(ranks)
-        others = [rank for rank in still.dumps if rank not in chosen]
+        self._accused = frozenset(ranks)
+        others = [rank for rank in still.dumps if rank not in self._accused]
         self._made: dict[int, dict[int, _Made]] = {}
         self._records: dict[_What, dict[int, list[int]]] = {}
         self._ranks: dict[_Made, list[int]] = {}
@@ -65,13 +65,14 @@ class Orders:
             self._records.setdefault(call.what, {}).setdefault(call.record, []).append(rank)
             self._ranks.setdefault(call, []).append(rank)
 
-    def odd(self, ranks: Iterable[int]) -> list[int]:
-        """Those of the ranks whose order of calls nobody else has, where others agree on one.
+    def odd(self) -> list[int]:
+        """Those of the ranks whose order of calls nobody else has, where others agree on one, among
+        them another of the ranks.
 
         First by what they themselves and others have done elsewhere. Where that does not tell and
         no dump is missing, so that each rank should have a fellow, by what others do here.
         """
-        known = [rank for rank in ranks if rank in self._made]
+        known = [rank for rank in sorted(self._accused) if rank in self._made]
         found = [rank for rank in known if self._is_odd(rank, self._is_new)]
         if found or self._is_missing_some:
             return found
@@ -105,18 +106,22 @@ class Orders:
         others = [ranks for record, ranks in records.items() if record != call.record]
         if len(records[call.record]) > 1 or not others or min(map(len, others)) < ALIKE:
             return False
+        if all(self._accused.isdisjoint(ranks) for ranks in others):
+            return False
         return not any(self._fellows(rank, call.record + step) for step in (-1, 1))
 
     def _differs(self, rank: int, call: _Made) -> bool:
         """Whether those that have made the same call before this one, or after it where there is
         none before, agree on another one."""
         step = -1 if call.record - 1 in self._made[rank] else 1
-        theirs = Counter(
-            at.what
-            for other in self._fellows(rank, call.record + step)
-            if (at := self._made[other].get(call.record))
-        )
-        return len(theirs) == 1 and call.what not in theirs and theirs.total() >= ALIKE
+        theirs: dict[_What, list[int]] = {}
+        for other in self._fellows(rank, call.record + step):
+            if at := self._made[other].get(call.record):
+                theirs.setdefault(at.what, []).append(other)
+        if len(theirs) != 1 or call.what in theirs:
+            return False
+        (agreed,) = theirs.values()
+        return len(agreed) >= ALIKE and not self._accused.isdisjoint(agreed)
 
     def _fellows(self, rank: int, record: int) -> list[int]:
         """The others that have the same call under that running number."""
@@ -181,30 +186,23 @@ def _call_at(still: Standstill, rank: int, record: int | None) -> _Made | None:
     return _Made(what, order.records[at])
 
 
-def minority(
-    kinds: Mapping[str, Sequence[int]], siblings: Iterable[Mapping[str, Sequence[int]]]
-) -> list[int]:
-    """The ranks that called something else than most; on a tie, something else than most groups of
-    the same role have called under that number. Empty where that does not tell."""
-    counts = Counter({kind: len(ranks) for kind, ranks in kinds.items()})
-    most = _most(counts)
-    if most is None:
-        others = Counter[str]()
-        for sibling in siblings:
-            others.update({kind: len(ranks) for kind, ranks in sibling.items()})
-        most = _most(others)
-    return others_than(most, kinds)
+def minority(kinds: Mapping[str, Sequence[int]]) -> list[int]:
+    """The ranks that called something else than most; empty on a tie."""
+    return others_than(most_common([kinds]), kinds)
 
 
-def others_than(most: str | None, kinds: Mapping[str, Sequence[int]]) -> list[int]:
-    """The ranks that called something else, where somebody called it."""
-    if most not in kinds:
+def others_than(kind: str | None, kinds: Mapping[str, Sequence[int]]) -> list[int]:
+    """The ranks that called something else than that, where somebody called it."""
+    if kind not in kinds:
         return []
-    return sorted(rank for kind, ranks in kinds.items() if kind != most for rank in ranks)
+    return sorted(rank for other, ranks in kinds.items() if other != kind for rank in ranks)
 
 
-def _most(counts: Counter[str]) -> str | None:
-    """What more than half of all have."""
+def most_common(all_kinds: Iterable[Mapping[str, Sequence[int]]]) -> str | None:
+    """What more than half of all ranks called."""
+    counts = Counter[str]()
+    for kinds in all_kinds:
+        counts.update({kind: len(ranks) for kind, ranks in kinds.items()})
     first = counts.most_common(1)
     return first[0][0] if first and 2 * first[0][1] > counts.total() else None
 
