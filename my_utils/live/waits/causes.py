@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
 
 from ..flight_files import Dump
-from .calls import HUNG_S, Node, Standstill
+from .calls import HUNG_S, SAME_MOMENT_S, Node, Standstill
 from .graph import last_parts
 from .groups import Group, find_groups
 from .orders import Orders, familiar, minority, most_common, others_than, stopped_early
 
 SLOW_SHARE = 0.1  # of the longest wait: who is awaited for less is slow beside it
 LONG_S = 60.0
+TIMES_USUAL = 2.0  # the pauses between calls that a rank makes again and again
 
 
 @dataclass
@@ -95,7 +96,7 @@ class _Graph:
                 continue
             dumps = self.still.dumps
             oldest_s = min(dumps[rank].written_s for rank in node.inside)
-            young = [r for r in node.ended if dumps[r].written_s > oldest_s + 6.0]
+            young = [r for r in node.ended if dumps[r].written_s > oldest_s + SAME_MOMENT_S]
             if len(young) == len(node.ended) and not node.holders:
                 node.late = young
 
@@ -144,50 +145,51 @@ def _kinds_of(group: Group, seq: int) -> dict[str, list[int]]:
 
 
 def find_causes(dumps: Sequence[Dump], world_size: int = 0) -> tuple[list[Cause], Standstill]:
-    """The causes, those that explain most first."""
-    groups = find_groups(dumps, world_size)
-    still = Standstill(dumps, groups)
+    """The causes, those that are sure and that explain most first. `world_size` 0: not known."""
+    still = Standstill(dumps, find_groups(dumps, world_size))
     graph = _Graph(still)
-    causes = []
-    for part in last_parts(sorted(still.stands), graph.after):
-        cause = _cause(part, graph)
-        if cause is not None:
-            causes.append(cause)
-    causes = _merged(causes)
+    parts = last_parts(sorted(still.stands), graph.after)
+    ends = {vertex for part in parts if len(part) == 1 for vertex in part}
+    found = (_cause(part, graph, ends) for part in parts)
+    causes = _merged(cause for cause in found if cause is not None)
     causes += _without_dump(graph, causes)
     causes += _stopped(graph, causes)
     longest_s = max((cause.waited_s for cause in causes), default=0.0)
-    causes = [cause for cause in causes if not _is_slow(cause, longest_s)]
+    causes = [cause for cause in causes if not _is_slow(cause, longest_s, still)]
     causes.sort(key=lambda cause: (not cause.decided, -len(cause.waiting), cause.ranks))
     return causes, still
 
 
-def _is_slow(cause: Cause, longest_s: float) -> bool:
-    return cause.waited_s < HUNG_S or (
-        longest_s >= LONG_S and cause.waited_s < SLOW_SHARE * longest_s
-    )
+def _is_slow(cause: Cause, longest_s: float, still: Standstill) -> bool:
+    """Whether ranks wait for no longer than they do now and then, or not for long beside others."""
+    usual_s = max((still.dumps[rank].pause_s for rank in cause.direct), default=0.0)
+    if cause.waited_s < max(HUNG_S, TIMES_USUAL * usual_s):
+        return True
+    return longest_s >= LONG_S and cause.waited_s < SLOW_SHARE * longest_s
 
 
-def _cause(part: Sequence[_Vertex], graph: _Graph) -> Cause | None:
+def _cause(part: Sequence[_Vertex], graph: _Graph, ends: Set[_Vertex]) -> Cause | None:
+    """What a part that waits for nobody outside it is. `ends`: the ranks and calls that are each
+    such a part."""
     ranks = sorted(vertex for vertex in part if isinstance(vertex, int))
     nodes = [graph.nodes[vertex[1]] for vertex in part if isinstance(vertex, tuple)]
-    if len(part) == 1 and nodes:
-        return _inside(nodes[0], graph)
-    if len(part) == 1:
-        return _awaited(ranks[0], graph)
-    return _ring(ranks, nodes, graph)
+    if len(part) > 1:
+        return _ring(ranks, nodes, graph)
+    return _inside(nodes[0], graph) if nodes else _awaited(ranks[0], graph, ends)
 
 
-def _awaited(rank: int, graph: _Graph) -> Cause | None:
+def _awaited(rank: int, graph: _Graph, ends: Set[_Vertex]) -> Cause | None:
+    """The call in which most such ranks are awaited stands for the others; else the first one."""
     held = graph.holds.get(rank, [])
     if not held:
         return None
-    node = min(held, key=lambda one: one.call.created_ns)
-    kind = "never entered"
+    node = min(
+        held,
+        key=lambda one: (-len(ends.intersection(one.holders)), one.peer or -1, one.call.created_ns),
+    )
+    kind = "came late" if rank in node.late else "never entered"
     if rank in graph.parted:
         node, kind = graph.parted[rank], "other path"
-    elif rank in node.late:
-        kind = "came late"
     return _made_cause(kind, [rank], node, held, graph)
 
 
@@ -224,7 +226,7 @@ def _ring(ranks: list[int], nodes: Sequence[Node], graph: _Graph) -> Cause:
     return _made_cause("ring", ranks, node, nodes, graph, decided=False)
 
 
-def _merged(causes: Sequence[Cause]) -> list[Cause]:
+def _merged(causes: Iterable[Cause]) -> list[Cause]:
     """One cause of all ranks of a kind in one call."""
     found: dict[tuple[int, str], Cause] = {}
     for cause in causes:
