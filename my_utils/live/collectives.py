@@ -32,6 +32,17 @@ class Collectives:
     problems: Sequence[Problem]
 
     @property
+    def named(self) -> frozenset[int]:
+        """The ranks that hold the others up for certain."""
+        return frozenset(r for cause in self.causes if cause.decided for r in cause.ranks)
+
+    @property
+    def waiting(self) -> frozenset[int]:
+        """The ranks that wait for these."""
+        found = {r for cause in self.causes if cause.decided for r in cause.waiting}
+        return frozenset(found - self.named)
+
+    @property
     def nodes(self) -> list[Node]:
         """The calls in which ranks stand, the one that has waited longest first."""
         nodes = {id(node): node for node in self.still.nodes.values()}.values()

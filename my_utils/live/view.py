@@ -157,13 +157,12 @@ def collective_lines(found: Collectives, ranks: Sequence[Rank]) -> list[str]:
         at: _since(cause.node.call.created_ns, cause.waited_s) for at, cause in enumerate(causes)
     }
     places = {rank.rank: _place_now(rank) for rank in ranks if rank.worker == 0}
-    named = {rank for cause in causes if cause.decided for rank in cause.ranks}
     head = "who holds the others up" if causes else "nobody is known to hold the others up"
     return [
         f"{head}, {dumps}:",
         *cause_lines(causes, places, since),
-        *waiting_line(found.nodes, named),
-        *unknown_line(found.without_dump, found.still.stale, named),
+        *waiting_line(found.nodes, found.named),
+        *unknown_line(found.without_dump, found.still.stale, found.named),
     ]
 
 

@@ -135,13 +135,17 @@ class TestWhoNeverEntered:
         found = only(logs, dumps)
         assert (found["missing"], found["unknown"]) == ([1], [2])
 
-    def test_the_longest_wait_comes_first(self, logs: Path, dumps: Path) -> None:
+    def test_what_a_rank_called_later_does_not_count(self, logs: Path, dumps: Path) -> None:
         groups = {"7": ("tp", [0, 1]), "8": ("dp", [0, 1])}
         later = entry(5, "all_reduce", 1, state="started", group=("7", "tp"))
         first = entry(2, "broadcast", 1, state="started", group=("8", "dp"))
         write_dump(dumps, 0, [first, later], groups=groups)
         write_dump(dumps, 1, [], groups=groups)
-        assert [item["description"] for item in seen(logs, dumps)["stalled"]] == ["dp", "tp"]
+        found = seen(logs, dumps)
+        assert [item["description"] for item in found["stalled"]] == ["dp"]
+        (cause,) = found["causes"]
+        assert (cause["kind"], cause["ranks"]) == ("never entered", [1])
+        assert (cause["decided"], cause["waiting"]) == (True, [0])
 
 
 class TestOtherVerdicts:
@@ -157,7 +161,11 @@ class TestOtherVerdicts:
         done = run_python(
             "-m", "my_utils.live", str(logs), "--once", "--flight-recorder", str(dumps)
         )
-        assert "    broadcast of 64 Float: rank 2" in done.stdout.splitlines()
+        (line,) = (line for line in done.stdout.splitlines() if line.startswith("! "))
+        assert line.startswith(
+            "! rank 2 took another path: broadcast of 64 Float by rank 2, "
+            "all_reduce of 64 Float by ranks 0-1 under #2 "
+        )
 
     def test_different_numbers_of_elements(self, logs: Path, dumps: Path) -> None:
         for rank in range(2):
@@ -197,7 +205,8 @@ class TestBetweenTwoRanks:
         done = run_python(
             "-m", "my_utils.live", str(logs), "--once", "--flight-recorder", str(dumps)
         )
-        assert "! recv 1<-0 #2 [16, 4] Float at train.py:88 in step of default_pg" in done.stdout
+        call = "recv 1<-0 #2 [16, 4] Float at train.py:88 in step of the default group of ranks 0-1"
+        assert f"! rank 0 never entered {call}, since " in done.stdout
 
     def test_a_send_that_is_under_way(self, logs: Path, dumps: Path) -> None:
         write_dump(dumps, 0, [entry(0, "send 0->1", 1, peer=1, state="started")], world=2)
@@ -205,11 +214,12 @@ class TestBetweenTwoRanks:
         found = only(logs, dumps)
         assert (found["verdict"], found["waiting"]) == ("not finished", [0])
 
-    def test_what_a_full_ring_forgot_is_not_guessed(self, logs: Path, dumps: Path) -> None:
+    def test_what_a_full_ring_forgot_has_ended(self, logs: Path, dumps: Path) -> None:
+        """So the send of a receive that is under way is still to come."""
         write_dump(dumps, 1, [entry(700, "recv 1<-0", 60, peer=0, state="started")], world=2)
         write_dump(dumps, 0, [entry(800, "barrier", 5)], world=2)
         found = only(logs, dumps)
-        assert (found["missing"], found["unknown"]) == ([], [0])
+        assert (found["missing"], found["unknown"]) == ([0], [])
 
     def test_ranks_are_those_of_the_group(self, logs: Path, dumps: Path) -> None:
         pair = {"7": ("pp", [2, 5])}
@@ -234,11 +244,13 @@ class TestBesideTheRanks:
         )
         assert done.returncode == live.EXIT_SUSPECTS
         lines = done.stdout.splitlines()
-        call = "! all_reduce #2 [16, 4] Float at train.py:88 in step of default_pg, since "
-        (line,) = (line for line in lines if line.startswith(call))
-        assert line.endswith(": never entered; in it 2 ranks: 0-1")
-        last = "last barrier #1 [16, 4] Float at train.py:88 in step"
-        assert f"    never entered by rank 2: in iter > data; {last}" in lines
+        call = (
+            "all_reduce #2 [16, 4] Float at train.py:88 in step of the default group of ranks 0-2"
+        )
+        place = lines.index(f"who holds the others up, by 3 dumps in {dumps}:")
+        assert lines[place + 1].startswith(f"! rank 2 never entered {call}, since ")
+        assert lines[place + 1].endswith(" (rank 2 is in iter > data)")
+        assert lines[place + 2] == "  2 ranks wait: 2 in all_reduce of the default group"
 
     def test_dumps_of_an_earlier_run(self, logs: Path, dumps: Path) -> None:
         write_beats(logs, beat(0, 9, "iter", began=START_NS / 1e9, world_size=2))

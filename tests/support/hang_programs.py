@@ -11,6 +11,7 @@ from __future__ import annotations
 import pickle
 import random
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,7 @@ class Layout:
     def groups(self, rank: int) -> dict[str, list[int]]:
         """The members of the groups of a rank, by role."""
         tp, pp, dp = self.place(rank)
-        chosen = {
+        chosen: dict[str, Callable[[int, int, int], bool]] = {
             "default_pg": lambda t, p, d: True,
             "TENSOR": lambda t, p, d: (p, d) == (pp, dp),
             "PIPELINE": lambda t, p, d: (t, d) == (tp, dp),
@@ -239,7 +240,9 @@ class Run:
                 for role, members in rank.groups.items()
             },
             "pg_status": {
-                str(roles.index(role)): {"last_enqueued_collective": rank.counts.get(role, 0) + first}
+                str(roles.index(role)): {
+                    "last_enqueued_collective": rank.counts.get(role, 0) + first
+                }
                 for role in rank.groups
             },
             "entries": [_entry(rank, call, roles, first) for call in calls],

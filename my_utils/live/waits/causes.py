@@ -10,7 +10,15 @@ from ..flight_files import Dump
 from .calls import HUNG_S, SAME_MOMENT_S, Node, Standstill
 from .graph import last_parts
 from .groups import Group, find_groups
-from .orders import Orders, familiar, minority, most_common, others_than, stopped_early
+from .orders import (
+    Orders,
+    familiar,
+    kinds_elsewhere,
+    minority,
+    most_common,
+    others_than,
+    stopped_early,
+)
 
 SLOW_SHARE = 0.1  # of the longest wait: who is awaited for less is slow beside it
 LONG_S = 60.0
@@ -86,7 +94,10 @@ class _Graph:
         odd = Orders(ranks, self.still).odd()
         if 0 < len(odd) < len(ranks):
             return odd
-        return others_than(familiar(node.kinds, self.still.dumps.values()), node.kinds)
+        dumps = self.still.dumps
+        elsewhere = kinds_elsewhere(node.group, seq, dumps.values())
+        has_ended = any(len(d.order.records) > len(self.still.pending[r]) for r, d in dumps.items())
+        return others_than(familiar(node.kinds, elsewhere, has_ended), node.kinds)
 
     def _find_late(self) -> None:
         """Where only younger dumps have ended a call in which others had waited for long, their
@@ -148,7 +159,8 @@ def find_causes(dumps: Sequence[Dump], world_size: int = 0) -> tuple[list[Cause]
     """The causes, those that are sure and that explain most first. `world_size` 0: not known."""
     still = Standstill(dumps, find_groups(dumps, world_size))
     graph = _Graph(still)
-    parts = last_parts(sorted(still.stands), graph.after)
+    ranks: list[_Vertex] = [*sorted(still.stands)]
+    parts = last_parts(ranks, graph.after)
     ends = {vertex for part in parts if len(part) == 1 for vertex in part}
     found = (_cause(part, graph, ends) for part in parts)
     causes = _merged(cause for cause in found if cause is not None)
@@ -185,7 +197,7 @@ def _awaited(rank: int, graph: _Graph, ends: Set[_Vertex]) -> Cause | None:
         return None
     node = min(
         held,
-        key=lambda one: (-len(ends.intersection(one.holders)), one.peer or -1, one.call.created_ns),
+        key=lambda one: (-len(ends & set(one.holders)), one.peer or -1, one.call.created_ns),
     )
     kind = "came late" if rank in node.late else "never entered"
     if rank in graph.parted:

@@ -55,7 +55,8 @@ _Key = tuple[str, tuple[int, ...]]
 
 
 def find_groups(dumps: Sequence[Dump], world_size: int = 0) -> dict[tuple[int, str], Group]:
-    """The group of each rank and name. `world_size` 0: not known."""
+    """The group of each rank that has called something in it, by rank and name. `world_size` 0: not
+    known."""
     calls: dict[_Key, dict[int, GroupCalls]] = {}
     for dump in dumps:
         for name, group in dump.groups.items():
@@ -64,19 +65,25 @@ def find_groups(dumps: Sequence[Dump], world_size: int = 0) -> dict[tuple[int, s
     groups: dict[_Key, Group] = {}
     for (name, ranks), own in calls.items():
         first = next(iter(own.values()))
+        members = tuple(sorted(ranks)) or _members(own, world_size)
+        if len(members) == world_size:
+            world_size = 0  # there is one group of all ranks that the dumps do not list
         described = first.description not in UNNAMED
         known = numbers[first.description] if described else {g.number for g in own.values()}
         groups[name, ranks] = Group(
             name=name,
             description=first.description,
-            members=tuple(sorted(ranks)) or _members(own, world_size),
+            members=members,
             role=_role(name, first, dumps[0].descriptions if described else {}),
             calls=own,
             numbers=frozenset(known),
             has_peers=any(group.peer_counts for group in own.values()),
         )
     return {
-        (rank, name): group for (name, ranks), group in groups.items() for rank in group.members
+        (rank, name): group
+        for (name, _), group in groups.items()
+        for rank in group.calls
+        if group.place(rank) >= 0
     }
 
 

@@ -7,11 +7,13 @@ numbers from there on, and one that made another call has it where the others ha
 
 from __future__ import annotations
 
+import itertools
 import re
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 
 from ..flight_files import Dump
 from .calls import Standstill
@@ -73,22 +75,26 @@ class Orders:
         no dump is missing, so that each rank should have a fellow, by what others do here.
         """
         known = [rank for rank in sorted(self._accused) if rank in self._made]
-        found = [rank for rank in known if self._is_odd(rank, self._is_new)]
+        found = [rank for rank in known if any(map(self._is_new, repeat(rank), self._calls(rank)))]
         if found or self._is_missing_some:
             return found
-        return [rank for rank in known if self._is_odd(rank, lambda *_: True)]
+        return [rank for rank in known if any(map(self._is_odd, repeat(rank), self._calls(rank)))]
 
-    def _is_odd(self, rank: int, is_new: Callable[[int, _Made], bool]) -> bool:
-        calls = self._made[rank].values()
-        if any(self._differs(rank, call) and is_new(rank, call) for call in calls):
-            return True
-        return not self._is_missing_some and any(self._is_alone(rank, call) for call in calls)
+    def _calls(self, rank: int) -> Iterable[_Made]:
+        return self._made[rank].values()
 
     def _is_new(self, rank: int, call: _Made) -> bool:
-        """Whether, where the same calls were made elsewhere, this one never followed."""
-        before = self._before(rank, call.record)
-        after = self._after[before]
-        return after.total() > 1 and after[call.what[0], call.what[2]] == 1
+        """Whether this call has never followed elsewhere where the same ones were made before it,
+        but what others do here has."""
+        after = self._after[self._before(rank, call.record)]
+        if after[call.what[0], call.what[2]] != 1:
+            return False
+        agreed = self._agreed(rank, call)
+        return agreed is not None and after[agreed[0][0], agreed[0][2]] >= ALIKE
+
+    def _is_odd(self, rank: int, call: _Made) -> bool:
+        agreed = self._agreed(rank, call)
+        return (agreed is not None and len(agreed[1]) >= ALIKE) or self._is_alone(rank, call)
 
     def _before(self, rank: int, record: int) -> tuple[tuple[str, str], ...]:
         """The calls before one, without their numbers."""
@@ -110,18 +116,18 @@ class Orders:
             return False
         return not any(self._fellows(rank, call.record + step) for step in (-1, 1))
 
-    def _differs(self, rank: int, call: _Made) -> bool:
-        """Whether those that have made the same call before this one, or after it where there is
-        none before, agree on another one."""
+    def _agreed(self, rank: int, call: _Made) -> tuple[_What, list[int]] | None:
+        """Another call on which those agree that have made the same one before this one, or after
+        it where there is none before; and who they are. None where there is no such call."""
         step = -1 if call.record - 1 in self._made[rank] else 1
         theirs: dict[_What, list[int]] = {}
         for other in self._fellows(rank, call.record + step):
             if at := self._made[other].get(call.record):
                 theirs.setdefault(at.what, []).append(other)
         if len(theirs) != 1 or call.what in theirs:
-            return False
-        (agreed,) = theirs.values()
-        return len(agreed) >= ALIKE and not self._accused.isdisjoint(agreed)
+            return None
+        ((what, ranks),) = theirs.items()
+        return None if self._accused.isdisjoint(ranks) else (what, ranks)
 
     def _fellows(self, rank: int, record: int) -> list[int]:
         """The others that have the same call under that running number."""
@@ -207,12 +213,38 @@ def most_common(all_kinds: Iterable[Mapping[str, Sequence[int]]]) -> str | None:
     return first[0][0] if first and 2 * first[0][1] > counts.total() else None
 
 
-def familiar(kinds: Iterable[str], dumps: Iterable[Dump]) -> str | None:
-    """The one of the kinds that differs from the others in words, such as a size or a dtype, which
-    other calls have as well; None where that is so of several, or of none."""
+def familiar(kinds: Iterable[str], elsewhere: Iterable[str], has_ended: bool) -> str | None:
+    """The one of the kinds of an operation that differs from the others in a dtype or a size which
+    calls elsewhere have as well; None where that is so of several, or of none.
+
+    has_ended: whether the calls elsewhere are of several steps. Else sizes tell nothing, as each
+    call of a step may have another.
+
+    >>> familiar(["all_reduce of 8 Float", "all_reduce of 8 Double"], ["gather of 2 Float"], False)
+    'all_reduce of 8 Float'
+    """
     ours = {kind: set(kind.split()) for kind in kinds}
     shared = set.intersection(*ours.values())
-    others = {kind for dump in dumps for _, kind in dump.order.words}.difference(ours)
-    words = {word for kind in others for word in kind.split()}
-    known = [kind for kind, own in ours.items() if own - shared <= words]
+    differing = {kind: own - shared for kind, own in ours.items()}
+    if len({kind.partition(" ")[0] for kind in ours}) > 1:
+        return None
+    if not has_ended and any(word.isdecimal() for own in differing.values() for word in own):
+        return None
+    words = {word for kind in elsewhere for word in kind.split()}
+    known = [kind for kind, own in differing.items() if own <= words]
     return known[0] if len(known) == 1 else None
+
+
+def kinds_elsewhere(group: Group, seq: int, dumps: Iterable[Dump]) -> set[str]:
+    """The kinds of all calls but those of one number in a group."""
+    found: set[str] = set()
+    for dump in itertools.islice(dumps, RANKS_MAX):
+        order = dump.order
+        at = {code for code, (name, _) in enumerate(order.words) if name == group.name}
+        made = {
+            code
+            for code, number in zip(order.codes, order.numbers, strict=True)
+            if number != seq or code not in at
+        }
+        found.update(order.words[code][1] for code in made)
+    return found

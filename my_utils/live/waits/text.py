@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ...common.ranges import as_ranges, ranges_text
 from ..flight_files import Call
-from ..suspects import describe_seconds
 from .calls import Node
 from .causes import Cause
 from .groups import UNNAMED
@@ -126,14 +125,17 @@ def waiting_line(nodes: Sequence[Node], named: Iterable[int]) -> Iterator[str]:
     rest = sum(len(ranks) for _, ranks in largest[CALLS_SHOWN:])
     if rest:
         shown.append(f"{rest} in other calls")
-    yield f"  {len(waiting)} {'rank waits' if len(waiting) == 1 else 'ranks wait'}: {', '.join(shown)}"
+    verb = "rank waits" if len(waiting) == 1 else "ranks wait"
+    yield f"  {len(waiting)} {verb}: {', '.join(shown)}"
 
 
 def _role(node: Node) -> str:
     description = node.group.description
     if description == "default_pg":
         return "the default group"
-    return f"group {node.group.name}" if description in UNNAMED else f"{role_text(description)} groups"
+    return (
+        f"group {node.group.name}" if description in UNNAMED else f"{role_text(description)} groups"
+    )
 
 
 def unknown_line(
