@@ -156,7 +156,8 @@ def collective_lines(found: Collectives, ranks: Sequence[Rank]) -> list[str]:
     since = {
         at: _since(cause.node.call.created_ns, cause.waited_s) for at, cause in enumerate(causes)
     }
-    places = {rank.rank: _place_now(rank) for rank in ranks if rank.worker == 0}
+    lives = any(rank.alive for rank in ranks)  # else all are dead, which tells nothing of one
+    places = {rank.rank: _place_now(rank) for rank in ranks if rank.worker == 0 and lives}
     head = "who holds the others up" if causes else "nobody is known to hold the others up"
     return [
         f"{head}, {dumps}:",
