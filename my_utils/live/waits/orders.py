@@ -12,8 +12,8 @@ import re
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import repeat
+from typing import NamedTuple
 
 from ..flight_files import Dump
 from .calls import Standstill
@@ -21,7 +21,7 @@ from .groups import Group
 
 BEFORE = 64  # calls that are compared before the one in which a rank stands, and after it
 CALLS_MAX = 64  # that are the newest of some ranks
-RANKS_MAX = 512  # of the accused, and of those that they are compared with
+OTHERS_MAX = 512  # ranks that those in question are compared with
 CONTEXT = 3  # calls before one, by which it is known what should follow
 ALIKE = 2  # ranks that agree, against one that does not
 
@@ -30,8 +30,7 @@ _PEER_CALLS = "send", "recv"
 _What = tuple[str, int, str]  # role of the group, number within it, kind
 
 
-@dataclass(frozen=True)
-class _Made:
+class _Made(NamedTuple):
     """A call as a rank made it."""
 
     what: _What
@@ -48,10 +47,11 @@ class Orders:
         self._made: dict[int, dict[int, _Made]] = {}
         self._records: dict[_What, dict[int, list[int]]] = {}
         self._ranks: dict[_Made, list[int]] = {}
+        self._known: dict[tuple[_Made, int], dict[_What, list[int]]] = {}
         self._pending = still.pending
         self._is_missing_some = any(node.unknown for node in still.nodes.values())
         self._after: dict[tuple[tuple[str, str], ...], Counter[tuple[str, str]]] = {}
-        for rank in [*ranks[:RANKS_MAX], *others[:RANKS_MAX]]:
+        for rank in [*ranks, *others[:OTHERS_MAX]]:
             if rank in still.dumps:
                 self._add(rank, still)
         for rank, calls in self._made.items():
@@ -114,45 +114,58 @@ class Orders:
             return False
         if all(self._accused.isdisjoint(ranks) for ranks in others):
             return False
-        return not any(self._fellows(rank, call.record + step) for step in (-1, 1))
+        return not any(self._has_fellow(rank, call.record + step) for step in (-1, 1))
 
     def _agreed(self, rank: int, call: _Made) -> tuple[_What, list[int]] | None:
         """Another call on which those agree that have made the same one before this one, or after
         it where there is none before; and who they are. None where there is no such call."""
-        step = -1 if call.record - 1 in self._made[rank] else 1
-        theirs: dict[_What, list[int]] = {}
-        for other in self._fellows(rank, call.record + step):
-            if at := self._made[other].get(call.record):
-                theirs.setdefault(at.what, []).append(other)
-        if len(theirs) != 1 or call.what in theirs:
+        made = self._made[rank]
+        beside = made.get(call.record - 1) or made.get(call.record + 1)
+        if beside is None:
             return None
-        ((what, ranks),) = theirs.items()
+        at = self._beside(beside, call.record)
+        if len(at) != 2 or at[call.what] != [rank]:
+            return None
+        ((what, ranks),) = (item for item in at.items() if item[0] != call.what)
         return None if self._accused.isdisjoint(ranks) else (what, ranks)
 
-    def _fellows(self, rank: int, record: int) -> list[int]:
-        """The others that have the same call under that running number."""
+    def _beside(self, call: _Made, record: int) -> dict[_What, list[int]]:
+        """What those who made a call have under another running number."""
+        known = self._known.get((call, record))
+        if known is None:
+            known = self._known[call, record] = {}
+            for rank in self._ranks[call]:
+                if at := self._made[rank].get(record):
+                    known.setdefault(at.what, []).append(rank)
+        return known
+
+    def _has_fellow(self, rank: int, record: int) -> bool:
+        """Whether another rank has the same call under that running number."""
         call = self._made[rank].get(record)
-        return [other for other in self._ranks[call] if other != rank] if call else []
+        return call is not None and len(self._ranks[call]) > 1
 
 
 def _made(
     dump: Dump, groups: Mapping[tuple[int, str], Group], record: int | None
 ) -> Iterator[_Made]:
     order = dump.order
-    words = [
-        (groups[dump.rank, name].role if (dump.rank, name) in groups else name, _relative(kind))
-        for name, kind in order.words
-    ]
+    words = [_word(groups.get((dump.rank, name)), name, kind) for name, kind in order.words]
     stand = len(order.records) if record is None else order.records.index(record)
     for at in range(max(0, stand - BEFORE), min(len(order.records), stand + BEFORE)):
         role, kind = words[order.codes[at]]
         yield _Made((role, order.numbers[at], kind), order.records[at])
 
 
-def _relative(kind: str) -> str:
-    """`send 1->2` as `send +1`, which is the same for all ranks of a pipeline."""
+def _word(group: Group | None, name: str, kind: str) -> tuple[str, str]:
+    """Role of the group and kind of the call: `send 1->2` is `send 1 further`, which is the same
+    for all ranks of a pipeline or a ring."""
+    if group is None:
+        return name, kind
     match = _PEER.fullmatch(kind)
-    return f"{match[1]} {int(match[3]) - int(match[2]):+}" if match else kind
+    if match is None:
+        return group.role, kind
+    further = (int(match[3]) - int(match[2])) % max(len(group.members), 1)
+    return group.role, f"{match[1]} {further} further"
 
 
 def stopped_early(still: Standstill, ranks: Sequence[int]) -> list[int]:
@@ -187,9 +200,8 @@ def _call_at(still: Standstill, rank: int, record: int | None) -> _Made | None:
     if not 0 <= at < len(order.records) or record not in (None, order.records[at]):
         return None
     name, kind = order.words[order.codes[at]]
-    group = still.groups.get((rank, name))
-    what = group.role if group else name, order.numbers[at], _relative(kind)
-    return _Made(what, order.records[at])
+    role, kind = _word(still.groups.get((rank, name)), name, kind)
+    return _Made((role, order.numbers[at], kind), order.records[at])
 
 
 def minority(kinds: Mapping[str, Sequence[int]]) -> list[int]:
@@ -238,7 +250,7 @@ def familiar(kinds: Iterable[str], elsewhere: Iterable[str], has_ended: bool) ->
 def kinds_elsewhere(group: Group, seq: int, dumps: Iterable[Dump]) -> set[str]:
     """The kinds of all calls but those of one number in a group."""
     found: set[str] = set()
-    for dump in itertools.islice(dumps, RANKS_MAX):
+    for dump in itertools.islice(dumps, OTHERS_MAX):
         order = dump.order
         at = {code for code, (name, _) in enumerate(order.words) if name == group.name}
         made = {
