@@ -10,7 +10,8 @@ stands what bounds the run, as `my_utils why` says it. On a terminal it draws a 
 
 `--hung SECONDS` takes one snapshot, and its exit status says whether the run hangs. It prints which
 ranks are behind, in which stage and since when. `--flight-recorder DIR` names, from the dumps of
-torch's flight recorder, who holds up the others and in which call. `--once --json` prints what `snapshot` returns.
+torch's flight recorder, who holds up the others and in which call. `--once --json` prints what
+`snapshot` returns.
 
 `--stacks` adds the Python stacks of all threads, which the ranks read of themselves, also where
 they hang; on the screen `s` does so.
@@ -126,7 +127,7 @@ def snapshot(
       `waiting_stack` (where most of them are), `missing` (ranks without files, while others wait),
       `longest_still_s`
     - `flight_recorder`, when asked for: `place`, `dumps` (the ranks of which there is one),
-      `ranks_without_dump`, `stale` (ranks whose dump is older than the standstill), `problems`, and:
+      `ranks_without_dump`, `stale` (ranks whose dump is older than the standstill), `problems`
     - of it, `causes`: who holds up the others, what is sure first: `kind` ("never entered", "stuck
       inside", "came late", "other path", "other order", "no dump", "stopped"; undecided ones also
       "inside" and "ring"), `ranks`, `decided` (False: it is among these), `waited_s` (seconds that
@@ -187,7 +188,7 @@ def command_parser() -> CommandParser:
     add(
         "--flight-recorder",
         metavar="DIR",
-        help="with the dumps of torch's flight recorder: say who holds up the others, in which call",
+        help="with the dumps of torch's flight recorder: who holds up the others, in which call",
     )
     add(
         "--stacks",

@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 
 from my_utils import live
+from my_utils.live.collectives import find_collectives
+from my_utils.live.view import collective_lines
 
 from ..conftest import RunPython
 from ..support.flight_dumps import START_NS, calls, content, entry, write_dump
@@ -271,6 +273,28 @@ class TestBesideTheRanks:
         done = run_python("-m", "my_utils.live", str(logs), *arguments)
         (found,) = json.loads(done.stdout)["flight_recorder"]["stalled"]
         assert (found["seq"], found["missing"], len(found["waiting"])) == (20, [41], 99)
+
+
+class TestText:
+    @pytest.mark.parametrize("world", [16, pytest.param(4096, marks=pytest.mark.slow)])
+    def test_six_lines_are_enough(self, logs: Path, dumps: Path, world: int) -> None:
+        """Half of the groups of eight wait, each for its sixth rank."""
+        for rank in range(world):
+            first = rank // 8 * 8
+            waits, holds = first % 16 == 0, rank % 8 == 5
+            group = f"{first}", "TENSOR_MODEL_PARALLEL_GROUP"
+            names = ["all_reduce"] * (1 if waits and holds else 2)
+            last = "started" if waits and not holds else "completed"
+            groups = {group[0]: (group[1], list(range(first, first + 8)))}
+            entries = calls(*names, last=last, group=group)
+            write_dump(dumps, rank, entries, groups=groups, as_json=True)
+        lines = collective_lines(find_collectives(str(dumps), ()), ())
+        assert len(lines) <= 6, lines
+        call = "all_reduce #2 [16, 4] Float at train.py:88 in step of the tensor-parallel group"
+        assert lines[1].startswith(f"! rank 5 never entered {call} of ranks 0-7, since ")
+        waiting = world // 16 * 7
+        assert f"  {waiting} ranks wait: {waiting} in all_reduce of tensor-parallel groups" in lines
+        assert world == 16 or "; and 253 more, see --json" in lines[3]
 
 
 class TestFiles:

@@ -3,14 +3,15 @@ in the middle; and the dumps of torch's flight recorder that they leave.
 
 The device of a rank takes its calls one after another, in the order in which the host makes them. A
 collective ends when all members have come to it with the same call, a send when the other side has
-come to its receive. The host runs some calls ahead of the device.
+come to its receive, or at once in a run whose sends end alone. The host runs some calls ahead of
+the device.
 """
 
 from __future__ import annotations
 
 import pickle
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -105,6 +106,9 @@ class Run:
         self.ahead = self.random.choice([3, 8, 14])
         self.culprits: set[int] = set()
         self.gone: set[int] = set()
+        self.sends_end_alone = self.random.random() < 0.4
+        self.early: tuple[int, int] | None = None  # a rank whose dump is of this tick
+        self.early_calls: list[dict[str, Any]] = []
         self.ranks = [
             Rank(number, layout.program(number), layout.groups(number))
             for number in range(layout.world)
@@ -116,6 +120,9 @@ class Run:
     def plant(self, fault: str) -> None:
         """A fault in the last steps of one rank, or of two."""
         victims = self.random.sample(self.ranks, 2 if fault == "two" else 1)
+        if self.random.random() < 0.3:
+            others = [rank.number for rank in self.ranks if rank not in victims]
+            self.early = self.random.choice(others), self.random.randrange(20, 90)
         for rank in victims:
             at = self.random.randrange(len(rank.program) // 2, len(rank.program) * 5 // 6)
             self.culprits.add(rank.number)
@@ -158,6 +165,8 @@ class Run:
             for rank in self.ranks:
                 moved |= self._end(rank)
             still = 0 if moved else still + 1
+            if self.early is not None and self.early[1] == self.tick:
+                self.early_calls = [dict(call) for call in self.ranks[self.early[0]].calls]
         return still < 200
 
     def _issue(self, rank: Rank) -> bool:
@@ -190,6 +199,8 @@ class Run:
         if not rank.queue:
             return False
         call = rank.queue[0]
+        if self.sends_end_alone and "order" in call:
+            return self._end_alone(rank, call)
         with_it = [self.ranks[other] for other in self._members(rank, call)]
         heads = [other.queue[0] if other.queue else None for other in with_it]
         if not all(head is not None and self._match(call, head) for head in heads):
@@ -198,6 +209,19 @@ class Run:
             if other.sticks_at != other.queue[0]["record"]:
                 other.queue.popleft()["done"] = True
         return True
+
+    def _end_alone(self, rank: Rank, call: dict[str, Any]) -> bool:
+        peer = self.ranks[rank.groups[call["role"]][call["size"]]]
+        own = rank.groups[call["role"]].index(rank.number)
+        match = ("send", own, call["order"])
+        is_sent = call["name"] == "send" or any(
+            (other["name"], other["size"], other["order"]) == match and other["done"]
+            for other in peer.calls
+            if "order" in other
+        )
+        if is_sent:
+            rank.queue.popleft()["done"] = True
+        return is_sent
 
     def _members(self, rank: Rank, call: dict[str, Any]) -> list[int]:
         members = rank.groups[call["role"]]
@@ -221,17 +245,21 @@ class Run:
         for rank in self.ranks:
             if rank.number in self.gone:
                 continue
-            calls = rank.calls[-ring:] if ring else rank.calls
+            is_early = self.early is not None and rank.number == self.early[0]
+            calls = self.early_calls if is_early else rank.calls
+            calls = calls[-ring:] if ring else calls
             if only_active:
                 calls = [call for call in calls if not call["done"]]
             path = folder / f"dump_{rank.number}"
             path.write_bytes(pickle.dumps(self._content(rank, calls, first), protocol=2))
-            times[rank.number] = (
-                (BEGAN_NS + self.tick * TICK_NS) / 1e9 + after_s + self.random.uniform(0, 0.5)
-            )
+            tick = self.early[1] if self.early is not None and is_early else self.tick
+            wait_s = 0.0 if is_early else after_s + self.random.uniform(0, 0.5)
+            times[rank.number] = (BEGAN_NS + tick * TICK_NS) / 1e9 + wait_s
         return times
 
     def _content(self, rank: Rank, calls: list[dict[str, Any]], first: int) -> dict[str, Any]:
+        known = self.early_calls if self.early and self.early[0] == rank.number else rank.calls
+        counts = Counter(call["role"] for call in known if "order" not in call)
         roles = ["default_pg", "TENSOR", "DATA", "PIPELINE", "EXPERT"]
         return {
             "version": "2.10",
@@ -240,9 +268,7 @@ class Run:
                 for role, members in rank.groups.items()
             },
             "pg_status": {
-                str(roles.index(role)): {
-                    "last_enqueued_collective": rank.counts.get(role, 0) + first
-                }
+                str(roles.index(role)): {"last_enqueued_collective": counts.get(role, 0) + first}
                 for role in rank.groups
             },
             "entries": [_entry(rank, call, roles, first) for call in calls],
