@@ -64,10 +64,17 @@ class Stand:
 class Standstill:
     """The dumps of a run, and in which calls its ranks stand."""
 
-    def __init__(self, dumps: Sequence[Dump], groups: Mapping[tuple[int, str], Group]) -> None:
+    def __init__(
+        self,
+        dumps: Sequence[Dump],
+        groups: Mapping[tuple[int, str], Group],
+        world_size: int = 0,
+    ) -> None:
         self.dumps = {dump.rank: dump for dump in dumps}
         self.groups = groups
         self.newest_s = max((_written_s(dump) for dump in dumps), default=0.0)
+        size = max(world_size, max(self.dumps, default=0))
+        self._missing = [rank for rank in range(size) if rank not in self.dumps]
         self.pending = {dump.rank: _pending_records(dump) for dump in dumps}
         stands = {dump.rank: _stand(dump, groups) for dump in dumps}
         self.stale = frozenset(
@@ -80,6 +87,30 @@ class Standstill:
         }
         self.nodes: dict[int, Node] = {}  # of each rank that stands somewhere
         self._find_nodes()
+
+    def maybe_failed(self, rank: int) -> Group | None:
+        """The group of the newest call of a rank, where gloo may have ended it by an error: not all
+        members are known to have ended it."""
+        for name, calls in self.dumps[rank].groups.items():
+            group = self.groups.get((rank, name))
+            if calls.failed and group is not None:
+                known = [own for own in group.calls.values() if own.last >= calls.failed]
+                pending = any(calls.failed in own.pending for own in known)
+                return group if pending or len(known) < self._size(group) else None
+        return None
+
+    def _size(self, group: Group) -> int:
+        """How many members it should have, by those that do the same where it is not known."""
+        if group.is_listed:
+            return len(group.members)
+        alike = (len(g.members) for g in self.groups.values() if g.role == group.role)
+        return max(alike)
+
+    def without_dump(self, group: Group) -> list[int]:
+        """Its members without a dump; where members are not listed, all that may be some."""
+        if group.is_listed:
+            return [rank for rank in group.members if rank not in self.dumps]
+        return self._missing
 
     def _is_stale(self, stand: Stand) -> bool:
         """Whether the dump is of a moment before the standstill: it is older than others, and in it
@@ -125,6 +156,8 @@ class Standstill:
                 (node.absent if self._knows(dump, node.call) else node.unclear).append(rank)
             else:
                 (node.ended if group.is_sure(dump) else node.unclear).append(rank)
+        if not group.is_listed:
+            node.unknown = self.without_dump(group)
         if len(node.kinds) < 2:
             node.kinds = {}
 

@@ -157,7 +157,7 @@ def _kinds_of(group: Group, seq: int) -> dict[str, list[int]]:
 
 def find_causes(dumps: Sequence[Dump], world_size: int = 0) -> tuple[list[Cause], Standstill]:
     """The causes, those that are sure and that explain most first. `world_size` 0: not known."""
-    still = Standstill(dumps, find_groups(dumps, world_size))
+    still = Standstill(dumps, find_groups(dumps, world_size), world_size)
     graph = _Graph(still)
     ranks: list[_Vertex] = [*sorted(still.stands)]
     parts = last_parts(ranks, graph.after)
@@ -202,7 +202,13 @@ def _awaited(rank: int, graph: _Graph, ends: Set[_Vertex]) -> Cause | None:
     kind = "came late" if rank in node.late else "never entered"
     if rank in graph.parted:
         node, kind = graph.parted[rank], "other path"
-    return _made_cause(kind, [rank], node, held, graph)
+    failed = graph.still.maybe_failed(rank)
+    if failed is None:
+        return _made_cause(kind, [rank], node, held, graph)
+    missing = graph.still.without_dump(failed)
+    if len(missing) == 1:
+        return _made_cause("no dump", missing, node, held, graph)
+    return _made_cause(kind, [rank], node, held, graph, decided=False)
 
 
 def _made_cause(

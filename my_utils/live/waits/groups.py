@@ -17,6 +17,7 @@ class Group:
 
     role: what groups that do the same for other ranks have in common. numbers: torch's own numbers
     of it, which may differ from rank to rank. has_peers: whether somebody sends or receives in it.
+    is_listed: whether a dump lists the members; else they are those that called something in it.
     """
 
     name: str
@@ -26,6 +27,7 @@ class Group:
     calls: dict[int, GroupCalls]
     numbers: frozenset[str]
     has_peers: bool
+    is_listed: bool = True
 
     def last(self, dump: Dump) -> int | None:
         """The newest collective that a rank has entered; None where its dump does not say it."""
@@ -78,6 +80,7 @@ def find_groups(dumps: Sequence[Dump], world_size: int = 0) -> dict[tuple[int, s
             calls=own,
             numbers=frozenset(known),
             has_peers=any(group.peer_counts for group in own.values()),
+            is_listed=bool(ranks) or len(members) > len(own),
         )
     return {
         (rank, name): group

@@ -72,7 +72,8 @@ def cause_lines(
         rest = f"; and {more} more, see --json" if more > 0 else ""
         known = [f"rank {rank} is {places[rank]}" for rank in cause.ranks[:2] if rank in places]
         evidence = f" ({'; '.join(known)})" if known else ""
-        yield f"! {_sentence(cause)}, {since[at]}{evidence}{rest}"
+        mark = "" if cause.decided else "undecided: "
+        yield f"! {mark}{_sentence(cause)}, {since[at]}{evidence}{rest}"
 
 
 def _sentence(cause: Cause) -> str:
@@ -92,15 +93,14 @@ def _sentence(cause: Cause) -> str:
 
 
 def _less_sure(cause: Cause, who: str, has: str, call: str) -> str:
-    mark = "" if cause.decided else "undecided: "
     if cause.kind == "no dump":
-        any_of = "" if cause.decided else "one of "
-        return f"{mark}{any_of}{who} left no dump, and others wait for it in {call}"
+        any_of = "one of " if len(cause.ranks) > 1 else ""
+        return f"{any_of}{who} left no dump, and others wait for it in {call}"
     if cause.kind == "other order":
-        return f"{mark}{who} {has} an order of calls that nobody else has; others wait in {call}"
+        return f"{who} {has} an order of calls that nobody else has; others wait in {call}"
     if cause.kind == "inside":
-        return f"{mark}{who} are all in {call}, and it does not end: look at devices and network"
-    return f"{mark}{who} wait for one another in a ring, among others in {call}"
+        return f"{who} are all in {call}, and it does not end: look at devices and network"
+    return f"{who} wait for one another in a ring, among others in {call}"
 
 
 def _calls_text(node: Node) -> str:

@@ -59,6 +59,8 @@ class StandstillWatch:
             self._path.unlink()
 
     def _write(self) -> None:
+        """The file has the time at which the recorder was asked: stacks may take seconds."""
+        asked_s = time.time()
         dump = read_recorder(with_stacks=True)
         if dump is None:
             return
@@ -66,6 +68,7 @@ class StandstillWatch:
             os.makedirs(self._path.parent, exist_ok=True)
             with atomic_write(self._path) as file:
                 file.write(dump)
+            os.utime(self._path, (asked_s, asked_s))
         except OSError as error:
             warn_once(
                 "standstill",
