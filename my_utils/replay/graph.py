@@ -1,0 +1,305 @@
+"""From operations to a graph: what follows what, who waits for whom, and how long each part took.
+
+A node is an operation; calls of one batch, which begin and end together, are one node. It begins
+after the last node of its lane, and after that of each other lane which had always ended by then.
+A meeting begins when its last member arrives; its transfer is the shortest stay after that, and
+what a member stays longer is its own work.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from .levels import Order, order_of
+from .operations import RECEIVE, SEND, TOGETHER, Flags, Floats, Ints, Operations
+from .operations import numbers_of, occurrence_of
+
+TOLERANCE_NS = 500_000  # of time stamps; less where steps are short
+TOLERANCE_SHARE = 5e-4  # of a step
+BLOCKS_SHARE = 0.9  # of the sends whose receiver came later: so many must have stayed until then
+
+
+@dataclass
+class Weights:
+    """What the parts of a graph take, in ns. own, gap: of each node, the time in it and the time
+    before it. transfer: of each meeting."""
+
+    own: Floats
+    gap: Floats
+    transfer: Floats
+
+
+@dataclass
+class Graph:
+    """All steps of a run. Nodes are sorted by step, rank and begin; arrays of nodes have one value
+    each. key: the same (rank, lane, name, occurrence) in all steps. occurrence: in the step. step:
+    an index into `steps`. step_ns: from the first begin to the last end of each step."""
+
+    rank: Ints
+    step: Ints
+    name: Ints
+    lane: Ints
+    occurrence: Ints
+    key: Ints
+    keys: int
+    names: tuple[str, ...]
+    steps: Ints
+    step_ns: Floats
+    begin_ns: Floats
+    end_ns: Floats
+    meets: Flags
+    meeting_step: Ints
+    meeting_name: Ints
+    member_node: Ints  # members, sorted by meeting
+    member_meeting: Ints
+    weights: Weights
+    order: Order
+    tolerance_ns: float
+    node_rows: Ints  # the first row of each node
+    operations: int
+
+
+def graph_of(operations: Operations) -> Graph:
+    """operations: sorted by step, rank, begin; see `Operations.in_order`. ValueError where their
+    times contradict the order in which they must have happened."""
+    rows = _Rows(operations)
+    nodes = rows.node_rows
+    rank, lane, name = rows.rank[nodes], rows.lane[nodes], rows.node_name
+    occurrence = rows.occurrence
+    key, keys = rows.key, rows.keys
+    begin, end = rows.begin[nodes], rows.end[nodes]
+    members = _Members(rows)
+    src, dst = _edges(rows, members)
+    waits = members.waits
+    order = order_of(
+        len(nodes), src, dst, members.node, members.meeting, members.count, waits
+    )
+    gap = begin - _last_end(len(nodes), src, dst, end)
+    tolerance = rows.tolerance
+    own = end - _ready(len(nodes), members, begin)
+    weights = Weights(
+        np.where(np.abs(own) <= tolerance, own, np.maximum(own, 0.0)),
+        np.where(np.abs(gap) <= tolerance, gap, np.maximum(gap, 0.0)),
+        members.transfer,
+    )
+    meets = np.zeros(len(nodes), np.bool_)
+    meets[members.node[waits]] = True
+    firsts = members.first
+    return Graph(
+        rank=rank, step=rows.step[nodes], name=name, lane=lane, occurrence=occurrence, key=key,
+        keys=keys, names=rows.names, steps=rows.steps, step_ns=rows.step_ns,
+        begin_ns=begin, end_ns=end, meets=meets,
+        meeting_step=rows.step[nodes][members.node[firsts]],
+        meeting_name=members.name[firsts],
+        member_node=members.node, member_meeting=members.meeting,
+        weights=weights, order=order, tolerance_ns=tolerance, node_rows=nodes,
+        operations=len(operations),
+    )  # fmt: skip
+
+
+class _Rows:
+    """The rows with times relative to their step, and which node each belongs to."""
+
+    def __init__(self, operations: Operations) -> None:
+        self.rank = operations.rank
+        self.lane = operations.lane
+        self.name = operations.name
+        self.side = operations.side
+        self.meeting = operations.meeting
+        self.step, count = numbers_of(operations.step)
+        firsts = np.searchsorted(self.step, np.arange(count))
+        self.steps = operations.step[firsts]
+        origin = np.minimum.reduceat(operations.begin_ns, firsts)
+        self.begin = (operations.begin_ns - origin[self.step]).astype(np.float64)
+        self.end = (operations.end_ns - origin[self.step]).astype(np.float64)
+        self.step_ns = np.maximum.reduceat(self.end, firsts)
+        usual = float(np.median(self.step_ns))
+        self.tolerance = min(float(TOLERANCE_NS), TOLERANCE_SHARE * usual)
+        self.segment, self.segments = numbers_of(self.step, self.rank)
+        self._join_batches(operations.names)
+        self._name_nodes()
+
+    def _join_batches(self, names: tuple[str, ...]) -> None:
+        """Point-to-point calls of a rank that begin and end together are one node."""
+        is_call = (self.side != TOGETHER) | (self.meeting >= 0)
+        same = np.zeros(len(self.rank), np.bool_)
+        same[1:] = (
+            is_call[1:] & is_call[:-1] & (self.segment[1:] == self.segment[:-1])
+            & (self.begin[1:] == self.begin[:-1]) & (self.end[1:] == self.end[:-1])
+            & (self.end[1:] > self.begin[1:])
+        )  # fmt: skip
+        self.node_of = np.cumsum(~same) - 1
+        self.node_rows = np.flatnonzero(~same)
+        self.is_batch = same.copy()
+        self.is_batch[:-1] |= same[1:]
+        self.node_name = self.name[self.node_rows].copy()
+        self.names = names
+        if same.any():
+            self._name_batches(same)
+
+    def _name_batches(self, same: Flags) -> None:
+        added: dict[tuple[int, int], int] = {}
+        names = list(self.names)
+        pairs, which = np.unique(
+            np.stack([self.node_name[self.node_of[same]], self.name[same]]), axis=1,
+            return_inverse=True,
+        )  # fmt: skip
+        for first, second in pairs.T.tolist():
+            added[first, second] = len(names)
+            names.append(f"{names[first]} + {names[second]}")
+        found = np.array([added[first, second] for first, second in pairs.T.tolist()])
+        self.node_name[self.node_of[same]] = found[which.ravel()]
+        self.names = tuple(names)
+
+    def _name_nodes(self) -> None:
+        """The key under which a node is found again in other steps of the same shape."""
+        at = self.node_rows
+        inner, _ = numbers_of(self.segment[at], self.lane[at], self.node_name)
+        self.occurrence = occurrence_of(inner)
+        kind, kinds = numbers_of(self.lane[at], self.node_name, self.occurrence)
+        marks = np.random.default_rng(0).integers(0, 1 << 62, kinds)
+        firsts = np.searchsorted(self.segment[at], np.arange(self.segments))
+        shape = np.add.reduceat(marks[kind], firsts)
+        self.key, self.keys = numbers_of(self.rank[at], kind)
+        self.shape, _ = numbers_of(np.unique(shape, return_inverse=True)[1])
+        self.shape = self.shape[self.segment[at]]
+
+
+class _Members:
+    """The rows that meet others. transfer: of each meeting. waits: which members leave only when
+    all have come; a sender that does not wait for its receiver is none of them."""
+
+    def __init__(self, rows: _Rows) -> None:
+        found = np.flatnonzero(rows.meeting >= 0)
+        number, count = numbers_of(rows.meeting[found])
+        sizes = np.bincount(number, minlength=count)
+        found = found[sizes[number] > 1]
+        number, self.count = numbers_of(rows.meeting[found])
+        by_meeting = np.argsort(number, kind="stable")
+        found, self.meeting = found[by_meeting], number[by_meeting]
+        self.node = rows.node_of[found]
+        self.name = rows.name[found]
+        self.first = np.searchsorted(self.meeting, np.arange(self.count))
+        begin, end, side = rows.begin[found], rows.end[found], rows.side[found]
+        self.start = _reduced(np.maximum, begin, self.first)
+        self.waits = side != SEND
+        if (side == SEND).any():
+            blocks = self._blocking(rows, found, begin, end, side)
+            self.waits |= np.isin(self.name, blocks)
+        stay = np.where(self.waits, end - self.start[self.meeting], np.inf)
+        transfer = _reduced(np.minimum, stay, self.first)
+        transfer[~np.isfinite(transfer)] = 0.0
+        self.transfer = np.maximum(transfer, -rows.tolerance)
+        if rows.is_batch[found].any():
+            self._bound_batches(rows.is_batch[found])
+
+    def _blocking(
+        self, rows: _Rows, found: Ints, begin: Floats, end: Floats, side: Ints
+    ) -> Ints:
+        """The names of sends that wait for their receiver: of those whose receiver came later,
+        nearly all stayed until then."""
+        receives = side == RECEIVE
+        came = np.full(self.count, -np.inf)
+        came[self.meeting[receives]] = begin[receives]
+        later = came[self.meeting]
+        asked = (side == SEND) & (later > begin + rows.tolerance)
+        alone = asked & ~rows.is_batch[found]
+        asked = alone if alone.any() else asked
+        stayed = asked & (end >= later - rows.tolerance)
+        size = int(self.name.max(initial=0)) + 1
+        all_of = np.bincount(self.name[asked], minlength=size)
+        those = np.bincount(self.name[stayed], minlength=size)
+        return np.flatnonzero((all_of > 0) & (those >= BLOCKS_SHARE * all_of))
+
+    def _bound_batches(self, is_batch: Flags) -> None:
+        """All members of a meeting may have stayed for other calls of their batches: then its own
+        transfer is what this kind takes usually, at most."""
+        hidden = np.bitwise_and.reduceat(is_batch | ~self.waits, self.first)
+        name = self.name[self.first]
+        for one in np.unique(name[hidden]):
+            those = name == one
+            usual = np.median(self.transfer[those])
+            self.transfer[those & hidden] = np.minimum(self.transfer[those & hidden], usual)
+
+
+def _reduced(how: np.ufunc, values: Floats, firsts: Ints) -> Floats:
+    return how.reduceat(values, firsts) if len(firsts) else np.zeros(0)
+
+
+def _edges(rows: _Rows, members: _Members) -> tuple[Ints, Ints]:
+    """Nodes and those that follow them."""
+    at = rows.node_rows
+    same_shape, groups = numbers_of(rows.key, rows.shape)
+    by_group = np.argsort(same_shape, kind="stable")
+    group_firsts = np.searchsorted(same_shape[by_group], np.arange(groups))
+    lanes = np.unique(rows.lane)
+    known = np.zeros((len(lanes), len(at)), np.int32)
+    target = np.full((len(lanes), len(at)), -1, np.int32)
+    for index, lane in enumerate(lanes):
+        count, starts, lane_rows = _ended_before(rows, lane)
+        least = np.minimum.reduceat(count[by_group], group_firsts)[same_shape]
+        count = np.where(rows.lane[at] == lane, count, least)
+        known[index] = count
+        has = count > 0
+        target[index, has] = rows.node_of[lane_rows[(starts + count)[has] - 1]]
+    return _needed(known, target)
+
+
+def _ended_before(rows: _Rows, lane: int) -> tuple[Ints, Ints, Ints]:
+    """Of each node: how many rows of the lane, in the order of their begins, had all ended when it
+    began; where the rows of the lane begin in its step and rank; and these rows."""
+    at = rows.node_rows
+    span = float(rows.step_ns.max() + 2 * rows.tolerance + 1)
+    lane_rows = np.flatnonzero(rows.lane == lane)
+    base = rows.segment[lane_rows] * span
+    begins = base + rows.begin[lane_rows]
+    ends = np.maximum.accumulate(base + rows.end[lane_rows])
+    asked = rows.segment[at] * span + rows.begin[at]
+    ended = np.searchsorted(ends, asked + rows.tolerance, "right")
+    begun = np.searchsorted(begins, asked, "left")
+    starts = np.searchsorted(rows.segment[lane_rows], np.arange(rows.segments))[rows.segment[at]]
+    return np.maximum(np.minimum(ended, begun) - starts, 0), starts, lane_rows
+
+
+def _needed(
+    known: npt.NDArray[np.int32], target: npt.NDArray[np.int32]
+) -> tuple[Ints, Ints]:
+    """The edges without those that follow from another edge of the same node."""
+    lanes = len(known)
+    src, dst = [], []
+    for lane in range(lanes):
+        nodes = np.flatnonzero(target[lane] >= 0)
+        for other in range(lanes):
+            if other == lane:
+                continue
+            before = target[other, nodes]
+            implied = (before >= 0) & (known[lane, before] >= known[lane, nodes])
+            nodes = nodes[~implied]
+        dst.append(nodes)
+        src.append(target[lane, nodes].astype(np.int64))
+    return np.concatenate(src), np.concatenate(dst)
+
+
+def _last_end(nodes: int, src: Ints, dst: Ints, end: Floats) -> Floats:
+    """When each node could have begun, at the earliest; 0.0 where nothing is before it."""
+    found = np.zeros(nodes)
+    if len(dst):
+        order = np.argsort(dst, kind="stable")
+        targets = dst[order]
+        firsts = np.flatnonzero(np.r_[True, targets[1:] != targets[:-1]])
+        found[targets[firsts]] = np.maximum.reduceat(end[src[order]], firsts)
+    return found
+
+
+def _ready(nodes: int, members: _Members, begin: Floats) -> Floats:
+    """When each node could have ended, if it had nothing to do of its own."""
+    waits = members.waits
+    met = members.start + members.transfer
+    found = begin.copy()
+    latest = np.full(nodes, -np.inf)
+    np.maximum.at(latest, members.node[waits], met[members.meeting[waits]])
+    found[np.isfinite(latest)] = latest[np.isfinite(latest)]
+    return found
