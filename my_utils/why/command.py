@@ -25,11 +25,9 @@ def _judge_operations(
     paths: Sequence[str], ranks: set[int] | None, steps: tuple[int, int] | None, warmup: int | None
 ) -> Verdict | None:
     """The verdict by replay on files of other tools, None for the files of a run."""
-    if not any(path.endswith(SUFFIXES) or has_traces(path) for path in paths):
-        return None
-    from ..replay.inputs import verdict_of_files
+    from ..replay.inputs import holds_operations, verdict_of_files
 
-    return verdict_of_files(paths, ranks, steps, warmup)
+    return verdict_of_files(paths, ranks, steps, warmup) if holds_operations(paths) else None
 
 
 def _find_hang(
