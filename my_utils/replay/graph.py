@@ -72,7 +72,7 @@ def graph_of(operations: Operations) -> Graph:
     key, keys = rows.key, rows.keys
     begin, end = rows.begin[nodes], rows.end[nodes]
     members = _Members(rows)
-    src, dst = _edges(rows, members)
+    src, dst = _edges(rows)
     waits = members.waits
     order = order_of(
         len(nodes), src, dst, members.node, members.meeting, members.count, waits
@@ -229,8 +229,33 @@ def _reduced(how: np.ufunc, values: Floats, firsts: Ints) -> Floats:
     return how.reduceat(values, firsts) if len(firsts) else np.zeros(0)
 
 
-def _edges(rows: _Rows, members: _Members) -> tuple[Ints, Ints]:
+def _edges(rows: _Rows) -> tuple[Ints, Ints]:
     """Nodes and those that follow them."""
+    src, dst = _needed(*_ways(rows))
+    kept = _not_by_chance(rows, src, dst)
+    return src[kept], dst[kept]
+
+
+def _not_by_chance(rows: _Rows, src: Ints, dst: Ints) -> Flags:
+    """A receiver needs nothing of its rank. So what had ended before it in another lane counts only
+    where it began as soon as that had ended, in some step at least."""
+    at = rows.node_rows
+    lane = rows.lane[at]
+    doubtful = (rows.side[at] == RECEIVE)[dst] & (lane[src] != lane[dst])
+    if not doubtful.any():
+        return ~doubtful
+    asked = np.flatnonzero(doubtful)
+    slack = rows.begin[at][dst[asked]] - rows.end[at][src[asked]]
+    same, count = numbers_of(rows.key[dst[asked]], lane[src[asked]])
+    least = np.full(count, np.inf)
+    np.minimum.at(least, same, slack)
+    kept = ~doubtful
+    kept[asked] = least[same] <= rows.tolerance
+    return kept
+
+
+def _ways(rows: _Rows) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+    """Of each lane and node, how many of the lane's rows the node follows, and the last of them."""
     at = rows.node_rows
     same_shape, groups = numbers_of(rows.key, rows.shape)
     by_group = np.argsort(same_shape, kind="stable")
@@ -245,7 +270,7 @@ def _edges(rows: _Rows, members: _Members) -> tuple[Ints, Ints]:
         known[index] = count
         has = count > 0
         target[index, has] = rows.node_of[lane_rows[(starts + count)[has] - 1]]
-    return _needed(known, target)
+    return known, target
 
 
 def _ended_before(rows: _Rows, lane: int) -> tuple[Ints, Ints, Ints]:

@@ -73,9 +73,8 @@ class Bench:
 
     def __init__(self, graph: Graph, weights: Weights, roles: Roles) -> None:
         self.graph, self.weights, self.roles = graph, weights, roles
-        others = roles.peers
-        self.own = weights.own - others.others(weights.own)
-        self.gap = weights.gap - others.others(weights.gap)
+        self.own = self._apart(weights.own)
+        self.gap = self._apart(weights.gap)
         self.lasting_own = roles.keys.medians(self.own)[graph.key]
         self.lasting_gap = roles.keys.medians(self.gap)[graph.key]
         size = len(roles.ranks) * len(graph.steps)
@@ -85,6 +84,14 @@ class Bench:
         self.apart = np.bincount(self.cells, self.own + self.gap, size).reshape(
             len(roles.ranks), len(graph.steps)
         )
+
+    def _apart(self, values: Floats) -> Floats:
+        """How far they are from those of the peers; where there is none from what is usual."""
+        usual = self.roles.peers.others(values)
+        alone = self.roles.is_alone
+        if alone.any():
+            usual = np.where(alone, self.roles.keys.medians(values)[self.graph.key], usual)
+        return values - usual
 
     def suspects(self) -> Iterator[Suspect]:
         """The smaller ones first, as far as that is known."""
@@ -147,12 +154,24 @@ class Bench:
         mine, theirs = number[: len(nodes)], number[len(nodes) :]
         groups = Groups(theirs, count)
         has_peers = np.bincount(theirs, minlength=count) > 0
+        elsewhere = None
+        if roles.are_stages and not has_peers[mine].all():
+            outside = np.flatnonzero(~chosen[roles.rank_index])
+            number, count = numbers_of(
+                np.concatenate([self.graph.step[nodes], self.graph.step[outside]]),
+                np.concatenate([roles.kind[nodes], roles.kind[outside]]),
+            )
+            like, elsewhere = number[: len(nodes)], Groups(number[len(nodes) :], count)
+            known = np.bincount(number[len(nodes) :], minlength=count) > 0
         key, keys = numbers_of(self.graph.key[nodes])
         by_key = Groups(key, keys)
         found = []
         for values in (self.weights.own, self.weights.gap):
             peers = groups.medians(values[rest])[mine]
             excess = np.where(has_peers[mine], values[nodes] - peers, 0.0)
+            if elsewhere is not None:
+                peers = elsewhere.medians(values[outside])[like]
+                excess = np.where(has_peers[mine] | ~known[like], excess, values[nodes] - peers)
             found.append(by_key.medians(excess)[key])
         return found[0], found[1]
 
@@ -275,20 +294,21 @@ class Bench:
         everyone = np.arange(len(graph.rank))
         values = (self.weights.own, self.weights.gap)
         grown = [one for one in change_points(length, CHANCE) if one.after > one.before]
-        if grown:
-            at = max(grown, key=lambda one: one.after - one.before).at
-            yield self._changed(everyone, at, values, "slower since", 3.0, ())
-        count = len(length)
-        if count >= 12 and _follows(length) >= MONOTONE:
-            third = count // 3
-            early, late = graph.step < third, graph.step >= count - third
-            place = np.clip((graph.step - third / 2) / (count - third), 0.0, None)
-            cuts = []
-            for one in values:
-                first = Groups(graph.key[early], graph.keys).medians(one[early])
-                last = Groups(graph.key[late], graph.keys).medians(one[late])
-                cuts.append((last - first)[graph.key] * place)
-            yield Suspect("slower over time", 3.3, Cut(everyone, *cuts), (), since=0)
+        if not grown:
+            return
+        at = max(grown, key=lambda one: one.after - one.before).at
+        if _follows(length) < MONOTONE or _jumps(length, at):
+            yield self._changed(everyone, at, values, "slower since", 2.0, ())
+            return
+        third = len(length) // 3
+        early, late = graph.step < third, graph.step >= len(length) - third
+        place = graph.step / (len(length) - third)
+        cuts = []
+        for one in values:
+            first = Groups(graph.key[early], graph.keys).medians(one[early])
+            last = Groups(graph.key[late], graph.keys).medians(one[late])
+            cuts.append((last - first)[graph.key] * place)
+        yield Suspect("slower over time", 2.05, Cut(everyone, *cuts), (), since=0)
 
     def _kinds(self) -> Iterator[Suspect]:
         """Without checkpoints, without evaluation, without input."""
@@ -323,6 +343,16 @@ def _follows(values: Floats) -> float:
     """How closely the order of the values is that of their places, from -1 to 1."""
     places = np.argsort(np.argsort(values, kind="stable"), kind="stable")
     return float(np.corrcoef(places, np.arange(len(values)))[0, 1])
+
+
+def _jumps(values: Floats, at: int) -> bool:
+    """Whether two levels fit better than a line."""
+    levels = np.where(np.arange(len(values)) < at, np.median(values[:at]), np.median(values[at:]))
+    third = len(values) // 3
+    first, last = np.median(values[:third]), np.median(values[-third:])
+    slope = (last - first) / (len(values) - third)
+    line = (first + last) / 2 + slope * (np.arange(len(values)) - (len(values) - 1) / 2)
+    return bool(np.abs(values - levels).sum() <= np.abs(values - line).sum())
 
 
 class Links:
@@ -384,5 +414,8 @@ class Roles:
         self.role = self.role_of_rank[self.rank_index]
         self.host_of_rank = [hosts.get(int(rank), "") for rank in self.ranks]
         self.peers = Groups(*numbers_of(self.role, graph.step, self.kind))
+        self.is_alone = np.bincount(self.peers.number, minlength=self.peers.count)[
+            self.peers.number
+        ] == 1
         self.keys = Groups(graph.key, graph.keys)
         self.links = Links(graph) if len(graph.meeting_name) else None
