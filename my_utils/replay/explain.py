@@ -15,7 +15,7 @@ from .suspects import Bench, Cut, Roles, Suspect
 
 LEAST = 0.05  # of a step: what saves less is not said
 LEAST_LATER = 0.03
-NEARLY = 0.9  # of what the best suspect saves
+NEARLY = 0.8  # of what the best suspect saves
 FINDINGS_MAX = 5
 SELDOM = ("steps that stick out", "checkpoint", "eval")  # a draw of steps may have none of them
 DRAWS = 1000

@@ -1,7 +1,8 @@
 """From operations to a graph: what follows what, who waits for whom, and how long each part took.
 
 A node is an operation; calls of one batch, which begin and end together, are one node. It begins
-after the last node of its lane, and after that of each other lane which had always ended by then.
+after the last node of its lane, and after that of each other lane which had always ended by then, in all
+steps and on all ranks that do the same operations.
 A meeting begins when its last member arrives; its transfer is the shortest stay after that, and
 what a member stays longer is its own work.
 """
@@ -160,9 +161,12 @@ class _Rows:
         inner, _ = numbers_of(self.segment[at], self.lane[at], self.node_name)
         self.occurrence = occurrence_of(inner)
         kind, kinds = numbers_of(self.lane[at], self.node_name, self.occurrence)
-        marks = np.random.default_rng(0).integers(0, 1 << 62, kinds)
+        place = occurrence_of(numbers_of(self.segment[at], self.lane[at])[0])
+        placed, places = numbers_of(self.lane[at], self.node_name, place)
+        marks = np.random.default_rng(0).integers(0, 1 << 62, places)
         firsts = np.searchsorted(self.segment[at], np.arange(self.segments))
-        shape = np.add.reduceat(marks[kind], firsts)
+        shape = np.add.reduceat(marks[placed], firsts)
+        self.kind = kind
         self.key, self.keys = numbers_of(self.rank[at], kind)
         self.shape, _ = numbers_of(np.unique(shape, return_inverse=True)[1])
         self.shape = self.shape[self.segment[at]]
@@ -237,11 +241,14 @@ def _edges(rows: _Rows) -> tuple[Ints, Ints]:
 
 
 def _not_by_chance(rows: _Rows, src: Ints, dst: Ints) -> Flags:
-    """A receiver needs nothing of its rank. So what had ended before it in another lane counts only
-    where it began as soon as that had ended, in some step at least."""
+    """A receiver needs nothing of its rank, and a call to another rank no other call. So what had
+    ended before it in another lane counts only where it began as soon as that had ended, in some
+    step at least."""
     at = rows.node_rows
     lane = rows.lane[at]
-    doubtful = (rows.side[at] == RECEIVE)[dst] & (lane[src] != lane[dst])
+    side = rows.side[at]
+    doubtful = (side[dst] == RECEIVE) | ((side[dst] == SEND) & (side[src] != TOGETHER))
+    doubtful &= lane[src] != lane[dst]
     if not doubtful.any():
         return ~doubtful
     asked = np.flatnonzero(doubtful)
@@ -257,7 +264,7 @@ def _not_by_chance(rows: _Rows, src: Ints, dst: Ints) -> Flags:
 def _ways(rows: _Rows) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
     """Of each lane and node, how many of the lane's rows the node follows, and the last of them."""
     at = rows.node_rows
-    same_shape, groups = numbers_of(rows.key, rows.shape)
+    same_shape, groups = numbers_of(rows.kind, rows.shape)
     by_group = np.argsort(same_shape, kind="stable")
     group_firsts = np.searchsorted(same_shape[by_group], np.arange(groups))
     lanes = np.unique(rows.lane)

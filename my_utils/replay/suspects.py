@@ -255,8 +255,9 @@ class Bench:
                 alone = np.zeros_like(out)
                 alone[member] = out[member]
                 yield self._in_cells(alone, rest, 1.1, (int(roles.ranks[member]),))
-        if np.count_nonzero(cost) > 1:
-            yield self._in_cells(out, rest, 2.0, ())
+        several = cost >= SET_SHARE * cost.max()
+        if cost.max() > 0 and np.count_nonzero(several) > 1:
+            yield self._in_cells(out & several[:, None], rest, 2.0, ())
         yield from self._long_steps()
 
     def _in_cells(

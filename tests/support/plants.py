@@ -159,7 +159,8 @@ def _set(
 ) -> None:
     for call in program.calls:
         if id(call) in grown:
-            call.work = works[id(call)] + amount * grown[id(call)]
+            work = works[id(call)]
+            call.work = np.maximum(work + amount * grown[id(call)], 0.1 * work)
 
 
 def _calibrated(
