@@ -64,12 +64,14 @@ def _best(graph: Graph, weights: Weights, roles: Roles, least: float) -> Explain
     tried: list[tuple[float, Suspect, Floats]] = []
     most = 0.0
     for suspect in Bench(graph, weights, roles).suspects():
-        needed = max(least * suspect.floor * measured.sum(), NEARLY * most)
+        needed = max(least * measured.sum(), NEARLY * most)
         if _bound(graph, chain, suspect.cut) < needed:
             continue
         saving = base - lengths(graph, replay(graph, suspect.cut.applied(weights)))
         total = float(saving.sum())
-        if total >= needed:
+        noise = _of_noise(graph, suspect) if total >= needed else 0.0
+        total -= noise
+        if total >= (0.5 * needed if noise else needed):
             tried.append((total, suspect, saving))
             most = max(most, total)
     good = [one for one in tried if one[0] >= NEARLY * most]
@@ -78,6 +80,15 @@ def _best(graph: Graph, weights: Weights, roles: Roles, least: float) -> Explain
         if explained.low > 0 or suspect.claim in SELDOM:
             return explained
     return None
+
+
+def _of_noise(graph: Graph, suspect: Suspect) -> float:
+    """What the suspect would save if there was nothing but noise."""
+    if suspect.shuffled is None:
+        return 0.0
+    weights, cut = suspect.shuffled
+    before, after = (lengths(graph, replay(graph, one)) for one in (weights, cut.applied(weights)))
+    return max(float((before - after).sum()), 0.0)
 
 
 def _bound(graph: Graph, chain: Chain, cut: Cut) -> float:

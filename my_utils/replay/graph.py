@@ -19,7 +19,7 @@ from .operations import RECEIVE, SEND, TOGETHER, Flags, Floats, Ints, Operations
 from .operations import numbers_of, occurrence_of
 
 TOLERANCE_NS = 500_000  # of time stamps; less where steps are short
-TOLERANCE_SHARE = 5e-4  # of a step
+TOLERANCE_SHARE = 2e-3  # of a step
 BLOCKS_SHARE = 0.9  # of the sends whose receiver came later: so many must have stayed until then
 
 

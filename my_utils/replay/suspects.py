@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from ..verdict.change_points import change_points
+from ..verdict.change_points import SEGMENT_MIN, change_points
 from ..verdict.kinds import kind_of_stage
 from ..verdict.quantiles import MAD_TO_SIGMA
 from .graph import Graph, Weights
@@ -25,7 +25,7 @@ SET_SHARE = 0.3  # of the excess of the first rank: so much a further one of a s
 STICKS_OUT = 6.0  # times the scatter
 STICKS_OUT_SHARE = 0.05  # of a step
 SELDOM = 0.34  # of the steps: what is longer in more of them does not stick out
-CHANCE = 1e-4  # of a change that is none
+CHANCE = 5e-3  # of a change that is none
 MONOTONE = 0.7  # how closely a trend follows the number of the step
 FREE = ("checkpoint", "eval", "input")  # kinds that can be asked without
 
@@ -65,7 +65,7 @@ class Suspect:
     stage: int | None = None
     since: int | None = None  # an index of a step
     steps: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
-    floor: float = 1.0  # times the usual least saving
+    shuffled: tuple[Weights, Cut] | None = None  # what the same cut would be of mere noise
 
 
 class Bench:
@@ -274,7 +274,7 @@ class Bench:
         middle = float(np.median(length))
         sigma = MAD_TO_SIGMA * float(np.median(np.abs(length - middle)))
         out = length > middle + max(STICKS_OUT * sigma, STICKS_OUT_SHARE * middle)
-        if not out.any() or out.mean() > SELDOM:
+        if not out.any() or out.mean() > SELDOM or _is_block(np.flatnonzero(out)):
             return
         nodes = np.flatnonzero(out[graph.step])
         keys = self.roles.keys
@@ -325,25 +325,46 @@ class Bench:
                 yield Suspect(kind, 1.5, cut, (), steps=steps)  # type: ignore[arg-type]
 
     def _moving(self) -> Iterator[Suspect]:
-        """The work of a role spread evenly over its ranks, step by step."""
-        graph, roles = self.graph, self.roles
-        own = self.weights.own - self.lasting_own
-        gap = self.weights.gap - self.lasting_gap
+        """The work of a role spread evenly over its ranks, step by step. Noise is uneven, too: what
+        spreading it would save is known from the same times, each put into another step."""
+        lasting = Weights(
+            self.weights.own - self.lasting_own, self.weights.gap - self.lasting_gap,
+            self.weights.transfer,
+        )  # fmt: skip
+        keys = self.graph.key
+        rng = np.random.default_rng(3)
+        places = np.argsort(keys, kind="stable")
+        shuffled = np.empty_like(places)
+        shuffled[places] = np.lexsort((rng.random(len(keys)), keys))
+        noise = Weights(lasting.own[shuffled], lasting.gap[shuffled], lasting.transfer)
+        yield Suspect(
+            "imbalance that moves", 4.0, self._evening(lasting),
+            shuffled=(noise, self._evening(noise)),
+        )  # fmt: skip
+
+    def _evening(self, weights: Weights) -> Cut:
+        """What the ranks of a role with more to do in a step than the mean give away."""
+        roles = self.roles
         shape = self.apart.shape
-        work = np.bincount(self.cells, own + gap, self.apart.size).reshape(shape)
+        work = np.bincount(self.cells, weights.own + weights.gap, self.apart.size).reshape(shape)
         even = np.empty_like(work)
         for role in range(len(roles.names)):
             members = roles.role_of_rank == role
             even[members] = work[members].mean(axis=0)
         share = np.where(work > 0, 1 - even / np.maximum(work, 1.0), 0.0).ravel()[self.cells]
-        everyone = np.arange(len(graph.rank))
-        yield Suspect("imbalance that moves", 4.0, Cut(everyone, own * share, gap * share), ())
+        everyone = np.arange(len(self.graph.rank))
+        return Cut(everyone, weights.own * share, weights.gap * share)
 
 
 def _follows(values: Floats) -> float:
     """How closely the order of the values is that of their places, from -1 to 1."""
     places = np.argsort(np.argsort(values, kind="stable"), kind="stable")
     return float(np.corrcoef(places, np.arange(len(values)))[0, 1])
+
+
+def _is_block(steps: Ints) -> bool:
+    """Whether so many lie side by side that it is another level."""
+    return len(steps) >= SEGMENT_MIN and steps[-1] - steps[0] < 1.25 * len(steps)
 
 
 def _jumps(values: Floats, at: int) -> bool:

@@ -121,13 +121,13 @@ PLANTS: dict[str, Plant] = {
 def can_have(layout: str, plant: str, ranks: int) -> bool:
     """Whether the plant can be seen there: a link needs another one to be compared with."""
     if plant == "slow link":
-        return layout in ("hsdp", "tp_dp", "3d") or (layout in ("pp", "ep") and ranks > 4)
+        return ranks >= 4 if layout in ("hsdp", "tp_dp", "3d") else layout in ("pp", "ep") and ranks > 4
     if plant == "slow stage":
         return layout in ("pp", "interleaved", "3d")
     if plant == "slow host":
         return ranks >= 8
     if plant == "moving":  # of a stage with one rank there is nobody to share with
-        return layout not in ("pp", "interleaved") or ranks > 4
+        return ranks > {"pp": 4, "interleaved": 4, "3d": 2}.get(layout, 1)
     return True
 
 

@@ -301,7 +301,7 @@ def interleaved(program: Program) -> None:
 
 
 def three_d(program: Program) -> None:
-    _pipeline(program, 2, 2)
+    _pipeline(program, 2, 2 if program.ranks >= 4 else 1)
 
 
 def expert(program: Program) -> None:
