@@ -49,8 +49,9 @@ def critical_chain(graph: Graph, times: Times) -> Chain:
 
 def _last_nodes(graph: Graph, times: Times) -> Ints:
     ends = times.ends[graph.order.end_place]
-    by_end = np.lexsort((ends, graph.step))
-    return by_end[np.searchsorted(graph.step, np.arange(len(graph.steps)), "right") - 1]
+    firsts = np.searchsorted(graph.step, np.arange(len(graph.steps)))
+    latest = np.flatnonzero(ends == np.maximum.reduceat(ends, firsts)[graph.step])
+    return latest[np.searchsorted(graph.step[latest], np.arange(len(graph.steps)))]
 
 
 def _latest(slices: Slices, places: Ints, source: Floats) -> Ints:

@@ -63,7 +63,8 @@ def _best(graph: Graph, weights: Weights, roles: Roles, least: float) -> Explain
     measured = graph.step_ns
     tried: list[tuple[float, Suspect, Floats]] = []
     most = 0.0
-    for suspect in Bench(graph, weights, roles).suspects():
+    bench = Bench(graph, weights, roles, chain, least * float(measured.sum()))
+    for suspect in bench.suspects():
         needed = max(least * measured.sum(), NEARLY * most)
         if _bound(graph, chain, suspect.cut) < needed:
             continue
@@ -84,9 +85,9 @@ def _best(graph: Graph, weights: Weights, roles: Roles, least: float) -> Explain
 
 def _of_noise(graph: Graph, suspect: Suspect) -> float:
     """What the suspect would save if there was nothing but noise."""
-    if suspect.shuffled is None:
+    if suspect.noise is None:
         return 0.0
-    weights, cut = suspect.shuffled
+    weights, cut = suspect.noise()
     before, after = (lengths(graph, replay(graph, one)) for one in (weights, cut.applied(weights)))
     return max(float((before - after).sum()), 0.0)
 

@@ -56,8 +56,8 @@ def _evidence(one: Explained, graph: Graph) -> list[Evidence]:
     for name, share in one.where:
         before = name.startswith("before ") and name not in graph.names
         number = graph.names.index(name.removeprefix("before ") if before else name)
-        if len(cut.nodes) and (graph.name[cut.nodes] == number).any():
-            those = graph.name[cut.nodes] == number
+        those = graph.name[cut.nodes] == number
+        if those.any():
             part, off = (one.weights.gap, cut.gap) if before else (one.weights.own, cut.own)
             took, less = part[cut.nodes][those], off[those]
         else:

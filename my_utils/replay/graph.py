@@ -36,14 +36,14 @@ class Weights:
 @dataclass
 class Graph:
     """All steps of a run. Nodes are sorted by step, rank and begin; arrays of nodes have one value
-    each. key: the same (rank, lane, name, occurrence) in all steps. occurrence: in the step. step:
-    an index into `steps`. step_ns: from the first begin to the last end of each step."""
+    each. kind: the same (lane, name, occurrence in the step) on all ranks and in all steps; key: the
+    same kind and rank. step: an index into `steps`. step_ns: from the first begin to the last end of each step."""
 
     rank: Ints
     step: Ints
     name: Ints
-    lane: Ints
-    occurrence: Ints
+    kind: Ints
+    kinds: int
     key: Ints
     keys: int
     names: tuple[str, ...]
@@ -68,9 +68,6 @@ def graph_of(operations: Operations) -> Graph:
     times contradict the order in which they must have happened."""
     rows = _Rows(operations)
     nodes = rows.node_rows
-    rank, lane, name = rows.rank[nodes], rows.lane[nodes], rows.node_name
-    occurrence = rows.occurrence
-    key, keys = rows.key, rows.keys
     begin, end = rows.begin[nodes], rows.end[nodes]
     members = _Members(rows)
     src, dst = _edges(rows)
@@ -90,15 +87,21 @@ def graph_of(operations: Operations) -> Graph:
     meets[members.node[waits]] = True
     firsts = members.first
     return Graph(
-        rank=rank, step=rows.step[nodes], name=name, lane=lane, occurrence=occurrence, key=key,
-        keys=keys, names=rows.names, steps=rows.steps, step_ns=rows.step_ns,
+        rank=_small(rows.rank[nodes]), step=_small(rows.step[nodes]), name=_small(rows.node_name),
+        kind=_small(rows.kind), kinds=rows.kinds, key=_small(rows.key), keys=rows.keys,
+        names=rows.names, steps=rows.steps, step_ns=rows.step_ns,
         begin_ns=begin, end_ns=end, meets=meets,
-        meeting_step=rows.step[nodes][members.node[firsts]],
-        meeting_name=members.name[firsts],
-        member_node=members.node, member_meeting=members.meeting,
-        weights=weights, order=order, tolerance_ns=tolerance, node_rows=nodes,
+        meeting_step=_small(rows.step[nodes][members.node[firsts]]),
+        meeting_name=_small(members.name[firsts]),
+        member_node=_small(members.node), member_meeting=_small(members.meeting),
+        weights=weights, order=order, tolerance_ns=tolerance, node_rows=_small(nodes),
         operations=len(operations),
     )  # fmt: skip
+
+
+def _small(values: Ints) -> Ints:
+    """In half the memory."""
+    return values.astype(np.int32)
 
 
 class _Rows:
@@ -159,8 +162,7 @@ class _Rows:
         """The key under which a node is found again in other steps of the same shape."""
         at = self.node_rows
         inner, _ = numbers_of(self.segment[at], self.lane[at], self.node_name)
-        self.occurrence = occurrence_of(inner)
-        kind, kinds = numbers_of(self.lane[at], self.node_name, self.occurrence)
+        kind, self.kinds = numbers_of(self.lane[at], self.node_name, occurrence_of(inner))
         place = occurrence_of(numbers_of(self.segment[at], self.lane[at])[0])
         placed, places = numbers_of(self.lane[at], self.node_name, place)
         marks = np.random.default_rng(0).integers(0, 1 << 62, places)

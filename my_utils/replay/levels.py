@@ -36,7 +36,6 @@ class Order:
     joint: Slices
     start_place: Ints
     end_place: Ints
-    meeting_place: Ints
     levels: int
 
 
@@ -75,7 +74,7 @@ def order_of(
         joint=_slices(
             joint_items, meeting_place[meeting[waits]], joint_place[member[waits]], done, count
         ),
-        start_place=start_place, end_place=end_place, meeting_place=meeting_place, levels=count,
+        start_place=start_place.astype(np.int32), end_place=end_place.astype(np.int32), levels=count,
     )  # fmt: skip
 
 
@@ -89,7 +88,7 @@ def _slices(items: Ints, source: Ints, owner: Ints, level: Ints, count: int) -> 
     by_owner = np.argsort(owner, kind="stable")
     first = np.searchsorted(owner[by_owner], np.arange(len(items) + 1))
     bounds = np.searchsorted(level[items], np.arange(count + 1))
-    return Slices(items, source[by_owner], first, bounds)
+    return Slices(items.astype(np.int32), source[by_owner], first, bounds)
 
 
 def _levels(
@@ -138,4 +137,8 @@ def _lowered(counts: Ints, items: Ints) -> Ints:
     """Takes one off for each item; those that have reached 0, once each."""
     np.subtract.at(counts, items, 1)
     zero = items[counts[items] == 0]
-    return np.unique(zero) if len(zero) else zero
+    place = np.arange(len(zero))
+    counts[zero] = place  # the last one of several equal ones stays
+    zero = zero[counts[zero] == place]
+    counts[zero] = 0
+    return zero

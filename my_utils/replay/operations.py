@@ -51,6 +51,14 @@ class Operations:
 
     def in_order(self) -> Operations:
         """Sorted by step, rank, begin and end."""
+        columns = (self.step, self.rank, self.begin_ns, self.end_ns)
+        equal = np.ones(max(len(self) - 1, 0), np.bool_)
+        is_sorted = True
+        for column in columns:
+            is_sorted &= not (equal & (column[1:] < column[:-1])).any()
+            equal &= column[1:] == column[:-1]
+        if is_sorted:
+            return self
         return self.kept(np.lexsort((self.end_ns, self.begin_ns, self.rank, self.step)))
 
 
@@ -67,12 +75,15 @@ def numbers_of(*columns: Ints) -> tuple[Ints, int]:
     mixed = np.zeros(len(columns[0]), np.int64)
     size = 1
     for column in columns:
+        column = column.astype(np.int64, copy=False)
         low = int(column.min(initial=0))
         width = int(column.max(initial=0)) - low + 1
         if size * width > 1 << 62:
             values, mixed = np.unique(mixed, return_inverse=True)
             size = len(values)
-        mixed = mixed * width + (column - low)
+        mixed *= width
+        mixed += column
+        mixed -= low
         size *= width
     if size <= 4 * len(mixed) + 1024:  # few enough to count
         present = np.zeros(size, np.bool_)

@@ -11,7 +11,7 @@ class Groups:
     """Items with a group number each, sorted once for any number of medians."""
 
     def __init__(self, number: Ints, count: int) -> None:
-        self.number, self.count = number, count
+        self.number, self.count = number.astype(np.int32), count
         order = np.argsort(number, kind="stable")
         sizes = np.bincount(number, minlength=count)
         firsts = np.cumsum(sizes) - sizes
@@ -19,7 +19,7 @@ class Groups:
         for size in np.unique(sizes[sizes > 0]).tolist():
             groups = np.flatnonzero(sizes == size)
             places = firsts[groups][:, None] + np.arange(size)
-            self._tables.append((groups, order[places]))
+            self._tables.append((groups, order[places].astype(np.int32)))
 
     def medians(self, values: Floats) -> Floats:
         """Of each group; 0.0 of an empty one."""
@@ -28,6 +28,16 @@ class Groups:
             size = items.shape[1]
             ordered = np.sort(values[items], axis=1)
             found[groups] = (ordered[:, (size - 1) // 2] + ordered[:, size // 2]) / 2
+        return found
+
+    def turned(self, rng: np.random.Generator) -> Ints:
+        """For each item another one of its group: the items of a group in a circle, turned."""
+        found = np.arange(len(self.number))
+        for groups, items in self._tables:
+            size = items.shape[1]
+            turn = rng.integers(0, size, len(groups))[:, None]
+            places = (np.arange(size, dtype=np.int32) + turn.astype(np.int32)) % size
+            found[items] = np.take_along_axis(items, places, axis=1)
         return found
 
     def others(self, values: Floats) -> Floats:

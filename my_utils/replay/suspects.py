@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -11,6 +11,7 @@ import numpy as np
 from ..verdict.change_points import SEGMENT_MIN, change_points
 from ..verdict.kinds import kind_of_stage
 from ..verdict.quantiles import MAD_TO_SIGMA
+from .critical import Chain
 from .graph import Graph, Weights
 from .operations import Flags, Floats, Ints, numbers_of, occurrence_of
 from .peers import Groups
@@ -20,6 +21,8 @@ Claim = Literal[
     "imbalance that moves", "slower since", "slower over time", "checkpoint", "eval", "input",
 ]  # fmt: skip
 
+MOST, HALF = 0.2, 0.4  # in all but so many steps a lasting excess is at least so much of the usual
+TOGETHER_TIMES = 3.0  # as much more than one by one may ranks save together
 SET_MAX = 8  # ranks that are named one by one
 SET_SHARE = 0.3  # of the excess of the first rank: so much a further one of a set has
 STICKS_OUT = 6.0  # times the scatter
@@ -34,7 +37,7 @@ FREE = ("checkpoint", "eval", "input")  # kinds that can be asked without
 class Cut:
     """What is taken off: of nodes their own time and the time before them, of meetings transfer."""
 
-    nodes: Ints
+    nodes: Ints | slice
     own: Floats
     gap: Floats
     meetings: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -65,25 +68,36 @@ class Suspect:
     stage: int | None = None
     since: int | None = None  # an index of a step
     steps: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
-    shuffled: tuple[Weights, Cut] | None = None  # what the same cut would be of mere noise
+    noise: Callable[[], tuple[Weights, Cut]] | None = None  # the same cut where all is noise
 
 
 class Bench:
     """What all suspects are drawn from, for one state of the weights."""
 
-    def __init__(self, graph: Graph, weights: Weights, roles: Roles) -> None:
-        self.graph, self.weights, self.roles = graph, weights, roles
+    def __init__(
+        self, graph: Graph, weights: Weights, roles: Roles, chain: Chain, least: float
+    ) -> None:
+        """chain: the longest one with these weights. least: what a suspect must save, ns."""
+        self.graph, self.weights, self.roles, self.least = graph, weights, roles, least
         self.own = self._apart(weights.own)
         self.gap = self._apart(weights.gap)
-        self.lasting_own = roles.keys.medians(self.own)[graph.key]
-        self.lasting_gap = roles.keys.medians(self.gap)[graph.key]
-        size = len(roles.ranks) * len(graph.steps)
-        self.cells = roles.rank_index * len(graph.steps) + graph.step
+        ranks, steps = len(roles.ranks), len(graph.steps)
+        self.cells = roles.rank_index * steps + graph.step
+        apart = np.bincount(self.cells, self.own + self.gap, ranks * steps)
+        self.apart = apart.reshape(ranks, steps)
+        lasts = self._lasts()[roles.rank_index]
+        self.lasting_own = roles.keys.medians(self.own)[graph.key] * lasts
+        self.lasting_gap = roles.keys.medians(self.gap)[graph.key] * lasts
         lasting = self.lasting_own + self.lasting_gap
-        self.excess = np.bincount(roles.rank_index, lasting, len(roles.ranks)) / len(graph.steps)
-        self.apart = np.bincount(self.cells, self.own + self.gap, size).reshape(
-            len(roles.ranks), len(graph.steps)
-        )
+        self.excess = np.bincount(roles.rank_index, lasting, ranks) / steps
+        own, gap = self.lasting_own[chain.own], self.lasting_gap[chain.gap]
+        self.on_chain = np.bincount(roles.rank_index[chain.own], own, ranks)
+        self.on_chain += np.bincount(roles.rank_index[chain.gap], gap, ranks)
+
+    def _lasts(self) -> Flags:
+        """The ranks that are apart from their peers in most steps, to either side."""
+        low, middle, high = np.quantile(self.apart, (MOST, 0.5, 1 - MOST), axis=1)
+        return np.where(middle > 0, low >= HALF * middle, high <= HALF * middle)
 
     def _apart(self, values: Floats) -> Floats:
         """How far they are from those of the peers; where there is none from what is usual."""
@@ -110,12 +124,20 @@ class Bench:
         order = np.argsort(-self.excess, kind="stable")
         likely = [int(one) for one in order[:SET_MAX] if self.excess[one] > 0]
         for one in likely:
-            yield self._of_ranks([one], "slow rank", 1.0)
+            if self._can_save([one]):
+                yield self._of_ranks([one], "slow rank", 1.0)
             yield from self._since(one)
         for count in range(2, len(likely) + 1):
             if self.excess[likely[count - 1]] < SET_SHARE * self.excess[likely[0]]:
                 break
-            yield self._of_ranks(likely[:count], "slow rank", float(count))
+            if self._can_save(likely[:count]):
+                yield self._of_ranks(likely[:count], "slow rank", float(count))
+
+    def _can_save(self, members: list[int]) -> bool:
+        """Whether it is worth a closer look: alone, ranks save what they are longer on the longest
+        chain at most; together more, as they are not compared with each other then."""
+        times = 1.0 if len(members) == 1 else TOGETHER_TIMES
+        return times * float(np.maximum(self.on_chain[members], 0.0).sum()) >= self.least
 
     def _hosts(self) -> Iterator[Suspect]:
         hosts = self.roles.host_of_rank
@@ -126,7 +148,8 @@ class Bench:
             by_host.setdefault(host, []).append(index)
         worst = sorted(by_host, key=lambda host: -float(self.excess[by_host[host]].mean()))
         for host in worst[:SET_MAX]:
-            if len(by_host[host]) > 1:
+            alike = self.roles.are_stages and self.roles.alone_on(by_host[host])
+            if len(by_host[host]) > 1 and (alike or self._can_save(by_host[host])):
                 suspect = self._of_ranks(by_host[host], "slow host", 1.2)
                 suspect.host = host
                 yield suspect
@@ -248,6 +271,8 @@ class Bench:
         step = float(np.median(graph.step_ns))
         out = usual > np.maximum(STICKS_OUT * sigma, STICKS_OUT_SHARE * step)
         out &= (out.mean(axis=1) <= SELDOM)[:, None]
+        for member in np.flatnonzero(out.any(axis=1)).tolist():
+            out[member] &= not _is_block(np.flatnonzero(out[member]))
         rest = (self.own - self.lasting_own, self.gap - self.lasting_gap)
         cost = np.where(out, usual, 0.0).sum(axis=1)
         for member in np.argsort(-cost, kind="stable")[:SET_MAX].tolist():
@@ -256,8 +281,9 @@ class Bench:
                 alone[member] = out[member]
                 yield self._in_cells(alone, rest, 1.1, (int(roles.ranks[member]),))
         several = cost >= SET_SHARE * cost.max()
-        if cost.max() > 0 and np.count_nonzero(several) > 1:
-            yield self._in_cells(out & several[:, None], rest, 2.0, ())
+        out &= several[:, None]
+        if np.count_nonzero(out.any(axis=1)) > 1 and out.any(axis=0).mean() <= SELDOM:
+            yield self._in_cells(out, rest, 2.0, ())
         yield from self._long_steps()
 
     def _in_cells(
@@ -292,13 +318,13 @@ class Bench:
     def _over_time(self) -> Iterator[Suspect]:
         graph = self.graph
         length = self._work_of_steps()
-        everyone = np.arange(len(graph.rank))
         values = (self.weights.own, self.weights.gap)
         grown = [one for one in change_points(length, CHANCE) if one.after > one.before]
         if not grown:
             return
         at = max(grown, key=lambda one: one.after - one.before).at
         if _follows(length) < MONOTONE or _jumps(length, at):
+            everyone = np.arange(len(graph.rank))
             yield self._changed(everyone, at, values, "slower since", 2.0, ())
             return
         third = len(length) // 3
@@ -309,7 +335,7 @@ class Bench:
             first = Groups(graph.key[early], graph.keys).medians(one[early])
             last = Groups(graph.key[late], graph.keys).medians(one[late])
             cuts.append((last - first)[graph.key] * place)
-        yield Suspect("slower over time", 2.05, Cut(everyone, *cuts), (), since=0)
+        yield Suspect("slower over time", 2.05, Cut(slice(None), *cuts), (), since=0)
 
     def _kinds(self) -> Iterator[Suspect]:
         """Without checkpoints, without evaluation, without input."""
@@ -325,35 +351,42 @@ class Bench:
                 yield Suspect(kind, 1.5, cut, (), steps=steps)  # type: ignore[arg-type]
 
     def _moving(self) -> Iterator[Suspect]:
-        """The work of a role spread evenly over its ranks, step by step. Noise is uneven, too: what
-        spreading it would save is known from the same times, each put into another step."""
+        """The work of a role spread evenly over its ranks, step by step."""
         lasting = Weights(
             self.weights.own - self.lasting_own, self.weights.gap - self.lasting_gap,
             self.weights.transfer,
         )  # fmt: skip
-        keys = self.graph.key
-        rng = np.random.default_rng(3)
-        places = np.argsort(keys, kind="stable")
-        shuffled = np.empty_like(places)
-        shuffled[places] = np.lexsort((rng.random(len(keys)), keys))
-        noise = Weights(lasting.own[shuffled], lasting.gap[shuffled], lasting.transfer)
         yield Suspect(
             "imbalance that moves", 4.0, self._evening(lasting),
-            shuffled=(noise, self._evening(noise)),
+            noise=lambda: self._only_noise(lasting),
         )  # fmt: skip
+
+    def _only_noise(self, lasting: Weights) -> tuple[Weights, Cut]:
+        """Noise is uneven, too: what spreading it would save is known from the same times, without
+        what is common to a rank in a step, and those of each operation moved on by as many steps as
+        chance has it."""
+        work = self._work_of_cells(lasting)
+        level = (work.mean(axis=1, keepdims=True) / np.maximum(work, 1.0)).ravel()[self.cells]
+        moved = self.roles.keys.turned(np.random.default_rng(3))
+        own, gap = (lasting.own * level)[moved], (lasting.gap * level)[moved]
+        noise = Weights(own, gap, lasting.transfer)
+        return noise, self._evening(noise)
+
+    def _work_of_cells(self, weights: Weights) -> Floats:
+        """Ranks × steps."""
+        shape = self.apart.shape
+        return np.bincount(self.cells, weights.own + weights.gap, self.apart.size).reshape(shape)
 
     def _evening(self, weights: Weights) -> Cut:
         """What the ranks of a role with more to do in a step than the mean give away."""
         roles = self.roles
-        shape = self.apart.shape
-        work = np.bincount(self.cells, weights.own + weights.gap, self.apart.size).reshape(shape)
+        work = self._work_of_cells(weights)
         even = np.empty_like(work)
         for role in range(len(roles.names)):
             members = roles.role_of_rank == role
             even[members] = work[members].mean(axis=0)
         share = np.where(work > 0, 1 - even / np.maximum(work, 1.0), 0.0).ravel()[self.cells]
-        everyone = np.arange(len(self.graph.rank))
-        return Cut(everyone, weights.own * share, weights.gap * share)
+        return Cut(slice(None), weights.own * share, weights.gap * share)
 
 
 def _follows(values: Floats) -> float:
@@ -421,8 +454,9 @@ class Roles:
     """
 
     def __init__(self, graph: Graph, stages: dict[int, int], hosts: dict[int, str]) -> None:
-        self.ranks, self.rank_index = np.unique(graph.rank, return_inverse=True)
-        self.kind, kinds = numbers_of(graph.lane, graph.name, graph.occurrence)
+        self.ranks, index = np.unique(graph.rank, return_inverse=True)
+        self.rank_index = index.astype(np.int32)
+        self.kind = graph.kind
         known = [stages.get(int(rank)) for rank in self.ranks]
         self.are_stages = None not in known
         if self.are_stages:
@@ -433,7 +467,7 @@ class Roles:
             once = np.unique(seen, return_index=True)[1]
             mark = np.bincount(self.rank_index[once], marks[graph.name[once]], len(self.ranks))
             self.names, self.role_of_rank = np.unique(mark.round(9), return_inverse=True)
-        self.role = self.role_of_rank[self.rank_index]
+        self.role = self.role_of_rank.astype(np.int32)[self.rank_index]
         self.host_of_rank = [hosts.get(int(rank), "") for rank in self.ranks]
         self.peers = Groups(*numbers_of(self.role, graph.step, self.kind))
         self.is_alone = np.bincount(self.peers.number, minlength=self.peers.count)[
@@ -441,3 +475,9 @@ class Roles:
         ] == 1
         self.keys = Groups(graph.key, graph.keys)
         self.links = Links(graph) if len(graph.meeting_name) else None
+
+    def alone_on(self, members: list[int]) -> bool:
+        """Whether a role is there as a whole, so that its ranks have no peers elsewhere."""
+        sizes = np.bincount(self.role_of_rank)
+        there = np.bincount(self.role_of_rank[members], minlength=len(sizes))
+        return bool((there[there > 0] == sizes[there > 0]).any())

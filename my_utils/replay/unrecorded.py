@@ -57,7 +57,7 @@ def _groupings(operations: Operations, graph: Graph) -> list[Ints]:
 
 def _search(graph: Graph, groupings: list[Ints], part: Floats, before: bool) -> list[_Found]:
     """part: own times or gaps, in which the wait would be."""
-    kind, kinds = numbers_of(graph.lane, graph.name, graph.occurrence)
+    kind, kinds = graph.kind, graph.kinds
     total = np.bincount(kind, part, kinds) / len(graph.steps)
     members = np.bincount(kind, minlength=kinds) / len(graph.steps)
     asked = total >= PART_MIN * graph.step_ns.mean() * np.maximum(members, 1.0)

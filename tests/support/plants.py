@@ -78,11 +78,14 @@ def outliers(program: Program, rng: np.random.Generator) -> tuple[Truth, dict[in
 
 
 def moving(program: Program, rng: np.random.Generator) -> tuple[Truth, dict[int, Times]]:
-    """Some ranks of a stage have more to do in a step and others less; together it is as much."""
-    factor = rng.exponential(1.0, (program.ranks, program.steps))
+    """In each step another rank of a stage has more to do, and the others less: together it is as
+    much. Beside that all differ somewhat."""
+    factor = rng.normal(0.0, 0.2, (program.ranks, program.steps))
     stage = np.array(program.stage)
-    for one in set(program.stage):
-        factor[stage == one] -= factor[stage == one].mean(axis=0)
+    for one in sorted(set(program.stage)):
+        ranks = np.flatnonzero(stage == one)
+        factor[rng.choice(ranks, program.steps), np.arange(program.steps)] += 1.0
+        factor[ranks] -= factor[ranks].mean(axis=0)
     grown = {}
     for rank in range(program.ranks):
         grown |= _grown(_of(program, (rank,)), factor[rank])
