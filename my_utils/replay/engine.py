@@ -24,17 +24,16 @@ class Times:
 def replay(graph: Graph, weights: Weights) -> Times:
     """The times of all operations with these weights."""
     order = graph.order
-    gap = weights.gap[order.starts.item]
-    transfer = weights.transfer[order.meetings.item]
+    starts = weights.gap[order.starts.item]
+    meetings = weights.transfer[order.meetings.item]
     own_alone = weights.own[order.alone.item]
     own_joint = weights.own[order.joint.item]
-    starts, meetings = np.empty(len(gap)), np.empty(len(transfer))
-    ends = np.empty(len(gap) + 1)
+    ends = np.empty(len(starts) + 1)
     ends[0] = 0.0
     place = 1
     for level in range(order.levels):
-        _fill(starts, gap, order.starts, level, ends)
-        _fill(meetings, transfer, order.meetings, level, starts)
+        _add_latest(starts, order.starts, level, ends)
+        _add_latest(meetings, order.meetings, level, starts)
         for slices, own, source in (
             (order.alone, own_alone, starts),
             (order.joint, own_joint, meetings),
@@ -48,10 +47,10 @@ def replay(graph: Graph, weights: Weights) -> Times:
     return Times(starts, meetings, ends)
 
 
-def _fill(values: Floats, added: Floats, slices: Slices, level: int, source: Floats) -> None:
+def _add_latest(values: Floats, slices: Slices, level: int, source: Floats) -> None:
     low, high = slices.level(level)
     if low < high:
-        np.add(_latest(slices, low, high, source), added[low:high], out=values[low:high])
+        values[low:high] += _latest(slices, low, high, source)
 
 
 def _latest(slices: Slices, low: int, high: int, source: Floats) -> Floats:

@@ -9,7 +9,7 @@ what a member stays longer is its own work.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -57,46 +57,45 @@ class Graph:
     member_node: Ints  # members, sorted by meeting
     member_meeting: Ints
     weights: Weights
-    order: Order
     tolerance_ns: float
     node_rows: Ints  # the first row of each node
     operations: int
+    order: Order = field(init=False)
 
 
 def graph_of(operations: Operations) -> Graph:
     """operations: sorted by step, rank, begin; see `Operations.in_order`. ValueError where their
     times contradict the order in which they must have happened."""
     rows = _Rows(operations)
-    nodes = rows.node_rows
-    begin, end = rows.begin[nodes], rows.end[nodes]
     members = _Members(rows)
     src, dst = _edges(rows)
-    waits = members.waits
-    order = order_of(
-        len(nodes), src, dst, members.node, members.meeting, members.count, waits
-    )
-    gap = begin - _last_end(len(nodes), src, dst, end)
-    tolerance = rows.tolerance
-    own = end - _ready(len(nodes), members, begin)
-    weights = Weights(
-        np.where(np.abs(own) <= tolerance, own, np.maximum(own, 0.0)),
-        np.where(np.abs(gap) <= tolerance, gap, np.maximum(gap, 0.0)),
-        members.transfer,
-    )
-    meets = np.zeros(len(nodes), np.bool_)
-    meets[members.node[waits]] = True
-    firsts = members.first
-    return Graph(
-        rank=_small(rows.rank[nodes]), step=_small(rows.step[nodes]), name=_small(rows.node_name),
-        kind=_small(rows.kind), kinds=rows.kinds, key=_small(rows.key), keys=rows.keys,
-        names=rows.names, steps=rows.steps, step_ns=rows.step_ns,
-        begin_ns=begin, end_ns=end, meets=meets,
-        meeting_step=_small(rows.step[nodes][members.node[firsts]]),
-        meeting_name=_small(members.name[firsts]),
-        member_node=_small(members.node), member_meeting=_small(members.meeting),
-        weights=weights, order=order, tolerance_ns=tolerance, node_rows=_small(nodes),
-        operations=len(operations),
+    at, node = rows.node_rows, members.node
+    begin, end = rows.begin[at], rows.end[at]
+    gap = begin - _last_end(len(at), src, dst, end)
+    own = end - _ready(len(at), members, begin)
+    graph = Graph(
+        rank=_small(rows.rank[at]), step=rows.step[at], name=rows.node_name,
+        kind=rows.kind, kinds=rows.kinds, key=rows.key, keys=rows.keys,
+        names=rows.names, steps=rows.steps, step_ns=rows.step_ns, begin_ns=begin, end_ns=end,
+        meets=np.zeros(len(at), np.bool_),
+        meeting_step=rows.step[at[node[members.first]]],
+        meeting_name=_small(members.name[members.first]),
+        member_node=_small(node), member_meeting=_small(members.meeting),
+        weights=Weights(
+            _bounded(own, rows.tolerance), _bounded(gap, rows.tolerance), members.transfer
+        ),
+        tolerance_ns=rows.tolerance, node_rows=at, operations=len(operations),
     )  # fmt: skip
+    graph.meets[node[members.waits]] = True
+    nodes, meeting, count, waits = len(at), members.meeting, members.count, members.waits
+    del rows, members, own, gap, begin, end
+    graph.order = order_of(nodes, src, dst, node, meeting, count, waits)
+    return graph
+
+
+def _bounded(values: Floats, tolerance: float) -> Floats:
+    """Below nothing by rounding alone."""
+    return np.where(np.abs(values) <= tolerance, values, np.maximum(values, 0.0))
 
 
 def _small(values: Ints) -> Ints:
@@ -113,7 +112,8 @@ class _Rows:
         self.name = operations.name
         self.side = operations.side
         self.meeting = operations.meeting
-        self.step, count = numbers_of(operations.step)
+        step, count = numbers_of(operations.step)
+        self.step = _small(step)
         firsts = np.searchsorted(self.step, np.arange(count))
         self.steps = operations.step[firsts]
         origin = np.minimum.reduceat(operations.begin_ns, firsts)
@@ -122,7 +122,8 @@ class _Rows:
         self.step_ns = np.maximum.reduceat(self.end, firsts)
         usual = float(np.median(self.step_ns))
         self.tolerance = min(float(TOLERANCE_NS), TOLERANCE_SHARE * usual)
-        self.segment, self.segments = numbers_of(self.step, self.rank)
+        segment, self.segments = numbers_of(self.step, self.rank)
+        self.segment = _small(segment)
         self._join_batches(operations.names)
         self._name_nodes()
 
@@ -135,11 +136,11 @@ class _Rows:
             & (self.begin[1:] == self.begin[:-1]) & (self.end[1:] == self.end[:-1])
             & (self.end[1:] > self.begin[1:])
         )  # fmt: skip
-        self.node_of = np.cumsum(~same) - 1
-        self.node_rows = np.flatnonzero(~same)
+        self.node_of = np.cumsum(~same, dtype=np.int32) - 1
+        self.node_rows = _small(np.flatnonzero(~same))
         self.is_batch = same.copy()
         self.is_batch[:-1] |= same[1:]
-        self.node_name = self.name[self.node_rows].copy()
+        self.node_name = _small(self.name[self.node_rows])
         self.names = names
         if same.any():
             self._name_batches(same)
@@ -168,10 +169,9 @@ class _Rows:
         marks = np.random.default_rng(0).integers(0, 1 << 62, places)
         firsts = np.searchsorted(self.segment[at], np.arange(self.segments))
         shape = np.add.reduceat(marks[placed], firsts)
-        self.kind = kind
-        self.key, self.keys = numbers_of(self.rank[at], kind)
-        self.shape, _ = numbers_of(np.unique(shape, return_inverse=True)[1])
-        self.shape = self.shape[self.segment[at]]
+        key, self.keys = numbers_of(self.rank[at], kind)
+        self.kind, self.key = _small(kind), _small(key)
+        self.shape = _small(np.unique(shape, return_inverse=True)[1])[self.segment[at]]
 
 
 class _Members:

@@ -82,12 +82,12 @@ class Bench:
         self.own = self._apart(weights.own)
         self.gap = self._apart(weights.gap)
         ranks, steps = len(roles.ranks), len(graph.steps)
-        self.cells = roles.rank_index * steps + graph.step
+        self.cells = (roles.rank_index.astype(np.int64) * steps + graph.step).astype(np.int32)
         apart = np.bincount(self.cells, self.own + self.gap, ranks * steps)
         self.apart = apart.reshape(ranks, steps)
         lasts = self._lasts()[roles.rank_index]
-        self.lasting_own = roles.keys.medians(self.own)[graph.key] * lasts
-        self.lasting_gap = roles.keys.medians(self.gap)[graph.key] * lasts
+        self.lasting_own = roles.keys.medians(self.own).astype(np.float32)[graph.key] * lasts
+        self.lasting_gap = roles.keys.medians(self.gap).astype(np.float32)[graph.key] * lasts
         lasting = self.lasting_own + self.lasting_gap
         self.excess = np.bincount(roles.rank_index, lasting, ranks) / steps
         own, gap = self.lasting_own[chain.own], self.lasting_gap[chain.gap]
@@ -105,7 +105,7 @@ class Bench:
         alone = self.roles.is_alone
         if alone.any():
             usual = np.where(alone, self.roles.keys.medians(values)[self.graph.key], usual)
-        return values - usual
+        return (values - usual).astype(np.float32)
 
     def suspects(self) -> Iterator[Suspect]:
         """The smaller ones first, as far as that is known."""
@@ -385,8 +385,10 @@ class Bench:
         for role in range(len(roles.names)):
             members = roles.role_of_rank == role
             even[members] = work[members].mean(axis=0)
-        share = np.where(work > 0, 1 - even / np.maximum(work, 1.0), 0.0).ravel()[self.cells]
-        return Cut(slice(None), weights.own * share, weights.gap * share)
+        share = np.where(work > 0, 1 - even / np.maximum(work, 1.0), 0.0)
+        share = share.astype(np.float32).ravel()[self.cells]
+        own, gap = (weights.own * share), (weights.gap * share)
+        return Cut(slice(None), own.astype(np.float32), gap.astype(np.float32))
 
 
 def _follows(values: Floats) -> float:
