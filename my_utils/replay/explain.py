@@ -43,7 +43,7 @@ def explain(graph: Graph, roles: Roles) -> tuple[list[Explained], float]:
     """The findings, the most costly first as they were taken off, and the share of the steps that
     nothing explains although equal ranks and equal steps would not have it."""
     weights = graph.weights
-    measured = float(graph.step_ns.mean())
+    measured = max(float(graph.step_ns.mean()), 1.0)
     found: list[Explained] = []
     for _ in range(FINDINGS_MAX):
         best = _best(graph, weights, roles, LEAST_LATER if found else LEAST)
@@ -110,9 +110,9 @@ def _with_interval(
 ) -> Explained:
     steps = len(saving)
     draws = np.random.default_rng(30).multinomial(steps, np.full(steps, 1 / steps), DRAWS)
-    shares = (draws @ saving) / (draws @ graph.step_ns)
+    shares = (draws @ saving) / np.maximum(draws @ graph.step_ns, 1.0)
     low, high = np.percentile(shares, INTERVAL)
-    share = float(saving.sum() / graph.step_ns.sum())
+    share = float(saving.sum() / max(graph.step_ns.sum(), 1.0))
     where = _where(graph, chain, suspect.cut)
     return Explained(suspect, saving, share, float(low), float(high), weights, where)
 

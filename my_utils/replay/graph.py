@@ -202,9 +202,7 @@ class _Members:
         if rows.is_batch[found].any():
             self._bound_batches(rows.is_batch[found])
 
-    def _blocking(
-        self, rows: _Rows, found: Ints, begin: Floats, end: Floats, side: Ints
-    ) -> Ints:
+    def _blocking(self, rows: _Rows, found: Ints, begin: Floats, end: Floats, side: Ints) -> Ints:
         """The names of sends that wait for their receiver: of those whose receiver came later,
         nearly all stayed until then."""
         receives = side == RECEIVE
@@ -298,9 +296,7 @@ def _ended_before(rows: _Rows, lane: int) -> tuple[Ints, Ints, Ints]:
     return np.maximum(np.minimum(ended, begun) - starts, 0), starts, lane_rows
 
 
-def _needed(
-    known: npt.NDArray[np.int32], target: npt.NDArray[np.int32]
-) -> tuple[Ints, Ints]:
+def _needed(known: npt.NDArray[np.int32], target: npt.NDArray[np.int32]) -> tuple[Ints, Ints]:
     """The edges without those that follow from another edge of the same node."""
     lanes = len(known)
     src, dst = [], []

@@ -75,7 +75,9 @@ def verdict_of_files(
 
 def _kind_of(path: str) -> str:
     if os.path.isdir(path):
-        if _files_in([path], TRACES) and not glob.glob(os.path.join(glob.escape(path), "*rank_*.csv")):
+        if _files_in([path], TRACES) and not glob.glob(
+            os.path.join(glob.escape(path), "*rank_*.csv")
+        ):
             return "traces"
         return "nsys" if _files_in([path], NSYS) else ""
     if path.endswith(TABLES) and os.path.isfile(path):

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..common.public import public
 from ..verdict.warmup import warmup_of
 from .engine import lengths, replay
 from .explain import explain
@@ -22,7 +21,6 @@ OFF_MAX = 2e-4  # of a step: so far may a replay with nothing changed be from wh
 STEPS_MIN = 3
 
 
-@public("my_utils.why")
 def judge_operations(
     operations: Operations, paths: Sequence[str] = (), warmup: int | None = None
 ) -> ReplayVerdict:

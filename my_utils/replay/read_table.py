@@ -50,7 +50,8 @@ def read_table(path: str) -> Operations:
 
 def _plain(columns: dict[str, Column]) -> Operations:
     whole = {
-        one: columns[one].whole(one) for one in (PLAIN | {"lane", "sequence", "peer"}) & set(columns)
+        one: columns[one].whole(one)
+        for one in (PLAIN | {"lane", "sequence", "peer"}) & set(columns)
     }
     name = columns["name"]
     names = name.words or tuple(str(one) for one in range(int(whole["name"].max()) + 1))
@@ -97,7 +98,11 @@ def _sides(names: tuple[str, ...]) -> Ints:
 
 
 def _meet(
-    meeting: Ints, rows: Ints, whole: dict[str, Ints], place: tuple[Ints, ...], own: tuple[Ints, ...]
+    meeting: Ints,
+    rows: Ints,
+    whole: dict[str, Ints],
+    place: tuple[Ints, ...],
+    own: tuple[Ints, ...],
 ) -> None:
     """Numbers the meetings of these rows: the same place and sequence; without a sequence the
     first of a rank in a step meets the first of the others."""

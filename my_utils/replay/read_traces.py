@@ -154,7 +154,9 @@ class _Trace:
 
 def _short(name: str) -> str:
     """Without the arguments of templates and functions."""
-    return re.split(r"[<(]", name.removeprefix("void "), maxsplit=1)[0][:NAME_MAX] or name[:NAME_MAX]
+    return (
+        re.split(r"[<(]", name.removeprefix("void "), maxsplit=1)[0][:NAME_MAX] or name[:NAME_MAX]
+    )
 
 
 def _outermost(lane: Ints, begin: Ints, end: Ints) -> Any:

@@ -472,9 +472,9 @@ class Roles:
         self.role = self.role_of_rank.astype(np.int32)[self.rank_index]
         self.host_of_rank = [hosts.get(int(rank), "") for rank in self.ranks]
         self.peers = Groups(*numbers_of(self.role, graph.step, self.kind))
-        self.is_alone = np.bincount(self.peers.number, minlength=self.peers.count)[
-            self.peers.number
-        ] == 1
+        self.is_alone = (
+            np.bincount(self.peers.number, minlength=self.peers.count)[self.peers.number] == 1
+        )
         self.keys = Groups(graph.key, graph.keys)
         self.links = Links(graph) if len(graph.meeting_name) else None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import textwrap
 from collections.abc import Iterator, Sequence
 
@@ -17,7 +18,7 @@ GAP = "  ·  "
 
 def terminal_lines(verdict: ReplayVerdict, width: int) -> list[str]:
     lines = list(_not_judged(verdict) if verdict.status == "not judged" else _judged(verdict))
-    wrapped = [
+    return [
         part
         for line in lines
         for part in textwrap.wrap(
@@ -25,7 +26,6 @@ def terminal_lines(verdict: ReplayVerdict, width: int) -> list[str]:
             break_long_words=False, break_on_hyphens=False,
         )
     ]  # fmt: skip
-    return wrapped
 
 
 def _not_judged(verdict: ReplayVerdict) -> Iterator[str]:
@@ -115,8 +115,8 @@ def _saves(one: ReplayFinding) -> str:
 
 
 def _every(steps: Sequence[int]) -> str:
-    """", every 10 steps" where they are that far apart."""
-    apart = {second - first for first, second in zip(steps, steps[1:], strict=False)}
+    """ ", every 10 steps" where they are that far apart."""
+    apart = {second - first for first, second in itertools.pairwise(steps)}
     return f", every {apart.pop()} steps" if len(apart) == 1 and len(steps) > 2 else ""
 
 

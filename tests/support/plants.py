@@ -124,7 +124,11 @@ PLANTS: dict[str, Plant] = {
 def can_have(layout: str, plant: str, ranks: int) -> bool:
     """Whether the plant can be seen there: a link needs another one to be compared with."""
     if plant == "slow link":
-        return ranks >= 4 if layout in ("hsdp", "tp_dp", "3d") else layout in ("pp", "ep") and ranks > 4
+        return (
+            ranks >= 4
+            if layout in ("hsdp", "tp_dp", "3d")
+            else layout in ("pp", "ep") and ranks > 4
+        )
     if plant == "slow stage":
         return layout in ("pp", "interleaved", "3d")
     if plant == "slow host":
@@ -157,9 +161,7 @@ def case_of(
     return Case(program, truth)
 
 
-def _set(
-    program: Program, grown: dict[int, Times], works: dict[int, Times], amount: float
-) -> None:
+def _set(program: Program, grown: dict[int, Times], works: dict[int, Times], amount: float) -> None:
     for call in program.calls:
         if id(call) in grown:
             work = works[id(call)]

@@ -246,7 +246,9 @@ def _pipeline(program: Program, pp: int, tensor: int, chunks: int = 1) -> None:
             for shard, rank in enumerate(team):
                 program.stage[rank] = stage
                 nodes = [number(other, replica, shard) for other in range(pp)]
-                order = _interleaved(micro, chunks) if chunks > 1 else _one_f_one_b(pp, stage, micro)
+                order = (
+                    _interleaved(micro, chunks) if chunks > 1 else _one_f_one_b(pp, stage, micro)
+                )
                 for way, chunk in order:
                     _part(program, nodes, stage, rank, team, way, chunk, chunks)
                 mates = tuple(number(stage, other, shard) for other in range(dp))
@@ -279,7 +281,6 @@ def _part(
     starts, stops = (is_first, is_last) if forward else (is_last, is_first)
     step = 1 if forward else -1
     wraps_in = stage == (0 if forward else last)
-    wraps_out = stage == (last if forward else 0)
     came = None
     if not starts:
         of = nodes[(stage - step) % len(nodes)]
