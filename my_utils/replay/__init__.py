@@ -1,1 +1,1 @@
-"""The verdict by replay: operations of all ranks become a graph, and each promise is a replay of it."""
+"""The verdict by replay: operations as a graph, each promise a replay of it."""

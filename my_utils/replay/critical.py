@@ -64,4 +64,5 @@ def _latest(slices: Slices, places: Ints, source: Floats) -> Ints:
     latest = np.maximum.reduceat(values, firsts)
     is_latest = np.flatnonzero(values == np.repeat(latest, lengths))
     owner = np.repeat(np.arange(len(places)), lengths)[is_latest]
-    return needed[is_latest[np.searchsorted(owner, np.arange(len(places)))]]
+    found: Ints = needed[is_latest[np.searchsorted(owner, np.arange(len(places)))]]
+    return found

@@ -1,10 +1,10 @@
 """From operations to a graph: what follows what, who waits for whom, and how long each part took.
 
 A node is an operation; calls of one batch, which begin and end together, are one node. It begins
-after the last node of its lane, and after that of each other lane which had always ended by then, in all
-steps and on all ranks that do the same operations.
-A meeting begins when its last member arrives; its transfer is the shortest stay after that, and
-what a member stays longer is its own work.
+after the last node of its lane, and after that of each other lane which had always ended by then,
+in all steps and on all ranks that do the same operations. A meeting begins when its last member
+arrives; its transfer is the shortest stay after that, and what a member stays longer is its own
+work.
 """
 
 from __future__ import annotations
@@ -15,8 +15,17 @@ import numpy as np
 import numpy.typing as npt
 
 from .levels import Order, order_of
-from .operations import RECEIVE, SEND, TOGETHER, Flags, Floats, Ints, Operations
-from .operations import numbers_of, occurrence_of
+from .operations import (
+    RECEIVE,
+    SEND,
+    TOGETHER,
+    Flags,
+    Floats,
+    Ints,
+    Operations,
+    numbers_of,
+    occurrence_of,
+)
 
 TOLERANCE_NS = 500_000  # of time stamps; less where steps are short
 TOLERANCE_SHARE = 2e-3  # of a step
@@ -35,9 +44,11 @@ class Weights:
 
 @dataclass
 class Graph:
-    """All steps of a run. Nodes are sorted by step, rank and begin; arrays of nodes have one value
-    each. kind: the same (lane, name, occurrence in the step) on all ranks and in all steps; key: the
-    same kind and rank. step: an index into `steps`. step_ns: from the first begin to the last end of each step."""
+    """All steps of a run. Nodes are sorted by step, rank and begin, and members by meeting; arrays
+    of nodes have one value each. kind: the same (lane, name, occurrence in the step) on all ranks
+    and in all steps; key: the same kind and rank. step: an index into `steps`. step_ns: from the
+    first begin to the last end of each step. node_rows: the first row of each node. too_early:
+    meetings that a member has left before the last one came."""
 
     rank: Ints
     step: Ints
@@ -54,12 +65,13 @@ class Graph:
     meets: Flags
     meeting_step: Ints
     meeting_name: Ints
-    member_node: Ints  # members, sorted by meeting
+    member_node: Ints
     member_meeting: Ints
     weights: Weights
     tolerance_ns: float
-    node_rows: Ints  # the first row of each node
+    node_rows: Ints
     operations: int
+    too_early: int
     order: Order = field(init=False)
 
 
@@ -85,6 +97,7 @@ def graph_of(operations: Operations) -> Graph:
             _bounded(own, rows.tolerance), _bounded(gap, rows.tolerance), members.transfer
         ),
         tolerance_ns=rows.tolerance, node_rows=at, operations=len(operations),
+        too_early=members.too_early,
     )  # fmt: skip
     graph.meets[node[members.waits]] = True
     nodes, meeting, count, waits = len(at), members.meeting, members.count, members.waits
@@ -198,6 +211,7 @@ class _Members:
         stay = np.where(self.waits, end - self.start[self.meeting], np.inf)
         transfer = _reduced(np.minimum, stay, self.first)
         transfer[~np.isfinite(transfer)] = 0.0
+        self.too_early = int(np.count_nonzero(transfer < -rows.tolerance))
         self.transfer = np.maximum(transfer, -rows.tolerance)
         if rows.is_batch[found].any():
             self._bound_batches(rows.is_batch[found])
@@ -249,14 +263,14 @@ def _not_by_chance(rows: _Rows, src: Ints, dst: Ints) -> Flags:
     side = rows.side[at]
     doubtful = (side[dst] == RECEIVE) | ((side[dst] == SEND) & (side[src] != TOGETHER))
     doubtful &= lane[src] != lane[dst]
+    kept: Flags = ~doubtful
     if not doubtful.any():
-        return ~doubtful
+        return kept
     asked = np.flatnonzero(doubtful)
     slack = rows.begin[at][dst[asked]] - rows.end[at][src[asked]]
     same, count = numbers_of(rows.key[dst[asked]], lane[src[asked]])
     least = np.full(count, np.inf)
     np.minimum.at(least, same, slack)
-    kept = ~doubtful
     kept[asked] = least[same] <= rows.tolerance
     return kept
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..verdict.warmup import warmup_of
+from .clocks import with_one_clock
 from .engine import lengths, replay
 from .explain import explain
 from .findings import finding_of
@@ -18,6 +19,7 @@ from .suspects import Roles
 from .unrecorded import with_unrecorded
 
 OFF_MAX = 2e-4  # of a step: so far may a replay with nothing changed be from what was measured
+TOO_EARLY_SHARE = 0.01  # of the meetings, that a member leaves before the last one has come
 STEPS_MIN = 3
 
 
@@ -43,21 +45,17 @@ def judge_operations(
 
 def _judge(verdict: ReplayVerdict, operations: Operations, warmup: int | None) -> None:
     operations = _without_warmup(verdict, operations, warmup)
-    graph = graph_of(operations)
-    more = with_unrecorded(operations, graph)
-    if more is not None:
-        verdict.notes = list(more.notes)
-        verdict.inferred = more.inferred
-        graph = graph_of(more.in_order())
+    graph, operations = _graph_of(operations)
+    verdict.notes, verdict.inferred = list(operations.notes), operations.inferred
     _describe(verdict, graph)
     if verdict.judged_steps < STEPS_MIN:
         verdict.reason = f"{verdict.judged_steps} steps, {STEPS_MIN} are needed"
         return
-    if verdict.replay_off > OFF_MAX:
+    if _clocks_differ(graph):
         verdict.reason = (
-            f"replayed unchanged the steps are off by up to {100 * verdict.replay_off:.2g} %: "
-            "operations leave a meeting before its last member has come, so the clocks of the "
-            "ranks differ"
+            f"in {graph.too_early} of {len(graph.meeting_name)} meetings a rank leaves before the "
+            f"last one has come, so the clocks of the ranks differ; replayed unchanged the steps "
+            f"are off by up to {100 * verdict.replay_off:.2g} %"
         )
         return
     roles = Roles(graph, operations.stages, operations.hosts)
@@ -65,6 +63,40 @@ def _judge(verdict: ReplayVerdict, operations: Operations, warmup: int | None) -
     found, verdict.unknown_share = explain(graph, roles)
     verdict.findings = [finding_of(one, graph, roles) for one in found]
     verdict.status = "found" if found else "green"
+
+
+def _graph_of(operations: Operations) -> tuple[Graph, Operations]:
+    """The graph with the meetings that were not recorded, on one clock where the clocks differ."""
+    graph = _or_none(operations)
+    if graph is None or _clocks_differ(graph):
+        moved = with_one_clock(operations)
+        better = None if moved is None else _or_none(moved.in_order())
+        if moved is not None and better is not None:
+            graph, operations = better, moved.in_order()
+    if graph is None:
+        raise ValueError("operations end before what they wait for has begun: clocks differ")
+    more = with_unrecorded(operations, graph)
+    if more is not None:
+        operations = more.in_order()
+        graph = graph_of(operations)
+    return graph, operations
+
+
+def _or_none(operations: Operations) -> Graph | None:
+    try:
+        return graph_of(operations)
+    except ValueError:
+        return None
+
+
+def _clocks_differ(graph: Graph) -> bool:
+    return graph.too_early > TOO_EARLY_SHARE * len(graph.meeting_name) or _off(graph) > OFF_MAX
+
+
+def _off(graph: Graph) -> float:
+    """How far the replay with nothing changed is from what was measured, at most."""
+    replayed = lengths(graph, replay(graph, graph.weights))
+    return float(np.max(np.abs(replayed - graph.step_ns) / graph.step_ns.clip(1.0)))
 
 
 def _without_warmup(
@@ -87,8 +119,7 @@ def _without_warmup(
 
 
 def _describe(verdict: ReplayVerdict, graph: Graph) -> None:
-    replayed = lengths(graph, replay(graph, graph.weights))
-    verdict.replay_off = float(np.max(np.abs(replayed - graph.step_ns) / graph.step_ns.clip(1.0)))
+    verdict.replay_off = _off(graph)
     verdict.step_ns = float(graph.step_ns.mean())
     verdict.judged_ranks = verdict.world_size = len(np.unique(graph.rank))
     verdict.judged_steps = len(graph.steps)

@@ -74,7 +74,8 @@ def order_of(
         joint=_slices(
             joint_items, meeting_place[meeting[waits]], joint_place[member[waits]], done, count
         ),
-        start_place=start_place.astype(np.int32), end_place=end_place.astype(np.int32), levels=count,
+        start_place=start_place.astype(np.int32), end_place=end_place.astype(np.int32),
+        levels=count,
     )  # fmt: skip
 
 
@@ -130,13 +131,14 @@ def _ranges(first: Ints, owners: Ints) -> Ints:
     lengths = first[owners + 1] - begins
     total = int(lengths.sum())
     shift = np.repeat(begins - (np.cumsum(lengths) - lengths), lengths)
-    return np.arange(total) + shift
+    found: Ints = np.arange(total) + shift
+    return found
 
 
 def _lowered(counts: Ints, items: Ints) -> Ints:
     """Takes one off for each item; those that have reached 0, once each."""
     np.subtract.at(counts, items, 1)
-    zero = items[counts[items] == 0]
+    zero: Ints = items[counts[items] == 0]
     place = np.arange(len(zero))
     counts[zero] = place  # the last one of several equal ones stays
     zero = zero[counts[zero] == place]

@@ -1,16 +1,17 @@
-"""The operations of all ranks in all steps, as columns. Readers make them; nothing else knows of files."""
+"""The operations of all ranks in all steps, as columns; only readers know of files."""
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-Ints: TypeAlias = npt.NDArray[np.integer[Any]]
-Floats: TypeAlias = npt.NDArray[np.floating[Any]]
-Flags: TypeAlias = npt.NDArray[np.bool_]
+Ints: TypeAlias = npt.NDArray[Any]  # of whole numbers
+Floats: TypeAlias = npt.NDArray[Any]
+Flags: TypeAlias = npt.NDArray[Any]  # of bools
 
 TOGETHER, SEND, RECEIVE = 0, 1, 2  # the sides of a meeting
 
@@ -47,8 +48,10 @@ class Operations:
 
     def kept(self, rows: Flags | Ints) -> Operations:
         """The same with these rows alone."""
-        columns = (getattr(self, one)[rows] for one in COLUMNS)
-        return Operations(*columns, self.names, self.stages, self.hosts, self.notes, self.inferred)
+        chosen = copy.copy(self)
+        for one in COLUMNS:
+            setattr(chosen, one, getattr(self, one)[rows])
+        return chosen
 
     def in_order(self) -> Operations:
         """Sorted by step, rank, begin and end."""

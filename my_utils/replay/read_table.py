@@ -37,7 +37,7 @@ def has_operations(path: str) -> bool:
 def read_table(path: str) -> Operations:
     """The operations in a table. Raises BadTable, OSError, and ImportError where pyarrow is needed.
 
-    What such a table cannot say is in `notes`. Nothing in it is executed; in memory are its columns.
+    What such a table cannot say is in `notes`. In memory are its columns.
     """
     names = set(header_of(path))
     if names >= MEGATRON:

@@ -132,7 +132,8 @@ class _Trace:
         at = np.searchsorted(windows[:, 0], launch, "right") - 1
         inside = (at >= 0) & (launch < windows[np.maximum(at, 0), 1])
         step = numbers[np.maximum(at, 0)]
-        found = dict(lane=lane, name=name, begin=begin, end=end, group=group, side=side, step=step)
+        found = {"lane": lane, "name": name, "begin": begin, "end": end, "group": group,
+                 "side": side, "step": step}  # fmt: skip
         found = {key: value[inside] for key, value in found.items()}
         ends = self._ends(found, numbers, windows, on_device)
         return {key: np.concatenate([value, ends[key]]) for key, value in found.items()}
@@ -142,14 +143,14 @@ class _Trace:
     ) -> dict[str, Ints]:
         step, at = numbers, windows[:, 1]
         if on_device:  # the device is idle until the first kernel of the next step
-            step, first = np.unique(found["step"], return_index=False), None
+            step = np.unique(found["step"])
             at = np.array([found["begin"][found["step"] == one].min() for one in step])
             step, at = step[:-1], at[1:]
         nothing = np.zeros(len(step), np.int64)
-        return dict(
-            lane=nothing, name=nothing + self._names[END], begin=at, end=at, group=nothing - 1,
-            side=nothing + TOGETHER, step=step,
-        )  # fmt: skip
+        return {
+            "lane": nothing, "name": nothing + self._names[END], "begin": at, "end": at,
+            "group": nothing - 1, "side": nothing + TOGETHER, "step": step,
+        }  # fmt: skip
 
 
 def _short(name: str) -> str:

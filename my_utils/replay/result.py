@@ -51,6 +51,7 @@ class ReplayFinding(Finding):
         return {
             **super().as_data(),
             "claim": self.claim,
+            "role": None if self.pipeline_stage is None else f"stage {self.pipeline_stage}",
             "pipeline_stage": self.pipeline_stage,
             "saving_interval": [round(self.low, 4), round(self.high, 4)],
             "steps": list(self.steps),

@@ -97,7 +97,8 @@ class Bench:
     def _lasts(self) -> Flags:
         """The ranks that are apart from their peers in most steps, to either side."""
         low, middle, high = np.quantile(self.apart, (MOST, 0.5, 1 - MOST), axis=1)
-        return np.where(middle > 0, low >= HALF * middle, high <= HALF * middle)
+        lasts: Flags = np.where(middle > 0, low >= HALF * middle, high <= HALF * middle)
+        return lasts
 
     def _apart(self, values: Floats) -> Floats:
         """How far they are from those of the peers; where there is none from what is usual."""
@@ -156,7 +157,7 @@ class Bench:
 
     def _of_ranks(self, members: list[int], claim: Claim, size: float) -> Suspect:
         """members: indices of ranks. They are compared with those of their roles who are none."""
-        roles, graph = self.roles, self.graph
+        roles = self.roles
         chosen = np.zeros(len(roles.ranks), np.bool_)
         chosen[members] = True
         nodes = np.flatnonzero(chosen[roles.rank_index])
@@ -459,8 +460,8 @@ class Roles:
         self.ranks, index = np.unique(graph.rank, return_inverse=True)
         self.rank_index = index.astype(np.int32)
         self.kind = graph.kind
-        known = [stages.get(int(rank)) for rank in self.ranks]
-        self.are_stages = None not in known
+        known = [stages.get(int(rank), -1) for rank in self.ranks]
+        self.are_stages = -1 not in known
         if self.are_stages:
             self.names, self.role_of_rank = np.unique(known, return_inverse=True)
         else:

@@ -47,6 +47,7 @@ def _judged(verdict: ReplayVerdict) -> Iterator[str]:
         yield f"also: {headline(one).lower()}: {_saves(one)}"
     yield _foot(verdict)
     yield _judged_line(verdict)
+    yield from (f"note: {note}" for note in verdict.notes[:NOTES_SHOWN])
 
 
 def headline(one: ReplayFinding) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .graph import Graph
-from .operations import TOGETHER, Flags, Floats, Ints, Operations, numbers_of
+from .operations import COLUMNS, TOGETHER, Flags, Floats, Ints, Operations, numbers_of
 
 PART_MIN = 0.002  # of a step: what takes less is not looked at
 SHARE = 0.97  # of the steps in which members come apart
@@ -131,14 +131,13 @@ def _added(operations: Operations, graph: Graph, found: list[_Found]) -> Operati
             name = names.index(names[-1])
             extra.append(_waits(operations, graph, one, at, base, name))
         base += int(one.meeting.max()) + 1
-    columns = []
-    for column in ("rank", "lane", "step", "name", "begin_ns", "end_ns", "meeting", "side"):
-        own = meeting if column == "meeting" else getattr(operations, column)
-        columns.append(np.concatenate([own, *(getattr(one, column) for one in extra)]))
-    return Operations(
-        *columns, tuple(names), operations.stages, operations.hosts, operations.notes,
-        tuple(sorted(kinds)),
-    )  # fmt: skip
+    more = operations.kept(np.arange(len(operations)))
+    more.meeting = meeting
+    for column in COLUMNS:
+        parts = [getattr(more, column), *(getattr(one, column) for one in extra)]
+        setattr(more, column, np.concatenate(parts))
+    more.names, more.inferred = tuple(names), tuple(sorted(kinds))
+    return more
 
 
 def _waits(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from my_utils.replay.operations import Operations
 from my_utils.replay.result import ReplayVerdict
 
@@ -12,7 +14,7 @@ OF_RANKS = ("slow rank", "slow host", "slow stage")
 
 
 def operations_of(program: Program) -> Operations:
-    columns = program.columns()
+    columns: dict[str, Any] = dict(program.columns())
     stages = dict(enumerate(program.stage)) if program.has_stages else {}
     hosts = {rank: f"node{host}" for rank, host in enumerate(program.host)}
     return Operations(**columns, names=program.names, stages=stages, hosts=hosts)
