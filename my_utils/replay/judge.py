@@ -30,7 +30,13 @@ def judge_operations(
 
     operations: in any order. paths: for the text. warmup: steps at the beginning that are left
     out; None for those that take longer, where the steps are consecutive. "not judged", with the
-    reason, where the replay does not give the measured steps. Thread-safe.
+    reason, where the replay does not give the measured steps, or fewer than three steps are left.
+    Thread-safe.
+
+    >>> import numpy as np
+    >>> none = np.zeros(0, np.int64)
+    >>> judge_operations(Operations(*[none] * 8, ())).reason
+    'no operations'
     """
     verdict = ReplayVerdict("not judged", paths=tuple(paths), notes=list(operations.notes))
     if not len(operations):
@@ -90,7 +96,8 @@ def _or_none(operations: Operations) -> Graph | None:
 
 
 def _clocks_differ(graph: Graph) -> bool:
-    return graph.too_early > TOO_EARLY_SHARE * len(graph.meeting_name) or _off(graph) > OFF_MAX
+    most = 1 + TOO_EARLY_SHARE * len(graph.meeting_name)
+    return graph.too_early > most or _off(graph) > OFF_MAX
 
 
 def _off(graph: Graph) -> float:

@@ -9,6 +9,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from ..common.public import public
+
 Ints: TypeAlias = npt.NDArray[Any]  # of whole numbers
 Floats: TypeAlias = npt.NDArray[Any]
 Flags: TypeAlias = npt.NDArray[Any]  # of bools
@@ -16,6 +18,7 @@ Flags: TypeAlias = npt.NDArray[Any]  # of bools
 TOGETHER, SEND, RECEIVE = 0, 1, 2  # the sides of a meeting
 
 
+@public("my_utils.why")
 @dataclass
 class Operations:
     """One row an operation, in any order; all columns have the same length.
@@ -27,6 +30,11 @@ class Operations:
     stages: the pipeline stage of each rank, hosts: its host, as far as they are known.
     notes: sentences about what the source could not tell. inferred: operations at which ranks meet
     although that was not recorded.
+
+    >>> import numpy as np
+    >>> zero = np.zeros(2, np.int64)
+    >>> len(Operations(np.array([0, 1]), zero, zero, zero, zero, zero + 9, zero, zero, ("a",)))
+    2
     """
 
     rank: Ints

@@ -49,40 +49,41 @@ def read_table(path: str) -> Operations:
 
 
 def _plain(columns: dict[str, Column]) -> Operations:
-    whole = {
-        one: columns[one].whole(one)
-        for one in (PLAIN | {"lane", "sequence", "peer"}) & set(columns)
-    }
-    name = columns["name"]
-    names = name.words or tuple(str(one) for one in range(int(whole["name"].max()) + 1))
+    whole = {one: columns[one].whole(one) for one in PLAIN - {"name"}}
+    for one in {"lane", "sequence"} & set(columns):
+        whole[one] = columns[one].whole(one)
+    whole["name"], names = columns["name"].places("name")
+    if (whole["name"] < 0).any():
+        raise BadTable("column 'name' has rows without a name")
+    if "peer" in columns:
+        whole["peer"] = columns["peer"].whole("peer", -1)
+    if "stage" in columns:
+        whole["stage"] = columns["stage"].whole("stage", -1)
+    for one in {"group", "host"} & set(columns):
+        whole[one], words = columns[one].places(one)
+        if one == "host":
+            host_names = words
     order = np.lexsort((whole["end_ns"], whole["begin_ns"], whole["rank"], whole["step"]))
     whole = {one: values[order] for one, values in whole.items()}
-    side = _sides(names)[whole["name"]] if "peer" in columns else np.zeros(len(order), np.int64)
-    meeting = np.full(len(order), -1, np.int64)
     rank, step = whole["rank"], whole["step"]
-    if "group" in columns:
-        group = columns["group"].whole("group")[order]
-        words = columns["group"].words
-        absent = group < 0 if words is None else np.array([not word for word in words])[group]
-        _meet(meeting, ~absent & (side == TOGETHER), whole, (step, group), (rank, group))
-    if "peer" in columns:
+    side = _sides(names)[whole["name"]] if "peer" in whole else np.zeros(len(order), np.int64)
+    meeting = np.full(len(order), -1, np.int64)
+    if "group" in whole:
+        group = whole["group"]
+        _meet(meeting, (group >= 0) & (side == TOGETHER), whole, (step, group), (rank, group))
+    if "peer" in whole:
         peer = whole["peer"]
         calls = (side != TOGETHER) & (peer >= 0)
         ends = (np.where(side == SEND, rank, peer), np.where(side == SEND, peer, rank))
         _meet(meeting, calls, whole, (step, *ends), (rank, *ends, side))
-    lane = whole.get("lane")
-    if lane is None:
-        lane = np.where(side == TOGETHER, 0, 1 + whole["name"])
-    stages = _of_ranks(rank, columns["stage"].whole("stage")[order]) if "stage" in columns else {}
-    hosts = {}
-    if "host" in columns:
-        words = columns["host"].words
-        numbers = _of_ranks(rank, columns["host"].whole("host")[order])
-        hosts = {one: words[at] if words else str(at) for one, at in numbers.items()}
+    lane = whole.get("lane", np.where(side == TOGETHER, 0, 1 + whole["name"]))
+    stages = _of_ranks(rank, whole["stage"]) if "stage" in whole else {}
+    hosts = _of_ranks(rank, whole["host"]) if "host" in whole else {}
     notes = [] if (meeting >= 0).any() else ["the table names no group and no peer"]
     return Operations(
-        rank, lane, step, whole["name"], whole["begin_ns"], whole["end_ns"], meeting, side,
-        names, stages, hosts, notes,
+        rank, lane, step, whole["name"], whole["begin_ns"], whole["end_ns"], meeting, side, names,
+        {one: at for one, at in stages.items() if at >= 0},
+        {one: host_names[at] for one, at in hosts.items() if at >= 0}, notes,
     )  # fmt: skip
 
 
@@ -132,10 +133,9 @@ def _megatron(columns: dict[str, Column]) -> Operations:
         raise BadTable("columns 'start_ts' and 'duration' have rows without a number")
     begin = np.rint(begin_s * 1e9).astype(np.int64)
     end = np.rint((begin_s + length_s) * 1e9).astype(np.int64)
-    whole = {one: columns[one].whole(one) for one in set(columns) - {"start_ts", "duration"}}
-    names = columns["optype"].words
-    if names is None:
-        raise BadTable("column 'optype' must hold names")
+    others = set(columns) - {"start_ts", "duration", "optype"}
+    whole = {one: columns[one].whole(one) for one in others}
+    whole["optype"], names = columns["optype"].places("optype")
     order = np.lexsort((end, begin, whole["rank"], whole["step"]))
     whole = {one: values[order] for one, values in whole.items()}
     name, rank, stage = whole["optype"], whole["rank"], whole["stage"]

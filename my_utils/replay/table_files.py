@@ -6,6 +6,7 @@ import csv
 import itertools
 import os
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -33,14 +34,23 @@ class Column:
             raise BadTable(f"column {what!r} must hold numbers, not {self.words[0]!r}")
         return self.values
 
-    def whole(self, what: str) -> Ints:
-        """Whole numbers; words get the number of their place."""
-        values = self.values
+    def whole(self, what: str, missing: int | None = None) -> Ints:
+        """Whole numbers; `missing` stands where there is none, if that may be."""
+        values = self.numbers(what)
         if np.issubdtype(values.dtype, np.integer):
             return values.astype(np.int64)
-        if not np.isfinite(values).all():
+        known = np.isfinite(values)
+        if missing is None and not known.all():
             raise BadTable(f"column {what!r} has rows without a number")
-        return np.rint(values).astype(np.int64)
+        return np.where(known, np.rint(np.where(known, values, 0)), missing or 0).astype(np.int64)
+
+    def places(self, what: str) -> tuple[Ints, tuple[str, ...]]:
+        """Which word each row has, and all words; numbers are words, too, and -1 is none."""
+        if self.words is not None:
+            blank = np.array([not word for word in self.words], np.bool_)
+            return np.where(blank[self.values], -1, self.values), self.words
+        values, places = np.unique(self.whole(what, -1), return_inverse=True)
+        return np.where(values[places] < 0, -1, places), tuple(map(str, values.tolist()))
 
 
 def header_of(path: str) -> tuple[str, ...]:
@@ -71,16 +81,22 @@ def _parquet_columns(path: str, wanted: set[str]) -> dict[str, Column]:
             file.seek(0)
             column = parquet.read_table(file, columns=[name]).column(0)
             try:
-                found[name] = Column(column.to_numpy())
+                found[name] = _of_arrow(column)
             except Exception as error:
                 raise BadTable(f"{path}: column {name!r}: {error}") from error
-            if found[name].values.dtype == object:
-                coded = column.combine_chunks().dictionary_encode()
-                coded = coded if hasattr(coded, "indices") else coded.combine_chunks()
-                words = tuple(str(word) for word in coded.dictionary.to_pylist())
-                indices = coded.indices.fill_null(0).to_numpy(zero_copy_only=False)
-                found[name] = Column(indices.astype(np.int64), words)
     return found
+
+
+def _of_arrow(column: Any) -> Column:
+    """Numbers, NaN where there is none; text as words, the last of which is none."""
+    values = column.to_numpy()
+    if values.dtype != object:
+        return Column(values)
+    coded = column.cast("string").combine_chunks().dictionary_encode()
+    coded = coded if hasattr(coded, "indices") else coded.combine_chunks()
+    words = (*(str(word) for word in coded.dictionary.to_pylist()), "")
+    indices = coded.indices.fill_null(len(words) - 1).to_numpy(zero_copy_only=False)
+    return Column(indices.astype(np.int64), words)
 
 
 def _csv_columns(path: str, wanted: set[str]) -> dict[str, Column]:

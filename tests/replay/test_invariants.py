@@ -80,7 +80,7 @@ def test_a_rank_that_is_copied_changes_nothing(planted: tuple[str, str]) -> None
     rows = np.flatnonzero(operations.rank == healthy)
     both = operations.kept(np.r_[np.arange(len(operations)), rows])
     both.rank[len(operations) :] = 99
-    both.hosts[99] = "another"
+    both.hosts = {**operations.hosts, 99: "another"}
     claim2, ranks2, share2 = summary(judge_operations(both))[0]
     assert (claim2, ranks2) == (claim, ranks)
     assert share2 == pytest.approx(share, abs=0.01)
