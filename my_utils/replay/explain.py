@@ -17,6 +17,7 @@ LEAST = 0.05  # of a step: what saves less is not said
 LEAST_LATER = 0.03
 NEARLY = 0.8  # of what the best suspect saves
 FINDINGS_MAX = 5
+NEEDED = ("input",)
 SELDOM = ("steps that stick out", "checkpoint", "eval")  # a draw of steps may have none of them
 DRAWS = 1000
 INTERVAL = (2.5, 97.5)
@@ -74,8 +75,11 @@ def _best(graph: Graph, weights: Weights, roles: Roles, least: float) -> Explain
         total -= noise
         if total >= (0.5 * needed if noise else needed):
             tried.append((total, suspect, saving))
-            most = max(most, total)
-    good = [one for one in tried if one[0] >= NEARLY * most]
+            most = max(most, total if suspect.claim not in NEEDED else 0.0)
+    needless = [one for one in tried if one[1].claim not in NEEDED]
+    if needless:  # input is work that has to be done: it is named where nothing else is
+        most = max(one[0] for one in needless)
+    good = [one for one in needless or tried if one[0] >= NEARLY * most]
     for _, suspect, saving in sorted(good, key=lambda one: (one[1].size, -one[0])):
         explained = _with_interval(graph, weights, chain, suspect, saving)
         if explained.low > 0 or suspect.claim in SELDOM:

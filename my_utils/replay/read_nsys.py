@@ -94,7 +94,7 @@ def _kernels(path: str, database: sqlite3.Connection, names: dict[str, int]) -> 
         f"SELECT k.deviceId, k.streamId, s.value, k.start, k.end, {launch}, {process} "
         f"FROM {KERNELS} k LEFT JOIN StringIds s ON s.id = k.shortName {joined} ORDER BY k.start"
     )
-    rows = np.fromiter(
+    rows: Ints = np.fromiter(
         (_row(one, names) for one in database.execute(query)), np.dtype((np.int64, 7))
     )
     if not len(rows):

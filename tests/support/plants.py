@@ -86,7 +86,7 @@ def moving(program: Program, rng: np.random.Generator) -> tuple[Truth, dict[int,
         ranks = np.flatnonzero(stage == one)
         factor[rng.choice(ranks, program.steps), np.arange(program.steps)] += 1.0
         factor[ranks] -= factor[ranks].mean(axis=0)
-    grown = {}
+    grown: dict[int, Times] = {}
     for rank in range(program.ranks):
         grown |= _grown(_of(program, (rank,)), factor[rank])
     return Truth("imbalance that moves"), grown
@@ -105,7 +105,7 @@ def trend(program: Program, rng: np.random.Generator) -> tuple[Truth, dict[int, 
 
 def checkpoint(program: Program, rng: np.random.Generator) -> tuple[Truth, dict[int, Times]]:
     ran = np.arange(program.steps) % 10 == int(rng.integers(10))
-    grown = {}
+    grown: dict[int, Times] = {}
     for rank in range(program.ranks):
         call = program.work(rank, "checkpoint", 10.0)
         call.ran = ran
