@@ -9,10 +9,10 @@ work.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import functools
+from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from .levels import Order, order_of
 from .operations import (
@@ -72,12 +72,21 @@ class Graph:
     node_rows: Ints
     operations: int
     too_early: int
-    order: Order = field(init=False)
+    edges: tuple[Ints, Ints]  # nodes, and those that follow them
+    waits: Flags  # of the members
+
+    @functools.cached_property
+    def order(self) -> Order:
+        """Found when it is first asked for."""
+        return order_of(
+            len(self.rank), *self.edges, self.member_node, self.member_meeting,
+            len(self.meeting_name), self.waits,
+        )  # fmt: skip
 
 
 def graph_of(operations: Operations) -> Graph:
-    """operations: sorted by step, rank, begin; see `Operations.in_order`. ValueError where their
-    times contradict the order in which they must have happened."""
+    """operations: sorted by step, rank, begin; see `Operations.in_order`. Asking for the order is a
+    ValueError where their times contradict the order in which they must have happened."""
     rows = _Rows(operations)
     members = _Members(rows)
     src, dst = _edges(rows)
@@ -97,12 +106,9 @@ def graph_of(operations: Operations) -> Graph:
             _bounded(own, rows.tolerance), _bounded(gap, rows.tolerance), members.transfer
         ),
         tolerance_ns=rows.tolerance, node_rows=at, operations=len(operations),
-        too_early=members.too_early,
+        too_early=members.too_early, edges=(_small(src), _small(dst)), waits=members.waits,
     )  # fmt: skip
     graph.meets[node[members.waits]] = True
-    nodes, meeting, count, waits = len(at), members.meeting, members.count, members.waits
-    del rows, members, own, gap, begin, end
-    graph.order = order_of(nodes, src, dst, node, meeting, count, waits)
     return graph
 
 
@@ -275,8 +281,9 @@ def _not_by_chance(rows: _Rows, src: Ints, dst: Ints) -> Flags:
     return kept
 
 
-def _ways(rows: _Rows) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-    """Of each lane and node, how many of the lane's rows the node follows, and the last of them."""
+def _ways(rows: _Rows) -> tuple[Ints, Ints, Ints]:
+    """Of each lane and node, how many of the lane's rows the node follows, and the last of them;
+    and the lane of each node."""
     at = rows.node_rows
     same_shape, groups = numbers_of(rows.kind, rows.shape)
     by_group = np.argsort(same_shape, kind="stable")
@@ -291,31 +298,35 @@ def _ways(rows: _Rows) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
         known[index] = count
         has = count > 0
         target[index, has] = rows.node_of[lane_rows[(starts + count)[has] - 1]]
-    return known, target
+    return known, target, _small(np.searchsorted(lanes, rows.lane[at]))
 
 
 def _ended_before(rows: _Rows, lane: int) -> tuple[Ints, Ints, Ints]:
     """Of each node: how many rows of the lane, in the order of their begins, had all ended when it
     began; where the rows of the lane begin in its step and rank; and these rows."""
     at = rows.node_rows
+    of_lane = rows.lane == lane
+    lane_rows = np.flatnonzero(of_lane)
+    before = np.cumsum(of_lane, dtype=np.int32)[at] - of_lane[at]  # rows stand by their begins
+    firsts = np.searchsorted(rows.segment[lane_rows], np.arange(rows.segments))
+    starts = _small(firsts)[rows.segment[at]]
     span = float(rows.step_ns.max() + 2 * rows.tolerance + 1)
-    lane_rows = np.flatnonzero(rows.lane == lane)
-    base = rows.segment[lane_rows] * span
-    begins = base + rows.begin[lane_rows]
-    ends = np.maximum.accumulate(base + rows.end[lane_rows])
-    asked = rows.segment[at] * span + rows.begin[at]
-    ended = np.searchsorted(ends, asked + rows.tolerance, "right")
-    begun = np.searchsorted(begins, asked, "left")
-    starts = np.searchsorted(rows.segment[lane_rows], np.arange(rows.segments))[rows.segment[at]]
-    return np.maximum(np.minimum(ended, begun) - starts, 0), starts, lane_rows
+    ends = np.maximum.accumulate(rows.segment[lane_rows] * span + rows.end[lane_rows])
+    latest = np.r_[-np.inf, ends][before]
+    open_ = np.flatnonzero(latest > rows.segment[at] * span + rows.begin[at] + rows.tolerance)
+    asked = rows.segment[at[open_]] * span + rows.begin[at[open_]] + rows.tolerance
+    before[open_] = np.minimum(np.searchsorted(ends, asked, "right"), before[open_])
+    return np.maximum(before - starts, 0), starts, lane_rows
 
 
-def _needed(known: npt.NDArray[np.int32], target: npt.NDArray[np.int32]) -> tuple[Ints, Ints]:
+def _needed(known: Ints, target: Ints, own_lane: Ints) -> tuple[Ints, Ints]:
     """The edges without those that follow from another edge of the same node."""
     lanes = len(known)
+    previous = target[own_lane, np.arange(len(own_lane))]
     src, dst = [], []
     for lane in range(lanes):
-        nodes = np.flatnonzero(target[lane] >= 0)
+        implied = (previous >= 0) & (own_lane != lane) & (known[lane, previous] >= known[lane])
+        nodes = np.flatnonzero((target[lane] >= 0) & ~implied)
         for other in range(lanes):
             if other == lane:
                 continue
@@ -323,7 +334,7 @@ def _needed(known: npt.NDArray[np.int32], target: npt.NDArray[np.int32]) -> tupl
             implied = (before >= 0) & (known[lane, before] >= known[lane, nodes])
             nodes = nodes[~implied]
         dst.append(nodes)
-        src.append(target[lane, nodes].astype(np.int64))
+        src.append(target[lane, nodes])
     return np.concatenate(src), np.concatenate(dst)
 
 

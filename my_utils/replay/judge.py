@@ -57,7 +57,7 @@ def _judge(verdict: ReplayVerdict, operations: Operations, warmup: int | None) -
     if verdict.judged_steps < STEPS_MIN:
         verdict.reason = f"{verdict.judged_steps} steps, {STEPS_MIN} are needed"
         return
-    if _clocks_differ(graph):
+    if _leave_too_early(graph) or verdict.replay_off > OFF_MAX:
         verdict.reason = (
             f"in {graph.too_early} of {len(graph.meeting_name)} meetings a rank leaves before the "
             f"last one has come, so the clocks of the ranks differ; replayed unchanged the steps "
@@ -73,31 +73,22 @@ def _judge(verdict: ReplayVerdict, operations: Operations, warmup: int | None) -
 
 def _graph_of(operations: Operations) -> tuple[Graph, Operations]:
     """The graph with the meetings that were not recorded, on one clock where the clocks differ."""
-    graph = _or_none(operations)
-    if graph is None or _clocks_differ(graph):
+    graph = graph_of(operations)
+    if _leave_too_early(graph):
         moved = with_one_clock(operations)
-        better = None if moved is None else _or_none(moved.in_order())
-        if moved is not None and better is not None:
-            graph, operations = better, moved.in_order()
-    if graph is None:
-        raise ValueError("operations end before what they wait for has begun: clocks differ")
+        if moved is not None:
+            operations = moved.in_order()
+            graph = graph_of(operations)
     more = with_unrecorded(operations, graph)
-    if more is not None:
-        operations = more.in_order()
-        graph = graph_of(operations)
-    return graph, operations
+    if more is None:
+        return graph, operations
+    del graph
+    operations = more.in_order()
+    return graph_of(operations), operations
 
 
-def _or_none(operations: Operations) -> Graph | None:
-    try:
-        return graph_of(operations)
-    except ValueError:
-        return None
-
-
-def _clocks_differ(graph: Graph) -> bool:
-    most = 1 + TOO_EARLY_SHARE * len(graph.meeting_name)
-    return graph.too_early > most or _off(graph) > OFF_MAX
+def _leave_too_early(graph: Graph) -> bool:
+    return graph.too_early > 1 + TOO_EARLY_SHARE * len(graph.meeting_name)
 
 
 def _off(graph: Graph) -> float:
@@ -111,7 +102,7 @@ def _without_warmup(
 ) -> Operations:
     steps, first = np.unique(operations.step, return_index=True)
     if warmup is None:
-        consecutive = len(steps) >= 16 and (np.diff(steps) == 1).mean() > 0.9
+        consecutive = len(steps) >= 5 and (np.diff(steps) == 1).mean() > 0.9
         warmup = 0
         if consecutive:
             begins = np.minimum.reduceat(operations.begin_ns, first)

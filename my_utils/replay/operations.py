@@ -51,6 +51,12 @@ class Operations:
     notes: list[str] = field(default_factory=list)
     inferred: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        for column in ("rank", "lane", "step", "name", "meeting", "side"):
+            values = getattr(self, column)
+            if values.dtype.itemsize > 4 and _fits(values):
+                setattr(self, column, values.astype(np.int32))
+
     def __len__(self) -> int:
         return len(self.rank)
 
@@ -72,6 +78,11 @@ class Operations:
         if is_sorted:
             return self
         return self.kept(np.lexsort((self.end_ns, self.begin_ns, self.rank, self.step)))
+
+
+def _fits(values: Ints) -> bool:
+    """Whether 32 bits are enough, with room to count on."""
+    return bool(len(values) == 0 or max(abs(int(values.min())), abs(int(values.max()))) < 1 << 30)
 
 
 COLUMNS = ("rank", "lane", "step", "name", "begin_ns", "end_ns", "meeting", "side")
