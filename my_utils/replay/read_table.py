@@ -127,17 +127,20 @@ def _of_ranks(rank: Ints, values: Ints) -> dict[int, int]:
 
 
 def _megatron(columns: dict[str, Column]) -> Operations:
-    begin_s = columns["start_ts"].numbers("start_ts").astype(np.float64)
-    length_s = columns["duration"].numbers("duration").astype(np.float64)
+    begin_s = columns.pop("start_ts").numbers("start_ts").astype(np.float64)
+    length_s = columns.pop("duration").numbers("duration").astype(np.float64)
     if not (np.isfinite(begin_s).all() and np.isfinite(length_s).all()):
         raise BadTable("columns 'start_ts' and 'duration' have rows without a number")
     begin = np.rint(begin_s * 1e9).astype(np.int64)
     end = np.rint((begin_s + length_s) * 1e9).astype(np.int64)
-    others = set(columns) - {"start_ts", "duration", "optype"}
-    whole = {one: columns[one].whole(one) for one in others}
-    whole["optype"], names = columns["optype"].places("optype")
+    del begin_s, length_s
+    number, names = columns.pop("optype").places("optype")
+    whole = {one: columns.pop(one).whole(one) for one in list(columns)}
+    whole["optype"] = number
     order = np.lexsort((end, begin, whole["rank"], whole["step"]))
-    whole = {one: values[order] for one, values in whole.items()}
+    for one in whole:
+        whole[one] = whole[one][order]
+    begin, end = begin[order], end[order]
     name, rank, stage = whole["optype"], whole["rank"], whole["stage"]
     calls = [CALLS.get(one, (TOGETHER, 0)) for one in names]
     side = np.array([one for one, _ in calls])[name]
@@ -153,7 +156,7 @@ def _megatron(columns: dict[str, Column]) -> Operations:
     between = int(np.gcd.reduce(rank))
     notes = [f"of each {between} ranks one is recorded"] if between > 1 else []
     return Operations(
-        rank, np.array(lanes)[name], whole["step"], name, begin[order], end[order], meeting, side,
+        rank, np.array(lanes)[name], whole["step"], name, begin, end, meeting, side,
         names, _of_ranks(rank, stage), {}, notes,
     )  # fmt: skip
 

@@ -38,7 +38,7 @@ class Column:
         """Whole numbers; `missing` stands where there is none, if that may be."""
         values = self.numbers(what)
         if np.issubdtype(values.dtype, np.integer):
-            return values.astype(np.int64)
+            return values
         known = np.isfinite(values)
         if missing is None and not known.all():
             raise BadTable(f"column {what!r} has rows without a number")
@@ -74,29 +74,33 @@ def columns_of(path: str, wanted: set[str]) -> dict[str, Column]:
 
 
 def _parquet_columns(path: str, wanted: set[str]) -> dict[str, Column]:
+    arrow = needed("pyarrow", "reading Parquet", "parquet")
     parquet = needed("pyarrow.parquet", "reading Parquet", "parquet")
     found = {}
     with open(path, "rb", opener=open_without_waiting) as file:
         for name in sorted(wanted):
             file.seek(0)
-            column = parquet.read_table(file, columns=[name]).column(0)
             try:
-                found[name] = _of_arrow(column)
+                # Threads keep what they have decoded; one column at a time needs none.
+                table = parquet.read_table(file, columns=[name], use_threads=False)
+                found[name] = _of_arrow(table.column(0), arrow.types)
             except Exception as error:
                 raise BadTable(f"{path}: column {name!r}: {error}") from error
+    arrow.default_memory_pool().release_unused()
     return found
 
 
-def _of_arrow(column: Any) -> Column:
+def _of_arrow(column: Any, types: Any) -> Column:
     """Numbers, NaN where there is none; text as words, the last of which is none."""
-    values = column.to_numpy()
-    if values.dtype != object:
-        return Column(values)
-    coded = column.cast("string").combine_chunks().dictionary_encode()
-    coded = coded if hasattr(coded, "indices") else coded.combine_chunks()
+    if types.is_integer(column.type) or types.is_floating(column.type):
+        return Column(column.to_numpy())
+    if not types.is_dictionary(column.type):
+        column = column.cast("string").dictionary_encode()
+    coded = column.unify_dictionaries().combine_chunks()
+    coded = coded.chunk(0) if hasattr(coded, "chunk") else coded
     words = (*(str(word) for word in coded.dictionary.to_pylist()), "")
-    indices = coded.indices.fill_null(len(words) - 1).to_numpy(zero_copy_only=False)
-    return Column(indices.astype(np.int64), words)
+    indices = coded.indices.cast("int32").fill_null(len(words) - 1).to_numpy(zero_copy_only=False)
+    return Column(indices, words)
 
 
 def _csv_columns(path: str, wanted: set[str]) -> dict[str, Column]:
