@@ -73,7 +73,7 @@ def _best(graph: Graph, weights: Weights, roles: Roles, least: float) -> Explain
         total = float(saving.sum())
         noise = _of_noise(graph, suspect) if total >= needed else 0.0
         total -= noise
-        if total >= (0.5 * needed if noise else needed):
+        if total >= (max(0.5 * needed, noise) if suspect.noise else needed):
             tried.append((total, suspect, saving))
             most = max(most, total if suspect.claim not in NEEDED else 0.0)
     needless = [one for one in tried if one[1].claim not in NEEDED]

@@ -10,6 +10,7 @@ import pytest
 
 from my_utils.replay.inputs import holds_operations, verdict_of_files
 from my_utils.replay.judge import judge_operations
+from my_utils.replay.operations import COLUMNS, TOGETHER
 from my_utils.replay.read_table import read_table
 from my_utils.replay.table_files import BadTable
 from my_utils.why import read_operations
@@ -80,6 +81,41 @@ def test_parquet_reads_as_the_csv_does(tmp_path: Path) -> None:
     assert [first.names[one] for one in first.name] == [second.names[one] for one in second.name]
     assert ((first.meeting >= 0) == (second.meeting >= 0)).all()
     assert (first.stages, first.hosts) == (second.stages, second.hosts)
+
+
+def test_columns_may_have_other_names_and_units(tmp_path: Path) -> None:
+    rows = rows_of(case_of("3d", None, 0, 8, 4, 1).program)
+    first = read_table(write(tmp_path / "a.csv", HEADER, rows))
+    header = [
+        "step",
+        "rank",
+        "stream",
+        "op",
+        "start_us",
+        "dur_us",
+        "meeting",
+        "peer",
+        "role",
+        "node",
+    ]
+    for row in rows:
+        row[5] = str((int(row[5]) - int(row[4])) / 1e3)
+        row[4] = str(int(row[4]) / 1e3)
+    second = read_table(write(tmp_path / "b.csv", header, rows))
+    for column in COLUMNS:
+        assert (getattr(first, column) == getattr(second, column)).all(), column
+    assert (first.stages, first.hosts, first.names) == (second.stages, second.hosts, second.names)
+
+
+def test_sends_and_receives_of_a_group_meet_without_a_peer(tmp_path: Path) -> None:
+    rows = rows_of(case_of("pp", None, 0, 4, 4, 1).program)
+    for row in rows:
+        if row[7] != "-1":
+            pair = (row[1], row[7]) if row[3].endswith("send") else (row[7], row[1])
+            row[6] = f"{row[3].split('-')[0]} {pair[0]} to {pair[1]}"
+    operations = read_table(write(tmp_path / "run.csv", HEADER[:7], [row[:7] for row in rows]))
+    calls = operations.side != TOGETHER
+    assert calls.any() and (np.bincount(operations.meeting[calls]) == 2).all()
 
 
 @pytest.mark.parametrize(
