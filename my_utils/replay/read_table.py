@@ -1,8 +1,8 @@
 """Tables of operations, a row each, as Parquet or CSV.
 
 Two sets of columns are read. The plain one: rank, step, name, begin_ns, end_ns, and what there is
-of lane, group, sequence, peer, stage, host, under the names of NAMES. That of Megatron's timers, as
-published with arXiv 2505.05713: rank, step, optype, start_ts, duration (seconds), stage, dp_rank.
+of lane, group, sequence, peer, stage, host, under the names of NAMES. That of Megatron's timers is
+in `read_megatron`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ import re
 
 import numpy as np
 
-from .operations import RECEIVE, SEND, TOGETHER, Ints, Operations, numbers_of, occurrence_of
+from .operations import RECEIVE, SEND, TOGETHER, Ints, Operations
+from .read_megatron import MEGATRON, megatron_operations
 from .table_files import BadTable, Column, columns_of, header_of
+from .table_meetings import number_meetings, of_ranks
 
 NAMES = {
     "rank": ("rank",),
@@ -27,17 +29,6 @@ NAMES = {
 }
 TIMES = ("begin", "start", "end", "duration", "dur")
 UNITS = {"": 1, "_ns": 1, "_us": 1_000, "_ms": 1_000_000, "_s": 1_000_000_000}
-MEGATRON = {"rank", "step", "optype", "start_ts", "duration", "stage", "dp_rank"}
-
-# Who meets in a collective of Megatron: the ranks of a stage, or those of one pipeline.
-OF_A_STAGE = ("grads-reduce-scatter", "params-all-gather", "grads-all-reduce")
-OF_A_PIPELINE = ("embedding-grads-all-reduce",)
-CALLS = {
-    "forward-send": (SEND, 1),
-    "forward-recv": (RECEIVE, 1),
-    "backward-send": (SEND, -1),
-    "backward-recv": (RECEIVE, -1),
-}  # the side, and to which stage what is sent goes
 
 
 def has_operations(path: str) -> bool:
@@ -53,7 +44,7 @@ def read_table(path: str) -> Operations:
     """
     names = header_of(path)
     if set(names) >= MEGATRON:
-        return _megatron(columns_of(path, MEGATRON))
+        return megatron_operations(columns_of(path, MEGATRON))
     missing = _missing(names)
     if missing:
         raise BadTable(f"{path}: no table of operations: no column {', '.join(missing)}")
@@ -64,7 +55,7 @@ def read_table(path: str) -> Operations:
 
 def _known(names: tuple[str, ...]) -> dict[str, str]:
     """What a column means, and its name."""
-    found = {}
+    found: dict[str, str] = {}
     for one, aliases in NAMES.items():
         found.update((one, name) for name in reversed(aliases) if name in names)
     for one in TIMES:
@@ -124,13 +115,13 @@ def _plain(columns: dict[str, Column], known: dict[str, str]) -> Operations:
         peer = whole["peer"]
         calls = (side != TOGETHER) & (peer >= 0)
         ends = (np.where(side == SEND, rank, peer), np.where(side == SEND, peer, rank))
-        _meet(meeting, calls, whole, (step, *ends), (rank, *ends, side))
+        number_meetings(meeting, calls, whole, (step, *ends), (rank, *ends, side))
     if "group" in whole:
         group = whole["group"]
-        _meet(meeting, (group >= 0) & ~calls, whole, (step, group), (rank, group))
+        number_meetings(meeting, (group >= 0) & ~calls, whole, (step, group), (rank, group))
     lane = whole.get("lane", np.where(side == TOGETHER, 0, 1 + whole["name"]))
-    stages = _of_ranks(rank, whole["stage"]) if "stage" in whole else {}
-    hosts = _of_ranks(rank, whole["host"]) if "host" in whole else {}
+    stages = of_ranks(rank, whole["stage"]) if "stage" in whole else {}
+    hosts = of_ranks(rank, whole["host"]) if "host" in whole else {}
     notes = [] if (meeting >= 0).any() else ["the table names no group and no peer"]
     return Operations(
         rank, lane, step, whole["name"], begin[order], end[order], meeting, side, names,
@@ -151,82 +142,3 @@ def _sides(names: tuple[str, ...]) -> Ints:
         sends, receives = words & {"send", "isend"}, words & {"recv", "irecv", "receive"}
         found.append(TOGETHER if bool(sends) == bool(receives) else SEND if sends else RECEIVE)
     return np.array(found)
-
-
-def _meet(
-    meeting: Ints,
-    rows: Ints,
-    whole: dict[str, Ints],
-    place: tuple[Ints, ...],
-    own: tuple[Ints, ...],
-) -> None:
-    """Numbers the meetings of these rows: the same place and sequence; without a sequence the
-    first of a rank in a step meets the first of the others."""
-    if not rows.any():
-        return
-    if "sequence" in whole:
-        turn = whole["sequence"][rows]
-    else:
-        number, _ = numbers_of(whole["step"][rows], *(one[rows] for one in own))
-        turn = occurrence_of(number)
-    base = int(meeting.max(initial=-1)) + 1
-    meeting[rows] = base + numbers_of(*(one[rows] for one in place), turn)[0]
-
-
-def _of_ranks(rank: Ints, values: Ints) -> dict[int, int]:
-    ranks, first = np.unique(rank, return_index=True)
-    return dict(zip(ranks.tolist(), values[first].tolist(), strict=True))
-
-
-# --- Megatron's timers ---
-
-
-def _megatron(columns: dict[str, Column]) -> Operations:
-    begin_s = columns.pop("start_ts").numbers("start_ts").astype(np.float64)
-    length_s = columns.pop("duration").numbers("duration").astype(np.float64)
-    if not (np.isfinite(begin_s).all() and np.isfinite(length_s).all()):
-        raise BadTable("columns 'start_ts' and 'duration' have rows without a number")
-    begin = np.rint(begin_s * 1e9).astype(np.int64)
-    end = np.rint((begin_s + length_s) * 1e9).astype(np.int64)
-    del begin_s, length_s
-    number, names = columns.pop("optype").places("optype")
-    whole = {one: columns.pop(one).whole(one) for one in list(columns)}
-    whole["optype"] = number
-    order = np.lexsort((end, begin, whole["rank"], whole["step"]))
-    for one in whole:
-        whole[one] = whole[one][order]
-    begin, end = begin[order], end[order]
-    name, rank, stage = whole["optype"], whole["rank"], whole["stage"]
-    calls = [CALLS.get(one, (TOGETHER, 0)) for one in names]
-    side = np.array([one for one, _ in calls])[name]
-    meeting = np.full(len(order), -1, np.int64)
-    _pipeline_calls(meeting, whole, side, np.array([way for _, way in calls])[name])
-    for kinds, group in ((OF_A_STAGE, "stage"), (OF_A_PIPELINE, "dp_rank")):
-        for kind in kinds:
-            if kind in names:
-                rows = name == names.index(kind)
-                place = (whole["step"], whole[group])
-                _meet(meeting, rows, {"step": whole["step"]}, place, (rank,))
-    lanes = [1 + index if _is_communication(one) else 0 for index, one in enumerate(names)]
-    between = int(np.gcd.reduce(rank))
-    notes = [f"of each {between} ranks one is recorded"] if between > 1 else []
-    return Operations(
-        rank, np.array(lanes)[name], whole["step"], name, begin, end, meeting, side,
-        names, _of_ranks(rank, stage), {}, notes,
-    )  # fmt: skip
-
-
-def _is_communication(name: str) -> bool:
-    return name in CALLS or name in OF_A_STAGE or name in OF_A_PIPELINE
-
-
-def _pipeline_calls(meeting: Ints, whole: dict[str, Ints], side: Ints, way: Ints) -> None:
-    """The nth call that a stage sends is the nth that the next one receives; with several model
-    chunks the last stage sends to the first."""
-    rows = side != TOGETHER
-    if not rows.any():
-        return
-    stages = int(whole["stage"].max()) + 1
-    sender = np.where(side == SEND, whole["stage"], (whole["stage"] - way) % stages)
-    place = (whole["step"], whole["dp_rank"], sender, way)
-    _meet(meeting, rows, {"step": whole["step"]}, place, (whole["rank"], sender, way, side))
