@@ -17,6 +17,7 @@ LEAST = 0.05  # of a step: what saves less is not said
 LEAST_LATER = 0.03
 NEARLY = 0.8  # of what the best suspect saves
 FINDINGS_MAX = 5
+NOISY = 0.5  # of the least saving: so much is left without what noise would save
 NEEDED = ("input",)
 SELDOM = ("steps that stick out", "checkpoint", "eval")  # a draw of steps may have none of them
 DRAWS = 1000
@@ -71,11 +72,15 @@ def _best(graph: Graph, weights: Weights, roles: Roles, least: float) -> Explain
             continue
         saving = base - lengths(graph, replay(graph, suspect.cut.applied(weights)))
         total = float(saving.sum())
-        noise = _of_noise(graph, suspect) if total >= needed else 0.0
-        total -= noise
-        if total >= (max(0.5 * needed, noise) if suspect.noise else needed):
-            tried.append((total, suspect, saving))
-            most = max(most, total if suspect.claim not in NEEDED else 0.0)
+        if total < needed:
+            continue
+        if suspect.noise is not None:
+            noise = _of_noise(graph, suspect.noise())
+            total -= noise
+            if total < max(NOISY * needed, noise):
+                continue
+        tried.append((total, suspect, saving))
+        most = max(most, total if suspect.claim not in NEEDED else 0.0)
     needless = [one for one in tried if one[1].claim not in NEEDED]
     if needless:  # input is work that has to be done: it is named where nothing else is
         most = max(one[0] for one in needless)
@@ -87,11 +92,9 @@ def _best(graph: Graph, weights: Weights, roles: Roles, least: float) -> Explain
     return None
 
 
-def _of_noise(graph: Graph, suspect: Suspect) -> float:
-    """What the suspect would save if there was nothing but noise."""
-    if suspect.noise is None:
-        return 0.0
-    weights, cut = suspect.noise()
+def _of_noise(graph: Graph, noise: tuple[Weights, Cut]) -> float:
+    """What the same cut saves where there is nothing but noise."""
+    weights, cut = noise
     before, after = (lengths(graph, replay(graph, one)) for one in (weights, cut.applied(weights)))
     return max(float((before - after).sum()), 0.0)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +16,7 @@ from my_utils.replay.read_traces import read_traces
 from my_utils.replay.result import ReplayFinding
 
 from ..conftest import ROOT
+from ..support.ranks import run_ranks
 
 pytestmark = pytest.mark.no_torch
 
@@ -98,37 +98,28 @@ def test_traces_of_other_projects_are_read_and_accuse_nobody() -> None:
 
 
 TRAINING = """
-import os, time, torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile, schedule
 torch.set_num_threads(1)
-dist.init_process_group("gloo")
-rank = dist.get_rank()
 model = DistributedDataParallel(torch.nn.Linear(16, 16))
-path = os.path.join(os.environ["OUT"], f"rank-{rank}.json")
 with profile(activities=[ProfilerActivity.CPU],
              schedule=schedule(wait=0, warmup=1, active=6, repeat=1),
-             on_trace_ready=lambda done: done.export_chrome_trace(path)) as profiler:
+             on_trace_ready=lambda done: done.export_chrome_trace(f"rank-{rank}.json")) as profiler:
     for _ in range(8):
         with torch.profiler.record_function("input"):
             time.sleep(0.06 if rank == 1 else 0.01)
         model(torch.randn(4, 16)).sum().backward()
         profiler.step()
-dist.destroy_process_group()
+dist.barrier()
+sys.stdout.flush()
+os._exit(0)  # threads of gloo end some processes with an abort
 """
 
 
 @pytest.mark.slow
 def test_a_real_job_on_gloo_names_the_rank_whose_input_is_slow(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="torch is not installed")
-    script, out = tmp_path / "train.py", tmp_path / "out"
-    script.write_text(TRAINING)
-    out.mkdir()
-    subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2",
-         str(script)],
-        check=True, capture_output=True, timeout=200, env={**os.environ, "OUT": str(out)},
-    )  # fmt: skip
-    first = verdict_of_files([str(out)]).findings[0]
+    run_ranks(TRAINING, 2, tmp_path)
+    first = verdict_of_files([str(tmp_path)]).findings[0]
     assert isinstance(first, ReplayFinding)
     assert (first.claim, first.ranks, first.evidence[0].name) == ("slow rank", (1,), "input")
