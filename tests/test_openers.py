@@ -61,6 +61,7 @@ ALLOWED = {
     "musa/converter.py": (2, NAMED),
     "ncu/ncu_csv.py": (1, NAMED),
     "pages/html.py": (1, PACKAGE),
+    "replay/read_nsys.py": (1, NAMED),
     "report/cells.py": (1, OWN),
     "report/on_ray.py": (2, OWN),
     "report/overlap.py": (1, OPENED),

@@ -69,6 +69,12 @@ class Hung(Protocol):
 # Of the log directories, the ranks that are asked for, the seconds of --hung and the verdict.
 FindHang = Callable[[Sequence[str], set[int] | None, float | None, Verdict], Hung | None]
 
+# Of the paths, the ranks, the steps and the warm-up that are asked for: the verdict on files of
+# other tools, None for those of a run.
+JudgeOther = Callable[
+    [Sequence[str], set[int] | None, tuple[int, int] | None, int | None], Verdict | None
+]
+
 
 def verdict_of(
     paths: str | Sequence[str],
@@ -114,17 +120,26 @@ def command_parser() -> CommandParser:
     return chosen
 
 
-def main(argv: Sequence[str] | None = None, find_hang: FindHang | None = None) -> int:
-    """The command line; returns the exit status. find_hang: how a hang is found, None for not."""
-    return run_cli(lambda: _main(argv, find_hang))
+def main(
+    argv: Sequence[str] | None = None,
+    find_hang: FindHang | None = None,
+    judge_other: JudgeOther | None = None,
+) -> int:
+    """The command line; returns the exit status. find_hang: how a hang is found, None for not.
+    judge_other: how files of other tools are judged, None for not."""
+    return run_cli(lambda: _main(argv, find_hang, judge_other))
 
 
-def _main(argv: Sequence[str] | None, find_hang: FindHang | None) -> int:
+def _main(
+    argv: Sequence[str] | None, find_hang: FindHang | None, judge_other: JudgeOther | None
+) -> int:
     chosen = command_parser()
     args = chosen.parse_args(argv)
     check_outputs(chosen, args)
     logs = found_logs("why", args.logs, args.quiet)
-    verdict = verdict_of(logs, args.ranks, args.steps, args.warmup)
+    asked = args.ranks, args.steps, args.warmup
+    other = None if judge_other is None else judge_other(logs, *asked)
+    verdict = verdict_of(logs, *asked) if other is None else other
     hung = None if find_hang is None else find_hang(logs, args.ranks, args.hung, verdict)
     verdict.hangs = hung is not None and hung.hangs
     try:

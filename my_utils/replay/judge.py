@@ -1,0 +1,125 @@
+"""The verdict on operations: replayed unchanged first, then who is to blame."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..verdict.warmup import warmup_of
+from .clocks import with_one_clock
+from .engine import lengths, replay
+from .explain import explain
+from .findings import finding_of
+from .graph import Graph, graph_of
+from .operations import Operations
+from .result import ReplayVerdict
+from .slowdown import slowdown_of
+from .suspects import Roles
+from .unrecorded import with_unrecorded
+
+OFF_MAX = 2e-4  # of a step: so far may a replay with nothing changed be from what was measured
+TOO_EARLY_SHARE = 0.01  # of the meetings, that a member leaves before the last one has come
+STEPS_MIN = 3
+
+
+def judge_operations(
+    operations: Operations, paths: Sequence[str] = (), warmup: int | None = None
+) -> ReplayVerdict:
+    """What bounds the run that did these operations.
+
+    operations: in any order. paths: for the text. warmup: steps at the beginning that are left
+    out; None for those that take longer, where the steps are consecutive. "not judged", with the
+    reason, where the replay does not give the measured steps, or fewer than three steps are left.
+    Thread-safe.
+
+    >>> import numpy as np
+    >>> none = np.zeros(0, np.int64)
+    >>> judge_operations(Operations(*[none] * 8, ())).reason
+    'no operations'
+    """
+    verdict = ReplayVerdict("not judged", paths=tuple(paths), notes=list(operations.notes))
+    if not len(operations):
+        verdict.reason = "no operations"
+        return verdict
+    try:
+        _judge(verdict, operations.in_order(), warmup)
+    except ValueError as error:
+        verdict.reason = str(error)
+    return verdict
+
+
+def _judge(verdict: ReplayVerdict, operations: Operations, warmup: int | None) -> None:
+    operations = _without_warmup(verdict, operations, warmup)
+    graph, operations = _graph_of(operations)
+    verdict.notes, verdict.inferred = list(operations.notes), operations.inferred
+    _describe(verdict, graph)
+    if verdict.judged_steps < STEPS_MIN:
+        verdict.reason = f"{verdict.judged_steps} steps, {STEPS_MIN} are needed"
+        return
+    if _leave_too_early(graph) or verdict.replay_off > OFF_MAX:
+        verdict.reason = (
+            f"in {graph.too_early} of {len(graph.meeting_name)} meetings a rank leaves before the "
+            f"last one has come, so the clocks of the ranks differ; replayed unchanged the steps "
+            f"are off by up to {100 * verdict.replay_off:.2g} %"
+        )
+        return
+    roles = Roles(graph, operations.stages, operations.hosts)
+    verdict.slowdown = slowdown_of(graph)
+    found, verdict.unknown_share = explain(graph, roles)
+    verdict.findings = [finding_of(one, graph, roles) for one in found]
+    verdict.status = "found" if found else "green"
+
+
+def _graph_of(operations: Operations) -> tuple[Graph, Operations]:
+    """The graph with the meetings that were not recorded, on one clock where the clocks differ."""
+    graph = graph_of(operations)
+    if _leave_too_early(graph):
+        moved = with_one_clock(operations)
+        if moved is not None:
+            operations = moved.in_order()
+            graph = graph_of(operations)
+    more = with_unrecorded(operations, graph)
+    if more is None:
+        return graph, operations
+    del graph
+    operations = more.in_order()
+    return graph_of(operations), operations
+
+
+def _leave_too_early(graph: Graph) -> bool:
+    return graph.too_early > 1 + TOO_EARLY_SHARE * len(graph.meeting_name)
+
+
+def _off(graph: Graph) -> float:
+    """How far the replay with nothing changed is from what was measured, at most."""
+    replayed = lengths(graph, replay(graph, graph.weights))
+    return float(np.max(np.abs(replayed - graph.step_ns) / graph.step_ns.clip(1.0)))
+
+
+def _without_warmup(
+    verdict: ReplayVerdict, operations: Operations, warmup: int | None
+) -> Operations:
+    steps, first = np.unique(operations.step, return_index=True)
+    if warmup is None:
+        consecutive = len(steps) >= 5 and (np.diff(steps) == 1).mean() > 0.9
+        warmup = 0
+        if consecutive:
+            begins = np.minimum.reduceat(operations.begin_ns, first)
+            length = (np.maximum.reduceat(operations.end_ns, first) - begins).astype(np.float64)
+            warmup = warmup_of(length[None, :])
+    verdict.warmup = warmup
+    if not warmup:
+        return operations
+    if warmup >= len(steps):
+        raise ValueError("all steps are warm-up: their times never settle")
+    return operations.kept(operations.step >= steps[warmup])
+
+
+def _describe(verdict: ReplayVerdict, graph: Graph) -> None:
+    verdict.replay_off = _off(graph)
+    verdict.step_ns = float(graph.step_ns.mean())
+    verdict.judged_ranks = verdict.world_size = len(np.unique(graph.rank))
+    verdict.judged_steps = len(graph.steps)
+    verdict.first_step, verdict.last_step = int(graph.steps[0]), int(graph.steps[-1])
+    verdict.operations = graph.operations

@@ -1,0 +1,144 @@
+"""Tables of operations, a row each, as Parquet or CSV.
+
+Two sets of columns are read. The plain one: rank, step, name, begin_ns, end_ns, and what there is
+of lane, group, sequence, peer, stage, host, under the names of NAMES. That of Megatron's timers is
+in `read_megatron`.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from .operations import RECEIVE, SEND, TOGETHER, Ints, Operations
+from .read_megatron import MEGATRON, megatron_operations
+from .table_files import BadTable, Column, columns_of, header_of
+from .table_meetings import number_meetings, of_ranks
+
+NAMES = {
+    "rank": ("rank",),
+    "step": ("step",),
+    "name": ("name", "op", "optype"),
+    "lane": ("lane", "thread", "stream"),
+    "group": ("group", "meeting"),
+    "sequence": ("sequence", "seq", "number"),
+    "peer": ("peer",),
+    "stage": ("stage", "role", "pp_rank"),
+    "host": ("host", "hostname", "node"),
+}
+TIMES = ("begin", "start", "end", "duration", "dur")
+UNITS = {"": 1, "_ns": 1, "_us": 1_000, "_ms": 1_000_000, "_s": 1_000_000_000}
+
+
+def has_operations(path: str) -> bool:
+    """Whether its columns are those of a table of operations."""
+    names = header_of(path)
+    return set(names) >= MEGATRON or not _missing(names)
+
+
+def read_table(path: str) -> Operations:
+    """The operations in a table. Raises BadTable, OSError, and ImportError where pyarrow is needed.
+
+    What such a table cannot say is in `notes`. In memory are its columns.
+    """
+    names = header_of(path)
+    if set(names) >= MEGATRON:
+        return megatron_operations(columns_of(path, MEGATRON))
+    missing = _missing(names)
+    if missing:
+        raise BadTable(f"{path}: no table of operations: no column {', '.join(missing)}")
+    known = _known(names)
+    columns = columns_of(path, set(known.values()))
+    return _plain({one: columns[name] for one, name in known.items()}, known)
+
+
+def _known(names: tuple[str, ...]) -> dict[str, str]:
+    """What a column means, and its name."""
+    found: dict[str, str] = {}
+    for one, aliases in NAMES.items():
+        found.update((one, name) for name in reversed(aliases) if name in names)
+    for one in TIMES:
+        found.update((one, f"{one}{unit}") for unit in UNITS if f"{one}{unit}" in names)
+    return found
+
+
+def _missing(names: tuple[str, ...]) -> list[str]:
+    known = _known(names)
+    missing = [one for one in ("rank", "step", "name") if one not in known]
+    missing += ["begin_ns"] if not known.keys() & {"begin", "start"} else []
+    return missing + (["end_ns"] if not known.keys() & {"end", "duration", "dur"} else [])
+
+
+def _times(columns: dict[str, Column], known: dict[str, str]) -> tuple[Ints, Ints]:
+    """Begins and ends in ns. Fractions of other units are kept."""
+
+    def in_ns(one: str) -> Ints:
+        unit = UNITS[known[one].removeprefix(one)]
+        column = columns.pop(one)
+        if unit == 1:
+            return column.whole(known[one]).astype(np.int64)
+        values = column.numbers(known[one]).astype(np.float64)
+        if not np.isfinite(values).all():
+            raise BadTable(f"column {known[one]!r} has rows without a number")
+        return np.rint(values * unit).astype(np.int64)
+
+    begin = in_ns("begin" if "begin" in columns else "start")
+    if "end" in columns:
+        return begin, in_ns("end")
+    return begin, begin + in_ns("duration" if "duration" in columns else "dur")
+
+
+def _plain(columns: dict[str, Column], known: dict[str, str]) -> Operations:
+    begin, end = _times(columns, known)
+    whole = {one: columns[one].whole(known[one]) for one in ("rank", "step")}
+    for one in {"lane", "sequence"} & set(columns):
+        whole[one] = columns[one].places(known[one])[0]
+        if columns[one].words is None:
+            whole[one] = columns[one].whole(known[one], -1)
+    whole["name"], names = columns["name"].places("name")
+    if (whole["name"] < 0).any():
+        raise BadTable("column 'name' has rows without a name")
+    if "peer" in columns:
+        whole["peer"] = columns["peer"].whole("peer", -1)
+    words: dict[str, tuple[str, ...]] = {}
+    for one in {"group", "stage", "host"} & set(columns):
+        whole[one], words[one] = columns[one].places(known[one])
+    order = np.lexsort((end, begin, whole["rank"], whole["step"]))
+    whole = {one: values[order] for one, values in whole.items()}
+    rank, step = whole["rank"], whole["step"]
+    meets = {"group", "peer"} & set(whole)
+    side = _sides(names)[whole["name"]] if meets else np.zeros(len(order), np.int64)
+    meeting = np.full(len(order), -1, np.int64)
+    calls = np.zeros(len(order), np.bool_)
+    if "peer" in whole:
+        peer = whole["peer"]
+        calls = (side != TOGETHER) & (peer >= 0)
+        ends = (np.where(side == SEND, rank, peer), np.where(side == SEND, peer, rank))
+        number_meetings(meeting, calls, whole, (step, *ends), (rank, *ends, side))
+    if "group" in whole:
+        group = whole["group"]
+        number_meetings(meeting, (group >= 0) & ~calls, whole, (step, group), (rank, group))
+    lane = whole.get("lane", np.where(side == TOGETHER, 0, 1 + whole["name"]))
+    stages = of_ranks(rank, whole["stage"]) if "stage" in whole else {}
+    hosts = of_ranks(rank, whole["host"]) if "host" in whole else {}
+    notes = [] if (meeting >= 0).any() else ["the table names no group and no peer"]
+    return Operations(
+        rank, lane, step, whole["name"], begin[order], end[order], meeting, side, names,
+        {one: _number(words["stage"][at], at) for one, at in stages.items() if at >= 0},
+        {one: words["host"][at] for one, at in hosts.items() if at >= 0}, notes,
+    )  # fmt: skip
+
+
+def _number(word: str, place: int) -> int:
+    return int(word) if word.isdigit() else place
+
+
+def _sides(names: tuple[str, ...]) -> Ints:
+    """By a word of the name: send, isend, recv, irecv, receive."""
+    found = []
+    for name in names:
+        words = set(re.split(r"[^a-z0-9]+", name.lower()))
+        sends, receives = words & {"send", "isend"}, words & {"recv", "irecv", "receive"}
+        found.append(TOGETHER if bool(sends) == bool(receives) else SEND if sends else RECEIVE)
+    return np.array(found)

@@ -1,0 +1,486 @@
+"""Who could be to blame, and which work each would then do less."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from ..verdict.change_points import SEGMENT_MIN, change_points
+from ..verdict.kinds import kind_of_stage
+from ..verdict.quantiles import MAD_TO_SIGMA
+from .critical import Chain
+from .graph import Graph, Weights
+from .operations import Flags, Floats, Ints, numbers_of, occurrence_of
+from .peers import Groups
+
+Claim = Literal[
+    "slow rank", "slow host", "slow stage", "slow link", "steps that stick out",
+    "imbalance that moves", "slower since", "slower over time", "checkpoint", "eval", "input",
+]  # fmt: skip
+
+MOST, HALF = 0.2, 0.4  # in all but so many steps a lasting excess is at least so much of the usual
+TOGETHER_TIMES = 3.0  # as much more than one by one may ranks save together
+SET_MAX = 8  # ranks that are named one by one
+SET_SHARE = 0.3  # of the excess of the first rank: so much a further one of a set has
+STICKS_OUT = 6.0  # times the scatter
+STICKS_OUT_SHARE = 0.05  # of a step
+SELDOM = 0.34  # of the steps: what is longer in more of them does not stick out
+CHANCE = 5e-3  # of a change that is none
+MONOTONE = 0.7  # how closely a trend follows the number of the step
+FREE = ("checkpoint", "eval", "input")  # kinds that can be asked without
+
+
+@dataclass
+class Cut:
+    """What is taken off: of nodes their own time and the time before them, of meetings transfer."""
+
+    nodes: Ints | slice
+    own: Floats
+    gap: Floats
+    meetings: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    transfer: Floats = field(default_factory=lambda: np.zeros(0))
+
+    def applied(self, weights: Weights) -> Weights:
+        own, gap, transfer = weights.own.copy(), weights.gap.copy(), weights.transfer.copy()
+        own[self.nodes] = _less(own[self.nodes], self.own)
+        gap[self.nodes] = _less(gap[self.nodes], self.gap)
+        transfer[self.meetings] = _less(transfer[self.meetings], self.transfer)
+        return Weights(own, gap, transfer)
+
+
+def _less(values: Floats, cut: Floats) -> Floats:
+    """Not below nothing."""
+    return np.where(cut > 0, np.maximum(values - cut, np.minimum(values, 0.0)), values - cut)
+
+
+@dataclass
+class Suspect:
+    """size: how much has to be assumed; of two that save as much the smaller one is believed."""
+
+    claim: Claim
+    size: float
+    cut: Cut
+    ranks: tuple[int, ...] = ()
+    host: str | None = None
+    stage: int | None = None
+    since: int | None = None  # an index of a step
+    steps: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    noise: Callable[[], tuple[Weights, Cut]] | None = None  # the same cut where all is noise
+
+
+class Bench:
+    """What all suspects are drawn from, for one state of the weights."""
+
+    def __init__(
+        self, graph: Graph, weights: Weights, roles: Roles, chain: Chain, least: float
+    ) -> None:
+        """chain: the longest one with these weights. least: what a suspect must save, ns."""
+        self.graph, self.weights, self.roles, self.least = graph, weights, roles, least
+        self.own = self._apart(weights.own)
+        self.gap = self._apart(weights.gap)
+        ranks, steps = len(roles.ranks), len(graph.steps)
+        self.cells = (roles.rank_index.astype(np.int64) * steps + graph.step).astype(np.int32)
+        apart = np.bincount(self.cells, self.own + self.gap, ranks * steps)
+        self.apart = apart.reshape(ranks, steps)
+        lasts = self._lasts()[roles.rank_index]
+        self.lasting_own = roles.keys.medians(self.own).astype(np.float32)[graph.key] * lasts
+        self.lasting_gap = roles.keys.medians(self.gap).astype(np.float32)[graph.key] * lasts
+        lasting = self.lasting_own + self.lasting_gap
+        self.excess = np.bincount(roles.rank_index, lasting, ranks) / steps
+        own, gap = self.lasting_own[chain.own], self.lasting_gap[chain.gap]
+        self.on_chain = np.bincount(roles.rank_index[chain.own], own, ranks)
+        self.on_chain += np.bincount(roles.rank_index[chain.gap], gap, ranks)
+
+    def _lasts(self) -> Flags:
+        """The ranks that are apart from their peers in most steps, to either side."""
+        low, middle, high = np.quantile(self.apart, (MOST, 0.5, 1 - MOST), axis=1)
+        lasts: Flags = np.where(middle > 0, low >= HALF * middle, high <= HALF * middle)
+        return lasts
+
+    def _apart(self, values: Floats) -> Floats:
+        """How far they are from those of the peers; where there is none from what is usual."""
+        usual = self.roles.peers.others(values)
+        alone = self.roles.is_alone
+        if alone.any():
+            usual = np.where(alone, self.roles.keys.medians(values)[self.graph.key], usual)
+        return (values - usual).astype(np.float32)
+
+    def suspects(self) -> Iterator[Suspect]:
+        """The smaller ones first, as far as that is known."""
+        yield from self._ranks()
+        yield from self._hosts()
+        yield from self._stages()
+        yield from self._links()
+        yield from self._hiccups()
+        yield from self._kinds()
+        yield from self._over_time()
+        yield from self._moving()
+
+    # --- ranks ---
+
+    def _ranks(self) -> Iterator[Suspect]:
+        order = np.argsort(-self.excess, kind="stable")
+        likely = [int(one) for one in order[:SET_MAX] if self.excess[one] > 0]
+        for one in likely:
+            if self._can_save([one]):
+                yield self._of_ranks([one], "slow rank", 1.0)
+            yield from self._since(one)
+        for count in range(2, len(likely) + 1):
+            if self.excess[likely[count - 1]] < SET_SHARE * self.excess[likely[0]]:
+                break
+            if self._can_save(likely[:count]):
+                yield self._of_ranks(likely[:count], "slow rank", float(count))
+
+    def _can_save(self, members: list[int]) -> bool:
+        """Whether it is worth a closer look: alone, ranks save what they are longer on the longest
+        chain at most; together more, as they are not compared with each other then."""
+        times = 1.0 if len(members) == 1 else TOGETHER_TIMES
+        return times * float(np.maximum(self.on_chain[members], 0.0).sum()) >= self.least
+
+    def _hosts(self) -> Iterator[Suspect]:
+        hosts = self.roles.host_of_rank
+        if len(set(hosts)) < 2:
+            return
+        by_host: dict[str, list[int]] = {}
+        for index, host in enumerate(hosts):
+            by_host.setdefault(host, []).append(index)
+        worst = sorted(by_host, key=lambda host: -float(self.excess[by_host[host]].mean()))
+        for host in worst[:SET_MAX]:
+            alike = self.roles.are_stages and self.roles.alone_on(by_host[host])
+            if len(by_host[host]) > 1 and (alike or self._can_save(by_host[host])):
+                suspect = self._of_ranks(by_host[host], "slow host", 1.2)
+                suspect.host = host
+                yield suspect
+
+    def _of_ranks(self, members: list[int], claim: Claim, size: float) -> Suspect:
+        """members: indices of ranks. They are compared with those of their roles who are none."""
+        roles = self.roles
+        chosen = np.zeros(len(roles.ranks), np.bool_)
+        chosen[members] = True
+        nodes = np.flatnonzero(chosen[roles.rank_index])
+        ranks = tuple(int(roles.ranks[one]) for one in members)
+        if len(members) == 1:
+            own, gap = self.lasting_own[nodes], self.lasting_gap[nodes]
+        else:
+            own, gap = self._against_others(chosen, nodes)
+        return Suspect(claim, size, Cut(nodes, own, gap), tuple(sorted(ranks)))
+
+    def _against_others(self, chosen: Flags, nodes: Ints) -> tuple[Floats, Floats]:
+        roles = self.roles
+        involved = np.zeros(len(roles.role_of_rank), np.bool_)
+        involved[np.unique(roles.role_of_rank[chosen])] = True
+        rest = np.flatnonzero(involved[roles.role] & ~chosen[roles.rank_index])
+        group = roles.peers.number
+        number, count = numbers_of(np.concatenate([group[nodes], group[rest]]))
+        mine, theirs = number[: len(nodes)], number[len(nodes) :]
+        groups = Groups(theirs, count)
+        has_peers = np.bincount(theirs, minlength=count) > 0
+        elsewhere = None
+        if roles.are_stages and not has_peers[mine].all():
+            outside = np.flatnonzero(~chosen[roles.rank_index])
+            number, count = numbers_of(
+                np.concatenate([self.graph.step[nodes], self.graph.step[outside]]),
+                np.concatenate([roles.kind[nodes], roles.kind[outside]]),
+            )
+            like, elsewhere = number[: len(nodes)], Groups(number[len(nodes) :], count)
+            known = np.bincount(number[len(nodes) :], minlength=count) > 0
+        key, keys = numbers_of(self.graph.key[nodes])
+        by_key = Groups(key, keys)
+        found = []
+        for values in (self.weights.own, self.weights.gap):
+            peers = groups.medians(values[rest])[mine]
+            excess = np.where(has_peers[mine], values[nodes] - peers, 0.0)
+            if elsewhere is not None:
+                peers = elsewhere.medians(values[outside])[like]
+                excess = np.where(has_peers[mine] | ~known[like], excess, values[nodes] - peers)
+            found.append(by_key.medians(excess)[key])
+        return found[0], found[1]
+
+    def _since(self, member: int) -> Iterator[Suspect]:
+        """The rank is slow from a step on."""
+        changes = change_points(self.apart[member], CHANCE)
+        grown = [one for one in changes if one.after > one.before]
+        if not grown:
+            return
+        at = max(grown, key=lambda one: one.after - one.before).at
+        nodes = np.flatnonzero(self.roles.rank_index == member)
+        yield self._changed(nodes, at, (self.own, self.gap), "slow rank", 1.05, (member,))
+
+    def _changed(
+        self, nodes: Ints, at: int, values: tuple[Floats, Floats], claim: Claim, size: float,
+        members: tuple[int, ...],
+    ) -> Suspect:  # fmt: skip
+        graph = self.graph
+        later = graph.step[nodes] >= at
+        key, keys = numbers_of(graph.key[nodes])
+        before, after = Groups(key[~later], keys), Groups(key[later], keys)
+        cuts = [
+            (after.medians(one[nodes][later]) - before.medians(one[nodes][~later]))[key[later]]
+            for one in values
+        ]
+        ranks = tuple(int(self.roles.ranks[one]) for one in members)
+        return Suspect(claim, size, Cut(nodes[later], *cuts), ranks, since=at)
+
+    # --- stages and links ---
+
+    def _stages(self) -> Iterator[Suspect]:
+        roles, graph = self.roles, self.graph
+        if not roles.are_stages or len(roles.names) < 2:
+            return
+        of_stage, count = roles.peers.number, roles.peers.count
+        first = np.zeros(count, np.int64)
+        first[of_stage] = np.arange(len(of_stage))
+        group, groups = numbers_of(graph.step[first], roles.kind[first])
+        across = Groups(group, groups)
+        same, sames = numbers_of(roles.role[first], roles.kind[first])
+        over_steps = Groups(same, sames)
+        cuts = []
+        for values in (self.weights.own, self.weights.gap):
+            middle = roles.peers.medians(values)
+            excess = over_steps.medians(middle - across.others(middle))[same]
+            cuts.append(excess[of_stage])
+        for role, name in enumerate(roles.names):
+            nodes = np.flatnonzero(roles.role == role)
+            cut = Cut(nodes, cuts[0][nodes], cuts[1][nodes])
+            ranks = tuple(roles.ranks[roles.role_of_rank == role].tolist())
+            yield Suspect("slow stage", 1.1, cut, ranks, stage=name)
+
+    def _links(self) -> Iterator[Suspect]:
+        links = self.roles.links
+        if links is None:
+            return
+        nobody = np.zeros(0, np.int64)
+        nothing = np.zeros(0)
+        excess = links.lasting(self.weights.transfer)
+        total = np.bincount(links.group, excess, len(links.members))
+        for one in np.argsort(-total, kind="stable")[:SET_MAX].tolist():
+            if total[one] > 0:
+                meetings = np.flatnonzero(links.group == one)
+                cut = Cut(nobody, nothing, nothing, meetings, excess[meetings])
+                yield Suspect("slow link", 1.15, cut, links.members[one])
+
+    # --- steps ---
+
+    def _hiccups(self) -> Iterator[Suspect]:
+        """Steps in which one rank is longer than usually, or all are."""
+        graph, roles = self.graph, self.roles
+        usual = self.apart - np.median(self.apart, axis=1, keepdims=True)
+        sigma = MAD_TO_SIGMA * np.median(np.abs(usual), axis=1, keepdims=True)
+        step = float(np.median(graph.step_ns))
+        out = usual > np.maximum(STICKS_OUT * sigma, STICKS_OUT_SHARE * step)
+        out &= (out.mean(axis=1) <= SELDOM)[:, None]
+        for member in np.flatnonzero(out.any(axis=1)).tolist():
+            out[member] &= not _is_block(np.flatnonzero(out[member]))
+        rest = (self.own - self.lasting_own, self.gap - self.lasting_gap)
+        cost = np.where(out, usual, 0.0).sum(axis=1)
+        for member in np.argsort(-cost, kind="stable")[:SET_MAX].tolist():
+            if cost[member] > 0:
+                alone = np.zeros_like(out)
+                alone[member] = out[member]
+                yield self._in_cells(alone, rest, 1.1, (int(roles.ranks[member]),))
+        several = cost >= SET_SHARE * cost.max()
+        out &= several[:, None]
+        if np.count_nonzero(out.any(axis=1)) > 1 and out.any(axis=0).mean() <= SELDOM:
+            yield self._in_cells(out, rest, 2.0, ())
+        yield from self._long_steps()
+
+    def _in_cells(
+        self, cells: Flags, values: tuple[Floats, Floats], size: float, ranks: tuple[int, ...]
+    ) -> Suspect:
+        nodes = np.flatnonzero(cells.ravel()[self.cells])
+        cut = Cut(nodes, values[0][nodes], values[1][nodes])
+        steps = np.flatnonzero(cells.any(axis=0))
+        return Suspect("steps that stick out", size, cut, ranks, steps=steps)
+
+    def _long_steps(self) -> Iterator[Suspect]:
+        graph = self.graph
+        length = self._work_of_steps()
+        middle = float(np.median(length))
+        sigma = MAD_TO_SIGMA * float(np.median(np.abs(length - middle)))
+        out = length > middle + max(STICKS_OUT * sigma, STICKS_OUT_SHARE * middle)
+        if not out.any() or out.mean() > SELDOM or _is_block(np.flatnonzero(out)):
+            return
+        nodes = np.flatnonzero(out[graph.step])
+        keys = self.roles.keys
+        cut = Cut(
+            nodes,
+            (self.weights.own - keys.medians(self.weights.own)[graph.key])[nodes],
+            (self.weights.gap - keys.medians(self.weights.gap)[graph.key])[nodes],
+        )
+        yield Suspect("steps that stick out", 2.1, cut, (), steps=np.flatnonzero(out))
+
+    def _work_of_steps(self) -> Floats:
+        work = self.weights.own + self.weights.gap
+        return np.bincount(self.graph.step, work, len(self.graph.steps)) / len(self.roles.ranks)
+
+    def _over_time(self) -> Iterator[Suspect]:
+        graph = self.graph
+        length = self._work_of_steps()
+        values = (self.weights.own, self.weights.gap)
+        grown = [one for one in change_points(length, CHANCE) if one.after > one.before]
+        if not grown:
+            return
+        at = max(grown, key=lambda one: one.after - one.before).at
+        if _follows(length) < MONOTONE or _jumps(length, at):
+            everyone = np.arange(len(graph.rank))
+            yield self._changed(everyone, at, values, "slower since", 2.0, ())
+            return
+        third = len(length) // 3
+        early, late = graph.step < third, graph.step >= len(length) - third
+        place = graph.step / (len(length) - third)
+        cuts = []
+        for one in values:
+            first = Groups(graph.key[early], graph.keys).medians(one[early])
+            last = Groups(graph.key[late], graph.keys).medians(one[late])
+            cuts.append((last - first)[graph.key] * place)
+        yield Suspect("slower over time", 2.05, Cut(slice(None), *cuts), (), since=0)
+
+    def _kinds(self) -> Iterator[Suspect]:
+        """Without checkpoints, without evaluation, without input."""
+        graph = self.graph
+        kinds = np.array([kind_of_stage(name) or "" for name in graph.names])
+        for kind in FREE:
+            nodes = np.flatnonzero((kinds == kind)[graph.name])
+            meetings = np.flatnonzero((kinds == kind)[graph.meeting_name])
+            if len(nodes) or len(meetings):
+                own, gap = self.weights.own[nodes], np.zeros(len(nodes))
+                cut = Cut(nodes, own, gap, meetings, self.weights.transfer[meetings])
+                steps = np.unique(graph.step[nodes])
+                yield Suspect(kind, 1.5, cut, (), steps=steps)  # type: ignore[arg-type]
+
+    def _moving(self) -> Iterator[Suspect]:
+        """The work of a role spread evenly over its ranks, step by step."""
+        lasting = Weights(
+            self.weights.own - self.lasting_own, self.weights.gap - self.lasting_gap,
+            self.weights.transfer,
+        )  # fmt: skip
+        yield Suspect(
+            "imbalance that moves", 4.0, self._evening(lasting),
+            noise=lambda: self._only_noise(lasting),
+        )  # fmt: skip
+
+    def _only_noise(self, lasting: Weights) -> tuple[Weights, Cut]:
+        """Noise is uneven, too: what spreading it would save is known from the same times, without
+        what is common to a rank in a step, and those of each operation moved on by as many steps as
+        chance has it."""
+        work = self._work_of_cells(lasting)
+        level = (work.mean(axis=1, keepdims=True) / np.maximum(work, 1.0)).ravel()[self.cells]
+        moved = self.roles.keys.turned(np.random.default_rng(3))
+        own, gap = (lasting.own * level)[moved], (lasting.gap * level)[moved]
+        noise = Weights(own, gap, lasting.transfer)
+        return noise, self._evening(noise)
+
+    def _work_of_cells(self, weights: Weights) -> Floats:
+        """Ranks × steps."""
+        shape = self.apart.shape
+        return np.bincount(self.cells, weights.own + weights.gap, self.apart.size).reshape(shape)
+
+    def _evening(self, weights: Weights) -> Cut:
+        """What the ranks of a role with more to do in a step than the mean give away."""
+        roles = self.roles
+        work = self._work_of_cells(weights)
+        even = np.empty_like(work)
+        for role in range(len(roles.names)):
+            members = roles.role_of_rank == role
+            even[members] = work[members].mean(axis=0)
+        share = np.where(work > 0, 1 - even / np.maximum(work, 1.0), 0.0)
+        share = share.astype(np.float32).ravel()[self.cells]
+        own, gap = (weights.own * share), (weights.gap * share)
+        return Cut(slice(None), own.astype(np.float32), gap.astype(np.float32))
+
+
+def _follows(values: Floats) -> float:
+    """How closely the order of the values is that of their places, from -1 to 1."""
+    places = np.argsort(np.argsort(values, kind="stable"), kind="stable")
+    return float(np.corrcoef(places, np.arange(len(values)))[0, 1])
+
+
+def _is_block(steps: Ints) -> bool:
+    """Whether so many lie side by side that it is another level."""
+    return len(steps) >= SEGMENT_MIN and steps[-1] - steps[0] < 1.25 * len(steps)
+
+
+def _jumps(values: Floats, at: int) -> bool:
+    """Whether two levels fit better than a line."""
+    levels = np.where(np.arange(len(values)) < at, np.median(values[:at]), np.median(values[at:]))
+    third = len(values) // 3
+    first, last = np.median(values[:third]), np.median(values[-third:])
+    slope = (last - first) / (len(values) - third)
+    line = (first + last) / 2 + slope * (np.arange(len(values)) - (len(values) - 1) / 2)
+    return bool(np.abs(values - levels).sum() <= np.abs(values - line).sum())
+
+
+class Links:
+    """Groups that meet. group: of each meeting; members: the ranks of each group."""
+
+    def __init__(self, graph: Graph) -> None:
+        order = np.lexsort((graph.rank[graph.member_node], graph.member_meeting))
+        meeting = graph.member_meeting[order]
+        rank = graph.rank[graph.member_node][order]
+        count = len(graph.meeting_name)
+        firsts = np.searchsorted(meeting, np.arange(count))
+        sizes = np.diff(np.r_[firsts, len(meeting)])
+        marks = np.random.default_rng(1).integers(0, 1 << 62, int(rank.max(initial=0)) + 1)
+        mark = np.add.reduceat(marks[rank], firsts)
+        _, one_of, self.group = np.unique(mark, return_index=True, return_inverse=True)
+        self.members = [
+            tuple(rank[firsts[one] : firsts[one] + sizes[one]].tolist()) for one in one_of.tolist()
+        ]
+        at = np.searchsorted(graph.member_meeting, np.arange(count))
+        begun = np.lexsort((graph.begin_ns[graph.member_node[at]], graph.meeting_step))
+        which, _ = numbers_of(self.group, graph.meeting_step, graph.meeting_name)
+        occurrence = np.empty(count, np.int64)
+        occurrence[begun] = occurrence_of(which[begun])
+        peers, number = numbers_of(graph.meeting_step, graph.meeting_name, occurrence, sizes)
+        self._peers = Groups(peers, number)
+        self._all = Groups(*numbers_of(graph.meeting_name, occurrence, sizes))
+        self._same, sames = numbers_of(self.group, graph.meeting_name, occurrence)
+        self._over_steps = Groups(self._same, sames)
+
+    def usual(self, transfer: Floats) -> Floats:
+        """What each kind of meeting takes in the median over its groups and all steps."""
+        return self._all.medians(transfer)[self._all.number]
+
+    def lasting(self, transfer: Floats) -> Floats:
+        """What each meeting takes longer than those of other groups of its size, lastingly."""
+        excess = transfer - self._peers.others(transfer)
+        return self._over_steps.medians(excess)[self._same]
+
+
+class Roles:
+    """Who is compared with whom: the ranks of a role do the same work, each on its share.
+
+    A role is a pipeline stage where stages are known, else those with the same operations.
+    """
+
+    def __init__(self, graph: Graph, stages: dict[int, int], hosts: dict[int, str]) -> None:
+        self.ranks, index = np.unique(graph.rank, return_inverse=True)
+        self.rank_index = index.astype(np.int32)
+        self.kind = graph.kind
+        known = [stages.get(int(rank), -1) for rank in self.ranks]
+        self.are_stages = -1 not in known
+        if self.are_stages:
+            self.names, self.role_of_rank = np.unique(known, return_inverse=True)
+        else:
+            marks = np.random.default_rng(2).random(len(graph.names))
+            seen, _ = numbers_of(self.rank_index, graph.name)
+            once = np.unique(seen, return_index=True)[1]
+            mark = np.bincount(self.rank_index[once], marks[graph.name[once]], len(self.ranks))
+            self.names, self.role_of_rank = np.unique(mark.round(9), return_inverse=True)
+        self.role = self.role_of_rank.astype(np.int32)[self.rank_index]
+        self.host_of_rank = [hosts.get(int(rank), "") for rank in self.ranks]
+        self.peers = Groups(*numbers_of(self.role, graph.step, self.kind))
+        self.is_alone = (
+            np.bincount(self.peers.number, minlength=self.peers.count)[self.peers.number] == 1
+        )
+        self.keys = Groups(graph.key, graph.keys)
+        self.links = Links(graph) if len(graph.meeting_name) else None
+
+    def alone_on(self, members: list[int]) -> bool:
+        """Whether a role is there as a whole, so that its ranks have no peers elsewhere."""
+        sizes = np.bincount(self.role_of_rank)
+        there = np.bincount(self.role_of_rank[members], minlength=len(sizes))
+        return bool((there[there > 0] == sizes[there > 0]).any())

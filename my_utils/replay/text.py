@@ -1,0 +1,155 @@
+"""A verdict by replay in words: at most twelve lines, the answer first."""
+
+from __future__ import annotations
+
+import itertools
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from ..common.printable import printable_lines
+from ..common.ranges import as_ranges, ranges_text
+from ..common.tables import time_text
+from .result import ReplayFinding, ReplayVerdict
+
+ALSO_MAX = 3
+NOTES_SHOWN = 2
+GAP = "  ·  "
+
+
+def terminal_lines(verdict: ReplayVerdict, width: int) -> list[str]:
+    lines = list(_not_judged(verdict) if verdict.status == "not judged" else _judged(verdict))
+    return [
+        part
+        for line in lines
+        for part in textwrap.wrap(
+            printable_lines(line), max(width, 20), subsequent_indent="    ",
+            break_long_words=False, break_on_hyphens=False,
+        )
+    ]  # fmt: skip
+
+
+def _not_judged(verdict: ReplayVerdict) -> Iterator[str]:
+    yield f"NOT JUDGED: {verdict.reason}"
+    yield from (f"  {note}" for note in verdict.notes[:NOTES_SHOWN])
+    if verdict.judged_steps:
+        yield _judged_line(verdict)
+
+
+def _judged(verdict: ReplayVerdict) -> Iterator[str]:
+    found = [one for one in verdict.findings if isinstance(one, ReplayFinding)]
+    head = headline(found[0]) if found else "NOTHING STANDS OUT"
+    ranks = _count(verdict.judged_ranks, "rank")
+    step = time_text(verdict.step_ns * 1e-6)
+    yield f"{head:<45} {step} a step, {_count(verdict.judged_steps, 'step')}, {ranks}"
+    if found:
+        yield from (f"  {line}" for line in _body(found[0], verdict))
+    for one in found[1 : 1 + ALSO_MAX]:
+        yield f"also: {headline(one).lower()}: {_saves(one)}"
+    yield _foot(verdict)
+    yield _judged_line(verdict)
+    yield from (f"note: {note}" for note in verdict.notes[:NOTES_SHOWN])
+
+
+def headline(one: ReplayFinding) -> str:
+    """What stands first, such as "WAITING FOR rank 3"."""
+    who = _who(one)
+    if one.claim in ("slow rank", "slow host", "slow stage"):
+        text = f"WAITING FOR {who}"
+    elif one.claim == "slow link":
+        text = f"A SLOW LINK between {_ranks(one.ranks)}"
+    elif one.claim == "steps that stick out":
+        text = f"STEPS THAT STICK OUT{f' on {who}' if who else ''}"
+    elif one.claim == "imbalance that moves":
+        text = "IMBALANCE THAT MOVES FROM RANK TO RANK"
+    elif one.claim == "slower since":
+        return f"SLOWER SINCE step {one.since_step}"
+    elif one.claim == "slower over time":
+        return "SLOWER OVER TIME"
+    else:
+        return f"BOUND BY {one.claim.upper()}"
+    return text if one.since_step is None else f"{text} since step {one.since_step}"
+
+
+def _who(one: ReplayFinding) -> str:
+    if one.hosts:
+        return f"host {one.hosts[0]}, {_count(len(one.ranks), 'rank')}"
+    if not one.ranks:
+        return ""
+    if one.claim == "slow stage":
+        return f"stage {one.pipeline_stage}, {_ranks(one.ranks)}"
+    return _ranks(one.ranks)
+
+
+def _body(one: ReplayFinding, verdict: ReplayVerdict) -> Iterator[str]:
+    for row in one.evidence:
+        took, usual = time_text(row.took_ns * 1e-6), time_text(row.usual_ns * 1e-6)
+        yield f"{100 * row.share:.0f} % of it in {row.name}: {took} each time; {_else(one)} {usual}"
+    if one.steps and len(one.steps) < verdict.judged_steps:
+        yield f"in {_count(len(one.steps), 'step')}{_every(one.steps)}: {_numbers(one.steps)}"
+    better = verdict.step_ns - one.saves_ns_a_step
+    low, high = (time_text(verdict.step_ns * (1 - s) * 1e-6) for s in (one.high, one.low))
+    times = verdict.step_ns / max(better, 1.0)
+    yield (
+        f"would be {time_text(better * 1e-6)} a step ({times:.2f} x; {low} to {high}) {_if(one)}"
+    )
+
+
+def _else(one: ReplayFinding) -> str:
+    if one.claim in ("slow rank", "slow host"):
+        return "its peers"
+    return {"slow stage": "other stages", "slow link": "other groups"}.get(one.claim, "usually")
+
+
+def _if(one: ReplayFinding) -> str:
+    if one.claim in ("slow rank", "slow host", "slow stage"):
+        were = "it were" if len(one.ranks) == 1 or one.hosts else "they were"
+        return f"if {were} like {'the other stages' if one.claim == 'slow stage' else 'its peers'}"
+    if one.claim == "slow link":
+        return "if it were like the other links"
+    if one.claim == "imbalance that moves":
+        return "if the work of each step were spread evenly"
+    return "without it"
+
+
+def _saves(one: ReplayFinding) -> str:
+    return f"{100 * one.share:.0f} % [{100 * one.low:.0f}, {100 * one.high:.0f}] of the step"
+
+
+def _every(steps: Sequence[int]) -> str:
+    """ ", every 10 steps" where they are that far apart."""
+    apart = {second - first for first, second in itertools.pairwise(steps)}
+    return f", every {apart.pop()} steps" if len(apart) == 1 and len(steps) > 2 else ""
+
+
+def _numbers(steps: Sequence[int]) -> str:
+    shown = ", ".join(map(str, steps[:6]))
+    return shown if len(steps) <= 6 else f"{shown}, …"
+
+
+def _foot(verdict: ReplayVerdict) -> str:
+    parts = [f"unknown {100 * verdict.unknown_share:.0f} %"]
+    parts.append(f"replayed unchanged: off by {100 * verdict.replay_off:.3f} %")
+    if verdict.slowdown is not None:
+        ideal = time_text(verdict.slowdown.ideal_ns * 1e-6)
+        parts.append(f"{verdict.slowdown.factor:.2f} x the ideal of {ideal}")
+    if verdict.inferred:
+        parts.append(f"meetings inferred: {', '.join(verdict.inferred)}")
+    return GAP.join(parts)
+
+
+def _judged_line(verdict: ReplayVerdict) -> str:
+    left_out = f"; first {verdict.warmup} left out as warm-up" if verdict.warmup else ""
+    return (
+        f"judged by replay: {_count(verdict.judged_ranks, 'rank')}, "
+        f"{_count(verdict.judged_steps, 'step')} "
+        f"{verdict.first_step}:{(verdict.last_step or 0) + 1}{left_out}, "
+        f"{_count(verdict.operations, 'operation')}"
+    )
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {ranges_text(as_ranges(ranks), 8)}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
