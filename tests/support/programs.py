@@ -126,8 +126,6 @@ class Program:
         last: npt.NDArray[np.float64] = np.max(
             [call.ended for call in self.calls if call.ended is not None], axis=0
         )
-            [call.ended for call in self.calls if call.ended is not None], axis=0
-        )
         return last
 
     def columns(self) -> dict[str, npt.NDArray[np.int64]]:
