@@ -1,10 +1,10 @@
-"""The collectives in which a run hangs, from the dumps of torch's flight recorder."""
+"""Who holds up a run that hangs, and in which calls, from the dumps of torch's flight recorder."""
 
 from __future__ import annotations
 
 import contextlib
 import queue
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import cast
@@ -12,8 +12,9 @@ from typing import cast
 from ..common.reader_process import Reader, ReaderEnded
 from ..run_files.state import Problem, Rank
 from .flight_files import Call, Dump, is_pickle, list_dumps, read_dump
-from .flight_match import Stalled, find_stalled
-from .result import CallData, FlightRecorderData, LastCallData, ProblemData
+from .result import CallData, CauseData, FlightRecorderData, LastCallData, ProblemData
+from .waits.calls import Node, Standstill
+from .waits.causes import Cause, find_causes
 
 POOL_ABOVE = 64  # dumps; fewer are read before other processes are up
 EARLIER_S = 60.0  # between a file server's clock and a host's
@@ -26,8 +27,26 @@ class Collectives:
     place: str
     dumps: Sequence[int]  # the ranks of which there is one
     without_dump: Sequence[int]
-    stalled: Sequence[Stalled]
+    causes: Sequence[Cause]
+    still: Standstill
     problems: Sequence[Problem]
+
+    @property
+    def named(self) -> frozenset[int]:
+        """The ranks that hold the others up for certain."""
+        return frozenset(r for cause in self.causes if cause.decided for r in cause.ranks)
+
+    @property
+    def waiting(self) -> frozenset[int]:
+        """The ranks that wait for these."""
+        found = {r for cause in self.causes if cause.decided for r in cause.waiting}
+        return frozenset(found - self.named)
+
+    @property
+    def nodes(self) -> list[Node]:
+        """The calls in which ranks stand, the one that has waited longest first."""
+        nodes = {id(node): node for node in self.still.nodes.values()}.values()
+        return sorted(nodes, key=lambda node: node.call.created_ns)
 
 
 def find_collectives(place: str, ranks: Sequence[Rank], processes: int = 1) -> Collectives:
@@ -46,12 +65,15 @@ def find_collectives(place: str, ranks: Sequence[Rank], processes: int = 1) -> C
         elif result is not None:
             problems.append(result)
     size = max((rank.world_size for rank in ranks), default=0)
-    seen = {dump.rank for dump in dumps}
+    causes, still = find_causes(dumps, size)
+    missing = {rank for node in still.nodes.values() for rank in node.unknown}
+    missing.update(set(range(size)).difference(still.dumps))
     return Collectives(
         place=place,
         dumps=[dump.rank for dump in dumps],
-        without_dump=[rank for rank in range(size) if rank not in seen],
-        stalled=find_stalled(dumps, size),
+        without_dump=sorted(missing),
+        causes=causes,
+        still=still,
         problems=problems,
     )
 
@@ -87,7 +109,9 @@ def collectives_as_data(found: Collectives) -> FlightRecorderData:
         "place": found.place,
         "dumps": list(found.dumps),
         "ranks_without_dump": list(found.without_dump),
-        "stalled": [_stalled_as_data(stalled) for stalled in found.stalled],
+        "causes": [_cause_as_data(cause) for cause in found.causes],
+        "stalled": [_node_as_data(node) for node in found.nodes],
+        "stale": sorted(found.still.stale),
         "problems": [problem_as_data(problem) for problem in found.problems],
     }
 
@@ -96,22 +120,39 @@ def problem_as_data(problem: Problem) -> ProblemData:
     return {"file": problem.file, "reason": problem.reason}
 
 
-def _stalled_as_data(stalled: Stalled) -> CallData:
+def _cause_as_data(cause: Cause) -> CauseData:
     return {
-        "group": stalled.group,
-        "description": stalled.description,
-        "members": list(stalled.members),
-        **_call_as_data(stalled.call),
-        "since_ns": stalled.since_ns,
-        "verdict": stalled.verdict,
-        "waiting": stalled.waiting,
-        "missing": stalled.missing,
-        "no_dump": stalled.no_dump,
-        "unknown": stalled.unknown,
-        "calls": stalled.others,
+        "kind": cause.kind,
+        "ranks": cause.ranks,
+        "decided": cause.decided,
+        "waited_s": cause.waited_s,
+        "waiting_directly": cause.direct,
+        "waiting": cause.waiting,
+        "call": _node_as_data(cause.node),
+    }
+
+
+def _node_as_data(node: Node) -> CallData:
+    if node.kinds:
+        verdict = "different calls"
+    else:
+        verdict = "never entered" if node.absent else "not finished"
+    last = {rank: node.group.calls.get(rank) for rank in node.absent}
+    return {
+        "group": node.group.name,
+        "description": node.group.description,
+        "members": list(node.group.members),
+        **_call_as_data(node.call),
+        "since_ns": node.call.created_ns,
+        "verdict": verdict,
+        "waiting": sorted([*node.inside, *node.behind]),
+        "missing": node.absent,
+        "no_dump": node.unknown,
+        "unknown": node.unclear,
+        "calls": node.kinds,
         "last_calls": {
-            str(rank): _call_as_data(call) if call else None
-            for rank, call in stalled.last_calls.items()
+            str(rank): _call_as_data(calls.newest) if calls and calls.newest else None
+            for rank, calls in last.items()
         },
     }
 
@@ -124,20 +165,3 @@ def _call_as_data(call: Call) -> LastCallData:
         "place": call.place,
         "started": call.started,
     }
-
-
-def call_text(call: Call) -> str:
-    """A collective for people.
-
-    >>> call_text(Call(7, "all_reduce", "[4096] Float", 0, False, "train.py:88 in step"))
-    'all_reduce #7 [4096] Float at train.py:88 in step'
-    """
-    text = " ".join(filter(None, [call.name, f"#{call.seq}", call.sizes]))
-    return f"{text} at {call.place}" if call.place else text
-
-
-def missing_last(stalled: Stalled) -> Iterator[tuple[int, str]]:
-    """Where the ranks that never entered it were last in the group."""
-    for rank, call in stalled.last_calls.items():
-        text = "it has called none of this group" if call is None else f"last {call_text(call)}"
-        yield rank, text

@@ -9,8 +9,9 @@ stands what bounds the run, as `my_utils why` says it. On a terminal it draws a 
 `c` captures three steps of the ranks that are named.
 
 `--hung SECONDS` takes one snapshot, and its exit status says whether the run hangs. It prints which
-ranks are behind, in which stage and since when. `--flight-recorder DIR` adds the collective, from
-the dumps of torch's flight recorder. `--once --json` prints what `snapshot` returns.
+ranks are behind, in which stage and since when. `--flight-recorder DIR` names, from the dumps of
+torch's flight recorder, who holds up the others and in which call. `--once --json` prints what
+`snapshot` returns.
 
 `--stacks` adds the Python stacks of all threads, which the ranks read of themselves, also where
 they hang; on the screen `s` does so.
@@ -126,12 +127,17 @@ def snapshot(
       `waiting_stack` (where most of them are), `missing` (ranks without files, while others wait),
       `longest_still_s`
     - `flight_recorder`, when asked for: `place`, `dumps` (the ranks of which there is one),
-      `ranks_without_dump`, `problems`, and `stalled`: of each process group the first collective
-      that does not end, and sends and receives, the one that has waited longest first. Each has
+      `ranks_without_dump`, `stale` (ranks whose dump is older than the standstill), `problems`
+    - of it, `causes`: who holds up the others, what is sure first: `kind` ("never entered", "stuck
+      inside", "came late", "other path", "other order", "no dump", "stopped"; undecided ones also
+      "inside" and "ring"), `ranks`, `decided` (False: it is among these), `waited_s` (seconds that
+      others had waited), `waiting_directly` (the ranks that wait for them in a call), `waiting`
+      (those and all that wait for these) and `call`, as in `stalled`
+    - of it, `stalled`: the calls in which ranks stand, the one that has waited longest first:
       `group`, `description`, `members`, `seq` (the number within the group), `name`, `sizes`,
       `place` (the caller's line), `started` (on the device), `since_ns`, `verdict` ("never
-      entered", "different calls", "not finished"), `waiting` (ranks that are in it), `missing`
-      (that never entered it), `no_dump`, `unknown` (whose dump does not reach back so far), `calls`
+      entered", "different calls", "not finished"), `waiting` (ranks that have called it),
+      `missing` (that never entered it), `no_dump`, `unknown` (whose dump does not say it), `calls`
       (what ranks called under that number, where they differ) and `last_calls` (of missing ranks)
 
     Raises OSError when a directory cannot be read, TypeError and ValueError for wrong arguments.
@@ -182,7 +188,7 @@ def command_parser() -> CommandParser:
     add(
         "--flight-recorder",
         metavar="DIR",
-        help="with the dumps of torch's flight recorder: say in which collective it hangs",
+        help="with the dumps of torch's flight recorder: who holds up the others, in which call",
     )
     add(
         "--stacks",

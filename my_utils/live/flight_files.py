@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import copyreg
 import io
+import itertools
 import math
 import os
 import pickle
 import re
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -94,6 +96,7 @@ class Ranks(msgspec.Struct):
     """The ranks of a process group, as a list or as a text such as "[0, 1]"."""
 
     ranks: str | list[int]
+    desc: str = ""
 
 
 class Content(msgspec.Struct):
@@ -118,6 +121,7 @@ class Call:
     created_ns: int  # Unix time at which the rank called it
     started: bool  # the device has begun it
     place: str  # the line of the caller, empty when the dump has none
+    record: int = 0  # running number over all groups of the rank
 
 
 @dataclass(frozen=True)
@@ -140,9 +144,20 @@ class GroupCalls:
     last: int = 0  # the newest collective that the rank entered
     kinds: Kinds = NOTHING  # what must be the same on all ranks, of each that is kept
     pending: dict[int, Call] = field(default_factory=dict)  # entered and not finished
+    failed: int = 0  # the collective that has either ended or failed; 0 for none
     newest: Call | None = None
     peer_pending: list[PeerCall] = field(default_factory=list)
     peer_counts: dict[tuple[str, int], int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Order:
+    """All calls that a dump has, in the order in which the rank made them."""
+
+    words: tuple[tuple[str, str], ...]  # group and kind of call
+    codes: array[int]  # places in `words`
+    numbers: array[int]  # within the group
+    records: array[int]  # running numbers of the rank
 
 
 @dataclass
@@ -154,8 +169,11 @@ class Dump:
     written_s: float
     is_whole: bool  # it has all that the process ever called
     members: dict[str, tuple[int, ...]]  # of the groups of which torch says it
+    descriptions: dict[str, str]  # of these groups
     enqueued: dict[str, int]  # the newest collective, by the group's number
     groups: dict[str, GroupCalls]
+    order: Order
+    pause_s: float  # the third longest time between two calls; 0.0 with fewer
 
 
 class _PlainUnpickler(pickle.Unpickler):
@@ -229,41 +247,64 @@ def _as_dump(rank: int, path: str, written_s: float, content: Content) -> Dump:
     entries = content.entries
     status = content.pg_status.items()
     enqueued = {key: int(value.last_enqueued_collective) for key, value in status}
-    dump = Dump(
+    by_group: dict[str, list[Entry]] = {}
+    for entry in entries:
+        by_group.setdefault(entry.process_group[0], []).append(entry)
+    kinds: dict[_Signature, str] = {}
+    groups = {name: _as_group(name, own, kinds) for name, own in by_group.items()}
+    if entries and _may_have_failed(entries[-1]):
+        groups[entries[-1].process_group[0]].failed = entries[-1].collective_seq_id
+    return Dump(
         rank=rank,
         file=path,
         written_s=written_s,
         is_whole=_is_whole(entries, enqueued),
         members=dict(_members(content.pg_config)),
+        descriptions={name: group.desc for name, group in content.pg_config.items()},
         enqueued=enqueued,
-        groups={},
+        groups=groups,
+        order=_order(entries, kinds),
+        pause_s=_pause_s(entries),
     )
-    by_group: dict[str, list[Entry]] = {}
-    for entry in entries:
-        by_group.setdefault(entry.process_group[0], []).append(entry)
-    dump.groups.update((name, _as_group(name, own)) for name, own in by_group.items())
-    return dump
 
 
-def _as_group(name: str, entries: list[Entry]) -> GroupCalls:
+def _as_group(name: str, entries: list[Entry], known: dict[_Signature, str]) -> GroupCalls:
     group = GroupCalls(name, entries[0].process_group[1], str(entries[0].pg_id))
     kinds: dict[int, str] = {}
-    known: dict[_Signature, str] = {}
     between_peers: dict[int, list[Entry]] = {}
     for entry in entries:
         if entry.is_p2p:
             between_peers.setdefault(entry.p2p_seq_id, []).append(entry)
+            group.last = max(group.last, entry.collective_seq_id)
         else:
             _add_collective(group, entry)
             if entry.collective_seq_id not in kinds:
                 kinds[entry.collective_seq_id] = _known_kind(known, entry)
     _check_numbers(kinds)
     group.kinds = Kinds.of(kinds)
-    if group.last:
-        group.newest = _call(group.last, next(e for e in reversed(entries) if not e.is_p2p))
+    newest = next((entry for entry in reversed(entries) if not entry.is_p2p), None)
+    if newest is not None:
+        group.newest = _call(newest.collective_seq_id, newest)
     for seq, own in between_peers.items():
         _add_peers(group, seq, own)
     return group
+
+
+def _order(entries: list[Entry], known: dict[_Signature, str]) -> Order:
+    words: dict[tuple[str, str], int] = {}
+    codes, numbers, records = array("I"), array("q"), array("q")
+    for entry in entries:
+        word = (entry.process_group[0], _known_kind(known, entry))
+        codes.append(words.setdefault(word, len(words)))
+        numbers.append(entry.p2p_seq_id if entry.is_p2p else entry.collective_seq_id)
+        records.append(entry.record_id)
+    return Order(tuple(words), codes, numbers, records)
+
+
+def _pause_s(entries: list[Entry]) -> float:
+    created = [entry.time_created_ns for entry in entries]
+    pauses = sorted(later - earlier for earlier, later in itertools.pairwise(created))
+    return max(0.0, pauses[-3] / 1e9) if len(pauses) > 2 else 0.0
 
 
 def _check_numbers(kinds: Mapping[int, str]) -> None:
@@ -302,7 +343,16 @@ def _is_finished(entry: Entry) -> bool:
     not completed has timed out."""
     if entry.state == "completed":
         return True
+    return _is_retired_by_gloo(entry)
+
+
+def _is_retired_by_gloo(entry: Entry) -> bool:
     return entry.retired and entry.profiling_name.startswith("gloo:")
+
+
+def _may_have_failed(entry: Entry) -> bool:
+    """gloo retires what has failed, too. What the rank has gone on from has not."""
+    return entry.state != "completed" and _is_retired_by_gloo(entry)
 
 
 def _call(seq: int, entry: Entry) -> Call:
@@ -313,6 +363,7 @@ def _call(seq: int, entry: Entry) -> Call:
         created_ns=int(entry.time_created_ns),
         started=entry.state == "started",
         place=_place(msgspec.convert(entry.frames, list[Frame] | None) or ()),
+        record=entry.record_id,
     )
 
 

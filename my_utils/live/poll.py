@@ -60,15 +60,17 @@ def take_snapshot(request: SnapshotRequest, usual: Usual | None = None) -> Snaps
     hang = None if hung_after_s is None else find_hang(found.ranks, missing, hung_after_s, usual)
     stuck_after_s = request.stuck_after_s if hung_after_s is None else hung_after_s
     suspects = hang.suspects if hang else find_suspects(found.ranks, stuck_after_s, usual)
+    collectives = None
+    if request.flight_recorder is not None:
+        collectives = find_collectives(request.flight_recorder, found.ranks, request.processes)
+        suspects = [one for one in suspects if one.rank.rank not in collectives.waiting]
     return Snapshot(
         log_dirs=request.log_dirs,
         found=found,
         suspects=suspects,
         missing=missing,
         hang=hang,
-        collectives=None
-        if request.flight_recorder is None
-        else find_collectives(request.flight_recorder, found.ranks, request.processes),
+        collectives=collectives,
         waiting=find_waiting(found.ranks, suspects, stuck_after_s, usual),
     )
 

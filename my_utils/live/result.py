@@ -122,11 +122,23 @@ class CallData(LastCallData):
     last_calls: dict[str, LastCallData | None]
 
 
+class CauseData(TypedDict):
+    kind: str
+    ranks: list[int]
+    decided: bool
+    waited_s: float
+    waiting_directly: list[int]
+    waiting: list[int]
+    call: CallData
+
+
 class FlightRecorderData(TypedDict):
     place: str
     dumps: list[int]
     ranks_without_dump: list[int]
+    causes: list[CauseData]
     stalled: list[CallData]
+    stale: list[int]
     problems: list[ProblemData]
 
 

@@ -16,7 +16,8 @@ def stacks_of(seen: Snapshot) -> Stacks:
     """One dump of the ranks, each found in the directory it logs to; suspects and those that wait
     for them come first where there are many."""
     alive = [rank.rank for rank in seen.found.ranks if rank.alive]
-    first = [one.rank.rank for one in seen.suspects]
+    first = sorted(seen.collectives.named) if seen.collectives else []
+    first += [one.rank.rank for one in seen.suspects]
     first += [one.rank.rank for one in seen.waiting]
     order = [rank for rank in dict.fromkeys([*first, *alive]) if rank in set(alive)]
     ranks = sorted(order[:RANKS_MAX])

@@ -9,18 +9,16 @@ from ..common.ranges import as_ranges, ranges_text
 from ..common.tables import table_lines
 from ..run_files.files import HEARTBEAT_SILENT_S
 from ..run_files.state import Rank, Thread
-from .collectives import Collectives, call_text, missing_last
-from .flight_match import Stalled
+from .collectives import Collectives
 from .hang import Hang
 from .poll import Snapshot
 from .suspects import Suspect, Waiting, describe_seconds, stack_text, where
+from .waits.text import cause_lines, unknown_line, waiting_line
 
 GROUP_ABOVE = 16
 LINES_OF_SUSPECTS = 10
 LAST_SHOWN = 3
 RANGES_SHOWN = 12
-STALLED_SHOWN = 5
-MISSING_SHOWN = 5
 CLOCK_AHEAD_S = 5.0
 _COLORS = {"suspect": "31", "waiting": "2", "bold": "1", "dim": "2"}
 
@@ -44,6 +42,8 @@ class View:
         """One string a line, without line ends."""
         found = seen.found
         lines = [self._paint(title_text(seen), "bold")]
+        if seen.collectives is not None:
+            lines += ["", *collective_lines(seen.collectives, found.ranks), ""]
         if not found.ranks:
             lines.append("no rank has left a journal or a heartbeat here yet")
         if seen.hang is not None and found.ranks:
@@ -53,8 +53,6 @@ class View:
         if found.ranks:
             lines += ["", *self._table(seen, group)]
         lines += self.suspects(seen.suspects, with_times=seen.hang is not None)
-        if seen.collectives is not None:
-            lines += _collective_lines(seen.collectives, found.ranks)
         lines += left_out_lines(seen)
         return [visible(line, keep_colors=self.color) for line in lines]
 
@@ -148,37 +146,29 @@ def _ranks(items: Sequence[object]) -> str:
     return "rank" if len(items) == 1 else f"{len(items)} ranks:"
 
 
-def _collective_lines(found: Collectives, ranks: Sequence[Rank]) -> Iterator[str]:
-    yield ""
-    dumps = _count(found.dumps, "dump")
-    if not found.stalled:
-        yield f"no collective is under way, by {dumps} in {found.place}"
-        return
-    yield f"collectives, by {dumps} in {found.place}:"
-    places = {rank.rank: where(rank) for rank in ranks if rank.worker == 0}
-    for stalled in found.stalled[:STALLED_SHOWN]:
-        yield from _stalled_lines(stalled, places)
-    if len(found.stalled) > STALLED_SHOWN:
-        yield f"! and {len(found.stalled) - STALLED_SHOWN} more, see --json"
+def collective_lines(found: Collectives, ranks: Sequence[Rank]) -> list[str]:
+    """Who holds the others up by the dumps of the flight recorder, and in which call: at most six
+    lines."""
+    dumps = f"by {_count(found.dumps, 'dump')} in {found.place}"
+    if not found.nodes:
+        return [f"no collective is under way, {dumps}"]
+    causes = found.causes
+    since = {
+        at: _since(cause.node.call.created_ns, cause.waited_s) for at, cause in enumerate(causes)
+    }
+    lives = any(rank.alive for rank in ranks)  # else all are dead, which tells nothing of one
+    places = {rank.rank: _place_now(rank) for rank in ranks if rank.worker == 0 and lives}
+    head = "who holds the others up" if causes else "nobody is known to hold the others up"
+    return [
+        f"{head}, {dumps}:",
+        *cause_lines(causes, places, since),
+        *waiting_line(found.nodes, found.named),
+        *unknown_line(found.without_dump, found.still.stale, found.named),
+    ]
 
 
-def _stalled_lines(stalled: Stalled, places: Mapping[int, str]) -> Iterator[str]:
-    group = stalled.description
-    if group in ("", "undefined"):
-        group = f"group {stalled.group}"
-    waiting = f"{_ranks(stalled.waiting)} {_numbers(stalled.waiting)}"
-    entered = f"; in it {waiting}" if stalled.waiting else ""
-    since = clock_text(stalled.since_ns)
-    yield f"! {call_text(stalled.call)} of {group}, since {since}: {stalled.verdict}{entered}"
-    for kind, callers in stalled.others.items():
-        yield f"    {kind}: {_ranks(callers)} {_numbers(callers)}"
-    for rank, last in list(missing_last(stalled))[:MISSING_SHOWN]:
-        place = f"in {places[rank]}; " if rank in places else ""
-        yield f"    never entered by rank {rank}: {place}{last}"
-    if len(stalled.missing) > MISSING_SHOWN:
-        yield f"    never entered by {_ranks(stalled.missing)} {_numbers(stalled.missing)}"
-    if stalled.no_dump:
-        yield f"    no dump of {_ranks(stalled.no_dump)} {_numbers(stalled.no_dump)}"
+def _place_now(rank: Rank) -> str:
+    return f"in {where(rank)}" if rank.alive else rank.state
 
 
 def left_out_lines(seen: Snapshot) -> Iterator[str]:

@@ -14,6 +14,8 @@ FRAMES_SHOWN = 16
 # The file whose functions are torch's collectives; those of another name prepare them.
 _COLLECTIVES = "distributed_c10d.py"
 _NOT_COLLECTIVES = ("_", "wrapper", "Work")
+# The thread of `my_utils run` that watches for a standstill.
+_OURS = os.path.join("my_utils", "run", "stages", "standstill.py")
 
 
 def stack_lines(stacks: Stacks, ranks: Sequence[Rank] = ()) -> Iterator[str]:
@@ -49,7 +51,8 @@ def _group(members: Sequence[StackRecord], rank: Rank | None) -> Iterator[str]:
     doing = _doing(threads[0]) if threads else "runs no Python"
     yield f"{_name(members)}: {doing}{where}"
     for thread in threads:
-        yield from _thread(thread, first.pid)
+        if not any(frame.file.endswith(_OURS) for frame in thread.frames):
+            yield from _thread(thread, first.pid)
 
 
 def _name(members: Sequence[StackRecord]) -> str:

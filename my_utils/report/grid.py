@@ -92,8 +92,11 @@ class Grid:
         for row, one in enumerate(self._of_ranks):
             places = self._places(one.steps)
             columns = dict(zip(QUANTITIES, one.values, strict=True))
-            np.minimum.at(begins[row], places, columns["begin_ns"] - self._start_ns)
-            np.maximum.at(ends[row], places, columns["end_ns"] - self._start_ns)
+            for path in one.paths:  # each has a step once
+                cells = one.cells_of(path)
+                at = row, places[cells]
+                begins[at] = np.minimum(begins[at], columns["begin_ns"][cells] - self._start_ns)
+                ends[at] = np.maximum(ends[at], columns["end_ns"][cells] - self._start_ns)
         missing = np.isinf(begins)
         begins[missing] = ends[missing] = np.nan
         return begins, ends

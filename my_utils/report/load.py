@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import os
-from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 from ..trace.inputs import FileSet
 from ..verdict.rank_cells import RankCells, cells_of_rank
 from ..verdict.rank_files import RankMetadata, last_run, read_rank
+from ..verdict.readers import read_side_by_side
 from ..verdict.run_ranks import RunRanks, left_out
 from .grid import Grid
 from .parquet import write_parquet
@@ -21,8 +19,7 @@ NAMED_AT_MOST = 20
 def read_ranks(
     file_sets: Sequence[FileSet], steps: tuple[int, int], parquet: str | None
 ) -> Iterator[RankCells]:
-    """The ranks in order, with what tables of these steps need. While one is used the next are
-    read, as many as there are CPUs. parquet: a folder for all rows."""
+    """The ranks in order, with what tables of these steps need. parquet: a folder for all rows."""
 
     def read(file_set: FileSet) -> RankCells:
         rank = read_rank(file_set)
@@ -31,14 +28,7 @@ def read_ranks(
             write_parquet(rank if cells.is_automatic else last_run(rank), parquet)
         return cells
 
-    count = len(os.sched_getaffinity(0))
-    with ThreadPoolExecutor(count) as pool:
-        reading = deque(pool.submit(read, one) for one in file_sets[: 2 * count])
-        for later in itertools.chain(file_sets[2 * count :], [None] * len(reading)):
-            rank = reading.popleft().result()
-            if later is not None:
-                reading.append(pool.submit(read, later))
-            yield rank
+    return read_side_by_side(file_sets, read)
 
 
 def problems_of(grid: Grid, ranks: RunRanks, wanted: set[int] | None) -> list[str]:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..common.ranges import as_ranges, ranges_text
+from ..run_files.files import FLIGHTS_FOLDER
 from .folder import read_run_file
 from .report_file import Reported
 
@@ -83,7 +84,27 @@ def _why_nothing(reported: Reported) -> str:
 
 
 def verdict_lines(places: Sequence[str]) -> list[str]:
-    """The verdict on the folders as one run, or one line with the reason why there is none."""
+    """The verdict on the folders as one run, or one line with the reason why there is none. Before
+    it stands who held the others up, where the run was ended in a standstill."""
+    return [*_standstill_lines(places), *_judged_lines(places)]
+
+
+def _standstill_lines(places: Sequence[str]) -> list[str]:
+    folders = [os.path.join(place, FLIGHTS_FOLDER) for place in places]
+    folder = next(filter(os.path.isdir, folders), None)
+    if folder is None:
+        return []
+    try:
+        from ..live.collectives import find_collectives
+        from ..live.view import collective_lines, visible
+
+        found = find_collectives(folder, ())
+        return [visible(line) for line in collective_lines(found, ())] if found.causes else []
+    except Exception as error:
+        return [f"my_utils run: {folder} cannot be read: {error}"]
+
+
+def _judged_lines(places: Sequence[str]) -> list[str]:
     try:
         from ..verdict.load import load_run
         from ..verdict.rules import judge

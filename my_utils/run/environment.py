@@ -10,12 +10,14 @@
 | MY_UTILS_RUN_GPU_TIMES | off: stages get no CUDA events |
 | MY_UTILS_RUN_HOST_SAMPLES | off: what the training thread waits for is not sampled |
 | MY_UTILS_RUN_BUCKETS | off: DDP's buckets are not timed; a number: in each n-th step |
+| MY_UTILS_RUN_HUNG | the seconds without a step after which torch's recorder is dumped; 0: never |
 | TORCH_FR_BUFFER_SIZE | 256, unless the user has set it: torch keeps the last collectives |
 | PYTHONPATH | the folder of our sitecustomize, before the user's |
 """
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,6 +31,8 @@ PACKAGE = "MY_UTILS_RUN_PACKAGE"
 GPU_TIMES = "MY_UTILS_RUN_GPU_TIMES"
 BUCKETS = "MY_UTILS_RUN_BUCKETS"
 HOST_SAMPLES = "MY_UTILS_RUN_HOST_SAMPLES"
+HUNG = "MY_UTILS_RUN_HUNG"
+HUNG_S = 30.0
 FLIGHT_RINGS = (
     "TORCH_FR_BUFFER_SIZE",
     "TORCH_NCCL_TRACE_BUFFER_SIZE",
@@ -60,6 +64,16 @@ def bucket_steps() -> int | None:
     if text.isdecimal() and int(text) > 1:
         return int(text)
     return None if read_switch(BUCKETS, default=True) else 0
+
+
+def hung_after_s() -> float:
+    """The seconds without a step after which a rank dumps its flight recorder; 0.0 for never."""
+    text = os.environ.get(HUNG, "").strip()
+    try:
+        seconds = float(text) if text else HUNG_S
+    except ValueError:
+        return HUNG_S
+    return seconds if 0.0 <= seconds < math.inf else HUNG_S
 
 
 def reach(environment: Mapping[str, str], *, gpu_times: bool = True) -> dict[str, str]:

@@ -34,6 +34,9 @@ CLOCK_DIFFERENCE_MAX_S = 3600.0
 JOURNAL_SILENT_S = 1.0
 HEARTBEAT_SILENT_S = 4.0
 
+FLIGHTS_FOLDER = "flight_recorder"
+"""Inside a log directory: dumps of torch's flight recorder, one a rank."""
+
 LABEL = re.compile(r"rank_(-?\d+)(?:\.w(\d+))?")
 
 

@@ -1,7 +1,7 @@
 """Files of a run into arrays, without any package beyond numpy.
 
 Each rank is read by the engine, in one piece and without the interpreter's lock; then its rows are
-added up to what each stage took in each step. Ranks are read side by side.
+added up to what each stage took in each step.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from ..trace.inputs import FileSet
 from .load_ready import STAGE, ready_of_rank, ready_of_run
 from .rank_cells import EVER, Integers, RankCells, cells_of_rank, for_the_verdict, peers_of
 from .rank_files import SEPARATOR, Columns, Note, RankStages, chosen, find_ranks, read_rank
+from .readers import read_side_by_side
 from .run_data import GpuTimes, Matrix, RunData, SyncKind, SyncPoint
 from .run_ranks import RunRanks, problems_of, ranks_of_run
 from .states import command_of, states_of
@@ -29,8 +29,6 @@ CELLS_MAX = 60_000_000  # ranks × steps × stages: three arrays of them take 1.
 STEPS_KEPT = 1000  # at least, however many ranks there are
 STAGES_MAX = 40  # what is beyond them counts into the stages around
 LEAST_SHARE = 0.002  # of all time: what takes less counts into the stage around it
-READERS_MAX = 4  # threads; a third of their work needs the interpreter's lock
-RANKS_TOGETHER = 16  # that a reader takes at once: handing over costs as much as a small rank
 SYNC_KINDS: tuple[SyncKind, ...] = ("collective", "ddp", "fsdp", "pipeline", "clip")
 
 
@@ -113,12 +111,7 @@ def _read_all(
             on_rank(rank)
         return for_the_verdict(cells_of_rank(rank))
 
-    readers = min(len(os.sched_getaffinity(0)), READERS_MAX)
-    together = max(1, min(len(file_sets) // (4 * readers), RANKS_TOGETHER))
-    batches = (file_sets[at : at + together] for at in range(0, len(file_sets), together))
-    with ThreadPoolExecutor(readers) as pool:
-        for batch in pool.map(lambda some: [read(one) for one in some], batches):
-            yield from batch
+    return read_side_by_side(file_sets, read)
 
 
 def _repeated(ranks: Sequence[RankCells]) -> tuple[int, int] | None:

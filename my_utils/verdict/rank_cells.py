@@ -212,6 +212,11 @@ def _keyed(is_automatic: bool, columns: Columns) -> Integers:
 
 def numbered(keys: Integers, shifts: dict[int, int]) -> Integers:
     """The steps of the run. keys: of an attempt and its own steps. shifts: as in `RankCells`."""
+    if not len(keys):
+        return keys
+    first, last = ((int(key) + ATTEMPT // 2) // ATTEMPT for key in (keys.min(), keys.max()))
+    if first == last:
+        return keys + (shifts.get(first, 0) - first * ATTEMPT)
     attempts = (keys + ATTEMPT // 2) // ATTEMPT
     steps = keys - attempts * ATTEMPT
     for attempt, shift in shifts.items():

@@ -200,7 +200,10 @@ def chosen(columns: Columns, rows: npt.NDArray[np.bool_]) -> Columns:
 def by_attempt(columns: Columns) -> Iterator[tuple[int, Columns]]:
     """The rows of each attempt, in the order of their numbers."""
     attempts = columns["attempt"]
-    for number in attempts[:1] if all_same(attempts) else np.unique(attempts):
+    if all_same(attempts):
+        yield from ((int(number), columns) for number in attempts[:1])
+        return
+    for number in np.unique(attempts):
         yield int(number), chosen(columns, attempts == number)
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ..live.poll import Snapshot, SnapshotRequest, as_data, take_snapshot
 from ..live.stacks import stack_view_lines, stacks_as_data, stacks_of
-from ..live.view import View, hang_text, visible
+from ..live.view import View, collective_lines, hang_text, visible
 from ..process_stacks.request import Stacks
+from ..run_files.files import FLIGHTS_FOLDER
 from ..run_files.state import Rank
 from ..verdict.result import Verdict
 
@@ -36,7 +37,7 @@ class HungRun:
         hang = self.seen.hang
         assert hang is not None
         suspects = View().suspects(self.seen.suspects, with_times=True)
-        shown = [visible(line) for line in suspects if line]
+        shown = [*self._collective_lines(), *(visible(line) for line in suspects if line)]
         if self.stacks is None:
             return [
                 "ENDED in the middle of its work; none of its processes is alive, so there are no "
@@ -50,12 +51,19 @@ class HungRun:
             stacks = [*stacks[:LINES_MAX], more]
         return [visible(hang_text(hang)).replace("hangs", "HANGS", 1), *shown, *stacks]
 
+    def _collective_lines(self) -> Iterator[str]:
+        """Who holds the others up by the dumps of the run, if there are any."""
+        found = self.seen.collectives
+        if found is not None and found.nodes:
+            yield from map(visible, collective_lines(found, self.seen.found.ranks))
+
     def as_data(self) -> dict[str, object]:
-        """Plain data: `hang` and `suspects` as in `my_utils.live.snapshot`, and `stacks`,
-        None if no process lives."""
+        """Plain data: `hang`, `suspects` and, if the run has dumps, `flight_recorder` as
+        `my_utils.live.snapshot` has them, and `stacks`, None if no process lives."""
         data = as_data(self.seen)
         stacks = None if self.stacks is None else stacks_as_data(self.stacks)
-        return {**data["hang"], "suspects": data["suspects"], "stacks": stacks}
+        known = {key: data[key] for key in ("flight_recorder",) if key in data}
+        return {**data["hang"], "suspects": data["suspects"], **known, "stacks": stacks}
 
 
 def find_hang(
@@ -73,7 +81,8 @@ def find_hang(
     if after_s is None:
         after_s = max(HUNG_AFTER_S, MEAN_STEPS * verdict.step_ns * 1e-9)
     try:
-        seen = take_snapshot(SnapshotRequest(log_dirs, ranks, after_s, after_s))
+        request = SnapshotRequest(log_dirs, ranks, after_s, after_s, _dumps_in(log_dirs))
+        seen = take_snapshot(request)
     except OSError:  # the verdict says which directory cannot be read
         return None
     if seen.hang is None or not seen.hang.hung:
@@ -83,6 +92,12 @@ def find_hang(
         return None
     lives = any(_lives(rank) for rank in seen.found.ranks)
     return HungRun(seen, stacks_of(seen) if lives else None)
+
+
+def _dumps_in(log_dirs: Sequence[str]) -> str | None:
+    """Where the run has written dumps of torch's flight recorder."""
+    places = (os.path.join(folder, FLIGHTS_FOLDER) for folder in log_dirs)
+    return next((place for place in places if os.path.isdir(place)), None)
 
 
 def _lives(rank: Rank) -> bool:

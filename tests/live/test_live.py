@@ -341,7 +341,7 @@ class TestTheCommand:
     def test_no_directory(self, tmp_path: Path, run_python: RunPython) -> None:
         done = show(run_python, tmp_path / "gone", "--once")
         assert done.returncode == live.EXIT_USAGE
-        assert done.stderr == f"{tmp_path}/gone: No such file or directory\n"
+        assert done.stderr == f"my_utils live: error: {tmp_path}/gone: no such file or directory\n"
 
     @pytest.mark.parametrize(
         ("arguments", "message"),

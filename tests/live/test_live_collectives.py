@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 
 from my_utils import live
+from my_utils.live.collectives import find_collectives
+from my_utils.live.view import collective_lines
 
 from ..conftest import RunPython
 from ..support.flight_dumps import START_NS, calls, content, entry, write_dump
@@ -135,13 +137,17 @@ class TestWhoNeverEntered:
         found = only(logs, dumps)
         assert (found["missing"], found["unknown"]) == ([1], [2])
 
-    def test_the_longest_wait_comes_first(self, logs: Path, dumps: Path) -> None:
+    def test_what_a_rank_called_later_does_not_count(self, logs: Path, dumps: Path) -> None:
         groups = {"7": ("tp", [0, 1]), "8": ("dp", [0, 1])}
         later = entry(5, "all_reduce", 1, state="started", group=("7", "tp"))
         first = entry(2, "broadcast", 1, state="started", group=("8", "dp"))
         write_dump(dumps, 0, [first, later], groups=groups)
         write_dump(dumps, 1, [], groups=groups)
-        assert [item["description"] for item in seen(logs, dumps)["stalled"]] == ["dp", "tp"]
+        found = seen(logs, dumps)
+        assert [item["description"] for item in found["stalled"]] == ["dp"]
+        (cause,) = found["causes"]
+        assert (cause["kind"], cause["ranks"]) == ("never entered", [1])
+        assert (cause["decided"], cause["waiting"]) == (True, [0])
 
 
 class TestOtherVerdicts:
@@ -157,7 +163,11 @@ class TestOtherVerdicts:
         done = run_python(
             "-m", "my_utils.live", str(logs), "--once", "--flight-recorder", str(dumps)
         )
-        assert "    broadcast of 64 Float: rank 2" in done.stdout.splitlines()
+        (line,) = (line for line in done.stdout.splitlines() if line.startswith("! "))
+        assert line.startswith(
+            "! rank 2 took another path: broadcast of 64 Float by rank 2, "
+            "all_reduce of 64 Float by ranks 0-1 under #2 "
+        )
 
     def test_different_numbers_of_elements(self, logs: Path, dumps: Path) -> None:
         for rank in range(2):
@@ -197,7 +207,8 @@ class TestBetweenTwoRanks:
         done = run_python(
             "-m", "my_utils.live", str(logs), "--once", "--flight-recorder", str(dumps)
         )
-        assert "! recv 1<-0 #2 [16, 4] Float at train.py:88 in step of default_pg" in done.stdout
+        call = "recv 1<-0 #2 [16, 4] Float at train.py:88 in step of the default group of ranks 0-1"
+        assert f"! rank 0 never entered {call}, since " in done.stdout
 
     def test_a_send_that_is_under_way(self, logs: Path, dumps: Path) -> None:
         write_dump(dumps, 0, [entry(0, "send 0->1", 1, peer=1, state="started")], world=2)
@@ -205,11 +216,12 @@ class TestBetweenTwoRanks:
         found = only(logs, dumps)
         assert (found["verdict"], found["waiting"]) == ("not finished", [0])
 
-    def test_what_a_full_ring_forgot_is_not_guessed(self, logs: Path, dumps: Path) -> None:
+    def test_what_a_full_ring_forgot_has_ended(self, logs: Path, dumps: Path) -> None:
+        """So the send of a receive that is under way is still to come."""
         write_dump(dumps, 1, [entry(700, "recv 1<-0", 60, peer=0, state="started")], world=2)
         write_dump(dumps, 0, [entry(800, "barrier", 5)], world=2)
         found = only(logs, dumps)
-        assert (found["missing"], found["unknown"]) == ([], [0])
+        assert (found["missing"], found["unknown"]) == ([0], [])
 
     def test_ranks_are_those_of_the_group(self, logs: Path, dumps: Path) -> None:
         pair = {"7": ("pp", [2, 5])}
@@ -234,11 +246,13 @@ class TestBesideTheRanks:
         )
         assert done.returncode == live.EXIT_SUSPECTS
         lines = done.stdout.splitlines()
-        call = "! all_reduce #2 [16, 4] Float at train.py:88 in step of default_pg, since "
-        (line,) = (line for line in lines if line.startswith(call))
-        assert line.endswith(": never entered; in it 2 ranks: 0-1")
-        last = "last barrier #1 [16, 4] Float at train.py:88 in step"
-        assert f"    never entered by rank 2: in iter > data; {last}" in lines
+        call = (
+            "all_reduce #2 [16, 4] Float at train.py:88 in step of the default group of ranks 0-2"
+        )
+        place = lines.index(f"who holds the others up, by 3 dumps in {dumps}:")
+        assert lines[place + 1].startswith(f"! rank 2 never entered {call}, since ")
+        assert lines[place + 1].endswith(" (rank 2 is in iter > data)")
+        assert lines[place + 2] == "  2 ranks wait: 2 in all_reduce of the default group"
 
     def test_dumps_of_an_earlier_run(self, logs: Path, dumps: Path) -> None:
         write_beats(logs, beat(0, 9, "iter", began=START_NS / 1e9, world_size=2))
@@ -259,6 +273,28 @@ class TestBesideTheRanks:
         done = run_python("-m", "my_utils.live", str(logs), *arguments)
         (found,) = json.loads(done.stdout)["flight_recorder"]["stalled"]
         assert (found["seq"], found["missing"], len(found["waiting"])) == (20, [41], 99)
+
+
+class TestText:
+    @pytest.mark.parametrize("world", [16, pytest.param(4096, marks=pytest.mark.slow)])
+    def test_six_lines_are_enough(self, logs: Path, dumps: Path, world: int) -> None:
+        """Half of the groups of eight wait, each for its sixth rank."""
+        for rank in range(world):
+            first = rank // 8 * 8
+            waits, holds = first % 16 == 0, rank % 8 == 5
+            group = f"{first}", "TENSOR_MODEL_PARALLEL_GROUP"
+            names = ["all_reduce"] * (1 if waits and holds else 2)
+            last = "started" if waits and not holds else "completed"
+            groups = {group[0]: (group[1], list(range(first, first + 8)))}
+            entries = calls(*names, last=last, group=group)
+            write_dump(dumps, rank, entries, groups=groups, as_json=True)
+        lines = collective_lines(find_collectives(str(dumps), ()), ())
+        assert len(lines) <= 6, lines
+        call = "all_reduce #2 [16, 4] Float at train.py:88 in step of the tensor-parallel group"
+        assert lines[1].startswith(f"! rank 5 never entered {call} of ranks 0-7, since ")
+        waiting = world // 16 * 7
+        assert f"  {waiting} ranks wait: {waiting} in all_reduce of tensor-parallel groups" in lines
+        assert world == 16 or "; and 253 more, see --json" in lines[3]
 
 
 class TestFiles:
@@ -287,7 +323,7 @@ class TestFiles:
             "-m", "my_utils.live", str(logs), "--once", "--flight-recorder", str(gone)
         )
         assert done.returncode == live.EXIT_USAGE
-        assert done.stderr == f"{dumps}/gone: No such file or directory\n"
+        assert done.stderr == f"my_utils live: error: {dumps}/gone: No such file or directory\n"
 
 
 def test_the_process_that_reads_imports_little(run_python: RunPython) -> None:

@@ -177,7 +177,7 @@ class TestTheVerdict:
         assert done.returncode == live.EXIT_NOTHING
         done = run_python("-m", "my_utils.live", str(tmp_path), str(tmp_path / "x"), "--hung", "5")
         assert done.returncode == live.EXIT_USAGE
-        assert done.stderr == f"{tmp_path}/x: No such file or directory\n"
+        assert done.stderr == f"my_utils live: error: {tmp_path}/x: no such file or directory\n"
 
     def test_the_lines_for_people(self, tmp_path: Path, run_python: RunPython) -> None:
         write_beats(tmp_path, *(beat(rank, 812, "iter", "all_reduce") for rank in (0, 1, 3)))

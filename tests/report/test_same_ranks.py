@@ -112,10 +112,11 @@ def test_stages_of_a_pipeline_that_the_run_names(tmp_path: Path) -> None:
         random = np.random.default_rng(rank)
         csv = RankCsv(rank, 8)
         csv.process()
-        csv.note("run", {"device": "cpu", "pipeline_stage": rank // 4})
+        csv.note("run", {"device": "cpu", "pipeline_stage": rank // 7})
         for step in range(40):
-            took = (20.0 if rank < 4 else 40.0) * (1 + 0.01 * random.standard_normal())
-            csv.step(step, step * 100.0, [("forward", 0, took)])
+            took = (20.0 if rank < 7 else 40.0) * (1 + 0.01 * random.standard_normal())
+            begin = step * 100.0 + 9 * random.random()
+            csv.step(step, begin, [("input", 0, 3 * random.random()), ("forward", 4, 4 + took)])
         csv.write(tmp_path)
     assert analyze(tmp_path).stragglers == []
 

@@ -50,7 +50,7 @@ class Backward:
         entries += [entry(begin + 1000 * at, **changes) for at in at_us]  # type: ignore[arg-type]
         entries += [entry(now + real + 10_000_000)]  # of clipping
         dump = pickle.dumps({"entries": entries})
-        monkeypatch.setattr(flights, "_dump", lambda: dump)
+        monkeypatch.setattr(flights, "read_recorder", lambda: dump)
 
     def read(self) -> tuple[int, int, list[int | None]]:
         return self.times

@@ -180,7 +180,7 @@ def test_a_command_that_cannot_start(
     done = run_python("-m", "my_utils.run", "--", word)
     assert done.returncode == status
     (line,) = done.stderr.splitlines()  # not why nothing was recorded, too
-    assert line.startswith(f"my_utils run: cannot run {word}: ")
+    assert line.startswith(f"my_utils run: error: cannot run {word}: ")
     assert not list((tmp_path / "logs").iterdir())
     bare = run_python("-m", "my_utils.run", "--", word, env={"MY_UTILS_RUN": "0"})
     assert bare.returncode == status

@@ -77,7 +77,7 @@ def test_a_folder_of_another_run_is_refused_by_name(
     if holds:
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr == (
-            f"my_utils run: old holds another run ({name}); -o takes a folder without one\n"
+            f"my_utils run: error: old holds another run ({name}); -o takes a folder without one\n"
         )
     else:
         assert (done.returncode, done.stdout) == (0, "ran\n")
@@ -107,7 +107,7 @@ def test_an_output_that_is_a_file(run_python: RunPython, tmp_path: Path) -> None
     done = run_python("-m", "my_utils.run", "-o", "file", "train.py")
     assert (done.returncode, done.stderr) == (
         2,
-        "my_utils run: cannot write to file: Not a directory\n",
+        "my_utils run: error: cannot write to file: Not a directory\n",
     )
 
 

@@ -52,7 +52,7 @@ class FlightSampler(SampledSteps):
 
     def watch(self, models: Sequence[Any]) -> None:
         """The modules of FSDP, 1 or 2, in the order of the model, are looked at from now on."""
-        self._is_watching = self._every != 0 and bool(models) and _dump() is not None
+        self._is_watching = self._every != 0 and bool(models) and read_recorder() is not None
         self._modules = _names_of(models) if self._is_watching else []
 
     def forget(self) -> None:
@@ -100,7 +100,7 @@ class FlightSampler(SampledSteps):
     def _entries(self, begin_ns: int, end_ns: int) -> list[dict[str, Any]]:
         """The collectives between two moments, Unix time."""
         before_ns = time.thread_time_ns()
-        dump = _dump()
+        dump = read_recorder()
         entries = [] if dump is None else pickle.loads(dump)["entries"]
         is_slow = time.thread_time_ns() - before_ns > _DUMP_NS
         self._slow_dumps = max(self._slow_dumps + (1 if is_slow else -1), 0)
@@ -119,12 +119,12 @@ class FlightSampler(SampledSteps):
             self._write("my_utils.bucket", row, 0)
 
 
-def _dump() -> bytes | None:
+def read_recorder(*, with_stacks: bool = False) -> bytes | None:
     """What the recorder of this process holds, pickled, which takes half of what JSON does; None
     where torch has none."""
     try:
         recorder: Any = importlib.import_module("torch._C._distributed_c10d")
-        dump: bytes = recorder._dump_fr_trace(True, False, False)
+        dump: bytes = recorder._dump_fr_trace(True, with_stacks, False)
     except (ImportError, AttributeError, RuntimeError, TypeError):
         return None
     return dump

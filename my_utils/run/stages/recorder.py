@@ -24,7 +24,7 @@ from ...common.process_end import call_at_end
 from ...common.warnings import warn_once
 from ...log.logger import GlobalLogger
 from ...stages.timers import MyTimer
-from ..environment import bucket_steps, samples_host
+from ..environment import bucket_steps, hung_after_s, samples_host
 from . import describe
 from .batches import batch_size
 from .buckets import BucketSampler, SampledSteps
@@ -33,6 +33,7 @@ from .flights import FlightSampler
 from .iterations import Iterations
 from .patches import Listener, Patches
 from .roots import Roots
+from .standstill import StandstillWatch
 from .updates import HiddenUpdates
 
 _ON_THE_DEVICE = "^(?!input$|checkpoint$)"  # the host works in these, and events would time that
@@ -109,6 +110,7 @@ class Recorder(Listener):
         self._memory = MemoryCounter()
         self._buckets: SampledSteps = BucketSampler(self.stages, self._write, bucket_steps())
         self.stages.buckets = None
+        self._standstill: StandstillWatch | None = None
         self._met: dict[tuple[str, str, object], None] = {}
         self._forwards = 0
         self._drained_ns = 0
@@ -147,6 +149,8 @@ class Recorder(Listener):
         if self._finished or not self.is_rank or not self.stages.on:
             return
         self._finished = True
+        if self._standstill is not None:
+            self._standstill.stop()
         try:
             if self._updates is not None:
                 self._updates.finish()
@@ -344,6 +348,15 @@ class Recorder(Listener):
             self._write("my_utils.workload", self._settings)
         self._write_meetings(modules)
         self._watch_backward(modules)
+        self._watch_standstill()
+
+    def _watch_standstill(self) -> None:
+        """Where other ranks can be waited for."""
+        logger, after_s = GlobalLogger(), hung_after_s()
+        if logger.world_size > 1 and logger.log_dir is not None and after_s > 0:
+            self._standstill = StandstillWatch(
+                lambda: self.stages.steps, logger.log_dir, logger.rank, after_s
+            )
 
     def _watch_backward(self, modules: list[torch.nn.Module]) -> None:
         """For whom the others wait inside it: by DDP's buckets, or the collectives of FSDP."""

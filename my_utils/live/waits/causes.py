@@ -1,0 +1,290 @@
+"""Who holds up all others in a hang, from the dumps of its ranks."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence, Set
+from dataclasses import dataclass, field
+
+from ..flight_files import Dump
+from .calls import HUNG_S, SAME_MOMENT_S, Node, Standstill
+from .graph import last_parts
+from .groups import Group, find_groups
+from .orders import (
+    Orders,
+    familiar,
+    kinds_elsewhere,
+    minority,
+    most_common,
+    others_than,
+    stopped_early,
+)
+
+SLOW_SHARE = 0.1  # of the longest wait: who is awaited for less is slow beside it
+LONG_S = 60.0
+TIMES_USUAL = 2.0  # the pauses between calls that a rank makes again and again
+
+
+@dataclass
+class Cause:
+    """What a hang comes from.
+
+    kind: "never entered", "stuck inside", "came late", "other path", "other order", "no dump"; or,
+    undecided, "inside" (all are in the call) and "ring". ranks: who is to blame, or among whom it
+    is. direct: the ranks that wait in a call for them; waiting: those and all that wait for these.
+    """
+
+    kind: str
+    ranks: list[int]
+    node: Node
+    waited_s: float
+    direct: list[int] = field(default_factory=list)
+    waiting: list[int] = field(default_factory=list)
+    decided: bool = True
+
+
+_Vertex = int | tuple[str, int]  # a rank, or a node by its address
+
+
+class _Graph:
+    """Ranks, the calls in which they stand, and whom they wait for there."""
+
+    def __init__(self, still: Standstill) -> None:
+        self.still = still
+        self.nodes = {id(node): node for node in still.nodes.values()}
+        self.parted: dict[int, Node] = {}
+        self._split_paths()
+        self.holds: dict[int, list[Node]] = {}
+        for node in self.nodes.values():
+            for rank in node.holders:
+                self.holds.setdefault(rank, []).append(node)
+
+    def _split_paths(self) -> None:
+        """Where paths parted. Later differences of a rank follow from the first, so that one which
+        most are against is accused in the ties, too."""
+        self._find_late()
+        nodes = [node for node in self.nodes.values() if node.kinds]
+        for node in nodes:
+            self._accuse(node, minority(node.kinds))
+        for node in nodes:
+            if not node.accused:
+                known = self.parted.keys() & {r for ranks in node.kinds.values() for r in ranks}
+                self._accuse(node, sorted(known) or self._other_path(node))
+
+    def _accuse(self, node: Node, ranks: list[int]) -> None:
+        node.accused = ranks
+        for rank in ranks:
+            if rank not in self.parted or self.still.nodes.get(rank) is node:
+                self.parted[rank] = node
+
+    def _other_path(self, node: Node) -> list[int]:
+        """On a tie: who called something else than groups of the same role; whose order of calls
+        nobody else has; or who called what is strange to the run."""
+        role, seq = node.group.role, node.call.seq
+        groups = {id(group): group for group in self.still.groups.values()}.values()
+        siblings = [
+            _kinds_of(group, seq)
+            for group in groups
+            if group.role == role and group is not node.group
+        ]
+        found = others_than(most_common(siblings), node.kinds)
+        if found:
+            return found
+        ranks = sorted(rank for own in node.kinds.values() for rank in own)
+        odd = Orders(ranks, self.still).odd()
+        if 0 < len(odd) < len(ranks):
+            return odd
+        dumps = self.still.dumps
+        elsewhere = kinds_elsewhere(node.group, seq, dumps.values())
+        has_ended = any(len(d.order.records) > len(self.still.pending[r]) for r, d in dumps.items())
+        return others_than(familiar(node.kinds, elsewhere, has_ended), node.kinds)
+
+    def _find_late(self) -> None:
+        """Where only younger dumps have ended a call in which others had waited for long, their
+        ranks came after that. Where the others had not, their dumps are too old."""
+        for node in self.nodes.values():
+            if not node.ended or node.kinds:
+                continue
+            dumps = self.still.dumps
+            oldest_s = min(dumps[rank].written_s for rank in node.inside)
+            young = [r for r in node.ended if dumps[r].written_s > oldest_s + SAME_MOMENT_S]
+            if len(young) == len(node.ended) and not node.holders:
+                node.late = young
+
+    def share_a_group(self, others: Iterable[int]) -> set[int]:
+        """The ranks that share a group, which not all ranks are in, with one of others."""
+        dumps = [self.still.dumps[rank] for rank in others if rank in self.still.dumps]
+        groups = {ranks for dump in dumps for ranks in dump.members.values()}
+        size = max((len(ranks) for ranks in groups), default=0)
+        return {rank for ranks in groups if len(ranks) < size for rank in ranks}
+
+    def after(self, vertex: _Vertex) -> Sequence[_Vertex]:
+        if isinstance(vertex, tuple):
+            return self.nodes[vertex[1]].holders
+        node = self.still.nodes.get(vertex)
+        if node is None or vertex in node.accused or vertex in self.parted:
+            return ()
+        return (("call", id(node)),)
+
+    def waiting_for(self, ranks: Sequence[int], nodes: Sequence[Node]) -> list[int]:
+        """Who reaches the ranks or the calls."""
+        found: set[int] = set()
+        queue = deque([*nodes])
+        seen = {id(node) for node in nodes}
+        for rank in ranks:
+            queue.extend(n for n in self.holds.get(rank, ()) if id(n) not in seen)
+            seen.update(id(n) for n in self.holds.get(rank, ()))
+        while queue:
+            node = queue.popleft()
+            for rank in node.inside:
+                if rank in found:
+                    continue
+                found.add(rank)
+                for other in self.holds.get(rank, ()):
+                    if id(other) not in seen:
+                        seen.add(id(other))
+                        queue.append(other)
+        return sorted(found - set(ranks))
+
+
+def _kinds_of(group: Group, seq: int) -> dict[str, list[int]]:
+    kinds: dict[str, list[int]] = {}
+    for rank, calls in group.calls.items():
+        if kind := calls.kinds.get(seq):
+            kinds.setdefault(kind, []).append(rank)
+    return kinds
+
+
+def find_causes(dumps: Sequence[Dump], world_size: int = 0) -> tuple[list[Cause], Standstill]:
+    """The causes, those that are sure and that explain most first. `world_size` 0: not known."""
+    still = Standstill(dumps, find_groups(dumps, world_size), world_size)
+    graph = _Graph(still)
+    ranks: list[_Vertex] = [*sorted(still.stands)]
+    parts = last_parts(ranks, graph.after)
+    ends = {vertex for part in parts if len(part) == 1 for vertex in part}
+    found = (_cause(part, graph, ends) for part in parts)
+    causes = _merged(cause for cause in found if cause is not None)
+    causes += _without_dump(graph, causes)
+    causes += _stopped(graph, causes)
+    longest_s = max((cause.waited_s for cause in causes), default=0.0)
+    causes = [cause for cause in causes if not _is_slow(cause, longest_s, still)]
+    causes.sort(key=lambda cause: (not cause.decided, -len(cause.waiting), cause.ranks))
+    return causes, still
+
+
+def _is_slow(cause: Cause, longest_s: float, still: Standstill) -> bool:
+    """Whether ranks wait for no longer than they do now and then, or not for long beside others."""
+    usual_s = max((still.dumps[rank].pause_s for rank in cause.direct), default=0.0)
+    if cause.waited_s < max(HUNG_S, TIMES_USUAL * usual_s):
+        return True
+    return longest_s >= LONG_S and cause.waited_s < SLOW_SHARE * longest_s
+
+
+def _cause(part: Sequence[_Vertex], graph: _Graph, ends: Set[_Vertex]) -> Cause | None:
+    """What a part that waits for nobody outside it is. `ends`: the ranks and calls that are each
+    such a part."""
+    ranks = sorted(vertex for vertex in part if isinstance(vertex, int))
+    nodes = [graph.nodes[vertex[1]] for vertex in part if isinstance(vertex, tuple)]
+    if len(part) > 1:
+        return _ring(ranks, nodes, graph)
+    return _inside(nodes[0], graph) if nodes else _awaited(ranks[0], graph, ends)
+
+
+def _awaited(rank: int, graph: _Graph, ends: Set[_Vertex]) -> Cause | None:
+    """The call in which most such ranks are awaited stands for the others; else the first one."""
+    held = graph.holds.get(rank, [])
+    if not held:
+        return None
+    node = min(
+        held,
+        key=lambda one: (-len(ends & set(one.holders)), one.peer or -1, one.call.created_ns),
+    )
+    kind = "came late" if rank in node.late else "never entered"
+    if rank in graph.parted:
+        node, kind = graph.parted[rank], "other path"
+    failed = graph.still.maybe_failed(rank)
+    if failed is None:
+        return _made_cause(kind, [rank], node, held, graph)
+    missing = graph.still.without_dump(failed)
+    if len(missing) == 1:
+        return _made_cause("no dump", missing, node, held, graph)
+    return _made_cause(kind, [rank], node, held, graph, decided=False)
+
+
+def _made_cause(
+    kind: str,
+    ranks: list[int],
+    node: Node,
+    held: Sequence[Node],
+    graph: _Graph,
+    decided: bool = True,
+) -> Cause:
+    direct = sorted({rank for one in held for rank in one.inside} - set(ranks))
+    stands = graph.still.stands
+    waited = [stands[rank].waited_s for one in held for rank in one.inside if rank in stands]
+    waiting = graph.waiting_for(ranks, held)
+    return Cause(kind, ranks, node, max(waited, default=0.0), direct, waiting, decided)
+
+
+def _inside(node: Node, graph: _Graph) -> Cause | None:
+    """A call that nobody holds up."""
+    if node.ended:
+        held = [one for rank in node.inside for one in graph.holds.get(rank, ())]
+        return _made_cause("stuck inside", list(node.inside), node, [node, *held], graph)
+    if node.unknown or node.unclear:
+        return None
+    return _made_cause("inside", sorted(node.members), node, [node], graph, decided=False)
+
+
+def _ring(ranks: list[int], nodes: Sequence[Node], graph: _Graph) -> Cause:
+    odd = Orders(ranks, graph.still).odd()
+    node = min(nodes, key=lambda one: one.call.created_ns)
+    if odd and 2 * len(odd) <= len(ranks):
+        return _made_cause("other order", odd, node, nodes, graph)
+    return _made_cause("ring", ranks, node, nodes, graph, decided=False)
+
+
+def _merged(causes: Iterable[Cause]) -> list[Cause]:
+    """One cause of all ranks of a kind in one call."""
+    found: dict[tuple[int, str], Cause] = {}
+    for cause in causes:
+        first = found.setdefault((id(cause.node), cause.kind), cause)
+        if first is not cause:
+            first.ranks = sorted({*first.ranks, *cause.ranks})
+            first.direct = sorted({*first.direct, *cause.direct} - set(first.ranks))
+            first.waiting = sorted({*first.waiting, *cause.waiting} - set(first.ranks))
+            first.waited_s = max(first.waited_s, cause.waited_s)
+    return list(found.values())
+
+
+def _stopped(graph: _Graph, causes: Sequence[Cause]) -> list[Cause]:
+    """Ranks that others will wait for besides, once what they wait for themselves goes on."""
+    blamed = {rank for cause in causes if cause.decided for rank in cause.ranks}
+    stands = graph.still.stands
+    waiting = [r for r in stands if r not in blamed and stands[r].waited_s >= HUNG_S]
+    found = []
+    for rank in stopped_early(graph.still, waiting) if blamed else ():
+        node = graph.still.nodes[rank]
+        held = graph.holds.get(rank, [])
+        found.append(_made_cause("stopped", [rank], node, [node, *held], graph))
+    return _merged(found)
+
+
+def _without_dump(graph: _Graph, causes: Sequence[Cause]) -> list[Cause]:
+    """Ranks without a dump for which others wait, where nothing that is known explains it."""
+    explained = {rank for cause in causes for rank in (*cause.ranks, *cause.waiting)}
+    left = [rank for rank in sorted(graph.still.stands) if rank not in explained]
+    nodes = {id(node): node for node in map(graph.still.nodes.__getitem__, left)}
+    open_nodes = [node for node in nodes.values() if node.unknown and not node.holders]
+    if not open_nodes:
+        return []
+    may_wait = graph.share_a_group(explained)
+    alone = {node.unknown[0] for node in open_nodes if len(node.unknown) == 1}
+    named = sorted((alone or {rank for node in open_nodes for rank in node.unknown}) - may_wait)
+    held = [node for node in open_nodes if not may_wait.issuperset(node.unknown)]
+    if not named or not held:
+        return []
+    odd = Orders(left, graph.still).odd()
+    found = [_made_cause("other order", odd, held[0], held, graph, decided=False)] if odd else []
+    is_clear = not odd and len(named) == 1 and all(cause.decided for cause in causes)
+    return [*found, _made_cause("no dump", named, held[0], held, graph, decided=is_clear)]

@@ -1,0 +1,120 @@
+"""The process groups of a run, as the dumps of its ranks describe them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ..flight_files import Dump, GroupCalls
+
+UNNAMED = frozenset(["", "undefined"])
+
+
+@dataclass
+class Group:
+    """A process group.
+
+    role: what groups that do the same for other ranks have in common. numbers: torch's own numbers
+    of it, which may differ from rank to rank. has_peers: whether somebody sends or receives in it.
+    is_listed: whether a dump lists the members; else they are those that called something in it.
+    """
+
+    name: str
+    description: str
+    members: tuple[int, ...]
+    role: str
+    calls: dict[int, GroupCalls]
+    numbers: frozenset[str]
+    has_peers: bool
+    is_listed: bool = True
+
+    def last(self, dump: Dump) -> int | None:
+        """The newest collective that a rank has entered; None where its dump does not say it."""
+        calls = self.calls.get(dump.rank)
+        known = calls.last if calls is not None else 0
+        if dump.is_whole:
+            return known
+        # The status counts sends and receives too, so that it may be too high, but not too low.
+        status = [dump.enqueued[number] for number in self.numbers if number in dump.enqueued]
+        if not status:
+            return known or None
+        return max(known, *status)
+
+    def is_sure(self, dump: Dump) -> bool:
+        """Whether `last` is known to be no higher than the truth."""
+        return dump.is_whole or not self.has_peers or dump.rank in self.calls
+
+    def place(self, rank: int) -> int:
+        """The number of a rank within the group; -1 for a stranger."""
+        return self._places.get(rank, -1)
+
+    def __post_init__(self) -> None:
+        self._places = {rank: place for place, rank in enumerate(self.members)}
+
+
+_Key = tuple[str, tuple[int, ...]]
+
+
+def find_groups(dumps: Sequence[Dump], world_size: int = 0) -> dict[tuple[int, str], Group]:
+    """The group of each rank that has called something in it, by rank and name. `world_size` 0: not
+    known."""
+    calls: dict[_Key, dict[int, GroupCalls]] = {}
+    for dump in dumps:
+        for name, group in dump.groups.items():
+            calls.setdefault((name, _listed(dump, name, group)), {})[dump.rank] = group
+    numbers = _numbers_of_descriptions(dumps)
+    groups: dict[_Key, Group] = {}
+    for (name, ranks), own in calls.items():
+        first = next(iter(own.values()))
+        members = tuple(sorted(ranks)) or _members(own, world_size)
+        if len(members) == world_size:
+            world_size = 0  # there is one group of all ranks that the dumps do not list
+        described = first.description not in UNNAMED
+        known = numbers[first.description] if described else {g.number for g in own.values()}
+        groups[name, ranks] = Group(
+            name=name,
+            description=first.description,
+            members=members,
+            role=_role(name, first, dumps[0].descriptions if described else {}),
+            calls=own,
+            numbers=frozenset(known),
+            has_peers=any(group.peer_counts for group in own.values()),
+            is_listed=bool(ranks) or len(members) > len(own),
+        )
+    return {
+        (rank, name): group
+        for (name, _), group in groups.items()
+        for rank in group.calls
+        if group.place(rank) >= 0
+    }
+
+
+def _listed(dump: Dump, name: str, group: GroupCalls) -> tuple[int, ...]:
+    """The ranks of a group as torch says them. gloo's default group has no name there."""
+    ranks = dump.members.get(name, ())
+    return ranks or (dump.members.get("", ()) if group.description == "default_pg" else ())
+
+
+def _numbers_of_descriptions(dumps: Sequence[Dump]) -> Mapping[str, set[str]]:
+    numbers: dict[str, set[str]] = {}
+    for dump in dumps:
+        for group in dump.groups.values():
+            numbers.setdefault(group.description, set()).add(group.number)
+    return numbers
+
+
+def _role(name: str, group: GroupCalls, descriptions: Mapping[str, str]) -> str:
+    """The description where there is one, and torch's number where there is none, or where a rank
+    has several groups of that description."""
+    alike = Counter(descriptions.values())[group.description]
+    if group.description in UNNAMED or alike > 1:
+        return f"{group.description} {group.number}"
+    return group.description
+
+
+def _members(calls: Mapping[int, GroupCalls], world_size: int) -> tuple[int, ...]:
+    """The members of a group whose ranks the dumps do not list: all ranks for the default group,
+    else the ranks that called something in it."""
+    is_default = any(group.description == "default_pg" for group in calls.values())
+    return tuple(range(world_size)) if is_default and world_size else tuple(sorted(calls))
