@@ -6,10 +6,14 @@ import glob
 import os
 from collections.abc import Sequence
 
+from ..common.lazy_modules import lazy_module
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .operations import Operations
-    from .result import ReplayVerdict
+    from . import operations as _operations, result as _result
+else:
+    _operations = lazy_module("my_utils.replay.operations")
+    _result = lazy_module("my_utils.replay.result")
 
 TABLES = (".csv", ".parquet")
 TRACES = (".json", ".json.gz")
@@ -22,7 +26,7 @@ def holds_operations(paths: Sequence[str]) -> bool:
     return bool(paths) and all(_kind_of(path) for path in paths)
 
 
-def read_operations(paths: str | Sequence[str]) -> Operations:
+def read_operations(paths: str | Sequence[str]) -> _operations.Operations:
     """The operations of a run in files of other tools.
 
     paths: one table (CSV or Parquet), or folders and files of torch.profiler's traces, one a rank,
@@ -54,7 +58,7 @@ def read_operations(paths: str | Sequence[str]) -> Operations:
 def verdict_of_files(
     paths: Sequence[str], ranks: set[int] | None = None, steps: tuple[int, int] | None = None,
     warmup: int | None = None,
-) -> ReplayVerdict:  # fmt: skip
+) -> _result.ReplayVerdict:  # fmt: skip
     """The verdict by replay; "not judged" with the reason where nothing can be read."""
     import numpy as np
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..common.public import public
-from ..verdict.result import Finding, Verdict, VerdictData
+from ..verdict.kinds import Kind as Kind  # in the annotations of fields that are inherited
+from ..verdict.result import Finding, Status as Status, Verdict, VerdictData
 from .slowdown import Slowdown
 
 
