@@ -6,10 +6,10 @@ import glob
 import os
 from collections.abc import Sequence
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from .operations import Operations
-    from .result import ReplayVerdict
+import numpy as np
+
+from .operations import Operations
+from .result import ReplayVerdict
 
 TABLES = (".csv", ".parquet")
 TRACES = (".json", ".json.gz")
@@ -56,10 +56,7 @@ def verdict_of_files(
     warmup: int | None = None,
 ) -> ReplayVerdict:  # fmt: skip
     """The verdict by replay; "not judged" with the reason where nothing can be read."""
-    import numpy as np
-
     from .judge import judge_operations
-    from .result import ReplayVerdict
 
     try:
         operations = read_operations(paths)
