@@ -127,7 +127,10 @@ class Bench:
         for one in likely:
             if self._can_save([one]):
                 yield self._of_ranks([one], "slow rank", 1.0)
-            yield from self._since(one)
+        behind = self.apart.mean(axis=1)
+        for one in np.argsort(-behind, kind="stable")[:SET_MAX].tolist():
+            if behind[one] > 0:
+                yield from self._since(one)
         for count in range(2, len(likely) + 1):
             if self.excess[likely[count - 1]] < SET_SHARE * self.excess[likely[0]]:
                 break
@@ -349,7 +352,7 @@ class Bench:
                 own, gap = self.weights.own[nodes], np.zeros(len(nodes))
                 cut = Cut(nodes, own, gap, meetings, self.weights.transfer[meetings])
                 steps = np.unique(graph.step[nodes])
-                yield Suspect(kind, 1.5, cut, (), steps=steps)  # type: ignore[arg-type]
+                yield Suspect(kind, 1.0, cut, (), steps=steps)  # type: ignore[arg-type]
 
     def _moving(self) -> Iterator[Suspect]:
         """The work of a role spread evenly over its ranks, step by step."""
