@@ -30,6 +30,7 @@ STICKS_OUT_SHARE = 0.05  # of a step
 SELDOM = 0.34  # of the steps: what is longer in more of them does not stick out
 CHANCE = 5e-3  # of a change that is none
 MONOTONE = 0.7  # how closely a trend follows the number of the step
+IN_COMMON = 0.6  # of the variance of micro-batches: so much is the same on all their stages
 FREE = ("checkpoint", "eval", "input")  # kinds that can be asked without
 
 
@@ -365,6 +366,28 @@ class Bench:
             noise=lambda: self._only_noise(lasting),
         )  # fmt: skip
 
+        yield from self._micro_batches()
+
+    def _micro_batches(self) -> Iterator[Suspect]:
+        """What a micro-batch takes longer on all stages that it passes, spread over the others."""
+        roles, graph, own = self.roles, self.graph, self.weights.own
+        if not roles.are_stages or len(roles.names) < 2:
+            return
+        works = np.flatnonzero(~graph.meets & (own > graph.tolerance_ns))
+        alike, count = numbers_of(roles.role[works], graph.step[works], graph.name[works])
+        mean = np.bincount(alike, own[works], count) / np.bincount(alike, minlength=count)
+        apart = own[works] / mean[alike] - 1
+        place = roles.place_of_rank[roles.rank_index[works]]
+        batch, batches = numbers_of(place, graph.step[works], roles.kind[works])
+        passed = np.bincount(batch, minlength=batches)
+        common = (np.bincount(batch, apart, batches) / passed)[batch]
+        shared = passed[batch] > 1
+        noise = float(np.mean(apart[shared] ** 2)) if shared.any() else 0.0
+        if noise == 0.0 or float(np.mean(common[shared] ** 2)) < IN_COMMON * noise:
+            return
+        off = np.where(shared, own[works] * common / np.maximum(1 + common, 0.1), 0.0)
+        yield Suspect("imbalance that moves", 4.1, Cut(works, off, np.zeros(len(works))), ())
+
     def _only_noise(self, lasting: Weights) -> tuple[Weights, Cut]:
         """Noise is uneven, too: what spreading it would save is known from the same times, without
         what is common to a rank in a step, and those of each operation moved on by as many steps as
@@ -473,6 +496,7 @@ class Roles:
             once = np.unique(seen, return_index=True)[1]
             mark = np.bincount(self.rank_index[once], marks[graph.name[once]], len(self.ranks))
             self.names, self.role_of_rank = np.unique(mark.round(9), return_inverse=True)
+        self.place_of_rank = occurrence_of(self.role_of_rank)
         self.role = self.role_of_rank.astype(np.int32)[self.rank_index]
         self.host_of_rank = [hosts.get(int(rank), "") for rank in self.ranks]
         self.peers = Groups(*numbers_of(self.role, graph.step, self.kind))
