@@ -103,6 +103,7 @@ def command_parser() -> CommandParser:
             "my_utils why",
             "my_utils why logs --steps 100:",
             "my_utils why nodeA nodeB --json",
+            "my_utils why operations.parquet",
         ],
         statuses="0  judged, and nothing stands out\n"
         "1  the output could not be written, or a run of --export did not take it\n"
