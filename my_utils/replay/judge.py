@@ -15,8 +15,8 @@ from .graph import Graph, graph_of
 from .levels import CannotReplay
 from .operations import Operations
 from .result import ReplayVerdict
+from .roles import Roles
 from .slowdown import slowdown_of
-from .suspects import Roles
 from .unrecorded import with_unrecorded
 
 OFF_MAX = 2e-4  # of a step: so far may a replay with nothing changed be from what was measured

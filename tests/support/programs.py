@@ -122,8 +122,9 @@ class Program:
                     waiting[id(one)] -= 1
                     if not waiting[id(one)]:
                         ready.append(one)
-        assert all(call.ended is not None for call in self.calls), "the program hangs"
-        return np.max([call.ended for call in self.calls], axis=0)
+        ends = [call.ended for call in self.calls if call.ended is not None]
+        assert len(ends) == len(self.calls), "the program hangs"
+        return np.asarray(np.max(ends, axis=0))
 
     def columns(self) -> dict[str, npt.NDArray[np.int64]]:
         """A row a call and step, times in ns, each step after the one before it."""
@@ -153,7 +154,7 @@ class Program:
 
 def _finished(members: list[Call]) -> list[Call]:
     """Everybody leaves when the last one has come and the transfer is done; senders have gone."""
-    begun = np.max([call.began for call in members], axis=0)
+    begun = np.max([call.began for call in members if call.began is not None], axis=0)
     ended = []
     for call in members:
         if call.kind != "send":
