@@ -11,7 +11,8 @@ from .engine import lengths, replay
 from .graph import Graph, Weights
 from .operations import Floats, numbers_of
 from .peers import Groups
-from .suspects import Bench, Cut, Roles, Suspect
+from .roles import Roles
+from .suspects import Bench, Cut, Suspect
 
 LEAST = 0.05  # of a step: what saves less is not said
 LEAST_LATER = 0.03

@@ -8,7 +8,8 @@ from ..verdict.kinds import Kind
 from .explain import Explained
 from .graph import Graph
 from .result import Evidence, ReplayFinding
-from .suspects import Claim, Roles
+from .roles import Roles
+from .suspects import Claim
 
 KINDS: dict[Claim, Kind] = {
     "slow rank": "straggler",

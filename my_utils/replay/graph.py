@@ -70,7 +70,6 @@ class Graph:
     weights: Weights
     tolerance_ns: float
     node_rows: Ints
-    operations: int
     too_early: int
     edges: tuple[Ints, Ints]  # nodes, and those that follow them
     waits: Flags  # of the members
@@ -86,7 +85,7 @@ class Graph:
 
 def graph_of(operations: Operations) -> Graph:
     """operations: sorted by step, rank, begin; see `Operations.in_order`. Asking for the order is a
-    ValueError where their times contradict the order in which they must have happened."""
+    CannotReplay where their times contradict the order in which they must have happened."""
     rows = _Rows(operations)
     members = _Members(rows)
     src, dst = _edges(rows)
@@ -105,7 +104,7 @@ def graph_of(operations: Operations) -> Graph:
         weights=Weights(
             _bounded(own, rows.tolerance), _bounded(gap, rows.tolerance), members.transfer
         ),
-        tolerance_ns=rows.tolerance, node_rows=at, operations=len(operations),
+        tolerance_ns=rows.tolerance, node_rows=at,
         too_early=members.too_early, edges=(_small(src), _small(dst)), waits=members.waits,
     )  # fmt: skip
     graph.meets[node[members.waits]] = True

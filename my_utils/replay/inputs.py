@@ -6,14 +6,10 @@ import glob
 import os
 from collections.abc import Sequence
 
-from ..common.lazy_modules import lazy_module
+import numpy as np
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from . import operations as _operations, result as _result
-else:
-    _operations = lazy_module("my_utils.replay.operations")
-    _result = lazy_module("my_utils.replay.result")
+from .operations import Operations
+from .result import ReplayVerdict
 
 TABLES = (".csv", ".parquet")
 TRACES = (".json", ".json.gz")
@@ -26,7 +22,7 @@ def holds_operations(paths: Sequence[str]) -> bool:
     return bool(paths) and all(_kind_of(path) for path in paths)
 
 
-def read_operations(paths: str | Sequence[str]) -> _operations.Operations:
+def read_operations(paths: str | Sequence[str]) -> Operations:
     """The operations of a run in files of other tools.
 
     paths: one table (CSV or Parquet), or folders and files of torch.profiler's traces, one a rank,
@@ -58,12 +54,9 @@ def read_operations(paths: str | Sequence[str]) -> _operations.Operations:
 def verdict_of_files(
     paths: Sequence[str], ranks: set[int] | None = None, steps: tuple[int, int] | None = None,
     warmup: int | None = None,
-) -> _result.ReplayVerdict:  # fmt: skip
+) -> ReplayVerdict:  # fmt: skip
     """The verdict by replay; "not judged" with the reason where nothing can be read."""
-    import numpy as np
-
     from .judge import judge_operations
-    from .result import ReplayVerdict
 
     try:
         operations = read_operations(paths)

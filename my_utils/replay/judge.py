@@ -12,10 +12,11 @@ from .engine import lengths, replay
 from .explain import explain
 from .findings import finding_of
 from .graph import Graph, graph_of
+from .levels import CannotReplay
 from .operations import Operations
 from .result import ReplayVerdict
+from .roles import Roles
 from .slowdown import slowdown_of
-from .suspects import Roles
 from .unrecorded import with_unrecorded
 
 OFF_MAX = 2e-4  # of a step: so far may a replay with nothing changed be from what was measured
@@ -44,13 +45,14 @@ def judge_operations(
         return verdict
     try:
         _judge(verdict, operations.in_order(), warmup)
-    except ValueError as error:
+    except CannotReplay as error:
         verdict.reason = str(error)
     return verdict
 
 
 def _judge(verdict: ReplayVerdict, operations: Operations, warmup: int | None) -> None:
     operations = _without_warmup(verdict, operations, warmup)
+    verdict.operations = len(operations)
     graph, operations = _graph_of(operations)
     verdict.notes, verdict.inferred = list(operations.notes), operations.inferred
     _describe(verdict, graph)
@@ -112,7 +114,7 @@ def _without_warmup(
     if not warmup:
         return operations
     if warmup >= len(steps):
-        raise ValueError("all steps are warm-up: their times never settle")
+        raise CannotReplay("all steps are warm-up: their times never settle")
     return operations.kept(operations.step >= steps[warmup])
 
 
@@ -122,4 +124,3 @@ def _describe(verdict: ReplayVerdict, graph: Graph) -> None:
     verdict.judged_ranks = verdict.world_size = len(np.unique(graph.rank))
     verdict.judged_steps = len(graph.steps)
     verdict.first_step, verdict.last_step = int(graph.steps[0]), int(graph.steps[-1])
-    verdict.operations = graph.operations

@@ -9,6 +9,10 @@ import numpy as np
 from .operations import Flags, Ints
 
 
+class CannotReplay(ValueError):
+    """The times are not those of a run; the text says why."""
+
+
 @dataclass
 class Slices:
     """What one kind of value is computed from, in the order of computing. item: which node or
@@ -43,7 +47,7 @@ def order_of(
     nodes: int, src: Ints, dst: Ints, member: Ints, meeting: Ints, meetings: int, waits: Flags
 ) -> Order:
     """src, dst: edges between nodes. member, meeting: who takes part in what, sorted by meeting.
-    ValueError where something would have to happen before itself."""
+    CannotReplay where something would have to happen before itself."""
     level, met = _levels(nodes, src, dst, member, meeting, meetings, waits)
     waiting = np.zeros(nodes, np.bool_)
     waiting[member[waits]] = True
@@ -116,7 +120,7 @@ def _levels(
         current = _lowered(missing, out[_ranges(out_first, ended)])
         at += 1
     if (level < 0).any():
-        raise ValueError("operations end before what they wait for has begun: clocks differ")
+        raise CannotReplay("operations end before what they wait for has begun: clocks differ")
     return level, met
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..common.public import public
-from ..verdict.kinds import Kind as Kind  # in the annotations of fields that are inherited
-from ..verdict.result import Finding, Status as Status, Verdict, VerdictData
+from ..verdict.kinds import Kind
+from ..verdict.result import Finding, Status, Verdict, VerdictData
 from .slowdown import Slowdown
 
 
@@ -40,6 +40,7 @@ class ReplayFinding(Finding):
     for all. evidence: the operations in which the time is lost, the first the most.
     """
 
+    kind: Kind
     claim: str = ""
     pipeline_stage: int | None = None
     low: float = 0.0
@@ -73,6 +74,7 @@ class ReplayVerdict(Verdict):
     'NOT JUDGED: no operations'
     """
 
+    status: Status
     replay_off: float = 0.0
     unknown_share: float = 0.0
     operations: int = 0

@@ -13,8 +13,9 @@ from ..verdict.kinds import kind_of_stage
 from ..verdict.quantiles import MAD_TO_SIGMA
 from .critical import Chain
 from .graph import Graph, Weights
-from .operations import Flags, Floats, Ints, numbers_of, occurrence_of
+from .operations import Flags, Floats, Ints, numbers_of
 from .peers import Groups
+from .roles import Roles
 
 Claim = Literal[
     "slow rank", "slow host", "slow stage", "slow link", "steps that stick out",
@@ -30,6 +31,7 @@ STICKS_OUT_SHARE = 0.05  # of a step
 SELDOM = 0.34  # of the steps: what is longer in more of them does not stick out
 CHANCE = 5e-3  # of a change that is none
 MONOTONE = 0.7  # how closely a trend follows the number of the step
+IN_COMMON = 0.6  # of the variance of micro-batches: so much is the same on all their stages
 FREE = ("checkpoint", "eval", "input")  # kinds that can be asked without
 
 
@@ -127,7 +129,10 @@ class Bench:
         for one in likely:
             if self._can_save([one]):
                 yield self._of_ranks([one], "slow rank", 1.0)
-            yield from self._since(one)
+        behind = self.apart.mean(axis=1)
+        for one in np.argsort(-behind, kind="stable")[:SET_MAX].tolist():
+            if behind[one] > 0:
+                yield from self._since(one)
         for count in range(2, len(likely) + 1):
             if self.excess[likely[count - 1]] < SET_SHARE * self.excess[likely[0]]:
                 break
@@ -349,7 +354,7 @@ class Bench:
                 own, gap = self.weights.own[nodes], np.zeros(len(nodes))
                 cut = Cut(nodes, own, gap, meetings, self.weights.transfer[meetings])
                 steps = np.unique(graph.step[nodes])
-                yield Suspect(kind, 1.5, cut, (), steps=steps)  # type: ignore[arg-type]
+                yield Suspect(kind, 1.0, cut, (), steps=steps)  # type: ignore[arg-type]
 
     def _moving(self) -> Iterator[Suspect]:
         """The work of a role spread evenly over its ranks, step by step."""
@@ -361,6 +366,28 @@ class Bench:
             "imbalance that moves", 4.0, self._evening(lasting),
             noise=lambda: self._only_noise(lasting),
         )  # fmt: skip
+
+        yield from self._micro_batches()
+
+    def _micro_batches(self) -> Iterator[Suspect]:
+        """What a micro-batch takes longer on all stages that it passes, spread over the others."""
+        roles, graph, own = self.roles, self.graph, self.weights.own
+        if not roles.are_stages or len(roles.names) < 2:
+            return
+        works = np.flatnonzero(~graph.meets & (own > graph.tolerance_ns))
+        alike, count = numbers_of(roles.role[works], graph.step[works], graph.name[works])
+        mean = np.bincount(alike, own[works], count) / np.bincount(alike, minlength=count)
+        apart = own[works] / mean[alike] - 1
+        place = roles.place_of_rank[roles.rank_index[works]]
+        batch, batches = numbers_of(place, graph.step[works], roles.kind[works])
+        passed = np.bincount(batch, minlength=batches)
+        common = (np.bincount(batch, apart, batches) / passed)[batch]
+        shared = passed[batch] > 1
+        noise = float(np.mean(apart[shared] ** 2)) if shared.any() else 0.0
+        if noise == 0.0 or float(np.mean(common[shared] ** 2)) < IN_COMMON * noise:
+            return
+        off = np.where(shared, own[works] * common / np.maximum(1 + common, 0.1), 0.0)
+        yield Suspect("imbalance that moves", 4.1, Cut(works, off, np.zeros(len(works))), ())
 
     def _only_noise(self, lasting: Weights) -> tuple[Weights, Cut]:
         """Noise is uneven, too: what spreading it would save is known from the same times, without
@@ -411,76 +438,3 @@ def _jumps(values: Floats, at: int) -> bool:
     slope = (last - first) / (len(values) - third)
     line = (first + last) / 2 + slope * (np.arange(len(values)) - (len(values) - 1) / 2)
     return bool(np.abs(values - levels).sum() <= np.abs(values - line).sum())
-
-
-class Links:
-    """Groups that meet. group: of each meeting; members: the ranks of each group."""
-
-    def __init__(self, graph: Graph) -> None:
-        order = np.lexsort((graph.rank[graph.member_node], graph.member_meeting))
-        meeting = graph.member_meeting[order]
-        rank = graph.rank[graph.member_node][order]
-        count = len(graph.meeting_name)
-        firsts = np.searchsorted(meeting, np.arange(count))
-        sizes = np.diff(np.r_[firsts, len(meeting)])
-        marks = np.random.default_rng(1).integers(0, 1 << 62, int(rank.max(initial=0)) + 1)
-        mark = np.add.reduceat(marks[rank], firsts)
-        _, one_of, self.group = np.unique(mark, return_index=True, return_inverse=True)
-        self.members = [
-            tuple(rank[firsts[one] : firsts[one] + sizes[one]].tolist()) for one in one_of.tolist()
-        ]
-        at = np.searchsorted(graph.member_meeting, np.arange(count))
-        begun = np.lexsort((graph.begin_ns[graph.member_node[at]], graph.meeting_step))
-        which, _ = numbers_of(self.group, graph.meeting_step, graph.meeting_name)
-        occurrence = np.empty(count, np.int64)
-        occurrence[begun] = occurrence_of(which[begun])
-        peers, number = numbers_of(graph.meeting_step, graph.meeting_name, occurrence, sizes)
-        self._peers = Groups(peers, number)
-        self._all = Groups(*numbers_of(graph.meeting_name, occurrence, sizes))
-        self._same, sames = numbers_of(self.group, graph.meeting_name, occurrence)
-        self._over_steps = Groups(self._same, sames)
-
-    def usual(self, transfer: Floats) -> Floats:
-        """What each kind of meeting takes in the median over its groups and all steps."""
-        return self._all.medians(transfer)[self._all.number]
-
-    def lasting(self, transfer: Floats) -> Floats:
-        """What each meeting takes longer than those of other groups of its size, lastingly."""
-        excess = transfer - self._peers.others(transfer)
-        return self._over_steps.medians(excess)[self._same]
-
-
-class Roles:
-    """Who is compared with whom: the ranks of a role do the same work, each on its share.
-
-    A role is a pipeline stage where stages are known, else those with the same operations.
-    """
-
-    def __init__(self, graph: Graph, stages: dict[int, int], hosts: dict[int, str]) -> None:
-        self.ranks, index = np.unique(graph.rank, return_inverse=True)
-        self.rank_index = index.astype(np.int32)
-        self.kind = graph.kind
-        known = [stages.get(int(rank), -1) for rank in self.ranks]
-        self.are_stages = -1 not in known
-        if self.are_stages:
-            self.names, self.role_of_rank = np.unique(known, return_inverse=True)
-        else:
-            marks = np.random.default_rng(2).random(len(graph.names))
-            seen, _ = numbers_of(self.rank_index, graph.name)
-            once = np.unique(seen, return_index=True)[1]
-            mark = np.bincount(self.rank_index[once], marks[graph.name[once]], len(self.ranks))
-            self.names, self.role_of_rank = np.unique(mark.round(9), return_inverse=True)
-        self.role = self.role_of_rank.astype(np.int32)[self.rank_index]
-        self.host_of_rank = [hosts.get(int(rank), "") for rank in self.ranks]
-        self.peers = Groups(*numbers_of(self.role, graph.step, self.kind))
-        self.is_alone = (
-            np.bincount(self.peers.number, minlength=self.peers.count)[self.peers.number] == 1
-        )
-        self.keys = Groups(graph.key, graph.keys)
-        self.links = Links(graph) if len(graph.meeting_name) else None
-
-    def alone_on(self, members: list[int]) -> bool:
-        """Whether a role is there as a whole, so that its ranks have no peers elsewhere."""
-        sizes = np.bincount(self.role_of_rank)
-        there = np.bincount(self.role_of_rank[members], minlength=len(sizes))
-        return bool((there[there > 0] == sizes[there > 0]).any())

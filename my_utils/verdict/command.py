@@ -100,6 +100,7 @@ def command_parser() -> CommandParser:
             "my_utils why",
             "my_utils why logs --steps 100:",
             "my_utils why nodeA nodeB --json",
+            "my_utils why operations.parquet",
         ],
         statuses="0  judged, and nothing was found\n"
         "1  the output could not be written, or --export failed\n"

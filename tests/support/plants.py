@@ -92,6 +92,23 @@ def moving(program: Program, rng: np.random.Generator) -> tuple[Truth, dict[int,
     return Truth("imbalance that moves"), grown
 
 
+def micro_batches(program: Program, rng: np.random.Generator) -> tuple[Truth, dict[int, Times]]:
+    """Micro-batches differ, each by as much on all stages; together they are as much."""
+    place = {rank: program.stage[:rank].count(program.stage[rank]) for rank in range(program.ranks)}
+    rows: dict[tuple[int, str, int], Times] = {}
+    turns: dict[tuple[int, str], int] = {}
+    keys = []
+    for call in _of(program, tuple(range(program.ranks))):
+        turn = turns.get((call.rank, call.name), 0)
+        turns[call.rank, call.name] = turn + 1
+        key = (place[call.rank], call.name, turn)
+        rows.setdefault(key, rng.exponential(1.0, program.steps))
+        keys.append((call, key))
+    mean = np.mean(list(rows.values()), axis=0)
+    grown = {id(call): call.work * (rows[key] - mean) for call, key in keys}
+    return Truth("imbalance that moves"), grown
+
+
 def change(program: Program, rng: np.random.Generator) -> tuple[Truth, dict[int, Times]]:
     at = int(program.steps * rng.uniform(0.4, 0.7))
     factor = (np.arange(program.steps) >= at).astype(float)
@@ -116,7 +133,8 @@ def checkpoint(program: Program, rng: np.random.Generator) -> tuple[Truth, dict[
 
 PLANTS: dict[str, Plant] = {
     "slow rank": slow_rank, "slow host": slow_host, "slow stage": slow_stage,
-    "slow link": slow_link, "outliers": outliers, "moving": moving, "change": change,
+    "slow link": slow_link, "outliers": outliers, "moving": moving,
+    "micro-batches": micro_batches, "change": change,
     "trend": trend, "checkpoint": checkpoint,
 }  # fmt: skip
 
@@ -131,6 +149,8 @@ def can_have(layout: str, plant: str, ranks: int) -> bool:
         )
     if plant == "slow stage":
         return layout in ("pp", "interleaved", "3d")
+    if plant == "micro-batches":
+        return layout in ("pp", "interleaved") and ranks >= 4
     if plant == "slow host":
         return ranks >= 8
     if plant == "moving":  # of a stage with one rank there is nobody to share with

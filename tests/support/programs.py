@@ -122,11 +122,9 @@ class Program:
                     waiting[id(one)] -= 1
                     if not waiting[id(one)]:
                         ready.append(one)
-        assert all(call.ended is not None for call in self.calls), "the program hangs"
-        last: npt.NDArray[np.float64] = np.max(
-            [call.ended for call in self.calls if call.ended is not None], axis=0
-        )
-        return last
+        ends = [call.ended for call in self.calls if call.ended is not None]
+        assert len(ends) == len(self.calls), "the program hangs"
+        return np.asarray(np.max(ends, axis=0))
 
     def columns(self) -> dict[str, npt.NDArray[np.int64]]:
         """A row a call and step, times in ns, each step after the one before it."""
