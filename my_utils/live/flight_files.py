@@ -9,6 +9,7 @@ nothing but dicts, lists, tuples, numbers, texts, True, False and None is taken 
 from __future__ import annotations
 
 import copyreg
+import functools
 import io
 import itertools
 import math
@@ -36,6 +37,7 @@ ELEMENTS_MAX = 1 << 63
 # Numbers of a group's collectives between the first and the last. There are gaps, but few.
 NUMBERS_AT_LEAST = 1024
 NUMBERS_A_CALL = 16
+GROUPS_KEPT = 64  # whose ranks are not read again in the next dump
 NOTHING = Kinds.of({})
 
 _NAME = re.compile(r"(.*?)(\d+)(?:\.(?:json|pkl|pickle))?", re.DOTALL)
@@ -247,11 +249,12 @@ def _as_dump(rank: int, path: str, written_s: float, content: Content) -> Dump:
     entries = content.entries
     status = content.pg_status.items()
     enqueued = {key: int(value.last_enqueued_collective) for key, value in status}
-    by_group: dict[str, list[Entry]] = {}
-    for entry in entries:
-        by_group.setdefault(entry.process_group[0], []).append(entry)
-    kinds: dict[_Signature, str] = {}
-    groups = {name: _as_group(name, own, kinds) for name, own in by_group.items()}
+    known: dict[_Signature, str] = {}
+    kinds = [_known_kind(known, entry) for entry in entries]
+    by_group: dict[str, list[tuple[Entry, str]]] = {}
+    for entry, kind in zip(entries, kinds, strict=True):
+        by_group.setdefault(entry.process_group[0], []).append((entry, kind))
+    groups = {name: _as_group(name, own) for name, own in by_group.items()}
     if entries and _may_have_failed(entries[-1]):
         groups[entries[-1].process_group[0]].failed = entries[-1].collective_seq_id
     return Dump(
@@ -268,21 +271,22 @@ def _as_dump(rank: int, path: str, written_s: float, content: Content) -> Dump:
     )
 
 
-def _as_group(name: str, entries: list[Entry], known: dict[_Signature, str]) -> GroupCalls:
-    group = GroupCalls(name, entries[0].process_group[1], str(entries[0].pg_id))
+def _as_group(name: str, called: list[tuple[Entry, str]]) -> GroupCalls:
+    first, _ = called[0]
+    group = GroupCalls(name, first.process_group[1], str(first.pg_id))
     kinds: dict[int, str] = {}
     between_peers: dict[int, list[Entry]] = {}
-    for entry in entries:
+    newest: Entry | None = None
+    for entry, kind in called:
         if entry.is_p2p:
             between_peers.setdefault(entry.p2p_seq_id, []).append(entry)
             group.last = max(group.last, entry.collective_seq_id)
         else:
             _add_collective(group, entry)
-            if entry.collective_seq_id not in kinds:
-                kinds[entry.collective_seq_id] = _known_kind(known, entry)
+            kinds.setdefault(entry.collective_seq_id, kind)
+            newest = entry
     _check_numbers(kinds)
     group.kinds = Kinds.of(kinds)
-    newest = next((entry for entry in reversed(entries) if not entry.is_p2p), None)
     if newest is not None:
         group.newest = _call(newest.collective_seq_id, newest)
     for seq, own in between_peers.items():
@@ -290,15 +294,14 @@ def _as_group(name: str, entries: list[Entry], known: dict[_Signature, str]) -> 
     return group
 
 
-def _order(entries: list[Entry], known: dict[_Signature, str]) -> Order:
+def _order(entries: list[Entry], kinds: list[str]) -> Order:
     words: dict[tuple[str, str], int] = {}
-    codes, numbers, records = array("I"), array("q"), array("q")
-    for entry in entries:
-        word = (entry.process_group[0], _known_kind(known, entry))
-        codes.append(words.setdefault(word, len(words)))
-        numbers.append(entry.p2p_seq_id if entry.is_p2p else entry.collective_seq_id)
-        records.append(entry.record_id)
-    return Order(tuple(words), codes, numbers, records)
+    codes = array("I")
+    for entry, kind in zip(entries, kinds, strict=True):
+        codes.append(words.setdefault((entry.process_group[0], kind), len(words)))
+    numbers = (e.p2p_seq_id if e.is_p2p else e.collective_seq_id for e in entries)
+    records = (entry.record_id for entry in entries)
+    return Order(tuple(words), codes, array("q", numbers), array("q", records))
 
 
 def _pause_s(entries: list[Entry]) -> float:
@@ -322,11 +325,16 @@ def _is_whole(entries: list[Entry], enqueued: dict[str, int]) -> bool:
 
 
 def _members(config: Mapping[str, Ranks]) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """The ranks of each group, of which the dump has a text such as "[0, 1]"."""
+    """The ranks of each group of which the dump has some."""
     for name, group in config.items():
-        ranks = tuple(int(rank) for rank in re.findall(r"\d+", str(group.ranks)))
-        if ranks:
+        if ranks := _ranks(str(group.ranks)):
             yield name, ranks
+
+
+@functools.lru_cache(maxsize=GROUPS_KEPT)
+def _ranks(text: str) -> tuple[int, ...]:
+    """From a text such as "[0, 1]", which is the same in the dumps of all members."""
+    return tuple(int(rank) for rank in re.findall(r"\d+", text))
 
 
 def _add_collective(group: GroupCalls, entry: Entry) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from my_utils.run.closing import verdict_lines
 from my_utils.run.stages.standstill import StandstillWatch
 from my_utils.run_files.files import FLIGHTS_FOLDER
 
@@ -68,9 +69,11 @@ def test_a_real_one(tmp_path: Path, run_python: RunPython, monkeypatch: pytest.M
     assert lines[0].startswith("HANGS since ")
     assert lines[1].startswith("who holds the others up, by 2 dumps in ")
     assert lines[2].startswith("! rank 1 never entered all")
+    assert "standstill.py" not in "".join(lines), "the thread that watches is not the user's"
     after = why(logs, run_python)
     assert after.startswith("ENDED in the middle of its work")
     assert "! rank 1 never entered all" in after
+    assert verdict_lines([str(logs)])[1].startswith("! rank 1 never entered all")
     done = run_python("-m", "my_utils", "why", str(logs), "--hung", "2", "--json")
     (cause,) = json.loads(done.stdout)["hang"]["flight_recorder"]["causes"]
     assert (cause["ranks"], cause["waiting"]) == ([1], [0])

@@ -184,7 +184,8 @@ class Standstill:
         elif pending:
             theirs = self.stands.get(peer)
             is_there = theirs is not None and theirs.call.record == pending[0].call.record
-            (node.unclear if is_there else node.behind).append(peer)
+            if not is_there:
+                node.behind.append(peer)
         elif self._has_answered(dump, rank, calls.peer_counts if calls else {}, response, call):
             node.ended.append(peer)
         else:

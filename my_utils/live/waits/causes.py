@@ -29,9 +29,10 @@ TIMES_USUAL = 2.0  # the pauses between calls that a rank makes again and again
 class Cause:
     """What a hang comes from.
 
-    kind: "never entered", "stuck inside", "came late", "other path", "other order", "no dump"; or,
-    undecided, "inside" (all are in the call) and "ring". ranks: who is to blame, or among whom it
-    is. direct: the ranks that wait in a call for them; waiting: those and all that wait for these.
+    kind: "never entered", "stuck inside", "came late", "other path", "other order", "no dump",
+    "stopped"; or, undecided, "inside" (all are in the call) and "ring". ranks: who is to blame, or
+    among whom it is. direct: the ranks that wait in a call for them; waiting: those and all that
+    wait for these.
     """
 
     kind: str
@@ -105,11 +106,14 @@ class _Graph:
         for node in self.nodes.values():
             if not node.ended or node.kinds:
                 continue
-            dumps = self.still.dumps
-            oldest_s = min(dumps[rank].written_s for rank in node.inside)
-            young = [r for r in node.ended if dumps[r].written_s > oldest_s + SAME_MOMENT_S]
-            if len(young) == len(node.ended) and not node.holders:
-                node.late = young
+            if not node.holders and not self.stuck(node):
+                node.late = node.ended
+
+    def stuck(self, node: Node) -> list[int]:
+        """The ranks in a call that others have ended, as far as their dumps are no older."""
+        written_s = {rank: self.still.dumps[rank].written_s for rank in (*node.inside, *node.ended)}
+        ended_s = min(written_s[rank] for rank in node.ended)
+        return [rank for rank in node.inside if written_s[rank] >= ended_s - SAME_MOMENT_S]
 
     def share_a_group(self, others: Iterable[int]) -> set[int]:
         """The ranks that share a group, which not all ranks are in, with one of others."""
@@ -229,8 +233,9 @@ def _made_cause(
 def _inside(node: Node, graph: _Graph) -> Cause | None:
     """A call that nobody holds up."""
     if node.ended:
-        held = [one for rank in node.inside for one in graph.holds.get(rank, ())]
-        return _made_cause("stuck inside", list(node.inside), node, [node, *held], graph)
+        ranks = graph.stuck(node)
+        held = [one for rank in ranks for one in graph.holds.get(rank, ())]
+        return _made_cause("stuck inside", ranks, node, [node, *held], graph)
     if node.unknown or node.unclear:
         return None
     return _made_cause("inside", sorted(node.members), node, [node], graph, decided=False)
@@ -245,10 +250,11 @@ def _ring(ranks: list[int], nodes: Sequence[Node], graph: _Graph) -> Cause:
 
 
 def _merged(causes: Iterable[Cause]) -> list[Cause]:
-    """One cause of all ranks of a kind in one call."""
-    found: dict[tuple[int, str], Cause] = {}
+    """One cause of all ranks of a kind in one call. Two ranks that send and receive are in one."""
+    found: dict[object, Cause] = {}
     for cause in causes:
-        first = found.setdefault((id(cause.node), cause.kind), cause)
+        place = tuple(cause.ranks) if cause.kind == "inside" else id(cause.node)
+        first = found.setdefault((cause.kind, place), cause)
         if first is not cause:
             first.ranks = sorted({*first.ranks, *cause.ranks})
             first.direct = sorted({*first.direct, *cause.direct} - set(first.ranks))
