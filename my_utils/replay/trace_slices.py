@@ -18,6 +18,7 @@ ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 ON_HOST = ("cpu_op", "user_annotation")
 IS_COLLECTIVE = re.compile(r"nccl|rccl|gloo:", re.IGNORECASE)
 RANK_IN_NAME = re.compile(r"rank[-_]?(\d+)")
+WAITS = ("_c10d_functional::wait_tensor", "c10d_functional::wait_tensor")
 NAME_MAX = 80
 COLLECTIVES = 1 << 20  # lanes from here on
 
@@ -116,9 +117,11 @@ class Trace:
             known = np.array([self.launched.get(one, -1) for one in correlation.tolist()])
             launch = np.where(known >= 0, known, begin)
         else:
+            waiting = [number for word, number in self._names.items() if word in WAITS]
             kept = np.isin(lane, sorted(self.main)) | (lane == COLLECTIVES)
-            kept[kept] = _outermost(lane[kept], begin[kept], end[kept])
             lane, name, begin, end, group, side = (one[kept] for one in columns[:6])
+            which, begin, end = _pieces(lane, begin, end, np.isin(name, waiting))
+            lane, name, group, side = lane[which], name[which], group[which], side[which]
             launch = begin
         numbers = np.array(sorted(self.steps))
         windows = np.array([self.steps[one] for one in numbers.tolist()]).reshape(-1, 2)
@@ -153,13 +156,17 @@ def _short(name: str) -> str:
     )
 
 
-def _outermost(lane: Ints, begin: Ints, end: Ints) -> Any:
-    """Which slices lie in no other one of their lane."""
-    order = np.lexsort((-end, begin, lane))
-    kept = np.zeros(len(order), np.bool_)
+def _pieces(lane: Ints, begin: Ints, end: Ints, waits: Ints) -> tuple[Ints, Ints, Ints]:
+    """The slices that lie in no other one of their lane, without the waits in them: which slice
+    each piece is of, and when it begins and ends."""
+    found: list[tuple[int, int, int]] = []
     last_lane, last_end = -1, 0
-    for place in order.tolist():
+    for place in np.lexsort((-end, begin, lane)).tolist():
         if lane[place] != last_lane or begin[place] >= last_end or lane[place] == COLLECTIVES:
-            kept[place] = True
+            found.append((place, begin[place], end[place]))
             last_lane, last_end = lane[place], end[place]
-    return kept
+        elif waits[place] and begin[place] >= found[-1][1]:
+            outer, first, _ = found.pop()
+            found += [(outer, first, begin[place]), (outer, end[place], last_end)]
+    pieces = np.array(found, np.int64).reshape(-1, 3)
+    return pieces[:, 0], pieces[:, 1], pieces[:, 2]

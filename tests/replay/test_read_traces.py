@@ -116,10 +116,33 @@ os._exit(0)  # threads of gloo end some processes with an abort
 """
 
 
+TENSOR_PARALLEL = """
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import parallel
+from torch.profiler import ProfilerActivity, profile, schedule
+torch.set_num_threads(1)
+model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 64))
+plan = {"0": parallel.ColwiseParallel(), "1": parallel.RowwiseParallel()}
+model = parallel.parallelize_module(model, init_device_mesh("cpu", (world,)), plan)
+with profile(activities=[ProfilerActivity.CPU],
+             schedule=schedule(wait=1, warmup=1, active=7, repeat=1),
+             on_trace_ready=lambda done: done.export_chrome_trace(f"rank-{rank}.json")) as profiler:
+    for _ in range(10):
+        with torch.profiler.record_function("input"):
+            time.sleep(0.06 if rank == 1 else 0.002)
+        model(torch.randn(16, 64)).sum().backward()
+        profiler.step()
+dist.barrier()
+sys.stdout.flush()
+os._exit(0)
+"""
+
+
 @pytest.mark.slow
-def test_a_real_job_on_gloo_names_the_rank_whose_input_is_slow(tmp_path: Path) -> None:
+@pytest.mark.parametrize("code", [TRAINING, TENSOR_PARALLEL], ids=["ddp", "tensor parallel"])
+def test_a_real_job_on_gloo_names_the_rank_whose_input_is_slow(code: str, tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="torch is not installed")
-    run_ranks(TRAINING, 2, tmp_path)
+    run_ranks(code, 2, tmp_path)
     first = verdict_of_files([str(tmp_path)]).findings[0]
     assert isinstance(first, ReplayFinding)
     assert (first.claim, first.ranks, first.evidence[0].name) == ("slow rank", (1,), "input")
