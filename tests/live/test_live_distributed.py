@@ -77,7 +77,8 @@ def held(tmp_path: Path) -> Iterator[Path]:
 def all_stand_still(logs: Path) -> bool:
     ranks = snapshot(logs)["ranks"]
     steps = [rank["step"] for rank in ranks]
-    return steps == [2] * WORLD and min(rank["still_s"] for rank in ranks) >= 1
+    # For less than five seconds a wait is none: the clocks of hosts differ.
+    return steps == [2] * WORLD and min(rank["still_s"] for rank in ranks) >= 6
 
 
 @pytest.mark.slow
