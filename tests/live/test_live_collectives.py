@@ -223,6 +223,27 @@ class TestBetweenTwoRanks:
         found = only(logs, dumps)
         assert (found["missing"], found["unknown"]) == ([0], [])
 
+    def test_sends_and_receives_that_were_called_as_one(self, logs: Path, dumps: Path) -> None:
+        """A ring of three: rank 0 waits for rank 2 by the second of its two."""
+        for rank in (0, 1):
+            after, before = (rank + 1) % 3, (rank - 1) % 3
+            batch = [
+                entry(0, f"send {rank}->{after}", 1, peer=after, state="scheduled"),
+                entry(1, f"recv {rank}<-{before}", 1, peer=before, state="scheduled"),
+                entry(2, "coalesced", 1, peer=after, state="started", sizes=[]),
+            ]
+            write_dump(dumps, rank, batch, world=3)
+        write_dump(dumps, 2, [], world=3)
+        (cause,) = seen(logs, dumps)["causes"]
+        assert (cause["kind"], cause["ranks"]) == ("never entered", [2])
+        assert cause["waiting_directly"] == [0, 1]
+
+    def test_two_that_send_and_receive_for_long(self, logs: Path, dumps: Path) -> None:
+        write_dump(dumps, 0, [entry(0, "send 0->1", 1, peer=1, state="started")], world=2)
+        write_dump(dumps, 1, [entry(0, "recv 1<-0", 1, peer=0, state="started")], world=2)
+        (cause,) = seen(logs, dumps)["causes"]
+        assert (cause["kind"], cause["ranks"], cause["decided"]) == ("inside", [0, 1], False)
+
     def test_ranks_are_those_of_the_group(self, logs: Path, dumps: Path) -> None:
         pair = {"7": ("pp", [2, 5])}
         waits = entry(0, "recv 1<-0", 1, peer=0, state="started", group=("7", "pp"))

@@ -28,7 +28,7 @@ class Node:
 
     group: Group
     call: Call
-    peer: int | None = None
+    peers: frozenset[int] = frozenset()
     inside: list[int] = field(default_factory=list)
     absent: list[int] = field(default_factory=list)
     behind: list[int] = field(default_factory=list)
@@ -41,9 +41,7 @@ class Node:
 
     @property
     def members(self) -> tuple[int, ...]:
-        if self.peer is None:
-            return self.group.members
-        return tuple(sorted([*self.inside, self.peer]))
+        return tuple(sorted(self.peers.union(self.inside))) if self.peers else self.group.members
 
     @property
     def holders(self) -> list[int]:
@@ -53,11 +51,11 @@ class Node:
 
 @dataclass(frozen=True)
 class Stand:
-    """Where a rank stands: a call of a group, or one with a peer."""
+    """Where a rank stands: a collective, or sends and receives that were called as one."""
 
     group: Group
     call: Call
-    peer: PeerCall | None
+    peers: tuple[PeerCall, ...]
     waited_s: float  # when the dump was written
 
 
@@ -121,8 +119,12 @@ class Standstill:
     def _find_nodes(self) -> None:
         collectives: dict[tuple[int, int], Node] = {}
         for rank, stand in self.stands.items():
-            if stand.peer is not None:
-                self.nodes[rank] = self._between_peers(rank, stand, stand.peer)
+            if stand.peers:
+                node = self.nodes[rank] = Node(stand.group, stand.call, inside=[rank])
+                for call in stand.peers:
+                    self._add_peer(node, rank, call)
+                if len(set(node.ended)) < len(node.peers):
+                    node.ended = []
                 continue
             key = id(stand.group), stand.call.seq
             node = collectives.setdefault(key, Node(stand.group, stand.call))
@@ -167,15 +169,16 @@ class Standstill:
             return False
         return _written_s(dump) - call.created_ns / 1e9 >= HUNG_S
 
-    def _between_peers(self, rank: int, stand: Stand, call: PeerCall) -> Node:
-        group = stand.group
+    def _add_peer(self, node: Node, rank: int, call: PeerCall) -> None:
+        group = node.group
         is_member = 0 <= call.peer < len(group.members)
         peer = group.members[call.peer] if is_member else -1
-        node = Node(group, stand.call, peer, inside=[rank])
+        node.peers |= {peer}
         dump = self.dumps.get(peer)
-        if dump is None:
-            node.unknown.append(peer)
-            return node
+        known = (*node.absent, *node.behind, *node.unknown, *node.unclear)
+        if dump is None or peer in known:
+            node.unknown += [] if peer in known else [peer]
+            return
         response = "recv" if call.way == "send" else "send", group.place(rank)
         calls = group.calls.get(peer)
         pending = [p for p in calls.peer_pending if (p.way, p.peer) == response] if calls else []
@@ -183,14 +186,12 @@ class Standstill:
             node.unclear.append(peer)
         elif pending:
             theirs = self.stands.get(peer)
-            is_there = theirs is not None and theirs.call.record == pending[0].call.record
-            if not is_there:
+            if theirs is None or pending[0] not in theirs.peers:
                 node.behind.append(peer)
         elif self._has_answered(dump, rank, calls.peer_counts if calls else {}, response, call):
             node.ended.append(peer)
         else:
-            (node.absent if self._knows(dump, stand.call) else node.unclear).append(peer)
-        return node
+            (node.absent if self._knows(dump, node.call) else node.unclear).append(peer)
 
     def _has_answered(
         self,
@@ -207,21 +208,23 @@ class Standstill:
 
 
 def _stand(dump: Dump, groups: Mapping[tuple[int, str], Group]) -> Stand | None:
-    first: tuple[int, str, Call, PeerCall | None] | None = None
+    first: tuple[int, Group, Call, tuple[PeerCall, ...]] | None = None
     for name, calls in dump.groups.items():
-        if (dump.rank, name) not in groups:
+        group = groups.get((dump.rank, name))
+        if group is None:
             continue
         for call in calls.pending.values():
             if first is None or call.record < first[0]:
-                first = (call.record, name, call, None)
-        for pending in calls.peer_pending:
-            if first is None or pending.call.record < first[0]:
-                first = (pending.call.record, name, pending.call, pending)
+                first = call.record, group, call, ()
+        oldest = min(calls.peer_pending, key=lambda one: one.call.record, default=None)
+        if oldest is not None and (first is None or oldest.call.record < first[0]):
+            seq = oldest.call.seq
+            together = tuple(one for one in calls.peer_pending if one.call.seq == seq)
+            first = oldest.call.record, group, oldest.call, together
     if first is None:
         return None
-    _, name, call, peer = first
-    waited_s = _written_s(dump) - call.created_ns / 1e9
-    return Stand(groups[dump.rank, name], call, peer, waited_s)
+    _, group, call, peers = first
+    return Stand(group, call, peers, _written_s(dump) - call.created_ns / 1e9)
 
 
 def _pending_records(dump: Dump) -> frozenset[int]:

@@ -201,7 +201,7 @@ def _awaited(rank: int, graph: _Graph, ends: Set[_Vertex]) -> Cause | None:
         return None
     node = min(
         held,
-        key=lambda one: (-len(ends & set(one.holders)), one.peer or -1, one.call.created_ns),
+        key=lambda one: (-len(ends & set(one.holders)), bool(one.peers), one.call.created_ns),
     )
     kind = "came late" if rank in node.late else "never entered"
     if rank in graph.parted:
