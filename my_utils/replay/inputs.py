@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import glob
 import os
 from collections.abc import Sequence
 
 import numpy as np
 
+from ..run_files.newest import is_run
 from .operations import Operations
 from .result import ReplayVerdict
+from .table_files import is_table
 
-TABLES = (".csv", ".parquet")
 TRACES = (".json", ".json.gz")
 NSYS = (".sqlite",)
 
@@ -72,12 +72,10 @@ def verdict_of_files(
 
 def _kind_of(path: str) -> str:
     if os.path.isdir(path):
-        if _files_in([path], TRACES) and not glob.glob(
-            os.path.join(glob.escape(path), "*rank_*.csv")
-        ):
+        if _files_in([path], TRACES) and not is_run(path):
             return "traces"
         return "nsys" if _files_in([path], NSYS) else ""
-    if path.endswith(TABLES) and os.path.isfile(path):
+    if is_table(path):
         from .read_table import has_operations
 
         try:

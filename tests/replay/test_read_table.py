@@ -142,3 +142,11 @@ def test_a_profile_of_a_run_is_no_table_of_operations(tmp_path: Path) -> None:
     assert not holds_operations([str(tmp_path)])
     with pytest.raises(ValueError, match="paths must be one table"):
         read_operations([str(path)])
+
+
+@pytest.mark.parametrize("name", ["profile_rank_0.csv", "rank_0.12.34.journal"])
+def test_a_run_of_ours_is_no_folder_of_traces(tmp_path: Path, name: str) -> None:
+    """Also one that was killed before a row left its journal: run.json stands beside that."""
+    (tmp_path / "run.json").write_text("{}")
+    (tmp_path / name).write_text("")
+    assert not holds_operations([str(tmp_path)])
