@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 
-EXIT_FAILED = 1
-
 _EXAMPLES = (
     "my_utils run train.py",
     "my_utils why",

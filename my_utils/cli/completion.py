@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 
 SHELLS = ("bash", "zsh", "fish")
-EXIT_FAILED = 1
 
 # By what an argument is called in the help, whether it is completed with files or with folders.
 _FILES = {"A", "B", "FILE", "INPUT", "LAUNCH", "LOGS", "ROOT", "RUN", "TRACE.json"}

@@ -30,8 +30,8 @@ def lazy_names(
     names: what it shows. home: the module below my_utils that has them. others: the modules of
     those that are elsewhere, by name; they may have names that `names` lacks.
 
-    After its first use a name is an ordinary attribute of the module. ImportError names the extra
-    where a name needs torch, which is not installed. Thread-safe.
+    After its first use a name is an ordinary attribute of the module. ImportError says what to
+    install if a name needs torch, which is not installed. Thread-safe.
     """
     homes = {**dict.fromkeys(names, home), **(others or {})}
     module = sys.modules[face]

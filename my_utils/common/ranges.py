@@ -133,6 +133,16 @@ def ranges_text(
     return separator.join(parts if most is None or len(parts) <= most else [*parts[:most], "…"])
 
 
+def ranks_text(ranks: Iterable[int], most: int | None = None) -> str:
+    """
+    >>> ranks_text([3]), ranks_text([0, 1, 2, 5]), ranks_text([0, 2, 4], most=2)
+    ('rank 3', 'ranks 0-2,5', 'ranks 0,2,…')
+    """
+    numbers = sorted(ranks)
+    word = "rank" if len(numbers) == 1 else "ranks"
+    return f"{word} {ranges_text(as_ranges(numbers), most)}"
+
+
 def checked(parse: Callable[[str], Any]) -> Callable[[str], Any]:
     """The same as a type of argparse, which then says what ValueError said."""
     import argparse

@@ -91,6 +91,14 @@ def time_text(ms: float, digits: int = 3) -> str:
     return f"{_rounded(ms * 1e3, digits)} µs"
 
 
+def count_text(number: int, noun: str) -> str:
+    """
+    >>> count_text(1, "rank"), count_text(1024, "step")
+    ('1 rank', '1,024 steps')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def _rounded(value: float, digits: int) -> str:
     """Without an exponent and without zeros at its end: 1234.0 is 1230."""
     return f"{float(f'{value:.{digits}g}'):.15g}"

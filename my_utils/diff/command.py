@@ -43,7 +43,6 @@ from .load import SEPARATOR, NothingToCompare, RunSteps, load_steps
 from .result import Difference
 from .text import gate_line, markdown
 
-EXIT_FAILED = 1
 EXIT_FAILED_GATE = 3
 EXIT_UNDECIDED = 4
 EXIT_SKIP = 125  # `git bisect run` takes it for "cannot be tested", and 1 to 124 for "bad"

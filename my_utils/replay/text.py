@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import textwrap
 from collections.abc import Iterator, Sequence
 
 from ..common.printable import printable_lines
-from ..common.ranges import as_ranges, ranges_text
-from ..common.tables import time_text
+from ..common.ranges import ranks_text
+from ..common.tables import count_text, time_text
 from .result import ReplayFinding, ReplayVerdict
 
 ALSO_MAX = 3
 NOTES_SHOWN = 2
+RANGES_SHOWN = 8
 GAP = "  ·  "
+
+_ranks = functools.partial(ranks_text, most=RANGES_SHOWN)
 
 
 def terminal_lines(verdict: ReplayVerdict, width: int) -> list[str]:
@@ -38,9 +42,9 @@ def _not_judged(verdict: ReplayVerdict) -> Iterator[str]:
 def _judged(verdict: ReplayVerdict) -> Iterator[str]:
     found = [one for one in verdict.findings if isinstance(one, ReplayFinding)]
     head = headline(found[0]) if found else "NOTHING STANDS OUT"
-    ranks = _count(verdict.judged_ranks, "rank")
+    ranks = count_text(verdict.judged_ranks, "rank")
     step = time_text(verdict.step_ns * 1e-6)
-    yield f"{head:<45} {step} a step, {_count(verdict.judged_steps, 'step')}, {ranks}"
+    yield f"{head:<45} {step} a step, {count_text(verdict.judged_steps, 'step')}, {ranks}"
     if found:
         yield from (f"  {line}" for line in _body(found[0], verdict))
     for one in found[1 : 1 + ALSO_MAX]:
@@ -72,7 +76,7 @@ def headline(one: ReplayFinding) -> str:
 
 def _who(one: ReplayFinding) -> str:
     if one.hosts:
-        return f"host {one.hosts[0]}, {_count(len(one.ranks), 'rank')}"
+        return f"host {one.hosts[0]}, {count_text(len(one.ranks), 'rank')}"
     if not one.ranks:
         return ""
     if one.claim == "slow stage":
@@ -85,7 +89,7 @@ def _body(one: ReplayFinding, verdict: ReplayVerdict) -> Iterator[str]:
         took, usual = time_text(row.took_ns * 1e-6), time_text(row.usual_ns * 1e-6)
         yield f"{100 * row.share:.0f} % of it in {row.name}: {took} each time; {_else(one)} {usual}"
     if one.steps and len(one.steps) < verdict.judged_steps:
-        yield f"in {_count(len(one.steps), 'step')}{_every(one.steps)}: {_numbers(one.steps)}"
+        yield f"in {count_text(len(one.steps), 'step')}{_every(one.steps)}: {_numbers(one.steps)}"
     better = verdict.step_ns - one.saves_ns_a_step
     low, high = (time_text(verdict.step_ns * (1 - s) * 1e-6) for s in (one.high, one.low))
     times = verdict.step_ns / max(better, 1.0)
@@ -140,16 +144,8 @@ def _foot(verdict: ReplayVerdict) -> str:
 def _judged_line(verdict: ReplayVerdict) -> str:
     left_out = f"; first {verdict.warmup} left out as warm-up" if verdict.warmup else ""
     return (
-        f"judged by replay: {_count(verdict.judged_ranks, 'rank')}, "
-        f"{_count(verdict.judged_steps, 'step')} "
+        f"judged by replay: {count_text(verdict.judged_ranks, 'rank')}, "
+        f"{count_text(verdict.judged_steps, 'step')} "
         f"{verdict.first_step}:{(verdict.last_step or 0) + 1}{left_out}, "
-        f"{_count(verdict.operations, 'operation')}"
+        f"{count_text(verdict.operations, 'operation')}"
     )
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {ranges_text(as_ranges(ranks), 8)}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -10,6 +10,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import FrameType, TracebackType
 
+from ..common.command_line import fail
+
 FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 # A terminal sends these to all of its foreground group, the child included.
 FROM_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
@@ -115,9 +117,9 @@ def run_child(command: Sequence[str], environment: Mapping[str, str]) -> int:
 
 def cannot_run(command: Sequence[str], error: OSError) -> int:
     """Says so. The exit status that shells have for it."""
-    print(f"my_utils run: error: cannot run {command[0]}: {error.strerror}", file=sys.stderr)
     missing = isinstance(error, FileNotFoundError | NotADirectoryError)
-    return NOT_FOUND if missing else NOT_EXECUTABLE
+    status = NOT_FOUND if missing else NOT_EXECUTABLE
+    return fail("run", f"cannot run {command[0]}: {error.strerror}", status)
 
 
 def end_as(status: int) -> int:

@@ -18,6 +18,7 @@ from typing import Protocol
 
 from ..common.arguments import parse_seconds
 from ..common.command_line import (
+    EXIT_FAILED,
     CommandParser,
     add_json,
     add_logs,
@@ -41,8 +42,6 @@ from .result import Verdict
 from .rules import judge
 
 EXIT_GREEN = 0
-EXIT_FAILED = 1
-EXIT_USAGE = 2
 EXIT_FOUND = 3
 EXIT_NOT_JUDGED = 4
 _STATUSES = {"green": EXIT_GREEN, "found": EXIT_FOUND, "not judged": EXIT_NOT_JUDGED}

@@ -9,13 +9,15 @@ taken off before the next one looks, so that no time is accounted for twice.
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from ..common.arguments import check_int
-from ..common.ranges import as_ranges, ranges_text
+from ..common.ranges import ranks_text
+from ..common.tables import count_text
 from .blame import blame, blame_without_stage
 from .causes import worker_of
 from .cores import short_of_cores
@@ -50,6 +52,8 @@ STEPS_MIN = 20
 RANGES_NAMED = 6
 WARMUP_SHARE = 0.10  # of the run, from which on the warm-up is worth a line
 COMPUTES = 0.8  # of a step, from which on the device is busy enough to say so
+
+_ranks = functools.partial(ranks_text, most=RANGES_NAMED)
 
 
 def judge(run: RunData, warmup: int | None = None) -> Verdict:
@@ -187,7 +191,9 @@ def _why_not(run: RunData, columns: Integers, verdict: Verdict) -> str | None:
     if len(columns) < STEPS_MIN:
         verdict.remedy = f"let it run for {STEPS_MIN} steps after the warm-up"
         early = f"; {_ranks(verdict.stopped)} ended early" if verdict.stopped else ""
-        return f"{_count(len(columns), 'step')} after the warm-up, {STEPS_MIN} are needed{early}"
+        return (
+            f"{count_text(len(columns), 'step')} after the warm-up, {STEPS_MIN} are needed{early}"
+        )
     if run.device == "cuda" and not has_gpu_times(run, columns):
         verdict.remedy = "use MyTimer(use_cuda=True), or start the script with `my_utils run`"
         return "fewer than 80 % of the steps have GPU times; host times are times of enqueueing"
@@ -201,15 +207,6 @@ def _leave_undecided(verdict: Verdict, stage: str, apart_ns: float) -> None:
         "less elsewhere; their times do not show which of them wait"
     )
     verdict.remedy = "start the script with `my_utils run`, which records where ranks meet"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    word = "rank" if len(ranks) == 1 else "ranks"
-    return f"{word} {ranges_text(as_ranges(ranks), RANGES_NAMED)}"
 
 
 # --- the rules, in order ---

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from ..common.ranges import as_ranges, ranges_text
+from ..common.ranges import ranks_text
+from ..common.tables import count_text
 from .kinds import CAUSES_PAGE, PAGES, UNTIMED, Kind, blocks_green
 from .last_text import INSIDE_PAGE, last_lines, last_short
 from .next_steps import next_command
@@ -17,6 +19,8 @@ ALSO_MAX = 3
 RANGES_SHOWN = 8
 NOTES_SHOWN = 2
 GAP = "  ·  "
+
+_ranks = functools.partial(ranks_text, most=RANGES_SHOWN)
 
 HEADS: dict[Kind, str] = {
     "input": "BOUND BY INPUT",
@@ -127,7 +131,7 @@ def _judged(verdict: Verdict, width: int) -> Iterator[str]:
 
 
 def _head(text: str, verdict: Verdict) -> str:
-    ranks = _count(verdict.judged_ranks, "rank")
+    ranks = count_text(verdict.judged_ranks, "rank")
     figures = f"{_ms(verdict.step_ns)} a step, {verdict.judged_steps} steps, {ranks}"
     return f"{text:<45} {figures}"
 
@@ -136,7 +140,7 @@ def _foot(verdict: Verdict) -> Iterator[str]:
     if verdict.gpu_errors:
         more = len(verdict.gpu_errors) - GPU_ERRORS_SHOWN
         shown = "; ".join(verdict.gpu_errors[:GPU_ERRORS_SHOWN])
-        yield shown + (f"; and {_count(more, 'rank')} more" if more > 0 else "")
+        yield shown + (f"; and {count_text(more, 'rank')} more" if more > 0 else "")
     if verdict.status != "not judged":
         parts = [f"not timed {verdict.untimed_share:.0%}".replace("%", " %")]
         parts += [verdict.memory] if verdict.memory else []
@@ -150,7 +154,7 @@ def _foot(verdict: Verdict) -> Iterator[str]:
         left_out = f"; first {verdict.warmup} left out as warm-up" if verdict.warmup else ""
         last = (verdict.last_step or 0) + 1
         yield (
-            f"judged: {verdict.judged_ranks} of {_count(verdict.world_size, 'rank')}, "
+            f"judged: {verdict.judged_ranks} of {count_text(verdict.world_size, 'rank')}, "
             f"steps {verdict.first_step}:{last}{_of_attempts(verdict)}{left_out}"
         )
 
@@ -167,7 +171,7 @@ def _of_attempts(verdict: Verdict) -> str:
         first, last = verdict.repeated
         text += f", steps {first}:{last + 1} done again"
     if verdict.older_attempts:
-        text += f"; {_count(verdict.older_attempts, 'older attempt')} left out"
+        text += f"; {count_text(verdict.older_attempts, 'older attempt')} left out"
     return text
 
 
@@ -195,7 +199,7 @@ def who_text(one: Finding, verdict: Verdict) -> str:
     if one.hosts:
         names = ", ".join(one.hosts[:2]) + (", …" if len(one.hosts) > 2 else "")
         word = "host" if len(one.hosts) == 1 else "hosts"
-        return f"{word} {names}, {_count(len(one.ranks), 'rank')}"
+        return f"{word} {names}, {count_text(len(one.ranks), 'rank')}"
     if not one.ranks:
         return ""
     if len(one.ranks) == verdict.judged_ranks:
@@ -263,7 +267,7 @@ def _waits(one: Finding, verdict: Verdict) -> Iterator[str]:
     inferred = " (inferred)" if one.inferred else ""
     yield (
         f"{who} for {whom} in {where}{inferred}: "
-        f"{_count(count, 'rank')} {verb} {seconds:.1f} s{each}"
+        f"{count_text(count, 'rank')} {verb} {seconds:.1f} s{each}"
     )
 
 
@@ -279,7 +283,7 @@ def _of_hiccups(one: Finding, verdict: Verdict) -> Iterator[str]:
     every = f", every {detail['every']} steps" if "every" in detail else ""
     where = f" in {one.stage}" if one.stage else ""
     yield (
-        f"{_count(int(detail['hiccups']), 'step')} take {_ms(detail['hiccup_ns'])} longer"
+        f"{count_text(int(detail['hiccups']), 'step')} take {_ms(detail['hiccup_ns'])} longer"
         f"{where} on {who_text(one, verdict)}{every}"
     )
     if "causes" in detail:
@@ -299,13 +303,13 @@ def _of_causes(detail: Mapping[str, Any]) -> str:
     if detail["cause"] == "unknown":
         what = f"cause unknown: {what}" if parts else "cause unknown"
     pages = detail.get("disk_pages", 0)
-    read = f"; it reads {_count(pages, 'page')} from a disk" if pages else ""
+    read = f"; it reads {count_text(pages, 'page')} from a disk" if pages else ""
     if "objects" in detail:
         read += f"; it looks at {_objects(detail['objects'])}"
     if "ran_share" in detail:
         read += f"; it ran {_percent(detail['ran_share'])} of the time it wanted"
     if detail.get("others", 0) > 0:
-        read += f": {_count(detail['others'], 'other thread')} of its host wanted to, too"
+        read += f": {count_text(detail['others'], 'other thread')} of its host wanted to, too"
     return f"{what}{read}"
 
 
@@ -430,7 +434,9 @@ def _gain(one: Finding, verdict: Verdict) -> Iterator[str]:
 
 def _also(one: Finding, verdict: Verdict) -> str:
     if one.kind == "warm-up":
-        return f"warm-up: {_percent(one.share)} of the run, {_count(one.detail['steps'], 'step')}"
+        return (
+            f"warm-up: {_percent(one.share)} of the run, {count_text(one.detail['steps'], 'step')}"
+        )
     if one.kind == "compute":
         return f"the device computes {_percent(one.share)} of the step"
     if one.kind == "memory grows":
@@ -457,15 +463,6 @@ def _next(one: Finding, verdict: Verdict) -> str:
         command=verdict.command,
         step=verdict.last_step if one.since_step is None else one.since_step,
     )  # fmt: skip
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    word = "rank" if len(ranks) == 1 else "ranks"
-    return f"{word} {ranges_text(as_ranges(ranks), RANGES_SHOWN)}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def _percent(share: float) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from ...common.ranges import as_ranges, ranges_text
+from ...common.ranges import ranks_text
 from ..flight_files import Call
 from .calls import Node
 from .causes import Cause
@@ -15,6 +16,8 @@ CAUSES_SHOWN = 3
 RANGES_SHOWN = 6
 CALLS_SHOWN = 3
 CALLS_COMPARED = 2
+
+_ranks = functools.partial(ranks_text, most=RANGES_SHOWN)
 
 _MODEL = re.compile(r"(?<=.)_model(?=_parallel)")
 
@@ -31,7 +34,7 @@ def call_text(call: Call) -> str:
 
 def group_text(node: Node) -> str:
     """The group of a call, by its role."""
-    group, members = node.group, ranks_text(node.group.members)
+    group, members = node.group, _ranks(node.group.members)
     if group.description == "default_pg":
         return f"the default group of {members}"
     if group.description in UNNAMED:
@@ -49,19 +52,6 @@ def role_text(description: str) -> str:
     return role.replace("_", "-")
 
 
-def ranks_text(ranks: Iterable[int]) -> str:
-    """
-    >>> ranks_text([3]), ranks_text([0, 1, 2, 5])
-    ('rank 3', 'ranks 0-2,5')
-    """
-    numbers = sorted(ranks)
-    return f"rank{'s' if len(numbers) != 1 else ''} {_numbers(numbers)}"
-
-
-def _numbers(ranks: Iterable[int]) -> str:
-    return ranges_text(as_ranges(ranks), RANGES_SHOWN)
-
-
 def cause_lines(
     causes: Sequence[Cause], places: Mapping[int, str], since: Mapping[int, str]
 ) -> Iterator[str]:
@@ -77,12 +67,13 @@ def cause_lines(
 
 
 def _sentence(cause: Cause) -> str:
-    who, call = ranks_text(cause.ranks), f"{call_text(cause.node.call)} of {group_text(cause.node)}"
+    who = _ranks(cause.ranks)
+    call = f"{call_text(cause.node.call)} of {group_text(cause.node)}"
     has, is_are = ("has", "is") if len(cause.ranks) == 1 else ("have", "are")
     if cause.kind == "never entered":
         return f"{who} never entered {call}"
     if cause.kind == "stuck inside":
-        return f"{who} {is_are} stuck inside {call}, which {ranks_text(cause.node.ended)} ended"
+        return f"{who} {is_are} stuck inside {call}, which {_ranks(cause.node.ended)} ended"
     if cause.kind == "came late":
         return f"{who} came late to {call}"
     if cause.kind == "other path":
@@ -106,7 +97,7 @@ def _less_sure(cause: Cause, who: str, has: str, call: str) -> str:
 def _calls_text(node: Node) -> str:
     """What ranks called under one number, the fewest first."""
     kinds = sorted(node.kinds.items(), key=lambda item: len(item[1]))
-    shown = [f"{kind} by {ranks_text(ranks)}" for kind, ranks in kinds[:CALLS_COMPARED]]
+    shown = [f"{kind} by {_ranks(ranks)}" for kind, ranks in kinds[:CALLS_COMPARED]]
     return ", ".join(shown)
 
 
@@ -147,8 +138,8 @@ def unknown_line(
     parts = []
     missing = [rank for rank in without_dump if rank not in blamed]
     if missing:
-        parts.append(f"no dump of {ranks_text(missing)}")
+        parts.append(f"no dump of {_ranks(missing)}")
     if old:
-        parts.append(f"the dump of {ranks_text(old)} is older than the hang")
+        parts.append(f"the dump of {_ranks(old)} is older than the hang")
     if parts:
         yield f"  unknown: {'; '.join(parts)}"
