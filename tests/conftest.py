@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -38,6 +39,10 @@ settings.load_profile("everywhere")
 settings.register_profile("ci", derandomize=True, database=None)
 if os.environ.get("CI"):
     settings.load_profile("ci")
+
+# A child that a test forks frees nothing of its parent: a process group of torch in a cycle waits
+# there for ever for threads that the child does not have.
+os.register_at_fork(after_in_child=gc.freeze)
 
 RunPython = Callable[..., subprocess.CompletedProcess[str]]
 
