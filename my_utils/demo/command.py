@@ -33,8 +33,8 @@ from ..common.command_line import (
     parser,
     run_cli,
 )
+from ..replay.inputs import verdict_of
 from ..trace.timeline import find_csvs, plot_timeline, read_spans
-from ..verdict.command import verdict_of
 
 MARK = ".my_utils_demo"  # in the logs of demos, which a later one may remove
 PATTERNS = ("profile_rank_*.csv", "rank_*", "report_rank_*")

@@ -36,7 +36,7 @@ class VerdictLines:
             return []
         if size > BYTES_MAX:
             return [f"what bounds the run: my_utils why {' '.join(self.log_dirs)}"]
-        from ..verdict.command import verdict_of
+        from ..replay.inputs import verdict_of
 
         verdict = verdict_of(list(self.log_dirs), self.ranks)
         lines = verdict.lines(width)

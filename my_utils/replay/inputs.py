@@ -1,4 +1,4 @@
-"""Which files hold operations, and the verdict on them; the readers are imported when needed."""
+"""The verdict on any files, and which of them hold operations; readers are imported when needed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..run_files.newest import is_run
+from ..verdict.load import NothingToJudge, load_run
+from ..verdict.rank_files import RankStages
+from ..verdict.result import Verdict
+from ..verdict.rules import judge
+from ..verdict.run_data import RunData
 from .operations import Operations
 from .result import ReplayVerdict
 from .table_files import is_table
@@ -51,11 +56,27 @@ def read_operations(paths: str | Sequence[str]) -> Operations:
     )
 
 
-def verdict_of_files(
-    paths: Sequence[str], ranks: set[int] | None = None, steps: tuple[int, int] | None = None,
+def verdict_of(
+    paths: str | Sequence[str],
+    ranks: set[int] | None = None,
+    steps: tuple[int, int] | None = None,
     warmup: int | None = None,
-) -> ReplayVerdict:  # fmt: skip
-    """The verdict by replay; "not judged" with the reason where nothing can be read."""
+) -> Verdict:
+    """The verdict on a run, or on files of other tools.
+
+    paths, ranks, steps: as for `load_run`; warmup: as for `judge`. Operations are replayed: those
+    in files of other tools, and those of a run whose ranks meet inside a stage. All else is judged
+    by the rules. "not judged" with the reason where nothing can be read. Thread-safe.
+    """
+    names = [paths] if isinstance(paths, str) else list(paths)
+    if holds_operations(names):
+        return _of_other_files(names, ranks, steps, warmup)
+    return _of_run(names, ranks, steps, warmup)
+
+
+def _of_other_files(
+    paths: Sequence[str], ranks: set[int] | None, steps: tuple[int, int] | None, warmup: int | None
+) -> Verdict:
     from .judge import judge_operations
 
     try:
@@ -64,10 +85,50 @@ def verdict_of_files(
         return ReplayVerdict("not judged", reason=str(error), paths=tuple(paths))
     if ranks is not None:
         operations = operations.kept(np.isin(operations.rank, sorted(ranks)))
-    if steps is not None:
-        first, last = steps
-        operations = operations.kept((operations.step >= first) & (operations.step < last))
-    return judge_operations(operations, paths, warmup)
+    return judge_operations(_of_steps(operations, steps), paths, warmup)
+
+
+def _of_run(
+    paths: Sequence[str], ranks: set[int] | None, steps: tuple[int, int] | None, warmup: int | None
+) -> Verdict:
+    from .read_run import RecordedRank, operations_of_run, recorded_rank
+
+    recorded: list[RecordedRank] = []
+
+    def keep(rank: RankStages) -> None:
+        if (found := recorded_rank(rank)) is not None:
+            recorded.append(found)
+
+    try:
+        run = load_run(paths, ranks, steps, on_rank=keep)
+    except NothingToJudge as error:
+        reason, *more = str(error).splitlines()
+        return Verdict("not judged", reason=reason, notes=more, paths=tuple(paths))
+    operations = operations_of_run(recorded)
+    replayed = None if operations is None else _replayed(operations, run, steps, warmup)
+    return replayed or judge(run, warmup)
+
+
+def _replayed(
+    operations: Operations, run: RunData, steps: tuple[int, int] | None, warmup: int | None
+) -> Verdict | None:
+    """None where the replay does not give the measured steps."""
+    from .judge import judge_operations
+
+    verdict = judge_operations(_of_steps(operations, steps), run.paths, warmup)
+    if verdict.status == "not judged":
+        return None
+    verdict.command, verdict.running = tuple(run.command), run.running
+    verdict.attempts, verdict.older_attempts = run.attempts, run.older_attempts
+    verdict.notes += run.problems
+    return verdict
+
+
+def _of_steps(operations: Operations, steps: tuple[int, int] | None) -> Operations:
+    if steps is None:
+        return operations
+    first, last = steps
+    return operations.kept((operations.step >= first) & (operations.step < last))
 
 
 def _kind_of(path: str) -> str:

@@ -106,10 +106,9 @@ def _standstill_lines(places: Sequence[str]) -> list[str]:
 
 def _judged_lines(places: Sequence[str]) -> list[str]:
     try:
-        from ..verdict.load import load_run
-        from ..verdict.rules import judge
+        from ..replay.inputs import verdict_of
 
-        return list(judge(load_run(list(places))).lines(_width()))
+        return list(verdict_of(list(places)).lines(_width()))
     except Exception as error:
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         return [f"my_utils run: no verdict: {reason}"]

@@ -10,6 +10,7 @@
 | MY_UTILS_RUN_GPU_TIMES | off: stages get no CUDA events |
 | MY_UTILS_RUN_HOST_SAMPLES | off: what the training thread waits for is not sampled |
 | MY_UTILS_RUN_BUCKETS | off: DDP's buckets are not timed; a number: in each n-th step |
+| MY_UTILS_RUN_COLLECTIVES | off: single collectives are not recorded |
 | MY_UTILS_RUN_HUNG | the seconds without a step after which torch's recorder is dumped; 0: never |
 | TORCH_FR_BUFFER_SIZE | 256, unless the user has set it: torch keeps the last collectives |
 | PYTHONPATH | the folder of our sitecustomize, before the user's |
@@ -31,6 +32,7 @@ PACKAGE = "MY_UTILS_RUN_PACKAGE"
 GPU_TIMES = "MY_UTILS_RUN_GPU_TIMES"
 BUCKETS = "MY_UTILS_RUN_BUCKETS"
 HOST_SAMPLES = "MY_UTILS_RUN_HOST_SAMPLES"
+COLLECTIVES = "MY_UTILS_RUN_COLLECTIVES"
 HUNG = "MY_UTILS_RUN_HUNG"
 HUNG_S = 30.0
 FLIGHT_RINGS = (
@@ -56,6 +58,11 @@ def takes_gpu_times() -> bool:
 
 def samples_host() -> bool:
     return read_switch(HOST_SAMPLES, default=True)
+
+
+def records_collectives() -> bool:
+    """Whether each collective is a row."""
+    return read_switch(COLLECTIVES, default=True)
 
 
 def bucket_steps() -> int | None:

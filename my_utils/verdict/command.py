@@ -5,7 +5,7 @@
 Exit status: 0, judged, and nothing stands out; 1, the output could not be written; 2, wrong
 arguments; 3, something was found, or the run hangs; 4, not judged; 130, interrupted.
 
-Whether it hangs is found out above this package: `my_utils.why` hands in how.
+How files are judged, and how a hang is found, is above this package: `my_utils.why` passes both.
 """
 
 from __future__ import annotations
@@ -37,9 +37,7 @@ from ..common.printable import encoded
 from ..common.ranges import checked
 from ..run_files.newest import found_logs
 from .export import add_export, export_verdict
-from .load import NothingToJudge, load_run
 from .result import Verdict
-from .rules import judge
 
 EXIT_GREEN = 0
 EXIT_FOUND = 3
@@ -68,27 +66,8 @@ class Hung(Protocol):
 # Of the log directories, the ranks that are asked for, the seconds of --hung and the verdict.
 FindHang = Callable[[Sequence[str], set[int] | None, float | None, Verdict], Hung | None]
 
-# Of the paths, the ranks, the steps and the warm-up that are asked for: the verdict on files of
-# other tools, None for those of a run.
-JudgeOther = Callable[
-    [Sequence[str], set[int] | None, tuple[int, int] | None, int | None], Verdict | None
-]
-
-
-def verdict_of(
-    paths: str | Sequence[str],
-    ranks: set[int] | None = None,
-    steps: tuple[int, int] | None = None,
-    warmup: int | None = None,
-) -> Verdict:
-    """The verdict over files; "not judged" with the reason where no rank can be read."""
-    try:
-        run = load_run(paths, ranks, steps)
-    except NothingToJudge as error:
-        reason, *more = str(error).splitlines()
-        names = [paths] if isinstance(paths, str) else list(paths)
-        return Verdict("not judged", reason=reason, notes=more, paths=tuple(names))
-    return judge(run, warmup)
+# Of the paths, the ranks, the steps and the warm-up that are asked for.
+VerdictOf = Callable[[Sequence[str], set[int] | None, tuple[int, int] | None, int | None], Verdict]
 
 
 def command_parser() -> CommandParser:
@@ -121,25 +100,20 @@ def command_parser() -> CommandParser:
 
 
 def main(
-    argv: Sequence[str] | None = None,
+    argv: Sequence[str] | None,
+    verdict_of: VerdictOf,
     find_hang: FindHang | None = None,
-    judge_other: JudgeOther | None = None,
 ) -> int:
-    """The command line; returns the exit status. find_hang: how a hang is found, None for not.
-    judge_other: how files of other tools are judged, None for not."""
-    return run_cli(lambda: _main(argv, find_hang, judge_other))
+    """The command line; returns the exit status. find_hang: how a hang is found, None for not."""
+    return run_cli(lambda: _main(argv, verdict_of, find_hang))
 
 
-def _main(
-    argv: Sequence[str] | None, find_hang: FindHang | None, judge_other: JudgeOther | None
-) -> int:
+def _main(argv: Sequence[str] | None, verdict_of: VerdictOf, find_hang: FindHang | None) -> int:
     chosen = command_parser()
     args = chosen.parse_args(argv)
     check_outputs(chosen, args)
     logs = found_logs("why", args.logs, args.quiet)
-    asked = args.ranks, args.steps, args.warmup
-    other = None if judge_other is None else judge_other(logs, *asked)
-    verdict = verdict_of(logs, *asked) if other is None else other
+    verdict = verdict_of(logs, args.ranks, args.steps, args.warmup)
     hung = None if find_hang is None else find_hang(logs, args.ranks, args.hung, verdict)
     verdict.hangs = hung is not None and hung.hangs
     try:

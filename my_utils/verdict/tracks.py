@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .rank_files import Columns, RankStages, all_same, by_attempt
+from ..run_files.files import COLLECTIVES_TAG
+from .rank_files import Columns, RankStages, all_same, by_attempt, chosen
 
 RUN_TAG = "run"  # of the timer of `my_utils run`
 LEAST_STEPS = 0.5  # of the steps of the thread with most, that a thread must have
@@ -26,13 +27,25 @@ def training_rows(rank: RankStages) -> Mask:
 
     The training thread of an attempt is the one with the lowest number that has at least half as
     many steps as the thread with most; where `my_utils run` recorded, it is the thread of that
-    timer.
+    timer. Rows of collectives count nowhere.
     """
-    attempts = rank.stages["attempt"]
+    is_stage = stage_rows(rank)
+    stages = chosen(rank.stages, is_stage)
+    attempts = stages["attempt"]
     kept = np.zeros(len(attempts), bool)
-    for attempt, rows in by_attempt(rank.stages):
+    for attempt, rows in by_attempt(stages):
         kept[attempts == attempt] = _rows_of_attempt(rank, rows)
-    return kept
+    is_stage[is_stage] = kept
+    return is_stage
+
+
+def stage_rows(rank: RankStages) -> Mask:
+    """The rows that are stages, and not calls of collectives."""
+    tags = rank.stages["tag"]
+    if COLLECTIVES_TAG not in rank.tags:
+        return np.ones(len(tags), bool)
+    found: Mask = tags != rank.tags.index(COLLECTIVES_TAG)
+    return found
 
 
 def _rows_of_attempt(rank: RankStages, stages: Columns) -> Mask:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from ..replay.inputs import verdict_of
 from ..run_files.ranks import find_ranks
 from ..verdict.command import command_parser, main as judge_command
 from ..verdict.result import Verdict
@@ -18,16 +19,7 @@ __all__ = ["command_parser", "main"]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status. docs/runs/verdict.md has the options."""
-    return judge_command(argv, _find_hang, _judge_operations)
-
-
-def _judge_operations(
-    paths: Sequence[str], ranks: set[int] | None, steps: tuple[int, int] | None, warmup: int | None
-) -> Verdict | None:
-    """The verdict by replay on files of other tools, None for the files of a run."""
-    from ..replay.inputs import holds_operations, verdict_of_files
-
-    return verdict_of_files(paths, ranks, steps, warmup) if holds_operations(paths) else None
+    return judge_command(argv, verdict_of, _find_hang)
 
 
 def _find_hang(

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from my_utils.demo.command import WARM_UP, DemoError, _wait, clear_logs, who_waits
-from my_utils.verdict.command import verdict_of
+from my_utils.replay.inputs import verdict_of
 
 from ..support.planted_runs import Run
 

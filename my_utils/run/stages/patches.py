@@ -22,6 +22,7 @@ from ... import _core
 from ..environment import takes_gpu_times
 from . import names
 from .late_imports import when_imported
+from .meetings import Meetings, method_calls, recorded_operators, wait_call
 
 _MEETS = (
     *("all_gather", "all_gather_coalesced", "all_gather_into_tensor", "all_gather_object"),
@@ -52,14 +53,17 @@ class Listener:
 
 
 class Patches:
-    """All patches of torch for one RunStages.
+    """All patches of torch for one RunStages. meetings: what records collectives, None for nothing.
 
     A function that is patched stays patched until `remove`, in the modules that torch keeps it in.
     """
 
-    def __init__(self, stages: _core.RunStages, listener: Listener) -> None:
+    def __init__(
+        self, stages: _core.RunStages, listener: Listener, meetings: Meetings | None
+    ) -> None:
         self._stages = stages
         self._listener = listener
+        self._meetings = meetings
         self._undo: list[Callable[[], object]] = []
         self._removed = False
 
@@ -73,6 +77,7 @@ class Patches:
         when_imported("torch.amp.grad_scaler", self._late(self._scaler))
         when_imported("torch.utils.data.dataloader", self._late(self._loader))
         when_imported("torch.distributed", self._late(self._collectives))
+        when_imported("torch.distributed._functional_collectives", self._late(self._functional))
         when_imported("torch.nn.utils.clip_grad", self._late(self._clipping))
         when_imported("torch.distributed.checkpoint", self._late(self._distributed_checkpoints))
         when_imported("safetensors.torch", self._late(self._safetensors))
@@ -252,8 +257,18 @@ class Patches:
             for name in calls:
                 self._collective(module, name, functools.partial(self._call, kind=kind))
         self._collective(module, "batch_isend_irecv", self._batch)
-        work = c10d.Work
+        work, meetings = c10d.Work, self._meetings
+        if meetings is not None:
+            for name, call in method_calls(meetings, c10d.ProcessGroup).items():
+                self._set(c10d.ProcessGroup, name, call)
+            self._set(work, "wait", wait_call(meetings, work.wait))
         self._set(work, "wait", self._call(work.wait, None))
+
+    def _functional(self, module: Any) -> None:
+        if self._meetings is not None:
+            for operator, kind in recorded_operators(self._meetings):
+                self._undo.append(functools.partial(setattr, operator, "__class__", type(operator)))
+                operator.__class__ = kind
 
     def _call(self, function: Any, kind: str | None) -> Any:
         return self._meeting(function, names.COLLECTIVE, kind)

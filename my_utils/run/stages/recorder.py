@@ -24,13 +24,14 @@ from ...common.process_end import call_at_end
 from ...common.warnings import warn_once
 from ...log.logger import GlobalLogger
 from ...stages.timers import MyTimer
-from ..environment import bucket_steps, hung_after_s, samples_host
+from ..environment import bucket_steps, hung_after_s, records_collectives, samples_host
 from . import describe
 from .batches import batch_size
 from .buckets import BucketSampler, SampledSteps
 from .counters import MemoryCounter
 from .flights import FlightSampler
 from .iterations import Iterations
+from .meetings import Meetings
 from .patches import Listener, Patches
 from .roots import Roots
 from .standstill import StandstillWatch
@@ -92,7 +93,8 @@ class Recorder(Listener):
         self.stages = _core.RunStages(_make_timer, torch.is_grad_enabled)
         self.stages.know_tensors(torch.Tensor, torch.int64, torch.int32)
         self.roots = Roots(self.stages.begin_forward, self.stages.end)
-        self.patches = Patches(self.stages, self)
+        self._meetings = Meetings(self.stages, self._write) if records_collectives() else None
+        self.patches = Patches(self.stages, self, self._meetings)
         self._on_first = on_first_iteration
         self._settings: dict[str, object] | None = None  # of the first loader
         self._finished = False
@@ -107,6 +109,8 @@ class Recorder(Listener):
         self.stages.forget_batches()
         self.stages.forget_host()
         self._watch_workers(None)
+        if self._meetings is not None:
+            self._meetings.begin_anew()
         self._memory = MemoryCounter()
         self._buckets: SampledSteps = BucketSampler(self.stages, self._write, bucket_steps())
         self.stages.buckets = None
@@ -347,6 +351,8 @@ class Recorder(Listener):
         if self._settings is not None:
             self._write("my_utils.workload", self._settings)
         self._write_meetings(modules)
+        if self._meetings is not None:
+            self._meetings.write_groups()
         self._watch_backward(modules)
         self._watch_standstill()
 
