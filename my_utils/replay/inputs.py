@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Sequence
 
 import numpy as np
 
+from ..common.arguments import check_int
 from ..run_files.newest import is_run
 from ..verdict.load import NothingToJudge, load_run
-from ..verdict.rank_files import RankStages
 from ..verdict.result import Verdict
-from ..verdict.rules import judge
+from ..verdict.rules import judge as judge_by_rules
 from ..verdict.run_data import RunData
 from .operations import Operations
 from .result import ReplayVerdict
@@ -56,6 +57,55 @@ def read_operations(paths: str | Sequence[str]) -> Operations:
     )
 
 
+def judge(run: RunData, warmup: int | None = None) -> Verdict:
+    """What bounds a run: by replay where its ranks recorded that they meet inside a stage, else by
+    the rules.
+
+    warmup: so many steps at the beginning are left out; by default those that clearly take longer,
+    see `docs/runs/verdict.md`. Thread-safe; the run is not changed.
+
+    Raises TypeError and ValueError for a warmup that is not a whole number from 0 up.
+
+    >>> from my_utils.why import RunData, judge
+    >>> import numpy as np
+    >>> step_ns = np.full((1, 50), 10e6)
+    >>> begins = np.cumsum(step_ns, axis=1) - step_ns
+    >>> run = RunData(
+    ...     ranks=np.array([0]), hosts=["a"], world_size=1, steps=np.arange(50),
+    ...     stages=["input", "forward"], step_begins=begins, step_ns=step_ns,
+    ...     begins=np.stack([begins, begins + 6e6], axis=2),
+    ...     ends=np.stack([begins + 6e6, begins + 10e6], axis=2),
+    ...     totals=np.full((1, 50, 2), [6e6, 4e6]),
+    ... )
+    >>> verdict = judge(run)
+    >>> verdict.status, verdict.findings[0].kind, round(verdict.findings[0].share, 2)
+    ('found', 'input', 0.6)
+    """
+    if warmup is not None:
+        check_int("warmup", operator.index(warmup), 0)
+    return _replayed(run, warmup) or judge_by_rules(run, warmup)
+
+
+def _replayed(run: RunData, warmup: int | None) -> Verdict | None:
+    """None where nothing was recorded for a replay, or it does not give the measured steps."""
+    if not any(one.meets_inside for one in run.recorded):
+        return None
+    from .judge import judge_operations
+    from .read_run import operations_of_run
+
+    operations = operations_of_run(run.recorded)
+    if operations is None:
+        return None
+    operations = operations.kept(np.isin(operations.step, run.steps))
+    verdict = judge_operations(operations, run.paths, warmup)
+    if verdict.status == "not judged":
+        return None
+    verdict.command, verdict.running = tuple(run.command), run.running
+    verdict.attempts, verdict.older_attempts = run.attempts, run.older_attempts
+    verdict.notes += run.problems
+    return verdict
+
+
 def verdict_of(
     paths: str | Sequence[str],
     ranks: set[int] | None = None,
@@ -91,37 +141,12 @@ def _of_other_files(
 def _of_run(
     paths: Sequence[str], ranks: set[int] | None, steps: tuple[int, int] | None, warmup: int | None
 ) -> Verdict:
-    from .read_run import RecordedRank, operations_of_run, recorded_rank
-
-    recorded: list[RecordedRank] = []
-
-    def keep(rank: RankStages) -> None:
-        if (found := recorded_rank(rank)) is not None:
-            recorded.append(found)
-
     try:
-        run = load_run(paths, ranks, steps, on_rank=keep)
+        run = load_run(paths, ranks, steps)
     except NothingToJudge as error:
         reason, *more = str(error).splitlines()
         return Verdict("not judged", reason=reason, notes=more, paths=tuple(paths))
-    operations = operations_of_run(recorded)
-    replayed = None if operations is None else _replayed(operations, run, steps, warmup)
-    return replayed or judge(run, warmup)
-
-
-def _replayed(
-    operations: Operations, run: RunData, steps: tuple[int, int] | None, warmup: int | None
-) -> Verdict | None:
-    """None where the replay does not give the measured steps."""
-    from .judge import judge_operations
-
-    verdict = judge_operations(_of_steps(operations, steps), run.paths, warmup)
-    if verdict.status == "not judged":
-        return None
-    verdict.command, verdict.running = tuple(run.command), run.running
-    verdict.attempts, verdict.older_attempts = run.attempts, run.older_attempts
-    verdict.notes += run.problems
-    return verdict
+    return judge(run, warmup)
 
 
 def _of_steps(operations: Operations, steps: tuple[int, int] | None) -> Operations:

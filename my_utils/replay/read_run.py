@@ -12,14 +12,11 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from ..run_files.files import COLLECTIVES_TAG
-from ..verdict.rank_files import Columns, RankStages, chosen
-from ..verdict.tracks import RUN_TAG, training_rows
-from .operations import RECEIVE, SEND, TOGETHER, Flags, Ints, Operations, numbers_of
+from ..verdict.recorded_rank import Call, RecordedRank
+from .operations import RECEIVE, SEND, TOGETHER, Ints, Operations, numbers_of
 from .trace_slices import END, Words
 
-WAIT = "wait "
-PEERS = {"send": SEND, "recv": RECEIVE}
+SIDES = {"send": SEND, "recv": RECEIVE}
 AT_ONCE_NS = 500_000  # from a call to its wait: so soon the caller blocks
 AT_ONCE_SHARE = 0.95  # of the calls of a name, that must do so
 UNAWAITED_NS = 50_000  # a shorter wait finds that all has come
@@ -38,7 +35,7 @@ def operations_of_run(ranks: Iterable[RecordedRank]) -> Operations | None:
         return None
     at_once = _blocking(found)
     names, meetings = Words(), Words()
-    columns = [one.columns(steps, at_once, names, meetings) for one in found]
+    columns = [_columns_of(one, steps, at_once, names, meetings) for one in found]
     joined = [np.concatenate(parts) for parts in zip(*columns, strict=True)]
     rank, lane, step, name, begin, end, meeting, side, called = joined
     _end_unawaited(begin, end, meeting, called)
@@ -49,144 +46,54 @@ def operations_of_run(ranks: Iterable[RecordedRank]) -> Operations | None:
     )
 
 
-def recorded_rank(rank: RankStages) -> RecordedRank | None:
-    """What is needed of a rank, of its last attempt; None where it recorded no collectives, or has
-    a GPU. Thread-safe."""
-    is_on_gpu = any(note.pairs.get("device", "cpu") != "cpu" for note in rank.notes)
-    if COLLECTIVES_TAG not in rank.tags or RUN_TAG not in rank.tags or is_on_gpu:
-        return None
-    found = RecordedRank(rank)
-    return found if len(found.rows["step"]) else None
-
-
-class _Call:
-    """A collective, or a call to another rank: when it was called, and when it was over."""
-
-    def __init__(self, kind: str, place: str, begin_ns: int, end_ns: int) -> None:
-        self.kind, self.place = kind, place
-        self.begin_ns, self.end_ns = begin_ns, end_ns
-        self.wait_ns: tuple[int, int] | None = None
-
-    @property
-    def name(self) -> str:
-        return self.kind if self.kind in PEERS else f"{self.kind} {self.place}"
-
-
-class RecordedRank:
-    """One rank. rows: step, path, begin_ns and end_ns of its stages, in the order of time. starts:
-    when each step begins. calls: in the order in which they were called. meets_inside: in a forward
-    or a backward, or by sends and receives."""
-
-    def __init__(self, rank: RankStages) -> None:
-        self.number, self.host, self.paths = rank.metadata.rank, rank.metadata.host, rank.paths
-        pairs = [(note.name, note.pairs) for note in rank.notes]
-        stages = [one["pipeline_stage"] for _, one in pairs if "pipeline_stage" in one]
-        self.stage = int(stages[-1]) if stages and stages[-1].isdigit() else None
-        self.groups = {
-            one.get("label", ""): one.get("members", "")
-            for name, one in pairs if name == "my_utils.group"
-        }  # fmt: skip
-        self.reduces_with = next(
-            (one.get("members", "") for name, one in pairs
-             if name == "my_utils.sync" and one.get("kind") == "ddp"
-             and one.get("stage") == "backward"), None,
-        )  # fmt: skip
-        is_last = rank.stages["attempt"] == rank.stages["attempt"].max(initial=0)
-        is_run = rank.stages["tag"] == rank.tags.index(RUN_TAG)
-        in_steps = rank.stages["step"] >= 0
-        self.rows = _in_order(rank, training_rows(rank) & is_last & is_run & in_steps)
-        steps, firsts = np.unique(self.rows["step"], return_index=True)
-        begins = self.rows["begin_ns"][firsts]
-        self.starts = dict(zip(steps.tolist(), begins.tolist(), strict=True))
-        is_call = rank.stages["tag"] == rank.tags.index(COLLECTIVES_TAG)
-        outermost = rank.around[rank.stages["path"]] < 0
-        called = _in_order(rank, is_last & is_call & outermost)
-        self.meets_inside = self._meets_inside(called)
-        self.calls = self._calls(called) if self.meets_inside else []
-
-    def _meets_inside(self, called: Columns) -> bool:
-        kinds = np.array([path.partition(" ")[0] in PEERS for path in self.paths], bool)
-        if kinds[called["path"]].any():
-            return True
-        computes = np.array([path in ("forward", "backward") for path in self.paths], bool)
-        inside = computes[self.rows["path"]]
-        begins, ends = self.rows["begin_ns"][inside], self.rows["end_ns"][inside]
-        at = np.searchsorted(begins, called["begin_ns"], "right") - 1
-        known = at >= 0
-        return bool((called["begin_ns"][known] < ends[at[known]]).any())
-
-    def _calls(self, called: Columns) -> list[_Call]:
-        thread = int(self.rows["tid"][0]) if len(self.rows["tid"]) else -1
-        counts = dict(zip(self.paths, np.bincount(called["path"], minlength=len(self.paths)),
-                          strict=True))  # fmt: skip
-        calls: list[_Call] = []
-        open_: dict[str, list[_Call]] = defaultdict(list)
-        columns = (called[name].tolist() for name in ("path", "tid", "begin_ns", "end_ns"))
-        for path, tid, begin, end in zip(*columns, strict=True):
-            text = self.paths[path]
-            if text.startswith(WAIT):
-                text = text.removeprefix(WAIT)
-                if open_[text] and tid == thread:
-                    is_each_awaited = counts[WAIT + text] == counts[text]
-                    open_[text].pop(0 if is_each_awaited else -1).wait_ns = (begin, end)
-                continue
-            kind, _, place = text.partition(" ")
-            calls.append(_Call(kind, place, begin, end))
-            open_[text].append(calls[-1])
-        return calls
-
-    def columns(
-        self, steps: Ints, at_once: dict[str, bool], names: Words, meetings: Words
-    ) -> list[Ints]:
-        """The columns of its operations in these steps."""
-        rows = _Rows(self.number, names)
-        wanted = set(steps.tolist())
-        turns: dict[tuple[int, str, str], int] = defaultdict(int)
-        calls = iter(self.calls)
-        call = next(calls, None)
-        waits: list[tuple[int, int]] = []
-        names_of = (self.rows[name].tolist() for name in ("step", "path", "begin_ns", "end_ns"))
-        stages = list(zip(*names_of, strict=True))
-        for at, (step, path, begin, end) in enumerate(stages):
-            stage = self.paths[path]
-            waits = [one for one in waits if one[1] > begin]
-            pieces = _Pieces(rows, step, stage, begin, waits)
-            until = stages[at + 1][2] if at + 1 < len(stages) else end
-            while call is not None and call.begin_ns < until:
-                turn = turns[step, call.kind, call.place]
-                turns[step, call.kind, call.place] += 1
-                if step in wanted:
-                    meeting, side = self._meeting(call, step, turn, meetings)
-                    pieces.add(call, meeting, side, at_once.get(call.name, True))
-                call = next(calls, None)
+def _columns_of(
+    rank: RecordedRank, steps: Ints, at_once: dict[str, bool], names: Words, meetings: Words
+) -> list[Ints]:
+    """The columns of its operations in these steps."""
+    rows = _Rows(rank.number, names)
+    wanted = set(steps.tolist())
+    turns: dict[tuple[int, str, str], int] = defaultdict(int)
+    calls = iter(rank.calls)
+    call = next(calls, None)
+    waits: list[tuple[int, int]] = []
+    names_of = (rank.rows[name].tolist() for name in ("step", "path", "begin_ns", "end_ns"))
+    stages = list(zip(*names_of, strict=True))
+    for at, (step, path, begin, end) in enumerate(stages):
+        stage = rank.paths[path]
+        waits = [one for one in waits if one[1] > begin]
+        pieces = _Pieces(rows, step, stage, begin, waits)
+        until = stages[at + 1][2] if at + 1 < len(stages) else end
+        while call is not None and call.begin_ns < until:
+            turn = turns[step, call.kind, call.place]
+            turns[step, call.kind, call.place] += 1
             if step in wanted:
-                last = -1
-                if stage == "backward" and self.reduces_with is not None:
-                    last = meetings[step, "backward", self.reduces_with, turns[step, stage, ""]]
-                    turns[step, stage, ""] += 1
-                pieces.finish(end, last)
-        for step in wanted:
-            if step + 1 in self.starts:
-                end = self.starts[step + 1]
-                rows.add(0, step, END, end, end, -1, TOGETHER)
-        return rows.columns()
-
-    def _meeting(self, call: _Call, step: int, turn: int, meetings: Words) -> tuple[int, int]:
-        if call.kind not in PEERS:
-            group = self.groups.get(call.place, call.place)
-            return meetings[step, call.kind, group, turn], TOGETHER
-        if not call.place.isdigit():
-            return -1, TOGETHER
-        pair = (self.number, int(call.place))
-        pair = pair if call.kind == "send" else pair[::-1]
-        return meetings[step, "pair", pair, turn], PEERS[call.kind]
+                meeting, side = _meeting(rank, call, step, turn, meetings)
+                pieces.add(call, meeting, side, at_once.get(call.name, True))
+            call = next(calls, None)
+        if step in wanted:
+            last = -1
+            if stage == "backward" and rank.reduces_with is not None:
+                last = meetings[step, "backward", rank.reduces_with, turns[step, stage, ""]]
+                turns[step, stage, ""] += 1
+            pieces.finish(end, last)
+    for step in wanted:
+        if step + 1 in rank.starts:
+            end = rank.starts[step + 1]
+            rows.add(0, step, END, end, end, -1, TOGETHER)
+    return rows.columns()
 
 
-def _in_order(rank: RankStages, those: Flags) -> Columns:
-    """The rows in the order of their begins."""
-    columns = chosen(rank.stages, those)
-    order = np.argsort(columns["begin_ns"], kind="stable")
-    return {name: columns[name][order] for name in ("step", "path", "tid", "begin_ns", "end_ns")}
+def _meeting(
+    rank: RecordedRank, call: Call, step: int, turn: int, meetings: Words
+) -> tuple[int, int]:
+    if call.kind not in SIDES:
+        group = rank.groups.get(call.place, call.place)
+        return meetings[step, call.kind, group, turn], TOGETHER
+    if not call.place.isdigit():
+        return -1, TOGETHER
+    pair = (rank.number, int(call.place))
+    pair = pair if call.kind == "send" else pair[::-1]
+    return meetings[step, "pair", pair, turn], SIDES[call.kind]
 
 
 class _Pieces:
@@ -200,7 +107,7 @@ class _Pieces:
         self._from = begin_ns
         self._waits = waits
 
-    def add(self, call: _Call, meeting: int, side: int, at_once: bool) -> None:
+    def add(self, call: Call, meeting: int, side: int, at_once: bool) -> None:
         wait = call.wait_ns
         end = call.end_ns if wait is None else wait[1]
         if at_once or wait is None:

@@ -6,10 +6,10 @@ import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from ..replay.inputs import judge
 from ..verdict.load import load_run, run_of
 from ..verdict.rank_files import RankStages
 from ..verdict.result import Verdict
-from ..verdict.rules import judge
 from ..verdict.run_data import RunData, SyncPoint
 from ..verdict.run_ranks import RunRanks
 

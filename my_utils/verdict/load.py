@@ -21,6 +21,7 @@ from .load_ready import STAGE, ready_of_rank, ready_of_run
 from .rank_cells import EVER, Integers, RankCells, cells_of_rank, for_the_verdict, peers_of
 from .rank_files import SEPARATOR, Columns, Note, RankStages, chosen, find_ranks, read_rank
 from .readers import read_side_by_side
+from .recorded_rank import RecordedRank
 from .run_data import GpuTimes, Matrix, RunData, SyncKind, SyncPoint
 from .run_ranks import RunRanks, problems_of, ranks_of_run
 from .states import command_of, states_of
@@ -93,6 +94,7 @@ def run_of(
     run.world_size = 0 if wanted is not None else max(one.metadata.world_size for one in kept)
     run.older_attempts = max(one.metadata.older_runs for one in kept)
     run.repeated = _repeated(kept)
+    run.recorded = _recorded(kept, ranks.shifts)
     run.paths, run.command = list(names), command_of(names)
     run.ended, run.running = states_of(names, run.ranks)
     return run
@@ -112,6 +114,14 @@ def _read_all(
         return for_the_verdict(cells_of_rank(rank))
 
     return read_side_by_side(file_sets, read)
+
+
+def _recorded(ranks: list[RankCells], shifts: dict[int, int]) -> list[RecordedRank]:
+    found = [one.recorded for one in ranks if one.recorded is not None]
+    for one in found:
+        if shifts.get(one.attempt, 0):
+            one.shift(shifts[one.attempt])
+    return found
 
 
 def _repeated(ranks: Sequence[RankCells]) -> tuple[int, int] | None:

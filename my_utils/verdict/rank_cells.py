@@ -20,6 +20,7 @@ from .rank_files import (
     chosen,
     last_run,
 )
+from .recorded_rank import RecordedRank, recorded_rank
 from .reduce import cells_of, durations_of, places_of, that_count
 from .run_data import (
     GPU_COUNTERS,
@@ -79,7 +80,7 @@ class RankCells:
     Where `my_utils run` recorded, steps are numbered within an attempt until all ranks are known;
     shifts has what was added to those of each attempt then. begins_anew: the steps that are the
     first of an attempt, but for the first. repeated: the first and the last of the steps of which
-    an older copy is left out.
+    an older copy is left out. recorded: for a replay, None where nothing was recorded for one.
 
     For tables alone: others, the cells of other threads; durations, of single stages of all
     threads, as `durations_of` has them."""
@@ -95,6 +96,7 @@ class RankCells:
     begins_anew: Integers = field(default_factory=lambda: np.zeros(0, np.int64))
     repeated: tuple[int, int] | None = None
     shifts: dict[int, int] = field(default_factory=dict)
+    recorded: RecordedRank | None = None
     others: Columns = field(default_factory=dict)
     durations: Columns = field(default_factory=dict)
 
@@ -121,6 +123,7 @@ def cells_of_rank(rank: RankStages, tables_of: tuple[int, int] | None = None) ->
         rank.notes, is_automatic, _attempts(stages), _begins_anew(keyed),
         None if is_automatic else _done_again(all_copies, stages),
     )  # fmt: skip
+    found.recorded = recorded_rank(rank)
     if tables_of is not None:
         others = _that_count(is_automatic, chosen(rank.stages, ~is_training))
         found.durations = _durations((stages, others), tables_of)

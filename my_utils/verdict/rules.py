@@ -10,12 +10,10 @@ taken off before the next one looks, so that no time is accounted for twice.
 from __future__ import annotations
 
 import functools
-import operator
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from ..common.arguments import check_int
 from ..common.ranges import ranks_text
 from ..common.tables import count_text
 from .blame import blame, blame_without_stage
@@ -57,30 +55,11 @@ _ranks = functools.partial(ranks_text, most=RANGES_NAMED)
 
 
 def judge(run: RunData, warmup: int | None = None) -> Verdict:
-    """What bounds the run.
+    """What bounds the run, by these rules alone; see `replay.inputs.judge`.
 
     warmup: so many steps at the beginning are left out; by default those that clearly take longer,
     see `docs/runs/verdict.md`. Thread-safe; the run is not changed.
-
-    Raises TypeError and ValueError for a warmup that is not a whole number from 0 up.
-
-    >>> from my_utils.why import RunData, judge
-    >>> import numpy as np
-    >>> step_ns = np.full((1, 50), 10e6)
-    >>> begins = np.cumsum(step_ns, axis=1) - step_ns
-    >>> run = RunData(
-    ...     ranks=np.array([0]), hosts=["a"], world_size=1, steps=np.arange(50),
-    ...     stages=["input", "forward"], step_begins=begins, step_ns=step_ns,
-    ...     begins=np.stack([begins, begins + 6e6], axis=2),
-    ...     ends=np.stack([begins + 6e6, begins + 10e6], axis=2),
-    ...     totals=np.full((1, 50, 2), [6e6, 4e6]),
-    ... )
-    >>> verdict = judge(run)
-    >>> verdict.status, verdict.findings[0].kind, round(verdict.findings[0].share, 2)
-    ('found', 'input', 0.6)
     """
-    if warmup is not None:
-        check_int("warmup", operator.index(warmup), 0)
     verdict = _described(run)
     columns = _judged_columns(run, warmup, verdict)
     verdict.reason = _why_not(run, columns, verdict)

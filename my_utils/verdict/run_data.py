@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .ready_times import ReadyTimes
+from .recorded_rank import RecordedRank
 
 Matrix: TypeAlias = npt.NDArray[np.float64]
 SyncKind: TypeAlias = Literal["collective", "ddp", "fsdp", "pipeline", "clip"]
@@ -93,6 +94,7 @@ class RunData:
         at 0 in the files, and are counted through. begins_anew: whether a step is the first of an
         attempt on a rank, an array R × S: the time before it is not a step's. None: there is one.
     ready: when the buckets of DDP were ready inside backward, None if it was not recorded.
+    recorded: the ranks that recorded where they meet, for a replay.
     """
 
     ranks: npt.NDArray[np.int64]
@@ -123,3 +125,4 @@ class RunData:
     renumbered: bool = False
     begins_anew: npt.NDArray[np.bool_] | None = None
     ready: ReadyTimes | None = None
+    recorded: Sequence[RecordedRank] = ()

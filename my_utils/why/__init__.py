@@ -6,13 +6,12 @@ from ..common.faces import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ..replay.inputs import read_operations
+    from ..replay.inputs import judge, read_operations
     from ..replay.judge import judge_operations
     from ..replay.operations import Operations
     from ..replay.result import ReplayFinding, ReplayVerdict
     from ..verdict.load import load_run
     from ..verdict.result import Finding, Verdict
-    from ..verdict.rules import judge
     from ..verdict.run_data import RunData, SyncPoint
     from .command import main
 
@@ -41,7 +40,7 @@ __getattr__, __dir__ = lazy_names(
         "ReplayVerdict": "replay.result",
         "RunData": "verdict.run_data",
         "SyncPoint": "verdict.run_data",
-        "judge": "verdict.rules",
+        "judge": "replay.inputs",
         "judge_operations": "replay.judge",
         "load_run": "verdict.load",
         "main": "why.command",

@@ -10,8 +10,8 @@ import pytest
 
 from my_utils import _core
 from my_utils.common.notebook import SCREEN_LINES
-from my_utils.timing import TimeManager
 from my_utils.replay.inputs import verdict_of
+from my_utils.timing import TimeManager
 
 BAD = "</pre><img src=x onerror=alert(1)>"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from my_utils.replay.inputs import verdict_of_files
+from my_utils.replay.inputs import verdict_of
 
 from ..conftest import ROOT
 
@@ -47,7 +47,7 @@ def database(path: Path, slow: int, ranges: bool) -> str:
 
 @pytest.mark.parametrize("ranges", [True, False])
 def test_a_device_that_computes_longer_is_named(tmp_path: Path, ranges: bool) -> None:
-    verdict = verdict_of_files([database(tmp_path / "run.sqlite", slow=1, ranges=ranges)])
+    verdict = verdict_of([database(tmp_path / "run.sqlite", slow=1, ranges=ranges)])
     assert verdict.findings[0].ranks == (1,), verdict.lines()
     assert verdict.findings[0].saves_ns_a_step == pytest.approx(10e6, rel=0.02)
     assert any("no NVTX range marks steps" in note for note in verdict.notes) is not ranges
@@ -58,7 +58,7 @@ def test_healthy_databases_of_another_project_accuse_nobody() -> None:
     paths = sorted(NSYS.glob("*.sqlite"))
     assert paths
     for path in paths:
-        verdict = verdict_of_files([str(path)])
+        verdict = verdict_of([str(path)])
         assert verdict.status == "green", verdict.lines()
 
 
@@ -66,5 +66,5 @@ def test_another_file_of_the_name_is_refused_with_a_reason(tmp_path: Path) -> No
     (tmp_path / "a.sqlite").write_bytes(b"nothing")
     sqlite3.connect(tmp_path / "b.sqlite").execute("CREATE TABLE t (x)").connection.close()
     for name, reason in (("a", "not a SQLite database"), ("b", "not an export of Nsight Systems")):
-        verdict = verdict_of_files([str(tmp_path / f"{name}.sqlite")])
+        verdict = verdict_of([str(tmp_path / f"{name}.sqlite")])
         assert verdict.status == "not judged" and reason in str(verdict.reason)

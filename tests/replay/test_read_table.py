@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from my_utils.replay.inputs import holds_operations, verdict_of_files
+from my_utils.replay.inputs import holds_operations, verdict_of
 from my_utils.replay.judge import judge_operations
 from my_utils.replay.operations import COLUMNS, TOGETHER
 from my_utils.replay.read_table import read_table
+from my_utils.replay.result import ReplayVerdict
 from my_utils.replay.table_files import BadTable
 from my_utils.why import read_operations
 
@@ -57,7 +58,8 @@ def test_a_csv_gives_the_verdict_of_its_operations(tmp_path: Path, layout: str, 
     np.random.default_rng(0).shuffle(rows)
     path = write(tmp_path / "run.csv", HEADER, rows)
     assert holds_operations([path])
-    verdict = verdict_of_files([path])
+    verdict = verdict_of([path])
+    assert isinstance(verdict, ReplayVerdict)
     assert verdict.operations == len(rows) - len(rows) // 20  # the first step is warm-up
     wanted = judge_operations(operations_of(case.program))
     first, second = verdict.findings[0], wanted.findings[0]

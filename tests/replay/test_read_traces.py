@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from my_utils.replay.inputs import verdict_of_files
+from my_utils.replay.inputs import verdict_of
 from my_utils.replay.read_traces import read_traces
 from my_utils.replay.result import ReplayFinding
 
@@ -63,7 +63,7 @@ def write_trace(folder: Path, rank: int, events: list[Any], ranks: int) -> None:
 def test_a_rank_whose_kernels_take_longer_is_named_with_what_it_costs(tmp_path: Path) -> None:
     for rank in range(4):
         write_trace(tmp_path, rank, device_trace(rank, 4, slow=2), 4)
-    verdict = verdict_of_files([str(tmp_path)])
+    verdict = verdict_of([str(tmp_path)])
     first = verdict.findings[0]
     assert isinstance(first, ReplayFinding)
     assert (first.claim, first.ranks) == ("slow rank", (2,))
@@ -92,7 +92,7 @@ def test_what_traces_cannot_tell_is_said(tmp_path: Path) -> None:
 @pytest.mark.skipif(not KINETO.is_dir(), reason=f"corpus of other people's traces not in {KINETO}")
 def test_traces_of_other_projects_are_read_and_accuse_nobody() -> None:
     for path in sorted(KINETO.rglob("*.json.gz")):
-        verdict = verdict_of_files([str(path)])
+        verdict = verdict_of([str(path)])
         assert verdict.status in ("green", "not judged"), (path, verdict.lines())
         assert verdict.status == "green" or verdict.reason
 
@@ -143,6 +143,6 @@ os._exit(0)
 def test_a_real_job_on_gloo_names_the_rank_whose_input_is_slow(code: str, tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="torch is not installed")
     run_ranks(code, 2, tmp_path)
-    first = verdict_of_files([str(tmp_path)]).findings[0]
+    first = verdict_of([str(tmp_path)]).findings[0]
     assert isinstance(first, ReplayFinding)
     assert (first.claim, first.ranks, first.evidence[0].name) == ("slow rank", (1,), "input")

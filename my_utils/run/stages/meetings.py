@@ -177,21 +177,23 @@ class Meetings:
         return label
 
     def _new_label(self, group_name: str) -> str:
-        distributed = sys.modules["torch.distributed"]
-        try:
-            group = distributed.distributed_c10d._resolve_process_group(group_name)
-            self._members[group_name] = list(distributed.get_process_group_ranks(group))
-            described = role_of(group.group_desc)
-        except (AttributeError, KeyError, RuntimeError, ValueError):
-            self._members.setdefault(group_name, [])
-            described = ""
-        taken = set(self._labels.values())
-        number = len(self._labels)
-        return described if described and described not in taken else f"group {number}"
+        role, self._members[group_name] = _group_of(group_name)
+        is_free = role and role not in self._labels.values()
+        return role if is_free else f"group {len(self._labels)}"
 
     def _write_group(self, group_name: str) -> None:
         ranks = ranges_text(as_ranges(self._members[group_name]))
         self._write(GROUP_ROW, {"label": self._labels[group_name], "members": ranks})
+
+
+def _group_of(group_name: str) -> tuple[str, list[int]]:
+    """Its role, "" where it has none, and its ranks in the order of their places."""
+    distributed = sys.modules["torch.distributed"]
+    try:
+        group = distributed.distributed_c10d._resolve_process_group(group_name)
+        return role_of(group.group_desc), list(distributed.get_process_group_ranks(group))
+    except (AttributeError, KeyError, RuntimeError, ValueError):
+        return "", []
 
 
 def role_of(described: str) -> str:
