@@ -218,30 +218,37 @@ def _taken(most: float, parts: dict[str, float]) -> dict[str, float]:
 # --- workers ---
 
 
-def worker_of(host: Mapping[str, Matrix], steps: Mask) -> dict[str, object]:
-    """Details of a finding about input: "workers_do", what the loader's workers did most while the
-    ranks waited in these steps (rank × step): "storage", "delay" for waiting for a core, or "runs";
-    and "worker", the number of the one that did most of that, if it is one rank and one worker;
-    of one that waits for storage "read_bytes" a step, where that was measured and is not 0: of some
-    file systems the kernel counts nothing. Empty if it was not sampled.
+def worker_of(host: Mapping[str, Matrix], waited_ns: Matrix) -> dict[str, object]:
+    """Details of a finding about input.
+
+    waited_ns: rank × step, what the ranks waited for input; steps with 0 do not count.
+
+    "workers_do", what the loader's workers did most meanwhile: "storage", "delay" for waiting for a
+    core, "runs", or "waits" if they did none of these half of the time; and "worker", the number of
+    the one that did most, if it is one rank and one worker; of one that waits for storage
+    "read_bytes" a step, where that was measured and is not 0: of some file systems the kernel
+    counts nothing. Empty if it was not sampled.
 
     >>> host = {"loader_worker": np.array([[2.0, np.nan, 2.0, 2.0]]),
     ...         "loader_storage_us": np.array([[90e3, np.nan, 80e3, 70e3]]),
     ...         "loader_ran_us": np.array([[9e3, np.nan, 2e3, 1e3]])}
-    >>> worker_of(host, np.ones((1, 4), bool))
+    >>> worker_of(host, np.full((1, 4), 100e6))
     {'workers_do': 'storage', 'worker': 2}
     """
     if any(name not in host for name in LOADER_COUNTERS):
         return {}
+    steps = waited_ns > 0
     known = steps & np.isfinite(host["loader_worker"])
     if known.sum() < LEAST_SEEN:
         return {}
     worker, ran, storage = (host[name][known] for name in LOADER_COUNTERS)
     delay = np.nan_to_num(host[LOADER_DELAY][known]) if LOADER_DELAY in host else np.zeros(1)
     times = np.broadcast_to(ran + delay + storage, worker.shape)
-    does = "runs"
+    waited_us = float(waited_ns[known].sum()) / NS_IN_US
+    does = "runs" if float(times.sum()) >= NAMED * waited_us else "waits"
     for name, part in (("storage", storage), ("delay", delay)):
-        does = name if float(part.sum()) >= NAMED * float(times.sum()) else does
+        is_most = float(part.sum()) >= NAMED * float(times.sum())
+        does = name if is_most and does != "waits" else does
     found: dict[str, object] = {"workers_do": does}
     of_worker = np.bincount(worker.astype(int), times)
     if len(steps) == 1 and of_worker.max() >= OF_ONE_WORKER * of_worker.sum():

@@ -70,7 +70,7 @@ def hiccups(work: Work, left: Remaining, host: Mapping[str, Matrix] | None = Non
     theirs = {name: values[rows] for name, values in (host or {}).items()}
     loss.detail |= causes_of(theirs, sizes[rows], bool(work.meets))
     if loss.kind == "input":
-        loss.detail |= worker_of(theirs, sizes[rows] > 0)
+        loss.detail |= worker_of(theirs, sizes[rows])
     if inside is not None and float(inside.mean()) > 0:
         loss.detail["inside_ns"] = float(inside.mean())
         left.take_off_meetings(inside)

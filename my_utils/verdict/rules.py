@@ -304,7 +304,10 @@ def _explain_input(run: RunData, findings: Sequence[Finding], columns: Integers)
         elif "workers_do" not in one.detail:
             rows = np.searchsorted(run.ranks, one.ranks)
             counters = _counters(run, LOADER, rows, columns)
-            one.detail |= worker_of(counters, np.ones((len(rows), len(columns)), np.bool_))
+            waited_ns = np.zeros((len(rows), len(columns)))
+            if one.stage in run.stages:
+                waited_ns = run.totals[np.ix_(rows, columns)][..., run.stages.index(one.stage)]
+            one.detail |= worker_of(counters, waited_ns)
 
 
 def _explain_clocks(run: RunData, findings: Sequence[Finding], columns: Integers) -> None:

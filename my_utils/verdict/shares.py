@@ -11,10 +11,15 @@ from __future__ import annotations
 
 import numpy as np
 
+from .blame import is_regular
 from .kinds import Kind, kind_of_stage
 from .loss import LEAST_SHARE, Loss, Remaining
 from .quantiles import median
+from .run_data import Matrix
 from .work import Work
+
+RARE = 0.5  # of the steps, below which those that have a stage are counted
+NOT_AT_ALL = 0.1  # of what it takes at most: below it, a step does not have the stage
 
 
 def shared_stages(work: Work, left: Remaining) -> list[tuple[Loss, str]]:
@@ -31,9 +36,24 @@ def shared_stages(work: Work, left: Remaining) -> list[tuple[Loss, str]]:
         if kind is None or float(saved[best].mean()) < LEAST_SHARE * work.step_ns:
             break
         loss = Loss(kind, saved[best], np.arange(len(work.rows)), part)
-        loss.detail = {"took_ns": float(median(work.own[..., part].mean(1)))}
+        loss.detail = {
+            "took_ns": float(median(work.own[..., part].mean(1))),
+            **_times(median(work.own[..., part], 0)),
+        }
         found.append((loss, work.parts[part]))
         own = own - left.parts[..., part]
+    return found
+
+
+def _times(took_ns: Matrix) -> dict[str, float]:
+    """Of a stage that few steps have: in how many they have it, at what distance if that is always
+    the same, and how long it takes. took_ns: of each step."""
+    steps = np.flatnonzero(took_ns > NOT_AT_ALL * took_ns.max(initial=0.0))
+    if not len(steps) or len(steps) > RARE * len(took_ns):
+        return {}
+    found: dict[str, float] = {"times": len(steps), "each_ns": float(took_ns[steps].mean())}
+    if is_regular(steps):
+        found["every"] = int(steps[1] - steps[0])
     return found
 
 

@@ -65,6 +65,10 @@ WORKERS_DO = {
     "runs": ("runs", "run"),
     "delay": ("waits for a core", "wait for a core"),
     "storage": ("waits for storage", "wait for storage"),
+    "waits": (
+        "sleeps, or waits for a lock or the network",
+        "sleep, or wait for locks or the network",
+    ),
 }
 
 _LIKE_OTHERS: dict[Kind, str] = {
@@ -81,7 +85,7 @@ def terminal_lines(verdict: Verdict, width: int) -> list[str]:
     if verdict.status == "not judged":
         lines = list(_not_judged(verdict, width))[:room]
     else:
-        lines = [_cut(line, width) for line in list(_judged(verdict, width))[:room]]
+        lines = [part for line in _judged(verdict, width) for part in _wrapped(line, width)][:room]
     return lines + [_cut(line, width) for line in foot]
 
 
@@ -90,11 +94,16 @@ def _visible(line: str) -> str:
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
 
 
-def _cut(line: str, width: int) -> str:
+def _wrapped(line: str, width: int) -> list[str]:
     """A command is left whole: it is there to be pasted."""
     shown = _visible(line)
-    if shown.lstrip().startswith("next: "):
-        return shown
+    if len(shown) <= width or shown.lstrip().startswith("next: "):
+        return [shown]
+    return _lines_of(shown, width)
+
+
+def _cut(line: str, width: int) -> str:
+    shown = _visible(line)
     return shown if len(shown) <= width else shown[: max(width - 1, 0)] + "…"
 
 
@@ -225,6 +234,9 @@ def _of_a_stage(one: Finding, verdict: Verdict) -> Iterator[str]:
         rest = "" if others is None else f"; the others {_ms(others)}"
         share = f"{_ms(took)} of {_ms(step_ns)} ({_percent(took / step_ns)})"
         yield f"{who_text(one, verdict)} {_does(one)} {share}{_where(one)}{rest}"
+    if "times" in detail:
+        every = f", every {detail['every']} steps" if "every" in detail else ""
+        yield f"{count_text(detail['times'], 'time')}{every}: {_ms(detail['each_ns'])} each"
     if "hiccups" in detail:
         yield from _of_hiccups(one, verdict)
         yield from _of_loading(detail)
@@ -282,8 +294,10 @@ def _of_hiccups(one: Finding, verdict: Verdict) -> Iterator[str]:
     detail = one.detail
     every = f", every {detail['every']} steps" if "every" in detail else ""
     where = f" in {one.stage}" if one.stage else ""
+    count = int(detail["hiccups"])
+    take = "takes" if count == 1 else "take"
     yield (
-        f"{count_text(int(detail['hiccups']), 'step')} take {_ms(detail['hiccup_ns'])} longer"
+        f"{count_text(count, 'step')} {take} {_ms(detail['hiccup_ns'])} longer"
         f"{where} on {who_text(one, verdict)}{every}"
     )
     if "causes" in detail:

@@ -2,8 +2,8 @@
 
 The series is the step's time without the losses that were found before. It is "slower since" a step
 if two levels describe it clearly better than a line, and "throughput falls" otherwise. The cost is
-the mean over all judged steps of what they take longer than the first level, or than the line's
-begin. A stage is named if it has 80 % of the rise.
+the mean over all judged steps of what they take longer than the first level, or than the first
+eighth of the steps. A stage is named if it has 80 % of the rise.
 """
 
 from __future__ import annotations
@@ -81,8 +81,18 @@ def _rise_of(series: Series) -> _Rise | None:
     levels, at = steps
     by_line, by_levels = (float(np.abs(calm - fit).sum()) for fit in (line, levels))
     if by_levels > CLEARLY * by_line:
-        return _Rise(np.maximum(line - line[0], 0), 0, True)
+        return _Rise(_above_the_begin(series), 0, True)
     return _Rise(np.maximum(levels - levels[0], 0), at, False)
+
+
+def _above_the_begin(series: Series) -> Series:
+    """By how much the level of each sixteenth is above that of the first eighth."""
+    first = float(np.median(series[: max(len(series) // ENDS, 2)]))
+    levels = np.concatenate(
+        [np.full(len(part), np.median(part)) for part in np.array_split(series, 2 * ENDS)]
+    )
+    above: Series = np.maximum(levels - first, 0)
+    return above
 
 
 def _two_levels(series: Series) -> tuple[Series, int] | None:

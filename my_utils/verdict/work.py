@@ -2,7 +2,8 @@
 
 A cycle of a rank goes from the end of its last meeting in a step to the end of the last one in the
 next step. What comes after that meeting (the optimizer, say) delays the arrival of the step after,
-so its time counts there. Only durations count: each rank may have a separate clock.
+so its time counts there, unless the step before is not judged. Only durations count: each rank may
+have a separate clock.
 """
 
 from __future__ import annotations
@@ -168,7 +169,7 @@ def work_of(run: RunData, meetings: Meetings, rows: Integers, columns: Integers)
     meeting_stages = meetings.stages_of(rows)
     meets = meetings.meets[rows]
     tail = _after_the_last_meeting(run, rows, meeting_stages)
-    before = np.maximum(columns - 1, 0)
+    before = np.where(np.isin(columns - 1, columns), columns - 1, columns)
     at = np.ix_(rows, columns)
     totals = run.totals[at]
     untimed = np.maximum(run.step_ns[at] - totals.sum(2), 0)

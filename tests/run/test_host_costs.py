@@ -134,7 +134,7 @@ def test_sampling_can_be_switched_off(tmp_path: Path) -> None:
         assert not {"gil_us", "stopped_us", "other_us", "refaults"} & row.metadata.keys()
 
 
-# Worker 1 is slow: it "runs", waits for "storage", or waits for a core ("delay").
+# Worker 1 is slow: it "runs", "sleeps", waits for "storage", or waits for a core ("delay").
 LOADER = """
 import contextlib, os, sys, time
 import torch
@@ -158,6 +158,9 @@ class Samples(Dataset):
             work(0.04)
         elif how == "delay":
             work(0.01)
+        elif how == "sleeps":
+            time.sleep(0.04)
+            work(0.002)
         elif how == "reads":  # what it had read is dropped, so it comes from the disk again
             os.posix_fadvise(self.file, 0, 0, os.POSIX_FADV_DONTNEED)
             for at in range(0, READ, 4096):
@@ -216,6 +219,7 @@ def slow_file(folder: Path) -> Iterator[Path]:
         pytest.param("runs", "ran_us", "input waits for worker 1, which runs",
                      marks=pytest.mark.thorough),
         ("storage", "storage_us", "input waits for worker 1, which waits for storage"),
+        ("sleeps", "ran_us", "input waits for worker 1, which sleeps, or waits for"),
         pytest.param("delay", "delay_us", "input waits for worker 1, which waits for a core",
                      marks=pytest.mark.thorough),
     ],
@@ -241,7 +245,7 @@ def test_the_worker_that_the_training_waits_for(
     done = subprocess.run(why, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
     verdict = json.loads(done.stdout)
     (found,) = [one for one in verdict["findings"] if one["kind"] == "input"]
-    does = counter.removesuffix("_us").replace("ran", "runs")
+    does = "waits" if how == "sleeps" else counter.removesuffix("_us").replace("ran", "runs")
     assert (found["detail"]["worker"], found["detail"]["workers_do"]) == (1, does)
     assert any(text in line for line in verdict["text"]), verdict["text"]
 

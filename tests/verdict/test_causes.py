@@ -193,7 +193,7 @@ def input_run(**loader: npt.NDArray[np.float64]) -> Finding:
 def test_the_worker_that_input_waits_for() -> None:
     worker = np.full((1, 120), 2.0)
     worker[0, ::5] = np.nan
-    some, little = np.full((1, 120), 90e3), np.full((1, 120), 5e3)
+    some, little = np.full((1, 120), 180e3), np.full((1, 120), 5e3)
     one = input_run(loader_worker=worker, loader_storage_us=some, loader_ran_us=little)
     assert one.kind == "input"
     assert (one.detail["worker"], one.detail["workers_do"]) == (2, "storage")
@@ -235,20 +235,21 @@ def test_pages_from_a_disk_are_counted() -> None:
 @pytest.mark.parametrize(
     ("shares", "does"),
     [((90e3, 5e3, 5e3), "runs"), ((20e3, 70e3, 10e3), "delay"), ((10e3, 20e3, 70e3), "storage"),
-     ((40e3, 35e3, 25e3), "runs")],
+     ((40e3, 35e3, 25e3), "runs"), ((9e3, 5e3, 6e3), "waits"), ((0.0, 0.0, 20e3), "waits")],
 )  # fmt: skip
 def test_what_workers_do_most(shares: tuple[float, float, float], does: str) -> None:
     names = ("loader_ran_us", "loader_delay_us", "loader_storage_us")
     host = {name: np.full((1, 6), us) for name, us in zip(names, shares, strict=True)}
     host["loader_worker"] = np.ones((1, 6))
-    assert worker_of(host, np.ones((1, 6), bool)) == {"workers_do": does, "worker": 1}
+    waited_ns = np.full((1, 6), 110e6)
+    assert worker_of(host, waited_ns) == {"workers_do": does, "worker": 1}
     del host["loader_delay_us"]  # as where the kernel does not say
-    assert worker_of(host, np.ones((1, 6), bool))["worker"] == 1
+    assert worker_of(host, waited_ns)["worker"] == 1
 
 
 def test_what_a_worker_that_waits_for_storage_reads() -> None:
     """Of the worker that is named, over all judged steps; nothing where it was not measured."""
-    steps = np.ones((1, 8), bool)
+    steps = np.full((1, 8), 100e6)
     host = {name: np.full((1, 8), 1e3) for name in ("loader_ran_us", "loader_delay_us")}
     host["loader_storage_us"] = np.full((1, 8), 90e3)
     host["loader_worker"] = np.array([[1, 1, 0, 1, 1, 1, np.nan, 1]])

@@ -168,6 +168,36 @@ def test_all_ranks_are_slower_from_a_step_on(ranks: int, seed: int) -> None:
     assert verdict.step_ns - one.saves_ns_a_step == pytest.approx(healthy_ns, rel=0.1)
 
 
+@pytest.mark.parametrize("stage", ["untimed", "optimizer", "forward"])
+@pytest.mark.parametrize("ms", [100, 300, 3000])
+def test_a_long_first_step_is_no_loss_of_the_steps_after_it(stage: str, ms: int) -> None:
+    for ranks in (1, 4):
+        run = ArrayRun(ranks=ranks, steps=60).more(stage, ms, steps=0)
+        verdict = judge(run.data(sync_points=[DDP] if ranks > 1 else []))
+        assert verdict.status == "green", verdict.lines()
+
+
+def test_a_rise_in_the_second_half_saves_what_the_first_half_took() -> None:
+    """A line through all steps begins below every step that ever was."""
+    run = ArrayRun(ranks=4, steps=600, noise=0.01)
+    rises = np.clip(np.arange(600) - 300, 0, None) * 0.2e6
+    run.took_ns[:, :, run.at("forward")] += rises
+    verdict = judge(run.data(sync_points=[DDP]))
+    finding = verdict.findings[0]
+    assert finding.kind in ("throughput falls", "slower since")
+    without = verdict.step_ns - finding.saves_ns_a_step
+    assert without == pytest.approx(verdict.step_ns - rises.mean(), rel=0.02)
+
+
+def test_how_often_all_ranks_write_a_checkpoint() -> None:
+    means = {"input": 2.0, "forward": 25.0, "backward": 60.0, "optimizer": 6.0, "checkpoint": 0.0}
+    run = ArrayRun(ranks=2, steps=201, means_ms=means)
+    run.more("checkpoint", 122, steps=slice(10, 200, 10))
+    verdict = judge(run.data(sync_points=[DDP]))
+    assert verdict.findings[0].kind == "checkpoint"
+    assert "  19 times, every 10 steps: 122.0 ms each" in verdict.lines()
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("ranks", [1, 2, 64])
 def test_throughput_that_falls(ranks: int, seed: int) -> None:

@@ -160,3 +160,15 @@ def test_next_commands_can_be_pasted(kind: Kind) -> None:
 def test_a_run_that_ended_is_run_again() -> None:
     line = verdict("input", command=("torchrun", "train.py")).lines()
     assert any("next: my_utils run --capture 1 -- torchrun train.py" in text for text in line)
+
+
+def test_a_long_line_of_causes_is_wrapped_and_not_cut() -> None:
+    causes = [("gc2", 0.61), ("delay", 0.21), ("storage", 0.11), ("other", 0.07)]
+    one = verdict("host hiccups")
+    one.findings[0].detail = {
+        "hiccups": 9, "hiccup_ns": 3e7, "cause": "gc2", "causes": causes, "objects": 4_712_345,
+    }  # fmt: skip
+    lines = one.lines(60)
+    text = " ".join(line.strip() for line in lines)
+    assert "it looks at 4.7 M objects" in text
+    assert all(len(line) <= 60 for line in lines if "next: " not in line)
