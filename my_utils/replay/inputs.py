@@ -101,6 +101,7 @@ def _replayed(run: RunData, warmup: int | None) -> Verdict | None:
     if verdict.status == "not judged":
         return None
     verdict.command, verdict.running = tuple(run.command), run.running
+    verdict.ending = run.ending
     verdict.attempts, verdict.older_attempts = run.attempts, run.older_attempts
     verdict.notes += run.problems
     return verdict

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from ..common.printable import printable_lines
 from ..common.ranges import ranks_text
 from ..common.tables import count_text, time_text
+from ..verdict.text import ending_lines
 from .result import ReplayFinding, ReplayVerdict
 
 ALSO_MAX = 3
@@ -22,7 +23,7 @@ _ranks = functools.partial(ranks_text, most=RANGES_SHOWN)
 
 def terminal_lines(verdict: ReplayVerdict, width: int) -> list[str]:
     lines = list(_not_judged(verdict) if verdict.status == "not judged" else _judged(verdict))
-    return [
+    return ending_lines(verdict, width) + [
         part
         for line in lines
         for part in textwrap.wrap(

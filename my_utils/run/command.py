@@ -26,6 +26,7 @@ from .folder import (
     drop_if_empty,
     held_by,
     name_of_run,
+    note_status,
     reserve_somewhere,
     write_run_file,
 )
@@ -284,6 +285,7 @@ def _record(options: _Options, command: Sequence[str], place: Place, script: str
                 status = run_child(command, environment)
             except OSError as error:
                 return cannot_run(command, error)
+            note_status(place.folder, status)
             if report is not None and not options.quiet:
                 _close(report)
         finally:

@@ -129,6 +129,12 @@ def complete_run_file(folder: Path, about: Mapping[str, object], *, leads: bool)
         write_run_file(folder, {**about, **kept, **newest})
 
 
+def note_status(folder: Path, status: int) -> None:
+    """Adds to run.json how the command ended: its exit status, -n where signal n ended it."""
+    with contextlib.suppress(OSError, ValueError):
+        write_run_file(folder, {**read_run_file(folder), "exit_status": status})
+
+
 def drop_if_empty(folder: Path) -> None:
     """Removes a folder in which nothing was recorded, with its run.json and requests."""
     with contextlib.suppress(OSError):

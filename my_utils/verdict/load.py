@@ -17,6 +17,7 @@ import numpy.typing as npt
 from .. import _core
 from ..common.ranges import rank_ranges
 from ..trace.inputs import FileSet
+from .endings import ending_of, run_file_of
 from .load_ready import STAGE, ready_of_rank, ready_of_run
 from .rank_cells import EVER, Integers, RankCells, cells_of_rank, for_the_verdict, peers_of
 from .rank_files import SEPARATOR, Columns, Note, RankStages, chosen, find_ranks, read_rank
@@ -95,8 +96,12 @@ def run_of(
     run.older_attempts = max(one.metadata.older_runs for one in kept)
     run.repeated = _repeated(kept)
     run.recorded = _recorded(kept, ranks.shifts)
-    run.paths, run.command = list(names), command_of(names)
+    run_file = run_file_of(names)
+    run.paths, run.command = list(names), command_of(run_file)
     run.ended, run.running = states_of(names, run.ranks)
+    if not run.running:
+        has_ended = dict(zip(run.ranks.tolist(), run.ended, strict=True))
+        run.ending = ending_of(kept, has_ended, run_file)
     return run
 
 

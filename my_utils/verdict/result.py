@@ -20,6 +20,7 @@ class VerdictData(TypedDict):
     version: int
     status: Status
     reason: str | None
+    ending: str | None
     findings: list[dict[str, Any]]
     step_ms: float
     untimed_share: float
@@ -92,7 +93,7 @@ class Verdict:
     "not judged", then `reason` says why. findings: the most costly first; of a green run only what
     is worth knowing ("not judged inside", "compute", "warm-up").
     warmup: columns at the beginning that were left out. judged_ranks, judged_steps: how many.
-    attempts, older_attempts, repeated: as in RunData.
+    attempts, older_attempts, repeated, ending: as in RunData.
     step_ns: the mean of a judged step. hangs: a process that is alive makes no progress, if
         processes were checked. gpu_errors: sentences about critical errors of GPUs, which are among
         the notes, too.
@@ -125,6 +126,7 @@ class Verdict:
     paths: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
     running: bool = False
+    ending: str = ""
     hangs: bool = False
     gpu_errors: tuple[str, ...] = ()
     notes: list[str] = field(default_factory=list)
@@ -159,6 +161,7 @@ class Verdict:
             "version": 1,
             "status": self.status,
             "reason": self.reason,
+            "ending": self.ending or None,
             "findings": [one.as_data() for one in self.findings],
             "step_ms": round(self.step_ns * 1e-6, 6),
             "untimed_share": round(self.untimed_share, 4),

@@ -109,6 +109,7 @@ def _described(run: RunData) -> Verdict:
         paths=tuple(run.paths),
         command=tuple(run.command),
         running=run.running,
+        ending=run.ending,
         gpu_errors=gpu_errors,
         notes=[*run.problems, *gpu_errors],
     )

@@ -87,7 +87,7 @@ class RunData:
     ended: of each rank, whether its process ended normally. problems: what could not be read,
         a sentence each. workload: what was recorded once, such as "num_workers".
     paths: what it was read from. running: whether a process of it lives. command: that `my_utils
-        run` was given.
+        run` was given. ending: how it ended, "" where that was as it should.
     attempts: how many starts of the processes count; older_attempts: how many do not, because a
         later one began again at the first step. repeated: the first and the last of the steps that
         were done again, of which the last copy counts. renumbered: the steps of attempts all begin
@@ -119,6 +119,7 @@ class RunData:
     paths: Sequence[str] = ()
     running: bool = False
     command: Sequence[str] = ()
+    ending: str = ""
     attempts: int = 1
     older_attempts: int = 0
     repeated: tuple[int, int] | None = None

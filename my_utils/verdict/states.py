@@ -3,30 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ..common.bounded_read import read_whole
-from ..common.checked_json import object_of
 from ..run_files.ranks import find_ranks
 
-RUN_FILE = "run.json"
-RUN_FILE_BYTES_MAX = 1 << 20
 
-
-def command_of(paths: Sequence[str]) -> tuple[str, ...]:
-    """The command that `my_utils run` wrote down next to the files; () where it did not."""
-    for path in paths:
-        try:
-            data, _ = read_whole(os.path.join(path, RUN_FILE), RUN_FILE_BYTES_MAX, "a run's file")
-            command = object_of(data).get("command")
-        except (OSError, ValueError):
-            continue
-        if isinstance(command, list) and all(isinstance(word, str) for word in command):
-            return tuple(command)
-    return ()
+def command_of(run_file: Mapping[str, Any]) -> tuple[str, ...]:
+    """The command in a `run.json`; () where it has none."""
+    command = run_file.get("command")
+    is_command = isinstance(command, list) and all(isinstance(word, str) for word in command)
+    return tuple(command) if command and is_command else ()
 
 
 def states_of(paths: Sequence[str], ranks: npt.NDArray[np.int64]) -> tuple[tuple[bool, ...], bool]:

@@ -81,12 +81,18 @@ _LIKE_OTHERS: dict[Kind, str] = {
 
 def terminal_lines(verdict: Verdict, width: int) -> list[str]:
     foot = list(_foot(verdict))
-    room = LINES_MAX - len(foot)
+    head = ending_lines(verdict, width)
+    room = LINES_MAX - len(foot) - len(head)
     if verdict.status == "not judged":
         lines = list(_not_judged(verdict, width))[:room]
     else:
         lines = [part for line in _judged(verdict, width) for part in _wrapped(line, width)][:room]
-    return lines + [_cut(line, width) for line in foot]
+    return head + lines + [_cut(line, width) for line in foot]
+
+
+def ending_lines(verdict: Verdict, width: int) -> list[str]:
+    """How the run ended, if that was not as it should."""
+    return _wrapped(f"ENDED EARLY: {verdict.ending}", width) if verdict.ending else []
 
 
 def _visible(line: str) -> str:

@@ -98,7 +98,7 @@ int mu_run_rows_is_note(struct mu_span name) {
     return mu_span_equals(name, "my_utils.run") || mu_span_equals(name, "my_utils.sync") ||
            mu_span_equals(name, "my_utils.workload") || mu_span_equals(name, "my_utils.bucket") ||
            mu_span_equals(name, "my_utils.ready") || mu_span_equals(name, "my_utils.ready_gpu") ||
-           mu_span_equals(name, "my_utils.group");
+           mu_span_equals(name, "my_utils.group") || mu_span_equals(name, "my_utils.run_end");
 }
 
 MU_MUST_CHECK static int reserve_note(struct mu_run_rows *rows, struct mu_error *err) {

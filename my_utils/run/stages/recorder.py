@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -163,7 +164,10 @@ class Recorder(Listener):
             count = self.iterations.finish()
             self.stages.write_batches(count - 1)
             self.stages.forget_host()
-            GlobalLogger().instant("my_utils.run_end", {"iterations": count}, step=-1)
+            ended: dict[str, object] = {"iterations": count}
+            if (error := getattr(sys, "last_type", None)) is not None:
+                ended["error"] = error.__name__
+            GlobalLogger().instant("my_utils.run_end", ended, step=-1)
         except Exception as error:
             self._step_aside(error)
 
