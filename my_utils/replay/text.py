@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import functools
 import itertools
-import textwrap
 from collections.abc import Iterator, Sequence
 
-from ..common.printable import printable_lines
 from ..common.ranges import ranks_text
 from ..common.tables import count_text, time_text
-from ..verdict.text import ending_lines
+from ..verdict.text import ending_lines, wrapped
 from .result import ReplayFinding, ReplayVerdict
 
 ALSO_MAX = 3
@@ -26,10 +24,7 @@ def terminal_lines(verdict: ReplayVerdict, width: int) -> list[str]:
     return ending_lines(verdict, width) + [
         part
         for line in lines
-        for part in textwrap.wrap(
-            printable_lines(line), max(width, 20), subsequent_indent="    ",
-            break_long_words=False, break_on_hyphens=False,
-        )
+        for part in wrapped(line, max(width, 20))
     ]  # fmt: skip
 
 
@@ -48,6 +43,7 @@ def _judged(verdict: ReplayVerdict) -> Iterator[str]:
     yield f"{head:<45} {step} a step, {count_text(verdict.judged_steps, 'step')}, {ranks}"
     if found:
         yield from (f"  {line}" for line in _body(found[0], verdict))
+        yield f"  next: {verdict.next_step()}"
     for one in found[1 : 1 + ALSO_MAX]:
         yield f"also: {headline(one).lower()}: {_saves(one)}"
     yield _foot(verdict)

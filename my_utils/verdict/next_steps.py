@@ -1,4 +1,4 @@
-"""The next command for each kind of finding, in one table.
+"""What to do next for each kind of finding: the line to change, else a command to learn more.
 
 While a process lives, a capture of it tells most. Of a run that has ended it is the next run under
 `my_utils run` with a capture of the ranks that were named, of rank 0 if none was; and where its
@@ -8,7 +8,8 @@ command is not known the report of all stages.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ..common.ranges import as_ranges, ranges_text
 from .kinds import KINDS, Kind
@@ -26,7 +27,34 @@ for _kind in ("input", "h2d", "straggler", "host hiccups", "optimizer", "checkpo
 for _kind in ("slower since", "throughput falls"):
     NEXT[_kind] = (TRACE, TRACE, TRACE)  # type: ignore[index]
 
+# What to change where nothing more must be learned first.
+CHANGES: dict[Kind, str] = {
+    "checkpoint": "torch.distributed.checkpoint.async_save, or fewer checkpoints",
+    "eval": "evaluate less often, or on fewer batches",
+    "optimizer": "foreach=True or fused=True in the optimizer",
+    "short of cores": "fewer threads a rank (OMP_NUM_THREADS=1), or more cores",
+}
+WORKERS = "num_workers={workers} in the DataLoader, now {now}"
+FEW_WORKERS = 4
 STEPS_AROUND = 3
+
+
+def change_for(kind: Kind, detail: Mapping[str, Any]) -> str | None:
+    """The line to change, None where a command tells more first. detail: that of the finding.
+
+    >>> change_for("input", {"num_workers": 0})
+    'num_workers=4 in the DataLoader, now 0'
+    >>> change_for("input", {"num_workers": 3, "workers_do": "runs"})
+    'num_workers=6 in the DataLoader, now 3'
+    """
+    if kind != "input":
+        return CHANGES.get(kind)
+    now = detail.get("num_workers")
+    if now == 0:
+        return WORKERS.format(workers=FEW_WORKERS, now=0)
+    if now is None or detail.get("workers_do") != "runs":
+        return None
+    return WORKERS.format(workers=2 * now, now=now)
 
 
 def next_command(

@@ -21,6 +21,7 @@ class VerdictData(TypedDict):
     status: Status
     reason: str | None
     ending: str | None
+    next: str | None
     findings: list[dict[str, Any]]
     step_ms: float
     untimed_share: float
@@ -142,6 +143,13 @@ class Verdict:
 
         return terminal_lines(self, width)
 
+    def next_step(self) -> str | None:
+        """What to do about the first finding: a line to change, or a command that tells more; None
+        where nothing was found."""
+        from .text import next_step
+
+        return next_step(self)
+
     def __repr__(self) -> str:
         return "\n".join(self.lines())
 
@@ -162,6 +170,7 @@ class Verdict:
             "status": self.status,
             "reason": self.reason,
             "ending": self.ending or None,
+            "next": self.next_step(),
             "findings": [one.as_data() for one in self.findings],
             "step_ms": round(self.step_ns * 1e-6, 6),
             "untimed_share": round(self.untimed_share, 4),

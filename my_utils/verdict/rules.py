@@ -300,9 +300,10 @@ def _explain_input(run: RunData, findings: Sequence[Finding], columns: Integers)
     for one in findings:
         if one.kind != "input" or not one.ranks:
             continue
-        if run.workload.get("num_workers") == "0":
-            one.detail["num_workers"] = 0
-        elif "workers_do" not in one.detail:
+        workers = run.workload.get("num_workers", "")
+        if workers.isdecimal():
+            one.detail["num_workers"] = int(workers)
+        if workers != "0" and "workers_do" not in one.detail:
             rows = np.searchsorted(run.ranks, one.ranks)
             counters = _counters(run, LOADER, rows, columns)
             waited_ns = np.zeros((len(rows), len(columns)))

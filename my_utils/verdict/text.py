@@ -11,7 +11,7 @@ from ..common.ranges import ranks_text
 from ..common.tables import count_text
 from .kinds import CAUSES_PAGE, PAGES, UNTIMED, Kind, blocks_green
 from .last_text import INSIDE_PAGE, last_lines, last_short
-from .next_steps import next_command
+from .next_steps import change_for, next_command
 from .result import Finding, Verdict
 
 LINES_MAX = 12
@@ -86,13 +86,13 @@ def terminal_lines(verdict: Verdict, width: int) -> list[str]:
     if verdict.status == "not judged":
         lines = list(_not_judged(verdict, width))[:room]
     else:
-        lines = [part for line in _judged(verdict, width) for part in _wrapped(line, width)][:room]
+        lines = [part for line in _judged(verdict, width) for part in wrapped(line, width)][:room]
     return head + lines + [_cut(line, width) for line in foot]
 
 
 def ending_lines(verdict: Verdict, width: int) -> list[str]:
     """How the run ended, if that was not as it should."""
-    return _wrapped(f"ENDED EARLY: {verdict.ending}", width) if verdict.ending else []
+    return wrapped(f"ENDED EARLY: {verdict.ending}", width) if verdict.ending else []
 
 
 def _visible(line: str) -> str:
@@ -100,10 +100,10 @@ def _visible(line: str) -> str:
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
 
 
-def _wrapped(line: str, width: int) -> list[str]:
+def wrapped(line: str, width: int) -> list[str]:
     """A command is left whole: it is there to be pasted."""
     shown = _visible(line)
-    if len(shown) <= width or shown.lstrip().startswith("next: "):
+    if len(shown) <= width or shown.lstrip().startswith("next: my_utils "):
         return [shown]
     return _lines_of(shown, width)
 
@@ -469,14 +469,22 @@ def _also(one: Finding, verdict: Verdict) -> str:
 
 
 def _next_lines(one: Finding, verdict: Verdict, width: int) -> list[str]:
-    command = f"next: {_next(one, verdict)}"
+    command = f"next: {next_step(verdict)}"
     page = CAUSES_PAGE if "causes" in one.detail else PAGES[one.kind]
     page = INSIDE_PAGE if "last_share" in one.detail else page
     line = f"{command}     {page}"
     return [line] if len(line) <= width - 2 else [command, f"read: {page}"]
 
 
-def _next(one: Finding, verdict: Verdict) -> str:
+def next_step(verdict: Verdict) -> str | None:
+    """What to do about the first finding: a line to change, or a command; None without one."""
+    if not verdict.costly:
+        return None
+    one = verdict.costly[0]
+    return change_for(one.kind, one.detail) or _command(one, verdict)
+
+
+def _command(one: Finding, verdict: Verdict) -> str:
     named = one.ranks if len(one.ranks) < verdict.judged_ranks else ()
     return next_command(
         one.kind, paths=verdict.paths, ranks=named, running=verdict.running,

@@ -39,7 +39,7 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         with timer.time_stage("iter"):
             for name in NAMES:
                 with timer.time_stage(name):
-                    time.sleep(0.001 if name == NAMES[0] else 0)  # pages show the longest stages
+                    time.sleep(0.005 if name == NAMES[0] else 0)  # pages show the longest stages
         timer.step()
     _core.close_output()
     return logs
