@@ -157,24 +157,18 @@ class ClockHistory:
 
     def drift_ppm(self) -> float:
         """The slope of the offsets over time, each weighted by 1/error²; NaN below two."""
-        if len(self._offsets) < 2:
+        first, last = self._offsets[0], self._offsets[-1]
+        if first.measured_ns == last.measured_ns:
             return math.nan
-        first = self._offsets[0]
-        points = [
-            (
-                (offset.measured_ns - first.measured_ns) * 1e-9,
-                (offset.offset_ns - first.offset_ns) * 1e-3,
-                1 / max(offset.error_s, 1e-9) ** 2,
-            )
-            for offset in self._offsets
-        ]
-        total = sum(weight for _, _, weight in points)
-        mean_x = sum(x * weight for x, _, weight in points) / total
-        mean_y = sum(y * weight for _, y, weight in points) / total
-        spread = sum(weight * (x - mean_x) ** 2 for x, _, weight in points)
-        if spread == 0:
-            return math.nan
-        return sum(weight * (x - mean_x) * (y - mean_y) for x, y, weight in points) / spread
+        import numpy as np
+
+        slope, _ = np.polyfit(
+            [(offset.measured_ns - first.measured_ns) * 1e-9 for offset in self._offsets],
+            [(offset.offset_ns - first.offset_ns) * 1e-3 for offset in self._offsets],
+            deg=1,
+            w=[1 / max(offset.error_s, 1e-9) for offset in self._offsets],
+        )
+        return float(slope)
 
 
 def _fits(before: ClockOffset, after: ClockOffset) -> bool:

@@ -240,7 +240,7 @@ def test_a_client_that_sends_without_being_asked(caplog: pytest.LogCaptureFixtur
         for one in takers:
             one.close()
     assert server.refused == 1
-    assert "it sends an unexpected message" in caplog.text
+    assert "it wants more than 4096 exchanges" in caplog.text
 
 
 def test_a_client_that_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
