@@ -1,6 +1,6 @@
 """Reads the CSV that Nsight Compute prints: its rows, numbers and launches.
 
-Internal. `ncu --csv` prints one of two pages. The page `details` has a row for each launch and
+`ncu --csv` prints one of two pages. The page `details` has a row for each launch and
 metric, `raw` a row for each launch with a column for each metric and a second header of units.
 Around them stand the program's own output and lines such as `==PROF== Connected`. A file may hold
 several pages one after the other; rows of the same process, number and kernel are one launch, so
@@ -16,7 +16,7 @@ import csv
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -31,6 +31,13 @@ LAUNCH_FIELDS = frozenset((
 # A launch's number, quoted or not; a row of the units has an empty one.
 ROW_START = re.compile(r'\s*"?\d*"?\s*[,;\t]')
 NUMBER = re.compile(r"[+-]?(?:\d[\d.,\s'\u2019]*|[.,]\d+)(?:[eE][+-]?\d+)?\Z")
+# Groups have three digits, or two in the Indian way, but the last always three.
+WITH_MARK = {
+    mark: re.compile(
+        rf"[+-]?(\d{{1,3}}(\{group}\d{{2,3}})*\{group}\d{{3}}|\d*)(\{mark}\d*)?(e[+-]?\d+)?", re.I
+    )
+    for mark, group in (".,", ",.")
+}
 INSTANCES = re.compile(r"\s*\(.*\)\s*\Z", re.DOTALL)
 UNIT_SUFFIX = re.compile(r"(.*\S)\s*\[([^\]]*)\]\Z")
 NO_VALUES = frozenset({"", "n/a", "no data", "nan", "-nan", "inf", "-inf", "(null)", "none", "-"})
@@ -59,7 +66,7 @@ PERCENTAGES = {
     ),
 }  # fmt: skip
 BASIC_METRICS = frozenset(TIME).union(*PERCENTAGES.values())
-PERCENT = frozenset(("", "%"))
+PERCENT_OF_UNIT = {"": 1.0, "%": 1.0}
 NS_OF_UNIT = {
     "": 1.0, "ns": 1.0, "nsecond": 1.0, "nseconds": 1.0, "nanosecond": 1.0,
     "us": 1e3, "usecond": 1e3, "useconds": 1e3, "microsecond": 1e3, "\u00b5s": 1e3, "\u03bcs": 1e3,
@@ -297,17 +304,13 @@ class _PageReader:
         if not has_number and "Metric Name" not in row:
             identity = (*identity, str(line))  # each row is a launch
         launch = self._launches.get(identity)
-        if launch is None or (
+        is_another = launch is not None and (
             (launch.part != self.part or not has_number)
             and any(launch.has(name, unit) for name, unit, _ in values)
-        ):
-            launch = Launch(
-                row["Kernel Name"],
-                row.get("Grid Size", ""),
-                row.get("Block Size", ""),
-                line,
-                self.part,
-            )
+        )
+        if launch is None or is_another:
+            grid, block = row.get("Grid Size", ""), row.get("Block Size", "")
+            launch = Launch(row["Kernel Name"], grid, block, line, self.part)
             self._launches[identity] = launch
             self.page.launches.append(launch)
         return launch
@@ -398,56 +401,32 @@ def number(text: str, decimal: str) -> float | None:
     if not NUMBER.match(text):
         raise ValueError(f"{text!r} is not a number")
     plain = re.sub(r"[\s'\u2019]", "", text)
-    whole, _, fraction = plain.partition(decimal)
-    group = "," if decimal == "." else "."
-    digits = whole.lstrip("+-").lower().partition("e")[0]
-    if set(fraction) & {",", "."} or not _grouped(digits, group):
+    if not WITH_MARK[decimal].fullmatch(plain):
         raise ValueError(f"{text!r} is not a number with the decimal mark {decimal!r}")
-    return float(whole.replace(group, "") + ("." + fraction if fraction else ""))
-
-
-def _grouped(whole: str, group: str) -> bool:
-    """Groups have three digits, or two in the Indian way, but the last always three."""
-    first, *others = whole.split(group)
-    if not others:
-        return True
-    return (
-        1 <= len(first) <= 3
-        and len(others[-1]) == 3
-        and all(len(part) in (2, 3) for part in others[:-1])
-    )
+    group = "," if decimal == "." else "."
+    return float(plain.replace(group, "").replace(decimal, "."))
 
 
 def metric_of(
-    launch: Launch, names: Iterable[str], page: Page, units: frozenset[str] | None = None
+    launch: Launch, names: Iterable[str], page: Page, factors: Mapping[str, float] | None = None
 ) -> float | None:
-    """The first of `names` that the launch has, in one of `units`. Notes what is not a number."""
+    """The first of `names` that the launch has. Notes what is not a number.
+
+    factors: what a number in each of the units is multiplied by; None takes any unit, and the
+    number as it is.
+    """
     for name in names:
         for unit, text, line in launch.metrics.get(name, ()):
-            if units is None or unit in units:
-                value = _noted_number(page, line, name, text)
-                if value is not None:
-                    return value
-    return None
-
-
-def time_of(launch: Launch, page: Page) -> float | None:
-    """The duration of the launch in ns."""
-    for name in TIME:
-        for unit, text, line in launch.metrics.get(name, ()):
-            factor = NS_OF_UNIT.get(unit.lower())
+            factor = 1.0 if factors is None else factors.get(unit.lower())
             if factor is None:
-                page.note(f"unit of {name}", line, f"{name} in the unknown unit {unit!r}")
+                if factors is NS_OF_UNIT:  # others have more than one meaning, each with its unit
+                    page.note(f"unit of {name}", line, f"{name} in the unknown unit {unit!r}")
                 continue
-            value = _noted_number(page, line, name, text)
+            try:
+                value = number(text, page.decimal)
+            except ValueError as error:
+                page.note(name, line, f"{name}: {error}")
+                continue
             if value is not None:
                 return value * factor
     return None
-
-
-def _noted_number(page: Page, line: int, name: str, text: str) -> float | None:
-    try:
-        return number(text, page.decimal)
-    except ValueError as error:
-        page.note(name, line, f"{name}: {error}")
-        return None
