@@ -29,7 +29,7 @@ from ..common.public import public
 from ..common.reprs import short_repr
 from ..common.warnings import warn_once
 from ..log.logger import GlobalLogger, SingletonMeta
-from .config import DEFAULT_ROOT, DumpConfig, check_folder
+from .config import DEFAULT_ROOT, DumpConfig, path_text
 from .files import open_dump
 from .form import TENSORS, TREE, UNFINISHED, DumpError, StandIn, parse_tree, safe_name
 from .loader import Decoder, blob_digests
@@ -240,7 +240,7 @@ class UniversalLoader:
     def __init__(
         self, root_dir: str | os.PathLike[str] = DEFAULT_ROOT, *, max_bytes: int = 1 << 28
     ) -> None:
-        self.root_dir = check_folder("root_dir", root_dir)
+        self.root_dir = path_text("root_dir", root_dir)
         check_int("max_bytes", max_bytes, 1)
         self.max_bytes = max_bytes
 
@@ -280,7 +280,7 @@ class UniversalLoader:
         Traceback (most recent call last):
         my_utils.dump_utils.DumpError: …/elsewhere: is outside of root_dir, …
         """
-        dump_dir = check_folder("dump_dir", dump_dir)
+        dump_dir = path_text("dump_dir", dump_dir)
         classes = _check_types(types)
         with open_dump(self.root_dir, dump_dir) as folder:
             pickles = [name for name in folder.manifest["files"] if name.startswith("pickle")]
@@ -309,7 +309,7 @@ class UniversalLoader:
 
         Raises DumpError and FileNotFoundError as `load` does.
         """
-        with open_dump(self.root_dir, check_folder("dump_dir", dump_dir)) as folder:
+        with open_dump(self.root_dir, path_text("dump_dir", dump_dir)) as folder:
             return folder.manifest
 
     def dumps(
