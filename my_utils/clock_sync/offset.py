@@ -148,9 +148,11 @@ class ClockHistory:
 
     def add(self, offset: ClockOffset) -> ClockOffset:
         """Takes a measurement; returns it with the drift by all so far."""
-        last = self._offsets[-1] if self._offsets else None
-        if last is not None and not _fits(last, offset):
-            self._offsets.clear()  # a clock was set: what came before says nothing about its rate
+        if self._offsets:
+            last = self._offsets[-1]
+            explained_s = last.error_at(offset.measured_ns) + offset.error_s  # by drift alone
+            if abs(offset.offset_ns - last.offset_ns) * 1e-9 > explained_s:
+                self._offsets.clear()  # a clock was set, which says nothing about its rate
         self._offsets.append(offset)
         values = offset.fields()
         return ClockOffset(values[0], values[1], self.drift_ppm(), *values[3:])
@@ -169,9 +171,3 @@ class ClockHistory:
             w=[1 / max(offset.error_s, 1e-9) for offset in self._offsets],
         )
         return float(slope)
-
-
-def _fits(before: ClockOffset, after: ClockOffset) -> bool:
-    """Whether drift alone can explain the difference of the two."""
-    room = before.error_at(after.measured_ns) + after.error_s
-    return abs(after.offset_ns - before.offset_ns) * 1e-9 <= room

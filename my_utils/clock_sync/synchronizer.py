@@ -113,7 +113,7 @@ class ClockSynchronizer:
     """Compares the clocks of the ranks of a job."""
 
     _lock: ClassVar[threading.Lock] = threading.Lock()
-    _histories: ClassVar[dict[object, ClockHistory]] = {}
+    _histories: ClassVar[dict[int, ClockHistory]] = {}  # by the rank of the other one
     _refresher: ClassVar[Refresher | None] = None
     _calls: ClassVar[dict[str, int]] = {}
     _before: ClassVar[dict[str, Refresher]] = {}
@@ -144,7 +144,9 @@ class ClockSynchronizer:
         if is_server:
             pair.answer(rounds, clock)
             return ClockOffset(0, 0.0, measured_ns=clock())
-        return cls._remember(("rank", peer_rank), estimate(exchange(rounds, clock, pair.ask)))
+        offset = estimate(exchange(rounds, clock, pair.ask))
+        with cls._lock:
+            return cls._histories.setdefault(peer_rank, ClockHistory()).add(offset)
 
     @classmethod
     def sync_all(
@@ -183,7 +185,9 @@ class ClockSynchronizer:
             check_seconds("every_s", every_s, most=math.inf)
         cls.stop()
         name = "world" if group is None else str(getattr(group, "group_name", "none"))
-        rendezvous = Rendezvous.of(group, cls._next_call(name))
+        with cls._lock:  # the calls of a group have the same numbers on all its ranks
+            call = cls._calls[name] = cls._calls.get(name, 0) + 1
+        rendezvous = Rendezvous.of(group, f"{name}/{call}")
         if rendezvous is None:
             return ClockOffset(0, 0.0, measured_ns=clock())
         if machine is None:
@@ -209,18 +213,6 @@ class ClockSynchronizer:
             refresher, cls._refresher = cls._refresher, None
         if refresher is not None:
             refresher.end()
-
-    @classmethod
-    def _remember(cls, peer: object, offset: ClockOffset) -> ClockOffset:
-        with cls._lock:
-            return cls._histories.setdefault(peer, ClockHistory()).add(offset)
-
-    @classmethod
-    def _next_call(cls, name: str) -> str:
-        """A name for this call that is the same on all ranks of the group, and new."""
-        with cls._lock:
-            number = cls._calls[name] = cls._calls.get(name, 0) + 1
-        return f"{name}/{number}"
 
     def __repr__(self) -> str:
         return short_repr(self)
