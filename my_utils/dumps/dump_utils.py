@@ -113,7 +113,9 @@ class UniversalDumper:
             tree = Tree(cfg, copy=cfg.asynchronous)
             tree.build(obj)
             self._warn_unsupported(tree)
-            job = self._job(tree, stage, data_id, branch)
+            place = reserve(os.fspath(cfg.root_dir), data_id, stage, branch)
+            about = describe(place, tree, stage, data_id, branch, GlobalLogger().rank)
+            job = Job(place, tree, about, cfg.fsync)
             if not cfg.asynchronous:
                 job.write()
         except Exception as error:  # what __reduce__ or a property of any class raises, and OSError
@@ -126,11 +128,6 @@ class UniversalDumper:
         else:
             self._count_written()
         return job.place.final
-
-    def _job(self, tree: Tree, stage: object, data_id: object, branch: object) -> Job:
-        place = reserve(os.fspath(self.cfg.root_dir), data_id, stage, branch)
-        about = describe(place, tree, stage, data_id, branch, GlobalLogger().rank)
-        return Job(place, tree, about, self.cfg.fsync)
 
     def _enqueue(self, job: Job, stage: object) -> None:
         def write() -> None:

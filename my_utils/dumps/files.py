@@ -15,6 +15,7 @@ import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from .. import _core
@@ -70,26 +71,22 @@ def _locate(root: str, path: str) -> str:
     return os.path.abspath(path)
 
 
-def _below(path: str, root: str) -> str | None:
-    """The way from the root to the path; None if it leads out."""
-    relative = os.path.relpath(path, root)
-    outside = relative == os.pardir or relative.startswith(os.pardir + os.sep)
-    return None if outside else relative
-
-
 def _open_folder(root: str, path: str) -> int:
     """Walks down from the root, which may be a link itself, without following any."""
-    real_root = os.path.realpath(root)
-    relative = _below(path, os.path.abspath(root))
-    if relative is None:
-        relative = _below(path, real_root)
-    if relative is None:
-        relative = _below(os.path.realpath(path), real_root)
-    if relative is None:
+    real_root, given = Path(os.path.realpath(root)), Path(path)
+    for base, target in (
+        (Path(os.path.abspath(root)), given),
+        (real_root, given),
+        (real_root, Path(os.path.realpath(path))),
+    ):
+        if target.is_relative_to(base):
+            parts = target.relative_to(base).parts
+            break
+    else:
         raise DumpError(path, f"is outside of root_dir, {root}")
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     handle = os.open(real_root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    for part in relative.split(os.sep):
+    for part in parts:
         try:
             inner = os.open(part, flags, dir_fd=handle)
         except NotADirectoryError:

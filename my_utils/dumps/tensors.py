@@ -89,7 +89,7 @@ def _write_any(tree: Tree, obj: Any, path: str, layouts: dict[Any, _Layout]) -> 
                 _write_strided(tree, obj, path, stored, layouts)
             elif obj.is_meta:
                 _write_meta(tree, obj)
-            elif obj.layout in _sparse_layouts():
+            elif str(obj.layout).startswith("torch.sparse_"):
                 _write_sparse(tree, obj, path)
             else:
                 write_pickle(tree, obj, path)
@@ -200,18 +200,6 @@ def _write_sparse(tree: Tree, obj: Any, path: str) -> None:
     )
     tree.fields({k: v.detach() for k, v in parts.items()}, path + "/parts")
     tree.out.append("}")
-
-
-def _sparse_layouts() -> tuple[Any, ...]:
-    import torch
-
-    return (
-        torch.sparse_coo,
-        torch.sparse_csr,
-        torch.sparse_csc,
-        torch.sparse_bsr,
-        torch.sparse_bsc,
-    )
 
 
 def read_sparse(decoder: Decoder, node: dict[str, Any], body: Any) -> Any:
