@@ -185,7 +185,7 @@ class _PageReader:
         self.header_line = 0
         self._columns: list[str] = []
         self._delimiter = ","
-        self._metrics: list[tuple[int, str]] = []  # of the page raw: column, name
+        self._names: dict[int, str] = {}  # of the metrics of the page raw, by column
         self._units: dict[int, str] = {}
         self._units_may_follow = False
         self._launches: dict[tuple[str, ...], Launch] = {}
@@ -220,23 +220,17 @@ class _PageReader:
             return
         self.part += 1
         self._columns, self._delimiter = columns, delimiter
-        self._units, self._metrics = {}, []
+        self._names, self._units = {}, {}
         self._units_may_follow = "Metric Name" not in columns
-        if self._units_may_follow:
-            self._name_metrics()
-
-    def _name_metrics(self) -> None:
-        """On the page raw every column may be a metric; some exports put the unit behind it."""
-        for column, name in enumerate(self._columns):
-            with_unit = UNIT_SUFFIX.match(name)
-            if with_unit:
-                name = with_unit[1]
-                self._units[column] = with_unit[2]
-            if name in LAUNCH_FIELDS:
-                continue
-            self.page.names.add(name)
-            if name in self.wanted:
-                self._metrics.append((column, name))
+        if not self._units_may_follow:
+            return
+        # On the page raw every column may be a metric; some exports put the unit behind it.
+        for column, name in enumerate(columns):
+            if name not in LAUNCH_FIELDS:
+                with_unit = UNIT_SUFFIX.match(name)
+                self._names[column] = with_unit[1] if with_unit else name
+                self._units[column] = with_unit[2] if with_unit else ""
+        self.page.names.update(self._names.values())
 
     def _row(self, line: int, text: str) -> None:
         cells = self._fitted(_cells(text, self._delimiter))
@@ -268,31 +262,27 @@ class _PageReader:
         return cells
 
     def _take(self, line: int, row: dict[str, str], cells: list[str]) -> None:
-        if "Metric Name" not in row:
-            values = [(name, self._units.get(at, ""), cells[at]) for at, name in self._metrics]
-            columns = zip(self._columns, cells, strict=True)
-            numbers = [cell for name, cell in columns if name not in LAUNCH_FIELDS]
-        else:
-            values = self._metric_of_row(row)
-            numbers = [row.get("Metric Value", "")]
-        self._marks.update(map(_shown_mark, numbers))
-        launch = self._launch(line, row, values)
-        for name, unit, text in values:
+        values = self._values(row, cells)
+        self._marks.update(map(_shown_mark, {text for _, _, text in values}))
+        wanted = [value for value in values if value[0] in self.wanted]
+        launch = self._launch(line, row, wanted)
+        for name, unit, text in wanted:
             launch.add(name, unit, text, line)
 
-    def _metric_of_row(self, row: dict[str, str]) -> list[tuple[str, str, str]]:
-        """The metric of a row of details, if it is wanted; rules are texts for people.
+    def _values(self, row: dict[str, str], cells: list[str]) -> list[tuple[str, str, str]]:
+        """Name, unit and text of each metric in a row; rules are texts for people.
 
         The details of 2019 and 2020 have `SM [%]` in the column of names, and `%` in that of units.
         """
-        name, unit = row["Metric Name"], row.get("Metric Unit", "")
-        found = {name: unit}
+        if "Metric Name" not in row:
+            return [(name, self._units[at], cells[at]) for at, name in self._names.items()]
+        name, unit, text = (row.get(f"Metric {part}", "") for part in ("Name", "Unit", "Value"))
+        values = [(name, unit, text)]
         with_unit = UNIT_SUFFIX.match(name)
         if with_unit is not None and unit in ("", with_unit[2]):
-            found[with_unit[1]] = with_unit[2]
-        self.page.names.update(found)
-        text = row.get("Metric Value", "")
-        return [(each, found[each], text) for each in found if each in self.wanted]
+            values.append((with_unit[1], with_unit[2], text))
+        self.page.names.update(each for each, _, _ in values)
+        return values
 
     def _launch(self, line: int, row: dict[str, str], values: list[tuple[str, str, str]]) -> Launch:
         """A later part may add metrics to a launch; one that has them is the launch of a new run
