@@ -30,7 +30,7 @@ from typing import Any
 import msgspec
 
 from ..common.warnings import warn_once
-from .client import Connection, LeaseLost, Unreachable, Watch
+from .client import Connection, Lost, Unreachable, Watch
 from .rounds import (
     KEPT_S,
     EtcdBarrierError,
@@ -65,10 +65,6 @@ class Terms:
     interval_s: float
     lease_s: float
     restart_s: float
-
-
-class _Lost(Exception):
-    """This participant's key is gone, or its round is unknown: it has to come again."""
 
 
 @dataclass
@@ -122,7 +118,7 @@ class Participant:
         while True:
             try:
                 return self._take_part()
-            except (_Lost, LeaseLost):
+            except Lost:
                 self.lease = self.came = 0
             except Unreachable as error:
                 self._pause(error)
@@ -255,8 +251,7 @@ class Participant:
                     self.gone.setdefault(name, (due, Holder.of(event.prev_kv.value).who))
 
     def _keep_alive(self) -> None:
-        if self.etcd.keep_alive(self.lease) <= 0:
-            raise _Lost
+        self.etcd.keep_alive(self.lease)
         self.next_keep_alive = time.monotonic() + self.ttl_s / 3
         if time.monotonic() >= self.next_sign:
             self._has_signed()
@@ -303,13 +298,13 @@ class Participant:
         response = self.etcd.transaction([], gets)
         states, own, members, call, *answered = [each.response_range for each in response.responses]
         if not states.kvs:
-            raise _Lost
+            raise Lost("the state of the barrier")
         state = State.of(states.kvs[0])
         outcome = state.outcome(self.round)
         if outcome is not None:
             return outcome
         if state.round != self.round or not own.kvs:
-            raise _Lost
+            raise Lost("the round, or the key of this member")
         self._check_is_mine(own.kvs[0].value)
         return _View(
             state=state,

@@ -42,8 +42,8 @@ class Refused(Exception):
     """etcd refuses the request: credentials, permissions, or the server is not etcd."""
 
 
-class LeaseLost(Exception):
-    """The lease of a request has ended."""
+class Lost(Exception):
+    """A lease has ended, or what was written is gone: begin anew."""
 
 
 @dataclass(frozen=True)
@@ -81,16 +81,6 @@ os.register_at_fork(after_in_child=_note_fork)
 def is_safe_here() -> bool:
     """False in a forked child of a process that had loaded gRPC: calls may hang there forever."""
     return not _Fork.of_grpc
-
-
-def prefix_end(prefix: bytes) -> bytes:
-    """The end of the range of all keys that start with `prefix`.
-
-    >>> prefix_end(b"jobs/")
-    b'jobs0'
-    """
-    kept = prefix.rstrip(b"\xff")
-    return kept[:-1] + bytes([kept[-1] + 1]) if kept else b"\0"
 
 
 class Connection:
@@ -140,10 +130,11 @@ class Connection:
         response = self._call("Lease", "LeaseGrant", self.rpc.LeaseGrantRequest(TTL=ttl_s))
         return int(response.ID), int(response.TTL)
 
-    def keep_alive(self, lease: int) -> int:
-        """Starts the lease's time again; the seconds that it has, 0 when it has ended."""
+    def keep_alive(self, lease: int) -> None:
+        """Starts the lease's time again; raises Lost when it has ended."""
         request = self.rpc.LeaseKeepAliveRequest(ID=lease)
-        return int(self._call("Lease", "LeaseKeepAlive", request, stream=True).TTL)
+        if self._call("Lease", "LeaseKeepAlive", request, stream=True).TTL <= 0:
+            raise Lost(f"lease {lease} has ended")
 
     def revoke(self, lease: int) -> None:
         """Ends the lease, and deletes the keys under it."""
@@ -234,7 +225,7 @@ class Connection:
         codes = self._grpc.StatusCode
         code, details = error.code(), str(error.details())
         if code is codes.NOT_FOUND and "lease" in details:
-            return LeaseLost(details)
+            return Lost(details)
         refusals = (
             codes.PERMISSION_DENIED,
             codes.UNAUTHENTICATED,

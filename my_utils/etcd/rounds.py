@@ -23,7 +23,6 @@ import msgspec
 
 from ..common.checked_json import decoded
 from ..common.public import public
-from .client import prefix_end
 
 KEPT_S = 7 * 24 * 3600
 ROUNDS_KEPT = 8
@@ -128,8 +127,9 @@ class Keys:
 
     @staticmethod
     def whole(prefix: bytes) -> dict[str, bytes]:
-        """The range of all keys that start so, as arguments of a request."""
-        return {"key": prefix, "range_end": prefix_end(prefix)}
+        """The range of all keys that start so, as arguments of a request. prefix: ends with a
+        slash, behind which comes a 0."""
+        return {"key": prefix, "range_end": prefix[:-1] + b"0"}
 
     def other_sizes(self, keys: Iterable[bytes]) -> list[int]:
         """The numbers of ranks that others under the same prefix wait for."""
