@@ -21,6 +21,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Iterable
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -31,7 +32,7 @@ from ..common.warnings import warn_once
 from ..log.logger import GlobalLogger, SingletonMeta
 from .config import DEFAULT_ROOT, DumpConfig, path_text
 from .files import open_dump
-from .form import TENSORS, TREE, UNFINISHED, DumpError, StandIn, parse_tree, safe_name
+from .form import TENSORS, TREE, DumpError, StandIn, parse_tree, safe_name
 from .loader import Decoder, blob_digests
 from .pickles import refuse_pickle
 from .tensor_io import DumpTensorIO
@@ -318,31 +319,17 @@ class UniversalLoader:
         >>> UniversalLoader(tempfile.mkdtemp()).dumps(data_id=42)
         []
         """
-        found = []
-        for sample in _folders(self.root_dir):
-            if data_id is None and not sample.startswith("sample_"):
-                continue
-            if data_id is not None and sample != f"sample_{safe_name(data_id)}":
-                continue
-            folder = os.path.join(self.root_dir, sample)
-            found += [(name, os.path.join(folder, name)) for name in _folders(folder)]
-        wanted = [None if part is None else safe_name(part) for part in (stage, branch)]
-        return [path for name, path in sorted(found) if _is_dump_of(name, wanted)]
-
-
-def _folders(path: str) -> list[str]:
-    try:
-        with os.scandir(path) as entries:
-            return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
-    except FileNotFoundError:
-        return []
-
-
-def _is_dump_of(name: str, wanted: list[str | None]) -> bool:
-    parts = name.split("__")
-    if len(parts) != 3 or name.startswith(UNFINISHED):
-        return False
-    return all(want is None or part == want for part, want in zip(parts[1:], wanted, strict=True))
+        sample, *parts = [
+            "*" if part is None else safe_name(part) for part in (data_id, stage, branch)
+        ]
+        found = [
+            path
+            for path in Path(self.root_dir).glob("__".join([f"sample_{sample}/[!.]*", *parts]))
+            if path.name.count("__") == 2 and path.is_dir()
+            if not path.is_symlink() and not path.parent.is_symlink()
+        ]
+        found.sort(key=lambda path: (path.name, path))
+        return [os.path.join(self.root_dir, path.parent.name, path.name) for path in found]
 
 
 def _check_types(types: Iterable[type]) -> list[type]:
