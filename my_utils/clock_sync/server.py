@@ -81,9 +81,10 @@ class ClockServer:
     def close(self) -> None:
         """Ends the threads, and the sessions with them. May be called again."""
         self._closed = True
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # which ends `accept`
-        self._thread.join()
+        if self._thread.is_alive():  # not in a forked child, which shares the listener
+            with contextlib.suppress(OSError):
+                self._listener.shutdown(socket.SHUT_RDWR)  # which ends `accept`
+            self._thread.join()
 
     def _run(self) -> None:
         with self._listener:
