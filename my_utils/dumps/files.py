@@ -24,6 +24,7 @@ from .form import (
     FILE_NAME,
     FORMAT,
     MANIFEST,
+    STORED,
     TENSORS,
     TREE,
     UNFINISHED,
@@ -37,11 +38,7 @@ from .form import (
 MANIFEST_BYTES_MAX = 64 << 20
 DIMS_MAX = 64
 _DIGEST = re.compile(r"[0-9a-f]{32}")
-_CODE_BYTES = {
-    "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E4M3FNUZ": 1, "F8_E5M2": 1, "F8_E5M2FNUZ": 1,
-    "U16": 2, "I16": 2, "F16": 2, "BF16": 2, "U32": 4, "I32": 4, "F32": 4,
-    "U64": 8, "I64": 8, "F64": 8, "C64": 8,
-}  # fmt: skip
+_CODE_BYTES = {each.code: each.item_bytes // (each.last or 1) for each in STORED.values()}
 
 
 class Entry(NamedTuple):
