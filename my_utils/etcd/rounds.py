@@ -71,12 +71,12 @@ ERRORS = {"error": EtcdBarrierError, "timeout": EtcdBarrierTimeout, "gone": Etcd
 
 
 class Outcome(msgspec.Struct, omit_defaults=True):
-    """How a round ended, the same for all participants. text, missing, missing_count: of the error,
-    if there is one."""
+    """How a round ended, the same for all participants. text, ranks, missing_count: of the error,
+    if there is one; the ranks are its `missing`."""
 
     result: Literal["open", "error", "timeout", "gone"]
     text: str = ""
-    missing: tuple[int, ...] = ()
+    ranks: tuple[int, ...] = ()
     missing_count: int = 0
 
     @classmethod
@@ -88,7 +88,7 @@ class Outcome(msgspec.Struct, omit_defaults=True):
         """Raises the error; does nothing if all have come."""
         if self.result != "open":
             raise ERRORS[self.result](
-                self.text, keys.prefix, keys.world_size, self.missing, self.missing_count
+                self.text, keys.prefix, keys.world_size, self.ranks, self.missing_count
             )
 
 
