@@ -18,10 +18,10 @@ docs/correctness/dump-and-reload.md describes the rest.
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import threading
 from collections.abc import Iterable
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -322,14 +322,19 @@ class UniversalLoader:
         sample, *parts = [
             "*" if part is None else safe_name(part) for part in (data_id, stage, branch)
         ]
+        pattern = "__".join([f"sample_{sample}/*", *parts])
         found = [
-            path
-            for path in Path(self.root_dir).glob("__".join([f"sample_{sample}/[!.]*", *parts]))
-            if path.name.count("__") == 2 and path.is_dir()
-            if not path.is_symlink() and not path.parent.is_symlink()
+            os.path.join(self.root_dir, path)
+            for path in glob.glob(pattern, root_dir=self.root_dir)
+            if os.path.basename(path).count("__") == 2
         ]
-        found.sort(key=lambda path: (path.name, path))
-        return [os.path.join(self.root_dir, path.parent.name, path.name) for path in found]
+        return sorted(filter(_is_folder, found), key=lambda path: (os.path.basename(path), path))
+
+
+def _is_folder(path: str) -> bool:
+    """Whether it is a folder, and neither it nor the one above it is a link."""
+    is_link = os.path.islink(path) or os.path.islink(os.path.dirname(path))
+    return os.path.isdir(path) and not is_link
 
 
 def _check_types(types: Iterable[type]) -> list[type]:
